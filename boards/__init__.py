@@ -1,0 +1,1 @@
+"""One frozen data file per board, and the build flow for its vendor."""

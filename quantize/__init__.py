@@ -1,0 +1,1 @@
+"""Checkpoint readers, the quantization methods, calibration and (with torch) training."""

@@ -1,0 +1,1 @@
+"""Training of small models in torch: the only part of edgedec that imports it."""

@@ -1,0 +1,1 @@
+"""Everything that decodes: targets, drafters, trees, verifiers, decoders, sessions."""
