@@ -1,0 +1,120 @@
+"""Write a folder or a file so that a reader sees the old one, the new one, or none: never half of one."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import re
+import shutil
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from edgedec.errors import EdgedecError, UsageError
+
+__all__ = ["new_file", "new_folder"]
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+_MARK = "partial"
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _exchange(left: Path, right: Path) -> bool:
+    """Swap two folders in one step; False where the system cannot (not Linux, or a file system without it)."""
+    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if renameat2 is None:
+        return False
+    return bool(
+        renameat2(_AT_FDCWD, os.fsencode(left), _AT_FDCWD, os.fsencode(right), ctypes.c_uint(_RENAME_EXCHANGE)) == 0
+    )
+
+
+def _partial(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{_MARK}-{socket.gethostname()}-{os.getpid()}")
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Clear what killed processes of this machine left beside ``path``."""
+    pattern = re.compile(rf"\.{re.escape(path.name)}\.{_MARK}-{re.escape(socket.gethostname())}-(\d+)")
+    for entry in path.parent.iterdir():
+        match = pattern.fullmatch(entry.name)
+        if match and not Path(f"/proc/{match[1]}").exists():
+            _remove(entry)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _partial_beside(path: Path) -> Iterator[Path]:
+    """The name to write to; whatever stands there is removed if the body fails."""
+    if not path.parent.is_dir():
+        raise UsageError(f"cannot write {path}: the folder {path.parent} does not exist; create it first")
+    partial = _partial(path)
+    try:
+        _remove_abandoned(path)
+        yield partial
+    except OSError as error:
+        _remove(partial)
+        if error.errno == errno.ENOSPC:
+            raise EdgedecError(f"cannot write {path}: the disk is full; free some space and run again") from error
+        raise EdgedecError(f"cannot write {path}: {error.strerror or error}") from error
+    except BaseException:
+        _remove(partial)
+        raise
+
+
+@contextmanager
+def new_folder(path: Path, owned_file: str) -> Iterator[Path]:
+    """Gives an empty folder beside ``path`` that takes its place when the body ends well.
+
+    Args:
+        owned_file: a file that every folder of this kind holds. An existing ``path`` without it is not overwritten.
+
+    Raises:
+        UsageError: the parent is missing, or ``path`` holds something else.
+        EdgedecError: disk full, no permission; nothing is left behind and an existing folder is untouched.
+    """
+    path = Path(os.path.abspath(path))
+    if path.exists() and not (path / owned_file).is_file():
+        raise UsageError(f"cannot write {path}: it exists and holds no {owned_file}; choose another name or remove it")
+    with _partial_beside(path) as partial:
+        partial.mkdir()
+        yield partial
+        for entry in partial.iterdir():
+            _sync(entry)
+        _sync(partial)
+        if not path.exists():
+            partial.rename(path)
+        elif not _exchange(partial, path):
+            old = partial.with_name(f"{partial.name}-old")
+            path.rename(old)
+            partial.rename(path)
+            _remove(old)
+        _sync(path.parent)
+        _remove(partial)  # after an exchange this is the old folder
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[Path]:
+    """Gives a file name beside ``path`` that takes its place when the body ends well. Errors as ``new_folder``."""
+    path = Path(os.path.abspath(path))
+    with _partial_beside(path) as partial:
+        yield partial
+        _sync(partial)
+        partial.replace(path)
+        _sync(path.parent)

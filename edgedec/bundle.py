@@ -1,0 +1,319 @@
+"""The bundle: a folder with a quantized model and all that is needed to run it. docs/bundle-format.md is its definition.
+
+Two verbs: ``BundleWriter`` makes one, ``Bundle.open`` opens it. Opening checks every byte against the manifest before
+anything is used, and maps the weights without reading them into memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec import __version__
+from edgedec.atomic import new_folder
+from edgedec.errors import BundleError, UnsupportedError, UsageError
+from edgedec.graph import Graph
+from edgedec.schemes import Scheme, Weight, scheme_from_json
+
+__all__ = ["Bundle", "BundleWriter", "Tensor", "Tokens"]
+
+FORMAT, VERSION = "edgedec-bundle", 1
+MANIFEST, WEIGHTS, TOKENIZER, TEMPLATE = "manifest.json", "weights.bin", "tokenizer.json", "chat_template.jinja"
+ALIGNMENT = 64  # bytes: a cache line, and any vector register
+MAX_MANIFEST_BYTES = 64 << 20
+_KEYS = {"format", "version", "created_by", "config", "quantization", "tokens", "files", "tensors", "sha256"}
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tokens:
+    """What the runtime must know of the vocabulary. ``size``: ids at and above it are padding and never sampled."""
+
+    size: int
+    bos: int | None = None
+    eos: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tensor:
+    """A manifest entry: where the parts of one weight stand in ``weights.bin``."""
+
+    shape: tuple[int, ...]
+    scheme: Scheme
+    offsets: Mapping[str, int]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(part.nbytes for part in self.scheme.parts(self.shape).values())
+
+    @property
+    def count(self) -> int:
+        return int(np.prod(self.shape, dtype=object))
+
+
+def _canonical(manifest: Mapping[str, Any]) -> bytes:
+    body = {key: value for key, value in manifest.items() if key != "sha256"}
+    return json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
+
+
+def _hash_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        raise ValueError("a key stands twice")
+    return result
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    file = path / MANIFEST
+    if file.stat().st_size > MAX_MANIFEST_BYTES:
+        raise BundleError(f"{file}: larger than {MAX_MANIFEST_BYTES} bytes; this is no bundle")
+    try:
+        manifest = json.loads(file.read_bytes(), object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        raise BundleError(f"{file}: not valid JSON ({error}); copy or quantize the bundle again") from None
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise BundleError(f"{file}: not an edgedec bundle")
+    if manifest.get("version") != VERSION:
+        raise UnsupportedError(
+            f"{file}: bundle version {manifest.get('version')!r}, this edgedec reads {VERSION}; "
+            "quantize the checkpoint again with this edgedec, or install the one that wrote the bundle"
+        )
+    if manifest.get("sha256") != hashlib.sha256(_canonical(manifest)).hexdigest():
+        raise BundleError(f"{file}: its hash does not match its content; copy or quantize the bundle again")
+    if set(manifest) != _KEYS:
+        raise BundleError(f"{file}: unknown or missing keys {sorted(set(manifest) ^ _KEYS)}")
+    return manifest
+
+
+def _check_files(path: Path, files: Any) -> None:
+    """Every listed file is a plain name, there, of the right size and content."""
+    if not isinstance(files, dict) or not {WEIGHTS, TOKENIZER} <= set(files):
+        raise BundleError(f"{path / MANIFEST}: must list {WEIGHTS} and {TOKENIZER}")
+    for name, entry in files.items():
+        if name not in (WEIGHTS, TOKENIZER, TEMPLATE):
+            raise BundleError(f"{path / MANIFEST}: lists the file {name!r}, which a bundle does not have")
+        file = path / name
+        if not file.is_file():
+            raise BundleError(f"{file}: missing; copy or quantize the bundle again")
+        if not isinstance(entry, dict) or file.stat().st_size != entry.get("bytes"):
+            raise BundleError(
+                f"{file}: {file.stat().st_size} bytes, the manifest says {entry!r}; copy the bundle again"
+            )
+        if _hash_file(file) != entry.get("sha256"):
+            raise BundleError(f"{file}: its hash does not match the manifest; copy or quantize the bundle again")
+
+
+def _read_tensor(file: Path, name: str, entry: Any, available: int) -> Tensor:
+    where = f"{file}: tensor {name}"
+    if not isinstance(entry, dict) or set(entry) != {"shape", "scheme", "offsets"}:
+        raise BundleError(f"{where}: must have shape, scheme and offsets, not {entry!r}")
+    shape, offsets = entry["shape"], entry["offsets"]
+    if not isinstance(shape, list) or not all(isinstance(size, int) and 0 < size < 2**40 for size in shape):
+        raise BundleError(f"{where}: impossible shape {shape!r}")
+    scheme = scheme_from_json(name, entry["scheme"])
+    if scheme.kind != "float" and len(shape) != 2:
+        raise BundleError(f"{where}: {scheme.kind} needs two dimensions, not {shape!r}")
+    tensor = Tensor(shape=tuple(shape), scheme=scheme, offsets=offsets)
+    parts = scheme.parts(tensor.shape)
+    if not isinstance(offsets, dict) or set(offsets) != set(parts):
+        raise BundleError(f"{where}: offsets must name {', '.join(parts)}, not {offsets!r}")
+    for part, spec in parts.items():
+        start = offsets[part]
+        if not isinstance(start, int) or start < 0 or start % ALIGNMENT or start + spec.nbytes > available:
+            raise BundleError(
+                f"{where}: {part} of {spec.nbytes} bytes at offset {start!r} does not fit {WEIGHTS} of {available} bytes"
+            )
+    return tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bundle:
+    """An opened, verified bundle."""
+
+    path: Path
+    config: Mapping[str, Any]
+    quantization: Mapping[str, Any]
+    tokens: Tokens
+    tensors: Mapping[str, Tensor]
+    sha256: str
+    file_bytes: Mapping[str, int]
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Bundle:
+        """Verify a bundle and read its manifest; weights stay on disk.
+
+        Raises:
+            UsageError: there is nothing at ``path``.
+            BundleError: no bundle, or a damaged one; names the file.
+            UnsupportedError: written by another version of the format.
+        """
+        folder = Path(path)
+        if not folder.exists():
+            raise UsageError(f"{folder}: no such bundle; make one with: edgedec quantize CHECKPOINT -o {folder}")
+        if not (folder / MANIFEST).is_file():
+            raise BundleError(f"{folder}: holds no {MANIFEST}; make a bundle with: edgedec quantize CHECKPOINT -o NAME")
+        try:
+            manifest = _read_manifest(folder)
+            _check_files(folder, manifest["files"])
+        except OSError as error:
+            raise BundleError(f"{folder}: cannot be read: {error.strerror}") from error
+        file_bytes = {name: entry["bytes"] for name, entry in manifest["files"].items()}
+        entries = manifest["tensors"]
+        if not isinstance(entries, dict) or not isinstance(manifest["config"], dict):
+            raise BundleError(f"{folder / MANIFEST}: tensors and config must be objects")
+        tensors = {
+            name: _read_tensor(folder / MANIFEST, name, entry, file_bytes[WEIGHTS]) for name, entry in entries.items()
+        }
+        try:
+            tokens = Tokens(**{**manifest["tokens"], "eos": tuple(manifest["tokens"]["eos"])})
+        except (TypeError, KeyError) as error:
+            raise BundleError(f"{folder / MANIFEST}: tokens: {error}") from None
+        return cls(
+            path=folder,
+            config=manifest["config"],
+            quantization=manifest["quantization"],
+            tokens=tokens,
+            tensors=tensors,
+            sha256=manifest["sha256"],
+            file_bytes=file_bytes,
+        )
+
+    @property
+    def weights_file(self) -> Path:
+        return self.path / WEIGHTS
+
+    @property
+    def tokenizer_file(self) -> Path:
+        return self.path / TOKENIZER
+
+    @property
+    def chat_template(self) -> str | None:
+        return (self.path / TEMPLATE).read_text("utf-8") if TEMPLATE in self.file_bytes else None
+
+    @property
+    def schemes(self) -> dict[str, Scheme]:
+        return {name: tensor.scheme for name, tensor in self.tensors.items()}
+
+    @cached_property
+    def _mapped(self) -> NDArray[np.uint8]:
+        return np.memmap(self.weights_file, np.uint8, mode="r")
+
+    def array(self, name: str, part: str) -> Array:
+        """One stored part, mapped from disk."""
+        tensor = self._tensor(name)
+        spec, start = tensor.scheme.parts(tensor.shape)[part], tensor.offsets[part]
+        raw = np.asarray(self._mapped[start : start + spec.nbytes])
+        return raw.view(spec.dtype).reshape(spec.shape)
+
+    def weight(self, name: str) -> Weight:
+        """A weight with its arrays; float and int8 arrays are views of the mapped file.
+
+        Raises:
+            BundleError: no such tensor, or its content is not what its scheme allows (NaN scales, codes without a trit).
+        """
+        tensor = self._tensor(name)
+        parts = {part: self.array(name, part) for part in tensor.scheme.parts(tensor.shape)}
+        return tensor.scheme.open(name, tensor.shape, parts)
+
+    def _tensor(self, name: str) -> Tensor:
+        if name not in self.tensors:
+            raise BundleError(f"{self.path}: has no tensor {name}; quantize the checkpoint again")
+        return self.tensors[name]
+
+    def check(self, graph: Graph) -> None:
+        """Does the bundle hold what its configuration asks for?
+
+        Raises:
+            BundleError: a tensor is missing or has another shape.
+        """
+        for name, spec in graph.weights.items():
+            if self._tensor(name).shape != spec.shape:
+                raise BundleError(
+                    f"{self.path}: tensor {name} is {self.tensors[name].shape}, the configuration says {spec.shape}"
+                )
+
+
+@dataclass(kw_only=True)
+class BundleWriter:
+    """Writes tensors one after the other; use through ``BundleWriter.create``."""
+
+    folder: Path
+    file: IO[bytes]
+    tensors: dict[str, Any] = field(default_factory=dict)
+    _hash: Any = field(default_factory=hashlib.sha256)
+
+    @classmethod
+    @contextmanager
+    def create(cls, path: str | os.PathLike[str]) -> Iterator[BundleWriter]:
+        """A writer whose bundle appears at ``path``, whole, when the body ends; call ``finish`` last.
+
+        Raises:
+            UsageError, EdgedecError: as ``edgedec.atomic.new_folder``.
+        """
+        with new_folder(Path(path), MANIFEST) as folder, (folder / WEIGHTS).open("wb") as file:
+            writer = cls(folder=folder, file=file)
+            yield writer
+            assert (folder / MANIFEST).exists(), "finish was not called"
+
+    def _write(self, data: bytes | memoryview) -> None:
+        self.file.write(data)
+        self._hash.update(data)
+
+    def add(self, name: str, scheme: Scheme, shape: tuple[int, ...], parts: Mapping[str, Array]) -> None:
+        """Append one tensor; the arrays must be exactly what ``scheme.parts(shape)`` says."""
+        offsets = {}
+        assert name not in self.tensors, f"tensor {name} was already written"
+        for part, spec in scheme.parts(shape).items():
+            array = np.ascontiguousarray(parts[part])
+            assert (array.dtype, array.shape) == (spec.dtype, spec.shape), f"{name}: {part} is {array.shape}"
+            self._write(b"\0" * (-self.file.tell() % ALIGNMENT))
+            offsets[part] = self.file.tell()
+            self._write(memoryview(array.view(np.uint8).reshape(-1)))
+        scheme_json = {"kind": scheme.kind, **asdict(scheme)}
+        self.tensors[name] = {"shape": list(shape), "scheme": scheme_json, "offsets": offsets}
+
+    def finish(
+        self,
+        *,
+        config: Mapping[str, Any],
+        quantization: Mapping[str, Any],
+        tokens: Tokens,
+        tokenizer_json: str,
+        chat_template: str | None,
+    ) -> None:
+        """Write the remaining files and the manifest."""
+        self.file.flush()
+        files = {WEIGHTS: {"bytes": self.file.tell(), "sha256": self._hash.hexdigest()}}
+        for name, text in ((TOKENIZER, tokenizer_json), (TEMPLATE, chat_template)):
+            if text is not None:
+                data = text.encode("utf-8")
+                (self.folder / name).write_bytes(data)
+                files[name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        manifest: dict[str, Any] = {
+            "format": FORMAT,
+            "version": VERSION,
+            "created_by": f"edgedec {__version__}",
+            "config": dict(config),
+            "quantization": dict(quantization),
+            "tokens": asdict(tokens),
+            "files": files,
+            "tensors": self.tensors,
+        }
+        manifest["sha256"] = hashlib.sha256(_canonical(manifest)).hexdigest()
+        (self.folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,101 @@
+"""Writes a graph operation by operation: shapes are declared where a value is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from edgedec.graph import Graph, KvState, Value, WeightSpec
+from edgedec.ops import Add, Attention, Embed, GatedActivation, Linear, Operation, RmsNorm, Rope, SelectRows
+
+__all__ = ["GraphBuilder"]
+
+
+@dataclass
+class GraphBuilder:
+    """Each method appends one operation named ``name`` and returns its output's name, which is the same."""
+
+    operations: list[Operation] = field(default_factory=list)
+    values: dict[str, Value] = field(default_factory=dict)
+    weights: dict[str, WeightSpec] = field(default_factory=dict)
+    states: dict[str, KvState] = field(default_factory=dict)
+
+    def _emit(self, operation: Operation, width: int, rows: str) -> str:
+        (output,) = operation.outputs
+        self.operations.append(operation)
+        self.values[output] = Value(name=output, shape=(rows, width))
+        return output
+
+    def _width(self, value: str) -> int:
+        width = self.values[value].shape[1]
+        assert isinstance(width, int)
+        return width
+
+    def _rows(self, value: str) -> str:
+        return str(self.values[value].shape[0])
+
+    def embed(self, name: str, *, weight: str, vocab: int, width: int) -> str:
+        self.weights[weight] = WeightSpec(shape=(vocab, width))
+        return self._emit(Embed(name=name, inputs=("ids",), outputs=(name,), weight=weight), width, "n")
+
+    def rms_norm(self, name: str, x: str, *, weight: str, eps: float) -> str:
+        self.weights[weight] = WeightSpec(shape=(self._width(x),))
+        norm = RmsNorm(name=name, inputs=(x,), outputs=(name,), weight=weight, eps=eps)
+        return self._emit(norm, self._width(x), self._rows(x))
+
+    def linear(self, name: str, x: str, *, weight: str, bias: str | None = None, out: int) -> str:
+        self.weights[weight] = WeightSpec(shape=(out, self._width(x)))
+        if bias:
+            self.weights[bias] = WeightSpec(shape=(out,))
+        linear = Linear(name=name, inputs=(x,), outputs=(name,), weights=(weight,), biases=(bias,))
+        return self._emit(linear, out, self._rows(x))
+
+    def rope(
+        self,
+        name: str,
+        x: str,
+        *,
+        head_dim: int,
+        layout: Literal["half", "interleaved"],
+        inverse_frequencies: tuple[float, ...],
+    ) -> str:
+        rope = Rope(
+            name=name,
+            inputs=(x, "positions"),
+            outputs=(name,),
+            heads=self._width(x) // head_dim,
+            head_dim=head_dim,
+            layout=layout,
+            inverse_frequencies=inverse_frequencies,
+        )
+        return self._emit(rope, self._width(x), "n")
+
+    def attention(self, name: str, q: str, k: str, v: str, *, state: KvState, heads: int, scale: float) -> str:
+        self.states[state.name] = state
+        attention = Attention(name=name, inputs=(q, k, v), outputs=(name,), state=state.name, heads=heads, scale=scale)
+        return self._emit(attention, heads * state.head_dim, "n")
+
+    def gated_activation(self, name: str, gate: str, up: str, activation: Literal["silu", "relu2"]) -> str:
+        gated = GatedActivation(name=name, inputs=(gate, up), outputs=(name,), activation=activation)
+        return self._emit(gated, self._width(gate), self._rows(gate))
+
+    def add(self, name: str, a: str, b: str) -> str:
+        return self._emit(Add(name=name, inputs=(a, b), outputs=(name,)), self._width(a), self._rows(a))
+
+    def select_rows(self, name: str, x: str) -> str:
+        return self._emit(SelectRows(name=name, inputs=(x, "rows"), outputs=(name,)), self._width(x), "r")
+
+    def graph(self, *, logits: str) -> Graph:
+        inputs = (
+            Value(name="ids", shape=("n",), dtype="int32"),
+            Value(name="positions", shape=("n",), dtype="int32"),
+            Value(name="rows", shape=("r",), dtype="int32"),
+        )
+        return Graph(
+            inputs=inputs,
+            outputs=(logits,),
+            operations=tuple(self.operations),
+            values={value.name: value for value in inputs} | self.values,
+            weights=self.weights,
+            states=self.states,
+        )

@@ -1,0 +1,93 @@
+"""A model as a graph: typed values in SSA form, operations in topological order, explicit state.
+
+A family builds one from a configuration; the passes rewrite it; the reference interprets it; ``edgedec.onnx`` and the
+accelerator's compiler lower it. No executor knows a family.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from edgedec.errors import UnsupportedError
+from edgedec.ops import Operation
+
+__all__ = ["Graph", "KvState", "Value", "WeightSpec"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Value:
+    """``shape`` holds sizes and symbols: "n" rows of the pass, "r" rows whose logits are wanted."""
+
+    name: str
+    shape: tuple[int | str, ...]
+    dtype: str = "float32"
+
+
+@dataclass(frozen=True, kw_only=True)
+class KvState:
+    """Keys and values of one attention: two arrays [positions, kv_heads, head_dim].
+
+    ``window``: only that many last positions are visible (None: all), besides the first ``sinks``.
+    """
+
+    name: str
+    kv_heads: int
+    head_dim: int
+    bits: int = 32
+    window: int | None = None
+    sinks: int = 0
+
+    def row_bytes(self) -> int:
+        """Bytes of one position, keys and values."""
+        return 2 * self.kv_heads * self.head_dim * self.bits // 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightSpec:
+    """Shape of a weight, [out, in] for a matrix."""
+
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Graph:
+    """Checked when made: every value is defined once and before its use, every weight and state is declared.
+
+    Raises:
+        UnsupportedError: the graph is not well formed; names the operation and the value.
+    """
+
+    inputs: tuple[Value, ...]
+    outputs: tuple[str, ...]
+    operations: tuple[Operation, ...]
+    values: Mapping[str, Value]
+    weights: Mapping[str, WeightSpec]
+    states: Mapping[str, KvState] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        defined = {value.name for value in self.inputs}
+        for operation in self.operations:
+            for name in operation.inputs:
+                if name not in defined:
+                    raise UnsupportedError(f"operation {operation.name} reads {name!r} before it is defined")
+            for name in operation.outputs:
+                if name in defined:
+                    raise UnsupportedError(f"operation {operation.name} defines {name!r} a second time")
+                if name not in self.values:
+                    raise UnsupportedError(f"operation {operation.name} defines {name!r}, which has no declared shape")
+                defined.add(name)
+            for name in operation.weight_names:
+                if name not in self.weights:
+                    raise UnsupportedError(f"operation {operation.name} needs the undeclared weight {name!r}")
+            state = getattr(operation, "state", None)
+            if state is not None and state not in self.states:
+                raise UnsupportedError(f"operation {operation.name} needs the undeclared state {state!r}")
+        for name in self.outputs:
+            if name not in defined:
+                raise UnsupportedError(f"graph output {name!r} is never defined")
+
+    def last_uses(self) -> Mapping[str, int]:
+        """For each value the index of the last operation that reads it; outputs live to the end."""
+        last = {name: index for index, operation in enumerate(self.operations) for name in operation.inputs}
+        return last | {name: len(self.operations) for name in self.outputs}

@@ -1,0 +1,145 @@
+"""The operations of a model graph: frozen data, no behaviour.
+
+Each executor holds one file per operation, named after ``kind``: ``reference/float_profile/ops/`` defines what it computes,
+``onnx/ops/`` lowers it. n: rows (tokens) of a pass; r: rows whose logits are wanted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from edgedec.schemes import FloatScheme, Scheme
+
+__all__ = [
+    "Add",
+    "Attention",
+    "Embed",
+    "GatedActivation",
+    "Linear",
+    "Operation",
+    "QuantizeActivation",
+    "RmsNorm",
+    "Rope",
+    "SelectRows",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operation:
+    """``name`` says where in the model it stands, and is what error messages print."""
+
+    kind: ClassVar[str]
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    @property
+    def weight_names(self) -> tuple[str, ...]:
+        return ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Embed(Operation):
+    """(ids int32 [n]) -> float32 [n, width]: rows of the weight [vocab, width]."""
+
+    kind: ClassVar[str] = "embed"
+    weight: str
+
+    @property
+    def weight_names(self) -> tuple[str, ...]:
+        return (self.weight,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RmsNorm(Operation):
+    """(x float32 [n, width]) -> x / sqrt(mean(x^2) + eps) * weight, float32 [n, width]. Source: 1910.07467."""
+
+    kind: ClassVar[str] = "rms_norm"
+    weight: str
+    eps: float
+
+    @property
+    def weight_names(self) -> tuple[str, ...]:
+        return (self.weight,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizeActivation(Operation):
+    """(x float32 [n, width]) -> (codes int8 [n, width], scale float32 [n, 1]), one scale per token: absmax / 127.
+
+    codes = round half to even of x / scale; a row of zeros has scale 0 and codes 0.
+    """
+
+    kind: ClassVar[str] = "quantize_activation"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Linear(Operation):
+    """(x float32 [n, in]) or (codes, scale) -> one float32 [n, out] per weight [out, in]: x @ weight.T + bias.
+
+    Several weights read the same input: q|k|v and gate|up after ``passes.fuse_linears``. With a quantized scheme the inputs
+    are those of ``QuantizeActivation`` and products are summed exactly in integers (per group of columns, if the scheme has
+    groups) before any scale is applied.
+    """
+
+    kind: ClassVar[str] = "linear"
+    weights: tuple[str, ...]
+    biases: tuple[str | None, ...]
+    schemes: tuple[Scheme, ...] = (FloatScheme(),)
+
+    @property
+    def weight_names(self) -> tuple[str, ...]:
+        return (*self.weights, *(bias for bias in self.biases if bias))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rope(Operation):
+    """(x float32 [n, heads * head_dim], positions int32 [n]) -> the same shape, pairs rotated by position * frequency.
+
+    ``half``: pair i is (i, i + head_dim / 2) of a head (Hugging Face). ``interleaved``: (2i, 2i + 1) (llama2.c, GGUF).
+    Source: 2104.09864.
+    """
+
+    kind: ClassVar[str] = "rope"
+    heads: int
+    head_dim: int
+    layout: Literal["half", "interleaved"]
+    inverse_frequencies: tuple[float, ...]  # [head_dim / 2], rope scaling already applied
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attention(Operation):
+    """(q [n, heads * head_dim], k and v [n, kv_heads * head_dim]) -> float32 [n, heads * head_dim].
+
+    Appends k and v to the state, then softmax(q . keys * scale) . values over the keys that each query may see: all
+    committed rows and the rows of its pass that its tree admits, in order. Query head h reads key/value head
+    h * kv_heads // heads. With ``window`` a query at position p sees positions above p - window, and the first ``sinks``.
+    """
+
+    kind: ClassVar[str] = "attention"
+    state: str
+    heads: int
+    scale: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatedActivation(Operation):
+    """(gate, up float32 [n, width]) -> activation(gate) * up. silu: z / (1 + exp(-z)); relu2: max(z, 0)^2."""
+
+    kind: ClassVar[str] = "gated_activation"
+    activation: Literal["silu", "relu2"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Add(Operation):
+    """(a, b float32, equal shapes) -> a + b."""
+
+    kind: ClassVar[str] = "add"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectRows(Operation):
+    """(x float32 [n, width], rows int32 [r]) -> x[rows]: what follows is computed for the wanted rows only."""
+
+    kind: ClassVar[str] = "select_rows"

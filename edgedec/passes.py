@@ -1,0 +1,71 @@
+"""Rewrites of a graph. Each takes a graph and returns a new one; the reference must compute the same before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import groupby
+
+from edgedec.graph import Graph, Value
+from edgedec.ops import Linear, Operation, QuantizeActivation
+from edgedec.schemes import FloatScheme, Scheme
+
+__all__ = ["assign_schemes", "fuse_linears", "quantize_activations"]
+
+
+def assign_schemes(graph: Graph, schemes: Mapping[str, Scheme]) -> Graph:
+    """Give every linear the scheme of its weight; weights that ``schemes`` leaves out stay float."""
+    operations = [
+        replace(operation, schemes=tuple(schemes.get(weight, FloatScheme()) for weight in operation.weights))
+        if isinstance(operation, Linear)
+        else operation
+        for operation in graph.operations
+    ]
+    return replace(graph, operations=tuple(operations))
+
+
+def _is_quantized(operation: Operation) -> bool:
+    return isinstance(operation, Linear) and not any(isinstance(scheme, FloatScheme) for scheme in operation.schemes)
+
+
+def quantize_activations(graph: Graph) -> Graph:
+    """The float profile's quantize points: one before the first quantized linear that reads a value, shared by the rest."""
+    operations: list[Operation] = []
+    values = dict(graph.values)
+    quantized: set[str] = set()
+    for operation in graph.operations:
+        if not _is_quantized(operation):
+            operations.append(operation)
+            continue
+        (source,) = operation.inputs
+        codes, scale = f"{source}.codes", f"{source}.scale"
+        if source not in quantized:
+            quantized.add(source)
+            rows, width = graph.values[source].shape
+            values[codes] = Value(name=codes, shape=(rows, width), dtype="int8")
+            values[scale] = Value(name=scale, shape=(rows, 1))
+            operations.append(QuantizeActivation(name=f"{source}.quantize", inputs=(source,), outputs=(codes, scale)))
+        operations.append(replace(operation, inputs=(codes, scale)))
+    return replace(graph, operations=tuple(operations), values=values)
+
+
+def fuse_linears(graph: Graph) -> Graph:
+    """Neighbouring linears of one input become one operation with several weights: q|k|v, gate|up."""
+    operations: list[Operation] = []
+    for (fusible, _), group in groupby(graph.operations, key=lambda op: (isinstance(op, Linear), op.inputs)):
+        run = list(group)
+        if not fusible or len(run) == 1:
+            operations += run
+            continue
+        linears = [operation for operation in run if isinstance(operation, Linear)]
+        operations.append(
+            Linear(
+                name="|".join(linear.name for linear in linears),
+                inputs=linears[0].inputs,
+                outputs=tuple(output for linear in linears for output in linear.outputs),
+                weights=tuple(weight for linear in linears for weight in linear.weights),
+                biases=tuple(bias for linear in linears for bias in linear.biases),
+                schemes=tuple(scheme for linear in linears for scheme in linear.schemes),
+            )
+        )
+    return replace(graph, operations=tuple(operations))

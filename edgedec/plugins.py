@@ -1,0 +1,30 @@
+"""Plug-ins are files: the module name is the command-line name, and nothing is registered anywhere."""
+
+from __future__ import annotations
+
+import pkgutil
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+
+from edgedec.errors import UsageError
+
+__all__ = ["load", "names"]
+
+
+def names(package: str) -> list[str]:
+    """The plug-ins of a package, sorted; files that begin with an underscore are private."""
+    found = pkgutil.iter_modules(import_module(package).__path__)
+    return sorted(module.name for module in found if not module.name.startswith("_"))
+
+
+def load(package: str, name: str) -> ModuleType:
+    """Import ``package.name``.
+
+    Raises:
+        UsageError: no such file; the message lists the known ones. An error inside the plug-in passes through.
+    """
+    kind = package.rpartition(".")[2]
+    if not name.isidentifier() or name.startswith("_") or find_spec(f"{package}.{name}") is None:
+        raise UsageError(f"{kind} has no {name!r}; known: {', '.join(names(package))}")
+    return import_module(f"{package}.{name}")

@@ -1,0 +1,1 @@
+"""The float profile: int8 activations where a linear is quantized, exact integer sums, float32 elsewhere."""

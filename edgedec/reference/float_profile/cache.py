@@ -1,0 +1,59 @@
+"""The reference's key/value cache: committed rows, then the rows of the last pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.graph import KvState
+
+__all__ = ["Cache"]
+
+
+class Cache:
+    """Per state two float32 arrays [rows, kv_heads, head_dim] that grow by concatenation: slow, obvious.
+
+    ``length`` rows are committed. A pass appends its rows behind them; ``commit`` keeps some of these, in order, and the
+    next pass drops the rest.
+    """
+
+    def __init__(self, states: Mapping[str, KvState]) -> None:
+        self.states = states
+        self.length = 0
+        self.positions = np.zeros(0, np.int32)
+        self.keys = {name: np.zeros((0, s.kv_heads, s.head_dim), np.float32) for name, s in states.items()}
+        self.values = {name: np.zeros((0, s.kv_heads, s.head_dim), np.float32) for name, s in states.items()}
+
+    def _keep(self, rows: NDArray[np.int64]) -> None:
+        self.positions = self.positions[rows]
+        for name in self.states:
+            # A pass that failed half-way left some states without its rows.
+            self.keys[name] = self.keys[name][rows[rows < len(self.keys[name])]]
+            self.values[name] = self.values[name][rows[rows < len(self.values[name])]]
+
+    def begin(self, n: int, positions: NDArray[np.int32]) -> None:
+        """Drop what the last pass left uncommitted and announce n new rows."""
+        self._keep(np.arange(self.length))
+        assert len(positions) == n
+        self.positions = np.concatenate([self.positions, positions])
+
+    def append(self, name: str, keys: NDArray[np.float32], values: NDArray[np.float32]) -> None:
+        """Keys and values of this pass, [n, kv_heads, head_dim]."""
+        self.keys[name] = np.concatenate([self.keys[name], keys])
+        self.values[name] = np.concatenate([self.values[name], values])
+
+    def commit(self, nodes: NDArray[np.int32]) -> None:
+        self._keep(np.concatenate([np.arange(self.length), self.length + nodes.astype(np.int64)]))
+        self.length += len(nodes)
+
+    def truncate(self, length: int) -> None:
+        self.length = length
+        self._keep(np.arange(length))
+
+    def fork(self) -> Cache:
+        other = Cache(self.states)
+        other.length, other.positions = self.length, self.positions
+        other.keys, other.values = dict(self.keys), dict(self.values)  # arrays are replaced, never written to
+        return other

@@ -1,0 +1,97 @@
+"""Interprets a graph, one operation after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.errors import UnsupportedError
+from edgedec.graph import Graph
+from edgedec.plugins import load, names
+from edgedec.reference.float_profile.cache import Cache
+from edgedec.schemes import Weight
+
+__all__ = ["PassContext", "ReferenceModel"]
+
+Array = NDArray[Any]
+Weights = Callable[[str], Weight]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassContext:
+    """What an operation may see besides its inputs."""
+
+    weights: Weights
+    cache: Cache
+    visible: NDArray[np.bool_]  # [n, n] who sees whom inside the pass
+    positions: NDArray[np.int32]  # [n]
+    embeds: NDArray[np.float32] | None  # row k - 1 stands for id -k
+
+
+class ReferenceModel:
+    """A graph with its weights.
+
+    The result of a row depends on that row and on the ordered keys it sees, never on the other rows of the pass: each
+    row-wise product is computed for its row alone, so the reference is batch-invariant.
+    """
+
+    def __init__(self, graph: Graph, weights: Weights) -> None:
+        self.graph = graph
+        self.weights = weights
+        known = names("edgedec.reference.float_profile.ops")
+        for operation in graph.operations:
+            if operation.kind not in known:
+                raise UnsupportedError(
+                    f"the reference does not define {operation.kind!r} ({operation.name}); known: {', '.join(known)}"
+                )
+        kinds = {operation.kind for operation in graph.operations}
+        self._run = {kind: load("edgedec.reference.float_profile.ops", kind).run for kind in kinds}
+
+    def new_cache(self) -> Cache:
+        return Cache(self.graph.states)
+
+    def forward(
+        self,
+        ids: NDArray[np.int32],
+        cache: Cache,
+        *,
+        positions: NDArray[np.int32] | None = None,
+        visible: NDArray[np.bool_] | None = None,
+        rows: NDArray[np.int32] | None = None,
+        embeds: NDArray[np.float32] | None = None,
+        taps: Sequence[str] = (),
+    ) -> tuple[NDArray[np.float32], Mapping[str, Array]]:
+        """One pass of n rows over the cache's committed rows; its own rows wait in the cache for ``commit``.
+
+        Args:
+            ids: int32 [n]; id -k is row k - 1 of ``embeds`` [m, hidden].
+            positions: int32 [n]; None continues the cache.
+            visible: bool [n, n], row i sees row j of this pass; None is causal.
+            rows: int32 [r], the rows whose logits are wanted; None is all.
+            taps: names of graph values to hand back.
+
+        Returns:
+            logits float32 [r, vocab], and the tapped values.
+        """
+        n = len(ids)
+        if positions is None:
+            positions = np.arange(cache.length, cache.length + n, dtype=np.int32)
+        if visible is None:
+            visible = np.tri(n, dtype=np.bool_)
+        if rows is None:
+            rows = np.arange(n, dtype=np.int32)
+        unknown = [name for name in taps if name not in self.graph.values]
+        if unknown:
+            raise UnsupportedError(f"the graph has no value {unknown[0]!r} to tap")
+        context = PassContext(weights=self.weights, cache=cache, visible=visible, positions=positions, embeds=embeds)
+        cache.begin(n, positions)
+        values: dict[str, Array] = {"ids": ids, "positions": positions, "rows": rows}
+        for operation in self.graph.operations:
+            inputs = [values[name] for name in operation.inputs]
+            outputs = self._run[operation.kind](operation, inputs, context)
+            values.update(zip(operation.outputs, outputs, strict=True))
+        return values[self.graph.outputs[0]], {name: values[name] for name in taps}

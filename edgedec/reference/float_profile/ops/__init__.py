@@ -1,0 +1,1 @@
+"""One file per operation kind: ``run(operation, inputs, pass_) -> outputs``."""

@@ -1,0 +1,19 @@
+"""Residual addition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.ops import Add
+from edgedec.reference.float_profile.model import PassContext
+
+__all__ = ["run"]
+
+
+def run(op: Add, inputs: Sequence[NDArray[Any]], context: PassContext) -> tuple[NDArray[np.float32], ...]:
+    a, b = inputs
+    return (a + b,)

@@ -1,0 +1,25 @@
+"""Embedding lookup. Negative ids take rows of the pass's own embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.ops import Embed
+from edgedec.reference.float_profile.model import PassContext
+from edgedec.schemes import TernaryWeight
+
+__all__ = ["run"]
+
+
+def run(op: Embed, inputs: Sequence[NDArray[Any]], context: PassContext) -> tuple[NDArray[np.float32], ...]:
+    (ids,) = inputs
+    weight = context.weights(op.weight)
+    assert not isinstance(weight, TernaryWeight), "embeddings are never ternary"
+    out = weight.rows(np.maximum(ids, 0))
+    if context.embeds is not None:
+        out[ids < 0] = context.embeds[-ids[ids < 0] - 1]
+    return (out,)

@@ -1,0 +1,22 @@
+"""activation(gate) * up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.ops import GatedActivation
+from edgedec.reference.float_profile.model import PassContext
+
+__all__ = ["run"]
+
+
+def run(op: GatedActivation, inputs: Sequence[NDArray[Any]], context: PassContext) -> tuple[NDArray[np.float32], ...]:
+    gate, up = inputs
+    if op.activation == "relu2":
+        return (np.square(np.maximum(gate, 0)) * up,)
+    with np.errstate(over="ignore"):  # exp(-z) may reach infinity; the quotient is then the right zero
+        return (gate / (1 + np.exp(-gate)) * up,)

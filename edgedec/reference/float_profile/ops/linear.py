@@ -1,0 +1,53 @@
+"""Matrix products: float, and exact integer sums for the quantized schemes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.ops import Linear
+from edgedec.reference.float_profile.model import PassContext
+from edgedec.schemes import FloatWeight, Int8Weight, TernaryWeight, Weight
+
+__all__ = ["run"]
+
+
+def _integer_product(codes: NDArray[np.int8], matrix: NDArray[np.int8]) -> NDArray[np.int32]:
+    """codes [n, in] @ matrix [out, in].T, exact: |sum| < 2^53 for any in below 2^39, so float64 loses nothing."""
+    return (codes.astype(np.float64) @ matrix.T.astype(np.float64)).astype(np.int32)
+
+
+def _ternary(codes: NDArray[np.int8], scale: NDArray[np.float32], weight: TernaryWeight) -> NDArray[np.float32]:
+    """Planes in order, and within a plane groups in order: float32(sum) * weight scale, added up, then the token's scale."""
+    planes, outputs, inputs = weight.trits.shape
+    size = weight.group_size or inputs
+    total = np.zeros((len(codes), outputs), np.float32)
+    for plane in range(planes):
+        for group, start in enumerate(range(0, inputs, size)):
+            columns = slice(start, start + size)
+            exact = _integer_product(codes[:, columns], weight.trits[plane, :, columns])
+            factor = weight.scale[plane, :, group] if weight.group_size else weight.scale
+            total += exact.astype(np.float32) * factor
+    return total * scale
+
+
+def _product(inputs: Sequence[NDArray[Any]], weight: Weight) -> NDArray[np.float32]:
+    if isinstance(weight, FloatWeight):
+        (x,) = inputs
+        matrix = weight.dense()
+        return np.stack([matrix @ row for row in x]) if len(x) else np.zeros((0, len(matrix)), np.float32)
+    codes, scale = inputs
+    if isinstance(weight, Int8Weight):
+        return _integer_product(codes, weight.codes).astype(np.float32) * scale * weight.scale
+    return _ternary(codes, scale, weight)
+
+
+def run(op: Linear, inputs: Sequence[NDArray[Any]], context: PassContext) -> tuple[NDArray[np.float32], ...]:
+    outputs = []
+    for name, bias in zip(op.weights, op.biases, strict=True):
+        out = _product(inputs, context.weights(name))
+        outputs.append(out + context.weights(bias).dense() if bias else out)
+    return tuple(outputs)

@@ -1,0 +1,22 @@
+"""Activations to int8, one scale per token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.ops import QuantizeActivation
+from edgedec.reference.float_profile.model import PassContext
+
+__all__ = ["run"]
+
+
+def run(op: QuantizeActivation, inputs: Sequence[NDArray[Any]], context: PassContext) -> tuple[NDArray[Any], ...]:
+    (x,) = inputs
+    scale = np.abs(x).max(axis=1, keepdims=True) / np.float32(127)
+    codes = np.rint(np.divide(x, scale, out=np.zeros_like(x), where=scale > 0))
+    # Below 2^-142 the scale itself is rounded to few bits, and a code could pass 127.
+    return np.clip(codes, -127, 127).astype(np.int8), scale

@@ -1,0 +1,24 @@
+"""Root mean square normalization, the sum in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.ops import RmsNorm
+from edgedec.reference.float_profile.model import PassContext
+
+__all__ = ["run"]
+
+
+def run(op: RmsNorm, inputs: Sequence[NDArray[Any]], context: PassContext) -> tuple[NDArray[np.float32], ...]:
+    (x,) = inputs
+    gain = context.weights(op.weight).dense()
+    out = np.empty_like(x)
+    for i, row in enumerate(x):
+        mean_square = np.square(row, dtype=np.float64).sum() / len(row)
+        out[i] = row * np.float32(1 / np.sqrt(mean_square + op.eps)) * gain
+    return (out,)

@@ -1,0 +1,19 @@
+"""The rows whose logits are wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.ops import SelectRows
+from edgedec.reference.float_profile.model import PassContext
+
+__all__ = ["run"]
+
+
+def run(op: SelectRows, inputs: Sequence[NDArray[Any]], context: PassContext) -> tuple[NDArray[np.float32], ...]:
+    x, rows = inputs
+    return (x[rows],)

@@ -1,0 +1,227 @@
+"""How weights are stored, and what they mean: float, int8, ternary planes.
+
+A *scheme* is a small frozen description that goes into the bundle's manifest; a *weight* is a scheme with its arrays. The
+bytes of every part follow from scheme and shape alone, so a planner can count them without opening anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.errors import BundleError
+
+__all__ = [
+    "FloatScheme",
+    "FloatWeight",
+    "Int8Scheme",
+    "Int8Weight",
+    "Part",
+    "Scheme",
+    "TernaryScheme",
+    "TernaryWeight",
+    "Weight",
+    "scheme_from_json",
+]
+
+Array = NDArray[Any]
+
+FLOAT_DTYPES: Mapping[str, np.dtype[Any]] = {
+    "float32": np.dtype(np.float32),
+    "float16": np.dtype(np.float16),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One stored array, little-endian and C-contiguous."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        count = self.dtype.itemsize
+        for size in self.shape:
+            count *= size
+        return count
+
+
+def _finite(name: str, part: str, array: Array) -> None:
+    if not np.isfinite(array.astype(np.float32, copy=False)).all():
+        raise BundleError(f"tensor {name}: its {part} holds NaN or infinity; quantize the checkpoint again")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FloatScheme:
+    """The values themselves, any shape."""
+
+    kind: ClassVar[str] = "float"
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        if self.dtype not in FLOAT_DTYPES:
+            raise BundleError(f"float dtype must be one of {', '.join(FLOAT_DTYPES)}, not {self.dtype!r}")
+
+    def parts(self, shape: tuple[int, ...]) -> dict[str, Part]:
+        return {"values": Part(dtype=FLOAT_DTYPES[self.dtype], shape=shape)}
+
+    def open(self, name: str, shape: tuple[int, ...], arrays: Mapping[str, Array]) -> FloatWeight:
+        _finite(name, "values", arrays["values"])
+        return FloatWeight(values=arrays["values"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Int8Scheme:
+    """One scale per output row: weight[o, i] = codes[i, o] * scale[o], codes in -127..127.
+
+    Codes are stored [in, out] for matrices that are multiplied (the order that MatMulInteger reads from a mapped file), and
+    [out, in] with ``rows`` (embeddings, of which single rows are read).
+    """
+
+    kind: ClassVar[str] = "int8"
+    rows: bool = False
+
+    def parts(self, shape: tuple[int, ...]) -> dict[str, Part]:
+        outputs, inputs = shape
+        return {
+            "codes": Part(dtype=np.dtype(np.int8), shape=shape if self.rows else (inputs, outputs)),
+            "scale": Part(dtype=np.dtype(np.float32), shape=(outputs,)),
+        }
+
+    def open(self, name: str, shape: tuple[int, ...], arrays: Mapping[str, Array]) -> Int8Weight:
+        _finite(name, "scale", arrays["scale"])
+        codes = arrays["codes"] if self.rows else arrays["codes"].T
+        return Int8Weight(codes=codes, scale=arrays["scale"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class TernaryScheme:
+    """A sum of ``planes`` ternary matrices: weight[o, i] = sum over p of scale[p, o, i // group_size] * trit[p, o, i].
+
+    ``group_size`` 0: one scale for the whole tensor (a natively ternary checkpoint). Codes are trit + 2 in two bits, four a
+    byte, lowest bits first, rows padded with zero trits to a multiple of ``block`` columns: MatMulNBits' own layout.
+    """
+
+    kind: ClassVar[str] = "ternary"
+    planes: int = 1
+    group_size: int = 0
+
+    def __post_init__(self) -> None:
+        if self.planes not in (1, 2, 3):
+            raise BundleError(f"ternary planes must be 1, 2 or 3, not {self.planes!r}")
+        if self.group_size not in (0, 32, 64, 128):
+            raise BundleError(f"ternary group_size must be 0, 32, 64 or 128, not {self.group_size!r}")
+
+    def block(self, inputs: int) -> int:
+        """Columns that a row is padded to a multiple of."""
+        if self.group_size:
+            return self.group_size
+        return next((size for size in (128, 64) if inputs % size == 0), 32)
+
+    def groups(self, inputs: int) -> int:
+        return -(-inputs // self.group_size) if self.group_size else 1
+
+    def parts(self, shape: tuple[int, ...]) -> dict[str, Part]:
+        outputs, inputs = shape
+        block = self.block(inputs)
+        scales = (self.planes, outputs, self.groups(inputs)) if self.group_size else (1,)
+        return {
+            "codes": Part(dtype=np.dtype(np.uint8), shape=(self.planes, outputs, -(-inputs // block), block // 4)),
+            "scale": Part(dtype=np.dtype(np.float32), shape=scales),
+        }
+
+    def pack(self, trits: NDArray[np.int8]) -> NDArray[np.uint8]:
+        """trits int8 [planes, out, in] -> codes uint8 [planes, out, blocks, block / 4]."""
+        planes, outputs, inputs = trits.shape
+        block = self.block(inputs)
+        padded = np.full((planes, outputs, -(-inputs // block) * block), 2, np.uint8)
+        padded[..., :inputs] += trits.view(np.uint8)  # wraps: 2 + 255 is 1
+        four = padded.reshape(planes, outputs, -1, block // 4, 4)
+        return four[..., 0] | four[..., 1] << 2 | four[..., 2] << 4 | four[..., 3] << 6  # type: ignore[no-any-return]
+
+    def unpack(self, name: str, codes: NDArray[np.uint8], inputs: int) -> NDArray[np.int8]:
+        """The inverse of ``pack``.
+
+        Raises:
+            BundleError: a code is 0 (no trit has it), or padding is not zero trits.
+        """
+        planes, outputs = codes.shape[:2]
+        four = np.stack([(codes >> shift) & 3 for shift in (0, 2, 4, 6)], axis=-1)
+        trits = four.reshape(planes, outputs, -1).view(np.int8) - np.int8(2)
+        if (trits == -2).any() or trits[..., inputs:].any():
+            raise BundleError(f"tensor {name}: its codes are not trits; quantize the checkpoint again")
+        return np.ascontiguousarray(trits[..., :inputs])
+
+    def open(self, name: str, shape: tuple[int, ...], arrays: Mapping[str, Array]) -> TernaryWeight:
+        _finite(name, "scale", arrays["scale"])
+        return TernaryWeight(
+            trits=self.unpack(name, arrays["codes"], shape[1]), scale=arrays["scale"], group_size=self.group_size
+        )
+
+
+Scheme = FloatScheme | Int8Scheme | TernaryScheme
+
+
+@dataclass(frozen=True, kw_only=True)
+class FloatWeight:
+    values: Array
+
+    def dense(self) -> NDArray[np.float32]:
+        return self.values.astype(np.float32, copy=False)
+
+    def rows(self, ids: NDArray[np.int32]) -> NDArray[np.float32]:
+        return self.values[ids].astype(np.float32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Int8Weight:
+    codes: NDArray[np.int8]  # [out, in]
+    scale: NDArray[np.float32]  # [out]
+
+    def dense(self) -> NDArray[np.float32]:
+        return self.codes.astype(np.float32) * self.scale[:, None]
+
+    def rows(self, ids: NDArray[np.int32]) -> NDArray[np.float32]:
+        return self.codes[ids].astype(np.float32) * self.scale[ids, None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TernaryWeight:
+    trits: NDArray[np.int8]  # [planes, out, in]
+    scale: NDArray[np.float32]  # [planes, out, groups], or [1] when group_size is 0
+    group_size: int
+
+    def column_scales(self) -> NDArray[np.float32]:
+        """[planes, out, in], or [1, 1, 1]: broadcasts against the trits."""
+        if not self.group_size:
+            return self.scale.reshape(1, 1, 1)
+        return np.repeat(self.scale, self.group_size, axis=2)[..., : self.trits.shape[2]]
+
+    def dense(self) -> NDArray[np.float32]:
+        return (self.trits * self.column_scales()).sum(axis=0, dtype=np.float32)
+
+
+Weight = FloatWeight | Int8Weight | TernaryWeight
+
+
+def scheme_from_json(name: str, data: Any) -> Scheme:
+    """The scheme of a manifest entry, e.g. ``{"kind": "ternary", "planes": 2, "group_size": 64}``.
+
+    Raises:
+        BundleError: unknown kind, unknown key, or a value out of range; names the tensor.
+    """
+    kinds: dict[str, type[Scheme]] = {cls.kind: cls for cls in (FloatScheme, Int8Scheme, TernaryScheme)}
+    if not isinstance(data, dict) or data.get("kind") not in kinds:
+        raise BundleError(f"tensor {name}: scheme must be one of {', '.join(kinds)}, not {data!r}")
+    fields = {key: value for key, value in data.items() if key != "kind"}
+    try:
+        return kinds[data["kind"]](**fields)
+    except (TypeError, BundleError) as error:
+        raise BundleError(f"tensor {name}: {error}") from None
