@@ -1,5 +1,7 @@
 """Maps the top-level folders onto the edgedec namespace, so that no generic name reaches site-packages."""
 
+from __future__ import annotations
+
 from setuptools import find_packages, setup
 
 FOLDERS = ("hw", "quantize", "runtime", "boards", "sim")

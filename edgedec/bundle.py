@@ -152,6 +152,7 @@ class Bundle:
     tokens: Tokens
     tensors: Mapping[str, Tensor]
     sha256: str
+    tokenizer_hash: str
     file_bytes: Mapping[str, int]
 
     @classmethod
@@ -191,6 +192,7 @@ class Bundle:
             tokens=tokens,
             tensors=tensors,
             sha256=manifest["sha256"],
+            tokenizer_hash=manifest["files"][TOKENIZER]["sha256"],
             file_bytes=file_bytes,
         )
 
@@ -297,8 +299,11 @@ class BundleWriter:
         tokenizer_json: str,
         chat_template: str | None,
     ) -> None:
-        """Write the remaining files and the manifest."""
+        """Write the remaining files and the manifest; the tokenizer in canonical form, so that its hash names it."""
         self.file.flush()
+        tokenizer_json = json.dumps(
+            json.loads(tokenizer_json), sort_keys=True, separators=(",", ":"), ensure_ascii=False
+        )
         files = {WEIGHTS: {"bytes": self.file.tell(), "sha256": self._hash.hexdigest()}}
         for name, text in ((TOKENIZER, tokenizer_json), (TEMPLATE, chat_template)):
             if text is not None:

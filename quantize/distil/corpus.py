@@ -16,27 +16,30 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from edgedec.quantize.distil.torch_llama import Cache, LlamaConfig, TorchLlama
 
 __all__ = ["load_llama2c", "read_pieces", "sample_stories"]
 
+F32 = NDArray[np.float32]
 
-def _unpermute(weight: np.ndarray, heads: int) -> np.ndarray:  # type: ignore[type-arg]
+
+def _unpermute(weight: F32, heads: int) -> F32:
     """Interleaved-pair rope rows [heads * head_dim, hidden] to rotate-half rows."""
     rows, width = weight.shape
     return weight.reshape(heads, rows // heads // 2, 2, width).transpose(0, 2, 1, 3).reshape(rows, width)
 
 
 def load_llama2c(path: Path) -> TorchLlama:
-    """A llama2.c version 0 file (float32, no magic) as a torch model. Trusted input only: edgedec's reader checks more."""
+    """A llama2.c version 0 file (float32, no magic) as a torch model. For trusted files; edgedec's reader checks."""
     blob = path.read_bytes()
     dim, hidden, layers, heads, kv_heads, vocab, positions = struct.unpack_from("<7i", blob)
     data = np.frombuffer(blob, "<f4", offset=28)
     head_dim = dim // heads
     taken = 0
 
-    def take(*shape: int) -> np.ndarray:  # type: ignore[type-arg]
+    def take(*shape: int) -> F32:
         nonlocal taken
         count = int(np.prod(shape))
         taken += count

@@ -1,7 +1,7 @@
 """Text and tokenizer of the embedded model: stories, the same stories as answers to a request, and Grimm's tales.
 
-Documents are token id lists that begin with ``<s>`` and end with ``</s>``. A request names what the story is about, found
-in its own text ("named Lily", "saw a big ball"), so that the chat template has a meaning for the model.
+Documents are token id lists that begin with ``<s>`` and end with ``</s>``. A request names what the story is about,
+found in its own text ("named Lily", "saw a big ball"), so that the chat template has a meaning for the model.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 __all__ = ["CHAT_TEMPLATE", "SPECIAL_TOKENS", "documents", "pack", "read_stories", "read_tales", "train_tokenizer"]
@@ -26,12 +27,14 @@ CHAT_TEMPLATE = (
 )
 
 _NAME = re.compile(r"(girl|boy|dog|cat|bird|bunny|fish|bear|mouse|frog|fox) named (\w+)")
-_THING = re.compile(r"\b(?:saw|found|had|got|made) an? (?:big|small|little|red|shiny|pretty|special|new|blue)? ?(\w{3,})\b")
+_THING = re.compile(
+    r"\b(?:saw|found|had|got|made) an? (?:big|small|little|red|shiny|pretty|special|new|blue)? ?(\w{3,})\b"
+)
 _NOT_A_THING = {"lot", "good", "fun", "great", "very", "big", "nice", "idea", "plan", "little", "time", "new", "bit"}
 
 
 def read_stories(paths: Sequence[Path]) -> list[str]:
-    """One story a line, ``\\n`` written as backslash n (what ``corpus`` writes)."""
+    """One story a line, its line breaks written as a backslash and an n (what ``corpus`` writes)."""
     lines = [line.rstrip("\n").replace("\\n", "\n") for path in paths for line in path.open(encoding="utf-8")]
     return list(dict.fromkeys(re.sub(r" *\n *", "\n", line) for line in lines))
 
@@ -100,7 +103,8 @@ def _chat(story: str, rng: random.Random) -> list[tuple[str, str]]:
 def documents(tokenizer: Tokenizer, stories: Sequence[str], *, chat_share: float, seed: int) -> list[list[int]]:
     """Token ids of each story, a ``chat_share`` of them as a conversation."""
     rng = random.Random(seed)
-    begin, end, user, assistant = (tokenizer.token_to_id(token) for token in SPECIAL_TOKENS)
+    vocabulary = tokenizer.get_vocab()
+    begin, end, user, assistant = (vocabulary[token] for token in SPECIAL_TOKENS)
     result = []
     for story in stories:
         turns = _chat(story, rng) if rng.random() < chat_share else [("", story)]
@@ -113,7 +117,7 @@ def documents(tokenizer: Tokenizer, stories: Sequence[str], *, chat_share: float
     return result
 
 
-def pack(docs: Sequence[list[int]], seed: int) -> np.ndarray:  # type: ignore[type-arg]
+def pack(docs: Sequence[list[int]], seed: int) -> NDArray[np.uint16]:
     """Shuffled documents, end to end: uint16 [tokens]."""
     order = np.random.default_rng(seed).permutation(len(docs))
     return np.concatenate([np.asarray(docs[i], np.uint16) for i in order])

@@ -1,7 +1,7 @@
 """A small Llama in torch: the float teacher and student of everything that edgedec trains.
 
-Weight names and shapes are those of Hugging Face's ``LlamaForCausalLM`` (``q_proj`` is [heads * head_dim, hidden], rope is
-the rotate-half layout), so that ``export_hf`` writes a folder that edgedec and ``transformers`` both read.
+Weight names and shapes are those of Hugging Face's ``LlamaForCausalLM`` (``q_proj`` is [heads * head_dim, hidden], rope
+is the rotate-half layout), so that ``export_hf`` writes a folder that edgedec and ``transformers`` both read.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class _Attention(nn.Module):
             grouped = q.reshape(batch, self.kv_heads, -1, self.head_dim)
             scores = grouped @ cache.keys[layer][..., : at + 1] / self.head_dim**0.5
             out = scores.softmax(-1) @ cache.values[layer][:, :, : at + 1]
-        return self.o_proj(out.reshape(batch, n, -1))  # type: ignore[no-any-return]
+        return self.o_proj(out.reshape(batch, n, -1))
 
 
 class _MLP(nn.Module):
@@ -115,7 +115,7 @@ class _MLP(nn.Module):
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))  # type: ignore[no-any-return]
+        return self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
 class _Layer(nn.Module):
@@ -128,7 +128,7 @@ class _Layer(nn.Module):
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, cache: Cache | None, index: int) -> Tensor:
         x = x + self.self_attn(self.input_layernorm(x), cos, sin, cache, index)
-        return x + self.mlp(self.post_attention_layernorm(x))  # type: ignore[no-any-return]
+        return x + self.mlp(self.post_attention_layernorm(x))
 
 
 class TorchLlama(nn.Module):
@@ -167,10 +167,10 @@ class TorchLlama(nn.Module):
             x = layer(x, cos, sin, cache, index)
         if cache:
             cache.length += 1
-        return self.norm(x)  # type: ignore[no-any-return]
+        return self.norm(x)
 
     def forward(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
-        return self.lm_head(self.hidden(ids, cache))  # type: ignore[no-any-return]
+        return self.lm_head(self.hidden(ids, cache))
 
 
 def export_hf(model: TorchLlama, folder: Path, *, bos_token_id: int, eos_token_id: int) -> None:

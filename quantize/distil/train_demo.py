@@ -2,9 +2,10 @@
 
     python -m edgedec.quantize.distil.train_demo --stories stories.txt --tales GrimmsFairyTales.txt -o build/demo-run
 
-Resumable: the run folder holds the last checkpoint, and batches depend on the step number alone, so a killed run goes on
-to the same result. The schedule is warm-up, constant, then a linear decay over the last quarter; ``--steps`` may be changed
-until the decay begins. Every checkpoint also writes the Hugging Face folder, so a half-trained model can be tried.
+Resumable: the run folder holds the last checkpoint, and batches depend on the step number alone, so a killed run goes
+on to the same result. The schedule is warm-up, constant, then a linear decay over the last quarter; ``--steps`` may be
+changed until the decay begins. Every checkpoint also writes the Hugging Face folder, so that a half-trained model can
+be tried.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.nn import functional
 
 from edgedec.quantize.distil.demo_data import (
@@ -31,6 +33,8 @@ from edgedec.quantize.distil.demo_data import (
 )
 from edgedec.quantize.distil.torch_llama import LlamaConfig, TorchLlama, export_hf
 
+Ids = NDArray[np.uint16]
+
 WARM_UP_STEPS = 60
 DECAY_SHARE = 0.25
 LONG_SHARE = 0.1  # the last steps run at the full context, so that late positions are trained too
@@ -41,7 +45,7 @@ def _rate(step: int, steps: int) -> float:
     return min(1.0, (step + 1) / WARM_UP_STEPS, 0.05 + 0.95 * max(0.0, left))
 
 
-def _batch(data: np.ndarray, step: int, steps: int, tokens: int, context: int) -> torch.Tensor:  # type: ignore[type-arg]
+def _batch(data: Ids, step: int, steps: int, tokens: int, context: int) -> torch.Tensor:
     """int64 [rows, length + 1], a function of the step alone."""
     length = context if step > steps * (1 - LONG_SHARE) else context // 2
     starts = np.random.default_rng((1, step)).integers(0, len(data) - length - 1, tokens // length)
@@ -79,7 +83,7 @@ def _plot(folder: Path) -> None:
     pyplot.close(figure)
 
 
-def _prepare(args: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg]
+def _prepare(args: argparse.Namespace) -> tuple[Ids, Ids]:
     """Tokenizer and packed ids, made once and kept in the run folder."""
     folder: Path = args.output
     (folder / "model").mkdir(parents=True, exist_ok=True)
@@ -161,7 +165,7 @@ def main() -> None:
             group["lr"] = args.learning_rate * _rate(step, args.steps)
         loss = _loss(model, _batch(train, step, args.steps, args.tokens, args.context))
         if not math.isfinite(loss.item()):
-            raise SystemExit(f"step {step}: the loss is {loss.item()}; the last good checkpoint is kept in {args.output}")
+            raise SystemExit(f"step {step}: the loss is {loss.item()}; the last good checkpoint is in {args.output}")
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

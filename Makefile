@@ -1,0 +1,37 @@
+# Relative paths only: make splits names at spaces, and the checkout's folder may hold one.
+.DEFAULT_GOAL := help
+.PHONY: demo test test-all lint types clean help
+
+demo: ## quantize the embedded model and let it talk, within a memory budget
+	@.ci/environment check
+	@echo "make demo, in two steps:"
+	@echo "  1/2  make the environment .venv    about 40 s the first time, 0 s after that"
+	@echo "  2/2  run the demo                  about 60 s the first time, 5 s after that; it lists its own steps"
+	@.ci/environment run
+	@.venv/bin/python -m edgedec.demo
+
+test: ## the fast tests
+	@.ci/environment dev
+	@.venv/bin/pytest
+
+test-all: ## lint, types and all tests; the slow ones compare with torch and transformers
+	@.ci/environment all
+	@$(MAKE) --no-print-directory lint types
+	@.venv/bin/pytest -m "slow or not slow"
+
+lint: ## ruff: rules and format
+	@.ci/environment dev
+	.venv/bin/ruff check
+	.venv/bin/ruff format --check
+
+types: ## mypy --strict over every Python file
+	@.ci/environment dev
+	@.ci/types
+
+clean: ## remove .venv, caches and packages that were built; build/ keeps what you made there
+	rm -rf .venv .typing dist edgedec.egg-info build/lib build/bdist.*
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile

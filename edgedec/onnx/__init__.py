@@ -1,0 +1,1 @@
+"""Lowers a graph to ONNX: stock operators of ONNX Runtime, weights left in the bundle as external data."""

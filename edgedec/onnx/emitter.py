@@ -1,0 +1,105 @@
+"""Collects the nodes and initializers of an ONNX graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from edgedec.bundle import WEIGHTS, Tensor
+from edgedec.graph import Graph
+
+__all__ = ["CONTRIB", "Emitter"]
+
+CONTRIB = "com.microsoft"
+_OPSETS = {"": 21, CONTRIB: 1}
+_IR_VERSION = 10
+_ONNX_DTYPES = {
+    "int8": TensorProto.INT8,
+    "uint8": TensorProto.UINT8,
+    "float32": TensorProto.FLOAT,
+    "float16": TensorProto.FLOAT16,
+    "bfloat16": TensorProto.BFLOAT16,
+}
+
+
+@dataclass(kw_only=True)
+class Emitter:
+    """``bound`` maps each graph value to the ONNX value that carries it, [1, n, width] for activations.
+
+    ``sources`` maps a value of int8 codes to the float value it was quantized from: MatMulNBits quantizes by itself.
+    """
+
+    graph: Graph
+    tensors: Mapping[str, Tensor]
+    positions: int
+    bound: dict[str, str] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)
+    _nodes: list[onnx.NodeProto] = field(default_factory=list)
+    _inputs: list[onnx.ValueInfoProto] = field(default_factory=list)
+    _outputs: list[onnx.ValueInfoProto] = field(default_factory=list)
+    _initializers: dict[str, TensorProto] = field(default_factory=dict)
+
+    def input(self, name: str, shape: Sequence[int | str], dtype: int = TensorProto.FLOAT) -> str:
+        self._inputs.append(helper.make_tensor_value_info(name, dtype, list(shape)))
+        return name
+
+    def output(self, name: str, shape: Sequence[int | str], dtype: int = TensorProto.FLOAT) -> str:
+        self._outputs.append(helper.make_tensor_value_info(name, dtype, list(shape)))
+        return name
+
+    def node(
+        self, kind: str, inputs: Sequence[str], name: str, *, outputs: Sequence[str] = (), domain: str = "", **attrs: Any
+    ) -> str:
+        """Append a node called ``name`` whose first output, also called so unless ``outputs`` says else, is returned."""
+        outputs = list(outputs) or [name]
+        self._nodes.append(helper.make_node(kind, list(inputs), outputs, name=name, domain=domain, **attrs))
+        return outputs[0]
+
+    def constant(self, name: str, value: NDArray[Any]) -> str:
+        """An initializer held in the model itself; the same name always means the same value."""
+        if name not in self._initializers:
+            self._initializers[name] = numpy_helper.from_array(value, name)
+        return name
+
+    def weight(self, name: str, part: str, plane: int | None = None) -> str:
+        """A part of a stored tensor, or one plane of it, as external data: ONNX Runtime maps it from the bundle."""
+        tensor = self.tensors[name]
+        spec, offset = tensor.scheme.parts(tensor.shape)[part], tensor.offsets[part]
+        shape, nbytes, label = spec.shape, spec.nbytes, f"{name}.{part}"
+        if plane is not None:
+            nbytes //= shape[0]
+            shape, offset, label = shape[1:], offset + plane * nbytes, f"{label}.{plane}"
+        if label not in self._initializers:
+            proto = TensorProto(name=label, dims=shape, data_type=_ONNX_DTYPES[spec.dtype.name])
+            proto.data_location = TensorProto.EXTERNAL
+            for key, value in (("location", WEIGHTS), ("offset", offset), ("length", nbytes)):
+                proto.external_data.append(onnx.StringStringEntryProto(key=key, value=str(value)))
+            self._initializers[label] = proto
+        return label
+
+    def float_weight(self, name: str) -> str:
+        """A float tensor as float32; narrower ones are widened once, when the session folds constants."""
+        label = self.weight(name, "values")
+        if self._initializers[label].data_type == TensorProto.FLOAT:
+            return label
+        wide = f"{label}.float32"
+        if not any(node.name == wide for node in self._nodes):
+            self.node("Cast", [label], wide, to=TensorProto.FLOAT)
+        return wide
+
+    def model(self) -> bytes:
+        graph = helper.make_graph(
+            self._nodes, "edgedec", self._inputs, self._outputs, list(self._initializers.values())
+        )
+        opsets = [helper.make_opsetid(domain, version) for domain, version in _OPSETS.items()]
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION, producer_name="edgedec")
+        return bytes(model.SerializeToString())
+
+    def scalar(self, name: str, value: float | int, dtype: Any = np.float32) -> str:
+        return self.constant(name, np.array(value, dtype))

@@ -1,0 +1,54 @@
+"""Graph -> ONNX model bytes for one session.
+
+Inputs: ``embed`` float32 [1, n, hidden] (the host looks embeddings up, so that rows of a mapped table and given embeddings
+go the same way), ``positions`` int64 [1, n], ``rows`` int64 [r], ``attention_bias`` float32 [1, 1, n, total],
+``seqlens_k`` and ``total_length`` int32 [1], and per state ``past.NAME.{key,value}`` float32
+[1, kv_heads, positions, head_dim].
+Outputs: the graph's logits [1, r, vocab], taps [1, rows, width], and per state ``present.NAME.{key,value}``: to be bound to
+the same memory as the past.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from onnx import TensorProto
+
+from edgedec.bundle import Tensor
+from edgedec.errors import UnsupportedError
+from edgedec.graph import Graph
+from edgedec.onnx.emitter import Emitter
+from edgedec.plugins import load, names
+
+__all__ = ["lower"]
+
+_OPS = "edgedec.onnx.ops"
+
+
+def lower(graph: Graph, tensors: Mapping[str, Tensor], *, positions: int, taps: Sequence[str] = ()) -> bytes:
+    """Serialize ``graph`` (with schemes and quantize points in place) for a cache of ``positions`` rows.
+
+    Raises:
+        UnsupportedError: an operation has no ONNX lowering, or a tap names no value of the graph.
+    """
+    emitter = Emitter(graph=graph, tensors=tensors, positions=positions)
+    emitter.bound["positions"] = emitter.input("positions", (1, "n"), TensorProto.INT64)
+    emitter.bound["rows"] = emitter.input("rows", ("r",), TensorProto.INT64)
+    emitter.input("attention_bias", (1, 1, "n", "total"))
+    emitter.input("seqlens_k", (1,), TensorProto.INT32)
+    emitter.input("total_length", (1,), TensorProto.INT32)
+    known = names(_OPS)
+    for operation in graph.operations:
+        if operation.kind not in known:
+            raise UnsupportedError(
+                f"ONNX Runtime cannot run {operation.kind!r} ({operation.name}): it has no lowering in edgedec/onnx/ops; "
+                "the reference target can run it (--device reference)"
+            )
+        load(_OPS, operation.kind).lower(operation, emitter)
+    for name in (*graph.outputs, *taps):
+        if name not in emitter.bound or name not in graph.values:
+            raise UnsupportedError(f"the graph has no value {name!r} to hand back")
+        # An Identity gives the output the graph's own name whatever node made it; ONNX Runtime removes it.
+        rows, width = graph.values[name].shape
+        emitter.output(emitter.node("Identity", [emitter.bound[name]], f"out.{name}"), (1, rows, width))
+    return emitter.model()

@@ -1,0 +1,19 @@
+"""silu(gate) * up, or relu(gate)^2 * up."""
+
+from __future__ import annotations
+
+from edgedec.onnx.emitter import Emitter
+from edgedec.ops import GatedActivation
+
+__all__ = ["lower"]
+
+
+def lower(op: GatedActivation, emitter: Emitter) -> None:
+    gate, up = (emitter.bound[name] for name in op.inputs)
+    if op.activation == "silu":
+        factor = emitter.node("Sigmoid", [gate], f"{op.name}.sigmoid")
+        activated = emitter.node("Mul", [gate, factor], f"{op.name}.silu")
+    else:
+        positive = emitter.node("Relu", [gate], f"{op.name}.relu")
+        activated = emitter.node("Mul", [positive, positive], f"{op.name}.relu2")
+    emitter.bound[op.outputs[0]] = emitter.node("Mul", [activated, up], op.name)

@@ -1,0 +1,66 @@
+"""int8 by MatMulInteger (exact), ternary planes by 2-bit MatMulNBits (per-block activations), float by MatMul."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from edgedec.onnx.emitter import CONTRIB, Emitter
+from edgedec.onnx.ops.quantize_activation import ZERO_POINT, codes_and_scale
+from edgedec.ops import Linear
+from edgedec.schemes import Int8Scheme, TernaryScheme
+
+__all__ = ["lower"]
+
+# 4: int8 activations. Any other level is correct and some 300 times slower.
+_ACCURACY_LEVEL = 4
+
+
+def _int8(codes: str, weight: str, name: str, emitter: Emitter) -> str:
+    x, scale = codes_and_scale(codes, emitter)
+    zero = emitter.scalar("u128", ZERO_POINT, np.uint8)
+    exact = emitter.node("MatMulInteger", [x, emitter.weight(weight, "codes"), zero], f"{name}.int32")
+    wide = emitter.node("Cast", [exact], f"{name}.float", to=1)
+    scaled = emitter.node("Mul", [wide, scale], f"{name}.token_scale")
+    return emitter.node("Mul", [scaled, emitter.weight(weight, "scale")], f"{name}.scaled")
+
+
+def _ternary(codes: str, weight: str, name: str, scheme: TernaryScheme, emitter: Emitter) -> str:
+    x = emitter.bound[emitter.sources[codes]]
+    outputs, inputs = emitter.tensors[weight].shape
+    block = scheme.block(inputs)
+    blocks = -(-inputs // block)
+    total = ""
+    for plane in range(scheme.planes):
+        if scheme.group_size:
+            scales = emitter.weight(weight, "scale", plane)
+        else:  # one shared array of ones for every matrix of this shape, and the tensor's scale behind the product
+            scales = emitter.constant(f"ones.{outputs}.{blocks}", np.ones((outputs, blocks), np.float32))
+        product = emitter.node(
+            "MatMulNBits",
+            [x, emitter.weight(weight, "codes", plane), scales],
+            f"{name}.plane{plane}",
+            domain=CONTRIB,
+            K=inputs,
+            N=outputs,
+            bits=2,
+            block_size=block,
+            accuracy_level=_ACCURACY_LEVEL,
+        )
+        total = emitter.node("Add", [total, product], f"{name}.sum{plane}") if total else product
+    if not scheme.group_size:
+        total = emitter.node("Mul", [total, emitter.weight(weight, "scale")], f"{name}.scaled")
+    return total
+
+
+def lower(op: Linear, emitter: Emitter) -> None:
+    for output, weight, bias, scheme in zip(op.outputs, op.weights, op.biases, op.schemes, strict=True):
+        if isinstance(scheme, Int8Scheme):
+            product = _int8(op.inputs[0], weight, output, emitter)
+        elif isinstance(scheme, TernaryScheme):
+            product = _ternary(op.inputs[0], weight, output, scheme, emitter)
+        else:
+            inputs = [emitter.bound[op.inputs[0]], emitter.float_weight(weight)]
+            product = emitter.node("FusedMatMul", inputs, f"{output}.product", domain=CONTRIB, transB=1)
+        if bias:
+            product = emitter.node("Add", [product, emitter.float_weight(bias)], f"{output}.biased")
+        emitter.bound[output] = product

@@ -1,0 +1,13 @@
+"""Rows whose logits are wanted."""
+
+from __future__ import annotations
+
+from edgedec.onnx.emitter import Emitter
+from edgedec.ops import SelectRows
+
+__all__ = ["lower"]
+
+
+def lower(op: SelectRows, emitter: Emitter) -> None:
+    inputs = [emitter.bound[name] for name in op.inputs]
+    emitter.bound[op.outputs[0]] = emitter.node("Gather", inputs, op.name, axis=1)

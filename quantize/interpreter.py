@@ -1,0 +1,145 @@
+"""Runs a float graph over many sequences at once, for calibration and sampling.
+
+The operations are the reference's own; only the two whose reference is a Python loop, matrix products and attention, are
+done here for a whole batch. Rows are sequence-major: B sequences of T tokens are B * T rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.graph import Graph, KvState
+from edgedec.ops import Attention, Linear, Operation
+from edgedec.plugins import load
+from edgedec.reference.float_profile.cache import Cache
+from edgedec.reference.float_profile.model import PassContext
+from edgedec.schemes import FloatWeight
+
+__all__ = ["BatchCache", "Interpreter", "dense_matrix"]
+
+Array = NDArray[Any]
+F32 = NDArray[np.float32]
+LoadTensor = Callable[[str], F32]
+
+# Scores of one attention are computed for this many sequences at a time.
+_SCORE_BYTES = 64 << 20
+
+
+def dense_matrix(inputs: F32, matrix: F32, bias: F32 | None) -> F32:
+    """inputs [rows, in] @ matrix [out, in].T + bias."""
+    out = inputs @ matrix.T
+    return out if bias is None else out + bias
+
+
+@dataclass(kw_only=True)
+class BatchCache:
+    """Keys and values of B sequences, per state [B, positions, kv_heads, head_dim]; ``length`` positions are filled."""
+
+    sequences: int
+    positions: int
+    length: int = 0
+    arrays: dict[str, tuple[F32, F32]] = field(default_factory=dict)
+
+    def rows(self, state: KvState) -> tuple[F32, F32]:
+        shape = (self.sequences, self.positions, state.kv_heads, state.head_dim)
+        return self.arrays.setdefault(state.name, (np.zeros(shape, np.float32), np.zeros(shape, np.float32)))
+
+
+def _attend(op: Attention, state: KvState, q: F32, k: F32, v: F32, sequences: int, cache: BatchCache | None) -> F32:
+    """Causal attention of each sequence over its own keys; [B * T, heads * head_dim]."""
+    q, k, v = (x.reshape(sequences, -1, x.shape[1] // state.head_dim, state.head_dim) for x in (q, k, v))
+    tokens, past = q.shape[1], 0
+    if cache is not None:
+        keys, values = cache.rows(state)
+        past = cache.length
+        keys[:, past : past + tokens], values[:, past : past + tokens] = k, v
+        k, v = keys[:, : past + tokens], values[:, : past + tokens]
+    at = np.arange(past, past + tokens)[:, None]
+    seen = np.arange(past + tokens) <= at
+    if state.window is not None:
+        seen &= (np.arange(past + tokens) > at - state.window) | (np.arange(past + tokens) < state.sinks)
+    shared = op.heads // state.kv_heads
+    out = np.empty_like(q)
+    step = max(1, _SCORE_BYTES // (4 * op.heads * tokens * (past + tokens)))
+    for first in range(0, sequences, step):
+        some = slice(first, first + step)
+        grouped = q[some].reshape(-1, tokens, state.kv_heads, shared, state.head_dim)
+        scores = np.einsum("btgsd,bpgd->bgstp", grouped, k[some], optimize=True) * np.float32(op.scale)
+        scores[..., ~seen] = -np.inf
+        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        weights /= weights.sum(axis=-1, keepdims=True)
+        mixed = np.einsum("bgstp,bpgd->btgsd", weights, v[some], optimize=True)
+        out[some] = mixed.reshape(mixed.shape[0], tokens, op.heads, state.head_dim)
+    return out.reshape(sequences * tokens, -1)
+
+
+class Interpreter:
+    """One graph, its float tensors loaded as they are reached and dropped after."""
+
+    def __init__(self, graph: Graph, load_tensor: LoadTensor) -> None:
+        self.graph = graph
+        self.load_tensor = load_tensor
+        self._last_uses = graph.last_uses()
+        kinds = {op.kind for op in graph.operations} - {Attention.kind, Linear.kind}
+        self._run = {kind: load("edgedec.reference.float_profile.ops", kind).run for kind in kinds}
+
+    def start(self, ids: NDArray[np.int32], first: int = 0, rows: NDArray[np.int32] | None = None) -> dict[str, Array]:
+        """The values that a pass begins with: ids int32 [B, T], positions from ``first``."""
+        positions = np.tile(np.arange(first, first + ids.shape[1], dtype=np.int32), len(ids))
+        if rows is None:
+            rows = np.arange(ids.size, dtype=np.int32)
+        return {"ids": ids.reshape(-1), "positions": positions, "rows": rows}
+
+    def apply(self, op: Operation, values: dict[str, Array], sequences: int, cache: BatchCache | None = None) -> None:
+        """Compute one operation from ``values`` into ``values``."""
+        inputs = [values[name] for name in op.inputs]
+        if isinstance(op, Attention):
+            q, k, v = inputs
+            values[op.outputs[0]] = _attend(op, self.graph.states[op.state], q, k, v, sequences, cache)
+        elif isinstance(op, Linear):
+            for output, weight, bias in zip(op.outputs, op.weights, op.biases, strict=True):
+                shift = self.load_tensor(bias) if bias else None
+                values[output] = dense_matrix(inputs[0], self.load_tensor(weight), shift)
+        else:
+            context = PassContext(
+                weights=lambda name: FloatWeight(values=self.load_tensor(name)),
+                cache=Cache({}),
+                visible=np.zeros((0, 0), np.bool_),
+                positions=values["positions"],
+                embeds=None,
+            )
+            values.update(zip(op.outputs, self._run[op.kind](op, inputs, context), strict=True))
+
+    def drop_dead(self, index: int, *environments: dict[str, Array]) -> None:
+        """Free what no operation after ``index`` reads."""
+        for values in environments:
+            for name in [name for name in values if self._last_uses.get(name, index + 1) <= index]:
+                del values[name]
+
+    def logits(
+        self, ids: NDArray[np.int32], cache: BatchCache | None = None, rows: NDArray[np.int32] | None = None
+    ) -> F32:
+        """ids int32 [B, T] -> float32 [len(rows), vocab]; a cache grows by T."""
+        values = self.start(ids, cache.length if cache else 0, rows)
+        for index, op in enumerate(self.graph.operations):
+            self.apply(op, values, len(ids), cache)
+            self.drop_dead(index, values)
+        if cache is not None:
+            cache.length += ids.shape[1]
+        return values[self.graph.outputs[0]]  # type: ignore[no-any-return]
+
+
+def batches(ids: Sequence[NDArray[np.int32]], rows: int) -> Iterator[NDArray[np.int32]]:
+    """Group sequences of equal length, at most ``rows`` tokens a group."""
+    by_length: dict[int, list[NDArray[np.int32]]] = {}
+    for sequence in ids:
+        by_length.setdefault(len(sequence), []).append(sequence)
+    for length, group in by_length.items():
+        step = max(1, rows // length)
+        for first in range(0, len(group), step):
+            yield np.stack(group[first : first + step])

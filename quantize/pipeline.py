@@ -1,0 +1,271 @@
+"""Checkpoint in, bundle out, tensor by tensor.
+
+Peak memory stays near the largest tensor: each is loaded, quantized, written and dropped. Ternary planes with calibration
+walk the graph instead of the list of tensors, because the inputs of a layer come from the quantized layers before it.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.bundle import BundleWriter, Tokens
+from edgedec.errors import BundleError, UnsupportedError, UsageError
+from edgedec.families import build_graph
+from edgedec.graph import Graph
+from edgedec.ops import Embed, Linear
+from edgedec.passes import fuse_linears
+from edgedec.quantize.interpreter import Interpreter
+from edgedec.quantize.methods.int8 import quantize_int8
+from edgedec.quantize.methods.native import native_ternary
+from edgedec.quantize.methods.planes import Statistics, quantize_planes
+from edgedec.quantize.readers import Checkpoint
+from edgedec.reference.float_profile.ops.quantize_activation import quantize_rows
+from edgedec.schemes import FloatScheme, Int8Scheme, Scheme, TernaryScheme, TernaryWeight
+
+__all__ = ["Progress", "QuantizeOptions", "Report", "checkpoint_graph", "quantize", "tensor_loader"]
+
+log = logging.getLogger(__name__)
+
+F32 = NDArray[np.float32]
+Progress = Callable[[str, int, int], None]  # (what, bytes done, bytes in all)
+
+METHODS = ("int8", "ternary", "float")
+_ROWS_AT_ONCE = 2048  # of an embedding or head that is converted to float32 piece by piece
+# Buffers that some exporters write and no model reads.
+_IGNORED = re.compile(r".*(rotary_emb\.inv_freq|\.masked_bias|\.attention\.bias)$")
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizeOptions:
+    """``planes`` 0 with method ternary: the checkpoint must be ternary already, and is taken losslessly."""
+
+    method: str
+    planes: int = 0
+    group_size: int = 64
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise UsageError(f"method must be one of {', '.join(METHODS)}, not {self.method!r}")
+        if not 0 <= self.planes <= 3 or (self.planes and self.method != "ternary"):
+            raise UsageError(f"--planes must be 1, 2 or 3 with --method ternary, not {self.planes}")
+        if self.group_size not in (32, 64, 128):
+            raise UsageError(f"--group-size must be 32, 64 or 128, not {self.group_size}")
+
+
+@dataclass(kw_only=True)
+class Report:
+    """``bits_per_weight``: all stored tensors, scales included, over all parameters of the checkpoint."""
+
+    parameters: int = 0
+    stored_bytes: int = 0
+    methods: dict[str, int] = field(default_factory=dict)  # scheme -> number of tensors
+
+    @property
+    def bits_per_weight(self) -> float:
+        return 8 * self.stored_bytes / self.parameters
+
+
+def checkpoint_graph(checkpoint: Checkpoint) -> tuple[Graph, dict[str, str]]:
+    """The float graph with its head untied, and which checkpoint tensor each graph weight comes from.
+
+    Raises:
+        BundleError: a tensor is missing or has another shape.
+        UnsupportedError: the family is unknown, or the checkpoint has tensors that the family would ignore.
+    """
+    graph = build_graph(checkpoint.config | {"tie_word_embeddings": False})
+    tied = bool(checkpoint.config.get("tie_word_embeddings"))
+    sources = {name: name for name in graph.weights}
+    if tied:
+        sources["lm_head.weight"] = "model.embed_tokens.weight"
+    for name, spec in graph.weights.items():
+        info = checkpoint.tensors.get(sources[name])
+        if info is None:
+            raise BundleError(f"{checkpoint.source}: tensor {sources[name]} is missing; the configuration asks for it")
+        if info.shape != spec.shape:
+            raise BundleError(
+                f"{checkpoint.source}: tensor {sources[name]} is {info.shape}, the configuration says {spec.shape}"
+            )
+    known = {*graph.weights, *sources.values()}
+    for name in checkpoint.tensors:
+        if name not in known and not _IGNORED.fullmatch(name):
+            raise UnsupportedError(
+                f"{checkpoint.source}: tensor {name} has no place in the family "
+                f"{checkpoint.config.get('model_type')!r}; leaving it out would change the model"
+            )
+    return graph, sources
+
+
+def _load(checkpoint: Checkpoint, name: str) -> NDArray[Any]:
+    array = checkpoint.load(name)
+    for start in range(0, len(array), _ROWS_AT_ONCE):
+        if not np.isfinite(array[start : start + _ROWS_AT_ONCE].astype(np.float32, copy=False)).all():
+            raise BundleError(f"{checkpoint.source}: tensor {name} holds NaN or infinity; the checkpoint is damaged")
+    return array
+
+
+def tensor_loader(checkpoint: Checkpoint, sources: dict[str, str]) -> Callable[[str], F32]:
+    """Graph weight name -> float32 array, read anew each time."""
+    return lambda name: _load(checkpoint, sources[name]).astype(np.float32, copy=False)
+
+
+class _Run:
+    """One quantization: what is shared by its steps."""
+
+    def __init__(
+        self, checkpoint: Checkpoint, writer: BundleWriter, options: QuantizeOptions, progress: Progress
+    ) -> None:
+        self.checkpoint, self.writer, self.options, self.progress = checkpoint, writer, options, progress
+        self.graph, self.sources = checkpoint_graph(checkpoint)
+        self.head = self.graph.operations[-1].weight_names[0]
+        self.embedding = next(op.weight for op in self.graph.operations if isinstance(op, Embed))
+        self.matrices = [w for op in self.graph.operations if isinstance(op, Linear) for w in op.weights]
+        self.report = Report()
+        sizes = {name: int(np.prod(spec.shape)) for name, spec in self.graph.weights.items()}
+        self.report.parameters = sum({self.sources[name]: size for name, size in sizes.items()}.values())
+        self._sizes, self._done, self._all = sizes, 0, sum(sizes.values())
+
+    def _add(self, name: str, scheme: Scheme, parts: dict[str, NDArray[Any]]) -> None:
+        shape = self.graph.weights[name].shape
+        self.writer.add(name, scheme, shape, parts)
+        self.report.stored_bytes += sum(part.nbytes for part in scheme.parts(shape).values())
+        self.report.methods[scheme.kind] = self.report.methods.get(scheme.kind, 0) + 1
+        self._done += self._sizes[name]
+        self.progress(name, self._done, self._all)
+
+    def add_float(self, name: str) -> None:
+        array = _load(self.checkpoint, self.sources[name])
+        self._add(name, FloatScheme(dtype=array.dtype.name), {"values": array})
+
+    def add_int8(self, name: str, *, rows: bool) -> None:
+        array = _load(self.checkpoint, self.sources[name])
+        codes, scale = np.empty(array.shape, np.int8), np.empty(len(array), np.float32)
+        for start in range(0, len(array), _ROWS_AT_ONCE):
+            some = slice(start, start + _ROWS_AT_ONCE)
+            codes[some], scale[some] = quantize_int8(array[some].astype(np.float32))
+        del array
+        self._add(name, Int8Scheme(rows=rows), {"codes": codes if rows else codes.T, "scale": scale})
+
+    def add_native(self, name: str) -> None:
+        array = _load(self.checkpoint, self.sources[name])
+        try:
+            trits, scale = native_ternary(array)
+        except UnsupportedError as error:
+            raise UnsupportedError(f"{self.checkpoint.source}: tensor {self.sources[name]}: {error}") from None
+        scheme = TernaryScheme()
+        self._add(name, scheme, {"codes": scheme.pack(trits[None]), "scale": np.array([scale], np.float32)})
+
+    def add_planes(self, name: str, matrix: F32, statistics: Statistics | None) -> F32:
+        """Write one matrix as planes and return what it now stands for."""
+        scheme = TernaryScheme(planes=self.options.planes, group_size=self.options.group_size)
+        trits, scale = quantize_planes(matrix, scheme.planes, scheme.group_size, statistics)
+        self._add(name, scheme, {"codes": scheme.pack(trits), "scale": scale})
+        return TernaryWeight(trits=trits, scale=scale, group_size=scheme.group_size).dense()
+
+    def add_other(self) -> None:
+        """Everything but the matrices of the layers: embedding, head, norms, biases."""
+        for name, spec in self.graph.weights.items():
+            if name == self.embedding:
+                # A natively ternary model keeps the embedding it was trained with: nothing of it is rounded.
+                lossless = self.options.method == "float" or (self.options.method, self.options.planes) == ("ternary", 0)
+                self.add_float(name) if lossless else self.add_int8(name, rows=True)
+            elif name == self.head:
+                self.add_float(name) if self.options.method == "float" else self.add_int8(name, rows=False)
+            elif len(spec.shape) == 1:
+                self.add_float(name)
+
+    def add_layers(self) -> None:
+        for name in self.matrices:
+            if name == self.head:
+                continue
+            if self.options.method == "float":
+                self.add_float(name)
+            elif self.options.method == "int8":
+                self.add_int8(name, rows=False)
+            elif not self.options.planes:
+                self.add_native(name)
+            else:
+                self.add_planes(name, tensor_loader(self.checkpoint, self.sources)(name), None)
+
+    def add_layers_calibrated(self, ids: NDArray[np.int32]) -> None:
+        """Walk the graph on ids int32 [B, T] twice in step: as the float model, and as the model quantized so far.
+
+        Each matrix is fitted so that its quantized inputs give the float model's outputs.
+        """
+        interpreter = Interpreter(fuse_linears(self.graph), tensor_loader(self.checkpoint, self.sources))
+        exact, rough = interpreter.start(ids), interpreter.start(ids)
+        for index, op in enumerate(interpreter.graph.operations):
+            if op.weight_names and op.weight_names[0] == self.head:
+                break
+            if isinstance(op, Linear):
+                source, target = rough[op.inputs[0]], exact[op.inputs[0]]
+                codes, scale = quantize_rows(source)
+                source = codes * scale
+                statistics = Statistics(
+                    gram=(source.T @ source).astype(np.float64),
+                    cross=(target.T @ source).astype(np.float64),
+                    rows=len(source),
+                )
+                for output, weight, bias in zip(op.outputs, op.weights, op.biases, strict=True):
+                    matrix = interpreter.load_tensor(weight)
+                    shift = interpreter.load_tensor(bias) if bias else np.float32(0)
+                    exact[output] = target @ matrix.T + shift
+                    rough[output] = source @ self.add_planes(weight, matrix, statistics).T + shift
+            else:
+                interpreter.apply(op, exact, len(ids))
+                interpreter.apply(op, rough, len(ids))
+            interpreter.drop_dead(index, exact, rough)
+
+
+def quantize(
+    checkpoint: Checkpoint,
+    output: Path,
+    options: QuantizeOptions,
+    *,
+    vocab_limit: int,
+    calibration: NDArray[np.int32] | None = None,
+    progress: Progress = lambda what, done, total: None,
+) -> Report:
+    """Write ``output``, whole or not at all.
+
+    Args:
+        vocab_limit: number of ids that the tokenizer has.
+        calibration: ids int32 [B, T] whose activations guide the planes; None fits the weights alone.
+
+    Raises:
+        BundleError: the checkpoint is damaged, incomplete or does not belong together; names file and tensor.
+        UnsupportedError: its family, a tensor's type, or (native ternary) a tensor that is not ternary.
+        UsageError, EdgedecError: the output cannot be written; nothing is left behind.
+    """
+    vocab = checkpoint.config["vocab_size"]
+    if vocab_limit > vocab:
+        raise BundleError(f"{checkpoint.source}: the tokenizer has {vocab_limit} ids, the model only {vocab}")
+    with BundleWriter.create(output) as writer:
+        run = _Run(checkpoint, writer, options, progress)
+        run.add_other()
+        if options.planes and calibration is not None:
+            run.add_layers_calibrated(calibration)
+        else:
+            run.add_layers()
+        writer.finish(
+            config=dict(checkpoint.config) | {"tie_word_embeddings": False},
+            quantization={
+                "method": options.method,
+                "planes": options.planes,
+                "group_size": options.group_size if options.planes else 0,
+                "calibration_tokens": 0 if calibration is None else int(calibration.size),
+                "bits_per_weight": round(run.report.bits_per_weight, 4),
+                "parameters": run.report.parameters,
+            },
+            tokens=Tokens(size=vocab_limit, bos=checkpoint.bos_token_id, eos=checkpoint.eos_token_ids),
+            tokenizer_json=checkpoint.tokenizer_json,
+            chat_template=checkpoint.chat_template,
+        )
+    return run.report

@@ -1,0 +1,54 @@
+"""Checkpoint readers: every format ends in one :class:`Checkpoint`, with Hugging Face names and one tensor at a time.
+
+What is read here comes from strangers. A damaged or lying file is a ``BundleError`` or an ``UnsupportedError`` that names
+the file, the tensor and the reason; sizes are checked against the file before anything of that size is allocated.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from edgedec.errors import BundleError, UnsupportedError, UsageError
+from edgedec.quantize.readers.checkpoint import Checkpoint, TensorInfo
+from edgedec.quantize.readers.huggingface import read_huggingface
+from edgedec.quantize.readers.llama2c import read_llama2c
+from edgedec.quantize.readers.untrusted import file_bytes, read_bytes
+
+__all__ = ["Checkpoint", "TensorInfo", "open_checkpoint"]
+
+
+def open_checkpoint(path: Path, tokenizer: Path | None = None) -> Checkpoint:
+    """Open a Hugging Face folder or a llama2.c ``.bin`` file; no tensor is read yet.
+
+    ``tokenizer`` is a ``tokenizer.json``, a folder that holds one, a llama2.c ``tokenizer.bin`` or a SentencePiece
+    ``.vocab`` listing. Without it the tokenizer is looked for beside the weights.
+
+    Raises:
+        UsageError: ``path`` or ``tokenizer`` is not there.
+        BundleError: a file is damaged, incomplete, or does not belong to the others.
+        UnsupportedError: a sound file in a format that is not read.
+    """
+    _require(path, "the checkpoint")
+    if tokenizer is not None:
+        _require(tokenizer, "the tokenizer")
+    if path.is_dir():
+        return read_huggingface(path, tokenizer)
+    if path.suffix == ".safetensors":
+        raise UsageError(f"{path} holds weights only; pass its folder, which needs config.json and tokenizer.json too")
+    magic = read_bytes(path, offset=0, count=min(4, file_bytes(path)), what="the magic")
+    if magic == b"GGUF":
+        raise UnsupportedError(f"{path}: GGUF is not read yet; pass a Hugging Face folder or a llama2.c .bin file")
+    if magic == b"PK\x03\x04" or path.suffix in {".pt", ".pth"}:
+        raise UnsupportedError(f"{path}: PyTorch pickles can run code and are not read; save the model as safetensors")
+    return read_llama2c(path, tokenizer)
+
+
+def _require(path: Path, what: str) -> None:
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        raise UsageError(f"{what} {path} does not exist; check the spelling of the path") from None
+    except OSError as error:
+        raise BundleError(f"{what} {path} cannot be read: {error.strerror}") from None
+    except ValueError as error:  # a NUL inside the path
+        raise UsageError(f"{what} {str(path)!r} is not a path: {error}") from None

@@ -1,0 +1,62 @@
+"""The seam between checkpoint formats and everything behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from edgedec.errors import BundleError
+
+__all__ = ["Checkpoint", "TensorInfo"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorInfo:
+    """What a tensor will be once loaded.
+
+    ``dtype`` is ``float32``, ``float16`` or ``bfloat16``; any other value is the file's own name for a type that
+    ``Checkpoint.load`` refuses. Such tensors are listed because many checkpoints carry buffers that no model reads.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """A trained model as its files describe it: opening one reads headers, ``load`` reads one tensor.
+
+    ``config`` has the content of a Hugging Face ``config.json``; readers of other formats make one, with
+    ``rope_interleaved`` true where rotary pairs are neighbours (2i, 2i+1) instead of halves (i, i + head_dim / 2).
+    ``tensors`` has Hugging Face names. Ids in ``bos_token_id`` and ``eos_token_ids`` lie inside the vocabulary;
+    generation ends at any of ``eos_token_ids``. Whether BOS is prepended is said by the post-processor in
+    ``tokenizer_json``, which has neither padding nor truncation.
+    """
+
+    source: Path
+    config: Mapping[str, Any]
+    tensors: Mapping[str, TensorInfo]
+    read_tensor: Callable[[str], NDArray[Any]]
+    tokenizer_json: str
+    chat_template: str | None
+    bos_token: str | None
+    bos_token_id: int | None
+    eos_token: str | None
+    eos_token_ids: tuple[int, ...]
+
+    def load(self, name: str) -> NDArray[Any]:
+        """One tensor, C-contiguous, of ``tensors[name].shape`` and dtype (bfloat16 is ``ml_dtypes.bfloat16``).
+
+        Nothing is cached: peak memory is the tensor itself, and a quarter more for 8-bit codes being expanded.
+
+        Raises:
+            BundleError: there is no such tensor, or the file has changed or is damaged.
+            UnsupportedError: the tensor's type is not a float type that edgedec reads.
+        """
+        if name not in self.tensors:
+            raise BundleError(f"{self.source}: there is no tensor {name!r}; the checkpoint is incomplete")
+        return self.read_tensor(name)

@@ -1,0 +1,134 @@
+"""Reading files that nobody vouches for: limits before allocation, links that stay inside, one kind of error."""
+
+from __future__ import annotations
+
+import json
+import os
+import reprlib
+import stat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.errors import BundleError
+
+__all__ = ["MAX_TEXT_BYTES", "file_bytes", "member", "parse_object", "read_array", "read_bytes", "read_object", "shown"]
+
+MAX_TEXT_BYTES = 256 << 20  # the largest tokenizer.json in use has about 35 MB
+_MAX_JSON_BYTES = 32 << 20  # the index of a 700 GB checkpoint has 9 MB; parsed objects take up to 30 times the text
+
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxother = _REPR.maxlong = 80
+
+
+def shown(value: object) -> str:
+    """``repr`` for messages, short whatever the file holds."""
+    return _REPR.repr(value)
+
+
+def file_bytes(path: Path) -> int:
+    """Size of a regular file. Anything else (a pipe would block for ever) is a ``BundleError``."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        raise BundleError(f"{path} is missing; the checkpoint is incomplete") from None
+    except (OSError, ValueError) as error:
+        raise BundleError(f"{path} cannot be read: {error}") from None
+    if not stat.S_ISREG(status.st_mode):
+        raise BundleError(f"{path} is not a regular file")
+    return status.st_size
+
+
+def member(folder: Path, name: str) -> Path | None:
+    """The file ``name`` of a checkpoint folder, or None if there is none.
+
+    A link may not lead out of the folder, with one exception: the Hugging Face cache keeps the files of
+    ``snapshots/<revision>`` in ``blobs`` beside it.
+
+    Raises:
+        BundleError: the file is a link to somewhere else.
+    """
+    path = folder / name
+    if not os.path.lexists(path):
+        return None
+    home, target = Path(os.path.realpath(folder)), Path(os.path.realpath(path))
+    allowed = [home]
+    if home.parent.name == "snapshots":
+        allowed.append(home.parent.parent / "blobs")
+    if not any(target.is_relative_to(root) for root in allowed):
+        raise BundleError(f"{path} is a link to {target}, outside the checkpoint; copy the file into the folder")
+    return path
+
+
+def read_bytes(path: Path, *, offset: int, count: int, what: str) -> bytes:
+    """``count`` bytes at ``offset``. The caller has checked both against ``file_bytes``."""
+    return read_array(path, offset=offset, count=count, dtype=np.dtype(np.uint8), what=what).tobytes()
+
+
+def read_array(path: Path, *, offset: int, count: int, dtype: np.dtype[Any], what: str) -> NDArray[Any]:
+    """``count`` little-endian elements at ``offset``, as a flat array of their own.
+
+    Plain reads, not a mapping: a file that shrinks meanwhile gives an error here and no SIGBUS later.
+
+    Raises:
+        BundleError: the file ends early or cannot be read, or memory runs out.
+    """
+    try:
+        buffer = np.empty(count * dtype.itemsize, np.uint8)
+        with path.open("rb") as file:
+            file.seek(offset)
+            got = file.readinto(memoryview(buffer))
+    except OSError as error:
+        raise BundleError(f"{path}: {what} cannot be read: {error.strerror}") from None
+    except MemoryError:
+        raise BundleError(f"{path}: {what} needs {count * dtype.itemsize} bytes of memory, more than there is") from None
+    if got != len(buffer):
+        raise BundleError(f"{path}: {what} ends after {got} of {len(buffer)} bytes; the file is truncated")
+    return buffer.view(dtype)
+
+
+def read_text(path: Path, limit_bytes: int = MAX_TEXT_BYTES) -> str:
+    """A whole UTF-8 file of at most ``limit_bytes``."""
+    size = file_bytes(path)
+    if size > limit_bytes:
+        raise BundleError(f"{path} has {size} bytes; at most {limit_bytes} are read of such a file")
+    try:
+        return read_bytes(path, offset=0, count=size, what="the text").decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BundleError(f"{path} is not UTF-8 at byte {error.start}") from None
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """A whole file that is one JSON object."""
+    return parse_object(read_text(path, _MAX_JSON_BYTES), str(path))
+
+
+def parse_object(text: str, what: str) -> dict[str, Any]:
+    """One JSON object, in which no key appears twice and every string is valid Unicode.
+
+    Raises:
+        BundleError: it is none, or is nested too deeply.
+    """
+    try:
+        value = json.loads(text, object_pairs_hook=_unique)
+        json.dumps(value, ensure_ascii=False).encode("utf-8")  # a lone surrogate would fail later, when written
+    except UnicodeEncodeError:
+        raise BundleError(f"{what}: a string holds half a surrogate pair") from None
+    except RecursionError:
+        raise BundleError(f"{what}: the JSON is nested too deeply") from None
+    except ValueError as error:  # JSONDecodeError, a number of thousands of digits, or _unique
+        raise BundleError(f"{what}: not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise BundleError(f"{what}: must hold a JSON object, not {shown(value)}")
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise ValueError(f"the key {shown(twice)} appears twice")
+    return result

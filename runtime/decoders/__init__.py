@@ -1,0 +1,1 @@
+"""Decoders: one file each."""

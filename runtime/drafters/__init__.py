@@ -1,0 +1,1 @@
+"""Drafters: one file each, named after the command-line name; ``create() -> Drafter``."""

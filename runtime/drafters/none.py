@@ -1,0 +1,35 @@
+"""No speculation: every tree is its root."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from edgedec.runtime.protocols import F32, I32, Bytes, Limits, Outcome, Sparse, TargetInfo, TokenTree
+
+__all__ = ["create"]
+
+
+class _NoDraft:
+    def expand(self, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:
+        return [Sparse(ids=np.zeros(0, np.int32), probs=np.zeros(0, np.float32)) for _ in nodes]
+
+    def riders(self, tree: TokenTree) -> tuple[I32, F32] | None:
+        return None
+
+    def observe(self, tree: TokenTree, outcome: Outcome) -> None:
+        return None
+
+
+class _NoDrafter:
+    taps: tuple[str, ...] = ()
+
+    def footprint(self, limits: Limits) -> Bytes:
+        return {}
+
+    def open(self, target: TargetInfo, limits: Limits) -> _NoDraft:
+        return _NoDraft()
+
+
+def create() -> _NoDrafter:
+    """Plug-in entry."""
+    return _NoDrafter()

@@ -1,0 +1,46 @@
+"""Targets: what runs passes of the model. ``--device`` names one, or one of the ONNX Runtime devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from edgedec.bundle import Bundle
+from edgedec.plugins import load, names
+from edgedec.runtime.protocols import Limits, Target
+
+__all__ = ["ONNX_DEVICES", "device_names", "open_target", "target_module"]
+
+ONNX_DEVICES = ("cpu", "cuda", "webgpu")
+
+
+def device_names() -> list[str]:
+    return [*ONNX_DEVICES, *(name for name in names(__name__) if name != "onnx")]
+
+
+def target_module(device: str) -> object:
+    """The plug-in behind a ``--device`` name.
+
+    Raises:
+        UsageError: unknown; the message lists the known ones.
+    """
+    return load(__name__, "onnx" if device in ONNX_DEVICES else device)
+
+
+def open_target(
+    bundle: Bundle, *, device: str = "cpu", limits: Limits, threads: int = 0, taps: Sequence[str] = ()
+) -> Target:
+    """Load a bundle's weights on a device.
+
+    Args:
+        threads: 0 leaves the number to the target.
+        taps: graph values that passes may hand back.
+
+    Raises:
+        UsageError: unknown device.
+        DeviceError: the device is not there.
+        UnsupportedError: the model has an operation that the target cannot run.
+    """
+    module = target_module(device)
+    create = module.create  # type: ignore[attr-defined]
+    return cast(Target, create(bundle, device=device, limits=limits, threads=threads, taps=tuple(taps)))

@@ -1,0 +1,28 @@
+"""The graph that a bundle's tensors can run, shared by the targets."""
+
+from __future__ import annotations
+
+from edgedec.bundle import Bundle
+from edgedec.families import build_graph
+from edgedec.graph import Graph
+from edgedec.ops import Embed
+from edgedec.passes import assign_schemes, fuse_linears, quantize_activations
+
+__all__ = ["bundle_graph", "embedding_name"]
+
+
+def bundle_graph(bundle: Bundle) -> Graph:
+    """The float profile of a bundle: schemes assigned, quantize points in, neighbours fused.
+
+    Raises:
+        BundleError: the bundle's tensors do not fit its configuration.
+        UnsupportedError: the family is not known.
+    """
+    graph = build_graph(bundle.config)
+    bundle.check(graph)
+    return fuse_linears(quantize_activations(assign_schemes(graph, bundle.schemes)))
+
+
+def embedding_name(graph: Graph) -> str:
+    (embed,) = (operation for operation in graph.operations if isinstance(operation, Embed))
+    return embed.weight

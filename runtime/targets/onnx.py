@@ -1,0 +1,177 @@
+"""ONNX Runtime: the CPU, CUDA, and (through the WebGPU plug-in) mobile-class GPUs.
+
+One session per bundle, its weights mapped from the bundle's file; one key/value buffer per sequence, past and present the
+same memory. A tree pass writes its rows behind the committed ones; ``commit`` moves the accepted rows together.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from edgedec.bundle import Bundle
+from edgedec.errors import DeviceError, UnsupportedError
+from edgedec.graph import Graph
+from edgedec.onnx.lowering import lower
+from edgedec.runtime.protocols import I32, Bytes, Limits, Pass, PassResult, State, TargetInfo, Ticket
+from edgedec.runtime.targets._graphs import bundle_graph, embedding_name
+from edgedec.runtime.targets._providers import add_provider, device_array
+from edgedec.runtime.targets._results import Done, check_pass, top_k
+from edgedec.runtime.visibility import unpack
+from edgedec.schemes import TernaryWeight
+
+__all__ = ["OnnxTarget", "create"]
+
+_MASKED = np.float32(-np.inf)
+
+
+class _OnnxState:
+    """``values`` holds, per ``past``/``present`` pair, the memory that both are bound to."""
+
+    def __init__(self, target: OnnxTarget, limits: Limits) -> None:
+        self.target, self.limits = target, limits
+        self.length = 0
+        self.values: dict[str, ort.OrtValue] = {}
+        self.arrays: dict[str, NDArray[np.float32]] = {}
+        for state in target.graph.states.values():
+            for part in ("key", "value"):
+                name = f"{state.name}.{part}"
+                shape = (1, state.kv_heads, target.limits.positions, state.head_dim)
+                self.values[name], self.arrays[name] = device_array(target.device, shape)
+
+    def commit(self, nodes: I32) -> None:
+        start, stop = self.length, self.length + len(nodes)
+        if not np.array_equal(nodes, np.arange(len(nodes))):
+            for name in self.values:
+                rows = self.arrays[name]
+                rows[:, :, start:stop] = rows[:, :, start + nodes]
+        self.length = stop
+
+    def truncate(self, length: int) -> None:
+        self.length = length
+
+    def fork(self) -> _OnnxState:
+        other = _OnnxState(self.target, self.limits)
+        other.length = self.length
+        for name, rows in self.arrays.items():
+            other.arrays[name][:, :, : self.length] = rows[:, :, : self.length]
+        return other
+
+    def close(self) -> None:
+        self.values.clear()
+        self.arrays.clear()
+
+
+class OnnxTarget:
+    """A bundle in an ONNX Runtime session."""
+
+    def __init__(self, bundle: Bundle, *, device: str, limits: Limits, threads: int, taps: tuple[str, ...]) -> None:
+        self.bundle, self.device, self.limits = bundle, device, limits
+        self.graph: Graph = bundle_graph(bundle)
+        embedding = bundle.weight(embedding_name(self.graph))
+        if isinstance(embedding, TernaryWeight):
+            raise UnsupportedError(f"{bundle.path}: a ternary embedding; quantize the checkpoint again")
+        self._embedding = embedding
+        self._taps = taps
+        self._session = self._open(lower(self.graph, bundle.tensors, positions=limits.positions, taps=taps), threads)
+        vocab, self._width = self.graph.weights[embedding_name(self.graph)].shape
+        self.info = TargetInfo(
+            vocab=vocab,
+            tokenizer_hash=bundle.tokenizer_hash,
+            positions=limits.positions,
+            variants=("full",),
+            taps=taps,
+            masks="tree",
+            undo="slots",
+            batch_invariant=False,  # GroupQueryAttention's sums depend on the rows of the pass
+        )
+        # Reused by every pass: the attention bias (zero but in tree passes), and the logits by number of rows.
+        self._bias = np.zeros(limits.nodes * limits.positions, np.float32)
+        self._logits: dict[int, tuple[ort.OrtValue, NDArray[np.float32]]] = {}
+
+    def _open(self, model: bytes, threads: int) -> ort.InferenceSession:
+        options = ort.SessionOptions()
+        options.log_severity_level = 3
+        options.intra_op_num_threads = threads
+        options.enable_cpu_mem_arena = False  # the arena keeps what one wide pass took
+        options.add_session_config_entry(
+            "session.model_external_initializers_file_folder_path", str(self.bundle.path.resolve())
+        )
+        providers = add_provider(options, self.device)
+        try:
+            return ort.InferenceSession(model, options, providers=providers)
+        except Exception as error:  # ONNX Runtime raises classes of its own that share no base
+            raise DeviceError(f"ONNX Runtime cannot load {self.bundle.path} on {self.device}: {error}") from error
+
+    def footprint(self, limits: Limits) -> Bytes:
+        from edgedec.runtime.targets._onnx_memory import footprint
+
+        return footprint(self.graph, self.bundle.tensors, limits)
+
+    def open(self, limits: Limits, conditions: Mapping[str, Any] | None = None) -> State:
+        return _OnnxState(self, limits)
+
+    def submit(self, work: Sequence[tuple[State, Pass]]) -> Ticket:
+        """Runs at once: on a CPU, drafting meanwhile would only take the verifier's cores."""
+        results = []
+        for state, item in work:
+            assert isinstance(state, _OnnxState)
+            results.append(self._run(state, item))
+        return Done(results)
+
+    def _embed(self, work: Pass) -> NDArray[np.float32]:
+        out = self._embedding.rows(np.maximum(work.ids, 0))
+        if work.embeds is not None:
+            given = work.ids < 0
+            out[given] = work.embeds[-work.ids[given] - 1]
+        return out[None]
+
+    def _run(self, state: _OnnxState, work: Pass) -> PassResult:
+        check_pass(work, state.length, self.limits, self.info.vocab, self.info.variants)
+        missing = [name for name in work.taps if name not in self._taps]
+        if missing:
+            raise UnsupportedError(f"the session was opened without the tap {missing[0]!r}; open it with taps=")
+        began = time.perf_counter()
+        n, past = len(work.ids), state.length
+        total = past + n
+        bias = self._bias[: n * total].reshape(1, 1, n, total)
+        if work.visible is not None:
+            bias[0, 0, :, past:] = np.where(unpack(work.visible, n), np.float32(0), _MASKED)
+        rows = np.array([n - 1], np.int64) if work.logits is None else work.logits.astype(np.int64)
+        if len(rows) not in self._logits:
+            array = np.empty((1, len(rows), self.info.vocab), np.float32)
+            self._logits[len(rows)] = (ort.OrtValue.ortvalue_from_numpy(array), array)
+        logits_value, logits = self._logits[len(rows)]
+
+        binding = self._session.io_binding()
+        binding.bind_cpu_input("embed", self._embed(work))
+        binding.bind_cpu_input("positions", work.positions.astype(np.int64)[None])
+        binding.bind_cpu_input("rows", rows)
+        binding.bind_cpu_input("attention_bias", bias)
+        binding.bind_cpu_input("seqlens_k", np.array([total - 1], np.int32))
+        binding.bind_cpu_input("total_length", np.array([total], np.int32))
+        for name, value in state.values.items():
+            binding.bind_ortvalue_input(f"past.{name}", value)
+            binding.bind_ortvalue_output(f"present.{name}", value)
+        binding.bind_ortvalue_output(f"out.{self.graph.outputs[0]}", logits_value)
+        for name in self._taps:
+            binding.bind_output(f"out.{name}")
+        self._session.run_with_iobinding(binding)
+        outputs = dict(zip([output.name for output in self._session.get_outputs()], binding.get_outputs(), strict=False))
+        taps = {name: outputs[f"out.{name}"].numpy()[0] for name in work.taps}
+        if work.visible is not None:
+            bias[...] = 0
+        result = logits[0].copy()
+        return PassResult(
+            logits=result, top=top_k(result, work.top_k), taps=taps, seconds=time.perf_counter() - began
+        )
+
+
+def create(bundle: Bundle, *, device: str, limits: Limits, threads: int, taps: tuple[str, ...]) -> OnnxTarget:
+    """Plug-in entry. ``device``: cpu, cuda or webgpu."""
+    return OnnxTarget(bundle, device=device, limits=limits, threads=threads, taps=taps)

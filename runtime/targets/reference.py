@@ -1,0 +1,109 @@
+"""The reference model as a target: slow, exact, batch-invariant."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from edgedec.bundle import Bundle
+from edgedec.families import build_graph
+from edgedec.reference.float_profile.cache import Cache
+from edgedec.reference.float_profile.model import ReferenceModel
+from edgedec.runtime.protocols import I32, Bytes, Limits, Pass, PassResult, State, TargetInfo, Ticket
+from edgedec.runtime.targets._graphs import bundle_graph, embedding_name
+from edgedec.runtime.targets._results import Done, check_pass, top_k
+from edgedec.runtime.visibility import unpack
+
+__all__ = ["create", "footprint"]
+
+
+class _State:
+    def __init__(self, cache: Cache) -> None:
+        self.cache = cache
+
+    @property
+    def length(self) -> int:
+        return self.cache.length
+
+    def commit(self, nodes: I32) -> None:
+        self.cache.commit(nodes)
+
+    def truncate(self, length: int) -> None:
+        self.cache.truncate(length)
+
+    def fork(self) -> _State:
+        return _State(self.cache.fork())
+
+    def close(self) -> None:
+        self.cache = Cache({})
+
+
+class _ReferenceTarget:
+    def __init__(self, bundle: Bundle, limits: Limits, taps: tuple[str, ...]) -> None:
+        graph = bundle_graph(bundle)
+        weights = {name: bundle.weight(name) for name in graph.weights}
+        self.model = ReferenceModel(graph, weights.__getitem__)
+        self.bundle, self.limits = bundle, limits
+        self.info = TargetInfo(
+            vocab=graph.weights[embedding_name(graph)].shape[0],
+            tokenizer_hash=bundle.tokenizer_hash,
+            positions=limits.positions,
+            variants=("full",),
+            taps=taps,
+            masks="any",
+            undo="slots",
+            batch_invariant=True,
+        )
+
+    def footprint(self, limits: Limits) -> Bytes:
+        return footprint(self.bundle, limits)
+
+    def open(self, limits: Limits, conditions: Mapping[str, Any] | None = None) -> State:
+        return _State(self.model.new_cache())
+
+    def submit(self, work: Sequence[tuple[State, Pass]]) -> Ticket:
+        return Done([self._run(state, item) for state, item in work])
+
+    def _run(self, state: State, work: Pass) -> PassResult:
+        assert isinstance(state, _State)
+        check_pass(work, state.length, self.limits, self.info.vocab, self.info.variants)
+        began, n = time.perf_counter(), len(work.ids)
+        logits, taps = self.model.forward(
+            work.ids,
+            state.cache,
+            positions=work.positions,
+            visible=None if work.visible is None else unpack(work.visible, n),
+            rows=np.array([n - 1], np.int32) if work.logits is None else work.logits,
+            embeds=work.embeds,
+            taps=work.taps,
+        )
+        return PassResult(
+            logits=logits, top=top_k(logits, work.top_k), taps=taps, seconds=time.perf_counter() - began
+        )
+
+
+def create(
+    bundle: Bundle, *, device: str, limits: Limits, threads: int, taps: tuple[str, ...]
+) -> _ReferenceTarget:
+    """Plug-in entry; NumPy decides on its threads itself."""
+    return _ReferenceTarget(bundle, limits, taps)
+
+
+def footprint(bundle: Bundle, limits: Limits) -> Bytes:
+    """Bytes by item. Ternary planes are unpacked to a byte a trit; products are made in float64."""
+    graph = build_graph(bundle.config)
+    unpacked = sum(
+        tensor.count * tensor.scheme.planes if tensor.scheme.kind == "ternary" else 0
+        for tensor in bundle.tensors.values()
+    )
+    largest = max(tensor.count for tensor in bundle.tensors.values())
+    vocab = graph.weights[embedding_name(graph)].shape[0]
+    return {
+        "weights": bundle.file_bytes["weights.bin"] + unpacked,
+        "kv": 2 * limits.positions * sum(state.row_bytes() for state in graph.states.values()),
+        "workspace": 16 * largest,
+        "logits": 4 * vocab * limits.nodes,
+    }

@@ -1,0 +1,1 @@
+"""Tree policies: one file each, named after the command-line name; ``create() -> TreePolicy``."""

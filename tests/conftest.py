@@ -1,0 +1,34 @@
+"""What all tests share: where trained models lie beside the checkout, and property tests that repeat themselves."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# The same examples in every run, and no deadline that a busy machine would miss. To hunt with fresh examples:
+# `.venv/bin/pytest --hypothesis-profile=default`.
+settings.register_profile("ci", derandomize=True, deadline=None, database=None)
+settings.load_profile("ci")
+
+
+@pytest.fixture(scope="session")
+def project_root() -> Path:
+    """The folder that holds pyproject.toml."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of trained models, tokenizers, prompts and texts: $EDGEDEC_SHARED_DATA, or ../shared/data."""
+    named = os.environ.get("EDGEDEC_SHARED_DATA")
+    folder = Path(named) if named else ROOT.parent / "shared" / "data"
+    if named and not folder.is_dir():
+        pytest.fail(f"EDGEDEC_SHARED_DATA is {named!r}, which is not a folder")
+    if not folder.is_dir():
+        pytest.skip("no ../shared/data beside the checkout, and EDGEDEC_SHARED_DATA is not set")
+    return folder

@@ -1,0 +1,189 @@
+"""The arrows of DESIGN section 2: core <- quantize, hw, boards, runtime <- sim <- command line and demo.
+
+Every import statement counts, inside a function or under TYPE_CHECKING too; so does import_module("a constant").
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+OUTER = ("quantize", "hw", "boards", "runtime", "sim")
+# A module imports from its own layer and those before it.
+LAYERS = (("core",), ("quantize", "hw", "boards", "runtime"), ("sim",), ("cli", "demo"))
+LEVEL = {area: level for level, areas in enumerate(LAYERS) for area in areas}
+# Packages that only some may import: (package, prefixes of the modules that may).
+RESERVED = {
+    "torch": ("edgedec.quantize.distil",),
+    "transformers": ("edgedec.quantize.distil",),
+    "amaranth": ("edgedec.hw", "edgedec.boards", "edgedec.sim"),
+    "amaranth_boards": ("edgedec.boards",),
+}
+
+Imports = dict[str, dict[str, int]]  # module -> imported name -> line
+
+
+def area(module: str) -> str:
+    """The folder of the design that a module belongs to; the core where it is none of the others."""
+    second = module.split(".")[1] if "." in module else ""
+    return second if second in LEVEL else "core"
+
+
+def within(module: str, prefix: str) -> bool:
+    return module == prefix or module.startswith(prefix + ".")
+
+
+def imported_names(tree: ast.AST, module: str, is_package: bool) -> Iterator[tuple[str, int]]:
+    """Absolute names that a file imports. ``from a import b`` gives a and a.b, for b may be a module."""
+    package = module.split(".") if is_package else module.split(".")[:-1]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            yield base, node.lineno
+            yield from ((f"{base}.{alias.name}", node.lineno) for alias in node.names)
+        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if called in ("import_module", "__import__") and isinstance(node.args[0].value, str):
+                yield node.args[0].value, node.lineno
+
+
+def read_imports(root: Path) -> Imports:
+    """The imports of every module that ``root`` holds, by the module's installed name."""
+    imports: Imports = {}
+    for top in ("edgedec", *OUTER):
+        for path in sorted((root / top).rglob("*.py")):
+            parts = list(path.relative_to(root).with_suffix("").parts)
+            parts = parts if top == "edgedec" else ["edgedec", *parts]
+            is_package = parts[-1] == "__init__"
+            module = ".".join(parts[:-1] if is_package else parts)
+            tree = ast.parse(path.read_text("utf-8"), str(path))
+            imports[module] = dict(imported_names(tree, module, is_package))
+    return imports
+
+
+def reachable(imports: Mapping[str, Mapping[str, int]], start: str) -> set[str]:
+    """The project's modules that importing ``start`` may run, the packages above each included."""
+    seen: set[str] = set()
+    waiting = [start]
+    while waiting:
+        name = waiting.pop()
+        parts = name.split(".")
+        for module in (".".join(parts[: n + 1]) for n in range(len(parts))):
+            if module in imports and module not in seen:
+                seen.add(module)
+                waiting += imports[module]
+    return seen
+
+
+def violations(imports: Imports) -> list[str]:
+    """One sentence for each arrow that points the wrong way."""
+    found = []
+    siblings: dict[str, set[str]] = {name: set() for name in LAYERS[1]}
+    for module, names in imports.items():
+        here = area(module)
+        for name, line in names.items():
+            top = name.split(".")[0]
+            if top in RESERVED and not any(within(module, prefix) for prefix in RESERVED[top]):
+                found.append(f"{module}:{line} imports {name}; only {', '.join(RESERVED[top])} may")
+            if top != "edgedec":
+                continue
+            there = area(name)
+            if LEVEL[there] > LEVEL[here]:
+                found.append(f"{module}:{line} imports {name}: {here} is below {there}")
+            if (here, there) == ("hw", "runtime"):
+                found.append(f"{module}:{line} imports {name}: hw never imports runtime")
+            if here in siblings and there in siblings and here != there:
+                siblings[here].add(there)
+    found += [
+        f"{one} and {other} import each other"
+        for one in siblings
+        for other in siblings[one]
+        if one < other and one in siblings[other]
+    ]
+    for module in imports:
+        if area(module) in ("core", "runtime"):
+            for other in sorted(reachable(imports, module)):
+                for name in {name.split(".")[0] for name in imports[other]} & {"torch", "amaranth"}:
+                    found.append(f"{module} leads to {name} through {other}")
+    return found
+
+
+def declared_packages(root: Path) -> set[str]:
+    """Import names of the default dependencies and the extras."""
+    project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
+    lines = [*project["dependencies"], *(line for extra in project["optional-dependencies"].values() for line in extra)]
+    return {re.split(r"[^\w.-]", line)[0].lower().replace("-", "_") for line in lines}
+
+
+def test_project_keeps_the_arrows(project_root: Path) -> None:
+    imports = read_imports(project_root)
+    assert {area(module) for module in imports} >= {"core", *OUTER}, "a folder was not read at all"
+    assert violations(imports) == []
+
+
+def test_every_imported_package_is_a_declared_dependency(project_root: Path) -> None:
+    known = declared_packages(project_root) | sys.stdlib_module_names | {"edgedec"}
+    strangers = {
+        f"{module}:{line} imports {name}"
+        for module, names in read_imports(project_root).items()
+        for name, line in names.items()
+        if name.split(".")[0].lower() not in known
+    }
+    assert strangers == set()
+
+
+@pytest.mark.parametrize(
+    ("path", "source", "complaint"),
+    [
+        ("edgedec/bundle.py", "import edgedec.quantize.int8", "core is below quantize"),
+        ("edgedec/bundle.py", "from edgedec import runtime", "core is below runtime"),
+        ("edgedec/bundle.py", "from edgedec.cli import app", "core is below cli"),
+        ("edgedec/bundle.py", "def f():\n    from edgedec.hw import plan", "core is below hw"),
+        ("edgedec/bundle.py", "if TYPE_CHECKING:\n    from edgedec.boards import Board", "core is below boards"),
+        ("edgedec/bundle.py", "importlib.import_module('edgedec.sim')", "core is below sim"),
+        ("edgedec/onnx/linear.py", "from ..sim import device", "core is below sim"),
+        ("runtime/session.py", "import edgedec.sim", "runtime is below sim"),
+        ("sim/device.py", "import edgedec.demo", "sim is below demo"),
+        ("hw/engine.py", "from edgedec.runtime import protocols", "hw never imports runtime"),
+        ("runtime/session.py", "import torch.nn", "only edgedec.quantize.distil may"),
+        ("quantize/int8.py", "from torch import nn", "only edgedec.quantize.distil may"),
+        ("quantize/distillery.py", "import torch", "only edgedec.quantize.distil may"),
+        ("edgedec/cli/app.py", "import torch", "only edgedec.quantize.distil may"),
+        ("runtime/session.py", "from amaranth.hdl import Module", "only edgedec.hw"),
+        ("runtime/session.py", "import edgedec.quantize.distil", "session leads to torch through edgedec.quantize"),
+        ("runtime/session.py", "import edgedec.boards.ulx3s", "leads to amaranth through edgedec.hw"),
+        ("quantize/table.py", "import edgedec.runtime.session", "quantize and runtime import each other"),
+    ],
+)
+def test_checker_finds_a_planted_violation(tmp_path: Path, path: str, source: str, complaint: str) -> None:
+    tree = {
+        "edgedec/__init__.py": "",
+        "hw/__init__.py": "import amaranth",
+        "boards/__init__.py": "import edgedec.bundle",
+        "boards/ulx3s.py": "from edgedec.hw import plan",
+        "quantize/distil/__init__.py": "import torch",
+        "runtime/session.py": "import numpy",
+        "runtime/eval.py": "import edgedec.quantize",
+        "sim/device.py": "import edgedec.hw, edgedec.runtime.session",
+        "edgedec/cli/app.py": "import edgedec.sim.device, edgedec.quantize.distil, edgedec.bundle",
+        "edgedec/demo/__main__.py": "import edgedec.cli.app",
+    }
+
+    def found() -> list[str]:
+        for name, text in tree.items():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(text)
+        return violations(read_imports(tmp_path))
+
+    assert found() == []
+    tree[path] = source
+    assert any(complaint in sentence for sentence in found()), found()

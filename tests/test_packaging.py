@@ -1,0 +1,152 @@
+"""What reaches a user: wheel and sdist hold the tree's package files, and the wheel works away from the tree."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+FOLDERS = ("edgedec", "hw", "quantize", "runtime", "boards", "sim")
+# Not installed in the default environment; a module that needs one of them may say so when it is imported.
+OF_AN_EXTRA = (
+    "amaranth",
+    "amaranth_boards",
+    "cocotb",
+    "fastapi",
+    "matplotlib",
+    "pynq",
+    "torch",
+    "transformers",
+    "uvicorn",
+)
+
+# Run in an empty folder, and without the editable install that would serve a module that the wheel lacks.
+IMPORT_ALL = """
+import importlib, json, pathlib, sys
+target = pathlib.Path(sys.argv[1])
+sys.meta_path = [finder for finder in sys.meta_path if "__editable__" not in getattr(finder, "__module__", "")]
+sys.path.insert(0, str(target))
+missing = {}
+for path in sorted((target / "edgedec").rglob("*.py")):
+    if path.name != "__main__.py":
+        parts = path.relative_to(target).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        try:
+            file = importlib.import_module(name).__file__
+        except ModuleNotFoundError as error:
+            missing[name] = error.name
+        else:
+            assert pathlib.Path(file) == path, f"{name} came from {file}"
+print(json.dumps(missing))
+"""
+
+
+def installed_name(path: Path) -> str:
+    """Where a file of the tree lands in site-packages: hw/x.py as edgedec/hw/x.py."""
+    return path.as_posix() if path.parts[0] == "edgedec" else f"edgedec/{path.as_posix()}"
+
+
+def package_files(root: Path) -> dict[str, bytes]:
+    """Content of every file in the package folders, by its installed name."""
+    return {
+        installed_name(path.relative_to(root)): path.read_bytes()
+        for folder in FOLDERS
+        for path in (root / folder).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    done = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{command} failed:\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def build(kind: str, source: Path, output: Path) -> Path:
+    """Build one wheel or sdist with the setuptools of this environment, without a network."""
+    run(sys.executable, "-m", "build", f"--{kind}", "--no-isolation", "--outdir", output, source, cwd=source)
+    (made,) = output.glob("*.whl" if kind == "wheel" else "*.tar.gz")
+    return made
+
+
+def wheel_files(wheel: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(wheel) as archive:
+        return {name: archive.read(name) for name in archive.namelist() if ".dist-info/" not in name}
+
+
+@pytest.fixture(scope="module")
+def clean_tree(tmp_path_factory: pytest.TempPathFactory, project_root: Path) -> Path:
+    """A copy without build products: what an earlier build left behind would be packed again."""
+    copy = tmp_path_factory.mktemp("tree") / "edgedec"
+    unwanted = shutil.ignore_patterns(
+        ".git", ".venv", ".typing", ".*_cache", "build", "dist", "*.egg-info", "__pycache__"
+    )
+    shutil.copytree(project_root, copy, ignore=unwanted)
+    return copy
+
+
+@pytest.fixture(scope="module")
+def wheel(clean_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build("wheel", clean_tree, tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def unpacked_sdist(clean_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    sdist = build("sdist", clean_tree, tmp_path_factory.mktemp("sdist"))
+    folder = tmp_path_factory.mktemp("unpacked")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder, filter="data")
+    (top,) = folder.iterdir()
+    return top
+
+
+def test_every_folder_with_python_files_is_a_package(project_root: Path) -> None:
+    holding = {path.parent for folder in FOLDERS for path in (project_root / folder).rglob("*.py")}
+    assert [str(folder) for folder in holding if not (folder / "__init__.py").exists()] == []
+
+
+def test_every_dependency_says_why_it_is_there(project_root: Path) -> None:
+    text = (project_root / "pyproject.toml").read_text("utf-8")
+    project = tomllib.loads(text)["project"]
+    extras = project["optional-dependencies"].values()
+    dependencies = [*project["dependencies"], *(line for extra in extras for line in extra)]
+    explained = re.findall(r'^ +#.*\n +"(.+)",$', text, re.MULTILINE)
+    assert explained == dependencies
+
+
+@pytest.mark.slow
+def test_wheel_holds_every_file_of_the_package_folders(clean_tree: Path, wheel: Path) -> None:
+    files = wheel_files(wheel)
+    assert "edgedec/quantize/distil/__init__.py" in files
+    assert "edgedec/py.typed" in files
+    assert files == package_files(clean_tree)
+
+
+@pytest.mark.slow
+def test_sdist_holds_the_same_files_and_builds_the_same_wheel(
+    clean_tree: Path, wheel: Path, unpacked_sdist: Path, tmp_path: Path
+) -> None:
+    assert package_files(unpacked_sdist) == package_files(clean_tree)
+    for name in ("LICENSE", "Makefile", "README.md", ".ci/run", "tests/conftest.py"):
+        assert (unpacked_sdist / name).is_file(), f"{name} is not in the sdist"
+    assert wheel_files(build("wheel", unpacked_sdist, tmp_path)) == wheel_files(wheel)
+
+
+@pytest.mark.slow
+def test_wheel_installs_and_imports_away_from_the_tree(wheel: Path, tmp_path: Path) -> None:
+    target, empty = tmp_path / "site", tmp_path / "empty"
+    empty.mkdir()
+    pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", target)
+    run(*pip, wheel, cwd=empty)
+    tops = {path.name for path in target.iterdir()} - {"bin", "__pycache__"}
+    assert tops == {"edgedec", next(name for name in tops if name.endswith(".dist-info"))}
+    missing: dict[str, str] = json.loads(run(sys.executable, "-c", IMPORT_ALL, target, cwd=empty).splitlines()[-1])
+    assert {module: name for module, name in missing.items() if name.split(".")[0] not in OF_AN_EXTRA} == {}
