@@ -23,9 +23,9 @@ from edgedec import __version__
 from edgedec.atomic import new_folder
 from edgedec.errors import BundleError, UnsupportedError, UsageError
 from edgedec.graph import Graph
-from edgedec.schemes import Scheme, Weight, scheme_from_json
+from edgedec.schemes import FloatScheme, Int8Scheme, Scheme, TernaryScheme, Weight, scheme_from_json
 
-__all__ = ["Bundle", "BundleWriter", "Tensor", "Tokens"]
+__all__ = ["Bundle", "BundleWriter", "RowReader", "Tensor", "Tokens"]
 
 FORMAT, VERSION = "edgedec-bundle", 1
 MANIFEST, WEIGHTS, TOKENIZER, TEMPLATE = "manifest.json", "weights.bin", "tokenizer.json", "chat_template.jinja"
@@ -233,6 +233,20 @@ class Bundle:
         parts = {part: self.array(name, part) for part in tensor.scheme.parts(tensor.shape)}
         return tensor.scheme.open(name, tensor.shape, parts)
 
+    def row_reader(self, name: str) -> RowReader:
+        """Rows of an embedding, read from the file as they are asked for.
+
+        Raises:
+            BundleError: no such tensor, or one whose rows are not stored together.
+        """
+        tensor = self._tensor(name)
+        part = "values" if isinstance(tensor.scheme, FloatScheme) else "codes"
+        if isinstance(tensor.scheme, TernaryScheme) or (isinstance(tensor.scheme, Int8Scheme) and not tensor.scheme.rows):
+            raise BundleError(f"{self.path}: tensor {name} is not stored by rows; quantize the checkpoint again")
+        scale = self.array(name, "scale").copy() if isinstance(tensor.scheme, Int8Scheme) else None
+        dtype = tensor.scheme.parts(tensor.shape)[part].dtype
+        return RowReader(self.weights_file, tensor.offsets[part], dtype, tensor.shape[1], scale)
+
     def _tensor(self, name: str) -> Tensor:
         if name not in self.tensors:
             raise BundleError(f"{self.path}: has no tensor {name}; quantize the checkpoint again")
@@ -249,6 +263,26 @@ class Bundle:
                 raise BundleError(
                     f"{self.path}: tensor {name} is {self.tensors[name].shape}, the configuration says {spec.shape}"
                 )
+
+
+class RowReader:
+    """Looks up rows of a stored matrix [rows, width] without mapping it.
+
+    A mapped table would be charged far more than its touched rows: the system maps neighbouring pages by the megabyte.
+    """
+
+    def __init__(
+        self, file: Path, offset: int, dtype: np.dtype[Any], width: int, scale: NDArray[np.float32] | None
+    ) -> None:
+        self._file = file.open("rb", buffering=0)
+        self._offset, self._dtype, self._width, self._scale = offset, dtype, width, scale
+
+    def rows(self, ids: NDArray[np.int32]) -> NDArray[np.float32]:
+        """ids int32 [n], none negative -> float32 [n, width]."""
+        nbytes = self._width * self._dtype.itemsize
+        data = b"".join(os.pread(self._file.fileno(), nbytes, self._offset + int(i) * nbytes) for i in ids)
+        found = np.frombuffer(data, self._dtype).reshape(len(ids), self._width).astype(np.float32)
+        return found if self._scale is None else found * self._scale[ids, None]
 
 
 @dataclass(kw_only=True)

@@ -19,7 +19,7 @@ import numpy as np
 
 from edgedec.errors import BudgetError, UsageError
 
-__all__ = ["MemoryMeter", "Plan", "format_bytes", "make_plan", "parse_bytes"]
+__all__ = ["MemoryMeter", "Plan", "format_bytes", "largest_context", "parse_bytes"]
 
 _UNITS = {"": 1, "B": 1, **{f"{p}{s}": 1024 ** (i + 1) for i, p in enumerate("KMGT") for s in ("", "iB", "I")}}
 _UNITS |= {f"{p}B": 1000 ** (i + 1) for i, p in enumerate("KMGT")}
@@ -142,7 +142,7 @@ class MemoryMeter:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a run will be charged, item by item, in bytes."""
+    """What a run will be charged, item by item, in bytes. ``hint`` names the nearest setting that fits, if this does not."""
 
     fits: bool
     budget_bytes: int | None
@@ -153,42 +153,26 @@ class Plan:
     kv_bits: int
     drafter: str
     draft_tokens: int
+    hint: str = ""
 
     def require(self) -> None:
         """Raises:
         BudgetError: it does not fit; itemised, with the nearest setting that does.
         """
-        if self.fits:
+        if self.fits or self.budget_bytes is None:
             return
-        assert self.budget_bytes is not None
-        table = "\n".join(f"  {format_bytes(size):>12}  {name}" for name, size in self.items.items())
+        table = "\n".join(f"  {format_bytes(size):>12}  {name}" for name, size in self.items.items() if size)
         raise BudgetError(
-            f"needs {format_bytes(self.total_bytes)}, the budget is {format_bytes(self.budget_bytes)}:\n{table}\n"
+            f"needs {format_bytes(self.total_bytes)} at context {self.ctx_size}, "
+            f"the memory budget is {format_bytes(self.budget_bytes)}:\n{table}\n{self.hint}"
         )
 
 
-def make_plan(
-    footprint: Callable[[int], Mapping[str, int]],
-    *,
-    ctx_size: int,
-    ctx_min: int,
-    budget_bytes: int | None,
-) -> int:
-    """The largest context in ``ctx_min``..``ctx_size`` whose footprint fits; 0 if none does.
-
-    ``footprint(ctx)`` must grow with ctx.
-    """
-    if budget_bytes is None:
-        return ctx_size
-
-    def fits(ctx: int) -> bool:
-        return sum(footprint(ctx).values()) <= budget_bytes
-
-    if not fits(ctx_min):
-        return 0
-    low, high = ctx_min, ctx_size
+def largest_context(footprint: Callable[[int], int], *, low: int, high: int, budget_bytes: int) -> int | None:
+    """The largest context in ``low``..``high`` whose footprint (bytes, growing with the context) fits; None if none does."""
+    if footprint(low) > budget_bytes:
+        return None
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+        low, high = (middle, high) if footprint(middle) <= budget_bytes else (low, middle - 1)
     return low
-

@@ -7,7 +7,6 @@ decoder takes back when a later byte of the run turns out invalid. Both fail thi
 
 from __future__ import annotations
 
-import codecs
 import re
 from collections.abc import Iterable, Sequence
 from typing import Protocol
@@ -18,6 +17,10 @@ from edgedec.runtime.tokenizer import Tokenizer
 __all__ = ["TextStream"]
 
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
+_INCOMPLETE = re.compile(  # Python's incremental decoder also waits after ED A0, which nothing completes
+    rb"(?:[\xC2-\xF4]|\xE0[\xA0-\xBF]|[\xE1-\xEC\xEE\xEF][\x80-\xBF]|\xED[\x80-\x9F]"
+    rb"|\xF0[\x90-\xBF][\x80-\xBF]?|[\xF1-\xF3][\x80-\xBF]{1,2}|\xF4[\x80-\x8F][\x80-\xBF]?)\Z"
+)  # Source: The Unicode Standard, table 3-7, "Well-Formed UTF-8 Byte Sequences"
 _TOKEN_BY_TOKEN = {"Replace", "Metaspace", "Strip", "ByteFallback", "Fuse"}
 
 
@@ -127,8 +130,7 @@ class _ByteLevel:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._byte_of = _gpt2_alphabet()
-        # Like the library's decoder it replaces each longest invalid beginning by one U+FFFD.
-        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        self._incomplete = b""
 
     def feed(self, token_id: int) -> str:
         token = self._tokenizer.token_of(token_id)
@@ -138,10 +140,13 @@ class _ByteLevel:
             raw = bytes(self._byte_of[char] for char in token)
         except KeyError:  # an added token, spelled as it reads
             raw = token.encode()
-        return self._utf8.decode(raw)
+        raw = self._incomplete + raw
+        whole = len(raw) - _incomplete_tail(raw)
+        self._incomplete = raw[whole:]
+        return raw[:whole].decode(errors="replace")
 
     def mark(self) -> None:
-        """Nothing to do: the bytes of a character split at the seam are pending, and it is printed when whole."""
+        """Nothing to do: a character that is split at the seam is printed when it is whole."""
 
     def finish(self) -> str:
         return ""
@@ -213,9 +218,8 @@ class _TokenByToken:
 
 def _incomplete_tail(raw: bytes) -> int:
     """How many bytes at the end begin a UTF-8 character that they do not complete: 0 to 3."""
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    decoder.decode(raw[-3:])
-    return len(decoder.getstate()[0])
+    found = _INCOMPLETE.search(raw[-3:])
+    return len(found[0]) if found else 0
 
 
 def _gpt2_alphabet() -> dict[str, int]:

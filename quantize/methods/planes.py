@@ -1,37 +1,181 @@
 """Trit-planes: a float matrix as one to three ternary planes with a scale per row, group of columns and plane.
 
-``W ~ sum_k scales[k] * trits[k]``. Without statistics this minimises the squared weight error: nearest level per element
-and least squares for the scales, in turn. With statistics it minimises the squared error of the layer's *output* on
-calibration rows, in four steps:
+``W ~ sum_k scales[k] * trits[k]``. Without statistics this minimises the squared error of the weights: nearest level for
+each element and least squares for the scales, in turn. With statistics it minimises the squared error of the layer's
+*output* on calibration rows:
 
 1. The target is not the weight but ``target_weight``: what, fed with the quantized model's inputs, comes closest to what
-   the float layer gave.
-2. Error compensation: column after column is rounded to the nearest level after the errors of the columns before it have
-   been carried over; the scales of a group are fitted when it is reached.
-3. Refinement to a local optimum: each element in turn takes the best level given all others, each group's scales follow
-   by least squares. The objective never rises.
-4. Steps 2 and 3 again with the scales kept and the columns in another order; each row keeps its best result.
+   the float model computes.
+2. Error compensation: one column after the other is rounded to its nearest level, after the errors of the columns before
+   it have been carried over; the scales of a group are fitted when it is reached.
+3. Refinement: each element in turn takes its best level given all others, and each group's scales follow by least squares.
+4. Steps 2 and 3 again from the scales found, with the columns in another order; each row keeps its best result.
 
-Source: OPTQ (2210.17323) in the triangular form of QuIP (2307.13304, section 3.2) for step 2; asymmetric calibration as
-in GPTAQ (2504.02692); PTQTP (2509.16989) for the planes. The rest is derived here.
+Source: OPTQ (2210.17323) for step 2, in the triangular form of QuIP (2307.13304, section 3.2); GPTAQ (2504.02692) for
+step 1 without drift; PTQTP (2509.16989) for the planes. The rest is derived here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import product
 
 import numpy as np
 import numpy.typing as npt
+
+from edgedec.quantize.methods.compensate import objective, refine, reversed_factor, round_groups, round_in_order
+from edgedec.quantize.methods.levels import Levels, fit_scales
 
 __all__ = ["MAX_PLANES", "Statistics", "dequantize_planes", "quantize_planes", "target_weight"]
 
 Float64 = npt.NDArray[np.float64]
 Float32 = npt.NDArray[np.float32]
 Int8 = npt.NDArray[np.int8]
+Order = npt.NDArray[np.intp]
 
 MAX_PLANES = 3
-_DAMPING = 0.01  # of the mean diagonal, added to it
-_ROWS_AT_A_TIME = 1024  # rows are independent; this bounds the working memory
-_COLUMNS_AT_A_TIME = 64
+_DAMPING = 0.01  # of the gram's mean diagonal, added to all of it
+_ROWS_AT_A_TIME = 1024  # rows are independent problems: this bounds the working memory
+_CONVERGED = 100  # steps of plain alternation; it ends by itself long before
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statistics:
+    """Sums over calibration rows of one linear layer's inputs, as float64.
+
+    X_q [rows, in] are the inputs in the quantized model so far (after activation quantization), X_f the same rows in the
+    float model. ``gram`` [in, in] is X_q^T X_q and ``cross`` [in, in] X_f^T X_q; without ``cross`` the layer reproduces
+    its own weights on X_q. ``drift`` [out, in] is (H_f - H_q)^T X_q for a layer whose output is added to a residual stream
+    H, taken before the addition: then it also undoes what the stream has lost so far.
+    """
+
+    gram: Float64
+    rows: int
+    cross: Float64 | None = None
+    drift: Float64 | None = None
+
+    def __post_init__(self) -> None:
+        if self.rows < 1:
+            raise ValueError(f"rows must be positive, not {self.rows}")
+        width = self.gram.shape[-1]
+        for name, array in (("gram", self.gram), ("cross", self.cross), ("drift", self.drift)):
+            if array is None:
+                continue
+            if array.ndim != 2 or array.shape[1] != width or (name != "drift" and array.shape[0] != width):
+                raise ValueError(f"{name} must have {width} columns and match the gram, its shape is {array.shape}")
+            if not np.isfinite(array).all():
+                raise ValueError(f"{name} must be finite")
+
+
+def _damped(gram: Float64) -> tuple[Float64, float]:
+    ridge = _DAMPING * float(np.trace(gram)) / len(gram)
+    damped = gram.astype(np.float64)
+    damped.flat[:: len(gram) + 1] += ridge
+    return damped, ridge
+
+
+def target_weight(weight: Float32, statistics: Statistics) -> Float64:
+    """The matrix [out, in] whose output on X_q is closest to the float model's, pulled to ``weight`` by the damping.
+
+    ``(weight (X_f^T X_q + ridge) + drift) (X_q^T X_q + ridge)^-1``, the ridge being 1 % of the gram's mean diagonal.
+    """
+    target = weight.astype(np.float64)
+    damped, ridge = _damped(statistics.gram)
+    if ridge == 0 or (statistics.cross is None and statistics.drift is None):
+        return target
+    wanted = target @ (statistics.gram if statistics.cross is None else statistics.cross) + ridge * target
+    if statistics.drift is not None:
+        wanted += statistics.drift
+    solved: Float64 = np.linalg.solve(damped, wanted.T).T
+    return solved
+
+
+def _orders(gram: Float64, passes: int) -> list[Order]:
+    """Column orders: as they are, strongest input first, backwards, then shuffled. Each leads to other local optima."""
+    natural = np.arange(len(gram))
+    shuffled = np.random.default_rng(0)  # fixed: the same weights give the same bytes
+    orders = [natural, np.argsort(-np.diag(gram), kind="stable"), natural[::-1]]
+    return [*orders, *(shuffled.permutation(len(gram)) for _ in range(passes - 3))][:passes]
+
+
+def quantize_planes(
+    weight: Float32, planes: int, group_size: int, statistics: Statistics | None = None, *, passes: int = 3
+) -> tuple[Int8, Float32]:
+    """Ternary planes of ``weight`` float32 [out, in].
+
+    ``passes`` is how many column orders are tried where there are statistics; time is proportional to it. Returns trits
+    int8 [planes, out, in] in {-1, 0, 1} and scales float32 [planes, out, groups], groups of ``group_size`` columns, the
+    last possibly shorter. Scales are non-negative and fall from plane to plane; a plane that a group does not use has
+    scale 0. The result is a function of the arguments alone.
+
+    Raises: ValueError for arguments that are out of range, of the wrong shape or not finite.
+    """
+    if weight.ndim != 2 or 0 in weight.shape:
+        raise ValueError(f"weight must be a matrix, its shape is {weight.shape}")
+    if not np.isfinite(weight).all():
+        raise ValueError("weight must be finite")
+    if not 1 <= planes <= MAX_PLANES:
+        raise ValueError(f"planes must be 1 to {MAX_PLANES}, not {planes}")
+    if group_size < 1 or passes < 1:
+        raise ValueError(f"group_size and passes must be positive, not {group_size} and {passes}")
+    if statistics is not None and statistics.gram.shape[1] != weight.shape[1]:
+        raise ValueError(f"the statistics are of {statistics.gram.shape[1]} inputs, the weight has {weight.shape[1]}")
+    group_size = min(group_size, weight.shape[1])
+    rows, columns = weight.shape
+    trits = np.empty((planes, rows, columns), np.int8)
+    scales = np.empty((planes, rows, -(-columns // group_size)), np.float32)
+    parts = [slice(start, start + _ROWS_AT_A_TIME) for start in range(0, rows, _ROWS_AT_A_TIME)]
+    if statistics is None or not np.trace(statistics.gram) > 0:  # inputs that are always zero teach nothing
+        for part in parts:
+            x = np.ascontiguousarray(weight[part].T, np.float64)
+            found = [fit_scales(group, planes, steps=_CONVERGED) for group in _groups(x, group_size)]
+            trits[:, part], scales[:, part] = _pack(x, np.stack(found), group_size)
+        return trits, scales
+    gram, _ = _damped(statistics.gram)
+    target = np.ascontiguousarray(target_weight(weight, statistics).T)
+    rounded, found = np.empty_like(target), np.empty((scales.shape[2], rows, planes))
+    best = np.full(rows, np.inf)
+    for turn, order in enumerate(_orders(gram, passes)):
+        factor = reversed_factor(gram, order)
+        for part in parts:
+            x = np.ascontiguousarray(target[:, part])
+            if turn == 0:
+                tried, fitted = round_groups(x, factor, group_size, planes)
+            else:
+                fitted = found[:, part]
+                tried = round_in_order(x, factor, order, group_size, fitted)
+            tried, fitted = refine(x, gram, group_size, tried, fitted)
+            loss = objective(x - tried, gram)
+            better = loss < best[part]
+            best[part] = np.minimum(loss, best[part])
+            rounded[:, part] = np.where(better, tried, rounded[:, part])
+            found[:, part] = np.where(better[:, None], fitted, found[:, part])
+    for part in parts:
+        trits[:, part], scales[:, part] = _pack(rounded[:, part], found[:, part], group_size)
+    return trits, scales
+
+
+def _groups(x: Float64, group_size: int) -> list[Float64]:
+    return [x[start : start + group_size] for start in range(0, len(x), group_size)]
+
+
+def _pack(x: Float64, scales: Float64, group_size: int) -> tuple[Int8, Float32]:
+    """Trits [planes, rows, columns] of the levels nearest to ``x`` [columns, rows] and ``scales`` as they are stored."""
+    with np.errstate(over="ignore"):
+        stored = scales.astype(np.float32)  # [groups, rows, planes]
+    if not np.isfinite(stored).all():
+        raise ValueError("weight is too large: its scales overflow float32")
+    trits = np.concatenate(
+        [Levels(s.astype(np.float64)).trits(g) for s, g in zip(stored, _groups(x, group_size), strict=True)], axis=1
+    )
+    for group, start in enumerate(range(0, len(x), group_size)):
+        used = trits[:, start : start + group_size].any(axis=1)
+        stored[group][~used] = 0
+    return trits.transpose(2, 0, 1), stored.transpose(2, 1, 0)
+
+
+def dequantize_planes(trits: Int8, scales: Float32, group_size: int) -> Float32:
+    """The float32 matrix [out, in] of trits [planes, out, in] and scales [planes, out, groups], planes added in order."""
+    total = np.zeros(trits.shape[1:], np.float32)
+    for plane, scale in zip(trits, scales, strict=True):
+        total += plane * np.repeat(scale, group_size, axis=1)[:, : trits.shape[2]]
+    return total

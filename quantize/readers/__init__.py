@@ -1,7 +1,7 @@
 """Checkpoint readers: every format ends in one :class:`Checkpoint`, with Hugging Face names and one tensor at a time.
 
-What is read here comes from strangers. A damaged or lying file is a ``BundleError`` or an ``UnsupportedError`` that names
-the file, the tensor and the reason; sizes are checked against the file before anything of that size is allocated.
+What is read here comes from strangers. A damaged or lying file is a ``BundleError`` or an ``UnsupportedError`` that
+names the file, the tensor and the reason; sizes are checked against the file before anything of that size is allocated.
 """
 
 from __future__ import annotations

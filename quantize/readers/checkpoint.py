@@ -38,7 +38,7 @@ class Checkpoint:
     """
 
     source: Path
-    config: Mapping[str, Any]
+    config: dict[str, Any]
     tensors: Mapping[str, TensorInfo]
     read_tensor: Callable[[str], NDArray[Any]]
     tokenizer_json: str

@@ -1,7 +1,7 @@
 """Strict reading of one safetensors file.
 
-Layout: uint64 header length, that many bytes of JSON ({name: {dtype, shape, data_offsets}}), then the tensors, which must
-fill the rest of the file without holes or overlaps. Source: the format section of the safetensors README.
+Layout: uint64 header length, that many bytes of JSON ({name: {dtype, shape, data_offsets}}), then the tensors, which
+must fill the rest of the file without holes or overlaps. Source: the format section of the safetensors README.
 
 The header is checked in full before any tensor is read, so that a lying one gets a message and no allocation.
 """
@@ -28,8 +28,9 @@ _MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 _MAX_RANK = 8
 _NAME = re.compile(r"\w+([.-]\w+)*", re.ASCII)  # no path can be spelled with it
 _READ = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype(ml_dtypes.bfloat16)}
+_LOADED = {dtype.name: dtype for dtype in _READ.values()}
 _BITS = {
-    **dict.fromkeys(("F4",), 4),
+    "F4": 4,
     **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 6),
     **dict.fromkeys(("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0"), 8),
     **dict.fromkeys(("U16", "I16", "F16", "BF16"), 16),
@@ -127,11 +128,11 @@ def load_entry(name: str, entry: Entry) -> NDArray[Any]:
         BundleError: the file has shrunk since its header was read.
         UnsupportedError: the type is not F32, F16 or BF16.
     """
-    if entry.info.dtype not in {dtype.name for dtype in _READ.values()}:
+    dtype = _LOADED.get(entry.info.dtype)
+    if dtype is None:
         raise UnsupportedError(
-            f"{entry.path}: tensor {name!r} is {entry.info.dtype}; F32, F16 and BF16 are read, so save the model as one of them"
+            f"{entry.path}: tensor {name!r} is {entry.info.dtype}; save the model as F32, F16 or BF16, which are read"
         )
-    dtype = np.dtype(ml_dtypes.bfloat16) if entry.info.dtype == "bfloat16" else np.dtype(entry.info.dtype)
     count = entry.nbytes // dtype.itemsize
     flat = read_array(entry.path, offset=entry.offset, count=count, dtype=dtype, what=f"tensor {name!r}")
     return flat.reshape(entry.info.shape)

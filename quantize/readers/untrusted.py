@@ -6,6 +6,7 @@ import json
 import os
 import reprlib
 import stat
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,19 @@ from numpy.typing import NDArray
 
 from edgedec.errors import BundleError
 
-__all__ = ["MAX_TEXT_BYTES", "file_bytes", "member", "parse_object", "read_array", "read_bytes", "read_object", "shown"]
+__all__ = [
+    "MAX_JSON_BYTES",
+    "file_bytes",
+    "member",
+    "parse_object",
+    "read_array",
+    "read_bytes",
+    "read_object",
+    "read_text",
+    "shown",
+]
 
-MAX_TEXT_BYTES = 256 << 20  # the largest tokenizer.json in use has about 35 MB
-_MAX_JSON_BYTES = 32 << 20  # the index of a 700 GB checkpoint has 9 MB; parsed objects take up to 30 times the text
+MAX_JSON_BYTES = 32 << 20  # the index of a 700 GB checkpoint has 9 MB; parsed objects take up to 30 times the text
 
 _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxother = _REPR.maxlong = 80
@@ -83,13 +93,15 @@ def read_array(path: Path, *, offset: int, count: int, dtype: np.dtype[Any], wha
     except OSError as error:
         raise BundleError(f"{path}: {what} cannot be read: {error.strerror}") from None
     except MemoryError:
-        raise BundleError(f"{path}: {what} needs {count * dtype.itemsize} bytes of memory, more than there is") from None
+        raise BundleError(
+            f"{path}: {what} needs {count * dtype.itemsize} bytes of memory, more than there is"
+        ) from None
     if got != len(buffer):
         raise BundleError(f"{path}: {what} ends after {got} of {len(buffer)} bytes; the file is truncated")
     return buffer.view(dtype)
 
 
-def read_text(path: Path, limit_bytes: int = MAX_TEXT_BYTES) -> str:
+def read_text(path: Path, limit_bytes: int) -> str:
     """A whole UTF-8 file of at most ``limit_bytes``."""
     size = file_bytes(path)
     if size > limit_bytes:
@@ -102,7 +114,7 @@ def read_text(path: Path, limit_bytes: int = MAX_TEXT_BYTES) -> str:
 
 def read_object(path: Path) -> dict[str, Any]:
     """A whole file that is one JSON object."""
-    return parse_object(read_text(path, _MAX_JSON_BYTES), str(path))
+    return parse_object(read_text(path, MAX_JSON_BYTES), str(path))
 
 
 def parse_object(text: str, what: str) -> dict[str, Any]:
@@ -128,7 +140,6 @@ def parse_object(text: str, what: str) -> dict[str, Any]:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) != len(pairs):
-        seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
         raise ValueError(f"the key {shown(twice)} appears twice")
     return result

@@ -1,0 +1,1 @@
+"""The numerical core of each quantization method: pure functions of NumPy arrays, one file a method."""

@@ -1,0 +1,117 @@
+"""Rounding to trit-plane levels under a quadratic objective: ``tr(E G E^T)`` of the error E = target - rounded.
+
+Arrays lie [columns, rows] as in ``levels``; a group is ``group_size`` neighbouring columns, the last may be shorter.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from edgedec.quantize.methods.levels import Levels, fit_scales, ordered, scale_step
+
+__all__ = ["objective", "refine", "reversed_factor", "round_groups", "round_in_order"]
+
+Float64 = npt.NDArray[np.float64]
+Order = npt.NDArray[np.intp]
+
+_SCALE_ROUNDS = 3  # fits of a group's scales when it is reached
+_ENOUGH = 1e-3  # relative gain of a sweep below which refinement ends
+
+
+def objective(error: Float64, gram: Float64) -> Float64:
+    """``e G e^T`` of each row [rows] for errors [columns, rows]."""
+    total: Float64 = np.einsum("cr,cr->r", error, gram @ error)
+    return total
+
+
+def reversed_factor(gram: Float64, order: Order) -> Float64:
+    """Upper triangular V with V V^T = ``gram`` in ``order``.
+
+    The objective is then a sum of squares, one for each column j: V[j, j]^2 (E_j + sum_{i<j} E_i V[i, j] / V[j, j])^2.
+    """
+    back = order[::-1]
+    return np.linalg.cholesky(gram[np.ix_(back, back)])[::-1, ::-1]
+
+
+def _round_block(target: Float64, carry: Float64, factor: Float64, levels: list[Levels]) -> Float64:
+    """Round the columns of a block one after the other; ``carry`` [block, rows] is what earlier columns left in it."""
+    rounded, error = np.empty_like(target), np.empty_like(target)
+    for j, column in enumerate(target):
+        wanted = column + (carry[j] + factor[:j, j] @ error[:j]) / factor[j, j]
+        rounded[j] = levels[j].nearest(wanted)
+        error[j] = column - rounded[j]
+    return rounded
+
+
+def round_groups(target: Float64, factor: Float64, group_size: int, planes: int) -> tuple[Float64, Float64]:
+    """Error compensation in the natural order, whose ``reversed_factor`` is ``factor``; fits a group's scales on the way.
+
+    Returns the rounded matrix [columns, rows] and scales [groups, rows, planes].
+    """
+    columns, rows = target.shape
+    rounded, error = np.empty_like(target), np.empty_like(target)
+    scales = np.empty((-(-columns // group_size), rows, planes))
+    for group, start in enumerate(range(0, columns, group_size)):
+        part = slice(start, start + group_size)
+        block = np.ascontiguousarray(factor[part, part])
+        carry = factor[:start, part].T @ error[:start]
+        ideal = target[part] + np.linalg.solve(block.T, carry)  # undoes the earlier errors if nothing is rounded
+        metric, fitted = block @ block.T, fit_scales(ideal, planes)
+        best = np.full(rows, np.inf)
+        for _ in range(_SCALE_ROUNDS):
+            levels = Levels(fitted)
+            tried = _round_block(target[part], carry, block, [levels] * len(block))
+            left = block.T @ (ideal - tried)
+            loss = np.einsum("cr,cr->r", left, left)
+            better = loss < best
+            scales[group, better], best[better] = fitted[better], loss[better]
+            rounded[part] = np.where(better, tried, rounded[part])
+            fitted = ordered(fitted + scale_step(levels.trits(tried).astype(np.float64), block @ left, metric))
+        error[part] = target[part] - rounded[part]
+    return rounded, scales
+
+
+def round_in_order(target: Float64, factor: Float64, order: Order, group_size: int, scales: Float64) -> Float64:
+    """Error compensation with given scales, columns taken in ``order``, whose ``reversed_factor`` is ``factor``."""
+    rounded, error = np.empty_like(target), np.empty_like(target)  # error's columns lie in order
+    levels = [Levels(group) for group in scales]
+    for start in range(0, len(order), group_size):
+        part = slice(start, start + group_size)
+        which = order[part]
+        carry = factor[:start, part].T @ error[:start]
+        block = np.ascontiguousarray(factor[part, part])
+        rounded[which] = _round_block(target[which], carry, block, [levels[i // group_size] for i in which])
+        error[part] = target[which] - rounded[which]
+    return rounded
+
+
+def refine(
+    target: Float64, gram: Float64, group_size: int, rounded: Float64, scales: Float64, *, sweeps: int = 8
+) -> tuple[Float64, Float64]:
+    """Coordinate descent: each element in turn to its best level given all others, then its group's scales.
+
+    Neither step raises the objective of any row. Returns a new rounded matrix and new scales.
+    """
+    rounded, scales = rounded.copy(), scales.copy()
+    gradient = gram @ (target - rounded)
+    before = np.inf
+    for _ in range(sweeps):
+        for group, start in enumerate(range(0, len(target), group_size)):
+            part = slice(start, start + group_size)
+            block = np.ascontiguousarray(gram[part, part])
+            levels, old, moved = Levels(scales[group]), rounded[part].copy(), np.empty_like(rounded[part])
+            for j, value in enumerate(old):
+                slope = gradient[start + j] - block[j, :j] @ moved[:j]
+                rounded[start + j] = levels.nearest(value + slope / block[j, j])
+                moved[j] = rounded[start + j] - value
+            trits = levels.trits(rounded[part]).astype(np.float64)
+            step = scale_step(trits, gradient[part] - block @ moved, block)
+            rounded[part] += (trits @ step[:, :, None])[:, :, 0].T
+            scales[group] = ordered(scales[group] + step)
+            gradient -= gram[:, part] @ (rounded[part] - old)
+        after = np.einsum("cr,cr->", target - rounded, gradient)
+        if before - after <= _ENOUGH * before:
+            break
+        before = after
+    return rounded, scales

@@ -1,0 +1,137 @@
+"""The values that a group of trit-planes can take, and the scales that fit a group best.
+
+Arrays here lie [columns, rows]: the rows of a weight matrix are independent problems that are solved side by side, so a
+column of all of them is contiguous. Everything is float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Levels", "fit_scales", "ordered", "scale_step"]
+
+Float64 = npt.NDArray[np.float64]
+Int8 = npt.NDArray[np.int8]
+
+# Where the alternation starts: the largest level as a share of the group's largest magnitude, and each plane's scale as a
+# share of the plane's before. Chosen as the fewest that come within 0.5 % (two planes) and 2.5 % (three) of the error of
+# 150 random starts on groups of 64 Gaussian weights; ratios of 1/3 alone, evenly spaced levels, are 37 % off at three.
+_STARTS: dict[int, tuple[tuple[float, ...], tuple[tuple[float, ...], ...]]] = {
+    1: ((), ()),
+    2: ((0.85, 0.95), ((1 / 3,), (0.6,))),
+    3: (
+        (0.96, 1.0),
+        ((0.35, 0.65), (0.45, 0.72), (0.55, 0.6), (0.65, 0.35), (0.65, 0.65), (0.72, 0.6), (0.8, 0.35), (0.8, 0.7)),
+    ),
+}
+_FIRST_STEPS = 2  # of each start, before the best is chosen
+
+
+class Levels:
+    """The 3^K sums of K scales with signs -1, 0, 1, for each row.
+
+    They are symmetric, so only the upper half is kept: ``values`` [half + 1, rows] ascending from 0, and ``cuts``
+    [half, rows] midway between neighbours. ``scales`` is [rows, K].
+    """
+
+    def __init__(self, scales: Float64) -> None:
+        rows, planes = scales.shape
+        signs = np.array(list(product((-1, 0, 1), repeat=planes)), np.int8)
+        sums = scales @ signs.T.astype(np.float64)
+        upper = np.argsort(sums, axis=1, kind="stable")[:, len(signs) // 2 :]
+        self.values: Float64 = np.ascontiguousarray(np.take_along_axis(sums, upper, axis=1).T)
+        self.cuts: Float64 = self.values[:-1] + (self.values[1:] - self.values[:-1]) / 2
+        self._trits: Int8 = signs[upper]  # [rows, half + 1, K]
+        self._trits[:, 0] = 0  # equal scales reach zero in other ways too
+        self._rows = np.arange(rows)
+
+    def _index(self, x: Float64) -> Int8:
+        cuts = self.cuts if x.ndim == 1 else self.cuts[:, None]
+        index: Int8 = np.add.reduce(np.abs(x) > cuts, axis=0, dtype=np.int8)
+        return index
+
+    def nearest(self, x: Float64) -> Float64:
+        """The level nearest to each of ``x`` [rows] or [columns, rows]; the smaller magnitude where two are as near."""
+        return np.copysign(self.values[self._index(x), self._rows], x)
+
+    def trits(self, x: Float64) -> Int8:
+        """The trits [rows, columns, K] of the levels nearest to ``x`` [columns, rows]."""
+        trits = self._trits[self._rows[:, None], self._index(x).T]
+        return trits * np.sign(x.T).astype(np.int8)[:, :, None]
+
+
+def ordered(scales: Float64) -> Float64:
+    """The same level set with scales [..., K] that are non-negative and fall from plane to plane."""
+    return -np.sort(-np.abs(scales), axis=-1)
+
+
+def scale_step(trits: Float64, gradient: Float64, metric: Float64 | None = None) -> Float64:
+    """What to add to the scales [rows, K] to minimise ``sum((E @ V)**2)``, ``metric`` [columns, columns] = V V^T.
+
+    ``trits`` is [rows, columns, K]; ``gradient`` [columns, rows] is ``metric @ E`` of the present error E. Planes without a
+    nonzero trit, or equal to each other, make the system singular: a ridge of 1e-9 on an *increment* still never raises
+    the objective.
+    """
+    turned = trits.transpose(0, 2, 1)
+    normal = turned @ (trits if metric is None else metric @ trits)
+    trace = np.trace(normal, axis1=1, axis2=2)
+    normal += np.where(trace > 0, 1e-9 * trace, 1.0)[:, None, None] * np.eye(trits.shape[2])
+    step: Float64 = np.linalg.solve(normal, turned @ gradient.T[:, :, None])[:, :, 0]
+    return step
+
+
+def _alternate(x: Float64, scales: Float64) -> tuple[Float64, Float64]:
+    """Nearest levels, then least squares: new scales [rows, K] and their squared error [rows]."""
+    levels = Levels(scales)
+    error = x - levels.nearest(x)
+    trits = levels.trits(x).astype(np.float64)
+    step = scale_step(trits, error)
+    error -= (trits @ step[:, :, None])[:, :, 0].T
+    return ordered(scales + step), np.einsum("cr,cr->r", error, error)
+
+
+def _best_single(x: Float64) -> Float64:
+    """The optimal scale [rows] of one plane: the mean of the largest magnitudes, as many as save most."""
+    sums = np.cumsum(-np.sort(-np.abs(x), axis=0), axis=0)
+    counts = np.arange(1, len(x) + 1)[:, None]
+    best = np.argmax(sums / np.sqrt(counts), axis=0)
+    scale: Float64 = sums[best, np.arange(x.shape[1])] / (best + 1)
+    return scale
+
+
+def _starts(x: Float64, planes: int) -> Iterator[Float64]:
+    if planes == 1:
+        yield _best_single(x)[:, None]
+        return
+    fewer = fit_scales(x, planes - 1)
+    rest = _best_single(x - Levels(fewer).nearest(x))
+    yield np.concatenate([fewer, rest[:, None]], axis=1)  # so that one more plane is never worse
+    largest = np.abs(x).max(axis=0)[:, None]
+    shares, ratios = _STARTS[planes]
+    for share, ratio in product(shares, ratios):
+        shape = np.cumprod([1.0, *ratio])
+        yield largest * (share * shape / shape.sum())
+
+
+def fit_scales(x: Float64, planes: int, *, steps: int = 8) -> Float64:
+    """Scales [rows, planes] of one group ``x`` [columns, rows] for the least squared error with nearest levels.
+
+    Several starts, two steps of alternation each; the best of each row goes on for at most ``steps`` more.
+    """
+    best, scales = np.full(x.shape[1], np.inf), np.zeros((x.shape[1], planes))
+    for start in _starts(x, planes):
+        tried = ordered(start)
+        for _ in range(_FIRST_STEPS):
+            tried, error = _alternate(x, tried)
+        scales[error < best] = tried[error < best]
+        best = np.minimum(best, error)
+    for _ in range(steps):
+        scales, error = _alternate(x, scales)
+        if not np.any(error < best * (1 - 1e-6)):
+            break
+        best = error
+    return scales

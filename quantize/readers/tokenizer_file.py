@@ -1,0 +1,95 @@
+"""Tokenizers of every format, as one text in the JSON of the ``tokenizers`` library, checked against the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from edgedec.errors import BundleError, UnsupportedError, UsageError
+from edgedec.quantize.readers.llama2c_tokenizer import read_tokenizer_bin, read_vocab_listing, to_tokenizers_json
+from edgedec.quantize.readers.untrusted import member, read_text, shown
+
+__all__ = ["CheckedTokenizer", "find_tokenizer", "read_tokenizer"]
+
+_TAKEN = "tokenizer.json, llama2.c's tokenizer.bin or a SentencePiece .vocab listing"
+_MAX_JSON_BYTES = 256 << 20  # the largest tokenizer.json in use has about 35 MB
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckedTokenizer:
+    """``json`` has neither padding nor truncation, both of which would change prompts behind the user's back."""
+
+    path: Path
+    json: str
+    vocabulary: Tokenizer
+
+
+def find_tokenizer(folder: Path, name: str) -> Path:
+    """``folder/name``, which is required.
+
+    Raises:
+        UnsupportedError: there is only a SentencePiece model.
+        UsageError: there is no tokenizer at all.
+    """
+    path = member(folder, name)
+    if path is not None:
+        return path
+    if member(folder, "tokenizer.model") is not None:
+        raise UnsupportedError(_no_sentencepiece(folder / "tokenizer.model"))
+    raise UsageError(f"{folder} has no {name}; pass the model's tokenizer with --tokenizer: {_TAKEN}")
+
+
+def read_tokenizer(path: Path, vocab_size: int) -> CheckedTokenizer:
+    """Read a tokenizer file, or the ``tokenizer.json`` of a folder.
+
+    Raises:
+        BundleError: it is damaged, or has ids that the model's ``vocab_size`` rows do not cover.
+        UnsupportedError: it is a SentencePiece ``.model``, or a ``.vocab`` that is no BPE.
+        UsageError: its format is not known.
+    """
+    if path.is_dir():
+        path = find_tokenizer(path, "tokenizer.json")
+    match path.suffix:
+        case ".json":
+            text = read_text(path, _MAX_JSON_BYTES)
+        case ".bin":
+            text = to_tokenizers_json(path, read_tokenizer_bin(path))
+        case ".vocab":
+            text = to_tokenizers_json(path, read_vocab_listing(path))
+        case ".model":
+            raise UnsupportedError(_no_sentencepiece(path))
+        case _:
+            raise UsageError(f"{path} is not a tokenizer that is read; pass {_TAKEN}")
+    try:
+        return _checked(path, text, vocab_size)
+    except (KeyboardInterrupt, SystemExit, BundleError):
+        raise
+    except BaseException as error:  # the library's panics are no Exception
+        raise BundleError(f"{path} is not a usable tokenizer: {error}") from None
+
+
+def _checked(path: Path, text: str, vocab_size: int) -> CheckedTokenizer:
+    tokenizer = Tokenizer.from_str(text)
+    if tokenizer.padding is not None or tokenizer.truncation is not None:
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        text = tokenizer.to_str()
+    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+    if not vocabulary:
+        raise BundleError(f"{path}: the vocabulary is empty")
+    token, last = max(vocabulary.items(), key=lambda item: item[1])
+    # A trial run: a post-processor may name tokens that are not there, or ids out of reach.
+    last = max(last, *tokenizer.encode("a").ids)
+    if last >= vocab_size:
+        raise BundleError(
+            f"{path}: has token id {last} ({shown(token)}), but the model's vocabulary ends at {vocab_size - 1}; "
+            "this tokenizer belongs to another model"
+        )
+    tokenizer.decode([last])
+    return CheckedTokenizer(path=path, json=text, vocabulary=tokenizer)
+
+
+def _no_sentencepiece(path: Path) -> str:
+    return f"{path}: SentencePiece .model is not read yet; pass tokenizer.bin or tokenizer.json (--tokenizer)"

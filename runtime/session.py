@@ -1,0 +1,240 @@
+"""A loaded bundle, ready to write: tokenizer, target, decoder and meter in one object, closed as one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+
+from edgedec.bundle import Bundle
+from edgedec.errors import UsageError
+from edgedec.memory import MemoryMeter
+from edgedec.plugins import load
+from edgedec.runtime.chat_template import render
+from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
+from edgedec.runtime.planning import RunPlan, make_plan
+from edgedec.runtime.protocols import I32
+from edgedec.runtime.sampling import Sampler, SamplingConfig
+from edgedec.runtime.stream import TextStream
+from edgedec.runtime.targets import open_target, target_module
+from edgedec.runtime.tokenizer import Tokenizer
+
+__all__ = ["Answer", "Session", "Timings"]
+
+StopReason = Literal["eos", "stop", "limit", "context", "interrupted"]
+
+
+@dataclass(kw_only=True)
+class Timings:
+    """``prompt``: from the request to the first token. ``predicted``: all tokens, the first's time left out, so that
+    ``predicted_per_second`` is (predicted_n - 1) / seconds after the first."""
+
+    prompt_n: int = 0
+    prompt_ms: float = 0.0
+    predicted_n: int = 0
+    predicted_ms: float = 0.0
+    planned_bytes: int = 0
+    peak_bytes: int = 0
+    lossless: str = ""
+
+    @property
+    def prompt_per_second(self) -> float:
+        return 1000 * self.prompt_n / self.prompt_ms if self.prompt_ms else 0.0
+
+    @property
+    def predicted_per_second(self) -> float:
+        return 1000 * (self.predicted_n - 1) / self.predicted_ms if self.predicted_ms else 0.0
+
+    def as_json(self) -> dict[str, int | float | str]:
+        return {
+            "prompt_n": self.prompt_n,
+            "prompt_ms": round(self.prompt_ms, 3),
+            "prompt_per_second": round(self.prompt_per_second, 3),
+            "predicted_n": self.predicted_n,
+            "predicted_ms": round(self.predicted_ms, 3),
+            "predicted_per_second": round(self.predicted_per_second, 3),
+            "planned_bytes": self.planned_bytes,
+            "peak_bytes": self.peak_bytes,
+            "lossless": self.lossless,
+        }
+
+
+@dataclass(kw_only=True)
+class Answer:
+    """``tokens``: ids after the prompt; an end token that ended the answer is the last of them and has no text."""
+
+    text: str = ""
+    tokens: list[int] = field(default_factory=list)
+    stop_reason: StopReason = "limit"
+    timings: Timings = field(default_factory=Timings)
+
+
+class Session:
+    """Open with ``Session.open``; use as a context manager."""
+
+    def __init__(self, bundle: Bundle, run: RunPlan, meter: MemoryMeter, *, device: str, threads: int) -> None:
+        self.bundle, self.run, self.meter = bundle, run, meter
+        self.tokenizer = Tokenizer.load(bundle.tokenizer_file)
+        meter.mark()
+        self.target = open_target(bundle, device=device, limits=run.limits, threads=threads)
+        meter.mark()
+        self.state = self.target.open(run.limits)
+        self.decoder = AutoregressiveDecoder(
+            target=self.target,
+            state=self.state,
+            drafter=load("edgedec.runtime.drafters", "none").create(),
+            policy=load("edgedec.runtime.trees", "chain").create(),
+            verifier=load("edgedec.runtime.verifiers", "match").create(),
+            processor=lambda logits, history: logits,
+        )
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path,
+        *,
+        device: str = "cpu",
+        threads: int = 0,
+        ctx_size: int = 0,
+        budget_bytes: int | None = None,
+    ) -> Self:
+        """Plan, then load.
+
+        Raises:
+            BudgetError: no plan fits ``budget_bytes``; nothing was loaded.
+            BundleError, UnsupportedError, DeviceError, UsageError: as ``Bundle.open`` and ``open_target``.
+        """
+        target_module(device)  # imports ONNX Runtime: part of the baseline, not of what the model is charged
+        meter = MemoryMeter((Path(path),))
+        meter.__enter__()
+        try:
+            bundle = Bundle.open(path)
+            run = make_plan(
+                bundle,
+                device=device,
+                ctx_size=ctx_size,
+                budget_bytes=budget_bytes,
+                baseline_bytes=meter.baseline_bytes,
+            )
+            run.plan.require()
+            return cls(bundle, run, meter, device=device, threads=threads)
+        except BaseException:
+            meter.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.state.close()
+        self.meter.close()
+
+    def encode(self, prompt: str) -> I32:
+        """Ids of a plain prompt.
+
+        Raises:
+            UsageError: it is empty, and the tokenizer adds nothing to it.
+        """
+        if not prompt:
+            raise UsageError("the prompt is empty; give some text with -p")
+        ids = self.tokenizer.encode(prompt)
+        if not len(ids):
+            raise UsageError("the tokenizer makes no token of the prompt; give some text with -p")
+        return ids
+
+    def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        """The conversation as the model's own template writes it, ready for the assistant's answer."""
+        tokens = self.bundle.tokens
+        return render(
+            self.bundle.chat_template,
+            messages,
+            bos_token=self._spelling(tokens.bos),
+            eos_token=self._spelling(tokens.eos[0] if tokens.eos else None),
+            add_generation_prompt=True,
+        )
+
+    def _spelling(self, token: int | None) -> str:
+        return "" if token is None else self.tokenizer.token_of(token) or ""
+
+    def generate(
+        self,
+        prompt: I32,
+        *,
+        n_predict: int = -1,
+        sampling: SamplingConfig | None = None,
+        stop: Sequence[str] = (),
+        ignore_eos: bool = False,
+        on_text: Callable[[str], None] = lambda text: None,
+        interrupted: Callable[[], bool] = lambda: False,
+    ) -> Answer:
+        """Continue ``prompt`` int32 [n].
+
+        Args:
+            n_predict: at most so many tokens; negative: until the context is full.
+            on_text: called with text as it becomes safe to print.
+            interrupted: asked after each token; true ends the answer.
+
+        Raises:
+            EdgedecError: the prompt does not fit the context.
+            DeviceError: the target returned NaN.
+        """
+        config = sampling or SamplingConfig()
+        sampler = Sampler(config, self.bundle.tokens.size)
+        self.decoder.processor = sampler.distribution
+        stream = TextStream(self.tokenizer, stop, context=prompt)
+        answer = Answer(stop_reason="limit" if n_predict >= 0 else "context")
+        began = time.perf_counter()
+        first = began
+        for token in self._tokens(prompt, n_predict, sampler):
+            if not answer.tokens:
+                first = time.perf_counter()
+            answer.tokens.append(token)
+            if token in self.bundle.tokens.eos and not ignore_eos:
+                answer.stop_reason = "eos"
+                break
+            self._emit(stream.feed(token), answer, on_text)
+            if stream.stopped:
+                answer.stop_reason = "stop"
+                break
+            if len(answer.tokens) == n_predict:
+                break
+            if interrupted():
+                answer.stop_reason = "interrupted"
+                break
+        else:
+            answer.stop_reason = "context"
+        ended = time.perf_counter()
+        self._emit(stream.finish(), answer, on_text)
+        self.meter.mark()
+        answer.timings = Timings(
+            prompt_n=len(prompt),
+            prompt_ms=1000 * (first - began),
+            predicted_n=len(answer.tokens),
+            predicted_ms=1000 * (ended - first),
+            planned_bytes=self.run.plan.total_bytes,
+            peak_bytes=self.meter.peak_bytes,
+            lossless="exact" if self.target.info.batch_invariant else "up to float ties",
+        )
+        return answer
+
+    def _tokens(self, prompt: I32, n_predict: int, sampler: Sampler) -> Iterator[int]:
+        if n_predict == 0:
+            return iter(())
+        return self.decoder.generate(prompt, self.run.limits, sampler.config.rng())
+
+    @staticmethod
+    def _emit(text: str, answer: Answer, on_text: Callable[[str], None]) -> None:
+        if text:
+            answer.text += text
+            on_text(text)
+
+

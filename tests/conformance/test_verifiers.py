@@ -1,0 +1,166 @@
+"""What every verifier owes: honest outcomes, greedy text at temperature 0, and the target's distribution."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgedec.plugins import load, names
+from edgedec.runtime.protocols import F32, Outcome, Sparse, TokenTree, Verifier
+from edgedec.runtime.sampling import draw
+
+VERIFIERS = names("edgedec.runtime.verifiers")
+VOCAB = 4
+LENGTH = 3  # tokens of a trial
+TRIALS = 40_000
+
+# A text's next token depends on its last one. The target never says 3 after 0, which is what the bad draft proposes.
+TARGET = np.array(
+    [[0.6, 0.3, 0.1, 0], [0.1, 0.2, 0.3, 0.4], [0.25, 0.25, 0.25, 0.25], [0.05, 0, 0.9, 0.05]], np.float32
+)
+DRAFT = np.array([[0.1, 0.1, 0.2, 0.6], [0.4, 0.4, 0.1, 0.1], [0.7, 0.1, 0.1, 0.1], [0.3, 0.3, 0.3, 0.1]], np.float32)
+GREEDY = np.eye(VOCAB, dtype=np.float32)[[1, 3, 0, 2]]
+
+Grow = Callable[[int, np.random.Generator], TokenTree]
+
+
+@pytest.fixture(params=VERIFIERS)
+def verifier(request: pytest.FixtureRequest) -> Verifier:
+    made: Verifier = load("edgedec.runtime.verifiers", request.param).create()
+    return made
+
+
+def guessed_chain(last: int, rng: np.random.Generator) -> TokenTree:
+    """Two certain guesses, always wrong the first time after 0."""
+    tokens = [last, 3 - last, 2]
+    draft = {i: Sparse(ids=np.array([tokens[i + 1]], np.int32), probs=np.ones(1, np.float32)) for i in (0, 1)}
+    return TokenTree(tokens=np.array(tokens, np.int32), parents=np.array([-1, 0, 1], np.int32), draft=draft)
+
+
+def sampled_tree(last: int, rng: np.random.Generator) -> TokenTree:
+    """Two children of the root and two of its first child, each drawn from the draft's distribution."""
+    tokens, parents, draft = [last], [-1], {}
+    for node in (0, 1):
+        whole = DRAFT[tokens[node]]
+        draft[node] = Sparse(ids=np.arange(VOCAB, dtype=np.int32), probs=whole)
+        first = draw(whole, rng)
+        rest = whole.copy()
+        rest[first] = 0
+        tokens += [first, draw(rest, rng)]
+        parents += [node, node]
+    return TokenTree(tokens=np.array(tokens, np.int32), parents=np.array(parents, np.int32), draft=draft)
+
+
+def speculate(verifier: Verifier, grow: Grow, rng: np.random.Generator) -> int:
+    """One trial: ``LENGTH`` tokens after a 0, as one number in base ``VOCAB``."""
+    text = [0]
+    while len(text) <= LENGTH:
+        tree = grow(text[-1], rng)
+        outcome = verifier.accept(tree, lambda node, tokens=tree.tokens: TARGET[tokens[node]], rng)  # type: ignore[misc]
+        text += [int(tree.tokens[node]) for node in outcome.path[1:]] + [outcome.next_token]
+    a, b, c = text[1 : LENGTH + 1]
+    return (a * VOCAB + b) * VOCAB + c
+
+
+def surprise(verifier: Verifier, grow: Grow, trials: int) -> float:
+    """How far the trials are from the target's own text, in standard deviations: chi-square, made normal.
+
+    Source: Wilson and Hilferty, PNAS 17 (1931) 684.
+    """
+    rng = np.random.default_rng(20260714)
+    counts = np.bincount([speculate(verifier, grow, rng) for _ in range(trials)], minlength=VOCAB**LENGTH)
+    expected = trials * np.einsum("a,ab,bc->abc", TARGET[0], TARGET, TARGET).reshape(-1).astype(np.float64)
+    if counts[expected == 0].any():
+        return math.inf
+    cells = expected > 0
+    freedom = int(cells.sum()) - 1
+    chi2 = float((((counts - expected) ** 2)[cells] / expected[cells]).sum())
+    return (math.cbrt(chi2 / freedom) - (1 - 2 / (9 * freedom))) / math.sqrt(2 / (9 * freedom))
+
+
+@pytest.mark.parametrize("grow", [guessed_chain, sampled_tree])
+def test_the_text_has_the_targets_distribution(verifier: Verifier, grow: Grow) -> None:
+    assert surprise(verifier, grow, TRIALS) < 4
+
+
+class _FirstChildAlways:
+    """The planted bug: it takes the draft's word for the first token."""
+
+    def accept(self, tree: TokenTree, target: Callable[[int], F32], rng: np.random.Generator) -> Outcome:
+        return Outcome(path=np.array([0, 1], np.int32), next_token=draw(target(1), rng))
+
+
+class _RejectedMayComeBack:
+    """A subtler one: accepts a guess with its probability, but draws anew from all tokens when it is rejected."""
+
+    def accept(self, tree: TokenTree, target: Callable[[int], F32], rng: np.random.Generator) -> Outcome:
+        if rng.random() < target(0)[tree.tokens[1]]:
+            return Outcome(path=np.array([0, 1], np.int32), next_token=draw(target(1), rng))
+        return Outcome(path=np.array([0], np.int32), next_token=draw(target(0), rng))
+
+
+@pytest.mark.parametrize("grow", [guessed_chain, sampled_tree])
+@pytest.mark.parametrize("bug", [_FirstChildAlways, _RejectedMayComeBack])
+def test_the_statistic_catches_a_planted_bug(bug: Callable[[], Verifier], grow: Grow) -> None:
+    assert surprise(bug(), grow, TRIALS // 4) > 8
+
+
+@st.composite
+def trees(draw_value: st.DrawFn) -> TokenTree:
+    size = draw_value(st.integers(1, 12))
+    tokens, parents = [draw_value(st.integers(0, VOCAB - 1))], [-1]
+    for node in range(1, size):
+        parents.append(draw_value(st.integers(0, node - 1)))
+        tokens.append(draw_value(st.integers(0, VOCAB - 1)))
+    inner = sorted(set(parents[1:]))
+    return TokenTree(
+        tokens=np.array(tokens, np.int32),
+        parents=np.array(parents, np.int32),
+        draft={i: Sparse(ids=np.arange(VOCAB, dtype=np.int32), probs=DRAFT[tokens[i]]) for i in inner},
+        with_replacement=True,
+    )
+
+
+@settings(max_examples=100)
+@given(tree=trees(), seed=st.integers(0, 2**32 - 1))
+@pytest.mark.parametrize("name", VERIFIERS)
+def test_an_outcome_is_a_path_from_the_root_that_the_target_can_say(name: str, tree: TokenTree, seed: int) -> None:
+    verifier: Verifier = load("edgedec.runtime.verifiers", name).create()
+    outcome = verifier.accept(tree, lambda node: TARGET[tree.tokens[node]], np.random.default_rng(seed))
+    assert outcome.path.dtype == np.int32
+    assert outcome.path[0] == 0
+    assert tree.parents[outcome.path[1:]].tolist() == outcome.path[:-1].tolist()
+    said = [*tree.tokens[outcome.path].tolist(), outcome.next_token]
+    assert all(TARGET[before, after] > 0 for before, after in pairwise(said))
+    again = verifier.accept(tree, lambda node: TARGET[tree.tokens[node]], np.random.default_rng(seed))
+    assert (again.path.tolist(), again.next_token) == (outcome.path.tolist(), outcome.next_token)
+
+
+@settings(max_examples=100)
+@given(tree=trees(), seed=st.integers(0, 2**32 - 1))
+@pytest.mark.parametrize("name", VERIFIERS)
+def test_at_temperature_zero_it_follows_the_greedy_text_as_far_as_the_tree_does(
+    name: str, tree: TokenTree, seed: int
+) -> None:
+    verifier: Verifier = load("edgedec.runtime.verifiers", name).create()
+    outcome = verifier.accept(tree, lambda node: GREEDY[tree.tokens[node]], np.random.default_rng(seed))
+    said = [*tree.tokens[outcome.path].tolist(), outcome.next_token]
+    assert all(after == int(GREEDY[before].argmax()) for before, after in pairwise(said))
+    last = outcome.path[-1]
+    assert outcome.next_token not in tree.tokens[tree.parents == last].tolist()
+
+
+def test_a_root_alone_is_plain_decoding(verifier: Verifier) -> None:
+    root = TokenTree(tokens=np.array([1], np.int32), parents=np.array([-1], np.int32), draft={})
+    outcome = verifier.accept(root, lambda node: GREEDY[1], np.random.default_rng(0))
+    assert (outcome.path.tolist(), outcome.next_token) == ([0], 3)
+
+
+def test_there_is_something_to_test() -> None:
+    assert "match" in VERIFIERS

@@ -1,0 +1,242 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from edgedec.errors import DeviceError, UsageError
+from edgedec.runtime.protocols import F32, I32
+from edgedec.runtime.sampling import Sampler, SamplingConfig, draw
+
+KEEP_ALL: dict[str, Any] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+
+
+def distribution(logits: object, history: object = (), limit: int = 1000, **settings: Any) -> F32:
+    sampler = Sampler(SamplingConfig(**settings), limit)
+    return sampler.distribution(np.array(logits, np.float32), np.array(history, np.int32))
+
+
+def slow(logits: F32, history: I32, limit: int, config: SamplingConfig) -> dict[int, float] | None:
+    """llama.cpp's chain, step by step on a sorted list. None where rounding may decide about a token."""
+    left = {i: float(x) for i, x in enumerate(logits[:limit])}
+    recent = history if config.repeat_last_n < 0 else history[::-1][: config.repeat_last_n]
+    for i in {int(token) for token in recent if 0 <= token < len(left)}:
+        penalized = left[i] * config.repeat_penalty if left[i] <= 0 else left[i] / config.repeat_penalty
+        left[i] = float(np.float32(penalized))
+    ranked = sorted(left.items(), key=lambda pair: (-pair[1], pair[0]))
+    if config.temperature == 0:
+        return {ranked[0][0]: 1.0}
+    if config.top_k:
+        ranked = ranked[: config.top_k]
+    if config.top_p < 1:
+        probs = softmax([x for _, x in ranked])
+        for count in range(1, len(ranked) + 1):
+            reached = math.fsum(probs[:count])
+            if abs(reached - config.top_p) < 1e-6:
+                return None
+            if reached >= config.top_p:
+                break
+        ranked = ranked[:count]
+    if config.min_p > 0:
+        ratios = [math.exp(x - ranked[0][1]) for _, x in ranked]
+        if any(abs(ratio - config.min_p) < 1e-6 for ratio in ratios[1:]):
+            return None
+        ranked = [pair for pair, ratio in zip(ranked, ratios, strict=True) if ratio >= config.min_p]
+    return dict(zip([i for i, _ in ranked], softmax([x / config.temperature for _, x in ranked]), strict=True))
+
+
+def softmax(values: list[float]) -> list[float]:
+    weights = [math.exp(x - max(values)) for x in values]
+    return [w / math.fsum(weights) for w in weights]
+
+
+logits_rows = hnp.arrays(
+    np.float32,
+    st.integers(1, 30),
+    # Halves, so that ties are common.
+    elements=st.one_of(st.integers(-20, 20).map(lambda n: n / 2), st.floats(-15, 15, width=32)),
+)
+configs = st.builds(
+    SamplingConfig,
+    temperature=st.sampled_from([0.0, 0.1, 0.8, 1.0, 2.0]),
+    top_k=st.integers(0, 35),
+    top_p=st.sampled_from([0.0, 0.3, 0.9, 0.95, 1.0]),
+    min_p=st.sampled_from([0.0, 0.05, 0.3, 1.0]),
+    repeat_penalty=st.sampled_from([0.5, 1.0, 1.3]),
+    repeat_last_n=st.integers(-1, 4),
+)
+
+
+@settings(max_examples=500)
+@given(logits_rows, st.lists(st.integers(-3, 32), max_size=6), st.integers(1, 40), configs)
+def test_the_chain_agrees_with_the_slow_definition(
+    logits: F32, history: list[int], limit: int, config: SamplingConfig
+) -> None:
+    ids = np.array(history, np.int32)
+    before = logits.copy()
+    probs = Sampler(config, limit).distribution(logits, ids)
+    assert (logits == before).all()
+    assert probs.dtype == np.float32
+    assert probs.shape == logits.shape
+    assert abs(probs.sum(dtype=np.float64) - 1) < 1e-6
+    assert not probs[limit:].any()
+    wanted = slow(logits, ids, limit, config)
+    if wanted is not None:
+        assert set(np.flatnonzero(probs)) == {i for i, p in wanted.items() if np.float32(p) > 0}
+        for i, p in wanted.items():
+            assert probs[i] == pytest.approx(p, rel=1e-5, abs=1e-12)
+
+
+@given(hnp.arrays(np.float32, st.integers(2, 60), elements=st.floats(-3, 3, width=32)), st.integers(1, 70))
+def test_top_k_keeps_exactly_k_also_among_ties(logits: F32, k: int) -> None:
+    kept = np.flatnonzero(distribution(logits, **{**KEEP_ALL, "top_k": k}))
+    assert len(kept) == min(k, len(logits))
+    order = np.argsort(-logits, kind="stable")
+    assert set(kept) == set(order[:k])
+
+
+@given(logits_rows, st.sampled_from([0.2, 1.0, 3.0]))
+def test_likelier_logits_never_get_less(logits: F32, temperature: float) -> None:
+    probs = distribution(logits, **{**KEEP_ALL, "temperature": temperature})
+    order = np.argsort(logits, kind="stable")
+    assert (np.diff(probs[order]) >= 0).all()
+
+
+def test_each_step_by_hand() -> None:
+    row = np.log([0.5, 0.3, 0.15, 0.05])
+    assert distribution(row, **KEEP_ALL) == pytest.approx([0.5, 0.3, 0.15, 0.05], abs=1e-6)
+    assert distribution(row, **{**KEEP_ALL, "top_k": 2}) == pytest.approx([0.625, 0.375, 0, 0], abs=1e-6)
+    assert distribution(row, **{**KEEP_ALL, "top_p": 0.79}) == pytest.approx([0.625, 0.375, 0, 0], abs=1e-6)
+    assert distribution(row, **{**KEEP_ALL, "top_p": 0.0}) == pytest.approx([1, 0, 0, 0])
+    assert distribution(row, **{**KEEP_ALL, "min_p": 0.59}) == pytest.approx([0.625, 0.375, 0, 0], abs=1e-6)
+    assert distribution(row, **{**KEEP_ALL, "temperature": 0.5, "top_k": 2}) == pytest.approx(
+        [25 / 34, 9 / 34, 0, 0], abs=1e-6
+    )
+
+
+def test_top_p_looks_at_what_top_k_left() -> None:
+    row = np.log([0.4, 0.3, 0.2, 0.1])
+    assert np.count_nonzero(distribution(row, **{**KEEP_ALL, "top_k": 2, "top_p": 0.56})) == 1  # 0.4 / 0.7 > 0.56
+
+
+def test_temperature_comes_last() -> None:
+    row = np.log([0.5, 0.3, 0.2])
+    assert np.count_nonzero(distribution(row, **{**KEEP_ALL, "temperature": 100.0, "top_p": 0.5})) == 1
+
+
+def test_temperature_zero_takes_the_first_of_the_likeliest_after_the_penalty() -> None:
+    assert distribution([1, 3, 3, 2], temperature=0).tolist() == [0, 1, 0, 0]
+    assert distribution([1, 3, 3, 2], [1], temperature=0, repeat_penalty=1.5).tolist() == [0, 0, 1, 0]
+
+
+def test_the_penalty_pushes_down_whatever_the_sign_once_and_for_recent_tokens_only() -> None:
+    args = {**KEEP_ALL, "repeat_penalty": 2.0}
+    plain = distribution([1, -0.5, 0, 1], **KEEP_ALL)
+    assert distribution([2, -0.25, 0, 1], [0, 0, 1, -5, 77], **args) == pytest.approx(plain)
+    assert distribution([1, -0.5, 0, 2], [0, 1, 3], **{**args, "repeat_last_n": 1}) == pytest.approx(plain)
+    assert distribution([2, -0.5, 0, 2], [0, 3], **{**args, "repeat_last_n": -1}) == pytest.approx(plain)
+    assert distribution([1, -0.5, 0, 1], [0, 3], **{**args, "repeat_last_n": 0}) == pytest.approx(plain)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1e-30, 0.8])
+def test_ids_past_the_tokenizer_are_never_drawn(temperature: float) -> None:
+    logits = np.zeros(40, np.float32)
+    logits[10:] = 50
+    logits[20] = np.nan  # nobody looks there
+    probs = distribution(logits, limit=10, temperature=temperature)
+    rng = np.random.default_rng(0)
+    assert {draw(probs, rng) for _ in range(300)} <= set(range(10))
+    assert not probs[10:].any()
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1e-38, 0.8, 1e30])
+@pytest.mark.parametrize(
+    "row", [[1e30, -1e30, 0], [3e38] * 3, [-3e38, -3e38, -3e38], [-np.inf, 0, -np.inf], [0.0] * 3, [7.0]]
+)
+def test_extreme_logits(row: list[float], temperature: float) -> None:
+    for penalty in (1.0, 0.01, 100.0):
+        probs = distribution(row, [0, 1], temperature=temperature, repeat_penalty=penalty)
+        assert abs(probs.sum(dtype=np.float64) - 1) < 1e-6
+        assert not probs[np.array(row) == -np.inf].any()
+    if temperature == 0.8 and len(set(row)) == 1:
+        assert distribution(row) == pytest.approx([1 / len(row)] * len(row))
+
+
+@pytest.mark.parametrize("temperature", [0, 0.8])
+def test_nonsense_from_the_device_is_reported_with_its_place(temperature: float) -> None:
+    with pytest.raises(DeviceError, match="the logit of token 2 is nan"):
+        distribution([0, 1, np.nan], temperature=temperature)
+    with pytest.raises(DeviceError, match="the logit of token 1 is inf"):
+        distribution([0, np.inf, 1], temperature=temperature)
+    with pytest.raises(DeviceError, match="all 2 logits are -inf"):
+        distribution([-np.inf, -np.inf, 1], limit=2, temperature=temperature)
+
+
+def test_draws_follow_the_distribution() -> None:
+    probs = np.array([0, 0.5, 0.125, 0, 0.375], np.float32)
+    rng = np.random.default_rng(1)
+    counts = np.bincount([draw(probs, rng) for _ in range(20_000)], minlength=5)
+    assert counts[[0, 3]].tolist() == [0, 0]
+    assert counts / 20_000 == pytest.approx(probs, abs=0.015)
+
+
+class _Fixed:
+    """A generator at its extremes."""
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    def random(self) -> float:
+        return self.value
+
+
+@pytest.mark.parametrize("value", [0.0, np.nextafter(1, 0)])
+def test_a_draw_at_either_end_has_a_probability(value: float) -> None:
+    probs = np.array([0, 0, 0.3, 0.7, 0, 0], np.float32)
+    assert draw(probs, _Fixed(value)) == (2 if value == 0 else 3)  # type: ignore[arg-type]
+
+
+def test_one_seed_one_text() -> None:
+    probs = np.full(100, 0.01, np.float32)
+    first, again = (SamplingConfig(seed=7).rng() for _ in range(2))
+    assert [draw(probs, first) for _ in range(20)] == [draw(probs, again) for _ in range(20)]
+    one, other = (SamplingConfig().rng() for _ in range(2))
+    assert [draw(probs, one) for _ in range(20)] != [draw(probs, other) for _ in range(20)]
+
+
+def test_defaults_are_those_of_llama_cpp() -> None:
+    config = SamplingConfig()
+    assert (config.temperature, config.top_k, config.top_p, config.min_p) == (0.8, 40, 0.95, 0.05)
+    assert (config.repeat_penalty, config.repeat_last_n, config.seed) == (1.0, 64, -1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"temperature": -1}, "temperature must be >= 0, not -1"),
+        ({"temperature": math.nan}, "temperature must be >= 0, not nan"),
+        ({"temperature": math.inf}, "temperature must be finite, not inf"),
+        ({"top_k": -1}, "top_k must be >= 0, not -1"),
+        ({"top_k": 2.5}, "top_k must be a whole number, not 2.5"),
+        ({"top_p": 1.5}, "top_p must be from 0 to 1, not 1.5"),
+        ({"min_p": -0.1}, "min_p must be from 0 to 1, not -0.1"),
+        ({"repeat_penalty": 0}, "repeat_penalty must be > 0, not 0"),
+        ({"repeat_penalty": math.inf}, "repeat_penalty must be finite, not inf"),
+        ({"repeat_last_n": -2}, "repeat_last_n must be >= -1, not -2"),
+        ({"seed": -2}, "seed must be >= -1, not -2"),
+    ],
+)
+def test_settings_out_of_range(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        SamplingConfig(**settings)
+    assert str(caught.value) == message
+
+
+def test_a_vocabulary_without_ids_is_refused() -> None:
+    with pytest.raises(UsageError, match="vocab_limit must be >= 1, not 0"):
+        Sampler(SamplingConfig(), 0)
