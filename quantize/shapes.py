@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from tokenizers import Tokenizer, models
 
 from edgedec.bundle import BundleWriter, Tokens
@@ -55,17 +56,47 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def write_random_bundle(path: Path, shape: str, method: str = "ternary", seed: int = 0) -> None:
-    """A bundle of the named shape: one-plane ternary or int8 layers, int8 head and embedding, uniform random codes.
+def _random_ternary(
+    scheme: TernaryScheme, shape: tuple[int, ...], rng: np.random.Generator
+) -> dict[str, NDArray[Any]]:
+    trits = rng.integers(-1, 2, (scheme.planes, *shape), np.int8)
+    sizes = scheme.parts(shape)["scale"].shape
+    # Each plane a third of the one before, as fitted planes are.
+    weight = 3.0 ** -np.arange(scheme.planes).reshape(-1, 1, 1) if scheme.group_size else np.ones(1)
+    scale = np.full(sizes, shape[1] ** -0.5) * weight * rng.uniform(0.8, 1.2, sizes)
+    return {"codes": scheme.pack(trits), "scale": scale.astype(np.float32)}
+
+
+def _random_int8(scheme: Int8Scheme, shape: tuple[int, ...], rng: np.random.Generator) -> dict[str, NDArray[Any]]:
+    codes = rng.integers(-127, 128, scheme.parts(shape)["codes"].shape, np.int8)
+    scale = shape[1] ** -0.5 / 64 * rng.uniform(0.8, 1.2, shape[0])
+    return {"codes": codes, "scale": scale.astype(np.float32)}
+
+
+def write_random_bundle(
+    path: Path,
+    shape: str | Mapping[str, Any],
+    method: str = "ternary",
+    *,
+    planes: int = 1,
+    group_size: int = 0,
+    seed: int = 0,
+) -> None:
+    """A bundle with random codes, of a named shape or of a configuration: int8 head and embedding, int8 or ternary layers.
+
+    The tokenizer is a placeholder of one token.
 
     Raises:
         UsageError: unknown shape or method, or the path cannot be written.
     """
-    if shape not in SHAPES:
-        raise UsageError(f"there is no shape {shape!r}; known: {', '.join(SHAPES)}")
+    if isinstance(shape, str):
+        if shape not in SHAPES:
+            raise UsageError(f"there is no shape {shape!r}; known: {', '.join(SHAPES)}")
+        config = SHAPES[shape]
+    else:
+        config = shape
     if method not in ("ternary", "int8"):
         raise UsageError(f"method must be ternary or int8, not {method!r}")
-    config = SHAPES[shape]
     graph = build_graph(config)
     embeddings = {op.weight for op in graph.operations if isinstance(op, Embed)}
     matrices = [weight for op in graph.operations if isinstance(op, Linear) for weight in op.weights]
@@ -73,18 +104,14 @@ def write_random_bundle(path: Path, shape: str, method: str = "ternary", seed: i
     with BundleWriter.create(path) as writer:
         for name, spec in graph.weights.items():
             if name in matrices[:-1] and method == "ternary":
-                ternary = TernaryScheme()
-                trits = rng.integers(-1, 2, (1, *spec.shape), np.int8)
-                scale = np.array([spec.shape[1] ** -0.5], np.float32)
-                writer.add(name, ternary, spec.shape, {"codes": ternary.pack(trits), "scale": scale})
+                ternary = TernaryScheme(planes=planes, group_size=group_size)
+                writer.add(name, ternary, spec.shape, _random_ternary(ternary, spec.shape, rng))
             elif name in matrices or name in embeddings:
                 int8 = Int8Scheme(rows=name in embeddings)
-                part = int8.parts(spec.shape)
-                scale = np.full(spec.shape[0], spec.shape[1] ** -0.5 / 64, np.float32)
-                codes = rng.integers(-127, 128, part["codes"].shape, np.int8)
-                writer.add(name, int8, spec.shape, {"codes": codes, "scale": scale})
+                writer.add(name, int8, spec.shape, _random_int8(int8, spec.shape, rng))
             else:
-                writer.add(name, FloatScheme(), spec.shape, {"values": np.ones(spec.shape, np.float32)})
+                values = rng.uniform(0.9, 1.1, spec.shape).astype(np.float32)
+                writer.add(name, FloatScheme(), spec.shape, {"values": values})
         writer.finish(
             config=config,
             quantization={"method": method, "random_weights": True},

@@ -169,7 +169,7 @@ class _Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         super().__init__(
             trim_blocks=True,
             lstrip_blocks=True,
-            optimized=True,  # folding constants would work before anything is counted
+            optimized=False,  # folding constants would move the work to compilation, which is not counted
             extensions=[_GenerationBlock, jinja2.ext.loopcontrols],
             finalize=self._written,
         )

@@ -1,0 +1,165 @@
+"""Whatever happens to a valid file, reading it ends in a sound checkpoint or in an ``EdgedecError``, with bounded memory."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from edgedec.errors import EdgedecError
+from edgedec.quantize.readers import open_checkpoint
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.quantize.readers.builders import write_hf, write_llama2c
+
+_MAX_BYTES = 8 << 20  # the files have a few kB
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A checkpoint and the one file of it that will be damaged."""
+
+    checkpoint: Path
+    file: Path
+    original: bytes
+
+
+def _hf(folder: Path) -> tuple[Path, str]:
+    return write_hf(folder), "model.safetensors"
+
+
+def _hf_index(folder: Path) -> tuple[Path, str]:
+    return write_hf(folder, shards=2), "model.safetensors.index.json"
+
+
+def _hf_config(folder: Path) -> tuple[Path, str]:
+    return write_hf(folder), "config.json"
+
+
+def _hf_tokenizer(folder: Path) -> tuple[Path, str]:
+    return write_hf(folder), "tokenizer.json"
+
+
+def _version0(folder: Path) -> tuple[Path, str]:
+    return write_llama2c(folder, 0, tied=False), "model.bin"
+
+
+def _version1(folder: Path) -> tuple[Path, str]:
+    return write_llama2c(folder, 1), "model.bin"
+
+
+def _version2(folder: Path) -> tuple[Path, str]:
+    return write_llama2c(folder, 2), "model.bin"
+
+
+def _tokenizer_bin(folder: Path) -> tuple[Path, str]:
+    return write_llama2c(folder), "tokenizer.bin"
+
+
+MAKERS = (_hf, _hf_index, _hf_config, _hf_tokenizer, _version0, _version1, _version2, _tokenizer_bin)
+
+
+@pytest.fixture(scope="module", params=MAKERS, ids=lambda make: make.__name__.strip("_"))
+def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Subject:
+    make: Callable[[Path], tuple[Path, str]] = request.param
+    folder = tmp_path_factory.mktemp("checkpoint")
+    checkpoint, name = make(folder)
+    return Subject(checkpoint, folder / name, (folder / name).read_bytes())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _traced() -> Iterator[None]:
+    tracemalloc.start()
+    yield
+    tracemalloc.stop()
+
+
+def read_all(subject: Subject, content: bytes) -> bool:
+    """Whether the checkpoint was read with ``content`` in its file; anything but that or an EdgedecError escapes."""
+    subject.file.write_bytes(content)
+    tracemalloc.reset_peak()
+    try:
+        checkpoint = open_checkpoint(subject.checkpoint)
+        assert len(checkpoint.tensors) < 100
+        for name, info in checkpoint.tensors.items():
+            array = checkpoint.load(name)
+            assert array.shape == info.shape
+            assert array.dtype.name == info.dtype
+    except EdgedecError as error:
+        assert str(subject.file.parent) in str(error)
+        return False
+    finally:
+        subject.file.write_bytes(subject.original)
+        assert tracemalloc.get_traced_memory()[1] < _MAX_BYTES
+    return True
+
+
+def test_undamaged(subject: Subject) -> None:
+    assert read_all(subject, subject.original)
+
+
+def test_truncated_anywhere(subject: Subject) -> None:
+    size = len(subject.original)
+    cuts = {*range(min(size, 300)), *range(0, size, max(1, size // 100)), size - 1}
+    read = [cut for cut in sorted(cuts) if read_all(subject, subject.original[:cut])]
+    assert not read
+
+
+@given(data=st.data())
+@settings(max_examples=60)
+def test_bits_flipped(subject: Subject, data: st.DataObject) -> None:
+    content = bytearray(subject.original)
+    start = st.integers(0, min(len(content), 400) * 8 - 1)  # headers and texts, where bits have consequences
+    anywhere = st.integers(0, len(content) * 8 - 1)
+    for bit in data.draw(st.lists(st.one_of(start, anywhere), min_size=1, max_size=4)):
+        content[bit // 8] ^= 1 << bit % 8
+    read_all(subject, bytes(content))
+
+
+@given(data=st.data())
+@settings(max_examples=60)
+def test_spliced(subject: Subject, data: st.DataObject) -> None:
+    """Bytes taken out, doubled, or put in."""
+    content, place = subject.original, st.integers(0, len(subject.original))
+    first, second = sorted((data.draw(place), data.draw(place)))
+    middle = data.draw(
+        st.one_of(
+            st.just(b""),
+            st.just(content[first:second] * 2),
+            st.binary(max_size=12),
+            st.sampled_from([b"\xff" * 8, b"\0" * 8, b"\xff" * 3 + b"\x7f", b"[[", b'"', b"9" * 20, b"-1", b"null"]),
+        )
+    )
+    read_all(subject, content[:first] + middle + content[second:])
+
+
+@given(data=st.data())
+@settings(max_examples=60)
+def test_numbers_replaced(subject: Subject, data: st.DataObject) -> None:
+    """A 32-bit or 64-bit number anywhere becomes one that programs stumble over."""
+    content = bytearray(subject.original)
+    width = data.draw(st.sampled_from([4, 8]))
+    value = data.draw(st.sampled_from([0, 1, 3, 1 << 8, 1 << 16, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, (1 << 63) - 1]))
+    at = data.draw(st.integers(0, min(len(content), 300) - width))
+    content[at : at + width] = (value % (1 << (8 * width))).to_bytes(width, "little")
+    read_all(subject, bytes(content))
+
+
+@given(content=st.binary(max_size=400))
+@settings(max_examples=40)
+def test_replaced_by_noise(subject: Subject, content: bytes) -> None:
+    assert not read_all(subject, content)
+
+
+def test_damage_inside_the_weights_alone_is_read(subject: Subject) -> None:
+    """Not every flipped bit can be noticed here: values are judged by the quantizer, sizes are what readers answer for."""
+    if subject.file.name not in ("model.bin", "model.safetensors"):
+        return
+    content = bytearray(subject.original)
+    content[-1] ^= 1
+    assert read_all(subject, bytes(content))
+    assert np.any(np.frombuffer(bytes(content), np.uint8) != np.frombuffer(subject.original, np.uint8))

@@ -1,0 +1,210 @@
+"""Hugging Face folders that are as they should be, in every form that is read."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from edgedec.errors import BundleError, UnsupportedError, UsageError
+from edgedec.quantize.readers import TensorInfo, open_checkpoint
+from safetensors.numpy import save_file
+from tokenizers import Tokenizer
+
+from tests.quantize.readers.builders import DTYPES, hf_tensors, hf_tokenizer, write_hf, write_json, write_llama2c
+
+
+@pytest.mark.parametrize("dtype", list(DTYPES))
+@pytest.mark.parametrize("shards", [0, 1, 2, 3])
+def test_tensors_are_what_safetensors_wrote(tmp_path: Path, dtype: str, shards: int) -> None:
+    tensors = hf_tensors(dtype)
+    checkpoint = open_checkpoint(write_hf(tmp_path, tensors, shards=shards))
+    assert dict(checkpoint.tensors) == {
+        name: TensorInfo(shape=array.shape, dtype=DTYPES[dtype].name) for name, array in tensors.items()
+    }
+    for name, expected in tensors.items():
+        loaded = checkpoint.load(name)
+        assert loaded.dtype == DTYPES[dtype]
+        assert loaded.flags.c_contiguous
+        np.testing.assert_array_equal(loaded, expected)
+
+
+def test_config_and_tokens(tmp_path: Path) -> None:
+    checkpoint = open_checkpoint(write_hf(tmp_path, rope_theta=5e5))
+    assert checkpoint.source == tmp_path
+    assert checkpoint.config["rope_theta"] == 5e5
+    assert (checkpoint.bos_token, checkpoint.bos_token_id) == ("<s>", 1)
+    assert (checkpoint.eos_token, checkpoint.eos_token_ids) == ("</s>", (2,))
+    assert checkpoint.chat_template is None
+    assert Tokenizer.from_str(checkpoint.tokenizer_json).encode("tha").tokens == ["<s>", "t", "h", "a"]
+
+
+def test_end_tokens_of_all_files_are_joined(tmp_path: Path) -> None:
+    write_hf(tmp_path, eos_token_id=[2, 5])
+    write_json(tmp_path / "generation_config.json", {"eos_token_id": [4, 2]})
+    write_json(tmp_path / "tokenizer_config.json", {"eos_token": {"content": "the"}, "bos_token": None})
+    checkpoint = open_checkpoint(tmp_path)
+    assert checkpoint.eos_token_ids == (4, 2, 5, 9)
+    assert checkpoint.eos_token == "the"
+    assert (checkpoint.bos_token, checkpoint.bos_token_id) == (None, 1)  # said to be absent, as in Qwen2
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"tokenizer_config.json": {"chat_template": "settings"}}, "settings"),
+        ({"tokenizer_config.json": {"chat_template": None}}, None),
+        (
+            {
+                "tokenizer_config.json": {
+                    "chat_template": [{"name": "tool_use", "template": "x"}, {"name": "default", "template": "list"}]
+                }
+            },
+            "list",
+        ),
+        (
+            {"tokenizer_config.json": {"chat_template": "settings"}, "chat_template.json": {"chat_template": "own"}},
+            "own",
+        ),
+        ({"chat_template.json": {"chat_template": "own"}, "chat_template.jinja": "jinja\n"}, "jinja\n"),
+    ],
+)
+def test_chat_template_is_found(tmp_path: Path, files: dict[str, Any], expected: str | None) -> None:
+    write_hf(tmp_path)
+    for name, content in files.items():
+        (tmp_path / name).write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+    assert open_checkpoint(tmp_path).chat_template == expected
+
+
+def test_padding_and_truncation_are_taken_out_of_the_tokenizer(tmp_path: Path) -> None:
+    write_hf(tmp_path)
+    padding = {
+        "strategy": {"Fixed": 1 << 40},
+        "direction": "Right",
+        "pad_to_multiple_of": None,
+        "pad_id": 0,
+        "pad_type_id": 0,
+        "pad_token": "<unk>",
+    }
+    truncation = {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}
+    write_json(tmp_path / "tokenizer.json", hf_tokenizer(padding=padding, truncation=truncation))
+    tokenizer = Tokenizer.from_str(open_checkpoint(tmp_path).tokenizer_json)
+    assert tokenizer.encode("the").tokens == ["<s>", "t", "h", "e"]
+
+
+def test_another_tokenizer_replaces_the_folders(tmp_path: Path) -> None:
+    model = write_hf(tmp_path / "model")
+    (model / "tokenizer.json").unlink()
+    other = write_hf(tmp_path / "other")
+    write_json(other / "tokenizer_config.json", {"chat_template": "other's"})
+    for given in (other, other / "tokenizer.json"):
+        assert open_checkpoint(model, tokenizer=given).chat_template == "other's"
+    listing = write_llama2c(tmp_path / "llama2c").parent / "tokenizer.bin"
+    tokens = Tokenizer.from_str(open_checkpoint(model, tokenizer=listing).tokenizer_json).encode("the").tokens
+    assert tokens == ["<s>", " the"]
+
+
+def test_tokenizer_may_be_smaller_than_the_vocabulary(tmp_path: Path) -> None:
+    assert open_checkpoint(write_hf(tmp_path, vocab_size=64)).config["vocab_size"] == 64
+
+
+def test_one_file_wins_over_an_index(tmp_path: Path) -> None:
+    write_hf(tmp_path, hf_tensors(seed=1), shards=2)
+    tensors = hf_tensors(seed=2)
+    save_file(tensors, tmp_path / "model.safetensors")
+    np.testing.assert_array_equal(open_checkpoint(tmp_path).load("model.norm.weight"), tensors["model.norm.weight"])
+
+
+def test_files_of_the_hugging_face_cache_are_links(tmp_path: Path) -> None:
+    blobs, snapshot = tmp_path / "models--a--b" / "blobs", tmp_path / "models--a--b" / "snapshots" / "0123abcd"
+    write_hf(blobs)
+    snapshot.mkdir(parents=True)
+    for path in blobs.iterdir():
+        (snapshot / path.name).symlink_to(Path("..") / ".." / "blobs" / path.name)
+    assert open_checkpoint(snapshot).load("model.norm.weight").shape == (8,)
+
+
+def test_peak_memory_is_one_tensor(tmp_path: Path) -> None:
+    tensors = {f"t{i}": np.zeros((256, 1024), np.float32) for i in range(6)}  # 1 MiB each
+    checkpoint = open_checkpoint(write_hf(tmp_path, tensors))
+    tracemalloc.start()
+    for name in checkpoint.tensors:
+        checkpoint.load(name)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert 1 << 20 <= peak < 1.1 * (1 << 20)
+
+
+def test_other_types_are_listed_and_refused_when_loaded(tmp_path: Path) -> None:
+    tensors = hf_tensors() | {"model.layers.0.mask": np.zeros((2, 2), np.int64)}
+    checkpoint = open_checkpoint(write_hf(tmp_path, tensors))
+    assert checkpoint.tensors["model.layers.0.mask"] == TensorInfo(shape=(2, 2), dtype="I64")
+    with pytest.raises(UnsupportedError, match=r"tensor 'model.layers.0.mask' is I64; save the model as"):
+        checkpoint.load("model.layers.0.mask")
+
+
+def test_a_tensor_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match=r"there is no tensor 'lm_head.weight'"):
+        open_checkpoint(write_hf(tmp_path)).load("lm_head.weight")
+
+
+def test_a_file_that_shrinks_after_opening(tmp_path: Path) -> None:
+    checkpoint = open_checkpoint(write_hf(tmp_path))
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-4])
+    last = max(checkpoint.tensors)
+    with pytest.raises(BundleError, match=rf"tensor '{last}' ends after \d+ of \d+ bytes; the file is truncated"):
+        checkpoint.load(last)
+
+
+@pytest.mark.parametrize(
+    ("left_out", "put_in", "error", "message"),
+    [
+        ("config.json", None, BundleError, "has no config.json; pass the folder of a Hugging Face checkpoint"),
+        ("model.safetensors", None, BundleError, "neither model.safetensors nor model.safetensors.index.json"),
+        ("model.safetensors", "pytorch_model.bin", UnsupportedError, "save the model as safetensors"),
+        ("tokenizer.json", None, UsageError, "has no tokenizer.json; pass the model's tokenizer with --tokenizer"),
+        ("tokenizer.json", "tokenizer.model", UnsupportedError, "pass tokenizer.bin or tokenizer.json"),
+    ],
+)
+def test_an_incomplete_folder(
+    tmp_path: Path, left_out: str, put_in: str | None, error: type[Exception], message: str
+) -> None:
+    write_hf(tmp_path)
+    (tmp_path / left_out).unlink()
+    if put_in:
+        (tmp_path / put_in).touch()
+    with pytest.raises(error, match=message):
+        open_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "error", "message"),
+    [
+        ("m.gguf", b"GGUF\3\0\0\0", UnsupportedError, "GGUF is not read yet"),
+        ("m.pt", b"PK\3\4", UnsupportedError, "save the model as safetensors"),
+        ("m.safetensors", b"", UsageError, "pass its folder"),
+    ],
+)
+def test_files_of_other_formats(
+    tmp_path: Path, name: str, content: bytes, error: type[Exception], message: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(error, match=message):
+        open_checkpoint(tmp_path / name)
+
+
+def test_paths_that_are_not_there(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"the checkpoint .*nowhere does not exist"):
+        open_checkpoint(tmp_path / "nowhere")
+    with pytest.raises(UsageError, match=r"the tokenizer .*nowhere.json does not exist"):
+        open_checkpoint(write_hf(tmp_path), tokenizer=tmp_path / "nowhere.json")
+    with pytest.raises(UsageError, match="is not a path"):
+        open_checkpoint(tmp_path / "a\0b")
+    with pytest.raises(BundleError, match="cannot be read: File name too long"):
+        open_checkpoint(tmp_path / ("a" * 5000))
+    with pytest.raises(UsageError, match="is not a tokenizer that is read"):
+        open_checkpoint(tmp_path, tokenizer=write_llama2c(tmp_path / "x").rename(tmp_path / "tokenizer.txt"))
