@@ -9,10 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
+import reprlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,6 +26,7 @@ from edgedec import __version__
 from edgedec.atomic import new_folder
 from edgedec.errors import BundleError, UnsupportedError, UsageError
 from edgedec.graph import Graph
+from edgedec.ops import Embed
 from edgedec.schemes import FloatScheme, Int8Scheme, Scheme, TernaryScheme, Weight, scheme_from_json
 
 __all__ = ["Bundle", "BundleWriter", "RowReader", "Tensor", "Tokens"]
@@ -30,7 +34,8 @@ __all__ = ["Bundle", "BundleWriter", "RowReader", "Tensor", "Tokens"]
 FORMAT, VERSION = "edgedec-bundle", 1
 MANIFEST, WEIGHTS, TOKENIZER, TEMPLATE = "manifest.json", "weights.bin", "tokenizer.json", "chat_template.jinja"
 ALIGNMENT = 64  # bytes: a cache line, and any vector register
-MAX_MANIFEST_BYTES = 64 << 20
+MAX_MANIFEST_BYTES = 16 << 20  # a tensor takes about 300; parsed, hostile JSON takes 20 times its size
+MAX_DIMENSIONS = 8
 _KEYS = {"format", "version", "created_by", "config", "quantization", "tokens", "files", "tensors", "sha256"}
 
 Array = NDArray[Any]
@@ -62,9 +67,15 @@ class Tensor:
         return int(np.prod(self.shape, dtype=object))
 
 
-def _canonical(manifest: Mapping[str, Any]) -> bytes:
-    body = {key: value for key, value in manifest.items() if key != "sha256"}
-    return json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
+def _manifest_hash(data: bytes, stated: str) -> str:
+    """SHA-256 of a manifest's bytes, where the ``stated`` hash itself counts as zeros; it stands last in the file."""
+    before, _, after = data.rpartition(stated.encode())
+    return hashlib.sha256(before + b"0" * 64 + after).hexdigest()
+
+
+def _is_size(value: Any, limit: int) -> bool:
+    """An integer in 0..limit; JSON's true and 1.0 are none."""
+    return type(value) is int and 0 <= value <= limit
 
 
 def _hash_file(path: Path) -> str:
@@ -83,63 +94,96 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     file = path / MANIFEST
     if file.stat().st_size > MAX_MANIFEST_BYTES:
         raise BundleError(f"{file}: larger than {MAX_MANIFEST_BYTES} bytes; this is no bundle")
+    data = file.read_bytes()
     try:
-        manifest = json.loads(file.read_bytes(), object_pairs_hook=_unique)
+        manifest = json.loads(data, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
         raise BundleError(f"{file}: not valid JSON ({error}); copy or quantize the bundle again") from None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise BundleError(f"{file}: not an edgedec bundle")
-    if manifest.get("version") != VERSION:
+    version, stated = manifest.get("version"), manifest.get("sha256")
+    if type(version) is not int or version != VERSION:
         raise UnsupportedError(
-            f"{file}: bundle version {manifest.get('version')!r}, this edgedec reads {VERSION}; "
+            f"{file}: bundle version {reprlib.repr(version)}, this edgedec reads {VERSION}; "
             "quantize the checkpoint again with this edgedec, or install the one that wrote the bundle"
         )
-    if manifest.get("sha256") != hashlib.sha256(_canonical(manifest)).hexdigest():
+    if not re.fullmatch("[0-9a-f]{64}", str(stated)) or _manifest_hash(data, str(stated)) != stated:
         raise BundleError(f"{file}: its hash does not match its content; copy or quantize the bundle again")
     if set(manifest) != _KEYS:
-        raise BundleError(f"{file}: unknown or missing keys {sorted(set(manifest) ^ _KEYS)}")
+        raise BundleError(f"{file}: unknown or missing keys {reprlib.repr(sorted(set(manifest) ^ _KEYS))}")
+    for key in ("config", "quantization", "tokens", "files", "tensors"):
+        if not isinstance(manifest[key], dict):
+            raise BundleError(f"{file}: {key} must be an object")
     return manifest
 
 
-def _check_files(path: Path, files: Any) -> None:
+def _check_files(path: Path, files: Mapping[str, Any]) -> None:
     """Every listed file is a plain name, there, of the right size and content."""
-    if not isinstance(files, dict) or not {WEIGHTS, TOKENIZER} <= set(files):
+    if not {WEIGHTS, TOKENIZER} <= set(files):
         raise BundleError(f"{path / MANIFEST}: must list {WEIGHTS} and {TOKENIZER}")
     for name, entry in files.items():
         if name not in (WEIGHTS, TOKENIZER, TEMPLATE):
-            raise BundleError(f"{path / MANIFEST}: lists the file {name!r}, which a bundle does not have")
+            raise BundleError(f"{path / MANIFEST}: lists the file {reprlib.repr(name)}, which a bundle does not have")
         file = path / name
         if not file.is_file():
             raise BundleError(f"{file}: missing; copy or quantize the bundle again")
-        if not isinstance(entry, dict) or file.stat().st_size != entry.get("bytes"):
-            raise BundleError(
-                f"{file}: {file.stat().st_size} bytes, the manifest says {entry!r}; copy the bundle again"
-            )
-        if _hash_file(file) != entry.get("sha256"):
+        if not isinstance(entry, dict) or set(entry) != {"bytes", "sha256"}:
+            raise BundleError(f"{path / MANIFEST}: file {name} must have bytes and sha256, not {reprlib.repr(entry)}")
+        there, stated = file.stat().st_size, entry["bytes"]
+        if type(stated) is not int or stated != there:
+            raise BundleError(f"{file}: {there} bytes, the manifest says {reprlib.repr(stated)}; copy the bundle again")
+        if _hash_file(file) != entry["sha256"]:
             raise BundleError(f"{file}: its hash does not match the manifest; copy or quantize the bundle again")
 
 
 def _read_tensor(file: Path, name: str, entry: Any, available: int) -> Tensor:
     where = f"{file}: tensor {name}"
     if not isinstance(entry, dict) or set(entry) != {"shape", "scheme", "offsets"}:
-        raise BundleError(f"{where}: must have shape, scheme and offsets, not {entry!r}")
+        raise BundleError(f"{where}: must have shape, scheme and offsets, not {reprlib.repr(entry)}")
     shape, offsets = entry["shape"], entry["offsets"]
-    if not isinstance(shape, list) or not all(isinstance(size, int) and 0 < size < 2**40 for size in shape):
-        raise BundleError(f"{where}: impossible shape {shape!r}")
+    if (
+        not isinstance(shape, list)
+        or not 1 <= len(shape) <= MAX_DIMENSIONS
+        or not all(_is_size(size, 2**40) and size for size in shape)
+    ):
+        raise BundleError(f"{where}: impossible shape {reprlib.repr(shape)}")
     scheme = scheme_from_json(name, entry["scheme"])
     if scheme.kind != "float" and len(shape) != 2:
-        raise BundleError(f"{where}: {scheme.kind} needs two dimensions, not {shape!r}")
+        raise BundleError(f"{where}: {scheme.kind} needs two dimensions, not {shape}")
     tensor = Tensor(shape=tuple(shape), scheme=scheme, offsets=offsets)
     parts = scheme.parts(tensor.shape)
     if not isinstance(offsets, dict) or set(offsets) != set(parts):
-        raise BundleError(f"{where}: offsets must name {', '.join(parts)}, not {offsets!r}")
+        raise BundleError(f"{where}: offsets must name {', '.join(parts)}, not {reprlib.repr(offsets)}")
     for part, spec in parts.items():
         start = offsets[part]
-        if not isinstance(start, int) or start < 0 or start % ALIGNMENT or start + spec.nbytes > available:
+        if not _is_size(start, available - spec.nbytes) or start % ALIGNMENT:
             raise BundleError(
-                f"{where}: {part} of {spec.nbytes} bytes at offset {start!r} does not fit {WEIGHTS} of {available} bytes"
+                f"{where}: {part} of {spec.nbytes} bytes at offset {reprlib.repr(start)} "
+                f"does not fit {WEIGHTS} of {available} bytes"
             )
     return tensor
+
+
+def _check_overlaps(file: Path, tensors: Mapping[str, Tensor]) -> None:
+    """No byte of the weights belongs to two parts."""
+    ranges = sorted(
+        (tensor.offsets[part], tensor.offsets[part] + spec.nbytes, name)
+        for name, tensor in tensors.items()
+        for part, spec in tensor.scheme.parts(tensor.shape).items()
+    )
+    for (_, stop, name), (start, _, other) in pairwise(ranges):
+        if start < stop:
+            raise BundleError(f"{file}: tensors {name} and {other} overlap at byte {start} of {WEIGHTS}")
+
+
+def _read_tokens(file: Path, entry: Mapping[str, Any]) -> Tokens:
+    ids = entry.get("eos")
+    if set(entry) != {"size", "bos", "eos"} or not isinstance(ids, list):
+        raise BundleError(f"{file}: tokens must have size, bos and a list eos, not {reprlib.repr(entry)}")
+    for value in (entry["size"], *ids, *([] if entry["bos"] is None else [entry["bos"]])):
+        if not _is_size(value, 2**31 - 1):
+            raise BundleError(f"{file}: tokens: {reprlib.repr(value)} is no token id")
+    return Tokens(size=entry["size"], bos=entry["bos"], eos=tuple(ids))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,31 +209,26 @@ class Bundle:
             UnsupportedError: written by another version of the format.
         """
         folder = Path(path)
-        if not folder.exists():
-            raise UsageError(f"{folder}: no such bundle; make one with: edgedec quantize CHECKPOINT -o {folder}")
-        if not (folder / MANIFEST).is_file():
-            raise BundleError(f"{folder}: holds no {MANIFEST}; make a bundle with: edgedec quantize CHECKPOINT -o NAME")
+        file = folder / MANIFEST
         try:
+            if not folder.exists():
+                raise UsageError(f"{folder}: no such bundle; make one with: edgedec quantize CHECKPOINT -o {folder}")
+            if not file.is_file():
+                raise BundleError(f"{folder}: holds no {MANIFEST}; make a bundle with: edgedec quantize CHECKPOINT -o NAME")
             manifest = _read_manifest(folder)
             _check_files(folder, manifest["files"])
         except OSError as error:
             raise BundleError(f"{folder}: cannot be read: {error.strerror}") from error
         file_bytes = {name: entry["bytes"] for name, entry in manifest["files"].items()}
-        entries = manifest["tensors"]
-        if not isinstance(entries, dict) or not isinstance(manifest["config"], dict):
-            raise BundleError(f"{folder / MANIFEST}: tensors and config must be objects")
         tensors = {
-            name: _read_tensor(folder / MANIFEST, name, entry, file_bytes[WEIGHTS]) for name, entry in entries.items()
+            name: _read_tensor(file, name, entry, file_bytes[WEIGHTS]) for name, entry in manifest["tensors"].items()
         }
-        try:
-            tokens = Tokens(**{**manifest["tokens"], "eos": tuple(manifest["tokens"]["eos"])})
-        except (TypeError, KeyError) as error:
-            raise BundleError(f"{folder / MANIFEST}: tokens: {error}") from None
+        _check_overlaps(file, tensors)
         return cls(
             path=folder,
             config=manifest["config"],
             quantization=manifest["quantization"],
-            tokens=tokens,
+            tokens=_read_tokens(file, manifest["tokens"]),
             tensors=tensors,
             sha256=manifest["sha256"],
             tokenizer_hash=manifest["files"][TOKENIZER]["sha256"],
@@ -206,7 +245,15 @@ class Bundle:
 
     @property
     def chat_template(self) -> str | None:
-        return (self.path / TEMPLATE).read_text("utf-8") if TEMPLATE in self.file_bytes else None
+        """Raises:
+        BundleError: it is not UTF-8.
+        """
+        if TEMPLATE not in self.file_bytes:
+            return None
+        try:
+            return (self.path / TEMPLATE).read_bytes().decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise BundleError(f"{self.path / TEMPLATE}: {error}; quantize the checkpoint again") from None
 
     @property
     def schemes(self) -> dict[str, Scheme]:
@@ -237,13 +284,15 @@ class Bundle:
         """Rows of an embedding, read from the file as they are asked for.
 
         Raises:
-            BundleError: no such tensor, or one whose rows are not stored together.
+            BundleError: no such tensor, one whose rows are not stored together, or NaN scales.
         """
         tensor = self._tensor(name)
         part = "values" if isinstance(tensor.scheme, FloatScheme) else "codes"
         if isinstance(tensor.scheme, TernaryScheme) or (isinstance(tensor.scheme, Int8Scheme) and not tensor.scheme.rows):
             raise BundleError(f"{self.path}: tensor {name} is not stored by rows; quantize the checkpoint again")
         scale = self.array(name, "scale").copy() if isinstance(tensor.scheme, Int8Scheme) else None
+        if scale is not None and not np.isfinite(scale).all():
+            raise BundleError(f"{self.path}: tensor {name}: its scale holds NaN or infinity; quantize the checkpoint again")
         dtype = tensor.scheme.parts(tensor.shape)[part].dtype
         return RowReader(self.weights_file, tensor.offsets[part], dtype, tensor.shape[1], scale)
 
@@ -256,13 +305,16 @@ class Bundle:
         """Does the bundle hold what its configuration asks for?
 
         Raises:
-            BundleError: a tensor is missing or has another shape.
+            BundleError: a tensor is missing, has another shape, or is an embedding in trits.
         """
         for name, spec in graph.weights.items():
             if self._tensor(name).shape != spec.shape:
                 raise BundleError(
                     f"{self.path}: tensor {name} is {self.tensors[name].shape}, the configuration says {spec.shape}"
                 )
+        for operation in graph.operations:
+            if isinstance(operation, Embed) and isinstance(self.tensors[operation.weight].scheme, TernaryScheme):
+                raise BundleError(f"{self.path}: tensor {operation.weight} is ternary, which an embedding never is")
 
 
 class RowReader:
@@ -354,5 +406,7 @@ class BundleWriter:
             "files": files,
             "tensors": self.tensors,
         }
-        manifest["sha256"] = hashlib.sha256(_canonical(manifest)).hexdigest()
-        (self.folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+        zeros = "0" * 64
+        data = json.dumps(manifest | {"sha256": zeros}, indent=1).encode() + b"\n"
+        before, _, after = data.rpartition(zeros.encode())
+        (self.folder / MANIFEST).write_bytes(before + _manifest_hash(data, zeros).encode() + after)

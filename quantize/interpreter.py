@@ -6,7 +6,7 @@ done here for a whole batch. Rows are sequence-major: B sequences of T tokens ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,7 @@ from edgedec.reference.float_profile.cache import Cache
 from edgedec.reference.float_profile.model import PassContext
 from edgedec.schemes import FloatWeight
 
-__all__ = ["BatchCache", "Interpreter", "dense_matrix"]
+__all__ = ["BatchCache", "Interpreter"]
 
 Array = NDArray[Any]
 F32 = NDArray[np.float32]
@@ -28,12 +28,6 @@ LoadTensor = Callable[[str], F32]
 
 # Scores of one attention are computed for this many sequences at a time.
 _SCORE_BYTES = 64 << 20
-
-
-def dense_matrix(inputs: F32, matrix: F32, bias: F32 | None) -> F32:
-    """inputs [rows, in] @ matrix [out, in].T + bias."""
-    out = inputs @ matrix.T
-    return out if bias is None else out + bias
 
 
 @dataclass(kw_only=True)
@@ -103,14 +97,14 @@ class Interpreter:
             values[op.outputs[0]] = _attend(op, self.graph.states[op.state], q, k, v, sequences, cache)
         elif isinstance(op, Linear):
             for output, weight, bias in zip(op.outputs, op.weights, op.biases, strict=True):
-                shift = self.load_tensor(bias) if bias else None
-                values[output] = dense_matrix(inputs[0], self.load_tensor(weight), shift)
+                shift = self.load_tensor(bias) if bias else np.float32(0)
+                values[output] = inputs[0] @ self.load_tensor(weight).T + shift
         else:
             context = PassContext(
                 weights=lambda name: FloatWeight(values=self.load_tensor(name)),
                 cache=Cache({}),
                 visible=np.zeros((0, 0), np.bool_),
-                positions=values["positions"],
+                positions=np.zeros(0, np.int32),
                 embeds=None,
             )
             values.update(zip(op.outputs, self._run[op.kind](op, inputs, context), strict=True))
@@ -133,13 +127,3 @@ class Interpreter:
             cache.length += ids.shape[1]
         return values[self.graph.outputs[0]]  # type: ignore[no-any-return]
 
-
-def batches(ids: Sequence[NDArray[np.int32]], rows: int) -> Iterator[NDArray[np.int32]]:
-    """Group sequences of equal length, at most ``rows`` tokens a group."""
-    by_length: dict[int, list[NDArray[np.int32]]] = {}
-    for sequence in ids:
-        by_length.setdefault(len(sequence), []).append(sequence)
-    for length, group in by_length.items():
-        step = max(1, rows // length)
-        for first in range(0, len(group), step):
-            yield np.stack(group[first : first + step])

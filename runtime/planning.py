@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol, cast
 
 from edgedec.bundle import Bundle
 from edgedec.errors import UsageError
@@ -15,32 +16,71 @@ from edgedec.runtime.targets import target_module
 __all__ = ["RunPlan", "make_plan"]
 
 DEFAULT_CONTEXT = 2048  # without --ctx-size, if the model has more
-SMALLEST_CONTEXT = 128  # what a plan may shrink the context to, if the model has more
+SMALLEST_CONTEXT = 128  # what a plan may shrink the context to by itself, if the model has more
 PASS_ROWS = (32, 8, 1)  # rows of a prefill pass, best first
 
-# The tokenizers library keeps some 16 bytes for each byte of tokenizer.json, and the parsed JSON passes through.
+# Measured: the tokenizers library keeps 16 to 22 bytes for each byte of tokenizer.json.
 _TOKENIZER_FACTOR, _TOKENIZER_BYTES = 24, 1 << 20
-# The interpreter's own growth: streams, sampling, the text, threads.
-_HOST_BYTES = 3 << 20
-_SAMPLING_COPIES = 6  # float64 rows of the vocabulary
+_HOST_BYTES = 3 << 20  # the interpreter's own growth: text, streams, the template engine, threads
+_SAMPLING_ROWS = 6  # float64 copies of a row of logits
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunPlan:
-    """A plan and the limits that keep a run inside it."""
+    """A plan, and the limits that keep a run inside it."""
 
     plan: Plan
     limits: Limits
 
 
-def _items(bundle: Bundle, module: Any, limits: Limits) -> dict[str, int]:
-    vocab = int(bundle.config["vocab_size"])
-    return {
-        **module.footprint(bundle, limits),
-        "tokenizer": _TOKENIZER_BYTES + _TOKENIZER_FACTOR * bundle.file_bytes["tokenizer.json"],
-        "sampling": _SAMPLING_COPIES * 8 * vocab,
-        "host": _HOST_BYTES,
-    }
+class _Module(Protocol):
+    def footprint(self, bundle: Bundle, limits: Limits) -> Mapping[str, int]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Planner:
+    bundle: Bundle
+    module: _Module
+    budget_bytes: int | None
+
+    def limits(self, ctx_size: int, rows: int) -> Limits:
+        return Limits(nodes=min(rows, ctx_size), depth=0, positions=ctx_size, budget_bytes=self.budget_bytes)
+
+    def items(self, ctx_size: int, rows: int) -> dict[str, int]:
+        return {
+            **self.module.footprint(self.bundle, self.limits(ctx_size, rows)),
+            "tokenizer": _TOKENIZER_BYTES + _TOKENIZER_FACTOR * self.bundle.file_bytes["tokenizer.json"],
+            "sampling": _SAMPLING_ROWS * 8 * int(self.bundle.config["vocab_size"]),
+            "host": _HOST_BYTES,
+        }
+
+    def total(self, ctx_size: int, rows: int) -> int:
+        return sum(self.items(ctx_size, rows).values())
+
+    def choose(self, low: int, high: int) -> tuple[int, int]:
+        """(context, rows of a pass): the widest pass with the largest context that fits; the smallest if none does."""
+        if self.budget_bytes is None:
+            return high, PASS_ROWS[0]
+        for rows in PASS_ROWS:
+            found = self._largest(rows, low, high)
+            if found is not None:
+                return found, rows
+        return low, PASS_ROWS[-1]
+
+    def _largest(self, rows: int, low: int, high: int) -> int | None:
+        assert self.budget_bytes is not None
+        return largest_context(
+            lambda ctx_size: self.total(ctx_size, rows), low=low, high=high, budget_bytes=self.budget_bytes
+        )
+
+    def hint(self, ctx_size: int) -> str:
+        """The settings nearest to ``ctx_size`` and the budget that do fit."""
+        rows = PASS_ROWS[-1]
+        need = -(-self.total(ctx_size, rows) // (1 << 20))
+        smaller = self._largest(rows, 1, ctx_size)
+        if smaller is None:
+            return f"try --memory-budget {need}MiB (even a context of 1 needs {format_bytes(self.total(1, rows))})"
+        return f"try --ctx-size {smaller}, or --memory-budget {need}MiB"
 
 
 def make_plan(
@@ -49,56 +89,32 @@ def make_plan(
     """Plan a run.
 
     Args:
-        ctx_size: rows of the cache; 0 chooses the largest that fits, at most the model's or 2048.
+        ctx_size: rows of the cache; 0 chooses the largest that fits, at most the model's own and at most 2048.
+        baseline_bytes: what the process takes without the model; handed through to the plan, never counted.
 
     Raises:
-        UsageError: ``ctx_size`` is negative or more than the model has.
+        UsageError: ``ctx_size`` is negative or more than the model has, or the device is unknown.
     """
-    module = target_module(device)
-    state_bits = {state.bits for state in build_graph(bundle.config).states.values()}
+    module = cast(_Module, target_module(device))
     most = int(bundle.config.get("max_position_embeddings", DEFAULT_CONTEXT))
     if not 0 <= ctx_size <= most:
         raise UsageError(f"--ctx-size must be 1 to {most}, which is what the model has, not {ctx_size}")
     high = ctx_size or min(most, DEFAULT_CONTEXT)
-    low = ctx_size or min(high, SMALLEST_CONTEXT)
-
-    def limits(ctx: int, rows: int) -> Limits:
-        return Limits(nodes=min(rows, ctx), depth=0, positions=ctx, budget_bytes=budget_bytes)
-
-    def total(ctx: int, rows: int) -> int:
-        return sum(_items(bundle, module, limits(ctx, rows)).values())
-
-    chosen, rows = high, PASS_ROWS[0]
-    if budget_bytes is not None:
-        budget = budget_bytes
-        for rows in PASS_ROWS:
-            found = largest_context(lambda ctx, rows=rows: total(ctx, rows), low=low, high=high, budget_bytes=budget)  # type: ignore[misc]
-            if found is not None:
-                chosen = found
-                break
-        else:
-            chosen, rows = low, PASS_ROWS[-1]
-    items = _items(bundle, module, limits(chosen, rows))
-    fits = budget_bytes is None or sum(items.values()) <= budget_bytes
-    hint = ""
-    if not fits and budget_bytes is not None:
-        smaller = largest_context(lambda ctx: total(ctx, 1), low=1, high=chosen, budget_bytes=budget_bytes)
-        least = total(chosen, 1)
-        hint = f"try --memory-budget {-(-least // (1 << 20))}MiB" + (
-            f", or --ctx-size {smaller}" if smaller else f" (even a context of 1 needs {format_bytes(total(1, 1))})"
-        )
+    planner = _Planner(bundle=bundle, module=module, budget_bytes=budget_bytes)
+    chosen, rows = planner.choose(ctx_size or min(high, SMALLEST_CONTEXT), high)
+    items = planner.items(chosen, rows)
+    total = sum(items.values())
+    fits = budget_bytes is None or total <= budget_bytes
     plan = Plan(
         fits=fits,
         budget_bytes=budget_bytes,
-        total_bytes=sum(items.values()),
+        total_bytes=total,
         items=items,
         baseline_bytes=baseline_bytes,
         ctx_size=chosen,
-        kv_bits=max(state_bits),
+        kv_bits=max(state.bits for state in build_graph(bundle.config).states.values()),
         drafter="none",
         draft_tokens=0,
-        hint=hint,
+        hint="" if fits else planner.hint(chosen),
     )
-    return RunPlan(plan=plan, limits=limits(chosen, rows))
-
-
+    return RunPlan(plan=plan, limits=planner.limits(chosen, rows))

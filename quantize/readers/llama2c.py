@@ -93,6 +93,14 @@ def read_llama2c(path: Path, tokenizer: Path | None = None) -> Checkpoint:
     header, start = _read_header(path)
     places = _places(path, header, start)
     checked = read_tokenizer(tokenizer or find_tokenizer(path.parent, "tokenizer.bin"), header.vocab_size)
+    pieces = checked.vocabulary.get_vocab_size(with_added_tokens=True)
+    if (
+        checked.path.suffix == ".bin" and pieces != header.vocab_size
+    ):  # llama2.c itself demands as many as the model has
+        raise BundleError(
+            f"{checked.path}: has {pieces} pieces for a vocabulary of {header.vocab_size}; "
+            "it is truncated, or belongs to another model"
+        )
     return Checkpoint(
         source=path,
         config=_config(header),

@@ -89,7 +89,7 @@ def read_array(path: Path, *, offset: int, count: int, dtype: np.dtype[Any], wha
         buffer = np.empty(count * dtype.itemsize, np.uint8)
         with path.open("rb") as file:
             file.seek(offset)
-            got = file.readinto(memoryview(buffer))
+            got = file.readinto(buffer.data)
     except OSError as error:
         raise BundleError(f"{path}: {what} cannot be read: {error.strerror}") from None
     except MemoryError:

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from edgedec.errors import BundleError, EdgedecError, UnsupportedError
 from edgedec.quantize.readers import open_checkpoint
-
 from tests.quantize.readers.builders import (
     hf_tokenizer,
     llama2c_header,
@@ -66,7 +66,7 @@ def text(name: str, content: bytes | dict[str, Any]) -> Attack:
     return make
 
 
-def llama2c(content: bytes | None = None, *, version: int = 0, **fields: int) -> Attack:
+def llama2c(content: bytes | None = None, *, version: int = 0, **fields: Any) -> Attack:
     """A llama2.c file of ``content``, or a sound one with another header."""
 
     def make(folder: Path) -> Path:
@@ -91,14 +91,13 @@ def pieces(content: bytes) -> Attack:
 
 def _same_tensor_in_two_shards(folder: Path) -> None:
     write_hf(folder, shards=2)
+    index_path = folder / "model.safetensors.index.json"
     first, second = sorted(folder.glob("*.safetensors"))
-    both = [*json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"]]
-    second.write_bytes(first.read_bytes())
-    here = [name for name in both if f'"{name}"'.encode() in first.read_bytes()]
-    write_json(
-        folder / "model.safetensors.index.json",
-        {"weight_map": {here[0]: first.name, here[-1]: second.name}},
+    one, other = (
+        name for name, shard in json.loads(index_path.read_text())["weight_map"].items() if shard == second.name
     )
+    first.write_bytes(second.read_bytes())
+    write_json(index_path, {"weight_map": {one: first.name, other: second.name}})
 
 
 def _link_out_of_the_folder(folder: Path) -> Path:
@@ -170,7 +169,7 @@ def _float_bytes(value: float) -> bytes:
 
 
 _DEEP = b'{"a":' * 100_000
-_BYTES = [("<unk>", 0.0), ("<s>", 0.0), ("</s>", 0.0)]
+_SPECIAL = [("<unk>", 0.0), ("<s>", 0.0), ("</s>", 0.0)]
 _ENTRY = json.dumps(_tensor()).encode()
 
 CASES: dict[str, tuple[Attack, type[EdgedecError], str]] = {
@@ -409,6 +408,11 @@ CASES: dict[str, tuple[Attack, type[EdgedecError], str]] = {
         r"'model.embed_tokens.weight' of shape \(13, 8\) does not divide into groups of 5",
     ),
     "group size 2^31 - 1": (llama2c(version=2, group_size=(1 << 31) - 1), BundleError, r"does not divide into groups"),
+    "tokenizer smaller than llama2.c's vocabulary": (
+        pieces(tokenizer_bin(small_pieces()[:-1])),
+        BundleError,
+        r"has 12 pieces for a vocabulary of 13; it is truncated, or belongs to another model",
+    ),
     "tokenizer of another model": (
         pieces(tokenizer_bin(small_pieces(with_bytes=True))),
         BundleError,
@@ -416,52 +420,52 @@ CASES: dict[str, tuple[Attack, type[EdgedecError], str]] = {
     ),
     # --- tokenizer.bin
     "tokenizer.bin empty": (pieces(b""), BundleError, r"0 bytes cannot be a tokenizer.bin"),
-    "tokenizer.bin without pieces": (pieces(tokenizer_bin(_BYTES)[:4]), BundleError, r"tokens 0, 1, 2 must be <unk>"),
+    "tokenizer.bin without pieces": (pieces(struct.pack("<i", 7)), BundleError, r"tokens 0, 1, 2 must be <unk>"),
     "tokenizer.bin of a terabyte, sparse": (_sparse_vocabulary, BundleError, r"1099511627776 bytes cannot be"),
     "longest piece 2^31 - 1": (
-        pieces(tokenizer_bin(_BYTES, longest=(1 << 31) - 1)),
+        pieces(tokenizer_bin(_SPECIAL, longest=(1 << 31) - 1)),
         BundleError,
         r"the longest piece must have 1 to 1024 bytes, not 2147483647",
     ),
     "piece longer than the longest": (
-        pieces(tokenizer_bin(_BYTES, longest=5)),
+        pieces(tokenizer_bin(_SPECIAL, longest=5)),
         BundleError,
         r"piece 2 must have 1 to 5 bytes, as the file says, not 6",
     ),
     "piece past the end": (
-        pieces(tokenizer_bin(_BYTES, longest=500) + struct.pack("<fi", 0, 500) + b"abc"),
+        pieces(tokenizer_bin(_SPECIAL, longest=500) + struct.pack("<fi", 0, 500) + b"abc"),
         BundleError,
         r"piece 3 has 500 bytes, but the file ends after 3; it is truncated",
     ),
     "piece of negative length": (
-        pieces(tokenizer_bin(_BYTES) + struct.pack("<fi", 0, -1)),
+        pieces(tokenizer_bin(_SPECIAL) + struct.pack("<fi", 0, -1)),
         BundleError,
         r"piece 3 must have 1 to 6 bytes, as the file says, not -1",
     ),
-    "piece empty": (pieces(tokenizer_bin([*_BYTES, ("", -1.0)])), BundleError, r"piece 3 must have 1 to 6 bytes"),
-    "piece cut off": (pieces(tokenizer_bin(_BYTES) + b"\0\0\0"), BundleError, r"piece 3 is cut off at byte"),
+    "piece empty": (pieces(tokenizer_bin([*_SPECIAL, ("", -1.0)])), BundleError, r"piece 3 must have 1 to 6 bytes"),
+    "piece cut off": (pieces(tokenizer_bin(_SPECIAL) + b"\0\0\0"), BundleError, r"piece 3 is cut off at byte"),
     "piece not UTF-8": (
-        pieces(tokenizer_bin(_BYTES) + struct.pack("<fi", 0, 2) + b"\xc3("),
+        pieces(tokenizer_bin(_SPECIAL) + struct.pack("<fi", 0, 2) + b"\xc3("),
         BundleError,
         r"piece 3 is not UTF-8: b'\\xc3\('",
     ),
     "piece twice": (
-        pieces(tokenizer_bin([*_BYTES, ("a", -1.0), ("b", -2.0), ("a", -3.0)])),
+        pieces(tokenizer_bin([*_SPECIAL, ("a", -1.0), ("b", -2.0), ("a", -3.0)])),
         BundleError,
         r"the piece 'a' appears 2 times",
     ),
     "score not a number": (
-        pieces(tokenizer_bin([*_BYTES, ("a", float("nan"))])),
+        pieces(tokenizer_bin([*_SPECIAL, ("a", float("nan"))])),
         BundleError,
         r"piece 3 \('a'\) has the score nan",
     ),
     "special tokens in other places": (
-        pieces(tokenizer_bin(_BYTES[::-1])),
+        pieces(tokenizer_bin(_SPECIAL[::-1])),
         BundleError,
         r"tokens 0, 1, 2 must be <unk>, <s>, </s>, not \['</s>', '<s>', '<unk>'\]",
     ),
     "only some byte pieces": (
-        pieces(tokenizer_bin([*_BYTES, ("<0x41>", -1.0)])),
+        pieces(tokenizer_bin([*_SPECIAL, ("<0x41>", -1.0)])),
         BundleError,
         r"has 1 of the 256 byte pieces",
     ),

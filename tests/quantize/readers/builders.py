@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,9 +73,10 @@ def llama2c_tensors(tied: bool = True, seed: int = 0) -> Tensors:
 def llama2c_file(version: int, tensors: Tensors, *, group_size: int = 4) -> bytes:
     """The whole file, written one tensor after the other as llama2.c's export.py does."""
     tied = "lm_head.weight" not in tensors
-    layers: Callable[[str], list[NDArray[Any]]] = lambda name: [
-        tensors[f"model.layers.{i}.{name}.weight"] for i in (0, 1)
-    ]  # noqa: E731
+
+    def layers(name: str) -> list[NDArray[Any]]:
+        return [tensors[f"model.layers.{layer}.{name}.weight"] for layer in (0, 1)]
+
     embed, final = tensors["model.embed_tokens.weight"], tensors["model.norm.weight"]
     att_norm, ffn_norm = layers("input_layernorm"), layers("post_attention_layernorm")
     attention = [array for name in "qkvo" for array in layers(f"self_attn.{name}_proj")]
@@ -156,7 +157,7 @@ def write_hf(folder: Path, tensors: Tensors | None = None, *, shards: int = 0, *
     if not shards:
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
         return folder
-    weight_map = {}
+    weight_map: dict[str, str] = {}
     for shard in range(shards):
         name = f"model-{shard + 1:05}-of-{shards:05}.safetensors"
         part = dict(list(tensors.items())[shards - 1 - shard :: shards])

@@ -1,19 +1,18 @@
-"""Whatever happens to a valid file, reading it ends in a sound checkpoint or in an ``EdgedecError``, with bounded memory."""
+"""Whatever happens to a valid file: reading it ends in a sound checkpoint or an ``EdgedecError``, in bounded memory."""
 
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pytest
-from edgedec.errors import EdgedecError
-from edgedec.quantize.readers import open_checkpoint
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edgedec.errors import EdgedecError
+from edgedec.quantize.readers import open_checkpoint
 from tests.quantize.readers.builders import write_hf, write_llama2c
 
 _MAX_BYTES = 8 << 20  # the files have a few kB
@@ -71,17 +70,11 @@ def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return Subject(checkpoint, folder / name, (folder / name).read_bytes())
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _traced() -> Iterator[None]:
-    tracemalloc.start()
-    yield
-    tracemalloc.stop()
-
-
 def read_all(subject: Subject, content: bytes) -> bool:
     """Whether the checkpoint was read with ``content`` in its file; anything but that or an EdgedecError escapes."""
     subject.file.write_bytes(content)
-    tracemalloc.reset_peak()
+    refusal = None
+    tracemalloc.start()
     try:
         checkpoint = open_checkpoint(subject.checkpoint)
         assert len(checkpoint.tensors) < 100
@@ -90,12 +83,14 @@ def read_all(subject: Subject, content: bytes) -> bool:
             assert array.shape == info.shape
             assert array.dtype.name == info.dtype
     except EdgedecError as error:
-        assert str(subject.file.parent) in str(error)
-        return False
+        refusal = str(error)
     finally:
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
         subject.file.write_bytes(subject.original)
-        assert tracemalloc.get_traced_memory()[1] < _MAX_BYTES
-    return True
+    assert peak < _MAX_BYTES
+    assert refusal is None or str(subject.file.parent) in refusal, "the message names the file"
+    return refusal is None
 
 
 def test_undamaged(subject: Subject) -> None:
@@ -104,13 +99,13 @@ def test_undamaged(subject: Subject) -> None:
 
 def test_truncated_anywhere(subject: Subject) -> None:
     size = len(subject.original)
-    cuts = {*range(min(size, 300)), *range(0, size, max(1, size // 100)), size - 1}
+    cuts = {*range(min(size, 50)), *range(0, size, max(1, size // 50)), size - 1}
     read = [cut for cut in sorted(cuts) if read_all(subject, subject.original[:cut])]
     assert not read
 
 
 @given(data=st.data())
-@settings(max_examples=60)
+@settings(max_examples=20)
 def test_bits_flipped(subject: Subject, data: st.DataObject) -> None:
     content = bytearray(subject.original)
     start = st.integers(0, min(len(content), 400) * 8 - 1)  # headers and texts, where bits have consequences
@@ -121,7 +116,7 @@ def test_bits_flipped(subject: Subject, data: st.DataObject) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=60)
+@settings(max_examples=20)
 def test_spliced(subject: Subject, data: st.DataObject) -> None:
     """Bytes taken out, doubled, or put in."""
     content, place = subject.original, st.integers(0, len(subject.original))
@@ -138,7 +133,7 @@ def test_spliced(subject: Subject, data: st.DataObject) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=60)
+@settings(max_examples=20)
 def test_numbers_replaced(subject: Subject, data: st.DataObject) -> None:
     """A 32-bit or 64-bit number anywhere becomes one that programs stumble over."""
     content = bytearray(subject.original)
@@ -150,16 +145,6 @@ def test_numbers_replaced(subject: Subject, data: st.DataObject) -> None:
 
 
 @given(content=st.binary(max_size=400))
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_replaced_by_noise(subject: Subject, content: bytes) -> None:
     assert not read_all(subject, content)
-
-
-def test_damage_inside_the_weights_alone_is_read(subject: Subject) -> None:
-    """Not every flipped bit can be noticed here: values are judged by the quantizer, sizes are what readers answer for."""
-    if subject.file.name not in ("model.bin", "model.safetensors"):
-        return
-    content = bytearray(subject.original)
-    content[-1] ^= 1
-    assert read_all(subject, bytes(content))
-    assert np.any(np.frombuffer(bytes(content), np.uint8) != np.frombuffer(subject.original, np.uint8))

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from edgedec.errors import BundleError, UnsupportedError, UsageError
-from edgedec.quantize.readers import TensorInfo, open_checkpoint
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer
 
+from edgedec.errors import BundleError, UnsupportedError, UsageError
+from edgedec.quantize.readers import TensorInfo, open_checkpoint
 from tests.quantize.readers.builders import DTYPES, hf_tensors, hf_tokenizer, write_hf, write_json, write_llama2c
 
 

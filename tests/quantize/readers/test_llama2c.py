@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from edgedec.errors import UnsupportedError, UsageError
-from edgedec.quantize.readers import TensorInfo, open_checkpoint
 from tokenizers import Tokenizer
 
+from edgedec.errors import UnsupportedError, UsageError
+from edgedec.quantize.readers import TensorInfo, open_checkpoint
 from tests.quantize.readers.builders import (
     hf_tokenizer,
     llama2c_tensors,

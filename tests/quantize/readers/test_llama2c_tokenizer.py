@@ -7,6 +7,10 @@ import struct
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
 from edgedec.errors import BundleError, UnsupportedError
 from edgedec.quantize.readers.llama2c_tokenizer import (
     Piece,
@@ -14,10 +18,6 @@ from edgedec.quantize.readers.llama2c_tokenizer import (
     read_vocab_listing,
     to_tokenizers_json,
 )
-from hypothesis import example, given
-from hypothesis import strategies as st
-from tokenizers import Tokenizer
-
 from tests.quantize.readers.builders import small_pieces, tokenizer_bin
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)

@@ -1,0 +1,103 @@
+"""The command ``edgedec``: its sub-commands, and what happens when one of them fails."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from edgedec import __version__
+from edgedec.cli.bench import bench
+from edgedec.cli.chat import chat
+from edgedec.cli.config import load_defaults
+from edgedec.cli.doctor import doctor
+from edgedec.cli.eval import eval_command
+from edgedec.cli.generate import generate
+from edgedec.cli.inspect import inspect
+from edgedec.cli.plan import plan
+from edgedec.cli.quantize import quantize
+from edgedec.errors import EdgedecError
+
+__all__ = ["app", "main"]
+
+INTERRUPTED = 130  # 128 + SIGINT, as shells count
+
+
+class _Commands(TyperGroup):
+    """Turns errors that were raised on purpose into one message and an exit code."""
+
+    def invoke(self, ctx: typer.Context) -> Any:
+        if hasattr(sys.stdout, "reconfigure") and sys.stdout.errors == "strict":
+            sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a character must not end a generation
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except EdgedecError as error:
+            print(f"edgedec: {error}", file=sys.stderr)
+            raise typer.Exit(error.exit_code) from error
+        except KeyboardInterrupt as error:
+            raise typer.Exit(INTERRUPTED) from error
+        except BrokenPipeError as error:
+            # Nobody reads any more. What is still buffered goes nowhere, or Python would complain on its way out.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(1) from error
+        return result
+
+
+# Plain help and messages: boxes would break paths in the middle.
+app = typer.Typer(
+    cls=_Commands,
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"auto_envvar_prefix": "EDGEDEC", "help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(value: bool) -> None:
+    if value:
+        print(f"edgedec {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    ctx: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    """Quantize a language model and let it talk within a memory budget in bytes."""
+    group = ctx.command
+    assert isinstance(group, TyperGroup)
+    ctx.default_map = load_defaults(ctx, group.commands)
+
+
+for _name, _function in (
+    ("quantize", quantize),
+    ("inspect", inspect),
+    ("plan", plan),
+    ("generate", generate),
+    ("chat", chat),
+    ("bench", bench),
+    ("eval", eval_command),
+    ("doctor", doctor),
+):
+    app.command(_name)(_function)
+
+
+def main() -> None:
+    """Entry point of the script ``edgedec``; exit codes are listed in docs/command-line.md."""
+    try:
+        app(prog_name="edgedec")
+    except Exception as error:
+        if os.environ.get("EDGEDEC_DEBUG") == "1":
+            raise
+        text = " ".join(str(error).split())
+        print(f"edgedec: unexpected {type(error).__name__}: {text}", file=sys.stderr)
+        print("edgedec: this is a fault of edgedec; set EDGEDEC_DEBUG=1 to see where it happened", file=sys.stderr)
+        sys.exit(1)

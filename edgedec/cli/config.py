@@ -1,0 +1,83 @@
+"""Defaults of options from files: the project's ``edgedec.toml``, then the user's ``config.toml``.
+
+A file has one table per command, whose keys are the long options of that command. A flag and an environment variable come
+before both files; click does that part.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from edgedec.errors import UsageError
+
+__all__ = ["config_files", "load_defaults"]
+
+PROJECT_FILE = "edgedec.toml"
+
+
+def config_files() -> tuple[Path, Path]:
+    """(user file, project file in the working folder); later ones win, and neither need be there."""
+    base = os.environ.get("XDG_CONFIG_HOME")
+    folder = Path(base) if base else Path("~/.config").expanduser()
+    return folder / "edgedec" / "config.toml", Path(PROJECT_FILE)
+
+
+def load_defaults(ctx: typer.Context, commands: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Command -> parameter -> value, as click's ``default_map`` wants it.
+
+    Raises:
+        UsageError: a file is not TOML, or has an unknown table, an unknown key or a value of the wrong kind.
+    """
+    defaults: dict[str, dict[str, Any]] = {name: {} for name in commands}
+    for file in config_files():
+        for name, table in _read(file).items():
+            if name not in commands or not isinstance(table, dict):
+                raise UsageError(f"{file}: {name!r} is not a table of a command; known: {', '.join(commands)}")
+            options = {_key(option): option for option in commands[name].params if _is_setting(option)}
+            for key, value in table.items():
+                option = options.get(key.replace("_", "-"))
+                if option is None:
+                    raise UsageError(f"{file}: [{name}] has no key {key!r}; known: {', '.join(sorted(options))}")
+                defaults[name][option.name] = _checked(ctx, option, value, f"{file}: [{name}] {key}")
+    return defaults
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_bytes().decode())
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise UsageError(f"{file}: cannot be read: {error.strerror}") from error
+    except ValueError as error:  # not UTF-8, or not TOML
+        raise UsageError(f"{file}: not valid TOML: {error}") from error
+
+
+def _is_setting(option: Any) -> bool:
+    return option.param_type_name == "option" and not option.is_eager
+
+
+def _key(option: Any) -> str:
+    return str(option.name).replace("_", "-")
+
+
+def _checked(ctx: typer.Context, option: Any, value: Any, where: str) -> Any:
+    """Convert here, so that a wrong value is reported with the file that it stands in."""
+    if option.multiple and not isinstance(value, list):
+        value = [value]
+    items = value if option.multiple else [value]
+    for item in items:
+        if isinstance(item, bool) != bool(option.is_flag) or not isinstance(item, str | int | float):
+            kind = "true or false" if option.is_flag else "a string or a number"
+            raise UsageError(f"{where} must be {kind}, not {item!r}")
+    try:
+        option.process_value(ctx, value if option.is_flag else [str(item) for item in items] if option.multiple else str(value))
+    except typer.BadParameter as error:
+        raise UsageError(f"{where}: {error.message}") from error
+    return value

@@ -1,0 +1,91 @@
+"""What the commands write: results to stdout, everything else to stderr."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from edgedec.errors import UsageError
+
+__all__ = ["log_to_stderr", "note", "print_json", "print_table", "progress", "read_text"]
+
+Progress = Callable[[str, int, int], None]  # (what, done, in all)
+
+_PATIENCE_S = 1.0  # what is done before that shows no bar
+
+
+def log_to_stderr(verbosity: int) -> None:
+    """0: warnings; 1: what is being done; 2: everything."""
+    level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbosity, 2)]
+    logging.basicConfig(stream=sys.stderr, level=level, format="%(name)s: %(message)s", force=True)
+
+
+def note(text: str) -> None:
+    """A line for the person at the terminal."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def print_json(data: Mapping[str, Any]) -> None:
+    """The one JSON object that ``--json`` promises."""
+    print(json.dumps(data, indent=2, allow_nan=False))
+
+
+def print_table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
+    """Aligned columns; those numbered in ``right`` are right-aligned."""
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (
+            cell.rjust(width) if at in right else cell.ljust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        print("  ".join(cells).rstrip())
+
+
+@contextmanager
+def progress(label: str) -> Iterator[Progress]:
+    """A bar on stderr: only on a terminal, and only for what takes over a second."""
+    if not sys.stderr.isatty():
+        yield lambda what, done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bars
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.fields[what]}"))
+    bars = Bars(*columns, console=Console(stderr=True), transient=True)
+    task = bars.add_task(label, total=None, what="")
+    timer = threading.Timer(_PATIENCE_S, bars.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield lambda what, done, total: bars.update(task, completed=done, total=total, what=what)
+    finally:
+        timer.cancel()
+        timer.join()
+        bars.stop()
+
+
+def read_text(path: Path, what: str) -> str:
+    """The text of a file, or of stdin for ``-``.
+
+    Raises:
+        UsageError: there is none, it is not UTF-8, or it is empty; ``what`` is the option that asked for it.
+    """
+    try:
+        data = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+        text = data.decode("utf-8")
+    except FileNotFoundError:
+        raise UsageError(f"{what} {path}: there is no such file; check the spelling of the path") from None
+    except OSError as error:
+        raise UsageError(f"{what} {path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{what} {path}: not UTF-8 at byte {error.start}; save the text as UTF-8") from None
+    if not text:
+        raise UsageError(f"{what} {path}: the file is empty; give one with text in it")
+    return text

@@ -1,0 +1,122 @@
+"""Options that several commands share. Spellings follow llama.cpp where it has them.
+
+A parameter is named after its long option: environment variables and configuration keys are derived from that name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from edgedec.cli.console import log_to_stderr, progress
+
+if TYPE_CHECKING:
+    from edgedec.runtime.sampling import SamplingConfig
+
+__all__ = [
+    "CtxSize",
+    "Device",
+    "IgnoreEos",
+    "Json",
+    "MemoryBudget",
+    "MinP",
+    "Model",
+    "NPredict",
+    "RepeatLastN",
+    "RepeatPenalty",
+    "ReversePrompt",
+    "Seed",
+    "Temp",
+    "Threads",
+    "TopK",
+    "TopP",
+    "Verbose",
+    "budget_bytes",
+    "resolve_model",
+    "sampling_config",
+]
+
+Model = Annotated[
+    str, typer.Option("-m", "--model", metavar="BUNDLE", help="Folder of a bundle, or 'demo': the embedded model.")
+]
+Device = Annotated[
+    str, typer.Option("--device", metavar="NAME", help="What runs the model: cpu, cuda, webgpu or reference.")
+]
+Threads = Annotated[int, typer.Option("-t", "--threads", min=0, help="CPU threads; 0: one per core.")]
+CtxSize = Annotated[int, typer.Option("-c", "--ctx-size", help="Tokens of context; 0: as many as sensible.")]
+MemoryBudget = Annotated[
+    str | None, typer.Option("--memory-budget", metavar="SIZE", help="Never take more, e.g. 600MiB or 2GiB.")
+]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, nothing else.")]
+Verbose = Annotated[
+    int,
+    typer.Option("-v", "--verbose", count=True, is_eager=True, callback=log_to_stderr, help="Log more; twice: all."),
+]
+
+NPredict = Annotated[int, typer.Option("-n", "--n-predict", help="At most so many tokens; -1: no limit.")]
+Temp = Annotated[float, typer.Option("--temp", help="Temperature; 0: always the likeliest token.")]
+TopK = Annotated[int, typer.Option("--top-k", help="Choose among so many tokens; 0: all.")]
+TopP = Annotated[float, typer.Option("--top-p", help="Choose among the likeliest, to this sum; 1: all.")]
+MinP = Annotated[float, typer.Option("--min-p", help="Choose among those this likely beside the best; 0: all.")]
+RepeatPenalty = Annotated[float, typer.Option("--repeat-penalty", help="Make recent tokens less likely; 1: no.")]
+RepeatLastN = Annotated[int, typer.Option("--repeat-last-n", help="How many tokens are recent; -1: all.")]
+Seed = Annotated[int, typer.Option("--seed", help="Seed of the draws; -1: another each time.")]
+ReversePrompt = Annotated[
+    list[str] | None,
+    typer.Option("-r", "--reverse-prompt", metavar="TEXT", help="Stop before this text; may be repeated."),
+]
+IgnoreEos = Annotated[bool, typer.Option("--ignore-eos", help="Go on past the model's end token.")]
+
+
+def budget_bytes(text: str | None) -> int | None:
+    """``--memory-budget`` in bytes.
+
+    Raises:
+        UsageError: not a size.
+    """
+    from edgedec.memory import parse_bytes
+
+    return None if text is None else parse_bytes(text)
+
+
+def resolve_model(name: str) -> Path:
+    """The bundle behind ``-m``. ``demo`` is made and cached when it is first asked for; a folder of that name is ``./demo``."""
+    if name != "demo":
+        return Path(name)
+    from edgedec.demo import bundle_path
+
+    with progress("preparing the embedded model") as report:
+        return bundle_path(progress=report)
+
+
+def sampling_config(
+    *,
+    temp: float,
+    top_k: int,
+    top_p: float,
+    min_p: float,
+    repeat_penalty: float,
+    repeat_last_n: int,
+    seed: int,
+) -> SamplingConfig:
+    """Raises:
+    UsageError: a value is out of range.
+    """
+    from edgedec.runtime.sampling import SamplingConfig
+
+    return SamplingConfig(
+        temperature=temp,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        repeat_penalty=repeat_penalty,
+        repeat_last_n=repeat_last_n,
+        seed=seed,
+    )
+
+
+def stop_strings(reverse_prompt: Sequence[str] | None) -> tuple[str, ...]:
+    return tuple(reverse_prompt or ())

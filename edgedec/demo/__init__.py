@@ -1,0 +1,68 @@
+"""The embedded model: a Llama of 4.3 M parameters that tells simple stories, shipped as a bfloat16 checkpoint.
+
+docs/demo-model.md says how it was made. ``-m demo`` names its int8 bundle, which is made on first use and kept in the
+cache folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+from edgedec import __version__
+from edgedec.bundle import Bundle
+from edgedec.errors import BundleError, UsageError
+from edgedec.paths import cache_folder
+
+__all__ = ["CALIBRATION_TOKENS", "HELD_OUT", "METHODS", "MODEL", "bundle_path"]
+
+MODEL = Path(__file__).parent / "model"
+HELD_OUT = Path(__file__).parent / "held_out.txt"  # stories that it was not trained on
+METHODS = {"int8": 0, "2 planes": 2, "3 planes": 3}  # name -> ternary planes
+CALIBRATION_TOKENS = 8192
+
+
+@cache
+def _digest() -> str:
+    """Names the checkpoint, and the edgedec that quantizes it."""
+    digest = hashlib.sha256(__version__.encode())
+    for file in sorted(MODEL.iterdir()):
+        digest.update(f"{file.name}\0".encode() + file.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def bundle_path(
+    method: str = "int8", *, progress: Callable[[str, int, int], None] = lambda what, done, total: None
+) -> Path:
+    """The embedded model's bundle, quantized now if the cache does not hold it.
+
+    Raises:
+        UsageError: unknown method.
+        EdgedecError: the cache folder cannot be written.
+    """
+    if method not in METHODS:
+        raise UsageError(f"the embedded model has no method {method!r}; known: {', '.join(METHODS)}")
+    path = cache_folder() / f"demo-{method.replace(' ', '-')}-{_digest()}.edgedec"
+    try:
+        Bundle.open(path)
+    except (BundleError, UsageError):  # damaged, or not made yet
+        _quantize(path, METHODS[method], progress)
+    return path
+
+
+def _quantize(path: Path, planes: int, progress: Callable[[str, int, int], None]) -> None:
+    # Imported here: a runtime that opens the kept bundle needs no quantizer.
+    from edgedec.quantize.calibration import sample_ids
+    from edgedec.quantize.pipeline import QuantizeOptions, quantize
+    from edgedec.quantize.readers import open_checkpoint
+    from edgedec.runtime.tokenizer import Tokenizer
+
+    checkpoint = open_checkpoint(MODEL)
+    vocab_limit = Tokenizer(checkpoint.tokenizer_json).size
+    calibration = None
+    if planes:
+        calibration = sample_ids(checkpoint, tokens=CALIBRATION_TOKENS, vocab_limit=vocab_limit, seed=0)
+    options = QuantizeOptions(method="ternary" if planes else "int8", planes=planes)
+    quantize(checkpoint, path, options, vocab_limit=vocab_limit, calibration=calibration, progress=progress)

@@ -1,0 +1,99 @@
+"""Token ids for calibration and for the quality table, and the float model's own score on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.errors import UsageError
+from edgedec.memory import format_bytes
+from edgedec.quantize.interpreter import BatchCache, Interpreter
+from edgedec.quantize.pipeline import checkpoint_graph, tensor_loader
+from edgedec.quantize.readers import Checkpoint
+
+__all__ = ["SAMPLING_LIMIT_BYTES", "can_sample", "cut_windows", "float_perplexity", "sample_ids"]
+
+I32 = NDArray[np.int32]
+
+SAMPLING_LIMIT_BYTES = 512 << 20  # of float32 weights, which sampling holds in memory
+_SEQUENCES_AT_ONCE = 64
+
+
+def _float_bytes(checkpoint: Checkpoint) -> int:
+    graph, _ = checkpoint_graph(checkpoint)
+    return 4 * sum(int(np.prod(spec.shape, dtype=object)) for spec in graph.weights.values())
+
+
+def can_sample(checkpoint: Checkpoint) -> bool:
+    """Whether the model is small enough to write its own calibration text here."""
+    return _float_bytes(checkpoint) <= SAMPLING_LIMIT_BYTES
+
+
+def sample_ids(checkpoint: Checkpoint, *, tokens: int, vocab_limit: int, seed: int, length: int = 256) -> I32:
+    """About ``tokens`` ids drawn from the float model: int32 [sequences, length], BOS first.
+
+    Source: LLM-QAT (2305.17888): a model's own text calibrates it about as well as its training data.
+
+    Raises:
+        UsageError: the float weights do not fit ``SAMPLING_LIMIT_BYTES``.
+    """
+    if not can_sample(checkpoint):
+        raise UsageError(
+            f"{checkpoint.source}: {format_bytes(_float_bytes(checkpoint))} of float weights are too many to sample "
+            f"calibration text from (limit {format_bytes(SAMPLING_LIMIT_BYTES)}); pass --calibration FILE or none"
+        )
+    graph, sources = checkpoint_graph(checkpoint)
+    length = min(length, int(checkpoint.config.get("max_position_embeddings", length)))
+    interpreter = Interpreter(graph, cache(tensor_loader(checkpoint, sources)))
+    rng = np.random.default_rng(seed)
+    wanted, parts = max(1, -(-tokens // length)), []
+    for start in range(0, wanted, _SEQUENCES_AT_ONCE):
+        sequences = min(_SEQUENCES_AT_ONCE, wanted - start)
+        parts.append(_sample(interpreter, sequences, length, checkpoint.bos_token_id, vocab_limit, rng))
+    return np.concatenate(parts)
+
+
+def _sample(
+    interpreter: Interpreter, sequences: int, length: int, bos: int | None, vocab_limit: int, rng: np.random.Generator
+) -> I32:
+    """A sequence goes on past an end token: what follows is the next document, as in training."""
+    ids = np.empty((sequences, length), np.int32)
+    ids[:, 0] = rng.integers(0, vocab_limit, sequences) if bos is None else bos
+    past = BatchCache(sequences=sequences, positions=length)
+    for at in range(1, length):
+        logits = interpreter.logits(ids[:, at - 1 : at], past)[:, :vocab_limit].astype(np.float64)
+        # Gumbel-max: argmax(logits + noise) is a draw from softmax(logits).
+        ids[:, at] = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    return ids
+
+
+def cut_windows(ids: I32, *, length: int, bos: int | None) -> list[I32]:
+    """A text's ids int32 [n] as windows of at most ``length`` that begin with BOS, so that each id is scored once.
+
+    Without a BOS each window repeats the last id of the one before it.
+    """
+    body = ids[1:] if bos is not None and len(ids) and ids[0] == bos else ids
+    step = length - 1
+    if bos is not None:
+        return [np.concatenate([[bos], body[i : i + step]]).astype(np.int32) for i in range(0, len(body), step)]
+    return [body[i : i + length] for i in range(0, len(body) - 1, step)]
+
+
+def float_perplexity(checkpoint: Checkpoint, windows: Sequence[I32], *, vocab_limit: int) -> float:
+    """exp of the mean negative log-likelihood of every id but the first of each window, under the float model."""
+    graph, sources = checkpoint_graph(checkpoint)
+    small = can_sample(checkpoint)
+    loader = tensor_loader(checkpoint, sources)
+    interpreter = Interpreter(graph, cache(loader) if small else loader)
+    nats, count = 0.0, 0
+    for window in windows:
+        rows = np.arange(len(window) - 1, dtype=np.int32)
+        logits = interpreter.logits(window[None], rows=rows)[:, :vocab_limit].astype(np.float64)
+        logits -= logits.max(axis=1, keepdims=True)
+        logs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+        nats -= float(logs[rows, window[1:]].sum())
+        count += len(rows)
+    return float(np.exp(nats / count))

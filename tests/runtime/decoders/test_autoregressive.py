@@ -1,0 +1,208 @@
+"""The loop, plain and with drafters that are right, wrong, or both: the text never changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgedec.bundle import Bundle
+from edgedec.errors import EdgedecError
+from edgedec.plugins import load
+from edgedec.quantize.shapes import write_random_bundle
+from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
+from edgedec.runtime.protocols import F32, I32, Bytes, Limits, Outcome, Pass, Sparse, Target, TargetInfo, TokenTree
+from edgedec.runtime.sampling import Sampler, SamplingConfig
+from edgedec.runtime.targets import open_target
+
+CONFIG: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": 48,
+    "intermediate_size": 100,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "num_key_value_heads": 3,
+    "vocab_size": 61,
+    "max_position_embeddings": 96,
+    "tie_word_embeddings": False,
+}
+LIMITS = Limits(nodes=8, depth=0, positions=64)
+PROMPT = np.array([3, 14, 15, 9, 2, 6, 5, 3, 5, 8, 9, 7], np.int32)
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    path = tmp_path_factory.mktemp("decoder") / "model.edgedec"
+    write_random_bundle(path, CONFIG, "int8", seed=3)
+    return Bundle.open(path)
+
+
+@pytest.fixture(scope="module", params=["reference", "cpu"])
+def target(request: pytest.FixtureRequest, bundle: Bundle) -> Target:
+    return open_target(bundle, device=request.param, limits=LIMITS, threads=1)
+
+
+class _ScriptedDrafter:
+    """Guesses the token that ``guess(position)`` says should stand at a position; None makes no guess."""
+
+    taps: tuple[str, ...] = ()
+
+    def __init__(self, guess: Callable[[int], int | None]) -> None:
+        self.guess = guess
+        self.outcomes: list[Outcome] = []
+
+    def footprint(self, limits: Limits) -> Bytes:
+        return {}
+
+    def open(self, target: TargetInfo, limits: Limits) -> _ScriptedDrafter:
+        return self
+
+    def expand(self, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:
+        found = []
+        for node in nodes:
+            token = self.guess(len(text) + int(node))
+            ids = np.array([] if token is None else [token], np.int32)
+            found.append(Sparse(ids=ids, probs=np.ones(len(ids), np.float32)))
+        return found
+
+    def riders(self, tree: TokenTree) -> tuple[I32, F32] | None:
+        return None
+
+    def observe(self, tree: TokenTree, outcome: Outcome) -> None:
+        self.outcomes.append(outcome)
+
+
+def decoder(target: Target, drafter: Any = None, sampling: SamplingConfig | None = None) -> AutoregressiveDecoder:
+    sampler = Sampler(sampling or SamplingConfig(temperature=0), CONFIG["vocab_size"])
+    return AutoregressiveDecoder(
+        target=target,
+        state=target.open(LIMITS),
+        drafter=drafter or load("edgedec.runtime.drafters", "none").create(),
+        policy=load("edgedec.runtime.trees", "chain").create(),
+        verifier=load("edgedec.runtime.verifiers", "match").create(),
+        processor=sampler.distribution,
+    )
+
+
+def take(tokens: Iterator[int], n: int) -> list[int]:
+    return list(islice(tokens, n))
+
+
+def plain(target: Target, n: int, sampling: SamplingConfig | None = None) -> list[int]:
+    return take(decoder(target, sampling=sampling).generate(PROMPT, LIMITS, np.random.default_rng(5)), n)
+
+
+def by_hand(target: Target, n: int) -> list[int]:
+    """The slow obvious loop: the whole text in one pass per token."""
+    ids = PROMPT.tolist()
+    for _ in range(n):
+        state = target.open(LIMITS)
+        for start in range(0, len(ids), LIMITS.nodes):
+            chunk = np.array(ids[start : start + LIMITS.nodes], np.int32)
+            work = Pass(ids=chunk, positions=np.arange(start, start + len(chunk), dtype=np.int32))
+            (result,) = target.submit([(state, work)]).result()
+            state.commit(np.arange(len(chunk), dtype=np.int32))
+        ids.append(int(result.logits[0].argmax()))
+    return ids[len(PROMPT) :]
+
+
+def test_plain_greedy_equals_the_obvious_loop(target: Target) -> None:
+    assert plain(target, 20) == by_hand(target, 20)
+
+
+@pytest.mark.parametrize("depth", [1, 3, 7])
+@pytest.mark.parametrize("kind", ["right", "wrong", "half", "silent", "sometimes"])
+def test_greedy_text_does_not_depend_on_the_drafter(target: Target, kind: str, depth: int) -> None:
+    expected = plain(target, 40)
+
+    def guess(position: int) -> int | None:
+        right = [*PROMPT.tolist(), *expected, *[0] * 20][position]
+        wrong = (right + 1) % CONFIG["vocab_size"]
+        return {
+            "right": right,
+            "wrong": wrong,
+            "half": right if position % 3 else wrong,
+            "silent": None,
+            "sometimes": right if position % 5 else None,
+        }[kind]
+
+    drafter = _ScriptedDrafter(guess)
+    limits = replace(LIMITS, depth=depth)
+    got = take(decoder(target, drafter).generate(PROMPT, limits, np.random.default_rng(5)), 40)
+    assert got == expected
+    if kind == "right":
+        assert all(len(outcome.path) == depth + 1 for outcome in drafter.outcomes[:-1])
+    if kind == "wrong":
+        assert all(len(outcome.path) == 1 for outcome in drafter.outcomes)
+
+
+def test_sampled_text_with_one_seed_does_not_depend_on_the_drafter(bundle: Bundle) -> None:
+    target = open_target(bundle, device="reference", limits=LIMITS)
+    sampling = SamplingConfig(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
+    expected = plain(target, 30, sampling)
+    text = [*PROMPT.tolist(), *expected, *[0] * 20]
+    drafter = _ScriptedDrafter(lambda position: text[position] if position % 4 else 1)
+    limits = replace(LIMITS, depth=5)
+    got = take(decoder(target, drafter, sampling).generate(PROMPT, limits, np.random.default_rng(5)), 30)
+    assert got == expected
+    assert expected != plain(target, 30)  # it did sample
+
+
+def test_generation_ends_when_the_context_is_full(target: Target) -> None:
+    everything = list(decoder(target).generate(PROMPT, LIMITS, np.random.default_rng(0)))
+    # Rows 0..63 hold prompt and answer but for the very last token, which needs none.
+    assert len(PROMPT) + len(everything) == LIMITS.positions + 1
+    right = _ScriptedDrafter(lambda position: [*PROMPT.tolist(), *everything, *[0] * 20][position])
+    limits = replace(LIMITS, depth=7)
+    assert list(decoder(target, right).generate(PROMPT, limits, np.random.default_rng(0))) == everything
+
+
+def test_a_second_prompt_keeps_the_shared_rows(target: Target) -> None:
+    one = decoder(target)
+    first = take(one.generate(PROMPT, LIMITS, np.random.default_rng(0)), 10)
+    longer = np.array([*PROMPT, *first, 4, 4, 4], np.int32)
+    submitted: list[int] = []
+    submit = target.submit
+
+    class Counting:
+        info = target.info
+
+        def submit(self, work: Any) -> Any:
+            submitted.extend(len(item.ids) for _, item in work)
+            return submit(work)
+
+    one.target = Counting()  # type: ignore[assignment]
+    second = take(one.generate(longer, LIMITS, np.random.default_rng(0)), 5)
+    assert sum(submitted) <= 3 + 5 + 1  # the new prompt tokens, and the answer
+    fresh = take(decoder(target).generate(longer, LIMITS, np.random.default_rng(0)), 5)
+    assert second == fresh
+    other = take(one.generate(PROMPT[:5], LIMITS, np.random.default_rng(0)), 5)
+    assert other == take(decoder(target).generate(PROMPT[:5], LIMITS, np.random.default_rng(0)), 5)
+
+
+def test_stopping_inside_an_accepted_run_leaves_a_clean_state(target: Target) -> None:
+    expected = plain(target, 40)
+    text = [*PROMPT.tolist(), *expected, *[0] * 20]
+    one = decoder(target, _ScriptedDrafter(lambda position: text[position]))
+    limits = replace(LIMITS, depth=7)
+    assert take(one.generate(PROMPT, limits, np.random.default_rng(0)), 3) == expected[:3]
+    assert take(one.generate(PROMPT, limits, np.random.default_rng(0)), 20) == expected[:20]
+
+
+@pytest.mark.parametrize("length", [0, 64, 80])
+def test_prompts_that_cannot_be_run_are_refused(target: Target, length: int) -> None:
+    with pytest.raises(EdgedecError, match=rf"the prompt has {length} tokens, the context holds 64"):
+        next(decoder(target).generate(np.ones(length, np.int32), LIMITS, np.random.default_rng(0)))
+
+
+def test_nan_logits_are_an_error(target: Target) -> None:
+    one = decoder(target)
+    inner = one.processor
+    one.processor = lambda logits, history: inner(np.full_like(logits, np.nan), history)
+    with pytest.raises(EdgedecError, match="nan"):
+        next(one.generate(PROMPT, LIMITS, np.random.default_rng(0)))

@@ -1,0 +1,140 @@
+"""Session, planning and the memory ceiling on random bundles."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgedec.bundle import Bundle
+from edgedec.errors import BudgetError, EdgedecError, UsageError
+from edgedec.quantize.shapes import SHAPES, write_random_bundle
+from edgedec.runtime.planning import make_plan
+from edgedec.runtime.sampling import SamplingConfig
+from edgedec.runtime.session import Session
+
+GREEDY = SamplingConfig(temperature=0)
+PROMPT = np.arange(5, 45, dtype=np.int32)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("with a space") / "model.edgedec"
+    write_random_bundle(folder, "demo", "int8")
+    return folder
+
+
+def test_generate_reports_what_it_did(path: Path) -> None:
+    printed: list[str] = []
+    with Session.open(path, threads=1, ctx_size=128) as session:
+        answer = session.generate(PROMPT, n_predict=12, sampling=GREEDY, on_text=printed.append)
+    assert len(answer.tokens) == 12
+    assert answer.stop_reason == "limit"
+    assert "".join(printed) == answer.text
+    timings = answer.timings.as_json()
+    assert timings["prompt_n"] == 40
+    assert timings["predicted_n"] == 12
+    assert timings["lossless"] == "up to float ties"
+    assert 0 < timings["peak_bytes"] <= timings["planned_bytes"]  # type: ignore[operator]
+
+
+def test_generation_stops_at_the_context_or_when_interrupted(path: Path) -> None:
+    with Session.open(path, threads=1, ctx_size=64) as session:
+        assert session.generate(PROMPT, sampling=GREEDY).stop_reason == "context"
+        assert session.generate(PROMPT, n_predict=0, sampling=GREEDY).tokens == []
+        answer = session.generate(PROMPT, sampling=GREEDY, interrupted=lambda: True)
+        assert (answer.stop_reason, len(answer.tokens)) == ("interrupted", 1)
+        with pytest.raises(EdgedecError, match="has 64 tokens, the context holds 64"):
+            session.generate(np.ones(64, np.int32))
+        with pytest.raises(UsageError, match="prompt is empty"):
+            session.encode("")
+
+
+def test_one_seed_gives_one_text(path: Path) -> None:
+    with Session.open(path, threads=1, ctx_size=128) as session:
+        texts = [
+            session.generate(PROMPT, n_predict=10, sampling=SamplingConfig(temperature=2.0, seed=seed)).tokens
+            for seed in (1, 1, 2)
+        ]
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_a_budget_shrinks_the_context_first(path: Path) -> None:
+    bundle = Bundle.open(path)
+    free = make_plan(bundle).plan
+    assert (free.ctx_size, free.fits, free.budget_bytes) == (1024, True, None)
+    tight = make_plan(bundle, budget_bytes=free.total_bytes - (2 << 20)).plan
+    assert tight.fits
+    assert tight.ctx_size < 1024
+    assert tight.total_bytes <= free.total_bytes - (2 << 20)
+    one_more = make_plan(bundle, ctx_size=tight.ctx_size + 1).plan
+    assert one_more.total_bytes > free.total_bytes - (2 << 20)
+    assert sum(tight.items.values()) == tight.total_bytes
+
+
+def test_what_does_not_fit_is_refused_with_a_setting_that_does(path: Path) -> None:
+    bundle = Bundle.open(path)
+    plan = make_plan(bundle, ctx_size=1024, budget_bytes=16 << 20).plan
+    assert not plan.fits
+    with pytest.raises(BudgetError, match=r"(?s)needs .* MiB at context 1024, the memory budget is 16.0 MiB:.* kv\n"):
+        plan.require()
+    words = plan.hint.replace(",", "").split()
+    context = int(words[words.index("--ctx-size") + 1])
+    budget = int(words[words.index("--memory-budget") + 1].removesuffix("MiB"))
+    assert make_plan(bundle, ctx_size=context, budget_bytes=16 << 20).plan.fits
+    assert not make_plan(bundle, ctx_size=context + 1, budget_bytes=16 << 20).plan.fits
+    assert make_plan(bundle, ctx_size=1024, budget_bytes=budget << 20).plan.fits
+    hopeless = make_plan(bundle, budget_bytes=1 << 20).plan
+    with pytest.raises(BudgetError, match="even a context of 1 needs"):
+        hopeless.require()
+
+
+@pytest.mark.parametrize("ctx_size", [-1, 1025])
+def test_contexts_that_the_model_has_not(path: Path, ctx_size: int) -> None:
+    with pytest.raises(UsageError, match=f"--ctx-size must be 1 to 1024, which is what the model has, not {ctx_size}"):
+        make_plan(Bundle.open(path), ctx_size=ctx_size)
+
+
+# A process of its own for each case: the heap that one run leaves behind would flatter the next.
+_RUN = """
+import sys
+import numpy as np
+from edgedec.runtime.session import Session
+from edgedec.runtime.sampling import SamplingConfig
+path, ctx_size, budget = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+with Session.open(path, ctx_size=ctx_size, budget_bytes=budget or None, threads=2) as session:
+    vocab = session.target.info.vocab
+    prompt = np.random.default_rng(0).integers(0, vocab, session.run.limits.positions - 20).astype(np.int32)
+    answer = session.generate(prompt, sampling=SamplingConfig(temperature=1.0, seed=1))
+print(session.run.plan.total_bytes, answer.timings.peak_bytes, answer.stop_reason)
+"""
+
+
+@pytest.mark.parametrize("method", ["int8", "native", "planes"])
+@pytest.mark.parametrize("shape", ["demo", "wide", "deep"])
+def test_a_full_context_stays_under_the_plan(tmp_path: Path, shape: str, method: str) -> None:
+    """Weights, a full cache and load transients, measured in a fresh process, against the plan made before loading."""
+    change = {
+        "demo": {},
+        "wide": {"hidden_size": 768, "intermediate_size": 2048, "vocab_size": 12000, "num_attention_heads": 8},
+        "deep": {"num_hidden_layers": 12, "hidden_size": 256, "num_attention_heads": 2, "num_key_value_heads": 2},
+    }[shape]
+    options = {
+        "int8": {"method": "int8"},
+        "native": {"method": "ternary"},
+        "planes": {"method": "ternary", "planes": 2, "group_size": 64},
+    }[method]
+    config = dict(SHAPES["demo"]) | change
+    if shape == "wide":
+        config["num_key_value_heads"] = 8
+    write_random_bundle(tmp_path / "m", config, **options)  # type: ignore[arg-type]
+    done = subprocess.run(
+        [sys.executable, "-c", _RUN, str(tmp_path / "m"), "512", "0"], capture_output=True, text=True, check=True
+    )
+    planned, peak, reason = done.stdout.split()
+    assert reason == "context"
+    assert int(peak) <= int(planned)
+    assert int(planned) < 2.5 * int(peak)  # a plan that always says too much is no plan
