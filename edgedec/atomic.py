@@ -6,6 +6,7 @@ import ctypes
 import errno
 import os
 import re
+import secrets
 import shutil
 import socket
 from collections.abc import Iterator
@@ -40,15 +41,28 @@ def _exchange(left: Path, right: Path) -> bool:
 
 
 def _partial(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{_MARK}-{socket.gethostname()}-{os.getpid()}")
+    # The random end keeps apart two threads of a process, and a process from a killed one that had its number.
+    writer = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+    return path.with_name(f".{path.name}.{_MARK}-{writer}")
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # somebody else's
+        return True
+    return True
 
 
 def _remove_abandoned(path: Path) -> None:
     """Clear what killed processes of this machine left beside ``path``."""
-    pattern = re.compile(rf"\.{re.escape(path.name)}\.{_MARK}-{re.escape(socket.gethostname())}-(\d+)")
+    host = re.escape(socket.gethostname())
+    pattern = re.compile(rf"\.{re.escape(path.name)}\.{_MARK}-{host}-(\d{{1,9}})-[0-9a-f]+(?:-old)?")
     for entry in path.parent.iterdir():
         match = pattern.fullmatch(entry.name)
-        if match and not Path(f"/proc/{match[1]}").exists():
+        if match and not _is_running(int(match[1])):
             _remove(entry)
 
 

@@ -36,6 +36,7 @@ MANIFEST, WEIGHTS, TOKENIZER, TEMPLATE = "manifest.json", "weights.bin", "tokeni
 ALIGNMENT = 64  # bytes: a cache line, and any vector register
 MAX_MANIFEST_BYTES = 16 << 20  # a tensor takes about 300; parsed, hostile JSON takes 20 times its size
 MAX_DIMENSIONS = 8
+_CHUNK_BYTES = 1 << 20
 _KEYS = {"format", "version", "created_by", "config", "quantization", "tokens", "files", "tensors", "sha256"}
 
 Array = NDArray[Any]
@@ -176,6 +177,23 @@ def _check_overlaps(file: Path, tensors: Mapping[str, Tensor]) -> None:
             raise BundleError(f"{file}: tensors {name} and {other} overlap at byte {start} of {WEIGHTS}")
 
 
+def _check_finite(weights: Path, tensors: Mapping[str, Tensor]) -> None:
+    """No scale and no float tensor holds NaN or infinity; whoever maps the file need not look again."""
+    with weights.open("rb") as file:
+        for name, tensor in tensors.items():
+            for part, spec in tensor.scheme.parts(tensor.shape).items():
+                if np.issubdtype(spec.dtype, np.integer):
+                    continue
+                file.seek(tensor.offsets[part])
+                left = spec.nbytes
+                while data := file.read(min(left, _CHUNK_BYTES)):
+                    left -= len(data)
+                    if not np.isfinite(np.frombuffer(data, spec.dtype)).all():
+                        raise BundleError(
+                            f"{weights}: tensor {name}: its {part} holds NaN or infinity; quantize the checkpoint again"
+                        )
+
+
 def _read_tokens(file: Path, entry: Mapping[str, Any]) -> Tokens:
     ids = entry.get("eos")
     if set(entry) != {"size", "bos", "eos"} or not isinstance(ids, list):
@@ -217,13 +235,15 @@ class Bundle:
                 raise BundleError(f"{folder}: holds no {MANIFEST}; make a bundle with: edgedec quantize CHECKPOINT -o NAME")
             manifest = _read_manifest(folder)
             _check_files(folder, manifest["files"])
+            file_bytes = {name: entry["bytes"] for name, entry in manifest["files"].items()}
+            tensors = {
+                name: _read_tensor(file, name, entry, file_bytes[WEIGHTS])
+                for name, entry in manifest["tensors"].items()
+            }
+            _check_overlaps(file, tensors)
+            _check_finite(folder / WEIGHTS, tensors)
         except OSError as error:
             raise BundleError(f"{folder}: cannot be read: {error.strerror}") from error
-        file_bytes = {name: entry["bytes"] for name, entry in manifest["files"].items()}
-        tensors = {
-            name: _read_tensor(file, name, entry, file_bytes[WEIGHTS]) for name, entry in manifest["tensors"].items()
-        }
-        _check_overlaps(file, tensors)
         return cls(
             path=folder,
             config=manifest["config"],
@@ -284,15 +304,13 @@ class Bundle:
         """Rows of an embedding, read from the file as they are asked for.
 
         Raises:
-            BundleError: no such tensor, one whose rows are not stored together, or NaN scales.
+            BundleError: no such tensor, or one whose rows are not stored together.
         """
         tensor = self._tensor(name)
         part = "values" if isinstance(tensor.scheme, FloatScheme) else "codes"
         if isinstance(tensor.scheme, TernaryScheme) or (isinstance(tensor.scheme, Int8Scheme) and not tensor.scheme.rows):
             raise BundleError(f"{self.path}: tensor {name} is not stored by rows; quantize the checkpoint again")
         scale = self.array(name, "scale").copy() if isinstance(tensor.scheme, Int8Scheme) else None
-        if scale is not None and not np.isfinite(scale).all():
-            raise BundleError(f"{self.path}: tensor {name}: its scale holds NaN or infinity; quantize the checkpoint again")
         dtype = tensor.scheme.parts(tensor.shape)[part].dtype
         return RowReader(self.weights_file, tensor.offsets[part], dtype, tensor.shape[1], scale)
 

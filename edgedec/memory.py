@@ -11,6 +11,7 @@ import re
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -32,11 +33,12 @@ def parse_bytes(text: str) -> int:
     Raises:
         UsageError: not a positive size.
     """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    match = re.fullmatch(r"\s*(\d{1,18}(?:\.\d{1,18})?)\s*([A-Za-z]*)\s*", text)
     units = {name.upper(): factor for name, factor in _UNITS.items()}
-    if not match or match[2].upper() not in units or not float(match[1]):
+    count = int(Fraction(match[1]) * units.get(match[2].upper(), 0)) if match else 0
+    if not count:
         raise UsageError(f"{text!r} is not a size; write for example 600MiB or 2GiB")
-    return int(float(match[1]) * units[match[2].upper()])
+    return count
 
 
 def format_bytes(count: int) -> str:

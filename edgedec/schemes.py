@@ -6,6 +6,7 @@ bytes of every part follow from scheme and shape alone, so a planner can count t
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -66,8 +67,8 @@ class FloatScheme:
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
-        if self.dtype not in FLOAT_DTYPES:
-            raise BundleError(f"float dtype must be one of {', '.join(FLOAT_DTYPES)}, not {self.dtype!r}")
+        if not isinstance(self.dtype, str) or self.dtype not in FLOAT_DTYPES:
+            raise BundleError(f"float dtype must be one of {', '.join(FLOAT_DTYPES)}, not {reprlib.repr(self.dtype)}")
 
     def parts(self, shape: tuple[int, ...]) -> dict[str, Part]:
         return {"values": Part(dtype=FLOAT_DTYPES[self.dtype], shape=shape)}
@@ -88,6 +89,10 @@ class Int8Scheme:
     kind: ClassVar[str] = "int8"
     rows: bool = False
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.rows, bool):
+            raise BundleError(f"int8 rows must be true or false, not {reprlib.repr(self.rows)}")
+
     def parts(self, shape: tuple[int, ...]) -> dict[str, Part]:
         outputs, inputs = shape
         return {
@@ -97,6 +102,8 @@ class Int8Scheme:
 
     def open(self, name: str, shape: tuple[int, ...], arrays: Mapping[str, Array]) -> Int8Weight:
         _finite(name, "scale", arrays["scale"])
+        if (arrays["codes"] == -128).any():
+            raise BundleError(f"tensor {name}: it holds the code -128, which no weight has; quantize the checkpoint again")
         codes = arrays["codes"] if self.rows else arrays["codes"].T
         return Int8Weight(codes=codes, scale=arrays["scale"])
 
@@ -114,10 +121,11 @@ class TernaryScheme:
     group_size: int = 0
 
     def __post_init__(self) -> None:
-        if self.planes not in (1, 2, 3):
-            raise BundleError(f"ternary planes must be 1, 2 or 3, not {self.planes!r}")
-        if self.group_size not in (0, 32, 64, 128):
-            raise BundleError(f"ternary group_size must be 0, 32, 64 or 128, not {self.group_size!r}")
+        # JSON's true and 1.0 equal 1 in Python.
+        if type(self.planes) is not int or self.planes not in (1, 2, 3):
+            raise BundleError(f"ternary planes must be 1, 2 or 3, not {reprlib.repr(self.planes)}")
+        if type(self.group_size) is not int or self.group_size not in (0, 32, 64, 128):
+            raise BundleError(f"ternary group_size must be 0, 32, 64 or 128, not {reprlib.repr(self.group_size)}")
 
     def block(self, inputs: int) -> int:
         """Columns that a row is padded to a multiple of."""
@@ -218,8 +226,8 @@ def scheme_from_json(name: str, data: Any) -> Scheme:
         BundleError: unknown kind, unknown key, or a value out of range; names the tensor.
     """
     kinds: dict[str, type[Scheme]] = {cls.kind: cls for cls in (FloatScheme, Int8Scheme, TernaryScheme)}
-    if not isinstance(data, dict) or data.get("kind") not in kinds:
-        raise BundleError(f"tensor {name}: scheme must be one of {', '.join(kinds)}, not {data!r}")
+    if not isinstance(data, dict) or data.get("kind") not in tuple(kinds):
+        raise BundleError(f"tensor {name}: scheme must be one of {', '.join(kinds)}, not {reprlib.repr(data)}")
     fields = {key: value for key, value in data.items() if key != "kind"}
     try:
         return kinds[data["kind"]](**fields)

@@ -5,7 +5,6 @@ A parameter is named after its long option: environment variables and configurat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -116,7 +115,3 @@ def sampling_config(
         repeat_last_n=repeat_last_n,
         seed=seed,
     )
-
-
-def stop_strings(reverse_prompt: Sequence[str] | None) -> tuple[str, ...]:
-    return tuple(reverse_prompt or ())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,28 +14,29 @@ __all__ = ["number", "only", "size"]
 MAX_SIZE = 1 << 24
 
 
-def size(config: Mapping[str, Any], key: str, default: int | None = None) -> int:
-    """A positive integer.
+def size(config: Mapping[str, Any], key: str, default: int | None = None, *, limit: int = MAX_SIZE) -> int:
+    """A positive integer up to ``limit``.
 
     Raises:
-        BundleError: missing, not an integer, or outside 1..2^24.
+        BundleError: missing, not an integer, or outside 1..limit.
     """
     value = config.get(key, default)
     value = default if value is None else value
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_SIZE:
-        raise BundleError(f"configuration: {key} must be an integer in 1..{MAX_SIZE}, not {value!r}")
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= limit:
+        raise BundleError(f"configuration: {key} must be an integer in 1..{limit}, not {reprlib.repr(value)}")
     return value
 
 
-def number(config: Mapping[str, Any], key: str, default: float | None = None) -> float:
-    """A positive finite number.
+def number(config: Mapping[str, Any], key: str, default: float | None = None, *, low: float = 0.0) -> float:
+    """A positive number, at least ``low``, that float32 can hold.
 
     Raises:
-        BundleError: missing, not a number, or not positive.
+        BundleError: missing, not a number, or out of range.
     """
     value = config.get(key, default)
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < float("inf"):
-        raise BundleError(f"configuration: {key} must be a positive number, not {value!r}")
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < 2**127 or value < low:
+        least = f"of at least {low:g}" if low else "above 0"
+        raise BundleError(f"configuration: {key} must be a number {least}, not {reprlib.repr(value)}")
     return float(value)
 
 
@@ -47,6 +49,6 @@ def only(config: Mapping[str, Any], key: str, allowed: tuple[Any, ...]) -> Any:
     value = config.get(key)
     if value not in allowed:
         raise UnsupportedError(
-            f"configuration: {key} {value!r} is not supported; known: {', '.join(map(repr, allowed))}"
+            f"configuration: {key} {reprlib.repr(value)} is not supported; known: {', '.join(map(repr, allowed))}"
         )
     return value

@@ -17,7 +17,7 @@ __all__ = ["inverse_frequencies"]
 
 def _llama3(frequencies: list[float], scaling: Mapping[str, Any]) -> list[float]:
     """Long wavelengths are slowed by ``factor``, short ones kept, those between blended."""
-    factor = number(scaling, "factor")
+    factor = number(scaling, "factor", low=1)
     low, high = number(scaling, "low_freq_factor"), number(scaling, "high_freq_factor")
     original = number(scaling, "original_max_position_embeddings")
     if not low < high:
@@ -45,13 +45,13 @@ def inverse_frequencies(config: Mapping[str, Any], head_dim: int) -> tuple[float
     for place in (config, scaling):
         if place.get("partial_rotary_factor") not in (None, 1, 1.0):
             raise UnsupportedError("configuration: partial_rotary_factor other than 1 is not supported")
-    theta = number(scaling, "rope_theta", number(config, "rope_theta", 10000.0))
+    theta = number(scaling, "rope_theta", number(config, "rope_theta", 10000.0, low=1), low=1)
     frequencies = [theta ** (-2 * pair / head_dim) for pair in range(head_dim // 2)]
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     if kind == "default":
         return tuple(frequencies)
     if kind == "linear":
-        factor = number(scaling, "factor")
+        factor = number(scaling, "factor", low=1)
         return tuple(frequency / factor for frequency in frequencies)
     if kind == "llama3":
         return tuple(_llama3(frequencies, scaling))

@@ -7,7 +7,7 @@ edgedec's own key: true for checkpoints whose q and k rows pair neighbours (llam
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from edgedec.errors import BundleError
 from edgedec.families._builder import GraphBuilder
@@ -16,6 +16,10 @@ from edgedec.families._rope import inverse_frequencies
 from edgedec.graph import Graph, KvState
 
 __all__ = ["build"]
+
+# An operation's description is small, but a lying configuration could ask for millions of them.
+MAX_LAYERS = 1 << 12
+MAX_HEAD_DIM = 1 << 14
 
 
 def build(config: Mapping[str, Any]) -> Graph:
@@ -27,7 +31,7 @@ def build(config: Mapping[str, Any]) -> Graph:
     eps = number(config, "rms_norm_eps", 1e-6)
     if config.get("head_dim") is None and hidden % heads:
         raise BundleError(f"configuration: hidden_size {hidden} is not a multiple of num_attention_heads {heads}")
-    head_dim = size(config, "head_dim", hidden // heads)
+    head_dim = size(config, "head_dim", hidden // heads, limit=MAX_HEAD_DIM)
     if heads % kv_heads:
         raise BundleError(f"configuration: {heads} heads are not a multiple of num_key_value_heads {kv_heads}")
     if head_dim % 2:
@@ -36,12 +40,13 @@ def build(config: Mapping[str, Any]) -> Graph:
     only(config, "sliding_window", (None,))
     attention_bias = bool(only(config, "attention_bias", (None, False, True)))
     mlp_bias = bool(only(config, "mlp_bias", (None, False, True)))
-    layout = "interleaved" if config.get("rope_interleaved") else "half"
+    interleaved = bool(only(config, "rope_interleaved", (None, False, True)))
+    layout: Literal["half", "interleaved"] = "interleaved" if interleaved else "half"
     frequencies = inverse_frequencies(config, head_dim)
 
     g = GraphBuilder()
     x = g.embed("embed", weight="model.embed_tokens.weight", vocab=vocab, width=hidden)
-    for i in range(size(config, "num_hidden_layers")):
+    for i in range(size(config, "num_hidden_layers", limit=MAX_LAYERS)):
         at, hf = f"layers.{i}", f"model.layers.{i}"
 
         def linear(name: str, source: str, part: str, out: int, bias: bool, at: str = at, hf: str = hf) -> str:
@@ -67,6 +72,6 @@ def build(config: Mapping[str, Any]) -> Graph:
     # The rows whose logits are wanted are picked before the norm: a prefill needs one row of the head, not all.
     wanted = g.select_rows("wanted", x)
     normed = g.rms_norm("final_norm", wanted, weight="model.norm.weight", eps=eps)
-    tied = bool(config.get("tie_word_embeddings"))
+    tied = bool(only(config, "tie_word_embeddings", (None, False, True)))
     head = "model.embed_tokens.weight" if tied else "lm_head.weight"
     return g.graph(logits=g.linear("logits", normed, weight=head, out=vocab))

@@ -19,7 +19,9 @@ from edgedec.errors import BundleError, EdgedecError, UnsupportedError
 from edgedec.quantize.readers import open_checkpoint
 from tests.quantize.readers.builders import (
     hf_tokenizer,
+    llama2c_file,
     llama2c_header,
+    llama2c_tensors,
     safetensors_bytes,
     small_pieces,
     tokenizer_bin,
@@ -400,6 +402,11 @@ CASES: dict[str, tuple[Attack, type[EdgedecError], str]] = {
     ),
     "head said to be untied": (llama2c(vocab_size=-13), BundleError, r"describes \d+ bytes, but the file has"),
     "tied neither 0 nor 1": (llama2c(version=1, tied=7), BundleError, r"is tied must be 0 or 1, not 7"),
+    "bytes behind the last tensor of llama2.c": (
+        llama2c(llama2c_file(0, llama2c_tensors()) + bytes(4)),
+        BundleError,
+        r"describes \d+ bytes, but the file has \d+; it is truncated or damaged",
+    ),
     "group size zero": (llama2c(version=2, group_size=0), BundleError, r"the group size must be positive, not 0"),
     "group size negative": (llama2c(version=2, group_size=-4), BundleError, r"the group size must be positive, not -4"),
     "group size that does not divide": (

@@ -45,10 +45,15 @@ class Cache:
         self.values[name] = np.concatenate([self.values[name], values])
 
     def commit(self, nodes: NDArray[np.int32]) -> None:
+        """Keep these rows of the last pass, in this order."""
+        pending = len(self.positions) - self.length
+        assert all(0 <= node < pending for node in nodes), f"commit {nodes} of a pass of {pending} rows"
         self._keep(np.concatenate([np.arange(self.length), self.length + nodes.astype(np.int64)]))
         self.length += len(nodes)
 
     def truncate(self, length: int) -> None:
+        """Forget all but the first ``length`` committed rows, and what the last pass left."""
+        assert 0 <= length <= self.length, f"truncate {self.length} rows to {length}"
         self.length = length
         self._keep(np.arange(length))
 

@@ -20,6 +20,6 @@ def run(op: Embed, inputs: Sequence[NDArray[Any]], context: PassContext) -> tupl
     weight = context.weights(op.weight)
     assert not isinstance(weight, TernaryWeight), "embeddings are never ternary"
     out = weight.rows(np.maximum(ids, 0))
-    if context.embeds is not None:
-        out[ids < 0] = context.embeds[-ids[ids < 0] - 1]
+    given = np.zeros((0, out.shape[1]), np.float32) if context.embeds is None else context.embeds
+    out[ids < 0] = given[-ids[ids < 0] - 1]
     return (out,)

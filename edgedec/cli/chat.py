@@ -1,0 +1,235 @@
+"""``edgedec chat``: talk with a model through its own chat template."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from edgedec.cli.console import note
+from edgedec.cli.generate import figures, write
+from edgedec.cli.options import (
+    CtxSize,
+    Device,
+    IgnoreEos,
+    MemoryBudget,
+    MinP,
+    Model,
+    NPredict,
+    RepeatLastN,
+    RepeatPenalty,
+    ReversePrompt,
+    Seed,
+    Temp,
+    Threads,
+    TopK,
+    TopP,
+    Verbose,
+    budget_bytes,
+    resolve_model,
+    sampling_config,
+)
+from edgedec.errors import EdgedecError, UsageError
+
+if TYPE_CHECKING:
+    from edgedec.runtime.sampling import SamplingConfig
+    from edgedec.runtime.session import Answer, Session
+
+__all__ = ["chat"]
+
+_HELP = """/reset  forget the conversation
+/stats  figures of the last answer, and how full the context is
+/help   this list
+/exit   end; so do Ctrl-D, and Ctrl-C at an empty prompt
+Ctrl-C while an answer is being written ends the answer."""
+
+
+class _Interrupts:
+    """Ctrl-C: sets a flag while an answer is being written, else clears the line, or ends the chat if it is empty."""
+
+    def __init__(self) -> None:
+        self.answering = self.flag = False
+        self.typed = ""
+
+    def handle(self, signum: int, frame: FrameType | None) -> None:
+        if self.answering:
+            self.flag = True
+            return
+        self.typed = _line_buffer()
+        raise KeyboardInterrupt
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        before = signal.signal(signal.SIGINT, self.handle)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    @contextmanager
+    def answer(self) -> Iterator[None]:
+        self.flag, self.answering = False, True
+        try:
+            yield
+        finally:
+            self.answering = False
+
+
+def _line_buffer() -> str:
+    """What stands behind the prompt; empty where Python was built without readline."""
+    readline = sys.modules.get("readline")
+    return readline.get_line_buffer() if readline else ""
+
+
+class _Chat:
+    """The conversation. A turn that fails leaves it as it was."""
+
+    def __init__(
+        self,
+        session: Session,
+        *,
+        system: str | None,
+        n_predict: int,
+        sampling: SamplingConfig,
+        stop: tuple[str, ...],
+        ignore_eos: bool,
+    ) -> None:
+        self.session, self.sampling, self.stop = session, sampling, stop
+        self.n_predict, self.ignore_eos = n_predict, ignore_eos
+        self._system = [{"role": "system", "content": system}] if system else []
+        self.interrupts = _Interrupts()
+        self.reset()
+
+    def reset(self) -> None:
+        self.messages: list[dict[str, str]] = list(self._system)
+        self.last: Answer | None = None
+
+    def turn(self, text: str) -> None:
+        """Ask and answer once.
+
+        Raises:
+            EdgedecError: the template refuses, or the conversation does not fit the context.
+        """
+        asked = [*self.messages, {"role": "user", "content": text}]
+        ids = self.session.tokenizer.encode_rendered(self.session.render_chat(asked))
+        with self.interrupts.answer():
+            answer = self.session.generate(
+                ids,
+                n_predict=self.n_predict,
+                sampling=self.sampling,
+                stop=self.stop,
+                ignore_eos=self.ignore_eos,
+                on_text=write,
+                interrupted=lambda: self.interrupts.flag,
+            )
+            write("\n")
+        self.messages = [*asked, {"role": "assistant", "content": answer.text}]
+        self.last = answer
+        if answer.stop_reason == "context":
+            note(f"the context of {self.session.run.limits.positions} tokens is full; /reset begins anew")
+
+    def stats(self) -> str:
+        if self.last is None:
+            return "nothing was said yet"
+        timings = self.last.timings
+        used, size = timings.prompt_n + timings.predicted_n, self.session.run.limits.positions
+        return f"{figures(self.last)}\ncontext: {used} of {size} tokens, {len(self.messages)} messages"
+
+    def command(self, line: str) -> bool:
+        """Obey a line that begins with a slash; False ends the chat."""
+        if line == "/exit":
+            return False
+        if line == "/reset":
+            self.reset()
+            note("the conversation begins anew")
+        elif line == "/stats":
+            print(self.stats(), flush=True)
+        elif line == "/help":
+            print(_HELP, flush=True)
+        else:
+            note(f"there is no command {line}; /help lists them")
+        return True
+
+    def run(self, prompt: str) -> None:
+        """Read lines until the end."""
+        while True:
+            try:
+                line = input(prompt).strip()
+            except EOFError:
+                write("\n" if prompt else "")
+                return
+            except KeyboardInterrupt:
+                write("\n" if prompt else "")
+                if self.interrupts.typed:
+                    continue
+                return
+            if line.startswith("/"):
+                if not self.command(line):
+                    return
+            elif line:
+                try:
+                    self.turn(line)
+                except EdgedecError as error:
+                    note(f"edgedec: {error}\nthe conversation goes on without that; /reset begins anew")
+
+
+def chat(
+    model: Model,
+    system: Annotated[str | None, typer.Option("--system", metavar="TEXT", help="System message.")] = None,
+    n_predict: NPredict = -1,
+    ctx_size: CtxSize = 0,
+    memory_budget: MemoryBudget = None,
+    device: Device = "cpu",
+    threads: Threads = 0,
+    temp: Temp = 0.8,
+    top_k: TopK = 40,
+    top_p: TopP = 0.95,
+    min_p: MinP = 0.05,
+    repeat_penalty: RepeatPenalty = 1.0,
+    repeat_last_n: RepeatLastN = 64,
+    seed: Seed = -1,
+    reverse_prompt: ReversePrompt = None,
+    ignore_eos: IgnoreEos = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Talk with a model. Lines that begin with a slash are commands; /help lists them."""
+    sampling = sampling_config(
+        temp=temp,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        repeat_penalty=repeat_penalty,
+        repeat_last_n=repeat_last_n,
+        seed=seed,
+    )
+    from edgedec.runtime.session import Session
+
+    with Session.open(
+        resolve_model(model),
+        device=device,
+        threads=threads,
+        ctx_size=ctx_size,
+        budget_bytes=budget_bytes(memory_budget),
+    ) as session:
+        if session.bundle.chat_template is None:
+            raise UsageError(f"{model}: the model has no chat template; use `edgedec generate`, which continues a text")
+        conversation = _Chat(
+            session,
+            system=system,
+            n_predict=n_predict,
+            sampling=sampling,
+            stop=tuple(reverse_prompt or ()),
+            ignore_eos=ignore_eos,
+        )
+        interactive = sys.stdin.isatty()
+        if interactive:
+            import readline  # noqa: F401  # gives input() its line editing
+
+            note(f"context {session.run.limits.positions} tokens; /help lists the commands")
+        with conversation.interrupts.installed():
+            conversation.run("> " if interactive else "")

@@ -1,0 +1,122 @@
+"""``edgedec inspect``: what a bundle holds. Opening it checks every file against its hash."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from edgedec.cli.console import print_json, print_table
+from edgedec.cli.options import Json, Verbose, resolve_model
+
+if TYPE_CHECKING:
+    from edgedec.bundle import Bundle
+
+__all__ = ["inspect"]
+
+_EXAMPLE = (
+    {"role": "user", "content": "Hello!"},
+    {"role": "assistant", "content": "Hello! How can I help you?"},
+    {"role": "user", "content": "Tell me a story."},
+)
+_SHOWN = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size")
+
+
+def inspect(
+    bundle: Annotated[str, typer.Argument(metavar="BUNDLE", help="Folder of a bundle, or 'demo'.")],
+    render_chat: Annotated[
+        bool, typer.Option("--render-chat", help="Print an example conversation as the bundle's template writes it.")
+    ] = False,
+    json: Json = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Check a bundle and show what it is."""
+    from edgedec.bundle import Bundle
+
+    opened = Bundle.open(resolve_model(bundle))
+    rendered = _render(opened) if render_chat else None
+    if json:
+        print_json(_describe(opened) | ({} if rendered is None else {"rendered_chat": rendered}))
+    elif rendered is not None:
+        print(rendered, end="" if rendered.endswith("\n") else "\n")
+    else:
+        _print(_describe(opened))
+
+
+def _render(bundle: Bundle) -> str:
+    from edgedec.runtime.chat_template import render
+    from edgedec.runtime.tokenizer import Tokenizer
+
+    tokenizer, tokens = Tokenizer.load(bundle.tokenizer_file), bundle.tokens
+    return render(
+        bundle.chat_template,
+        _EXAMPLE,
+        bos_token=None if tokens.bos is None else tokenizer.token_of(tokens.bos),
+        eos_token=tokenizer.token_of(tokens.eos[0]) if tokens.eos else None,
+        add_generation_prompt=True,
+    )
+
+
+def _describe(bundle: Bundle) -> dict[str, Any]:
+    manifest = json.loads((bundle.path / "manifest.json").read_bytes())
+    schemes: dict[str, dict[str, int]] = {}
+    for tensor in bundle.tensors.values():
+        name = tensor.scheme.kind
+        if tensor.scheme.kind == "ternary":
+            name = f"ternary x {tensor.scheme.planes}" + f" / {tensor.scheme.group_size}" * bool(tensor.scheme.group_size)
+        elif tensor.scheme.kind == "float":
+            name = tensor.scheme.dtype
+        entry = schemes.setdefault(name, {"tensors": 0, "weights": 0, "bytes": 0})
+        entry["tensors"] += 1
+        entry["weights"] += tensor.count
+        entry["bytes"] += tensor.nbytes
+    stored = sum(tensor.nbytes for tensor in bundle.tensors.values())
+    parameters = int(bundle.quantization.get("parameters") or sum(tensor.count for tensor in bundle.tensors.values()))
+    return {
+        "path": str(bundle.path),
+        "created_by": manifest["created_by"],
+        "sha256": bundle.sha256,
+        "family": bundle.config.get("model_type"),
+        "config": dict(bundle.config),
+        "context": bundle.config.get("max_position_embeddings"),
+        "quantization": dict(bundle.quantization),
+        "parameters": parameters,
+        "weight_bytes": stored,
+        "bits_per_weight": round(8 * stored / parameters, 4),
+        "schemes": schemes,
+        "tokens": {"size": bundle.tokens.size, "bos": bundle.tokens.bos, "eos": list(bundle.tokens.eos)},
+        "chat_template": bundle.chat_template is not None,
+        "files": manifest["files"],
+    }
+
+
+def _print(data: dict[str, Any]) -> None:
+    from edgedec.memory import format_bytes
+
+    tokens, quantization = data["tokens"], data["quantization"]
+    print_table(
+        [
+            ("bundle", data["path"]),
+            ("made by", data["created_by"]),
+            ("sha256", data["sha256"]),
+            ("family", str(data["family"])),
+            *((name, str(data["config"][name])) for name in _SHOWN if name in data["config"]),
+            ("context", f"{data['context']} tokens"),
+            ("method", ", ".join(f"{key} {value}" for key, value in quantization.items() if key != "parameters")),
+            ("parameters", f"{data['parameters']:,}"),
+            ("weights", f"{format_bytes(data['weight_bytes'])}, {data['bits_per_weight']:.2f} bits per weight"),
+            ("tokens", f"{tokens['size']}, BOS {tokens['bos']}, EOS {', '.join(map(str, tokens['eos'])) or None}"),
+            ("chat template", "yes" if data["chat_template"] else "no"),
+        ]
+    )
+    print()
+    rows = [
+        (name, str(entry["tensors"]), f"{entry['weights']:,}", format_bytes(entry["bytes"]))
+        for name, entry in data["schemes"].items()
+    ]
+    print_table([("scheme", "tensors", "weights", "size"), *rows], right=(1, 2, 3))
+    print()
+    files = [(name, format_bytes(entry["bytes"]), entry["sha256"]) for name, entry in data["files"].items()]
+    print_table([("file", "size", "sha256"), *files], right=(1,))

@@ -1,0 +1,2 @@
+def quantize() -> None:
+    pass
