@@ -112,9 +112,15 @@ def new_folder(path: Path, owned_file: str) -> Iterator[Path]:
         for entry in partial.iterdir():
             _sync(entry)
         _sync(partial)
-        if not path.exists():
-            partial.rename(path)
-        elif not _exchange(partial, path):
+        taken = path.exists()
+        if not taken:
+            try:
+                partial.rename(path)
+            except OSError:
+                taken = path.exists()  # another writer was faster
+                if not taken:
+                    raise
+        if taken and not _exchange(partial, path):
             old = partial.with_name(f"{partial.name}-old")
             path.rename(old)
             partial.rename(path)

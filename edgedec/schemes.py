@@ -102,8 +102,8 @@ class Int8Scheme:
 
     def open(self, name: str, shape: tuple[int, ...], arrays: Mapping[str, Array]) -> Int8Weight:
         _finite(name, "scale", arrays["scale"])
-        if (arrays["codes"] == -128).any():
-            raise BundleError(f"tensor {name}: it holds the code -128, which no weight has; quantize the checkpoint again")
+        if arrays["codes"].min() < -127:
+            raise BundleError(f"tensor {name}: its codes are not in -127..127; quantize the checkpoint again")
         codes = arrays["codes"] if self.rows else arrays["codes"].T
         return Int8Weight(codes=codes, scale=arrays["scale"])
 

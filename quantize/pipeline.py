@@ -20,7 +20,7 @@ from edgedec.bundle import BundleWriter, Tokens
 from edgedec.errors import BundleError, UnsupportedError, UsageError
 from edgedec.families import build_graph
 from edgedec.graph import Graph
-from edgedec.ops import Embed, Linear
+from edgedec.ops import Add, Embed, Linear
 from edgedec.passes import fuse_linears
 from edgedec.quantize.interpreter import Interpreter
 from edgedec.quantize.methods.int8 import quantize_int8
@@ -205,12 +205,14 @@ class _Run:
             if op.weight_names and op.weight_names[0] == self.head:
                 break
             if isinstance(op, Linear):
-                source, target = rough[op.inputs[0]], exact[op.inputs[0]]
-                codes, scale = quantize_rows(source)
+                target = exact[op.inputs[0]]
+                codes, scale = quantize_rows(rough[op.inputs[0]])
                 source = codes * scale
+                stream = _residual_stream(interpreter.graph, op.outputs[0])
                 statistics = Statistics(
                     gram=(source.T @ source).astype(np.float64),
                     cross=(target.T @ source).astype(np.float64),
+                    drift=((exact[stream] - rough[stream]).T @ source).astype(np.float64) if stream else None,
                     rows=len(source),
                 )
                 for output, weight, bias in zip(op.outputs, op.weights, op.biases, strict=True):
@@ -222,6 +224,14 @@ class _Run:
                 interpreter.apply(op, exact, len(ids))
                 interpreter.apply(op, rough, len(ids))
             interpreter.drop_dead(index, exact, rough)
+
+
+def _residual_stream(graph: Graph, output: str) -> str | None:
+    """The value that a linear's output is added to, if that is where it goes."""
+    for op in graph.operations:
+        if isinstance(op, Add) and output in op.inputs:
+            return next(name for name in op.inputs if name != output)
+    return None
 
 
 def quantize(

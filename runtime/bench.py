@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,9 +12,10 @@ from statistics import median
 import numpy as np
 
 from edgedec.bundle import Bundle
+from edgedec.errors import UsageError
 from edgedec.plugins import load
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
-from edgedec.runtime.protocols import Limits, Pass, State, Target
+from edgedec.runtime.protocols import I32, Limits, Pass, State, Target
 from edgedec.runtime.sampling import Sampler, SamplingConfig
 from edgedec.runtime.targets import open_target
 
@@ -21,31 +23,135 @@ __all__ = ["PASS_SIZES", "BenchResult", "bench", "physical_cores"]
 
 PASS_SIZES = (1, 2, 4, 8, 16, 32)
 PAST_ROWS = 64
-PREFILL_TOKENS = 128
-DECODE_TOKENS = 24
+PREFILL_TOKENS, PREFILL_ROWS = 128, 32
+DECODE_TOKENS = 16  # of each round
+_POSITIONS = 192
+
+# Rounds go on until the time is up, so that a disturbance meets every size alike; medians need a few in any case.
+_SECONDS, _LEAST_ROUNDS, _MOST_ROUNDS = 8.0, 5, 40
 
 Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchResult:
-    """Medians. ``pass_ms``: rows of a pass over ``PAST_ROWS`` committed rows, with the logits of all rows -> milliseconds."""
+    """Medians over ``rounds`` interleaved rounds.
+
+    Members:
+        pass_ms: rows -> milliseconds of a pass over ``PAST_ROWS`` committed rows, with the logits of every row.
+        prompt_per_second: tokens per second of a prompt of ``PREFILL_TOKENS`` in passes of ``PREFILL_ROWS``.
+        predicted_per_second: tokens per second of plain greedy decoding after ``PAST_ROWS`` rows, sampling included.
+    """
 
     pass_ms: Mapping[int, float]
     prompt_per_second: float
     predicted_per_second: float
+    rounds: int
 
 
 def physical_cores() -> int:
-    """Cores that this process may use, hyper-threads of one counted once: what ONNX Runtime takes by default."""
-    import os
-
+    """Cores that this process may use, hyper-threads of one counted once: what ONNX Runtime takes by itself."""
     cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
-    siblings = set()
+    cores = set()
     for cpu in cpus:
         try:
-            text = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text()
+            cores.add(Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text())
         except OSError:
             return len(cpus)
-        siblings.add(text)
-    return max(1, len(siblings))
+    return len(cores)
+
+
+class _Bench:
+    """One target and one sequence on it."""
+
+    def __init__(self, target: Target, limits: Limits, vocab_size: int) -> None:
+        self.target, self.limits = target, limits
+        self.state: State = target.open(limits)
+        ids = np.random.default_rng(0).integers(0, vocab_size, _POSITIONS)
+        self.ids: I32 = ids.astype(np.int32)
+        greedy = Sampler(SamplingConfig(temperature=0), vocab_size)
+        self.decoder = AutoregressiveDecoder(
+            target=target,
+            state=self.state,
+            drafter=load("edgedec.runtime.drafters", "none").create(),
+            policy=load("edgedec.runtime.trees", "chain").create(),
+            verifier=load("edgedec.runtime.verifiers", "match").create(),
+            processor=greedy.distribution,
+        )
+
+    def _run(self, rows: int, *, every_row: bool) -> float:
+        """Seconds of one pass behind what is committed."""
+        start = self.state.length
+        within = np.arange(rows, dtype=np.int32)
+        work = Pass(ids=self.ids[start : start + rows], positions=start + within, logits=within if every_row else None)
+        began = time.perf_counter()
+        self.target.submit([(self.state, work)]).result()
+        return time.perf_counter() - began
+
+    def prefill(self, tokens: int) -> float:
+        """Seconds to bring ``tokens`` tokens into an empty cache."""
+        self.state.truncate(0)
+        seconds = 0.0
+        for start in range(0, tokens, PREFILL_ROWS):
+            rows = min(PREFILL_ROWS, tokens - start)
+            seconds += self._run(rows, every_row=False)
+            self.state.commit(np.arange(rows, dtype=np.int32))
+        return seconds
+
+    def passes(self) -> dict[int, float]:
+        """Seconds by rows; nothing is committed, so each sees the same past."""
+        self.state.truncate(PAST_ROWS)
+        return {rows: self._run(rows, every_row=True) for rows in PASS_SIZES}
+
+    def decode(self) -> float:
+        """Seconds per token after the first."""
+        self.state.truncate(PAST_ROWS)
+        self.decoder.cached = self.ids[:PAST_ROWS].tolist()
+        tokens = self.decoder.generate(self.ids[: PAST_ROWS + 1], self.limits, np.random.default_rng(0))
+        next(tokens)
+        began = time.perf_counter()
+        for _ in range(DECODE_TOKENS):
+            next(tokens)
+        return (time.perf_counter() - began) / DECODE_TOKENS
+
+
+def bench(
+    bundle: Bundle,
+    *,
+    device: str = "cpu",
+    threads: int = 0,
+    progress: Progress = lambda what, done, total: None,
+) -> BenchResult:
+    """Measure a bundle.
+
+    Raises:
+        UsageError: the model's context is shorter than the measurement.
+        DeviceError, UnsupportedError: as ``open_target``.
+    """
+    most = int(bundle.config.get("max_position_embeddings", _POSITIONS))
+    if most < _POSITIONS:
+        raise UsageError(f"{bundle.path}: a context of {most} tokens is too short to measure; it takes {_POSITIONS}")
+    limits = Limits(nodes=max(PASS_SIZES), depth=0, positions=_POSITIONS)
+    run = _Bench(open_target(bundle, device=device, limits=limits, threads=threads), limits, bundle.tokens.size)
+    progress("warming up", 0, 1)
+    run.prefill(PREFILL_TOKENS)  # touches every page of the weights
+    run.passes()
+    prefills: list[float] = []
+    decodes: list[float] = []
+    passes: list[dict[int, float]] = []
+    began = time.perf_counter()
+    while len(passes) < _MOST_ROUNDS:
+        prefills.append(run.prefill(PREFILL_TOKENS))
+        passes.append(run.passes())
+        decodes.append(run.decode())
+        spent = time.perf_counter() - began
+        progress("measuring", int(1000 * spent), int(1000 * _SECONDS))
+        if spent > _SECONDS and len(passes) >= _LEAST_ROUNDS:
+            break
+    run.state.close()
+    return BenchResult(
+        pass_ms={rows: 1000 * median(seconds[rows] for seconds in passes) for rows in PASS_SIZES},
+        prompt_per_second=PREFILL_TOKENS / median(prefills),
+        predicted_per_second=1 / median(decodes),
+        rounds=len(passes),
+    )

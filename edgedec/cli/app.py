@@ -17,6 +17,7 @@ from edgedec.cli.doctor import doctor
 from edgedec.cli.eval import eval_command
 from edgedec.cli.generate import generate
 from edgedec.cli.inspect import inspect
+from edgedec.cli.options import option
 from edgedec.cli.plan import plan
 from edgedec.cli.quantize import quantize
 from edgedec.errors import EdgedecError
@@ -29,7 +30,7 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells count
 class _Commands(TyperGroup):
     """Turns errors that were raised on purpose into one message and an exit code."""
 
-    def invoke(self, ctx: typer.Context) -> Any:
+    def invoke(self, ctx: Any) -> Any:  # typer brings its own click, whose Context has no public name
         if hasattr(sys.stdout, "reconfigure") and sys.stdout.errors == "strict":
             sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a character must not end a generation
         try:
@@ -68,7 +69,7 @@ def _print_version(value: bool) -> None:
 def _root(
     ctx: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+        bool, option("--version", help="Print the version.", is_eager=True, callback=_print_version)
     ] = False,
 ) -> None:
     """Quantize a language model and let it talk within a memory budget in bytes."""

@@ -1,2 +1,88 @@
-def bench() -> None:
-    pass
+"""``edgedec bench``: measured speed of a bundle, or of a model's shape with random weights."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from edgedec.cli.console import note, print_json, print_table, progress
+from edgedec.cli.options import Device, Json, Threads, Verbose, option, resolve_model
+from edgedec.errors import BundleError, UnsupportedError, UsageError
+
+if TYPE_CHECKING:
+    from edgedec.bundle import Bundle
+
+__all__ = ["bench"]
+
+
+def _random_bundle(shape: str, method: str) -> Bundle:
+    """Random weights of a named shape, kept in the cache folder: speed depends on the shape alone."""
+    from edgedec.bundle import VERSION, Bundle
+    from edgedec.paths import cache_folder
+    from edgedec.quantize.shapes import write_random_bundle
+
+    folder = cache_folder() / "bench"
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{shape}-{method}-v{VERSION}.edgedec"
+    if path.exists():
+        try:
+            return Bundle.open(path)
+        except (BundleError, UnsupportedError):
+            note(f"{path}: damaged; making it again")
+    with progress(f"writing random weights of {shape}"):
+        write_random_bundle(path, shape, method)
+    return Bundle.open(path)
+
+
+def bench(
+    shape: Annotated[
+        str | None, option("--shape", metavar="NAME", help="Random weights of this shape, e.g. bitnet-0.73b.")
+    ] = None,
+    model: Annotated[str | None, option("-m", "--model", metavar="BUNDLE", help="A bundle, or 'demo'.")] = None,
+    method: Annotated[str, option("--method", help="With --shape: ternary or int8 weights.")] = "ternary",
+    device: Device = "cpu",
+    threads: Threads = 0,
+    json: Json = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Measure tokens per second, and the time of passes of 1 to 32 rows."""
+    if (shape is None) == (model is None):
+        raise UsageError("give either --shape NAME or -m BUNDLE")
+    from edgedec.bundle import Bundle
+    from edgedec.quantize.shapes import SHAPES
+    from edgedec.runtime.bench import bench as measure
+    from edgedec.runtime.bench import physical_cores
+
+    if shape is not None and shape not in SHAPES:
+        raise UsageError(f"there is no shape {shape!r}; known: {', '.join(SHAPES)}")
+    if shape is not None:
+        bundle = _random_bundle(shape, method)
+    else:
+        assert model is not None
+        bundle = Bundle.open(resolve_model(model))
+    threads = threads or physical_cores()
+    with progress("measuring") as report:
+        result = measure(bundle, device=device, threads=threads, progress=report)
+    data = {
+        "predicted_per_second": round(result.predicted_per_second, 3),
+        "prompt_per_second": round(result.prompt_per_second, 3),
+        "pass_ms": {str(rows): round(ms, 4) for rows, ms in result.pass_ms.items()},
+        "threads": threads,
+        "device": device,
+        "shape": shape,
+        "model": model,
+        "method": bundle.quantization.get("method"),
+        "rounds": result.rounds,
+    }
+    if json:
+        print_json(data)
+        return
+    print(f"{shape or model}, {data['method']}, measured on this machine: device {device}, {threads} threads")
+    rows = [(f"pass of {rows}", f"{ms:.2f} ms") for rows, ms in result.pass_ms.items()]
+    print_table(
+        [
+            ("decoding", f"{result.predicted_per_second:.1f} tokens/s"),
+            ("prefill", f"{result.prompt_per_second:.1f} tokens/s"),
+            *rows,
+        ],
+        right=(1,),
+    )

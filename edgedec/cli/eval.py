@@ -7,10 +7,8 @@ import time
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from edgedec.cli.console import print_json, print_table, progress, read_text
-from edgedec.cli.options import CtxSize, Device, Json, Model, Threads, Verbose, resolve_model
+from edgedec.cli.options import CtxSize, Device, Json, Model, Threads, Verbose, option, resolve_model
 from edgedec.errors import UsageError
 
 __all__ = ["eval_command"]
@@ -20,7 +18,7 @@ DEFAULT_WINDOW = 512  # tokens, if the model's context has as many
 
 def eval_command(
     model: Model,
-    text: Annotated[Path, typer.Option("--text", metavar="FILE", help="UTF-8 text, or '-' for stdin.")],
+    text: Annotated[Path, option("--text", metavar="FILE", help="UTF-8 text, or '-' for stdin.")],
     ctx_size: CtxSize = 0,
     device: Device = "cpu",
     threads: Threads = 0,

@@ -6,8 +6,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from edgedec.cli.console import note, print_json, read_text
 from edgedec.cli.options import (
     CtxSize,
@@ -28,6 +26,7 @@ from edgedec.cli.options import (
     TopP,
     Verbose,
     budget_bytes,
+    option,
     resolve_model,
     sampling_config,
 )
@@ -51,7 +50,7 @@ def figures(answer: Answer) -> str:
 
     timings = answer.timings
     text = (
-        f"prompt: {timings.prompt_n} tokens in {timings.prompt_ms:.0f} ms ({timings.prompt_per_second:.1f} per second); "
+        f"prompt: {timings.prompt_n} tokens, {timings.prompt_per_second:.1f} per second; "
         f"answer: {timings.predicted_n} tokens, {timings.predicted_per_second:.1f} per second; "
         f"ended by: {answer.stop_reason}"
     )
@@ -71,11 +70,11 @@ def _prompt_text(prompt: str | None, file: Path | None) -> str:
 
 def generate(
     model: Model,
-    prompt: Annotated[str | None, typer.Option("-p", "--prompt", metavar="TEXT", help="The text to continue.")] = None,
+    prompt: Annotated[str | None, option("-p", "--prompt", metavar="TEXT", help="The text to continue.")] = None,
     file: Annotated[
-        Path | None, typer.Option("-f", "--file", help="Read it from a file, or '-' for stdin; drops a last newline.")
+        Path | None, option("-f", "--file", help="Read it from a file, or '-' for stdin; drops a last newline.")
     ] = None,
-    echo: Annotated[bool, typer.Option("--echo", help="Print the prompt first.")] = False,
+    echo: Annotated[bool, option("--echo", help="Print the prompt first.")] = False,
     n_predict: NPredict = -1,
     ctx_size: CtxSize = 0,
     memory_budget: MemoryBudget = None,

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from edgedec.cli.console import print_json, print_table
-from edgedec.cli.options import Json, Verbose, resolve_model
+from edgedec.cli.options import Json, Verbose, option, resolve_model
 
 if TYPE_CHECKING:
     from edgedec.bundle import Bundle
+    from edgedec.schemes import Scheme
 
 __all__ = ["inspect"]
 
@@ -21,13 +23,20 @@ _EXAMPLE = (
     {"role": "assistant", "content": "Hello! How can I help you?"},
     {"role": "user", "content": "Tell me a story."},
 )
-_SHOWN = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size")
+_SHOWN = (
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "vocab_size",
+)
 
 
 def inspect(
     bundle: Annotated[str, typer.Argument(metavar="BUNDLE", help="Folder of a bundle, or 'demo'.")],
     render_chat: Annotated[
-        bool, typer.Option("--render-chat", help="Print an example conversation as the bundle's template writes it.")
+        bool, option("--render-chat", help="Print an example conversation as the bundle's template writes it.")
     ] = False,
     json: Json = False,
     verbose: Verbose = 0,
@@ -61,14 +70,11 @@ def _render(bundle: Bundle) -> str:
 
 def _describe(bundle: Bundle) -> dict[str, Any]:
     manifest = json.loads((bundle.path / "manifest.json").read_bytes())
-    schemes: dict[str, dict[str, int]] = {}
+    schemes: dict[Scheme, dict[str, Any]] = {}
     for tensor in bundle.tensors.values():
-        name = tensor.scheme.kind
-        if tensor.scheme.kind == "ternary":
-            name = f"ternary x {tensor.scheme.planes}" + f" / {tensor.scheme.group_size}" * bool(tensor.scheme.group_size)
-        elif tensor.scheme.kind == "float":
-            name = tensor.scheme.dtype
-        entry = schemes.setdefault(name, {"tensors": 0, "weights": 0, "bytes": 0})
+        scheme = tensor.scheme
+        empty = {"kind": scheme.kind, **asdict(scheme), "tensors": 0, "weights": 0, "bytes": 0}
+        entry = schemes.setdefault(scheme, empty)
         entry["tensors"] += 1
         entry["weights"] += tensor.count
         entry["bytes"] += tensor.nbytes
@@ -85,11 +91,17 @@ def _describe(bundle: Bundle) -> dict[str, Any]:
         "parameters": parameters,
         "weight_bytes": stored,
         "bits_per_weight": round(8 * stored / parameters, 4),
-        "schemes": schemes,
+        "schemes": list(schemes.values()),
         "tokens": {"size": bundle.tokens.size, "bos": bundle.tokens.bos, "eos": list(bundle.tokens.eos)},
         "chat_template": bundle.chat_template is not None,
         "files": manifest["files"],
     }
+
+
+def _name(entry: Mapping[str, Any]) -> str:
+    """A scheme in words: "ternary, planes 2, group_size 64"."""
+    details = [f"{key} {value}" for key, value in entry.items() if key not in ("kind", "tensors", "weights", "bytes")]
+    return ", ".join([str(entry["kind"]), *details])
 
 
 def _print(data: dict[str, Any]) -> None:
@@ -113,8 +125,8 @@ def _print(data: dict[str, Any]) -> None:
     )
     print()
     rows = [
-        (name, str(entry["tensors"]), f"{entry['weights']:,}", format_bytes(entry["bytes"]))
-        for name, entry in data["schemes"].items()
+        (_name(entry), str(entry["tensors"]), f"{entry['weights']:,}", format_bytes(entry["bytes"]))
+        for entry in data["schemes"]
     ]
     print_table([("scheme", "tensors", "weights", "size"), *rows], right=(1, 2, 3))
     print()

@@ -5,6 +5,7 @@ A parameter is named after its long option: environment variables and configurat
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -34,40 +35,52 @@ __all__ = [
     "TopP",
     "Verbose",
     "budget_bytes",
+    "option",
     "resolve_model",
     "sampling_config",
 ]
 
+# The command's help would name an environment variable for every option; docs/command-line.md says how they are formed.
+option = partial(typer.Option, show_envvar=False)
+
 Model = Annotated[
-    str, typer.Option("-m", "--model", metavar="BUNDLE", help="Folder of a bundle, or 'demo': the embedded model.")
+    str, option("-m", "--model", metavar="BUNDLE", help="Folder of a bundle, or 'demo': the embedded model.")
 ]
-Device = Annotated[
-    str, typer.Option("--device", metavar="NAME", help="What runs the model: cpu, cuda, webgpu or reference.")
+Device = Annotated[str, option("--device", metavar="NAME", help="What runs the model: cpu, cuda, webgpu or reference.")]
+Threads = Annotated[int, option("-t", "--threads", min=0, metavar="N", help="CPU threads; 0: one per core.")]
+CtxSize = Annotated[
+    int, option("-c", "--ctx-size", metavar="N", help="Tokens of context; 0: the most that is planned.")
 ]
-Threads = Annotated[int, typer.Option("-t", "--threads", min=0, help="CPU threads; 0: one per core.")]
-CtxSize = Annotated[int, typer.Option("-c", "--ctx-size", help="Tokens of context; 0: as many as sensible.")]
 MemoryBudget = Annotated[
-    str | None, typer.Option("--memory-budget", metavar="SIZE", help="Never take more, e.g. 600MiB or 2GiB.")
+    str | None, option("--memory-budget", metavar="SIZE", help="Never take more, e.g. 600MiB or 2GiB.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, nothing else.")]
+Json = Annotated[bool, option("--json", help="One JSON object on stdout, nothing else.")]
 Verbose = Annotated[
     int,
-    typer.Option("-v", "--verbose", count=True, is_eager=True, callback=log_to_stderr, help="Log more; twice: all."),
+    option(
+        "-v",
+        "--verbose",
+        count=True,
+        is_eager=True,
+        callback=log_to_stderr,
+        show_default=False,
+        help="Log more; twice: all.",
+    ),
 ]
 
-NPredict = Annotated[int, typer.Option("-n", "--n-predict", help="At most so many tokens; -1: no limit.")]
-Temp = Annotated[float, typer.Option("--temp", help="Temperature; 0: always the likeliest token.")]
-TopK = Annotated[int, typer.Option("--top-k", help="Choose among so many tokens; 0: all.")]
-TopP = Annotated[float, typer.Option("--top-p", help="Choose among the likeliest, to this sum; 1: all.")]
-MinP = Annotated[float, typer.Option("--min-p", help="Choose among those this likely beside the best; 0: all.")]
-RepeatPenalty = Annotated[float, typer.Option("--repeat-penalty", help="Make recent tokens less likely; 1: no.")]
-RepeatLastN = Annotated[int, typer.Option("--repeat-last-n", help="How many tokens are recent; -1: all.")]
-Seed = Annotated[int, typer.Option("--seed", help="Seed of the draws; -1: another each time.")]
+NPredict = Annotated[int, option("-n", "--n-predict", metavar="N", help="At most so many tokens; -1: no limit.")]
+Temp = Annotated[float, option("--temp", metavar="N", help="Temperature; 0: always the likeliest token.")]
+TopK = Annotated[int, option("--top-k", metavar="N", help="Choose among so many tokens; 0: all.")]
+TopP = Annotated[float, option("--top-p", metavar="N", help="Choose among the likeliest, to this sum; 1: all.")]
+MinP = Annotated[float, option("--min-p", metavar="N", help="Choose among those this likely beside the best; 0: all.")]
+RepeatPenalty = Annotated[float, option("--repeat-penalty", metavar="N", help="Make recent tokens less likely; 1: no.")]
+RepeatLastN = Annotated[int, option("--repeat-last-n", metavar="N", help="How many tokens are recent; -1: all.")]
+Seed = Annotated[int, option("--seed", metavar="N", help="Seed of the draws; -1: another each time.")]
 ReversePrompt = Annotated[
     list[str] | None,
-    typer.Option("-r", "--reverse-prompt", metavar="TEXT", help="Stop before this text; may be repeated."),
+    option("-r", "--reverse-prompt", metavar="TEXT", help="Stop before this text; may be repeated."),
 ]
-IgnoreEos = Annotated[bool, typer.Option("--ignore-eos", help="Go on past the model's end token.")]
+IgnoreEos = Annotated[bool, option("--ignore-eos", help="Go on past the model's end token.")]
 
 
 def budget_bytes(text: str | None) -> int | None:
@@ -82,7 +95,7 @@ def budget_bytes(text: str | None) -> int | None:
 
 
 def resolve_model(name: str) -> Path:
-    """The bundle behind ``-m``. ``demo`` is made and cached when it is first asked for; a folder of that name is ``./demo``."""
+    """The bundle behind ``-m``. ``demo`` is made when first asked for, and kept; write ``./demo`` for a folder."""
     if name != "demo":
         return Path(name)
     from edgedec.demo import bundle_path

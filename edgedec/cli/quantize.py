@@ -1,2 +1,184 @@
-def quantize() -> None:
-    pass
+"""``edgedec quantize``: checkpoint in, bundle out, and a table of what it cost."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from edgedec.cli.console import print_json, print_table, progress, read_text
+from edgedec.cli.options import Json, Verbose, option
+from edgedec.errors import UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from edgedec.quantize.readers import Checkpoint
+    from edgedec.runtime.tokenizer import Tokenizer
+
+__all__ = ["quantize"]
+
+WINDOW_TOKENS = 256  # of calibration and evaluation, if the model's context has as many
+EVAL_TOKENS = 6144
+NO_CALIBRATION = "none"
+
+
+def _text_windows(checkpoint: Checkpoint, tokenizer: Tokenizer, file: Path, what: str) -> list[NDArray[np.int32]]:
+    """A text file as windows that begin with BOS."""
+    from edgedec.quantize.calibration import cut_windows
+
+    length = min(WINDOW_TOKENS, int(checkpoint.config.get("max_position_embeddings", WINDOW_TOKENS)))
+    ids = tokenizer.encode(read_text(file, what), add_special=False)
+    windows = cut_windows(ids, length=length, bos=checkpoint.bos_token_id)
+    if not windows:
+        raise UsageError(f"{what} {file}: too short: there is no token to predict")
+    return windows
+
+
+def _calibration(
+    checkpoint: Checkpoint, tokenizer: Tokenizer, source: str | None, tokens: int, seed: int
+) -> NDArray[np.int32] | None:
+    """ids int32 [sequences, length] from a file, or from the float model if none is named; None for ``none``."""
+    import numpy as np
+
+    from edgedec.quantize.calibration import sample_ids
+
+    if source == NO_CALIBRATION:
+        return None
+    if source is None:
+        with progress("writing calibration text with the float model"):
+            return sample_ids(checkpoint, tokens=tokens, vocab_limit=tokenizer.size, seed=seed, length=WINDOW_TOKENS)
+    windows = _text_windows(checkpoint, tokenizer, Path(source), "--calibration")
+    whole = [window for window in windows if len(window) == len(windows[0])]
+    return np.stack(whole[: max(1, tokens // len(whole[0]))])
+
+
+def _perplexities(
+    checkpoint: Checkpoint, tokenizer: Tokenizer, bundle_path: Path, text: Path | None, seed: int
+) -> tuple[float | None, float | None, int]:
+    """(of the float model, of the bundle, tokens scored), on the same windows.
+
+    Without a text the float model writes it, from another seed than the calibration. (None, None, 0) if it is too large
+    for that.
+    """
+    from edgedec.bundle import Bundle
+    from edgedec.quantize.calibration import can_sample, float_perplexity, sample_ids
+    from edgedec.runtime.evaluate import perplexity
+    from edgedec.runtime.planning import make_plan
+    from edgedec.runtime.targets import open_target
+
+    limit = tokenizer.size
+    if text is not None:
+        windows = _text_windows(checkpoint, tokenizer, text, "--eval-text")[: EVAL_TOKENS // WINDOW_TOKENS]
+    elif can_sample(checkpoint):
+        with progress("writing evaluation text with the float model"):
+            sampled = sample_ids(checkpoint, tokens=EVAL_TOKENS, vocab_limit=limit, seed=seed + 1, length=WINDOW_TOKENS)
+        windows = list(sampled)
+    else:
+        return None, None, 0
+    with progress("scoring the float model"):
+        before = float_perplexity(checkpoint, windows, vocab_limit=limit)
+    bundle = Bundle.open(bundle_path)
+    limits = make_plan(bundle, ctx_size=max(map(len, windows))).limits
+    with progress("scoring the bundle") as report:
+        target = open_target(bundle, limits=limits)
+        score = perplexity(target, limits, windows, vocab_limit=limit, progress=report)
+    return before, score.perplexity, score.tokens
+
+
+def quantize(
+    checkpoint: Annotated[
+        Path, typer.Argument(metavar="CHECKPOINT", help="Hugging Face folder, or a llama2.c .bin file.")
+    ],
+    output: Annotated[Path, option("-o", "--output", metavar="BUNDLE", help="Folder to write.")],
+    method: Annotated[str, option("--method", metavar="NAME", help="int8, ternary or float.")] = "int8",
+    planes: Annotated[
+        int, option("--planes", metavar="N", help="Ternary planes, 1 to 3; 0: the checkpoint is ternary already.")
+    ] = 0,
+    group_size: Annotated[int, option("--group-size", metavar="N", help="Weights per scale of a plane.")] = 64,
+    tokenizer: Annotated[
+        Path | None, option("--tokenizer", metavar="FILE", help="If it does not lie beside the weights.")
+    ] = None,
+    calibration: Annotated[
+        str | None,
+        option("--calibration", metavar="FILE", help="Text to fit planes to, or 'none'; else the model writes one."),
+    ] = None,
+    calibration_tokens: Annotated[int, option("--calibration-tokens", metavar="N", min=1, help="Tokens of it.")] = 8192,
+    eval_text: Annotated[
+        Path | None, option("--eval-text", metavar="FILE", help="Text to score on; else the model writes one.")
+    ] = None,
+    seed: Annotated[int, option("--seed", metavar="N", min=0, help="Of the text that the model writes.")] = 0,
+    json: Json = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Turn a checkpoint into a bundle. It appears whole or not at all."""
+    from edgedec.memory import MemoryMeter
+    from edgedec.quantize.pipeline import QuantizeOptions
+    from edgedec.quantize.pipeline import quantize as write_bundle
+    from edgedec.quantize.readers import open_checkpoint
+    from edgedec.runtime.targets import target_module
+    from edgedec.runtime.tokenizer import Tokenizer
+
+    options = QuantizeOptions(method=method, planes=planes, group_size=group_size)
+    if calibration is not None and not planes:
+        raise UsageError(
+            "--calibration is for ternary planes: add --method ternary --planes 1, 2 or 3, or leave it out"
+        )
+    target_module("cpu")  # ONNX Runtime's import is no part of what quantizing takes
+    with MemoryMeter((checkpoint if checkpoint.is_dir() else checkpoint.parent,)) as meter:
+        began = time.perf_counter()
+        opened = open_checkpoint(checkpoint, tokenizer)
+        words = Tokenizer(opened.tokenizer_json, str(opened.source))
+        ids = _calibration(opened, words, calibration, calibration_tokens, seed) if planes else None
+        with progress("quantizing") as report_progress:
+            report = write_bundle(
+                opened, output, options, vocab_limit=words.size, calibration=ids, progress=report_progress
+            )
+        seconds = time.perf_counter() - began
+        meter.mark()
+        peak_bytes = meter.peak_bytes
+    before, after, scored = _perplexities(opened, words, output, eval_text, seed)
+    result = {
+        "output": str(output),
+        "method": method,
+        "planes": planes,
+        "group_size": group_size if planes else 0,
+        "parameters": report.parameters,
+        "bits_per_weight": round(report.bits_per_weight, 4),
+        "bytes": report.stored_bytes,
+        "perplexity_before": before,
+        "perplexity_after": after,
+        "eval_tokens": scored,
+        "calibration_tokens": 0 if ids is None else int(ids.size),
+        "seconds": round(seconds, 3),
+        "peak_bytes": peak_bytes,
+    }
+    if json:
+        print_json(result)
+    else:
+        _print(result)
+
+
+def _print(result: dict[str, Any]) -> None:
+    from edgedec.memory import format_bytes
+
+    before, after = result["perplexity_before"], result["perplexity_after"]
+    how = result["method"] + (
+        f", {result['planes']} planes of groups of {result['group_size']}" if result["planes"] else ""
+    )
+    print_table(
+        [
+            ("bundle", result["output"]),
+            ("method", how),
+            ("bits per weight", f"{result['bits_per_weight']:.2f}"),
+            ("size", f"{format_bytes(result['bytes'])} ({result['bytes']:,} bytes)"),
+            ("perplexity before", "-" if before is None else f"{before:.4f}"),
+            ("perplexity after", "-" if after is None else f"{after:.4f} ({100 * (after / before - 1):+.2f} %)"),
+            ("tokens scored", str(result["eval_tokens"])),
+            ("seconds", f"{result['seconds']:.1f}"),
+            ("peak memory", format_bytes(result["peak_bytes"]) if result["peak_bytes"] else "-"),
+        ]
+    )

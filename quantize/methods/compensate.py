@@ -10,42 +10,34 @@ import numpy.typing as npt
 
 from edgedec.quantize.methods.levels import Levels, fit_scales, ordered, scale_step
 
-__all__ = ["objective", "refine", "reversed_factor", "round_groups", "round_in_order"]
+__all__ = ["refine", "round_groups", "upper_factor"]
 
 Float64 = npt.NDArray[np.float64]
-Order = npt.NDArray[np.intp]
 
 _SCALE_ROUNDS = 3  # fits of a group's scales when it is reached
 _ENOUGH = 1e-3  # relative gain of a sweep below which refinement ends
 
 
-def objective(error: Float64, gram: Float64) -> Float64:
-    """``e G e^T`` of each row [rows] for errors [columns, rows]."""
-    total: Float64 = np.einsum("cr,cr->r", error, gram @ error)
-    return total
-
-
-def reversed_factor(gram: Float64, order: Order) -> Float64:
-    """Upper triangular V with V V^T = ``gram`` in ``order``.
+def upper_factor(gram: Float64) -> Float64:
+    """Upper triangular V with V V^T = ``gram``, which is positive definite.
 
     The objective is then a sum of squares, one for each column j: V[j, j]^2 (E_j + sum_{i<j} E_i V[i, j] / V[j, j])^2.
     """
-    back = order[::-1]
-    return np.linalg.cholesky(gram[np.ix_(back, back)])[::-1, ::-1]
+    return np.linalg.cholesky(gram[::-1, ::-1])[::-1, ::-1]
 
 
-def _round_block(target: Float64, carry: Float64, factor: Float64, levels: list[Levels]) -> Float64:
-    """Round the columns of a block one after the other; ``carry`` [block, rows] is what earlier columns left in it."""
+def _round_block(target: Float64, carry: Float64, factor: Float64, levels: Levels) -> Float64:
+    """Round the columns of a group one after the other; ``carry`` [columns, rows] is what earlier groups left in it."""
     rounded, error = np.empty_like(target), np.empty_like(target)
     for j, column in enumerate(target):
         wanted = column + (carry[j] + factor[:j, j] @ error[:j]) / factor[j, j]
-        rounded[j] = levels[j].nearest(wanted)
+        rounded[j] = levels.nearest(wanted)
         error[j] = column - rounded[j]
     return rounded
 
 
 def round_groups(target: Float64, factor: Float64, group_size: int, planes: int) -> tuple[Float64, Float64]:
-    """Error compensation in the natural order, whose ``reversed_factor`` is ``factor``; fits a group's scales on the way.
+    """Error compensation, column by column; a group's scales are fitted when it is reached. ``factor``: ``upper_factor``.
 
     Returns the rounded matrix [columns, rows] and scales [groups, rows, planes].
     """
@@ -59,31 +51,19 @@ def round_groups(target: Float64, factor: Float64, group_size: int, planes: int)
         ideal = target[part] + np.linalg.solve(block.T, carry)  # undoes the earlier errors if nothing is rounded
         metric, fitted = block @ block.T, fit_scales(ideal, planes)
         best = np.full(rows, np.inf)
-        for _ in range(_SCALE_ROUNDS):
+        for attempt in range(_SCALE_ROUNDS):
+            if attempt:
+                step = scale_step(levels.trits(tried).astype(np.float64), block @ left, metric)
+                fitted = ordered(fitted + step)
             levels = Levels(fitted)
-            tried = _round_block(target[part], carry, block, [levels] * len(block))
+            tried = _round_block(target[part], carry, block, levels)
             left = block.T @ (ideal - tried)
             loss = np.einsum("cr,cr->r", left, left)
             better = loss < best
             scales[group, better], best[better] = fitted[better], loss[better]
             rounded[part] = np.where(better, tried, rounded[part])
-            fitted = ordered(fitted + scale_step(levels.trits(tried).astype(np.float64), block @ left, metric))
         error[part] = target[part] - rounded[part]
     return rounded, scales
-
-
-def round_in_order(target: Float64, factor: Float64, order: Order, group_size: int, scales: Float64) -> Float64:
-    """Error compensation with given scales, columns taken in ``order``, whose ``reversed_factor`` is ``factor``."""
-    rounded, error = np.empty_like(target), np.empty_like(target)  # error's columns lie in order
-    levels = [Levels(group) for group in scales]
-    for start in range(0, len(order), group_size):
-        part = slice(start, start + group_size)
-        which = order[part]
-        carry = factor[:start, part].T @ error[:start]
-        block = np.ascontiguousarray(factor[part, part])
-        rounded[which] = _round_block(target[which], carry, block, [levels[i // group_size] for i in which])
-        error[part] = target[which] - rounded[which]
-    return rounded
 
 
 def refine(

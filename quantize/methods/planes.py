@@ -9,7 +9,9 @@ each element and least squares for the scales, in turn. With statistics it minim
 2. Error compensation: one column after the other is rounded to its nearest level, after the errors of the columns before
    it have been carried over; the scales of a group are fitted when it is reached.
 3. Refinement: each element in turn takes its best level given all others, and each group's scales follow by least squares.
-4. Steps 2 and 3 again from the scales found, with the columns in another order; each row keeps its best result.
+
+More column orders, the best kept for each row, lowered this error by 8 % but moved perplexity less than another
+calibration text does, so there is one.
 
 Source: OPTQ (2210.17323) for step 2, in the triangular form of QuIP (2307.13304, section 3.2); GPTAQ (2504.02692) for
 step 1 without drift; PTQTP (2509.16989) for the planes. The rest is derived here.
@@ -22,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from edgedec.quantize.methods.compensate import objective, refine, reversed_factor, round_groups, round_in_order
+from edgedec.quantize.methods.compensate import refine, round_groups, upper_factor
 from edgedec.quantize.methods.levels import Levels, fit_scales
 
 __all__ = ["MAX_PLANES", "Statistics", "dequantize_planes", "quantize_planes", "target_weight"]
@@ -30,7 +32,6 @@ __all__ = ["MAX_PLANES", "Statistics", "dequantize_planes", "quantize_planes", "
 Float64 = npt.NDArray[np.float64]
 Float32 = npt.NDArray[np.float32]
 Int8 = npt.NDArray[np.int8]
-Order = npt.NDArray[np.intp]
 
 MAX_PLANES = 3
 _DAMPING = 0.01  # of the gram's mean diagonal, added to all of it
@@ -49,13 +50,10 @@ class Statistics:
     """
 
     gram: Float64
-    rows: int
     cross: Float64 | None = None
     drift: Float64 | None = None
 
     def __post_init__(self) -> None:
-        if self.rows < 1:
-            raise ValueError(f"rows must be positive, not {self.rows}")
         width = self.gram.shape[-1]
         for name, array in (("gram", self.gram), ("cross", self.cross), ("drift", self.drift)):
             if array is None:
@@ -89,23 +87,14 @@ def target_weight(weight: Float32, statistics: Statistics) -> Float64:
     return solved
 
 
-def _orders(gram: Float64, passes: int) -> list[Order]:
-    """Column orders: as they are, strongest input first, backwards, then shuffled. Each leads to other local optima."""
-    natural = np.arange(len(gram))
-    shuffled = np.random.default_rng(0)  # fixed: the same weights give the same bytes
-    orders = [natural, np.argsort(-np.diag(gram), kind="stable"), natural[::-1]]
-    return [*orders, *(shuffled.permutation(len(gram)) for _ in range(passes - 3))][:passes]
-
-
 def quantize_planes(
-    weight: Float32, planes: int, group_size: int, statistics: Statistics | None = None, *, passes: int = 3
+    weight: Float32, planes: int, group_size: int, statistics: Statistics | None = None
 ) -> tuple[Int8, Float32]:
     """Ternary planes of ``weight`` float32 [out, in].
 
-    ``passes`` is how many column orders are tried where there are statistics; time is proportional to it. Returns trits
-    int8 [planes, out, in] in {-1, 0, 1} and scales float32 [planes, out, groups], groups of ``group_size`` columns, the
-    last possibly shorter. Scales are non-negative and fall from plane to plane; a plane that a group does not use has
-    scale 0. The result is a function of the arguments alone.
+    Returns trits int8 [planes, out, in] in {-1, 0, 1} and scales float32 [planes, out, groups], a group being
+    ``group_size`` columns, the last possibly fewer. Scales are non-negative; where a group of a row does not use a plane,
+    scale and trits are 0 there. The result is a function of the arguments alone.
 
     Raises: ValueError for arguments that are out of range, of the wrong shape or not finite.
     """
@@ -115,42 +104,28 @@ def quantize_planes(
         raise ValueError("weight must be finite")
     if not 1 <= planes <= MAX_PLANES:
         raise ValueError(f"planes must be 1 to {MAX_PLANES}, not {planes}")
-    if group_size < 1 or passes < 1:
-        raise ValueError(f"group_size and passes must be positive, not {group_size} and {passes}")
+    if group_size < 1:
+        raise ValueError(f"group_size must be positive, not {group_size}")
     if statistics is not None and statistics.gram.shape[1] != weight.shape[1]:
         raise ValueError(f"the statistics are of {statistics.gram.shape[1]} inputs, the weight has {weight.shape[1]}")
     group_size = min(group_size, weight.shape[1])
     rows, columns = weight.shape
     trits = np.empty((planes, rows, columns), np.int8)
     scales = np.empty((planes, rows, -(-columns // group_size)), np.float32)
-    parts = [slice(start, start + _ROWS_AT_A_TIME) for start in range(0, rows, _ROWS_AT_A_TIME)]
-    if statistics is None or not np.trace(statistics.gram) > 0:  # inputs that are always zero teach nothing
-        for part in parts:
+    if statistics is not None and not np.trace(statistics.gram) > 0:
+        statistics = None  # inputs that are always zero teach nothing
+    if statistics is not None:
+        gram, _ = _damped(statistics.gram)
+        factor, target = upper_factor(gram), target_weight(weight, statistics)
+    for start in range(0, rows, _ROWS_AT_A_TIME):
+        part = slice(start, start + _ROWS_AT_A_TIME)
+        if statistics is not None:
+            x = np.ascontiguousarray(target[part].T)
+            x, found = refine(x, gram, group_size, *round_groups(x, factor, group_size, planes))
+        else:
             x = np.ascontiguousarray(weight[part].T, np.float64)
-            found = [fit_scales(group, planes, steps=_CONVERGED) for group in _groups(x, group_size)]
-            trits[:, part], scales[:, part] = _pack(x, np.stack(found), group_size)
-        return trits, scales
-    gram, _ = _damped(statistics.gram)
-    target = np.ascontiguousarray(target_weight(weight, statistics).T)
-    rounded, found = np.empty_like(target), np.empty((scales.shape[2], rows, planes))
-    best = np.full(rows, np.inf)
-    for turn, order in enumerate(_orders(gram, passes)):
-        factor = reversed_factor(gram, order)
-        for part in parts:
-            x = np.ascontiguousarray(target[:, part])
-            if turn == 0:
-                tried, fitted = round_groups(x, factor, group_size, planes)
-            else:
-                fitted = found[:, part]
-                tried = round_in_order(x, factor, order, group_size, fitted)
-            tried, fitted = refine(x, gram, group_size, tried, fitted)
-            loss = objective(x - tried, gram)
-            better = loss < best[part]
-            best[part] = np.minimum(loss, best[part])
-            rounded[:, part] = np.where(better, tried, rounded[:, part])
-            found[:, part] = np.where(better[:, None], fitted, found[:, part])
-    for part in parts:
-        trits[:, part], scales[:, part] = _pack(rounded[:, part], found[:, part], group_size)
+            found = np.stack([fit_scales(group, planes, steps=_CONVERGED) for group in _groups(x, group_size)])
+        trits[:, part], scales[:, part] = _pack(x, found, group_size)
     return trits, scales
 
 
@@ -168,8 +143,9 @@ def _pack(x: Float64, scales: Float64, group_size: int) -> tuple[Int8, Float32]:
         [Levels(s.astype(np.float64)).trits(g) for s, g in zip(stored, _groups(x, group_size), strict=True)], axis=1
     )
     for group, start in enumerate(range(0, len(x), group_size)):
-        used = trits[:, start : start + group_size].any(axis=1)
-        stored[group][~used] = 0
+        within = trits[:, start : start + group_size]
+        within *= (stored[group] != 0)[:, None]
+        stored[group] *= within.any(axis=1)
     return trits.transpose(2, 0, 1), stored.transpose(2, 1, 0)
 
 

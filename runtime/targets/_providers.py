@@ -28,7 +28,7 @@ def add_provider(options: ort.SessionOptions, device: str) -> list[str]:
     try:
         plugin = importlib.import_module("onnxruntime_ep_webgpu")
     except ImportError:
-        raise DeviceError("device webgpu: the plug-in is missing; run: pip install 'edgedec[webgpu]'") from None
+        raise DeviceError("device webgpu: the plug-in is missing; run: pip install onnxruntime-ep-webgpu") from None
     if not any(found.ep_name == plugin.get_ep_name() for found in ort.get_ep_devices()):
         ort.register_execution_provider_library(plugin.get_ep_name(), plugin.get_library_path())
     devices = [found for found in ort.get_ep_devices() if found.ep_name == plugin.get_ep_name()]
