@@ -10,7 +10,7 @@ import secrets
 import shutil
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from edgedec.errors import EdgedecError, UsageError
@@ -67,16 +67,18 @@ def _remove_abandoned(path: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
+    """Never raises: it runs while another error is on its way."""
+    if os.path.isdir(path) and not os.path.islink(path):
         shutil.rmtree(path, ignore_errors=True)
     else:
-        path.unlink(missing_ok=True)
+        with suppress(OSError):
+            path.unlink()
 
 
 @contextmanager
 def _partial_beside(path: Path) -> Iterator[Path]:
     """The name to write to; whatever stands there is removed if the body fails."""
-    if not path.parent.is_dir():
+    if not os.path.isdir(path.parent):
         raise UsageError(f"cannot write {path}: the folder {path.parent} does not exist; create it first")
     partial = _partial(path)
     try:
@@ -104,7 +106,7 @@ def new_folder(path: Path, owned_file: str) -> Iterator[Path]:
         EdgedecError: disk full, no permission; nothing is left behind and an existing folder is untouched.
     """
     path = Path(os.path.abspath(path))
-    if path.exists() and not (path / owned_file).is_file():
+    if os.path.lexists(path) and not os.path.isfile(path / owned_file):
         raise UsageError(f"cannot write {path}: it exists and holds no {owned_file}; choose another name or remove it")
     with _partial_beside(path) as partial:
         partial.mkdir()

@@ -137,6 +137,15 @@ def _check_files(path: Path, files: Mapping[str, Any]) -> None:
             raise BundleError(f"{file}: its hash does not match the manifest; copy or quantize the bundle again")
 
 
+@contextmanager
+def _naming(file: Path) -> Iterator[None]:
+    """Schemes know no files; their complaints get the name here."""
+    try:
+        yield
+    except BundleError as error:
+        raise BundleError(f"{file}: {error}") from None
+
+
 def _read_tensor(file: Path, name: str, entry: Any, available: int) -> Tensor:
     where = f"{file}: tensor {name}"
     if not isinstance(entry, dict) or set(entry) != {"shape", "scheme", "offsets"}:
@@ -148,7 +157,8 @@ def _read_tensor(file: Path, name: str, entry: Any, available: int) -> Tensor:
         or not all(_is_size(size, 2**40) and size for size in shape)
     ):
         raise BundleError(f"{where}: impossible shape {reprlib.repr(shape)}")
-    scheme = scheme_from_json(name, entry["scheme"])
+    with _naming(file):
+        scheme = scheme_from_json(name, entry["scheme"])
     if scheme.kind != "float" and len(shape) != 2:
         raise BundleError(f"{where}: {scheme.kind} needs two dimensions, not {shape}")
     tensor = Tensor(shape=tuple(shape), scheme=scheme, offsets=offsets)
@@ -232,7 +242,9 @@ class Bundle:
             if not folder.exists():
                 raise UsageError(f"{folder}: no such bundle; make one with: edgedec quantize CHECKPOINT -o {folder}")
             if not file.is_file():
-                raise BundleError(f"{folder}: holds no {MANIFEST}; make a bundle with: edgedec quantize CHECKPOINT -o NAME")
+                raise BundleError(
+                    f"{folder}: holds no {MANIFEST}; make a bundle with: edgedec quantize CHECKPOINT -o NAME"
+                )
             manifest = _read_manifest(folder)
             _check_files(folder, manifest["files"])
             file_bytes = {name: entry["bytes"] for name, entry in manifest["files"].items()}
@@ -298,7 +310,8 @@ class Bundle:
         """
         tensor = self._tensor(name)
         parts = {part: self.array(name, part) for part in tensor.scheme.parts(tensor.shape)}
-        return tensor.scheme.open(name, tensor.shape, parts)
+        with _naming(self.weights_file):
+            return tensor.scheme.open(name, tensor.shape, parts)
 
     def row_reader(self, name: str) -> RowReader:
         """Rows of an embedding, read from the file as they are asked for.
@@ -308,7 +321,9 @@ class Bundle:
         """
         tensor = self._tensor(name)
         part = "values" if isinstance(tensor.scheme, FloatScheme) else "codes"
-        if isinstance(tensor.scheme, TernaryScheme) or (isinstance(tensor.scheme, Int8Scheme) and not tensor.scheme.rows):
+        if isinstance(tensor.scheme, TernaryScheme) or (
+            isinstance(tensor.scheme, Int8Scheme) and not tensor.scheme.rows
+        ):
             raise BundleError(f"{self.path}: tensor {name} is not stored by rows; quantize the checkpoint again")
         scale = self.array(name, "scale").copy() if isinstance(tensor.scheme, Int8Scheme) else None
         dtype = tensor.scheme.parts(tensor.shape)[part].dtype
@@ -390,7 +405,7 @@ class BundleWriter:
             assert (array.dtype, array.shape) == (spec.dtype, spec.shape), f"{name}: {part} is {array.shape}"
             self._write(b"\0" * (-self.file.tell() % ALIGNMENT))
             offsets[part] = self.file.tell()
-            self._write(memoryview(array.view(np.uint8).reshape(-1)))
+            self._write(array.view(np.uint8).reshape(-1).data)
         scheme_json = {"kind": scheme.kind, **asdict(scheme)}
         self.tensors[name] = {"shape": list(shape), "scheme": scheme_json, "offsets": offsets}
 

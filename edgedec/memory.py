@@ -28,7 +28,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def parse_bytes(text: str) -> int:
-    """"600MiB", "1.5G", "24000000" -> bytes. K, M, G, T and KiB ... count 1024s; KB, MB ... count 1000s.
+    """Bytes of "600MiB", "1.5G" or "24000000". K, M, G, T and KiB ... count 1024s; KB, MB ... count 1000s.
 
     Raises:
         UsageError: not a positive size.
@@ -43,14 +43,11 @@ def parse_bytes(text: str) -> int:
 
 def format_bytes(count: int) -> str:
     """Bytes for people: "412.3 MiB"."""
-    size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            break
+    size, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
+    while size >= 1024 and len(units) > 1:
         size /= 1024
-    else:
-        unit = "TiB"
-    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        units.pop(0)
+    return f"{size:.0f} B" if units[0] == "B" else f"{size:.1f} {units[0]}"
 
 
 def _anonymous_bytes() -> int:
@@ -124,7 +121,9 @@ class MemoryMeter:
         """Charged bytes now."""
         if not self.available:
             return 0
-        return max(0, _anonymous_bytes() - self.baseline_bytes) + (_mapped_bytes(self._prefixes) if self._prefixes else 0)
+        return max(0, _anonymous_bytes() - self.baseline_bytes) + (
+            _mapped_bytes(self._prefixes) if self._prefixes else 0
+        )
 
     def mark(self) -> int:
         """Take the exact figure at a phase boundary and return it."""

@@ -213,7 +213,8 @@ class TernaryWeight:
         return np.repeat(self.scale, self.group_size, axis=2)[..., : self.trits.shape[2]]
 
     def dense(self) -> NDArray[np.float32]:
-        return (self.trits * self.column_scales()).sum(axis=0, dtype=np.float32)
+        dense: NDArray[np.float32] = (self.trits * self.column_scales()).sum(axis=0, dtype=np.float32)
+        return dense
 
 
 Weight = FloatWeight | Int8Weight | TernaryWeight

@@ -14,7 +14,7 @@ from edgedec.quantize.interpreter import BatchCache, Interpreter
 from edgedec.quantize.pipeline import checkpoint_graph, tensor_loader
 from edgedec.quantize.readers import Checkpoint
 
-__all__ = ["SAMPLING_LIMIT_BYTES", "can_sample", "cut_windows", "float_perplexity", "sample_ids"]
+__all__ = ["SAMPLING_LIMIT_BYTES", "can_sample", "cut_windows", "float_perplexity", "full_windows", "sample_ids"]
 
 I32 = NDArray[np.int32]
 
@@ -80,6 +80,11 @@ def cut_windows(ids: I32, *, length: int, bos: int | None) -> list[I32]:
     if bos is not None:
         return [np.concatenate([[bos], body[i : i + step]]).astype(np.int32) for i in range(0, len(body), step)]
     return [body[i : i + length] for i in range(0, len(body) - 1, step)]
+
+
+def full_windows(windows: Sequence[I32]) -> I32:
+    """Those as long as the first, as int32 [sequences, length]: what calibration takes."""
+    return np.stack([window for window in windows if len(window) == len(windows[0])])
 
 
 def float_perplexity(checkpoint: Checkpoint, windows: Sequence[I32], *, vocab_limit: int) -> float:

@@ -125,5 +125,4 @@ class Interpreter:
             self.drop_dead(index, values)
         if cache is not None:
             cache.length += ids.shape[1]
-        return values[self.graph.outputs[0]]  # type: ignore[no-any-return]
-
+        return values[self.graph.outputs[0]]

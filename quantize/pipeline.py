@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -174,7 +174,10 @@ class _Run:
         for name, spec in self.graph.weights.items():
             if name == self.embedding:
                 # A natively ternary model keeps the embedding it was trained with: nothing of it is rounded.
-                lossless = self.options.method == "float" or (self.options.method, self.options.planes) == ("ternary", 0)
+                lossless = self.options.method == "float" or (self.options.method, self.options.planes) == (
+                    "ternary",
+                    0,
+                )
                 self.add_float(name) if lossless else self.add_int8(name, rows=True)
             elif name == self.head:
                 self.add_float(name) if self.options.method == "float" else self.add_int8(name, rows=False)
@@ -213,7 +216,6 @@ class _Run:
                     gram=(source.T @ source).astype(np.float64),
                     cross=(target.T @ source).astype(np.float64),
                     drift=((exact[stream] - rough[stream]).T @ source).astype(np.float64) if stream else None,
-                    rows=len(source),
                 )
                 for output, weight, bias in zip(op.outputs, op.weights, op.biases, strict=True):
                     matrix = interpreter.load_tensor(weight)

@@ -56,9 +56,7 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def _random_ternary(
-    scheme: TernaryScheme, shape: tuple[int, ...], rng: np.random.Generator
-) -> dict[str, NDArray[Any]]:
+def _random_ternary(scheme: TernaryScheme, shape: tuple[int, ...], rng: np.random.Generator) -> dict[str, NDArray[Any]]:
     trits = rng.integers(-1, 2, (scheme.planes, *shape), np.int8)
     sizes = scheme.parts(shape)["scale"].shape
     # Each plane a third of the one before, as fitted planes are.

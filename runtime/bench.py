@@ -28,7 +28,7 @@ DECODE_TOKENS = 16  # of each round
 _POSITIONS = 192
 
 # Rounds go on until the time is up, so that a disturbance meets every size alike; medians need a few in any case.
-_SECONDS, _LEAST_ROUNDS, _MOST_ROUNDS = 8.0, 5, 40
+_SECONDS, _LEAST_ROUNDS, _MOST_ROUNDS = 8.0, 3, 40
 
 Progress = Callable[[str, int, int], None]
 

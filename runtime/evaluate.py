@@ -29,7 +29,8 @@ class Score:
 def _nats(logits: F32, targets: I32) -> float:
     """Sum of -log softmax(logits)[target] over rows; logits float32 [n, vocab], targets int32 [n]."""
     shifted = logits.astype(np.float64)
-    shifted -= shifted.max(axis=1, keepdims=True)
+    with np.errstate(invalid="ignore"):  # infinite logits become NaN, which the caller refuses
+        shifted -= shifted.max(axis=1, keepdims=True)
     likelihoods = shifted[np.arange(len(targets)), targets] - np.log(np.exp(shifted).sum(axis=1))
     return float(-likelihoods.sum())
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Protocol, cast
 
 from edgedec.bundle import Bundle
-from edgedec.errors import UsageError
+from edgedec.errors import UnsupportedError, UsageError
 from edgedec.families import build_graph
 from edgedec.memory import Plan, format_bytes, largest_context
 from edgedec.runtime.protocols import Limits
-from edgedec.runtime.targets import target_module
+from edgedec.runtime.targets import GPU_DEVICES, target_module
 
 __all__ = ["RunPlan", "make_plan"]
 
@@ -34,17 +34,21 @@ class RunPlan:
 
 
 class _Module(Protocol):
+    """What a target's plug-in says before it is opened."""
+
     def footprint(self, bundle: Bundle, limits: Limits) -> Mapping[str, int]: ...
+    def widest_pass(self, device: str) -> int | None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Planner:
     bundle: Bundle
     module: _Module
+    widest: int  # rows of a pass that the device takes
     budget_bytes: int | None
 
     def limits(self, ctx_size: int, rows: int) -> Limits:
-        return Limits(nodes=min(rows, ctx_size), depth=0, positions=ctx_size, budget_bytes=self.budget_bytes)
+        return Limits(nodes=min(rows, ctx_size, self.widest), depth=0, positions=ctx_size, budget_bytes=self.budget_bytes)
 
     def items(self, ctx_size: int, rows: int) -> dict[str, int]:
         return {
@@ -94,13 +98,20 @@ def make_plan(
 
     Raises:
         UsageError: ``ctx_size`` is negative or more than the model has, or the device is unknown.
+        UnsupportedError: a budget on a GPU.
     """
     module = cast(_Module, target_module(device))
     most = int(bundle.config.get("max_position_embeddings", DEFAULT_CONTEXT))
     if not 0 <= ctx_size <= most:
         raise UsageError(f"--ctx-size must be 1 to {most}, which is what the model has, not {ctx_size}")
     high = ctx_size or min(most, DEFAULT_CONTEXT)
-    planner = _Planner(bundle=bundle, module=module, budget_bytes=budget_bytes)
+    if budget_bytes is not None and device in GPU_DEVICES:
+        raise UnsupportedError(
+            f"a memory budget cannot be kept on {device}: the driver's own memory is not known beforehand; "
+            "leave --memory-budget out, or use --device cpu"
+        )
+    widest = module.widest_pass(device) or PASS_ROWS[0]
+    planner = _Planner(bundle=bundle, module=module, widest=widest, budget_bytes=budget_bytes)
     chosen, rows = planner.choose(ctx_size or min(high, SMALLEST_CONTEXT), high)
     items = planner.items(chosen, rows)
     total = sum(items.values())

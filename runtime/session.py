@@ -9,7 +9,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-
 from edgedec.bundle import Bundle
 from edgedec.errors import UsageError
 from edgedec.memory import MemoryMeter
@@ -31,7 +30,8 @@ StopReason = Literal["eos", "stop", "limit", "context", "interrupted"]
 @dataclass(kw_only=True)
 class Timings:
     """``prompt``: from the request to the first token. ``predicted``: all tokens, the first's time left out, so that
-    ``predicted_per_second`` is (predicted_n - 1) / seconds after the first."""
+    ``predicted_per_second`` is (predicted_n - 1) / seconds after the first.
+    """
 
     prompt_n: int = 0
     prompt_ms: float = 0.0
@@ -236,5 +236,3 @@ class Session:
         if text:
             answer.text += text
             on_text(text)
-
-

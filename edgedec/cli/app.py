@@ -55,6 +55,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    epilog="Every option can be set by an environment variable, EDGEDEC_<COMMAND>_<OPTION>, and in edgedec.toml.",
     context_settings={"auto_envvar_prefix": "EDGEDEC", "help_option_names": ["-h", "--help"]},
 )
 

@@ -44,7 +44,10 @@ def bench(
     json: Json = False,
     verbose: Verbose = 0,
 ) -> None:
-    """Measure tokens per second, and the time of passes of 1 to 32 rows."""
+    """Measure speed on this machine.
+
+    Tokens per second, and the time of passes of 1 to 32 rows.
+    """
     if (shape is None) == (model is None):
         raise UsageError("give either --shape NAME or -m BUNDLE")
     from edgedec.bundle import Bundle

@@ -116,17 +116,16 @@ class _Chat:
         """
         asked = [*self.messages, {"role": "user", "content": text}]
         ids = self.session.tokenizer.encode_rendered(self.session.render_chat(asked))
-        with self.interrupts.answer():
-            answer = self.session.generate(
-                ids,
-                n_predict=self.n_predict,
-                sampling=self.sampling,
-                stop=self.stop,
-                ignore_eos=self.ignore_eos,
-                on_text=write,
-                interrupted=lambda: self.interrupts.flag,
-            )
-            write("\n")
+        answer = self.session.generate(
+            ids,
+            n_predict=self.n_predict,
+            sampling=self.sampling,
+            stop=self.stop,
+            ignore_eos=self.ignore_eos,
+            on_text=write,
+            interrupted=lambda: self.interrupts.flag,
+        )
+        write("\n")
         self.messages = [*asked, {"role": "assistant", "content": answer.text}]
         self.last = answer
         if answer.stop_reason == "context":
@@ -172,7 +171,8 @@ class _Chat:
                     return
             elif line:
                 try:
-                    self.turn(line)
+                    with self.interrupts.answer():
+                        self.turn(line)
                 except EdgedecError as error:
                     note(f"edgedec: {error}\nthe conversation goes on without that; /reset begins anew")
 
@@ -225,6 +225,8 @@ def chat(
             stop=tuple(reverse_prompt or ()),
             ignore_eos=ignore_eos,
         )
+        if hasattr(sys.stdin, "reconfigure"):
+            sys.stdin.reconfigure(errors="surrogateescape")  # the tokenizer says what is wrong with such a line
         interactive = sys.stdin.isatty()
         if interactive:
             import readline  # noqa: F401  # gives input() its line editing

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 from edgedec.cli.console import print_json, print_table, progress, read_text
-from edgedec.cli.options import CtxSize, Device, Json, Model, Threads, Verbose, option, resolve_model
+from edgedec.cli.options import Device, Json, Model, Threads, Verbose, option, resolve_model
 from edgedec.errors import UsageError
 
 __all__ = ["eval_command"]
@@ -19,13 +19,18 @@ DEFAULT_WINDOW = 512  # tokens, if the model's context has as many
 def eval_command(
     model: Model,
     text: Annotated[Path, option("--text", metavar="FILE", help="UTF-8 text, or '-' for stdin.")],
-    ctx_size: CtxSize = 0,
+    ctx_size: Annotated[
+        int, option("-c", "--ctx-size", metavar="N", help="Tokens of a window; 0: 512, or the model's context.")
+    ] = 0,
     device: Device = "cpu",
     threads: Threads = 0,
     json: Json = False,
     verbose: Verbose = 0,
 ) -> None:
-    """Perplexity of a text, in windows of the context; every token is scored once."""
+    """Measure how well a model predicts a text.
+
+    The text is cut into windows; every token is scored once, given those before it in its window.
+    """
     content = read_text(text, "--text")
     from edgedec.bundle import Bundle
     from edgedec.quantize.calibration import cut_windows

@@ -92,7 +92,10 @@ def generate(
     json: Json = False,
     verbose: Verbose = 0,
 ) -> None:
-    """Continue a text; it appears on stdout as it is written, and figures on stderr at the end."""
+    """Continue a text.
+
+    It appears on stdout as it is written; figures follow on stderr.
+    """
     text = _prompt_text(prompt, file)
     sampling = sampling_config(
         temp=temp,

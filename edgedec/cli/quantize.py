@@ -42,9 +42,7 @@ def _calibration(
     checkpoint: Checkpoint, tokenizer: Tokenizer, source: str | None, tokens: int, seed: int
 ) -> NDArray[np.int32] | None:
     """ids int32 [sequences, length] from a file, or from the float model if none is named; None for ``none``."""
-    import numpy as np
-
-    from edgedec.quantize.calibration import sample_ids
+    from edgedec.quantize.calibration import full_windows, sample_ids
 
     if source == NO_CALIBRATION:
         return None
@@ -52,8 +50,7 @@ def _calibration(
         with progress("writing calibration text with the float model"):
             return sample_ids(checkpoint, tokens=tokens, vocab_limit=tokenizer.size, seed=seed, length=WINDOW_TOKENS)
     windows = _text_windows(checkpoint, tokenizer, Path(source), "--calibration")
-    whole = [window for window in windows if len(window) == len(windows[0])]
-    return np.stack(whole[: max(1, tokens // len(whole[0]))])
+    return full_windows(windows)[: max(1, tokens // len(windows[0]))]
 
 
 def _perplexities(
@@ -72,7 +69,8 @@ def _perplexities(
 
     limit = tokenizer.size
     if text is not None:
-        windows = _text_windows(checkpoint, tokenizer, text, "--eval-text")[: EVAL_TOKENS // WINDOW_TOKENS]
+        windows = _text_windows(checkpoint, tokenizer, text, "--eval-text")
+        windows = windows[: EVAL_TOKENS // len(windows[0])]
     elif can_sample(checkpoint):
         with progress("writing evaluation text with the float model"):
             sampled = sample_ids(checkpoint, tokens=EVAL_TOKENS, vocab_limit=limit, seed=seed + 1, length=WINDOW_TOKENS)

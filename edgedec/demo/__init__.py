@@ -16,12 +16,12 @@ from edgedec.bundle import Bundle
 from edgedec.errors import BundleError, UsageError
 from edgedec.paths import cache_folder
 
-__all__ = ["CALIBRATION_TOKENS", "HELD_OUT", "METHODS", "MODEL", "bundle_path"]
+__all__ = ["HELD_OUT", "METHODS", "MODEL", "bundle_path"]
 
 MODEL = Path(__file__).parent / "model"
-HELD_OUT = Path(__file__).parent / "held_out.txt"  # stories that it was not trained on
+HELD_OUT = Path(__file__).parent / "held_out.txt"  # stories that it was not trained on, to measure
+CALIBRATION = Path(__file__).parent / "calibration.txt"  # others, to calibrate
 METHODS = {"int8": 0, "2 planes": 2, "3 planes": 3}  # name -> ternary planes
-CALIBRATION_TOKENS = 8192
 
 
 @cache
@@ -54,15 +54,21 @@ def bundle_path(
 
 def _quantize(path: Path, planes: int, progress: Callable[[str, int, int], None]) -> None:
     # Imported here: a runtime that opens the kept bundle needs no quantizer.
-    from edgedec.quantize.calibration import sample_ids
+    from edgedec.quantize.calibration import cut_windows, full_windows
     from edgedec.quantize.pipeline import QuantizeOptions, quantize
     from edgedec.quantize.readers import open_checkpoint
     from edgedec.runtime.tokenizer import Tokenizer
 
     checkpoint = open_checkpoint(MODEL)
-    vocab_limit = Tokenizer(checkpoint.tokenizer_json).size
-    calibration = None
-    if planes:
-        calibration = sample_ids(checkpoint, tokens=CALIBRATION_TOKENS, vocab_limit=vocab_limit, seed=0)
+    tokenizer = Tokenizer(checkpoint.tokenizer_json)
+    text = tokenizer.encode(CALIBRATION.read_text("utf-8"), add_special=False)
+    calibration = full_windows(cut_windows(text, length=256, bos=checkpoint.bos_token_id))
     options = QuantizeOptions(method="ternary" if planes else "int8", planes=planes)
-    quantize(checkpoint, path, options, vocab_limit=vocab_limit, calibration=calibration, progress=progress)
+    quantize(
+        checkpoint,
+        path,
+        options,
+        vocab_limit=tokenizer.size,
+        calibration=calibration if planes else None,
+        progress=progress,
+    )

@@ -29,7 +29,7 @@ SEED = 7
 # What a quiet machine of two cores takes, with nothing in the cache.
 STEPS = (
     ("quantize the float model to int8", 1),
-    ("quantize it to two and three ternary planes, calibrated on its own text", 25),
+    ("quantize it to two and three ternary planes, calibrated on stories", 25),
     ("measure perplexity on stories it was not trained on", 6),
     (f"plan a run under {BUDGET} and write a story", 2),
 )
@@ -62,7 +62,9 @@ def _float_perplexity(windows: list[np.ndarray[Any, Any]]) -> float:
     from edgedec.quantize.calibration import float_perplexity
     from edgedec.quantize.readers import open_checkpoint
 
-    return float_perplexity(open_checkpoint(demo.MODEL), windows, vocab_limit=Bundle.open(demo.bundle_path()).tokens.size)
+    return float_perplexity(
+        open_checkpoint(demo.MODEL), windows, vocab_limit=Bundle.open(demo.bundle_path()).tokens.size
+    )
 
 
 def _quality_table(paths: dict[str, Path], console: Console) -> None:
@@ -76,7 +78,8 @@ def _quality_table(paths: dict[str, Path], console: Console) -> None:
 
         def measure(path: Path = path) -> float:
             with Session.open(path, ctx_size=512) as session:
-                return perplexity(session.target, session.run.limits, windows, vocab_limit=session.bundle.tokens.size)
+                limit = session.bundle.tokens.size
+                return perplexity(session.target, session.run.limits, windows, vocab_limit=limit).perplexity
 
         after = _remembered(path.with_suffix(".json"), measure)
         table.add_row(

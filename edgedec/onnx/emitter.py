@@ -54,7 +54,14 @@ class Emitter:
         return name
 
     def node(
-        self, kind: str, inputs: Sequence[str], name: str, *, outputs: Sequence[str] = (), domain: str = "", **attrs: Any
+        self,
+        kind: str,
+        inputs: Sequence[str],
+        name: str,
+        *,
+        outputs: Sequence[str] = (),
+        domain: str = "",
+        **attrs: Any,
     ) -> str:
         """Append a node called ``name`` whose first output, also called so unless ``outputs`` says else, is returned."""
         outputs = list(outputs) or [name]

@@ -37,9 +37,10 @@ def _round_block(target: Float64, carry: Float64, factor: Float64, levels: Level
 
 
 def round_groups(target: Float64, factor: Float64, group_size: int, planes: int) -> tuple[Float64, Float64]:
-    """Error compensation, column by column; a group's scales are fitted when it is reached. ``factor``: ``upper_factor``.
+    """Error compensation, column by column; a group's scales are fitted when it is reached.
 
-    Returns the rounded matrix [columns, rows] and scales [groups, rows, planes].
+    ``factor`` is the gram's ``upper_factor``. Returns the rounded matrix [columns, rows] and scales
+    [groups, rows, planes].
     """
     columns, rows = target.shape
     rounded, error = np.empty_like(target), np.empty_like(target)
@@ -52,9 +53,6 @@ def round_groups(target: Float64, factor: Float64, group_size: int, planes: int)
         metric, fitted = block @ block.T, fit_scales(ideal, planes)
         best = np.full(rows, np.inf)
         for attempt in range(_SCALE_ROUNDS):
-            if attempt:
-                step = scale_step(levels.trits(tried).astype(np.float64), block @ left, metric)
-                fitted = ordered(fitted + step)
             levels = Levels(fitted)
             tried = _round_block(target[part], carry, block, levels)
             left = block.T @ (ideal - tried)
@@ -62,6 +60,9 @@ def round_groups(target: Float64, factor: Float64, group_size: int, planes: int)
             better = loss < best
             scales[group, better], best[better] = fitted[better], loss[better]
             rounded[part] = np.where(better, tried, rounded[part])
+            if attempt < _SCALE_ROUNDS - 1:
+                step = scale_step(levels.trits(tried).astype(np.float64), block @ left, metric)
+                fitted = ordered(fitted + step)
         error[part] = target[part] - rounded[part]
     return rounded, scales
 
@@ -91,7 +92,7 @@ def refine(
             scales[group] = ordered(scales[group] + step)
             gradient -= gram[:, part] @ (rounded[part] - old)
         after = np.einsum("cr,cr->", target - rounded, gradient)
-        if before - after <= _ENOUGH * before:
+        if after >= (1 - _ENOUGH) * before:
             break
         before = after
     return rounded, scales

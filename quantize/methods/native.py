@@ -15,8 +15,8 @@ __all__ = ["native_ternary"]
 def native_ternary(weight: npt.NDArray[Any], name: str = "tensor") -> tuple[npt.NDArray[np.int8], np.float32]:
     """Trits int8 in {-1, 0, 1} and the one scale, so that ``scale * trits`` equals ``weight`` exactly.
 
-    ``weight`` [out, in] is float32, float16 or bfloat16; ``name`` is for messages. The scale is the one nonzero magnitude
-    (not the mean of magnitudes, which padding changes); a tensor of zeros has scale 0.
+    ``weight`` [out, in] is float32, float16 or bfloat16; ``name`` is for messages. The scale is the one nonzero
+    magnitude (not the mean of magnitudes, which padding changes); a tensor of zeros has scale 0.
 
     Raises: UnsupportedError if there is more than one nonzero magnitude, or a value that is not finite.
     """

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from typing import cast
 
 from edgedec.bundle import Bundle
+from edgedec.errors import UsageError
 from edgedec.plugins import load, names
 from edgedec.runtime.protocols import Limits, Target
 
-__all__ = ["ONNX_DEVICES", "device_names", "open_target", "target_module"]
+__all__ = ["GPU_DEVICES", "ONNX_DEVICES", "device_names", "open_target", "target_module"]
 
-ONNX_DEVICES = ("cpu", "cuda", "webgpu")
+GPU_DEVICES = ("cuda", "webgpu")
+ONNX_DEVICES = ("cpu", *GPU_DEVICES)
 
 
 def device_names() -> list[str]:
@@ -24,6 +26,8 @@ def target_module(device: str) -> object:
     Raises:
         UsageError: unknown; the message lists the known ones.
     """
+    if device not in device_names():
+        raise UsageError(f"there is no device {device!r}; known: {', '.join(device_names())}")
     return load(__name__, "onnx" if device in ONNX_DEVICES else device)
 
 

@@ -1,47 +1,220 @@
-"""Execution providers of ONNX Runtime by device name, and memory on them."""
+"""Execution providers of ONNX Runtime by device name, and key/value memory where their kernels want it."""
 
 from __future__ import annotations
 
+import ctypes
 import importlib
+import sys
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
+from onnx import TensorProto, helper
 
 from edgedec.errors import DeviceError
+from edgedec.runtime.protocols import I32
 
-__all__ = ["add_provider", "device_array"]
+__all__ = ["CacheMemory", "cache_memory", "open_session", "widest_pass"]
+
+_PROVIDERS = {"cuda": "CUDAExecutionProvider", "webgpu": "WebGpuExecutionProvider"}
+_CPU = "CPUExecutionProvider"
+# Lets the plug-in take a software Vulkan driver. Source: onnxruntime pull request 32287, whose test machines use it.
+_SOFTWARE = "ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER=1"
+_VULKANINFO = "see what `vulkaninfo --summary` lists (Debian: apt install vulkan-tools mesa-vulkan-drivers)"
+_NO_ADAPTER = "Failed to get a WebGPU adapter"
+_CUDA_OPTIONS = {
+    "arena_extend_strategy": "kSameAsRequested",  # the default doubles, and keeps what one wide pass took
+    "use_tf32": "0",  # float32 products keep their 24 bits
+}
+# From 32 rows on the WebGPU plug-in (0.4) takes another attention kernel, written for subgroups of 8 lanes and more. On
+# SwiftShader, which has 4, its results are wrong, and nothing says so (docs/devices.md).
+_WEBGPU_ROWS = 31
 
 
-def add_provider(options: ort.SessionOptions, device: str) -> list[str]:
-    """Prepare ``options`` for a device and return the provider list of the session.
+def widest_pass(device: str) -> int | None:
+    """Rows of one run of a session on ``device``; None: any number. Wider passes are run in pieces."""
+    return _WEBGPU_ROWS if device == "webgpu" else None
+
+
+def open_session(model: bytes, options: ort.SessionOptions, device: str) -> ort.InferenceSession:
+    """A session on ``device``, on no other: by itself ONNX Runtime would go on on the CPU.
 
     Raises:
-        DeviceError: the provider is not installed, or finds no device; says what to install.
+        DeviceError: the provider is not installed, finds no device or does not start; says what to do.
+        Exception: ONNX Runtime cannot load the model; its own classes, which share no base.
     """
     if device == "cpu":
-        return ["CPUExecutionProvider"]
+        return ort.InferenceSession(model, options, providers=[_CPU], enable_fallback=0)
     if device == "cuda":
-        if "CUDAExecutionProvider" not in ort.get_available_providers():
-            raise DeviceError("device cuda: this ONNX Runtime has no CUDA; run: pip install onnxruntime-gpu")
-        return ["CUDAExecutionProvider", "CPUExecutionProvider"]
+        session = _open_cuda(model, options)
+    else:
+        options.add_provider_for_devices([_webgpu_device()], {})
+        try:
+            session = ort.InferenceSession(model, options, enable_fallback=0)
+        except Exception as error:
+            _, found, reason = str(error).partition(_NO_ADAPTER)
+            if found:
+                raise DeviceError(
+                    f"device webgpu: the plug-in accepts none of the Vulkan drivers here ({found}{reason.rstrip()}); "
+                    f"{_VULKANINFO}; Mesa's llvmpipe of Debian 12 is one that it refuses"
+                ) from error
+            raise
+    if _PROVIDERS[device] not in session.get_providers():
+        raise DeviceError(f"device {device}: ONNX Runtime went on without {_PROVIDERS[device]}; run: edgedec doctor")
+    return session
+
+
+def _open_cuda(model: bytes, options: ort.SessionOptions) -> ort.InferenceSession:
+    name = _PROVIDERS["cuda"]
+    if name not in ort.get_available_providers():
+        raise DeviceError(
+            "device cuda: this ONNX Runtime has no CUDA; "
+            "run: pip uninstall -y onnxruntime && pip install 'onnxruntime-gpu[cuda,cudnn]'"
+        )
+    session = ort.InferenceSession(model, options, providers=[(name, _CUDA_OPTIONS), _CPU], enable_fallback=0)
+    if name not in session.get_providers():  # a missing library or driver is only logged
+        raise DeviceError(
+            "device cuda: ONNX Runtime cannot load CUDA; see that `nvidia-smi` lists a GPU, and that CUDA and cuDNN "
+            "are found: pip install 'onnxruntime-gpu[cuda,cudnn]', with their folders in LD_LIBRARY_PATH"
+        )
+    return session
+
+
+def _webgpu_device() -> Any:
+    """The plug-in's device, its library registered once per process."""
     try:
         plugin = importlib.import_module("onnxruntime_ep_webgpu")
     except ImportError:
-        raise DeviceError("device webgpu: the plug-in is missing; run: pip install onnxruntime-ep-webgpu") from None
-    if not any(found.ep_name == plugin.get_ep_name() for found in ort.get_ep_devices()):
-        ort.register_execution_provider_library(plugin.get_ep_name(), plugin.get_library_path())
-    devices = [found for found in ort.get_ep_devices() if found.ep_name == plugin.get_ep_name()]
+        raise DeviceError("device webgpu: the plug-in is missing; run: pip install 'edgedec[gpu]'") from None
+    if sys.platform == "linux":
+        try:
+            ctypes.CDLL("libvulkan.so.1")
+        except OSError:
+            raise DeviceError(
+                "device webgpu: the Vulkan loader libvulkan.so.1 is missing; run: apt install libvulkan1 "
+                "mesa-vulkan-drivers (Debian, Ubuntu), or your system's package of the Vulkan loader"
+            ) from None
+    name = plugin.get_ep_name()
+    if not any(found.ep_name == name for found in ort.get_ep_devices()):
+        try:
+            ort.register_execution_provider_library(name, plugin.get_library_path())
+        except Exception as error:  # registered already, but without a device, or too old a runtime
+            if "already registered" not in str(error):
+                raise DeviceError(
+                    f"device webgpu: ONNX Runtime {ort.__version__} does not take the plug-in; "
+                    f"run: pip install --upgrade onnxruntime onnxruntime-ep-webgpu; it says: {error}"
+                ) from error
+    devices = [found for found in ort.get_ep_devices() if found.ep_name == name]
     if not devices:
-        raise DeviceError("device webgpu: no GPU found; it needs a Vulkan driver (Debian: mesa-vulkan-drivers libvulkan1)")
-    options.add_provider_for_devices(devices[:1], {})
-    return []
+        raise DeviceError(
+            f"device webgpu: no GPU found; {_VULKANINFO}, "
+            f"or let it run on a software Vulkan driver, slowly, with {_SOFTWARE} in the environment"
+        )
+    return devices[0]  # the plug-in takes one, and chooses the GPU by itself
 
 
-def device_array(device: str, shape: tuple[int, ...]) -> tuple[ort.OrtValue, NDArray[np.float32]]:
-    """float32 zeros for a key/value buffer, as ONNX Runtime and NumPy see them.
+class CacheMemory(Protocol):
+    """Key/value buffers of one sequence, float32 [1, kv_heads, positions, head_dim] each, zero at first."""
 
-    The buffer is host memory on every device: a CPU session works in it, other providers copy it for each pass.
+    values: dict[str, ort.OrtValue]
+
+    def move(self, start: int, nodes: I32) -> None:
+        """Row ``start + nodes[i]`` becomes row ``start + i``, in every buffer. ``nodes`` ascends."""
+
+    def copy_from(self, other: Any, length: int) -> None:
+        """Take at least the first ``length`` rows of another memory of the same kind and shapes."""
+
+    def clear(self) -> None: ...
+
+
+def cache_memory(session: ort.InferenceSession, device: str, shapes: Mapping[str, tuple[int, ...]]) -> CacheMemory:
+    """Memory for the inputs ``past.NAME`` of ``session``, on the side that its attention kernel runs on.
+
+    A provider without a kernel for a node leaves it to the CPU (CUDA's GroupQueryAttention has no float32); a buffer on
+    the other side would then be copied whole, forth and back, in each pass.
     """
-    array = np.zeros(shape, np.float32)
-    return ort.OrtValue.ortvalue_from_numpy(array), array
+    if device == "cpu":
+        return _HostMemory(shapes)
+    inputs = zip(session.get_inputs(), session.get_input_memory_infos(), strict=True)
+    wanted = {item.name: info for item, info in inputs}
+    places = {wanted[f"past.{name}"].name for name in shapes}
+    return _HostMemory(shapes) if places == {"Cpu"} else _DeviceMemory(device, shapes)
+
+
+class _HostMemory:
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        self.arrays = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+        # ONNX Runtime works in the arrays' own memory.
+        self.values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in self.arrays.items()}
+
+    def move(self, start: int, nodes: I32) -> None:
+        for rows in self.arrays.values():
+            rows[:, :, start : start + len(nodes)] = rows[:, :, start + nodes]
+
+    def copy_from(self, other: _HostMemory, length: int) -> None:
+        for name, rows in other.arrays.items():
+            self.arrays[name][:, :, :length] = rows[:, :, :length]
+
+    def clear(self) -> None:
+        self.values.clear()
+        self.arrays.clear()
+
+
+class _DeviceMemory:
+    def __init__(self, device: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        self._device, self._shapes = device, dict(shapes)
+        self._mover: ort.InferenceSession | None = None
+        self.values: dict[str, ort.OrtValue] = {}
+        for name, shape in shapes.items():
+            # From zeros, not from a shape alone: recycled memory may hold NaN, which survives a weight of zero.
+            self.values[name] = ort.OrtValue.ortvalue_from_numpy(np.zeros(shape, np.float32), device)
+
+    def move(self, start: int, nodes: I32) -> None:
+        if self._mover is None:  # plain decoding never asks for it
+            options = ort.SessionOptions()
+            options.log_severity_level = 3
+            self._mover = open_session(_mover_model(self._shapes), options, self._device)
+        binding = self._mover.io_binding()
+        binding.bind_cpu_input("from", start + nodes.astype(np.int64))
+        for heads in {shape[1] for shape in self._shapes.values()}:
+            binding.bind_cpu_input(f"to.{heads}", _scatter_indices(heads, start, len(nodes)))
+        for name, value in self.values.items():
+            binding.bind_ortvalue_input(name, value)
+            binding.bind_ortvalue_output(f"moved.{name}", value)
+        self._mover.run_with_iobinding(binding)
+
+    def copy_from(self, other: _DeviceMemory, length: int) -> None:
+        for name, value in other.values.items():
+            self.values[name].update_inplace(value)
+
+    def clear(self) -> None:
+        self.values.clear()
+
+
+def _scatter_indices(heads: int, start: int, count: int) -> NDArray[np.int64]:
+    """int64 [1, heads, count, 3]: where ScatterND puts row i of each head."""
+    out = np.zeros((1, heads, count, 3), np.int64)
+    out[..., 1] = np.arange(heads)[:, None]
+    out[..., 2] = np.arange(start, start + count)
+    return out
+
+
+def _mover_model(shapes: Mapping[str, tuple[int, ...]]) -> bytes:
+    """A graph that reads rows ``from`` of each buffer and writes them at ``to``.
+
+    Bound to one buffer as input and output, ScatterND works in place; the rows were gathered into memory of their own.
+    """
+    tensor = helper.make_tensor_value_info
+    nodes, inputs, outputs = [], [tensor("from", TensorProto.INT64, ["k"])], []
+    for heads in sorted({shape[1] for shape in shapes.values()}):
+        inputs.append(tensor(f"to.{heads}", TensorProto.INT64, [1, heads, "k", 3]))
+    for name, shape in shapes.items():
+        inputs.append(tensor(name, TensorProto.FLOAT, list(shape)))
+        outputs.append(tensor(f"moved.{name}", TensorProto.FLOAT, list(shape)))
+        nodes.append(helper.make_node("Gather", [name, "from"], [f"rows.{name}"], axis=2))
+        nodes.append(helper.make_node("ScatterND", [name, f"to.{shape[1]}", f"rows.{name}"], [f"moved.{name}"]))
+    graph = helper.make_graph(nodes, "edgedec.commit", inputs, outputs)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    return bytes(model.SerializeToString())

@@ -1,13 +1,14 @@
 """ONNX Runtime: the CPU, CUDA, and (through the WebGPU plug-in) mobile-class GPUs.
 
-One session per bundle, its weights mapped from the bundle's file; one key/value buffer per sequence, past and present the
-same memory. A tree pass writes its rows behind the committed ones; ``commit`` moves the accepted rows together.
+One session per bundle, its weights mapped from the bundle's file; one key/value buffer per sequence, past and present
+the same memory. A tree pass writes its rows behind the committed ones; ``commit`` moves the accepted rows together.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,12 +22,12 @@ from edgedec.onnx.lowering import lower
 from edgedec.ops import Rope
 from edgedec.runtime.protocols import I32, Bytes, Limits, Pass, PassResult, State, TargetInfo, Ticket
 from edgedec.runtime.targets._graphs import bundle_graph, embedding_name
-from edgedec.runtime.targets._providers import add_provider, device_array
+from edgedec.runtime.targets._providers import CacheMemory, cache_memory, open_session, widest_pass
 from edgedec.runtime.targets._results import Done, check_pass, top_k
 from edgedec.runtime.visibility import unpack
 from edgedec.schemes import Int8Scheme, TernaryScheme
 
-__all__ = ["OnnxTarget", "create", "footprint"]
+__all__ = ["OnnxTarget", "create", "footprint", "widest_pass"]
 
 _MASKED = np.float32(-np.inf)
 
@@ -37,26 +38,17 @@ _LOGITS_COPIES = 3  # ONNX Runtime's int32 and float32 results, and ours
 
 
 class _OnnxState:
-    """``values`` holds, per ``past``/``present`` pair, the memory that both are bound to."""
+    """``memory`` holds, per ``past``/``present`` pair, the buffer that both are bound to."""
 
     def __init__(self, target: OnnxTarget, limits: Limits) -> None:
         self.target, self.limits = target, limits
         self.length = 0
-        self.values: dict[str, ort.OrtValue] = {}
-        self.arrays: dict[str, NDArray[np.float32]] = {}
-        for state in target.graph.states.values():
-            for part in ("key", "value"):
-                name = f"{state.name}.{part}"
-                shape = (1, state.kv_heads, target.limits.positions, state.head_dim)
-                self.values[name], self.arrays[name] = device_array(target.device, shape)
+        self.memory: CacheMemory = target.new_memory()
 
     def commit(self, nodes: I32) -> None:
-        start, stop = self.length, self.length + len(nodes)
         if not np.array_equal(nodes, np.arange(len(nodes))):
-            for name in self.values:
-                rows = self.arrays[name]
-                rows[:, :, start:stop] = rows[:, :, start + nodes]
-        self.length = stop
+            self.memory.move(self.length, nodes)
+        self.length += len(nodes)
 
     def truncate(self, length: int) -> None:
         self.length = length
@@ -64,13 +56,11 @@ class _OnnxState:
     def fork(self) -> _OnnxState:
         other = _OnnxState(self.target, self.limits)
         other.length = self.length
-        for name, rows in self.arrays.items():
-            other.arrays[name][:, :, : self.length] = rows[:, :, : self.length]
+        other.memory.copy_from(self.memory, self.length)
         return other
 
     def close(self) -> None:
-        self.values.clear()
-        self.arrays.clear()
+        self.memory.clear()
 
 
 class OnnxTarget:
@@ -105,14 +95,23 @@ class OnnxTarget:
         options.add_session_config_entry(
             "session.model_external_initializers_file_folder_path", str(self.bundle.path.resolve())
         )
-        providers = add_provider(options, self.device)
         try:
-            return ort.InferenceSession(model, options, providers=providers)
+            return open_session(model, options, self.device)
+        except DeviceError:
+            raise
         except Exception as error:  # ONNX Runtime raises classes of its own that share no base
             raise DeviceError(f"ONNX Runtime cannot load {self.bundle.path} on {self.device}: {error}") from error
 
     def footprint(self, limits: Limits) -> Bytes:
         return footprint(self.bundle, limits)
+
+    def new_memory(self) -> CacheMemory:
+        shapes = {
+            f"{state.name}.{part}": (1, state.kv_heads, self.limits.positions, state.head_dim)
+            for state in self.graph.states.values()
+            for part in ("key", "value")
+        }
+        return cache_memory(self._session, self.device, shapes)
 
     def open(self, limits: Limits, conditions: Mapping[str, Any] | None = None) -> State:
         return _OnnxState(self, limits)
@@ -137,12 +136,49 @@ class OnnxTarget:
         missing = [name for name in work.taps if name not in self._taps]
         if missing:
             raise UnsupportedError(f"the session was opened without the tap {missing[0]!r}; open it with taps=")
+        n, width = len(work.ids), widest_pass(self.device)
+        visible = None if work.visible is None else unpack(work.visible, n)
+        if width is None or n <= width:
+            return self._step(state, work, 0, visible)
+        return self._run_in_pieces(state, work, width, visible)
+
+    def _run_in_pieces(
+        self, state: _OnnxState, work: Pass, width: int, visible: NDArray[np.bool_] | None
+    ) -> PassResult:
+        """The same pass in runs of ``width`` rows: to a run, the rows before it are past rows that a tree may mask."""
+        began, n = time.perf_counter(), len(work.ids)
+        wanted = np.array([n - 1], np.int32) if work.logits is None else work.logits
+        logits = np.empty((len(wanted), self.info.vocab), np.float32)
+        taps: dict[str, NDArray[np.float32]] = {}
+        for start in range(0, n, width):
+            piece = slice(start, min(start + width, n))
+            here = np.flatnonzero((wanted >= piece.start) & (wanted < piece.stop))
+            # A run must ask for a row; one that nobody wants is dropped below.
+            rows = wanted[here] - start if len(here) else np.zeros(1, np.int32)
+            part = self._step(
+                state,
+                replace(work, ids=work.ids[piece], positions=work.positions[piece], logits=rows, top_k=0),
+                start,
+                None if visible is None else visible[piece, : piece.stop],
+            )
+            logits[here] = part.logits[: len(here)]
+            for name, values in part.taps.items():
+                to, values = (piece, values) if self._tap_of_each_row(name) else (here, values[: len(here)])
+                size = n if self._tap_of_each_row(name) else len(wanted)
+                taps.setdefault(name, np.empty((size, values.shape[1]), np.float32))[to] = values
+        return PassResult(logits=logits, top=top_k(logits, work.top_k), taps=taps, seconds=time.perf_counter() - began)
+
+    def _tap_of_each_row(self, name: str) -> bool:
+        return self.graph.values[name].shape[0] == "n"
+
+    def _step(self, state: _OnnxState, work: Pass, before: int, visible: NDArray[np.bool_] | None) -> PassResult:
+        """One run of the session. ``before``: rows of the same pass that ran already; ``visible`` [n, before + n]."""
         began = time.perf_counter()
         n, past = len(work.ids), state.length
-        total = past + n
+        total = past + before + n
         bias = self._bias[: n * total].reshape(1, 1, n, total)
-        if work.visible is not None:
-            bias[0, 0, :, past:] = np.where(unpack(work.visible, n), np.float32(0), _MASKED)
+        if visible is not None:
+            bias[0, 0, :, past:] = np.where(visible, np.float32(0), _MASKED)
         rows = np.array([n - 1], np.int64) if work.logits is None else work.logits.astype(np.int64)
         if len(rows) not in self._logits:
             array = np.empty((1, len(rows), self.info.vocab), np.float32)
@@ -156,7 +192,7 @@ class OnnxTarget:
         binding.bind_cpu_input("attention_bias", bias)
         binding.bind_cpu_input("seqlens_k", np.array([total - 1], np.int32))
         binding.bind_cpu_input("total_length", np.array([total], np.int32))
-        for name, value in state.values.items():
+        for name, value in state.memory.values.items():
             binding.bind_ortvalue_input(f"past.{name}", value)
             binding.bind_ortvalue_output(f"present.{name}", value)
         binding.bind_ortvalue_output(f"out.{self.graph.outputs[0]}", logits_value)
@@ -166,12 +202,10 @@ class OnnxTarget:
         # Outputs come in the order of binding, the taps last.
         tapped = dict(zip(self._taps, binding.get_outputs()[-len(self._taps) or None :], strict=False))
         taps = {name: tapped[name].numpy()[0] for name in work.taps}
-        if work.visible is not None:
+        if visible is not None:
             bias[...] = 0
         result = logits[0].copy()
-        return PassResult(
-            logits=result, top=top_k(result, work.top_k), taps=taps, seconds=time.perf_counter() - began
-        )
+        return PassResult(logits=result, top=top_k(result, work.top_k), taps=taps, seconds=time.perf_counter() - began)
 
 
 def _packed_bytes(tensor: Tensor) -> int:

@@ -16,25 +16,25 @@ from edgedec.runtime.protocols import I32, Bytes, Limits, Pass, PassResult, Stat
 from edgedec.runtime.targets._graphs import bundle_graph, embedding_name
 from edgedec.runtime.targets._results import Done, check_pass, top_k
 from edgedec.runtime.visibility import unpack
+from edgedec.schemes import TernaryScheme
 
-__all__ = ["create", "footprint"]
+__all__ = ["create", "footprint", "widest_pass"]
 
 
 class _State:
     def __init__(self, cache: Cache) -> None:
         self.cache = cache
-
-    @property
-    def length(self) -> int:
-        return self.cache.length
+        self.length = cache.length
 
     def commit(self, nodes: I32) -> None:
         self.cache.commit(nodes)
+        self.length = self.cache.length
 
     def truncate(self, length: int) -> None:
         self.cache.truncate(length)
+        self.length = length
 
-    def fork(self) -> _State:
+    def fork(self) -> State:
         return _State(self.cache.fork())
 
     def close(self) -> None:
@@ -58,7 +58,12 @@ class _ReferenceTarget:
             batch_invariant=True,
         )
 
-    def footprint(self, limits: Limits) -> Bytes:
+    def widest_pass(device: str) -> int | None:
+    """Any number of rows."""
+    return None
+
+
+def footprint(self, limits: Limits) -> Bytes:
         return footprint(self.bundle, limits)
 
     def open(self, limits: Limits, conditions: Mapping[str, Any] | None = None) -> State:
@@ -80,24 +85,26 @@ class _ReferenceTarget:
             embeds=work.embeds,
             taps=work.taps,
         )
-        return PassResult(
-            logits=logits, top=top_k(logits, work.top_k), taps=taps, seconds=time.perf_counter() - began
-        )
+        return PassResult(logits=logits, top=top_k(logits, work.top_k), taps=taps, seconds=time.perf_counter() - began)
 
 
-def create(
-    bundle: Bundle, *, device: str, limits: Limits, threads: int, taps: tuple[str, ...]
-) -> _ReferenceTarget:
+def create(bundle: Bundle, *, device: str, limits: Limits, threads: int, taps: tuple[str, ...]) -> _ReferenceTarget:
     """Plug-in entry; NumPy decides on its threads itself."""
     return _ReferenceTarget(bundle, limits, taps)
+
+
+def widest_pass(device: str) -> int | None:
+    """Any number of rows."""
+    return None
 
 
 def footprint(bundle: Bundle, limits: Limits) -> Bytes:
     """Bytes by item. Ternary planes are unpacked to a byte a trit; products are made in float64."""
     graph = build_graph(bundle.config)
     unpacked = sum(
-        tensor.count * tensor.scheme.planes if tensor.scheme.kind == "ternary" else 0
+        tensor.count * tensor.scheme.planes
         for tensor in bundle.tensors.values()
+        if isinstance(tensor.scheme, TernaryScheme)
     )
     largest = max(tensor.count for tensor in bundle.tensors.values())
     vocab = graph.weights[embedding_name(graph)].shape[0]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -54,9 +52,9 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Bundle]:
 
 
 @pytest.fixture(scope="module", params=[(device, method) for device in DEVICES for method in METHODS], ids="-".join)
-def target(request: pytest.FixtureRequest, bundles: dict[str, Bundle]) -> Iterator[Target]:
+def target(request: pytest.FixtureRequest, bundles: dict[str, Bundle]) -> Target:
     device, method = request.param
-    yield open_target(bundles[method], device=device, limits=LIMITS, threads=1, taps=TAPS)
+    return open_target(bundles[method], device=device, limits=LIMITS, threads=1, taps=TAPS)
 
 
 def run(target: Target, state: State, ids: list[int], **options: Any) -> PassResult:

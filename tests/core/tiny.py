@@ -62,7 +62,7 @@ def random_parts(rng: np.random.Generator, scheme: Scheme, shape: tuple[int, ...
 
 
 def random_schemes(graph: Graph, scheme: Scheme) -> dict[str, Scheme]:
-    """``scheme`` for every matrix of a linear that is not the embedding too; that one, tied, is float or int8 by rows."""
+    """``scheme`` for every matrix of a linear; a tied embedding is float, or int8 by rows."""
     linear = {name for op in graph.operations if isinstance(op, Linear) for name in op.weights}
     schemes: dict[str, Scheme] = {name: scheme if name in linear else FloatScheme() for name in graph.weights}
     if "lm_head.weight" not in graph.weights and not isinstance(scheme, FloatScheme):

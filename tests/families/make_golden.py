@@ -1,7 +1,7 @@
 """Makes ``golden/*.npz``: tiny random Llama models and the logits that transformers computes for them.
 
-Run with torch and transformers installed: ``python tests/families/make_golden.py``. Each file holds the configuration as
-transformers saves it, every weight in float16 (the values used are exactly these), ids, positions, and float32 logits.
+Run with torch and transformers installed: ``python tests/families/make_golden.py``. Each file holds the configuration
+as transformers saves it, every weight in float16 (the values used are exactly these), ids, positions, float32 logits.
 """
 
 from __future__ import annotations
@@ -82,7 +82,9 @@ def main() -> None:
         with torch.no_grad():
             # Without the mask of ones, transformers takes a jump in the positions for the start of another text.
             logits = model(ids, position_ids=positions, attention_mask=torch.ones_like(ids)).logits[0]
-        weights = {f"weights.{key}": value.detach().half().numpy() for key, value in model.named_parameters()}
+        weights: dict[str, Any] = {
+            f"weights.{key}": value.detach().half().numpy() for key, value in model.named_parameters()
+        }
         saved = {key: value for key, value in config.to_diff_dict().items() if key != "dtype"}
         np.savez_compressed(
             _FOLDER / f"{name}.npz",
@@ -90,7 +92,7 @@ def main() -> None:
             ids=ids[0].numpy().astype(np.int32),
             positions=positions[0].numpy().astype(np.int32),
             logits=logits.numpy(),
-            **weights,  # type: ignore[arg-type]  # savez's own keyword is not among these names
+            **weights,
         )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from edgedec.bundle import Bundle
-from edgedec.errors import BudgetError, EdgedecError, UsageError
+from edgedec.errors import BudgetError, EdgedecError, UnsupportedError, UsageError
 from edgedec.quantize.shapes import SHAPES, write_random_bundle
 from edgedec.runtime.planning import make_plan
 from edgedec.runtime.sampling import SamplingConfig
@@ -138,3 +138,9 @@ def test_a_full_context_stays_under_the_plan(tmp_path: Path, shape: str, method:
     assert reason == "context"
     assert int(peak) <= int(planned)
     assert int(planned) < 2.5 * int(peak)  # a plan that always says too much is no plan
+
+
+def test_a_budget_on_a_gpu_is_refused(path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="a memory budget cannot be kept on webgpu"):
+        make_plan(Bundle.open(path), device="webgpu", budget_bytes=1 << 30)
+    assert make_plan(Bundle.open(path), device="webgpu").limits.nodes == 31

@@ -11,7 +11,11 @@ __all__ = ["lower"]
 
 def lower(op: Attention, emitter: Emitter) -> None:
     state = emitter.graph.states[op.state]
-    for wanted, asked, what in ((32, state.bits, "KV bits"), (None, state.window, "a window"), (0, state.sinks, "sinks")):
+    for wanted, asked, what in (
+        (32, state.bits, "KV bits"),
+        (None, state.window, "a window"),
+        (0, state.sinks, "sinks"),
+    ):
         if asked != wanted:
             raise UnsupportedError(
                 f"{op.name}: {what} {asked} on the portable ONNX graph; the reference target can run it"

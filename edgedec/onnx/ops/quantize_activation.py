@@ -27,9 +27,9 @@ def codes_and_scale(codes: str, emitter: Emitter) -> tuple[str, str]:
     key = f"{source}.uint8"
     if key not in emitter.bound:
         x, at = emitter.bound[source], f"{source}.quantize"
-        absmax = emitter.node(
-            "ReduceMax", [emitter.node("Abs", [x], f"{at}.abs"), emitter.constant("last_axis", np.array([-1], np.int64))], f"{at}.absmax", keepdims=1
-        )
+        last_axis = emitter.constant("last_axis", np.array([-1], np.int64))
+        magnitude = emitter.node("Abs", [x], f"{at}.abs")
+        absmax = emitter.node("ReduceMax", [magnitude, last_axis], f"{at}.absmax", keepdims=1)
         scale = emitter.node("Div", [absmax, emitter.scalar("f127", 127)], f"{at}.scale")
         # A row of zeros: 0 / tiny = 0, where 0 / 0 would be NaN. The smallest normal number changes no other row.
         divisor = emitter.node("Max", [scale, emitter.scalar("tiny", 2.0**-126)], f"{at}.divisor")

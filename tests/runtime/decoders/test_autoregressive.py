@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -99,7 +98,7 @@ def plain(target: Target, n: int, sampling: SamplingConfig | None = None) -> lis
 
 def by_hand(target: Target, n: int) -> list[int]:
     """The slow obvious loop: the whole text in one pass per token."""
-    ids = PROMPT.tolist()
+    ids: list[int] = PROMPT.tolist()
     for _ in range(n):
         state = target.open(LIMITS)
         for start in range(0, len(ids), LIMITS.nodes):
@@ -108,7 +107,7 @@ def by_hand(target: Target, n: int) -> list[int]:
             (result,) = target.submit([(state, work)]).result()
             state.commit(np.arange(len(chunk), dtype=np.int32))
         ids.append(int(result.logits[0].argmax()))
-    return ids[len(PROMPT) :]
+    return list(ids[len(PROMPT) :])
 
 
 def test_plain_greedy_equals_the_obvious_loop(target: Target) -> None:
@@ -123,13 +122,14 @@ def test_greedy_text_does_not_depend_on_the_drafter(target: Target, kind: str, d
     def guess(position: int) -> int | None:
         right = [*PROMPT.tolist(), *expected, *[0] * 20][position]
         wrong = (right + 1) % CONFIG["vocab_size"]
-        return {
+        guesses: dict[str, int | None] = {
             "right": right,
             "wrong": wrong,
             "half": right if position % 3 else wrong,
             "silent": None,
             "sometimes": right if position % 5 else None,
-        }[kind]
+        }
+        return guesses[kind]
 
     drafter = _ScriptedDrafter(guess)
     limits = replace(LIMITS, depth=depth)

@@ -41,7 +41,9 @@ def _product(inputs: Sequence[NDArray[Any]], weight: Weight) -> NDArray[np.float
         return np.stack([matrix @ row for row in x]) if len(x) else np.zeros((0, len(matrix)), np.float32)
     codes, scale = inputs
     if isinstance(weight, Int8Weight):
-        return _integer_product(codes, weight.codes).astype(np.float32) * scale * weight.scale
+        exact = _integer_product(codes, weight.codes)
+        scaled: NDArray[np.float32] = exact.astype(np.float32) * scale * weight.scale
+        return scaled
     return _ternary(codes, scale, weight)
 
 

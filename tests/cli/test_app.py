@@ -1,0 +1,174 @@
+"""Exit codes, messages, and what every command has in common."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from edgedec import __version__
+from edgedec.cli import app as app_module
+from edgedec.runtime.sampling import SamplingConfig
+from tests.cli.conftest import Edgedec
+
+COMMANDS = typer.main.get_command(app_module.app).commands  # type: ignore[attr-defined]
+NAMES = {"quantize", "inspect", "plan", "generate", "chat", "bench", "eval", "doctor"}
+
+
+def test_help_names_every_command(edgedec: Edgedec) -> None:
+    outcome = edgedec("--help")
+    assert outcome.code == 0
+    assert set(COMMANDS) == NAMES
+    assert all(f"\n  {name} " in outcome.stdout for name in NAMES)
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_every_command_has_help(edgedec: Edgedec, name: str) -> None:
+    outcome = edgedec(name, "-h")
+    assert outcome.code == 0
+    assert outcome.stdout.startswith(f"Usage: edgedec {name}")
+
+
+def test_version(edgedec: Edgedec) -> None:
+    assert edgedec("--version").stdout == f"edgedec {__version__}\n"
+
+
+def test_options_are_named_after_their_long_spelling() -> None:
+    """Environment variables and configuration keys derive from the parameter's name."""
+    for command in COMMANDS.values():
+        for option in command.params:
+            if option.param_type_name == "option":
+                assert f"--{option.name.replace('_', '-')}" in option.opts, f"{command.name}: {option.opts}"
+
+
+def test_every_option_is_documented(project_root: Path) -> None:
+    text = (project_root / "docs" / "command-line.md").read_text("utf-8")
+    for command in COMMANDS.values():
+        assert f"edgedec {command.name} " in text
+        for option in command.params:
+            assert option.param_type_name == "argument" or any(name in text for name in option.opts), option.opts
+
+
+@pytest.mark.parametrize("name", ["generate", "chat"])
+def test_defaults_of_sampling_are_the_python_api_s(name: str) -> None:
+    defaults = {option.name: option.default for option in COMMANDS[name].params}
+    config = SamplingConfig()
+    assert defaults["temp"] == config.temperature
+    for field in ("top_k", "top_p", "min_p", "repeat_penalty", "repeat_last_n", "seed"):
+        assert defaults[field] == getattr(config, field)
+
+
+def test_help_does_not_wait_for_heavy_imports() -> None:
+    code = "import sys, edgedec.cli.app; print(*sys.modules)"
+    modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"numpy", "onnxruntime", "onnx", "tokenizers", "jinja2"} & set(modules)
+
+
+def test_module_is_the_command() -> None:
+    command = [sys.executable, "-m", "edgedec", "--version"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == f"edgedec {__version__}\n"
+
+
+BUNDLE = "BUNDLE"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        ("generate -m nowhere -p hi", 2, "edgedec: nowhere: no such bundle; make one with: edgedec quantize"),
+        ("generate -m . -p hi", 1, "edgedec: .: holds no manifest.json"),
+        ("generate -m BUNDLE", 2, "give the prompt either with -p TEXT or with -f FILE"),
+        ("generate -m BUNDLE -p hi -f x", 2, "give the prompt either with -p TEXT or with -f FILE"),
+        ("generate -m BUNDLE -f missing", 2, "--file missing: there is no such file"),
+        ("generate -m BUNDLE -f .", 2, "--file .: cannot be read: Is a directory"),
+        ("generate -m BUNDLE -f empty", 2, "--file empty: the file is empty"),
+        ("generate -m BUNDLE -f latin", 2, "--file latin: not UTF-8 at byte 1"),
+        ("generate -m BUNDLE -f blank", 2, "the prompt is empty; give some text with -p"),
+        ("generate -m BUNDLE -p hi --temp -1", 2, "temperature must be >= 0, not -1.0"),
+        ("generate -m BUNDLE -p hi --threads -1", 2, "Invalid value for '-t' / '--threads'"),
+        ("generate -m BUNDLE -p hi --device gpu", 2, "there is no device 'gpu'; known: cpu, cuda, webgpu, reference"),
+        ("generate -m BUNDLE -p hi -c 5000", 2, "--ctx-size must be 1 to 4096"),
+        ("generate -m BUNDLE -p hello -c 4", 1, "the prompt has 6 tokens, the context holds 4"),
+        ("generate -m BUNDLE -p hi --memory-budget lots", 2, "'lots' is not a size"),
+        ("generate -m BUNDLE -p hi --memory-budget 1MiB", 4, "the memory budget is 1.0 MiB"),
+        ("generate -m BUNDLE -p hi --device webgpu", 3, "device webgpu: the plug-in is missing; run: "),
+        ("generate -p hi", 2, "Missing option '-m' / '--model'"),
+        ("generate --nonsense", 2, "No such option"),
+        ("nonsense", 2, "No such command 'nonsense'"),
+        ("chat -m nowhere", 2, "nowhere: no such bundle"),
+        ("inspect nowhere", 2, "nowhere: no such bundle"),
+        ("plan -m nowhere", 2, "nowhere: no such bundle"),
+        ("eval -m BUNDLE --text missing", 2, "--text missing: there is no such file"),
+        ("eval -m BUNDLE --text empty", 2, "--text empty: the file is empty"),
+        ("eval -m BUNDLE --text latin -c 1", 2, "--text latin: not UTF-8"),
+        ("eval -m BUNDLE --text blank -c 1", 2, "--ctx-size must be at least 2"),
+        ("bench", 2, "give either --shape NAME or -m BUNDLE"),
+        ("bench --shape huge", 2, "there is no shape 'huge'; known: bitnet-0.73b"),
+        ("bench --shape demo --method float", 2, "method must be ternary or int8"),
+        ("quantize missing -o out", 2, "the checkpoint missing does not exist"),
+        ("quantize . -o out", 1, "config.json"),
+        ("quantize . -o out --method int4", 2, "method must be one of int8, ternary, float"),
+        ("quantize . -o out --planes 2", 2, "--planes must be 1, 2 or 3 with --method ternary"),
+        ("quantize . -o out --calibration none", 2, "--calibration is for ternary planes"),
+    ],
+)
+def test_what_goes_wrong_has_a_code_and_a_message(
+    edgedec: Edgedec, bundle: Path, monkeypatch: pytest.MonkeyPatch, words: str, code: int, message: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime_ep_webgpu", None)  # as if it were not installed
+    Path("empty").write_bytes(b"")
+    Path("blank").write_bytes(b"\n")
+    Path("latin").write_bytes("né".encode("latin-1"))
+    outcome = edgedec(*(str(bundle) if word == BUNDLE else word for word in words.split()))
+    assert outcome.code == code
+    assert message in outcome.stderr
+    assert outcome.stdout == ""
+
+
+def test_a_damaged_bundle_names_the_file(edgedec: Edgedec, bundle: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "damaged"
+    copy.mkdir()
+    for file in bundle.iterdir():
+        data = bytearray(file.read_bytes())
+        if file.name == "weights.bin":
+            data[100] ^= 1
+        (copy / file.name).write_bytes(data)
+    for command in (["generate", "-p", "hi", "-m"], ["inspect"], ["plan", "-m"]):
+        outcome = edgedec(*command, copy)
+        assert outcome.code == 1
+        assert f"edgedec: {copy / 'weights.bin'}: its hash does not match the manifest" in outcome.stderr
+
+
+CRASH = "import edgedec.cli.plan as plan, edgedec.cli.app as app; plan.budget_bytes = lambda text: 1 / 0; app.main()"
+
+
+@pytest.mark.parametrize("debug", ["", "1"])
+def test_the_unexpected_is_one_line_unless_asked_for_more(debug: str) -> None:
+    command = [sys.executable, "-c", CRASH, "plan", "-m", "x"]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"EDGEDEC_DEBUG": debug})
+    assert done.returncode == 1
+    assert ("Traceback" in done.stderr) == bool(debug)
+    assert ("edgedec: unexpected ZeroDivisionError: division by zero" in done.stderr) == (not debug)
+    assert ("set EDGEDEC_DEBUG=1" in done.stderr) == (not debug)
+
+
+def test_ctrl_c_is_130(edgedec: Edgedec, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(text: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("edgedec.cli.generate.write", interrupt)
+    outcome = edgedec("generate", "-m", bundle, "-p", "o", "--temp", "0")
+    assert (outcome.code, outcome.stdout) == (130, "")
+
+
+def test_verbose_logs_to_stderr(edgedec: Edgedec, checkpoint: Path) -> None:
+    import logging
+
+    logger = logging.getLogger("edgedec.test")
+    for flags, shown in ([], 0), (["-v"], 1), (["-vv"], 2):
+        edgedec("doctor", *flags)
+        assert sum(logger.isEnabledFor(level) for level in (logging.INFO, logging.DEBUG)) == shown

@@ -1,0 +1,303 @@
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgedec.errors import BudgetError, UsageError
+from edgedec.memory import MemoryMeter, Plan, format_bytes, largest_context, parse_bytes
+
+MIB = 1 << 20
+PAGE = os.sysconf("SC_PAGE_SIZE")
+# Of the interpreter's and the threads' own: what a figure may be off by.
+SLACK = MIB
+
+needs_proc = pytest.mark.skipif(not MemoryMeter().available, reason="the meter needs Linux' /proc/self/smaps_rollup")
+
+# --- sizes ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1", 1),
+        ("24000000", 24_000_000),
+        ("24000000B", 24_000_000),
+        ("600MiB", 600 * MIB),
+        ("600M", 600 * MIB),
+        ("600Mi", 600 * MIB),
+        ("600mib", 600 * MIB),
+        ("600 MiB", 600 * MIB),
+        ("  600 MiB\n", 600 * MIB),
+        ("600MB", 600_000_000),
+        ("600mb", 600_000_000),
+        ("1k", 1024),
+        ("1kB", 1000),
+        ("1.5G", 3 << 29),
+        ("0.5KiB", 512),
+        ("2GiB", 2 << 30),
+        ("2GB", 2 * 10**9),
+        ("3T", 3 << 40),
+        ("3TB", 3 * 10**12),
+        ("1.9", 1),
+        ("9007199254740993", 2**53 + 1),  # float64 would lose the last unit
+        ("0.1TB", 10**11),
+        ("999999999999999999T", 999999999999999999 << 40),
+    ],
+)
+def test_parse_bytes(text: str, expected: int) -> None:
+    assert parse_bytes(text) == expected
+
+
+NO_SIZES = ["", " ", "MiB", "0", "0MiB", "0.0G", "0.3", "-1", "+1", "1e9", "inf", "nan", "1,5G", "1.G", ".5G", "1 2"]
+NO_SIZES += ["5PiB", "5 M i B", "0x10", "1_000", "600MiBB", "600M\0", "9" * 400, "1." + "0" * 400, "1" * 5000]
+
+
+@pytest.mark.parametrize("text", NO_SIZES, ids=lambda text: repr(text)[:20])
+def test_what_is_no_size(text: str) -> None:
+    with pytest.raises(UsageError, match="is not a size; write for example 600MiB or 2GiB"):
+        parse_bytes(text)
+
+
+@given(st.text(max_size=30))
+def test_any_text_is_a_size_or_a_usage_error(text: str) -> None:
+    with suppress(UsageError):
+        assert parse_bytes(text) > 0
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [
+        (0, "0 B"),
+        (1, "1 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (1536, "1.5 KiB"),
+        (432_328_704, "412.3 MiB"),
+        (1 << 30, "1.0 GiB"),
+        (1 << 40, "1.0 TiB"),
+        (5 << 50, "5120.0 TiB"),
+    ],
+)
+def test_format_bytes(count: int, expected: str) -> None:
+    assert format_bytes(count) == expected
+
+
+@given(st.integers(1, 1 << 59))
+def test_parsing_what_was_formatted(count: int) -> None:
+    """One decimal of 1 or more: within a twentieth."""
+    assert parse_bytes(format_bytes(count)) == pytest.approx(count, rel=0.05)
+
+
+@given(st.integers(1, 1 << 50), st.integers(1, 1 << 50))
+def test_a_larger_size_never_reads_smaller(a: int, b: int) -> None:
+    small, large = sorted((a, b))
+    assert parse_bytes(format_bytes(small)) <= parse_bytes(format_bytes(large))
+
+
+# --- the meter --------------------------------------------------------------------------------------------------------
+
+
+def fresh(size: int, kind: int = mmap.MAP_PRIVATE) -> mmap.mmap:
+    """Anonymous memory from the system itself, every page touched, given back when closed."""
+    block = mmap.mmap(-1, size, kind | mmap.MAP_ANONYMOUS)
+    for at in range(0, size, PAGE):
+        block[at] = 1
+    return block
+
+
+@needs_proc
+def test_anonymous_memory_is_seen_and_seen_to_go() -> None:
+    with MemoryMeter() as meter:
+        before = meter.mark()
+        assert before < SLACK
+        block = fresh(20 * MIB)
+        during = meter.mark()
+        block.close()
+        after = meter.mark()
+    assert during - before == pytest.approx(20 * MIB, abs=SLACK)
+    assert abs(after - before) < SLACK
+    assert meter.peak_bytes >= during
+
+
+@needs_proc
+def test_numpy_arrays_are_seen() -> None:
+    with MemoryMeter() as meter:
+        array = np.full(40 * MIB, 1, np.uint8)  # above 32 MiB the C library always asks the system
+        assert meter.charged_bytes() == pytest.approx(40 * MIB, abs=SLACK)
+        del array
+        assert meter.charged_bytes() < SLACK
+
+
+@needs_proc
+def test_shared_memory_is_seen() -> None:
+    with MemoryMeter() as meter:
+        block = fresh(8 * MIB, mmap.MAP_SHARED)
+        assert meter.charged_bytes() == pytest.approx(8 * MIB, abs=SLACK)
+        block.close()
+
+
+@needs_proc
+def test_memory_that_nobody_touched_is_not_charged() -> None:
+    with MemoryMeter() as meter:
+        block = mmap.mmap(-1, 64 * MIB, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        assert meter.charged_bytes() < SLACK
+        block.close()
+
+
+@pytest.fixture
+def mapped(tmp_path: Path) -> Iterator[mmap.mmap]:
+    """A file of 16 MiB in a folder named "model bündel", mapped and not yet touched."""
+    (tmp_path / "model bündel").mkdir()
+    path = tmp_path / "model bündel" / "weights.bin"
+    path.write_bytes(bytes(16 * MIB))
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapping:
+        mapping.madvise(mmap.MADV_RANDOM)  # no read-ahead: only what is touched, and what lies in memory beside it
+        yield mapping
+
+
+def touch(mapping: mmap.mmap, pages: int, stride: int) -> int:
+    return sum(mapping[page * stride] for page in range(pages))
+
+
+@needs_proc
+def test_touched_pages_of_the_folder_are_charged(tmp_path: Path, mapped: mmap.mmap) -> None:
+    with MemoryMeter((tmp_path / "model bündel",)) as meter:
+        before = meter.charged_bytes()
+        touch(mapped, 4, 4 * MIB)
+        few = meter.charged_bytes() - before
+        touch(mapped, 16 * MIB // PAGE, PAGE)
+        every = meter.charged_bytes() - before
+    # The system maps neighbours that are in the page cache along with a page, by 64 KiB or by whole folios.
+    assert 4 * PAGE <= few <= 12 * MIB + SLACK
+    assert every == pytest.approx(16 * MIB, abs=SLACK)
+
+
+@needs_proc
+@pytest.mark.parametrize("other", ["model", "model bündel 2", "elsewhere"])
+def test_files_of_other_folders_are_not_charged(tmp_path: Path, mapped: mmap.mmap, other: str) -> None:
+    """Nor of a folder whose name only begins alike."""
+    (tmp_path / other).mkdir()
+    with MemoryMeter((tmp_path / other,)) as meter:
+        touch(mapped, 16 * MIB // PAGE, PAGE)
+        assert meter.charged_bytes() < SLACK
+
+
+@needs_proc
+def test_a_folder_is_known_by_any_name(tmp_path: Path, mapped: mmap.mmap, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "link").symlink_to("model bündel")
+    monkeypatch.chdir(tmp_path)
+    touch(mapped, 16 * MIB // PAGE, PAGE)
+    for name in ("link", "model bündel", "./link/../model bündel/"):
+        assert MemoryMeter((Path(name),)).charged_bytes() == pytest.approx(16 * MIB, abs=SLACK)
+
+
+@needs_proc
+def test_mapped_and_anonymous_memory_add_up(tmp_path: Path, mapped: mmap.mmap) -> None:
+    with MemoryMeter((tmp_path,)) as meter:
+        block = fresh(10 * MIB)
+        touch(mapped, 16 * MIB // PAGE, PAGE)
+        assert meter.mark() == pytest.approx(26 * MIB, abs=SLACK)
+        block.close()
+
+
+@needs_proc
+def test_a_peak_of_30_ms_is_caught() -> None:
+    """Without a mark. A machine that gave the watching thread no turn for 30 ms gets two more tries."""
+    peaks = []
+    for _ in range(3):
+        with MemoryMeter() as meter:
+            block = fresh(12 * MIB)
+            time.sleep(0.030)
+            block.close()
+            time.sleep(0.005)
+        peaks.append(meter.peak_bytes)
+        if peaks[-1] >= 12 * MIB - SLACK:
+            break
+    assert 12 * MIB - SLACK <= peaks[-1] <= 12 * MIB + SLACK
+
+
+@needs_proc
+def test_closing_marks_and_ends_the_thread() -> None:
+    meter = MemoryMeter()
+    with meter:
+        assert "edgedec-memory" in {thread.name for thread in threading.enumerate()}
+        block = fresh(5 * MIB)
+    assert meter.peak_bytes >= 5 * MIB - SLACK
+    assert "edgedec-memory" not in {thread.name for thread in threading.enumerate()}
+    peak = meter.peak_bytes
+    meter.close()
+    block.close()
+    assert meter.peak_bytes == peak
+
+
+def test_a_meter_that_was_never_started_can_be_closed() -> None:
+    MemoryMeter().close()
+
+
+def test_where_there_is_no_proc(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "exists", lambda self: False)
+    with MemoryMeter((Path("."),)) as meter:
+        assert not meter.available
+        assert meter.mark() == meter.charged_bytes() == meter.peak_bytes == meter.baseline_bytes == 0
+
+
+# --- plans ------------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=200)
+@given(st.integers(1, 300), st.integers(0, 300), st.integers(0, 10_000), st.integers(0, 2**32 - 1))
+def test_largest_context_is_that_of_a_linear_search(low: int, span: int, budget: int, seed: int) -> None:
+    totals = np.cumsum(np.random.default_rng(seed).integers(0, 60, 601))  # contexts may cost the same
+    calls = 0
+
+    def footprint(context: int) -> int:
+        nonlocal calls
+        calls += 1
+        assert low <= context <= low + span
+        return int(totals[context])
+
+    expected = max((c for c in range(low, low + span + 1) if totals[c] <= budget), default=None)
+    assert largest_context(footprint, low=low, high=low + span, budget_bytes=budget) == expected
+    assert calls <= 2 + (span + 1).bit_length()
+
+
+def plan(fits: bool, budget: int | None) -> Plan:
+    return Plan(
+        fits=fits,
+        budget_bytes=budget,
+        total_bytes=412 * MIB,
+        items={"weights": 400 * MIB, "kv": 12 * MIB, "draft": 0},
+        baseline_bytes=43 * MIB,
+        ctx_size=2048,
+        kv_bits=32,
+        drafter="none",
+        draft_tokens=0,
+        hint="try --ctx-size 1024",
+    )
+
+
+def test_a_plan_that_fits_passes() -> None:
+    plan(True, 500 * MIB).require()
+    plan(False, None).require()
+
+
+def test_a_plan_that_does_not_fit_says_what_takes_how_much_and_what_would() -> None:
+    with pytest.raises(BudgetError) as caught:
+        plan(False, 380 * MIB).require()
+    assert str(caught.value).splitlines() == [
+        "needs 412.0 MiB at context 2048, the memory budget is 380.0 MiB:",
+        "     400.0 MiB  weights",
+        "      12.0 MiB  kv",
+        "try --ctx-size 1024",
+    ]
+    assert caught.value.exit_code == 4

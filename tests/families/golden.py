@@ -1,0 +1,37 @@
+"""Reads the models of ``golden/``, which ``make_golden.py`` made with transformers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+FOLDER = Path(__file__).parent / "golden"
+NAMES = sorted(path.stem for path in FOLDER.glob("*.npz"))
+# Absolute. The largest logit of every file is above 5, so it is 2e-5 of the range as well.
+TOLERANCE = 1e-4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Golden:
+    config: dict[str, Any]
+    ids: NDArray[np.int32]
+    positions: NDArray[np.int32]
+    logits: NDArray[np.float32]
+    weights: dict[str, NDArray[np.float32]]
+
+
+def read(name: str) -> Golden:
+    with np.load(FOLDER / f"{name}.npz") as file:
+        prefix = "weights."
+        return Golden(
+            config=json.loads(str(file["config"])),
+            ids=file["ids"],
+            positions=file["positions"],
+            logits=file["logits"],
+            weights={k.removeprefix(prefix): file[k].astype(np.float32) for k in file.files if k.startswith(prefix)},
+        )

@@ -1,0 +1,129 @@
+"""Rounding under a quadratic objective, against definitions that are slow and obvious."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from edgedec.quantize.methods.compensate import refine, round_groups, upper_factor
+from edgedec.quantize.methods.levels import Levels, fit_scales
+
+
+def correlated_gram(columns: int, seed: int, rank: int | None = None) -> np.ndarray:
+    """Strong correlation between inputs, as real layers have it, with 1 % damping."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((400, rank or columns // 3)) @ rng.standard_normal((rank or columns // 3, columns))
+    gram = x.T @ x
+    return gram + 0.01 * np.trace(gram) / columns * np.eye(columns)
+
+
+def objective(error: np.ndarray, gram: np.ndarray) -> np.ndarray:
+    """Per row, for errors [columns, rows]."""
+    value: np.ndarray = np.einsum("cr,cd,dr->r", error, gram, error)
+    return value
+
+
+def uncompensated(target: np.ndarray, group_size: int, planes: int) -> tuple[np.ndarray, np.ndarray]:
+    groups = [target[i : i + group_size] for i in range(0, len(target), group_size)]
+    scales = [fit_scales(group, planes) for group in groups]
+    return np.concatenate([Levels(s).nearest(g) for s, g in zip(scales, groups, strict=True)]), np.stack(scales)
+
+
+def test_upper_factor_is_upper_and_rebuilds_the_gram() -> None:
+    gram = correlated_gram(9, 0)
+    factor = upper_factor(gram)
+    assert np.array_equal(factor, np.triu(factor))
+    np.testing.assert_allclose(factor @ factor.T, gram, rtol=1e-10)
+
+
+def test_one_group_of_exact_levels_is_rounded_as_optq_defines_it() -> None:
+    """The column loop of OPTQ, with an inverse for every column, on levels that are 0 and the scale found."""
+    columns, rows = 12, 20
+    gram, rng = correlated_gram(columns, 1), np.random.default_rng(1)
+    target = rng.standard_normal((columns, rows))
+    rounded, scales = round_groups(target, upper_factor(gram), columns, 2)
+    expected, work = np.empty_like(target), target.copy()
+    for j in range(columns):
+        expected[j] = Levels(scales[0]).nearest(work[j])
+        inverse = np.linalg.inv(gram[j:, j:])
+        work[j:] -= np.outer(inverse[:, 0] / inverse[0, 0], work[j] - expected[j])
+    np.testing.assert_allclose(rounded, expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("group_size", [8, 16, 20])
+def test_later_groups_take_up_the_errors_of_earlier_ones(group_size: int) -> None:
+    columns = 40
+    gram, rng = correlated_gram(columns, 2), np.random.default_rng(2)
+    target = rng.standard_normal((columns, 30))
+    rounded, scales = round_groups(target, upper_factor(gram), group_size, 2)
+    assert scales.shape == (-(-columns // group_size), 30, 2)
+    expected, work = np.empty_like(target), target.copy()
+    for j in range(columns):
+        expected[j] = Levels(scales[j // group_size]).nearest(work[j])
+        inverse = np.linalg.inv(gram[j:, j:])
+        work[j:] -= np.outer(inverse[:, 0] / inverse[0, 0], work[j] - expected[j])
+    np.testing.assert_allclose(rounded, expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("planes", [1, 2, 3])
+def test_compensation_and_then_refinement_lower_the_objective(planes: int) -> None:
+    gram, rng = correlated_gram(48, 3), np.random.default_rng(3)
+    target = rng.standard_normal((48, 64))
+    plain, _ = uncompensated(target, 16, planes)
+    rounded, scales = round_groups(target, upper_factor(gram), 16, planes)
+    better, _ = refine(target, gram, 16, rounded, scales)
+    losses = [objective(target - x, gram).sum() for x in (plain, rounded, better)]
+    assert losses[1] < 0.8 * losses[0]
+    assert losses[2] < 0.99 * losses[1]
+
+
+@pytest.mark.parametrize("planes", [1, 2, 3])
+def test_no_sweep_raises_the_objective_of_any_row(planes: int) -> None:
+    gram, rng = correlated_gram(30, 4), np.random.default_rng(4)
+    target = rng.standard_normal((30, 50))
+    state = uncompensated(target, 12, planes)
+    loss = objective(target - state[0], gram)
+    first = loss
+    for _ in range(12):
+        state = refine(target, gram, 12, *state, sweeps=1)
+        now = objective(target - state[0], gram)
+        assert np.all(now <= loss * (1 + 1e-9))
+        loss = now
+    assert loss.sum() < 0.9 * first.sum()
+
+
+def test_sweeps_go_on_until_nothing_is_gained() -> None:
+    gram, rng = correlated_gram(30, 5), np.random.default_rng(5)
+    target = rng.standard_normal((30, 50))
+    start = uncompensated(target, 30, 2)
+    losses = [
+        objective(target - refine(target, gram, 30, *start, sweeps=sweeps)[0], gram).sum() for sweeps in (1, 2, 8, 50)
+    ]
+    assert losses[1] < 0.999 * losses[0]
+    assert losses[3] <= losses[2] <= losses[1]
+    assert losses[3] > 0.98 * losses[2]
+
+
+def test_a_refined_matrix_is_optimal_in_every_single_element() -> None:
+    gram, rng = correlated_gram(10, 6), np.random.default_rng(6)
+    target = rng.standard_normal((10, 8))
+    rounded, scales = refine(target, gram, 10, *uncompensated(target, 10, 2), sweeps=200)
+    # Ends by the size of the gain: a few sweeps more reach the fixed point.
+    for _ in range(20):
+        rounded, scales = refine(target, gram, 10, rounded, scales, sweeps=1)
+    loss = objective(target - rounded, gram)
+    values = Levels(scales[0]).values
+    for j in range(10):
+        for level in np.concatenate([values, -values]):
+            other = rounded.copy()
+            other[j] = level
+            assert np.all(objective(target - other, gram) >= loss * (1 - 1e-9))
+
+
+def test_what_refinement_returns_belongs_together() -> None:
+    gram, rng = correlated_gram(20, 7), np.random.default_rng(7)
+    target = rng.standard_normal((20, 6))
+    rounded, scales = refine(target, gram, 8, *uncompensated(target, 8, 3))
+    for group, start in enumerate(range(0, 20, 8)):
+        part = rounded[start : start + 8]
+        np.testing.assert_allclose(Levels(scales[group]).nearest(part), part, atol=1e-12)

@@ -1,0 +1,50 @@
+"""Native ternary: lossless, or refused."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from edgedec.errors import UnsupportedError
+from edgedec.quantize.methods.native import native_ternary
+
+DTYPES = (np.float32, np.float16, ml_dtypes.bfloat16)
+trit_arrays = arrays.arrays(
+    np.int8, arrays.array_shapes(min_dims=2, max_dims=2, max_side=6), elements=st.integers(-1, 1)
+)
+magnitudes = st.floats(2.0**-20, 2.0**14, width=16)  # exact in none, some or all of the types: cast below
+
+
+@given(trit_arrays, magnitudes, st.sampled_from(DTYPES))
+def test_what_comes_back_is_the_original(trits: np.ndarray, magnitude: float, dtype: type) -> None:
+    scale = np.array(magnitude).astype(dtype)
+    weight = trits.astype(dtype) * scale
+    got_trits, got_scale = native_ternary(weight)
+    assert got_trits.dtype == np.int8
+    assert isinstance(got_scale, np.float32)
+    assert np.array_equal(got_trits * got_scale, weight.astype(np.float32))
+    assert np.array_equal(got_trits, trits)
+    assert got_scale == (np.float32(scale) if trits.any() else 0)
+
+
+def test_zeros_have_scale_zero_and_the_sign_of_zero_is_no_trit() -> None:
+    trits, scale = native_ternary(np.array([[0.0, -0.0]], np.float32))
+    assert trits.tolist() == [[0, 0]]
+    assert scale == 0
+
+
+def test_a_second_magnitude_one_bit_away_is_refused() -> None:
+    weight = np.array([[0.5, -0.5, 0.0, np.nextafter(np.float32(0.5), np.float32(1))]], np.float32)
+    message = r"blk\.0 is not ternary: it has 2 distinct nonzero magnitudes, .* --planes 2"
+    with pytest.raises(UnsupportedError, match=message):
+        native_ternary(weight, "blk.0")
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_refused(bad: float) -> None:
+    with pytest.raises(UnsupportedError, match="tensor holds values that are not finite"):
+        native_ternary(np.array([[0, bad]], np.float32))
