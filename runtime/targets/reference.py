@@ -58,12 +58,7 @@ class _ReferenceTarget:
             batch_invariant=True,
         )
 
-    def widest_pass(device: str) -> int | None:
-    """Any number of rows."""
-    return None
-
-
-def footprint(self, limits: Limits) -> Bytes:
+    def footprint(self, limits: Limits) -> Bytes:
         return footprint(self.bundle, limits)
 
     def open(self, limits: Limits, conditions: Mapping[str, Any] | None = None) -> State:

@@ -54,7 +54,8 @@ def test_subnormal_rows_keep_the_bound() -> None:
     weight = np.arange(1, 400, dtype=np.float32)[:, None] * np.array([[1, -1, 0.5]], np.float32) * tiny
     codes, scale = quantize_int8(weight)
     assert (scale > 0).all()
-    assert np.all(np.abs(weight.astype(float) - codes * scale.astype(float)[:, None]) <= scale[:, None] * 0.5)
+    wide = scale.astype(np.float64)[:, None]
+    assert np.all(np.abs(weight - wide * codes) <= wide / 2)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
