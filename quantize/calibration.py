@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
+from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ I32 = NDArray[np.int32]
 
 SAMPLING_LIMIT_BYTES = 512 << 20  # of float32 weights, which sampling holds in memory
 _SEQUENCES_AT_ONCE = 64
+_ROWS_AT_ONCE = 2048  # whose logits are held in float64
 
 
 def _float_bytes(checkpoint: Checkpoint) -> int:
@@ -94,11 +96,20 @@ def float_perplexity(checkpoint: Checkpoint, windows: Sequence[I32], *, vocab_li
     loader = tensor_loader(checkpoint, sources)
     interpreter = Interpreter(graph, cache(loader) if small else loader)
     nats, count = 0.0, 0
-    for window in windows:
-        rows = np.arange(len(window) - 1, dtype=np.int32)
-        logits = interpreter.logits(window[None], rows=rows)[:, :vocab_limit].astype(np.float64)
+    for batch in _batches(windows):
+        seen, wanted = batch[:, :-1], batch[:, 1:].reshape(-1)
+        logits = interpreter.logits(seen)[:, :vocab_limit].astype(np.float64)
         logits -= logits.max(axis=1, keepdims=True)
-        logs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
-        nats -= float(logs[rows, window[1:]].sum())
-        count += len(rows)
+        nats += float(np.log(np.exp(logits).sum(axis=1)).sum() - logits[np.arange(len(wanted)), wanted].sum())
+        count += len(wanted)
     return float(np.exp(nats / count))
+
+
+def _batches(windows: Sequence[I32]) -> Iterator[I32]:
+    """Windows of equal length together, so that each tensor is read few times: int32 [sequences, length]."""
+    by_length = sorted(windows, key=len)
+    for length, group in groupby(by_length, key=len):
+        together = list(group)
+        step = max(1, _ROWS_AT_ONCE // length)
+        for start in range(0, len(together), step):
+            yield np.stack(together[start : start + step])

@@ -41,7 +41,9 @@ class BatchCache:
 
     def rows(self, state: KvState) -> tuple[F32, F32]:
         shape = (self.sequences, self.positions, state.kv_heads, state.head_dim)
-        return self.arrays.setdefault(state.name, (np.zeros(shape, np.float32), np.zeros(shape, np.float32)))
+        if state.name not in self.arrays:
+            self.arrays[state.name] = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
+        return self.arrays[state.name]
 
 
 def _attend(op: Attention, state: KvState, q: F32, k: F32, v: F32, sequences: int, cache: BatchCache | None) -> F32:

@@ -190,6 +190,7 @@ class Session:
         config = sampling or SamplingConfig()
         sampler = Sampler(config, self.bundle.tokens.size)
         self.decoder.processor = sampler.distribution
+        self.decoder.interrupted = interrupted
         stream = TextStream(self.tokenizer, stop, context=prompt)
         answer = Answer(stop_reason="limit" if n_predict >= 0 else "context")
         began = time.perf_counter()
@@ -210,8 +211,8 @@ class Session:
             if interrupted():
                 answer.stop_reason = "interrupted"
                 break
-        else:
-            answer.stop_reason = "context"
+        else:  # the decoder ended by itself
+            answer.stop_reason = "limit" if n_predict == 0 else "interrupted" if interrupted() else "context"
         ended = time.perf_counter()
         self._emit(stream.finish(), answer, on_text)
         self.meter.mark()

@@ -23,7 +23,7 @@ def upper_factor(gram: Float64) -> Float64:
 
     The objective is then a sum of squares, one for each column j: V[j, j]^2 (E_j + sum_{i<j} E_i V[i, j] / V[j, j])^2.
     """
-    return np.linalg.cholesky(gram[::-1, ::-1])[::-1, ::-1]
+    return np.asarray(np.linalg.cholesky(gram[::-1, ::-1])[::-1, ::-1], np.float64)
 
 
 def _round_block(target: Float64, carry: Float64, factor: Float64, levels: Levels) -> Float64:

@@ -23,7 +23,8 @@ def quantize_int8(weight: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int8]
         raise ValueError("weight must be finite")
     scale = (largest / 127).astype(np.float32)
     # Among subnormal numbers that quotient may round down far enough for a code of 128 or more, or to nothing.
-    scale = np.where(largest > 127.5 * scale.astype(np.float64), np.nextafter(scale, np.float32(np.inf)), scale)
+    short = (largest > 0) & (largest >= 127.5 * scale.astype(np.float64))
+    scale[short] = np.nextafter(scale[short], np.float32(np.inf))
     divisor = np.where(scale > 0, scale, np.float32(1))
     codes = np.empty(weight.shape, np.int8)
     for row, by, out in zip(weight, divisor, codes, strict=True):

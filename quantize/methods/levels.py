@@ -56,7 +56,6 @@ class Levels:
         self.values: Float64 = np.ascontiguousarray(np.take_along_axis(sums, upper, axis=1).T)
         self.cuts: Float64 = self.values[:-1] + (self.values[1:] - self.values[:-1]) / 2
         self._trits: Int8 = signs[upper]  # [rows, half + 1, K]
-        self._trits[:, 0] = 0  # equal scales reach zero in other ways too
         self._rows = np.arange(rows)
 
     def _index(self, x: Float64) -> Int8:
@@ -90,8 +89,8 @@ def scale_step(trits: Float64, gradient: Float64, metric: Float64 | None = None)
     normal = turned @ (trits if metric is None else metric @ trits)
     trace = np.trace(normal, axis1=1, axis2=2)
     normal += np.where(trace > 0, 1e-9 * trace, 1.0)[:, None, None] * np.eye(trits.shape[2])
-    step: Float64 = np.linalg.solve(normal, turned @ gradient.T[:, :, None])[:, :, 0]
-    return step
+    step = np.linalg.solve(normal, turned @ gradient.T[:, :, None])[:, :, 0]
+    return np.asarray(step, np.float64)
 
 
 def _alternate(x: Float64, scales: Float64) -> tuple[Float64, Float64]:

@@ -79,8 +79,7 @@ def target_weight(weight: Float32, statistics: Statistics) -> Float64:
     wanted = target @ (statistics.gram if statistics.cross is None else statistics.cross) + ridge * target
     if statistics.drift is not None:
         wanted += statistics.drift
-    solved: Float64 = np.linalg.solve(damped, wanted.T).T
-    return solved
+    return np.asarray(np.linalg.solve(damped, wanted.T).T, np.float64)
 
 
 def quantize_planes(

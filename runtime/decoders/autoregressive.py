@@ -45,6 +45,7 @@ class AutoregressiveDecoder:
     verifier: Verifier
     processor: Processor
     cost: ObservedCost = field(default_factory=ObservedCost)
+    interrupted: Callable[[], bool] = lambda: False  # asked between the passes of a prefill
     cached: list[int] = field(default_factory=list)  # the ids behind the state's committed rows
 
     def generate(self, prompt: I32, limits: Limits, rng: np.random.Generator) -> Iterator[int]:
@@ -60,7 +61,8 @@ class AutoregressiveDecoder:
                 f"it must have 1 to {limits.positions - 1}; shorten it or raise --ctx-size"
             )
         text = prompt.tolist()
-        self._prefill(text[:-1], limits)
+        if not self._prefill(text[:-1], limits):
+            return
         draft = self.drafter.open(self.target.info, limits)
         accept = np.ones(limits.depth, np.float32)
         while self.state.length < limits.positions:
@@ -77,19 +79,25 @@ class AutoregressiveDecoder:
                 text.append(token)
                 yield token
 
-    def _prefill(self, ids: list[int], limits: Limits) -> None:
-        """Bring the cache to exactly ``ids``: keep what it shares with them, run the rest in chunks."""
+    def _prefill(self, ids: list[int], limits: Limits) -> bool:
+        """Bring the cache to exactly ``ids``: keep what it shares with them, run the rest in chunks.
+
+        False if interrupted half-way; what was run is kept.
+        """
         keep = 0
         while keep < min(len(ids), len(self.cached)) and ids[keep] == self.cached[keep]:
             keep += 1
         self.state.truncate(keep)
         del self.cached[keep:]
         for start in range(keep, len(ids), limits.nodes):
+            if self.interrupted():
+                return False
             chunk = np.array(ids[start : start + limits.nodes], np.int32)
             positions = np.arange(start, start + len(chunk), dtype=np.int32)
             self._submit(Pass(ids=chunk, positions=positions))
             self.state.commit(np.arange(len(chunk), dtype=np.int32))
             self.cached += chunk.tolist()
+        return True
 
     def _run(self, tree: TokenTree) -> PassResult:
         n = len(tree.tokens)

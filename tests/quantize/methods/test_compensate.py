@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from edgedec.quantize.methods import compensate
 from edgedec.quantize.methods.compensate import refine, round_groups, upper_factor
 from edgedec.quantize.methods.levels import Levels, fit_scales
 
@@ -14,7 +15,7 @@ def correlated_gram(columns: int, seed: int, rank: int | None = None) -> np.ndar
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((400, rank or columns // 3)) @ rng.standard_normal((rank or columns // 3, columns))
     gram = x.T @ x
-    return gram + 0.01 * np.trace(gram) / columns * np.eye(columns)
+    return np.asarray(gram + 0.01 * np.trace(gram) / columns * np.eye(columns))
 
 
 def objective(error: np.ndarray, gram: np.ndarray) -> np.ndarray:
@@ -63,6 +64,30 @@ def test_later_groups_take_up_the_errors_of_earlier_ones(group_size: int) -> Non
         inverse = np.linalg.inv(gram[j:, j:])
         work[j:] -= np.outer(inverse[:, 0] / inverse[0, 0], work[j] - expected[j])
     np.testing.assert_allclose(rounded, expected, atol=1e-9)
+
+
+def test_a_group_with_the_same_inputs_takes_up_the_error_whatever_its_own_weights_are() -> None:
+    x = np.random.default_rng(8).standard_normal((100, 16))
+    gram = np.concatenate([x, x], axis=1).T @ np.concatenate([x, x], axis=1) + 1e-6 * np.eye(32)
+    target = np.concatenate([np.random.default_rng(9).standard_normal((16, 20)), np.zeros((16, 20))])
+    rounded, scales = round_groups(target, upper_factor(gram), 16, 2)
+    assert np.all(scales[1, :, 0] > 0)
+    first_alone = np.where(np.arange(32)[:, None] < 16, rounded, 0)
+    assert objective(target - rounded, gram).sum() < 0.05 * objective(target - first_alone, gram).sum()
+
+
+@pytest.mark.parametrize("planes", [2, 3])
+def test_more_fits_of_a_groups_scales_are_never_worse(planes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    gram, rng = correlated_gram(24, 10), np.random.default_rng(10)
+    target = rng.standard_normal((24, 200))
+    losses = []
+    for rounds in (1, 2, 6):
+        monkeypatch.setattr(compensate, "_SCALE_ROUNDS", rounds)
+        rounded, _ = round_groups(target, upper_factor(gram), 24, planes)
+        losses.append(objective(target - rounded, gram))
+    assert np.all(losses[1] <= losses[0] * (1 + 1e-9))
+    assert np.all(losses[2] <= losses[1] * (1 + 1e-9))
+    assert losses[2].sum() < 0.97 * losses[0].sum()
 
 
 @pytest.mark.parametrize("planes", [1, 2, 3])

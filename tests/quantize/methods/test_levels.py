@@ -14,7 +14,8 @@ from edgedec.quantize.methods.levels import Levels, fit_scales, ordered, scale_s
 
 def every_sum(scales: np.ndarray) -> np.ndarray:
     """[rows, 3^K]"""
-    return scales @ np.array(list(product((-1, 0, 1), repeat=scales.shape[1]))).T.astype(float)
+    signs = np.array(list(product((-1, 0, 1), repeat=scales.shape[1])), float)
+    return np.asarray(scales @ signs.T)
 
 
 def fit_error(x: np.ndarray, planes: int) -> np.ndarray:
@@ -44,11 +45,6 @@ def test_trits_add_up_to_the_nearest_level(planes: int, seed: int) -> None:
     trits = Levels(scales).trits(x)
     assert set(np.unique(trits)) <= {-1, 0, 1}
     np.testing.assert_allclose((trits @ scales[:, :, None])[:, :, 0].T, Levels(scales).nearest(x), atol=1e-14)
-
-
-def test_zero_is_the_level_without_trits_even_where_equal_scales_cancel() -> None:
-    levels = Levels(np.array([[0.5, 0.5, 0.0]]))
-    assert not levels.trits(np.zeros((1, 1))).any()
 
 
 def test_ties_go_to_the_smaller_magnitude() -> None:
@@ -87,7 +83,7 @@ def test_one_plane_is_optimal() -> None:
     np.testing.assert_allclose(fit_error(x, 1), best, rtol=1e-9)
 
 
-@pytest.mark.parametrize(("planes", "allowed"), [(2, 1.02), (3, 1.05)])
+@pytest.mark.parametrize(("planes", "allowed"), [(2, 1.02), (3, 1.0)])
 def test_starts_come_close_to_many_random_starts(planes: int, allowed: float) -> None:
     rng = np.random.default_rng(1)
     x = rng.standard_normal((64, 64))
@@ -100,6 +96,13 @@ def test_starts_come_close_to_many_random_starts(planes: int, allowed: float) ->
             scales = ordered(scales + scale_step(trits, x - levels.nearest(x)))
         best = np.minimum(best, ((x - Levels(scales).nearest(x)) ** 2).sum(axis=0))
     assert fit_error(x, planes).sum() <= allowed * best.sum()
+
+
+@pytest.mark.parametrize("planes", [1, 2, 3])
+def test_fitted_scales_are_in_order(planes: int) -> None:
+    x = np.random.default_rng(4).standard_t(3, (16, 300))
+    scales = fit_scales(x, planes)
+    assert np.array_equal(scales, ordered(scales))
 
 
 @pytest.mark.parametrize("kind", ["gauss", "heavy", "uniform", "two values"])

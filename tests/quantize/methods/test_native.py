@@ -21,7 +21,7 @@ magnitudes = st.floats(2.0**-20, 2.0**14, width=16)  # exact in none, some or al
 
 @given(trit_arrays, magnitudes, st.sampled_from(DTYPES))
 def test_what_comes_back_is_the_original(trits: np.ndarray, magnitude: float, dtype: type) -> None:
-    scale = np.array(magnitude).astype(dtype)
+    scale: np.ndarray = np.array(magnitude).astype(dtype)
     weight = trits.astype(dtype) * scale
     got_trits, got_scale = native_ternary(weight)
     assert got_trits.dtype == np.int8

@@ -112,6 +112,10 @@ def test_zero_and_constant_rows(informed: bool) -> None:
 
 
 def test_scales_and_trits_vanish_together() -> None:
+    unused = np.array([[[2.0, 0.5]], [[1.0, 0.0]]])  # [groups, rows, planes]: too large for x, or nothing
+    trits, scales = module._pack(np.array([[0.5], [-0.1], [1.0], [0.4]]), unused, 2)
+    assert scales.tolist() == [[[0, 1]], [[0.5, 0]]]
+    assert trits.tolist() == [[[0, 0, 1, 0]], [[1, 0, 0, 0]]]
     weight, x = gaussian(30, 70), layer_inputs(300, 70)
     weight[:5, ::3] = 0
     weight[5:10] = np.sign(weight[5:10])
@@ -197,14 +201,15 @@ def test_inputs_that_are_always_zero_are_the_same_as_no_statistics() -> None:
     weight, nothing = gaussian(6, 40), np.zeros((40, 40))
     with_zeros = quantize_planes(weight, 2, 32, Statistics(gram=nothing, cross=nothing))
     without = quantize_planes(weight, 2, 32)
-    assert all(np.array_equal(a, b) for a, b in zip(with_zeros, without, strict=True))
+    assert np.array_equal(with_zeros[0], without[0])
+    assert np.array_equal(with_zeros[1], without[1])
 
 
 def test_float32_statistics_serve() -> None:
     weight, x = gaussian(6, 40), layer_inputs(200, 40)
     gram = (x.T @ x).astype(np.float32)
-    wide: Any = Statistics(gram=gram.astype(np.float64))
-    narrow: Any = Statistics(gram=gram)  # type: ignore[arg-type]
+    wide = Statistics(gram=gram.astype(np.float64))
+    narrow = Statistics(gram=gram)
     assert np.array_equal(quantize_planes(weight, 2, 32, narrow)[0], quantize_planes(weight, 2, 32, wide)[0])
 
 

@@ -206,3 +206,13 @@ def test_nan_logits_are_an_error(target: Target) -> None:
     one.processor = lambda logits, history: inner(np.full_like(logits, np.nan), history)
     with pytest.raises(EdgedecError, match="nan"):
         next(one.generate(PROMPT, LIMITS, np.random.default_rng(0)))
+
+
+def test_an_interrupted_prefill_ends_and_the_next_answer_is_clean(target: Target) -> None:
+    one = decoder(target)
+    asked = iter([False, True])
+    one.interrupted = lambda: next(asked)
+    assert list(one.generate(PROMPT, LIMITS, np.random.default_rng(0))) == []
+    assert one.state.length == LIMITS.nodes  # the first chunk stayed
+    one.interrupted = lambda: False
+    assert take(one.generate(PROMPT, LIMITS, np.random.default_rng(0)), 10) == plain(target, 10)

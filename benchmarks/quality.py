@@ -1,0 +1,83 @@
+"""Perplexity of every quantization method on one checkpoint, side by side with the float model.
+
+    .venv/bin/python benchmarks/quality.py CHECKPOINT [--tokenizer FILE] [--json]
+
+Calibration and evaluation text are sampled from the float model, with different seeds; the bundles run on the CPU target.
+Measured on this machine. JSON: {"float": PPL, "methods": {NAME: {"perplexity", "ratio", "bits_per_weight", "seconds"}}}.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from edgedec.bundle import Bundle
+from edgedec.errors import EdgedecError
+from edgedec.quantize.calibration import float_perplexity, sample_ids
+from edgedec.quantize.pipeline import QuantizeOptions, quantize
+from edgedec.quantize.readers import open_checkpoint
+from edgedec.runtime.evaluate import perplexity
+from edgedec.runtime.planning import make_plan
+from edgedec.runtime.targets import open_target
+from edgedec.runtime.tokenizer import Tokenizer
+
+METHODS = {"int8": 0, "planes 1": 1, "planes 2": 2, "planes 3": 3}  # name -> ternary planes
+CALIBRATION_TOKENS, EVALUATION_TOKENS, WINDOW = 8192, 6144, 256
+
+
+def measure(checkpoint_path: Path, tokenizer: Path | None, methods: list[str]) -> dict[str, Any]:
+    checkpoint = open_checkpoint(checkpoint_path, tokenizer)
+    limit = Tokenizer(checkpoint.tokenizer_json).size
+    calibration = sample_ids(checkpoint, tokens=CALIBRATION_TOKENS, vocab_limit=limit, seed=0, length=WINDOW)
+    windows = list(sample_ids(checkpoint, tokens=EVALUATION_TOKENS, vocab_limit=limit, seed=1, length=WINDOW))
+    before = float_perplexity(checkpoint, windows, vocab_limit=limit)
+    result: dict[str, Any] = {"float": before, "methods": {}}
+    with tempfile.TemporaryDirectory() as folder:
+        for name in methods:
+            planes, output, began = METHODS[name], Path(folder) / name, time.perf_counter()
+            options = QuantizeOptions(method="ternary" if planes else "int8", planes=planes)
+            ids = calibration if planes else None
+            report = quantize(checkpoint, output, options, vocab_limit=limit, calibration=ids)
+            seconds = time.perf_counter() - began
+            bundle = Bundle.open(output)
+            limits = make_plan(bundle, ctx_size=len(windows[0])).limits
+            after = perplexity(open_target(bundle, limits=limits), limits, windows, vocab_limit=limit).perplexity
+            result["methods"][name] = {
+                "perplexity": after,
+                "ratio": after / before,
+                "bits_per_weight": report.bits_per_weight,
+                "seconds": seconds,
+            }
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkpoint", type=Path)
+    parser.add_argument("--tokenizer", type=Path)
+    parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    try:
+        result = measure(args.checkpoint, args.tokenizer, args.methods)
+    except EdgedecError as error:
+        sys.exit(f"quality: {error}")
+    if args.json:
+        print(json.dumps(result, indent=2))
+        return
+    print(f"{'method':<10} {'bits/weight':>11} {'perplexity':>10} {'to float':>8} {'seconds':>8}")
+    print(f"{'float':<10} {'':>11} {result['float']:>10.4f} {1:>8.4f}")
+    for name, row in result["methods"].items():
+        print(
+            f"{name:<10} {row['bits_per_weight']:>11.2f} {row['perplexity']:>10.4f} {row['ratio']:>8.4f} "
+            f"{row['seconds']:>8.1f}"
+        )
+
+
+if __name__ == "__main__":
+    main()

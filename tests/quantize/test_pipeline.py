@@ -1,0 +1,317 @@
+"""Checkpoint to bundle: what is written, what is refused, and what a killed or starved run leaves behind."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from edgedec.bundle import Bundle
+from edgedec.errors import BundleError, EdgedecError, UnsupportedError, UsageError
+from edgedec.families import build_graph
+from edgedec.quantize.calibration import cut_windows, float_perplexity, full_windows, sample_ids
+from edgedec.quantize.pipeline import QuantizeOptions, checkpoint_graph, quantize
+from edgedec.quantize.readers import open_checkpoint
+from edgedec.schemes import FloatWeight, Int8Weight, TernaryWeight
+from tests.quantize.readers.builders import write_hf
+
+SIZES = {
+    "hidden_size": 24,
+    "intermediate_size": 40,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "num_key_value_heads": 1,
+    "head_dim": 8,
+    "vocab_size": 16,
+    "max_position_embeddings": 64,
+}
+
+
+def tensors(seed: int = 0, *, tied: bool = True, ternary: bool = False, **sizes: int) -> dict[str, NDArray[Any]]:
+    """A checkpoint that fits ``SIZES``; ``ternary``: the layers' matrices are -s, 0 and s in bfloat16."""
+    rng = np.random.default_rng(seed)
+    graph = build_graph({"model_type": "llama", "tie_word_embeddings": tied, **SIZES, **sizes})
+    found: dict[str, NDArray[Any]] = {}
+    for name, spec in graph.weights.items():
+        values = rng.standard_normal(spec.shape) / np.sqrt(spec.shape[-1])
+        if ternary and len(spec.shape) == 2 and "layers" in name:
+            values = np.sign(values) * (rng.random(spec.shape) < 0.6) * rng.uniform(0.01, 0.2)
+        found[name] = values.astype(ml_dtypes.bfloat16 if ternary else np.float32)
+    return found
+
+
+def write(folder: Path, contents: dict[str, NDArray[Any]], **config: Any) -> Path:
+    return write_hf(folder, contents, **{"tie_word_embeddings": True, **SIZES, **config})
+
+
+def run(
+    source: Path, output: Path, method: str, planes: int = 0, calibration: NDArray[np.int32] | None = None
+) -> Bundle:
+    options = QuantizeOptions(method=method, planes=planes)
+    quantize(open_checkpoint(source), output, options, vocab_limit=13, calibration=calibration)
+    return Bundle.open(output)
+
+
+def test_float_keeps_every_value(tmp_path: Path) -> None:
+    contents = tensors()
+    bundle = run(write(tmp_path / "m", contents), tmp_path / "b", "float")
+    for name, values in contents.items():
+        weight = bundle.weight(name)
+        assert isinstance(weight, FloatWeight)
+        np.testing.assert_array_equal(weight.values, values)
+    np.testing.assert_array_equal(bundle.weight("lm_head.weight").dense(), contents["model.embed_tokens.weight"])
+    assert bundle.config["tie_word_embeddings"] is False
+
+
+def test_int8_is_within_half_a_step_of_each_row(tmp_path: Path) -> None:
+    contents = tensors(tied=False)
+    bundle = run(write(tmp_path / "m", contents, tie_word_embeddings=False), tmp_path / "b", "int8")
+    for name, values in contents.items():
+        weight = bundle.weight(name)
+        if values.ndim == 1:
+            np.testing.assert_array_equal(weight.dense(), values)
+            continue
+        assert isinstance(weight, Int8Weight)
+        assert np.all(np.abs(weight.dense() - values) <= 0.5001 * weight.scale[:, None])
+
+
+def test_native_ternary_is_lossless(tmp_path: Path) -> None:
+    contents = tensors(ternary=True)
+    bundle = run(write(tmp_path / "m", contents), tmp_path / "b", "ternary")
+    layers = [name for name, values in contents.items() if values.ndim == 2 and "layers" in name]
+    assert len(layers) == 14
+    for name in layers:
+        weight = bundle.weight(name)
+        assert isinstance(weight, TernaryWeight)
+        np.testing.assert_array_equal(weight.dense(), contents[name].astype(np.float32))
+    np.testing.assert_array_equal(
+        bundle.array("model.embed_tokens.weight", "values"), contents["model.embed_tokens.weight"]
+    )
+
+
+def test_a_float_checkpoint_is_no_native_ternary_one(tmp_path: Path) -> None:
+    contents = tensors(ternary=True)
+    contents["model.layers.1.mlp.up_proj.weight"][3, 4] = 0.5
+    with pytest.raises(UnsupportedError, match=r"layers\.1\.mlp\.up_proj\.weight: .*is not ternary.*--planes"):
+        run(write(tmp_path / "m", contents), tmp_path / "b", "ternary")
+    assert not (tmp_path / "b").exists()
+
+
+def test_planes_approach_the_weights_and_calibration_the_outputs(tmp_path: Path) -> None:
+    source = write(tmp_path / "m", tensors(1))
+    checkpoint = open_checkpoint(source)
+    ids = sample_ids(checkpoint, tokens=1024, vocab_limit=13, seed=0, length=32)
+    errors = []
+    for planes in (1, 2, 3):
+        bundle = run(source, tmp_path / f"b{planes}", "ternary", planes)
+        name = "model.layers.0.mlp.down_proj.weight"
+        errors.append(np.abs(bundle.weight(name).dense() - checkpoint.load(name)).mean())
+    assert errors[2] < 0.6 * errors[1] < 0.4 * errors[0]
+    run(source, tmp_path / "c", "ternary", 1, ids)
+    # Calibration changes the trits; that it helps is shown on trained models in test_quality.py.
+    assert (tmp_path / "c/weights.bin").read_bytes() != (tmp_path / "b1/weights.bin").read_bytes()
+
+
+def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
+    source = write(tmp_path / "m", tensors(2))
+    ids = sample_ids(open_checkpoint(source), tokens=256, vocab_limit=13, seed=0, length=32)
+    bundles = [run(source, tmp_path / name, "ternary", 2, ids) for name in ("a", "b")]
+    assert bundles[0].sha256 == bundles[1].sha256
+
+
+@pytest.mark.parametrize(
+    ("break_it", "error", "message"),
+    [
+        (lambda t: t.pop("model.norm.weight"), BundleError, "tensor model.norm.weight is missing"),
+        (lambda t: t.update({"model.norm.weight": np.ones(9, np.float32)}), BundleError, r"is \(9,\), .* says \(24,\)"),
+        (
+            lambda t: t.update({"model.layers.0.self_attn.q_norm.weight": np.ones(8, np.float32)}),
+            UnsupportedError,
+            r"q_norm\.weight has no place in the family 'llama'",
+        ),
+        (
+            lambda t: t["model.norm.weight"].fill(np.nan),
+            BundleError,
+            r"tensor model\.norm\.weight holds NaN or infinity",
+        ),
+        (lambda t: t["model.embed_tokens.weight"].fill(np.inf), BundleError, "model.embed_tokens.weight holds NaN"),
+        (lambda t: t["model.layers.1.mlp.up_proj.weight"].fill(-np.inf), BundleError, "up_proj.weight holds NaN"),
+    ],
+)
+@pytest.mark.parametrize("planes", [0, 2])
+def test_checkpoints_that_do_not_fit(
+    tmp_path: Path, break_it: Any, error: type[EdgedecError], message: str, planes: int
+) -> None:
+    contents = tensors()
+    break_it(contents)
+    source = write(tmp_path / "m", contents)
+    with pytest.raises(error, match=message):
+        run(source, tmp_path / "b", "ternary" if planes else "int8", planes)
+    assert [path.name for path in tmp_path.iterdir()] == ["m"]
+
+
+def test_rotary_buffers_are_no_weights(tmp_path: Path) -> None:
+    contents = tensors() | {"model.layers.0.self_attn.rotary_emb.inv_freq": np.ones(4, np.float32)}
+    run(write(tmp_path / "m", contents), tmp_path / "b", "int8")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "int4"}, "method must be one of int8, ternary, float, not 'int4'"),
+        ({"method": "int8", "planes": 2}, "--planes must be 1, 2 or 3 with --method ternary"),
+        ({"method": "ternary", "planes": 4}, "--planes must be 1, 2 or 3"),
+        ({"method": "ternary", "planes": 1, "group_size": 48}, "--group-size must be 32, 64 or 128, not 48"),
+    ],
+)
+def test_options_that_make_no_sense(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        QuantizeOptions(**options)
+
+
+def test_a_tokenizer_larger_than_the_vocabulary_is_refused(tmp_path: Path) -> None:
+    checkpoint = open_checkpoint(write(tmp_path / "m", tensors()))
+    with pytest.raises(BundleError, match="the tokenizer has 17 ids, the model only 16"):
+        quantize(checkpoint, tmp_path / "b", QuantizeOptions(method="int8"), vocab_limit=17)
+
+
+def test_peak_memory_stays_near_the_largest_tensor(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 12, "num_attention_heads": 4}
+    sizes |= {"num_key_value_heads": 4, "head_dim": 64}
+    contents = tensors(**sizes)
+    whole, largest = sum(t.nbytes for t in contents.values()), max(t.nbytes for t in contents.values())
+    source = write(tmp_path / "m", contents, **sizes)
+    del contents
+    tracemalloc.start()
+    run(source, tmp_path / "b", "int8")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 5 * largest < whole / 6
+
+
+# Slow on purpose between two tensors, so that a kill can land anywhere.
+_CHILD = """
+import sys, time
+from pathlib import Path
+from edgedec.quantize.pipeline import QuantizeOptions, quantize
+from edgedec.quantize.readers import open_checkpoint
+def slow(what, done, total):
+    print(what, flush=True)
+    time.sleep(0.02)
+quantize(open_checkpoint(Path(sys.argv[1])), Path(sys.argv[2]), QuantizeOptions(method=sys.argv[3]), vocab_limit=13,
+         progress=slow)
+"""
+
+
+@pytest.mark.parametrize("tensors_before", [0, 3, 12])
+@pytest.mark.parametrize("existing", [False, True])
+def test_kill_leaves_no_bundle_and_an_existing_one_untouched(
+    tmp_path: Path, existing: bool, tensors_before: int
+) -> None:
+    source, output = write(tmp_path / "m", tensors()), tmp_path / "b"
+    before = run(source, output, "float").sha256 if existing else None
+    child = subprocess.Popen(
+        [sys.executable, "-c", _CHILD, str(source), str(output), "int8"], stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None
+    for _ in range(tensors_before + 1):
+        child.stdout.readline()
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    child.stdout.close()
+    if existing:
+        assert Bundle.open(output).sha256 == before
+    else:
+        assert not output.exists()
+    run(source, output, "int8")  # and the next run clears what was left
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b", "m"]
+
+
+def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
+    source, output = write(tmp_path / "m", tensors()), tmp_path / "b"
+    child = subprocess.Popen(
+        [sys.executable, "-c", _CHILD, str(source), str(output), "int8"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert child.stdout is not None
+    child.stdout.readline()
+    child.send_signal(signal.SIGINT)
+    child.wait(timeout=20)
+    child.stdout.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["m"]
+
+
+_STARVED = """
+import resource, signal, sys
+from pathlib import Path
+from edgedec.quantize.pipeline import QuantizeOptions, quantize
+from edgedec.quantize.readers import open_checkpoint
+from edgedec.errors import EdgedecError
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]), int(sys.argv[3])))
+try:
+    quantize(open_checkpoint(Path(sys.argv[1])), Path(sys.argv[2]), QuantizeOptions(method="int8"), vocab_limit=13)
+except EdgedecError as error:
+    sys.exit(f"refused: {error}")
+"""
+
+
+@pytest.mark.parametrize("limit_bytes", [0, 100, 4096])
+def test_a_file_system_that_takes_no_more_leaves_the_old_bundle(tmp_path: Path, limit_bytes: int) -> None:
+    """A file-size limit fails in write() as a full disk does; a really full one is in tests/core/test_atomic.py."""
+    source, output = write(tmp_path / "m", tensors()), tmp_path / "b"
+    before = run(source, output, "float").sha256
+    done = subprocess.run(
+        [sys.executable, "-c", _STARVED, str(source), str(output), str(limit_bytes)], capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert f"refused: cannot write {output}" in done.stderr
+    assert Bundle.open(output).sha256 == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b", "m"]
+
+
+def test_sampled_ids_follow_the_model(tmp_path: Path) -> None:
+    """The float model's perplexity on its own text is exp of its entropy: below that on uniform text."""
+    contents = tensors(3)
+    contents["model.norm.weight"] *= 4  # a sure model
+    checkpoint = open_checkpoint(write(tmp_path / "m", contents))
+    own = sample_ids(checkpoint, tokens=2048, vocab_limit=13, seed=1, length=64)
+    assert own.shape == (32, 64)
+    assert np.all(own[:, 0] == 1)
+    assert own.max() < 13
+    np.testing.assert_array_equal(own, sample_ids(checkpoint, tokens=2048, vocab_limit=13, seed=1, length=64))
+    uniform = np.random.default_rng(0).integers(0, 13, own.shape).astype(np.int32)
+    assert float_perplexity(checkpoint, list(own), vocab_limit=13) < 0.7 * float_perplexity(
+        checkpoint, list(uniform), vocab_limit=13
+    )
+
+
+@pytest.mark.parametrize("bos", [None, 1])
+@pytest.mark.parametrize("count", [1, 2, 8, 9, 15, 16, 17])
+def test_windows_score_each_id_once(count: int, bos: int | None) -> None:
+    ids = np.arange(10, 10 + count, dtype=np.int32)
+    windows = cut_windows(ids, length=8, bos=bos)
+    scored = [int(i) for window in windows for i in window[1:]]
+    assert scored == ids.tolist() if bos is not None else scored == ids.tolist()[1:]
+    assert all(len(window) <= 8 for window in windows)
+    if bos is not None:
+        assert all(window[0] == bos for window in windows)
+        assert cut_windows(np.concatenate([[bos], ids]).astype(np.int32), length=8, bos=bos)[0][1] == 10
+    if windows:
+        assert full_windows(windows).shape[1] == len(windows[0])
+
+
+def test_the_graph_names_where_each_tensor_comes_from(tmp_path: Path) -> None:
+    graph, sources = checkpoint_graph(open_checkpoint(write(tmp_path / "m", tensors())))
+    assert sources["lm_head.weight"] == "model.embed_tokens.weight"
+    assert set(sources) == set(graph.weights)

@@ -1,0 +1,35 @@
+"""The quality gates on trained models: perplexity against the float model, on text sampled from it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# model -> checkpoint, tokenizer, and the most that perplexity may grow by method
+GATES = {
+    "stories260K": (
+        "models/stories260K/stories260K.bin",
+        "tokenizers/tok512.bin",
+        {"int8": 1.005, "planes 2": 1.30, "planes 3": 1.03},
+    ),
+    "babyllama": (
+        "models/babyllama-tok105/model5000.bin",
+        "tokenizers/tok105.vocab",
+        {"int8": 1.005, "planes 2": 1.07, "planes 3": 1.01},
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", list(GATES))
+def test_perplexity_against_float(model: str, shared_data: Path, project_root: Path) -> None:
+    checkpoint, tokenizer, gates = GATES[model]
+    command = [sys.executable, str(project_root / "benchmarks/quality.py"), str(shared_data / checkpoint)]
+    command += ["--tokenizer", str(shared_data / tokenizer), "--methods", *gates, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    measured = {name: row["ratio"] for name, row in json.loads(done.stdout)["methods"].items()}
+    assert {name: ratio for name, ratio in measured.items() if ratio > gates[name]} == {}
