@@ -60,17 +60,23 @@ def _attend(op: Attention, state: KvState, q: F32, k: F32, v: F32, sequences: in
     if state.window is not None:
         seen &= (np.arange(past + tokens) > at - state.window) | (np.arange(past + tokens) < state.sinks)
     shared = op.heads // state.kv_heads
+    k, v = (x.transpose(0, 2, 1, 3) for x in (k, v))  # [B, kv_heads, past + tokens, head_dim]
+    mask = np.where(np.tile(seen, (shared, 1)), np.float32(0), np.float32(-np.inf))
     out = np.empty_like(q)
     step = max(1, _SCORE_BYTES // (4 * op.heads * tokens * (past + tokens)))
     for first in range(0, sequences, step):
         some = slice(first, first + step)
-        grouped = q[some].reshape(-1, tokens, state.kv_heads, shared, state.head_dim)
-        scores = np.einsum("btgsd,bpgd->bgstp", grouped, k[some], optimize=True) * np.float32(op.scale)
-        scores[..., ~seen] = -np.inf
-        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-        weights /= weights.sum(axis=-1, keepdims=True)
-        mixed = np.einsum("bgstp,bpgd->btgsd", weights, v[some], optimize=True)
-        out[some] = mixed.reshape(mixed.shape[0], tokens, op.heads, state.head_dim)
+        # Queries of the heads that share keys stand below each other: one matrix product per key head.
+        grouped = q[some].reshape(-1, tokens, state.kv_heads, shared, state.head_dim).transpose(0, 2, 3, 1, 4)
+        stacked = grouped.reshape(-1, state.kv_heads, shared * tokens, state.head_dim)
+        scores = stacked @ k[some].swapaxes(2, 3)
+        scores *= np.float32(op.scale)
+        scores += mask
+        scores -= scores.max(axis=-1, keepdims=True)
+        np.exp(scores, out=scores)
+        scores /= scores.sum(axis=-1, keepdims=True)
+        mixed = (scores @ v[some]).reshape(-1, state.kv_heads, shared, tokens, state.head_dim)
+        out[some] = mixed.transpose(0, 3, 1, 2, 4).reshape(-1, tokens, op.heads, state.head_dim)
     return out.reshape(sequences * tokens, -1)
 
 

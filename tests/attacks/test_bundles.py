@@ -399,6 +399,7 @@ LIES: dict[str, tuple[Change, str]] = {
     ),
     "a part on its sister": (stack(TERNARY, "scale"), f"tensors {TERNARY} and {TERNARY} overlap"),
     "a part in the middle of another": (stack(FLOAT, "values", 64), f"tensors {TERNARY} and {FLOAT} overlap"),
+    "the last 32 bytes of another": (stack(FLOAT, "values", 1280), f"tensors {TERNARY} and {FLOAT} overlap"),
     # tensors
     "tensor as text": (put("tensors", FLOAT, value="x" * 9999), f"{FLOAT}: must have shape, scheme and offsets"),
     "tensor without shape": (drop("tensors", FLOAT, "shape"), "must have shape, scheme and offsets"),
