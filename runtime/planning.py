@@ -48,7 +48,9 @@ class _Planner:
     budget_bytes: int | None
 
     def limits(self, ctx_size: int, rows: int) -> Limits:
-        return Limits(nodes=min(rows, ctx_size, self.widest), depth=0, positions=ctx_size, budget_bytes=self.budget_bytes)
+        return Limits(
+            nodes=min(rows, ctx_size, self.widest), depth=0, positions=ctx_size, budget_bytes=self.budget_bytes
+        )
 
     def items(self, ctx_size: int, rows: int) -> dict[str, int]:
         return {

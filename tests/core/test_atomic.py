@@ -417,7 +417,7 @@ def test_what_a_killed_writer_left_is_told_from_everything_else(tmp_path: Path) 
     kept = [
         f".model.{mark}-{host}-{os.getpid()}-0123abcd",  # a running writer's
         f".model.{mark}-{host}-1-0123abcd",  # somebody else's process
-        f".model.{mark}-another-host-{dead.pid}-0123abcd",  # on a shared disk, its writer may be alive
+        f".model.{mark}-elsewhere-{dead.pid}-0123abcd",  # on a shared disk, its writer may be alive
         f".model2.{mark}-{host}-{dead.pid}-0123abcd",
         f"model.{mark}-{host}-{dead.pid}-0123abcd",
         f".model.{mark}-{host}-{dead.pid}-0123abcd.txt",

@@ -184,9 +184,9 @@ def test_a_tokenizer_larger_than_the_vocabulary_is_refused(tmp_path: Path) -> No
 
 
 def test_peak_memory_stays_near_the_largest_tensor(tmp_path: Path) -> None:
-    sizes = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 12, "num_attention_heads": 4}
-    sizes |= {"num_key_value_heads": 4, "head_dim": 64}
-    contents = tensors(**sizes)
+    sizes: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 12}
+    sizes |= {"num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 64}
+    contents = tensors(tied=True, **sizes)
     whole, largest = sum(t.nbytes for t in contents.values()), max(t.nbytes for t in contents.values())
     source = write(tmp_path / "m", contents, **sizes)
     del contents

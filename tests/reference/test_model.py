@@ -348,12 +348,14 @@ def test_a_failed_pass_does_no_harm() -> None:
     _, cache_ = step_by_step("float", [3, 4])
 
     def weights(name: str) -> Any:
-        if "layers.1.self_attn.o_proj" in name:
+        if "layers.0.self_attn.o_proj" in name:
             raise MemoryError
         return subject.weights(name)
 
     with pytest.raises(MemoryError):
         ReferenceModel(subject.graph, weights).forward(array([9, 9]), cache_)
+    with pytest.raises(AssertionError, match=r"commit \[0\] of a pass of 0 rows"):
+        cache_.commit(array([0]))
     found = subject.forward(array([5]), cache_)[0]
     assert np.array_equal(found[0], step_by_step("float", [3, 4, 5])[0][-1])
 

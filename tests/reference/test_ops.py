@@ -168,7 +168,7 @@ def test_gated_relu2(seed: int) -> None:
 QUANTIZE = QuantizeActivation(name="quantize", inputs=("x",), outputs=("codes", "scale"))
 
 
-@given(seeds, st.integers(1, 70), st.sampled_from([1e-44, 1e-30, 1.0, 1e30]))
+@given(seeds, st.integers(1, 70), st.sampled_from([1e-44, 1e-43, 1e-30, 1.0, 1e30]))
 def test_quantize_activation(seed: int, width: int, size: float) -> None:
     x = normal(seed, 4, width, size=size)
     x[2] = 0
@@ -247,15 +247,15 @@ def test_int8_linear(seed: int, n: int, inputs: int, rows: bool) -> None:
     close(found, (codes * scale.astype(np.float64)) @ weight.dense().T.astype(np.float64))
 
 
-def test_integer_sums_are_exact_at_their_largest() -> None:
-    """16384 products of 127 x 127 pass 2^24, where float32 sums would lose units."""
-    codes = np.full((1, 16384), 127, np.int8)
-    codes[0, 0] = 126
-    weight = Int8Scheme(rows=True).open(
-        "w", (1, 16384), {"codes": np.full((1, 16384), 127, np.int8), "scale": np.ones(1, np.float32)}
-    )
-    (found,) = run(linear(Int8Scheme(rows=True)), codes, np.ones((1, 1), np.float32), weights={"w0": weight})
-    assert found[0, 0] == np.float32(16384 * 127 * 127 - 127)
+def test_integer_sums_are_exact_where_float32_sums_are_not() -> None:
+    """16384 products of up to 127 x 127 go beyond 2^24."""
+    rng, scheme = np.random.default_rng(0), Int8Scheme(rows=True)
+    codes, stored = (rng.integers(60, 128, (9, 16384), np.int8) for _ in range(2))
+    weight = scheme.open("w", (9, 16384), {"codes": stored, "scale": np.ones(9, np.float32)})
+    (found,) = run(linear(scheme), codes, np.ones((9, 1), np.float32), weights={"w0": weight})
+    exact = codes.astype(np.int64) @ stored.astype(np.int64).T
+    assert np.array_equal(found, exact.astype(np.float32))
+    assert not np.array_equal(found, codes.astype(np.float32) @ stored.astype(np.float32).T)
 
 
 @given(seeds, st.integers(1, 3), st.integers(1, 200), st.integers(1, 3), st.sampled_from([0, 32, 64, 128]))

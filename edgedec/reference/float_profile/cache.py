@@ -29,9 +29,8 @@ class Cache:
     def _keep(self, rows: NDArray[np.int64]) -> None:
         self.positions = self.positions[rows]
         for name in self.states:
-            # A pass that failed half-way left some states without its rows.
-            self.keys[name] = self.keys[name][rows[rows < len(self.keys[name])]]
-            self.values[name] = self.values[name][rows[rows < len(self.values[name])]]
+            self.keys[name] = self.keys[name][rows]
+            self.values[name] = self.values[name][rows]
 
     def begin(self, n: int, positions: NDArray[np.int32]) -> None:
         """Drop what the last pass left uncommitted and announce n new rows."""
@@ -46,7 +45,8 @@ class Cache:
 
     def commit(self, nodes: NDArray[np.int32]) -> None:
         """Keep these rows of the last pass, in this order."""
-        pending = len(self.positions) - self.length
+        # The least of them: a pass that failed half-way left some states without its rows.
+        pending = min(map(len, (self.positions, *self.values.values()))) - self.length
         assert all(0 <= node < pending for node in nodes), f"commit {nodes} of a pass of {pending} rows"
         self._keep(np.concatenate([np.arange(self.length), self.length + nodes.astype(np.int64)]))
         self.length += len(nodes)
