@@ -9,13 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
-import reprlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,194 +21,27 @@ from numpy.typing import NDArray
 
 from edgedec import __version__
 from edgedec.atomic import new_folder
-from edgedec.errors import BundleError, UnsupportedError, UsageError
+from edgedec.errors import BundleError, UsageError
 from edgedec.graph import Graph
+from edgedec.manifest import (
+    ALIGNMENT,
+    MANIFEST,
+    TEMPLATE,
+    TOKENIZER,
+    WEIGHTS,
+    Manifest,
+    Tensor,
+    Tokens,
+    encode_manifest,
+    naming,
+    open_manifest,
+)
 from edgedec.ops import Embed
-from edgedec.schemes import FloatScheme, Int8Scheme, Scheme, TernaryScheme, Weight, scheme_from_json
+from edgedec.schemes import FloatScheme, Int8Scheme, Scheme, TernaryScheme, Weight
 
-__all__ = ["Bundle", "BundleWriter", "RowReader", "Tensor", "Tokens"]
-
-FORMAT, VERSION = "edgedec-bundle", 1
-MANIFEST, WEIGHTS, TOKENIZER, TEMPLATE = "manifest.json", "weights.bin", "tokenizer.json", "chat_template.jinja"
-ALIGNMENT = 64  # bytes: a cache line, and any vector register
-MAX_MANIFEST_BYTES = 16 << 20  # a tensor takes about 300; parsed, hostile JSON takes 20 times its size
-MAX_DIMENSIONS = 8
-_CHUNK_BYTES = 1 << 20
-_KEYS = {"format", "version", "created_by", "config", "quantization", "tokens", "files", "tensors", "sha256"}
+__all__ = ["Bundle", "BundleWriter", "RowReader"]
 
 Array = NDArray[Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tokens:
-    """What the runtime must know of the vocabulary. ``size``: ids at and above it are padding and never sampled."""
-
-    size: int
-    bos: int | None = None
-    eos: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tensor:
-    """A manifest entry: where the parts of one weight stand in ``weights.bin``."""
-
-    shape: tuple[int, ...]
-    scheme: Scheme
-    offsets: Mapping[str, int]
-
-    @property
-    def nbytes(self) -> int:
-        return sum(part.nbytes for part in self.scheme.parts(self.shape).values())
-
-    @property
-    def count(self) -> int:
-        return int(np.prod(self.shape, dtype=object))
-
-
-def _manifest_hash(data: bytes, stated: str) -> str:
-    """SHA-256 of a manifest's bytes, where the ``stated`` hash itself counts as zeros; it stands last in the file."""
-    before, _, after = data.rpartition(stated.encode())
-    return hashlib.sha256(before + b"0" * 64 + after).hexdigest()
-
-
-def _is_size(value: Any, limit: int) -> bool:
-    """An integer in 0..limit; JSON's true and 1.0 are none."""
-    return type(value) is int and 0 <= value <= limit
-
-
-def _hash_file(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) != len(pairs):
-        raise ValueError("a key stands twice")
-    return result
-
-
-def _read_manifest(path: Path) -> dict[str, Any]:
-    file = path / MANIFEST
-    if file.stat().st_size > MAX_MANIFEST_BYTES:
-        raise BundleError(f"{file}: larger than {MAX_MANIFEST_BYTES} bytes; this is no bundle")
-    data = file.read_bytes()
-    try:
-        manifest = json.loads(data, object_pairs_hook=_unique)
-    except (ValueError, RecursionError) as error:
-        raise BundleError(f"{file}: not valid JSON ({error}); copy or quantize the bundle again") from None
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise BundleError(f"{file}: not an edgedec bundle")
-    version, stated = manifest.get("version"), manifest.get("sha256")
-    if type(version) is not int or version != VERSION:
-        raise UnsupportedError(
-            f"{file}: bundle version {reprlib.repr(version)}, this edgedec reads {VERSION}; "
-            "quantize the checkpoint again with this edgedec, or install the one that wrote the bundle"
-        )
-    if not re.fullmatch("[0-9a-f]{64}", str(stated)) or _manifest_hash(data, str(stated)) != stated:
-        raise BundleError(f"{file}: its hash does not match its content; copy or quantize the bundle again")
-    if set(manifest) != _KEYS:
-        raise BundleError(f"{file}: unknown or missing keys {reprlib.repr(sorted(set(manifest) ^ _KEYS))}")
-    for key in ("config", "quantization", "tokens", "files", "tensors"):
-        if not isinstance(manifest[key], dict):
-            raise BundleError(f"{file}: {key} must be an object")
-    return manifest
-
-
-def _check_files(path: Path, files: Mapping[str, Any]) -> None:
-    """Every listed file is a plain name, there, of the right size and content."""
-    if not {WEIGHTS, TOKENIZER} <= set(files):
-        raise BundleError(f"{path / MANIFEST}: must list {WEIGHTS} and {TOKENIZER}")
-    for name, entry in files.items():
-        if name not in (WEIGHTS, TOKENIZER, TEMPLATE):
-            raise BundleError(f"{path / MANIFEST}: lists the file {reprlib.repr(name)}, which a bundle does not have")
-        file = path / name
-        if not file.is_file():
-            raise BundleError(f"{file}: missing; copy or quantize the bundle again")
-        if not isinstance(entry, dict) or set(entry) != {"bytes", "sha256"}:
-            raise BundleError(f"{path / MANIFEST}: file {name} must have bytes and sha256, not {reprlib.repr(entry)}")
-        there, stated = file.stat().st_size, entry["bytes"]
-        if type(stated) is not int or stated != there:
-            raise BundleError(f"{file}: {there} bytes, the manifest says {reprlib.repr(stated)}; copy the bundle again")
-        if _hash_file(file) != entry["sha256"]:
-            raise BundleError(f"{file}: its hash does not match the manifest; copy or quantize the bundle again")
-
-
-@contextmanager
-def _naming(file: Path) -> Iterator[None]:
-    """Schemes know no files; their complaints get the name here."""
-    try:
-        yield
-    except BundleError as error:
-        raise BundleError(f"{file}: {error}") from None
-
-
-def _read_tensor(file: Path, name: str, entry: Any, available: int) -> Tensor:
-    where = f"{file}: tensor {name}"
-    if not isinstance(entry, dict) or set(entry) != {"shape", "scheme", "offsets"}:
-        raise BundleError(f"{where}: must have shape, scheme and offsets, not {reprlib.repr(entry)}")
-    shape, offsets = entry["shape"], entry["offsets"]
-    if (
-        not isinstance(shape, list)
-        or not 1 <= len(shape) <= MAX_DIMENSIONS
-        or not all(_is_size(size, 2**40) and size for size in shape)
-    ):
-        raise BundleError(f"{where}: impossible shape {reprlib.repr(shape)}")
-    with _naming(file):
-        scheme = scheme_from_json(name, entry["scheme"])
-    if scheme.kind != "float" and len(shape) != 2:
-        raise BundleError(f"{where}: {scheme.kind} needs two dimensions, not {shape}")
-    tensor = Tensor(shape=tuple(shape), scheme=scheme, offsets=offsets)
-    parts = scheme.parts(tensor.shape)
-    if not isinstance(offsets, dict) or set(offsets) != set(parts):
-        raise BundleError(f"{where}: offsets must name {', '.join(parts)}, not {reprlib.repr(offsets)}")
-    for part, spec in parts.items():
-        start = offsets[part]
-        if not _is_size(start, available - spec.nbytes) or start % ALIGNMENT:
-            raise BundleError(
-                f"{where}: {part} of {spec.nbytes} bytes at offset {reprlib.repr(start)} "
-                f"does not fit {WEIGHTS} of {available} bytes"
-            )
-    return tensor
-
-
-def _check_overlaps(file: Path, tensors: Mapping[str, Tensor]) -> None:
-    """No byte of the weights belongs to two parts."""
-    ranges = sorted(
-        (tensor.offsets[part], tensor.offsets[part] + spec.nbytes, name)
-        for name, tensor in tensors.items()
-        for part, spec in tensor.scheme.parts(tensor.shape).items()
-    )
-    for (_, stop, name), (start, _, other) in pairwise(ranges):
-        if start < stop:
-            raise BundleError(f"{file}: tensors {name} and {other} overlap at byte {start} of {WEIGHTS}")
-
-
-def _check_finite(weights: Path, tensors: Mapping[str, Tensor]) -> None:
-    """No scale and no float tensor holds NaN or infinity; whoever maps the file need not look again."""
-    with weights.open("rb") as file:
-        for name, tensor in tensors.items():
-            for part, spec in tensor.scheme.parts(tensor.shape).items():
-                if np.issubdtype(spec.dtype, np.integer):
-                    continue
-                file.seek(tensor.offsets[part])
-                left = spec.nbytes
-                while data := file.read(min(left, _CHUNK_BYTES)):
-                    left -= len(data)
-                    if not np.isfinite(np.frombuffer(data, spec.dtype)).all():
-                        raise BundleError(
-                            f"{weights}: tensor {name}: its {part} holds NaN or infinity; quantize the checkpoint again"
-                        )
-
-
-def _read_tokens(file: Path, entry: Mapping[str, Any]) -> Tokens:
-    ids = entry.get("eos")
-    if set(entry) != {"size", "bos", "eos"} or not isinstance(ids, list):
-        raise BundleError(f"{file}: tokens must have size, bos and a list eos, not {reprlib.repr(entry)}")
-    for value in (entry["size"], *ids, *([] if entry["bos"] is None else [entry["bos"]])):
-        if not _is_size(value, 2**31 - 1):
-            raise BundleError(f"{file}: tokens: {reprlib.repr(value)} is no token id")
-    return Tokens(size=entry["size"], bos=entry["bos"], eos=tuple(ids))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,13 +49,7 @@ class Bundle:
     """An opened, verified bundle."""
 
     path: Path
-    config: Mapping[str, Any]
-    quantization: Mapping[str, Any]
-    tokens: Tokens
-    tensors: Mapping[str, Tensor]
-    sha256: str
-    tokenizer_hash: str
-    file_bytes: Mapping[str, int]
+    manifest: Manifest
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Bundle:
@@ -245,27 +69,40 @@ class Bundle:
                 raise BundleError(
                     f"{folder}: holds no {MANIFEST}; make a bundle with: edgedec quantize CHECKPOINT -o NAME"
                 )
-            manifest = _read_manifest(folder)
-            _check_files(folder, manifest["files"])
-            file_bytes = {name: entry["bytes"] for name, entry in manifest["files"].items()}
-            tensors = {
-                name: _read_tensor(file, name, entry, file_bytes[WEIGHTS])
-                for name, entry in manifest["tensors"].items()
-            }
-            _check_overlaps(file, tensors)
-            _check_finite(folder / WEIGHTS, tensors)
+            manifest = open_manifest(folder)
         except OSError as error:
             raise BundleError(f"{folder}: cannot be read: {error.strerror}") from error
-        return cls(
-            path=folder,
-            config=manifest["config"],
-            quantization=manifest["quantization"],
-            tokens=_read_tokens(file, manifest["tokens"]),
-            tensors=tensors,
-            sha256=manifest["sha256"],
-            tokenizer_hash=manifest["files"][TOKENIZER]["sha256"],
-            file_bytes=file_bytes,
-        )
+        return cls(path=folder, manifest=manifest)
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """The model's Hugging Face style configuration."""
+        return self.manifest.config
+
+    @property
+    def quantization(self) -> Mapping[str, Any]:
+        """How it was made; for people."""
+        return self.manifest.quantization
+
+    @property
+    def tokens(self) -> Tokens:
+        return self.manifest.tokens
+
+    @property
+    def tensors(self) -> Mapping[str, Tensor]:
+        return self.manifest.tensors
+
+    @property
+    def file_bytes(self) -> Mapping[str, int]:
+        return self.manifest.file_bytes
+
+    @property
+    def sha256(self) -> str:
+        return self.manifest.sha256
+
+    @property
+    def tokenizer_hash(self) -> str:
+        return self.manifest.tokenizer_hash
 
     @property
     def weights_file(self) -> Path:
@@ -310,7 +147,7 @@ class Bundle:
         """
         tensor = self._tensor(name)
         parts = {part: self.array(name, part) for part in tensor.scheme.parts(tensor.shape)}
-        with _naming(self.weights_file):
+        with naming(self.weights_file):
             return tensor.scheme.open(name, tensor.shape, parts)
 
     def row_reader(self, name: str) -> RowReader:
@@ -429,9 +266,7 @@ class BundleWriter:
                 data = text.encode("utf-8")
                 (self.folder / name).write_bytes(data)
                 files[name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-        manifest: dict[str, Any] = {
-            "format": FORMAT,
-            "version": VERSION,
+        content = {
             "created_by": f"edgedec {__version__}",
             "config": dict(config),
             "quantization": dict(quantization),
@@ -439,7 +274,4 @@ class BundleWriter:
             "files": files,
             "tensors": self.tensors,
         }
-        zeros = "0" * 64
-        data = json.dumps(manifest | {"sha256": zeros}, indent=1).encode() + b"\n"
-        before, _, after = data.rpartition(zeros.encode())
-        (self.folder / MANIFEST).write_bytes(before + _manifest_hash(data, zeros).encode() + after)
+        (self.folder / MANIFEST).write_bytes(encode_manifest(content))

@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.bundle import BundleWriter, Tokens
+from edgedec.bundle import BundleWriter
 from edgedec.errors import BundleError, UnsupportedError, UsageError
 from edgedec.families import build_graph
 from edgedec.graph import Graph
+from edgedec.manifest import Tokens
 from edgedec.ops import Add, Embed, Linear
 from edgedec.passes import fuse_linears
 from edgedec.quantize.interpreter import Interpreter

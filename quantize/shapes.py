@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, models
 
-from edgedec.bundle import BundleWriter, Tokens
+from edgedec.bundle import BundleWriter
 from edgedec.errors import UsageError
 from edgedec.families import build_graph
+from edgedec.manifest import Tokens
 from edgedec.ops import Embed, Linear
 from edgedec.schemes import FloatScheme, Int8Scheme, TernaryScheme
 

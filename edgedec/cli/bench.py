@@ -16,7 +16,8 @@ __all__ = ["bench"]
 
 def _random_bundle(shape: str, method: str) -> Bundle:
     """Random weights of a named shape, kept in the cache folder: speed depends on the shape alone."""
-    from edgedec.bundle import VERSION, Bundle
+    from edgedec.bundle import Bundle
+    from edgedec.manifest import VERSION
     from edgedec.paths import cache_folder
     from edgedec.quantize.shapes import write_random_bundle
 

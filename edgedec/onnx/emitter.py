@@ -11,8 +11,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from edgedec.bundle import WEIGHTS, Tensor
 from edgedec.graph import Graph
+from edgedec.manifest import WEIGHTS, Tensor
 
 __all__ = ["CONTRIB", "Emitter"]
 

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 
 from onnx import TensorProto
 
-from edgedec.bundle import Tensor
 from edgedec.errors import UnsupportedError
 from edgedec.graph import Graph
+from edgedec.manifest import Tensor
 from edgedec.onnx.emitter import Emitter
 from edgedec.plugins import load, names
 

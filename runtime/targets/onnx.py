@@ -15,9 +15,10 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from edgedec.bundle import Bundle, Tensor
+from edgedec.bundle import Bundle
 from edgedec.errors import DeviceError, UnsupportedError
 from edgedec.graph import Graph
+from edgedec.manifest import Tensor
 from edgedec.onnx.lowering import lower
 from edgedec.ops import Rope
 from edgedec.runtime.protocols import I32, Bytes, Limits, Pass, PassResult, State, TargetInfo, Ticket

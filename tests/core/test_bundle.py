@@ -15,9 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from edgedec.bundle import ALIGNMENT, Bundle, BundleWriter, Tokens
+from edgedec.bundle import Bundle, BundleWriter
 from edgedec.errors import BundleError, EdgedecError, UsageError
 from edgedec.families import build_graph
+from edgedec.manifest import ALIGNMENT, Tokens
 from edgedec.schemes import FloatScheme, Int8Scheme, Scheme, TernaryScheme, Weight
 from tests.core.test_schemes import schemes, shapes
 from tests.core.tiny import CONFIG, SCHEMES, TOKENIZER, random_parts, write_bundle

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.bundle import BundleWriter, Tokens
+from edgedec.bundle import BundleWriter
 from edgedec.families import build_graph
 from edgedec.graph import Graph
+from edgedec.manifest import Tokens
 from edgedec.ops import Linear
 from edgedec.passes import assign_schemes
 from edgedec.reference.float_profile.model import ReferenceModel

@@ -18,9 +18,10 @@ import onnxruntime as ort
 import pytest
 from tokenizers import Tokenizer, models
 
-from edgedec.bundle import Bundle, BundleWriter, Tokens
+from edgedec.bundle import Bundle, BundleWriter
 from edgedec.errors import DeviceError
 from edgedec.families import build_graph
+from edgedec.manifest import Tokens
 from edgedec.quantize.shapes import write_random_bundle
 from edgedec.runtime.protocols import F32, I32, Limits, Pass, State, Target
 from edgedec.runtime.targets import _providers, onnx, open_target
