@@ -30,7 +30,10 @@ Float32 = npt.NDArray[np.float32]
 Int8 = npt.NDArray[np.int8]
 
 MAX_PLANES = 3
-_DAMPING = 0.01  # of the gram's mean diagonal, added to all of it
+# Of the gram's mean diagonal, added to all of it. On the trained models at hand perplexity is best and flat from 0.1 to
+# 0.3; the usual 0.01 loses a quarter of what 3,000 calibration tokens bring, 16,000 hide the difference. The lower end,
+# because a few outlier inputs, which larger models have, raise the mean.
+_DAMPING = 0.1
 _ROWS_AT_A_TIME = 1024  # rows are independent problems: this bounds the working memory
 _PLAIN_STEPS = 100  # a bound only: the alternation ends by itself long before
 
@@ -70,7 +73,7 @@ def _damped(gram: Float64) -> tuple[Float64, float]:
 def target_weight(weight: Float32, statistics: Statistics) -> Float64:
     """The matrix [out, in] whose output on X_q is closest to the float model's, pulled to ``weight`` by the damping.
 
-    ``(weight (X_f^T X_q + ridge) + drift) (X_q^T X_q + ridge)^-1``, the ridge being 1 % of the gram's mean diagonal.
+    ``(weight (X_f^T X_q + ridge) + drift) (X_q^T X_q + ridge)^-1``, the ridge being 10 % of the gram's mean diagonal.
     """
     target = weight.astype(np.float64)
     damped, ridge = _damped(statistics.gram)

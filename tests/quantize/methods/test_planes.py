@@ -170,7 +170,7 @@ def test_cross_and_drift_make_the_target_the_float_models_output() -> None:
     statistics = Statistics(gram=rough.T @ rough, cross=exact.T @ rough, drift=lost.T @ rough)
     target = target_weight(weight.astype(np.float32), statistics)
     wanted = exact @ weight.T + lost
-    ridge = np.sqrt(0.01 * np.trace(statistics.gram) / 24)
+    ridge = np.sqrt(0.1 * np.trace(statistics.gram) / 24)
     best = np.linalg.lstsq(
         np.concatenate([rough, ridge * np.eye(24)]), np.concatenate([wanted, ridge * weight.T]), rcond=None
     )[0].T
