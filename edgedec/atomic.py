@@ -77,20 +77,26 @@ def _remove(path: Path) -> None:
 
 @contextmanager
 def _partial_beside(path: Path) -> Iterator[Path]:
-    """The name to write to; whatever stands there is removed if the body fails."""
-    if not os.path.isdir(path.parent):
-        raise UsageError(f"cannot write {path}: the folder {path.parent} does not exist; create it first")
-    partial = _partial(path)
+    """The name to write to; whatever stands there, and folders made for it, are removed if the body fails."""
+    partial, made = _partial(path), [folder for folder in path.parents if not os.path.lexists(folder)]
+
+    def clean_up() -> None:
+        _remove(partial)
+        for folder in made:
+            with suppress(OSError):  # another program has put something there
+                folder.rmdir()
+
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(path)
         yield partial
     except OSError as error:
-        _remove(partial)
+        clean_up()
         if error.errno == errno.ENOSPC:
             raise EdgedecError(f"cannot write {path}: the disk is full; free some space and run again") from error
         raise EdgedecError(f"cannot write {path}: {error.strerror or error}") from error
     except BaseException:
-        _remove(partial)
+        clean_up()
         raise
 
 
@@ -102,7 +108,7 @@ def new_folder(path: Path, owned_file: str) -> Iterator[Path]:
         owned_file: a file that every folder of this kind holds. An existing ``path`` without it is not overwritten.
 
     Raises:
-        UsageError: the parent is missing, or ``path`` holds something else.
+        UsageError: ``path`` holds something else.
         EdgedecError: disk full, no permission; nothing is left behind and an existing folder is untouched.
     """
     path = Path(os.path.abspath(path))

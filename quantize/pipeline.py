@@ -29,7 +29,7 @@ from edgedec.quantize.methods.native import native_ternary
 from edgedec.quantize.methods.planes import Statistics, quantize_planes
 from edgedec.quantize.readers import Checkpoint
 from edgedec.reference.float_profile.ops.quantize_activation import quantize_rows
-from edgedec.schemes import FloatScheme, Int8Scheme, Scheme, TernaryScheme, TernaryWeight
+from edgedec.schemes import FloatScheme, Int8Scheme, Int8Weight, Scheme, TernaryScheme, TernaryWeight
 
 __all__ = ["Progress", "QuantizeOptions", "Report", "checkpoint_graph", "quantize", "tensor_loader"]
 
@@ -145,7 +145,7 @@ class _Run:
         array = _load(self.checkpoint, self.sources[name])
         self._add(name, FloatScheme(dtype=array.dtype.name), {"values": array})
 
-    def add_int8(self, name: str, *, rows: bool) -> None:
+    def add_int8(self, name: str, *, rows: bool) -> Int8Weight:
         array = _load(self.checkpoint, self.sources[name])
         codes, scale = np.empty(array.shape, np.int8), np.empty(len(array), np.float32)
         for start in range(0, len(array), _ROWS_AT_ONCE):
@@ -153,6 +153,7 @@ class _Run:
             codes[some], scale[some] = quantize_int8(array[some].astype(np.float32))
         del array
         self._add(name, Int8Scheme(rows=rows), {"codes": codes if rows else codes.T, "scale": scale})
+        return Int8Weight(codes=codes, scale=scale)
 
     def add_native(self, name: str) -> None:
         array = _load(self.checkpoint, self.sources[name])
@@ -170,17 +171,18 @@ class _Run:
         self._add(name, scheme, {"codes": scheme.pack(trits), "scale": scale})
         return TernaryWeight(trits=trits, scale=scale, group_size=scheme.group_size).dense()
 
+    def add_embedding(self) -> Int8Weight | None:
+        """The embedding, and what it was rounded to; None if it is kept as it is."""
+        native = self.options.method == "ternary" and not self.options.planes
+        if native or self.options.method == "float":  # of a natively ternary model nothing is rounded that need not be
+            self.add_float(self.embedding)
+            return None
+        return self.add_int8(self.embedding, rows=True)
+
     def add_other(self) -> None:
-        """Everything but the matrices of the layers: embedding, head, norms, biases."""
+        """The head, norms and biases."""
         for name, spec in self.graph.weights.items():
-            if name == self.embedding:
-                # A natively ternary model keeps the embedding it was trained with: nothing of it is rounded.
-                lossless = self.options.method == "float" or (self.options.method, self.options.planes) == (
-                    "ternary",
-                    0,
-                )
-                self.add_float(name) if lossless else self.add_int8(name, rows=True)
-            elif name == self.head:
+            if name == self.head:
                 self.add_float(name) if self.options.method == "float" else self.add_int8(name, rows=False)
             elif len(spec.shape) == 1:
                 self.add_float(name)
@@ -198,7 +200,7 @@ class _Run:
             else:
                 self.add_planes(name, tensor_loader(self.checkpoint, self.sources)(name), None)
 
-    def add_layers_calibrated(self, ids: NDArray[np.int32]) -> None:
+    def add_layers_calibrated(self, ids: NDArray[np.int32], embedding: Int8Weight) -> None:
         """Walk the graph on ids int32 [B, T] twice in step: as the float model, and as the model quantized so far.
 
         Each matrix is fitted so that its quantized inputs give the float model's outputs.
@@ -225,7 +227,10 @@ class _Run:
                     rough[output] = source @ self.add_planes(weight, matrix, statistics).T + shift
             else:
                 interpreter.apply(op, exact, len(ids))
-                interpreter.apply(op, rough, len(ids))
+                if isinstance(op, Embed):
+                    rough[op.outputs[0]] = embedding.rows(ids.reshape(-1))
+                else:
+                    interpreter.apply(op, rough, len(ids))
             interpreter.drop_dead(index, exact, rough)
 
 
@@ -262,9 +267,10 @@ def quantize(
         raise BundleError(f"{checkpoint.source}: the tokenizer has {vocab_limit} ids, the model only {vocab}")
     with BundleWriter.create(output) as writer:
         run = _Run(checkpoint, writer, options, progress)
+        embedding = run.add_embedding()
         run.add_other()
-        if options.planes and calibration is not None:
-            run.add_layers_calibrated(calibration)
+        if options.planes and calibration is not None and embedding is not None:
+            run.add_layers_calibrated(calibration, embedding)
         else:
             run.add_layers()
         writer.finish(

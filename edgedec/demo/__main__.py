@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from edgedec import demo
+from edgedec.atomic import new_file
 from edgedec.bundle import Bundle
 from edgedec.errors import EdgedecError
 from edgedec.memory import format_bytes, parse_bytes
@@ -54,7 +55,8 @@ def _remembered(path: Path, measure: Callable[[], float]) -> float:
         return float(json.loads(path.read_text()))
     except (OSError, ValueError, TypeError):
         value = measure()
-        path.write_text(json.dumps(value))
+        with new_file(path) as partial:
+            partial.write_text(json.dumps(value))
         return value
 
 

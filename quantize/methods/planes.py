@@ -30,9 +30,9 @@ Float32 = npt.NDArray[np.float32]
 Int8 = npt.NDArray[np.int8]
 
 MAX_PLANES = 3
-# Of the gram's mean diagonal, added to all of it. On the trained models at hand perplexity is best and flat from 0.1 to
-# 0.3; the usual 0.01 loses a quarter of what 3,000 calibration tokens bring, 16,000 hide the difference. The lower end,
-# because a few outlier inputs, which larger models have, raise the mean.
+# Of the gram's mean diagonal, added to all of it. Two planes of stories260K, groups of 64, come to 1.205, 1.184 and 1.174
+# times the float perplexity at 0.01 (the usual value), 0.1 and 0.3 with 3,000 calibration tokens, and to 1.168, 1.162 and
+# 1.163 with 16,000. Not 0.3, because a few outlier inputs, which larger models have, raise the mean.
 _DAMPING = 0.1
 _ROWS_AT_A_TIME = 1024  # rows are independent problems: this bounds the working memory
 _PLAIN_STEPS = 100  # a bound only: the alternation ends by itself long before

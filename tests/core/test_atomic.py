@@ -140,19 +140,28 @@ def test_something_else_is_not_overwritten(tmp_path: Path, what: str) -> None:
     assert os.listdir(tmp_path) == ["home"]
 
 
-def test_a_missing_parent(tmp_path: Path) -> None:
-    for path in (tmp_path / "no" / "model", tmp_path / "no" / "way" / "model"):
-        with pytest.raises(UsageError, match=r"the folder .*no.* does not exist; create it first"):
-            write(path, "new")
-        with pytest.raises(UsageError, match="does not exist"), new_file(path):
-            pass
+def test_missing_parents_are_made(tmp_path: Path) -> None:
+    write(tmp_path / "no" / "way" / "model", "new")
+    with new_file(tmp_path / "some" / "table.json") as file:
+        file.write_text("1")
+    assert sorted(os.listdir(tmp_path)) == ["no", "some"]
+
+
+def test_made_parents_go_when_the_body_fails(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError), new_folder(tmp_path / "no" / "way" / "model", "manifest.json"):
+        raise RuntimeError
     assert os.listdir(tmp_path) == []
+    (tmp_path / "there").mkdir()
+    with pytest.raises(RuntimeError), new_folder(tmp_path / "there" / "way" / "model", "manifest.json"):
+        raise RuntimeError
+    assert os.listdir(tmp_path) == ["there"]
 
 
 def test_a_parent_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(UsageError, match="does not exist"):
+    with pytest.raises(EdgedecError, match=r"cannot write .*(Not a directory|File exists)"):
         write(tmp_path / "file" / "model", "new")
+    assert (tmp_path / "file").read_text() == "x"
 
 
 @pytest.mark.parametrize("length", [250, 300])  # too long with our mark, and by itself
@@ -163,8 +172,9 @@ def test_a_name_that_is_too_long(tmp_path: Path, length: int) -> None:
 
 
 def test_a_path_that_is_too_long(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="does not exist"):
+    with pytest.raises(EdgedecError, match=r"cannot write .*File name too long"):
         write(tmp_path / ("x" * 300) / "model", "new")
+    assert os.listdir(tmp_path) == []
 
 
 # --- the body fails ---------------------------------------------------------------------------------------------------
