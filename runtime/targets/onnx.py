@@ -212,12 +212,13 @@ class OnnxTarget:
 def _packed_bytes(tensor: Tensor) -> int:
     """What ONNX Runtime keeps of a matrix after packing it.
 
-    int8 with a column sum per output; 2-bit codes with a float32 scale and a block sum per block; float as float32.
+    int8 with a column sum per output; 2-bit codes with a float32 scale and a block sum per block, and beside them the
+    stored scales, which stay mapped; float as float32.
     """
     parts = tensor.scheme.parts(tensor.shape)
     if isinstance(tensor.scheme, TernaryScheme):
         codes = parts["codes"].nbytes
-        return codes + 8 * (4 * codes // tensor.scheme.block(tensor.shape[1]))
+        return codes + 8 * (4 * codes // tensor.scheme.block(tensor.shape[1])) + parts["scale"].nbytes
     if isinstance(tensor.scheme, Int8Scheme):
         return parts["codes"].nbytes + 2 * parts["scale"].nbytes
     return 4 * tensor.count

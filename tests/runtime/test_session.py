@@ -114,12 +114,13 @@ print(session.run.plan.total_bytes, answer.timings.peak_bytes, answer.stop_reaso
 
 
 @pytest.mark.parametrize("method", ["int8", "native", "planes"])
-@pytest.mark.parametrize("shape", ["demo", "wide", "deep"])
+@pytest.mark.parametrize("shape", ["demo", "wide", "deep", pytest.param("real", marks=pytest.mark.slow)])
 def test_a_full_context_stays_under_the_plan(tmp_path: Path, shape: str, method: str) -> None:
     """Weights, a full cache and load transients, measured in a fresh process, against the plan made before loading."""
     change = {
         "demo": {},
         "wide": {"hidden_size": 768, "intermediate_size": 2048, "vocab_size": 12000, "num_attention_heads": 8},
+        "real": dict(SHAPES["bitnet-0.73b"]) | {"num_hidden_layers": 12},
         "deep": {"num_hidden_layers": 12, "hidden_size": 256, "num_attention_heads": 2, "num_key_value_heads": 2},
     }[shape]
     options = {
