@@ -57,13 +57,16 @@ def _is_running(process: int) -> bool:
 
 
 def _remove_abandoned(path: Path) -> None:
-    """Clear what killed processes of this machine left beside ``path``."""
+    """Clear what killed processes of this machine left beside ``path``, and put back what one had just moved away."""
     host = re.escape(socket.gethostname())
-    pattern = re.compile(rf"\.{re.escape(path.name)}\.{_MARK}-{host}-(\d{{1,9}})-[0-9a-f]+(?:-old)?")
+    pattern = re.compile(rf"\.{re.escape(path.name)}\.{_MARK}-{host}-(\d{{1,9}})-[0-9a-f]+(-old)?")
     for entry in path.parent.iterdir():
         match = pattern.fullmatch(entry.name)
         if match and not _is_running(int(match[1])):
-            _remove(entry)
+            if match[2] and not os.path.lexists(path):
+                entry.rename(path)  # killed between two renames: this is the only whole one
+            else:
+                _remove(entry)
 
 
 def _remove(path: Path) -> None:
@@ -131,7 +134,11 @@ def new_folder(path: Path, owned_file: str) -> Iterator[Path]:
         if taken and not _exchange(partial, path):
             old = partial.with_name(f"{partial.name}-old")
             path.rename(old)
-            partial.rename(path)
+            try:
+                partial.rename(path)
+            except BaseException:
+                old.rename(path)
+                raise
             _remove(old)
         _sync(path.parent)
         _remove(partial)  # after an exchange this is the old folder

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import reprlib
 from collections.abc import Iterator, Mapping
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgedec.errors import BundleError, UnsupportedError
 from edgedec.schemes import Scheme, scheme_from_json
@@ -97,13 +99,21 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
+def _number(text: str) -> float:
+    """Python reads NaN, Infinity and 1e400 too; JSON has none of them, or other readers take them for something else."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{reprlib.repr(text)} is no finite number")
+    return number
+
+
 def _read_manifest(path: Path) -> dict[str, Any]:
     file = path / MANIFEST
     if file.stat().st_size > MAX_MANIFEST_BYTES:
         raise BundleError(f"{file}: larger than {MAX_MANIFEST_BYTES} bytes; this is no bundle")
     data = file.read_bytes()
     try:
-        manifest = json.loads(data, object_pairs_hook=_unique)
+        manifest = json.loads(data, object_pairs_hook=_unique, parse_constant=_number, parse_float=_number)
     except (ValueError, RecursionError) as error:
         raise BundleError(f"{file}: not valid JSON ({error}); copy or quantize the bundle again") from None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
@@ -193,31 +203,56 @@ def _check_overlaps(file: Path, tensors: Mapping[str, Tensor]) -> None:
             raise BundleError(f"{file}: tensors {name} and {other} overlap at byte {start} of {WEIGHTS}")
 
 
-def _check_finite(weights: Path, tensors: Mapping[str, Tensor]) -> None:
-    """No scale and no float tensor holds NaN or infinity; whoever maps the file need not look again."""
+def _fault(values: NDArray[Any]) -> str | None:
+    """What is wrong with some values of a part; its dtype tells ternary codes from int8 codes and floats."""
+    if values.dtype == np.uint8:
+        # Four codes a byte; each of them has one of its two bits or both.
+        return None if np.bitwise_and.reduce(values | values >> 1) & 0x55 == 0x55 else "are not trits"
+    if values.dtype == np.int8:
+        return None if values.min() >= -127 else "are not in -127..127"
+    return None if np.isfinite(values).all() else "holds NaN or infinity"
+
+
+def _check_values(weights: Path, tensors: Mapping[str, Tensor]) -> None:
+    """No scale and no float value is NaN or infinity, no int8 code is -128, no ternary code is 0.
+
+    What maps the file may rely on that, kernels that read it as it lies among them. The padding of ternary rows is checked
+    by ``TernaryScheme.unpack`` alone.
+    """
     with weights.open("rb") as file:
         for name, tensor in tensors.items():
             for part, spec in tensor.scheme.parts(tensor.shape).items():
-                if np.issubdtype(spec.dtype, np.integer):
-                    continue
                 file.seek(tensor.offsets[part])
                 left = spec.nbytes
                 while data := file.read(min(left, _CHUNK_BYTES)):
                     left -= len(data)
-                    if not np.isfinite(np.frombuffer(data, spec.dtype)).all():
+                    if fault := _fault(np.frombuffer(data, spec.dtype)):
                         raise BundleError(
-                            f"{weights}: tensor {name}: its {part} holds NaN or infinity; quantize the checkpoint again"
+                            f"{weights}: tensor {name}: its {part} {fault}; quantize the checkpoint again"
                         )
 
 
-def _read_tokens(file: Path, entry: Mapping[str, Any]) -> Tokens:
-    ids = entry.get("eos")
-    if set(entry) != {"size", "bos", "eos"} or not isinstance(ids, list):
+def _read_tokens(file: Path, entry: Mapping[str, Any], vocab_size: Any) -> Tokens:
+    """The entry; a ``vocab_size`` that is an integer limits it, another is the model family's to refuse."""
+    size, bos, eos = (entry.get(key) for key in ("size", "bos", "eos"))
+    if set(entry) != {"size", "bos", "eos"} or not isinstance(eos, list):
         raise BundleError(f"{file}: tokens must have size, bos and a list eos, not {reprlib.repr(entry)}")
-    for value in (entry["size"], *ids, *([] if entry["bos"] is None else [entry["bos"]])):
+    ids = [*eos, *([] if bos is None else [bos])]
+    for value in (size, *ids):
         if not _is_size(value, 2**31 - 1):
             raise BundleError(f"{file}: tokens: {reprlib.repr(value)} is no token id")
-    return Tokens(size=entry["size"], bos=entry["bos"], eos=tuple(ids))
+    limit = vocab_size if type(vocab_size) is int else 2**31 - 1
+    if not 1 <= entry["size"] <= limit:
+        raise BundleError(
+            f"{file}: tokens: size {entry['size']} is not in 1..{reprlib.repr(limit)}; quantize the checkpoint again"
+        )
+    for value in ids:
+        if value >= limit:
+            raise BundleError(
+                f"{file}: tokens: id {value} is not below the vocabulary's {reprlib.repr(limit)}; "
+                "quantize the checkpoint again"
+            )
+    return Tokens(size=entry["size"], bos=bos, eos=tuple(eos))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,11 +282,11 @@ def open_manifest(folder: Path) -> Manifest:
     file_bytes = {name: entry["bytes"] for name, entry in content["files"].items()}
     tensors = {name: _read_tensor(file, name, entry, file_bytes[WEIGHTS]) for name, entry in content["tensors"].items()}
     _check_overlaps(file, tensors)
-    _check_finite(folder / WEIGHTS, tensors)
+    _check_values(folder / WEIGHTS, tensors)
     return Manifest(
         config=content["config"],
         quantization=content["quantization"],
-        tokens=_read_tokens(file, content["tokens"]),
+        tokens=_read_tokens(file, content["tokens"], content["config"].get("vocab_size")),
         tensors=tensors,
         file_bytes=file_bytes,
         tokenizer_hash=content["files"][TOKENIZER]["sha256"],

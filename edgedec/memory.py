@@ -101,9 +101,12 @@ class MemoryMeter:
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._watch, name="edgedec-memory", daemon=True)
 
-    def __enter__(self) -> Self:
+    def start(self) -> None:
         if self.available:
             self._thread.start()
+
+    def __enter__(self) -> Self:
+        self.start()
         return self
 
     def __exit__(

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import UsageError
+from edgedec.families import context_size
 from edgedec.memory import format_bytes
 from edgedec.quantize.interpreter import BatchCache, Interpreter
 from edgedec.quantize.pipeline import checkpoint_graph, tensor_loader
@@ -48,7 +49,7 @@ def sample_ids(checkpoint: Checkpoint, *, tokens: int, vocab_limit: int, seed: i
             f"calibration text from (limit {format_bytes(SAMPLING_LIMIT_BYTES)}); pass --calibration FILE or none"
         )
     graph, sources = checkpoint_graph(checkpoint)
-    length = min(length, int(checkpoint.config.get("max_position_embeddings", length)))
+    length = min(length, context_size(checkpoint.config))
     interpreter = Interpreter(graph, cache(tensor_loader(checkpoint, sources)))
     rng = np.random.default_rng(seed)
     wanted, parts = max(1, -(-tokens // length)), []

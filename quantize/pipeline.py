@@ -1,7 +1,8 @@
 """Checkpoint in, bundle out, tensor by tensor.
 
 Peak memory stays near the largest tensor: each is loaded, quantized, written and dropped. Ternary planes with calibration
-walk the graph instead of the list of tensors, because the inputs of a layer come from the quantized layers before it.
+walk the graph instead of the list of tensors, because the inputs of a layer come from the quantized layers before it. They
+take more: the activations of all calibration tokens twice, and four float64 matrices [in, in] of the widest linear.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from edgedec.graph import Graph
 from edgedec.manifest import Tokens
 from edgedec.ops import Add, Embed, Linear
 from edgedec.passes import fuse_linears
+from edgedec.progress import Progress, silent
 from edgedec.quantize.interpreter import Interpreter
 from edgedec.quantize.methods.int8 import quantize_int8
 from edgedec.quantize.methods.native import native_ternary
@@ -31,12 +33,11 @@ from edgedec.quantize.readers import Checkpoint
 from edgedec.reference.float_profile.ops.quantize_activation import quantize_rows
 from edgedec.schemes import FloatScheme, Int8Scheme, Int8Weight, Scheme, TernaryScheme, TernaryWeight
 
-__all__ = ["Progress", "QuantizeOptions", "Report", "checkpoint_graph", "quantize", "tensor_loader"]
+__all__ = ["QuantizeOptions", "Report", "checkpoint_graph", "quantize", "tensor_loader"]
 
 log = logging.getLogger(__name__)
 
 F32 = NDArray[np.float32]
-Progress = Callable[[str, int, int], None]  # (what, bytes done, bytes in all)
 
 METHODS = ("int8", "ternary", "float")
 _ROWS_AT_ONCE = 2048  # of an embedding or head that is converted to float32 piece by piece
@@ -249,12 +250,13 @@ def quantize(
     *,
     vocab_limit: int,
     calibration: NDArray[np.int32] | None = None,
-    progress: Progress = lambda what, done, total: None,
+    progress: Progress = silent,
 ) -> Report:
     """Write ``output``, whole or not at all.
 
     Args:
         vocab_limit: number of ids that the tokenizer has.
+        progress: hears of each tensor, in parameters done and in all.
         calibration: ids int32 [B, T] whose activations guide the planes; None fits the weights alone.
 
     Raises:

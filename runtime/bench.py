@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -13,8 +13,9 @@ import numpy as np
 
 from edgedec.bundle import Bundle
 from edgedec.errors import UsageError
-from edgedec.plugins import load
-from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
+from edgedec.families import context_size
+from edgedec.progress import Progress, silent
+from edgedec.runtime.decoders import open_decoder
 from edgedec.runtime.protocols import I32, Limits, Pass, State, Target
 from edgedec.runtime.sampling import Sampler, SamplingConfig
 from edgedec.runtime.targets import open_target
@@ -29,8 +30,6 @@ _POSITIONS = 192
 
 # Rounds go on until the time is up, so that a disturbance meets every size alike; medians need a few in any case.
 _SECONDS, _LEAST_ROUNDS, _MOST_ROUNDS = 8.0, 3, 40
-
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,14 +69,7 @@ class _Bench:
         ids = np.random.default_rng(0).integers(0, vocab_size, _POSITIONS)
         self.ids: I32 = ids.astype(np.int32)
         greedy = Sampler(SamplingConfig(temperature=0), vocab_size)
-        self.decoder = AutoregressiveDecoder(
-            target=target,
-            state=self.state,
-            drafter=load("edgedec.runtime.drafters", "none").create(),
-            policy=load("edgedec.runtime.trees", "chain").create(),
-            verifier=load("edgedec.runtime.verifiers", "match").create(),
-            processor=greedy.distribution,
-        )
+        self.decoder = open_decoder(target, self.state, greedy.distribution)
 
     def _run(self, rows: int, *, every_row: bool) -> float:
         """Seconds of one pass behind what is committed."""
@@ -120,7 +112,7 @@ def bench(
     *,
     device: str = "cpu",
     threads: int = 0,
-    progress: Progress = lambda what, done, total: None,
+    progress: Progress = silent,
 ) -> BenchResult:
     """Measure a bundle.
 
@@ -128,7 +120,7 @@ def bench(
         UsageError: the model's context is shorter than the measurement.
         DeviceError, UnsupportedError: as ``open_target``.
     """
-    most = int(bundle.config.get("max_position_embeddings", _POSITIONS))
+    most = context_size(bundle.config)
     if most < _POSITIONS:
         raise UsageError(f"{bundle.path}: a context of {most} tokens is too short to measure; it takes {_POSITIONS}")
     limits = Limits(nodes=max(PASS_SIZES), depth=0, positions=_POSITIONS)

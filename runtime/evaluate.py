@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from edgedec.errors import DeviceError
+from edgedec.progress import Progress, silent
 from edgedec.runtime.protocols import F32, I32, Limits, Pass, State, Target
 
 __all__ = ["Score", "perplexity"]
@@ -57,7 +58,7 @@ def perplexity(
     windows: Sequence[I32],
     *,
     vocab_limit: int,
-    progress: Callable[[str, int, int], None] = lambda what, done, total: None,
+    progress: Progress = silent,
 ) -> Score:
     """Score every token but the first of each window, given those before it in its window.
 

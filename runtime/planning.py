@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol, cast
 
 from edgedec.bundle import Bundle
 from edgedec.errors import UnsupportedError, UsageError
-from edgedec.families import build_graph
+from edgedec.families import build_graph, context_size
 from edgedec.memory import Plan, format_bytes, largest_context
-from edgedec.runtime.protocols import Limits
-from edgedec.runtime.targets import GPU_DEVICES, target_module
+from edgedec.plugins import load
+from edgedec.runtime.protocols import Drafter, Limits
+from edgedec.runtime.targets import GPU_DEVICES, TargetModule, target_module
 
 __all__ = ["RunPlan", "make_plan"]
 
 DEFAULT_CONTEXT = 2048  # without --ctx-size, if the model has more
 SMALLEST_CONTEXT = 128  # what a plan may shrink the context to by itself, if the model has more
+DRAFTER = "none"  # the only one so far
 PASS_ROWS = (32, 8, 1)  # rows of a prefill pass, best first
 
 # Measured: the tokenizers library keeps 16 to 22 bytes for each byte of tokenizer.json.
@@ -33,17 +33,11 @@ class RunPlan:
     limits: Limits
 
 
-class _Module(Protocol):
-    """What a target's plug-in says before it is opened."""
-
-    def footprint(self, bundle: Bundle, limits: Limits) -> Mapping[str, int]: ...
-    def widest_pass(self, device: str) -> int | None: ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Planner:
     bundle: Bundle
-    module: _Module
+    module: TargetModule
+    drafter: Drafter
     widest: int  # rows of a pass that the device takes
     budget_bytes: int | None
 
@@ -55,6 +49,7 @@ class _Planner:
     def items(self, ctx_size: int, rows: int) -> dict[str, int]:
         return {
             **self.module.footprint(self.bundle, self.limits(ctx_size, rows)),
+            **self.drafter.footprint(self.limits(ctx_size, rows)),
             "tokenizer": _TOKENIZER_BYTES + _TOKENIZER_FACTOR * self.bundle.file_bytes["tokenizer.json"],
             "sampling": _SAMPLING_ROWS * 8 * int(self.bundle.config["vocab_size"]),
             "host": _HOST_BYTES,
@@ -102,8 +97,8 @@ def make_plan(
         UsageError: ``ctx_size`` is negative or more than the model has, or the device is unknown.
         UnsupportedError: a budget on a GPU.
     """
-    module = cast(_Module, target_module(device))
-    most = int(bundle.config.get("max_position_embeddings", DEFAULT_CONTEXT))
+    module = target_module(device)
+    most = context_size(bundle.config)
     if not 0 <= ctx_size <= most:
         raise UsageError(f"--ctx-size must be 1 to {most}, which is what the model has, not {ctx_size}")
     high = ctx_size or min(most, DEFAULT_CONTEXT)
@@ -113,7 +108,8 @@ def make_plan(
             "leave --memory-budget out, or use --device cpu"
         )
     widest = module.widest_pass(device) or PASS_ROWS[0]
-    planner = _Planner(bundle=bundle, module=module, widest=widest, budget_bytes=budget_bytes)
+    drafter: Drafter = load("edgedec.runtime.drafters", DRAFTER).create()
+    planner = _Planner(bundle=bundle, module=module, drafter=drafter, widest=widest, budget_bytes=budget_bytes)
     chosen, rows = planner.choose(ctx_size or min(high, SMALLEST_CONTEXT), high)
     items = planner.items(chosen, rows)
     total = sum(items.values())
@@ -126,8 +122,8 @@ def make_plan(
         baseline_bytes=baseline_bytes,
         ctx_size=chosen,
         kv_bits=max(state.bits for state in build_graph(bundle.config).states.values()),
-        drafter="none",
-        draft_tokens=0,
+        drafter=DRAFTER,
+        draft_tokens=planner.limits(chosen, rows).depth,
         hint="" if fits else planner.hint(chosen),
     )
     return RunPlan(plan=plan, limits=planner.limits(chosen, rows))

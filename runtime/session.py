@@ -10,11 +10,10 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from edgedec.bundle import Bundle
-from edgedec.errors import UsageError
+from edgedec.errors import EdgedecError, UsageError
 from edgedec.memory import MemoryMeter
-from edgedec.plugins import load
 from edgedec.runtime.chat_template import render
-from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
+from edgedec.runtime.decoders import open_decoder
 from edgedec.runtime.planning import RunPlan, make_plan
 from edgedec.runtime.protocols import I32
 from edgedec.runtime.sampling import Sampler, SamplingConfig
@@ -24,6 +23,7 @@ from edgedec.runtime.tokenizer import Tokenizer
 
 __all__ = ["Answer", "Session", "Timings"]
 
+CHARACTERS_PER_TOKEN = 32  # no text averages more; tokens that are longer are runs of blanks
 StopReason = Literal["eos", "stop", "limit", "context", "interrupted"]
 
 
@@ -34,6 +34,7 @@ class Timings:
     """
 
     prompt_n: int = 0
+    prompt_kept: int = 0  # of these, rows that the cache still held from the answer before
     prompt_ms: float = 0.0
     predicted_n: int = 0
     predicted_ms: float = 0.0
@@ -43,11 +44,11 @@ class Timings:
 
     @property
     def prompt_per_second(self) -> float:
-        return 1000 * self.prompt_n / self.prompt_ms if self.prompt_ms else 0.0
+        return 1000 * (self.prompt_n - self.prompt_kept) / self.prompt_ms if self.prompt_ms else 0.0
 
     @property
     def predicted_per_second(self) -> float:
-        return 1000 * (self.predicted_n - 1) / self.predicted_ms if self.predicted_ms else 0.0
+        return 1000 * (self.predicted_n - 1) / self.predicted_ms if self.predicted_n > 1 else 0.0
 
     def as_json(self) -> dict[str, int | float | str]:
         return {
@@ -83,14 +84,8 @@ class Session:
         self.target = open_target(bundle, device=device, limits=run.limits, threads=threads)
         meter.mark()
         self.state = self.target.open(run.limits)
-        self.decoder = AutoregressiveDecoder(
-            target=self.target,
-            state=self.state,
-            drafter=load("edgedec.runtime.drafters", "none").create(),
-            policy=load("edgedec.runtime.trees", "chain").create(),
-            verifier=load("edgedec.runtime.verifiers", "match").create(),
-            processor=lambda logits, history: logits,
-        )
+        sampler = Sampler(SamplingConfig(), bundle.tokens.size)  # each answer brings its own
+        self.decoder = open_decoder(self.target, self.state, sampler.distribution, drafter=run.plan.drafter)
 
     @classmethod
     def open(
@@ -110,7 +105,7 @@ class Session:
         """
         target_module(device)  # imports ONNX Runtime: part of the baseline, not of what the model is charged
         meter = MemoryMeter((Path(path),))
-        meter.__enter__()
+        meter.start()
         try:
             bundle = Bundle.open(path)
             run = make_plan(
@@ -142,14 +137,36 @@ class Session:
         """Ids of a plain prompt.
 
         Raises:
-            UsageError: it is empty, and the tokenizer adds nothing to it.
+            UsageError: it is empty.
+            EdgedecError: it is too long for any tokenizer to fit it into the context.
         """
         if not prompt:
             raise UsageError("the prompt is empty; give some text with -p")
+        self._check_length(prompt)
         ids = self.tokenizer.encode(prompt)
         if not len(ids):
             raise UsageError("the tokenizer makes no token of the prompt; give some text with -p")
         return ids
+
+    def _check_length(self, text: str) -> None:
+        """Tokenizing takes hundreds of bytes a token: what cannot fit is refused before."""
+        context = self.run.limits.positions
+        if len(text) > context * CHARACTERS_PER_TOKEN:
+            raise EdgedecError(
+                f"the prompt has {len(text)} characters, far more than a context of {context} tokens holds; "
+                "shorten it or raise --ctx-size"
+            )
+
+    def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> I32:
+        """Ids of a conversation, ready for the assistant's answer.
+
+        Raises:
+            UsageError: the model has no template.
+            EdgedecError: the template refuses the conversation, or it cannot fit the context.
+        """
+        text = self.render_chat(messages)
+        self._check_length(text)
+        return self.tokenizer.encode_rendered(text)
 
     def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """The conversation as the model's own template writes it, ready for the assistant's answer."""
@@ -193,6 +210,7 @@ class Session:
         self.decoder.interrupted = interrupted
         stream = TextStream(self.tokenizer, stop, context=prompt)
         answer = Answer(stop_reason="limit" if n_predict >= 0 else "context")
+        kept = self.decoder.shared_prefix(prompt)
         began = time.perf_counter()
         first = began
         for token in self._tokens(prompt, n_predict, sampler):
@@ -218,6 +236,7 @@ class Session:
         self.meter.mark()
         answer.timings = Timings(
             prompt_n=len(prompt),
+            prompt_kept=kept,
             prompt_ms=1000 * (first - began),
             predicted_n=len(answer.tokens),
             predicted_ms=1000 * (ended - first),

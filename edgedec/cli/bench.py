@@ -39,7 +39,9 @@ def bench(
         str | None, option("--shape", metavar="NAME", help="Random weights of this shape, e.g. bitnet-0.73b.")
     ] = None,
     model: Annotated[str | None, option("-m", "--model", metavar="BUNDLE", help="A bundle, or 'demo'.")] = None,
-    method: Annotated[str, option("--method", help="With --shape: ternary or int8 weights.")] = "ternary",
+    method: Annotated[
+        str | None, option("--method", metavar="NAME", help="With --shape: ternary weights, the default, or int8.")
+    ] = None,
     device: Device = "cpu",
     threads: Threads = 0,
     json: Json = False,
@@ -51,6 +53,8 @@ def bench(
     """
     if (shape is None) == (model is None):
         raise UsageError("give either --shape NAME or -m BUNDLE")
+    if model is not None and method is not None:
+        raise UsageError("--method is for the random weights of --shape; a bundle has its own: leave it out with -m")
     from edgedec.bundle import Bundle
     from edgedec.quantize.shapes import SHAPES
     from edgedec.runtime.bench import bench as measure
@@ -59,7 +63,7 @@ def bench(
     if shape is not None and shape not in SHAPES:
         raise UsageError(f"there is no shape {shape!r}; known: {', '.join(SHAPES)}")
     if shape is not None:
-        bundle = _random_bundle(shape, method)
+        bundle = _random_bundle(shape, method or "ternary")
     else:
         assert model is not None
         bundle = Bundle.open(resolve_model(model))

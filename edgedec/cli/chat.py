@@ -115,7 +115,7 @@ class _Chat:
             EdgedecError: the template refuses, or the conversation does not fit the context.
         """
         asked = [*self.messages, {"role": "user", "content": text}]
-        ids = self.session.tokenizer.encode_rendered(self.session.render_chat(asked))
+        ids = self.session.encode_chat(asked)
         answer = self.session.generate(
             ids,
             n_predict=self.n_predict,
@@ -134,8 +134,7 @@ class _Chat:
     def stats(self) -> str:
         if self.last is None:
             return "nothing was said yet"
-        timings = self.last.timings
-        used, size = timings.prompt_n + timings.predicted_n, self.session.run.limits.positions
+        used, size = self.session.state.length, self.session.run.limits.positions
         return f"{figures(self.last)}\ncontext: {used} of {size} tokens, {len(self.messages)} messages"
 
     def command(self, line: str) -> bool:

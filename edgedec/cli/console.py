@@ -6,16 +6,16 @@ import json
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from edgedec.errors import UsageError
+from edgedec.progress import Progress
 
 __all__ = ["log_to_stderr", "note", "print_json", "print_table", "progress", "read_text"]
 
-Progress = Callable[[str, int, int], None]  # (what, done, in all)
 
 _PATIENCE_S = 1.0  # what is done before that shows no bar
 

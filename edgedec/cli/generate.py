@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 from edgedec.cli.console import note, print_json, read_text
@@ -57,6 +61,23 @@ def figures(answer: Answer) -> str:
     if timings.peak_bytes:
         text += f"; memory: {format_bytes(timings.peak_bytes)}, planned {format_bytes(timings.planned_bytes)}"
     return text
+
+
+@contextmanager
+def _ctrl_c() -> Iterator[Callable[[], bool]]:
+    """Yields what tells whether Ctrl-C was pressed. The second one ends the command, whatever it is doing."""
+    pressed = False
+
+    def handle(signum: int, frame: FrameType | None) -> None:
+        nonlocal pressed
+        pressed = True
+        signal.signal(signal.SIGINT, before)
+
+    before = signal.signal(signal.SIGINT, handle)
+    try:
+        yield lambda: pressed
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _prompt_text(prompt: str | None, file: Path | None) -> str:
@@ -118,14 +139,16 @@ def generate(
         ids = session.encode(text)
         if echo and not json:
             write(text)
-        answer = session.generate(
-            ids,
-            n_predict=n_predict,
-            sampling=sampling,
-            stop=tuple(reverse_prompt or ()),
-            ignore_eos=ignore_eos,
-            on_text=(lambda text: None) if json else write,
-        )
+        with _ctrl_c() as interrupted:
+            answer = session.generate(
+                ids,
+                n_predict=n_predict,
+                sampling=sampling,
+                stop=tuple(reverse_prompt or ()),
+                ignore_eos=ignore_eos,
+                on_text=(lambda text: None) if json else write,
+                interrupted=interrupted,
+            )
     if json:
         print_json(
             {
@@ -135,6 +158,8 @@ def generate(
                 "timings": answer.timings.as_json(),
             }
         )
-        return
-    write("\n")
-    note(figures(answer))
+    else:
+        write("\n")
+        note(figures(answer))
+    if answer.stop_reason == "interrupted":
+        raise KeyboardInterrupt  # the command ends with the exit code of Ctrl-C

@@ -79,7 +79,7 @@ def _describe(bundle: Bundle) -> dict[str, Any]:
         entry["weights"] += tensor.count
         entry["bytes"] += tensor.nbytes
     stored = sum(tensor.nbytes for tensor in bundle.tensors.values())
-    parameters = int(bundle.quantization.get("parameters") or sum(tensor.count for tensor in bundle.tensors.values()))
+    parameters = sum(tensor.count for tensor in bundle.tensors.values())
     return {
         "path": str(bundle.path),
         "created_by": manifest["created_by"],
@@ -90,7 +90,7 @@ def _describe(bundle: Bundle) -> dict[str, Any]:
         "quantization": dict(bundle.quantization),
         "parameters": parameters,
         "weight_bytes": stored,
-        "bits_per_weight": round(8 * stored / parameters, 4),
+        "bits_per_weight": round(8 * stored / parameters, 4) if parameters else 0.0,
         "schemes": list(schemes.values()),
         "tokens": {"size": bundle.tokens.size, "bos": bundle.tokens.bos, "eos": list(bundle.tokens.eos)},
         "chat_template": bundle.chat_template is not None,
@@ -104,10 +104,19 @@ def _name(entry: Mapping[str, Any]) -> str:
     return ", ".join([str(entry["kind"]), *details])
 
 
+def _method(quantization: Mapping[str, Any]) -> str:
+    """What the manifest says about it, in words: "ternary, planes 2, group size 64". Any bundle's writer may add keys."""
+    left_out = ("method", "parameters", "bits_per_weight")  # the two figures have rows of their own
+    details = [
+        f"{key.replace('_', ' ')} {value}" for key, value in quantization.items() if key not in left_out and value
+    ]
+    return ", ".join([str(quantization.get("method", "unknown")), *details])
+
+
 def _print(data: dict[str, Any]) -> None:
     from edgedec.memory import format_bytes
 
-    tokens, quantization = data["tokens"], data["quantization"]
+    tokens = data["tokens"]
     print_table(
         [
             ("bundle", data["path"]),
@@ -116,7 +125,7 @@ def _print(data: dict[str, Any]) -> None:
             ("family", str(data["family"])),
             *((name, str(data["config"][name])) for name in _SHOWN if name in data["config"]),
             ("context", f"{data['context']} tokens"),
-            ("method", ", ".join(f"{key} {value}" for key, value in quantization.items() if key != "parameters")),
+            ("method", _method(data["quantization"])),
             ("parameters", f"{data['parameters']:,}"),
             ("weights", f"{format_bytes(data['weight_bytes'])}, {data['bits_per_weight']:.2f} bits per weight"),
             ("tokens", f"{tokens['size']}, BOS {tokens['bos']}, EOS {', '.join(map(str, tokens['eos'])) or None}"),

@@ -47,7 +47,7 @@ Model = Annotated[
     str, option("-m", "--model", metavar="BUNDLE", help="Folder of a bundle, or 'demo': the embedded model.")
 ]
 Device = Annotated[str, option("--device", metavar="NAME", help="What runs the model: cpu, cuda, webgpu or reference.")]
-Threads = Annotated[int, option("-t", "--threads", min=0, metavar="N", help="CPU threads; 0: one per core.")]
+Threads = Annotated[int, option("-t", "--threads", min=0, max=256, metavar="N", help="CPU threads; 0: one per core.")]
 CtxSize = Annotated[
     int, option("-c", "--ctx-size", metavar="N", help="Tokens of context; 0: the most that is planned.")
 ]
@@ -68,7 +68,9 @@ Verbose = Annotated[
     ),
 ]
 
-NPredict = Annotated[int, option("-n", "--n-predict", metavar="N", help="At most so many tokens; -1: no limit.")]
+NPredict = Annotated[
+    int, option("-n", "--n-predict", min=-1, metavar="N", help="At most so many tokens; -1: no limit.")
+]
 Temp = Annotated[float, option("--temp", metavar="N", help="Temperature; 0: always the likeliest token.")]
 TopK = Annotated[int, option("--top-k", metavar="N", help="Choose among so many tokens; 0: all.")]
 TopP = Annotated[float, option("--top-p", metavar="N", help="Choose among the likeliest, to this sum; 1: all.")]

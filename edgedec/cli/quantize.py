@@ -54,11 +54,15 @@ def _calibration(
 
 
 def _perplexities(
-    checkpoint: Checkpoint, tokenizer: Tokenizer, bundle_path: Path, text: Path | None, seed: int
+    checkpoint: Checkpoint,
+    tokenizer: Tokenizer,
+    bundle_path: Path,
+    windows: list[NDArray[np.int32]] | None,
+    seed: int,
 ) -> tuple[float | None, float | None, int]:
     """(of the float model, of the bundle, tokens scored), on the same windows.
 
-    Without a text the float model writes it, from another seed than the calibration. (None, None, 0) if it is too large
+    Without ``windows`` the float model writes it, from another seed than the calibration. (None, None, 0) if it is too large
     for that.
     """
     from edgedec.bundle import Bundle
@@ -68,15 +72,12 @@ def _perplexities(
     from edgedec.runtime.targets import open_target
 
     limit = tokenizer.size
-    if text is not None:
-        windows = _text_windows(checkpoint, tokenizer, text, "--eval-text")
-        windows = windows[: EVAL_TOKENS // len(windows[0])]
-    elif can_sample(checkpoint):
+    if windows is None:
+        if not can_sample(checkpoint):
+            return None, None, 0
         with progress("writing evaluation text with the float model"):
             sampled = sample_ids(checkpoint, tokens=EVAL_TOKENS, vocab_limit=limit, seed=seed + 1, length=WINDOW_TOKENS)
         windows = list(sampled)
-    else:
-        return None, None, 0
     with progress("scoring the float model"):
         before = float_perplexity(checkpoint, windows, vocab_limit=limit)
     bundle = Bundle.open(bundle_path)
@@ -127,9 +128,13 @@ def quantize(
         )
     target_module("cpu")  # ONNX Runtime's import is no part of what quantizing takes
     with MemoryMeter((checkpoint if checkpoint.is_dir() else checkpoint.parent,)) as meter:
-        began = time.perf_counter()
         opened = open_checkpoint(checkpoint, tokenizer)
         words = Tokenizer(opened.tokenizer_json, str(opened.source))
+        windows = None
+        if eval_text is not None:  # read before anything is written: a wrong path must not cost a quantization
+            windows = _text_windows(opened, words, eval_text, "--eval-text")
+            windows = windows[: EVAL_TOKENS // len(windows[0])]
+        began = time.perf_counter()
         ids = _calibration(opened, words, calibration, calibration_tokens, seed) if planes else None
         with progress("quantizing") as report_progress:
             report = write_bundle(
@@ -138,7 +143,7 @@ def quantize(
         seconds = time.perf_counter() - began
         meter.mark()
         peak_bytes = meter.peak_bytes
-    before, after, scored = _perplexities(opened, words, output, eval_text, seed)
+    before, after, scored = _perplexities(opened, words, output, windows, seed)
     result = {
         "output": str(output),
         "method": method,

@@ -7,14 +7,14 @@ cache folder.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-from edgedec import __version__
+from edgedec import __version__, quantize
 from edgedec.bundle import Bundle
 from edgedec.errors import BundleError, UsageError
 from edgedec.paths import cache_folder
+from edgedec.progress import Progress, silent
 
 __all__ = ["HELD_OUT", "METHODS", "MODEL", "bundle_path"]
 
@@ -26,16 +26,15 @@ METHODS = {"int8": 0, "2 planes": 2, "3 planes": 3}  # name -> ternary planes
 
 @cache
 def _digest() -> str:
-    """Names the checkpoint, and the edgedec that quantizes it."""
+    """Names the checkpoint, the texts, and the code that quantizes: a change of any makes new bundles."""
     digest = hashlib.sha256(__version__.encode())
-    for file in sorted(MODEL.iterdir()):
+    code = sorted(Path(quantize.__path__[0]).glob("**/*.py"))
+    for file in [*sorted(MODEL.iterdir()), CALIBRATION, HELD_OUT, *code]:
         digest.update(f"{file.name}\0".encode() + file.read_bytes())
     return digest.hexdigest()[:12]
 
 
-def bundle_path(
-    method: str = "int8", *, progress: Callable[[str, int, int], None] = lambda what, done, total: None
-) -> Path:
+def bundle_path(method: str = "int8", *, progress: Progress = silent) -> Path:
     """The embedded model's bundle, quantized now if the cache does not hold it.
 
     Raises:
@@ -52,10 +51,11 @@ def bundle_path(
     return path
 
 
-def _quantize(path: Path, planes: int, progress: Callable[[str, int, int], None]) -> None:
+def _quantize(path: Path, planes: int, progress: Progress) -> None:
     # Imported here: a runtime that opens the kept bundle needs no quantizer.
     from edgedec.quantize.calibration import cut_windows, full_windows
-    from edgedec.quantize.pipeline import QuantizeOptions, quantize
+    from edgedec.quantize.pipeline import QuantizeOptions
+    from edgedec.quantize.pipeline import quantize as write_bundle
     from edgedec.quantize.readers import open_checkpoint
     from edgedec.runtime.tokenizer import Tokenizer
 
@@ -64,7 +64,7 @@ def _quantize(path: Path, planes: int, progress: Callable[[str, int, int], None]
     text = tokenizer.encode(CALIBRATION.read_text("utf-8"), add_special=False)
     calibration = full_windows(cut_windows(text, length=256, bos=checkpoint.bos_token_id))
     options = QuantizeOptions(method="ternary" if planes else "int8", planes=planes)
-    quantize(
+    write_bundle(
         checkpoint,
         path,
         options,

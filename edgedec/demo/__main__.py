@@ -159,3 +159,7 @@ if __name__ == "__main__":
     except EdgedecError as error:
         sys.stderr.write(f"edgedec: {error}\n")
         sys.exit(error.exit_code)
+    except OSError as error:
+        sys.exit(f"edgedec: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)

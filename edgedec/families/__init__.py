@@ -10,10 +10,22 @@ from collections.abc import Mapping
 from typing import Any
 
 from edgedec.errors import UnsupportedError
+from edgedec.families._config import size
 from edgedec.graph import Graph
 from edgedec.plugins import load, names
 
-__all__ = ["build_graph"]
+__all__ = ["build_graph", "context_size"]
+
+DEFAULT_CONTEXT = 2048  # of configurations that do not say
+
+
+def context_size(config: Mapping[str, Any]) -> int:
+    """Positions that the model was made for.
+
+    Raises:
+        BundleError: not a positive integer.
+    """
+    return size(config, "max_position_embeddings", DEFAULT_CONTEXT)
 
 
 def build_graph(config: Mapping[str, Any]) -> Graph:

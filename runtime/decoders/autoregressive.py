@@ -79,14 +79,22 @@ class AutoregressiveDecoder:
                 text.append(token)
                 yield token
 
+    def shared_prefix(self, prompt: I32) -> int:
+        """Rows of ``prompt`` that the cache holds already."""
+        return self._shared(prompt.tolist()[:-1])
+
+    def _shared(self, ids: list[int]) -> int:
+        keep = 0
+        while keep < min(len(ids), len(self.cached)) and ids[keep] == self.cached[keep]:
+            keep += 1
+        return keep
+
     def _prefill(self, ids: list[int], limits: Limits) -> bool:
         """Bring the cache to exactly ``ids``: keep what it shares with them, run the rest in chunks.
 
         False if interrupted half-way; what was run is kept.
         """
-        keep = 0
-        while keep < min(len(ids), len(self.cached)) and ids[keep] == self.cached[keep]:
-            keep += 1
+        keep = self._shared(ids)
         self.state.truncate(keep)
         del self.cached[keep:]
         for start in range(keep, len(ids), limits.nodes):

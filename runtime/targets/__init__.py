@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Protocol, cast
 
 from edgedec.bundle import Bundle
 from edgedec.errors import UsageError
 from edgedec.plugins import load, names
-from edgedec.runtime.protocols import Limits, Target
+from edgedec.runtime.protocols import Bytes, Limits, Target
 
-__all__ = ["GPU_DEVICES", "ONNX_DEVICES", "device_names", "open_target", "target_module"]
+__all__ = ["GPU_DEVICES", "ONNX_DEVICES", "TargetModule", "device_names", "open_target", "target_module"]
 
 GPU_DEVICES = ("cuda", "webgpu")
 ONNX_DEVICES = ("cpu", *GPU_DEVICES)
@@ -20,7 +20,19 @@ def device_names() -> list[str]:
     return [*ONNX_DEVICES, *(name for name in names(__name__) if name != "onnx")]
 
 
-def target_module(device: str) -> object:
+class TargetModule(Protocol):
+    """What a target's file has to have."""
+
+    def create(self, bundle: Bundle, *, device: str, limits: Limits, threads: int, taps: tuple[str, ...]) -> Target: ...
+
+    def footprint(self, bundle: Bundle, limits: Limits) -> Bytes:
+        """Charged bytes by item, from the manifest alone."""
+
+    def widest_pass(self, device: str) -> int | None:
+        """Rows that the device takes in one run; None: any number."""
+
+
+def target_module(device: str) -> TargetModule:
     """The plug-in behind a ``--device`` name.
 
     Raises:
@@ -28,7 +40,7 @@ def target_module(device: str) -> object:
     """
     if device not in device_names():
         raise UsageError(f"there is no device {device!r}; known: {', '.join(device_names())}")
-    return load(__name__, "onnx" if device in ONNX_DEVICES else device)
+    return cast(TargetModule, load(__name__, "onnx" if device in ONNX_DEVICES else device))
 
 
 def open_target(
@@ -45,6 +57,4 @@ def open_target(
         DeviceError: the device is not there.
         UnsupportedError: the model has an operation that the target cannot run.
     """
-    module = target_module(device)
-    create = module.create  # type: ignore[attr-defined]
-    return cast(Target, create(bundle, device=device, limits=limits, threads=threads, taps=tuple(taps)))
+    return target_module(device).create(bundle, device=device, limits=limits, threads=threads, taps=tuple(taps))

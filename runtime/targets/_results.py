@@ -37,13 +37,15 @@ def check_pass(work: Pass, length: int, limits: Limits, vocab: int, variants: tu
     """Refuse a pass that the state cannot hold.
 
     Raises:
-        EdgedecError: too many rows, rows past the context, ids outside the vocabulary, or an unknown variant.
+        EdgedecError: too many rows, rows or positions past the context, ids outside the vocabulary, or an unknown variant.
     """
     n = len(work.ids)
     if not 1 <= n <= limits.nodes:
         raise EdgedecError(f"a pass must have 1 to {limits.nodes} rows, not {n}; split it or raise limits.nodes")
     if length + n > limits.positions:
         raise EdgedecError(f"the context is full: {length} + {n} rows, limit {limits.positions}; raise --ctx-size")
+    if int(work.positions.min()) < 0 or int(work.positions.max()) >= limits.positions:
+        raise EdgedecError(f"positions must be in 0..{limits.positions - 1}, not up to {int(work.positions.max())}")
     given = 0 if work.embeds is None else len(work.embeds)
     low, high = int(work.ids.min()), int(work.ids.max())
     if high >= vocab or low < -given:

@@ -84,9 +84,8 @@ class OnnxTarget:
             undo="slots",
             batch_invariant=False,  # GroupQueryAttention's sums depend on the rows of the pass
         )
-        # Reused by every pass: the attention bias (zero but in tree passes), and the logits by number of rows.
+        # Reused by every pass; zero but in tree passes.
         self._bias = np.zeros(limits.nodes * limits.positions, np.float32)
-        self._logits: dict[int, tuple[ort.OrtValue, NDArray[np.float32]]] = {}
 
     def _open(self, model: bytes, threads: int) -> ort.InferenceSession:
         options = ort.SessionOptions()
@@ -181,10 +180,7 @@ class OnnxTarget:
         if visible is not None:
             bias[0, 0, :, past:] = np.where(visible, np.float32(0), _MASKED)
         rows = np.array([n - 1], np.int64) if work.logits is None else work.logits.astype(np.int64)
-        if len(rows) not in self._logits:
-            array = np.empty((1, len(rows), self.info.vocab), np.float32)
-            self._logits[len(rows)] = (ort.OrtValue.ortvalue_from_numpy(array), array)
-        logits_value, logits = self._logits[len(rows)]
+        logits = np.empty((1, len(rows), self.info.vocab), np.float32)
 
         binding = self._session.io_binding()
         binding.bind_cpu_input("embed", self._embed(work))
@@ -196,17 +192,25 @@ class OnnxTarget:
         for name, value in state.memory.values.items():
             binding.bind_ortvalue_input(f"past.{name}", value)
             binding.bind_ortvalue_output(f"present.{name}", value)
-        binding.bind_ortvalue_output(f"out.{self.graph.outputs[0]}", logits_value)
+        # Handed out as the result: a buffer of our own would have to be copied from.
+        binding.bind_ortvalue_output(f"out.{self.graph.outputs[0]}", ort.OrtValue.ortvalue_from_numpy(logits))
         for name in self._taps:
             binding.bind_output(f"out.{name}")
-        self._session.run_with_iobinding(binding)
+        try:
+            self._session.run_with_iobinding(binding)
+        except Exception as error:  # ONNX Runtime raises classes of its own that share no base
+            raise DeviceError(
+                f"ONNX Runtime failed in a pass of {n} rows over {past} on {self.device}: {error}"
+            ) from error
+        finally:
+            if visible is not None:
+                bias[...] = 0  # the next pass finds it as it must be
         # Outputs come in the order of binding, the taps last.
         tapped = dict(zip(self._taps, binding.get_outputs()[-len(self._taps) or None :], strict=False))
         taps = {name: tapped[name].numpy()[0] for name in work.taps}
-        if visible is not None:
-            bias[...] = 0
-        result = logits[0].copy()
-        return PassResult(logits=result, top=top_k(result, work.top_k), taps=taps, seconds=time.perf_counter() - began)
+        return PassResult(
+            logits=logits[0], top=top_k(logits[0], work.top_k), taps=taps, seconds=time.perf_counter() - began
+        )
 
 
 def _packed_bytes(tensor: Tensor) -> int:

@@ -43,7 +43,7 @@ def test_the_conversation_is_the_next_prompt(ask: Ask) -> None:
     second = first + len("[assistant]Hi!") + len("[user]why?")
     prompts = [re.match(r"prompt: (\d+) tokens", line) for line in lines]
     assert [int(match[1]) for match in prompts if match] == [first, second, first]
-    assert f"context: {second + 4} of 2048 tokens, 4 messages" in lines
+    assert f"context: {second + 3} of 2048 tokens, 4 messages" in lines
     assert lines[lines.index("nothing was said yet") + 1] == "Hi!"
 
 
@@ -67,8 +67,9 @@ def test_a_conversation_past_the_context_is_refused_and_goes_on(ask: Ask) -> Non
 
 
 def test_an_answer_that_fills_the_context_says_so(ask: Ask) -> None:
-    _, _, stderr = ask("o", options=("-c", "48"))
+    _, lines, stderr = ask("o", "/stats", options=("-c", "48"))
     assert "the context of 48 tokens is full; /reset begins anew" in stderr
+    assert "context: 48 of 48 tokens, 2 messages" in lines
 
 
 def test_what_the_template_refuses_is_forgotten(ask: Ask) -> None:

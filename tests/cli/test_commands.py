@@ -8,13 +8,16 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from edgedec.bundle import Bundle
+from edgedec.bundle import Bundle, BundleWriter
 from edgedec.cli import doctor as doctor_module
+from edgedec.manifest import Tokens
 from edgedec.runtime import bench as bench_module
+from edgedec.schemes import FloatScheme
 from tests.cli.conftest import Edgedec
-from tests.cli.known_model import BOS, ENDLESS, EOS
+from tests.cli.known_model import BOS, ENDLESS, EOS, byte_tokenizer
 
 # docs
 
@@ -81,6 +84,39 @@ def test_inspect_text(edgedec: Edgedec, bundle: Path) -> None:
     text = edgedec("inspect", bundle).stdout
     for shown in ("llama", "4096 tokens", "32.00 bits per weight", "chat template  ", "weights.bin", "float32"):
         assert shown in text
+
+
+@pytest.mark.parametrize(
+    ("quantization", "row"),
+    [
+        ({"method": "int8", "planes": 0, "group_size": 0, "parameters": 7, "bits_per_weight": 8.5}, "int8"),
+        (
+            {"method": "ternary", "planes": 2, "group_size": 64, "parameters": "many"},
+            "ternary, planes 2, group size 64",
+        ),
+        ({"parameters": [], "by": {"hand": 1}}, "unknown, by {'hand': 1}"),
+    ],
+)
+@pytest.mark.parametrize("rows", [0, 3])
+def test_inspect_counts_for_itself(
+    edgedec: Edgedec, tmp_path: Path, quantization: dict[str, Any], row: str, rows: int
+) -> None:
+    """The manifest's ``quantization`` may hold anything, and a bundle no tensor at all."""
+    path = tmp_path / "foreign"
+    with BundleWriter.create(path) as writer:
+        if rows:
+            writer.add("w", FloatScheme(), (rows, 2), {"values": np.ones((rows, 2), np.float32)})
+        writer.finish(
+            config={},
+            quantization=quantization,
+            tokens=Tokens(size=258, bos=BOS, eos=(EOS,)),
+            tokenizer_json=byte_tokenizer().to_str(),
+            chat_template=None,
+        )
+    data = edgedec("inspect", path, "--json").json
+    assert (data["parameters"], data["bits_per_weight"]) == (2 * rows, 32 if rows else 0)
+    lines = edgedec("inspect", path).stdout.splitlines()
+    assert [line.removeprefix("method").strip() for line in lines if line.startswith("method")] == [row]
 
 
 def test_render_chat(edgedec: Edgedec, bundle: Path, mute_bundle: Path) -> None:

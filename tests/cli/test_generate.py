@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from edgedec.runtime.stream import TextStream
 from tests.cli.conftest import Edgedec
 from tests.cli.known_model import BOS, ENDLESS, EOS, byte_tokenizer
 
@@ -131,3 +133,32 @@ def test_a_reader_that_goes_away_ends_it_silently(bundle: Path) -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == 1
+
+
+def test_ctrl_c_ends_the_answer_and_prints_what_there_is(bundle: Path) -> None:
+    with spawn("generate", "-m", str(bundle), "-p", "o", "--temp", "0", "-c", "4096") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        begin = os.read(process.stdout.fileno(), 4096)
+        process.send_signal(signal.SIGINT)
+        text = (begin + process.stdout.read()).decode()
+        assert b"ended by: interrupted" in process.stderr.read()
+    assert process.returncode == 130
+    assert text.endswith("\n")
+    assert (ENDLESS * 400).startswith(text[:-1])
+
+
+def test_ctrl_c_with_json(edgedec: Edgedec, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = TextStream.feed
+
+    def feed(stream: TextStream, token: int) -> str:
+        if token == byte_tokenizer().token_to_id("o"):
+            signal.raise_signal(signal.SIGINT)
+        return real(stream, token)
+
+    monkeypatch.setattr(TextStream, "feed", feed)
+    before = signal.getsignal(signal.SIGINT)
+    outcome = edgedec("generate", "-m", bundle, "-p", "o", "--temp", "0", "--json")
+    assert outcome.code == 130
+    assert (outcome.json["text"], outcome.json["stop_reason"]) == (ENDLESS, "interrupted")
+    assert signal.getsignal(signal.SIGINT) is before

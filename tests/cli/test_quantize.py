@@ -57,6 +57,17 @@ def test_float_loses_nothing(edgedec: Edgedec, checkpoint: Path) -> None:
     assert data["bits_per_weight"] == 32
 
 
+@pytest.mark.parametrize(("name", "message"), [("missing", "there is no such file"), ("empty", "the file is empty")])
+def test_the_evaluation_text_is_read_before_anything_is_written(
+    edgedec: Edgedec, checkpoint: Path, name: str, message: str
+) -> None:
+    Path("empty").write_bytes(b"")
+    outcome = edgedec("quantize", checkpoint, "-o", "out", "--eval-text", name)
+    assert (outcome.code, outcome.stdout) == (2, "")
+    assert f"--eval-text {name}: {message}" in outcome.stderr
+    assert not Path("out").exists()
+
+
 def test_table(edgedec: Edgedec, checkpoint: Path) -> None:
     outcome = edgedec("quantize", checkpoint, "-o", "out")
     rows = {line.split("  ")[0] for line in outcome.stdout.splitlines()}

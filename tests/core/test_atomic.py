@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -486,4 +487,38 @@ def test_another_writer_may_be_faster(tmp_path: Path) -> None:
         write(path, "fast")
         assert read(path) == "fast"
     assert read(path) == "slow"
+    assert os.listdir(tmp_path) == ["model"]
+
+
+# --- without renameat2 ------------------------------------------------------------------------------------------------
+
+
+def test_a_failed_second_rename_puts_the_old_folder_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "model"
+    write(path, "old")
+    monkeypatch.setattr("edgedec.atomic._exchange", lambda left, right: False)
+    rename = Path.rename
+
+    def failing(self: Path, target: Path) -> Path:
+        if self != path and target == path and not self.name.endswith("-old"):
+            raise OSError(5, "Input/output error")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", failing)
+    with pytest.raises(EdgedecError, match="Input/output error"):
+        write(path, "new")
+    assert read(path) == "old"
+    assert os.listdir(tmp_path) == ["model"]
+
+
+def test_a_kill_between_the_two_renames_loses_nothing(tmp_path: Path) -> None:
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    write(tmp_path / "model", "old")
+    mark = f".model.partial-{socket.gethostname()}-{dead.pid}-0badcafe"
+    (tmp_path / "model").rename(tmp_path / f"{mark}-old")
+    (tmp_path / mark).mkdir()
+    with pytest.raises(RuntimeError), new_folder(tmp_path / "model", OWNED):
+        raise RuntimeError  # whatever the next writer does, it first puts the old one back
+    assert read(tmp_path / "model") == "old"
     assert os.listdir(tmp_path) == ["model"]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from edgedec.bundle import Bundle
-from edgedec.errors import BudgetError, EdgedecError, UnsupportedError, UsageError
+from edgedec.errors import BudgetError, BundleError, EdgedecError, UnsupportedError, UsageError
 from edgedec.quantize.shapes import SHAPES, write_random_bundle
 from edgedec.runtime.planning import make_plan
 from edgedec.runtime.sampling import SamplingConfig
@@ -145,3 +145,38 @@ def test_a_budget_on_a_gpu_is_refused(path: Path) -> None:
     with pytest.raises(UnsupportedError, match="a memory budget cannot be kept on webgpu"):
         make_plan(Bundle.open(path), device="webgpu", budget_bytes=1 << 30)
     assert make_plan(Bundle.open(path), device="webgpu").limits.nodes == 31
+
+
+def test_a_prompt_that_cannot_fit_is_refused_before_it_is_tokenized(path: Path) -> None:
+    with Session.open(path, threads=1, ctx_size=64) as session:
+        before = session.meter.charged_bytes()
+        with pytest.raises(
+            EdgedecError, match="the prompt has 5000000 characters, far more than a context of 64 tokens"
+        ):
+            session.encode("word " * 1_000_000)
+        assert session.meter.charged_bytes() - before < 1 << 20
+        with pytest.raises(UsageError, match="no chat template"):
+            session.encode_chat([{"role": "user", "content": "Hello"}])
+
+
+def test_figures_leave_out_what_was_not_run(path: Path) -> None:
+    with Session.open(path, threads=1, ctx_size=128) as session:
+        nothing = session.generate(PROMPT, n_predict=0, sampling=GREEDY)
+        assert (nothing.stop_reason, nothing.timings.predicted_per_second) == ("limit", 0.0)
+        session.generate(PROMPT, n_predict=2, sampling=GREEDY)
+        again = session.generate(PROMPT, n_predict=2, sampling=GREEDY).timings
+    assert (again.prompt_n, again.prompt_kept) == (40, 39)
+    assert again.prompt_per_second == pytest.approx(1000 / again.prompt_ms)
+
+
+@pytest.mark.parametrize("value", ["x", None, -5, 0, 2**63, 1e400, True])
+def test_a_context_that_is_no_number_is_refused(tmp_path: Path, value: object) -> None:
+    config = dict(SHAPES["demo"]) | {"max_position_embeddings": value}
+    if value in (1e400,):
+        config["max_position_embeddings"] = 1e300  # JSON has no infinity
+    write_random_bundle(tmp_path / "m", config)
+    if value is None:
+        assert make_plan(Bundle.open(tmp_path / "m")).plan.ctx_size == 2048
+        return
+    with pytest.raises(BundleError, match="max_position_embeddings must be an integer in 1"):
+        make_plan(Bundle.open(tmp_path / "m"))
