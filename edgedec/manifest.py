@@ -216,8 +216,8 @@ def _fault(values: NDArray[Any]) -> str | None:
 def _check_values(weights: Path, tensors: Mapping[str, Tensor]) -> None:
     """No scale and no float value is NaN or infinity, no int8 code is -128, no ternary code is 0.
 
-    What maps the file may rely on that, kernels that read it as it lies among them. The padding of ternary rows is checked
-    by ``TernaryScheme.unpack`` alone.
+    A kernel that reads the mapped file as it lies relies on this. ``Scheme.open`` looks again, since it also takes arrays
+    that come from no bundle; that the padding of ternary rows is zero trits, it alone checks.
     """
     with weights.open("rb") as file:
         for name, tensor in tensors.items():
@@ -234,17 +234,17 @@ def _check_values(weights: Path, tensors: Mapping[str, Tensor]) -> None:
 
 def _read_tokens(file: Path, entry: Mapping[str, Any], vocab_size: Any) -> Tokens:
     """The entry; a ``vocab_size`` that is an integer limits it, another is the model family's to refuse."""
-    size, bos, eos = (entry.get(key) for key in ("size", "bos", "eos"))
-    if set(entry) != {"size", "bos", "eos"} or not isinstance(eos, list):
+    if set(entry) != {"size", "bos", "eos"} or not isinstance(entry["eos"], list):
         raise BundleError(f"{file}: tokens must have size, bos and a list eos, not {reprlib.repr(entry)}")
+    size, bos, eos = entry["size"], entry["bos"], entry["eos"]
     ids = [*eos, *([] if bos is None else [bos])]
     for value in (size, *ids):
         if not _is_size(value, 2**31 - 1):
             raise BundleError(f"{file}: tokens: {reprlib.repr(value)} is no token id")
     limit = vocab_size if type(vocab_size) is int else 2**31 - 1
-    if not 1 <= entry["size"] <= limit:
+    if not 1 <= size <= limit:
         raise BundleError(
-            f"{file}: tokens: size {entry['size']} is not in 1..{reprlib.repr(limit)}; quantize the checkpoint again"
+            f"{file}: tokens: size {size} is not in 1..{reprlib.repr(limit)}; quantize the checkpoint again"
         )
     for value in ids:
         if value >= limit:
@@ -252,7 +252,7 @@ def _read_tokens(file: Path, entry: Mapping[str, Any], vocab_size: Any) -> Token
                 f"{file}: tokens: id {value} is not below the vocabulary's {reprlib.repr(limit)}; "
                 "quantize the checkpoint again"
             )
-    return Tokens(size=entry["size"], bos=bos, eos=tuple(eos))
+    return Tokens(size=size, bos=bos, eos=tuple(eos))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -125,7 +125,8 @@ def parse_object(text: str, what: str) -> dict[str, Any]:
     """
     try:
         value = json.loads(text, object_pairs_hook=_unique)
-        json.dumps(value, ensure_ascii=False).encode("utf-8")  # a lone surrogate would fail later, when written
+        # A lone surrogate, NaN or infinity would fail later, when written.
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8")
     except UnicodeEncodeError:
         raise BundleError(f"{what}: a string holds half a surrogate pair") from None
     except RecursionError:

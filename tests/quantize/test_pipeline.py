@@ -315,3 +315,12 @@ def test_the_graph_names_where_each_tensor_comes_from(tmp_path: Path) -> None:
     graph, sources = checkpoint_graph(open_checkpoint(write(tmp_path / "m", tensors())))
     assert sources["lm_head.weight"] == "model.embed_tokens.weight"
     assert set(sources) == set(graph.weights)
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999"])
+def test_a_configuration_with_numbers_that_json_has_not(tmp_path: Path, number: str) -> None:
+    source = write(tmp_path / "m", tensors())
+    text = (source / "config.json").read_text()
+    (source / "config.json").write_text(text.replace("{", '{"initializer_range": ' + number + ", ", 1))
+    with pytest.raises(BundleError, match=r"config\.json: not valid JSON"):
+        run(source, tmp_path / "b", "int8")
