@@ -199,8 +199,9 @@ def test_peak_memory_stays_near_the_largest_tensor(tmp_path: Path) -> None:
 
 # Slow on purpose between two tensors, so that a kill can land anywhere.
 _CHILD = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job's children ignore it
 from edgedec.quantize.pipeline import QuantizeOptions, quantize
 from edgedec.quantize.readers import open_checkpoint
 def slow(what, done, total):
