@@ -27,7 +27,7 @@ from edgedec.passes import fuse_linears
 from edgedec.progress import Progress, silent
 from edgedec.quantize.interpreter import Interpreter
 from edgedec.quantize.methods.int8 import quantize_int8
-from edgedec.quantize.methods.native import native_ternary
+from edgedec.quantize.methods.native import native_ternary, native_ternary_groups
 from edgedec.quantize.methods.planes import Statistics, quantize_planes
 from edgedec.quantize.readers import Checkpoint
 from edgedec.reference.float_profile.ops.quantize_activation import quantize_rows
@@ -130,6 +130,7 @@ class _Run:
         self.embedding = next(op.weight for op in self.graph.operations if isinstance(op, Embed))
         self.matrices = [w for op in self.graph.operations if isinstance(op, Linear) for w in op.weights]
         self.report = Report()
+        self.native_group_size = 0
         sizes = {name: int(np.prod(spec.shape)) for name, spec in self.graph.weights.items()}
         self.report.parameters = sum({self.sources[name]: size for name, size in sizes.items()}.values())
         self._sizes, self._done, self._all = sizes, 0, sum(sizes.values())
@@ -158,12 +159,16 @@ class _Run:
 
     def add_native(self, name: str) -> None:
         array = _load(self.checkpoint, self.sources[name])
-        try:
-            trits, scale = native_ternary(array)
-        except UnsupportedError as error:
-            raise UnsupportedError(f"{self.checkpoint.source}: tensor {self.sources[name]}: {error}") from None
-        scheme = TernaryScheme()
-        self._add(name, scheme, {"codes": scheme.pack(trits[None]), "scale": np.array([scale], np.float32)})
+        scheme = TernaryScheme(group_size=self.checkpoint.tensors[self.sources[name]].group_size)
+        where = f"{self.checkpoint.source}: tensor {self.sources[name]}: it"
+        if scheme.group_size:
+            trits, scales = native_ternary_groups(array, scheme.group_size, where)
+            scale = scales[None]
+        else:
+            trits, one = native_ternary(array, where)
+            scale = np.array([one], np.float32)
+        self.native_group_size = max(self.native_group_size, scheme.group_size)
+        self._add(name, scheme, {"codes": scheme.pack(trits[None]), "scale": scale})
 
     def add_planes(self, name: str, matrix: F32, statistics: Statistics | None) -> F32:
         """Write one matrix as planes and return what it now stands for."""
@@ -280,7 +285,7 @@ def quantize(
             quantization={
                 "method": options.method,
                 "planes": options.planes,
-                "group_size": options.group_size if options.planes else 0,
+                "group_size": options.group_size if options.planes else run.native_group_size,
                 "calibration_tokens": 0 if calibration is None else int(calibration.size),
                 "bits_per_weight": round(run.report.bits_per_weight, 4),
                 "parameters": run.report.parameters,

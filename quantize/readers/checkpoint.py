@@ -20,21 +20,24 @@ class TensorInfo:
 
     ``dtype`` is ``float32``, ``float16`` or ``bfloat16``; any other value is the file's own name for a type that
     ``Checkpoint.load`` refuses. Such tensors are listed because many checkpoints carry buffers that no model reads.
+    ``group_size``: of a natively ternary matrix, the columns of a row that share one scale; 0 is the whole matrix, and
+    what every other tensor has.
     """
 
     shape: tuple[int, ...]
     dtype: str
+    group_size: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
     """A trained model as its files describe it: opening one reads headers, ``load`` reads one tensor.
 
-    ``config`` has the content of a Hugging Face ``config.json``; readers of other formats make one, with
-    ``rope_interleaved`` true where rotary pairs are neighbours (2i, 2i+1) instead of halves (i, i + head_dim / 2).
-    ``tensors`` has Hugging Face names. Ids in ``bos_token_id`` and ``eos_token_ids`` lie inside the vocabulary;
-    generation ends at any of ``eos_token_ids``. Whether BOS is prepended is said by the post-processor in
-    ``tokenizer_json``, which has neither padding nor truncation.
+    ``config`` has the content of a Hugging Face ``config.json``, but no ``quantization_config``, because ``load`` unpacks;
+    readers of other formats make one, with ``rope_interleaved`` true where rotary pairs are neighbours (2i, 2i+1) instead
+    of halves (i, i + head_dim / 2). ``tensors`` has Hugging Face names. Ids in ``bos_token_id`` and ``eos_token_ids`` lie
+    inside the vocabulary; generation ends at any of ``eos_token_ids``. Whether BOS is prepended is said by the
+    post-processor in ``tokenizer_json``, which has neither padding nor truncation.
     """
 
     source: Path
@@ -51,7 +54,8 @@ class Checkpoint:
     def load(self, name: str) -> NDArray[Any]:
         """One tensor, C-contiguous, of ``tensors[name].shape`` and dtype (bfloat16 is ``ml_dtypes.bfloat16``).
 
-        Nothing is cached: peak memory is the tensor itself, and a quarter more for 8-bit codes being expanded.
+        Nothing is cached: peak memory is the tensor itself, and up to a half more while codes or
+        bfloat16 are being expanded.
 
         Raises:
             BundleError: there is no such tensor, or the file has changed or is damaged.

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from edgedec.errors import BundleError, UnsupportedError
-from edgedec.quantize.readers.checkpoint import Checkpoint
+from edgedec.quantize.readers.bitnet import read_bitnet_tensors
+from edgedec.quantize.readers.checkpoint import Checkpoint, TensorInfo
 from edgedec.quantize.readers.safetensors_file import Entry, load_entry, read_entries
 from edgedec.quantize.readers.tokenizer_file import find_tokenizer, read_tokenizer
 from edgedec.quantize.readers.untrusted import MAX_JSON_BYTES, member, read_object, read_text, shown
@@ -25,7 +28,8 @@ def read_huggingface(folder: Path, tokenizer: Path | None = None) -> Checkpoint:
 
     Raises:
         BundleError: a file is missing or damaged, or the files contradict each other.
-        UnsupportedError: only pickled weights, or only a SentencePiece tokenizer.
+        UnsupportedError: only pickled weights, or only a SentencePiece tokenizer, or weights quantized in another way
+            than BitNet's.
     """
     config_path = member(folder, "config.json")
     if config_path is None:
@@ -35,6 +39,7 @@ def read_huggingface(folder: Path, tokenizer: Path | None = None) -> Checkpoint:
     if type(vocab_size) is not int or vocab_size < 1:
         raise BundleError(f"{config_path}: vocab_size must be a positive integer, not {shown(vocab_size)}")
     entries = _find_entries(folder)
+    tensors, read_tensor = _tensors(config_path, config, config.pop("quantization_config", None), entries)
     checked = read_tokenizer(tokenizer or find_tokenizer(folder, "tokenizer.json"), vocab_size)
     home = checked.path.parent
     settings_path = member(home, "tokenizer_config.json")
@@ -59,8 +64,8 @@ def read_huggingface(folder: Path, tokenizer: Path | None = None) -> Checkpoint:
     return Checkpoint(
         source=folder,
         config=config,
-        tensors={name: entry.info for name, entry in entries.items()},
-        read_tensor=lambda name: load_entry(name, entries[name]),
+        tensors=tensors,
+        read_tensor=read_tensor,
         tokenizer_json=checked.json,
         chat_template=_chat_template(home, settings),
         bos_token=bos_token,
@@ -68,6 +73,23 @@ def read_huggingface(folder: Path, tokenizer: Path | None = None) -> Checkpoint:
         eos_token=eos_token,
         eos_token_ids=tuple(dict.fromkeys(eos_ids)),
     )
+
+
+def _tensors(
+    path: Path, config: dict[str, Any], quantization: object, entries: dict[str, Entry]
+) -> tuple[dict[str, TensorInfo], Callable[[str], NDArray[Any]]]:
+    """What the entries stand for, and the function that loads one by its name."""
+    if quantization is None:
+        return {name: entry.info for name, entry in entries.items()}, lambda name: load_entry(name, entries[name])
+    if not isinstance(quantization, dict):
+        raise BundleError(f"{path}: quantization_config must be an object, not {shown(quantization)}")
+    method = quantization.get("quant_method")
+    if method != "bitnet":
+        raise UnsupportedError(
+            f"{path}: weights quantized with {shown(method)} are not read, only 'bitnet'; "
+            "pass the float checkpoint that this one was made from"
+        )
+    return read_bitnet_tensors(path, config, quantization, entries)
 
 
 def _find_entries(folder: Path) -> dict[str, Entry]:

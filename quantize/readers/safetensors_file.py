@@ -22,7 +22,7 @@ from edgedec.errors import BundleError, UnsupportedError
 from edgedec.quantize.readers.checkpoint import TensorInfo
 from edgedec.quantize.readers.untrusted import file_bytes, parse_object, read_array, read_bytes, shown
 
-__all__ = ["Entry", "load_entry", "read_entries"]
+__all__ = ["Entry", "load_bytes", "load_entry", "read_entries"]
 
 _MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 _MAX_RANK = 8
@@ -133,6 +133,20 @@ def load_entry(name: str, entry: Entry) -> NDArray[Any]:
         raise UnsupportedError(
             f"{entry.path}: tensor {name!r} is {entry.info.dtype}; save the model as F32, F16 or BF16, which are read"
         )
+    return _load(name, entry, dtype)
+
+
+def load_bytes(name: str, entry: Entry) -> NDArray[np.uint8]:
+    """Read one tensor of type U8, which only packed formats hold.
+
+    Raises:
+        BundleError: the file has shrunk since its header was read.
+    """
+    assert entry.info.dtype == "U8"
+    return _load(name, entry, np.dtype(np.uint8))
+
+
+def _load(name: str, entry: Entry, dtype: np.dtype[Any]) -> NDArray[Any]:
     count = entry.nbytes // dtype.itemsize
     flat = read_array(entry.path, offset=entry.offset, count=count, dtype=dtype, what=f"tensor {name!r}")
     return flat.reshape(entry.info.shape)

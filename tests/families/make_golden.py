@@ -1,12 +1,16 @@
 """Makes ``golden/*.npz``: tiny random Llama models and the logits that transformers computes for them.
 
-Run with torch and transformers installed: ``python tests/families/make_golden.py``. Each file holds the configuration
-as transformers saves it, every weight in float16 (the values used are exactly these), ids, positions, float32 logits.
+``golden/bitnet/*.npz`` are BitNet models, whose linears are float here: int8 activations are no part of the family.
+
+Run with torch and transformers installed: ``python tests/families/make_golden.py [llama] [bitnet]``. Each file holds the
+configuration as transformers saves it, every weight in float16 (the values used are exactly these), ids, positions,
+float32 logits.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -50,6 +54,13 @@ _CASES: dict[str, dict[str, Any]] = {
         },
     },
 }
+# "relu2" is the class's default; saved in any case.
+_BITNET_CASES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "grouped_tied": {"num_key_value_heads": 2, "tie_word_embeddings": True, "rope_theta": 10000.0},
+    "silu": {"hidden_act": "silu", "num_key_value_heads": 1, "rms_norm_eps": 1e-2},
+    "biases": {"attention_bias": True, "num_hidden_layers": 1},
+}
 
 
 def _fill(model: Any, generator: torch.Generator) -> None:
@@ -69,14 +80,14 @@ def _positions(n: int) -> list[int]:
     return [*range(n - 6), *range(200, 203), *range(400, 403)]
 
 
-def main() -> None:
-    torch.set_num_threads(1)
+def _make(family: str, folder: Path, cases: dict[str, dict[str, Any]]) -> None:
+    """``family`` as transformers spells it in its class names."""
     transformers: Any = import_module("transformers")
-    _FOLDER.mkdir(exist_ok=True)
-    for seed, (name, changes) in enumerate(_CASES.items()):
-        config = transformers.LlamaConfig(**(_BASE | changes), attn_implementation="eager")
+    folder.mkdir(exist_ok=True)
+    for seed, (name, changes) in enumerate(cases.items()):
+        config = getattr(transformers, f"{family}Config")(**(_BASE | changes), attn_implementation="eager")
         generator = torch.Generator().manual_seed(seed)
-        model = transformers.LlamaForCausalLM(config).float().eval()
+        model = getattr(transformers, f"{family}ForCausalLM")(config).float().eval()
         _fill(model, generator)
         ids = torch.randint(config.vocab_size, (1, 18), generator=generator)
         positions = torch.tensor([_positions(18)])
@@ -88,13 +99,22 @@ def main() -> None:
         }
         saved = {key: value for key, value in config.to_diff_dict().items() if key != "dtype"}
         np.savez_compressed(
-            _FOLDER / f"{name}.npz",
-            config=np.array(json.dumps(saved | {"model_type": "llama"}, sort_keys=True)),
+            folder / f"{name}.npz",
+            config=np.array(json.dumps(saved | {"model_type": config.model_type}, sort_keys=True)),
             ids=ids[0].numpy().astype(np.int32),
             positions=positions[0].numpy().astype(np.int32),
             logits=logits.numpy(),
             **weights,
         )
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    wanted = sys.argv[1:] or ["llama", "bitnet"]
+    if "llama" in wanted:
+        _make("Llama", _FOLDER, _CASES)
+    if "bitnet" in wanted:
+        _make("BitNet", _FOLDER / "bitnet", _BITNET_CASES)
 
 
 if __name__ == "__main__":

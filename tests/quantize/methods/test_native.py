@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from edgedec.errors import UnsupportedError
-from edgedec.quantize.methods.native import native_ternary
+from edgedec.quantize.methods.native import native_ternary, native_ternary_groups
 
 DTYPES = (np.float32, np.float16, ml_dtypes.bfloat16)
 trit_arrays = arrays.arrays(
@@ -48,3 +48,37 @@ def test_a_second_magnitude_one_bit_away_is_refused() -> None:
 def test_what_is_not_finite_is_refused(bad: float) -> None:
     with pytest.raises(UnsupportedError, match="tensor holds values that are not finite"):
         native_ternary(np.array([[0, bad]], np.float32))
+
+
+@given(trit_arrays, st.data(), st.sampled_from(DTYPES), st.integers(1, 7))
+def test_groups_come_back_as_the_original(trits: np.ndarray, data: st.DataObject, dtype: type, group_size: int) -> None:
+    groups = -(-trits.shape[1] // group_size)
+    drawn = data.draw(arrays.arrays(np.float32, (len(trits), groups), elements=magnitudes))
+    scales: np.ndarray = drawn.astype(dtype)
+    column_scales = np.repeat(scales, group_size, axis=1)[:, : trits.shape[1]]
+    weight = trits.astype(dtype) * column_scales
+    got_trits, got_scales = native_ternary_groups(weight, group_size)
+    assert got_trits.dtype == np.int8
+    assert got_scales.dtype == np.float32
+    assert np.array_equal(got_trits, trits)
+    used = np.add.reduceat(np.abs(trits), np.arange(0, trits.shape[1], group_size), axis=1) > 0
+    assert np.array_equal(got_scales, np.where(used, scales.astype(np.float32), 0))
+
+
+def test_groups_of_zeros_have_scale_zero() -> None:
+    trits, scales = native_ternary_groups(np.array([[0.0, -0.0, 2.0], [-3.0, 0.0, 0.0]], np.float32), 2)
+    assert trits.tolist() == [[0, 0, 1], [-1, 0, 0]]
+    assert scales.tolist() == [[0, 2], [3, 0]]
+
+
+def test_a_second_magnitude_within_a_group_is_refused() -> None:
+    weight = np.tile(np.array([0.5, -0.5, 0.25, 0.25, 0.0, 1.0], np.float32), (4, 1))
+    native_ternary_groups(weight, 2)
+    weight[2, 3] = np.nextafter(np.float32(0.25), np.float32(1))
+    message = (
+        r"blk\.0 is not ternary in groups of 2: row 2 has several nonzero magnitudes from column 2 on; .* --planes 2"
+    )
+    with pytest.raises(UnsupportedError, match=message):
+        native_ternary_groups(weight, 2, "blk.0")
+    with pytest.raises(UnsupportedError, match="blk holds values that are not finite"):
+        native_ternary_groups(np.array([[0, np.nan]], np.float32), 1, "blk")

@@ -1,0 +1,1 @@
+"""Writers of other programs' checkpoint formats."""

@@ -1,0 +1,245 @@
+"""Natively ternary checkpoints in the Hugging Face BitNet layout, with nothing but NumPy.
+
+``X.weight`` is uint8 [ceil(out / 4), in]: bits 2i+1:2i of packed row r are row r + i * ceil(out / 4) of the trits, plus 1.
+``X.weight_scale`` is float32 [1], or [out, groups] with edgedec's ``group_size``. The configuration says linear_class
+``autobitlinear``, quantization_mode ``offline``: a weight is trit * weight_scale, which float32 holds exactly.
+
+Source: ``integrations/bitnet.py`` of transformers 5.23; docs/bitnet-checkpoints.md says the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.atomic import new_folder
+from edgedec.errors import UnsupportedError, UsageError
+from edgedec.families import build_graph
+from edgedec.graph import Graph
+from edgedec.ops import Linear
+
+__all__ = ["TernaryWeight", "pack_trits", "write_bitnet_checkpoint"]
+
+Array = NDArray[Any]
+
+_GROUP_SIZES = (32, 64, 128)
+_CONFIG, _WEIGHTS = "config.json", "model.safetensors"
+_DTYPES = {
+    np.dtype(np.uint8): "U8",
+    np.dtype(np.float16): "F16",
+    np.dtype(ml_dtypes.bfloat16): "BF16",
+    np.dtype(np.float32): "F32",
+}
+_ARCHITECTURES = {"bitnet": "BitNetForCausalLM", "llama": "LlamaForCausalLM"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TernaryWeight:
+    """One matrix, ``scales * trits``: trits int8 [out, in] in {-1, 0, 1}, scales float32 () or [out, ceil(in / G)].
+
+    Scales are finite and not negative; where one is 0 the weights are 0, whatever the trits say.
+    """
+
+    trits: NDArray[np.int8]
+    scales: NDArray[np.float32] | np.float32
+
+
+def pack_trits(trits: NDArray[np.int8]) -> NDArray[np.uint8]:
+    """int8 [out, in] -> uint8 [ceil(out / 4), in]; where out is no multiple of 4 the missing rows have code 0."""
+    rows = -(-len(trits) // 4)
+    packed = np.zeros((rows, trits.shape[1]), np.uint8)
+    for quarter in range(4):
+        some = (trits[quarter * rows : (quarter + 1) * rows] + np.int8(1)).view(np.uint8)
+        packed[: len(some)] |= some << np.uint8(2 * quarter)
+    return packed
+
+
+def write_bitnet_checkpoint(
+    folder: Path,
+    *,
+    config: Mapping[str, Any],
+    ternary: Mapping[str, TernaryWeight],
+    dense: Mapping[str, Array],
+    tokenizer_json: bytes,
+    tokenizer_config: Mapping[str, Any] | None,
+) -> None:
+    """Write ``folder``, whole or not at all; an older checkpoint of this format in its place is replaced.
+
+    Args:
+        config: of a Hugging Face ``config.json``; ``quantization_config`` and ``dtype`` are replaced.
+        ternary: by name, ending in ``.weight``; linears of layers only.
+        dense: all other tensors of the model, float32, float16 or bfloat16. If all have one type, it is kept, and is the
+            ``dtype`` that transformers rounds the scales to; if not, all become float32, because transformers casts
+            neither them nor the rows that they are multiplied with.
+
+    Raises:
+        UsageError: the tensors are not those of the model, or not what they should be; or ``folder`` holds something else.
+        UnsupportedError, BundleError: the configuration is one that edgedec or the format does not have.
+        EdgedecError: the disk is full, or there is no permission; nothing is left behind.
+    """
+    folder = Path(folder)
+    if config.get("rope_interleaved"):
+        raise UnsupportedError(
+            "configuration: rope_interleaved is edgedec's own key, which transformers would ignore; "
+            "reorder the rows of q and k to halves first"
+        )
+    graph = build_graph(config)
+    _check_names(graph, ternary, dense)
+    for name, weight in ternary.items():
+        _check_ternary(name, weight)
+        if f"{name.removesuffix('weight')}bias" in dense:
+            raise UnsupportedError(
+                f"tensor {name} has a bias, which transformers would multiply with the scale; give the matrix as dense"
+            )
+    for name, array in dense.items():
+        if array.dtype not in _DTYPES or array.dtype == np.uint8:
+            raise UsageError(f"tensor {name}: must be float32, float16 or bfloat16, not {array.dtype}")
+        if not np.isfinite(array.astype(np.float32, copy=False)).all():
+            raise UsageError(f"tensor {name} holds NaN or infinity; a checkpoint with it would be refused")
+    dtypes = {array.dtype for array in dense.values()}
+    dtype = dtypes.pop() if len(dtypes) == 1 else np.dtype(np.float32)
+    text = _config_text(config, dtype, _quantization_config(graph, ternary))
+    _check_replaceable(folder)
+    with new_folder(folder, _CONFIG) as new:
+        _write_weights(new / _WEIGHTS, ternary, dense, dtype)
+        (new / _CONFIG).write_text(text, encoding="utf-8")
+        (new / "tokenizer.json").write_bytes(tokenizer_json)
+        if tokenizer_config is not None:
+            (new / "tokenizer_config.json").write_text(_json(tokenizer_config), encoding="utf-8")
+
+
+def _check_names(graph: Graph, ternary: Mapping[str, TernaryWeight], dense: Mapping[str, Array]) -> None:
+    """Every tensor of the model is there once, in its shape, and only linears of layers are ternary."""
+    shapes = {name: weight.trits.shape for name, weight in ternary.items()}
+    if twice := shapes.keys() & dense.keys():
+        raise UsageError(f"tensor {min(twice)} is given both as ternary and as dense; leave one out")
+    wrong = [name for name in ternary if name not in _layer_linears(graph)]
+    if wrong:
+        raise UsageError(f"tensor {wrong[0]} cannot be ternary: only the linears of layers can; give it as dense")
+    shapes |= {name: array.shape for name, array in dense.items()}
+    for name in [*graph.weights, *shapes]:
+        want, got = graph.weights.get(name), shapes.get(name)
+        if want is None or got != want.shape:
+            raise UsageError(
+                f"tensor {name} is {got or 'missing'}, the configuration says {want.shape if want else 'there is none'}"
+            )
+
+
+def _layer_linears(graph: Graph) -> list[str]:
+    linears = [op for op in graph.operations if isinstance(op, Linear)]
+    return [name for op in linears if op.outputs[0] not in graph.outputs for name in op.weights]
+
+
+def _check_ternary(name: str, weight: TernaryWeight) -> None:
+    trits, scales = weight.trits, np.asarray(weight.scales)
+    if trits.dtype != np.int8 or trits.ndim != 2 or trits.min() < -1 or trits.max() > 1:
+        raise UsageError(f"tensor {name}: trits must be int8 [out, in] in -1..1, not {trits.dtype} {trits.shape}")
+    if scales.dtype != np.float32 or not np.isfinite(scales).all() or (scales < 0).any():
+        raise UsageError(f"tensor {name}: scales must be float32, finite and not negative")
+    if scales.shape and not _possible_group_sizes(trits, scales):
+        raise UsageError(
+            f"tensor {name}: scales must be () or [out, ceil(in / G)] with G of {_GROUP_SIZES}, "
+            f"not {scales.shape} for {trits.shape}"
+        )
+
+
+def _possible_group_sizes(trits: NDArray[np.int8], scales: Array) -> set[int]:
+    return {size for size in _GROUP_SIZES if scales.shape == (len(trits), -(-trits.shape[1] // size))}
+
+
+def _quantization_config(graph: Graph, ternary: Mapping[str, TernaryWeight]) -> dict[str, Any]:
+    kept = ["lm_head", *(name.removesuffix(".weight") for name in _layer_linears(graph) if name not in ternary)]
+    found: dict[str, Any] = {
+        "quant_method": "bitnet",
+        "linear_class": "autobitlinear",
+        "quantization_mode": "offline",
+        "modules_to_not_convert": kept,
+    }
+    grouped = [weight for weight in ternary.values() if np.ndim(weight.scales)]
+    if grouped:
+        sizes = [_possible_group_sizes(weight.trits, np.asarray(weight.scales)) for weight in grouped]
+        if not (common := set.intersection(*sizes)):
+            raise UsageError("the scales of the ternary tensors have different group sizes; a checkpoint has one")
+        found["group_size"] = min(common)  # several fit only where each row is one group anyway
+    return found
+
+
+def _config_text(config: Mapping[str, Any], dtype: np.dtype[Any], quantization: Mapping[str, Any]) -> str:
+    settings = {key: value for key, value in config.items() if key != "torch_dtype"}  # the older name of dtype
+    if settings["model_type"] in _ARCHITECTURES:
+        settings.setdefault("architectures", [_ARCHITECTURES[settings["model_type"]]])
+    return _json(settings | {"dtype": dtype.name, "quantization_config": quantization})
+
+
+def _json(value: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(dict(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"a configuration cannot be written as JSON: {error}") from None
+
+
+def _check_replaceable(folder: Path) -> None:
+    """A folder with a ``config.json`` may be anybody's model: only one of this format is overwritten."""
+    try:
+        method = json.loads((folder / _CONFIG).read_bytes())["quantization_config"]["quant_method"]
+    except (OSError, ValueError, LookupError, TypeError):
+        method = None
+    if method != "bitnet" and folder.exists():
+        raise UsageError(f"cannot write {folder}: it holds something else; choose another name or remove it")
+
+
+def _zero_scales(weight: TernaryWeight) -> NDArray[np.bool_]:
+    """Where the scale is 0: bool [out, in] or [1, 1]."""
+    scales = np.asarray(weight.scales)
+    if not scales.ndim:
+        return np.reshape(scales == 0, (1, 1))
+    size = max(_possible_group_sizes(weight.trits, scales))
+    return np.repeat(scales == 0, size, axis=1)[:, : weight.trits.shape[1]]
+
+
+def _stored_trits(weight: TernaryWeight) -> NDArray[np.uint8]:
+    return pack_trits(np.where(_zero_scales(weight), np.int8(0), weight.trits))
+
+
+def _stored_scales(weight: TernaryWeight) -> NDArray[np.float32]:
+    """Readers refuse a scale of 0, so it becomes 1 where the trits become 0."""
+    scales = np.atleast_1d(np.asarray(weight.scales, np.float32))
+    return np.where(scales == 0, np.float32(1), scales)
+
+
+def _write_weights(
+    path: Path, ternary: Mapping[str, TernaryWeight], dense: Mapping[str, Array], dtype: np.dtype[Any]
+) -> None:
+    """A safetensors file, one tensor in memory at a time; wide types first, so that each is aligned."""
+    stored: list[tuple[str, np.dtype[Any], tuple[int, ...], Callable[[], Array]]] = []
+    for name, array in dense.items():
+        stored.append((name, dtype, array.shape, partial(array.astype, dtype)))
+    for name, weight in ternary.items():
+        outputs, inputs = weight.trits.shape
+        shape = np.shape(weight.scales) or (1,)
+        stored.append((f"{name}_scale", np.dtype(np.float32), shape, partial(_stored_scales, weight)))
+        stored.append((name, np.dtype(np.uint8), (-(-outputs // 4), inputs), partial(_stored_trits, weight)))
+    stored.sort(key=lambda item: (-item[1].itemsize, item[0]))
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}  # without it transformers refuses the file
+    at = 0
+    for name, kind, shape, _ in stored:
+        end = at + kind.itemsize * math.prod(shape)
+        header[name] = {"dtype": _DTYPES[kind], "shape": list(shape), "data_offsets": [at, end]}
+        at = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for _, kind, shape, make in stored:
+            array = np.ascontiguousarray(make())
+            assert (array.dtype, array.shape) == (kind, shape)
+            file.write(array.view(np.uint8).reshape(-1).data)

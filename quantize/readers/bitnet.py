@@ -1,0 +1,244 @@
+"""Natively ternary tensors of the Hugging Face BitNet format (``quant_method`` "bitnet"), unpacked one at a time.
+
+A packed linear is ``X.weight`` uint8 [ceil(out / 4), in] with ``X.weight_scale``: bits 2i+1:2i of packed row r are row
+r + i * ceil(out / 4), as trit + 1. Linear class ``bitlinear`` divides by the scale; ``autobitlinear`` multiplies with it,
+a bias too, and in mode ``online`` has float weights that are made ternary on load. Here all of them become float32
+[out, in] with one nonzero magnitude, or one per row and ``group_size`` columns: edgedec's extension, for scales
+[out, groups].
+
+Source: ``integrations/bitnet.py`` and ``quantizers/quantizer_bitnet.py`` of transformers 5.23; 2402.17764 (absmean).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.errors import BundleError, UnsupportedError
+from edgedec.families import build_graph
+from edgedec.ops import Linear
+from edgedec.quantize.readers.checkpoint import TensorInfo
+from edgedec.quantize.readers.safetensors_file import Entry, load_bytes, load_entry
+from edgedec.quantize.readers.untrusted import shown
+
+__all__ = ["read_bitnet_tensors"]
+
+F32 = NDArray[np.float32]
+
+_GROUP_SIZES = (32, 64, 128)
+_LEAST_MEAN = np.float32(1e-5)  # of absmean, as in transformers
+_ROWS_AT_ONCE = 2048
+_SCALE = "_scale"  # behind X.weight
+# transformers takes a regular expression here; one from a stranger could run for ever.
+_PLAIN = re.compile(r"\w+(\.\w+)*\.?", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Layout:
+    """A checked ``quantization_config``."""
+
+    divides: bool  # linear_class bitlinear
+    online: bool
+    group_size: int
+    kept: tuple[str, ...]  # modules that stay float
+
+    def converts(self, module: str) -> bool:
+        """As ``should_convert_module`` of transformers, for plain names."""
+        return not any(
+            module == kept or module.startswith(kept.rstrip(".") + ".") or module.endswith(kept) for kept in self.kept
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _StoredMatrix:
+    """A matrix with scales in the file: packed, or float trits that a scale is still to be applied to."""
+
+    name: str
+    entry: Entry
+    scale: Entry
+    divides: bool
+    info: TensorInfo
+
+    @property
+    def where(self) -> str:
+        return f"{self.entry.path}: tensor {self.name!r}"
+
+    def load_bias(self, name: str, entry: Entry) -> F32:
+        """``AutoBitLinear`` multiplies the whole output with the scale, after the bias."""
+        values: F32 = load_entry(name, entry).astype(np.float32) * self._factors()[0, 0]
+        return values
+
+    def load(self) -> F32:
+        """scale * trit, float32 [out, in]; every product is exact."""
+        factors = self._factors()
+        outputs = self.info.shape[0]
+        if self.entry.info.dtype == "U8":
+            values = self._unpacked()[:outputs]
+        else:
+            values = load_entry(self.name, self.entry).astype(np.float32, copy=False)
+        width = self.info.group_size or self.info.shape[1]
+        with np.errstate(over="ignore"):  # infinity is refused with all others
+            for group in range(factors.shape[1]):
+                values[:, group * width : (group + 1) * width] *= factors[:, group : group + 1]
+        return values
+
+    def _factors(self) -> F32:
+        """[out, groups] or [1, 1], checked."""
+        name = self.name + _SCALE
+        factors = load_entry(name, self.scale).astype(np.float32)
+        if self.divides:
+            with np.errstate(all="ignore"):
+                factors = np.float32(1) / factors
+        if not (np.isfinite(factors).all() and (factors > 0).all()):
+            raise BundleError(
+                f"{self.scale.path}: tensor {name!r}: a scale must be positive and finite; the file is damaged"
+            )
+        return factors if factors.ndim == 2 else factors.reshape(1, 1)
+
+    def _unpacked(self) -> F32:
+        """Trits as float32 [4 * packed rows, in]: up to three rows at the end are padding, and have code 0."""
+        codes = load_bytes(self.name, self.entry)
+        for start in range(0, len(codes), _ROWS_AT_ONCE):
+            some = codes[start : start + _ROWS_AT_ONCE]
+            if (some & some >> 1 & 0x55).any():
+                raise BundleError(f"{self.where}: a packed code is 3, which no trit has; the file is damaged")
+        rows = len(codes)
+        values = np.empty((4 * rows, codes.shape[1]), np.float32)
+        for quarter in range(4):
+            values[quarter * rows : (quarter + 1) * rows] = codes >> 2 * quarter & 3
+        if values[self.info.shape[0] :].any():
+            raise BundleError(f"{self.where}: the rows behind the last one are not empty; it belongs to another model")
+        values -= 1
+        return values
+
+
+def read_bitnet_tensors(
+    config_path: Path, config: Mapping[str, Any], quantization: Mapping[str, Any], entries: Mapping[str, Entry]
+) -> tuple[dict[str, TensorInfo], Callable[[str], NDArray[Any]]]:
+    """What the tensors of the files stand for, and the function that loads one; scales are no tensors of their own.
+
+    Raises:
+        BundleError: ``quantization`` and the tensors contradict each other.
+        UnsupportedError: a variant of the format that is not read.
+    """
+    layout = _layout(config_path, quantization)
+    graph = build_graph(config)
+    linears = {name for op in graph.operations if isinstance(op, Linear) for name in op.weights}
+    converted = {name for name in linears if layout.converts(name.removesuffix(".weight"))}
+    if layout.online and config.get("tie_word_embeddings") and layout.converts("lm_head"):
+        raise UnsupportedError(
+            f"{config_path}: modules_to_not_convert leaves out lm_head, which is tied to the embedding; "
+            "a ternary embedding is not supported"
+        )
+    converted.discard("model.embed_tokens.weight")  # a tied head is an embedding, no linear
+    tensors: dict[str, TensorInfo] = {}
+    makers: dict[str, Callable[[], NDArray[Any]]] = {}
+    scaled_biases: dict[str, _StoredMatrix] = {}
+    for name, entry in entries.items():
+        where = f"{entry.path}: tensor {name!r}"
+        if name.endswith(f".weight{_SCALE}"):
+            if name.removesuffix(_SCALE) not in entries:
+                raise BundleError(f"{where} is the scale of a weight that is missing; the checkpoint is incomplete")
+            continue
+        scale = entries.get(name + _SCALE)
+        packed = entry.info.dtype == "U8" and name.endswith(".weight")
+        if scale is None and (packed or (name in converted and not layout.online)):
+            raise BundleError(f"{where} is to be ternary but has no {name + _SCALE}; the checkpoint is incomplete")
+        if layout.online and (scale is not None or packed):
+            raise BundleError(f"{where} is packed or scaled, which quantization_mode online does not have")
+        if scale is not None and name not in converted:
+            raise BundleError(f"{where} is packed or scaled, but no linear that the configuration converts")
+        if scale is not None:
+            matrix = _stored_matrix(name, entry, scale, layout, graph.weights[name].shape)
+            tensors[name], makers[name] = matrix.info, matrix.load
+            if not layout.divides and (bias := name.removesuffix("weight") + "bias") in entries:
+                scaled_biases[bias] = matrix
+        elif name in converted:
+            tensors[name], makers[name] = replace(entry.info, dtype="float32"), partial(_absmean, name, entry)
+        else:
+            tensors[name], makers[name] = entry.info, partial(load_entry, name, entry)
+    for name, matrix in scaled_biases.items():
+        if matrix.info.group_size:
+            raise UnsupportedError(f"{matrix.where}: a bias beside scales per group is not supported")
+        tensors[name] = replace(tensors[name], dtype="float32")
+        makers[name] = partial(matrix.load_bias, name, entries[name])
+    return tensors, lambda name: makers[name]()
+
+
+def _stored_matrix(name: str, entry: Entry, scale: Entry, layout: _Layout, shape: tuple[int, ...]) -> _StoredMatrix:
+    where = f"{entry.path}: tensor {name!r}"
+    outputs, inputs = shape
+    packed = entry.info.dtype == "U8"
+    if layout.divides and not packed:
+        raise BundleError(f"{where} is {entry.info.dtype}; linear_class bitlinear has packed weights, which are U8")
+    expected = (-(-outputs // 4), inputs) if packed else shape
+    if entry.info.shape != expected:
+        raise BundleError(f"{where} is {entry.info.shape}, the configuration says {expected}")
+    grouped = (outputs, -(-inputs // layout.group_size)) if layout.group_size else None
+    if scale.info.shape not in ((), (1,), grouped):
+        raise BundleError(
+            f"{scale.path}: tensor {name + _SCALE!r} is {scale.info.shape}, it must be (1,)"
+            + (f" or {grouped}" if grouped else "; scales per group need group_size in quantization_config")
+        )
+    group_size = layout.group_size if scale.info.shape == grouped else 0
+    info = TensorInfo(shape=shape, dtype="float32", group_size=group_size)
+    return _StoredMatrix(name=name, entry=entry, scale=scale, divides=layout.divides, info=info)
+
+
+def _absmean(name: str, entry: Entry) -> F32:
+    """A float matrix made ternary: nearest of -m, 0 and m, with m the mean magnitude, rounded to the file's type.
+
+    transformers sums in float32, here it is float64: a weight within a rounding error of m / 2 may go the other way.
+    """
+    weight = load_entry(name, entry)
+    total = 0.0
+    for start in range(0, len(weight), _ROWS_AT_ONCE):
+        total += float(np.abs(weight[start : start + _ROWS_AT_ONCE].astype(np.float64)).sum())
+    values = weight.astype(np.float32, copy=False)
+    with np.errstate(all="ignore"):  # NaN and infinity go through, to be refused with all others
+        inverse = np.float32(1) / np.maximum(np.float32(total / weight.size), _LEAST_MEAN)
+        values *= inverse
+        np.rint(values, out=values)
+        np.clip(values, -1, 1, out=values)
+        values *= (np.float32(1) / inverse).astype(weight.dtype).astype(np.float32)
+    return values
+
+
+def _layout(path: Path, quantization: Mapping[str, Any]) -> _Layout:
+    def choice(key: str, allowed: tuple[Any, ...]) -> Any:
+        value = quantization.get(key, allowed[0])
+        if type(value) is not type(allowed[0]) or value not in allowed:
+            raise BundleError(f"{path}: quantization_config: {key} must be one of {allowed}, not {shown(value)}")
+        return value
+
+    divides = choice("linear_class", ("bitlinear", "autobitlinear")) == "bitlinear"
+    # transformers looks at the mode of the other class only.
+    online = choice("quantization_mode", ("offline", "online")) == "online" and not divides
+    group_size = choice("group_size", (0, *_GROUP_SIZES))
+    if group_size and (divides or online):
+        raise BundleError(f"{path}: quantization_config: group_size needs linear_class autobitlinear, mode offline")
+    if choice("use_rms_norm", (False, True)):
+        raise UnsupportedError(
+            f"{path}: quantization_config: use_rms_norm, a norm inside each linear, is not supported; "
+            "known: the sub-norms of model_type 'bitnet'"
+        )
+    kept = quantization.get("modules_to_not_convert")
+    if kept is None:
+        kept = ["lm_head"]
+    if not isinstance(kept, list) or not all(isinstance(name, str) for name in kept):
+        raise BundleError(
+            f"{path}: quantization_config: modules_to_not_convert must be a list of names, not {shown(kept)}"
+        )
+    for name in kept:
+        if not _PLAIN.fullmatch(name):
+            raise UnsupportedError(
+                f"{path}: quantization_config: modules_to_not_convert: {shown(name)} is no plain name of a module"
+            )
+    return _Layout(divides=divides, online=online, group_size=group_size, kept=tuple(kept))
