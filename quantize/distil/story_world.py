@@ -1,0 +1,490 @@
+"""Training text of the embedded model: stories of a simulated small world, questions about them, and simple facts.
+
+A story is a function of its seed alone. The seed draws a cast (children or talking animals, grown-ups, things with a
+colour and a material, places, the weather) and one of the plots of ``story_words``, each a chain of beats with many
+wordings. Questions are drawn from the same cast, so their answers are true by construction; one whose answer the
+chosen wordings never mentioned is left out.
+
+Templates: ``{a|b}`` is a choice, ``<name>`` a phrase from ``PHRASES``, ``[x.attr]`` a property of cast member ``x``.
+
+Source: written here; the manner is that of TinyStories (Eldan and Li 2023, arXiv:2305.07759), of which no text is used.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+
+from edgedec.errors import UsageError
+from edgedec.quantize.distil import story_words as words
+
+__all__ = ["Question", "Tale", "fact", "repeated_share", "tale"]
+
+MIN_WORDS, MAX_WORDS = 90, 220
+MAX_REPEATED_SHARE = 0.09  # of 4-grams: a draw above it is drawn anew
+_TOKEN = re.compile(r"(\{|\||\}|\[\w+(?:\.\w+)?\]|<\w+>)")
+_SENTENCE = re.compile(r'(^|[.!?] |\." |\n|(?:^|[.!?] |\." |\n)")([a-z])')
+_ARTICLE = re.compile(r"\b([Aa]) (?=[aeiouAEIOU])(?!one\b|once\b|use|uni)")
+_WORD = re.compile(r"[a-z']+")
+_SPACES = re.compile(r"  +")
+_COMMA = re.compile(
+    r",(?=[.,!?])|(?<=[!?])\.(?!\w)|(?<=[!?]\")\."
+)  # an apposition's comma before another mark; a mark too many
+_PRONOUNS = {
+    "m": {"he": "he", "him": "him", "his": "his", "self": "himself"},
+    "f": {"he": "she", "him": "her", "his": "her", "self": "herself"},
+}
+_Node = tuple["str | tuple[str, object]", ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """A question with its true answer and three false ones of the same form."""
+
+    question: str
+    answer: str
+    wrong: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tale:
+    """A story, what it is about (for requests such as "Tell me a story about Lily and a red ball."), and questions."""
+
+    text: str  # paragraphs separated by "\n"
+    about: tuple[str, ...]
+    questions: tuple[Question, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Beat:
+    lines: tuple[str, ...]
+    optional: bool = False
+    paragraph: bool = False
+    outcome: str = ""  # the beat belongs to this outcome alone; empty: to all
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Ask:
+    questions: tuple[str, ...]
+    answers: tuple[str, ...]  # "*" stands for the right or a wrong value
+    right: str
+    pool: str
+    outcome: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Plot:
+    name: str
+    hero: str  # any, child
+    weather: str  # a key of words.WEATHER
+    about: str
+    lets: tuple[tuple[tuple[str, ...], tuple[tuple[str, ...], ...]], ...]  # names, rows of values
+    asks: tuple[_Ask, ...]
+    beats: tuple[_Beat, ...]
+
+    @property
+    def outcomes(self) -> tuple[str, ...]:
+        return tuple(sorted({beat.outcome for beat in self.beats if beat.outcome})) or ("",)
+
+
+@cache
+def _parse(template: str) -> _Node:
+    """The template's tree: strings, ("slot", "h.he"), ("phrase", "said") and ("choice", branches)."""
+    stack: list[list[list[str | tuple[str, object]]]] = [[[]]]
+    for token in _TOKEN.split(template):
+        if token == "{":
+            stack.append([[]])
+        elif token == "|" and len(stack) > 1:
+            stack[-1].append([])
+        elif token == "}":
+            if len(stack) == 1:
+                raise UsageError(f"story template {template!r} closes a brace that it did not open; remove it")
+            branches = stack.pop()
+            stack[-1][-1].append(("choice", tuple(tuple(branch) for branch in branches)))
+        elif token.startswith("["):
+            stack[-1][-1].append(("slot", token[1:-1]))
+        elif token.startswith("<") and token.endswith(">"):
+            stack[-1][-1].append(("phrase", token[1:-1]))
+        elif token:
+            stack[-1][-1].append(token)
+    if len(stack) > 1:
+        raise UsageError(f"story template {template!r} leaves a brace open; close it")
+    return tuple(stack[0][0])
+
+
+@cache
+def _plots() -> tuple[_Plot, ...]:
+    return tuple(_read_plot(text) for text in words.PLOTS.strip().split("\nPLOT ") if text.strip())
+
+
+def _read_plot(text: str) -> _Plot:
+    blocks = [block.strip().splitlines() for block in re.split(r"\n\s*\n", text.strip())]
+    name, hero, weather, about = (part.strip() for part in blocks[0][0].removeprefix("PLOT ").split("#"))
+    lets, asks, beats = [], [], []
+    for line in blocks[0][1:]:
+        head, _, body = line.partition(": ")
+        if head.startswith("LET"):
+            rows = tuple(tuple(cell.strip() for cell in row.split("~")) for row in body.split(" / "))
+            lets.append((tuple(head.split()[1:]), rows))
+        else:
+            question, answer, right, pool = (part.strip() for part in body.split(" # "))
+            if not all("*" in form for form in answer.split(" ; ")):
+                raise UsageError(f"an answer of the question {question!r} in plot {name!r} has no *; add one")
+            asks.append(
+                _Ask(
+                    questions=tuple(question.split(" ; ")),
+                    answers=tuple(answer.split(" ; ")),
+                    right=right,
+                    pool=pool,
+                    outcome=head[1:].strip("="),
+                )
+            )
+    for block in blocks[1:]:
+        flags = block[0] if block[0].startswith("@") else ""
+        lines = block[1:] if flags else block
+        outcome = flags.partition("=")[2]
+        beats.append(_Beat(lines=tuple(lines), optional="?" in flags, paragraph="p" in flags, outcome=outcome))
+    return _Plot(
+        name=name, hero=hero, weather=weather, about=about, lets=tuple(lets), asks=tuple(asks), beats=tuple(beats)
+    )
+
+
+def _tidy(text: str) -> str:
+    """Single spaces, one comma where two meet, "an" before a vowel."""
+    return _ARTICLE.sub(r"\1n ", _SPACES.sub(" ", _COMMA.sub("", text.strip())))
+
+
+def _polish(text: str) -> str:
+    """Tidy, with a capital at each start of a sentence."""
+    text = _tidy(text)
+    return _SENTENCE.sub(lambda match: match.group(1) + match.group(2).upper(), text)
+
+
+@dataclass
+class _World:
+    """One draw of the cast, and what has been told of it so far."""
+
+    rng: random.Random
+    cast: dict[str, dict[str, str]] = field(default_factory=dict)
+    told: set[str] = field(default_factory=set)  # phrases used, so that they are not used again
+
+    def expand(self, template: str) -> str:
+        return self._render(_parse(template))
+
+    def _render(self, node: _Node) -> str:
+        parts: list[str] = []
+        for part in node:
+            if isinstance(part, str):
+                parts.append(part)
+            elif part[0] == "choice":
+                parts.append(self._render(self.rng.choice(part[1])))  # type: ignore[arg-type]
+            elif part[0] == "phrase":
+                parts.append(self.expand(self.fresh(words.PHRASES[str(part[1])])))
+            else:
+                parts.append(self._slot(str(part[1])))
+        return "".join(parts)
+
+    def _slot(self, slot: str) -> str:
+        who, _, attribute = slot.partition(".")
+        facts = self.cast[who.lower()]
+        value = self.expand(facts[attribute.lower()])
+        if attribute.lower() == "intro":
+            facts["intro"] = "[f]"  # one is introduced once
+        return value[0].upper() + value[1:] if who[0].isupper() or attribute[:1].isupper() else value
+
+    def fresh(self, options: Sequence[str]) -> str:
+        """One of the options, not told before as long as there is one."""
+        left = [option for option in options if option not in self.told] or list(options)
+        choice = self.rng.choice(left)
+        self.told.add(choice)
+        return choice
+
+    def person(self, role: str, name: str, kind: str, sex: str, **more: str) -> None:
+        self.cast[role] = {"": name, "kind": kind, "sex": sex, **_PRONOUNS[sex], **more}
+
+
+def _draw(rng: random.Random, plot: _Plot) -> _World:
+    """A cast in which no two members share a name, colour or place, so that every question has one answer."""
+    world = _World(rng)
+    animal = plot.hero == "any" and rng.random() < 0.3
+    sexes = rng.choice(("fm", "mf", "fm", "mf", "ff", "mm"))
+    kinds = rng.sample(words.HERO_ANIMALS, 2)
+    girls, boys, pets = (rng.sample(pool, 3) for pool in (words.GIRLS, words.BOYS, words.ANIMAL_NAMES))
+    for i, role in enumerate("hf"):
+        sex = sexes[i]
+        name = pets[i] if animal else (girls if sex == "f" else boys)[i]
+        kind = kinds[i] if animal else {"f": "girl", "m": "boy"}[sex]
+        world.person(role, name, kind, sex, adj=rng.choice(words.HERO_WORDS))
+    world.cast["f"]["intro"] = rng.choice(words.FRIEND_ANIMAL if animal else words.FRIEND_CHILD)
+    name, kin, sex = rng.choice(words.GROWN_UPS)
+    world.person("g", name, "grown-up", sex, kin=kin)
+    name, sex = rng.choice(words.NEIGHBOURS)
+    world.person("e", name, "neighbor", sex)
+    colors = rng.sample(words.COLORS, 4)
+    sizes = rng.sample(words.SIZES, 3)
+    for i, (role, (noun, materials)) in enumerate(zip("tu", rng.sample(words.THINGS, 2), strict=True)):
+        full = f"{sizes[i]} {colors[i]} {noun}" if rng.random() < 0.4 else f"{colors[i]} {noun}"
+        world.cast[role] = {
+            "": noun,
+            "a": f"a {full}",
+            "the": f"the {colors[i]} {noun}",
+            "color": colors[i],
+            "size": sizes[i],
+            "mat": rng.choice(materials),
+        }
+    world.cast["c"] = {"": colors[2], "two": colors[3]}
+    for role, pool in (("p", words.PLACES), ("s", words.SPOTS), ("i", words.INDOOR_SPOTS)):
+        first, second, third = rng.sample(pool, 3)
+        for key, (at, noun) in ((role, first), (role + "2", second), (role + "3", third)):
+            world.cast[key] = {"": noun, "at": at}
+    kind = rng.choice([kind for kind in words.WILD_ANIMALS if kind not in kinds])
+    world.cast["a"] = {"": kind, "size": rng.choice(("little", "tiny", "small", "young"))}
+    number = rng.randrange(3, 10)
+    world.cast["n"] = {"": words.NUMBERS[number], "more": words.NUMBERS[number + 1], "less": words.NUMBERS[number - 1]}
+    world.cast["d"] = {"": rng.choice(words.TREATS)}
+    weather, opening = rng.choice(words.WEATHER[plot.weather]), rng.choice(words.WHEN)
+    part = rng.choice(words.TIMES[plot.weather])
+    world.cast["w"] = {"": weather, "time": part, "when": opening}
+    world.cast["w"]["day"], world.cast["w"]["day2"] = rng.sample(words.DAYS, 2)
+    world.cast["z"] = {"": rng.choice([name for name in words.BOYS if name not in boys])}
+    for names, rows in plot.lets:
+        for key, value in zip(names, rng.choice(rows), strict=True):
+            world.cast[key] = {"": value}
+    return world
+
+
+def repeated_share(text: str) -> float:
+    """Share of the 4-word sequences that occurred before in the text, 0 to 1."""
+    told = _WORD.findall(text.lower())
+    grams = list(zip(told, told[1:], told[2:], told[3:], strict=False))
+    return 1 - len(set(grams)) / len(grams) if grams else 0.0
+
+
+def _tell(world: _World, plot: _Plot, outcome: str, detail: float) -> str:
+    """The text; ``detail`` is the share of optional beats that are told."""
+    rng = world.rng
+    opening = [rng.choice(words.ONCE if rng.random() < 0.34 else words.OPENINGS)]
+    if rng.random() < detail:
+        opening.append(rng.choice(words.HOBBIES))
+    text = " ".join(_polish(world.expand(line)) for line in opening)
+    for beat in plot.beats:
+        if (beat.optional and rng.random() > detail) or beat.outcome not in ("", outcome):
+            continue
+        gap = "\n" if beat.paragraph and rng.random() < 0.85 else " "
+        text += gap + _polish(world.expand(rng.choice(beat.lines)))
+    if rng.random() < detail + 0.1:
+        text += rng.choice(("\n", " ")) + _polish(world.expand(rng.choice(words.ENDINGS)))
+    return text
+
+
+def _spoken(text: str) -> str:
+    """The words in lower case between single spaces, one at each end, so that ``in`` finds whole words."""
+    return f" {' '.join(_WORD.findall(text.lower()))} "
+
+
+def _pool(world: _World, name: str, text: str) -> list[str]:
+    """Values of the kind ``name``, those that the ``_spoken`` story mentions first."""
+    pools: dict[str, Iterable[str]] = {
+        "color": words.COLORS,
+        "place": (at for at, _ in words.PLACES),
+        "spot": (at for at, _ in words.SPOTS),
+        "inside": (at for at, _ in words.INDOOR_SPOTS),
+        "thing": (f"a {noun}" for noun, _ in words.THINGS),
+        "material": sorted({material for _, materials in words.THINGS for material in materials}),
+        "animal": (f"a {kind}" for kind in words.WILD_ANIMALS),
+        "kind": (f"a {kind}" for kind in (*words.HERO_ANIMALS, "girl", "boy")),
+        "wrong_weather": words.WRONG_WEATHER,
+        "day": words.DAYS,
+        "feel": words.FEELINGS,
+        "treat": words.TREATS,
+        "number": words.NUMBERS[2:11],
+    }
+    if name == "stranger":
+        options = [
+            n for n in world.rng.sample((*words.GIRLS, *words.BOYS, *words.ANIMAL_NAMES), 12) if _spoken(n) not in text
+        ]
+    elif name == "who":
+        people = [world.cast[role][""] for role in "hfge"]
+        names = (*words.GIRLS, *words.BOYS, "Mom", "Dad", "Grandma")
+        options = [*people, *world.rng.sample(names, 8)]
+    else:
+        options = list(pools[name]) if name in pools else [world.expand(option) for option in name.split(" / ")]
+    options = list(dict.fromkeys(options))
+    world.rng.shuffle(options)
+    return sorted(options, key=lambda option: _spoken(option.removeprefix("a ")) not in text)
+
+
+def _pose(world: _World, ask: _Ask, text: str) -> Question | None:
+    """The question, or None when the story does not say the answer."""
+    right = world.expand(ask.right)
+    if " / " in ask.pool:  # told in other words, perhaps, but not without the long ones
+        known = all(f" {word} " in text for word in _WORD.findall(right.lower()) if len(word) > 4)
+    else:
+        known = _spoken(right.removeprefix("a ")) in text
+    if not known:
+        return None
+    answer = world.rng.choice(ask.answers)
+    pool = [option for option in _pool(world, ask.pool, text) if option.lower() != right.lower()][:3]
+    world.rng.shuffle(pool)
+    result = [_polish(world.expand(answer.replace("*", option))) for option in (right, *pool)]
+    question = _polish(world.expand(world.rng.choice(ask.questions)))
+    return Question(question=question, answer=result[0], wrong=tuple(result[1:]))
+
+
+def _questions(world: _World, plot: _Plot, outcome: str, text: str) -> tuple[Question, ...]:
+    own = [ask for ask in plot.asks if ask.outcome in ("", outcome)]
+    shared = [_Ask(questions=q, answers=a, right=right, pool=pool, outcome="") for q, a, right, pool in words.ASKS]
+    world.rng.shuffle(own)
+    world.rng.shuffle(shared)
+    count = world.rng.randrange(3, 7)
+    result: dict[str, Question] = {}
+    text = _spoken(text)
+    for ask in (*own[:4], *shared):
+        posed = _pose(world, ask, text)
+        if posed is not None and len(result) < count:
+            result[ask.right] = posed
+    return tuple(result.values())
+
+
+def _attempt(plot: _Plot, rng: random.Random, detail: float) -> Tale | None:
+    world, outcome = _draw(rng, plot), rng.choice(plot.outcomes)
+    text = _tell(world, plot, outcome, detail)
+    if not MIN_WORDS <= len(text.split()) <= MAX_WORDS or repeated_share(text) > MAX_REPEATED_SHARE:
+        return None
+    questions = _questions(world, plot, outcome, text)
+    if len(questions) < 3:
+        return None
+    about = (world.expand("[h]"), _tidy(world.expand(plot.about)))
+    return Tale(text=text, about=about, questions=questions)
+
+
+def tale(seed: int) -> Tale:
+    """The story of this seed, 90 to 220 words, with 3 to 6 questions."""
+    rng = random.Random(f"tale {seed}")
+    plot = rng.choice(_plots())
+    for attempt in range(200):
+        made = _attempt(plot, rng, max(0.0, 0.65 - 0.15 * attempt) if attempt < 20 else rng.random())
+        if made is not None:
+            return made
+    raise UsageError(f"no story of {MIN_WORDS} to {MAX_WORDS} words for seed {seed} in 200 draws; use another seed")
+
+
+def fact(seed: int) -> Question:
+    """A true piece of simple knowledge: colours, sounds, opposites, sums up to ten, days, uses."""
+    rng = random.Random(f"fact {seed}")
+    maker: Callable[[random.Random], tuple[str, str, list[str]]] = rng.choice(_FACTS)
+    question, answer, wrong = maker(rng)
+    return Question(question=_polish(question), answer=_polish(answer), wrong=tuple(_polish(text) for text in wrong))
+
+
+_Fact = tuple[str, str, list[str]]
+
+
+def _form(
+    rng: random.Random, asks: Sequence[str], answers: Sequence[str], key: str, right: str, pool: list[str]
+) -> _Fact:
+    """One phrasing of question and answer; ``pool`` must hold no other true value."""
+    answer = rng.choice(answers)
+    values = [right, *rng.sample([value for value in dict.fromkeys(pool) if value != right], 3)]
+    filled = [answer.replace("[k]", key).replace("*", value) for value in values]
+    return rng.choice(asks).replace("[k]", key).replace("*", right), filled[0], filled[1:]
+
+
+def _table(name: str) -> Callable[[random.Random], _Fact]:
+    def make(rng: random.Random) -> _Fact:
+        asks, answers, rows = words.FACTS[name]
+        key, right = rng.choice(rows)
+        truths = {value for other, value in rows if other == key}
+        pool = [value for _, value in rows if value not in truths and value not in words.ALSO_TRUE.get((name, key), ())]
+        return _form(rng, asks, answers, key, right, pool)
+
+    return make
+
+
+def _sum(rng: random.Random) -> _Fact:
+    total = rng.randrange(2, 11)
+    first = rng.randrange(1, total)
+    a, b, c = words.NUMBERS[first], words.NUMBERS[total - first], words.NUMBERS[total]
+    thing = rng.choice(words.COUNTED)
+    name, other = rng.sample((*words.GIRLS, *words.BOYS), 2)
+    pool = [value for value in words.NUMBERS[1:13] if value != c]
+    asks: tuple[str, ...]
+    if rng.random() < 0.5:
+        asks = (
+            f"What is {a} plus {b}?",
+            f"How much is {a} and {b}?",
+            f"What do {a} and {b} make?",
+            f"Add {a} and {b}.",
+        )
+        return _form(rng, asks, (f"{a} plus {b} is *.", f"{a} and {b} make *.", "It is *."), "", c, pool)
+    ones, twos = (thing[n != 1] for n in (first, total - first))
+    asks = (
+        f"{name} has {a} {ones} and gets {b} more. How many {thing[1]} does {name} have now?",
+        f"There are {a} {thing[1]} in a box and {b} in a bag. How many {thing[1]} are there?"
+        if first > 1
+        else f"{name} has {a} {ones} and {other} has {b} {twos}. How many {thing[1]} do they have?",
+    )
+    return _form(rng, asks, (f"* {thing[1]}.", "The answer is *."), "", c, pool)
+
+
+def _take(rng: random.Random) -> _Fact:
+    start = rng.randrange(3, 11)
+    less = rng.randrange(1, start - 1)  # at least two are left, so that the plural is right
+    a, b, c = words.NUMBERS[start], words.NUMBERS[less], words.NUMBERS[start - less]
+    thing, name = rng.choice(words.COUNTED)[1], rng.choice((*words.GIRLS, *words.BOYS))
+    pool = [value for value in words.NUMBERS[1:11] if value != c]
+    asks: tuple[str, ...]
+    if rng.random() < 0.5:
+        asks = (f"What is {a} minus {b}?", f"How much is {a} take away {b}?", f"Take {b} from {a}. What is left?")
+        return _form(rng, asks, (f"{a} minus {b} is *.", "It is *.", "* is left."), "", c, pool)
+    asks = (
+        f"{name} has {a} {thing} and gives {b} away. How many {thing} are left?",
+        f"There are {a} {thing} on a table. {name} takes {b}. How many {thing} are left?",
+    )
+    return _form(rng, asks, (f"* {thing} are left.", f"There are * {thing} left."), "", c, pool)
+
+
+def _next(rng: random.Random) -> _Fact:
+    n = rng.randrange(1, 11)
+    here, after = words.NUMBERS[n], words.NUMBERS[n + 1]
+    pool = [value for value in words.NUMBERS[1:13] if value not in (here, after)]
+    if rng.random() < 0.5:
+        return _form(rng, (f"What number comes after {here}?", f"Count on: what comes after {here}?"),
+                     (f"After {here} comes *.", "*."), "", after, pool)  # fmt: skip
+    return _form(rng, (f"What number comes before {after}?", f"Count back: what comes before {after}?"),
+                 (f"Before {after} comes *.", "*."), "", here, pool)  # fmt: skip
+
+
+def _compare(rng: random.Random) -> _Fact:
+    numbers = rng.sample(range(1, 11), 4)
+    said = [words.NUMBERS[n] for n in numbers]
+    most = rng.random() < 0.5
+    right = words.NUMBERS[max(numbers) if most else min(numbers)]
+    ask = f"Which number is the {'biggest' if most else 'smallest'}: {said[0]}, {said[1]}, {said[2]} or {said[3]}?"
+    return _form(rng, (ask,), ("It is *.", f"The {'biggest' if most else 'smallest'} is *."), "", right, said)
+
+
+def _order(rng: random.Random) -> _Fact:
+    names = rng.choice((words.DAYS, words.DAYS, words.MONTHS, words.SEASONS))
+    i = rng.randrange(len(names))
+    here, after = names[i], names[(i + 1) % len(names)]
+    noun = {len(words.DAYS): "day", len(words.MONTHS): "month", len(words.SEASONS): "season"}[len(names)]
+    if rng.random() < 0.5:
+        asks = (f"What {noun} comes after {here}?", f"Which {noun} follows {here}?")
+        return _form(rng, asks, (f"After {here} comes *.", f"The next {noun} is *."), "", after, list(names))
+    asks = (f"What {noun} comes before {after}?", f"Which {noun} is just before {after}?")
+    return _form(rng, asks, (f"Before {after} comes *.", f"The {noun} before {after} is *."), "", here, list(names))
+
+
+_FACTS: tuple[Callable[[random.Random], _Fact], ...] = (
+    *(_table(name) for name in words.FACTS),
+    _sum,
+    _sum,
+    _take,
+    _next,
+    _compare,
+    _order,
+)
