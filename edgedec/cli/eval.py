@@ -1,76 +1,174 @@
-"""``edgedec eval``: how well a bundle predicts a text."""
+"""``edgedec eval``: how well a bundle predicts a text and answers questions, or how several compare."""
 
 from __future__ import annotations
 
-import math
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-from edgedec.cli.console import print_json, print_table, progress, read_text
-from edgedec.cli.options import Device, Json, Model, Threads, Verbose, option, resolve_model
-from edgedec.errors import UsageError
+from edgedec.cli._comparison import Result, TextScore, compare, describe, panels, print_comparison, print_result
+from edgedec.cli._plot import check_plot, write_plot
+from edgedec.cli.console import print_json, progress, read_text
+from edgedec.cli.options import Device, Json, Threads, Verbose, option, resolve_model
+from edgedec.errors import EdgedecError, UsageError
+
+if TYPE_CHECKING:
+    from edgedec.bundle import Bundle
+    from edgedec.runtime.choices import EncodedItem, Item
+    from edgedec.runtime.protocols import I32, Limits
 
 __all__ = ["eval_command"]
 
 DEFAULT_WINDOW = 512  # tokens, if the model's context has as many
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Job:
+    """All that the scoring of one bundle takes, checked."""
+
+    name: str
+    bundle: Bundle
+    limits: Limits
+    window: int  # tokens
+    windows: Sequence[I32]
+    questions: Sequence[EncodedItem]
+
+
+@contextmanager
+def _naming(model: str, count: int) -> Iterator[None]:
+    """Among several bundles an error says whose it is."""
+    try:
+        yield
+    except EdgedecError as error:
+        if count == 1:
+            raise
+        raise type(error)(f"-m {model}: {error}") from error
+
+
+def _prepare(
+    name: str,
+    bundle: Bundle,
+    *,
+    text: str | None,
+    items: Sequence[Item],
+    window: int,
+    ctx_size: int,
+    device: str,
+) -> _Job:
+    """Encode everything and plan the run; no weight is loaded.
+
+    Without ``ctx_size`` the context holds a window and the longest question, if the model can.
+    """
+    from edgedec.families import context_size
+    from edgedec.quantize.calibration import cut_windows
+    from edgedec.runtime.choices import check_lengths, encode_items
+    from edgedec.runtime.evaluate import check_ids
+    from edgedec.runtime.planning import make_plan
+    from edgedec.runtime.tokenizer import Tokenizer
+
+    tokenizer, bos, vocab_limit = Tokenizer.load(bundle.tokenizer_file), bundle.tokens.bos, bundle.tokens.size
+    windows: list[I32] = []
+    if text is not None:
+        ids = tokenizer.encode(text, add_special=False)
+        check_ids(ids, vocab_limit)
+        windows = cut_windows(ids, length=window, bos=bos)
+        if not windows:
+            raise UsageError("the --text is too short: there is no token to predict; give a longer one")
+    questions = encode_items(tokenizer, items, bos=bos, vocab_limit=vocab_limit)
+    longest = max([window if windows else 1, *(question.rows for question in questions)])
+    positions = ctx_size or min(context_size(bundle.config), longest)
+    limits = make_plan(bundle, device=device, ctx_size=positions).limits
+    check_lengths(questions, limits.positions)
+    return _Job(name=name, bundle=bundle, limits=limits, window=window, windows=windows, questions=questions)
+
+
+def _measure(job: _Job, *, text: str | None, device: str, threads: int) -> Result:
+    from edgedec.runtime.choices import score_encoded
+    from edgedec.runtime.evaluate import perplexity
+    from edgedec.runtime.targets import open_target
+
+    target = open_target(job.bundle, device=device, limits=job.limits, threads=threads)
+    text_score, choice_score, vocab_limit = None, None, job.bundle.tokens.size
+    began = time.perf_counter()
+    if text is not None:
+        with progress(f"scoring the text: {job.name}") as report:
+            score = perplexity(target, job.limits, job.windows, vocab_limit=vocab_limit, progress=report)
+        seconds = time.perf_counter() - began
+        text_score = TextScore(score=score, window=job.window, text_bytes=len(text.encode()), seconds=seconds)
+        began = time.perf_counter()
+    if job.questions:
+        with progress(f"scoring the questions: {job.name}") as report:
+            choice_score = score_encoded(target, job.limits, job.questions, vocab_limit=vocab_limit, progress=report)
+    return Result(
+        name=job.name,
+        bundle=job.bundle,
+        text=text_score,
+        choices=choice_score,
+        choices_seconds=time.perf_counter() - began,
+    )
+
+
 def eval_command(
-    model: Model,
-    text: Annotated[Path, option("--text", metavar="FILE", help="UTF-8 text, or '-' for stdin.")],
+    model: Annotated[
+        list[str],
+        option("-m", "--model", metavar="BUNDLE", help="Folder of a bundle, or 'demo'; several -m are compared."),
+    ],
+    text: Annotated[Path | None, option("--text", metavar="FILE", help="UTF-8 text, or '-' for stdin.")] = None,
+    choices: Annotated[
+        Path | None, option("--choices", metavar="FILE", help="Multiple-choice questions, one JSON object a line.")
+    ] = None,
+    plot: Annotated[
+        Path | None, option("--plot", metavar="FILE", help="Draw quality against size: a .png, .svg or .pdf.")
+    ] = None,
     ctx_size: Annotated[
-        int, option("-c", "--ctx-size", metavar="N", help="Tokens of a window; 0: 512, or the model's context.")
+        int,
+        option(
+            "-c", "--ctx-size", metavar="N",
+            help="Tokens of a window, and of context; 0: 512, and what the longest question takes.",
+        ),
     ] = 0,
     device: Device = "cpu",
     threads: Threads = 0,
     json: Json = False,
     verbose: Verbose = 0,
-) -> None:
-    """Measure how well a model predicts a text.
+) -> None:  # fmt: skip
+    """Measure how well a model predicts a text and answers questions, or compare several.
 
-    The text is cut into windows; every token is scored once, given those before it in its window.
+    The text is cut into windows; every token is scored once, given those before it in its window. Of a question's choices
+    the model takes the one that it thinks likeliest.
     """
-    content = read_text(text, "--text")
-    from edgedec.bundle import Bundle
-    from edgedec.quantize.calibration import cut_windows
-    from edgedec.runtime.evaluate import perplexity
-    from edgedec.runtime.planning import make_plan
-    from edgedec.runtime.targets import open_target
-    from edgedec.runtime.tokenizer import Tokenizer
-
-    bundle = Bundle.open(resolve_model(model))
-    if ctx_size == 1:
+    # Everything is read and checked before the first model is loaded: a wrong path must not cost minutes.
+    if text is None and choices is None:
+        raise UsageError("give a text with --text FILE, questions with --choices FILE, or both")
+    content = None if text is None else read_text(text, "--text")
+    if ctx_size and ctx_size < 2:
         raise UsageError("--ctx-size must be at least 2: one token to see and one to predict")
-    most = int(bundle.config.get("max_position_embeddings", DEFAULT_WINDOW))
-    limits = make_plan(bundle, device=device, ctx_size=ctx_size or min(most, DEFAULT_WINDOW)).limits
-    ids = Tokenizer.load(bundle.tokenizer_file).encode(content, add_special=False)
-    windows = cut_windows(ids, length=limits.positions, bos=bundle.tokens.bos)
-    if not windows:
-        raise UsageError(f"--text {text}: too short: there is no token to predict")
-    target = open_target(bundle, device=device, limits=limits, threads=threads)
-    began = time.perf_counter()
-    with progress("scoring") as report:
-        score = perplexity(target, limits, windows, vocab_limit=bundle.tokens.size, progress=report)
-    seconds = time.perf_counter() - began
-    result = {
-        "perplexity": score.perplexity,
-        "tokens": score.tokens,
-        "nats_per_token": score.nats / score.tokens,
-        "bits_per_byte": score.nats / math.log(2) / len(content.encode()),
-        "ctx_size": limits.positions,
-        "seconds": round(seconds, 3),
-    }
-    if json:
-        print_json(result)
-        return
-    print_table(
-        [
-            ("perplexity", f"{score.perplexity:.4f}"),
-            ("tokens", str(score.tokens)),
-            ("nats per token", f"{result['nats_per_token']:.4f}"),
-            ("bits per byte", f"{result['bits_per_byte']:.4f}"),
-            ("window", f"{limits.positions} tokens"),
-            ("seconds", f"{seconds:.1f}"),
-        ]
-    )
+    if plot is not None:
+        check_plot(plot)
+    from edgedec.bundle import Bundle
+    from edgedec.families import context_size
+    from edgedec.runtime.choices import read_items
+
+    items = [] if choices is None else read_items(choices)
+    bundles = [Bundle.open(resolve_model(name)) for name in model]
+    # One window for all: tokens with less before them are harder to predict.
+    window = ctx_size or min([DEFAULT_WINDOW, *(context_size(bundle.config) for bundle in bundles)])
+    jobs = []
+    for name, bundle in zip(model, bundles, strict=True):
+        with _naming(name, len(model)):
+            job = _prepare(name, bundle, text=content, items=items, window=window, ctx_size=ctx_size, device=device)
+        jobs.append(job)
+    results = []
+    for job in jobs:
+        with _naming(job.name, len(model)):
+            results.append(_measure(job, text=content, device=device, threads=threads))
+    if len(results) == 1:
+        print_json(describe(results[0])) if json else print_result(results[0])
+    else:
+        print_json(compare(results)) if json else print_comparison(results)
+    if plot is not None:
+        names = [f"{result.name} ({result.method})" for result in results]
+        write_plot(plot, names, [result.size_bytes for result in results], panels(results))

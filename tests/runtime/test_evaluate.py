@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgedec.bundle import Bundle
-from edgedec.errors import DeviceError
+from edgedec.errors import BundleError, DeviceError
 from edgedec.quantize.shapes import write_random_bundle
 from edgedec.reference.float_profile.model import ReferenceModel
 from edgedec.runtime.evaluate import Score, perplexity
@@ -93,18 +93,19 @@ def test_progress_counts_tokens_to_the_end(bundle: Bundle) -> None:
     assert seen == [(2, 3), (3, 3)]
 
 
-class _Fixed:
-    """A target that always answers with the same row."""
+class FixedTarget:
+    """A target that always answers with the same row, and its own state."""
 
     def __init__(self, row: Sequence[float]) -> None:
         self.row = np.array(row, np.float32)
         self.length = 0
 
-    def open(self, limits: Limits, conditions: object = None) -> _Fixed:
+    def open(self, limits: Limits, conditions: object = None) -> FixedTarget:
         return self
 
     def submit(self, work: Sequence[tuple[State, Pass]]) -> Done:
-        rows = np.tile(self.row, (len(work[0][1].ids), 1))
+        wanted = work[0][1].logits
+        rows = np.tile(self.row, (1 if wanted is None else len(wanted), 1))
         return Done([PassResult(logits=rows, top=None, taps={}, seconds=0.0)])
 
     def commit(self, nodes: I32) -> None: ...
@@ -114,7 +115,7 @@ class _Fixed:
 
 def score_fixed(row: Sequence[float], window: Sequence[int], vocab_limit: int) -> Score:
     limits = Limits(nodes=2, depth=0, positions=8)
-    target = _Fixed(row)
+    target = FixedTarget(row)
     return perplexity(target, limits, [np.array(window, np.int32)], vocab_limit=vocab_limit)  # type: ignore[arg-type]
 
 
@@ -132,3 +133,8 @@ def test_a_model_far_off_has_a_finite_perplexity() -> None:
 def test_nonsense_from_the_target_is_an_error(bad: float) -> None:
     with pytest.raises(DeviceError, match="logits are not finite"):
         score_fixed([0, bad, 0], [0, 2], vocab_limit=3)
+
+
+def test_an_id_without_a_logit_is_an_error() -> None:
+    with pytest.raises(BundleError, match=r"gives token id 3, the model's tokens end at 2"):
+        score_fixed([0, 0, 0, 0], [0, 3], vocab_limit=3)

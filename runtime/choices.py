@@ -1,0 +1,355 @@
+"""Multiple choice by likelihood: which of some texts does a target think goes on a question?
+
+docs/evaluation.md defines the file and the score.
+"""
+
+from __future__ import annotations
+
+import json
+import reprlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from edgedec.errors import EdgedecError, UsageError
+from edgedec.progress import Progress, silent
+from edgedec.runtime.evaluate import F64, check_finite, check_ids, log_likelihoods, next_log_probs
+from edgedec.runtime.protocols import I32, Limits, State, Target
+from edgedec.runtime.tokenizer import Tokenizer
+
+__all__ = [
+    "ChoiceScore",
+    "EncodedItem",
+    "Item",
+    "Tally",
+    "check_lengths",
+    "encode_items",
+    "read_items",
+    "score_encoded",
+    "score_items",
+    "wilson",
+]
+
+MAX_CHOICES = 26  # one per letter
+MAX_LINE_BYTES = 1 << 20  # a question that is longer fits no context
+_NEEDED, _OPTIONAL = ("question", "choices", "answer"), ("id", "category")
+_Z = 1.959963984540054  # of the normal distribution, for 95 %
+
+
+@dataclass(frozen=True, kw_only=True)
+class Item:
+    """A question. Its content may come from a stranger's file, so that types are checked here as well.
+
+    Parameters:
+        question: what stands before each choice, verbatim.
+        choices: 2 to 26 different texts, none empty.
+        answer: index of the right one.
+        category: items of a category are counted together too.
+        where: what error messages call it: file and line.
+
+    Raises:
+        UsageError: a value is not as above; names ``where``, what is wrong and what is right.
+    """
+
+    question: str
+    choices: tuple[str, ...]
+    answer: int
+    id: str | None = None
+    category: str | None = None
+    where: str = "the question"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.choices, tuple) or not 2 <= len(self.choices) <= MAX_CHOICES:
+            self._refuse(f"choices must be a list of 2 to {MAX_CHOICES} texts", self.choices)
+        texts = {"question": self.question} | {f"choices[{at}]": text for at, text in enumerate(self.choices)}
+        texts |= {key: value for key in _OPTIONAL if (value := getattr(self, key)) is not None}
+        for name, text in texts.items():
+            if not isinstance(text, str):
+                self._refuse(f"{name} must be a text", text)
+            if not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text):
+                self._refuse(f"{name} must be valid Unicode, without half of a surrogate pair", text)
+            if not text and name != "question":
+                self._refuse(f"{name} must not be empty", text)
+        for at, choice in enumerate(self.choices):
+            if self.choices.index(choice) != at:
+                raise UsageError(f"{self.where}: choices must all differ; {reprlib.repr(choice)} stands there twice")
+        if type(self.answer) is not int or not 0 <= self.answer < len(self.choices):
+            self._refuse(f"answer must be the index of a choice, 0 to {len(self.choices) - 1}", self.answer)
+
+    def _refuse(self, rule: str, value: object) -> NoReturn:
+        raise UsageError(f"{self.where}: {rule}, not {reprlib.repr(value)}")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key stands twice")
+    return found
+
+
+def _parse(where: str, line: bytes) -> Item:
+    """Raises:
+    UsageError: not one JSON object with the right keys and values.
+    """
+    try:
+        entry = json.loads(line.decode("utf-8"), object_pairs_hook=_unique)
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{where}: not UTF-8 at byte {error.start} of the line; save the file as UTF-8") from None
+    except json.JSONDecodeError as error:
+        raise UsageError(f"{where}: must be one JSON object: {error.msg} (column {error.colno})") from None
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # a key twice, a number of thousands of digits, brackets by the thousand
+        raise UsageError(f"{where}: must be one JSON object: {error}") from None
+    if not isinstance(entry, dict):
+        raise UsageError(f"{where}: must be one JSON object, not {reprlib.repr(entry)}")
+    known = ", ".join((*_NEEDED, *_OPTIONAL))
+    for key in entry:
+        if key not in (*_NEEDED, *_OPTIONAL):
+            raise UsageError(f"{where}: unknown key {reprlib.repr(key)}; known: {known}")
+    for key in _NEEDED:
+        if key not in entry:
+            raise UsageError(f"{where}: has no {key!r}; needed: {', '.join(_NEEDED)}")
+    for key in _OPTIONAL:
+        if key in entry and entry[key] is None:
+            raise UsageError(f"{where}: {key} must be a text, not None; leave the key out")
+    if isinstance(entry["choices"], list):
+        entry["choices"] = tuple(entry["choices"])
+    return Item(**entry, where=where)
+
+
+def read_items(path: Path) -> list[Item]:
+    """The questions of a JSON Lines file.
+
+    Raises:
+        UsageError: the file cannot be read, holds no question, or a line is not as docs/evaluation.md says; names file,
+            line, what is wrong and what is right.
+    """
+    items: list[Item] = []
+    lines: dict[str, int] = {}  # of ids
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), 1):
+                where = f"{path}: line {number}"
+                if len(line) > MAX_LINE_BYTES:
+                    raise UsageError(f"{where}: is longer than {MAX_LINE_BYTES} bytes; give one question a line")
+                if not line.strip():
+                    continue
+                item = _parse(where, line.rstrip())
+                if item.id is not None and lines.setdefault(item.id, number) != number:
+                    raise UsageError(
+                        f"{where}: id must be unique; line {lines[item.id]} has {reprlib.repr(item.id)} as well"
+                    )
+                items.append(item)
+    except FileNotFoundError:
+        raise UsageError(f"{path}: there is no such file; check the spelling of the path") from None
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+    if not items:
+        raise UsageError(f"{path}: holds no question; give one JSON object a line")
+    return items
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodedItem:
+    """``context`` int32 [n >= 1]: ids that all choices begin with; ``choices``: of each the ids after them, int32 [>= 1]."""
+
+    item: Item
+    context: I32
+    choices: tuple[I32, ...]
+
+    @property
+    def rows(self) -> int:
+        """Rows of cache that scoring takes: the last token of a choice is predicted and never run."""
+        return len(self.context) + max(map(len, self.choices)) - 1
+
+
+def _shared(left: I32, right: I32) -> int:
+    n = min(len(left), len(right))
+    differ = np.flatnonzero(left[:n] != right[:n])
+    return int(differ[0]) if len(differ) else n
+
+
+def _encode(tokenizer: Tokenizer, item: Item, bos: int | None) -> EncodedItem:
+    def encode(text: str) -> I32:
+        ids = tokenizer.encode(text, add_special=False)
+        if bos is None or (len(ids) and ids[0] == bos):
+            return ids
+        return np.concatenate([[bos], ids]).astype(np.int32)
+
+    try:
+        # Spaces at the end go with the choice: " Paris" is a token, "Paris" after a lone space is not what was trained on.
+        question = encode(item.question.rstrip())
+        whole = [encode(item.question + choice) for choice in item.choices]
+    except UsageError as error:
+        raise UsageError(f"{item.where}: {error}") from error
+    common = [_shared(question, ids) for ids in whole]
+    for at, ids in enumerate(whole):
+        if common[at] == len(ids):
+            raise UsageError(f"{item.where}: choices[{at}] has no token in this model's vocabulary; write it otherwise")
+    # A merge over the boundary, in any choice, moves the boundary of all: else they would be given different things.
+    start = min(common)
+    if not start:
+        raise UsageError(
+            f"{item.where}: no token stands before all choices, and the model has no BOS token to stand there; "
+            "give the question some text"
+        )
+    return EncodedItem(item=item, context=whole[0][:start], choices=tuple(ids[start:] for ids in whole))
+
+
+def encode_items(
+    tokenizer: Tokenizer, items: Sequence[Item], *, bos: int | None, vocab_limit: int
+) -> list[EncodedItem]:
+    """Cut each question and its choices where their ids part: the longest prefix that the question shares with all of them.
+
+    Raises:
+        UsageError: the tokenizer makes no token of a choice, or nothing stands before the choices; names the line.
+        BundleError: the tokenizer gives ids that the model has not.
+    """
+    encoded = []
+    for item in items:
+        entry = _encode(tokenizer, item, bos)
+        check_ids(np.concatenate([entry.context, *entry.choices]), vocab_limit)
+        encoded.append(entry)
+    return encoded
+
+
+def check_lengths(encoded: Sequence[EncodedItem], positions: int) -> None:
+    """Raises:
+    EdgedecError: a question with its longest choice takes more than ``positions`` rows of context; names the line.
+    """
+    for entry in encoded:
+        if entry.rows > positions:
+            raise EdgedecError(
+                f"{entry.item.where}: the question and its longest choice have {entry.rows} tokens, "
+                f"the context holds {positions}; shorten them or raise --ctx-size"
+            )
+
+
+def wilson(successes: int, trials: int) -> tuple[float, float]:
+    """The 95 % interval of a share, (low, high); within 0..1 and sensible for few trials, as the normal one is not.
+
+    Source: Wilson, Journal of the American Statistical Association 22 (1927) 209; trials >= 1.
+    """
+    share, z2 = successes / trials, _Z * _Z / trials
+    centre, half = share + z2 / 2, _Z * np.sqrt((share * (1 - share) + z2 / 4) / trials)
+    low, high = float((centre - half) / (1 + z2)), float((centre + half) / (1 + z2))
+    # At the ends the exact values are 0 and 1, which rounding may miss.
+    return (0.0 if not successes else low), (1.0 if successes == trials else high)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tally:
+    """``correct``: by the sum of log-likelihoods; ``correct_norm``: by the sum over the choice's bytes of UTF-8.
+    ``chance``: the expected share of guesses. Shares are in 0..1, intervals hold 95 %.
+    """
+
+    items: int
+    correct: int
+    correct_norm: int
+    chance: float
+
+    @property
+    def accuracy(self) -> float:
+        return self.correct / self.items
+
+    @property
+    def accuracy_norm(self) -> float:
+        return self.correct_norm / self.items
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        return wilson(self.correct, self.items)
+
+    @property
+    def interval_norm(self) -> tuple[float, float]:
+        return wilson(self.correct_norm, self.items)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChoiceScore(Tally):
+    """``by_category`` in the order of the file. ``log_likelihoods``: in nats, of every item's choices."""
+
+    by_category: Mapping[str, Tally]
+    log_likelihoods: tuple[tuple[float, ...], ...]
+
+
+def _tally(items: Sequence[Item], sums: Sequence[tuple[float, ...]]) -> Tally:
+    """Of equal choices the first is taken."""
+    correct = correct_norm = 0
+    for item, row in zip(items, sums, strict=True):
+        lengths = [len(choice.encode()) for choice in item.choices]
+        correct += int(np.argmax(row)) == item.answer
+        correct_norm += int(np.argmax(np.array(row) / lengths)) == item.answer
+    chance = sum(1 / len(item.choices) for item in items) / len(items)
+    return Tally(items=len(items), correct=correct, correct_norm=correct_norm, chance=chance)
+
+
+def _score(target: Target, state: State, limits: Limits, entry: EncodedItem, vocab_limit: int) -> tuple[float, ...]:
+    """Log-likelihood of each choice. The context runs once: its last row's logits serve every first token."""
+    state.truncate(0)
+    first = next_log_probs(target, state, limits, entry.context, vocab_limit=vocab_limit)
+    found: F64 = first[[ids[0] for ids in entry.choices]]
+    check_finite(found)
+    for at, ids in enumerate(entry.choices):
+        if len(ids) > 1:
+            state.truncate(len(entry.context))
+            found[at] += log_likelihoods(target, state, limits, ids[:-1], ids[1:], vocab_limit=vocab_limit).sum()
+    return tuple(found.tolist())
+
+
+def score_encoded(
+    target: Target,
+    limits: Limits,
+    encoded: Sequence[EncodedItem],
+    *,
+    vocab_limit: int,
+    progress: Progress = silent,
+) -> ChoiceScore:
+    """As ``score_items``, for what ``encode_items`` made."""
+    check_lengths(encoded, limits.positions)
+    state = target.open(limits)
+    sums = []
+    try:
+        for entry in encoded:
+            sums.append(_score(target, state, limits, entry, vocab_limit))
+            progress("questions", len(sums), len(encoded))
+    finally:
+        state.close()
+    items = [entry.item for entry in encoded]
+    by_category = {}
+    for name in dict.fromkeys(item.category for item in items if item.category is not None):
+        chosen = [at for at, item in enumerate(items) if item.category == name]
+        by_category[name] = _tally([items[at] for at in chosen], [sums[at] for at in chosen])
+    return ChoiceScore(**asdict(_tally(items, sums)), by_category=by_category, log_likelihoods=tuple(sums))
+
+
+def score_items(
+    target: Target,
+    limits: Limits,
+    tokenizer: Tokenizer,
+    items: Sequence[Item],
+    *,
+    bos: int | None,
+    vocab_limit: int,
+    progress: Progress = silent,
+) -> ChoiceScore:
+    """Which choice of each item does the target think likeliest?
+
+    Args:
+        limits: passes have at most ``limits.nodes`` rows; no question may take more than ``limits.positions``.
+        items: at least one.
+        bos: the id that every text begins with, if the model has one.
+        vocab_limit: the tokenizer's size; ids from here on are padding and take no probability.
+
+    Raises:
+        UsageError, BundleError: as ``encode_items``.
+        EdgedecError: a question is too long for the context.
+        DeviceError: the target returned NaN or infinity.
+    """
+    encoded = encode_items(tokenizer, items, bos=bos, vocab_limit=vocab_limit)
+    return score_encoded(target, limits, encoded, vocab_limit=vocab_limit, progress=progress)
