@@ -25,13 +25,23 @@ __all__ = ["lower"]
 _OPS = "edgedec.onnx.ops"
 
 
-def lower(graph: Graph, tensors: Mapping[str, Tensor], *, positions: int, taps: Sequence[str] = ()) -> bytes:
+def lower(
+    graph: Graph,
+    tensors: Mapping[str, Tensor],
+    *,
+    positions: int,
+    taps: Sequence[str] = (),
+    unsigned_int8: bool = False,
+) -> bytes:
     """Serialize ``graph`` (with schemes and quantize points in place) for a cache of ``positions`` rows.
+
+    Args:
+        unsigned_int8: int8 matrices as uint8 with zero point 128: exact where uint8 x int8 saturates, and slower.
 
     Raises:
         UnsupportedError: an operation has no ONNX lowering, or a tap names no value of the graph.
     """
-    emitter = Emitter(graph=graph, tensors=tensors, positions=positions)
+    emitter = Emitter(graph=graph, tensors=tensors, positions=positions, unsigned_int8=unsigned_int8)
     emitter.bound["positions"] = emitter.input("positions", (1, "n"), TensorProto.INT64)
     emitter.bound["rows"] = emitter.input("rows", ("r",), TensorProto.INT64)
     emitter.input("attention_bias", (1, 1, "n", "total"))

@@ -6,6 +6,7 @@ the same memory. A tree pass writes its rows behind the committed ones; ``commit
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,15 +21,17 @@ from edgedec.errors import DeviceError, UnsupportedError
 from edgedec.graph import Graph
 from edgedec.manifest import Tensor
 from edgedec.onnx.lowering import lower
-from edgedec.ops import Rope
+from edgedec.ops import Linear, Rope
 from edgedec.runtime.protocols import I32, Bytes, Limits, Pass, PassResult, State, TargetInfo, Ticket
 from edgedec.runtime.targets._graphs import bundle_graph, embedding_name
+from edgedec.runtime.targets._heap import freed_blocks_go_back
+from edgedec.runtime.targets._int8_products import signed_int8_is_exact
 from edgedec.runtime.targets._providers import CacheMemory, cache_memory, open_session, widest_pass
 from edgedec.runtime.targets._results import Done, check_pass, top_k
 from edgedec.runtime.visibility import unpack
 from edgedec.schemes import Int8Scheme, TernaryScheme
 
-__all__ = ["OnnxTarget", "create", "footprint", "widest_pass"]
+__all__ = ["OnnxTarget", "create", "footprint", "signed_int8_is_exact", "widest_pass"]
 
 _MASKED = np.float32(-np.inf)
 
@@ -65,14 +68,32 @@ class _OnnxState:
 
 
 class OnnxTarget:
-    """A bundle in an ONNX Runtime session."""
+    """A bundle in an ONNX Runtime session.
 
-    def __init__(self, bundle: Bundle, *, device: str, limits: Limits, threads: int, taps: tuple[str, ...]) -> None:
+    ``unsigned_int8`` forces the form of int8 matrices; None takes the faster one that is exact on this CPU. On every
+    device: neither GPU provider has a kernel for them.
+    """
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        *,
+        device: str,
+        limits: Limits,
+        threads: int,
+        taps: tuple[str, ...],
+        unsigned_int8: bool | None = None,
+    ) -> None:
         self.bundle, self.device, self.limits = bundle, device, limits
         self.graph: Graph = bundle_graph(bundle)
         self._embedding = bundle.row_reader(embedding_name(self.graph))
         self._taps = taps
-        self._session = self._open(lower(self.graph, bundle.tensors, positions=limits.positions, taps=taps), threads)
+        if unsigned_int8 is None:
+            unsigned_int8 = _multiplies_int8(self.graph) and not signed_int8_is_exact()
+        model = lower(self.graph, bundle.tensors, positions=limits.positions, taps=taps, unsigned_int8=unsigned_int8)
+        # Every int8 matrix is copied before the first is packed; a copy that is freed has to make room for packed ones.
+        with freed_blocks_go_back() if unsigned_int8 else contextlib.nullcontext():
+            self._session = self._open(model, threads)
         vocab = self.graph.weights[embedding_name(self.graph)].shape[0]
         self.info = TargetInfo(
             vocab=vocab,
@@ -213,6 +234,11 @@ class OnnxTarget:
         )
 
 
+def _multiplies_int8(graph: Graph) -> bool:
+    linears = (operation for operation in graph.operations if isinstance(operation, Linear))
+    return any(isinstance(scheme, Int8Scheme) for linear in linears for scheme in linear.schemes)
+
+
 def _packed_bytes(tensor: Tensor) -> int:
     """What ONNX Runtime keeps of a matrix after packing it.
 
@@ -229,7 +255,10 @@ def _packed_bytes(tensor: Tensor) -> int:
 
 
 def footprint(bundle: Bundle, limits: Limits) -> Bytes:
-    """Charged bytes by item on the CPU. Shapes give most of it; the constants were measured (ONNX Runtime 1.31)."""
+    """Charged bytes by item on the CPU. Shapes give most of it; the constants were measured (ONNX Runtime 1.31).
+
+    The same for both forms of int8 matrices: as uint8 they are copied first, and each copy goes when it is packed.
+    """
     graph = bundle_graph(bundle)
     embedding = embedding_name(graph)
     vocab = graph.weights[embedding].shape[0]
