@@ -4,9 +4,9 @@
 
 Measured on this machine, on stories that were never trained on. Without --twin, which is not shipped, its line is left out.
 Perplexity: the stories of --text, each from its own start; the target and the draft as bundles with int8 activations on the
-CPU, the twin in float32. Acceptance: on the target's own greedy text, how often the draft's likeliest token is the target's,
-the probability that a token drawn from the draft is accepted (the sum of min(draft, target), 2211.17192), and the tokens per
-pass of a chain. Loops: share of 4-word sequences of a greedy text that occurred before in it.
+CPU, the twin in float32. Loops: share of 4-word sequences of a greedy text that occurred before in it. Acceptance, on the
+target's greedy texts and on the held-out stories: how often the draft's likeliest token is the target's, the probability
+that one drawn from the draft is accepted (the sum of min(draft, target), 2211.17192), and the tokens per pass of a chain.
 """
 
 from __future__ import annotations
@@ -80,34 +80,46 @@ def _tokens_per_pass(agree: Sequence[bool]) -> float:
     return len(agree) / passes
 
 
-def _texts_and_acceptance(target: Session, draft: Session) -> dict[str, Any]:
-    repeated, agreed, overlaps, ended = [], [], [], 0
+def _acceptance(target: Session, draft: Session, texts: Sequence[tuple[int, NDArray[np.int32]]]) -> dict[str, float]:
+    """Of (length of the prompt, ids of prompt and text) pairs; what the draft says of every id after the prompt."""
+    agreed: list[bool] = []
+    overlaps: list[float] = []
     per_pass = []
-    texts = []
+    for first, ids in texts:
+        wanted, drafted = (_log_probs(session, ids[:-1])[first - 1 :] for session in (target, draft))
+        agree = (drafted.argmax(axis=1) == wanted.argmax(axis=1)).tolist()
+        agreed.extend(agree)
+        overlaps.extend(np.minimum(np.exp(wanted), np.exp(drafted)).sum(axis=1).tolist())
+        per_pass.append(_tokens_per_pass(agree))
+    return {
+        "tokens": len(agreed),
+        "likeliest_token_agrees": float(np.mean(agreed)),
+        "accepted_when_sampling": float(np.mean(overlaps)),
+        f"tokens_per_pass_chain_of_{CHAIN}": float(np.mean(per_pass)),
+    }
+
+
+def _greedy_texts(target: Session) -> tuple[dict[str, Any], list[tuple[int, NDArray[np.int32]]]]:
+    """Figures of the texts, and the texts for ``_acceptance``."""
+    repeated, texts, ended, samples = [], [], 0, []
     for prompt in _prompts():
         ids = target.encode(prompt)
         answer = target.generate(ids, n_predict=NEW_TOKENS, sampling=SamplingConfig(temperature=0))
         ended += answer.stop_reason == "eos"
-        repeated.append(repeated_share(prompt + answer.text))
-        texts.append(prompt + answer.text)
-        whole = np.concatenate([ids, np.asarray(answer.tokens, np.int32)])[:-1]
-        wanted, drafted = (_log_probs(session, whole)[len(ids) - 1 :] for session in (target, draft))
-        # The chain must match what was generated, so this is the text's token, not an argmax computed anew.
-        agree = drafted.argmax(axis=1) == np.asarray(answer.tokens)
-        agreed.extend(agree.tolist())
-        overlaps.extend(np.minimum(np.exp(wanted), np.exp(drafted)).sum(axis=1).tolist())
-        per_pass.append(_tokens_per_pass(agree.tolist()))
-    return {
-        "prompts": len(texts),
-        "tokens": len(agreed),
-        "ended_by_themselves": ended / len(texts),
+        samples.append(prompt + answer.text)
+        repeated.append(repeated_share(samples[-1]))
+        texts.append((len(ids), np.concatenate([ids, np.asarray(answer.tokens, np.int32)])))
+    # Of each text, the eight words after its first thirty: texts that share them tell the same story.
+    middles = {" ".join(text.split()[30:38]) for text in samples}
+    figures = {
+        "prompts": len(samples),
+        "ended_by_themselves": ended / len(samples),
         "looping_share": float(np.mean(np.array(repeated) > LOOPS_FROM)),
         "repeated_4_grams_median": float(np.median(repeated)),
-        "acceptance_greedy": float(np.mean(agreed)),
-        "acceptance_sampled": float(np.mean(overlaps)),
-        "tokens_per_pass_chain_of_4": float(np.mean(per_pass)),
-        "samples": texts[:5],
+        "different_stories": len(middles),
+        "samples": samples[:5],
     }
+    return figures, texts
 
 
 def measure(target_path: Path, draft_path: Path, twin_path: Path | None, folder: Path, text: Path) -> dict[str, Any]:
@@ -135,7 +147,12 @@ def measure(target_path: Path, draft_path: Path, twin_path: Path | None, folder:
         if twin_path is not None:
             result["twin_perplexity"] = float_perplexity(open_checkpoint(twin_path), windows, vocab_limit=size)
             result["target_to_twin"] = result["target_perplexity"] / result["twin_perplexity"]
-        result |= _texts_and_acceptance(target, draft)
+        figures, texts = _greedy_texts(target)
+        result |= figures
+        result["acceptance"] = {
+            "greedy texts": _acceptance(target, draft, texts),
+            "held-out stories": _acceptance(target, draft, [(1, window) for window in windows]),
+        }
     return result
 
 
@@ -155,9 +172,10 @@ def main() -> None:
     if args.json:
         print(json.dumps(result, indent=2))
         return
-    samples = result.pop("samples")
-    for name, value in result.items():
-        print(f"{name:<28} {value:.4f}" if isinstance(value, float) else f"{name:<28} {value}")
+    samples, acceptance = result.pop("samples"), result.pop("acceptance")
+    rows = result | {f"{name}: {key}": value for name, part in acceptance.items() for key, value in part.items()}
+    for name, value in rows.items():
+        print(f"{name:<46} {value:.4f}" if isinstance(value, float) else f"{name:<46} {value}")
     for text in samples:
         print(f"\n{text}")
 
