@@ -38,7 +38,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "edgedec_ternary_scale_count": (c_int64, _SIZES),
     "edgedec_ternary_pack": (c_int32, (c_void_p, *(c_int64,) * 3, c_int32, *(c_int64,) * 2, c_void_p)),
     "edgedec_ternary_pack_scales": (c_int32, (c_void_p, *_SIZES, *(c_int64,) * 2, c_void_p)),
-    "edgedec_quantize": (c_int32, (c_void_p, c_int64, c_int64, c_void_p, c_void_p)),
+    "edgedec_quantize": (c_int32, (c_char_p, c_void_p, c_int64, c_int64, c_void_p, c_void_p)),
     "edgedec_ternary_matmul": (
         c_int32,
         (c_char_p, *_SIZES, *(c_void_p,) * 4, c_int32, c_int64, c_void_p, c_int64, c_int64, c_void_p),
@@ -132,11 +132,14 @@ class Kernels:
         self._check(self._library.edgedec_ternary_pack_scales(_address(scales), *sizes, _address(out)))
         return out
 
-    def quantize(self, x: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    def quantize(
+        self, x: NDArray[np.float32], code_path: str | None = None
+    ) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
         """x float32 [n, width] -> codes int8 [n, width] and scale float32 [n, 1], as the operator does it."""
         x = np.ascontiguousarray(x, np.float32)
         codes, scales = np.empty(x.shape, np.int8), np.empty((len(x), 1), np.float32)
-        self._check(self._library.edgedec_quantize(_address(x), *x.shape, _address(codes), _address(scales)))
+        name = code_path.encode() if code_path else None
+        self._check(self._library.edgedec_quantize(name, _address(x), *x.shape, _address(codes), _address(scales)))
         return codes, scales
 
     def matmul(

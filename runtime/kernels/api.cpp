@@ -22,6 +22,17 @@ int fail(const std::string& message) {
     return -1;
 }
 
+// The path of that name, or that of this process; null, with the error set, when it cannot run here.
+const edgedec::Path* runnable(const char* name) {
+    const char* message = "";
+    const edgedec::Path* path = name ? edgedec::find_path(name) : edgedec::chosen_path(&message);
+    if (path && path->tile && path->usable()) return path;
+    if (path) message = " cannot run on this machine";
+    else if (name) message = " is no code path";
+    fail((name ? name : std::string()) + message);
+    return nullptr;
+}
+
 }  // namespace
 
 // Raised with every change of a layout or of a signature below.
@@ -85,11 +96,14 @@ EDGEDEC_API int32_t edgedec_ternary_pack_scales(const float* scales, int64_t out
     return 0;
 }
 
-// x float32 [tokens][inputs] -> codes int8 [tokens][inputs] and scales [tokens].
-EDGEDEC_API int32_t edgedec_quantize(const float* x, int64_t tokens, int64_t inputs, int8_t* codes, float* scales) {
+// x float32 [tokens][inputs] -> codes int8 [tokens][inputs] and scales [tokens]. `path` null: that of this process.
+EDGEDEC_API int32_t edgedec_quantize(const char* path, const float* x, int64_t tokens, int64_t inputs, int8_t* codes,
+                                     float* scales) {
     if (inputs < 1 || inputs > edgedec::kMostInputs) return fail("inputs must be 1 to 2^20");
+    const edgedec::Path* use = runnable(path);
+    if (!use) return -1;
     for (int64_t t = 0; t < tokens; ++t)
-        edgedec::quantize_token(x + t * inputs, inputs, codes + t * inputs, inputs, scales + t);
+        use->quantize(x + t * inputs, inputs, codes + t * inputs, inputs, scales + t);
     return 0;
 }
 
@@ -104,10 +118,8 @@ EDGEDEC_API int32_t edgedec_ternary_matmul(const char* path, int64_t outputs, in
     if (zero_point != 0 && zero_point != 128) return fail("the zero point must be 0 (int8) or 128 (uint8)");
     if (tokens < 0 || tokens > (int64_t{1} << 20)) return fail("tokens must be 0 to 2^20");
     if (first < 0 || last > w.tiles() || first > last) return fail("there are no such tiles");
-    const char* message = nullptr;
-    const edgedec::Path* use = path ? edgedec::find_path(path) : edgedec::chosen_path(&message);
-    if (!use) return fail(path ? std::string(path) + " is no code path" : message);
-    if (!use->tile || !use->usable()) return fail(std::string(use->name) + " cannot run on this machine");
+    const edgedec::Path* use = runnable(path);
+    if (!use) return -1;
     try {
         static thread_local edgedec::Staging staging;
         staging.resize(tokens, inputs);
@@ -116,7 +128,7 @@ EDGEDEC_API int32_t edgedec_ternary_matmul(const char* path, int64_t outputs, in
             std::memset(to, 0, static_cast<size_t>(staging.stride()));
             for (int64_t i = 0; i < inputs; ++i) to[i] = static_cast<int8_t>(x[t * inputs + i] ^ zero_point);
             *staging.scale(t) = token_scales[t];
-            staging.sum(t, group_size);
+            staging.sum(*use, t, group_size);
         }
         const edgedec::Staged view = staging.view(group_size);
         for (int64_t tile = first; tile < last; ++tile) use->tile(w, view, tile, out, outputs);

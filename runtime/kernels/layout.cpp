@@ -1,7 +1,5 @@
-// Weights into the kernels' layout, and activations into theirs.
-#include <cmath>
+// Weights into the kernels' layout.
 #include <cstring>
-#include <limits>
 
 #include "ternary.hpp"
 
@@ -47,53 +45,6 @@ void pack_tile_scales(const float* scales, const Ternary& shape, int64_t tile, f
                 const int64_t number = tile * kTileRows + row;
                 *out++ = number < shape.outputs ? scales[(plane * shape.outputs + number) * groups + group] : 0.0f;
             }
-}
-
-void quantize_token(const float* x, int64_t columns, int8_t* codes, int64_t stride, float* scale) {
-    // Without the sign bit, floats order as their bits do; NaN comes after infinity.
-    int32_t largest = 0;
-    for (int64_t i = 0; i < columns; ++i) {
-        int32_t bits;
-        std::memcpy(&bits, x + i, sizeof bits);
-        bits &= 0x7fffffff;
-        largest = bits > largest ? bits : largest;
-    }
-    float absmax;
-    std::memcpy(&absmax, &largest, sizeof absmax);
-    std::memset(codes + columns, 0, static_cast<size_t>(stride - columns));
-    if (largest >= 0x7f800000) {
-        *scale = std::numeric_limits<float>::quiet_NaN();
-        std::memset(codes, 0, static_cast<size_t>(columns));
-        return;
-    }
-    *scale = absmax / 127.0f;
-    if (!(*scale > 0.0f)) {  // zeros, or so near to zero that the scale underflows
-        std::memset(codes, 0, static_cast<size_t>(columns));
-        return;
-    }
-    // Adding 1.5 x 2^23 leaves no bit for a fraction: the sum is rounded half to even, as NumPy's rint does.
-    constexpr float kRound = 12582912.0f;
-    const float divisor = *scale;
-    for (int64_t i = 0; i < columns; ++i) {
-        float value = x[i] / divisor;
-        // A denormal scale is rounded to few bits, and a code could pass 127.
-        value = value > 127.0f ? 127.0f : value;
-        value = value < -127.0f ? -127.0f : value;
-        const float rounded = value + kRound;
-        int32_t bits;
-        std::memcpy(&bits, &rounded, sizeof bits);
-        codes[i] = static_cast<int8_t>(bits);  // its last byte is the integer, in two's complement
-    }
-}
-
-void sum_groups(const int8_t* codes, int64_t columns, int64_t group_size, int32_t* sums) {
-    const int64_t size = group_size ? group_size : columns;
-    for (int64_t start = 0; start < columns; start += size) {
-        const int64_t stop = start + size < columns ? start + size : columns;
-        int32_t sum = 0;
-        for (int64_t i = start; i < stop; ++i) sum += codes[i];
-        *sums++ = sum;
-    }
 }
 
 }  // namespace edgedec

@@ -23,7 +23,7 @@ LIBRARY = "libedgedec_kernels.dylib" if sys.platform == "darwin" else "libedgede
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-pthread")
 WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wconversion")
 COMMON = ("api", "dispatch", "layout", "ternary_scalar")
-ORT = ()
+ORT = ("ort_ternary",)
 PATHS = {
     "x86_64": {
         "ternary_avx2": ("-mavx2",),

@@ -24,9 +24,9 @@ class Staging {
     float* scale(int64_t token) { return scales_.data() + token; }
 
     // The sums that a matrix of this group size needs.
-    void sum(int64_t token, int32_t group_size) {
+    void sum(const Path& path, int64_t token, int32_t group_size) {
         const int64_t groups = group_size ? (columns_ + group_size - 1) / group_size : 1;
-        sum_groups(codes(token), columns_, group_size, sums_[slot(group_size)].data() + token * groups);
+        path.sum(codes(token), columns_, group_size, sums_[slot(group_size)].data() + token * groups);
     }
     Staged view(int32_t group_size) const {
         return {tokens_, stride_, codes_.data(), sums_[slot(group_size)].data(), scales_.data()};

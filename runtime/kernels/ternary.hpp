@@ -55,24 +55,26 @@ struct Staged {
 // One tile for all tokens: out[token * stride + row of the tile].
 using TileKernel = void (*)(const Ternary&, const Staged&, int64_t tile, float* out, int64_t stride);
 
+// x float32 [columns] -> codes [stride], token scale absmax / 127; ties round to even. A token that holds NaN or infinity
+// gets codes 0 and scale NaN: all of its outputs are NaN, no other token is touched.
+using TokenQuantizer = void (*)(const float* x, int64_t columns, int8_t* codes, int64_t stride, float* scale);
+
+// Sums of the codes of each group of one token.
+using GroupSums = void (*)(const int8_t* codes, int64_t columns, int64_t group_size, int32_t* sums);
+
 struct Path {
     const char* name;
-    TileKernel tile;    // null: not in this build
-    bool (*usable)();   // does this CPU have what it needs?
+    TileKernel tile;  // null: not in this build, as the next two
+    TokenQuantizer quantize;
+    GroupSums sum;
+    bool (*usable)();  // does this CPU have what it needs?
 };
 
-const Path* paths(int* count);           // fastest first; the last is scalar
 const Path* find_path(const char* name);  // null: unknown
 // The path for this process: EDGEDEC_KERNEL, or the fastest that is usable and passes the self-test. Null with `*message`
 // set: EDGEDEC_KERNEL names one that is unknown, not in this build or not for this CPU.
 const Path* chosen_path(const char** message);
 bool self_test(const Path&);
-
-// x float32 [columns] -> codes [stride], token scale absmax / 127; ties round to even. A token that holds NaN or infinity
-// gets codes 0 and scale NaN: all of its outputs are NaN, no other token is touched.
-void quantize_token(const float* x, int64_t columns, int8_t* codes, int64_t stride, float* scale);
-// Sums of the codes of each group of one token.
-void sum_groups(const int8_t* codes, int64_t columns, int64_t group_size, int32_t* sums);
 
 // trits + 2 in two bits, rows [outputs][row_bytes] of one plane (edgedec.schemes.TernaryScheme) -> lines of `tile` at out.
 // Returns the row of the first code that is no trit, or -1.
@@ -80,10 +82,15 @@ int64_t pack_tile(const uint8_t* codes, int64_t row_bytes, int64_t outputs, int6
 // scales [planes][outputs][groups] -> [tile][planes][groups][16] of one tile.
 void pack_tile_scales(const float* scales, const Ternary& shape, int64_t tile, float* out);
 
-void tile_scalar(const Ternary&, const Staged&, int64_t, float*, int64_t);
-void tile_avx2(const Ternary&, const Staged&, int64_t, float*, int64_t);
-void tile_avx512vnni(const Ternary&, const Staged&, int64_t, float*, int64_t);
-void tile_neon(const Ternary&, const Staged&, int64_t, float*, int64_t);
-void tile_neon_dotprod(const Ternary&, const Staged&, int64_t, float*, int64_t);
+// Defined by EDGEDEC_DEFINE_PATH in each path's file.
+#define EDGEDEC_DECLARE_PATH(name)                                            \
+    void tile_##name(const Ternary&, const Staged&, int64_t, float*, int64_t); \
+    void quantize_##name(const float*, int64_t, int8_t*, int64_t, float*);     \
+    void sum_##name(const int8_t*, int64_t, int64_t, int32_t*);
+EDGEDEC_DECLARE_PATH(scalar)
+EDGEDEC_DECLARE_PATH(avx2)
+EDGEDEC_DECLARE_PATH(avx512vnni)
+EDGEDEC_DECLARE_PATH(neon)
+EDGEDEC_DECLARE_PATH(neon_dotprod)
 
 }  // namespace edgedec

@@ -103,9 +103,6 @@ struct Dot {
 };
 
 }  // namespace
-
-void tile_avx512vnni(const Ternary& w, const Staged& x, int64_t tile, float* out, int64_t stride) {
-    sweep_all<Dot>(w, x, tile, out, stride);
-}
-
 }  // namespace edgedec
+
+EDGEDEC_DEFINE_PATH(avx512vnni)

@@ -66,9 +66,6 @@ struct Dot {
 };
 
 }  // namespace
-
-void tile_neon(const Ternary& w, const Staged& x, int64_t tile, float* out, int64_t stride) {
-    sweep_all<Dot>(w, x, tile, out, stride);
-}
-
 }  // namespace edgedec
+
+EDGEDEC_DEFINE_PATH(neon)

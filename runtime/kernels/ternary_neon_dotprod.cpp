@@ -48,9 +48,6 @@ struct Dot {
 };
 
 }  // namespace
-
-void tile_neon_dotprod(const Ternary& w, const Staged& x, int64_t tile, float* out, int64_t stride) {
-    sweep_all<Dot>(w, x, tile, out, stride);
-}
-
 }  // namespace edgedec
+
+EDGEDEC_DEFINE_PATH(neon_dotprod)

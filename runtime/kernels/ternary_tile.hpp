@@ -1,4 +1,4 @@
-// The loops around a path's dot product. Included once by each path's file and compiled with that file's instructions;
+// The loops around a path's dot product, and what is left to the compiler's own vectors. Included once by each path's file and compiled with that file's instructions;
 // everything is local to it (and no inline function of the standard library is used), for the linker would keep only one
 // of several copies, perhaps one with instructions that this CPU lacks.
 #pragma once
@@ -65,5 +65,66 @@ void sweep_all(const Ternary& w, const Staged& x, int64_t tile, float* out, int6
     }
 }
 
+inline void quantize_token(const float* x, int64_t columns, int8_t* codes, int64_t stride, float* scale) {
+    // Without the sign bit, floats order as their bits do; NaN comes after infinity.
+    int32_t largest = 0;
+    for (int64_t i = 0; i < columns; ++i) {
+        int32_t bits;
+        __builtin_memcpy(&bits, x + i, sizeof bits);
+        bits &= 0x7fffffff;
+        largest = bits > largest ? bits : largest;
+    }
+    float absmax;
+    __builtin_memcpy(&absmax, &largest, sizeof absmax);
+    __builtin_memset(codes + columns, 0, static_cast<size_t>(stride - columns));
+    if (largest >= 0x7f800000) {
+        *scale = __builtin_nanf("");
+        __builtin_memset(codes, 0, static_cast<size_t>(columns));
+        return;
+    }
+    *scale = absmax / 127.0f;
+    if (!(*scale > 0.0f)) {  // zeros, or so near to zero that the scale underflows
+        __builtin_memset(codes, 0, static_cast<size_t>(columns));
+        return;
+    }
+    // Adding 1.5 x 2^23 leaves no bit for a fraction: the sum is rounded half to even, as NumPy's rint does.
+    constexpr float kRound = 12582912.0f;
+    const float divisor = *scale;
+    for (int64_t i = 0; i < columns; ++i) {
+        float value = x[i] / divisor;
+        // A denormal scale is rounded to few bits, and a code could pass 127.
+        value = value > 127.0f ? 127.0f : value;
+        value = value < -127.0f ? -127.0f : value;
+        const float rounded = value + kRound;
+        int32_t bits;
+        __builtin_memcpy(&bits, &rounded, sizeof bits);
+        codes[i] = static_cast<int8_t>(bits);  // its last byte is the integer, in two's complement
+    }
+}
+
+inline void sum_groups(const int8_t* codes, int64_t columns, int64_t group_size, int32_t* sums) {
+    const int64_t size = group_size ? group_size : columns;
+    for (int64_t start = 0; start < columns; start += size) {
+        const int64_t stop = start + size < columns ? start + size : columns;
+        int32_t sum = 0;
+        for (int64_t i = start; i < stop; ++i) sum += codes[i];
+        *sums++ = sum;
+    }
+}
+
 }  // namespace
 }  // namespace edgedec
+
+// What a path's file gives to the table in dispatch.cpp.
+#define EDGEDEC_DEFINE_PATH(name)                                                                                   \
+    namespace edgedec {                                                                                             \
+    void tile_##name(const Ternary& w, const Staged& x, int64_t tile, float* out, int64_t stride) {                 \
+        sweep_all<Dot>(w, x, tile, out, stride);                                                                    \
+    }                                                                                                               \
+    void quantize_##name(const float* x, int64_t columns, int8_t* codes, int64_t stride, float* scale) {            \
+        quantize_token(x, columns, codes, stride, scale);                                                           \
+    }                                                                                                               \
+    void sum_##name(const int8_t* codes, int64_t columns, int64_t group_size, int32_t* sums) {                      \
+        sum_groups(codes, columns, group_size, sums);                                                               \
+    }                                                                                                               \
+    }  // namespace edgedec

@@ -210,10 +210,11 @@ def test_denormal_infinite_and_missing_scales(code_path: str) -> None:
 
 
 def activations(kernels: Kernels, x: F32) -> None:
-    codes, scales = kernels.quantize(x)
     expected_codes, expected_scales = quantize_rows(x)
-    assert codes.tobytes() == expected_codes.tobytes()
-    assert same(scales, expected_scales)
+    for code_path in USABLE:
+        codes, scales = kernels.quantize(x, code_path)
+        assert codes.tobytes() == expected_codes.tobytes()
+        assert same(scales, expected_scales)
 
 
 @needs_library
