@@ -25,13 +25,24 @@ __all__ = ["lower"]
 _OPS = "edgedec.onnx.ops"
 
 
-def lower(graph: Graph, tensors: Mapping[str, Tensor], *, positions: int, taps: Sequence[str] = ()) -> bytes:
+def lower(
+    graph: Graph,
+    tensors: Mapping[str, Tensor],
+    *,
+    positions: int,
+    taps: Sequence[str] = (),
+    packed: Mapping[str, tuple[int, int]] | None = None,
+) -> bytes:
     """Serialize ``graph`` (with schemes and quantize points in place) for a cache of ``positions`` rows.
+
+    Args:
+        packed: ternary matrices for our own operator, by name with the bytes of their codes and the number of their scales
+            in the kernels' layout; the session must be given these arrays. The others take stock operators.
 
     Raises:
         UnsupportedError: an operation has no ONNX lowering, or a tap names no value of the graph.
     """
-    emitter = Emitter(graph=graph, tensors=tensors, positions=positions)
+    emitter = Emitter(graph=graph, tensors=tensors, positions=positions, packed=packed or {})
     emitter.bound["positions"] = emitter.input("positions", (1, "n"), TensorProto.INT64)
     emitter.bound["rows"] = emitter.input("rows", ("r",), TensorProto.INT64)
     emitter.input("attention_bias", (1, 1, "n", "total"))

@@ -23,6 +23,7 @@ from edgedec.schemes import TernaryScheme
 
 __all__ = ["CODE_PATHS", "Kernels", "load"]
 
+PORTABLE = "portable"  # EDGEDEC_KERNEL: no kernels, the graph of stock operators
 CODE_PATHS = ("avx512vnni", "avx2", "neon_dotprod", "neon", "scalar")
 _ABI = 1  # edgedec_abi() in api.cpp
 _TILE_ROWS = 16
@@ -196,10 +197,14 @@ class Kernels:
 def load() -> Kernels | None:
     """The library of this installation, loaded once; None when there is none that works, with one line in the log.
 
+    None too, without a word, where EDGEDEC_KERNEL=portable asks for it.
+
     Raises:
         DeviceError: EDGEDEC_KERNEL asks for a code path that cannot run: what was asked for is not passed over.
     """
     path = Path(__file__).with_name(LIBRARY)
+    if os.environ.get("EDGEDEC_KERNEL") == PORTABLE:
+        return None
     try:
         if not path.exists():
             raise DeviceError(f"{LIBRARY} was not built; with a C++ compiler on the PATH, install edgedec again")
