@@ -17,7 +17,7 @@ from typing import Literal
 
 from edgedec.cli.console import print_json
 from edgedec.cli.options import Json, Verbose
-from edgedec.errors import ToolError
+from edgedec.errors import DeviceError, ToolError
 
 __all__ = ["Check", "checks", "doctor"]
 
@@ -117,6 +117,18 @@ def _cpu() -> Check:
     return Check(name="cpu", status="ok", detail=f"{platform.machine()}, {physical_cores()} cores, {fast}")
 
 
+def _int8_products() -> Check:
+    from edgedec.runtime.targets.onnx import signed_int8_is_exact
+
+    name = "int8 products"
+    try:
+        exact = signed_int8_is_exact()
+    except DeviceError as error:
+        return Check(name=name, status="missing", detail=str(error), fix=_pip_install("onnxruntime"))
+    detail = "uint8 x int8, exact" if exact else "uint8 x uint8, because uint8 x int8 saturates on this CPU"
+    return Check(name=name, status="ok", detail=detail)
+
+
 def _memory() -> Check:
     from edgedec.memory import format_bytes
 
@@ -164,12 +176,12 @@ def _cache() -> Check:
 
 
 def _demo() -> Check:
-    from edgedec.demo import MODEL
+    from edgedec.demo import TARGET
     from edgedec.paths import cache_folder
 
     name = "embedded model"
-    if not (MODEL / "config.json").is_file():
-        return Check(name=name, status="absent", detail=f"{MODEL} holds none", fix="install edgedec anew")
+    if not (TARGET / "config.json").is_file():
+        return Check(name=name, status="absent", detail=f"{TARGET} holds none", fix="install edgedec anew")
     kept = sorted(cache_folder().glob("demo-*.edgedec"))
     if not kept:
         return Check(name=name, status="ok", detail="its bundle is made on first use", fix="edgedec inspect demo")
@@ -203,8 +215,10 @@ def checks() -> list[Check]:
     needed = [_python(), *_packages()]
     if any(check.status == "missing" for check in needed):
         return [*needed, _compiler(), _vulkan(), *_optional_packages()]  # the rest imports what is missing
-    here = [_providers(), _cpu(), _memory(), _memory_meter(), _cache(), _demo(), _compiler(), _vulkan()]
-    return [*needed, *here, *_optional_packages()]
+    providers = _providers()
+    products = [_int8_products()] if providers.status == "ok" else []
+    here = [_cpu(), *products, _memory(), _memory_meter(), _cache(), _demo(), _compiler(), _vulkan()]
+    return [*needed, providers, *here, *_optional_packages()]
 
 
 def doctor(json: Json = False, verbose: Verbose = 0) -> None:

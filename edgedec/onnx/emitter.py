@@ -41,12 +41,14 @@ class Emitter:
     ``sources`` maps a value of int8 codes to the float value it was quantized from: MatMulNBits quantizes by itself.
     ``packed`` holds, of each matrix that the session will be given in the kernels' layout, the bytes of its codes and the
     number of its scales.
+    ``unsigned_int8``: int8 matrices are multiplied as uint8, their codes + 128 with zero point 128.
     """
 
     graph: Graph
     tensors: Mapping[str, Tensor]
     positions: int
     packed: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    unsigned_int8: bool = False
     bound: dict[str, str] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
     _nodes: list[onnx.NodeProto] = field(default_factory=list)
@@ -115,15 +117,27 @@ class Emitter:
             proto.external_data.append(onnx.StringStringEntryProto(key=key, value=str(value)))
         self._initializers[label] = proto
 
+    def unsigned_codes(self, name: str) -> str:
+        """An int8 matrix's codes + 128 as uint8, made from the mapped file once, when the session folds constants.
+
+        In two's complement + 128 turns the highest bit over: the file is declared to hold uint8, no value is converted.
+        """
+        label = self.weight(name, "codes")
+        self._initializers[label].data_type = TensorProto.UINT8
+        return self._once("BitwiseXor", [label, self.scalar("u128", 128, np.uint8)], f"{label}.uint8")
+
     def float_weight(self, name: str) -> str:
         """A float tensor as float32; narrower ones are widened once, when the session folds constants."""
         label = self.weight(name, "values")
         if self._initializers[label].data_type == TensorProto.FLOAT:
             return label
-        wide = f"{label}.float32"
-        if not any(node.name == wide for node in self._nodes):
-            self.node("Cast", [label], wide, to=TensorProto.FLOAT)
-        return wide
+        return self._once("Cast", [label], f"{label}.float32", to=TensorProto.FLOAT)
+
+    def _once(self, kind: str, inputs: Sequence[str], name: str, **attrs: Any) -> str:
+        """A node that two operations may ask for."""
+        if not any(node.name == name for node in self._nodes):
+            self.node(kind, inputs, name, **attrs)
+        return name
 
     def model(self) -> bytes:
         graph = helper.make_graph(

@@ -7,6 +7,7 @@ memory. A tree pass writes its rows behind the committed ones; ``commit`` moves 
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -22,17 +23,19 @@ from edgedec.graph import Graph
 from edgedec.manifest import Tensor
 from edgedec.onnx.emitter import packed_names
 from edgedec.onnx.lowering import lower
-from edgedec.ops import Rope
+from edgedec.ops import Linear, Rope
 from edgedec.runtime.kernels.layout_cache import LOAD_BYTES, layout_bytes, open_layout
 from edgedec.runtime.kernels.operator import register, usable
 from edgedec.runtime.protocols import I32, Bytes, Limits, Pass, PassResult, State, TargetInfo, Ticket
 from edgedec.runtime.targets._graphs import bundle_graph, embedding_name
+from edgedec.runtime.targets._heap import freed_blocks_go_back
+from edgedec.runtime.targets._int8_products import signed_int8_is_exact
 from edgedec.runtime.targets._providers import CacheMemory, cache_memory, open_session, widest_pass
 from edgedec.runtime.targets._results import Done, check_pass, top_k
 from edgedec.runtime.visibility import unpack
 from edgedec.schemes import Int8Scheme, TernaryScheme
 
-__all__ = ["OnnxTarget", "create", "footprint", "widest_pass"]
+__all__ = ["OnnxTarget", "create", "footprint", "signed_int8_is_exact", "widest_pass"]
 
 _MASKED = np.float32(-np.inf)
 
@@ -69,14 +72,31 @@ class _OnnxState:
 
 
 class OnnxTarget:
-    """A bundle in an ONNX Runtime session."""
+    """A bundle in an ONNX Runtime session.
 
-    def __init__(self, bundle: Bundle, *, device: str, limits: Limits, threads: int, taps: tuple[str, ...]) -> None:
+    ``unsigned_int8`` forces the form of int8 matrices; None takes the faster one that is exact on this CPU. On every
+    device: neither GPU provider has a kernel for them.
+    """
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        *,
+        device: str,
+        limits: Limits,
+        threads: int,
+        taps: tuple[str, ...],
+        unsigned_int8: bool | None = None,
+    ) -> None:
         self.bundle, self.device, self.limits = bundle, device, limits
         self.graph: Graph = bundle_graph(bundle)
         self._embedding = bundle.row_reader(embedding_name(self.graph))
         self._taps = taps
-        self._session = self._open(threads)
+        if unsigned_int8 is None:
+            unsigned_int8 = _multiplies_int8(self.graph) and not signed_int8_is_exact()
+        # Every int8 matrix is copied before the first is packed; a copy that is freed has to make room for packed ones.
+        with freed_blocks_go_back() if unsigned_int8 else contextlib.nullcontext():
+            self._session = self._open(threads, unsigned_int8)
         vocab = self.graph.weights[embedding_name(self.graph)].shape[0]
         self.info = TargetInfo(
             vocab=vocab,
@@ -91,7 +111,7 @@ class OnnxTarget:
         # Reused by every pass; zero but in tree passes.
         self._bias = np.zeros(limits.nodes * limits.positions, np.float32)
 
-    def _open(self, threads: int) -> ort.InferenceSession:
+    def _open(self, threads: int, unsigned_int8: bool) -> ort.InferenceSession:
         options = ort.SessionOptions()
         options.log_severity_level = 3
         options.intra_op_num_threads = threads
@@ -100,7 +120,14 @@ class OnnxTarget:
             "session.model_external_initializers_file_folder_path", str(self.bundle.path.resolve())
         )
         packed = self._give_packed(options)
-        model = lower(self.graph, self.bundle.tensors, positions=self.limits.positions, taps=self._taps, packed=packed)
+        model = lower(
+            self.graph,
+            self.bundle.tensors,
+            positions=self.limits.positions,
+            taps=self._taps,
+            packed=packed,
+            unsigned_int8=unsigned_int8,
+        )
         try:
             return open_session(model, options, self.device)
         except DeviceError:
@@ -235,6 +262,11 @@ class OnnxTarget:
         )
 
 
+def _multiplies_int8(graph: Graph) -> bool:
+    linears = (operation for operation in graph.operations if isinstance(operation, Linear))
+    return any(isinstance(scheme, Int8Scheme) for linear in linears for scheme in linear.schemes)
+
+
 def _ternary_names(graph: Graph, bundle: Bundle) -> list[str]:
     return [name for name in graph.weights if isinstance(bundle.tensors[name].scheme, TernaryScheme)]
 
@@ -257,14 +289,16 @@ def _packed_bytes(tensor: Tensor, kernels: bool) -> int:
 
 
 def footprint(bundle: Bundle, limits: Limits) -> Bytes:
-    """Charged bytes by item on the CPU. Shapes give most of it; the constants were measured (ONNX Runtime 1.31)."""
+    """Charged bytes by item on the CPU. Shapes give most of it; the constants were measured (ONNX Runtime 1.31).
+
+    The same for both forms of int8 matrices: as uint8 they are copied first, and each copy goes when it is packed.
+    """
     graph = bundle_graph(bundle)
     embedding = embedding_name(graph)
     vocab = graph.weights[embedding].shape[0]
     matrices = [bundle.tensors[name] for name in graph.weights if name != embedding]
-    ternary = [bundle.tensors[name] for name in _ternary_names(graph, bundle)]
-    kernels = bool(ternary) and usable() is not None
-    stock = [tensor for tensor in matrices if not kernels or tensor not in ternary]
+    kernels = bool(_ternary_names(graph, bundle)) and usable() is not None
+    stock = [tensor for tensor in matrices if not (kernels and isinstance(tensor.scheme, TernaryScheme))]
     widths = [size for value in graph.values.values() if isinstance(size := value.shape[-1], int) and size != vocab]
     rope_bytes = max((8 * len(op.inverse_frequencies) for op in graph.operations if isinstance(op, Rope)), default=0)
     return {

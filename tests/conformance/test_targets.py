@@ -15,6 +15,7 @@ from edgedec.errors import EdgedecError, UnsupportedError
 from edgedec.quantize.shapes import write_random_bundle
 from edgedec.runtime.protocols import I32, Limits, Pass, PassResult, State, Target
 from edgedec.runtime.targets import device_names, open_target
+from edgedec.runtime.targets.onnx import OnnxTarget
 from edgedec.runtime.visibility import tree
 
 # Odd on purpose: no width is a multiple of 64, heads are grouped, the last group of columns is short.
@@ -41,6 +42,8 @@ LIMITS = Limits(nodes=16, depth=8, positions=64)
 TAPS = ("layers.0.out", "final_norm")
 # webgpu and cuda have live tests of their own: tests/runtime/targets/.
 DEVICES = [name for name in device_names() if name not in ("cuda", "webgpu")]
+# The form of int8 products that is exact on every CPU, and that "cpu" takes only where it must.
+UINT8 = "cpu uint8"
 
 
 @pytest.fixture(scope="module")
@@ -51,9 +54,13 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Bundle]:
     return {name: Bundle.open(folder / name) for name in METHODS}
 
 
-@pytest.fixture(scope="module", params=[(device, method) for device in DEVICES for method in METHODS], ids="-".join)
+@pytest.fixture(
+    scope="module", params=[(device, method) for device in (*DEVICES, UINT8) for method in METHODS], ids="-".join
+)
 def target(request: pytest.FixtureRequest, bundles: dict[str, Bundle]) -> Target:
     device, method = request.param
+    if device == UINT8:
+        return OnnxTarget(bundles[method], device="cpu", limits=LIMITS, threads=1, taps=TAPS, unsigned_int8=True)
     return open_target(bundles[method], device=device, limits=LIMITS, threads=1, taps=TAPS)
 
 

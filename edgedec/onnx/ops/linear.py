@@ -21,7 +21,11 @@ _ACCURACY_LEVEL = 4
 def _int8(codes: str, weight: str, name: str, emitter: Emitter) -> str:
     x, scale = codes_and_scale(codes, emitter)
     zero = emitter.scalar("u128", ZERO_POINT, np.uint8)
-    exact = emitter.node("MatMulInteger", [x, emitter.weight(weight, "codes"), zero], f"{name}.int32")
+    if emitter.unsigned_int8:
+        inputs = [x, emitter.unsigned_codes(weight), zero, zero]
+    else:
+        inputs = [x, emitter.weight(weight, "codes"), zero]
+    exact = emitter.node("MatMulInteger", inputs, f"{name}.int32")
     wide = emitter.node("Cast", [exact], f"{name}.float", to=1)
     scaled = emitter.node("Mul", [wide, scale], f"{name}.token_scale")
     return emitter.node("Mul", [scaled, emitter.weight(weight, "scale")], f"{name}.scaled")

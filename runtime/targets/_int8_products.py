@@ -1,0 +1,83 @@
+"""Which form of int8 matrix product ONNX Runtime computes exactly on this CPU.
+
+On x86 without VNNI its uint8 x int8 kernels add pairs of products in 16 bits and saturate, without a word; uint8 x uint8
+is summed in 32 bits. Source: the note on 7-bit weights in ONNX Runtime's quantization guide; measured on AVX2.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+from onnx import TensorProto, helper
+
+from edgedec.errors import DeviceError
+
+__all__ = ["product_is_exact", "signed_int8_is_exact"]
+
+_ZERO_POINT = 128
+# The last group of columns is short, and the last of rows; kernels take 1 to 12 rows at once and differ by their number.
+_INPUTS, _OUTPUTS = 303, 101
+_ROWS = (1, 2, 3, 4, 6, 8, 12, 32)
+
+
+@functools.cache
+def signed_int8_is_exact() -> bool:
+    """Whether uint8 activations x int8 weights are exact here; tried once per process, in a few milliseconds.
+
+    Raises:
+        DeviceError: neither these are, nor uint8 x uint8.
+    """
+    if product_is_exact(unsigned=False):
+        return True
+    if product_is_exact(unsigned=True):
+        return False
+    raise DeviceError(
+        f"ONNX Runtime {ort.__version__} multiplies int8 matrices wrongly on this CPU, as uint8 x int8 and as uint8 x "
+        "uint8; use --device reference, or another version of ONNX Runtime"
+    )
+
+
+def product_is_exact(*, unsigned: bool) -> bool:
+    """Run MatMulInteger as the lowering does, on the codes with the largest products, and compare with int32 sums."""
+    rng = np.random.default_rng(0)
+    weights = rng.choice(np.array([-127, 127], np.int8), (_INPUTS, _OUTPUTS))
+    weights[:, 0] = 127  # sums that all products push the same way
+    session = _session(weights, unsigned)
+    for rows in _ROWS:
+        codes = rng.choice(np.array([-127, 127], np.int8), (rows, _INPUTS))
+        codes[0] = 127
+        expected = codes.astype(np.int32) @ weights.astype(np.int32)
+        (found,) = session.run(None, {"x": (codes.astype(np.int16) + _ZERO_POINT).astype(np.uint8)})
+        if not np.array_equal(found, expected):
+            return False
+    return True
+
+
+def _session(weights: NDArray[np.int8], unsigned: bool) -> ort.InferenceSession:
+    """x uint8 [m, _INPUTS] -> y int32 [m, _OUTPUTS]; the weights are constant, so that they are packed."""
+    dtype = TensorProto.UINT8 if unsigned else TensorProto.INT8
+    codes = weights.view(np.uint8) ^ _ZERO_POINT if unsigned else weights
+    initializers = [
+        helper.make_tensor("w", dtype, weights.shape, codes.tobytes(), raw=True),
+        helper.make_tensor("zero", TensorProto.UINT8, [], [_ZERO_POINT]),
+    ]
+    inputs = ["x", "w", "zero", "zero"] if unsigned else ["x", "w", "zero"]
+    tensor = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("MatMulInteger", inputs, ["y"])],
+        "edgedec.int8_products",
+        [tensor("x", TensorProto.UINT8, ["m", _INPUTS])],
+        [tensor("y", TensorProto.INT32, ["m", _OUTPUTS])],
+        initializers,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = 1
+    options.enable_cpu_mem_arena = False
+    return ort.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"], enable_fallback=0
+    )

@@ -1,0 +1,137 @@
+"""Which form of int8 products the ONNX target takes, and what the other one costs in memory."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgedec.bundle import Bundle
+from edgedec.errors import DeviceError
+from edgedec.onnx import lowering
+from edgedec.quantize.shapes import SHAPES, write_random_bundle
+from edgedec.runtime.protocols import Limits, Pass
+from edgedec.runtime.targets import _int8_products, onnx
+from edgedec.runtime.targets._int8_products import product_is_exact, signed_int8_is_exact
+
+LIMITS = Limits(nodes=16, depth=0, positions=32)
+
+
+@pytest.fixture
+def untried() -> Iterator[None]:
+    """The self-test forgets its answer, before and after."""
+    signed_int8_is_exact.cache_clear()
+    yield
+    signed_int8_is_exact.cache_clear()
+
+
+class _Saturating:
+    """AVX2 without VNNI: pairs of neighbouring products are added in 16 bits. Exact for ``rows_from`` rows and more."""
+
+    def __init__(self, weights: Any, rows_from: int) -> None:
+        self.weights, self.rows_from = weights.astype(np.int64), rows_from
+
+    def run(self, outputs: None, feeds: dict[str, Any]) -> list[Any]:
+        x = feeds["x"].astype(np.int64)
+        if len(x) >= self.rows_from:
+            return [(x - 128) @ self.weights]
+        total = np.zeros((len(x), self.weights.shape[1]), np.int64)
+        for start in range(0, x.shape[1], 2):
+            pair = slice(start, start + 2)
+            total += np.clip(x[:, pair] @ self.weights[pair], -(2**15), 2**15 - 1)
+        return [total - 128 * self.weights.sum(axis=0)]
+
+
+def test_uint8_by_uint8_is_exact_on_every_cpu() -> None:
+    assert product_is_exact(unsigned=True)
+
+
+@pytest.mark.parametrize("rows_from", [2, 7, 33])
+def test_the_self_test_sees_saturation_in_any_kernel(monkeypatch: pytest.MonkeyPatch, rows_from: int) -> None:
+    monkeypatch.setattr(_int8_products, "_session", lambda weights, unsigned: _Saturating(weights, rows_from))
+    assert not product_is_exact(unsigned=False)
+
+
+def test_the_self_test_takes_what_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_int8_products, "_session", lambda weights, unsigned: _Saturating(weights, 0))
+    assert product_is_exact(unsigned=False)
+
+
+@pytest.mark.usefixtures("untried")
+def test_the_self_test_runs_once_and_refuses_a_cpu_without_an_exact_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+
+    def exact(*, unsigned: bool) -> bool:
+        asked.append(unsigned)
+        return unsigned
+
+    monkeypatch.setattr(_int8_products, "product_is_exact", exact)
+    assert [signed_int8_is_exact(), signed_int8_is_exact(), asked] == [False, False, [False, True]]
+    signed_int8_is_exact.cache_clear()
+    monkeypatch.setattr(_int8_products, "product_is_exact", lambda *, unsigned: False)
+    with pytest.raises(DeviceError, match=r"wrongly on this CPU.*--device reference"):
+        signed_int8_is_exact()
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_the_self_test_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exact: bool) -> None:
+    taken: list[bool] = []
+    there = lowering.lower
+
+    def lower(*args: Any, unsigned_int8: bool, **options: Any) -> bytes:
+        taken.append(unsigned_int8)
+        return there(*args, unsigned_int8=unsigned_int8, **options)
+
+    monkeypatch.setattr(onnx, "lower", lower)
+    monkeypatch.setattr(onnx, "signed_int8_is_exact", lambda: exact)
+    write_random_bundle(tmp_path / "m", "demo", "ternary")  # its head is int8
+    onnx.create(Bundle.open(tmp_path / "m"), device="cpu", limits=LIMITS, threads=1, taps=())
+    assert taken == [not exact]
+
+
+def test_both_forms_give_the_same_logits(tmp_path: Path) -> None:
+    if not signed_int8_is_exact():
+        pytest.skip("uint8 x int8 saturates on this CPU: edgedec never uses it here")
+    write_random_bundle(tmp_path / "m", "demo", "int8")
+    bundle, rows = Bundle.open(tmp_path / "m"), np.arange(16, dtype=np.int32)
+    work = Pass(ids=rows, positions=rows, logits=rows)
+    logits = []
+    for unsigned in (False, True):
+        target = onnx.OnnxTarget(bundle, device="cpu", limits=LIMITS, threads=1, taps=(), unsigned_int8=unsigned)
+        (result,) = target.submit([(target.open(LIMITS), work)]).result()
+        logits.append(result.logits)
+    np.testing.assert_array_equal(logits[0], logits[1])
+
+
+# A process of its own: the heap that other tests leave behind would flatter it.
+_LOAD = """
+import sys
+from pathlib import Path
+from edgedec.bundle import Bundle
+from edgedec.memory import MemoryMeter
+from edgedec.runtime.protocols import Limits
+from edgedec.runtime.targets.onnx import OnnxTarget, footprint
+bundle, limits = Bundle.open(Path(sys.argv[1])), Limits(nodes=1, depth=0, positions=1)
+with MemoryMeter((bundle.path,)) as meter:
+    target = OnnxTarget(bundle, device="cpu", limits=limits, threads=1, taps=(), unsigned_int8=True)
+    kept = meter.mark()
+items = footprint(bundle, limits)
+print(meter.peak_bytes, kept, sum(items.values()), sum(items.values()) - items["load_transient"])
+"""
+
+
+def test_loading_as_uint8_stays_under_the_plan(tmp_path: Path) -> None:
+    """Matrices of 1 to 3 MB, whose copies glibc would keep when they are freed, and reuse for none of the packed ones."""
+    config = dict(SHAPES["demo"]) | {"hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 4}
+    write_random_bundle(tmp_path / "m", config, "int8")
+    done = subprocess.run(
+        [sys.executable, "-c", _LOAD, str(tmp_path / "m")], capture_output=True, text=True, check=True
+    )
+    peak, kept, planned, planned_after = map(int, done.stdout.split())
+    assert 0 < peak <= planned
+    assert kept <= planned_after
