@@ -24,7 +24,7 @@ recipe = runpy.run_path(str(KERNELS / "recipe.py"))
 compiler = recipe["find_compiler"]()
 
 
-class BuildKernels(build_ext):
+class BuildKernels(build_ext):  # type: ignore[misc]  # no types in setuptools
     """The "extension" is the plain library of runtime/kernels, under a name without a Python version."""
 
     def get_ext_filename(self, fullname: str) -> str:
@@ -39,7 +39,7 @@ class BuildKernels(build_ext):
             logging.getLogger(__name__).warning(said)
 
 
-class PlatformWheel(bdist_wheel):
+class PlatformWheel(bdist_wheel):  # type: ignore[misc]
     """py3-none-PLATFORM: machine code, but none that knows Python."""
 
     def get_tag(self) -> tuple[str, str, str]:

@@ -166,7 +166,8 @@ class Kernels:
         """
         tokens, inputs = x.shape
         shape = (outputs, inputs)
-        x, token_scales = np.ascontiguousarray(x), np.ascontiguousarray(token_scales, np.float32)
+        activations: NDArray[Any] = np.ascontiguousarray(x)
+        token_scales = np.ascontiguousarray(token_scales, np.float32)
         if x.dtype not in (np.int8, np.uint8):
             raise EdgedecError(f"activations must be int8 or uint8, not {x.dtype}")
         if codes.size != self.code_bytes(shape, scheme) or scales.size != self.scale_count(shape, scheme):
@@ -185,7 +186,7 @@ class Kernels:
             self._library.edgedec_ternary_matmul(
                 code_path.encode() if code_path else None,
                 *(*shape, scheme.planes, scheme.group_size),
-                *(_address(codes), _address(scales), _address(bias), _address(x)),
+                *(_address(codes), _address(scales), _address(bias), _address(activations)),
                 *(128 if x.dtype == np.uint8 else 0, tokens),
                 *(_address(token_scales), tiles.start, tiles.stop, _address(out)),
             )

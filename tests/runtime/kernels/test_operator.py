@@ -66,7 +66,7 @@ def session(kernels: Kernels, matrices: Sequence[Matrix], *, threads: int = 1, *
     """One node with all the matrices. ``changes``: attributes that lie; ``loose``: weights as inputs of the session."""
     names, values = ["x"], []
     for number, item in enumerate(matrices):
-        parts = [
+        parts: list[NDArray[Any]] = [
             kernels.pack(item.scheme.pack(item.weight.trits), item.shape, item.scheme),
             kernels.pack_scales(item.weight.scale, item.shape, item.scheme),
             *([] if item.bias is None else [item.bias]),
@@ -224,8 +224,8 @@ def test_an_older_onnx_runtime_is_told_what_is_needed(kernels: Kernels) -> None:
     create = create_type(lambda code, message: said.append(message) or 1)  # type: ignore[func-returns-value]
     api = (ctypes.c_void_p * 300)(ctypes.cast(create, ctypes.c_void_p))
     get = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_uint32)(lambda v: ctypes.addressof(api) if v <= 16 else None)
-    version = ctypes.CFUNCTYPE(ctypes.c_void_p)(lambda: ctypes.cast(text, ctypes.c_void_p).value)
     text = ctypes.c_char_p(b"1.16.3")
+    version = ctypes.CFUNCTYPE(ctypes.c_void_p)(lambda: ctypes.cast(text, ctypes.c_void_p).value)
     base = (ctypes.c_void_p * 2)(ctypes.cast(get, ctypes.c_void_p), ctypes.cast(version, ctypes.c_void_p))
     register_library = ctypes.CDLL(str(kernels.path)).RegisterCustomOps
     register_library.restype = ctypes.c_void_p

@@ -88,7 +88,7 @@ def make(
 def sweep() -> list[Case]:
     """Every number of tokens 1..32 with sizes, groups and planes that go through all their values."""
     widths = (1, 15, 16, 17, 32, 33, 96, 100, 127, 129, 255, 257, 300, 1001)
-    cases = []
+    cases: list[Case] = []
     for tokens in range(1, 33):
         for group_size in (0, 32, 64, 128):
             number = len(cases)
@@ -230,11 +230,11 @@ def test_activations_are_quantized_as_the_reference_does(
 ) -> None:
     assert KERNELS is not None
     rng = np.random.default_rng(seed)
-    x = rng.normal(size=(tokens, width))
+    values = rng.normal(size=(tokens, width))
     if halves:  # ties: multiples of a half beside an absmax of 127
-        x = rng.integers(-253, 254, (tokens, width)) / 2
-        x[:, 0] = 127
-    x = (x * 2.0**exponent).astype(np.float32)
+        values = rng.integers(-253, 254, (tokens, width)) / 2
+        values[:, 0] = 127
+    x = (values * 2.0**exponent).astype(np.float32)
     if tokens > 1:
         x[1] = 0
     activations(KERNELS, x)
