@@ -46,8 +46,12 @@ struct Dot {
 #pragma GCC unroll 8
                         for (int t = 0; t < T; ++t) {
                             const __m256i act = four_columns(columns + t * stride + 4 * four);
-                            for (int h = 0; h < kHalves; ++h)
+                            for (int h = 0; h < kHalves; ++h) {
                                 narrow[t][h] = _mm256_add_epi16(narrow[t][h], _mm256_maddubs_epi16(masked[h], act));
+                                // Add now. GCC would first add the four products of a token, keep 32 of them at once,
+                                // and put most into memory.
+                                __asm__("" : "+x"(narrow[t][h]));
+                            }
                         }
                     }
                 }
