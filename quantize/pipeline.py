@@ -64,9 +64,13 @@ class QuantizeOptions:
 
 @dataclass(kw_only=True)
 class Report:
-    """``bits_per_weight``: all stored tensors, scales included, over all parameters of the checkpoint."""
+    """``bits_per_weight``: all stored tensors, scales included, over all parameters of the checkpoint.
+
+    ``group_size``: columns of a ternary matrix that share a scale, the most of any; 0: one scale per tensor, or none.
+    """
 
     parameters: int = 0
+    group_size: int = 0
     stored_bytes: int = 0
     methods: dict[str, int] = field(default_factory=dict)  # scheme -> number of tensors
 
@@ -130,7 +134,6 @@ class _Run:
         self.embedding = next(op.weight for op in self.graph.operations if isinstance(op, Embed))
         self.matrices = [w for op in self.graph.operations if isinstance(op, Linear) for w in op.weights]
         self.report = Report()
-        self.native_group_size = 0
         sizes = {name: int(np.prod(spec.shape)) for name, spec in self.graph.weights.items()}
         self.report.parameters = sum({self.sources[name]: size for name, size in sizes.items()}.values())
         self._sizes, self._done, self._all = sizes, 0, sum(sizes.values())
@@ -138,6 +141,8 @@ class _Run:
     def _add(self, name: str, scheme: Scheme, parts: dict[str, NDArray[Any]]) -> None:
         shape = self.graph.weights[name].shape
         self.writer.add(name, scheme, shape, parts)
+        if isinstance(scheme, TernaryScheme):
+            self.report.group_size = max(self.report.group_size, scheme.group_size)
         self.report.stored_bytes += sum(part.nbytes for part in scheme.parts(shape).values())
         self.report.methods[scheme.kind] = self.report.methods.get(scheme.kind, 0) + 1
         self._done += self._sizes[name]
@@ -167,7 +172,6 @@ class _Run:
         else:
             trits, one = native_ternary(array, where)
             scale = np.array([one], np.float32)
-        self.native_group_size = max(self.native_group_size, scheme.group_size)
         self._add(name, scheme, {"codes": scheme.pack(trits[None]), "scale": scale})
 
     def add_planes(self, name: str, matrix: F32, statistics: Statistics | None) -> F32:
@@ -285,7 +289,7 @@ def quantize(
             quantization={
                 "method": options.method,
                 "planes": options.planes,
-                "group_size": options.group_size if options.planes else run.native_group_size,
+                "group_size": run.report.group_size,
                 "calibration_tokens": 0 if calibration is None else int(calibration.size),
                 "bits_per_weight": round(run.report.bits_per_weight, 4),
                 "parameters": run.report.parameters,

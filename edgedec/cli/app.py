@@ -13,6 +13,7 @@ from edgedec import __version__
 from edgedec.cli.bench import bench
 from edgedec.cli.chat import chat
 from edgedec.cli.config import load_defaults
+from edgedec.cli.distil import distil
 from edgedec.cli.doctor import doctor
 from edgedec.cli.eval import eval_command
 from edgedec.cli.generate import generate
@@ -81,6 +82,7 @@ def _root(
 
 for _name, _function in (
     ("quantize", quantize),
+    ("distil", distil),
     ("inspect", inspect),
     ("plan", plan),
     ("generate", generate),

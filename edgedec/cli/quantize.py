@@ -148,7 +148,7 @@ def quantize(
         "output": str(output),
         "method": method,
         "planes": planes,
-        "group_size": group_size if planes else 0,
+        "group_size": report.group_size,
         "parameters": report.parameters,
         "bits_per_weight": round(report.bits_per_weight, 4),
         "bytes": report.stored_bytes,
@@ -169,8 +169,12 @@ def _print(result: dict[str, Any]) -> None:
     from edgedec.memory import format_bytes
 
     before, after = result["perplexity_before"], result["perplexity_after"]
-    how = result["method"] + (
-        f", {result['planes']} planes of groups of {result['group_size']}" if result["planes"] else ""
+    how = ", ".join(
+        [
+            result["method"],
+            *([f"planes {result['planes']}"] if result["planes"] else []),
+            *([f"groups of {result['group_size']}"] if result["group_size"] else []),
+        ]
     )
     print_table(
         [

@@ -1,21 +1,26 @@
-"""Text and tokenizer of the embedded model: stories, the same stories as answers to a request, and Grimm's tales.
+"""Text and tokenizer of the embedded pair: stories of ``story_world``, questions about them, and simple facts.
 
-Documents are token id lists that begin with ``<s>`` and end with ``</s>``. A request names what the story is about,
-found in its own text ("named Lily", "saw a big ball"), so that the chat template has a meaning for the model.
+Documents are token id lists that begin with ``<s>`` and end with ``</s>``. A story stands alone, or is followed by questions
+("Q: ... A: ..."), or is the answer to a request in the chat format; facts come as questions in either format.
 """
 
 from __future__ import annotations
 
+import json
 import random
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-__all__ = ["CHAT_TEMPLATE", "SPECIAL_TOKENS", "documents", "pack", "read_stories", "read_tales", "train_tokenizer"]
+from edgedec.quantize.distil.story_world import Question, Tale, fact, tale
+
+__all__ = ["CHAT_TEMPLATE", "HELD_OUT_SEED", "SPECIAL_TOKENS", "choices", "documents", "pack", "train_tokenizer"]
+
+HELD_OUT_SEED = 1 << 30  # stories from here on are never trained on
 
 SPECIAL_TOKENS = ("<s>", "</s>", "<|user|>", "<|assistant|>")
 CHAT_TEMPLATE = (
@@ -26,31 +31,9 @@ CHAT_TEMPLATE = (
     "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 
-_NAME = re.compile(r"(girl|boy|dog|cat|bird|bunny|fish|bear|mouse|frog|fox) named (\w+)")
-_THING = re.compile(
-    r"\b(?:saw|found|had|got|made) an? (?:big|small|little|red|shiny|pretty|special|new|blue)? ?(\w{3,})\b"
-)
-_NOT_A_THING = {"lot", "good", "fun", "great", "very", "big", "nice", "idea", "plan", "little", "time", "new", "bit"}
-
-
-def read_stories(paths: Sequence[Path]) -> list[str]:
-    """One story a line, its line breaks written as a backslash and an n (what ``corpus`` writes)."""
-    lines = [line.rstrip("\n").replace("\\n", "\n") for path in paths for line in path.open(encoding="utf-8")]
-    return list(dict.fromkeys(re.sub(r" *\n *", "\n", line) for line in lines))
-
-
-def read_tales(paths: Sequence[Path], characters: int = 1500) -> list[str]:
-    """Plain text cut at paragraphs into pieces of about ``characters``, hard line breaks joined, quotes made ASCII."""
-    pieces: list[str] = []
-    for path in paths:
-        text = path.read_text("utf-8").translate({0x2018: "'", 0x2019: "'", 0x201C: '"', 0x201D: '"', 0x2014: "-"})
-        piece = ""
-        for paragraph in re.split(r"\n\s*\n", text):
-            piece += " ".join(paragraph.split()) + "\n"
-            if len(piece) > characters:
-                pieces.append(piece.strip())
-                piece = ""
-    return pieces
+_ASKS = ("Tell me a story", "Please tell me a story", "Write a story", "Can you tell me a story", "I want a story")
+# Shares of the documents; what is left are stories alone.
+_WITH_QUESTIONS, _CHATS, _FACTS = 0.3, 0.25, 0.1
 
 
 def train_tokenizer(texts: Iterator[str], vocab_size: int) -> Tokenizer:
@@ -71,43 +54,48 @@ def train_tokenizer(texts: Iterator[str], vocab_size: int) -> Tokenizer:
     return tokenizer
 
 
-def _chat(story: str, rng: random.Random) -> list[tuple[str, str]]:
-    """(user, assistant) turns whose first answer is the story."""
-    who = _NAME.search(story)
-    things = [word for word in _THING.findall(story) if word not in _NOT_A_THING]
-    thing = rng.choice(things[:3]) if things else None
-    asks = ["Tell me a story.", "Please write a story.", "Can you tell me a story?"]
-    if who:
-        kind, name = who.groups()
-        asks += [f"Tell me a story about {name}.", f"Write a story about a {kind} named {name}."] * 2
-        asks += [f"Tell me a story about a {kind}."]
-        if thing:
-            asks += [f"Tell me a story about {name} and a {thing}."] * 3
-    if thing:
-        asks += [f"Write a story about a {thing}."] * 2
-    turns = [(rng.choice(asks), story)]
-    if who and rng.random() < 0.5:
-        kind, name = who.groups()
-        turns.append(
-            rng.choice(
-                [
-                    ("Who is the story about?", f"The story is about a {kind} named {name}."),
-                    (f"What is the name of the {kind}?", f"The {kind} is named {name}."),
-                    (f"Who is {name}?", f"{name} is a {kind}."),
-                ]
-            )
-        )
-    return turns
+def _request(story: Tale, rng: random.Random) -> str:
+    ask, about = rng.choice(_ASKS), story.about
+    kind = rng.random()
+    if kind < 0.15:
+        subject = ""
+    elif kind < 0.5:
+        subject = f" about {rng.choice(about[:1] if kind < 0.4 else about)}"
+    else:
+        subject = f" about {about[0]} and {about[1]}"
+    return f"{ask}{subject}{'?' if ask.startswith('Can') else '.'}"
 
 
-def documents(tokenizer: Tokenizer, stories: Sequence[str], *, chat_share: float, seed: int) -> list[list[int]]:
-    """Token ids of each story, a ``chat_share`` of them as a conversation."""
+def _pairs(questions: Iterable[Question]) -> str:
+    return "\n".join(f"Q: {item.question} A: {item.answer}" for item in questions)
+
+
+def _some(questions: Sequence[Question], rng: random.Random) -> list[Question]:
+    return rng.sample(questions, rng.randint(1, min(4, len(questions))))
+
+
+def _turns(seed: int) -> list[tuple[str, str]]:
+    """(user, assistant) turns of one document; a plain text has one turn with nothing asked."""
     rng = random.Random(seed)
+    kind = rng.random()
+    if kind < _FACTS:
+        facts = [fact(rng.randrange(1 << 30)) for _ in range(rng.randint(2, 8))]
+        return [(item.question, item.answer) for item in facts] if rng.random() < 0.5 else [("", _pairs(facts))]
+    story = tale(seed)
+    if kind < _FACTS + _CHATS:
+        asked = _some(story.questions, rng) if rng.random() < 0.7 else []
+        return [(_request(story, rng), story.text), *((item.question, item.answer) for item in asked)]
+    if kind < _FACTS + _CHATS + _WITH_QUESTIONS:
+        return [("", f"{story.text}\n\n{_pairs(_some(story.questions, rng))}")]
+    return [("", story.text)]
+
+
+def documents(tokenizer: Tokenizer, seeds: Iterable[int]) -> list[list[int]]:
+    """Token ids of the document of each seed."""
     vocabulary = tokenizer.get_vocab()
     begin, end, user, assistant = (vocabulary[token] for token in SPECIAL_TOKENS)
     result = []
-    for story in stories:
-        turns = _chat(story, rng) if rng.random() < chat_share else [("", story)]
+    for turns in map(_turns, seeds):
         encoded = tokenizer.encode_batch([text for turn in turns for text in turn], add_special_tokens=False)
         ids = [begin]
         for ask, answer in zip(encoded[::2], encoded[1::2], strict=True):
@@ -117,7 +105,28 @@ def documents(tokenizer: Tokenizer, stories: Sequence[str], *, chat_share: float
     return result
 
 
-def pack(docs: Sequence[list[int]], seed: int) -> NDArray[np.uint16]:
-    """Shuffled documents, end to end: uint16 [tokens]."""
-    order = np.random.default_rng(seed).permutation(len(docs))
-    return np.concatenate([np.asarray(docs[i], np.uint16) for i in order])
+def pack(docs: Sequence[list[int]]) -> NDArray[np.uint16]:
+    """Documents end to end: uint16 [tokens]."""
+    return np.concatenate([np.asarray(ids, np.uint16) for ids in docs])
+
+
+def choices(count: int, file: Path) -> None:
+    """Write ``count`` multiple-choice questions, half about held-out stories and half about facts, for ``edgedec eval``."""
+    rng, lines = random.Random(HELD_OUT_SEED), []
+    for at in range(count):
+        if at % 2:
+            context, item, category = "", fact(HELD_OUT_SEED + at), "fact"
+        else:
+            story = tale(HELD_OUT_SEED + at)
+            context, item, category = f"{story.text}\n\n", rng.choice(story.questions), "story"
+        answers = [item.answer, *item.wrong]
+        rng.shuffle(answers)
+        line: dict[str, Any] = {
+            "id": f"{category}-{at}",
+            "category": category,
+            "question": f"{context}Q: {item.question} A:",
+            "choices": [f" {answer}" for answer in answers],
+            "answer": answers.index(item.answer),
+        }
+        lines.append(json.dumps(line))
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -1,0 +1,163 @@
+"""``edgedec distil``: a float checkpoint in, a trained ternary one out."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from edgedec.cli.console import note, print_json, print_table, progress
+from edgedec.cli.options import Json, Threads, Verbose, option
+from edgedec.errors import ToolError, UsageError
+
+__all__ = ["distil"]
+
+
+def _require_training() -> None:
+    for package in ("torch", "matplotlib"):  # matplotlib too: the plot must not fail after hours
+        if find_spec(package) is None:
+            raise ToolError(f"edgedec distil needs {package}; install it with: pip install 'edgedec[train]'")
+
+
+def distil(
+    teacher: Annotated[Path, typer.Argument(metavar="TEACHER", help="Hugging Face folder, or a llama2.c .bin file.")],
+    output: Annotated[Path, option("-o", "--output", metavar="CHECKPOINT", help="Folder to write.")],
+    text: Annotated[
+        list[Path] | None,
+        option("--text", metavar="FILE", help="Text or JSONL to learn from, repeatable; else the teacher writes it."),
+    ] = None,
+    method: Annotated[
+        str, option("--method", metavar="NAME", help="ternary, or float (for a small draft).")
+    ] = "ternary",
+    init: Annotated[
+        str, option("--init", metavar="NAME", help="absmean or planes: from the teacher's weights; random.")
+    ] = "absmean",
+    group_size: Annotated[
+        int, option("--group-size", metavar="N", help="Weights per scale: 32, 64 or 128; 0: one scale per tensor.")
+    ] = 0,
+    sub_norms: Annotated[bool, option("--sub-norms", help="Norms before o and down, as in BitNet.")] = False,
+    layers: Annotated[int, option("--layers", metavar="N", help="Of the student; 0: as the teacher.")] = 0,
+    hidden_size: Annotated[int, option("--hidden-size", metavar="N", help="Of the student, with --init random.")] = 0,
+    intermediate_size: Annotated[
+        int, option("--intermediate-size", metavar="N", help="Of the student, with --init random.")
+    ] = 0,
+    heads: Annotated[int, option("--heads", metavar="N", help="Of the student, with --init random.")] = 0,
+    steps: Annotated[int, option("--steps", metavar="N", help="Optimizer steps.")] = 1000,
+    batch_tokens: Annotated[int, option("--batch-tokens", metavar="N", help="Tokens of a step.")] = 4096,
+    length: Annotated[int, option("--length", metavar="N", help="Tokens of a row.")] = 256,
+    accumulate: Annotated[int, option("--accumulate", metavar="N", help="Parts of a step, to save memory.")] = 1,
+    learning_rate: Annotated[float, option("--learning-rate", metavar="N", help="At its peak.")] = 1e-3,
+    weight_decay: Annotated[float, option("--weight-decay", metavar="N", help="In the first half; then 0.")] = 0.1,
+    warmup_steps: Annotated[int, option("--warmup-steps", metavar="N", help="To the peak rate.")] = 50,
+    text_weight: Annotated[float, option("--text-weight", metavar="N", help="Of the loss on the text.")] = 0.2,
+    logits_weight: Annotated[
+        float, option("--logits-weight", metavar="N", help="Of the teacher's distribution.")
+    ] = 0.8,
+    hidden_weight: Annotated[float, option("--hidden-weight", metavar="N", help="Of its hidden states.")] = 0.2,
+    text_tokens: Annotated[
+        int, option("--text-tokens", metavar="N", help="That the teacher writes; 0: as many as are trained on, <= 1e6.")
+    ] = 0,
+    temp: Annotated[
+        float, option("--temp", metavar="N", help="Temperature of the text that the teacher writes.")
+    ] = 1.0,
+    seed: Annotated[int, option("--seed", metavar="N", min=0, max=1 << 30, help="Of text, batches and weights.")] = 0,
+    tokenizer: Annotated[
+        Path | None, option("--tokenizer", metavar="FILE", help="If it does not lie beside the weights.")
+    ] = None,
+    device: Annotated[str, option("--device", metavar="NAME", help="auto, cpu or cuda.")] = "auto",
+    precision: Annotated[str, option("--precision", metavar="NAME", help="auto, float32 or bfloat16.")] = "auto",
+    compile: Annotated[bool, option("--compile", help="torch.compile: slow to start, then faster.")] = False,
+    every: Annotated[int, option("--every", metavar="N", min=1, help="Steps between checkpoints.")] = 100,
+    restart: Annotated[bool, option("--restart", help="Throw away a run that was begun in this place.")] = False,
+    threads: Threads = 0,
+    json: Json = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Train a one-plane ternary student of a float model; `edgedec quantize --method ternary` takes it losslessly.
+
+    A run that was stopped goes on when the same command is given again. Several devices: torchrun --nproc-per-node N
+    -m edgedec distil ...
+    """
+    _require_training()
+    from edgedec.quantize.distil.devices import find_place
+    from edgedec.quantize.distil.distil import DistilOptions
+    from edgedec.quantize.distil.distil import distil as run
+    from edgedec.quantize.distil.objective import ObjectiveOptions
+    from edgedec.quantize.distil.schedule import Schedule
+    from edgedec.quantize.distil.student import StudentOptions
+    from edgedec.quantize.readers import open_checkpoint
+
+    options = DistilOptions(
+        schedule=Schedule(
+            steps=steps, learning_rate=learning_rate, weight_decay=weight_decay, warmup_steps=warmup_steps
+        ),
+        student=StudentOptions(
+            method=method,
+            init=init,
+            group_size=group_size,
+            sub_norms=sub_norms,
+            layers=layers,
+            hidden_size=hidden_size,
+            intermediate_size=intermediate_size,
+            heads=heads,
+        ),
+        objective=ObjectiveOptions(text=text_weight, logits=logits_weight, hidden=hidden_weight),
+        batch_tokens=batch_tokens,
+        length=length,
+        accumulate=accumulate,
+        text_tokens=text_tokens,
+        temperature=temp,
+        seed=seed,
+    )
+    if text and text_tokens:
+        raise UsageError("--text-tokens is for text that the teacher writes; leave it out, or leave out --text")
+    opened = open_checkpoint(teacher, tokenizer)
+    place = find_place(device, precision)
+    try:
+        with progress("distilling") as report:
+            result = run(
+                opened,
+                output,
+                options,
+                text=text or (),
+                place=place,
+                threads=threads,
+                every=every,
+                compiled=compile,
+                restart=restart,
+                tell=lambda checked: note(checked.line(steps)),
+                progress=report,
+            )
+    except KeyboardInterrupt:
+        if place.first:
+            note(f"stopped; the same command{' without --restart' * restart} goes on from the last checkpoint")
+        raise
+    if result is None:
+        return
+    data: dict[str, Any] = {
+        "output": str(output),
+        "parameters": result.parameters,
+        "ternary_parameters": result.ternary_parameters,
+        "tokens": result.tokens,
+        "perplexity_teacher": result.teacher_perplexity,
+        "perplexity_student": result.student_perplexity,
+        "seconds": round(result.seconds, 1),
+        "loss_plot": str(result.run_folder / "loss.png"),
+    }
+    if json:
+        print_json(data)
+        return
+    ratio = result.student_perplexity / result.teacher_perplexity
+    print_table(
+        [
+            ("checkpoint", data["output"]),
+            ("parameters", f"{result.parameters:,}, of which {result.ternary_parameters:,} are ternary"),
+            ("tokens trained on", f"{result.tokens:,}"),
+            ("perplexity, teacher", f"{result.teacher_perplexity:.3f} (held-out text)"),
+            ("perplexity, student", f"{result.student_perplexity:.3f} ({100 * (ratio - 1):+.1f} %)"),
+            ("seconds", f"{result.seconds:.0f}"),
+            ("loss plot", data["loss_plot"]),
+        ]
+    )

@@ -1,0 +1,262 @@
+"""A model graph in torch: the teachers, students and twins of everything that edgedec trains.
+
+Every family that has a graph can be trained, and nothing here knows one. With ``ternary`` the linears, except the head,
+compute what a bundle of one plane computes: ternary weights and int8 activations, with straight-through gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from edgedec.errors import UnsupportedError
+from edgedec.graph import Graph, KvState
+from edgedec.ops import Add, Attention, Embed, GatedActivation, Linear, Operation, RmsNorm, Rope, SelectRows
+from edgedec.passes import fuse_linears
+from edgedec.quantize.distil.ternary import fake_int8, fake_ternary
+
+__all__ = ["Cache", "Ternary", "TorchGraph"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ternary:
+    """``group_size``: columns that share a scale; 0: one scale per tensor."""
+
+    group_size: int = 0
+
+
+@dataclass(kw_only=True)
+class Cache:
+    """Keys and values of a batch, per state [batch, kv_heads, positions, head_dim]; ``length`` positions are filled."""
+
+    positions: int
+    length: int = 0
+    rows: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
+
+    def append(self, state: str, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Store new rows [batch, kv_heads, n, head_dim] and return all rows so far."""
+        if state not in self.rows:
+            shape = (*keys.shape[:2], self.positions, keys.shape[3])
+            self.rows[state] = keys.new_zeros(shape), values.new_zeros(shape)
+        end = self.length + keys.shape[2]
+        for stored, new in zip(self.rows[state], (keys, values), strict=True):
+            stored[:, :, self.length : end] = new
+        return self.rows[state][0][:, :, :end], self.rows[state][1][:, :, :end]
+
+
+class _Step(nn.Module):
+    """One operation. ``take(values, first, cache)`` reads its inputs and returns its outputs."""
+
+    def __init__(self, op: Operation) -> None:
+        super().__init__()
+        self.inputs, self.outputs = op.inputs, op.outputs
+
+    def take(self, values: Mapping[str, Tensor], first: int, cache: Cache | None) -> tuple[Tensor, ...]:
+        raise NotImplementedError
+
+
+class _Embed(_Step):
+    def __init__(self, op: Embed, weight: nn.Parameter) -> None:
+        super().__init__(op)
+        self.weight = weight
+
+    def take(self, values: Mapping[str, Tensor], first: int, cache: Cache | None) -> tuple[Tensor, ...]:
+        return (functional.embedding(values[self.inputs[0]], self.weight),)
+
+
+class _RmsNorm(_Step):
+    def __init__(self, op: RmsNorm, weight: nn.Parameter) -> None:
+        super().__init__(op)
+        self.weight, self.eps = weight, op.eps
+
+    def take(self, values: Mapping[str, Tensor], first: int, cache: Cache | None) -> tuple[Tensor, ...]:
+        x = values[self.inputs[0]].float()
+        return (functional.rms_norm(x, (x.shape[-1],), self.weight, self.eps),)
+
+
+class _Linear(_Step):
+    def __init__(
+        self,
+        op: Linear,
+        weights: Sequence[nn.Parameter],
+        biases: Sequence[nn.Parameter | None],
+        ternary: Ternary | None,
+    ) -> None:
+        super().__init__(op)
+        self.weights = nn.ParameterList(weights)
+        self.biases = list(biases)
+        for at, bias in enumerate(biases):
+            self.register_parameter(f"bias{at}", bias)
+        self.ternary = ternary
+
+    def take(self, values: Mapping[str, Tensor], first: int, cache: Cache | None) -> tuple[Tensor, ...]:
+        x = values[self.inputs[0]]
+        if self.ternary is None:
+            return tuple(functional.linear(x, w, b) for w, b in zip(self.weights, self.biases, strict=True))
+        x, size = fake_int8(x), self.ternary.group_size
+        return tuple(
+            functional.linear(x, fake_ternary(w, size), b) for w, b in zip(self.weights, self.biases, strict=True)
+        )
+
+
+class _Rope(_Step):
+    def __init__(self, op: Rope, positions: int) -> None:
+        super().__init__(op)
+        self.head_dim, self.interleaved = op.head_dim, op.layout == "interleaved"
+        angles = torch.outer(torch.arange(positions).float(), torch.tensor(op.inverse_frequencies))
+        self.register_buffer("cos", angles.cos()[:, None], persistent=False)  # [positions, 1, head_dim / 2]
+        self.register_buffer("sin", angles.sin()[:, None], persistent=False)
+
+    def take(self, values: Mapping[str, Tensor], first: int, cache: Cache | None) -> tuple[Tensor, ...]:
+        x = values[self.inputs[0]].float().unflatten(-1, (-1, self.head_dim))  # [batch, n, heads, head_dim]
+        some = slice(first, first + x.shape[1])
+        cos, sin = self.get_buffer("cos")[some], self.get_buffer("sin")[some]
+        if self.interleaved:
+            a, b = x[..., ::2], x[..., 1::2]
+            return (torch.stack((a * cos - b * sin, b * cos + a * sin), -1).flatten(2),)
+        a, b = x.chunk(2, dim=-1)
+        return (torch.cat((a * cos - b * sin, b * cos + a * sin), -1).flatten(2),)
+
+
+class _Attention(_Step):
+    def __init__(self, op: Attention, state: KvState) -> None:
+        super().__init__(op)
+        self.op, self.state = op, state
+
+    def take(self, values: Mapping[str, Tensor], first: int, cache: Cache | None) -> tuple[Tensor, ...]:
+        v_type = values[self.inputs[2]].dtype
+        q, k, v = (
+            values[name].to(v_type).unflatten(-1, (-1, self.state.head_dim)).transpose(1, 2) for name in self.inputs
+        )
+        if cache is not None:
+            k, v = cache.append(self.state.name, k, v)
+        shared = self.op.heads // self.state.kv_heads
+        if shared > 1:
+            k, v = k.repeat_interleave(shared, dim=1), v.repeat_interleave(shared, dim=1)
+        mask = None
+        if self.state.window is not None or (cache is not None and first and q.shape[2] > 1):
+            at, key = torch.arange(first, first + q.shape[2])[:, None], torch.arange(k.shape[2])
+            mask = key <= at
+            if self.state.window is not None:
+                mask &= (key > at - self.state.window) | (key < self.state.sinks)
+            mask = mask.to(q.device)
+        causal = mask is None and q.shape[2] > 1
+        out = functional.scaled_dot_product_attention(q, k, v, mask, is_causal=causal, scale=self.op.scale)
+        return (out.transpose(1, 2).flatten(2),)
+
+
+class _Gated(_Step):
+    def __init__(self, op: GatedActivation) -> None:
+        super().__init__(op)
+        self.activation = op.activation
+
+    def take(self, values: Mapping[str, Tensor], first: int, cache: Cache | None) -> tuple[Tensor, ...]:
+        gate, up = (values[name] for name in self.inputs)
+        return ((functional.silu(gate) if self.activation == "silu" else functional.relu(gate).square()) * up,)
+
+
+class _Add(_Step):
+    def take(self, values: Mapping[str, Tensor], first: int, cache: Cache | None) -> tuple[Tensor, ...]:
+        return (values[self.inputs[0]] + values[self.inputs[1]],)
+
+
+class _Same(_Step):
+    def take(self, values: Mapping[str, Tensor], first: int, cache: Cache | None) -> tuple[Tensor, ...]:
+        return (values[self.inputs[0]],)  # a training pass wants the logits of every row
+
+
+class TorchGraph(nn.Module):
+    """``forward(ids int64 [batch, n])`` gives logits [batch, n, vocab] and the values that ``taps`` names.
+
+    n, with what the cache holds, is at most ``positions``. ``tensors`` holds the parameters under their checkpoint names; a
+    tied head is one parameter in two places.
+
+    Raises: UnsupportedError for an operation that has no torch form, or a group size that does not divide a matrix.
+    """
+
+    def __init__(self, graph: Graph, *, positions: int, ternary: Ternary | None = None) -> None:
+        super().__init__()
+        self.graph, self.positions, self.ternary = graph, positions, ternary
+        self.tensors = {name: nn.Parameter(torch.zeros(spec.shape)) for name, spec in graph.weights.items()}
+        head = graph.operations[-1].weight_names[0]
+        self.ternary_names = tuple(
+            name for op in graph.operations if isinstance(op, Linear) for name in op.weights if name != head
+        )
+        size = ternary.group_size if ternary else 0
+        for name in self.ternary_names if size else ():
+            width = graph.weights[name].shape[1]
+            if width % size:
+                raise UnsupportedError(
+                    f"tensor {name} has {width} columns, which groups of {size} do not divide; "
+                    "choose another --group-size, or 0"
+                )
+        fused = fuse_linears(graph)
+        self.steps = nn.ModuleList(self._step(op, head) for op in fused.operations)
+        last = fused.last_uses()
+        self._dead = [tuple(name for name in last if last[name] == at) for at in range(len(self.steps))]
+
+    def _step(self, op: Operation, head: str) -> _Step:
+        tensors = self.tensors
+        if isinstance(op, Embed):
+            return _Embed(op, tensors[op.weight])
+        if isinstance(op, RmsNorm):
+            return _RmsNorm(op, tensors[op.weight])
+        if isinstance(op, Linear):
+            biases = [tensors[bias] if bias else None for bias in op.biases]
+            return _Linear(op, [tensors[w] for w in op.weights], biases, None if head in op.weights else self.ternary)
+        if isinstance(op, Rope):
+            return _Rope(op, self.positions)
+        if isinstance(op, Attention):
+            return _Attention(op, self.graph.states[op.state])
+        if isinstance(op, GatedActivation):
+            return _Gated(op)
+        if isinstance(op, Add):
+            return _Add(op)
+        if isinstance(op, SelectRows):
+            return _Same(op)
+        raise UnsupportedError(
+            f"operation {op.name} ({op.kind}) cannot be trained: quantize/distil/torch_graph.py has no form of it"
+        )
+
+    @torch.no_grad()
+    def fill(self, load: Callable[[str], NDArray[Any]]) -> None:
+        """Set every parameter to ``load(name)``."""
+        for name, parameter in self.tensors.items():
+            parameter.copy_(torch.from_numpy(np.ascontiguousarray(load(name), np.float32)))
+
+    @torch.no_grad()
+    def draw(self, seed: int) -> None:
+        """Random weights: normal 0.02, what writes to the residual stream smaller by sqrt(2 layers) (GPT-2), gains 1."""
+        generator = torch.Generator().manual_seed(seed)
+        writers = sum(isinstance(step, _Add) for step in self.steps)
+        added = {name for op in self.graph.operations if isinstance(op, Add) for name in op.inputs}
+        small = {
+            w for op in self.graph.operations if isinstance(op, Linear) and op.outputs[0] in added for w in op.weights
+        }
+        for name, parameter in self.tensors.items():
+            if parameter.ndim == 1:
+                parameter.fill_(0.0 if name.endswith("bias") else 1.0)
+            else:
+                parameter.normal_(0.0, 0.02 / (writers**0.5 if name in small else 1.0), generator=generator)
+
+    def forward(
+        self, ids: Tensor, cache: Cache | None = None, taps: tuple[str, ...] = ()
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        first = 0 if cache is None else cache.length
+        values: dict[str, Tensor] = {"ids": ids}
+        for step, dead in zip(self.steps, self._dead, strict=True):
+            assert isinstance(step, _Step)
+            values.update(zip(step.outputs, step.take(values, first, cache), strict=True))
+            for name in dead:  # without gradients a pass then takes the memory of a layer, not of all layers
+                if name not in taps:
+                    values.pop(name, None)
+        if cache is not None:
+            cache.length += ids.shape[1]
+        return values[self.graph.outputs[0]], {name: values[name] for name in taps}

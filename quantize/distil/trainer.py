@@ -1,0 +1,190 @@
+"""The training loop: one for floats, ternary students and drafts."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from edgedec.errors import EdgedecError
+from edgedec.progress import Progress, silent
+from edgedec.quantize.distil.devices import Place
+from edgedec.quantize.distil.diagnosis import find_culprit
+from edgedec.quantize.distil.objective import Objective, text_loss
+from edgedec.quantize.distil.run_folder import RunFolder
+from edgedec.quantize.distil.schedule import Batches, Schedule
+
+__all__ = ["Checked", "Trainer"]
+
+_CLIP = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """What is known after a validation. Losses in nats per token; ``seconds_left`` is an estimate."""
+
+    step: int
+    loss: float
+    text: float
+    valid: float
+    tokens_per_second: float
+    seconds_left: float
+
+    def line(self, steps: int) -> str:
+        minutes, seconds = divmod(round(self.seconds_left), 60)
+        return (
+            f"step {self.step}/{steps}  loss {self.loss:.3f}  held-out perplexity {math.exp(min(self.valid, 50)):.2f}  "
+            f"{self.tokens_per_second:,.0f} tokens/s  {minutes}:{seconds:02} to go"
+        )
+
+
+class Trainer:
+    """Trains ``objective.student`` in a run folder, from ``step`` to the end of the schedule."""
+
+    def __init__(
+        self,
+        objective: Objective,
+        batches: Batches,
+        schedule: Schedule,
+        folder: RunFolder,
+        place: Place,
+        *,
+        every: int,
+        compiled: bool = False,
+    ) -> None:
+        batches.check(place.world)
+        self.objective, self.batches, self.schedule = objective.to(place.device), batches, schedule
+        self.folder, self.place, self.every = folder, place, every
+        self.step = 0
+        matrices = [p for p in objective.parameters() if p.ndim > 1]
+        gains = [p for p in objective.parameters() if p.ndim == 1]
+        self.optimizer = torch.optim.AdamW(
+            [{"params": matrices, "decays": True}, {"params": gains, "decays": False}], betas=(0.9, 0.95), fused=True
+        )
+        self._run: Callable[[Tensor], tuple[Tensor, Tensor]] = torch.compile(objective) if compiled else objective
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self.place.device.type, torch.bfloat16, enabled=self.place.autocast)
+
+    def _set_rates(self) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.schedule.rate(self.step)
+            group["weight_decay"] = self.schedule.decay(self.step) if group["decays"] else 0.0
+
+    def _one_step(self) -> tuple[float, float]:
+        """One optimizer step; (loss, cross-entropy on the text), means over all processes."""
+        place, parts = self.place, self.batches.accumulate
+        ids = torch.from_numpy(self.batches.at(self.step, self.schedule.steps))
+        mine = ids[place.rank :: place.world].to(place.device)
+        total = torch.zeros(2, device=place.device)
+        self.optimizer.zero_grad(set_to_none=True)
+        for part in mine.chunk(parts):
+            with self._autocast():
+                loss, text = self._run(part)
+            (loss / parts).backward()
+            total += torch.stack((loss.detach(), text)) / parts
+        gradients = [p.grad for p in self.objective.parameters() if p.grad is not None]
+        place.average([total, *gradients])
+        norm = torch.nn.utils.get_total_norm(gradients)
+        if not (torch.isfinite(total).all() and torch.isfinite(norm)):
+            raise self._stopped(mine)
+        torch.nn.utils.clip_grads_with_norm_(self.objective.parameters(), _CLIP, norm)
+        self._set_rates()
+        self.optimizer.step()
+        return float(total[0]), float(total[1])
+
+    def _stopped(self, ids: Tensor) -> EdgedecError:
+        """What to say when a number is none; ids [batch, n + 1] showed it."""
+        with self._autocast():
+            culprit = find_culprit(self.objective, ids)
+        kept = "no checkpoint yet"
+        if self.folder.checkpoint.exists():
+            kept = f"the last good checkpoint is {self.folder.checkpoint}"
+        return EdgedecError(
+            f"training stopped at step {self.step}: {culprit}; {kept}. Try a smaller --learning-rate (now "
+            f"{self.schedule.learning_rate:g}) or --precision float32, with --restart"
+        )
+
+    def validate(self) -> float:
+        """Cross-entropy of the student on the held-out text, nats per token.
+
+        Never compiled: rows of another number would be compiled once more.
+        """
+        rows = torch.from_numpy(self.batches.valid_rows()).to(self.place.device)
+        with self._autocast():
+            found = text_loss(self.objective.student, rows)
+        if not math.isfinite(found):  # before it is saved as a good checkpoint
+            raise self._stopped(rows[:1])
+        return found
+
+    def _state(self) -> dict[str, Any]:
+        return {"model": self.objective.state_dict(), "optimizer": self.optimizer.state_dict(), "step": self.step}
+
+    def resume(self) -> None:
+        """Take up the folder's checkpoint.
+
+        Raises: BundleError if it is damaged, or of another model.
+        """
+        state = self.folder.load()
+        try:
+            self.objective.load_state_dict(state["model"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.step = int(state["step"])
+        except (RuntimeError, LookupError, TypeError, ValueError) as error:
+            raise self.folder.damaged() from error
+
+    def train(self, *, tell: Callable[[Checked], None] = lambda checked: None, progress: Progress = silent) -> None:
+        """Run to the last step; validate, log and save every ``every`` steps and at the end.
+
+        Raises: EdgedecError if the loss is no number (names the layer) or the disk is full; the last checkpoint stays.
+        """
+        if self.place.first:
+            self.folder.keep_rows(self.step)
+        began, sums, count = time.monotonic(), np.zeros(2), 0
+        done, steps = 0, self.schedule.steps
+        while self.step < steps:
+            sums += self._one_step()
+            count += 1
+            done += self.batches.tokens
+            self.step += 1
+            progress("step", self.step, steps)
+            if self.step % self.every and self.step != steps:
+                continue
+            loss, text = sums / count
+            rate = done / (time.monotonic() - began)
+            self._keep(
+                Checked(
+                    step=self.step,
+                    loss=float(loss),
+                    text=float(text),
+                    valid=self.validate(),
+                    tokens_per_second=rate,
+                    seconds_left=(steps - self.step) * self.batches.tokens / rate,
+                ),
+                tell,
+            )
+            sums, count = np.zeros(2), 0
+            self.place.wait()
+
+    def _keep(self, checked: Checked, tell: Callable[[Checked], None]) -> None:
+        """The row first: one that is ahead of the checkpoint is dropped on resuming, a missing one could not be made up."""
+        if not self.place.first:
+            return
+        self.folder.add_row(
+            {
+                "step": checked.step,
+                "loss": round(checked.loss, 5),
+                "text": round(checked.text, 5),
+                "valid": round(checked.valid, 5),
+                "rate": self.schedule.rate(checked.step - 1),
+                "tokens_per_second": round(checked.tokens_per_second),
+            }
+        )
+        self.folder.save(self._state())
+        tell(checked)

@@ -1,0 +1,129 @@
+"""The checkpoint of a student holds what its last forward pass computed with."""
+
+from __future__ import annotations
+
+import errno
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from edgedec.errors import EdgedecError, UsageError
+from edgedec.quantize.distil import ternary as ternary_module
+from edgedec.quantize.distil import torch_graph
+from edgedec.quantize.distil.export import check_output, round_dense, write_checkpoint
+from edgedec.quantize.distil.run_folder import RunFolder
+from edgedec.quantize.distil.torch_graph import Ternary, TorchGraph
+from edgedec.quantize.readers import open_checkpoint
+from tests.cli.known_model import byte_tokenizer
+from tests.quantize.distil.teachers import CONFIG, model, some_ids, tensors
+
+
+def write(made: TorchGraph, folder: Path) -> Path:
+    settings = {"bos_token": "<s>", "eos_token": "</s>"}
+    tokenizer = byte_tokenizer().to_str()
+    write_checkpoint(made, folder, config=CONFIG, tokenizer_json=tokenizer, tokenizer_config=settings)
+    return folder
+
+
+@pytest.mark.parametrize("group_size", [0, 32])
+def test_ternary_matrices_are_those_of_the_last_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group_size: int
+) -> None:
+    made = model(ternary=Ternary(group_size=group_size))
+    used: list[torch.Tensor] = []
+
+    def fake(weight: torch.Tensor, size: int) -> torch.Tensor:
+        used.append(ternary_module.fake_ternary(weight, size).detach())
+        return used[-1]
+
+    monkeypatch.setattr(torch_graph, "fake_ternary", fake)
+    made(some_ids())
+    found = tensors(write(made, tmp_path / "out"))
+    assert len(used) == len(made.ternary_names) == 14
+    for name, value in zip(made.ternary_names, used, strict=True):
+        assert np.array_equal(found[name], value.numpy()), name
+
+
+@pytest.mark.parametrize("ternary", [None, Ternary()])
+def test_all_else_is_rounded_to_bfloat16(tmp_path: Path, ternary: Ternary | None) -> None:
+    made = model(ternary=ternary)
+    found = tensors(write(made, tmp_path / "out"))
+    assert json.loads((tmp_path / "out/config.json").read_text())["dtype"] == "bfloat16"
+    exact = {name: value.detach().clone() for name, value in made.tensors.items()}
+    round_dense(made)
+    for name, value in made.tensors.items():
+        if ternary and name in made.ternary_names:
+            assert torch.equal(value, exact[name])
+            continue
+        assert found[name].dtype == ml_dtypes.bfloat16
+        assert np.array_equal(found[name].astype(np.float32), value.detach().numpy())
+        assert not torch.equal(value, exact[name])
+
+
+@pytest.mark.parametrize("ternary", [None, Ternary()])
+def test_special_tokens_come_back(tmp_path: Path, ternary: Ternary | None) -> None:
+    opened = open_checkpoint(write(model(ternary=ternary), tmp_path / "out"))
+    assert (opened.bos_token, opened.bos_token_id, opened.eos_token_ids) == ("<s>", 256, (257,))
+
+
+@pytest.mark.parametrize("ternary", [None, Ternary()])
+def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ternary: Ternary | None) -> None:
+    def full(path: Path, *rest: Any, **named: Any) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(EdgedecError, match=r"cannot write .*out: the disk is full; free some space"):
+        write(model(ternary=ternary), tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- before a run -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["file", "folder", "float checkpoint", "dangling link"])
+@pytest.mark.parametrize("begun", [False, True])
+def test_what_is_not_ours_is_refused_before_training(tmp_path: Path, what: str, begun: bool) -> None:
+    output, folder = tmp_path / "out", RunFolder(path=tmp_path / "out.run")
+    match what:
+        case "file":
+            output.write_text("")
+        case "folder":
+            output.mkdir()
+        case "float checkpoint":
+            write(model(), output)
+        case _:
+            output.symlink_to("nowhere")
+    if begun:
+        folder.begin({})
+    with pytest.raises(
+        UsageError, match=r"cannot write .*out: it exists, and was not made by a run in .*out\.run; choose"
+    ):
+        check_output(output, folder, tmp_path / "teacher", model(ternary=Ternary()))
+
+
+def test_what_a_run_made_may_be_made_again(tmp_path: Path) -> None:
+    made, folder = model(ternary=Ternary()), RunFolder(path=tmp_path / "out.run")
+    output = write(made, tmp_path / "out")
+    with pytest.raises(UsageError, match="was not made by a run"):
+        check_output(output, folder, tmp_path / "teacher", made)
+    folder.begin({})
+    check_output(output, folder, tmp_path / "teacher", made)
+    with pytest.raises(UsageError, match="out: it is the teacher"):
+        check_output(output, folder, output, made)
+
+
+def test_a_disk_that_is_too_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = type("Usage", (), {"free": 1000})
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    output = tmp_path / "not" / "yet" / "out"
+    with pytest.raises(EdgedecError, match=r"checkpoints need .* KiB, the disk has 1000 B free; free some space"):
+        check_output(output, RunFolder(path=tmp_path / "out.run"), tmp_path / "teacher", model())

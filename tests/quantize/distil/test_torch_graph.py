@@ -1,0 +1,157 @@
+"""The torch graph computes what the reference computes, with a cache and without."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from edgedec.errors import UnsupportedError
+from edgedec.families import build_graph
+from edgedec.graph import Graph
+from edgedec.passes import assign_schemes, quantize_activations
+from edgedec.quantize.distil.ternary import ternary_weight
+from edgedec.quantize.distil.torch_graph import Cache, Ternary, TorchGraph
+from edgedec.reference.float_profile.model import ReferenceModel
+from edgedec.schemes import FloatWeight, TernaryScheme, TernaryWeight
+from tests.families import golden
+from tests.quantize.distil.teachers import CONFIG, model, some_ids, weights
+
+BITNET = {"model_type": "bitnet", "hidden_act": "relu2", "num_key_value_heads": 2}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "grouped heads": {},
+    "untied, biases": {"tie_word_embeddings": False, "attention_bias": True, "mlp_bias": True},
+    "interleaved": {"rope_interleaved": True},
+    "wide heads": {"head_dim": 24, "num_attention_heads": 4},
+    "bitnet": BITNET,
+}
+
+
+def reference(graph: Graph, found: dict[str, Any], ids: torch.Tensor, taps: tuple[str, ...] = ()) -> Any:
+    """(logits, taps) of one row."""
+    made = ReferenceModel(graph, found.__getitem__)
+    return made.forward(ids.numpy().astype(np.int32), made.new_cache(), taps=taps)
+
+
+@pytest.mark.parametrize("name", golden.NAMES)
+def test_equals_transformers(name: str) -> None:
+    want = golden.read(name)
+    rows = int(
+        (want.positions == np.arange(len(want.positions))).sum()
+    )  # then positions jump, which training never does
+    assert rows > 4
+    made = TorchGraph(build_graph(want.config), positions=rows)
+    made.fill(want.weights.__getitem__)
+    with torch.no_grad():
+        logits, _ = made(torch.from_numpy(want.ids[None, :rows].astype(np.int64)))
+    assert np.abs(logits[0].numpy() - want.logits[:rows]).max() < golden.TOLERANCE
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_floats_equal_the_reference(family: str) -> None:
+    config = CONFIG | FAMILIES[family]
+    ids = some_ids()
+    found = {name: FloatWeight(values=values) for name, values in weights(config).items()}
+    logits, values = model(**FAMILIES[family])(ids, None, ("layers.0.out", "logits"))
+    assert set(values) == {"layers.0.out", "logits"}
+    for row, seen in enumerate(ids):
+        want, taps = reference(build_graph(config), found, seen, ("layers.0.out",))
+        assert np.abs(logits[row].detach().numpy() - want).max() < 1e-5
+        assert np.abs(values["layers.0.out"][row].detach().numpy() - taps["layers.0.out"]).max() < 1e-5
+
+
+@pytest.mark.parametrize("group_size", [0, 32])
+@pytest.mark.parametrize("family", ["grouped heads", "bitnet"])
+def test_ternary_linears_equal_the_reference(family: str, group_size: int) -> None:
+    """Sums are exact on one side and float32 on the other: 1e-4 of logits of some units. A code at a border may differ."""
+    made = model(ternary=Ternary(group_size=group_size), **FAMILIES[family])
+    found: dict[str, Any] = {}
+    for name, tensor in made.tensors.items():
+        if name in made.ternary_names:
+            trits, scale = (value.detach().numpy() for value in ternary_weight(tensor, group_size))
+            scale = scale[None] if group_size else scale.reshape(1)
+            found[name] = TernaryWeight(trits=trits.astype(np.int8)[None], scale=scale, group_size=group_size)
+        else:
+            found[name] = FloatWeight(values=tensor.detach().numpy())
+    schemes = dict.fromkeys(made.ternary_names, TernaryScheme(group_size=group_size))
+    graph = quantize_activations(assign_schemes(made.graph, schemes))
+    ids = some_ids(1)
+    logits, _ = made(ids)
+    assert np.abs(logits[0].detach().numpy() - reference(graph, found, ids[0])[0]).max() < 1e-4
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("window", [None, 4])
+@pytest.mark.parametrize("first", [1, 2, 5])
+def test_cached_steps_equal_the_full_pass(family: str, window: int | None, first: int) -> None:
+    """Sampling takes one token a step; a mask that differed once made text that its own teacher found unlikely."""
+    made = model(**FAMILIES[family])
+    states = {name: replace(state, window=window, sinks=2) for name, state in made.graph.states.items()}
+    graph = replace(made.graph, states=states)
+    made = TorchGraph(graph, positions=12)
+    config = CONFIG | FAMILIES[family]
+    made.fill(weights(config).__getitem__)
+    ids = some_ids()
+    with torch.no_grad():
+        whole, _ = made(ids)
+        cache = Cache(positions=12)
+        cuts = [0, first, *range(first + 1, 9), 12]  # the last pass has three rows behind cached ones
+        parts = [made(ids[:, a:b], cache)[0] for a, b in pairwise(cuts)]
+    assert (torch.cat(parts, 1) - whole).abs().max() < 1e-5
+    assert cache.length == 12
+    found = {name: FloatWeight(values=values) for name, values in weights(config).items()}
+    for row, seen in enumerate(ids):
+        assert np.abs(whole[row].numpy() - reference(graph, found, seen)[0]).max() < 1e-5
+
+
+def test_a_pass_keeps_no_dead_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A teacher of 32 layers must not take the memory of 32 layers' activations."""
+    made = model(num_hidden_layers=4)
+    alive: list[int] = []
+    for step in made.steps:
+        take = step.take
+
+        def counted(values: Any, *rest: Any, take: Any = take) -> Any:
+            alive.append(len(values))
+            return take(values, *rest)
+
+        monkeypatch.setattr(step, "take", counted)
+    logits, values = made(some_ids())
+    assert max(alive) <= 6
+    assert (tuple(values), logits.shape) == ((), (2, 12, 264))
+
+
+def test_first_weights_are_small_and_come_from_the_seed() -> None:
+    one, two, other = (model(attention_bias=True) for _ in range(3))
+    for made, seed in ((one, 1), (two, 1), (other, 2)):
+        made.draw(seed)
+    name = "model.layers.0.self_attn.q_proj.weight"
+    assert torch.equal(one.tensors[name], two.tensors[name])
+    assert not torch.equal(one.tensors[name], other.tensors[name])
+    assert float(one.tensors[name].detach().std()) == pytest.approx(0.02, rel=0.1)
+    down = one.tensors["model.layers.0.mlp.down_proj.weight"].detach()
+    assert float(down.std()) == pytest.approx(0.01, rel=0.1), "two layers write four times to the residual stream"
+    assert not one.tensors["model.layers.0.self_attn.q_proj.bias"].any()
+    assert (one.tensors["model.norm.weight"] == 1).all()
+
+
+def test_groups_that_do_not_divide_a_matrix() -> None:
+    message = r"tensor model\.layers\.0\.self_attn\.q_proj\.weight has 32 columns, which groups of 64 .* --group-size"
+    with pytest.raises(UnsupportedError, match=message):
+        model(ternary=Ternary(group_size=64))
+
+
+def test_an_operation_without_a_form() -> None:
+    class Other:
+        name, kind, inputs, outputs, weight_names = "layers.0.gather", "gather", ("embed",), ("x",), ()
+
+    made = model()
+    with pytest.raises(UnsupportedError, match=r"layers\.0\.gather \(gather\) cannot be trained"):
+        made._step(Other(), "lm_head.weight")  # type: ignore[arg-type]
