@@ -20,7 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 from edgedec.errors import DeviceError
 from edgedec.reference.float_profile.ops.linear import _ternary as reference_product
 from edgedec.reference.float_profile.ops.quantize_activation import quantize_rows
-from edgedec.runtime.kernels import Kernels
+from edgedec.runtime.kernels import Kernels, operator
 from edgedec.runtime.kernels.operator import DOMAIN, OPERATOR, register, usable
 from edgedec.schemes import TernaryScheme, TernaryWeight
 
@@ -208,6 +208,20 @@ def test_nodes_that_do_not_fit_are_refused(kernels: Kernels, changes: dict[str, 
     else:
         with pytest.raises(Exception, match=message):
             session(kernels, QKV, **changes)
+
+
+def test_wrong_results_leave_the_portable_graph_and_a_line_in_the_log(
+    kernels: Kernels, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pack = kernels.pack
+    monkeypatch.setattr(kernels, "pack", lambda *arguments: pack(*arguments) ^ np.uint8(1))
+    monkeypatch.setattr(operator, "load", lambda: kernels)
+    assert usable.__wrapped__() is None
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        "CPU kernels: the operator fails its self-test: its results are not those of NumPy: "
+        "the portable graph serves, slower"
+    )
 
 
 def test_a_file_that_is_no_library_is_refused(tmp_path: Path) -> None:
