@@ -1,14 +1,19 @@
 # Relative paths only: make splits names at spaces, and the checkout's folder may hold one.
 .DEFAULT_GOAL := help
-.PHONY: demo test test-all lint types clean help
+STEPS ?= 1000
+.PHONY: demo train-demo test test-all lint types clean help
 
 demo: ## quantize the embedded model and let it talk, within a memory budget
 	@.ci/environment check
 	@echo "make demo, in two steps:"
 	@echo "  1/2  make the environment .venv    about 20 s the first time, 0 s after that"
-	@echo "  2/2  run the demo                  about 45 s the first time, 1 s after that; it lists its own steps"
+	@echo "  2/2  run the demo                  about 30 s the first time, 1 s after that; it lists its own steps"
 	@.ci/environment run
 	@.venv/bin/python -m edgedec.demo
+
+train-demo: ## train the embedded pair anew, resumable; STEPS=20 for a smoke run
+	@.ci/environment train
+	@.venv/bin/python -m edgedec.quantize.distil.demo_pair --steps $(STEPS) -o build/demo-pair-$(STEPS)
 
 test: ## the fast tests
 	@.ci/environment dev
@@ -34,4 +39,4 @@ clean: ## remove .venv, caches and packages that were built; build/ keeps what y
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile

@@ -48,7 +48,7 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
     | {
         "hidden_size": 384,
         "intermediate_size": 1024,
-        "num_hidden_layers": 2,
+        "num_hidden_layers": 4,
         "num_attention_heads": 4,
         "num_key_value_heads": 4,
         "vocab_size": 2048,

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from edgedec.runtime.sampling import SamplingConfig
 
 __all__ = [
+    "EMBEDDED",
     "CtxSize",
     "Device",
     "IgnoreEos",
@@ -43,6 +44,8 @@ __all__ = [
 # The command's help would name an environment variable for every option; docs/command-line.md says how they are formed.
 option = partial(typer.Option, show_envvar=False)
 
+# Named here too, so that a path needs no import of the demo; tests/cli/test_app.py holds both lists together.
+EMBEDDED = ("demo", "demo-int8", "demo-draft")
 Model = Annotated[
     str, option("-m", "--model", metavar="BUNDLE", help="Folder of a bundle, or 'demo': the embedded model.")
 ]
@@ -97,13 +100,13 @@ def budget_bytes(text: str | None) -> int | None:
 
 
 def resolve_model(name: str) -> Path:
-    """The bundle behind ``-m``. ``demo`` is made when first asked for, and kept; write ``./demo`` for a folder."""
-    if name != "demo":
+    """The bundle behind ``-m``. The embedded models are made when first asked for, and kept; ``./demo`` is a folder."""
+    if name not in EMBEDDED:
         return Path(name)
     from edgedec.demo import bundle_path
 
     with progress("preparing the embedded model") as report:
-        return bundle_path(progress=report)
+        return bundle_path(name, progress=report)
 
 
 def sampling_config(

@@ -1,7 +1,8 @@
-"""The embedded model: a Llama of 4.3 M parameters that tells simple stories, shipped as a bfloat16 checkpoint.
+"""The embedded pair: a ternary target of 7.9 M parameters that tells simple stories and answers questions about them, and
+a draft of 0.4 M with the same tokenizer.
 
-docs/demo-model.md says how it was made. ``-m demo`` names its int8 bundle, which is made on first use and kept in the
-cache folder.
+docs/demo-model.md says how they were made. ``-m demo`` names the target's bundle, ``-m demo-int8`` the same in int8,
+``-m demo-draft`` the draft's; they are made on first use and kept in the cache folder.
 """
 
 from __future__ import annotations
@@ -16,59 +17,52 @@ from edgedec.errors import BundleError, UsageError
 from edgedec.paths import cache_folder
 from edgedec.progress import Progress, silent
 
-__all__ = ["HELD_OUT", "METHODS", "MODEL", "bundle_path"]
+__all__ = ["CHOICES", "DRAFT", "HELD_OUT", "NAMES", "TARGET", "bundle_path"]
 
-MODEL = Path(__file__).parent / "model"
-HELD_OUT = Path(__file__).parent / "held_out.txt"  # stories that it was not trained on, to measure
-CALIBRATION = Path(__file__).parent / "calibration.txt"  # others, to calibrate
-METHODS = {"int8": 0, "2 planes": 2, "3 planes": 3}  # name -> ternary planes
+_HERE = Path(__file__).parent
+TARGET = _HERE / "target"  # one ternary plane, in the BitNet layout of Hugging Face
+DRAFT = _HERE / "draft"  # bfloat16
+HELD_OUT = _HERE / "held_out.txt"  # stories that neither was trained on
+CHOICES = _HERE / "choices.jsonl"  # multiple choice about such stories, and simple facts
+
+# Name on the command line -> (checkpoint, method of its bundle).
+NAMES = {"demo": (TARGET, "ternary"), "demo-int8": (TARGET, "int8"), "demo-draft": (DRAFT, "int8")}
 
 
 @cache
 def _digest() -> str:
-    """Names the checkpoint, the texts, and the code that quantizes: a change of any makes new bundles."""
+    """Names the checkpoints and the code that quantizes: a change of either makes new bundles."""
     digest = hashlib.sha256(__version__.encode())
-    code = sorted(Path(quantize.__path__[0]).glob("**/*.py"))
-    for file in [*sorted(MODEL.iterdir()), CALIBRATION, HELD_OUT, *code]:
+    code = sorted(file for file in Path(quantize.__path__[0]).glob("**/*.py") if "distil" not in file.parts)
+    for file in [*sorted(TARGET.iterdir()), *sorted(DRAFT.iterdir()), *code]:
         digest.update(f"{file.name}\0".encode() + file.read_bytes())
     return digest.hexdigest()[:12]
 
 
-def bundle_path(method: str = "int8", *, progress: Progress = silent) -> Path:
-    """The embedded model's bundle, quantized now if the cache does not hold it.
+def bundle_path(name: str = "demo", *, progress: Progress = silent) -> Path:
+    """An embedded model's bundle, quantized now if the cache does not hold it.
 
     Raises:
-        UsageError: unknown method.
+        UsageError: unknown name.
         EdgedecError: the cache folder cannot be written.
     """
-    if method not in METHODS:
-        raise UsageError(f"the embedded model has no method {method!r}; known: {', '.join(METHODS)}")
-    path = cache_folder() / f"demo-{method.replace(' ', '-')}-{_digest()}.edgedec"
+    if name not in NAMES:
+        raise UsageError(f"there is no embedded model {name!r}; known: {', '.join(NAMES)}")
+    path = cache_folder() / f"{name}-{_digest()}.edgedec"
     try:
         Bundle.open(path)
     except (BundleError, UsageError):  # damaged, or not made yet
-        _quantize(path, METHODS[method], progress)
+        _quantize(*NAMES[name], path, progress)
     return path
 
 
-def _quantize(path: Path, planes: int, progress: Progress) -> None:
+def _quantize(source: Path, method: str, path: Path, progress: Progress) -> None:
     # Imported here: a runtime that opens the kept bundle needs no quantizer.
-    from edgedec.quantize.calibration import cut_windows, full_windows
     from edgedec.quantize.pipeline import QuantizeOptions
     from edgedec.quantize.pipeline import quantize as write_bundle
     from edgedec.quantize.readers import open_checkpoint
     from edgedec.runtime.tokenizer import Tokenizer
 
-    checkpoint = open_checkpoint(MODEL)
-    tokenizer = Tokenizer(checkpoint.tokenizer_json)
-    text = tokenizer.encode(CALIBRATION.read_text("utf-8"), add_special=False)
-    calibration = full_windows(cut_windows(text, length=256, bos=checkpoint.bos_token_id))
-    options = QuantizeOptions(method="ternary" if planes else "int8", planes=planes)
-    write_bundle(
-        checkpoint,
-        path,
-        options,
-        vocab_limit=tokenizer.size,
-        calibration=calibration if planes else None,
-        progress=progress,
-    )
+    checkpoint = open_checkpoint(source)
+    size = Tokenizer(checkpoint.tokenizer_json).size
+    write_bundle(checkpoint, path, QuantizeOptions(method=method), vocab_limit=size, progress=progress)

@@ -9,8 +9,8 @@
    by the twin. So twin and target have the same size and have seen the same tokens.
 5. ``draft``: a small float model from random weights, taught by the target; its bundle is int8.
 
-Every stage can be killed and resumes; a finished one is not done again. Source of the order: 2502.11895, float training first
-and the change to 1.58 bits on the way, beats ternary from the start.
+Every stage can be killed and resumes; a finished one is not done again. Source of the order: 2502.11895, where float
+training first, and the change to 1.58 bits on the way, beats ternary from the start.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from edgedec.runtime.sampling import SamplingConfig
 from tests.cli.conftest import Edgedec
 
 COMMANDS = typer.main.get_command(app_module.app).commands  # type: ignore[attr-defined]
-NAMES = {"quantize", "inspect", "plan", "generate", "chat", "bench", "eval", "doctor"}
+NAMES = {"quantize", "distil", "inspect", "plan", "generate", "chat", "bench", "eval", "doctor"}
 
 
 def test_help_names_every_command(edgedec: Edgedec) -> None:

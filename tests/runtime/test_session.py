@@ -77,15 +77,15 @@ def test_a_budget_shrinks_the_context_first(path: Path) -> None:
 
 def test_what_does_not_fit_is_refused_with_a_setting_that_does(path: Path) -> None:
     bundle = Bundle.open(path)
-    plan = make_plan(bundle, ctx_size=1024, budget_bytes=16 << 20).plan
+    plan = make_plan(bundle, ctx_size=1024, budget_bytes=24 << 20).plan
     assert not plan.fits
-    with pytest.raises(BudgetError, match=r"(?s)needs .* MiB at context 1024, the memory budget is 16.0 MiB:.* kv\n"):
+    with pytest.raises(BudgetError, match=r"(?s)needs .* MiB at context 1024, the memory budget is 24.0 MiB:.* kv\n"):
         plan.require()
     words = plan.hint.replace(",", "").split()
     context = int(words[words.index("--ctx-size") + 1])
     budget = int(words[words.index("--memory-budget") + 1].removesuffix("MiB"))
-    assert make_plan(bundle, ctx_size=context, budget_bytes=16 << 20).plan.fits
-    assert not make_plan(bundle, ctx_size=context + 1, budget_bytes=16 << 20).plan.fits
+    assert make_plan(bundle, ctx_size=context, budget_bytes=24 << 20).plan.fits
+    assert not make_plan(bundle, ctx_size=context + 1, budget_bytes=24 << 20).plan.fits
     assert make_plan(bundle, ctx_size=1024, budget_bytes=budget << 20).plan.fits
     hopeless = make_plan(bundle, budget_bytes=1 << 20).plan
     with pytest.raises(BudgetError, match="even a context of 1 needs"):

@@ -1,0 +1,184 @@
+"""What the embedded pair is worth: the target beside its float twin, the draft on the target, and whether greedy text loops.
+
+    .venv/bin/python benchmarks/embedded_pair.py --twin build/demo-pair/models/twin [--json]
+
+Measured on this machine, on stories that were never trained on. Without --twin, which is not shipped, its line is left out.
+Perplexity: the stories of --text, each from its own start; the target and the draft as bundles with int8 activations on the
+CPU, the twin in float32. Loops: share of 4-word sequences of a greedy text that occurred before in it. Acceptance, on the
+target's greedy texts and on the held-out stories: how often the draft's likeliest token is the target's, the probability
+that one drawn from the draft is accepted (the sum of min(draft, target), 2211.17192), and the tokens per pass of a chain.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer as Vocabulary
+
+from edgedec import demo
+from edgedec.bundle import Bundle
+from edgedec.errors import EdgedecError
+from edgedec.quantize.calibration import float_perplexity
+from edgedec.quantize.distil.demo_data import HELD_OUT_SEED
+from edgedec.quantize.distil.story_world import repeated_share, tale
+from edgedec.quantize.pipeline import QuantizeOptions, quantize
+from edgedec.quantize.readers import open_checkpoint
+from edgedec.runtime.evaluate import perplexity
+from edgedec.runtime.protocols import Pass
+from edgedec.runtime.sampling import SamplingConfig
+from edgedec.runtime.session import Session
+
+WINDOW = 512
+PROMPTS, NEW_TOKENS = 100, 256
+CHAIN = 4  # drafted tokens a pass
+LOOPS_FROM = 0.2  # of repeated 4-word sequences, a text loops
+F64 = NDArray[np.float64]
+
+
+def _prompts() -> list[str]:
+    """The first 3 to 10 words of held-out stories."""
+    lengths = np.random.default_rng(0).integers(3, 11, PROMPTS)
+    return [" ".join(tale(HELD_OUT_SEED + 20_000 + at).text.split()[: int(words)]) for at, words in enumerate(lengths)]
+
+
+def _stories(file: Path) -> list[str]:
+    return file.read_text("utf-8").strip().split("\n\n")
+
+
+def _log_probs(session: Session, ids: NDArray[np.int32]) -> F64:
+    """log softmax of the logits after each of ids [n], over the tokenizer's ids: [n, size]."""
+    session.state.truncate(0)
+    parts = []
+    for start in range(0, len(ids), session.run.limits.nodes):
+        chunk = ids[start : start + session.run.limits.nodes]
+        rows = np.arange(len(chunk), dtype=np.int32)
+        work = Pass(ids=chunk, positions=start + rows, logits=rows)
+        (result,) = session.target.submit([(session.state, work)]).result()
+        session.state.commit(rows)
+        parts.append(result.logits[:, : session.bundle.tokens.size].astype(np.float64))
+    logits = np.concatenate(parts)
+    logits -= logits.max(axis=1, keepdims=True)
+    return np.asarray(logits - np.log(np.exp(logits).sum(axis=1, keepdims=True)), np.float64)
+
+
+def _tokens_per_pass(agree: Sequence[bool]) -> float:
+    """Mean tokens of a pass that verifies a chain of ``CHAIN``: the agreeing ones and the target's own after them."""
+    at, passes = 0, 0
+    while at < len(agree):
+        run = 0
+        while run < CHAIN and at + run < len(agree) and agree[at + run]:
+            run += 1
+        at, passes = at + run + 1, passes + 1
+    return len(agree) / passes
+
+
+def _acceptance(target: Session, draft: Session, texts: Sequence[tuple[int, NDArray[np.int32]]]) -> dict[str, float]:
+    """Of (length of the prompt, ids of prompt and text) pairs; what the draft says of every id after the prompt."""
+    agreed: list[bool] = []
+    overlaps: list[float] = []
+    per_pass = []
+    for first, ids in texts:
+        wanted, drafted = (_log_probs(session, ids[:-1])[first - 1 :] for session in (target, draft))
+        agree = (drafted.argmax(axis=1) == wanted.argmax(axis=1)).tolist()
+        agreed.extend(agree)
+        overlaps.extend(np.minimum(np.exp(wanted), np.exp(drafted)).sum(axis=1).tolist())
+        per_pass.append(_tokens_per_pass(agree))
+    return {
+        "tokens": len(agreed),
+        "likeliest_token_agrees": float(np.mean(agreed)),
+        "accepted_when_sampling": float(np.mean(overlaps)),
+        f"tokens_per_pass_chain_of_{CHAIN}": float(np.mean(per_pass)),
+    }
+
+
+def _greedy_texts(target: Session) -> tuple[dict[str, Any], list[tuple[int, NDArray[np.int32]]]]:
+    """Figures of the texts, and the texts for ``_acceptance``."""
+    repeated, texts, ended, samples = [], [], 0, []
+    for prompt in _prompts():
+        ids = target.encode(prompt)
+        answer = target.generate(ids, n_predict=NEW_TOKENS, sampling=SamplingConfig(temperature=0))
+        ended += answer.stop_reason == "eos"
+        samples.append(prompt + answer.text)
+        repeated.append(repeated_share(samples[-1]))
+        texts.append((len(ids), np.concatenate([ids, np.asarray(answer.tokens, np.int32)])))
+    # Of each text, the eight words after its first thirty: texts that share them tell the same story.
+    middles = {" ".join(text.split()[30:38]) for text in samples}
+    figures = {
+        "prompts": len(samples),
+        "ended_by_themselves": ended / len(samples),
+        "looping_share": float(np.mean(np.array(repeated) > LOOPS_FROM)),
+        "repeated_4_grams_median": float(np.median(repeated)),
+        "different_stories": len(middles),
+        "samples": samples[:5],
+    }
+    return figures, texts
+
+
+def measure(target_path: Path, draft_path: Path, twin_path: Path | None, folder: Path, text: Path) -> dict[str, Any]:
+    """All figures; the bundles are made in ``folder``."""
+    checkpoints = {"target": open_checkpoint(target_path), "draft": open_checkpoint(draft_path)}
+    vocabulary = Vocabulary.from_str(checkpoints["target"].tokenizer_json)
+    size = vocabulary.get_vocab_size()
+    windows = [np.asarray(vocabulary.encode(story).ids[:WINDOW], np.int32) for story in _stories(text)]
+    result: dict[str, Any] = {"stories": len(windows), "scored_tokens": sum(len(window) - 1 for window in windows)}
+    for name, checkpoint in checkpoints.items():
+        quantize(
+            checkpoint,
+            folder / name,
+            QuantizeOptions(method="ternary" if name == "target" else "int8"),
+            vocab_limit=size,
+        )
+        result[f"{name}_parameters"] = Bundle.open(folder / name).quantization["parameters"]
+    with (
+        Session.open(folder / "target", ctx_size=1024) as target,
+        Session.open(folder / "draft", ctx_size=1024) as draft,
+    ):
+        for name, session in (("target", target), ("draft", draft)):
+            score = perplexity(session.target, session.run.limits, windows, vocab_limit=size)
+            result[f"{name}_perplexity"] = score.perplexity
+        if twin_path is not None:
+            result["twin_perplexity"] = float_perplexity(open_checkpoint(twin_path), windows, vocab_limit=size)
+            result["target_to_twin"] = result["target_perplexity"] / result["twin_perplexity"]
+        figures, texts = _greedy_texts(target)
+        result |= figures
+        result["acceptance"] = {
+            "greedy texts": _acceptance(target, draft, texts),
+            "held-out stories": _acceptance(target, draft, [(1, window) for window in windows]),
+        }
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target", type=Path, default=demo.TARGET)
+    parser.add_argument("--draft", type=Path, default=demo.DRAFT)
+    parser.add_argument("--twin", type=Path, help="the float model of the same size and tokens")
+    parser.add_argument("--text", type=Path, default=demo.HELD_OUT, help="stories to score, blank lines between them")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            result = measure(args.target, args.draft, args.twin, Path(folder), args.text)
+    except EdgedecError as error:
+        sys.exit(f"embedded_pair: {error}")
+    if args.json:
+        print(json.dumps(result, indent=2))
+        return
+    samples, acceptance = result.pop("samples"), result.pop("acceptance")
+    rows = result | {f"{name}: {key}": value for name, part in acceptance.items() for key, value in part.items()}
+    for name, value in rows.items():
+        print(f"{name:<46} {value:.4f}" if isinstance(value, float) else f"{name:<46} {value}")
+    for text in samples:
+        print(f"\n{text}")
+
+
+if __name__ == "__main__":
+    main()

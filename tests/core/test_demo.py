@@ -1,0 +1,111 @@
+"""The embedded pair: what ships is small, ternary to the last bit, and a pair."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgedec import demo
+from edgedec.bundle import Bundle
+from edgedec.cli.options import EMBEDDED
+from edgedec.errors import UsageError
+from edgedec.quantize.readers import open_checkpoint
+from edgedec.runtime.choices import read_items
+from edgedec.runtime.sampling import SamplingConfig
+from edgedec.runtime.session import Session
+from edgedec.schemes import TernaryScheme
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("a cache")
+
+
+@pytest.fixture
+def in_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+
+
+def test_the_command_line_knows_the_names() -> None:
+    assert tuple(demo.NAMES) == EMBEDDED
+
+
+def test_unknown_name_lists_the_known_ones() -> None:
+    with pytest.raises(UsageError, match="no embedded model 'dmeo'; known: demo, demo-int8, demo-draft"):
+        demo.bundle_path("dmeo")
+
+
+def test_it_is_small() -> None:
+    files = [file for file in Path(demo.__file__).parent.rglob("*") if file.is_file() and file.suffix != ".pyc"]
+    assert sum(file.stat().st_size for file in files) < 10_000_000
+
+
+def test_the_pair_has_its_shapes_and_one_tokenizer() -> None:
+    target, draft = open_checkpoint(demo.TARGET), open_checkpoint(demo.DRAFT)
+    assert {key: target.config[key] for key in ("hidden_size", "head_dim", "intermediate_size")} == {
+        "hidden_size": 384,
+        "head_dim": 96,
+        "intermediate_size": 1024,
+    }
+    assert 4 <= target.config["num_hidden_layers"] <= 6
+    assert (draft.config["hidden_size"], draft.config["head_dim"]) == (96, 96)
+    assert target.tokenizer_json == draft.tokenizer_json
+
+    def parameters(name: str) -> int:
+        checkpoint = {"target": target, "draft": draft}[name]
+        return sum(int(np.prod(info.shape)) for info in checkpoint.tensors.values())
+
+    assert parameters("draft") * 8 <= parameters("target")
+
+
+@pytest.mark.usefixtures("in_cache")
+def test_the_target_is_taken_bit_for_bit() -> None:
+    checkpoint, bundle = open_checkpoint(demo.TARGET), Bundle.open(demo.bundle_path())
+    ternary = [name for name, tensor in bundle.tensors.items() if isinstance(tensor.scheme, TernaryScheme)]
+    assert len(ternary) == 7 * checkpoint.config["num_hidden_layers"]
+    for name in ternary:
+        stored = bundle.weight(name).dense()
+        given = checkpoint.load(name)
+        assert stored.dtype == given.dtype == np.float32
+        assert np.array_equal(stored, given), name
+        assert len(np.unique(np.abs(given[given != 0]))) == 1
+
+
+@pytest.mark.usefixtures("in_cache")
+@pytest.mark.parametrize("name", EMBEDDED)
+def test_it_continues_a_story(name: str) -> None:
+    """Words of the language it was trained on, and not the same ones again and again."""
+    known = set(demo.HELD_OUT.read_text("utf-8").split())
+    with Session.open(demo.bundle_path(name), ctx_size=256) as session:
+        prompt = session.encode("Once upon a time")
+        answer = session.generate(prompt, n_predict=60, sampling=SamplingConfig(temperature=0))
+        again = session.generate(prompt, n_predict=60, sampling=SamplingConfig(temperature=0))
+    words = answer.text.split()
+    assert again.tokens == answer.tokens
+    assert len(words) > 25
+    assert np.mean([word in known for word in words]) > 0.6
+    assert len(set(words)) > 0.4 * len(words)
+
+
+@pytest.mark.usefixtures("in_cache")
+def test_it_is_made_once() -> None:
+    first = demo.bundle_path("demo-draft")
+    before = (first / "manifest.json").stat().st_mtime_ns
+    assert demo.bundle_path("demo-draft") == first
+    assert (first / "manifest.json").stat().st_mtime_ns == before
+
+
+@pytest.mark.usefixtures("in_cache")
+def test_a_damaged_bundle_in_the_cache_is_made_anew() -> None:
+    path = demo.bundle_path("demo-draft")
+    (path / "weights.bin").write_bytes(b"")
+    assert Bundle.open(demo.bundle_path("demo-draft")).weight("model.norm.weight") is not None
+
+
+def test_questions_and_stories_can_be_read() -> None:
+    items = read_items(demo.CHOICES)
+    assert {item.category for item in items} == {"story", "fact"}
+    assert all(len(item.choices) == 4 for item in items)
+    assert len(demo.HELD_OUT.read_text("utf-8").strip().split("\n\n")) >= 20
