@@ -1,13 +1,58 @@
-"""Maps the top-level folders onto the edgedec namespace, so that no generic name reaches site-packages."""
+"""Maps the top-level folders onto the edgedec namespace, so that no generic name reaches site-packages, and compiles the
+CPU kernels where there is a C++ compiler: a library with a C interface, so one wheel serves every Python.
+"""
 
 from __future__ import annotations
 
-from setuptools import find_packages, setup
+import logging
+import runpy
+from pathlib import Path
+
+from setuptools import Extension, find_packages, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_ext import build_ext
+from setuptools.errors import CompileError
 
 FOLDERS = ("hw", "quantize", "runtime", "boards", "sim")
+KERNELS = Path(__file__).resolve().parent / "runtime" / "kernels"
 
 packages = find_packages(include=["edgedec", "edgedec.*"])
 for folder in FOLDERS:
     packages += [f"edgedec.{folder}", *(f"edgedec.{folder}.{name}" for name in find_packages(folder))]
 
-setup(packages=packages, package_dir={f"edgedec.{folder}": folder for folder in FOLDERS})
+recipe = runpy.run_path(str(KERNELS / "recipe.py"))
+compiler = recipe["find_compiler"]()
+
+
+class BuildKernels(build_ext):  # type: ignore[misc]  # no types in setuptools
+    """The "extension" is the plain library of runtime/kernels, under a name without a Python version."""
+
+    def get_ext_filename(self, fullname: str) -> str:
+        return str(Path(*fullname.split(".")[:-1], recipe["LIBRARY"]))
+
+    def build_extension(self, ext: Extension) -> None:
+        try:
+            said = recipe["build"](compiler, Path(self.get_ext_fullpath(ext.name)))
+        except recipe["BuildError"] as error:  # the extension is optional: setuptools warns and goes on
+            raise CompileError(f"{error}\nedgedec works without its CPU kernels, on the portable graph") from error
+        if said:
+            logging.getLogger(__name__).warning(said)
+
+
+class PlatformWheel(bdist_wheel):  # type: ignore[misc]
+    """py3-none-PLATFORM: machine code, but none that knows Python."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        python, abi, platform = super().get_tag()
+        return (python, abi, platform) if self.root_is_pure else ("py3", "none", platform)
+
+
+if compiler is None:
+    logging.getLogger(__name__).warning("no C++ compiler: edgedec goes without its CPU kernels, on the portable graph")
+
+setup(
+    packages=packages,
+    package_dir={f"edgedec.{folder}": folder for folder in FOLDERS},
+    ext_modules=[Extension("edgedec.runtime.kernels.library", [], optional=True)] if compiler else [],
+    cmdclass={"build_ext": BuildKernels, "bdist_wheel": PlatformWheel},
+)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -13,6 +14,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+from edgedec.runtime.kernels.recipe import LIBRARY, find_compiler
 
 FOLDERS = ("edgedec", "hw", "quantize", "runtime", "boards", "sim")
 # Not installed in the default environment; a module that needs one of them may say so when it is imported.
@@ -27,6 +30,9 @@ OF_AN_EXTRA = (
     "transformers",
     "uvicorn",
 )
+
+BUILD = (sys.executable, "-m", "build", "--no-isolation")
+INSTALLED_LIBRARY = f"edgedec/runtime/kernels/{LIBRARY}"
 
 # Run in an empty folder, and without the editable install that would serve a module that the wheel lacks.
 IMPORT_ALL = """
@@ -55,24 +61,27 @@ def installed_name(path: Path) -> str:
 
 
 def package_files(root: Path) -> dict[str, bytes]:
-    """Content of every file in the package folders, by its installed name."""
+    """Content of every file in the package folders, by its installed name; without what an editable install built."""
     return {
         installed_name(path.relative_to(root)): path.read_bytes()
         for folder in FOLDERS
         for path in (root / folder).rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
+        if path.is_file() and "__pycache__" not in path.parts and path.name not in (LIBRARY, ".gitignore")
     }
 
 
-def run(*command: str | Path, cwd: Path) -> str:
-    done = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True, check=False)
+def run(*command: str | Path, cwd: Path, cxx: str | None = None) -> str:
+    """Standard output of a command; ``cxx`` names the C++ compiler, as a user does it."""
+    environment = os.environ if cxx is None else {**os.environ, "CXX": cxx}
+    words = [str(part) for part in command]
+    done = subprocess.run(words, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{command} failed:\n{done.stdout}\n{done.stderr}"
-    return done.stdout
+    return done.stdout if cxx is None else done.stdout + done.stderr
 
 
 def build(kind: str, source: Path, output: Path) -> Path:
     """Build one wheel or sdist with the setuptools of this environment, without a network."""
-    run(sys.executable, "-m", "build", f"--{kind}", "--no-isolation", "--outdir", output, source, cwd=source)
+    run(*BUILD, f"--{kind}", "--outdir", output, source, cwd=source)
     (made,) = output.glob("*.whl" if kind == "wheel" else "*.tar.gz")
     return made
 
@@ -87,7 +96,7 @@ def clean_tree(tmp_path_factory: pytest.TempPathFactory, project_root: Path) -> 
     """A copy without build products: what an earlier build left behind would be packed again."""
     copy = tmp_path_factory.mktemp("tree") / "edgedec"
     unwanted = shutil.ignore_patterns(
-        ".git", ".venv", ".typing", ".*_cache", "build", "dist", "*.egg-info", "__pycache__"
+        ".git", ".venv", ".typing", ".*_cache", "build", "dist", "*.egg-info", "__pycache__", LIBRARY
     )
     shutil.copytree(project_root, copy, ignore=unwanted)
     return copy
@@ -127,6 +136,10 @@ def test_wheel_holds_every_file_of_the_package_folders(clean_tree: Path, wheel: 
     files = wheel_files(wheel)
     assert "edgedec/quantize/distil/__init__.py" in files
     assert "edgedec/py.typed" in files
+    if find_compiler():
+        assert files.pop(INSTALLED_LIBRARY)[1:4] in (b"ELF", b"\xfa\xed\xfe")  # Linux, macOS
+        # Machine code, but nothing in it knows Python: one wheel for every version.
+        assert re.search(r"-py3-none-(?!any).+\.whl$", wheel.name)
     assert files == package_files(clean_tree)
 
 
@@ -137,7 +150,53 @@ def test_sdist_holds_the_same_files_and_builds_the_same_wheel(
     assert package_files(unpacked_sdist) == package_files(clean_tree)
     for name in ("LICENSE", "Makefile", "README.md", ".ci/run", "tests/conftest.py"):
         assert (unpacked_sdist / name).is_file(), f"{name} is not in the sdist"
-    assert wheel_files(build("wheel", unpacked_sdist, tmp_path)) == wheel_files(wheel)
+    again, files = wheel_files(build("wheel", unpacked_sdist, tmp_path)), wheel_files(wheel)
+    assert again.keys() == files.keys()
+    assert again | {INSTALLED_LIBRARY: b""} == files | {INSTALLED_LIBRARY: b""}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("cxx", "name", "message"),
+    [
+        ("/no/such/compiler", r"-py3-none-any\.whl$", "no C++ compiler: edgedec goes without its CPU kernels"),
+        ("false", r"-py3-none-.+\.whl$", "edgedec works without its CPU kernels, on the portable graph"),
+    ],
+)
+def test_wheel_without_a_working_compiler_goes_without_the_library(
+    clean_tree: Path, tmp_path: Path, cxx: str, name: str, message: str
+) -> None:
+    source = tmp_path / "tree"
+    shutil.copytree(clean_tree, source, ignore=shutil.ignore_patterns("build", "dist", "*.egg-info"))
+    said = run(*BUILD, "--wheel", "--outdir", tmp_path / "wheel", source, cwd=source, cxx=cxx)
+    assert message in said
+    (wheel,) = (tmp_path / "wheel").iterdir()
+    assert re.search(name, wheel.name)
+    assert wheel_files(wheel) == package_files(source)
+
+
+WITHOUT_LIBRARY = """
+import logging, sys
+logging.basicConfig(format="%(message)s")
+sys.meta_path = [finder for finder in sys.meta_path if "__editable__" not in getattr(finder, "__module__", "")]
+sys.path.insert(0, sys.argv[1])
+from edgedec.runtime.kernels import load
+assert load() is None and load() is None
+"""
+
+
+@pytest.mark.slow
+def test_without_its_library_edgedec_says_so_once(clean_tree: Path, wheel: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    (tmp_path / INSTALLED_LIBRARY).unlink(missing_ok=True)
+    command = [sys.executable, "-c", WITHOUT_LIBRARY, str(tmp_path)]
+    environment = {key: value for key, value in os.environ.items() if key != "EDGEDEC_KERNEL"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"{LIBRARY} was not built; with a C++ compiler on the PATH, install edgedec again")
+    assert line.endswith("the portable graph serves, slower")
 
 
 @pytest.mark.slow

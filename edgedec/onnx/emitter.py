@@ -14,9 +14,10 @@ from onnx import TensorProto, helper, numpy_helper
 from edgedec.graph import Graph
 from edgedec.manifest import WEIGHTS, Tensor
 
-__all__ = ["CONTRIB", "Emitter"]
+__all__ = ["CONTRIB", "KERNELS", "Emitter", "packed_names"]
 
 CONTRIB = "com.microsoft"
+KERNELS = "edgedec"  # our own operators: runtime/kernels
 _OPSETS = {"": 21, CONTRIB: 1}
 _IR_VERSION = 10
 _ONNX_DTYPES = {
@@ -28,17 +29,25 @@ _ONNX_DTYPES = {
 }
 
 
+def packed_names(weight: str) -> tuple[str, str]:
+    """ONNX names of a matrix's codes and scales in the kernels' layout."""
+    return f"{weight}.packed_codes", f"{weight}.packed_scales"
+
+
 @dataclass(kw_only=True)
 class Emitter:
     """``bound`` maps each graph value to the ONNX value that carries it, [1, n, width] for activations.
 
     ``sources`` maps a value of int8 codes to the float value it was quantized from: MatMulNBits quantizes by itself.
+    ``packed`` holds, of each matrix that the session will be given in the kernels' layout, the bytes of its codes and the
+    number of its scales.
     ``unsigned_int8``: int8 matrices are multiplied as uint8, their codes + 128 with zero point 128.
     """
 
     graph: Graph
     tensors: Mapping[str, Tensor]
     positions: int
+    packed: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     unsigned_int8: bool = False
     bound: dict[str, str] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
@@ -84,13 +93,29 @@ class Emitter:
         if plane is not None:
             nbytes //= shape[0]
             shape, offset, label = shape[1:], offset + plane * nbytes, f"{label}.{plane}"
-        if label not in self._initializers:
-            proto = TensorProto(name=label, dims=shape, data_type=_ONNX_DTYPES[spec.dtype.name])
-            proto.data_location = TensorProto.EXTERNAL
-            for key, value in (("location", WEIGHTS), ("offset", offset), ("length", nbytes)):
-                proto.external_data.append(onnx.StringStringEntryProto(key=key, value=str(value)))
-            self._initializers[label] = proto
+        self._external(label, shape, _ONNX_DTYPES[spec.dtype.name], offset, nbytes)
         return label
+
+    def packed_weight(self, name: str) -> tuple[str, str]:
+        """A matrix's codes and scales in the kernels' layout: names and sizes only.
+
+        The session is given the arrays (``SessionOptions.add_initializer``); the place in the bundle is never read, but
+        ONNX Runtime wants the file to be there.
+        """
+        codes, scales = packed_names(name)
+        nbytes, count = self.packed[name]
+        self._external(codes, [nbytes], TensorProto.UINT8, 0, nbytes)
+        self._external(scales, [count], TensorProto.FLOAT, 0, 4 * count)
+        return codes, scales
+
+    def _external(self, label: str, shape: Sequence[int], dtype: int, offset: int, nbytes: int) -> None:
+        if label in self._initializers:
+            return
+        proto = TensorProto(name=label, dims=shape, data_type=dtype)
+        proto.data_location = TensorProto.EXTERNAL
+        for key, value in (("location", WEIGHTS), ("offset", offset), ("length", nbytes)):
+            proto.external_data.append(onnx.StringStringEntryProto(key=key, value=str(value)))
+        self._initializers[label] = proto
 
     def unsigned_codes(self, name: str) -> str:
         """An int8 matrix's codes + 128 as uint8, made from the mapped file once, when the session folds constants.
@@ -118,7 +143,8 @@ class Emitter:
         graph = helper.make_graph(
             self._nodes, "edgedec", self._inputs, self._outputs, list(self._initializers.values())
         )
-        opsets = [helper.make_opsetid(domain, version) for domain, version in _OPSETS.items()]
+        domains = _OPSETS | ({KERNELS: 1} if self.packed else {})
+        opsets = [helper.make_opsetid(domain, version) for domain, version in domains.items()]
         model = helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION, producer_name="edgedec")
         return bytes(model.SerializeToString())
 

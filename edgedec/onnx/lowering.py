@@ -31,17 +31,22 @@ def lower(
     *,
     positions: int,
     taps: Sequence[str] = (),
+    packed: Mapping[str, tuple[int, int]] | None = None,
     unsigned_int8: bool = False,
 ) -> bytes:
     """Serialize ``graph`` (with schemes and quantize points in place) for a cache of ``positions`` rows.
 
     Args:
+        packed: ternary matrices for our own operator, by name with the bytes of their codes and the number of their scales
+            in the kernels' layout; the session must be given these arrays. The others take stock operators.
         unsigned_int8: int8 matrices as uint8 with zero point 128: exact where uint8 x int8 saturates, and slower.
 
     Raises:
         UnsupportedError: an operation has no ONNX lowering, or a tap names no value of the graph.
     """
-    emitter = Emitter(graph=graph, tensors=tensors, positions=positions, unsigned_int8=unsigned_int8)
+    emitter = Emitter(
+        graph=graph, tensors=tensors, positions=positions, packed=packed or {}, unsigned_int8=unsigned_int8
+    )
     emitter.bound["positions"] = emitter.input("positions", (1, "n"), TensorProto.INT64)
     emitter.bound["rows"] = emitter.input("rows", ("r",), TensorProto.INT64)
     emitter.input("attention_bias", (1, 1, "n", "total"))

@@ -1,7 +1,8 @@
 """ONNX Runtime: the CPU, CUDA, and (through the WebGPU plug-in) mobile-class GPUs.
 
-One session per bundle, its weights mapped from the bundle's file; one key/value buffer per sequence, past and present
-the same memory. A tree pass writes its rows behind the committed ones; ``commit`` moves the accepted rows together.
+On the CPU ternary matrices take our own operator where its library works (runtime/kernels), stock ones elsewhere. One
+session per bundle, its weights mapped from the bundle's file; one key/value buffer per sequence, past and present the same
+memory. A tree pass writes its rows behind the committed ones; ``commit`` moves the accepted rows together.
 """
 
 from __future__ import annotations
@@ -20,8 +21,11 @@ from edgedec.bundle import Bundle
 from edgedec.errors import DeviceError, UnsupportedError
 from edgedec.graph import Graph
 from edgedec.manifest import Tensor
+from edgedec.onnx.emitter import packed_names
 from edgedec.onnx.lowering import lower
 from edgedec.ops import Linear, Rope
+from edgedec.runtime.kernels.layout_cache import LOAD_BYTES, layout_bytes, open_layout
+from edgedec.runtime.kernels.operator import register, usable
 from edgedec.runtime.protocols import I32, Bytes, Limits, Pass, PassResult, State, TargetInfo, Ticket
 from edgedec.runtime.targets._graphs import bundle_graph, embedding_name
 from edgedec.runtime.targets._heap import freed_blocks_go_back
@@ -90,10 +94,9 @@ class OnnxTarget:
         self._taps = taps
         if unsigned_int8 is None:
             unsigned_int8 = _multiplies_int8(self.graph) and not signed_int8_is_exact()
-        model = lower(self.graph, bundle.tensors, positions=limits.positions, taps=taps, unsigned_int8=unsigned_int8)
         # Every int8 matrix is copied before the first is packed; a copy that is freed has to make room for packed ones.
         with freed_blocks_go_back() if unsigned_int8 else contextlib.nullcontext():
-            self._session = self._open(model, threads)
+            self._session = self._open(threads, unsigned_int8)
         vocab = self.graph.weights[embedding_name(self.graph)].shape[0]
         self.info = TargetInfo(
             vocab=vocab,
@@ -108,7 +111,7 @@ class OnnxTarget:
         # Reused by every pass; zero but in tree passes.
         self._bias = np.zeros(limits.nodes * limits.positions, np.float32)
 
-    def _open(self, model: bytes, threads: int) -> ort.InferenceSession:
+    def _open(self, threads: int, unsigned_int8: bool) -> ort.InferenceSession:
         options = ort.SessionOptions()
         options.log_severity_level = 3
         options.intra_op_num_threads = threads
@@ -116,12 +119,37 @@ class OnnxTarget:
         options.add_session_config_entry(
             "session.model_external_initializers_file_folder_path", str(self.bundle.path.resolve())
         )
+        packed = self._give_packed(options)
+        model = lower(
+            self.graph,
+            self.bundle.tensors,
+            positions=self.limits.positions,
+            taps=self._taps,
+            packed=packed,
+            unsigned_int8=unsigned_int8,
+        )
         try:
             return open_session(model, options, self.device)
         except DeviceError:
             raise
         except Exception as error:  # ONNX Runtime raises classes of its own that share no base
             raise DeviceError(f"ONNX Runtime cannot load {self.bundle.path} on {self.device}: {error}") from error
+
+    def _give_packed(self, options: ort.SessionOptions) -> dict[str, tuple[int, int]]:
+        """Hand the ternary matrices over in the kernels' layout, mapped; their sizes. Empty where stock operators serve."""
+        self._given: list[ort.OrtValue] = []  # ONNX Runtime works in their memory
+        names = _ternary_names(self.graph, self.bundle)
+        kernels = usable() if self.device == "cpu" and names else None
+        if kernels is None:
+            return {}
+        register(options, kernels)
+        packed = {}
+        for name, arrays in open_layout(self.bundle, kernels, names).arrays().items():
+            for label, array in zip(packed_names(name), arrays, strict=True):
+                self._given.append(ort.OrtValue.ortvalue_from_numpy(array))
+                options.add_initializer(label, self._given[-1])
+            packed[name] = (arrays[0].size, arrays[1].size)
+        return packed
 
     def footprint(self, limits: Limits) -> Bytes:
         return footprint(self.bundle, limits)
@@ -239,13 +267,19 @@ def _multiplies_int8(graph: Graph) -> bool:
     return any(isinstance(scheme, Int8Scheme) for linear in linears for scheme in linear.schemes)
 
 
-def _packed_bytes(tensor: Tensor) -> int:
-    """What ONNX Runtime keeps of a matrix after packing it.
+def _ternary_names(graph: Graph, bundle: Bundle) -> list[str]:
+    return [name for name in graph.weights if isinstance(bundle.tensors[name].scheme, TernaryScheme)]
+
+
+def _packed_bytes(tensor: Tensor, kernels: bool) -> int:
+    """What ONNX Runtime keeps of a matrix after packing it, or what of it stays mapped in our ``kernels``' layout.
 
     int8 with a column sum per output; 2-bit codes with a float32 scale and a block sum per block, and beside them the
     stored scales, which stay mapped; float as float32.
     """
     parts = tensor.scheme.parts(tensor.shape)
+    if isinstance(tensor.scheme, TernaryScheme) and kernels:
+        return layout_bytes(tensor)
     if isinstance(tensor.scheme, TernaryScheme):
         codes = parts["codes"].nbytes
         return codes + 8 * (4 * codes // tensor.scheme.block(tensor.shape[1])) + parts["scale"].nbytes
@@ -263,17 +297,20 @@ def footprint(bundle: Bundle, limits: Limits) -> Bytes:
     embedding = embedding_name(graph)
     vocab = graph.weights[embedding].shape[0]
     matrices = [bundle.tensors[name] for name in graph.weights if name != embedding]
+    kernels = bool(_ternary_names(graph, bundle)) and usable() is not None
+    stock = [tensor for tensor in matrices if not (kernels and isinstance(tensor.scheme, TernaryScheme))]
     widths = [size for value in graph.values.values() if isinstance(size := value.shape[-1], int) and size != vocab]
     rope_bytes = max((8 * len(op.inverse_frequencies) for op in graph.operations if isinstance(op, Rope)), default=0)
     return {
-        "weights": sum(_packed_bytes(tensor) for tensor in matrices) + 4 * vocab,  # rows have a scale each
+        "weights": sum(_packed_bytes(tensor, kernels) for tensor in matrices) + 4 * vocab,  # rows have a scale each
         "kv": limits.positions * sum(state.row_bytes() for state in graph.states.values()),
         "logits": _LOGITS_COPIES * 4 * vocab * (limits.nodes if limits.depth else 1),
         "attention_bias": 4 * limits.nodes * limits.positions,
         "activations": _ACTIVATION_COPIES * 4 * limits.nodes * max(widths),
         "rotary_tables": 2 * rope_bytes * limits.positions,  # in the model and as an initializer
         "session": _SESSION_BYTES + _OPERATION_BYTES * len(graph.operations),
-        "load_transient": max(tensor.nbytes for tensor in matrices),  # mapped while it is packed
+        # Mapped while it is packed; converted and checked in pieces.
+        "load_transient": max([LOAD_BYTES * kernels, *(tensor.nbytes for tensor in stock)]),
     }
 
 

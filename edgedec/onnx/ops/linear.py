@@ -1,13 +1,16 @@
-"""int8 by MatMulInteger (exact), ternary planes by 2-bit MatMulNBits (per-block activations), float by MatMul."""
+"""int8 by MatMulInteger (exact), float by MatMul, ternary planes by our own TernaryMatMul (exact).
+
+Where a session has no kernels, ternary planes take 2-bit MatMulNBits, which quantizes activations per block.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-from edgedec.onnx.emitter import CONTRIB, Emitter
+from edgedec.onnx.emitter import CONTRIB, KERNELS, Emitter
 from edgedec.onnx.ops.quantize_activation import ZERO_POINT, codes_and_scale
 from edgedec.ops import Linear
-from edgedec.schemes import Int8Scheme, TernaryScheme
+from edgedec.schemes import FloatScheme, Int8Scheme, TernaryScheme
 
 __all__ = ["lower"]
 
@@ -56,8 +59,51 @@ def _ternary(codes: str, weight: str, name: str, scheme: TernaryScheme, emitter:
     return total
 
 
-def lower(op: Linear, emitter: Emitter) -> None:
+def _packed(op: Linear, emitter: Emitter) -> set[str]:
+    """One node for all matrices of ``op`` that the session has in the kernels' layout; returns the outputs it made."""
+    inputs, made = [emitter.bound[emitter.sources.get(op.inputs[0], op.inputs[0])]], []
+    attributes: dict[str, list[int]] = {"rows": [], "planes": [], "group_sizes": [], "biases": []}
+    late: dict[str, str] = {}
     for output, weight, bias, scheme in zip(op.outputs, op.weights, op.biases, op.schemes, strict=True):
+        if weight not in emitter.packed or not isinstance(scheme, TernaryScheme):
+            continue
+        # The operator wants an initializer, which a bias that has to be widened is not yet.
+        fused = bias is not None and emitter.tensors[bias].scheme == FloatScheme()
+        inputs += [*emitter.packed_weight(weight), *([emitter.float_weight(bias)] if bias and fused else [])]
+        if bias and not fused:
+            late[output] = bias
+        for name, value in (
+            ("rows", emitter.tensors[weight].shape[0]),
+            ("planes", scheme.planes),
+            ("group_sizes", scheme.group_size),
+            ("biases", int(fused)),
+        ):
+            attributes[name].append(value)
+        made.append(output)
+    if made:
+        columns = emitter.tensors[op.weights[0]].shape[1]
+        results = [f"{output}.product" for output in made]
+        emitter.node(
+            "TernaryMatMul",
+            inputs,
+            f"{op.name}.ternary",
+            outputs=results,
+            domain=KERNELS,
+            columns=columns,
+            **attributes,
+        )
+        for output, product in zip(made, results, strict=True):
+            if output in late:
+                product = emitter.node("Add", [product, emitter.float_weight(late[output])], f"{output}.biased")
+            emitter.bound[output] = product
+    return set(made)
+
+
+def lower(op: Linear, emitter: Emitter) -> None:
+    made = _packed(op, emitter)
+    for output, weight, bias, scheme in zip(op.outputs, op.weights, op.biases, op.schemes, strict=True):
+        if output in made:
+            continue
         if isinstance(scheme, Int8Scheme):
             product = _int8(op.inputs[0], weight, output, emitter)
         elif isinstance(scheme, TernaryScheme):

@@ -1,0 +1,139 @@
+// The C entry points, for Python (ctypes): which path, packing, and the product by itself, which tests compare with NumPy.
+// Functions that can fail return 0, or -1 with edgedec_error() saying why.
+#include <cstring>
+#include <new>
+#include <string>
+
+#include "staging.hpp"
+#include "ternary.hpp"
+
+#if defined(_WIN32)
+#define EDGEDEC_API extern "C" __declspec(dllexport)
+#else
+#define EDGEDEC_API extern "C" __attribute__((visibility("default")))
+#endif
+
+namespace {
+
+thread_local std::string last_error;
+
+int fail(const std::string& message) {
+    last_error = message;
+    return -1;
+}
+
+// The path of that name, or that of this process; null, with the error set, when it cannot run here.
+const edgedec::Path* runnable(const char* name) {
+    const char* message = "";
+    const edgedec::Path* path = name ? edgedec::find_path(name) : edgedec::chosen_path(&message);
+    if (path && path->tile && path->usable()) return path;
+    if (path) message = " cannot run on this machine";
+    else if (name) message = " is no code path";
+    fail((name ? name : std::string()) + message);
+    return nullptr;
+}
+
+}  // namespace
+
+// Raised with every change of a layout or of a signature below.
+EDGEDEC_API int32_t edgedec_abi() { return 1; }
+
+EDGEDEC_API const char* edgedec_error() { return last_error.c_str(); }
+
+// The path of this process, or null with edgedec_error() saying why. edgedec_error() is not empty, too, when a faster path
+// was passed over because it failed its self-test.
+EDGEDEC_API const char* edgedec_path() {
+    const char* message = nullptr;
+    const edgedec::Path* path = edgedec::chosen_path(&message);
+    last_error = message;
+    return path ? path->name : nullptr;
+}
+
+// Whether `path` can run here and passes its self-test.
+EDGEDEC_API int32_t edgedec_path_usable(const char* path) {
+    const edgedec::Path* found = edgedec::find_path(path);
+    return found && found->tile && found->usable() && edgedec::self_test(*found);
+}
+
+// Bytes of the packed codes, and floats of the packed scales; -1: impossible sizes.
+EDGEDEC_API int64_t edgedec_ternary_code_bytes(int64_t outputs, int64_t inputs, int32_t planes, int32_t group_size) {
+    const edgedec::Ternary w{outputs, inputs, planes, group_size, nullptr, nullptr, nullptr};
+    return w.problem() ? fail(w.problem()) : w.code_bytes();
+}
+EDGEDEC_API int64_t edgedec_ternary_scale_count(int64_t outputs, int64_t inputs, int32_t planes, int32_t group_size) {
+    const edgedec::Ternary w{outputs, inputs, planes, group_size, nullptr, nullptr, nullptr};
+    return w.problem() ? fail(w.problem()) : w.scale_count();
+}
+
+// Tiles [first, last) of stored codes [planes][outputs][row_bytes] (trit + 2) into the kernels' layout at `out`, which
+// points at the tile `first`: a large matrix can be written out piece by piece.
+EDGEDEC_API int32_t edgedec_ternary_pack(const uint8_t* codes, int64_t row_bytes, int64_t outputs, int64_t inputs,
+                                         int32_t planes, int64_t first, int64_t last, uint8_t* out) {
+    const edgedec::Ternary w{outputs, inputs, planes, 0, nullptr, nullptr, nullptr};
+    if (w.problem()) return fail(w.problem());
+    if (row_bytes < (inputs + 3) / 4) return fail("a stored row is shorter than its columns");
+    if (first < 0 || last > w.tiles() || first > last) return fail("there are no such tiles");
+    for (int64_t tile = first; tile < last; ++tile)
+        for (int32_t plane = 0; plane < planes; ++plane, out += w.lines() * edgedec::kLineBytes) {
+            const int64_t bad =
+                edgedec::pack_tile(codes + plane * outputs * row_bytes, row_bytes, outputs, inputs, tile, out);
+            if (bad >= 0)
+                return fail("row " + std::to_string(bad) + " of plane " + std::to_string(plane) +
+                            " holds a code that is no trit");
+        }
+    return 0;
+}
+
+// Scales [planes][outputs][groups] of tiles [first, last) into the kernels' layout at `out`, likewise.
+EDGEDEC_API int32_t edgedec_ternary_pack_scales(const float* scales, int64_t outputs, int64_t inputs, int32_t planes,
+                                                int32_t group_size, int64_t first, int64_t last, float* out) {
+    const edgedec::Ternary w{outputs, inputs, planes, group_size, nullptr, nullptr, nullptr};
+    if (w.problem()) return fail(w.problem());
+    if (!group_size) return fail("one scale of a whole tensor needs no packing");
+    if (first < 0 || last > w.tiles() || first > last) return fail("there are no such tiles");
+    for (int64_t tile = first; tile < last; ++tile, out += planes * w.groups() * edgedec::kTileRows)
+        edgedec::pack_tile_scales(scales, w, tile, out);
+    return 0;
+}
+
+// x float32 [tokens][inputs] -> codes int8 [tokens][inputs] and scales [tokens]. `path` null: that of this process.
+EDGEDEC_API int32_t edgedec_quantize(const char* path, const float* x, int64_t tokens, int64_t inputs, int8_t* codes,
+                                     float* scales) {
+    if (inputs < 1 || inputs > edgedec::kMostInputs) return fail("inputs must be 1 to 2^20");
+    const edgedec::Path* use = runnable(path);
+    if (!use) return -1;
+    for (int64_t t = 0; t < tokens; ++t)
+        use->quantize(x + t * inputs, inputs, codes + t * inputs, inputs, scales + t);
+    return 0;
+}
+
+// out float32 [tokens][outputs], tiles [first, last) of it. x [tokens][inputs] is int8 (zero point 0) or uint8 (zero point
+// 128). `path` null: that of this process. `bias` may be null.
+EDGEDEC_API int32_t edgedec_ternary_matmul(const char* path, int64_t outputs, int64_t inputs, int32_t planes,
+                                           int32_t group_size, const uint8_t* codes, const float* scales,
+                                           const float* bias, const uint8_t* x, int32_t zero_point, int64_t tokens,
+                                           const float* token_scales, int64_t first, int64_t last, float* out) {
+    const edgedec::Ternary w{outputs, inputs, planes, group_size, codes, scales, bias};
+    if (w.problem()) return fail(w.problem());
+    if (zero_point != 0 && zero_point != 128) return fail("the zero point must be 0 (int8) or 128 (uint8)");
+    if (tokens < 0 || tokens > (int64_t{1} << 20)) return fail("tokens must be 0 to 2^20");
+    if (first < 0 || last > w.tiles() || first > last) return fail("there are no such tiles");
+    const edgedec::Path* use = runnable(path);
+    if (!use) return -1;
+    try {
+        static thread_local edgedec::Staging staging;
+        staging.resize(tokens, inputs);
+        for (int64_t t = 0; t < tokens; ++t) {
+            int8_t* to = staging.codes(t);
+            std::memset(to, 0, static_cast<size_t>(staging.stride()));
+            for (int64_t i = 0; i < inputs; ++i) to[i] = static_cast<int8_t>(x[t * inputs + i] ^ zero_point);
+            *staging.scale(t) = token_scales[t];
+            staging.sum(*use, t, group_size);
+        }
+        const edgedec::Staged view = staging.view(group_size);
+        for (int64_t tile = first; tile < last; ++tile) use->tile(w, view, tile, out, outputs);
+    } catch (const std::bad_alloc&) {
+        return fail("not enough memory for the activations");
+    }
+    return 0;
+}

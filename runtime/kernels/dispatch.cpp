@@ -1,0 +1,164 @@
+// Which code path runs: by what this CPU has, unless EDGEDEC_KERNEL says.
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "staging.hpp"
+#include "ternary.hpp"
+
+#if defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#endif
+
+namespace edgedec {
+namespace {
+
+// kPaths: the fastest first.
+#define EDGEDEC_PATH(name, usable) {#name, tile_##name, quantize_##name, sum_##name, usable}
+#define EDGEDEC_NO_PATH(name) {#name, nullptr, nullptr, nullptr, nullptr}
+
+bool always() { return true; }
+
+#if defined(__x86_64__)
+bool has_avx2() { return __builtin_cpu_supports("avx2"); }
+bool has_avx512vnni() {
+#ifdef EDGEDEC_EMULATE_AVX512
+    return true;
+#else
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vnni");
+#endif
+}
+constexpr Path kPaths[] = {
+    EDGEDEC_PATH(avx512vnni, has_avx512vnni),
+    EDGEDEC_PATH(avx2, has_avx2),
+    EDGEDEC_NO_PATH(neon_dotprod),
+    EDGEDEC_NO_PATH(neon),
+    EDGEDEC_PATH(scalar, always),
+};
+#elif defined(__aarch64__)
+bool has_dotprod() {
+#if defined(__linux__)
+    return getauxval(AT_HWCAP) & (1UL << 20);  // HWCAP_ASIMDDP
+#elif defined(__APPLE__)
+    return true;  // every Apple silicon has it
+#else
+    return false;
+#endif
+}
+constexpr Path kPaths[] = {
+    EDGEDEC_PATH(neon_dotprod, has_dotprod),
+    EDGEDEC_PATH(neon, always),
+    EDGEDEC_NO_PATH(avx512vnni),
+    EDGEDEC_NO_PATH(avx2),
+    EDGEDEC_PATH(scalar, always),
+};
+#else
+constexpr Path kPaths[] = {
+    EDGEDEC_NO_PATH(avx512vnni), EDGEDEC_NO_PATH(avx2),         EDGEDEC_NO_PATH(neon_dotprod),
+    EDGEDEC_NO_PATH(neon),       EDGEDEC_PATH(scalar, always),
+};
+#endif
+
+struct Choice {
+    const Path* path = nullptr;
+    std::string message;
+};
+
+Choice choose() {
+    Choice choice;
+    const char* named = std::getenv("EDGEDEC_KERNEL");
+    if (named && *named) {
+        std::string usable;
+        for (const Path& path : kPaths)
+            if (path.tile && path.usable()) usable += (usable.empty() ? "" : ", ") + std::string(path.name);
+        const Path* path = find_path(named);
+        const std::string what = "EDGEDEC_KERNEL=" + std::string(named);
+        if (!path)
+            choice.message = what + " is no code path";
+        else if (!path->tile)
+            choice.message = what + " is not in a library for this kind of processor";
+        else if (!path->usable())
+            choice.message = what + " needs instructions that this processor lacks";
+        else if (!self_test(*path))
+            choice.message = what + " fails its numeric self-test";
+        else
+            choice.path = path;
+        if (!choice.path) choice.message += "; usable here: " + usable + ", or unset it";
+        return choice;
+    }
+    for (const Path& path : kPaths) {
+        if (!path.tile || !path.usable()) continue;
+        if (self_test(path)) {
+            choice.path = &path;
+            return choice;
+        }
+        choice.message += std::string(path.name) + " failed its numeric self-test; ";
+    }
+    return choice;
+}
+
+uint32_t next(uint32_t& state) { return (state = state * 1664525u + 1013904223u) >> 16; }
+
+// One matrix and its activations, made from `seed`; the bits of its product on `path`.
+std::vector<float> product(const Path& path, uint32_t seed, int64_t tokens, int32_t planes, int32_t group_size) {
+    Ternary w{21, 611, planes, group_size, nullptr, nullptr, nullptr};
+    std::vector<uint8_t> codes(static_cast<size_t>(w.code_bytes()));
+    std::vector<float> scales(static_cast<size_t>(w.scale_count())), bias(21);
+    for (auto& byte : codes)
+        for (int shift = 0; shift < 8; shift += 2) byte = static_cast<uint8_t>(byte | next(seed) % 3 << shift);
+    for (auto& scale : scales) scale = static_cast<float>(next(seed)) / 65536.0f;
+    for (auto& value : bias) value = static_cast<float>(next(seed));
+    w.codes = codes.data(), w.scales = scales.data(), w.bias = bias.data();
+    Staging x;
+    x.resize(tokens, w.inputs);
+    for (int64_t t = 0; t < tokens; ++t) {
+        std::memset(x.codes(t), 0, static_cast<size_t>(x.stride()));
+        for (int64_t i = 0; i < w.inputs; ++i)  // the third token saturates
+            x.codes(t)[i] = static_cast<int8_t>(t == 2 ? 127 : static_cast<int>(next(seed) % 255) - 127);
+        *x.scale(t) = static_cast<float>(next(seed) + 1) / 4096.0f;
+        x.sum(path, t, group_size);
+    }
+    std::vector<float> out(static_cast<size_t>(tokens * w.outputs));
+    for (int64_t tile = 0; tile < w.tiles(); ++tile) path.tile(w, x.view(group_size), tile, out.data(), w.outputs);
+    return out;
+}
+
+}  // namespace
+
+const Path* find_path(const char* name) {
+    for (const Path& path : kPaths)
+        if (std::strcmp(path.name, name) == 0) return &path;
+    return nullptr;
+}
+
+const Path* chosen_path(const char** message) {
+    static const Choice choice = choose();
+    if (message) *message = choice.message.c_str();
+    return choice.path;
+}
+
+bool self_test(const Path& path) {
+    const Path& definition = *find_path("scalar");
+    float x[83];
+    uint32_t state = 1;
+    for (float& value : x) value = static_cast<float>(next(state)) - 32768.0f;
+    x[80] = 32512.0f * 2, x[81] = 256.0f, x[82] = 768.0f;  // 127 x 512, and two ties
+    int8_t expected[96], found[96];
+    float expected_scale, found_scale;
+    definition.quantize(x, 83, expected, 96, &expected_scale);
+    path.quantize(x, 83, found, 96, &found_scale);
+    if (std::memcmp(expected, found, sizeof found) != 0 || expected_scale != found_scale) return false;
+    for (int32_t tokens = 1; tokens <= 9; ++tokens) {  // every number of tokens has code of its own
+        const int32_t group_sizes[] = {0, 32, 64, 128};
+        const int32_t group_size = group_sizes[tokens % 4], planes = 1 + tokens % 3;
+        const uint32_t seed = static_cast<uint32_t>(tokens);
+        const auto right = product(definition, seed, tokens, planes, group_size);
+        const auto made = product(path, seed, tokens, planes, group_size);
+        if (std::memcmp(right.data(), made.data(), right.size() * sizeof(float)) != 0) return false;
+    }
+    return true;
+}
+
+}  // namespace edgedec

@@ -1,0 +1,44 @@
+// The activations of one pass as the kernels read them, in memory that is kept from pass to pass.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "ternary.hpp"
+
+namespace edgedec {
+
+class Staging {
+  public:
+    void resize(int64_t tokens, int64_t columns) {
+        tokens_ = tokens, columns_ = columns;
+        stride_ = (columns + kLineColumns - 1) / kLineColumns * kLineColumns;
+        groups_ = (columns + 31) / 32;
+        codes_.resize(static_cast<size_t>(tokens * stride_));
+        scales_.resize(static_cast<size_t>(tokens));
+        for (auto& sums : sums_) sums.resize(static_cast<size_t>(tokens * groups_));
+    }
+    int64_t tokens() const { return tokens_; }
+    int64_t stride() const { return stride_; }
+    int8_t* codes(int64_t token) { return codes_.data() + token * stride_; }
+    float* scale(int64_t token) { return scales_.data() + token; }
+
+    // The sums that a matrix of this group size needs.
+    void sum(const Path& path, int64_t token, int32_t group_size) {
+        const int64_t groups = group_size ? (columns_ + group_size - 1) / group_size : 1;
+        path.sum(codes(token), columns_, group_size, sums_[slot(group_size)].data() + token * groups);
+    }
+    Staged view(int32_t group_size) const {
+        return {tokens_, stride_, codes_.data(), sums_[slot(group_size)].data(), scales_.data()};
+    }
+
+  private:
+    static size_t slot(int32_t group_size) { return static_cast<size_t>(group_size == 128 ? 3 : group_size / 32); }
+
+    int64_t tokens_ = 0, columns_ = 0, stride_ = 0, groups_ = 0;
+    std::vector<int8_t> codes_;
+    std::vector<float> scales_;
+    std::vector<int32_t> sums_[4];  // of group size 0, 32, 64, 128
+};
+
+}  // namespace edgedec

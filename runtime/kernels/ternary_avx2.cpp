@@ -1,0 +1,115 @@
+// AVX2: vpmaddubsw with the codes (0..2) as its unsigned operand. A pair of products is at least -2 * 2 * 128 = -512 and at
+// most 508, so nothing saturates, and 64 pairs fit an int16: sums are widened once in 16 lines.
+#include <immintrin.h>
+
+#include "ternary_tile.hpp"
+
+namespace edgedec {
+namespace {
+
+constexpr int64_t kWiden = 16;          // lines: 4 pairs each, 64 x -512 = -32768
+constexpr int64_t kWidenUnshifted = 8;  // lines: 2 pairs each of 4 times the worth, 16 x -2048 = -32768
+constexpr int64_t kPrefetch = 2048;     // bytes ahead
+
+inline __m256i four_columns(const int8_t* x) {
+    int32_t four;
+    __builtin_memcpy(&four, x, sizeof four);
+    return _mm256_set1_epi32(four);
+}
+
+inline void add_now(__m256i& sum, __m256i masked, __m256i act) {
+    sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(masked, act));
+    // GCC would first add the four products of a token, keep 32 of them at once, and put most into memory.
+    __asm__("" : "+x"(sum));
+}
+
+struct Dot {
+    template <int T>
+    static void run(const uint8_t* line, int64_t count, const int8_t* x, int64_t stride, int32_t (*sums)[kTileRows]) {
+        if constexpr (T == 1)
+            unshifted(line, count, x, sums[0]);
+        else
+            shifted<T>(line, count, x, stride, sums);
+    }
+
+    // One token: its time is that of the instructions around the products. The second and fourth pair of bits stay where
+    // they are, four times their worth, with a sum of their own that is shifted once at the end.
+    static void unshifted(const uint8_t* line, int64_t count, const int8_t* x, int32_t* sums) {
+        const __m256i three = _mm256_set1_epi8(3), twelve = _mm256_set1_epi8(12), ones = _mm256_set1_epi16(1);
+        __m256i wide[2], wide_by_4[2];
+        for (int h = 0; h < 2; ++h) wide[h] = wide_by_4[h] = _mm256_setzero_si256();
+        for (int64_t left = count; left > 0; left -= kWidenUnshifted) {
+            __m256i narrow[2], narrow_by_4[2];
+            for (int h = 0; h < 2; ++h) narrow[h] = narrow_by_4[h] = _mm256_setzero_si256();
+            const int64_t now = left < kWidenUnshifted ? left : kWidenUnshifted;
+            for (int64_t i = 0; i < now; ++i, line += kLineBytes, x += kLineColumns) {
+                _mm_prefetch(reinterpret_cast<const char*>(line + kPrefetch), _MM_HINT_T0);
+                const __m256i act[4] = {four_columns(x), four_columns(x + 4), four_columns(x + 8), four_columns(x + 12)};
+                for (int h = 0; h < 2; ++h) {
+                    const __m256i codes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(line + 32 * h));
+                    const __m256i upper = _mm256_srli_epi16(codes, 4);
+                    add_now(narrow[h], _mm256_and_si256(codes, three), act[0]);
+                    add_now(narrow_by_4[h], _mm256_and_si256(codes, twelve), act[1]);
+                    add_now(narrow[h], _mm256_and_si256(upper, three), act[2]);
+                    add_now(narrow_by_4[h], _mm256_and_si256(upper, twelve), act[3]);
+                }
+            }
+            for (int h = 0; h < 2; ++h) {
+                wide[h] = _mm256_add_epi32(wide[h], _mm256_madd_epi16(narrow[h], ones));
+                wide_by_4[h] = _mm256_add_epi32(wide_by_4[h], _mm256_madd_epi16(narrow_by_4[h], ones));
+            }
+        }
+        for (int h = 0; h < 2; ++h)
+            _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums + 8 * h),
+                                _mm256_add_epi32(wide[h], _mm256_srai_epi32(wide_by_4[h], 2)));  // exact
+    }
+
+    // Up to four tokens take both halves of a line at once (rows 0-7 and 8-15); more take one half, then the other:
+    // eight sums, the codes and the activations fill the 16 registers.
+    template <int T>
+    static void shifted(const uint8_t* line, int64_t count, const int8_t* x, int64_t stride,
+                        int32_t (*sums)[kTileRows]) {
+        constexpr int kHalves = T <= 4 ? 2 : 1;
+        const __m256i three = _mm256_set1_epi8(3), ones = _mm256_set1_epi16(1);
+        for (int half = 0; half < 2; half += kHalves) {
+            __m256i wide[T][kHalves];
+            for (int t = 0; t < T; ++t)
+                for (int h = 0; h < kHalves; ++h) wide[t][h] = _mm256_setzero_si256();
+            const uint8_t* at = line + 32 * half;
+            const int8_t* columns = x;
+            for (int64_t left = count; left > 0; left -= kWiden) {
+                __m256i narrow[T][kHalves];
+                for (int t = 0; t < T; ++t)
+                    for (int h = 0; h < kHalves; ++h) narrow[t][h] = _mm256_setzero_si256();
+                for (int64_t i = left < kWiden ? left : kWiden; i > 0; --i, at += kLineBytes, columns += kLineColumns) {
+                    _mm_prefetch(reinterpret_cast<const char*>(at + kPrefetch), _MM_HINT_T0);
+                    __m256i codes[kHalves];
+                    for (int h = 0; h < kHalves; ++h)
+                        codes[h] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at + 32 * h));
+#pragma GCC unroll 4
+                    for (int four = 0; four < 4; ++four) {
+                        __m256i masked[kHalves];
+                        for (int h = 0; h < kHalves; ++h)
+                            masked[h] = _mm256_and_si256(_mm256_srli_epi16(codes[h], 2 * four), three);
+#pragma GCC unroll 8
+                        for (int t = 0; t < T; ++t) {
+                            const __m256i act = four_columns(columns + t * stride + 4 * four);
+                            for (int h = 0; h < kHalves; ++h) add_now(narrow[t][h], masked[h], act);
+                        }
+                    }
+                }
+                for (int t = 0; t < T; ++t)
+                    for (int h = 0; h < kHalves; ++h)
+                        wide[t][h] = _mm256_add_epi32(wide[t][h], _mm256_madd_epi16(narrow[t][h], ones));
+            }
+            for (int t = 0; t < T; ++t)
+                for (int h = 0; h < kHalves; ++h)
+                    _mm256_store_si256(reinterpret_cast<__m256i*>(&sums[t][8 * (half + h)]), wide[t][h]);
+        }
+    }
+};
+
+}  // namespace
+}  // namespace edgedec
+
+EDGEDEC_DEFINE_PATH(avx2)

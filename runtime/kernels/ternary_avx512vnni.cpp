@@ -1,0 +1,108 @@
+// AVX-512 VNNI: vpdpbusd with the codes as its unsigned operand adds 4 products per row into int32, without saturation.
+#ifdef EDGEDEC_EMULATE_AVX512  // the same code over SIMDe, for machines without these instructions
+#define SIMDE_ENABLE_NATIVE_ALIASES
+#include <simde/x86/avx512/add.h>
+#include <simde/x86/avx512/and.h>
+#include <simde/x86/avx512/dpbusd.h>
+#include <simde/x86/avx512/loadu.h>
+#include <simde/x86/avx512/set1.h>
+#include <simde/x86/avx512/setzero.h>
+#include <simde/x86/avx512/srli.h>
+#include <simde/x86/avx512/storeu.h>
+#undef _mm512_srai_epi32
+#define _mm512_srai_epi32(value, bits) shifted_right(value, bits)  // SIMDe 0.7 lacks this one
+static simde__m512i shifted_right(simde__m512i value, unsigned bits) {
+    int numbers[16];
+    __builtin_memcpy(numbers, &value, sizeof numbers);
+    for (int& number : numbers) number >>= bits;
+    __builtin_memcpy(&value, numbers, sizeof numbers);
+    return value;
+}
+#else
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // in GCC 12's own header: bug 105593
+#endif
+#include <immintrin.h>
+#endif
+
+#include "ternary_tile.hpp"
+
+namespace edgedec {
+namespace {
+
+constexpr int64_t kPrefetch = 2048;  // bytes ahead
+// Without shifts a code weighs up to 4^3 times its worth: 4096 lines x 4 columns x 128 x 128 < 2^31.
+constexpr int64_t kUnshiftedLines = 4096;
+
+inline __m512i four_columns(const int8_t* x) {
+    int32_t four;
+    __builtin_memcpy(&four, x, sizeof four);
+    return _mm512_set1_epi32(four);
+}
+
+struct Dot {
+    template <int T>
+    static void run(const uint8_t* line, int64_t count, const int8_t* x, int64_t stride, int32_t (*sums)[kTileRows]) {
+        if constexpr (T <= 2)
+            unshifted<T>(line, count, x, stride, sums);
+        else
+            shifted<T>(line, count, x, stride, sums);
+    }
+
+    // One or two tokens: a sum per pair of bits, masked in place, shifted once at the end. It also gives the dot products,
+    // which take several cycles, four independent chains.
+    template <int T>
+    static void unshifted(const uint8_t* line, int64_t count, const int8_t* x, int64_t stride,
+                          int32_t (*sums)[kTileRows]) {
+        __m512i total[T];
+        for (int t = 0; t < T; ++t) total[t] = _mm512_setzero_si512();
+        while (count > 0) {
+            __m512i parts[T][4];
+            for (int t = 0; t < T; ++t)
+                for (int four = 0; four < 4; ++four) parts[t][four] = _mm512_setzero_si512();
+            const int64_t now = count < kUnshiftedLines ? count : kUnshiftedLines;
+            for (int64_t i = 0; i < now; ++i, line += kLineBytes, x += kLineColumns) {
+                _mm_prefetch(reinterpret_cast<const char*>(line + kPrefetch), _MM_HINT_T0);
+                const __m512i codes = _mm512_loadu_si512(line);
+#pragma GCC unroll 4
+                for (int four = 0; four < 4; ++four) {
+                    const __m512i masked = _mm512_and_si512(codes, _mm512_set1_epi8(static_cast<char>(3 << 2 * four)));
+#pragma GCC unroll 2
+                    for (int t = 0; t < T; ++t)
+                        parts[t][four] =
+                            _mm512_dpbusd_epi32(parts[t][four], masked, four_columns(x + t * stride + 4 * four));
+                }
+            }
+            for (int t = 0; t < T; ++t)
+                for (int four = 0; four < 4; ++four)  // exact: a multiple of 4^four
+                    total[t] = _mm512_add_epi32(total[t], _mm512_srai_epi32(parts[t][four], 2 * four));
+            count -= now;
+        }
+        for (int t = 0; t < T; ++t) _mm512_storeu_si512(sums[t], total[t]);
+    }
+
+    template <int T>
+    static void shifted(const uint8_t* line, int64_t count, const int8_t* x, int64_t stride,
+                        int32_t (*sums)[kTileRows]) {
+        const __m512i three = _mm512_set1_epi8(3);
+        __m512i total[T];
+        for (int t = 0; t < T; ++t) total[t] = _mm512_setzero_si512();
+        for (int64_t i = 0; i < count; ++i, line += kLineBytes, x += kLineColumns) {
+            _mm_prefetch(reinterpret_cast<const char*>(line + kPrefetch), _MM_HINT_T0);
+            const __m512i codes = _mm512_loadu_si512(line);
+#pragma GCC unroll 4
+            for (int four = 0; four < 4; ++four) {
+                const __m512i masked = _mm512_and_si512(_mm512_srli_epi16(codes, 2 * four), three);
+#pragma GCC unroll 8
+                for (int t = 0; t < T; ++t)
+                    total[t] = _mm512_dpbusd_epi32(total[t], masked, four_columns(x + t * stride + 4 * four));
+            }
+        }
+        for (int t = 0; t < T; ++t) _mm512_storeu_si512(sums[t], total[t]);
+    }
+};
+
+}  // namespace
+}  // namespace edgedec
+
+EDGEDEC_DEFINE_PATH(avx512vnni)

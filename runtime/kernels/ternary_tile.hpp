@@ -1,0 +1,144 @@
+// The loops around a path's dot product, and what is left to the compiler's own vectors. Included once by each path's file and compiled with that file's instructions;
+// everything is local to it (and no inline function of the standard library is used), for the linker would keep only one
+// of several copies, perhaps one with instructions that this CPU lacks.
+#pragma once
+
+#include "ternary.hpp"
+
+namespace edgedec {
+namespace {
+
+// GCC and Clang's own vectors: the compiler left to itself takes the 16 rows one by one. Operations are by element.
+#if defined(__AVX512F__)
+constexpr int kLanes = 16;
+#elif defined(__AVX2__)
+constexpr int kLanes = 8;
+#else
+constexpr int kLanes = 4;
+#endif
+constexpr int kVectors = kTileRows / kLanes;
+typedef float Floats __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
+typedef int32_t Ints __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
+
+// Dot::run<T>(line, count, x, stride, sums): the exact sums of `count` lines with T tokens, int32 [T][16].
+template <class Dot, int T>
+void sweep(const Ternary& w, const Staged& x, int64_t tile, int64_t first, float* out, int64_t stride) {
+    const int64_t lines = w.lines(), groups = w.groups();
+    const int64_t group_lines = w.group_size ? w.group_size / kLineColumns : lines;
+    const uint8_t* line = w.codes + tile * w.planes * lines * kLineBytes;
+    const float* scales = w.group_size ? w.scales + tile * w.planes * groups * kTileRows : w.scales;
+    Floats total[T][kVectors] = {};
+    for (int32_t plane = 0; plane < w.planes; ++plane) {
+        const int8_t* codes = x.codes + first * x.stride;
+        int64_t left = lines;
+        for (int64_t group = 0; group < groups; ++group) {
+            const int64_t count = left < group_lines ? left : group_lines;
+            alignas(64) int32_t sums[T][kTileRows];
+            Dot::template run<T>(line, count, codes, x.stride, sums);
+            Floats factor[kVectors];
+            for (int v = 0; v < kVectors; ++v)
+                factor[v] = w.group_size ? reinterpret_cast<const Floats*>(scales)[v] : Floats{} + scales[0];
+            for (int t = 0; t < T; ++t) {
+                const int32_t offset = x.sums[(first + t) * groups + group];
+                for (int v = 0; v < kVectors; ++v) {
+                    const Ints exact = reinterpret_cast<const Ints*>(sums[t])[v] - offset;
+                    total[t][v] += __builtin_convertvector(exact, Floats) * factor[v];
+                }
+            }
+            line += count * kLineBytes;
+            codes += count * kLineColumns;
+            left -= count;
+            if (w.group_size) scales += kTileRows;
+        }
+    }
+    const int64_t row0 = tile * kTileRows;
+    const int rows = static_cast<int>(w.outputs - row0 < kTileRows ? w.outputs - row0 : kTileRows);
+    for (int t = 0; t < T; ++t) {
+        float* to = out + (first + t) * stride + row0;
+        Floats scaled[kVectors];
+        for (int v = 0; v < kVectors; ++v) scaled[v] = total[t][v] * x.scales[first + t];
+        const float* value = reinterpret_cast<const float*>(scaled);
+        for (int row = 0; row < rows; ++row) to[row] = w.bias ? value[row] + w.bias[row0 + row] : value[row];
+    }
+}
+
+// All tokens, eight at a time: from the second eight on the tile's lines come from the cache.
+template <class Dot>
+void sweep_all(const Ternary& w, const Staged& x, int64_t tile, float* out, int64_t stride) {
+    int64_t first = 0;
+    for (; x.tokens - first >= kTokens; first += kTokens) sweep<Dot, kTokens>(w, x, tile, first, out, stride);
+    switch (x.tokens - first) {
+        case 1: return sweep<Dot, 1>(w, x, tile, first, out, stride);
+        case 2: return sweep<Dot, 2>(w, x, tile, first, out, stride);
+        case 3: return sweep<Dot, 3>(w, x, tile, first, out, stride);
+        case 4: return sweep<Dot, 4>(w, x, tile, first, out, stride);
+        case 5: return sweep<Dot, 5>(w, x, tile, first, out, stride);
+        case 6: return sweep<Dot, 6>(w, x, tile, first, out, stride);
+        case 7: return sweep<Dot, 7>(w, x, tile, first, out, stride);
+        default: return;
+    }
+}
+
+inline void quantize_token(const float* x, int64_t columns, int8_t* codes, int64_t stride, float* scale) {
+    // Without the sign bit, floats order as their bits do; NaN comes after infinity.
+    int32_t largest = 0;
+    for (int64_t i = 0; i < columns; ++i) {
+        int32_t bits;
+        __builtin_memcpy(&bits, x + i, sizeof bits);
+        bits &= 0x7fffffff;
+        largest = bits > largest ? bits : largest;
+    }
+    float absmax;
+    __builtin_memcpy(&absmax, &largest, sizeof absmax);
+    __builtin_memset(codes + columns, 0, static_cast<size_t>(stride - columns));
+    if (largest >= 0x7f800000) {
+        *scale = __builtin_nanf("");
+        __builtin_memset(codes, 0, static_cast<size_t>(columns));
+        return;
+    }
+    *scale = absmax / 127.0f;
+    if (!(*scale > 0.0f)) {  // zeros, or so near to zero that the scale underflows
+        __builtin_memset(codes, 0, static_cast<size_t>(columns));
+        return;
+    }
+    // Adding 1.5 x 2^23 leaves no bit for a fraction: the sum is rounded half to even, as NumPy's rint does.
+    constexpr float kRound = 12582912.0f;
+    const float divisor = *scale;
+    for (int64_t i = 0; i < columns; ++i) {
+        float value = x[i] / divisor;
+        // A denormal scale is rounded to few bits, and a code could pass 127.
+        value = value > 127.0f ? 127.0f : value;
+        value = value < -127.0f ? -127.0f : value;
+        const float rounded = value + kRound;
+        int32_t bits;
+        __builtin_memcpy(&bits, &rounded, sizeof bits);
+        codes[i] = static_cast<int8_t>(bits);  // its last byte is the integer, in two's complement
+    }
+}
+
+inline void sum_groups(const int8_t* codes, int64_t columns, int64_t group_size, int32_t* sums) {
+    const int64_t size = group_size ? group_size : columns;
+    for (int64_t start = 0; start < columns; start += size) {
+        const int64_t stop = start + size < columns ? start + size : columns;
+        int32_t sum = 0;
+        for (int64_t i = start; i < stop; ++i) sum += codes[i];
+        *sums++ = sum;
+    }
+}
+
+}  // namespace
+}  // namespace edgedec
+
+// What a path's file gives to the table in dispatch.cpp.
+#define EDGEDEC_DEFINE_PATH(name)                                                                                   \
+    namespace edgedec {                                                                                             \
+    void tile_##name(const Ternary& w, const Staged& x, int64_t tile, float* out, int64_t stride) {                 \
+        sweep_all<Dot>(w, x, tile, out, stride);                                                                    \
+    }                                                                                                               \
+    void quantize_##name(const float* x, int64_t columns, int8_t* codes, int64_t stride, float* scale) {            \
+        quantize_token(x, columns, codes, stride, scale);                                                           \
+    }                                                                                                               \
+    void sum_##name(const int8_t* codes, int64_t columns, int64_t group_size, int32_t* sums) {                      \
+        sum_groups(codes, columns, group_size, sums);                                                               \
+    }                                                                                                               \
+    }  // namespace edgedec

@@ -1,0 +1,59 @@
+// Reads cases from standard input, as test_ternary.py writes them, packs and multiplies each on the code path that argv
+// names, and writes the results. For processors whose library no Python here could load.
+#include <cstdint>
+#include <cstdio>
+#include <vector>
+
+extern "C" {
+const char* edgedec_error();
+int64_t edgedec_ternary_code_bytes(int64_t, int64_t, int32_t, int32_t);
+int64_t edgedec_ternary_scale_count(int64_t, int64_t, int32_t, int32_t);
+int32_t edgedec_ternary_pack(const uint8_t*, int64_t, int64_t, int64_t, int32_t, int64_t, int64_t, uint8_t*);
+int32_t edgedec_ternary_pack_scales(const float*, int64_t, int64_t, int32_t, int32_t, int64_t, int64_t, float*);
+int32_t edgedec_path_usable(const char*);
+int32_t edgedec_ternary_matmul(const char*, int64_t, int64_t, int32_t, int32_t, const uint8_t*, const float*,
+                               const float*, const uint8_t*, int32_t, int64_t, const float*, int64_t, int64_t, float*);
+}
+
+template <class T>
+std::vector<T> take(int64_t count) {
+    std::vector<T> values(static_cast<size_t>(count));
+    if (std::fread(values.data(), sizeof(T), values.size(), stdin) != values.size()) std::perror("truncated case");
+    return values;
+}
+
+int main(int argc, char** argv) {
+    if (argc != 2 || !edgedec_path_usable(argv[1])) {
+        std::fprintf(stderr, "the code path cannot run here, or fails its self-test\n");
+        return 2;
+    }
+    int64_t head[7];
+    while (std::fread(head, sizeof head, 1, stdin) == 1) {
+        const auto [outputs, inputs, planes64, group64, row_bytes, tokens, has_bias] = head;
+        const auto planes = static_cast<int32_t>(planes64), group = static_cast<int32_t>(group64);
+        const int64_t groups = group ? (inputs + group - 1) / group : 1, tiles = (outputs + 15) / 16;
+        const auto stored = take<uint8_t>(planes * outputs * row_bytes);
+        const auto stored_scales = take<float>(group ? planes * outputs * groups : 1);
+        const auto x = take<uint8_t>(tokens * inputs);
+        const auto token_scales = take<float>(tokens);
+        const auto bias = take<float>(has_bias ? outputs : 0);
+        std::vector<uint8_t> codes(static_cast<size_t>(edgedec_ternary_code_bytes(outputs, inputs, planes, group)));
+        std::vector<float> scales(static_cast<size_t>(edgedec_ternary_scale_count(outputs, inputs, planes, group)));
+        std::vector<float> out(static_cast<size_t>(tokens * outputs));
+        int32_t failed = edgedec_ternary_pack(stored.data(), row_bytes, outputs, inputs, planes, 0, tiles, codes.data());
+        if (group)
+            failed |= edgedec_ternary_pack_scales(stored_scales.data(), outputs, inputs, planes, group, 0, tiles,
+                                                  scales.data());
+        else
+            scales = stored_scales;
+        failed |= edgedec_ternary_matmul(argv[1], outputs, inputs, planes, group, codes.data(), scales.data(),
+                                         has_bias ? bias.data() : nullptr, x.data(), 0, tokens, token_scales.data(), 0,
+                                         tiles, out.data());
+        if (failed) {
+            std::fprintf(stderr, "%s\n", edgedec_error());
+            return 1;
+        }
+        std::fwrite(out.data(), sizeof(float), out.size(), stdout);
+    }
+    return 0;
+}

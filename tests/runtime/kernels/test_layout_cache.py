@@ -1,0 +1,205 @@
+"""The layout file: made once, checked always, made again when it is not this bundle's; and the CPU target that uses it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgedec.bundle import Bundle
+from edgedec.errors import BundleError
+from edgedec.manifest import MANIFEST, WEIGHTS
+from edgedec.quantize.shapes import write_random_bundle
+from edgedec.runtime.kernels import layout_cache
+from edgedec.runtime.kernels.layout_cache import FILE, Layout, layout_bytes, open_layout
+from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.protocols import Limits, Pass
+from edgedec.runtime.targets import open_target
+from edgedec.schemes import TernaryScheme, TernaryWeight
+
+KERNELS = usable()
+pytestmark = pytest.mark.skipif(KERNELS is None, reason="the kernels' library was not built (no C++ compiler)")
+
+CONFIG = {
+    "model_type": "llama",
+    "hidden_size": 72,
+    "intermediate_size": 172,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "vocab_size": 101,
+    "max_position_embeddings": 96,
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": False,
+}
+METHODS = ({"planes": 1, "group_size": 0}, {"planes": 2, "group_size": 64}, {"planes": 3, "group_size": 32})
+LIMITS = Limits(nodes=16, depth=8, positions=64)
+
+
+@pytest.fixture(params=METHODS, ids=lambda method: f"planes{method['planes']}")
+def bundle(tmp_path: Path, request: pytest.FixtureRequest) -> Bundle:
+    method = {name: value for name, value in request.param.items() if request.param["group_size"]}
+    write_random_bundle(tmp_path / "model", CONFIG, "ternary", **method)
+    return Bundle.open(tmp_path / "model")
+
+
+def names(bundle: Bundle) -> list[str]:
+    return [name for name, tensor in bundle.tensors.items() if isinstance(tensor.scheme, TernaryScheme)]
+
+
+def laid_out(bundle: Bundle) -> Layout:
+    assert KERNELS is not None
+    return open_layout(bundle, KERNELS, names(bundle))
+
+
+def check(layout: Layout, bundle: Bundle) -> None:
+    """Products with the mapped arrays are those of the stored matrices."""
+    assert KERNELS is not None
+    for name, (codes, scales) in layout.arrays().items():
+        weight, scheme = bundle.weight(name), bundle.tensors[name].scheme
+        assert isinstance(weight, TernaryWeight)
+        assert isinstance(scheme, TernaryScheme)
+        x = np.random.default_rng(0).integers(-127, 128, (3, weight.trits.shape[2])).astype(np.int8)
+        found = KERNELS.matmul(x, np.ones(3, np.float32), codes, scales, weight.trits.shape[1], scheme)
+        expected = x.astype(np.float64) @ (weight.trits * weight.column_scales().astype(np.float64)).sum(axis=0).T
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-3)
+
+
+def test_small_pieces_make_the_same_file(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    layout = laid_out(bundle)
+    check(layout, bundle)
+    whole = layout.path.read_bytes()
+    layout.path.unlink()
+    monkeypatch.setattr(layout_cache, "_PIECE_BYTES", 1000)
+    assert laid_out(bundle).path.read_bytes() == whole
+    assert len(whole) == 4096 + sum(layout_bytes(bundle.tensors[name]) for name in names(bundle))
+
+
+def test_a_good_file_is_used_as_it_is(bundle: Bundle) -> None:
+    first = laid_out(bundle)
+    assert first.path == bundle.path / FILE
+    made = first.path.stat()
+    second = laid_out(bundle)
+    assert second == first
+    assert (second.path.stat().st_ino, second.path.stat().st_mtime_ns) == (made.st_ino, made.st_mtime_ns)
+    assert Bundle.open(bundle.path).sha256 == bundle.sha256  # the bundle is as whole as before
+
+
+def flip(data: bytes, at: int) -> bytes:
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data[:-1],
+        lambda data: data + b"\0",
+        lambda data: b"",
+        lambda data: flip(data, 4096),
+        lambda data: flip(data, len(data) - 100),
+        lambda data: flip(data, 20),
+        lambda data: data.replace(b'"version": 1', b'"version": 2'),
+        lambda data: data[:4096].replace(b'"bundle": "', b'"bundle": "0')[:4096] + data[4096:],
+    ],
+    ids=["truncated", "longer", "empty", "first byte", "late byte", "header", "version", "other bundle"],
+)
+def test_a_file_that_is_not_right_is_made_again(bundle: Bundle, damage: Callable[[bytes], bytes]) -> None:
+    path = laid_out(bundle).path
+    good = path.read_bytes()
+    path.write_bytes(damage(good))
+    check(laid_out(bundle), bundle)
+    assert path.read_bytes() == good
+
+
+def test_another_bundle_s_file_is_not_believed(tmp_path: Path) -> None:
+    for seed, name in enumerate(("one", "two")):
+        write_random_bundle(tmp_path / name, CONFIG, "ternary", seed=seed)
+    one, two = Bundle.open(tmp_path / "one"), Bundle.open(tmp_path / "two")
+    shutil.copy(laid_out(one).path, two.path / FILE)
+    check(laid_out(two), two)
+
+
+def test_a_bundle_that_cannot_be_written_is_converted_in_the_cache_folder(
+    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    access = os.access  # tests may run as root, who may write anywhere
+    monkeypatch.setattr(os, "access", lambda path, mode: path != bundle.path and access(path, mode))
+    layout = laid_out(bundle)
+    assert layout.path == tmp_path / "cache" / "edgedec" / "layouts" / f"{bundle.sha256}.layout"
+    check(layout, bundle)
+    made = layout.path.stat().st_mtime_ns
+    assert laid_out(bundle).path.stat().st_mtime_ns == made
+    assert not (bundle.path / FILE).exists()
+
+
+def test_codes_that_are_no_trits_are_named(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = names(bundle)[1]
+    offset = bundle.tensors[name].offsets["codes"]
+    with (bundle.path / WEIGHTS).open("r+b") as file:  # behind the back of the opened bundle, whose hash was right
+        file.seek(offset)
+        file.write(b"\0")
+    with pytest.raises(
+        BundleError, match=rf"tensor {name}, from row 0: .*row 0 of plane 0 holds a code that is no trit"
+    ):
+        laid_out(bundle)
+    assert not (bundle.path / FILE).exists()
+
+
+def logits(bundle: Bundle, device: str, n: int = 16) -> np.ndarray:
+    target = open_target(bundle, device=device, limits=LIMITS, threads=1)
+    ids = np.arange(10, 10 + n, dtype=np.int32)
+    work = Pass(ids=ids, positions=np.arange(n, dtype=np.int32), logits=np.arange(n, dtype=np.int32))
+    (result,) = target.submit([(target.open(LIMITS), work)]).result()
+    return result.logits
+
+
+def test_the_cpu_target_follows_the_reference_closely(bundle: Bundle) -> None:
+    """Ternary sums are exact now: what is left are the float sums of norms and attention, and now and then a code by one."""
+    found, expected = logits(bundle, "cpu"), logits(bundle, "reference")
+    spread = expected.std()
+    assert (bundle.path / FILE).exists()
+    assert np.abs(found - expected).max() < 0.02 * spread
+    assert np.abs(found - expected).mean() < 0.002 * spread
+
+
+COMPARE = """
+import sys, logging
+logging.basicConfig(level=logging.DEBUG)
+from pathlib import Path
+from edgedec.bundle import Bundle
+from edgedec.runtime.protocols import Limits
+from edgedec.runtime.targets import open_target
+bundle = Bundle.open(sys.argv[1])
+open_target(bundle, device="cpu", limits=Limits(nodes=4, depth=0, positions=32), threads=1)
+print(sorted(path.name for path in bundle.path.iterdir()))
+"""
+
+
+@pytest.mark.parametrize(("kernel", "there"), [("portable", False), ("scalar", True)])
+def test_environment_chooses_the_graph(bundle: Bundle, kernel: str, there: bool) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", COMPARE, str(bundle.path)],
+        env={**os.environ, "EDGEDEC_KERNEL": kernel},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (FILE in done.stdout) == there
+    assert MANIFEST in done.stdout
+
+
+def test_a_kernel_that_cannot_run_stops_the_target(bundle: Bundle) -> None:
+    environment = {**os.environ, "EDGEDEC_KERNEL": "avx9"}
+    command = [sys.executable, "-c", COMPARE, str(bundle.path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "DeviceError: CPU kernels: EDGEDEC_KERNEL=avx9 is no code path; usable here: " in done.stderr

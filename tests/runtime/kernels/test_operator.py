@@ -1,0 +1,247 @@
+"""edgedec::TernaryMatMul inside ONNX Runtime, against the reference's own product, to the bit."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from edgedec.errors import DeviceError
+from edgedec.reference.float_profile.ops.linear import _ternary as reference_product
+from edgedec.reference.float_profile.ops.quantize_activation import quantize_rows
+from edgedec.runtime.kernels import Kernels, operator
+from edgedec.runtime.kernels.operator import DOMAIN, OPERATOR, register, usable
+from edgedec.schemes import TernaryScheme, TernaryWeight
+
+F32 = NDArray[np.float32]
+pytestmark = pytest.mark.skipif(usable() is None, reason="the kernels' library was not built (no C++ compiler)")
+
+
+@pytest.fixture(scope="module")
+def kernels() -> Kernels:
+    found = usable()
+    assert found is not None
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Matrix:
+    scheme: TernaryScheme
+    weight: TernaryWeight
+    bias: F32 | None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.weight.trits.shape[1], self.weight.trits.shape[2]
+
+    def product(self, x: F32) -> F32:
+        out = reference_product(*quantize_rows(x), self.weight)
+        return out if self.bias is None else out + self.bias
+
+
+def matrix(seed: int, outputs: int, inputs: int, planes: int = 1, group_size: int = 0, bias: bool = False) -> Matrix:
+    rng = np.random.default_rng(seed)
+    scheme = TernaryScheme(planes=planes, group_size=group_size)
+    trits = rng.integers(-1, 2, (planes, outputs, inputs)).astype(np.int8)
+    scale = rng.normal(size=scheme.parts((outputs, inputs))["scale"].shape).astype(np.float32)
+    return Matrix(
+        scheme=scheme,
+        weight=TernaryWeight(trits=trits, scale=scale, group_size=group_size),
+        bias=rng.normal(size=outputs).astype(np.float32) if bias else None,
+    )
+
+
+def session(kernels: Kernels, matrices: Sequence[Matrix], *, threads: int = 1, **changes: Any) -> ort.InferenceSession:
+    """One node with all the matrices. ``changes``: attributes that lie; ``loose``: weights as inputs of the session."""
+    names, values = ["x"], []
+    for number, item in enumerate(matrices):
+        parts: list[NDArray[Any]] = [
+            kernels.pack(item.scheme.pack(item.weight.trits), item.shape, item.scheme),
+            kernels.pack_scales(item.weight.scale, item.shape, item.scheme),
+            *([] if item.bias is None else [item.bias]),
+        ]
+        for part, value in enumerate(parts):
+            names.append(f"w{number}.{part}")
+            values.append(numpy_helper.from_array(value, names[-1]))
+    loose = changes.pop("loose", False)
+    attributes = {
+        "columns": matrices[0].shape[1],
+        "rows": [item.shape[0] for item in matrices],
+        "planes": [item.scheme.planes for item in matrices],
+        "group_sizes": [item.scheme.group_size for item in matrices],
+        "biases": [int(item.bias is not None) for item in matrices],
+        **changes,
+    }
+    outputs = [f"y{number}" for number in range(len(matrices))]
+    node = helper.make_node(OPERATOR, names, outputs, name="node", domain=DOMAIN, **attributes)
+    graph = helper.make_graph(
+        [node],
+        "one",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, None)]
+        + ([helper.make_tensor_value_info(v.name, v.data_type, list(v.dims)) for v in values] if loose else []),
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs],
+        [] if loose else values,
+    )
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid(DOMAIN, 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    options = ort.SessionOptions()
+    options.log_severity_level, options.intra_op_num_threads = 4, threads
+    register(options, kernels)
+    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def activations(seed: int, tokens: int, width: int) -> F32:
+    x = np.random.default_rng(seed).normal(size=(1, tokens, width)).astype(np.float32)
+    if tokens > 2:
+        x[0, 1] = 0
+        x[0, 2] = -3
+    return x
+
+
+def check(found: Sequence[F32], matrices: Sequence[Matrix], x: F32) -> None:
+    assert len(found) == len(matrices)
+    for made, item in zip(found, matrices, strict=True):
+        assert made.shape == (1, x.shape[1], item.shape[0])
+        assert made[0].tobytes() == item.product(x[0]).tobytes()
+
+
+QKV = (matrix(1, 400, 515, bias=True), matrix(2, 130, 515, 2, 64), matrix(3, 77, 515, 3, 32, bias=True))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_fused_matrices_for_every_number_of_tokens(kernels: Kernels, threads: int) -> None:
+    run = session(kernels, QKV, threads=threads)
+    x = activations(0, 32, 515)
+    whole = run.run(None, {"x": x})
+    for tokens in range(1, 33):
+        found = run.run(None, {"x": x[:, :tokens]})
+        check(found, QKV, x[:, :tokens])
+        # A token has the bits that it has in the widest pass.
+        assert all(made.tobytes() == wide[:, :tokens].tobytes() for made, wide in zip(found, whole, strict=True))
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    rows=st.lists(st.integers(1, 300), min_size=1, max_size=4),
+    columns=st.integers(1, 400),
+    tokens=st.integers(1, 12),
+    planes=st.integers(1, 3),
+    group_size=st.sampled_from((0, 32, 64, 128)),
+)
+def test_any_matrices(
+    kernels: Kernels, seed: int, rows: list[int], columns: int, tokens: int, planes: int, group_size: int
+) -> None:
+    matrices = [matrix(seed + i, n, columns, planes, group_size, bias=i % 2 == 0) for i, n in enumerate(rows)]
+    x = activations(seed, tokens, columns)
+    check(session(kernels, matrices, threads=1 + seed % 2).run(None, {"x": x}), matrices, x)
+
+
+def test_callers_may_share_a_session(kernels: Kernels) -> None:
+    run = session(kernels, QKV, threads=2)
+    inputs = [activations(seed, 1 + seed % 9, 515) for seed in range(40)]
+    with ThreadPoolExecutor(4) as pool:
+        for x, found in zip(inputs, pool.map(lambda x: run.run(None, {"x": x}), inputs), strict=True):
+            check(found, QKV, x)
+
+
+def test_no_tokens_and_any_rank(kernels: Kernels) -> None:
+    run = session(kernels, QKV)
+    assert [made.shape for made in run.run(None, {"x": np.zeros((1, 0, 515), np.float32)})] == [
+        (1, 0, 400),
+        (1, 0, 130),
+        (1, 0, 77),
+    ]
+    x = activations(5, 6, 515)
+    for shape, outs in (((6, 515), (6, 130)), ((2, 3, 515), (2, 3, 130))):
+        found = run.run(None, {"x": x.reshape(shape)})
+        assert found[1].shape == outs
+        assert found[1].tobytes() == QKV[1].product(x[0]).tobytes()
+    assert run.run(None, {"x": x[0, 0]})[1].tobytes() == QKV[1].product(x[0, :1]).tobytes()
+
+
+def test_infinite_and_denormal_activations(kernels: Kernels) -> None:
+    x = activations(6, 5, 515)
+    x[0, 0, 7], x[0, 3, 514] = np.inf, np.nan
+    x[0, 4] *= np.float32(2.0**-140)
+    found = session(kernels, QKV).run(None, {"x": x})
+    for made, item in zip(found, QKV, strict=True):
+        assert np.isnan(made[0, [0, 3]]).all()
+        rest = [1, 2, 4]
+        assert made[0, rest].tobytes() == item.product(x[0, rest]).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"columns": 514}, None),  # the same number of lines: seen when it runs
+        ({"columns": 600}, "node: its input 1 must hold 60800 uint8, not 52800"),
+        ({"rows": [16, 130, 77]}, "its input 1 must hold 2112 uint8"),
+        ({"rows": [400, 130]}, "need one entry per output"),
+        ({"planes": [4, 2, 3]}, "planes must be 1, 2 or 3"),
+        ({"planes": [2**32 + 1, 2, 3]}, "planes must be 1, 2 or 3"),
+        ({"group_sizes": [48, 64, 32]}, "group_size must be 0, 32, 64 or 128"),
+        ({"group_sizes": [0, 32, 32]}, "its input 5 must hold 4896 float32"),
+        ({"biases": [0, 0, 1]}, "its input 3 must hold 38016 uint8, not 400 of type 1"),
+        ({"biases": [1, 0, 0]}, "has more inputs than its attributes say"),
+        ({"biases": [1, 1, 1]}, "node: its input 6 must hold 130 float32"),
+        ({"loose": True}, "its input 1 must be an initializer"),
+        ({"columns": 0}, "inputs must be 1 to"),
+        ({"rows": [-1, 130, 77]}, "outputs must be 1 to"),
+    ],
+)
+def test_nodes_that_do_not_fit_are_refused(kernels: Kernels, changes: dict[str, Any], message: str | None) -> None:
+    if message is None:
+        run = session(kernels, QKV, **changes)
+        with pytest.raises(Exception, match="TernaryMatMul node: its activations must be float32 with 514 columns"):
+            run.run(None, {"x": activations(0, 1, 515)})
+    else:
+        with pytest.raises(Exception, match=message):
+            session(kernels, QKV, **changes)
+
+
+def test_wrong_results_leave_the_portable_graph_and_a_line_in_the_log(
+    kernels: Kernels, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pack = kernels.pack
+    monkeypatch.setattr(kernels, "pack", lambda *arguments: pack(*arguments) ^ np.uint8(1))
+    monkeypatch.setattr(operator, "load", lambda: kernels)
+    assert usable.__wrapped__() is None
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        "CPU kernels: the operator fails its self-test: its results are not those of NumPy: "
+        "the portable graph serves, slower"
+    )
+
+
+def test_a_file_that_is_no_library_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "libedgedec_kernels.so"
+    path.write_bytes(b"\x7fELF, but not really")
+    with pytest.raises(DeviceError, match="is not edgedec's kernel library"):
+        Kernels(path)
+
+
+def test_an_older_onnx_runtime_is_told_what_is_needed(kernels: Kernels) -> None:
+    """With a stand-in for ONNX Runtime 1.16: it has version 16 of the interface, not 17; CreateStatus comes first."""
+    said: list[bytes] = []
+    create_type = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)
+    create = create_type(lambda code, message: said.append(message) or 1)  # type: ignore[func-returns-value]
+    api = (ctypes.c_void_p * 300)(ctypes.cast(create, ctypes.c_void_p))
+    get = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_uint32)(lambda v: ctypes.addressof(api) if v <= 16 else None)
+    text = ctypes.c_char_p(b"1.16.3")
+    version = ctypes.CFUNCTYPE(ctypes.c_void_p)(lambda: ctypes.cast(text, ctypes.c_void_p).value)
+    base = (ctypes.c_void_p * 2)(ctypes.cast(get, ctypes.c_void_p), ctypes.cast(version, ctypes.c_void_p))
+    register_library = ctypes.CDLL(str(kernels.path)).RegisterCustomOps
+    register_library.restype = ctypes.c_void_p
+    assert register_library(None, ctypes.byref(base)) == 1
+    assert said == [b"edgedec's kernels need ONNX Runtime 1.17 or later, this is 1.16.3"]
