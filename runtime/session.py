@@ -14,6 +14,7 @@ from edgedec.errors import EdgedecError, UsageError
 from edgedec.memory import MemoryMeter
 from edgedec.runtime.chat_template import render
 from edgedec.runtime.decoders import open_decoder
+from edgedec.runtime.kernels.layout_cache import charged_folders
 from edgedec.runtime.planning import RunPlan, make_plan
 from edgedec.runtime.protocols import I32
 from edgedec.runtime.sampling import Sampler, SamplingConfig
@@ -104,7 +105,7 @@ class Session:
             BundleError, UnsupportedError, DeviceError, UsageError: as ``Bundle.open`` and ``open_target``.
         """
         target_module(device)  # imports ONNX Runtime: part of the baseline, not of what the model is charged
-        meter = MemoryMeter((Path(path),))
+        meter = MemoryMeter(charged_folders(Path(path)))
         meter.start()
         try:
             bundle = Bundle.open(path)

@@ -27,7 +27,7 @@ from edgedec.paths import cache_folder
 from edgedec.runtime.kernels import Kernels
 from edgedec.schemes import TernaryScheme
 
-__all__ = ["LOAD_BYTES", "Entry", "Layout", "layout_bytes", "open_layout"]
+__all__ = ["LOAD_BYTES", "Entry", "Layout", "charged_folders", "layout_bytes", "open_layout"]
 
 FILE = ".cpu-kernels.layout"
 LOAD_BYTES = 8 << 20  # the most that converting or checking holds at once: a few pieces
@@ -185,7 +185,19 @@ def open_layout(bundle: Bundle, kernels: Kernels, names: Sequence[str]) -> Layou
             raise
         except EdgedecError as error:
             _LOG.info("%s; trying the cache folder", error)
-    cached = cache_folder() / "layouts" / f"{bundle.sha256}.layout"
+    cached = _cached_layouts() / f"{bundle.sha256}.layout"
     if not _whole(cached, bundle, names, nbytes):
         _write(cached, bundle, kernels, entries, nbytes)
     return Layout(path=cached, entries=entries)
+
+
+def _cached_layouts() -> Path:
+    return cache_folder() / "layouts"
+
+
+def charged_folders(bundle: Path) -> tuple[Path, ...]:
+    """Where files lie that a run of the bundle maps: its own folder, and that of layouts that found no place there."""
+    try:
+        return bundle, _cached_layouts()
+    except EdgedecError:  # no cache folder: nothing can be mapped from it
+        return (bundle,)

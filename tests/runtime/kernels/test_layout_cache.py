@@ -138,6 +138,8 @@ def test_a_bundle_that_cannot_be_written_is_converted_in_the_cache_folder(
     made = layout.path.stat().st_mtime_ns
     assert laid_out(bundle).path.stat().st_mtime_ns == made
     assert not (bundle.path / FILE).exists()
+    # What lies there is charged to a run of the bundle.
+    assert any(layout.path.is_relative_to(folder) for folder in layout_cache.charged_folders(bundle.path))
 
 
 def test_codes_that_are_no_trits_are_named(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
