@@ -26,8 +26,9 @@ def unpack(visible: U64, n: int) -> NDArray[np.bool_]:
 
 def tree(parents: I32) -> U64:
     """Every node sees its ancestors and itself. ``parents[i] < i``, -1 for a root."""
-    visible = np.eye(len(parents), dtype=np.bool_)
-    for node, parent in enumerate(parents):
-        if parent >= 0:
-            visible[node] |= visible[parent]
-    return pack(visible)
+    seen: list[int] = []  # Python integers as sets of bits: a tree is small, and each round has one
+    for node, parent in enumerate(parents.tolist()):
+        seen.append((seen[parent] if parent >= 0 else 0) | 1 << node)
+    words = -(-len(seen) // 64)
+    data = b"".join(bits.to_bytes(8 * words, "little") for bits in seen)
+    return np.frombuffer(data, "<u8").reshape(len(seen), words).astype(np.uint64, copy=False)

@@ -7,18 +7,21 @@ Source: speculative decoding, 2211.17192; token trees, 2305.09781.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from edgedec.errors import EdgedecError
+from edgedec.runtime.adaptive import Adaptive
 from edgedec.runtime.cost import ObservedCost
 from edgedec.runtime.protocols import (
     F32,
     I32,
     Drafter,
     Limits,
+    Outcome,
     Pass,
     PassResult,
     State,
@@ -27,11 +30,32 @@ from edgedec.runtime.protocols import (
     TreePolicy,
     Verifier,
 )
+from edgedec.runtime.target_top import TOP_TAPS, top_taps
 from edgedec.runtime.visibility import tree as tree_visibility
 
-__all__ = ["AutoregressiveDecoder"]
+__all__ = ["AutoregressiveDecoder", "Rounds"]
 
 Processor = Callable[[F32, I32], F32]  # (logits [vocab], ids so far) -> probabilities [vocab]
+
+
+@dataclass(kw_only=True)
+class Rounds:
+    """What the rounds of one answer did. Seconds add up; ``accepted[d]``: how many paths accepted a guess at depth d + 1."""
+
+    count: int = 0
+    drafted: int = 0  # nodes beyond the root
+    accepted: list[int] = field(default_factory=list)
+    draft_seconds: float = 0.0
+    verify_seconds: float = 0.0
+    commit_seconds: float = 0.0
+
+    def observe(self, tree: TokenTree, outcome: Outcome) -> None:
+        self.count += 1
+        self.drafted += len(tree.tokens) - 1
+        for depth in range(len(outcome.path) - 1):
+            if depth == len(self.accepted):
+                self.accepted.append(0)
+            self.accepted[depth] += 1
 
 
 @dataclass(kw_only=True)
@@ -44,9 +68,13 @@ class AutoregressiveDecoder:
     policy: TreePolicy
     verifier: Verifier
     processor: Processor
+    vocab_limit: int  # the tokenizer's size; ids from here on are padding
     cost: ObservedCost = field(default_factory=ObservedCost)
     interrupted: Callable[[], bool] = lambda: False  # asked between the passes of a prefill
+    on_round: Callable[[Outcome], None] = lambda outcome: None  # before the tokens of a round are yielded
     cached: list[int] = field(default_factory=list)  # the ids behind the state's committed rows
+    rounds: Rounds = field(default_factory=Rounds)  # of the last ``generate``
+    adaptive: Adaptive | None = None  # kept from answer to answer, as what it measured is
 
     def generate(self, prompt: I32, limits: Limits, rng: np.random.Generator) -> Iterator[int]:
         """Token ids after ``prompt`` int32 [n], until the context is full or the caller stops asking.
@@ -60,24 +88,56 @@ class AutoregressiveDecoder:
                 f"the prompt has {len(prompt)} tokens, the context holds {limits.positions}: "
                 f"it must have 1 to {limits.positions - 1}; shorten it or raise --ctx-size"
             )
-        text = prompt.tolist()
-        if not self._prefill(text[:-1], limits):
+        self.rounds = Rounds()
+        if not self._prefill(prompt[:-1].tolist(), limits):
             return
         draft = self.drafter.open(self.target.info, limits)
-        accept = np.ones(limits.depth, np.float32)
+        adaptive = self.adaptive = self.adaptive or Adaptive(limits.depth)
+        ids = np.empty(limits.positions + 1, np.int32)
+        ids[: len(prompt)] = prompt
+        length = len(prompt)
         while self.state.length < limits.positions:
-            ids = np.array(text, np.int32)
-            room = limits.positions - self.state.length
-            tree = self.policy.grow(draft, ids, replace(limits, nodes=min(limits.nodes, room)), self.cost, accept)
+            began, text = time.perf_counter(), ids[:length]
+            room = min(limits.nodes, limits.positions - self.state.length)
+            fitted = replace(limits, nodes=room, depth=adaptive.depth(self.cost, length))
+            tree = self.policy.grow(draft, text, fitted, self.cost, adaptive.accept)
+            drafted = time.perf_counter()
             result = self._run(tree)
-            outcome = self.verifier.accept(tree, self._distributions(tree, result, ids), rng)
+            outcome = self.verifier.accept(tree, self._distributions(tree, result, text), rng)
+            if self.drafter.taps:
+                outcome = replace(outcome, taps=self._taps(tree, result, outcome, text))
+            verified = time.perf_counter()
             self.state.commit(outcome.path)
             accepted = tree.tokens[outcome.path].tolist()
             self.cached += accepted
             draft.observe(tree, outcome)
+            ended = time.perf_counter()
+            self._count(tree, outcome, began, drafted, verified, ended)
+            adaptive.observe(tree, outcome, seconds=ended - began, draft_seconds=drafted - began)
+            self.on_round(outcome)
             for token in [*accepted[1:], outcome.next_token]:
-                text.append(token)
+                ids[length] = token
+                length += 1
                 yield token
+
+    def _count(
+        self, tree: TokenTree, outcome: Outcome, began: float, drafted: float, verified: float, ended: float
+    ) -> None:
+        self.rounds.observe(tree, outcome)
+        self.rounds.draft_seconds += drafted - began
+        self.rounds.verify_seconds += verified - drafted
+        self.rounds.commit_seconds += ended - verified
+
+    def _taps(self, tree: TokenTree, result: PassResult, outcome: Outcome, text: I32) -> dict[str, F32]:
+        """What the drafter asked to be told about the nodes of the path."""
+        taps = {name: values[outcome.path] for name, values in result.taps.items()}
+        if set(TOP_TAPS) <= set(self.drafter.taps):
+            distribution = self._distributions(tree, result, text)
+            rows = [distribution(int(node)) for node in outcome.path]
+            certain = all(row.max() == 1 for row in rows)
+            raw = [result.logits[node, : self.vocab_limit] for node in outcome.path]
+            taps |= top_taps(raw if certain else rows, logits=certain)
+        return taps
 
     def shared_prefix(self, prompt: I32) -> int:
         """Rows of ``prompt`` that the cache holds already."""
@@ -109,14 +169,15 @@ class AutoregressiveDecoder:
 
     def _run(self, tree: TokenTree) -> PassResult:
         n = len(tree.tokens)
-        depth = np.zeros(n, np.int32)
-        for node in range(1, n):
-            depth[node] = depth[tree.parents[node]] + 1
+        positions = [self.state.length]
+        for parent in tree.parents[1:].tolist():
+            positions.append(positions[parent] + 1)
         work = Pass(
             ids=tree.tokens,
-            positions=(self.state.length + depth).astype(np.int32),
+            positions=np.array(positions, np.int32),
             visible=None if n == 1 else tree_visibility(tree.parents),
             logits=np.arange(n, dtype=np.int32),
+            taps=tuple(name for name in self.drafter.taps if name not in TOP_TAPS),
         )
         result = self._submit(work)
         self.cost.observe(n, result.seconds)

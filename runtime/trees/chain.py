@@ -1,30 +1,32 @@
-"""A chain: after each token the drafter's most likely next one, to the depth limit or until the drafter has no guess."""
+"""A chain: after each token one guess, to the depth limit or until the drafter has none.
+
+Source: speculative decoding, 2211.17192. One call of the drafter for each node.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-from edgedec.runtime.protocols import F32, I32, CostModel, Draft, Limits, Sparse, TokenTree
+from edgedec.runtime.protocols import F32, I32, CostModel, Draft, Limits, TokenTree
+from edgedec.runtime.trees._growth import Growth
 
 __all__ = ["create"]
 
 
 class _Chain:
+    def __init__(self, rng: np.random.Generator | None) -> None:
+        self._rng = rng
+
     def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> TokenTree:
-        tokens, drafts = [int(text[-1])], dict[int, Sparse]()
-        tree = TokenTree(tokens=text[-1:], parents=np.array([-1], np.int32), draft=drafts)
-        while len(tokens) <= min(limits.depth, limits.nodes - 1):
-            node = len(tokens) - 1
-            (guess,) = draft.expand(text, tree, np.array([node], np.int32))
-            if not len(guess.ids):
+        nodes = min(limits.nodes, limits.depth + 1)
+        growth = Growth(draft, text, nodes, self._rng, children=1)
+        for node in range(nodes - 1):
+            growth.expand([node])
+            if growth.add(node) is None:
                 break
-            drafts[node] = guess
-            tokens.append(int(guess.ids[guess.probs.argmax()]))
-            parents = np.arange(-1, len(tokens) - 1, dtype=np.int32)
-            tree = TokenTree(tokens=np.array(tokens, np.int32), parents=parents, draft=drafts)
-        return tree
+        return growth.tree()
 
 
-def create() -> _Chain:
-    """Plug-in entry."""
-    return _Chain()
+def create(rng: np.random.Generator | None = None) -> _Chain:
+    """Plug-in entry. ``rng``: draw each guess from the draft; without it, take the likeliest."""
+    return _Chain(rng)

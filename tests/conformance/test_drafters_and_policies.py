@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edgedec.bundle import Bundle
 from edgedec.plugins import load, names
+from edgedec.quantize.shapes import write_random_bundle
 from edgedec.runtime.cost import ObservedCost
-from edgedec.runtime.protocols import F32, I32, Limits, Outcome, Sparse, TargetInfo, TokenTree
+from edgedec.runtime.protocols import F32, I32, Draft, Drafter, Limits, Outcome, Sparse, TargetInfo, TokenTree
+from edgedec.runtime.target_top import top_taps
 
 VOCAB = 50
 INFO = TargetInfo(
@@ -25,6 +33,36 @@ INFO = TargetInfo(
     batch_invariant=True,
 )
 DRAFTERS, POLICIES = "edgedec.runtime.drafters", "edgedec.runtime.trees"
+_FOLDER = TemporaryDirectory()  # goes with this module
+
+
+@cache
+def tiny_bundle() -> Bundle:
+    """For the drafters that are a model; it has the tokenizer that ``INFO`` says.
+
+    Any smaller, and the Python objects of a target, which no footprint counts, would weigh more than its weights.
+    """
+    config = {
+        "model_type": "llama",
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "vocab_size": VOCAB,
+        "max_position_embeddings": 1024,
+        "tie_word_embeddings": False,
+    }
+    path = Path(_FOLDER.name, "draft")
+    write_random_bundle(path, config, "int8")
+    bundle = Bundle.open(path)
+    return replace(bundle, manifest=replace(bundle.manifest, tokenizer_hash=INFO.tokenizer_hash))
+
+
+def create_drafter(name: str) -> Drafter:
+    module = load(DRAFTERS, name)
+    drafter: Drafter = module.create(tiny_bundle(), device="reference") if name == "model" else module.create()
+    return drafter
 
 
 def root(text: list[int]) -> TokenTree:
@@ -34,7 +72,7 @@ def root(text: list[int]) -> TokenTree:
 @pytest.mark.parametrize("name", names(DRAFTERS))
 @given(text=st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=40))
 def test_a_drafter_proposes_distributions_and_takes_outcomes(name: str, text: list[int]) -> None:
-    drafter = load(DRAFTERS, name).create()
+    drafter = create_drafter(name)
     limits = Limits(nodes=8, depth=4, positions=256)
     assert all(isinstance(size, int) and size >= 0 for size in drafter.footprint(limits).values())
     draft = drafter.open(INFO, limits)
@@ -48,6 +86,108 @@ def test_a_drafter_proposes_distributions_and_takes_outcomes(name: str, text: li
         draft.observe(tree, Outcome(path=np.array([0], np.int32), next_token=3))
         ids = np.append(ids, np.int32(3))
         tree = root(ids.tolist())
+
+
+def open_draft(name: str, limits: Limits) -> Draft:
+    return create_drafter(name).open(INFO, limits)
+
+
+def any_tree(rng: np.random.Generator, last: int, nodes: int) -> TokenTree:
+    tokens = np.concatenate([[last], rng.integers(0, 4, nodes - 1)]).astype(np.int32)
+    parents = np.array([-1, *(rng.integers(0, node) for node in range(1, nodes))], np.int32)
+    return TokenTree(tokens=tokens, parents=parents, draft={})
+
+
+def any_outcome(rng: np.random.Generator, tree: TokenTree) -> Outcome:
+    """Some path from the root, and a token."""
+    path = [0]
+    while len(children := np.flatnonzero(tree.parents == path[-1])) and rng.random() < 0.7:
+        path.append(int(rng.choice(children)))
+    taps = top_taps(list(rng.dirichlet(np.ones(VOCAB), len(path)).astype(np.float32)), logits=False)
+    return Outcome(path=np.array(path, np.int32), next_token=int(rng.integers(0, 4)), taps=taps)
+
+
+def after(text: I32, tree: TokenTree, outcome: Outcome) -> I32:
+    return np.concatenate([text, tree.tokens[outcome.path[1:]], [outcome.next_token]]).astype(np.int32)
+
+
+@pytest.mark.parametrize("name", names(DRAFTERS))
+@given(
+    seed=st.integers(0, 2**32 - 1), span=st.sampled_from([(0, 1), (0, 3), (0, VOCAB), (-2, 2), (VOCAB - 2, VOCAB + 2)])
+)
+def test_every_node_of_any_tree_gets_a_distribution(name: str, seed: int, span: tuple[int, int]) -> None:
+    """Texts are replaced by others between rounds, hold prompt embeddings (negative) and ids of another vocabulary."""
+    rng = np.random.default_rng(seed)
+    draft = open_draft(name, Limits(nodes=8, depth=4, positions=64))
+    for _ in range(5):
+        text = rng.integers(*span, rng.integers(1, 100)).astype(np.int32)
+        for _ in range(2):
+            tree = any_tree(rng, int(text[-1]), int(rng.integers(1, 9)))
+            nodes = rng.permutation(len(tree.tokens))[: rng.integers(0, 9)].astype(np.int32)
+            guesses = draft.expand(text, tree, nodes)
+            assert len(guesses) == len(nodes)
+            for guess in guesses:
+                assert guess.ids.dtype == np.int32
+                assert guess.probs.dtype == np.float32
+                assert len(guess.ids) == len(guess.probs) == len(set(guess.ids.tolist()))
+                assert all(0 <= token < VOCAB for token in guess.ids)
+                assert np.all(guess.probs > 0)
+                assert not len(guess.ids) or guess.probs.sum() == pytest.approx(1, abs=1e-5)
+            outcome = any_outcome(rng, tree)
+            draft.observe(tree, outcome)
+            text = after(text, tree, outcome)
+
+
+@pytest.mark.parametrize("name", names(DRAFTERS))
+@settings(max_examples=50)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_what_was_only_assumed_leaves_no_trace(name: str, seed: int) -> None:
+    """Two drafts of one sequence; one of them is also asked about trees and texts that never come true."""
+    rng = np.random.default_rng(seed)
+    limits = Limits(nodes=8, depth=4, positions=64)
+    plain, asked = open_draft(name, limits), open_draft(name, limits)
+    text = rng.integers(0, 4, rng.integers(1, 40)).astype(np.int32)
+    for _ in range(8):
+        tree = any_tree(rng, int(text[-1]), 6)
+        nodes = np.arange(6, dtype=np.int32)
+        for one, other in zip(plain.expand(text, tree, nodes), asked.expand(text, tree, nodes), strict=True):
+            assert one.ids.tolist() == other.ids.tolist()
+            assert one.probs.tolist() == other.probs.tolist()
+        for _ in range(rng.integers(0, 3)):
+            assumed = np.concatenate([text, rng.integers(0, 4, rng.integers(0, limits.depth + 1))]).astype(np.int32)
+            asked.expand(assumed, any_tree(rng, int(assumed[-1]), 6), nodes)
+        outcome = any_outcome(rng, tree)
+        plain.observe(tree, outcome)
+        asked.observe(tree, outcome)
+        text = after(text, tree, outcome)
+
+
+@pytest.mark.parametrize("positions", [64, 1024])
+@pytest.mark.parametrize("name", names(DRAFTERS))
+def test_a_draft_stays_within_its_footprint_however_long_the_text(name: str, positions: int) -> None:
+    rng = np.random.default_rng(3)
+    limits = Limits(nodes=16, depth=8, positions=positions)
+    text = np.minimum(rng.zipf(1.3, positions), VOCAB).astype(np.int32) - 1  # as uneven as words are
+    said = sum(create_drafter(name).footprint(limits).values())
+    answers = 512 * limits.nodes  # what is asked for is the caller's
+    open_draft(name, limits).expand(text, any_tree(rng, 0, 4), np.arange(4, dtype=np.int32))  # what is made only once
+    tracemalloc.start()
+    try:
+        draft, others = open_draft(name, limits), 0  # bytes that are this test's own
+        for _ in range(250):
+            mine = tracemalloc.get_traced_memory()[0]
+            tree = any_tree(rng, int(text[-1]), limits.nodes)
+            outcome = any_outcome(rng, tree)
+            others += tracemalloc.get_traced_memory()[0] - mine
+            tracemalloc.reset_peak()
+            draft.expand(text, tree, np.arange(limits.nodes, dtype=np.int32))
+            draft.observe(tree, outcome)
+            assert tracemalloc.get_traced_memory()[1] - others <= said + answers
+            mine = tracemalloc.get_traced_memory()[0]
+            text = after(text, tree, outcome)
+            others += tracemalloc.get_traced_memory()[0] - mine
+    finally:
+        tracemalloc.stop()
 
 
 class _Talkative:
@@ -68,26 +208,78 @@ class _Talkative:
 
 
 @pytest.mark.parametrize("name", names(POLICIES))
-@given(width=st.integers(0, 5), nodes=st.integers(1, 16), depth=st.integers(0, 12), data=st.data())
-def test_a_policy_grows_trees_within_the_limits(name: str, width: int, nodes: int, depth: int, data: Any) -> None:
+@given(width=st.integers(0, 5), nodes=st.integers(1, 16), depth=st.integers(0, 12), drawn=st.booleans(), data=st.data())
+def test_a_policy_grows_trees_within_the_limits(
+    name: str, width: int, nodes: int, depth: int, drawn: bool, data: Any
+) -> None:
     text = np.array(data.draw(st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=5)), np.int32)
     limits = Limits(nodes=nodes, depth=depth, positions=256)
+    policy = load(POLICIES, name).create(np.random.default_rng(width)) if drawn else load(POLICIES, name).create()
+    for _ in range(2):  # a policy may remember, but not what would break the next tree
+        tree = policy.grow(_Talkative(width), text, limits, ObservedCost(), np.ones(depth, np.float32))
+        assert tree.tokens[0] == text[-1]
+        assert tree.parents[0] == -1
+        assert 1 <= len(tree.tokens) == len(tree.parents) <= nodes
+        assert tree.tokens.dtype == tree.parents.dtype == np.int32
+        depths = [0]
+        for node in range(1, len(tree.tokens)):
+            parent = int(tree.parents[node])
+            assert 0 <= parent < node
+            depths.append(depths[parent] + 1)
+            assert tree.tokens[node] in tree.draft[parent].ids  # what residuals are computed from
+        assert max(depths) <= depth
+        pairs = list(zip(tree.parents.tolist(), tree.tokens.tolist(), strict=True))
+        assert tree.with_replacement or len(set(pairs)) == len(pairs)
+        assert set(tree.draft) == {parent for parent, _ in pairs[1:]}
+        _tells_whether_children_were_drawn(tree, drawn and width > 1)
+        if width == 0 or depth == 0 or nodes == 1:
+            assert len(tree.tokens) == 1
+        else:
+            assert len(tree.tokens) > 1
+
+
+def _tells_whether_children_were_drawn(tree: TokenTree, drawn: bool) -> None:
+    """Chosen children are certain guesses, each with probability 1; drawn ones come with their whole distribution."""
+    for node, guess in tree.draft.items():
+        children = tree.tokens[tree.parents == node].tolist()
+        if drawn:
+            assert guess.probs.sum() == pytest.approx(1)
+        else:
+            assert guess.probs.tolist() == [1.0] * len(children)
+            assert guess.ids.tolist() == children
+
+
+@pytest.mark.parametrize("name", names(POLICIES))
+def test_a_policy_does_not_ask_for_more_than_the_limits(name: str) -> None:
+    """Not even the draft's distributions at the depth limit, which no node could use."""
+
+    class _Strict(_Talkative):
+        def expand(self, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:
+            assert len(tree.tokens) < 6
+            for node in nodes.tolist():
+                depth = 0
+                while node:
+                    node, depth = int(tree.parents[node]), depth + 1
+                assert depth < 3
+            return super().expand(text, tree, nodes)
+
     policy = load(POLICIES, name).create()
-    tree = policy.grow(_Talkative(width), text, limits, ObservedCost(), np.ones(depth, np.float32))
-    assert tree.tokens[0] == text[-1]
-    assert tree.parents[0] == -1
-    assert 1 <= len(tree.tokens) == len(tree.parents) <= nodes
-    depths = [0]
-    for node in range(1, len(tree.tokens)):
-        parent = int(tree.parents[node])
-        assert 0 <= parent < node
-        depths.append(depths[parent] + 1)
-        assert tree.tokens[node] in tree.draft[parent].ids  # what residuals are computed from
-    assert max(depths) <= depth
-    if width == 0 or depth == 0 or nodes == 1:
-        assert len(tree.tokens) == 1
-    else:
-        assert len(tree.tokens) > 1
+    limits = Limits(nodes=6, depth=3, positions=256)
+    policy.grow(_Strict(3), np.array([1], np.int32), limits, ObservedCost(), np.ones(3, np.float32))
+
+
+@pytest.mark.parametrize("name", names(POLICIES))
+def test_one_seed_draws_one_tree(name: str) -> None:
+    limits = Limits(nodes=8, depth=4, positions=256)
+    trees = [
+        load(POLICIES, name)
+        .create(np.random.default_rng(seed))
+        .grow(_Talkative(5), np.array([1], np.int32), limits, ObservedCost(), np.full(4, 0.5, np.float32))
+        for seed in (3, 3, 4, 5, 6)
+    ]
+    said = [(tree.tokens.tolist(), tree.parents.tolist()) for tree in trees]
+    assert said[0] == said[1]
+    assert said[2:] != said[:1] * 3
 
 
 def test_observed_cost_is_the_median_of_the_nearest_size() -> None:

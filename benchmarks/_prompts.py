@@ -1,0 +1,221 @@
+"""Prompts of six kinds for the benchmarks: from ../shared/data/prompts where it stands, else from what ships with edgedec.
+
+The embedded model writes children's stories and knows nothing else. So only the *input* is of another kind where a prompt is
+code or an article; what follows is a story or an answer of its own. Two things follow that a reader of figures should know:
+
+- Many of its answers loop. ``repeated_share`` tells; benchmarks leave out texts above ``LOOPS_FROM`` and say how many.
+- It does not copy from a text that it is given: after a held-out story and the beginning of the same story again, 13 % of
+  its 4-token sequences stood in the prompt, after "Summarize: ARTICLE" none. What it does is to tell its own stories again.
+  So a ``copying`` prompt holds a story that it wrote itself, and then the first quarter of it: 85 % of the continuation's
+  4-token sequences stand in the prompt (``copied_share``; measured on 20, 128 tokens each). That is the case in which
+  prompt lookup pays, revising or quoting one's own text; it does not show that the model can summarize.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import edgedec
+from edgedec import demo
+from edgedec.errors import UsageError
+from edgedec.quantize.distil.story_world import repeated_share
+from edgedec.runtime.choices import read_items
+from edgedec.runtime.sampling import SamplingConfig
+from edgedec.runtime.session import Session
+
+__all__ = [
+    "KINDS",
+    "LOOPS_FROM",
+    "Prompt",
+    "copied_share",
+    "cut",
+    "prepare",
+    "read_prompts",
+    "repeated_share",
+    "retelling",
+    "shared_prompts",
+]
+
+I32 = NDArray[np.int32]
+Sourced = tuple[str, tuple[str, ...]]  # (source, turns)
+
+KINDS = ("story", "question", "copying", "code", "multi-turn", "summary")
+LOOPS_FROM = 0.2  # of repeated 4-word sequences, a text loops
+
+_OPENING_WORDS = 8
+_RETOLD = 0.25  # share of a story that a copying prompt begins again
+_CODE_CHARACTERS = 600  # of a file of edgedec's own
+_ANSWER_TOKENS = 96  # of the earlier turns of a conversation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prompt:
+    """``turns``: what the user writes, one after the other; most have one. ``source``: file and entry."""
+
+    kind: str
+    source: str
+    turns: tuple[str, ...]
+
+
+def shared_prompts() -> Path | None:
+    """$EDGEDEC_SHARED_DATA/prompts or ../shared/data/prompts beside the checkout, if it is there."""
+    named = os.environ.get("EDGEDEC_SHARED_DATA")
+    folder = Path(named) if named else Path(__file__).resolve().parents[2] / "shared" / "data"
+    return folder / "prompts" if (folder / "prompts").is_dir() else None
+
+
+def read_prompts(data: Path | None, per_kind: int) -> list[Prompt]:
+    """Up to ``per_kind`` prompts of each of ``KINDS``, spread over their files, the same in every run.
+
+    Raises:
+        UsageError: a file in ``data`` is damaged; names it and the line.
+    """
+    found = {
+        "story": _openings(),
+        "copying": _openings(),  # ``prepare`` has the model write the rest
+        "question": _questions(data),
+        "code": _code(data),
+        "multi-turn": _conversations(data),
+        "summary": _summaries(data),
+    }
+    return [
+        Prompt(kind=kind, source=source, turns=turns)
+        for kind in KINDS
+        for source, turns in _spread(found[kind], per_kind)
+    ]
+
+
+def _spread(items: Sequence[Sourced], count: int) -> list[Sourced]:
+    """``count`` of the items at even distances, or all of them."""
+    if count >= len(items):
+        return list(items)
+    return [items[at * len(items) // count] for at in range(count)]
+
+
+def _rows(data: Path | None, name: str, *needed: str) -> list[tuple[str, dict[str, Any]]]:
+    """(source, entry) of each line of a JSON Lines file; none if it is not there."""
+    if data is None or not (data / name).is_file():
+        return []
+    rows = []
+    try:
+        with gzip.open(data / name) if name.endswith(".gz") else (data / name).open("rb") as file:
+            for number, line in enumerate(file, 1):
+                entry = json.loads(line)
+                if not isinstance(entry, dict) or not set(needed) <= set(entry):
+                    raise ValueError(f"line {number} must have {', '.join(needed)}")
+                rows.append((f"{name}:{number}", entry))
+    except (ValueError, EOFError, OSError) as error:
+        raise UsageError(f"{data / name}: {error}, behind line {len(rows)}; copy the file again") from error
+    return rows
+
+
+def _stories() -> list[str]:
+    return demo.HELD_OUT.read_text("utf-8").strip().split("\n\n")
+
+
+def _openings() -> list[Sourced]:
+    starts = [" ".join(story.split(" ")[:_OPENING_WORDS]) for story in _stories()]
+    return [(f"held_out.txt:{number}", (start,)) for number, start in enumerate(starts, 1)]
+
+
+def _spec_bench(data: Path | None, category: str) -> list[Sourced]:
+    """First turns. A line end after each, as after the sums below: without it the model often ends at once."""
+    rows = _rows(data, "spec_bench_question.jsonl", "turns", "category")
+    return [(source, (f"{row['turns'][0]}\n",)) for source, row in rows if row["category"] == category]
+
+
+def _questions(data: Path | None) -> list[Sourced]:
+    asked, rows = _spec_bench(data, "qa"), _rows(data, "gsm8k_train.jsonl", "question")
+    sums: list[Sourced] = [(source, (f"{row['question']}\n",)) for source, row in rows]
+    if asked or sums:  # as many of either, so that a few of them all are half of each
+        return asked + _spread(sums, len(asked) or len(sums))
+    facts = [item for item in read_items(demo.CHOICES) if item.category == "fact"]
+    texts = [(item.id, item.question.removeprefix("Q: ").removesuffix(" A:")) for item in facts]
+    return [(f"choices.jsonl:{name}", (f"{text}\n",)) for name, text in texts]
+
+
+def _code(data: Path | None) -> list[Sourced]:
+    given: list[Sourced] = [(source, (row["prompt"],)) for source, row in _rows(data, "HumanEval.jsonl.gz", "prompt")]
+    own = sorted(Path(edgedec.__file__).parent.glob("*.py"))
+    texts = [(file.name, file.read_text("utf-8")[:_CODE_CHARACTERS]) for file in own]
+    return given or [(name, (text,)) for name, text in texts if len(text) == _CODE_CHARACTERS]
+
+
+def _conversations(data: Path | None) -> list[Sourced]:
+    given = [(source, tuple(row["turns"])) for source, row in _rows(data, "mt_bench_question.jsonl", "turns")]
+    pairs = pairwise(_openings())
+    return given or [(f"{source} and the next", first + second) for (source, first), (_, second) in pairs]
+
+
+def _summaries(data: Path | None) -> list[Sourced]:
+    stories = enumerate(_stories(), 1)
+    return _spec_bench(data, "summarization") or [
+        (f"held_out.txt:{number}", (f"Summarize: {story}\n",)) for number, story in stories
+    ]
+
+
+def retelling(story: str, share: float = _RETOLD) -> str:
+    """A story, and the beginning of it again: the continuation that copies is known."""
+    words = story.split(" ")
+    return f"{story}\n\n{' '.join(words[: max(1, int(share * len(words)))])}"
+
+
+def cut(ids: I32, room: int, bos: int | None) -> I32:
+    """The last ``room`` of ids int32 [n]; a BOS in front stays in front.
+
+    Raises:
+        UsageError: there is no room for a token beside the BOS.
+    """
+    if room < 2:
+        raise UsageError(f"a prompt needs room for 2 tokens, not {room}; raise --ctx-size or ask for fewer tokens")
+    if len(ids) <= room:
+        return ids
+    if ids[0] == bos:
+        return np.concatenate([ids[:1], ids[len(ids) - room + 1 :]])
+    return ids[len(ids) - room :]
+
+
+def prepare(session: Session, prompt: Prompt, new_tokens: int) -> I32:
+    """The prompt's ids, so short that ``new_tokens`` follow within the context.
+
+    Earlier turns are answered, and stories to be retold are told, by the session's own greedy text. A padded model would
+    write the same: give the small one.
+
+    Raises:
+        UsageError: the context has no room for so many new tokens.
+    """
+    bos, room = session.bundle.tokens.bos, session.run.limits.positions - new_tokens
+    text = prompt.turns[0]
+    if prompt.kind == "copying":
+        text = retelling(text + _continued(session, text, room, room // 2))
+    for turn in prompt.turns[1:]:
+        text += "\n"
+        text += f"{_continued(session, text, room, _ANSWER_TOKENS).strip()}\n\n{turn}\n"
+    return cut(session.tokenizer.encode(text), room, bos)
+
+
+def _continued(session: Session, text: str, room: int, tokens: int) -> str:
+    tokens = max(1, min(tokens, room - 2))
+    ids = cut(session.tokenizer.encode(text), max(2, room - tokens), session.bundle.tokens.bos)
+    return session.generate(ids, n_predict=tokens, sampling=SamplingConfig(temperature=0)).text
+
+
+def copied_share(ids: Sequence[int] | I32, given: Sequence[int] | I32) -> float:
+    """Share of the 4-token sequences of ``ids`` that stand in ``given``, 0 to 1."""
+    grams, known = _four_grams(ids), set(_four_grams(given))
+    return sum(gram in known for gram in grams) / len(grams) if grams else 0.0
+
+
+def _four_grams(ids: Sequence[int] | I32) -> list[tuple[int, ...]]:
+    plain = [int(i) for i in ids]
+    return list(zip(plain, plain[1:], plain[2:], plain[3:], strict=False))

@@ -1,0 +1,113 @@
+"""Stochastic n-grams: what the target itself thought likely after the same last tokens.
+
+Source: STAND, 2506.04708: contexts of 4 to 1 tokens, ten probabilities each as a running average, the longest context that
+is known decides. Its Gumbel-top-k draw of children from the distribution belongs to the tree policy.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from edgedec.errors import UnsupportedError
+from edgedec.runtime.drafters._table import ContextTable
+from edgedec.runtime.drafters._text import NOTHING, OBJECT_BYTES, Confirmed, TextDraft
+from edgedec.runtime.protocols import F32, I32, Bytes, Limits, Outcome, Sparse, TargetInfo, TokenTree
+from edgedec.runtime.target_top import TOP_IDS, TOP_K, TOP_PROBS, TOP_TAPS
+
+__all__ = ["LONGEST", "create"]
+
+LONGEST = 4  # tokens of a context
+ENTRIES = 1 << 14  # contexts at most
+
+
+class _Stand(TextDraft):
+    """The running average of what the target said after the longest known context, its ten likeliest tokens.
+
+    It learns from outcomes alone: the target's probabilities after the nodes of an accepted path, if the decoder hands
+    them over (``runtime/target_top.py``), else the tokens that came, as if the target had been sure. The prompt teaches
+    nothing. What it learned stays when the text is replaced, so that a draft that is kept open from one answer to the next
+    is the better for it.
+    """
+
+    def __init__(self, target: TargetInfo, limits: Limits) -> None:
+        super().__init__(target, limits)
+        self._table = ContextTable(_entries(limits), TOP_K)
+        self._confirmed = Confirmed(window=LONGEST, slack=limits.depth + 1)
+
+    def observe(self, tree: TokenTree, outcome: Outcome) -> None:
+        history = self._confirmed.advance(tree, outcome)
+        root = len(history) - len(outcome.path) - 1
+        for end, (ids, probs) in enumerate(self._said(history[root + 1 :], outcome), start=root + 1):
+            for size in range(1, min(LONGEST, end) + 1 if len(ids) else 0):
+                self._learn(tuple(history[end - size : end]), ids, probs)
+
+    def _said(self, came: list[int], outcome: Outcome) -> list[tuple[I32, F32]]:
+        """For each node of the path what the target said after it, the likeliest first: ids and probabilities."""
+        if TOP_IDS in outcome.taps:
+            all_ids, all_probs = outcome.taps[TOP_IDS].astype(np.int32), outcome.taps[TOP_PROBS]
+        else:
+            all_ids, all_probs = np.array(came, np.int32)[:, None], np.ones((len(came), 1), np.float32)
+        keep = (all_probs > 0) & (all_ids >= 0) & (all_ids < self.vocab)
+        return [(ids[kept], probs[kept]) for ids, probs, kept in zip(all_ids, all_probs, keep, strict=True)]
+
+    def _learn(self, context: tuple[int, ...], ids: I32, probs: F32) -> None:
+        """Take one more distribution into the average; of the sum of both, the ten likeliest tokens stay."""
+        table = self._table
+        row = table.claim(context)
+        count = int(table.counts[row])
+        if not count:
+            table.ids[row, : len(ids)], table.values[row, : len(ids)] = ids, probs
+        else:
+            mean = dict(zip(table.ids[row].tolist(), (table.values[row] * (count / (count + 1))).tolist(), strict=True))
+            for token, prob in zip(ids.tolist(), (probs / (count + 1)).tolist(), strict=True):
+                mean[token] = mean.get(token, 0.0) + prob
+            mean.pop(-1, None)
+            best = sorted(mean, key=lambda token: (-mean[token], token))[:TOP_K]
+            table.ids[row, : len(best)] = best
+            table.values[row, : len(best)] = [mean[token] for token in best]
+        table.counts[row] = count + 1
+
+    def _meet(self, text: I32) -> None:
+        self._confirmed.meet(text)
+        self._tail = text[-LONGEST:].tolist()
+
+    def _after(self, text: I32, path: list[int]) -> Sparse:
+        context = [*self._tail, *path][-LONGEST:]
+        for begin in range(len(context)):
+            row = self._table.find(tuple(context[begin:]))
+            if row >= 0:
+                values = self._table.values[row]
+                used = int(np.count_nonzero(values))
+                return Sparse(ids=self._table.ids[row, :used].copy(), probs=values[:used] / values[:used].sum())
+        return NOTHING
+
+
+def _entries(limits: Limits) -> int:
+    """As many contexts as a text of the whole context has."""
+    return min(LONGEST * limits.positions, ENTRIES)
+
+
+class _StandDrafter:
+    taps: tuple[str, ...] = TOP_TAPS
+
+    def footprint(self, limits: Limits) -> Bytes:
+        return {
+            "draft table": limits.batch * ContextTable.table_bytes(_entries(limits), TOP_K),
+            "draft objects": limits.batch * OBJECT_BYTES,
+        }
+
+    def open(self, target: TargetInfo, limits: Limits) -> _Stand:
+        """Raises:
+        UnsupportedError: the vocabulary is too large for ids in float32 taps.
+        """
+        if target.vocab > 1 << 24:
+            raise UnsupportedError(
+                f"the stand drafter takes vocabularies of up to {1 << 24} tokens, this one has {target.vocab}; "
+                "try --spec-type ngram"
+            )
+        return _Stand(target, limits)
+
+
+def create() -> _StandDrafter:
+    """Plug-in entry."""
+    return _StandDrafter()

@@ -1,0 +1,55 @@
+"""The table of contexts: a dictionary as long as there is room, and never more than its room."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgedec.runtime.drafters._table import ContextTable
+
+
+@given(contexts=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 3)), max_size=60))
+def test_a_context_keeps_its_row(contexts: list[tuple[int, int]]) -> None:
+    table, rows = ContextTable(1024, 3), dict[tuple[int, int], int]()
+    for context in contexts:
+        assert table.find(context) == rows.get(context, -1)
+        row = table.claim(context)
+        assert rows.setdefault(context, row) == row
+        if not table.counts[row]:
+            assert table.ids[row].tolist() == [-1] * 3
+            assert not table.values[row].any()
+        table.ids[row], table.values[row], table.counts[row] = 5, 1.0, table.counts[row] + 1
+    assert len(set(rows.values())) == len(rows)
+    assert all(table.counts[row] == contexts.count(context) for context, row in rows.items())
+
+
+def test_the_context_that_was_not_touched_the_longest_makes_room() -> None:
+    table = ContextTable(1, 2)  # one set of eight
+    for token in range(8):
+        row = table.claim((token,))
+        table.ids[row], table.values[row], table.counts[row] = token, 1.0, 7
+    table.claim((0,))
+    row = table.claim((8,))
+    assert table.find((1,)) == -1
+    assert table.find((0,)) >= 0
+    assert (table.ids[row].tolist(), table.values[row].tolist(), table.counts[row]) == ([-1, -1], [0.0, 0.0], 0)
+
+
+def test_its_bytes_are_what_it_says_and_do_not_grow() -> None:
+    said = ContextTable.table_bytes(1000, 12)
+    tracemalloc.start()
+    try:
+        table = ContextTable(1000, 12)
+        made = tracemalloc.get_traced_memory()[0]
+        for token in range(20_000):
+            row = table.claim((token, token))
+            table.values[row] = 1
+        grown = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert said <= made <= said + 2048
+    assert grown <= made + 1024
+    assert np.count_nonzero(table.values) == table.values.size

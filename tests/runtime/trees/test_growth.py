@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from edgedec.errors import EdgedecError
+from edgedec.runtime.protocols import Limits, Sparse
+from edgedec.runtime.trees._growth import Chosen, Drawn, Growth
+from tests.runtime.trees.fake_draft import TEXT, FakeDraft, sparse
+
+LIMITS = Limits(nodes=8, depth=4, positions=64)
+
+
+def test_chosen_children_are_the_likeliest_in_order_and_the_first_of_equals_is_first() -> None:
+    deal = Chosen(sparse({4: 0.1, 2: 0.4, 9: 0.1, 7: 0.3, 1: 0.0}), 8)
+    assert deal.hope == pytest.approx(0.4)
+    assert deal.rest == pytest.approx(0.9)
+    assert [deal.deal()[0] for _ in range(4)] == [2, 7, 4, 9]
+    assert deal.hope == deal.reach == 0  # what has no probability is no guess
+
+
+@pytest.mark.parametrize("most", [1, 2, 7])
+def test_of_a_whole_vocabulary_the_same_are_chosen_as_after_sorting_it(most: int) -> None:
+    probs = np.random.default_rng(0).integers(0, 9, 400).astype(np.float32)  # many are equal
+    deal = Chosen(Sparse(ids=np.arange(400, dtype=np.int32), probs=probs), most)
+    dealt = [deal.deal()[0] for _ in range(most)]
+    assert dealt == np.argsort(-probs, kind="stable")[:most].tolist()
+
+
+def test_drawn_children_are_a_sample_without_replacement() -> None:
+    """Pairs of draws against their exact probabilities; six standard deviations, fixed seed."""
+    probs = {3: 0.4, 5: 0.2, 8: 0.1, 2: 0.0}  # sums to 0.7: what is drawn from is normalized
+    rng, draws, pairs = np.random.default_rng(5), 40_000, Counter[tuple[int, int]]()
+    for _ in range(draws):
+        deal = Drawn(sparse(probs), rng)
+        pairs[deal.deal()[0], deal.deal()[0]] += 1
+    assert sum(pairs.values()) == draws
+    for first in (3, 5, 8):
+        for second in {3, 5, 8} - {first}:
+            expected = probs[first] / 0.7 * probs[second] / (0.7 - probs[first])
+            assert abs(pairs[first, second] / draws - expected) < 6 * np.sqrt(expected / draws)
+
+
+def test_a_drawn_node_runs_out_of_children() -> None:
+    deal = Drawn(sparse({3: 0.5, 5: 0.25, 2: 0.0}), np.random.default_rng(0))
+    assert deal.reach == pytest.approx(0.75)
+    assert deal.hope == pytest.approx((0.25 + 0.0625) / 0.75)
+    first, prob = deal.deal()
+    assert prob == {3: 0.5, 5: 0.25}[first]
+    assert deal.reach == pytest.approx(0.75 - prob)
+    assert deal.deal()[0] == 8 - first
+    assert deal.hope == deal.reach == 0
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -0.5])
+def test_draws_from_what_is_no_distribution_are_refused(bad: float) -> None:
+    with pytest.raises(EdgedecError, match=r"2 probabilities are not a distribution.*--spec-type"):
+        Drawn(sparse({1: 0.9, 2: bad}), np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("rng", [None, np.random.default_rng(0)])
+def test_guesses_without_probability_are_no_children(rng: np.random.Generator | None) -> None:
+    for guess in ({}, {4: 0.0}, {4: 0.0, 5: 0.0}):
+        growth = Growth(FakeDraft(lambda path, guess=guess: guess, LIMITS), TEXT, 8, rng)  # type: ignore[misc]
+        growth.expand([0])
+        assert growth.add(0) is None
+        assert len(growth.tree().tokens) == 1
+
+
+def test_a_tree_says_whether_its_children_were_drawn() -> None:
+    guess = {4: 0.5, 2: 0.25, 9: 0.25}
+    chosen = Growth(FakeDraft(lambda path: guess, LIMITS), TEXT, 8, None)
+    drawn = Growth(FakeDraft(lambda path: guess, LIMITS), TEXT, 8, np.random.default_rng(0))
+    certain = Growth(FakeDraft(lambda path: {6: 0.8}, LIMITS), TEXT, 8, np.random.default_rng(0))
+    for growth in (chosen, drawn, certain):
+        growth.expand([0])
+        while growth.add(0) is not None:
+            pass
+    assert (chosen.tree().draft[0].ids.tolist(), chosen.tree().draft[0].probs.tolist()) == ([4, 2, 9], [1, 1, 1])
+    assert (drawn.tree().draft[0].ids.tolist(), drawn.tree().draft[0].probs.tolist()) == ([4, 2, 9], [0.5, 0.25, 0.25])
+    assert (certain.tree().draft[0].ids.tolist(), certain.tree().draft[0].probs.tolist()) == ([6], [1])
+    assert not drawn.tree().with_replacement
+
+
+def test_a_cut_tree_is_the_one_that_would_have_been_grown() -> None:
+    growth = Growth(FakeDraft(lambda path: {4: 0.5, 2: 0.5}, LIMITS), TEXT, 8, None)
+    growth.expand([0])
+    growth.add(0)
+    growth.expand([1])
+    for node in (1, 0, 1):
+        growth.add(node)
+    growth.cut(4)
+    tree = growth.tree()
+    assert (tree.tokens.tolist(), tree.parents.tolist()) == ([0, 4, 4, 2], [-1, 0, 1, 0])
+    assert {node: guess.ids.tolist() for node, guess in tree.draft.items()} == {0: [4, 2], 1: [4]}
+
+
+def test_a_node_may_have_hundreds_of_children() -> None:
+    limits = Limits(nodes=400, depth=1, positions=64)
+    growth = Growth(FakeDraft(lambda path: dict.fromkeys(range(500), 0.002), limits), TEXT, 400, None)
+    growth.expand([0])
+    while len(growth) < 400:
+        assert growth.add(0) is not None
+    guess = growth.tree().draft[0]
+    assert guess.ids.tolist() == list(range(399))
+    assert guess.probs.tolist() == [1.0] * 399

@@ -1,0 +1,325 @@
+"""Sampled speculation against plain sampling: one statistical check, and the bugs that it must see.
+
+A trial begins with one of four tokens and writes two more; the 4 * 6 * 6 sequences are counted and compared with their
+exact probabilities by chi-square, brought to standard deviations (Wilson and Hilferty, PNAS 17 (1931) 684). Sound ones must
+stay under ``SOUND``, which chance alone exceeds once in 30,000 runs (and seeds are fixed); planted bugs must exceed
+``CAUGHT``. Each verifier that samples is given 5 policies x 10,000 trials of 2 draws.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from edgedec.errors import EdgedecError
+from edgedec.plugins import load, names
+from edgedec.runtime.protocols import (
+    F32,
+    I32,
+    CostModel,
+    Draft,
+    Limits,
+    Outcome,
+    Sparse,
+    TokenTree,
+    TreePolicy,
+    Verifier,
+)
+from edgedec.runtime.sampling import draw
+from edgedec.runtime.trees._growth import Growth
+from edgedec.runtime.verifiers import rejection
+
+POLICIES = names("edgedec.runtime.trees")
+VOCAB, STARTS, TRIALS = 6, 4, 10_000
+SOUND, CAUGHT = 4.0, 8.0
+LIMITS = Limits(nodes=6, depth=3, positions=64)
+ACCEPT = np.array([0.6, 0.5, 0.4], np.float32)
+F64 = NDArray[np.float64]
+
+_RNG = np.random.default_rng(20260714)
+TARGET = _RNG.dirichlet(np.ones(VOCAB), VOCAB).astype(np.float32)
+TARGET[1, [2, 5]] = 0  # tokens that the draft will propose and the target never says
+TARGET[3] = [0, 0, 0.5, 0, 0.5, 0]
+TARGET /= TARGET.sum(axis=1, keepdims=True)
+
+
+def _guess(token: int) -> Sparse:
+    """By the last token: good, arbitrary, good but cut to three tokens, certain, flat, equal to the target."""
+    whole = TARGET[token].astype(np.float64)
+    good = 0.7 * whole + 0.3 * _RNG.dirichlet(np.ones(VOCAB))
+    ids, probs = {
+        0: (np.arange(VOCAB), good),
+        1: (np.arange(VOCAB), _RNG.dirichlet(np.ones(VOCAB))),
+        2: (np.argsort(-good)[:3], np.sort(good)[::-1][:3]),  # sums to less than 1
+        3: (np.array([1]), np.ones(1)),
+        4: (np.arange(VOCAB), np.full(VOCAB, 1 / VOCAB)),
+        5: (np.arange(VOCAB), whole),
+    }[token]
+    return Sparse(ids=ids.astype(np.int32), probs=probs.astype(np.float32))
+
+
+GUESS = [_guess(token) for token in range(VOCAB)]
+
+
+class _Draft:
+    def expand(self, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:
+        return [GUESS[tree.tokens[node]] for node in nodes]
+
+    def riders(self, tree: TokenTree) -> tuple[I32, F32] | None:
+        return None
+
+    def observe(self, tree: TokenTree, outcome: Outcome) -> None:
+        return None
+
+
+class _Cost:
+    """Passes that grow dearer, so that ``hardware`` chooses among sizes."""
+
+    def seconds(self, nodes: int, past: int, *, variant: str = "full", batch: int = 1) -> float:
+        return 1 + 0.02 * nodes * math.sqrt(nodes)
+
+
+def surprise(verifier: Verifier, policy: TreePolicy, rng: np.random.Generator, trials: int = TRIALS) -> float:
+    """How far the text is from the target's, in standard deviations."""
+    counts = np.zeros((STARTS, VOCAB, VOCAB))
+    draft, cost = _Draft(), _Cost()
+    for trial in range(trials):
+        text = [trial % STARTS]
+        while len(text) < 3:
+            tree = policy.grow(draft, np.array(text, np.int32), LIMITS, cost, ACCEPT)
+            tokens = tree.tokens.tolist()
+            outcome = verifier.accept(tree, lambda node, tokens=tokens: TARGET[tokens[node]], rng)  # type: ignore[misc]
+            text += [*(tokens[node] for node in outcome.path.tolist()[1:]), outcome.next_token]
+        counts[text[0], text[1], text[2]] += 1
+    target = TARGET.astype(np.float64)
+    target /= target.sum(axis=1, keepdims=True)
+    expected = trials / STARTS * target[:STARTS, :, None] * target[None]
+    if counts[expected == 0].any():
+        return math.inf
+    cells = expected > 0
+    freedom = int(cells.sum()) - STARTS
+    chi2 = float((((counts - expected) ** 2)[cells] / expected[cells]).sum())
+    return (math.cbrt(chi2 / freedom) - (1 - 2 / (9 * freedom))) / math.sqrt(2 / (9 * freedom))
+
+
+def made(policy: str, rng: np.random.Generator | None) -> TreePolicy:
+    more = {"clock": lambda: 0.0} if policy == "hardware" else {}
+    grown: TreePolicy = load("edgedec.runtime.trees", policy).create(rng, **more)
+    return grown
+
+
+def verifier(name: str) -> Verifier:
+    found: Verifier = load("edgedec.runtime.verifiers", name).create()
+    return found
+
+
+SLOW = pytest.mark.slow
+WAYS = [  # how the children come, and whether the case adds to what the others say
+    *(pytest.param("rejection", name, True, id=f"rejection-{name}-drawn") for name in POLICIES),
+    *(pytest.param("match", name, False, id=f"match-{name}-chosen") for name in POLICIES),
+    *(pytest.param("rejection", name, False, id=f"rejection-{name}-chosen", marks=SLOW) for name in POLICIES),
+    *(pytest.param("match", name, True, id=f"match-{name}-drawn", marks=SLOW) for name in POLICIES),
+]
+
+
+@pytest.mark.parametrize(("name", "policy", "drawn"), WAYS)
+def test_speculation_cannot_be_told_from_plain_sampling(name: str, policy: str, drawn: bool) -> None:
+    rng = np.random.default_rng(1)
+    assert surprise(verifier(name), made(policy, rng.spawn(1)[0] if drawn else None), rng) < SOUND
+
+
+class _WithReplacement:
+    """Two levels of three and two children, drawn independently of each other."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self.rng = rng
+
+    def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> TokenTree:
+        tokens, parents, guesses = [int(text[-1])], [-1], {}
+        for node, count in ((0, 3), (1, 2)):
+            guess = guesses[node] = GUESS[tokens[node]]
+            for _ in range(count):
+                tokens.append(int(guess.ids[draw(guess.probs, self.rng)]))
+                parents.append(node)
+        return TokenTree(
+            tokens=np.array(tokens, np.int32),
+            parents=np.array(parents, np.int32),
+            draft=guesses,
+            with_replacement=True,
+        )
+
+
+def test_children_drawn_with_replacement() -> None:
+    rng = np.random.default_rng(2)
+    assert surprise(verifier("rejection"), _WithReplacement(rng.spawn(1)[0]), rng) < SOUND
+
+
+def test_one_generator_may_serve_both_the_tree_and_the_verifier() -> None:
+    rng = np.random.default_rng(3)
+    assert surprise(verifier("rejection"), made("static", rng), rng, TRIALS // 2) < SOUND
+
+
+def test_with_one_seed_chosen_children_do_not_even_change_the_text() -> None:
+    """``match``, and ``rejection`` where children were chosen, take one number for each token, tree or no tree."""
+
+    def written(name: str, policy: str) -> list[int]:
+        rng, text = np.random.default_rng(7), [0]
+        while len(text) < 500:
+            tree = made(policy, None).grow(_Draft(), np.array(text, np.int32), LIMITS, _Cost(), ACCEPT)
+            outcome = verifier(name).accept(tree, lambda node, tree=tree: TARGET[tree.tokens[node]], rng)  # type: ignore[misc]
+            text += [*tree.tokens[outcome.path[1:]].tolist(), outcome.next_token]
+        return text[:500]
+
+    plain, rng = [0], np.random.default_rng(7)
+    while len(plain) < 500:
+        plain.append(draw(TARGET[plain[-1]], rng))
+    for name in ("match", "rejection"):
+        for policy in POLICIES:
+            assert written(name, policy) == plain, (name, policy)
+
+
+# The planted bugs. Each must be seen by the check above.
+
+
+class _Rewritten:
+    """A policy whose trees are tampered with."""
+
+    def __init__(self, policy: TreePolicy, change: Callable[[TokenTree], TokenTree]) -> None:
+        self.policy, self.change = policy, change
+
+    def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> TokenTree:
+        return self.change(self.policy.grow(draft, text, limits, cost, accept))
+
+
+def _declared_as_drawn(tree: TokenTree) -> TokenTree:
+    draft = {node: GUESS[tree.tokens[node]] for node in tree.draft}
+    return TokenTree(tokens=tree.tokens, parents=tree.parents, draft=draft)
+
+
+@pytest.mark.parametrize("policy", [pytest.param(name, marks=[] if name == "static" else SLOW) for name in POLICIES])
+def test_it_sees_chosen_children_declared_as_drawn(policy: str) -> None:
+    rng = np.random.default_rng(4)
+    assert (
+        surprise(verifier("rejection"), _Rewritten(made(policy, None), _declared_as_drawn), rng, TRIALS // 4) > CAUGHT
+    )
+
+
+@pytest.mark.parametrize("policy", ["static", "dynamic"])
+def test_it_sees_an_unnormalized_residual(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unnormalized(target: F64, ids: I32, proposal: F64) -> F64:
+        left = target.copy()
+        left[ids] = np.maximum(left[ids] - proposal, 0)
+        return left if left.any() else target
+
+    monkeypatch.setattr(rejection, "residual", unnormalized)
+    rng = np.random.default_rng(5)
+    assert surprise(verifier("rejection"), made(policy, rng.spawn(1)[0]), rng) > CAUGHT
+
+
+def test_it_sees_draws_that_are_seeded_by_the_text() -> None:
+    """Children that are a function of the text are chosen, however random they look: their draft is a lie."""
+
+    class _Hashed:
+        def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> TokenTree:
+            return made("chain", np.random.default_rng([9, *text.tolist()])).grow(draft, text, limits, cost, accept)
+
+    assert surprise(verifier("rejection"), _Hashed(), np.random.default_rng(10), TRIALS // 4) > CAUGHT
+
+
+def test_it_sees_the_best_of_many_draws() -> None:
+    """Keeping the drawn child with the larger draft probability lets its token decide whether it stays."""
+
+    class _Best:
+        rng = np.random.default_rng(11)
+
+        def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> TokenTree:
+            growth = Growth(draft, text, 3, self.rng)
+            growth.expand([0])
+            first, second = growth.add(0), growth.add(0)
+            tree = growth.tree()
+            keep = 2 if second is not None and first is not None and second > first else 1
+            tokens = tree.tokens[[0, keep]] if first is not None else tree.tokens
+            return TokenTree(tokens=tokens, parents=tree.parents[: len(tokens)], draft=tree.draft)
+
+    assert surprise(verifier("rejection"), _Best(), np.random.default_rng(12), TRIALS // 4) > CAUGHT
+
+
+# The residual itself, without statistics.
+
+
+@st.composite
+def distributions(draw_value: st.DrawFn, size: int) -> F64:
+    weights = draw_value(st.lists(st.integers(0, 5), min_size=size, max_size=size).filter(any))
+    return np.array(weights, np.float64) / sum(weights)
+
+
+@given(target=distributions(5), proposal=distributions(5))
+def test_accepting_and_the_residual_together_are_the_target(target: F64, proposal: F64) -> None:
+    """min(t, d) + (1 - sum(min(t, d))) * residual = t: one round of the induction."""
+    accepted = np.minimum(target, proposal)
+    left = rejection.residual(target, np.arange(5, dtype=np.int32), proposal)
+    assert left.sum() == pytest.approx(1)
+    assert np.all(left[target == 0] == 0)
+    assert accepted + (1 - accepted.sum()) * left == pytest.approx(target, abs=1e-12)
+
+
+def test_a_residual_of_nothing_is_the_target() -> None:
+    target = np.array([0.25, 0.5, 0.25])
+    for proposal in (target, np.array([0.3, 0.6, 0.3])):
+        assert rejection.residual(target, np.arange(3, dtype=np.int32), proposal).tolist() == target.tolist()
+
+
+def _tree(tokens: Sequence[int], probs: dict[int, float], **more: bool) -> TokenTree:
+    guess = Sparse(ids=np.array(list(probs), np.int32), probs=np.array(list(probs.values()), np.float32))
+    parents = np.array([-1, *[0] * (len(tokens) - 1)], np.int32)
+    return TokenTree(tokens=np.array(tokens, np.int32), parents=parents, draft={0: guess}, **more)
+
+
+class _Never(np.random.Generator):
+    """Draws that reject whatever can be rejected."""
+
+    def __init__(self) -> None:
+        super().__init__(np.random.PCG64(0))
+
+    def random(self, *args: object, **named: object) -> float:  # type: ignore[override]
+        return 1 - 2**-53
+
+
+def test_a_draft_that_rounding_rejects_leaves_a_token_that_the_target_can_say() -> None:
+    """The draft is the target: in exact arithmetic nothing is rejected, and the residual sums to nothing."""
+    target = np.array([0.1, 0.2, 0.7, 0], np.float32)
+    proposal = {0: 0.1, 1: 0.2, 2: 0.7 + 1e-6}
+    outcome = verifier("rejection").accept(_tree([0, 2, 1, 0], proposal), lambda node: target, _Never())
+    said = [0, 2, 1, 0][outcome.path[1]] if len(outcome.path) > 1 else outcome.next_token
+    assert target[said] > 0
+
+
+@pytest.mark.parametrize(
+    ("tokens", "probs", "message"),
+    [
+        ([0, 4], {1: 0.5, 2: 0.5}, r"node 1 \(token 4\).*gives it no probability"),
+        ([0, 1], {1: 0.0, 2: 0.5}, r"node 1 \(token 1\).*gives it no probability"),
+        ([0, 1, 1], {1: 0.5, 2: 0.5}, r"node 2 \(token 1\).*gives it no probability"),
+        ([0, 1, 2, 3], {1: 0.5, 2: 0.5}, r"node 3 \(token 3\).*has no token left"),
+        ([0, 1], {1: 0.0, 2: 0.0}, r"node 1 \(token 1\).*has no token left"),
+    ],
+)
+def test_children_that_cannot_have_been_drawn_are_refused(
+    tokens: list[int], probs: dict[int, float], message: str
+) -> None:
+    target = np.array([0.5, 0, 0, 0, 0.5], np.float32)
+    with pytest.raises(EdgedecError, match=message):
+        verifier("rejection").accept(_tree(tokens, probs), lambda node: target, np.random.default_rng(0))
+
+
+def test_a_node_without_a_draft_is_verified_by_matching() -> None:
+    target = np.array([0, 0, 1, 0], np.float32)
+    tree = TokenTree(tokens=np.array([0, 1, 2], np.int32), parents=np.array([-1, 0, 0], np.int32), draft={})
+    outcome = verifier("rejection").accept(tree, lambda node: target, np.random.default_rng(0))
+    assert (outcome.path.tolist(), outcome.next_token) == ([0, 2], 2)
