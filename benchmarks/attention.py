@@ -1,8 +1,8 @@
 """TreeAttention against ONNX Runtime's GroupQueryAttention: passes of 1 and 8 queries behind 256 and 1500 positions.
 
-Both as one node of a session, run over the caches of 24 layers in turn, so that neither finds its keys in the processor's cache
-from the layer before. GroupQueryAttention keeps float32 and gets its tree as an additive bias; queries and keys of ours are
-rotated in the node, those of the other are not. Interleaved rounds, medians.
+Both as one node of a session, run over the caches of 24 layers in turn, so that neither finds its keys in the processor's
+cache from the layer before. GroupQueryAttention keeps float32 and gets its tree as an additive bias; queries and keys of
+ours are rotated in the node, those of the other are not. Interleaved rounds, medians.
 
     .venv/bin/python benchmarks/attention.py [--json] [--rounds 9]
 """
@@ -13,7 +13,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -58,7 +58,7 @@ class Case:
 
 
 def session(
-    case: Case, node: Any, inputs: dict[str, int], outputs: list[str], tables: list[Any], ours: Kernels | None
+    case: Case, node: Any, inputs: Mapping[str, int], outputs: list[str], tables: list[Any], ours: Kernels | None
 ) -> Any:
     make = helper.make_tensor_value_info
     graph = helper.make_graph(
@@ -113,7 +113,12 @@ def stock(case: Case) -> Run:
             binding.bind_ortvalue_output(f"new_{part}", value)
         binding.bind_output("out")
         bindings.append(binding)
-    return lambda: [made.run_with_iobinding(binding) for binding in bindings] and None
+
+    def run() -> None:
+        for binding in bindings:
+            made.run_with_iobinding(binding)
+
+    return run
 
 
 def ours(case: Case, kernels: Kernels, bits: int) -> Run:
@@ -138,8 +143,8 @@ def ours(case: Case, kernels: Kernels, bits: int) -> Run:
     tables = [
         numpy_helper.from_array(np.ones((case.capacity, case.head_dim // 2), np.float32), n) for n in ("cos", "sin")
     ]
-    kinds = {name: TensorProto.FLOAT for name in "qkv"} | {"cache": TensorProto.UINT8}
-    kinds |= {name: TensorProto.INT64 for name in ("positions", "visible", "past")}
+    kinds = dict.fromkeys("qkv", TensorProto.FLOAT) | {"cache": TensorProto.UINT8}
+    kinds |= dict.fromkeys(("positions", "visible", "past"), TensorProto.INT64)
     made = session(case, node, kinds, ["out"], tables, kernels)
     fixed = {
         **case.rows(),
@@ -158,7 +163,12 @@ def ours(case: Case, kernels: Kernels, bits: int) -> Run:
         binding.bind_ortvalue_input("cache", ort.OrtValue.ortvalue_from_numpy(cache))
         binding.bind_output("out")
         bindings.append((binding, cache))
-    return lambda: [made.run_with_iobinding(binding) for binding, _ in bindings] and None
+
+    def run() -> None:
+        for binding, _ in bindings:
+            made.run_with_iobinding(binding)
+
+    return run
 
 
 def measure(case: Case, kernels: Kernels, rounds: int) -> dict[str, Any]:
@@ -174,6 +184,11 @@ def measure(case: Case, kernels: Kernels, rounds: int) -> dict[str, Any]:
     spread = {name: 1000 * (max(times) - min(times)) for name, times in seconds.items()}
     ratios = {f"kv{bits}": found["stock"] / found[f"kv{bits}"] for bits in BITS}
     return {"ms": found, "spread_ms": spread, "ratio": ratios}
+
+
+def _cells(found: dict[str, Any]) -> str:
+    ours_cells = (f"{name} {found['ms'][name]:7.2f} ({ratio:.2f}x)" for name, ratio in found["ratio"].items())
+    return "  ".join([f"stock {found['ms']['stock']:7.2f}", *ours_cells])
 
 
 def main() -> int:
@@ -199,10 +214,7 @@ def main() -> int:
                     )
                     found = measure(case, kernels, options.rounds)
                     results.append({"shape": name, "threads": threads, "past": past, "queries": queries, **found})
-                    cells = "  ".join(
-                        f"kv{b} {found['ms'][f'kv{b}']:7.2f} ({found['ratio'][f'kv{b}']:.2f}x)" for b in BITS
-                    )
-                    line = f"{name:36} {threads} threads  past {past:4}  queries {queries}: stock {found['ms']['stock']:7.2f}  {cells}"
+                    line = f"{name:36} {threads} threads  past {past:4}  queries {queries}: {_cells(found)}"
                     print(line, file=sys.stderr if options.json else sys.stdout, flush=True)
     if options.json:
         print(json.dumps({"path": kernels.code_path, "results": results}))

@@ -339,7 +339,8 @@ def session(matrices: Sequence[Matrix], *, threads: int = 1, **changes: Any) -> 
     names, values = ["x"], []
     for number, item in enumerate(matrices):
         codes = item.weight.codes if item.by_rows else np.ascontiguousarray(item.weight.codes.T)
-        for part, value in enumerate([codes, item.weight.scale, *([] if item.bias is None else [item.bias])]):
+        parts: list[NDArray[Any]] = [codes, item.weight.scale, *([] if item.bias is None else [item.bias])]
+        for part, value in enumerate(parts):
             names.append(f"w{number}.{part}")
             values.append(numpy_helper.from_array(value, names[-1]))
     loose = changes.pop("loose", False)
