@@ -199,12 +199,18 @@ class RowReader:
         self._file = file.open("rb", buffering=0)
         self._offset, self._dtype, self._width, self._scale = offset, dtype, width, scale
 
-    def rows(self, ids: NDArray[np.int32]) -> NDArray[np.float32]:
-        """ids int32 [n], none negative -> float32 [n, width]."""
+    def rows(self, ids: NDArray[np.int32], out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+        """ids int32 [n], none negative -> float32 [n, width], in ``out`` if that is given."""
+        if out is None:
+            out = np.empty((len(ids), self._width), np.float32)
         nbytes = self._width * self._dtype.itemsize
-        data = b"".join(os.pread(self._file.fileno(), nbytes, self._offset + int(i) * nbytes) for i in ids)
-        found = np.frombuffer(data, self._dtype).reshape(len(ids), self._width).astype(np.float32)
-        return found if self._scale is None else found * self._scale[ids, None]
+        for row, token in zip(out, ids.tolist(), strict=True):
+            stored = np.frombuffer(os.pread(self._file.fileno(), nbytes, self._offset + token * nbytes), self._dtype)
+            if self._scale is None:
+                row[...] = stored
+            else:
+                np.multiply(stored, self._scale[token], out=row)
+        return out
 
 
 @dataclass(kw_only=True)

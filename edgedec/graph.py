@@ -28,6 +28,7 @@ class Value:
 class KvState:
     """Keys and values of one attention: two arrays [positions, kv_heads, head_dim].
 
+    ``bits``: 32 float32, 16 float16, 8 int8 codes with a float32 scale per row and head, absmax / 127.
     ``window``: only that many last positions are visible (None: all), besides the first ``sinks``.
     """
 

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import groupby
 
+from edgedec.errors import UsageError
 from edgedec.graph import Graph, Value
 from edgedec.ops import Linear, Operation, QuantizeActivation
 from edgedec.schemes import FloatScheme, Scheme
 
-__all__ = ["assign_schemes", "fuse_linears", "quantize_activations"]
+__all__ = ["assign_schemes", "fuse_linears", "quantize_activations", "store_kv"]
 
 
 def assign_schemes(graph: Graph, schemes: Mapping[str, Scheme]) -> Graph:
@@ -22,6 +23,13 @@ def assign_schemes(graph: Graph, schemes: Mapping[str, Scheme]) -> Graph:
         for operation in graph.operations
     ]
     return replace(graph, operations=tuple(operations))
+
+
+def store_kv(graph: Graph, bits: int) -> Graph:
+    """Keep keys and values in ``bits``: 32 float32, 16 float16, 8 int8 with a scale per row and head."""
+    if bits not in (32, 16, 8):
+        raise UsageError(f"KV bits must be 32, 16 or 8, not {bits}")
+    return replace(graph, states={name: replace(state, bits=bits) for name, state in graph.states.items()})
 
 
 def _is_quantized(operation: Operation) -> bool:

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from edgedec.bundle import Bundle
 from edgedec.errors import UnsupportedError, UsageError
-from edgedec.families import build_graph, context_size
+from edgedec.families import context_size
 from edgedec.memory import Plan, format_bytes, largest_context
 from edgedec.plugins import load
 from edgedec.runtime.protocols import Drafter, Limits
-from edgedec.runtime.targets import GPU_DEVICES, TargetModule, target_module
+from edgedec.runtime.targets import GPU_DEVICES, TargetModule, check_kv_bits, target_module
 
 __all__ = ["RunPlan", "make_plan"]
 
@@ -38,7 +38,10 @@ class _Planner:
     bundle: Bundle
     module: TargetModule
     drafter: Drafter
+    device: str
     widest: int  # rows of a pass that the device takes
+    threads: int
+    kv_bits: int
     budget_bytes: int | None
 
     def limits(self, ctx_size: int, rows: int) -> Limits:
@@ -48,7 +51,13 @@ class _Planner:
 
     def items(self, ctx_size: int, rows: int) -> dict[str, int]:
         return {
-            **self.module.footprint(self.bundle, self.limits(ctx_size, rows)),
+            **self.module.footprint(
+                self.bundle,
+                self.limits(ctx_size, rows),
+                device=self.device,
+                threads=self.threads,
+                kv_bits=self.kv_bits,
+            ),
             **self.drafter.footprint(self.limits(ctx_size, rows)),
             "tokenizer": _TOKENIZER_BYTES + _TOKENIZER_FACTOR * self.bundle.file_bytes["tokenizer.json"],
             "sampling": _SAMPLING_ROWS * 8 * int(self.bundle.config["vocab_size"]),
@@ -85,19 +94,30 @@ class _Planner:
 
 
 def make_plan(
-    bundle: Bundle, *, device: str = "cpu", ctx_size: int = 0, budget_bytes: int | None = None, baseline_bytes: int = 0
+    bundle: Bundle,
+    *,
+    device: str = "cpu",
+    threads: int = 0,
+    ctx_size: int = 0,
+    kv_bits: int | None = None,
+    budget_bytes: int | None = None,
+    baseline_bytes: int = 0,
 ) -> RunPlan:
     """Plan a run.
 
     Args:
         ctx_size: rows of the cache; 0 chooses the largest that fits, at most the model's own and at most 2048.
+        threads: 0 leaves the number to the target.
+        kv_bits: how keys and values are kept; None leaves it to the target.
         baseline_bytes: what the process takes without the model; handed through to the plan, never counted.
 
     Raises:
-        UsageError: ``ctx_size`` is negative or more than the model has, or the device is unknown.
+        UsageError: ``ctx_size`` is negative or more than the model has, or the device is unknown or has no such
+            ``kv_bits``.
         UnsupportedError: a budget on a GPU.
     """
     module = target_module(device)
+    check_kv_bits(module, device, kv_bits)
     most = context_size(bundle.config)
     if not 0 <= ctx_size <= most:
         raise UsageError(f"--ctx-size must be 1 to {most}, which is what the model has, not {ctx_size}")
@@ -109,7 +129,16 @@ def make_plan(
         )
     widest = module.widest_pass(device) or PASS_ROWS[0]
     drafter: Drafter = load("edgedec.runtime.drafters", DRAFTER).create()
-    planner = _Planner(bundle=bundle, module=module, drafter=drafter, widest=widest, budget_bytes=budget_bytes)
+    planner = _Planner(
+        bundle=bundle,
+        module=module,
+        drafter=drafter,
+        device=device,
+        widest=widest,
+        threads=threads,
+        kv_bits=kv_bits or module.kv_choices(device)[0],
+        budget_bytes=budget_bytes,
+    )
     chosen, rows = planner.choose(ctx_size or min(high, SMALLEST_CONTEXT), high)
     items = planner.items(chosen, rows)
     total = sum(items.values())
@@ -121,7 +150,7 @@ def make_plan(
         items=items,
         baseline_bytes=baseline_bytes,
         ctx_size=chosen,
-        kv_bits=max(state.bits for state in build_graph(bundle.config).states.values()),
+        kv_bits=planner.kv_bits,
         drafter=DRAFTER,
         draft_tokens=planner.limits(chosen, rows).depth,
         hint="" if fits else planner.hint(chosen),

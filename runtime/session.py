@@ -82,7 +82,7 @@ class Session:
         self.bundle, self.run, self.meter = bundle, run, meter
         self.tokenizer = Tokenizer.load(bundle.tokenizer_file)
         meter.mark()
-        self.target = open_target(bundle, device=device, limits=run.limits, threads=threads)
+        self.target = open_target(bundle, device=device, limits=run.limits, threads=threads, kv_bits=run.plan.kv_bits)
         meter.mark()
         self.state = self.target.open(run.limits)
         sampler = Sampler(SamplingConfig(), bundle.tokens.size)  # each answer brings its own
@@ -96,6 +96,7 @@ class Session:
         device: str = "cpu",
         threads: int = 0,
         ctx_size: int = 0,
+        kv_bits: int | None = None,
         budget_bytes: int | None = None,
     ) -> Self:
         """Plan, then load.
@@ -112,7 +113,9 @@ class Session:
             run = make_plan(
                 bundle,
                 device=device,
+                threads=threads,
                 ctx_size=ctx_size,
+                kv_bits=kv_bits,
                 budget_bytes=budget_bytes,
                 baseline_bytes=meter.baseline_bytes,
             )

@@ -15,6 +15,7 @@ from edgedec.cli.options import (
     CtxSize,
     Device,
     IgnoreEos,
+    KvBits,
     MemoryBudget,
     MinP,
     Model,
@@ -181,6 +182,7 @@ def chat(
     system: Annotated[str | None, option("--system", metavar="TEXT", help="System message.")] = None,
     n_predict: NPredict = -1,
     ctx_size: CtxSize = 0,
+    kv_bits: KvBits = None,
     memory_budget: MemoryBudget = None,
     device: Device = "cpu",
     threads: Threads = 0,
@@ -212,6 +214,7 @@ def chat(
         device=device,
         threads=threads,
         ctx_size=ctx_size,
+        kv_bits=kv_bits,
         budget_bytes=budget_bytes(memory_budget),
     ) as session:
         if session.bundle.chat_template is None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from edgedec.cli._comparison import Result, TextScore, compare, describe, panels, print_comparison, print_result
 from edgedec.cli._plot import check_plot, write_plot
 from edgedec.cli.console import print_json, progress, read_text
-from edgedec.cli.options import Device, Json, Threads, Verbose, option, resolve_model
+from edgedec.cli.options import Device, Json, KvBits, Threads, Verbose, option, resolve_model
 from edgedec.errors import EdgedecError, UsageError
 
 if TYPE_CHECKING:
@@ -85,12 +85,12 @@ def _prepare(
     return _Job(name=name, bundle=bundle, limits=limits, window=window, windows=windows, questions=questions)
 
 
-def _measure(job: _Job, *, text: str | None, device: str, threads: int) -> Result:
+def _measure(job: _Job, *, text: str | None, device: str, threads: int, kv_bits: int | None) -> Result:
     from edgedec.runtime.choices import score_encoded
     from edgedec.runtime.evaluate import perplexity
     from edgedec.runtime.targets import open_target
 
-    target = open_target(job.bundle, device=device, limits=job.limits, threads=threads)
+    target = open_target(job.bundle, device=device, limits=job.limits, threads=threads, kv_bits=kv_bits)
     text_score, choice_score, vocab_limit = None, None, job.bundle.tokens.size
     began = time.perf_counter()
     if text is not None:
@@ -130,6 +130,7 @@ def eval_command(
             help="Tokens of a window, and of context; 0: 512, and what the longest question takes.",
         ),
     ] = 0,
+    kv_bits: KvBits = None,
     device: Device = "cpu",
     threads: Threads = 0,
     json: Json = False,
@@ -164,7 +165,7 @@ def eval_command(
     results = []
     for job in jobs:
         with _naming(job.name, len(model)):
-            results.append(_measure(job, text=content, device=device, threads=threads))
+            results.append(_measure(job, text=content, device=device, threads=threads, kv_bits=kv_bits))
     if len(results) == 1:
         print_json(describe(results[0])) if json else print_result(results[0])
     else:

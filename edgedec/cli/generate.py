@@ -16,6 +16,7 @@ from edgedec.cli.options import (
     Device,
     IgnoreEos,
     Json,
+    KvBits,
     MemoryBudget,
     MinP,
     Model,
@@ -98,6 +99,7 @@ def generate(
     echo: Annotated[bool, option("--echo", help="Print the prompt first.")] = False,
     n_predict: NPredict = -1,
     ctx_size: CtxSize = 0,
+    kv_bits: KvBits = None,
     memory_budget: MemoryBudget = None,
     device: Device = "cpu",
     threads: Threads = 0,
@@ -134,6 +136,7 @@ def generate(
         device=device,
         threads=threads,
         ctx_size=ctx_size,
+        kv_bits=kv_bits,
         budget_bytes=budget_bytes(memory_budget),
     ) as session:
         ids = session.encode(text)

@@ -22,6 +22,7 @@ __all__ = [
     "Device",
     "IgnoreEos",
     "Json",
+    "KvBits",
     "MemoryBudget",
     "MinP",
     "Model",
@@ -53,6 +54,10 @@ Device = Annotated[str, option("--device", metavar="NAME", help="What runs the m
 Threads = Annotated[int, option("-t", "--threads", min=0, max=256, metavar="N", help="CPU threads; 0: one per core.")]
 CtxSize = Annotated[
     int, option("-c", "--ctx-size", metavar="N", help="Tokens of context; 0: the most that is planned.")
+]
+KvBits = Annotated[
+    int | None,
+    option("--kv-bits", metavar="N", help="Bits of keys and values: 16, 8 or 32; without: the planner's choice."),
 ]
 MemoryBudget = Annotated[
     str | None, option("--memory-budget", metavar="SIZE", help="Never take more, e.g. 600MiB or 2GiB.")

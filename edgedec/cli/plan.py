@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from edgedec.cli.console import print_json, print_table
-from edgedec.cli.options import CtxSize, Device, Json, MemoryBudget, Model, Verbose, budget_bytes, resolve_model
+from edgedec.cli.options import CtxSize, Device, Json, KvBits, MemoryBudget, Model, Verbose, budget_bytes, resolve_model
 from edgedec.errors import BudgetError
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ def plan(
     model: Model,
     memory_budget: MemoryBudget = None,
     ctx_size: CtxSize = 0,
+    kv_bits: KvBits = None,
     device: Device = "cpu",
     json: Json = False,
     verbose: Verbose = 0,
@@ -33,7 +34,9 @@ def plan(
     bundle = Bundle.open(resolve_model(model))
     target_module(device)  # its libraries are part of the baseline
     baseline = MemoryMeter().baseline_bytes
-    made = make_plan(bundle, device=device, ctx_size=ctx_size, budget_bytes=budget, baseline_bytes=baseline).plan
+    made = make_plan(
+        bundle, device=device, ctx_size=ctx_size, kv_bits=kv_bits, budget_bytes=budget, baseline_bytes=baseline
+    ).plan
     if json:
         data = asdict(made)
         del data["hint"]

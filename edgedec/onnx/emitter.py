@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgedec.graph import Graph
 from edgedec.manifest import WEIGHTS, Tensor
+from edgedec.ops import Rope
 
 __all__ = ["CONTRIB", "KERNELS", "Emitter", "packed_names"]
 
@@ -39,8 +40,10 @@ class Emitter:
     """``bound`` maps each graph value to the ONNX value that carries it, [1, n, width] for activations.
 
     ``sources`` maps a value of int8 codes to the float value it was quantized from: MatMulNBits quantizes by itself.
+    ``rotations`` maps a rotated value that no node makes to its operation: TreeAttention rotates by itself.
     ``packed`` holds, of each matrix that the session will be given in the kernels' layout, the bytes of its codes and the
     number of its scales.
+    ``kernels``: the session has our own operators: attention is theirs.
     ``unsigned_int8``: int8 matrices are multiplied as uint8, their codes + 128 with zero point 128.
     """
 
@@ -48,9 +51,12 @@ class Emitter:
     tensors: Mapping[str, Tensor]
     positions: int
     packed: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    kernels: bool = False
     unsigned_int8: bool = False
+    taps: Sequence[str] = ()
     bound: dict[str, str] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
+    rotations: dict[str, Rope] = field(default_factory=dict)
     _nodes: list[onnx.NodeProto] = field(default_factory=list)
     _inputs: list[onnx.ValueInfoProto] = field(default_factory=list)
     _outputs: list[onnx.ValueInfoProto] = field(default_factory=list)
@@ -143,7 +149,7 @@ class Emitter:
         graph = helper.make_graph(
             self._nodes, "edgedec", self._inputs, self._outputs, list(self._initializers.values())
         )
-        domains = _OPSETS | ({KERNELS: 1} if self.packed else {})
+        domains = _OPSETS | ({KERNELS: 1} if self.kernels else {})
         opsets = [helper.make_opsetid(domain, version) for domain, version in domains.items()]
         model = helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION, producer_name="edgedec")
         return bytes(model.SerializeToString())

@@ -6,6 +6,8 @@ go the same way), ``positions`` int64 [1, n], ``rows`` int64 [r], ``attention_bi
 [1, kv_heads, positions, head_dim].
 Outputs: the graph's logits [1, r, vocab], taps [1, rows, width], and per state ``present.NAME.{key,value}``: to be bound to
 the same memory as the past.
+With our own operators the inputs after ``rows`` are ``visible`` int64 [n, words], the pass's mask as packed bits, ``past``
+int64 [1], the committed rows, and ``cache`` uint8 [bytes], the one buffer of ``cache_layout``, which is written in place.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from edgedec.errors import UnsupportedError
 from edgedec.graph import Graph
 from edgedec.manifest import Tensor
 from edgedec.onnx.emitter import Emitter
+from edgedec.onnx.kv_cache import cache_layout
 from edgedec.plugins import load, names
 
 __all__ = ["lower"]
@@ -32,6 +35,7 @@ def lower(
     positions: int,
     taps: Sequence[str] = (),
     packed: Mapping[str, tuple[int, int]] | None = None,
+    kernels: bool = False,
     unsigned_int8: bool = False,
 ) -> bytes:
     """Serialize ``graph`` (with schemes and quantize points in place) for a cache of ``positions`` rows.
@@ -39,19 +43,31 @@ def lower(
     Args:
         packed: ternary matrices for our own operator, by name with the bytes of their codes and the number of their scales
             in the kernels' layout; the session must be given these arrays. The others take stock operators.
+        kernels: the session has our own operators: attention is theirs.
         unsigned_int8: int8 matrices as uint8 with zero point 128: exact where uint8 x int8 saturates, and slower.
 
     Raises:
         UnsupportedError: an operation has no ONNX lowering, or a tap names no value of the graph.
     """
     emitter = Emitter(
-        graph=graph, tensors=tensors, positions=positions, packed=packed or {}, unsigned_int8=unsigned_int8
+        graph=graph,
+        tensors=tensors,
+        positions=positions,
+        packed=packed or {},
+        kernels=kernels,
+        unsigned_int8=unsigned_int8,
+        taps=taps,
     )
     emitter.bound["positions"] = emitter.input("positions", (1, "n"), TensorProto.INT64)
     emitter.bound["rows"] = emitter.input("rows", ("r",), TensorProto.INT64)
-    emitter.input("attention_bias", (1, 1, "n", "total"))
-    emitter.input("seqlens_k", (1,), TensorProto.INT32)
-    emitter.input("total_length", (1,), TensorProto.INT32)
+    if kernels:
+        emitter.input("visible", ("n", "words"), TensorProto.INT64)
+        emitter.input("past", (1,), TensorProto.INT64)
+        emitter.input("cache", (cache_layout(graph.states, positions).nbytes,), TensorProto.UINT8)
+    else:
+        emitter.input("attention_bias", (1, 1, "n", "total"))
+        emitter.input("seqlens_k", (1,), TensorProto.INT32)
+        emitter.input("total_length", (1,), TensorProto.INT32)
     known = names(_OPS)
     for operation in graph.operations:
         if operation.kind not in known:

@@ -10,7 +10,7 @@ import ctypes
 import functools
 import logging
 import os
-from ctypes import c_char_p, c_int32, c_int64, c_void_p
+from ctypes import c_char_p, c_float, c_int32, c_int64, c_void_p
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ _TILE_ROWS = 16
 _LOG = logging.getLogger(__name__)
 
 _SIZES = (c_int64, c_int64, c_int32, c_int32)  # outputs, inputs, planes, group_size
+_CACHE = (c_int64, c_int64, c_int64, c_int32)  # kv_heads, head_dim, positions, bits
 _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "edgedec_abi": (c_int32, ()),
     "edgedec_error": (c_char_p, ()),
@@ -43,6 +44,20 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "edgedec_ternary_matmul": (
         c_int32,
         (c_char_p, *_SIZES, *(c_void_p,) * 4, c_int32, c_int64, c_void_p, c_int64, c_int64, c_void_p),
+    ),
+    "edgedec_int8_matmul": (
+        c_int32,
+        (c_char_p, *(c_int64,) * 2, c_int32, *(c_void_p,) * 4, c_int64, c_void_p, *(c_int64,) * 2, c_void_p),
+    ),
+    "edgedec_kv_bytes": (c_int64, _CACHE),
+    "edgedec_kv_move": (c_int32, (*_CACHE, c_void_p, c_int64, c_void_p, c_int64)),
+    "edgedec_attention": (
+        c_int32,
+        (
+            *(c_char_p, c_int64, *_CACHE, c_void_p, c_int64, c_int64),  # path, heads, cache, past, tokens
+            *(*(c_void_p,) * 5, c_int64),  # queries, keys, values, positions, visible and its words
+            *(c_int64, c_int64, c_float, c_int32, c_void_p, c_void_p, c_void_p),  # window ... out
+        ),
     ),
 }
 
@@ -82,6 +97,14 @@ class Kernels:
     def usable(self, code_path: str) -> bool:
         """Whether a code path can run on this machine and passes its self-test."""
         return bool(self._library.edgedec_path_usable(code_path.encode()))
+
+    def call(self, name: str, *arguments: Any) -> int:
+        """A function of the library that gives a negative number when it refuses.
+
+        Raises:
+            EdgedecError: it does.
+        """
+        return self._check(getattr(self._library, name)(*arguments))
 
     def _check(self, result: int) -> int:
         if result < 0:

@@ -4,6 +4,8 @@
 #include <new>
 #include <string>
 
+#include "attention.hpp"
+#include "int8.hpp"
 #include "staging.hpp"
 #include "ternary.hpp"
 
@@ -134,6 +136,83 @@ EDGEDEC_API int32_t edgedec_ternary_matmul(const char* path, int64_t outputs, in
         for (int64_t tile = first; tile < last; ++tile) use->tile(w, view, tile, out, outputs);
     } catch (const std::bad_alloc&) {
         return fail("not enough memory for the activations");
+    }
+    return 0;
+}
+
+// out float32 [tokens][outputs], its columns [first, last). codes int8 [outputs][inputs] by rows, else [inputs][outputs]; x
+// [tokens][inputs] is -127..127. `path` null: that of this process. `bias` may be null.
+EDGEDEC_API int32_t edgedec_int8_matmul(const char* path, int64_t outputs, int64_t inputs, int32_t by_rows,
+                                        const int8_t* codes, const float* scales, const float* bias, const int8_t* x,
+                                        int64_t tokens, const float* token_scales, int64_t first, int64_t last,
+                                        float* out) {
+    const edgedec::Int8Matrix w{outputs, inputs, by_rows != 0, codes, scales, bias};
+    if (w.problem()) return fail(w.problem());
+    if (tokens < 0 || tokens > (int64_t{1} << 20)) return fail("tokens must be 0 to 2^20");
+    if (first < 0 || last > outputs || first > last) return fail("there are no such outputs");
+    const edgedec::Path* use = runnable(path);
+    if (!use) return -1;
+    try {
+        static thread_local edgedec::Staging staging;
+        staging.resize(tokens, inputs);
+        for (int64_t t = 0; t < tokens; ++t) {
+            int8_t* to = staging.codes(t);
+            std::memset(to, 0, static_cast<size_t>(staging.stride()));
+            std::memcpy(to, x + t * inputs, static_cast<size_t>(inputs));
+            for (int64_t i = 0; i < inputs; ++i)
+                if (to[i] == -128) return fail("activations must be -127 to 127");
+            *staging.scale(t) = token_scales[t];
+            staging.sum(*use, t, 0);
+        }
+        use->int8_rows(w, staging.view(0), first, last, out, outputs);
+    } catch (const std::bad_alloc&) {
+        return fail("not enough memory for the activations");
+    }
+    return 0;
+}
+
+// Bytes of one state's cache; -1: impossible sizes.
+EDGEDEC_API int64_t edgedec_kv_bytes(int64_t kv_heads, int64_t head_dim, int64_t positions, int32_t bits) {
+    const edgedec::KvLayout layout{kv_heads, head_dim, positions, bits};
+    return layout.problem() ? fail(layout.problem()) : layout.bytes();
+}
+
+// Slot start + nodes[i] becomes slot start + i; `nodes` ascends.
+EDGEDEC_API int32_t edgedec_kv_move(int64_t kv_heads, int64_t head_dim, int64_t positions, int32_t bits, uint8_t* cache,
+                                    int64_t start, const int32_t* nodes, int64_t count) {
+    const edgedec::KvLayout layout{kv_heads, head_dim, positions, bits};
+    if (layout.problem()) return fail(layout.problem());
+    for (int64_t i = 0; i < count; ++i)
+        if (nodes[i] < i || (i && nodes[i] <= nodes[i - 1]) || start < 0 || start + nodes[i] >= positions)
+            return fail("nodes must ascend and lie in the cache");
+    edgedec::move_rows(layout, cache, start, nodes, count);
+    return 0;
+}
+
+// A whole pass, as the operator TreeAttention runs it (ort_attention.cpp). `path` null: that of this process.
+EDGEDEC_API int32_t edgedec_attention(const char* path, int64_t heads, int64_t kv_heads, int64_t head_dim,
+                                      int64_t capacity, int32_t bits, uint8_t* cache, int64_t past, int64_t tokens,
+                                      const float* queries, const float* keys, const float* values,
+                                      const int64_t* positions, const uint64_t* visible, int64_t words, int64_t window,
+                                      int64_t sinks, float scale, int32_t rotary, const float* cos, const float* sin,
+                                      float* out) {
+    const edgedec::Path* use = runnable(path);
+    if (!use) return -1;
+    const edgedec::KvLayout layout{kv_heads, head_dim, capacity, bits};
+    if (layout.problem()) return fail(layout.problem());
+    if (heads < 1 || heads % kv_heads) return fail("heads must be a multiple of key/value heads");
+    const edgedec::Rotary turn{rotary, cos, sin};
+    const edgedec::AttentionRows rows{layout, cache, past, tokens, keys, values, positions, turn, use->quantize};
+    edgedec::AttentionBlock block{};
+    block.layout = layout, block.cache = cache, block.past = past, block.tokens = tokens, block.group = heads / kv_heads;
+    block.queries = queries, block.out = out, block.positions = positions, block.visible = visible, block.words = words;
+    block.window = window, block.sinks = sinks, block.scale = scale, block.rotary = turn;
+    if (const char* problem = edgedec::attention_problem(rows, block)) return fail(problem);
+    try {
+        const edgedec::AttentionPass pass(*use, rows, block);
+        for (int64_t task = 0; task < pass.tasks(); ++task) pass.run(task);
+    } catch (const std::bad_alloc&) {
+        return fail("not enough memory for the scores");
     }
     return 0;
 }

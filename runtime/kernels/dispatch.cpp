@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "attention.hpp"
+#include "int8.hpp"
 #include "staging.hpp"
 #include "ternary.hpp"
 
@@ -15,13 +17,16 @@ namespace edgedec {
 namespace {
 
 // kPaths: the fastest first.
-#define EDGEDEC_PATH(name, usable) {#name, tile_##name, quantize_##name, sum_##name, usable}
-#define EDGEDEC_NO_PATH(name) {#name, nullptr, nullptr, nullptr, nullptr}
+#define EDGEDEC_PATH(name, usable)                                                                           \
+    {#name, tile_##name, quantize_##name, sum_##name, attend_##name, append_##name, int8_rows_##name, usable}
+#define EDGEDEC_NO_PATH(name) {#name, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr}
 
 bool always() { return true; }
 
 #if defined(__x86_64__)
-bool has_avx2() { return __builtin_cpu_supports("avx2"); }
+bool has_avx2() {
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+}
 bool has_avx512vnni() {
 #ifdef EDGEDEC_EMULATE_AVX512
     return true;
@@ -125,6 +130,72 @@ std::vector<float> product(const Path& path, uint32_t seed, int64_t tokens, int3
     return out;
 }
 
+// One int8 matrix with sizes that are no multiples of anything, saturating activations and codes among them.
+std::vector<float> int8_product(const Path& path, uint32_t seed, int64_t tokens, bool by_rows) {
+    constexpr int64_t kOutputs = 203, kInputs = 411;
+    std::vector<int8_t> codes(kOutputs * kInputs);
+    std::vector<float> scales(kOutputs), bias(kOutputs);
+    for (auto& code : codes) code = static_cast<int8_t>(next(seed));
+    for (auto& scale : scales) scale = static_cast<float>(next(seed)) / 65536.0f;
+    for (auto& value : bias) value = static_cast<float>(next(seed));
+    std::memset(codes.data(), -128, kInputs);
+    const Int8Matrix w{kOutputs, kInputs, by_rows, codes.data(), scales.data(), bias.data()};
+    Staging x;
+    x.resize(tokens, kInputs);
+    for (int64_t t = 0; t < tokens; ++t) {
+        std::memset(x.codes(t), 0, static_cast<size_t>(x.stride()));
+        for (int64_t i = 0; i < kInputs; ++i)
+            x.codes(t)[i] = static_cast<int8_t>(t == 2 ? -127 : static_cast<int>(next(seed) % 255) - 127);
+        *x.scale(t) = static_cast<float>(next(seed) + 1) / 4096.0f;
+        x.sum(path, t, 0);
+    }
+    std::vector<float> out(static_cast<size_t>(tokens * kOutputs));
+    path.int8_rows(w, x.view(0), 0, 70, out.data(), kOutputs);
+    path.int8_rows(w, x.view(0), 70, kOutputs, out.data(), kOutputs);
+    return out;
+}
+
+// A pass of `tokens` rows behind 37 others, in `bits`: its results, and the cache it leaves.
+std::vector<float> attention(const Path& path, uint32_t seed, int64_t tokens, int32_t bits) {
+    constexpr int64_t kDim = 20, kHeads = 6, kPast = 37, kSlots = 70;
+    const KvLayout layout{2, kDim, kSlots, bits};
+    std::vector<uint8_t> cache(static_cast<size_t>(layout.bytes()));
+    const auto random = [&seed](int64_t count) {
+        std::vector<float> values(static_cast<size_t>(count));
+        for (float& value : values) value = static_cast<float>(next(seed)) / 16384.0f - 2.0f;
+        return values;
+    };
+    const auto tables = random(2 * kSlots * kDim / 2);
+    const Rotary rotary{1 + static_cast<int32_t>(tokens % 2), tables.data(), tables.data() + kSlots * kDim / 2};
+    std::vector<float> out;
+    for (int64_t past : {int64_t{0}, kPast}) {
+        const int64_t count = past ? tokens : kPast;
+        std::vector<int64_t> positions;
+        std::vector<uint64_t> visible;
+        for (int64_t i = 0; i < count; ++i) {
+            positions.push_back(past + (i ? (i + 1) / 2 : 0));  // two nodes a level
+            visible.push_back((uint64_t{1} << i) | 1 | (i > 2 ? uint64_t{1} << (i - 2) : 0));
+        }
+        const auto queries = random(count * kHeads * kDim), keys = random(count * 2 * kDim), values = random(count * 2 * kDim);
+        const AttentionRows rows{layout, cache.data(), past,   count, keys.data(), values.data(), positions.data(),
+                                 rotary, path.quantize};
+        out.assign(queries.size(), 0.0f);
+        AttentionBlock block{};
+        block.layout = layout, block.cache = cache.data(), block.past = past, block.tokens = count;
+        block.group = kHeads / 2, block.queries = queries.data(), block.out = out.data();
+        block.positions = positions.data(), block.visible = visible.data(), block.words = 1;
+        block.window = tokens == 4 ? 9 : 0, block.sinks = 3, block.scale = 0.25f, block.rotary = rotary;
+        const AttentionPass pass(path, rows, block);
+        for (int64_t task = 0; task < pass.tasks(); ++task) pass.run(task);
+    }
+    for (uint8_t byte : cache) out.push_back(byte);
+    return out;
+}
+
+bool same(const std::vector<float>& right, const std::vector<float>& made) {
+    return std::memcmp(right.data(), made.data(), right.size() * sizeof(float)) == 0;
+}
+
 }  // namespace
 
 const Path* find_path(const char* name) {
@@ -154,9 +225,13 @@ bool self_test(const Path& path) {
         const int32_t group_sizes[] = {0, 32, 64, 128};
         const int32_t group_size = group_sizes[tokens % 4], planes = 1 + tokens % 3;
         const uint32_t seed = static_cast<uint32_t>(tokens);
-        const auto right = product(definition, seed, tokens, planes, group_size);
-        const auto made = product(path, seed, tokens, planes, group_size);
-        if (std::memcmp(right.data(), made.data(), right.size() * sizeof(float)) != 0) return false;
+        if (!same(product(definition, seed, tokens, planes, group_size), product(path, seed, tokens, planes, group_size)))
+            return false;
+        for (bool by_rows : {false, true})
+            if (!same(int8_product(definition, seed, tokens, by_rows), int8_product(path, seed, tokens, by_rows)))
+                return false;
+        const int32_t bits = 8 << tokens % 3;
+        if (!same(attention(definition, seed, tokens, bits), attention(path, seed, tokens, bits))) return false;
     }
     return true;
 }

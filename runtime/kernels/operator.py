@@ -1,12 +1,15 @@
-"""The ONNX Runtime operator edgedec::TernaryMatMul: its registration, and the numeric test before anything relies on it."""
+"""Our matrix products in ONNX Runtime: their registration, and the numeric test before anything relies on them."""
 
 from __future__ import annotations
 
 import functools
 import logging
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnxruntime as ort
+from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from edgedec.errors import DeviceError
@@ -14,10 +17,13 @@ from edgedec.reference.float_profile.ops.quantize_activation import quantize_row
 from edgedec.runtime.kernels import Kernels, load
 from edgedec.schemes import TernaryScheme
 
-__all__ = ["DOMAIN", "OPERATOR", "register", "usable"]
+__all__ = ["DOMAIN", "INT8", "OPERATOR", "register", "usable"]
 
-DOMAIN, OPERATOR = "edgedec", "TernaryMatMul"
+DOMAIN, OPERATOR, INT8 = "edgedec", "TernaryMatMul", "Int8MatMul"
 _LOG = logging.getLogger(__name__)
+
+F32 = NDArray[np.float32]
+I8 = NDArray[np.int8]
 
 
 def register(options: ort.SessionOptions, kernels: Kernels) -> None:
@@ -45,23 +51,29 @@ def usable() -> Kernels | None:
     try:
         _self_test(kernels)
     except Exception as error:  # whatever went wrong, the portable graph serves
-        _LOG.warning("CPU kernels: the operator fails its self-test: %s: the portable graph serves, slower", error)
+        _LOG.warning("CPU kernels: the operators fail their self-test: %s: the portable graph serves, slower", error)
         return None
     return kernels
 
 
-def _self_test(kernels: Kernels) -> None:
-    """One node with two matrices, on two threads and with enough rows to use them, against integers in NumPy."""
-    rng = np.random.default_rng(0)
-    inputs, sizes = 528, (320, 1040)
+@dataclass(frozen=True, kw_only=True)
+class _Checked:
+    """A node, its weights, and what its outputs must be."""
+
+    node: Any
+    weights: list[TensorProto]
+    expected: list[F32]
+
+
+def _ternary_node(kernels: Kernels, rng: np.random.Generator, codes: I8, scale: F32) -> _Checked:
+    """Two matrices, with enough rows to use two threads."""
+    inputs, sizes = codes.shape[1], (320, 1040)
     schemes = (TernaryScheme(), TernaryScheme(planes=2, group_size=64))
-    x = rng.normal(size=(1, 5, inputs)).astype(np.float32)
-    codes, scale = quantize_rows(x[0])
-    initializers, expected = [], []
+    weights, expected = [], []
     for number, (outputs, scheme) in enumerate(zip(sizes, schemes, strict=True)):
         trits = rng.integers(-1, 2, (scheme.planes, outputs, inputs)).astype(np.int8)
         scales = rng.uniform(0.5, 1, scheme.parts((outputs, inputs))["scale"].shape).astype(np.float32)
-        total = np.zeros((5, outputs), np.float32)
+        total = np.zeros((len(codes), outputs), np.float32)
         size = scheme.group_size or inputs
         for plane in range(scheme.planes):
             for group, start in enumerate(range(0, inputs, size)):
@@ -71,13 +83,11 @@ def _self_test(kernels: Kernels) -> None:
         expected.append(total * scale)
         packed = kernels.pack(scheme.pack(trits), (outputs, inputs), scheme)
         packed_scales = kernels.pack_scales(scales, (outputs, inputs), scheme)
-        initializers += [numpy_helper.from_array(packed, f"c{number}")]
-        initializers += [numpy_helper.from_array(packed_scales, f"s{number}")]
-    names = ["y0", "y1"]
+        weights += [numpy_helper.from_array(packed, f"t{number}"), numpy_helper.from_array(packed_scales, f"u{number}")]
     node = helper.make_node(
         OPERATOR,
-        ["x", "c0", "s0", "c1", "s1"],
-        names,
+        ["x", "t0", "u0", "t1", "u1"],
+        ["ternary0", "ternary1"],
         domain=DOMAIN,
         columns=inputs,
         rows=list(sizes),
@@ -85,12 +95,46 @@ def _self_test(kernels: Kernels) -> None:
         group_sizes=[scheme.group_size for scheme in schemes],
         biases=[0, 0],
     )
+    return _Checked(node=node, weights=weights, expected=expected)
+
+
+def _int8_node(rng: np.random.Generator, codes: I8, scale: F32) -> _Checked:
+    """Two matrices, one in each order that a bundle stores."""
+    inputs, sizes = codes.shape[1], (330, 77)
+    weights, expected = [], []
+    for number, outputs in enumerate(sizes):
+        matrix = rng.integers(-127, 128, (outputs, inputs)).astype(np.int8)
+        scales = rng.uniform(0.5, 1, outputs).astype(np.float32)
+        exact = codes.astype(np.int32) @ matrix.T.astype(np.int32)
+        expected.append(exact.astype(np.float32) * scale * scales)
+        stored = matrix if number else np.ascontiguousarray(matrix.T)
+        weights += [numpy_helper.from_array(stored, f"c{number}"), numpy_helper.from_array(scales, f"s{number}")]
+    node = helper.make_node(
+        INT8,
+        ["x", "c0", "s0", "c1", "s1"],
+        ["int8_0", "int8_1"],
+        domain=DOMAIN,
+        columns=inputs,
+        rows=list(sizes),
+        by_rows=[0, 1],
+        biases=[0, 0],
+    )
+    return _Checked(node=node, weights=weights, expected=expected)
+
+
+def _self_test(kernels: Kernels) -> None:
+    """A node of each kind, on two threads, against integers in NumPy."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(1, 5, 528)).astype(np.float32)
+    codes, scale = quantize_rows(x[0])
+    checked = [_ternary_node(kernels, rng, codes, scale), _int8_node(rng, codes, scale)]
+    names = [name for item in checked for name in item.node.output]
     graph = helper.make_graph(
-        [node],
+        [item.node for item in checked],
         "self_test",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, x.shape)],
         [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in names],
-        initializers,
+        [weight for item in checked for weight in item.weights],
     )
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid(DOMAIN, 1)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
@@ -98,7 +142,8 @@ def _self_test(kernels: Kernels) -> None:
     options.log_severity_level, options.intra_op_num_threads = 4, 2
     register(options, kernels)
     session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    found = session.run(names, {"x": x})
-    for made, right in zip(found, expected, strict=True):
+    expected = [array for item in checked for array in item.expected]
+    kinds = [item.node.op_type for item in checked for _ in item.node.output]
+    for kind, made, right in zip(kinds, session.run(names, {"x": x}), expected, strict=True):
         if made.shape != (1, *right.shape) or made.tobytes() != right.tobytes():
-            raise DeviceError("its results are not those of NumPy")
+            raise DeviceError(f"the results of {kind} are not those of NumPy")

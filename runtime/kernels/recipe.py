@@ -22,14 +22,21 @@ LIBRARY = "libedgedec_kernels.dylib" if sys.platform == "darwin" else "libedgede
 # No contraction: a fused multiply-add rounds once where the reference rounds twice.
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-pthread")
 WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wconversion")
-COMMON = ("api", "dispatch", "layout", "ternary_scalar")
-ORT = ("ort_ternary",)
+COMMON = ("api", "dispatch", "layout", "int8", "attention", "ternary_scalar", "attention_scalar", "int8_scalar")
+ORT = ("ort_operator", "ort_ternary", "ort_int8", "ort_attention")
 PATHS = {
     "x86_64": {
-        "ternary_avx2": ("-mavx2",),
-        "ternary_avx512vnni": ("-mavx512f", "-mavx512bw", "-mavx512vnni"),
+        **dict.fromkeys(("ternary_avx2", "int8_avx2"), ("-mavx2",)),
+        "attention_avx2": ("-mavx2", "-mfma", "-mf16c"),
+        **dict.fromkeys(
+            ("ternary_avx512vnni", "int8_avx512vnni", "attention_avx512vnni"),
+            ("-mavx512f", "-mavx512bw", "-mavx512vnni"),
+        ),
     },
-    "aarch64": {"ternary_neon": (), "ternary_neon_dotprod": ("-march=armv8.2-a+dotprod",)},
+    "aarch64": {
+        **dict.fromkeys(("ternary_neon", "int8_neon", "attention_neon"), ()),
+        **dict.fromkeys(("ternary_neon_dotprod", "int8_neon_dotprod"), ("-march=armv8.2-a+dotprod",)),
+    },
 }
 _SAME = {"arm64": "aarch64", "amd64": "x86_64"}
 

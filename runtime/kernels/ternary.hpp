@@ -62,11 +62,24 @@ using TokenQuantizer = void (*)(const float* x, int64_t columns, int8_t* codes, 
 // Sums of the codes of each group of one token.
 using GroupSums = void (*)(const int8_t* codes, int64_t columns, int64_t group_size, int32_t* sums);
 
+struct AttentionBlock;
+struct AttentionRows;
+struct Int8Matrix;
+// One block of query rows over one key/value head: attention.hpp.
+using AttentionKernel = void (*)(const AttentionBlock&);
+// New rows into the cache: attention.hpp.
+using AttentionAppend = void (*)(const AttentionRows&);
+// Rows [first, last) of an int8 matrix for all tokens: int8.hpp.
+using Int8Kernel = void (*)(const Int8Matrix&, const Staged&, int64_t first, int64_t last, float* out, int64_t stride);
+
 struct Path {
     const char* name;
-    TileKernel tile;  // null: not in this build, as the next two
+    TileKernel tile;  // null: not in this build, as the other functions
     TokenQuantizer quantize;
     GroupSums sum;
+    AttentionKernel attend;
+    AttentionAppend append;
+    Int8Kernel int8_rows;
     bool (*usable)();  // does this CPU have what it needs?
 };
 
@@ -86,7 +99,10 @@ void pack_tile_scales(const float* scales, const Ternary& shape, int64_t tile, f
 #define EDGEDEC_DECLARE_PATH(name)                                            \
     void tile_##name(const Ternary&, const Staged&, int64_t, float*, int64_t); \
     void quantize_##name(const float*, int64_t, int8_t*, int64_t, float*);     \
-    void sum_##name(const int8_t*, int64_t, int64_t, int32_t*);
+    void sum_##name(const int8_t*, int64_t, int64_t, int32_t*);                \
+    void attend_##name(const AttentionBlock&);                                 \
+    void append_##name(const AttentionRows&);                                  \
+    void int8_rows_##name(const Int8Matrix&, const Staged&, int64_t, int64_t, float*, int64_t);
 EDGEDEC_DECLARE_PATH(scalar)
 EDGEDEC_DECLARE_PATH(avx2)
 EDGEDEC_DECLARE_PATH(avx512vnni)

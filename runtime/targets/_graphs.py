@@ -6,13 +6,15 @@ from edgedec.bundle import Bundle
 from edgedec.families import build_graph
 from edgedec.graph import Graph
 from edgedec.ops import Embed
-from edgedec.passes import assign_schemes, fuse_linears, quantize_activations
+from edgedec.passes import assign_schemes, fuse_linears, quantize_activations, store_kv
 
 __all__ = ["bundle_graph", "embedding_name"]
 
 
-def bundle_graph(bundle: Bundle) -> Graph:
+def bundle_graph(bundle: Bundle, kv_bits: int | None = None) -> Graph:
     """The float profile of a bundle: schemes assigned, quantize points in, neighbours fused.
+
+    ``kv_bits``: how keys and values are kept; None leaves what the family says.
 
     Raises:
         BundleError: the bundle's tensors do not fit its configuration.
@@ -20,6 +22,8 @@ def bundle_graph(bundle: Bundle) -> Graph:
     """
     graph = build_graph(bundle.config)
     bundle.check(graph)
+    if kv_bits is not None:
+        graph = store_kv(graph, kv_bits)
     return fuse_linears(quantize_activations(assign_schemes(graph, bundle.schemes)))
 
 

@@ -1,6 +1,6 @@
 """ONNX Runtime: the CPU, CUDA, and (through the WebGPU plug-in) mobile-class GPUs.
 
-On the CPU ternary matrices take our own operator where its library works (runtime/kernels), stock ones elsewhere. One
+The CPU takes our own operators where their library works (_cpu.py). Here is the portable graph of stock operators. One
 session per bundle, its weights mapped from the bundle's file; one key/value buffer per sequence, past and present the same
 memory. A tree pass writes its rows behind the committed ones; ``commit`` moves the accepted rows together.
 """
@@ -21,12 +21,20 @@ from edgedec.bundle import Bundle
 from edgedec.errors import DeviceError, UnsupportedError
 from edgedec.graph import Graph
 from edgedec.manifest import Tensor
-from edgedec.onnx.emitter import packed_names
 from edgedec.onnx.lowering import lower
-from edgedec.ops import Linear, Rope
-from edgedec.runtime.kernels.layout_cache import LOAD_BYTES, layout_bytes, open_layout
-from edgedec.runtime.kernels.operator import register, usable
-from edgedec.runtime.protocols import I32, Bytes, Limits, Pass, PassResult, State, TargetInfo, Ticket
+from edgedec.ops import Linear
+from edgedec.runtime.kernels import Kernels
+from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.protocols import I32, Bytes, Limits, Pass, PassResult, State, Target, TargetInfo, Ticket
+from edgedec.runtime.targets._cpu import KV_CHOICES, CpuTarget, cpu_footprint
+from edgedec.runtime.targets._footprint import (
+    OPERATION_BYTES,
+    SESSION_BYTES,
+    read_weights,
+    result_rows,
+    rotary_bytes,
+    widest_value,
+)
 from edgedec.runtime.targets._graphs import bundle_graph, embedding_name
 from edgedec.runtime.targets._heap import freed_blocks_go_back
 from edgedec.runtime.targets._int8_products import signed_int8_is_exact
@@ -35,12 +43,10 @@ from edgedec.runtime.targets._results import Done, check_pass, top_k
 from edgedec.runtime.visibility import unpack
 from edgedec.schemes import Int8Scheme, TernaryScheme
 
-__all__ = ["OnnxTarget", "create", "footprint", "signed_int8_is_exact", "widest_pass"]
+__all__ = ["OnnxTarget", "create", "footprint", "kv_choices", "signed_int8_is_exact", "widest_pass"]
 
 _MASKED = np.float32(-np.inf)
 
-# Measured on sessions of 37 to 389 operations: the share that no array explains.
-_SESSION_BYTES, _OPERATION_BYTES = 3 << 20, 40 << 10
 _ACTIVATION_COPIES = 12  # values alive at once, in units of the widest
 _LOGITS_COPIES = 3  # ONNX Runtime's int32 and float32 results, and ours
 
@@ -119,13 +125,11 @@ class OnnxTarget:
         options.add_session_config_entry(
             "session.model_external_initializers_file_folder_path", str(self.bundle.path.resolve())
         )
-        packed = self._give_packed(options)
         model = lower(
             self.graph,
             self.bundle.tensors,
             positions=self.limits.positions,
             taps=self._taps,
-            packed=packed,
             unsigned_int8=unsigned_int8,
         )
         try:
@@ -135,24 +139,8 @@ class OnnxTarget:
         except Exception as error:  # ONNX Runtime raises classes of its own that share no base
             raise DeviceError(f"ONNX Runtime cannot load {self.bundle.path} on {self.device}: {error}") from error
 
-    def _give_packed(self, options: ort.SessionOptions) -> dict[str, tuple[int, int]]:
-        """Hand the ternary matrices over in the kernels' layout, mapped; their sizes. Empty where stock operators serve."""
-        self._given: list[ort.OrtValue] = []  # ONNX Runtime works in their memory
-        names = _ternary_names(self.graph, self.bundle)
-        kernels = usable() if self.device == "cpu" and names else None
-        if kernels is None:
-            return {}
-        register(options, kernels)
-        packed = {}
-        for name, arrays in open_layout(self.bundle, kernels, names).arrays().items():
-            for label, array in zip(packed_names(name), arrays, strict=True):
-                self._given.append(ort.OrtValue.ortvalue_from_numpy(array))
-                options.add_initializer(label, self._given[-1])
-            packed[name] = (arrays[0].size, arrays[1].size)
-        return packed
-
     def footprint(self, limits: Limits) -> Bytes:
-        return footprint(self.bundle, limits)
+        return footprint(self.bundle, limits, device=self.device)
 
     def new_memory(self) -> CacheMemory:
         shapes = {
@@ -267,19 +255,13 @@ def _multiplies_int8(graph: Graph) -> bool:
     return any(isinstance(scheme, Int8Scheme) for linear in linears for scheme in linear.schemes)
 
 
-def _ternary_names(graph: Graph, bundle: Bundle) -> list[str]:
-    return [name for name in graph.weights if isinstance(bundle.tensors[name].scheme, TernaryScheme)]
-
-
-def _packed_bytes(tensor: Tensor, kernels: bool) -> int:
-    """What ONNX Runtime keeps of a matrix after packing it, or what of it stays mapped in our ``kernels``' layout.
+def _packed_bytes(tensor: Tensor) -> int:
+    """What ONNX Runtime keeps of a matrix after packing it.
 
     int8 with a column sum per output; 2-bit codes with a float32 scale and a block sum per block, and beside them the
     stored scales, which stay mapped; float as float32.
     """
     parts = tensor.scheme.parts(tensor.shape)
-    if isinstance(tensor.scheme, TernaryScheme) and kernels:
-        return layout_bytes(tensor)
     if isinstance(tensor.scheme, TernaryScheme):
         codes = parts["codes"].nbytes
         return codes + 8 * (4 * codes // tensor.scheme.block(tensor.shape[1])) + parts["scale"].nbytes
@@ -288,32 +270,51 @@ def _packed_bytes(tensor: Tensor, kernels: bool) -> int:
     return 4 * tensor.count
 
 
-def footprint(bundle: Bundle, limits: Limits) -> Bytes:
+def footprint(
+    bundle: Bundle, limits: Limits, *, device: str = "cpu", threads: int = 0, kv_bits: int | None = None
+) -> Bytes:
     """Charged bytes by item on the CPU. Shapes give most of it; the constants were measured (ONNX Runtime 1.31).
 
     The same for both forms of int8 matrices: as uint8 they are copied first, and each copy goes when it is packed.
     """
+    if _kernels(device):
+        return cpu_footprint(bundle, limits, threads=threads, kv_bits=kv_bits)
     graph = bundle_graph(bundle)
-    embedding = embedding_name(graph)
-    vocab = graph.weights[embedding].shape[0]
-    matrices = [bundle.tensors[name] for name in graph.weights if name != embedding]
-    kernels = bool(_ternary_names(graph, bundle)) and usable() is not None
-    stock = [tensor for tensor in matrices if not (kernels and isinstance(tensor.scheme, TernaryScheme))]
-    widths = [size for value in graph.values.values() if isinstance(size := value.shape[-1], int) and size != vocab]
-    rope_bytes = max((8 * len(op.inverse_frequencies) for op in graph.operations if isinstance(op, Rope)), default=0)
+    vocab = graph.weights[embedding_name(graph)].shape[0]
+    matrices = [bundle.tensors[name] for name in sorted(read_weights(graph))]
+    rows = result_rows(limits)
     return {
-        "weights": sum(_packed_bytes(tensor, kernels) for tensor in matrices) + 4 * vocab,  # rows have a scale each
+        "weights": sum(map(_packed_bytes, matrices)) + 4 * vocab,  # rows of the embedding have a scale each
         "kv": limits.positions * sum(state.row_bytes() for state in graph.states.values()),
-        "logits": _LOGITS_COPIES * 4 * vocab * (limits.nodes if limits.depth else 1),
+        "logits": _LOGITS_COPIES * 4 * vocab * rows,
         "attention_bias": 4 * limits.nodes * limits.positions,
-        "activations": _ACTIVATION_COPIES * 4 * limits.nodes * max(widths),
-        "rotary_tables": 2 * rope_bytes * limits.positions,  # in the model and as an initializer
-        "session": _SESSION_BYTES + _OPERATION_BYTES * len(graph.operations),
-        # Mapped while it is packed; converted and checked in pieces.
-        "load_transient": max([LOAD_BYTES * kernels, *(tensor.nbytes for tensor in stock)]),
+        "activations": _ACTIVATION_COPIES * 4 * limits.nodes * widest_value(graph),
+        "rotary_tables": rotary_bytes(graph, limits.positions),
+        "session": SESSION_BYTES + OPERATION_BYTES * len(graph.operations),
+        "load_transient": max(tensor.nbytes for tensor in matrices),  # mapped while it is packed
     }
 
 
-def create(bundle: Bundle, *, device: str, limits: Limits, threads: int, taps: tuple[str, ...]) -> OnnxTarget:
+def _kernels(device: str) -> Kernels | None:
+    return usable() if device == "cpu" else None
+
+
+def kv_choices(device: str) -> tuple[int, ...]:
+    """GroupQueryAttention on the CPU keeps float32."""
+    return KV_CHOICES if _kernels(device) else (32,)
+
+
+def create(
+    bundle: Bundle,
+    *,
+    device: str,
+    limits: Limits,
+    threads: int,
+    taps: tuple[str, ...],
+    kv_bits: int | None = None,
+) -> Target:
     """Plug-in entry. ``device``: cpu, cuda or webgpu."""
+    kernels = _kernels(device)
+    if kernels is not None:
+        return CpuTarget(bundle, kernels, limits=limits, threads=threads, taps=taps, kv_bits=kv_bits)
     return OnnxTarget(bundle, device=device, limits=limits, threads=threads, taps=taps)

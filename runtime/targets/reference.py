@@ -18,7 +18,7 @@ from edgedec.runtime.targets._results import Done, check_pass, top_k
 from edgedec.runtime.visibility import unpack
 from edgedec.schemes import TernaryScheme
 
-__all__ = ["create", "footprint", "widest_pass"]
+__all__ = ["create", "footprint", "kv_choices", "widest_pass"]
 
 
 class _State:
@@ -42,8 +42,8 @@ class _State:
 
 
 class _ReferenceTarget:
-    def __init__(self, bundle: Bundle, limits: Limits, taps: tuple[str, ...]) -> None:
-        graph = bundle_graph(bundle)
+    def __init__(self, bundle: Bundle, limits: Limits, taps: tuple[str, ...], kv_bits: int | None) -> None:
+        graph = bundle_graph(bundle, kv_bits)
         weights = {name: bundle.weight(name) for name in graph.weights}
         self.model = ReferenceModel(graph, weights.__getitem__)
         self.bundle, self.limits = bundle, limits
@@ -83,9 +83,22 @@ class _ReferenceTarget:
         return PassResult(logits=logits, top=top_k(logits, work.top_k), taps=taps, seconds=time.perf_counter() - began)
 
 
-def create(bundle: Bundle, *, device: str, limits: Limits, threads: int, taps: tuple[str, ...]) -> _ReferenceTarget:
+def create(
+    bundle: Bundle,
+    *,
+    device: str,
+    limits: Limits,
+    threads: int,
+    taps: tuple[str, ...],
+    kv_bits: int | None = None,
+) -> _ReferenceTarget:
     """Plug-in entry; NumPy decides on its threads itself."""
-    return _ReferenceTarget(bundle, limits, taps)
+    return _ReferenceTarget(bundle, limits, taps, kv_bits)
+
+
+def kv_choices(device: str) -> tuple[int, ...]:
+    """What a cache of that many bits gives back; the memory is that of float32."""
+    return (32, 16, 8)
 
 
 def widest_pass(device: str) -> int | None:
@@ -93,7 +106,9 @@ def widest_pass(device: str) -> int | None:
     return None
 
 
-def footprint(bundle: Bundle, limits: Limits) -> Bytes:
+def footprint(
+    bundle: Bundle, limits: Limits, *, device: str = "reference", threads: int = 0, kv_bits: int | None = None
+) -> Bytes:
     """Bytes by item. Ternary planes are unpacked to a byte a trit; products are made in float64."""
     graph = build_graph(bundle.config)
     unpacked = sum(

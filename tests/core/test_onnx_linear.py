@@ -1,8 +1,9 @@
-"""int8 linears in ONNX Runtime against the reference, in both forms: equal bit for bit, at the ends of the int8 range."""
+"""int8 linears in ONNX Runtime against the reference, in every form: equal bit for bit, at the ends of the int8 range."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +15,31 @@ from numpy.typing import NDArray
 
 from edgedec.graph import Graph, Value, WeightSpec
 from edgedec.manifest import WEIGHTS, Tensor
+from edgedec.onnx.emitter import packed_names
 from edgedec.onnx.lowering import lower
 from edgedec.ops import Embed, Linear, QuantizeActivation
 from edgedec.reference.float_profile.model import ReferenceModel
+from edgedec.runtime.kernels.operator import register, usable
 from edgedec.runtime.targets.onnx import signed_int8_is_exact
-from edgedec.schemes import FloatScheme, FloatWeight, Int8Scheme, Int8Weight
+from edgedec.schemes import (
+    FloatScheme,
+    FloatWeight,
+    Int8Scheme,
+    Int8Weight,
+    Scheme,
+    TernaryScheme,
+    TernaryWeight,
+    Weight,
+)
 
 # Long enough that sums pass 2**24, where float32 stops being exact; no multiple of a kernel's group.
 IN, OUT = 1101, 53
 INT8 = Int8Scheme()
+needs_kernels = pytest.mark.skipif(usable() is None, reason="the kernels' library was not built (no C++ compiler)")
 
 
-def int8_graph() -> Graph:
-    """x -> int8 -> two matrices that share the input, one of them twice."""
-    linears = [("a", ("wide",)), ("b", ("wide", "other"))]
+def linear_graph(schemes: dict[str, Scheme], linears: list[tuple[str, tuple[str, ...]]], biased: str = "") -> Graph:
+    """x -> int8 -> matrices [OUT, IN] that share the input. ``biased``: the one that adds "bias"."""
     values = [Value(name="x", shape=("n", IN)), Value(name="codes", shape=("n", IN), dtype="int8")]
     values += [Value(name="scale", shape=("n", 1))]
     values += [Value(name=f"{name}{i}", shape=("n", OUT)) for name, weights in linears for i in range(len(weights))]
@@ -43,32 +55,59 @@ def int8_graph() -> Graph:
                     inputs=("codes", "scale"),
                     outputs=tuple(f"{name}{i}" for i in range(len(weights))),
                     weights=weights,
-                    biases=(None,) * len(weights),
-                    schemes=(INT8,) * len(weights),
+                    biases=tuple("bias" if weight == biased else None for weight in weights),
+                    schemes=tuple(schemes[weight] for weight in weights),
                 )
                 for name, weights in linears
             ),
         ),
         values={value.name: value for value in values},
-        weights={"embed": WeightSpec(shape=(1, IN))} | {w: WeightSpec(shape=(OUT, IN)) for w in ("wide", "other")},
+        weights={"embed": WeightSpec(shape=(1, IN))}
+        | {name: WeightSpec(shape=(OUT, IN)) for name in schemes}
+        | ({"bias": WeightSpec(shape=(OUT,))} if biased else {}),
     )
 
 
-def write_weights(folder: Path, weights: dict[str, Int8Weight]) -> dict[str, Tensor]:
+def int8_graph() -> Graph:
+    """Two matrices, one of them twice."""
+    return linear_graph({"wide": INT8, "other": INT8}, [("a", ("wide",)), ("b", ("wide", "other"))])
+
+
+def stored_parts(weight: Weight, scheme: Scheme) -> dict[str, NDArray[Any]]:
+    if isinstance(weight, Int8Weight):
+        assert isinstance(scheme, Int8Scheme)
+        return {"codes": weight.codes if scheme.rows else weight.codes.T, "scale": weight.scale}
+    if isinstance(weight, TernaryWeight):
+        assert isinstance(scheme, TernaryScheme)
+        return {"codes": scheme.pack(weight.trits), "scale": weight.scale}
+    return {"values": weight.values}
+
+
+def write_weights(
+    folder: Path, weights: Mapping[str, Weight], schemes: Mapping[str, Scheme] | None = None
+) -> dict[str, Tensor]:
     tensors, data = {}, b""
     for name, weight in weights.items():
+        scheme = (schemes or {}).get(name, INT8)
         offsets = {}
-        for part, array in (("codes", weight.codes.T), ("scale", weight.scale)):
+        for part, array in stored_parts(weight, scheme).items():
             data += bytes(-len(data) % 64)
             offsets[part] = len(data)
             data += array.tobytes()
-        tensors[name] = Tensor(shape=(OUT, IN), scheme=INT8, offsets=offsets)
+        shape = weight.values.shape if isinstance(weight, FloatWeight) else (OUT, IN)
+        tensors[name] = Tensor(shape=shape, scheme=scheme, offsets=offsets)
     (folder / WEIGHTS).write_bytes(data)
     return tensors
 
 
-def run(folder: Path, model: bytes, x: NDArray[np.float32], names: tuple[str, ...]) -> list[NDArray[np.float32]]:
-    options = ort.SessionOptions()
+def run(
+    folder: Path,
+    model: bytes,
+    x: NDArray[np.float32],
+    names: tuple[str, ...],
+    options: ort.SessionOptions | None = None,
+) -> list[NDArray[np.float32]]:
+    options = options or ort.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = 1
     options.optimized_model_filepath = str(folder / "optimized.onnx")
@@ -80,8 +119,13 @@ def run(folder: Path, model: bytes, x: NDArray[np.float32], names: tuple[str, ..
         "attention_bias": np.zeros((1, 1, len(x), len(x)), np.float32),
         "seqlens_k": np.zeros(1, np.int32),
         "total_length": np.zeros(1, np.int32),
+        "visible": np.zeros((len(x), 1), np.int64),
+        "past": np.zeros(1, np.int64),
+        "cache": np.zeros(0, np.uint8),
     }
-    outputs = session.run([f"out.{name}" for name in names], {"embed": x[None], **nothing})
+    wanted = {item.name for item in session.get_inputs()}
+    given = {name: array for name, array in nothing.items() if name in wanted}
+    outputs = session.run([f"out.{name}" for name in names], {"embed": x[None], **given})
     return [output[0] for output in outputs]
 
 
@@ -115,6 +159,63 @@ def test_int8_products_equal_the_reference(tmp_path: Path, unsigned: bool) -> No
     assert [tensor.data_type for tensor in stored] == [
         onnx.TensorProto.UINT8 if unsigned else onnx.TensorProto.INT8
     ] * 2
+
+
+@needs_kernels
+@pytest.mark.parametrize("rows", [False, True])
+@pytest.mark.parametrize("bias", ["", "float32", "float16"])
+def test_our_own_operator_takes_the_matrices_as_they_are_stored(tmp_path: Path, rows: bool, bias: str) -> None:
+    """One node per operation, whatever its int8 matrices; beside them ternary ones; a bias that has to be widened."""
+    rng = np.random.default_rng(1)
+    schemes: dict[str, Scheme] = {
+        **{"wide": Int8Scheme(rows=rows), "other": Int8Scheme(rows=not rows)},
+        "trits": TernaryScheme(group_size=32),
+    }
+    linears: list[tuple[str, tuple[str, ...]]] = [
+        ("a", ("wide",)),
+        ("b", ("wide", "trits", "other")),
+        ("c", ("trits",)),
+    ]
+    names = ("a0", "b0", "b1", "b2", "c0")
+    graph = linear_graph(schemes, linears, biased="wide" if bias else "")
+    trits = rng.integers(-1, 2, (1, OUT, IN)).astype(np.int8)
+    scale = rng.uniform(0.01, 0.02, (3, OUT)).astype(np.float32)
+    grouped = rng.uniform(0.5, 1, (1, OUT, -(-IN // 32))).astype(np.float32)
+    weights: dict[str, Weight] = {
+        "wide": Int8Weight(codes=rng.choice(np.array([-127, 127], np.int8), (OUT, IN)), scale=scale[0]),
+        "other": Int8Weight(codes=rng.integers(-127, 128, (OUT, IN), np.int8), scale=scale[1]),
+        "trits": TernaryWeight(trits=trits, scale=grouped, group_size=32),
+    }
+    if bias:
+        weights["bias"] = FloatWeight(values=rng.standard_normal(OUT).astype(bias))
+        schemes["bias"] = FloatScheme(dtype=bias)
+    kernels = usable()
+    assert kernels is not None
+    shape, scheme = (OUT, IN), TernaryScheme(group_size=32)
+    packed = kernels.pack(scheme.pack(trits), shape, scheme), kernels.pack_scales(grouped, shape, scheme)
+    model = lower(
+        graph,
+        write_weights(tmp_path, weights, schemes),
+        positions=1,
+        taps=names[1:],
+        packed={"trits": (packed[0].size, packed[1].size)},
+        kernels=True,
+    )
+    kinds = Counter(node.op_type for node in onnx.load_from_string(model).graph.node)
+    assert (kinds["Int8MatMul"], kinds["TernaryMatMul"], kinds["MatMulInteger"]) == (2, 2, 0)
+    given = [ort.OrtValue.ortvalue_from_numpy(array) for array in packed]
+    for n in (1, 2, 5, 8, 16):
+        x = rng.standard_normal((n, IN)).astype(np.float32)
+        reference = ReferenceModel(graph, (weights | {"embed": FloatWeight(values=x[:1])}).__getitem__)
+        _, expected = reference.forward(
+            -np.arange(1, n + 1, dtype=np.int32), reference.new_cache(), embeds=x, taps=names
+        )
+        options = ort.SessionOptions()
+        register(options, kernels)
+        for label, value in zip(packed_names("trits"), given, strict=True):
+            options.add_initializer(label, value)
+        for name, found in zip(names, run(tmp_path, model, x, names, options), strict=True):
+            np.testing.assert_array_equal(found, expected[name], err_msg=f"{name}, {n} rows")
 
 
 def test_float_weights_are_widened_once() -> None:

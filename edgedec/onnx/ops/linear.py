@@ -1,9 +1,12 @@
-"""int8 by MatMulInteger (exact), float by MatMul, ternary planes by our own TernaryMatMul (exact).
+"""Ternary planes and int8 by our own TernaryMatMul and Int8MatMul (exact), float by MatMul.
 
-Where a session has no kernels, ternary planes take 2-bit MatMulNBits, which quantizes activations per block.
+Where a session has no kernels, int8 takes MatMulInteger (exact) and ternary planes 2-bit MatMulNBits, which quantizes
+activations per block.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -67,40 +70,73 @@ def _packed(op: Linear, emitter: Emitter) -> set[str]:
     for output, weight, bias, scheme in zip(op.outputs, op.weights, op.biases, op.schemes, strict=True):
         if weight not in emitter.packed or not isinstance(scheme, TernaryScheme):
             continue
-        # The operator wants an initializer, which a bias that has to be widened is not yet.
-        fused = bias is not None and emitter.tensors[bias].scheme == FloatScheme()
-        inputs += [*emitter.packed_weight(weight), *([emitter.float_weight(bias)] if bias and fused else [])]
+        fused = _fused_bias(bias, emitter)
+        inputs += [*emitter.packed_weight(weight), *fused]
         if bias and not fused:
             late[output] = bias
         for name, value in (
             ("rows", emitter.tensors[weight].shape[0]),
             ("planes", scheme.planes),
             ("group_sizes", scheme.group_size),
-            ("biases", int(fused)),
+            ("biases", len(fused)),
         ):
             attributes[name].append(value)
         made.append(output)
-    if made:
-        columns = emitter.tensors[op.weights[0]].shape[1]
-        results = [f"{output}.product" for output in made]
-        emitter.node(
-            "TernaryMatMul",
-            inputs,
-            f"{op.name}.ternary",
-            outputs=results,
-            domain=KERNELS,
-            columns=columns,
-            **attributes,
-        )
-        for output, product in zip(made, results, strict=True):
-            if output in late:
-                product = emitter.node("Add", [product, emitter.float_weight(late[output])], f"{output}.biased")
-            emitter.bound[output] = product
+    _emit_fused("TernaryMatMul", f"{op.name}.ternary", op, inputs, made, late, attributes, emitter)
     return set(made)
 
 
+def _stored(op: Linear, emitter: Emitter) -> set[str]:
+    """One node for all int8 matrices of ``op``, read as they lie in the bundle; returns the outputs it made."""
+    inputs, made = [emitter.bound[emitter.sources.get(op.inputs[0], op.inputs[0])]], []
+    attributes: dict[str, list[int]] = {"rows": [], "by_rows": [], "biases": []}
+    late: dict[str, str] = {}
+    for output, weight, bias, scheme in zip(op.outputs, op.weights, op.biases, op.schemes, strict=True):
+        if not isinstance(scheme, Int8Scheme):
+            continue
+        fused = _fused_bias(bias, emitter)
+        inputs += [emitter.weight(weight, "codes"), emitter.weight(weight, "scale"), *fused]
+        if bias and not fused:
+            late[output] = bias
+        attributes["rows"].append(emitter.tensors[weight].shape[0])
+        # The stored tensor says it: the scheme of an operation is that of its kind of weight.
+        stored = emitter.tensors[weight].scheme
+        attributes["by_rows"].append(int(isinstance(stored, Int8Scheme) and stored.rows))
+        attributes["biases"].append(len(fused))
+        made.append(output)
+    _emit_fused("Int8MatMul", f"{op.name}.int8", op, inputs, made, late, attributes, emitter)
+    return set(made)
+
+
+def _fused_bias(bias: str | None, emitter: Emitter) -> list[str]:
+    """The bias as an input of our operators, which want an initializer: one that has to be widened is none yet."""
+    return [emitter.float_weight(bias)] if bias and emitter.tensors[bias].scheme == FloatScheme() else []
+
+
+def _emit_fused(
+    kind: str,
+    name: str,
+    op: Linear,
+    inputs: list[str],
+    made: list[str],
+    late: Mapping[str, str],
+    attributes: Mapping[str, list[int]],
+    emitter: Emitter,
+) -> None:
+    """A node of our own for the outputs ``made``, and additions for the biases ``late``, by output."""
+    if not made:
+        return
+    columns = emitter.tensors[op.weights[0]].shape[1]
+    results = [f"{output}.product" for output in made]
+    emitter.node(kind, inputs, name, outputs=results, domain=KERNELS, columns=columns, **attributes)
+    for output, product in zip(made, results, strict=True):
+        if output in late:
+            product = emitter.node("Add", [product, emitter.float_weight(late[output])], f"{output}.biased")
+        emitter.bound[output] = product
+
+
 def lower(op: Linear, emitter: Emitter) -> None:
-    made = _packed(op, emitter)
+    made = _packed(op, emitter) | (_stored(op, emitter) if emitter.kernels else set())
     for output, weight, bias, scheme in zip(op.outputs, op.weights, op.biases, op.schemes, strict=True):
         if output in made:
             continue

@@ -1,4 +1,4 @@
-"""RotaryEmbedding over cos and sin tables of every position of the cache."""
+"""RotaryEmbedding over cos and sin tables of every position of the cache; none where TreeAttention rotates by itself."""
 
 from __future__ import annotations
 
@@ -7,25 +7,36 @@ import hashlib
 import numpy as np
 
 from edgedec.onnx.emitter import CONTRIB, Emitter
-from edgedec.ops import Rope
+from edgedec.ops import Attention, Operation, Rope
 from edgedec.reference.float_profile.ops.rope import tables
 
-__all__ = ["lower"]
+__all__ = ["lower", "rotary_tables"]
 
 
 def lower(op: Rope, emitter: Emitter) -> None:
-    key = hashlib.sha256(repr(op.inverse_frequencies).encode()).hexdigest()[:8]  # layers share one pair of tables
-    cos, sin = tables(op, np.arange(emitter.positions, dtype=np.int32))
-    emitter.bound[op.outputs[0]] = emitter.node(
+    (output,) = op.outputs
+    readers = [other for other in emitter.graph.operations if output in other.inputs]
+    if emitter.kernels and output not in emitter.taps and all(_rotates(other, output) for other in readers):
+        emitter.rotations[output] = op
+        emitter.bound[output] = emitter.bound[op.inputs[0]]
+        return
+    emitter.bound[output] = emitter.node(
         "RotaryEmbedding",
-        [
-            emitter.bound[op.inputs[0]],
-            emitter.bound[op.inputs[1]],
-            emitter.constant(f"rope.{key}.cos", cos),
-            emitter.constant(f"rope.{key}.sin", sin),
-        ],
+        [emitter.bound[op.inputs[0]], emitter.bound[op.inputs[1]], *rotary_tables(op, emitter)],
         op.name,
         domain=CONTRIB,
         interleaved=int(op.layout == "interleaved"),
         num_heads=op.heads,
     )
+
+
+def _rotates(reader: Operation, value: str) -> bool:
+    """Whether ``value`` is the queries or the keys of an attention."""
+    return isinstance(reader, Attention) and value in reader.inputs[:2] and value not in reader.inputs[2:]
+
+
+def rotary_tables(op: Rope, emitter: Emitter) -> tuple[str, str]:
+    """Names of cos and sin, float32 [positions, head_dim / 2]; layers with equal frequencies share them."""
+    key = hashlib.sha256(repr(op.inverse_frequencies).encode()).hexdigest()[:8]
+    cos, sin = tables(op, np.arange(emitter.positions, dtype=np.int32))
+    return emitter.constant(f"rope.{key}.cos", cos), emitter.constant(f"rope.{key}.sin", sin)

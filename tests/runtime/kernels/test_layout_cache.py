@@ -156,7 +156,7 @@ def test_codes_that_are_no_trits_are_named(bundle: Bundle, monkeypatch: pytest.M
 
 
 def logits(bundle: Bundle, device: str, n: int = 16) -> np.ndarray:
-    target = open_target(bundle, device=device, limits=LIMITS, threads=1)
+    target = open_target(bundle, device=device, limits=LIMITS, threads=1, kv_bits=32)
     ids = np.arange(10, 10 + n, dtype=np.int32)
     work = Pass(ids=ids, positions=np.arange(n, dtype=np.int32), logits=np.arange(n, dtype=np.int32))
     (result,) = target.submit([(target.open(LIMITS), work)]).result()

@@ -219,7 +219,7 @@ def test_wrong_results_leave_the_portable_graph_and_a_line_in_the_log(
     assert usable.__wrapped__() is None
     (record,) = caplog.records
     assert record.getMessage() == (
-        "CPU kernels: the operator fails its self-test: its results are not those of NumPy: "
+        "CPU kernels: the operators fail their self-test: the results of TernaryMatMul are not those of NumPy: "
         "the portable graph serves, slower"
     )
 

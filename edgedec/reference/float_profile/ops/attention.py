@@ -10,14 +10,31 @@ from numpy.typing import NDArray
 
 from edgedec.ops import Attention
 from edgedec.reference.float_profile.model import PassContext
+from edgedec.reference.float_profile.ops.quantize_activation import quantize_rows
 
-__all__ = ["run"]
+__all__ = ["run", "stored"]
+
+_MOST_HALF = np.float32(65504)
+
+
+def stored(x: NDArray[np.float32], bits: int) -> NDArray[np.float32]:
+    """x [n, kv_heads, head_dim] as it comes back from a cache of ``bits``.
+
+    16: rounded to float16, what is larger becoming 65504; 8: codes times absmax / 127 of each row and head.
+    """
+    if bits == 16:
+        return np.clip(x, -_MOST_HALF, _MOST_HALF).astype(np.float16).astype(np.float32)
+    if bits == 8:
+        codes, scale = quantize_rows(x.reshape(-1, x.shape[-1]))
+        dense: NDArray[np.float32] = codes.astype(np.float32) * scale
+        return dense.reshape(x.shape)
+    return x
 
 
 def run(op: Attention, inputs: Sequence[NDArray[Any]], context: PassContext) -> tuple[NDArray[np.float32], ...]:
     state = context.cache.states[op.state]
     q, k, v = (x.reshape(len(x), -1, state.head_dim) for x in inputs)
-    context.cache.append(op.state, k, v)
+    context.cache.append(op.state, stored(k, state.bits), stored(v, state.bits))
     keys, values = context.cache.keys[op.state], context.cache.values[op.state]
     committed = np.ones(context.cache.length, np.bool_)
     out = np.empty_like(q)

@@ -1,0 +1,247 @@
+"""llama.cpp: built from the sources inside the sdist of llama-cpp-python, and driven pass by pass.
+
+Everything lies in edgedec's cache folder, under ``peers``, and is made once. What was interrupted goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks._compile import compile_cached
+from edgedec.atomic import new_file, new_folder
+from edgedec.errors import DeviceError, ToolError
+from edgedec.paths import cache_folder
+from edgedec.progress import Progress, silent
+from edgedec.runtime.kernels.recipe import find_compiler
+
+__all__ = ["LlamaCpp", "LlamaRun", "llama_bench", "prepare", "quantize_gguf"]
+
+# Exact: a figure says which llama.cpp it is of. The driver is written against this one's interface.
+PACKAGE, RELEASE = "llama-cpp-python", "0.3.36"
+SHA256 = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
+PROGRAMS = ("llama-bench", "llama-quantize")
+_LEFT_OUT = ("TESTS", "EXAMPLES", "SERVER", "APP", "UI")
+_INSTEAD = "or measure edgedec alone with --no-peer"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LlamaCpp:
+    """A finished build."""
+
+    source: Path
+    binaries: Path
+
+    @property
+    def version(self) -> str:
+        return f"llama.cpp of {PACKAGE} {RELEASE}"
+
+    def program(self, name: str) -> Path:
+        return self.binaries / name
+
+
+def _run(command: Sequence[str], what: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ToolError(f"{what} failed: {_last_line(done.stderr or done.stdout)}")
+    return done.stdout
+
+
+def _last_line(text: str) -> str:
+    return next((line for line in reversed(text.strip().splitlines()) if line.strip()), "it said nothing")
+
+
+def _download(folder: Path) -> Path:
+    """The sdist, checked. pip prepares its metadata on the way, which takes seconds and compiles nothing."""
+    command = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--no-deps"]
+    command += ["--no-binary", PACKAGE, "--dest", str(folder), f"{PACKAGE}=={RELEASE}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    found = list(folder.glob("*.tar.gz"))
+    if done.returncode or len(found) != 1:
+        raise ToolError(
+            f"pip cannot download the sources of {PACKAGE} {RELEASE}: {_last_line(done.stderr)}; "
+            f"check the network and the package index, {_INSTEAD}"
+        )
+    digest = hashlib.sha256(found[0].read_bytes()).hexdigest()
+    if digest != SHA256:
+        raise ToolError(f"{found[0].name} is another file than the one measured: its SHA-256 is {digest}, not {SHA256}")
+    return found[0]
+
+
+def _unpack(archive: Path, folder: Path) -> None:
+    """llama.cpp's part of the sdist becomes ``folder``."""
+    prefix = "vendor/llama.cpp/"
+    with tarfile.open(archive) as tar, new_folder(folder, "CMakeLists.txt") as new:
+        for member in tar:
+            _, _, name = member.name.partition("/")
+            # Models and pictures are a third of it, and not needed.
+            if name.startswith(prefix) and not name.startswith(
+                (f"{prefix}models/", f"{prefix}media/", f"{prefix}.git")
+            ):
+                tar.extract(member.replace(name=name.removeprefix(prefix)), new, filter="data")
+
+
+def _configure(source: Path, build: Path) -> None:
+    options = ["-DGGML_NATIVE=ON", "-DCMAKE_BUILD_TYPE=Release", "-DLLAMA_OPENSSL=OFF", "-DLLAMA_USE_PREBUILT_UI=OFF"]
+    options += [f"-DLLAMA_BUILD_{part}=OFF" for part in _LEFT_OUT]
+    _run(["cmake", "-S", str(source), "-B", str(build), *options], "the configuration of llama.cpp")
+
+
+def _compile(build: Path, progress: Progress) -> None:
+    """Runs the build, politely; its words go to ``build.log``."""
+    jobs = str(os.cpu_count() or 1)
+    command = ["cmake", "--build", str(build), "-j", jobs, "--target", "llama", *PROGRAMS]
+    polite = ["nice", "-n", "5"] if shutil.which("nice") else []
+    log, most = build / "build.log", 0
+    with log.open("w", encoding="utf-8") as file:
+        process = subprocess.Popen([*polite, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                file.write(line)
+                if share := re.match(r"\[ *(\d+)%\]", line):
+                    most = max(most, int(share[1]))  # make counts each target by itself
+                    progress("llama.cpp, once", most, 100)
+        except BaseException:
+            process.terminate()
+            raise
+        finally:
+            code = process.wait()
+    if code:
+        raise ToolError(f"llama.cpp does not compile here; {log} says why; mend it, {_INSTEAD}")
+
+
+def prepare(progress: Progress = silent) -> LlamaCpp:
+    """Download and build what is not there yet: minutes the first time, no time after that.
+
+    Raises:
+        ToolError: there is no CMake, compiler or package index, or the build fails.
+    """
+    root = cache_folder() / "peers" / f"llama.cpp-{PACKAGE}-{RELEASE}"
+    source, build = root / "source", root / "build"
+    made = LlamaCpp(source=source, binaries=build / "bin")
+    stamp = build / "finished"
+    if stamp.exists():
+        return made
+    for tool, found in (("cmake", shutil.which("cmake")), ("C++ compiler", find_compiler())):
+        if found is None:
+            raise ToolError(f"llama.cpp has to be built, and there is no {tool}; install one, {_INSTEAD}")
+    if not source.exists():
+        progress("sources of llama.cpp", 0, 1)
+        with tempfile.TemporaryDirectory() as scratch:
+            _unpack(_download(Path(scratch)), source)
+    _configure(source, build)
+    _compile(build, progress)
+    stamp.touch()
+    return made
+
+
+def quantize_gguf(llama: LlamaCpp, full: Path, output: Path) -> None:
+    """``full``, in float16, as TQ2_0; the type of the embedding and head is llama-quantize's own choice.
+
+    Raises:
+        ToolError: llama-quantize fails.
+    """
+    with new_file(output) as partial:
+        _run([str(llama.program("llama-quantize")), str(full), str(partial), "TQ2_0"], "llama-quantize")
+
+
+def llama_bench(llama: LlamaCpp, model: Path, threads: int, past: int) -> dict[str, float]:
+    """llama-bench's own figures, to show that our driver does not slow llama.cpp down: milliseconds of a decoded token
+    over ``past``, and of a prompt of 128.
+
+    Raises:
+        ToolError: llama-bench fails.
+    """
+    command = [str(llama.program("llama-bench")), "-m", str(model), "-t", str(threads), "-r", "5", "-o", "json"]
+    # A run of its own each: a depth would be put before the prompt as well.
+    decoded = json.loads(_run([*command, "-p", "0", "-n", "16", "-d", str(past)], "llama-bench"))
+    prompt = json.loads(_run([*command, "-p", "128", "-n", "0"], "llama-bench"))
+    return {
+        "decode_ms": float(np.median(decoded[0]["samples_ns"])) / 16e6,
+        "prompt128_ms": float(np.median(prompt[0]["samples_ns"])) / 1e6,
+    }
+
+
+class LlamaRun:
+    """A process that holds a model; commands and answers as _llama_driver.cpp says."""
+
+    def __init__(self, llama: LlamaCpp, model: Path, *, threads: int, positions: int) -> None:
+        """Raises:
+        ToolError: the driver does not compile.
+        DeviceError: llama.cpp cannot load the model.
+        """
+        includes = [f"-I{llama.source / part}" for part in ("include", "ggml/include")]
+        libraries = [
+            f"-L{llama.binaries}",
+            f"-Wl,-rpath,{llama.binaries}",
+            "-lllama",
+            "-lggml",
+            "-lggml-cpu",
+            "-lggml-base",
+        ]
+        driver = compile_cached(Path(__file__).with_name("_llama_driver.cpp"), [*includes, *libraries])
+        self._process = subprocess.Popen(
+            [str(driver), str(model), str(threads), str(positions)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        nbytes, self.model, self.release, self.system = self._read().split("\t")
+        self.model_bytes = int(nbytes)
+
+    def _read(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline().strip()
+        if not line or line.startswith("error"):
+            raise DeviceError(f"llama.cpp: {line.removeprefix('error ') or 'its process has ended'}")
+        return line
+
+    def _ask(self, command: str) -> str:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(f"{command}\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            pass  # reading says what happened
+        return self._read()
+
+    def passes(self, rows: int, past: int, *, every_row: bool, repeats: int) -> list[float]:
+        """Seconds of each pass."""
+        return [float(text) for text in self._ask(f"pass {rows} {past} {int(every_row)} {repeats}").split()]
+
+    def decode(self, past: int, tokens: int) -> float:
+        """Seconds per token of a greedy text."""
+        return float(self._ask(f"decode {past} {tokens}")) / tokens
+
+    def last_logits(self, vocab: int) -> NDArray[np.float32]:
+        """float32 [vocab]: the last row of the last pass."""
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "logits"
+            self._ask(f"logits {file}")
+            return np.fromfile(file, np.float32, vocab)
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.close()

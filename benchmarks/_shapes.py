@@ -1,0 +1,194 @@
+"""Random models of BitNet b1.58 0.73B's shape: one set of trits as our bundle and as llama.cpp's GGUF.
+
+Speed does not depend on what the weights say, so that they are random; because they are the same in both, so are the logits
+but for rounding, which shows that the two programs do the same work.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.atomic import new_file
+from edgedec.bundle import BundleWriter
+from edgedec.families import build_graph
+from edgedec.manifest import Tokens
+from edgedec.progress import Progress, silent
+from edgedec.quantize.methods.int8 import quantize_int8
+from edgedec.schemes import FloatScheme, Int8Scheme, TernaryScheme
+
+__all__ = ["BITNET_073B", "REVISION", "gguf_name", "token_ids", "write_bundle", "write_gguf"]
+
+BITNET_073B: Mapping[str, Any] = {
+    "model_type": "bitnet",
+    "hidden_size": 1536,
+    "intermediate_size": 4096,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "vocab_size": 32002,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "max_position_embeddings": 2048,
+    "tie_word_embeddings": False,  # the head is int8 in a bundle; both are made of one matrix
+}
+REVISION = 1  # of what is random here; part of the names of the files made of it
+SCALE = 2.0**-5  # of every ternary matrix: exact in float16, and about what keeps activations near 1
+_EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
+_ROWS_AT_ONCE = 2048
+_F16 = 1  # GGML's number of float16; 0 is float32
+_ALIGNMENT = 32  # of tensors in a GGUF, unless it says otherwise
+
+_GGUF_NAMES = {
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.attn_sub_norm": "attn_sub_norm",
+    "self_attn.o_proj": "attn_output",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.ffn_sub_norm": "ffn_sub_norm",
+    "mlp.down_proj": "ffn_down",
+}
+
+
+def token_ids(count: int, vocab: int) -> NDArray[np.int32]:
+    """The text of every measurement, on both sides; _llama_driver.cpp has the same line."""
+    return ((np.arange(count, dtype=np.int64) * 7919 + 13) % vocab).astype(np.int32)
+
+
+def gguf_name(name: str) -> str:
+    """llama.cpp's name of one of our tensors."""
+    top = {_EMBEDDING: "token_embd.weight", "model.norm.weight": "output_norm.weight"}
+    if name in top:
+        return top[name]
+    _, _, layer, part = name.removesuffix(".weight").split(".", 3)
+    return f"blk.{layer}.{_GGUF_NAMES[part]}.weight"
+
+
+def _tensors(config: Mapping[str, Any]) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Every tensor but the head, which is the embedding: bfloat16 embedding, int8 trits, float32 norms; always the same."""
+    rng = np.random.default_rng(0)
+    for name, spec in build_graph(config).weights.items():
+        if name == _EMBEDDING:
+            yield name, rng.standard_normal(spec.shape, np.float32).astype(ml_dtypes.bfloat16)
+        elif len(spec.shape) == 1:
+            yield name, np.ones(spec.shape, np.float32)
+        elif name != _HEAD:
+            yield name, rng.integers(-1, 2, spec.shape, np.int8)
+
+
+def _tokenizer(vocab: int) -> str:
+    names = {f"t{at}": at for at in range(vocab)}
+    model = {"type": "BPE", "vocab": names, "merges": []}
+    return json.dumps({"version": "1.0", "model": model, "added_tokens": []})
+
+
+def _int8_head(embedding: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    codes, scale = np.empty(embedding.shape, np.int8), np.empty(len(embedding), np.float32)
+    for start in range(0, len(embedding), _ROWS_AT_ONCE):
+        some = slice(start, start + _ROWS_AT_ONCE)
+        codes[some], scale[some] = quantize_int8(embedding[some].astype(np.float32))
+    return {"codes": codes.T, "scale": scale}
+
+
+def write_bundle(path: Path, config: Mapping[str, Any], progress: Progress = silent) -> None:
+    """What ``edgedec quantize --method ternary`` makes of a natively ternary checkpoint: float embedding, int8 head."""
+    shapes = {name: spec.shape for name, spec in build_graph(config).weights.items()}
+    with BundleWriter.create(path) as writer:
+        for done, (name, array) in enumerate(_tensors(config)):
+            progress(name, done, len(shapes))
+            if array.dtype == np.int8:
+                scheme = TernaryScheme()
+                parts: Mapping[str, NDArray[Any]] = {
+                    "codes": scheme.pack(array[None]),
+                    "scale": np.array([SCALE], np.float32),
+                }
+                writer.add(name, scheme, array.shape, parts)
+            else:
+                writer.add(name, FloatScheme(dtype=array.dtype.name), array.shape, {"values": array})
+            if name == _EMBEDDING:
+                writer.add(_HEAD, Int8Scheme(), array.shape, _int8_head(array))
+        writer.finish(
+            config=config,
+            quantization={"method": "ternary", "made_by": "benchmarks/_shapes.py, at random"},
+            tokens=Tokens(size=config["vocab_size"]),
+            tokenizer_json=_tokenizer(config["vocab_size"]),
+            chat_template=None,
+        )
+
+
+def _string(text: str) -> bytes:
+    return struct.pack("<Q", len(text.encode())) + text.encode()
+
+
+def _entry(key: str, value: str | int | float) -> bytes:
+    if isinstance(value, str):
+        return _string(key) + struct.pack("<I", 8) + _string(value)
+    if isinstance(value, float):
+        return _string(key) + struct.pack("<If", 6, value)
+    return _string(key) + struct.pack("<II", 4, value)
+
+
+def _metadata(config: Mapping[str, Any]) -> dict[str, str | int | float]:
+    """What llama.cpp asks of a BitNet. No vocabulary: it makes names for the ids up."""
+    heads = config["num_attention_heads"]
+    return {
+        "general.architecture": "bitnet",
+        "general.name": "random BitNet",
+        "general.file_type": _F16,
+        "bitnet.vocab_size": config["vocab_size"],
+        "bitnet.context_length": config["max_position_embeddings"],
+        "bitnet.embedding_length": config["hidden_size"],
+        "bitnet.block_count": config["num_hidden_layers"],
+        "bitnet.feed_forward_length": config["intermediate_size"],
+        "bitnet.attention.head_count": heads,
+        "bitnet.attention.head_count_kv": config["num_key_value_heads"],
+        "bitnet.attention.layer_norm_rms_epsilon": float(config["rms_norm_eps"]),
+        "bitnet.rope.dimension_count": config["hidden_size"] // heads,
+        "bitnet.rope.freq_base": float(config["rope_theta"]),
+        "tokenizer.ggml.model": "no_vocab",
+    }
+
+
+def _header(config: Mapping[str, Any], tensors: Sequence[tuple[str, tuple[int, ...]]]) -> bytes:
+    """Up to the first tensor. Matrices are float16, vectors float32; sizes are listed from the innermost outwards."""
+    entries, at, infos = _metadata(config), 0, b""
+    for name, shape in tensors:
+        matrix = len(shape) == 2
+        infos += _string(name) + struct.pack(f"<I{len(shape)}Q", len(shape), *reversed(shape))
+        infos += struct.pack("<IQ", _F16 if matrix else 0, at)
+        at += -(-int(np.prod(shape)) * (2 if matrix else 4) // _ALIGNMENT) * _ALIGNMENT
+    header = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(entries))
+    header += b"".join(_entry(key, value) for key, value in entries.items()) + infos
+    return header + b"\0" * (-len(header) % _ALIGNMENT)
+
+
+def write_gguf(path: Path, config: Mapping[str, Any], progress: Progress = silent) -> None:
+    """The same model for llama.cpp, its matrices in float16, which ``llama-quantize`` then makes TQ2_0 of.
+
+    Source: docs/gguf.md of ggml.
+    """
+    shapes = [(gguf_name(name), spec.shape) for name, spec in build_graph(config).weights.items() if name != _HEAD]
+    values = np.array([-SCALE, 0, SCALE], np.float16)
+    to_stored: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
+        "int8": lambda trits: values[trits + 1],
+        "bfloat16": lambda rows: rows.astype(np.float16),
+        "float32": lambda vector: vector,
+    }
+    with new_file(path) as partial, partial.open("wb") as file:
+        file.write(_header(config, shapes))
+        for done, (name, array) in enumerate(_tensors(config)):
+            progress(name, done, len(shapes))
+            file.write(np.ascontiguousarray(to_stored[array.dtype.name](array)).view(np.uint8).reshape(-1).data)
+            file.write(b"\0" * (-file.tell() % _ALIGNMENT))

@@ -1,0 +1,46 @@
+"""How fast this machine reads memory: the ceiling that a pass over the weights cannot exceed."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks._compile import compile_cached
+from edgedec.errors import DeviceError, UsageError
+
+__all__ = ["Stream"]
+
+BUFFER_BYTES = 512 << 20  # many times the caches of any machine that this is for
+_LANES = 16  # words that the reader takes at a time
+
+
+class Stream:
+    """A buffer of ``nbytes``, and the compiled loop that sums it."""
+
+    def __init__(self, nbytes: int = BUFFER_BYTES) -> None:
+        """Raises:
+        ToolError: there is no compiler.
+        """
+        library = ctypes.CDLL(str(compile_cached(Path(__file__).with_suffix(".cpp"), ("-fPIC", "-shared"))))
+        self._read = library.read_seconds
+        self._read.restype = ctypes.c_double
+        self._read.argtypes = (ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int32, ctypes.c_void_p)
+        self._words = np.arange(nbytes // 8, dtype=np.uint64)  # written: pages that were not all map to one of zeros
+
+    def bytes_per_second(self, threads: int) -> float:
+        """One read of the whole buffer.
+
+        Raises:
+            UsageError: the buffer cannot be split into that many parts.
+            DeviceError: the sum is wrong: something was not read.
+        """
+        count = self._words.size
+        if threads < 1 or count % (_LANES * threads):
+            raise UsageError(f"a buffer of {count} words cannot be read by {threads} threads; take a power of two")
+        total = ctypes.c_uint64()
+        seconds: float = self._read(self._words.ctypes.data, count, threads, ctypes.byref(total))
+        if total.value != count * (count - 1) // 2 % 2**64:
+            raise DeviceError(f"the read of {self._words.nbytes} bytes gave {total.value}, which is not their sum")
+        return self._words.nbytes / seconds

@@ -1,0 +1,225 @@
+"""TreeAttention against ONNX Runtime's GroupQueryAttention: passes of 1 and 8 queries behind 256 and 1500 positions.
+
+Both as one node of a session, run over the caches of 24 layers in turn, so that neither finds its keys in the processor's
+cache from the layer before. GroupQueryAttention keeps float32 and gets its tree as an additive bias; queries and keys of
+ours are rotated in the node, those of the other are not. Interleaved rounds, medians.
+
+    .venv/bin/python benchmarks/attention.py [--json] [--rounds 9]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from edgedec.graph import KvState
+from edgedec.onnx.kv_cache import kv_bytes
+from edgedec.runtime import visibility
+from edgedec.runtime.kernels import Kernels
+from edgedec.runtime.kernels.operator import register, usable
+
+LAYERS = 24
+SHAPES = {"0.73B (16 heads of 96)": (16, 16, 96), "2B4T (20 heads of 128, 5 KV heads)": (20, 5, 128)}
+PASTS, QUERIES, THREADS, BITS = (256, 1500), (1, 8), (1, 2), (16, 8, 32)
+Run = Callable[[], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    heads: int
+    kv_heads: int
+    head_dim: int
+    past: int
+    queries: int
+    threads: int
+
+    @property
+    def capacity(self) -> int:
+        return self.past + 32
+
+    def rows(self, seed: int = 0) -> dict[str, NDArray[np.float32]]:
+        rng = np.random.default_rng(seed)
+        widths = {"q": self.heads, "k": self.kv_heads, "v": self.kv_heads}
+        return {
+            name: rng.normal(size=(1, self.queries, heads * self.head_dim)).astype(np.float32)
+            for name, heads in widths.items()
+        }
+
+
+def session(
+    case: Case, node: Any, inputs: Mapping[str, int], outputs: list[str], tables: list[Any], ours: Kernels | None
+) -> Any:
+    make = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [node],
+        "attention",
+        [make(name, dtype, None) for name, dtype in inputs.items()],
+        [make(name, TensorProto.FLOAT, None) for name in outputs],
+        tables,
+    )
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid(node.domain, 1)]
+    options = ort.SessionOptions()
+    options.log_severity_level, options.intra_op_num_threads = 4, case.threads
+    if ours is not None:
+        register(options, ours)
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def stock(case: Case) -> Run:
+    names = ["q", "k", "v", "past_k", "past_v", "seqlens_k", "total", "", "", "", "bias"]
+    node = helper.make_node(
+        "GroupQueryAttention",
+        names,
+        ["out", "new_k", "new_v"],
+        domain="com.microsoft",
+        num_heads=case.heads,
+        kv_num_heads=case.kv_heads,
+        scale=case.head_dim**-0.5,
+    )
+    kinds = {name: TensorProto.FLOAT for name in names if name}
+    kinds |= {"seqlens_k": TensorProto.INT32, "total": TensorProto.INT32}
+    made = session(case, node, kinds, ["out", "new_k", "new_v"], [], None)
+    total = case.past + case.queries
+    bias = np.zeros((1, 1, case.queries, total), np.float32)
+    bias[0, 0, :, case.past :] = np.where(np.tri(case.queries, dtype=np.bool_), 0, -np.inf)
+    fixed = {
+        **case.rows(),
+        "bias": bias,
+        "seqlens_k": np.array([total - 1], np.int32),
+        "total": np.array([total], np.int32),
+    }
+    bindings = []
+    rng = np.random.default_rng(1)
+    for _ in range(LAYERS):
+        binding = made.io_binding()
+        for name, array in fixed.items():
+            binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array))
+        for part in ("k", "v"):
+            cache = rng.normal(size=(1, case.kv_heads, case.capacity, case.head_dim)).astype(np.float32)
+            value = ort.OrtValue.ortvalue_from_numpy(cache)
+            binding.bind_ortvalue_input(f"past_{part}", value)
+            binding.bind_ortvalue_output(f"new_{part}", value)
+        binding.bind_output("out")
+        bindings.append(binding)
+
+    def run() -> None:
+        for binding in bindings:
+            made.run_with_iobinding(binding)
+
+    return run
+
+
+def ours(case: Case, kernels: Kernels, bits: int) -> Run:
+    state = KvState(name="kv", kv_heads=case.kv_heads, head_dim=case.head_dim, bits=bits)
+    names = ["q", "k", "v", "positions", "visible", "past", "cache"]
+    node = helper.make_node(
+        "TreeAttention",
+        [*names, "cos", "sin"],
+        ["out"],
+        domain="edgedec",
+        heads=case.heads,
+        kv_heads=case.kv_heads,
+        head_dim=case.head_dim,
+        bits=bits,
+        capacity=case.capacity,
+        offset=0,
+        window=0,
+        sinks=0,
+        rotary=1,
+        scale=case.head_dim**-0.5,
+    )
+    tables = [
+        numpy_helper.from_array(np.ones((case.capacity, case.head_dim // 2), np.float32), n) for n in ("cos", "sin")
+    ]
+    kinds = dict.fromkeys("qkv", TensorProto.FLOAT) | {"cache": TensorProto.UINT8}
+    kinds |= dict.fromkeys(("positions", "visible", "past"), TensorProto.INT64)
+    made = session(case, node, kinds, ["out"], tables, kernels)
+    fixed = {
+        **case.rows(),
+        "positions": np.arange(case.past, case.past + case.queries)[None],
+        "visible": visibility.pack(np.tri(case.queries, dtype=np.bool_)).view(np.int64),
+        "past": np.array([case.past]),
+    }
+    bindings = []
+    rng = np.random.default_rng(1)
+    for _ in range(LAYERS):
+        binding = made.io_binding()
+        for name, array in fixed.items():
+            binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array))
+        # Small numbers whatever the kind: time does not depend on them, unless they are NaN or denormal.
+        cache = rng.integers(0x30, 0x38, kv_bytes(state, case.capacity), np.uint8)
+        binding.bind_ortvalue_input("cache", ort.OrtValue.ortvalue_from_numpy(cache))
+        binding.bind_output("out")
+        bindings.append((binding, cache))
+
+    def run() -> None:
+        for binding, _ in bindings:
+            made.run_with_iobinding(binding)
+
+    return run
+
+
+def measure(case: Case, kernels: Kernels, rounds: int) -> dict[str, Any]:
+    runs = {"stock": stock(case)} | {f"kv{bits}": ours(case, kernels, bits) for bits in BITS}
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    for number in range(rounds + 1):
+        for name, run in runs.items():
+            began = time.perf_counter()
+            run()
+            if number:  # the first one warms up
+                seconds[name].append(time.perf_counter() - began)
+    found = {name: 1000 * median(times) for name, times in seconds.items()}
+    spread = {name: 1000 * (max(times) - min(times)) for name, times in seconds.items()}
+    ratios = {f"kv{bits}": found["stock"] / found[f"kv{bits}"] for bits in BITS}
+    return {"ms": found, "spread_ms": spread, "ratio": ratios}
+
+
+def _cells(found: dict[str, Any]) -> str:
+    ours_cells = (f"{name} {found['ms'][name]:7.2f} ({ratio:.2f}x)" for name, ratio in found["ratio"].items())
+    return "  ".join([f"stock {found['ms']['stock']:7.2f}", *ours_cells])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--rounds", type=int, default=9)
+    options = parser.parse_args()
+    kernels = usable()
+    if kernels is None:
+        print("the CPU kernels were not built; run: edgedec doctor", file=sys.stderr)
+        return 3
+    results = []
+    print(
+        f"path {kernels.code_path}; ms for {LAYERS} layers, medians; x: times faster than GroupQueryAttention",
+        file=sys.stderr,
+    )
+    for name, (heads, kv_heads, head_dim) in SHAPES.items():
+        for threads in THREADS:
+            for past in PASTS:
+                for queries in QUERIES:
+                    case = Case(
+                        heads=heads, kv_heads=kv_heads, head_dim=head_dim, past=past, queries=queries, threads=threads
+                    )
+                    found = measure(case, kernels, options.rounds)
+                    results.append({"shape": name, "threads": threads, "past": past, "queries": queries, **found})
+                    line = f"{name:36} {threads} threads  past {past:4}  queries {queries}: {_cells(found)}"
+                    print(line, file=sys.stderr if options.json else sys.stdout, flush=True)
+    if options.json:
+        print(json.dumps({"path": kernels.code_path, "results": results}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

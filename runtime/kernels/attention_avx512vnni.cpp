@@ -1,0 +1,49 @@
+// AVX-512F: 16 keys, or 16 dimensions, at a time.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // GCC 12 says so of its own header
+#endif
+#include <immintrin.h>
+
+#include "attention_tile.hpp"
+
+namespace edgedec {
+namespace {
+
+struct Avx512 {
+    using Type = __m512;
+    static constexpr int64_t kWidth = 16;
+    static constexpr int kRowsAtOnce = 4;
+    static constexpr int kSums = 16;
+    static Type load(const float* x) { return _mm512_loadu_ps(x); }
+    static Type load(const uint16_t* x) {
+        return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x)));
+    }
+    static Type load(const int8_t* x) {
+        return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x))));
+    }
+    static float one(const float* x) { return *x; }
+    static float one(const uint16_t* x) {
+        return _mm512_cvtss_f32(_mm512_cvtph_ps(_mm256_castsi128_si256(_mm_cvtsi32_si128(*x))));
+    }
+    static float one(const int8_t* x) { return *x; }
+    static void store(float* to, Type x) { _mm512_storeu_ps(to, x); }
+    static void store_half(uint16_t* to, Type x) {
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+    }
+    static Type broadcast(float x) { return _mm512_set1_ps(x); }
+    static Type fma(Type a, Type b, Type c) { return _mm512_fmadd_ps(a, b, c); }
+    static Type mul(Type a, Type b) { return _mm512_mul_ps(a, b); }
+    static Type add(Type a, Type b) { return _mm512_add_ps(a, b); }
+    static Type sub(Type a, Type b) { return _mm512_sub_ps(a, b); }
+    static Type min(Type a, Type b) { return _mm512_min_ps(a, b); }
+    static Type max(Type a, Type b) { return _mm512_max_ps(a, b); }
+    static Type times_power(Type y, Type z) {
+        const __m512i power = _mm512_slli_epi32(_mm512_castps_si512(z), 23);
+        return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(y), power));
+    }
+};
+
+}  // namespace
+}  // namespace edgedec
+
+EDGEDEC_DEFINE_ATTENTION(avx512vnni, Avx512)

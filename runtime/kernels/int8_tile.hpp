@@ -1,0 +1,250 @@
+// The loops around a path's int8 products. Included once by each path's file and compiled with that file's instructions;
+// everything is local to it, as in ternary_tile.hpp.
+//
+// Dot gives
+//   Act, Codes, Sums      how it reads activations (int8_t or int16_t), a vector of codes or activations, a vector of sums
+//   kOffset               codes are taken as code + kOffset; the token's sum of activations is taken off at the end
+//   kRegisters            sums that it holds at once, beside codes and activations
+//  along a row:
+//   kStep                 columns of a vector
+//   codes(row), acts(x)   kStep codes, kStep activations
+//   add(sums, codes, acts), total(sums)
+//  of several columns:
+//   kDepth, kLanes        columns and outputs of a vector
+//   pack(rows, to)        64 outputs of kDepth columns -> 64 / kLanes vectors
+//   spread(x)             kDepth activations, for every output
+//   add_outputs(sums, codes, acts), load(sums), store(sums, to), slot(output): where of 64 stored sums it stands
+#pragma once
+
+#include "int8.hpp"
+
+namespace edgedec {
+namespace {
+
+constexpr int kGroup = 8;                // stored rows that are read side by side: with more memory slows down
+constexpr int64_t kSumCount = 4096;      // of a strip's sums: with the rest in the first-level cache
+constexpr int64_t kActBytes = 24 << 10;  // of the activations in use, likewise
+constexpr int64_t kUnit = 64;            // columns that they are rounded up to: every kStep and kGroup divide it
+constexpr int64_t kAhead = 2 << 10;      // bytes
+
+EDGEDEC_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+EDGEDEC_INLINE int64_t whole(int64_t count, int64_t unit) { return (count + unit - 1) / unit * unit; }
+
+// Columns whose activations are in use at once, of T tokens; the distance of two tokens in `acts`, too.
+template <class Dot, int T>
+constexpr int64_t kChunk = kActBytes / (T * static_cast<int64_t>(sizeof(typename Dot::Act))) / kUnit * kUnit;
+
+// Columns [start, start + count) of T tokens, and zeros up to whole units.
+template <class Dot, int T>
+void stage(const Staged& x, int64_t token, int64_t start, int64_t count, typename Dot::Act* to) {
+    for (int t = 0; t < T; ++t, to += kChunk<Dot, T>) {
+        const int8_t* from = x.codes + (token + t) * x.stride + start;
+        for (int64_t i = 0; i < count; ++i) to[i] = from[i];
+        for (int64_t i = count; i < whole(count, kUnit); ++i) to[i] = 0;
+    }
+}
+
+// Sums of `count` outputs from `first` on -> float32. sum(i, t): that of output first + i.
+template <class Dot, int T, class Sum>
+void finish(const Int8Matrix& w, const Staged& x, int64_t token, int64_t first, int64_t count, float* out,
+            int64_t stride, Sum sum) {
+    for (int t = 0; t < T; ++t) {
+        float* to = out + (token + t) * stride + first;
+        const float scale = x.scales[token + t];
+        const uint32_t offset = Dot::kOffset * static_cast<uint32_t>(x.sums[token + t]);
+        for (int64_t i = 0; i < count; ++i) {  // modulo 2^32: with the offset a sum may pass int32, the exact one does not
+            const auto exact = static_cast<int32_t>(static_cast<uint32_t>(sum(i, t)) - offset);
+            const float value = static_cast<float>(exact) * scale * w.scales[first + i];
+            to[i] = w.bias ? value + w.bias[first + i] : value;
+        }
+    }
+}
+
+// sums[t] += `count` columns of a row, whole steps, times T tokens; the codes `ahead` bytes on are fetched.
+template <class Dot, int T>
+void dot(const int8_t* row, int64_t count, const typename Dot::Act* acts, int64_t ahead, int32_t* sums) {
+    typename Dot::Sums total[T] = {};
+    for (int64_t i = 0; i < count; i += kUnit) {
+        __builtin_prefetch(row + i + ahead);
+#pragma GCC unroll 4
+        for (int64_t j = i; j < i + kUnit; j += Dot::kStep) {
+            const typename Dot::Codes codes = Dot::codes(row + j);
+#pragma GCC unroll 8
+            for (int t = 0; t < T; ++t) Dot::add(total[t], codes, Dot::acts(acts + t * kChunk<Dot, T> + j));
+        }
+    }
+#pragma GCC unroll 8
+    for (int t = 0; t < T; ++t)  // modulo 2^32, as in finish
+        sums[t] = static_cast<int32_t>(static_cast<uint32_t>(sums[t]) + static_cast<uint32_t>(Dot::total(total[t])));
+}
+
+// One row after the other, so that the codes are one sequential read: with several at once the processor's own prefetching
+// lags behind.
+template <class Dot, int T>
+void by_rows(const Int8Matrix& w, const Staged& x, int64_t token, int64_t first, int64_t last, float* out,
+             int64_t stride) {
+    const int64_t ahead = whole(kAhead, w.inputs);  // the same columns of a row to come
+    const int8_t* const end = w.codes + w.outputs * w.inputs;
+    alignas(64) typename Dot::Act acts[T * kChunk<Dot, T>];
+    for (int64_t block = first; block < last; block += kBlock) {
+        const int64_t rows = smaller(kBlock, last - block);
+        int32_t sums[kBlock][T] = {};
+        for (int64_t start = 0; start < w.inputs; start += kChunk<Dot, T>) {
+            const int64_t count = smaller(kChunk<Dot, T>, w.inputs - start), padded = whole(count, kUnit);
+            if (block == first || w.inputs > kChunk<Dot, T>) stage<Dot, T>(x, token, start, count, acts);
+            for (int64_t row = 0; row < rows; ++row) {
+                const int8_t* codes = w.codes + (block + row) * w.inputs + start;
+                // What is read past a row's end belongs to the next and is multiplied by zeros.
+                if (padded <= end - codes) {
+                    dot<Dot, T>(codes, padded, acts, ahead, sums[row]);
+                } else {
+                    alignas(64) int8_t copy[kUnit] = {};
+                    const int64_t before = padded - kUnit;
+                    __builtin_memcpy(copy, codes + before, static_cast<size_t>(count - before));
+                    dot<Dot, T>(codes, before, acts, ahead, sums[row]);
+                    dot<Dot, T>(copy, kUnit, acts + before, 0, sums[row]);
+                }
+            }
+        }
+        finish<Dot, T>(w, x, token, block, rows, out, stride, [&](int64_t i, int t) { return sums[i][t]; });
+    }
+}
+
+// kGroup stored rows, 64 outputs of each: where they lie, or a copy where the matrix ends. The next rows are fetched.
+struct Panel {
+    const int8_t* codes;
+    int64_t stride;
+
+    Panel(const Int8Matrix& w, int64_t column, int64_t output, int8_t* copy) {
+        codes = w.codes + column * w.outputs + output, stride = w.outputs;
+        const int64_t left = w.inputs * w.outputs - (column * w.outputs + output);
+        if ((kGroup - 1) * stride + kPanel <= left) {
+            for (int64_t i = 0; i < kGroup; ++i) __builtin_prefetch(codes + (kGroup + i) * stride);
+            return;
+        }
+        __builtin_memset(copy, 0, kGroup * kPanel);
+        for (int64_t i = 0; i < kGroup && i * stride < left; ++i)
+            __builtin_memcpy(copy + i * kPanel, codes + i * stride,
+                             static_cast<size_t>(smaller(kPanel, left - i * stride)));
+        codes = copy, stride = kPanel;
+    }
+
+    template <class Dot>
+    EDGEDEC_INLINE void pack(int step, typename Dot::Codes* to) const {
+        const int8_t* rows[Dot::kDepth];
+        for (int j = 0; j < Dot::kDepth; ++j) rows[j] = codes + (step * Dot::kDepth + j) * stride;
+        Dot::pack(rows, to);
+    }
+};
+
+// sums[t * stride + ...] += kGroup columns x V vectors of outputs times T tokens; codes_of(step) gives a step's vectors.
+template <class Dot, int T, int V, class Step>
+EDGEDEC_INLINE void multiply(Step codes_of, const typename Dot::Act* acts, int32_t* sums, int64_t stride) {
+    typename Dot::Sums total[T][V];
+    for (int t = 0; t < T; ++t)
+        for (int v = 0; v < V; ++v) total[t][v] = Dot::load(sums + t * stride + v * Dot::kLanes);
+    for (int step = 0; step < kGroup / Dot::kDepth; ++step) {
+        const typename Dot::Codes* codes = codes_of(step);
+#pragma GCC unroll 8
+        for (int t = 0; t < T; ++t) {
+            const typename Dot::Codes act = Dot::spread(acts + t * kChunk<Dot, T> + step * Dot::kDepth);
+#pragma GCC unroll 16
+            for (int v = 0; v < V; ++v) Dot::add_outputs(total[t][v], codes[v], act);
+        }
+    }
+    for (int t = 0; t < T; ++t)
+        for (int v = 0; v < V; ++v) Dot::store(total[t][v], sums + t * stride + v * Dot::kLanes);
+}
+
+// kGroup columns x 64 outputs times T tokens. Where all sums fit the registers codes go there straight.
+template <class Dot, int T>
+void add_panel(const Panel& panel, const typename Dot::Act* acts, int32_t* sums, int64_t stride) {
+    constexpr int kVectors = kPanel / Dot::kLanes, kFit = Dot::kRegisters / T;
+    if constexpr (kFit >= kVectors) {
+        typename Dot::Codes packed[kVectors];
+        const auto codes = [&](int step) {
+            panel.pack<Dot>(step, packed);
+            return packed;
+        };
+        multiply<Dot, T, kVectors>(codes, acts, sums, stride);
+    } else {
+        constexpr int kAtOnce = kFit >= 8 ? 8 : kFit >= 4 ? 4 : kFit >= 2 ? 2 : 1;
+        typename Dot::Codes packed[kGroup / Dot::kDepth][kVectors];
+        for (int step = 0; step < kGroup / Dot::kDepth; ++step) panel.pack<Dot>(step, packed[step]);
+        for (int first = 0; first < kVectors; first += kAtOnce)
+            multiply<Dot, T, kAtOnce>([&](int step) { return packed[step] + first; }, acts,
+                                      sums + first * Dot::kLanes, stride);
+    }
+}
+
+// A strip of outputs at a time: the fewer tokens, the wider, for the longer is then what is read of a stored row in one go.
+template <class Dot, int T>
+void by_columns(const Int8Matrix& w, const Staged& x, int64_t token, int64_t first, int64_t last, float* out,
+                int64_t stride) {
+    constexpr int64_t kStrip = kSumCount / T / kPanel * kPanel;
+    alignas(64) typename Dot::Act acts[T * kChunk<Dot, T>];
+    alignas(64) int32_t sums[T][kStrip];
+    alignas(64) int8_t copy[kGroup * kPanel];
+    for (int64_t strip = first; strip < last; strip += kStrip) {
+        const int64_t outputs = smaller(kStrip, last - strip);
+        __builtin_memset(sums, 0, sizeof sums);
+        for (int64_t start = 0; start < w.inputs; start += kChunk<Dot, T>) {
+            const int64_t count = smaller(kChunk<Dot, T>, w.inputs - start);
+            if (strip == first || w.inputs > kChunk<Dot, T>) stage<Dot, T>(x, token, start, count, acts);
+            for (int64_t column = 0; column < count; column += kGroup)
+                for (int64_t i = 0; i < outputs; i += kPanel) {
+                    const Panel panel(w, start + column, strip + i, copy);
+                    add_panel<Dot, T>(panel, acts + column, &sums[0][i], kStrip);
+                }
+        }
+        finish<Dot, T>(w, x, token, strip, outputs, out, stride, [&](int64_t i, int t) {
+            return sums[t][i / kPanel * kPanel + Dot::slot(i % kPanel)];
+        });
+    }
+}
+
+template <class Dot, int T>
+void int8_product(const Int8Matrix& w, const Staged& x, int64_t token, int64_t first, int64_t last, float* out,
+                  int64_t stride) {
+    if (w.by_rows)
+        by_rows<Dot, T>(w, x, token, first, last, out, stride);
+    else
+        by_columns<Dot, T>(w, x, token, first, last, out, stride);
+}
+
+// All tokens, eight at a time.
+template <class Dot>
+void all_tokens(const Int8Matrix& w, const Staged& x, int64_t first, int64_t last, float* out, int64_t stride) {
+    int64_t token = 0;
+    for (; x.tokens - token >= kTokens; token += kTokens)
+        int8_product<Dot, kTokens>(w, x, token, first, last, out, stride);
+    switch (x.tokens - token) {
+        case 1: return int8_product<Dot, 1>(w, x, token, first, last, out, stride);
+        case 2: return int8_product<Dot, 2>(w, x, token, first, last, out, stride);
+        case 3: return int8_product<Dot, 3>(w, x, token, first, last, out, stride);
+        case 4: return int8_product<Dot, 4>(w, x, token, first, last, out, stride);
+        case 5: return int8_product<Dot, 5>(w, x, token, first, last, out, stride);
+        case 6: return int8_product<Dot, 6>(w, x, token, first, last, out, stride);
+        case 7: return int8_product<Dot, 7>(w, x, token, first, last, out, stride);
+        default: return;
+    }
+}
+
+// More than eight tokens take so few outputs at a time that the second eight find the codes in a cache.
+template <class Dot>
+void int8_products(const Int8Matrix& w, const Staged& x, int64_t first, int64_t last, float* out, int64_t stride) {
+    const int64_t most = x.tokens <= kTokens ? last - first : w.by_rows ? kBlock : kSumCount / kTokens;
+    for (; first < last; first += most) all_tokens<Dot>(w, x, first, smaller(first + most, last), out, stride);
+}
+
+}  // namespace
+}  // namespace edgedec
+
+// What a path's file gives to the table in dispatch.cpp.
+#define EDGEDEC_DEFINE_INT8(name)                                                                        \
+    namespace edgedec {                                                                                  \
+    void int8_rows_##name(const Int8Matrix& w, const Staged& x, int64_t first, int64_t last, float* out, \
+                          int64_t stride) {                                                              \
+        int8_products<Dot>(w, x, first, last, out, stride);                                              \
+    }                                                                                                    \
+    }  // namespace edgedec

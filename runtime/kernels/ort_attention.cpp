@@ -1,0 +1,129 @@
+// The ONNX Runtime operator edgedec::TreeAttention: rotates and stores the keys and values of a pass, and attends.
+//
+// Inputs: queries, keys and values float32 [1, n, heads * head_dim] (before rotation), positions int64 [1, n], visible int64
+// [n, words] (bit j of row i: row i sees row j of the pass), past int64 [1] (committed rows), cache uint8 [bytes], which is
+// written to: one buffer for all states of a model, this one's from `offset` on (layout: attention.hpp); with rotary, cos and
+// sin float32 [positions, head_dim / 2], initializers. Attributes: heads, kv_heads, head_dim, bits, capacity (positions),
+// offset, window (0: none), sinks, rotary (0: none, 1: half, 2: interleaved), and scale (float). Output: float32
+// [1, n, heads * head_dim].
+#include <string>
+#include <vector>
+
+#include "attention.hpp"
+#include "ort_operator.hpp"
+
+namespace edgedec {
+namespace {
+
+// Below this many products, waking other threads costs more than it saves.
+constexpr int64_t kSerialProducts = 64 << 10;
+
+class Kernel : public Operator {
+  public:
+    static constexpr const char* kKind = "TreeAttention";
+    explicit Kernel(const OrtApi& api) : Operator(api, kKind) {}
+
+    OrtStatus* create(const OrtKernelInfo* info) {
+        EDGEDEC_TRY(named(info));
+        const char* message = nullptr;
+        path_ = chosen_path(&message);
+        if (!path_) return refuse(message);
+        int64_t bits = 0, rotary = 0;
+        const struct {
+            const char* name;
+            int64_t* value;
+        } numbers[] = {{"heads", &heads_},         {"kv_heads", &layout_.kv_heads}, {"head_dim", &layout_.head_dim},
+                       {"bits", &bits},            {"capacity", &layout_.positions}, {"offset", &offset_},
+                       {"window", &window_},       {"sinks", &sinks_},               {"rotary", &rotary}};
+        for (const auto& number : numbers)
+            EDGEDEC_TRY(api_.KernelInfoGetAttribute_int64(info, number.name, number.value));
+        EDGEDEC_TRY(api_.KernelInfoGetAttribute_float(info, "scale", &scale_));
+        layout_.bits = bits == 8 || bits == 16 || bits == 32 ? static_cast<int32_t>(bits) : 0;
+        if (layout_.problem()) return refuse(layout_.problem());
+        if (heads_ < 1 || heads_ % layout_.kv_heads) return refuse("heads must be a multiple of key/value heads");
+        if (offset_ < 0 || offset_ % 64) return refuse("offset must be a multiple of 64");
+        if (window_ < 0 || sinks_ < 0) return refuse("window and sinks must not be negative");
+        if (rotary < 0 || rotary > 2) return refuse("rotary must be 0, 1 or 2");
+        rotary_.pairs = static_cast<int32_t>(rotary);
+        size_t given = 0;
+        EDGEDEC_TRY(api_.KernelInfo_GetInputCount(info, &given));
+        if (given != (rotary ? 9u : 7u)) return refuse("needs 7 inputs, and with rotary 9");
+        const float** tables[] = {&rotary_.cos, &rotary_.sin};
+        for (size_t i = 0; rotary && i < 2; ++i) {
+            const void* data = nullptr;
+            EDGEDEC_TRY(constant(info, 7 + i, given, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT,
+                                 layout_.positions * layout_.head_dim / 2, &data));
+            *tables[i] = static_cast<const float*>(data);
+        }
+        return nullptr;
+    }
+
+    OrtStatus* compute(OrtKernelContext* context) const {
+        const int64_t width = heads_ * layout_.head_dim, kv_width = layout_.kv_heads * layout_.head_dim;
+        const auto kFloat = ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
+        const auto kInt64 = ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64;
+        Shape shape;
+        void *q, *k, *v, *positions, *visible, *past, *cache;
+        EDGEDEC_TRY(input(context, 0, shape, &q));
+        if (shape.type != kFloat || shape.dims.size() != 3 || shape.dims[0] != 1 || shape.dims[2] != width)
+            return refuse("queries must be float32 [1, n, " + std::to_string(width) + "]");
+        const std::vector<int64_t> dims = shape.dims;
+        const int64_t tokens = dims[1];
+        EDGEDEC_TRY(input(context, 1, shape, &k));
+        if (shape.type != kFloat || shape.count != tokens * kv_width) return refuse("keys do not fit the queries");
+        EDGEDEC_TRY(input(context, 2, shape, &v));
+        if (shape.type != kFloat || shape.count != tokens * kv_width) return refuse("values do not fit the queries");
+        EDGEDEC_TRY(input(context, 3, shape, &positions));
+        if (shape.type != kInt64 || shape.count != tokens) return refuse("positions must be int64, one per query");
+        EDGEDEC_TRY(input(context, 4, shape, &visible));
+        if (shape.type != kInt64 || shape.dims.size() != 2 || shape.dims[0] != tokens)
+            return refuse("visible must be int64 [n, words]");
+        const int64_t words = shape.dims[1];
+        EDGEDEC_TRY(input(context, 5, shape, &past));
+        if (shape.type != kInt64 || shape.count != 1) return refuse("past must be one int64");
+        EDGEDEC_TRY(input(context, 6, shape, &cache));
+        if (shape.type != ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8 || shape.count < offset_ + layout_.bytes())
+            return refuse("the cache must hold " + std::to_string(offset_ + layout_.bytes()) + " uint8, not " +
+                          std::to_string(shape.count));
+        float* out = nullptr;
+        EDGEDEC_TRY(output(context, 0, dims, &out));
+        if (!tokens) return nullptr;
+
+        uint8_t* base = static_cast<uint8_t*>(cache) + offset_;
+        const auto* at = static_cast<const int64_t*>(positions);
+        const AttentionRows rows{layout_,  base, *static_cast<int64_t*>(past), tokens, static_cast<float*>(k),
+                                 static_cast<float*>(v), at,   rotary_, path_->quantize};
+        AttentionBlock block{};
+        block.layout = layout_, block.cache = base, block.past = rows.start, block.tokens = tokens;
+        block.group = heads_ / layout_.kv_heads, block.queries = static_cast<float*>(q), block.out = out;
+        block.positions = at, block.visible = static_cast<uint64_t*>(visible), block.words = words;
+        block.window = window_, block.sinks = sinks_, block.scale = scale_, block.rotary = rotary_;
+        if (const char* problem = attention_problem(rows, block)) return refuse(problem);
+        const AttentionPass pass(*path_, rows, block);
+        const auto run = [](void* user, size_t task) {
+            static_cast<const AttentionPass*>(user)->run(static_cast<int64_t>(task));
+        };
+        if (tokens * width * (rows.start + tokens) < kSerialProducts) {
+            for (int64_t task = 0; task < pass.tasks(); ++task) pass.run(task);
+            return nullptr;
+        }
+        return api_.KernelContext_ParallelFor(context, run, static_cast<size_t>(pass.tasks()), 0,
+                                              const_cast<AttentionPass*>(&pass));
+    }
+
+  private:
+    const Path* path_ = nullptr;
+    KvLayout layout_{};
+    Rotary rotary_{};
+    int64_t heads_ = 0, offset_ = 0, window_ = 0, sinks_ = 0;
+    float scale_ = 1.0f;
+};
+
+}  // namespace
+
+const OrtCustomOp* tree_attention() {
+    static const OrtCustomOp op = describe<Kernel>();
+    return &op;
+}
+
+}  // namespace edgedec

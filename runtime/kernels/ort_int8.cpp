@@ -1,0 +1,142 @@
+// The ONNX Runtime operator edgedec::Int8MatMul: one activation times several int8 matrices (q, k and v; gate and up; a head).
+//
+// Inputs: x float32 [..., columns], then for each matrix its codes (int8 [rows, columns], or [columns, rows]), its scales
+// (float32 [rows]) and, if it has one, its bias (float32 [rows]); all but x are initializers, read where they lie.
+// Attributes: columns (int), and one int per matrix in rows, by_rows (1: codes are [rows, columns]) and biases (0 or 1).
+// Outputs: float32 [..., rows], one per matrix. x is quantized per token once.
+#include <string>
+#include <vector>
+
+#include "int8.hpp"
+#include "ort_operator.hpp"
+#include "staging.hpp"
+
+namespace edgedec {
+namespace {
+
+constexpr size_t kMostMatrices = 16;
+// Below this much work, in bytes of weights for one token, waking other threads costs more than it saves.
+constexpr int64_t kSerialBytes = 128 << 10;
+
+class Kernel : public Operator {
+  public:
+    static constexpr const char* kKind = "Int8MatMul";
+    explicit Kernel(const OrtApi& api) : Operator(api, kKind) {}
+
+    OrtStatus* create(const OrtKernelInfo* info) {
+        EDGEDEC_TRY(named(info));
+        const char* message = nullptr;
+        path_ = chosen_path(&message);
+        if (!path_) return refuse(message);
+
+        std::vector<int64_t> outputs, by_rows, biases;
+        EDGEDEC_TRY(api_.KernelInfoGetAttribute_int64(info, "columns", &inputs_));
+        EDGEDEC_TRY(list(info, "rows", outputs));
+        EDGEDEC_TRY(list(info, "by_rows", by_rows));
+        EDGEDEC_TRY(list(info, "biases", biases));
+        size_t given = 0, results = 0, next = 1;
+        EDGEDEC_TRY(api_.KernelInfo_GetInputCount(info, &given));
+        EDGEDEC_TRY(api_.KernelInfo_GetOutputCount(info, &results));
+        const size_t count = outputs.size();
+        if (!count || count > kMostMatrices || by_rows.size() != count || biases.size() != count || results != count)
+            return refuse("rows, by_rows and biases need one entry per output, 1 to 16");
+        for (size_t i = 0; i < count; ++i) {
+            Int8Matrix w{outputs[i], inputs_, by_rows[i] != 0, nullptr, nullptr, nullptr};
+            if (w.problem()) return refuse(w.problem());
+            const void* data = nullptr;
+            EDGEDEC_TRY(codes(info, next++, given, w));
+            EDGEDEC_TRY(constant(info, next++, given, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, outputs[i], &data));
+            w.scales = static_cast<const float*>(data);
+            if (biases[i]) {
+                EDGEDEC_TRY(constant(info, next++, given, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, outputs[i], &data));
+                w.bias = static_cast<const float*>(data);
+            }
+            for (int64_t first = 0; first < w.outputs; first += w.part()) parts_.push_back({i, first});
+            bytes_ += w.outputs * w.inputs;
+            matrices_.push_back(w);
+        }
+        if (next != given) return refuse("has more inputs than its attributes say");
+        return nullptr;
+    }
+
+    OrtStatus* compute(OrtKernelContext* context) const {
+        Shape shape;
+        void* data = nullptr;
+        EDGEDEC_TRY(input(context, 0, shape, &data));
+        if (shape.type != ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT || shape.dims.empty() || shape.dims.back() != inputs_)
+            return refuse("its activations must be float32 with " + std::to_string(inputs_) + " columns");
+        const int64_t tokens = shape.count / inputs_;
+        const float* x = static_cast<const float*>(data);
+
+        float* outs[kMostMatrices] = {};
+        for (size_t i = 0; i < matrices_.size(); ++i) {
+            shape.dims.back() = matrices_[i].outputs;
+            EDGEDEC_TRY(output(context, i, shape.dims, &outs[i]));
+        }
+        if (!tokens) return nullptr;
+
+        static thread_local Staging staging;  // kept from pass to pass: no allocation per token
+        staging.resize(tokens, inputs_);
+        for (int64_t t = 0; t < tokens; ++t) {
+            path_->quantize(x + t * inputs_, inputs_, staging.codes(t), staging.stride(), staging.scale(t));
+            staging.sum(*path_, t, 0);
+        }
+        Pass pass{this, staging.view(0), outs};
+        if (bytes_ * tokens < kSerialBytes) {
+            for (size_t part = 0; part < parts_.size(); ++part) run_part(&pass, part);
+            return nullptr;
+        }
+        return api_.KernelContext_ParallelFor(context, run_part, parts_.size(), 0, &pass);
+    }
+
+  private:
+    struct Pass {
+        const Kernel* kernel;
+        Staged staged;
+        float* const* outs;
+    };
+    struct Part {
+        size_t matrix;
+        int64_t first;  // of its outputs
+    };
+
+    // A thread gets neighbouring parts.
+    static void run_part(void* user, size_t index) {
+        const Pass& pass = *static_cast<const Pass*>(user);
+        const auto [matrix, first] = pass.kernel->parts_[index];
+        const Int8Matrix& w = pass.kernel->matrices_[matrix];
+        const int64_t last = first + w.part() < w.outputs ? first + w.part() : w.outputs;
+        pass.kernel->path_->int8_rows(w, pass.staged, first, last, pass.outs[matrix], w.outputs);
+    }
+
+    // Both orders have the same size: the shape says whether the attribute lies.
+    OrtStatus* codes(const OrtKernelInfo* info, size_t index, size_t given, Int8Matrix& w) const {
+        const void* data = nullptr;
+        EDGEDEC_TRY(constant(info, index, given, ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8, w.outputs * w.inputs, &data));
+        w.codes = static_cast<const int8_t*>(data);
+        int constant = 0;
+        const OrtValue* value = nullptr;
+        Shape shape;
+        EDGEDEC_TRY(api_.KernelInfoGetConstantInput_tensor(info, index, &constant, &value));
+        EDGEDEC_TRY(shape_of(api_, value, shape));
+        const int64_t rows = w.by_rows ? w.outputs : w.inputs, columns = w.by_rows ? w.inputs : w.outputs;
+        if (shape.dims != std::vector<int64_t>{rows, columns})
+            return refuse("its input " + std::to_string(index) + " must be [" + std::to_string(rows) + ", " +
+                          std::to_string(columns) + "]");
+        return nullptr;
+    }
+
+    const Path* path_ = nullptr;
+    int64_t inputs_ = 0, bytes_ = 0;
+    std::vector<Int8Matrix> matrices_;
+    std::vector<Part> parts_;
+};
+
+}  // namespace
+
+const OrtCustomOp* int8_matmul() {
+    static const OrtCustomOp op = describe<Kernel>();
+    return &op;
+}
+
+}  // namespace edgedec

@@ -1,0 +1,418 @@
+"""Attention of every code path: against its definition in float64, and to the bit against itself in other arrangements."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from edgedec.errors import EdgedecError
+from edgedec.graph import KvState
+from edgedec.onnx.kv_cache import kv_bytes
+from edgedec.reference.float_profile.ops.attention import stored
+from edgedec.runtime import visibility
+from edgedec.runtime.kernels import CODE_PATHS, load
+from edgedec.runtime.kernels.attention import attend, move_rows
+from edgedec.runtime.kernels.operator import register
+from edgedec.runtime.protocols import F32, I32
+
+KERNELS = load()
+USABLE = [path for path in CODE_PATHS if KERNELS is not None and KERNELS.usable(path)]
+pytestmark = pytest.mark.skipif(KERNELS is None, reason="the kernels' library was not built (no C++ compiler)")
+CAPACITY = 150
+
+
+@dataclass
+class Sequence:
+    """A cache with its inputs: row i of a text always has the same query, key and value."""
+
+    state: KvState
+    group: int
+    rotary: int = 1
+    code_path: str | None = None
+    seed: int = 0
+    length: int = 0
+    cache: NDArray[np.uint8] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.cache = np.zeros(kv_bytes(self.state, CAPACITY), np.uint8)
+
+    @property
+    def scale(self) -> float:
+        """Scores of a few units, whatever the width."""
+        return float(2 / np.sqrt(self.state.head_dim))
+
+    def rows(self, tokens: list[int]) -> tuple[F32, F32, F32]:
+        """Queries, keys and values that depend on the token alone."""
+        width = self.state.kv_heads * self.state.head_dim
+        made = [
+            np.random.default_rng([self.seed, token]).normal(size=(self.group + 2) * width).astype(np.float32)
+            for token in tokens
+        ]
+        found = np.stack(made)
+        q, k, v = np.split(found, [self.group * width, (self.group + 1) * width], axis=1)
+        return q, k, v
+
+    def tables(self) -> tuple[F32, F32]:
+        angles = np.outer(np.arange(CAPACITY), 0.5 ** np.arange(self.state.head_dim // 2))
+        return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+
+    def run(self, tokens: list[int], visible: NDArray[np.bool_], positions: I32) -> F32:
+        assert KERNELS is not None
+        q, k, v = self.rows(tokens)
+        return attend(
+            KERNELS,
+            self.cache,
+            self.state,
+            CAPACITY,
+            queries=q,
+            keys=k,
+            values=v,
+            past=self.length,
+            positions=positions,
+            visible=visibility.pack(visible),
+            scale=self.scale,
+            rotary=self.rotary,
+            tables=self.tables() if self.rotary else None,
+            code_path=self.code_path,
+        )
+
+    def chain(self, tokens: list[int]) -> F32:
+        """Run and commit a piece of plain text."""
+        n = len(tokens)
+        found = self.run(tokens, np.tri(n, dtype=np.bool_), np.arange(self.length, self.length + n, dtype=np.int32))
+        self.length += n
+        return found
+
+    def commit(self, nodes: list[int]) -> None:
+        assert KERNELS is not None
+        move_rows(KERNELS, self.cache, self.state, CAPACITY, self.length, np.array(nodes, np.int32))
+        self.length += len(nodes)
+
+
+def turned(x: F32, positions: NDArray[Any], sequence: Sequence) -> F32:
+    """x [n, heads, head_dim], rotated as edgedec/reference/float_profile/ops/rope.py defines it."""
+    if not sequence.rotary:
+        return x
+    cos, sin = (table[positions][:, None] for table in sequence.tables())
+    half = x.shape[-1] // 2
+    a, b = (np.s_[..., :half], np.s_[..., half:]) if sequence.rotary == 1 else (np.s_[..., 0::2], np.s_[..., 1::2])
+    out = np.empty_like(x)
+    out[a] = x[a] * cos - x[b] * sin
+    out[b] = x[b] * cos + x[a] * sin
+    return out
+
+
+def defined(sequence: Sequence, tokens: list[int]) -> NDArray[np.float64]:
+    """Softmax attention of a whole causal text, one query and head at a time, in float64."""
+    state, n = sequence.state, len(tokens)
+    positions = np.arange(n)
+    q, k, v = (x.reshape(n, -1, state.head_dim) for x in sequence.rows(tokens))
+    q, k = turned(q, positions, sequence), turned(k, positions, sequence)
+    keys, values = (stored(x, state.bits).astype(np.float64) for x in (k, v))
+    out = np.empty(q.shape)
+    for i in range(n):
+        seen = positions <= i
+        if state.window is not None:
+            seen &= (positions > i - state.window) | (positions < state.sinks)
+        for head in range(q.shape[1]):
+            scores = keys[seen, head // sequence.group] @ q[i, head] * sequence.scale
+            weights = np.exp(scores - scores.max())
+            out[i, head] = weights @ values[seen, head // sequence.group] / weights.sum()
+    return out.reshape(n, -1)
+
+
+def kv(heads: int = 2, head_dim: int = 20, bits: int = 16, **options: Any) -> KvState:
+    return KvState(name="kv", kv_heads=heads, head_dim=head_dim, bits=bits, **options)
+
+
+SHAPES = [
+    (kv(bits=32), 3, 1),
+    (kv(bits=16), 3, 2),
+    (kv(bits=8), 1, 1),
+    (kv(1, 2, 32), 5, 0),
+    (kv(3, 96, 16), 1, 1),
+    (kv(1, 64, 8), 7, 2),
+    (kv(2, 128, 32), 4, 1),
+    (kv(2, 20, 16, window=7), 3, 1),
+    (kv(2, 20, 8, window=30, sinks=5), 2, 1),
+    (kv(1, 34, 32, window=1), 1, 0),
+    (kv(1, 16, 32, window=140, sinks=140), 2, 2),
+]
+
+
+@pytest.mark.parametrize("code_path", USABLE)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_every_path_computes_what_is_defined(code_path: str, shape: tuple[KvState, int, int]) -> None:
+    """Passes of many sizes over one text; float32 stays within 5e-6 of float64."""
+    state, group, rotary = shape
+    sequence = Sequence(state, group, rotary, code_path)
+    tokens = list(range(CAPACITY - 2))
+    pieces = np.split(np.array(tokens), np.cumsum([1, 5, 32, 7, 64, 1, 8]))
+    found = np.concatenate([sequence.chain(piece.tolist()) for piece in pieces])
+    np.testing.assert_allclose(found, defined(sequence, tokens), rtol=5e-6, atol=5e-6)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_all_paths_give_the_same_bits(shape: tuple[KvState, int, int]) -> None:
+    state, group, rotary = shape
+    results = []
+    for code_path in USABLE:
+        sequence = Sequence(state, group, rotary, code_path)
+        results.append((sequence.chain(list(range(50))), sequence.chain(list(range(50, 61))), sequence.cache))
+    assert len({tuple(array.tobytes() for array in result) for result in results}) == 1
+
+
+@settings(max_examples=40)
+@given(data=st.data(), bits=st.sampled_from([32, 16, 8]), code_path=st.sampled_from(USABLE or [""]))
+def test_a_tree_whose_path_is_committed_equals_the_chain(data: st.DataObject, bits: int, code_path: str) -> None:
+    """To the bit: the path's rows in the tree, and all that follows the commit, whatever else was in the tree."""
+    window = data.draw(st.sampled_from([None, 3, 11]))
+    state = kv(data.draw(st.integers(1, 2)), data.draw(st.sampled_from([6, 16, 20])), bits, window=window, sinks=2)
+    group = data.draw(st.integers(1, 5))
+    text = list(range(data.draw(st.integers(1, 40))))
+    n = data.draw(st.integers(2, 40))
+    parents = [-1] + [data.draw(st.integers(max(0, i - 6), i - 1)) for i in range(1, n)]
+    path = [data.draw(st.integers(0, n - 1))]
+    while path[0]:
+        path.insert(0, parents[path[0]])
+    depth = [0] * n
+    for i in range(1, n):
+        depth[i] = depth[parents[i]] + 1
+    tokens = [1000 + node for node in range(n)]
+
+    tree, chain = (Sequence(state, group, code_path=code_path) for _ in range(2))
+    tree.chain(text)
+    for token in text:  # one by one here, all at once there
+        chain.chain([token])
+    visible = visibility.unpack(visibility.tree(np.array(parents, np.int32)), n)
+    in_tree = tree.run(tokens, visible, np.array(depth, np.int32) + len(text))[path]
+    tree.commit(path)
+    in_chain = chain.chain([tokens[node] for node in path])
+    assert in_tree.tobytes() == in_chain.tobytes()
+    after = [2000, 2001, 2002]
+    assert tree.chain(after).tobytes() == chain.chain(after).tobytes()
+
+
+@pytest.mark.parametrize("code_path", USABLE)
+@pytest.mark.parametrize("bits", [32, 16, 8])
+def test_a_masked_neighbour_may_hold_anything(code_path: str, bits: int) -> None:
+    """NaN and infinity in a row of the tree stay with those who see it."""
+    sequence, clean = (Sequence(kv(bits=bits), 3, code_path=code_path) for _ in range(2))
+    for one in (sequence, clean):
+        one.chain([1, 2, 3])
+    assert KERNELS is not None
+    rows = sequence.rows([5, 6, 7])
+    rows[1][1], rows[2][1] = np.nan, np.inf
+    visible = np.array([[1, 0, 0], [1, 1, 0], [1, 0, 1]], np.bool_)
+    found = attend(
+        KERNELS,
+        sequence.cache,
+        sequence.state,
+        CAPACITY,
+        queries=rows[0],
+        keys=rows[1],
+        values=rows[2],
+        past=3,
+        positions=np.array([3, 4, 4], np.int32),
+        visible=visibility.pack(visible),
+        scale=sequence.scale,
+        rotary=1,
+        tables=sequence.tables(),
+        code_path=code_path,
+    )
+    right = clean.run([5, 7], np.tri(2, dtype=np.bool_), np.array([3, 4], np.int32))
+    assert found[[0, 2]].tobytes() == right.tobytes()
+    assert np.isnan(found[1]).all()
+
+
+@pytest.mark.parametrize("code_path", USABLE)
+def test_numbers_past_float16_become_its_largest(code_path: str) -> None:
+    sequence = Sequence(kv(1, 2, 16), 1, 0, code_path)
+    assert KERNELS is not None
+    values = np.array([[1e30, -1e-30]], np.float32)
+    ones = np.ones((1, 2), np.float32)
+    found = attend(
+        KERNELS,
+        sequence.cache,
+        sequence.state,
+        CAPACITY,
+        queries=ones,
+        keys=ones,
+        values=values,
+        past=0,
+        positions=np.zeros(1, np.int32),
+        visible=visibility.pack(np.ones((1, 1), np.bool_)),
+        scale=1.0,
+        code_path=code_path,
+    )
+    np.testing.assert_array_equal(found, [[65504, 0]])
+
+
+@given(values=st.lists(st.floats(width=32, allow_nan=False), min_size=20, max_size=20))
+def test_float16_is_rounded_as_numpy_rounds_it(values: list[float]) -> None:
+    """Denormal numbers and ties too, on every path, read back as the single value of a single key."""
+    assert KERNELS is not None
+    given_values = np.array([values], np.float32)
+    for code_path in USABLE:
+        cache = np.zeros(kv_bytes(kv(1, 20, 16), 1), np.uint8)
+        zeros = np.zeros((1, 20), np.float32)
+        found = attend(
+            KERNELS,
+            cache,
+            kv(1, 20, 16),
+            1,
+            queries=zeros,
+            keys=zeros,
+            values=given_values,
+            past=0,
+            positions=np.zeros(1, np.int32),
+            visible=visibility.pack(np.ones((1, 1), np.bool_)),
+            scale=1.0,
+            code_path=code_path,
+        )
+        np.testing.assert_array_equal(found, stored(given_values[None], 16)[0])
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    assert KERNELS is not None
+    sequence = Sequence(kv(), 3)
+    causal = np.tri(2, dtype=np.bool_)
+    positions = np.arange(2, dtype=np.int32)
+    for state, length, message in (
+        (kv(), CAPACITY - 1, "does not fit the cache"),
+        (kv(), -1, "does not fit the cache"),
+        (kv(head_dim=21), 0, "head_dim must be even"),
+        (kv(bits=4), 0, "KV bits must be 32, 16 or 8"),
+    ):
+        with pytest.raises(EdgedecError, match=message):
+            Sequence(state, 3, length=length).run([1, 2], causal, positions)
+    with pytest.raises(EdgedecError, match="a token does not see itself"):
+        sequence.run([1, 2], np.array([[1, 0], [1, 0]], np.bool_), positions)
+    with pytest.raises(EdgedecError, match="a position is outside the cache"):
+        sequence.run([1, 2], causal, positions + CAPACITY)
+    for nodes in ([1, 0], [0, 0], [CAPACITY]):
+        with pytest.raises(EdgedecError, match="nodes must ascend and lie in the cache"):
+            sequence.commit(nodes)
+    with pytest.raises(EdgedecError, match="the cache of kv must be"):
+        move_rows(KERNELS, sequence.cache[1:], sequence.state, CAPACITY, 0, np.zeros(1, np.int32))
+
+
+def test_the_library_counts_the_same_bytes() -> None:
+    assert KERNELS is not None
+    for state in (kv(), kv(3, 64, 8), kv(5, 2, 32)):
+        for positions in (1, 15, 16, 17, 1000):
+            sizes = (state.kv_heads, state.head_dim, positions, state.bits)
+            assert KERNELS.call("edgedec_kv_bytes", *sizes) == kv_bytes(state, positions)
+            assert kv_bytes(state, positions) % 64 == 0
+
+
+def session(threads: int, **changes: Any) -> ort.InferenceSession:
+    """One node over a cache of two states, of which it has the second."""
+    assert KERNELS is not None
+    state = kv(4, 32)
+    attributes: dict[str, Any] = {
+        "heads": 8,
+        "kv_heads": 4,
+        "head_dim": 32,
+        "bits": 16,
+        "capacity": CAPACITY,
+        "offset": kv_bytes(state, CAPACITY),
+        "window": 0,
+        "sinks": 0,
+        "rotary": 1,
+        "scale": 0.37,
+    } | changes
+    tables = [numpy_helper.from_array(np.ones((CAPACITY, 16), np.float32) * i, name) for i, name in enumerate("cs")]
+    names = ["q", "k", "v", "positions", "visible", "past", "cache", *("cs" if attributes["rotary"] else "")]
+    node = helper.make_node("TreeAttention", names, ["out"], name="the_node", domain="edgedec", **attributes)
+    make = helper.make_tensor_value_info
+    inputs = [make(name, TensorProto.FLOAT, None) for name in "qkv"]
+    inputs += [make(name, TensorProto.INT64, None) for name in ("positions", "visible", "past")]
+    graph = helper.make_graph(
+        [node],
+        "test",
+        [*inputs, make("cache", TensorProto.UINT8, None)],
+        [make("out", TensorProto.FLOAT, None)],
+        tables,
+    )
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("edgedec", 1)]
+    options = ort.SessionOptions()
+    options.log_severity_level, options.intra_op_num_threads = 4, threads
+    register(options, KERNELS)
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def feeds(n: int, past: int = 0, **changes: Any) -> dict[str, NDArray[Any]]:
+    rng = np.random.default_rng(n)
+    given: dict[str, NDArray[Any]] = {
+        "q": rng.normal(size=(1, n, 256)).astype(np.float32),
+        "k": rng.normal(size=(1, n, 128)).astype(np.float32),
+        "v": rng.normal(size=(1, n, 128)).astype(np.float32),
+        "positions": np.arange(past, past + n)[None],
+        "visible": visibility.pack(np.tri(n, dtype=np.bool_)).view(np.int64),
+        "past": np.array([past]),
+        "cache": np.zeros(2 * kv_bytes(kv(4, 32), CAPACITY), np.uint8),
+    }
+    return given | changes
+
+
+def test_threads_change_no_bit() -> None:
+    one, two = session(1), session(2)
+    a, b = feeds(100), feeds(100)
+    values = [{name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in given.items()} for given in (a, b)]
+    found = [s.run_with_ort_values(["out"], v)[0].numpy() for s, v in zip((one, two), values, strict=True)]
+    assert found[0].tobytes() == found[1].tobytes()
+    assert a["cache"].tobytes() == b["cache"].tobytes()
+    half = len(a["cache"]) // 2
+    assert not a["cache"][:half].any()  # the first state is not touched
+    assert a["cache"][half:].any()
+
+
+def test_no_tokens_give_no_rows() -> None:
+    (found,) = session(1).run(None, feeds(0, visible=np.zeros((0, 1), np.int64)))
+    assert found.shape == (1, 0, 256)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"heads": 6}, "heads must be a multiple of key/value heads"),
+        ({"bits": 7}, "KV bits must be 32, 16 or 8"),
+        ({"offset": 5}, "offset must be a multiple of 64"),
+        ({"window": -1}, "window and sinks must not be negative"),
+        ({"rotary": 3}, "rotary must be 0, 1 or 2"),
+        ({"capacity": 99}, "its input 7 must hold 1584 float32, not 2400"),
+    ],
+)
+def test_a_wrong_node_is_refused_when_it_is_loaded(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(Exception, match=f"TreeAttention the_node: {message}"):
+        session(1, **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"q": np.zeros((1, 3, 255), np.float32)}, r"queries must be float32 \[1, n, 256\]"),
+        ({"k": np.zeros((1, 2, 128), np.float32)}, "keys do not fit the queries"),
+        ({"v": np.zeros((1, 3, 64), np.float32)}, "values do not fit the queries"),
+        ({"positions": np.zeros((1, 2), np.int64)}, "positions must be int64, one per query"),
+        ({"positions": np.array([[0, 1, CAPACITY]])}, "a position is outside the cache"),
+        ({"visible": np.ones((2, 1), np.int64)}, r"visible must be int64 \[n, words\]"),
+        ({"visible": np.zeros((3, 1), np.int64)}, "a token does not see itself"),
+        ({"past": np.array([CAPACITY])}, "the pass does not fit the cache"),
+        ({"past": np.array([1, 2])}, "past must be one int64"),
+        ({"cache": np.zeros(64, np.uint8)}, "the cache must hold"),
+    ],
+)
+def test_a_wrong_pass_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(Exception, match=f"TreeAttention the_node: {message}"):
+        session(1).run(None, feeds(3) | changes)
