@@ -129,6 +129,11 @@ class Bundle:
         return {name: tensor.scheme for name, tensor in self.tensors.items()}
 
     @cached_property
+    def derived(self) -> dict[Any, Any]:
+        """What others made of the manifest and want to find again; lives as long as the bundle."""
+        return {}
+
+    @cached_property
     def _mapped(self) -> NDArray[np.uint8]:
         return np.memmap(self.weights_file, np.uint8, mode="r")
 

@@ -10,7 +10,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 from types import TracebackType
@@ -146,7 +146,19 @@ class MemoryMeter:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a run will be charged, item by item, in bytes. ``hint`` names the nearest setting that fits, if this does not."""
+    """What a run will be charged, item by item, in bytes.
+
+    Members:
+        baseline_bytes: what Python and the libraries take beside it.
+        draft_model: whether the drafter has a model.
+        draft_tokens: guesses on a path at most; ``tree_nodes``: nodes of a tree, its root among them.
+        pass_rows: of the widest pass.
+        estimated_tokens_per_second: from bytes and a usual acceptance; not measured.
+        fixed_baseline: itemised bytes, weights left out, of a run that plans nothing (context 1024, float16 keys and
+            values, a tree of 64 nodes, whole float32 logits).
+        speculation_from_bytes: the least budget at which speculation still pays, by estimate.
+        hint: the nearest setting that fits, if this does not.
+    """
 
     fits: bool
     budget_bytes: int | None
@@ -157,6 +169,12 @@ class Plan:
     kv_bits: int
     drafter: str
     draft_tokens: int
+    draft_model: bool = False
+    tree_nodes: int = 1
+    pass_rows: int = 1
+    estimated_tokens_per_second: float = 0.0
+    fixed_baseline: Mapping[str, int] = field(default_factory=dict)
+    speculation_from_bytes: int | None = None
     hint: str = ""
 
     def require(self) -> None:

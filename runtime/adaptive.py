@@ -24,6 +24,7 @@ _WINDOW = 8  # rounds that count
 _WAIT, _LONGEST_WAIT = 16, 128  # tokens between trials
 _LEARN = 1 / 12  # weight of a new observation of acceptance
 _HOPE = 0.8  # acceptance at depths that were never reached
+_FORGET = 1 / 50  # how fast a depth that is not reached goes back to that
 
 
 class Adaptive:
@@ -38,7 +39,10 @@ class Adaptive:
         self._plain: deque[float] = deque(maxlen=_WINDOW)  # seconds of rounds without guesses
         self._rounds: deque[tuple[int, float]] = deque(maxlen=_WINDOW)  # tokens and seconds of rounds with some
         self._draft_seconds = 0.0  # per guessed token
-        self._wait, self._left = _WAIT, 0  # tokens without speculation: of the next pause, and still to come of this one
+        self._wait, self._left = (
+            _WAIT,
+            0,
+        )  # tokens without speculation: of the next pause, and still to come of this one
 
     def depth(self, cost: CostModel, past: int) -> int:
         """How deep to guess in the next round; 0: not at all."""
@@ -63,10 +67,12 @@ class Adaptive:
             self._plain.append(seconds)
             self._pause(came)
             return
-        for depth in range(min(came, len(self.accept))):
+        for depth in range(len(self.accept)):
             went_on = depth < came - 1
-            if went_on or outcome.path[depth] in tree.parents:
+            if depth < came and (went_on or outcome.path[depth] in tree.parents):
                 self.accept[depth] += _LEARN * (went_on - self.accept[depth])
+            else:  # what is not tried any more would never be found to have changed
+                self.accept[depth] += _FORGET * (_HOPE - self.accept[depth])
         self._draft_seconds += _LEARN * (draft_seconds / guesses - self._draft_seconds)
         self._rounds.append((came, seconds))
         if len(self._rounds) >= (_ROUNDS if self._wait == _WAIT else _TRIAL):

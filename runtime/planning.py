@@ -1,96 +1,162 @@
-"""Choose context and pass size under a memory budget, from manifests alone: nothing is loaded."""
+"""Choose drafter, tree, context, KV bits and pass size under a memory budget, from manifests alone: nothing is loaded."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from edgedec.bundle import Bundle
 from edgedec.errors import UnsupportedError, UsageError
 from edgedec.families import context_size
 from edgedec.memory import Plan, format_bytes, largest_context
-from edgedec.plugins import load
+from edgedec.runtime.estimates import tokens_per_second
 from edgedec.runtime.protocols import Drafter, Limits
+from edgedec.runtime.speculation import SpecConfig, create_drafter
 from edgedec.runtime.targets import GPU_DEVICES, TargetModule, check_kv_bits, target_module
 
 __all__ = ["RunPlan", "make_plan"]
 
 DEFAULT_CONTEXT = 2048  # without --ctx-size, if the model has more
 SMALLEST_CONTEXT = 128  # what a plan may shrink the context to by itself, if the model has more
-DRAFTER = "none"  # the only one so far
 PASS_ROWS = (32, 8, 1)  # rows of a prefill pass, best first
+TREES = (16, 8, 4, 2)  # guesses of a tree that a plan may shrink to
 
 # Measured: the tokenizers library keeps 16 to 22 bytes for each byte of tokenizer.json.
 _TOKENIZER_FACTOR, _TOKENIZER_BYTES = 24, 1 << 20
 _HOST_BYTES = 3 << 20  # the interpreter's own growth: text, streams, the template engine, threads
 _SAMPLING_ROWS = 6  # float64 copies of a row of logits
+# What "without a budget" takes elsewhere, and the memory goals are stated against: DESIGN has it as the fixed baseline.
+_BASELINE_CONTEXT, _BASELINE_NODES = 1024, 64
+_SHORTER = 0.5  # a context of a quarter of what was wanted counts like half the speed
+_COARSER = 0.95  # int8 keys and values cost some quality: taken for 5 % of speed or more, or for context
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunPlan:
-    """A plan, and the limits that keep a run inside it."""
+    """A plan, the limits that keep a run inside it, and what it speculates with.
+
+    ``draft``: the draft model, where the plan has room for it.
+    """
 
     plan: Plan
     limits: Limits
+    spec: SpecConfig
+    draft: Bundle | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Choice:
+    """One way to run."""
+
+    spec: SpecConfig
+    draft: Bundle | None
+    kv_bits: int
+    rows: int  # of the widest pass
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Planner:
     bundle: Bundle
     module: TargetModule
-    drafter: Drafter
     device: str
     widest: int  # rows of a pass that the device takes
     threads: int
-    kv_bits: int
     budget_bytes: int | None
 
-    def limits(self, ctx_size: int, rows: int) -> Limits:
-        return Limits(
-            nodes=min(rows, ctx_size, self.widest), depth=0, positions=ctx_size, budget_bytes=self.budget_bytes
-        )
+    def limits(self, choice: _Choice, ctx_size: int) -> Limits:
+        rows = min(max(choice.rows, choice.spec.nodes), ctx_size, self.widest)
+        depth = min(choice.spec.draft_max, rows - 1) if choice.spec.nodes > 1 else 0
+        return Limits(nodes=rows, depth=depth, positions=ctx_size, budget_bytes=self.budget_bytes)
 
-    def items(self, ctx_size: int, rows: int) -> dict[str, int]:
+    def drafter(self, choice: _Choice) -> Drafter:
+        return create_drafter(choice.spec.drafter, choice.draft, device=self.device, threads=self.threads)
+
+    def items(self, choice: _Choice, ctx_size: int) -> dict[str, int]:
+        limits = self.limits(choice, ctx_size)
+        nodes = min(choice.spec.nodes, limits.nodes)
         return {
             **self.module.footprint(
                 self.bundle,
-                self.limits(ctx_size, rows),
+                limits,
                 device=self.device,
                 threads=self.threads,
-                kv_bits=self.kv_bits,
+                kv_bits=choice.kv_bits,
+                result_rows=nodes,
             ),
-            **self.drafter.footprint(self.limits(ctx_size, rows)),
+            **self.drafter(choice).footprint(replace(limits, nodes=nodes)),
             "tokenizer": _TOKENIZER_BYTES + _TOKENIZER_FACTOR * self.bundle.file_bytes["tokenizer.json"],
             "sampling": _SAMPLING_ROWS * 8 * int(self.bundle.config["vocab_size"]),
             "host": _HOST_BYTES,
         }
 
-    def total(self, ctx_size: int, rows: int) -> int:
-        return sum(self.items(ctx_size, rows).values())
+    def total(self, choice: _Choice, ctx_size: int) -> int:
+        return sum(self.items(choice, ctx_size).values())
 
-    def choose(self, low: int, high: int) -> tuple[int, int]:
-        """(context, rows of a pass): the widest pass with the largest context that fits; the smallest if none does."""
-        if self.budget_bytes is None:
-            return high, PASS_ROWS[0]
-        for rows in PASS_ROWS:
-            found = self._largest(rows, low, high)
-            if found is not None:
-                return found, rows
-        return low, PASS_ROWS[-1]
-
-    def _largest(self, rows: int, low: int, high: int) -> int | None:
-        assert self.budget_bytes is not None
-        return largest_context(
-            lambda ctx_size: self.total(ctx_size, rows), low=low, high=high, budget_bytes=self.budget_bytes
+    def speed(self, choice: _Choice, ctx_size: int) -> float:
+        """Estimated tokens per second, half of the context in use."""
+        return tokens_per_second(
+            self.items(choice, ctx_size),
+            drafter=choice.spec.drafter,
+            nodes=min(choice.spec.nodes, self.limits(choice, ctx_size).nodes),
+            model=choice.draft is not None,
+            threads=self.threads,
         )
 
-    def hint(self, ctx_size: int) -> str:
+    def largest(self, choice: _Choice, low: int, high: int) -> int | None:
+        if self.budget_bytes is None:
+            return high
+        return largest_context(
+            lambda ctx_size: self.total(choice, ctx_size), low=low, high=high, budget_bytes=self.budget_bytes
+        )
+
+    def best(self, choices: list[_Choice], low: int, high: int) -> tuple[_Choice, int]:
+        """What fits and is fastest, contexts weighed; the smallest of all if nothing fits."""
+        found, best = None, 0.0
+        for choice in choices:
+            ctx_size = self.largest(choice, low, high)
+            if ctx_size is None:
+                continue
+            worth = self.speed(choice, ctx_size) * (ctx_size / high) ** _SHORTER
+            worth *= _COARSER if choice.kv_bits == 8 else 1.0
+            if worth > best * 1.001:  # of equals the first
+                found, best = (choice, ctx_size), worth
+        return found or (min(choices, key=lambda choice: self.total(choice, low)), low)
+
+    def hint(self, choice: _Choice, ctx_size: int) -> str:
         """The settings nearest to ``ctx_size`` and the budget that do fit."""
-        rows = PASS_ROWS[-1]
-        need = -(-self.total(ctx_size, rows) // (1 << 20))
-        smaller = self._largest(rows, 1, ctx_size)
+        need = -(-self.total(choice, ctx_size) // (1 << 20))
+        smaller = self.largest(choice, 1, ctx_size)
         if smaller is None:
-            return f"try --memory-budget {need}MiB (even a context of 1 needs {format_bytes(self.total(1, rows))})"
+            return f"try --memory-budget {need}MiB (even a context of 1 needs {format_bytes(self.total(choice, 1))})"
         return f"try --ctx-size {smaller}, or --memory-budget {need}MiB"
+
+
+def _specs(spec: SpecConfig, draft: Bundle | None, budget: bool) -> Iterator[tuple[SpecConfig, Bundle | None]]:
+    """Ways to speculate that ``spec`` allows, the likeliest to be wanted first; none at all is the last resort of auto."""
+    drafts = [draft, None] if draft is not None and spec.drafter == "auto" else [draft]
+    for with_draft in drafts:
+        yield spec, with_draft
+        if spec.drafter != "none" and budget:
+            smaller = [size for size in TREES if size < spec.draft_max]
+            for size in smaller:
+                nodes = min(spec.tree_nodes, size + 1) if spec.tree_nodes else 0
+                yield replace(spec, draft_max=size, tree_nodes=nodes), with_draft
+    if spec.drafter == "auto":
+        yield replace(spec, drafter="none", draft=None), None
+
+
+def _choices(
+    spec: SpecConfig, draft: Bundle | None, kv_choices: tuple[int, ...], kv_bits: int | None, budget: bool
+) -> list[_Choice]:
+    # Without a budget there is nothing to give up precision for.
+    bits = (kv_bits,) if kv_bits else tuple(b for b in kv_choices if b <= kv_choices[0]) if budget else kv_choices[:1]
+    rows = PASS_ROWS if budget else PASS_ROWS[:1]
+    return [
+        _Choice(spec=one, draft=with_draft, kv_bits=b, rows=r)
+        for one, with_draft in _specs(spec, draft, budget)
+        for b in bits
+        for r in rows
+    ]
 
 
 def make_plan(
@@ -100,21 +166,24 @@ def make_plan(
     threads: int = 0,
     ctx_size: int = 0,
     kv_bits: int | None = None,
+    spec: SpecConfig | None = None,
     budget_bytes: int | None = None,
     baseline_bytes: int = 0,
 ) -> RunPlan:
     """Plan a run.
 
     Args:
-        ctx_size: rows of the cache; 0 chooses the largest that fits, at most the model's own and at most 2048.
         threads: 0 leaves the number to the target.
-        kv_bits: how keys and values are kept; None leaves it to the target.
+        ctx_size: rows of the cache; 0 chooses the largest that fits, at most the model's own and at most 2048.
+        kv_bits: how keys and values are kept; None chooses: the target's own, or less under a budget.
+        spec: what to speculate with; None: nothing. ``auto`` is narrowed to what fits.
         baseline_bytes: what the process takes without the model; handed through to the plan, never counted.
 
     Raises:
-        UsageError: ``ctx_size`` is negative or more than the model has, or the device is unknown or has no such
-            ``kv_bits``.
+        UsageError: ``ctx_size`` is negative or more than the model has, the device is unknown or has no such ``kv_bits``, or
+            the draft does not belong to the model.
         UnsupportedError: a budget on a GPU.
+        BundleError: the draft cannot be opened.
     """
     module = target_module(device)
     check_kv_bits(module, device, kv_bits)
@@ -127,22 +196,23 @@ def make_plan(
             f"a memory budget cannot be kept on {device}: the driver's own memory is not known beforehand; "
             "leave --memory-budget out, or use --device cpu"
         )
-    widest = module.widest_pass(device) or PASS_ROWS[0]
-    drafter: Drafter = load("edgedec.runtime.drafters", DRAFTER).create()
+    spec = spec or SpecConfig()
+    draft = None if spec.draft is None else _open_draft(bundle, spec)
     planner = _Planner(
         bundle=bundle,
         module=module,
-        drafter=drafter,
         device=device,
-        widest=widest,
+        widest=module.widest_pass(device) or 64,
         threads=threads,
-        kv_bits=kv_bits or module.kv_choices(device)[0],
         budget_bytes=budget_bytes,
     )
-    chosen, rows = planner.choose(ctx_size or min(high, SMALLEST_CONTEXT), high)
-    items = planner.items(chosen, rows)
+    choices = _choices(spec, draft, module.kv_choices(device), kv_bits, budget_bytes is not None)
+    low = ctx_size or min(high, SMALLEST_CONTEXT)
+    choice, chosen = planner.best(choices, low, high)
+    items = planner.items(choice, chosen)
     total = sum(items.values())
     fits = budget_bytes is None or total <= budget_bytes
+    limits = planner.limits(choice, chosen)
     plan = Plan(
         fits=fits,
         budget_bytes=budget_bytes,
@@ -150,9 +220,50 @@ def make_plan(
         items=items,
         baseline_bytes=baseline_bytes,
         ctx_size=chosen,
-        kv_bits=planner.kv_bits,
-        drafter=DRAFTER,
-        draft_tokens=planner.limits(chosen, rows).depth,
-        hint="" if fits else planner.hint(chosen),
+        kv_bits=choice.kv_bits,
+        drafter=choice.spec.drafter,
+        draft_model=choice.draft is not None,
+        draft_tokens=limits.depth,
+        tree_nodes=min(choice.spec.nodes, limits.nodes),
+        pass_rows=limits.nodes,
+        estimated_tokens_per_second=planner.speed(choice, chosen),
+        fixed_baseline=_fixed_baseline(planner, choice, most),
+        speculation_from_bytes=_least_with_speculation(planner, choices, low),
+        hint="" if fits else planner.hint(choice, chosen),
     )
-    return RunPlan(plan=plan, limits=planner.limits(chosen, rows))
+    return RunPlan(plan=plan, limits=limits, spec=choice.spec, draft=choice.draft)
+
+
+def _open_draft(bundle: Bundle, spec: SpecConfig) -> Bundle:
+    """Raises:
+    UsageError: its tokenizer is another one.
+    """
+    assert spec.draft is not None
+    draft = Bundle.open(spec.draft)
+    if draft.tokenizer_hash != bundle.tokenizer_hash:
+        raise UsageError(
+            f"the draft {spec.draft} has the tokenizer {draft.tokenizer_hash[:12]}, {bundle.path} has "
+            f"{bundle.tokenizer_hash[:12]}: both must be made from checkpoints with one tokenizer; give another -md"
+        )
+    return draft
+
+
+def _fixed_baseline(planner: _Planner, choice: _Choice, most: int) -> dict[str, int]:
+    """Charged bytes, weights left out, of a run that plans nothing: the yardstick of the memory goals.
+
+    A context of 1024, float16 keys and values, a tree of 64 nodes, and whole rows of float32 logits for all of them.
+    """
+    spec = replace(choice.spec, draft_max=_BASELINE_NODES - 1, tree_nodes=_BASELINE_NODES)
+    if choice.spec.drafter == "none":
+        spec = replace(spec, drafter="ngram")
+    bits = 16 if 16 in planner.module.kv_choices(planner.device) else choice.kv_bits
+    fixed = replace(choice, spec=spec, kv_bits=bits, rows=max(PASS_ROWS))
+    items = planner.items(fixed, min(_BASELINE_CONTEXT, most))
+    return {name: size for name, size in items.items() if name not in ("weights", "draft_weights")}
+
+
+def _least_with_speculation(planner: _Planner, choices: list[_Choice], low: int) -> int | None:
+    """The least budget at which speculation still pays, by estimate; None: it never does, or was not asked for."""
+    plain = max((planner.speed(c, low) for c in choices if c.spec.nodes == 1), default=0.0)
+    paying = [c for c in choices if c.spec.nodes > 1 and planner.speed(c, low) > plain]
+    return min((planner.total(choice, low) for choice in paying), default=None)

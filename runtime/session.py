@@ -9,18 +9,23 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
+import numpy as np
+
 from edgedec.bundle import Bundle
 from edgedec.errors import EdgedecError, UsageError
 from edgedec.memory import MemoryMeter
 from edgedec.runtime.chat_template import render
 from edgedec.runtime.decoders import open_decoder
+from edgedec.runtime.decoders.autoregressive import Rounds
 from edgedec.runtime.kernels.layout_cache import charged_folders
 from edgedec.runtime.planning import RunPlan, make_plan
 from edgedec.runtime.protocols import I32
 from edgedec.runtime.sampling import Sampler, SamplingConfig
+from edgedec.runtime.speculation import SpecConfig, create_drafter, create_policy, create_verifier
 from edgedec.runtime.stream import TextStream
 from edgedec.runtime.targets import open_target, target_module
 from edgedec.runtime.tokenizer import Tokenizer
+from edgedec.runtime.verifiers.match import Match
 
 __all__ = ["Answer", "Session", "Timings"]
 
@@ -42,6 +47,9 @@ class Timings:
     planned_bytes: int = 0
     peak_bytes: int = 0
     lossless: str = ""
+    drafter: str = "none"
+    rounds: Rounds = field(default_factory=Rounds)
+    speculating: bool = False  # whether it still did at the end
 
     @property
     def prompt_per_second(self) -> float:
@@ -51,7 +59,7 @@ class Timings:
     def predicted_per_second(self) -> float:
         return 1000 * (self.predicted_n - 1) / self.predicted_ms if self.predicted_n > 1 else 0.0
 
-    def as_json(self) -> dict[str, int | float | str]:
+    def as_json(self) -> dict[str, Any]:
         return {
             "prompt_n": self.prompt_n,
             "prompt_ms": round(self.prompt_ms, 3),
@@ -62,15 +70,28 @@ class Timings:
             "planned_bytes": self.planned_bytes,
             "peak_bytes": self.peak_bytes,
             "lossless": self.lossless,
+            "drafter": self.drafter,
+            "rounds": self.rounds.count,
+            "draft_n": self.rounds.drafted,
+            "draft_n_accepted": sum(self.rounds.accepted),
+            "accepted_by_position": list(self.rounds.accepted),
+            "draft_ms": round(1000 * self.rounds.draft_seconds, 3),
+            "verify_ms": round(1000 * self.rounds.verify_seconds, 3),
+            "commit_ms": round(1000 * self.rounds.commit_seconds, 3),
+            "speculating": self.speculating,
         }
 
 
 @dataclass(kw_only=True)
 class Answer:
-    """``tokens``: ids after the prompt; an end token that ended the answer is the last of them and has no text."""
+    """``tokens``: ids after the prompt; an end token that ended the answer is the last of them and has no text.
+
+    ``drafted``: for each of them, whether it was an accepted guess.
+    """
 
     text: str = ""
     tokens: list[int] = field(default_factory=list)
+    drafted: list[bool] = field(default_factory=list)
     stop_reason: StopReason = "limit"
     timings: Timings = field(default_factory=Timings)
 
@@ -85,8 +106,16 @@ class Session:
         self.target = open_target(bundle, device=device, limits=run.limits, threads=threads, kv_bits=run.plan.kv_bits)
         meter.mark()
         self.state = self.target.open(run.limits)
-        sampler = Sampler(SamplingConfig(), bundle.tokens.size)  # each answer brings its own
-        self.decoder = open_decoder(self.target, self.state, sampler.distribution, drafter=run.plan.drafter)
+        sampler = Sampler(SamplingConfig(), bundle.tokens.size)  # each answer brings its own, with policy and verifier
+        self.decoder = open_decoder(
+            self.target,
+            self.state,
+            sampler.distribution,
+            drafter=create_drafter(run.spec.drafter, run.draft, device=device, threads=threads),
+            vocab_limit=bundle.tokens.size,
+        )
+        self.decoder.open_draft(run.limits)
+        meter.mark()
 
     @classmethod
     def open(
@@ -97,16 +126,20 @@ class Session:
         threads: int = 0,
         ctx_size: int = 0,
         kv_bits: int | None = None,
+        spec: SpecConfig | None = None,
         budget_bytes: int | None = None,
     ) -> Self:
-        """Plan, then load.
+        """Plan, then load. ``spec``: what to speculate with; None: nothing.
 
         Raises:
             BudgetError: no plan fits ``budget_bytes``; nothing was loaded.
             BundleError, UnsupportedError, DeviceError, UsageError: as ``Bundle.open`` and ``open_target``.
         """
         target_module(device)  # imports ONNX Runtime: part of the baseline, not of what the model is charged
-        meter = MemoryMeter(charged_folders(Path(path)))
+        charged = charged_folders(Path(path))
+        if spec is not None and spec.draft is not None:
+            charged = (*charged, *charged_folders(spec.draft))
+        meter = MemoryMeter(charged)
         meter.start()
         try:
             bundle = Bundle.open(path)
@@ -116,6 +149,7 @@ class Session:
                 threads=threads,
                 ctx_size=ctx_size,
                 kv_bits=kv_bits,
+                spec=spec,
                 budget_bytes=budget_bytes,
                 baseline_bytes=meter.baseline_bytes,
             )
@@ -211,16 +245,22 @@ class Session:
         config = sampling or SamplingConfig()
         sampler = Sampler(config, self.bundle.tokens.size)
         self.decoder.processor = sampler.distribution
+        rng = config.rng()
+        drawn = config.temperature > 0 and self.run.spec.drafter != "none"
+        self.decoder.policy = create_policy(self.run.spec.policy, rng.spawn(1)[0] if drawn else None)
+        self.decoder.sizes_itself = self.run.spec.policy == "hardware"
+        self.decoder.verifier = create_verifier(config.temperature) if drawn or not config.temperature else Match()
         self.decoder.interrupted = interrupted
         stream = TextStream(self.tokenizer, stop, context=prompt)
         answer = Answer(stop_reason="limit" if n_predict >= 0 else "context")
         kept = self.decoder.shared_prefix(prompt)
         began = time.perf_counter()
         first = began
-        for token in self._tokens(prompt, n_predict, sampler):
+        for token in self._tokens(prompt, n_predict, rng):
             if not answer.tokens:
                 first = time.perf_counter()
             answer.tokens.append(token)
+            answer.drafted.append(self.decoder.guessed)
             if token in self.bundle.tokens.eos and not ignore_eos:
                 answer.stop_reason = "eos"
                 break
@@ -247,13 +287,16 @@ class Session:
             planned_bytes=self.run.plan.total_bytes,
             peak_bytes=self.meter.peak_bytes,
             lossless="exact" if self.target.info.batch_invariant else "up to float ties",
+            drafter=self.run.spec.drafter,
+            rounds=self.decoder.rounds,
+            speculating=self.run.spec.drafter != "none" and self.decoder.speculating,
         )
         return answer
 
-    def _tokens(self, prompt: I32, n_predict: int, sampler: Sampler) -> Iterator[int]:
+    def _tokens(self, prompt: I32, n_predict: int, rng: np.random.Generator) -> Iterator[int]:
         if n_predict == 0:
             return iter(())
-        return self.decoder.generate(prompt, self.run.limits, sampler.config.rng())
+        return self.decoder.generate(prompt, self.run.limits, rng, tree_nodes=self.run.spec.nodes)
 
     @staticmethod
     def _emit(text: str, answer: Answer, on_text: Callable[[str], None]) -> None:

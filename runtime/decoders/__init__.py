@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edgedec.plugins import load
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder, Processor
-from edgedec.runtime.protocols import State, Target
+from edgedec.runtime.protocols import Drafter, State, Target
 
 __all__ = ["open_decoder"]
 
@@ -14,11 +14,15 @@ def open_decoder(
     state: State,
     processor: Processor,
     *,
-    drafter: str = "none",
+    drafter: str | Drafter = "none",
     policy: str = "chain",
     verifier: str = "match",
+    vocab_limit: int = 0,
 ) -> AutoregressiveDecoder:
-    """An autoregressive decoder out of plug-ins by name.
+    """An autoregressive decoder out of plug-ins, by name or made already.
+
+    Args:
+        vocab_limit: the tokenizer's size; 0: the target's.
 
     Raises:
         UsageError: a name that no plug-in has; the message lists the known ones.
@@ -26,8 +30,9 @@ def open_decoder(
     return AutoregressiveDecoder(
         target=target,
         state=state,
-        drafter=load("edgedec.runtime.drafters", drafter).create(),
+        drafter=load("edgedec.runtime.drafters", drafter).create() if isinstance(drafter, str) else drafter,
         policy=load("edgedec.runtime.trees", policy).create(),
         verifier=load("edgedec.runtime.verifiers", verifier).create(),
         processor=processor,
+        vocab_limit=vocab_limit or target.info.vocab,
     )

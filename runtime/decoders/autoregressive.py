@@ -19,6 +19,7 @@ from edgedec.runtime.cost import ObservedCost
 from edgedec.runtime.protocols import (
     F32,
     I32,
+    Draft,
     Drafter,
     Limits,
     Outcome,
@@ -71,13 +72,28 @@ class AutoregressiveDecoder:
     vocab_limit: int  # the tokenizer's size; ids from here on are padding
     cost: ObservedCost = field(default_factory=ObservedCost)
     interrupted: Callable[[], bool] = lambda: False  # asked between the passes of a prefill
-    on_round: Callable[[Outcome], None] = lambda outcome: None  # before the tokens of a round are yielded
+    sizes_itself: bool = False  # the policy, as ``hardware`` does: it is given the whole depth
     cached: list[int] = field(default_factory=list)  # the ids behind the state's committed rows
     rounds: Rounds = field(default_factory=Rounds)  # of the last ``generate``
-    adaptive: Adaptive | None = None  # kept from answer to answer, as what it measured is
+    guessed: bool = False  # whether the token that was yielded last had been a guess
+    _draft: Draft | None = None  # kept from answer to answer, as what was measured is
+    _adaptive: Adaptive | None = None
 
-    def generate(self, prompt: I32, limits: Limits, rng: np.random.Generator) -> Iterator[int]:
+    @property
+    def speculating(self) -> bool:
+        """Whether guesses are asked for, as far as time has told."""
+        return self._adaptive is not None and self._adaptive.on
+
+    def open_draft(self, limits: Limits) -> Draft:
+        """The draft, opened when first asked for: a draft model is loaded then."""
+        if self._draft is None:
+            self._draft = self.drafter.open(self.target.info, limits)
+        return self._draft
+
+    def generate(self, prompt: I32, limits: Limits, rng: np.random.Generator, *, tree_nodes: int = 0) -> Iterator[int]:
         """Token ids after ``prompt`` int32 [n], until the context is full or the caller stops asking.
+
+        ``tree_nodes``: of a tree at most, where that is less than a pass may have; 0: as many.
 
         Raises:
             EdgedecError: the prompt is empty or fills the context.
@@ -91,15 +107,17 @@ class AutoregressiveDecoder:
         self.rounds = Rounds()
         if not self._prefill(prompt[:-1].tolist(), limits):
             return
-        draft = self.drafter.open(self.target.info, limits)
-        adaptive = self.adaptive = self.adaptive or Adaptive(limits.depth)
+        draft = self.open_draft(limits)
+        adaptive = self._adaptive = self._adaptive or Adaptive(limits.depth)
+        largest = min(limits.nodes, tree_nodes or limits.nodes)
         ids = np.empty(limits.positions + 1, np.int32)
         ids[: len(prompt)] = prompt
         length = len(prompt)
         while self.state.length < limits.positions:
             began, text = time.perf_counter(), ids[:length]
-            room = min(limits.nodes, limits.positions - self.state.length)
-            fitted = replace(limits, nodes=room, depth=adaptive.depth(self.cost, length))
+            room = min(largest, limits.positions - self.state.length)
+            depth = adaptive.depth(self.cost, length)
+            fitted = replace(limits, nodes=room, depth=limits.depth if depth and self.sizes_itself else depth)
             tree = self.policy.grow(draft, text, fitted, self.cost, adaptive.accept)
             drafted = time.perf_counter()
             result = self._run(tree)
@@ -114,11 +132,15 @@ class AutoregressiveDecoder:
             ended = time.perf_counter()
             self._count(tree, outcome, began, drafted, verified, ended)
             adaptive.observe(tree, outcome, seconds=ended - began, draft_seconds=drafted - began)
-            self.on_round(outcome)
-            for token in [*accepted[1:], outcome.next_token]:
+            for token in accepted[1:]:
                 ids[length] = token
                 length += 1
+                self.guessed = True
                 yield token
+            ids[length] = outcome.next_token
+            length += 1
+            self.guessed = False
+            yield outcome.next_token
 
     def _count(
         self, tree: TokenTree, outcome: Outcome, began: float, drafted: float, verified: float, ended: float

@@ -43,9 +43,19 @@ class TargetModule(Protocol):
     ) -> Target: ...
 
     def footprint(
-        self, bundle: Bundle, limits: Limits, *, device: str = "cpu", threads: int = 0, kv_bits: int | None = None
+        self,
+        bundle: Bundle,
+        limits: Limits,
+        *,
+        device: str = "cpu",
+        threads: int = 0,
+        kv_bits: int | None = None,
+        result_rows: int | None = None,
     ) -> Bytes:
-        """Charged bytes by item, from the manifest alone."""
+        """Charged bytes by item, from the manifest alone.
+
+        ``result_rows``: rows of logits that a pass may be asked for; None: all of a tree's, a plain pass's last.
+        """
 
     def kv_choices(self, device: str) -> tuple[int, ...]:
         """How many bits keys and values may be kept in; the first by default."""

@@ -35,8 +35,8 @@ from edgedec.runtime.targets._footprint import (
     OPERATION_BYTES,
     SESSION_BYTES,
     read_weights,
-    result_rows,
     rotary_bytes,
+    usual_result_rows,
     widest_value,
 )
 from edgedec.runtime.targets._graphs import bundle_graph, embedding_name
@@ -281,7 +281,14 @@ def _kept(result: PassResult) -> PassResult:
     return PassResult(logits=result.logits.copy(), top=result.top, taps=taps, seconds=result.seconds)
 
 
-def cpu_footprint(bundle: Bundle, limits: Limits, *, threads: int = 0, kv_bits: int | None = None) -> Bytes:
+def cpu_footprint(
+    bundle: Bundle,
+    limits: Limits,
+    *,
+    threads: int = 0,
+    kv_bits: int | None = None,
+    result_rows: int | None = None,
+) -> Bytes:
     """Charged bytes by item. Shapes give most of it; the constants were measured (ONNX Runtime 1.31)."""
     graph = bundle_graph(bundle, kv_bits or KV_CHOICES[0])
     vocab, width = graph.weights[embedding_name(graph)].shape
@@ -294,7 +301,7 @@ def cpu_footprint(bundle: Bundle, limits: Limits, *, threads: int = 0, kv_bits: 
     return {
         "weights": sum(map(_resident_bytes, tensors.values())) + 4 * vocab,  # rows of the embedding have a scale each
         "kv": cache_layout(graph.states, limits.positions).nbytes,
-        "logits": 4 * vocab * result_rows(limits),
+        "logits": 4 * vocab * (result_rows or usual_result_rows(limits)),
         "activations": 4 * limits.nodes * (_ACTIVATION_COPIES * widest + width),
         "workspace": (threads or os.cpu_count() or 1) * thread_bytes,
         "rotary_tables": rotary_bytes(graph, limits.positions),

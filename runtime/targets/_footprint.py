@@ -7,7 +7,7 @@ from edgedec.ops import Embed, Rope
 from edgedec.runtime.protocols import Limits
 from edgedec.runtime.targets._graphs import embedding_name
 
-__all__ = ["OPERATION_BYTES", "SESSION_BYTES", "read_weights", "result_rows", "rotary_bytes", "widest_value"]
+__all__ = ["OPERATION_BYTES", "SESSION_BYTES", "read_weights", "rotary_bytes", "usual_result_rows", "widest_value"]
 
 # Measured on sessions of 37 to 389 operations: the share that no array explains.
 SESSION_BYTES, OPERATION_BYTES = 3 << 20, 40 << 10
@@ -18,7 +18,7 @@ def read_weights(graph: Graph) -> set[str]:
     return {name for op in graph.operations if not isinstance(op, Embed) for name in op.weight_names}
 
 
-def result_rows(limits: Limits) -> int:
+def usual_result_rows(limits: Limits) -> int:
     """Rows of logits of the widest pass: a tree's all, a plain one's last."""
     return limits.nodes if limits.depth else 1
 

@@ -20,11 +20,15 @@ def bundle_graph(bundle: Bundle, kv_bits: int | None = None) -> Graph:
         BundleError: the bundle's tensors do not fit its configuration.
         UnsupportedError: the family is not known.
     """
-    graph = build_graph(bundle.config)
-    bundle.check(graph)
-    if kv_bits is not None:
-        graph = store_kv(graph, kv_bits)
-    return fuse_linears(quantize_activations(assign_schemes(graph, bundle.schemes)))
+    key = ("bundle_graph", kv_bits)
+    if key not in bundle.derived:  # a planner asks for it hundreds of times
+        graph = build_graph(bundle.config)
+        bundle.check(graph)
+        if kv_bits is not None:
+            graph = store_kv(graph, kv_bits)
+        bundle.derived[key] = fuse_linears(quantize_activations(assign_schemes(graph, bundle.schemes)))
+    found: Graph = bundle.derived[key]
+    return found
 
 
 def embedding_name(graph: Graph) -> str:

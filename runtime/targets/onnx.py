@@ -31,8 +31,8 @@ from edgedec.runtime.targets._footprint import (
     OPERATION_BYTES,
     SESSION_BYTES,
     read_weights,
-    result_rows,
     rotary_bytes,
+    usual_result_rows,
     widest_value,
 )
 from edgedec.runtime.targets._graphs import bundle_graph, embedding_name
@@ -271,18 +271,24 @@ def _packed_bytes(tensor: Tensor) -> int:
 
 
 def footprint(
-    bundle: Bundle, limits: Limits, *, device: str = "cpu", threads: int = 0, kv_bits: int | None = None
+    bundle: Bundle,
+    limits: Limits,
+    *,
+    device: str = "cpu",
+    threads: int = 0,
+    kv_bits: int | None = None,
+    result_rows: int | None = None,
 ) -> Bytes:
     """Charged bytes by item on the CPU. Shapes give most of it; the constants were measured (ONNX Runtime 1.31).
 
     The same for both forms of int8 matrices: as uint8 they are copied first, and each copy goes when it is packed.
     """
     if _kernels(device):
-        return cpu_footprint(bundle, limits, threads=threads, kv_bits=kv_bits)
+        return cpu_footprint(bundle, limits, threads=threads, kv_bits=kv_bits, result_rows=result_rows)
     graph = bundle_graph(bundle)
     vocab = graph.weights[embedding_name(graph)].shape[0]
     matrices = [bundle.tensors[name] for name in sorted(read_weights(graph))]
-    rows = result_rows(limits)
+    rows = result_rows or usual_result_rows(limits)
     return {
         "weights": sum(map(_packed_bytes, matrices)) + 4 * vocab,  # rows of the embedding have a scale each
         "kv": limits.positions * sum(state.row_bytes() for state in graph.states.values()),

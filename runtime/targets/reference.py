@@ -107,7 +107,13 @@ def widest_pass(device: str) -> int | None:
 
 
 def footprint(
-    bundle: Bundle, limits: Limits, *, device: str = "reference", threads: int = 0, kv_bits: int | None = None
+    bundle: Bundle,
+    limits: Limits,
+    *,
+    device: str = "reference",
+    threads: int = 0,
+    kv_bits: int | None = None,
+    result_rows: int | None = None,
 ) -> Bytes:
     """Bytes by item. Ternary planes are unpacked to a byte a trit; products are made in float64."""
     graph = build_graph(bundle.config)

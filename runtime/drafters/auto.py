@@ -1,0 +1,147 @@
+"""The drafter that pays, chosen anew each round from those that fit: copying, n-grams, and a draft model if there is one.
+
+Every candidate is asked, before each round, what it would guess next; whether it was right is known afterwards and costs
+no pass of the target. A candidate's worth is (1 + E[accepted]) / (seconds of a pass and of its guesses), E from its own
+share of right guesses; the best one drafts, and if none is worth more than no guess at all, nobody does. The draft model,
+which costs a pass of its own to be asked, is asked when it drafts, and now and then to see whether it should.
+Source: derived here; the rate is that of 2211.17192 section 3.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+import numpy as np
+
+from edgedec.bundle import Bundle
+from edgedec.runtime.drafters import copy, model, ngram
+from edgedec.runtime.protocols import F32, I32, Bytes, Draft, Drafter, Limits, Outcome, Sparse, TargetInfo, TokenTree
+
+__all__ = ["create"]
+
+_LEARN = 1 / 12  # weight of a new observation
+_HOPE = 0.7  # share of right guesses before there was any
+_LOOK = 12  # rounds between two looks at a candidate that costs something and is not drafting
+_CHEAP_SECONDS = 100e-6  # of a guess: below this a candidate is asked in every round
+_GAIN = 1.03  # what drafting must promise beside not drafting: estimates are noisy
+_NOTHING = Sparse(ids=np.zeros(0, np.int32), probs=np.zeros(0, np.float32))
+
+
+@dataclass(kw_only=True)
+class _Candidate:
+    name: str
+    draft: Draft
+    right: float = _HOPE  # share of its guesses that came true
+    seconds: deque[float] = field(default_factory=lambda: deque(maxlen=9))  # of a call
+    guess: int | None = None  # for the next token, in this round
+    unseen: int = _LOOK  # rounds since it was asked
+
+    @property
+    def cost(self) -> float:
+        return median(self.seconds) if self.seconds else 0.0
+
+
+class _AutoDraft:
+    def __init__(self, candidates: Sequence[_Candidate], limits: Limits) -> None:
+        self._candidates, self._depth = candidates, limits.depth
+        self._drafting: _Candidate | None = None
+        self._passes: dict[int, deque[float]] = {}  # seconds from the last guess to the outcome, by nodes
+        self._drafted_at = 0.0
+
+    def expand(self, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:
+        if len(tree.tokens) == 1:
+            found = self._choose(text, tree, nodes)
+        elif self._drafting is None:
+            found = [_NOTHING for _ in nodes]
+        else:
+            found = self._ask(self._drafting, text, tree, nodes)
+        self._drafted_at = time.perf_counter()
+        return found
+
+    def _ask(self, candidate: _Candidate, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:
+        began = time.perf_counter()
+        found = candidate.draft.expand(text, tree, nodes)
+        candidate.seconds.append(time.perf_counter() - began)
+        return found
+
+    def _choose(self, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:
+        """The guesses of the best candidate; ``nodes`` is the root alone."""
+        best, chosen, guesses = self._worth(None) * _GAIN, None, [_NOTHING for _ in nodes]
+        for candidate in self._candidates:
+            candidate.guess = None
+            candidate.unseen += 1
+            cheap = candidate.cost < _CHEAP_SECONDS
+            if not cheap and candidate.unseen < _LOOK and self._worth(candidate) <= best:
+                continue
+            candidate.unseen = 0
+            found = self._ask(candidate, text, tree, nodes)
+            if not len(found[0].ids):
+                continue
+            candidate.guess = int(found[0].ids[found[0].probs.argmax()])
+            if (worth := self._worth(candidate)) > best:
+                best, chosen, guesses = worth, candidate, found
+        self._drafting = chosen
+        return guesses
+
+    def _worth(self, candidate: _Candidate | None) -> float:
+        """Tokens per second; with nothing measured yet, tokens per pass."""
+        if candidate is None:
+            return 1 / self._pass_seconds(1)
+        reach, expected, best = 1.0, 1.0, 0.0
+        for depth in range(1, self._depth + 1):
+            reach *= candidate.right
+            expected += reach
+            best = max(best, expected / (self._pass_seconds(1 + depth) + depth * candidate.cost))
+        return best
+
+    def _pass_seconds(self, nodes: int) -> float:
+        if not self._passes:
+            return 1.0 + 0.08 * (nodes - 1)
+        size = min(self._passes, key=lambda seen: (abs(seen - nodes), seen))
+        return median(self._passes[size]) * (1 + 0.08 * (nodes - 1)) / (1 + 0.08 * (size - 1))
+
+    def riders(self, tree: TokenTree) -> tuple[I32, F32] | None:
+        return None
+
+    def observe(self, tree: TokenTree, outcome: Outcome) -> None:
+        if self._drafted_at:
+            seen = self._passes.setdefault(len(tree.tokens), deque(maxlen=9))
+            seen.append(time.perf_counter() - self._drafted_at)
+            self._drafted_at = 0.0
+        came = [*tree.tokens[outcome.path[1:]].tolist(), outcome.next_token]
+        for candidate in self._candidates:
+            if candidate.guess is not None:
+                candidate.right += _LEARN * ((candidate.guess == came[0]) - candidate.right)
+                candidate.guess = None
+            candidate.draft.observe(tree, outcome)
+
+
+class _AutoDrafter:
+    taps: tuple[str, ...] = ()
+
+    def __init__(self, drafters: dict[str, Drafter]) -> None:
+        self._drafters = drafters
+
+    def footprint(self, limits: Limits) -> Bytes:
+        """Every candidate's, for all of them are open."""
+        total: dict[str, int] = {}
+        for drafter in self._drafters.values():
+            for name, size in drafter.footprint(limits).items():
+                total[name] = total.get(name, 0) + size
+        return total
+
+    def open(self, target: TargetInfo, limits: Limits) -> _AutoDraft:
+        opened = [_Candidate(name=name, draft=made.open(target, limits)) for name, made in self._drafters.items()]
+        return _AutoDraft(opened, limits)
+
+
+def create(draft: Bundle | None = None, *, threads: int = 0, device: str = "cpu") -> _AutoDrafter:
+    """Plug-in entry. ``draft``: a model that may draft too."""
+    drafters: dict[str, Drafter] = {"copy": copy.create(), "ngram": ngram.create()}
+    if draft is not None:
+        drafters["model"] = model.create(draft, threads=threads, device=device)
+    return _AutoDrafter(drafters)

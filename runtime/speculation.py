@@ -1,0 +1,81 @@
+"""What to speculate with: the names a user gives, made into the plug-ins of one run."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from edgedec.bundle import Bundle
+from edgedec.errors import UsageError
+from edgedec.plugins import load, names
+from edgedec.runtime.protocols import Drafter, TreePolicy, Verifier
+
+__all__ = ["DRAFTERS", "POLICIES", "SpecConfig", "create_drafter", "create_policy", "create_verifier"]
+
+DRAFTERS, POLICIES, VERIFIERS = "edgedec.runtime.drafters", "edgedec.runtime.trees", "edgedec.runtime.verifiers"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpecConfig:
+    """Members:
+        drafter: a file of runtime/drafters (``--spec-type``).
+        policy: a file of runtime/trees (``--spec-tree``).
+        draft: the bundle of the drafter ``model`` (``-md``).
+        draft_max: guesses on a path at most (``--draft-max``).
+        tree_nodes: nodes of a tree at most, its root among them; 0: ``draft_max`` + 1.
+
+    Raises:
+        UsageError: an unknown name, which lists the known ones, or a number out of range.
+    """
+
+    drafter: str = "none"
+    policy: str = "chain"
+    draft: Path | None = None
+    draft_max: int = 8
+    tree_nodes: int = 0
+
+    def __post_init__(self) -> None:
+        for package, option, name in ((DRAFTERS, "--spec-type", self.drafter), (POLICIES, "--spec-tree", self.policy)):
+            if name not in names(package):
+                raise UsageError(f"{option} must be one of {', '.join(names(package))}, not {name!r}")
+        if not 1 <= self.draft_max <= 63:
+            raise UsageError(f"--draft-max must be 1 to 63, not {self.draft_max}")
+        if not (self.tree_nodes == 0 or 2 <= self.tree_nodes <= 64):
+            raise UsageError(f"--tree-nodes must be 2 to 64, or 0, not {self.tree_nodes}")
+        if self.draft is not None and self.drafter not in ("model", "auto"):
+            raise UsageError(f"-md is for --spec-type model or auto, not {self.drafter}")
+        if self.drafter == "model" and self.draft is None:
+            raise UsageError("--spec-type model needs a draft: give its bundle with -md")
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of the largest tree."""
+        return 1 if self.drafter == "none" else self.tree_nodes or self.draft_max + 1
+
+
+def create_drafter(name: str, draft: Bundle | None, *, device: str = "cpu", threads: int = 0) -> Drafter:
+    """Raises:
+    UsageError: no such drafter, or one that needs a draft model and got none.
+    """
+    create = load(DRAFTERS, name).create
+    # Those that take a model say so by their parameters; the others are made from nothing.
+    if "draft" in inspect.signature(create).parameters:
+        made: Drafter = create(draft, device=device, threads=threads)
+        return made
+    plain: Drafter = create()
+    return plain
+
+
+def create_policy(name: str, rng: np.random.Generator | None = None) -> TreePolicy:
+    """``rng``: children are drawn from the draft, as ``rejection`` wants them; without it the likeliest are taken."""
+    made: TreePolicy = load(POLICIES, name).create(rng)
+    return made
+
+
+def create_verifier(temperature: float) -> Verifier:
+    """The one that accepts most and leaves the text as the target alone would write it."""
+    made: Verifier = load(VERIFIERS, "greedy" if temperature == 0 else "rejection").create()
+    return made
