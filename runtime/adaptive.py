@@ -1,7 +1,8 @@
 """Whether to speculate, and how deep: from what acceptance and time turned out to be in this run.
 
-Two measurements decide: the seconds of a round without guesses, and tokens per second over the last rounds with some.
-Speculation that is slower stops at once after four rounds; then it is tried again, two rounds at a time, after 16 tokens,
+Two measurements decide: the seconds of a round without guesses, and tokens per second over the last rounds with some; both
+from medians, for one round on a busy machine, or one in which a draft model reads a new prompt, takes as long as thirty.
+Speculation that is slower stops at once after four rounds; then it is tried again, three rounds at a time, after 16 tokens,
 and after each trial that fails a longer while, so that trials cost less than one percent where nothing can be gained.
 Source: derived here; the depth is the argmax of (1 + E[accepted]) / seconds, as in 2211.17192 section 3.
 """
@@ -17,9 +18,9 @@ from edgedec.runtime.protocols import CostModel, Outcome, TokenTree
 
 __all__ = ["Adaptive"]
 
-_PLAIN_FIRST = 2  # rounds without guesses before the first with some
+_PLAIN_FIRST = 3  # rounds without guesses before the first with some: the median of three bears a cold first one
 _ROUNDS = 4  # with guesses, before speculation may be found too slow
-_TRIAL = 2  # with guesses, when it is tried again
+_TRIAL = 3  # with guesses, when it is tried again
 _WINDOW = 8  # rounds that count
 _WAIT, _LONGEST_WAIT = 16, 128  # tokens between trials
 _LEARN = 1 / 12  # weight of a new observation of acceptance
@@ -87,8 +88,8 @@ class Adaptive:
             self._rounds.clear()
 
     def _judge(self) -> None:
-        tokens, seconds = (sum(column) for column in zip(*self._rounds, strict=True))
-        if tokens * median(self._plain) >= seconds:
+        tokens, seconds = zip(*self._rounds, strict=True)
+        if sum(tokens) * median(self._plain) >= len(seconds) * median(seconds):
             self._wait = _WAIT
             return
         self.on, self._left = False, self._wait

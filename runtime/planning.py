@@ -65,7 +65,7 @@ class _Planner:
 
     def limits(self, choice: _Choice, ctx_size: int) -> Limits:
         rows = min(max(choice.rows, choice.spec.nodes), ctx_size, self.widest)
-        depth = min(choice.spec.draft_max, rows - 1) if choice.spec.nodes > 1 else 0
+        depth = min(choice.spec.draft_max, choice.spec.nodes - 1, rows - 1)
         return Limits(nodes=rows, depth=depth, positions=ctx_size, budget_bytes=self.budget_bytes)
 
     def drafter(self, choice: _Choice) -> Drafter:
@@ -83,7 +83,7 @@ class _Planner:
                 kv_bits=choice.kv_bits,
                 result_rows=nodes,
             ),
-            **self.drafter(choice).footprint(replace(limits, nodes=nodes)),
+            **self.drafter(choice).footprint(limits),  # it is opened with these: a draft model catches up in such passes
             "tokenizer": _TOKENIZER_BYTES + _TOKENIZER_FACTOR * self.bundle.file_bytes["tokenizer.json"],
             "sampling": _SAMPLING_ROWS * 8 * int(self.bundle.config["vocab_size"]),
             "host": _HOST_BYTES,
@@ -227,8 +227,10 @@ def make_plan(
         tree_nodes=min(choice.spec.nodes, limits.nodes),
         pass_rows=limits.nodes,
         estimated_tokens_per_second=planner.speed(choice, chosen),
-        fixed_baseline=_fixed_baseline(planner, choice, most),
-        speculation_from_bytes=_least_with_speculation(planner, choices, low),
+        fixed_baseline=_fixed_baseline(planner, choices[0], most),  # of what was asked for, whatever the budget left of it
+        speculation_from_bytes=_least_with_speculation(
+            planner, _choices(spec, draft, module.kv_choices(device), kv_bits, True), low
+        ),
         hint="" if fits else planner.hint(choice, chosen),
     )
     return RunPlan(plan=plan, limits=limits, spec=choice.spec, draft=choice.draft)

@@ -10,29 +10,36 @@ from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 from edgedec.cli.console import note
-from edgedec.cli.generate import figures, write
+from edgedec.cli.generate import figures, text_writer, write
 from edgedec.cli.options import (
     CtxSize,
     Device,
+    DraftMax,
     IgnoreEos,
     KvBits,
     MemoryBudget,
     MinP,
     Model,
+    ModelDraft,
     NPredict,
     RepeatLastN,
     RepeatPenalty,
     ReversePrompt,
     Seed,
+    ShowDraft,
+    SpecTree,
+    SpecType,
     Temp,
     Threads,
     TopK,
     TopP,
+    TreeNodes,
     Verbose,
     budget_bytes,
     option,
     resolve_model,
     sampling_config,
+    spec_config,
 )
 from edgedec.errors import EdgedecError, UsageError
 
@@ -98,9 +105,11 @@ class _Chat:
         sampling: SamplingConfig,
         stop: tuple[str, ...],
         ignore_eos: bool,
+        show_draft: bool,
     ) -> None:
         self.session, self.sampling, self.stop = session, sampling, stop
         self.n_predict, self.ignore_eos = n_predict, ignore_eos
+        self._write = text_writer(session, show_draft=show_draft)
         self._system = [{"role": "system", "content": system}] if system else []
         self.interrupts = _Interrupts()
         self.reset()
@@ -123,7 +132,7 @@ class _Chat:
             sampling=self.sampling,
             stop=self.stop,
             ignore_eos=self.ignore_eos,
-            on_text=write,
+            on_text=self._write,
             interrupted=lambda: self.interrupts.flag,
         )
         write("\n")
@@ -184,6 +193,11 @@ def chat(
     ctx_size: CtxSize = 0,
     kv_bits: KvBits = None,
     memory_budget: MemoryBudget = None,
+    spec_type: SpecType = "none",
+    model_draft: ModelDraft = None,
+    draft_max: DraftMax = 8,
+    spec_tree: SpecTree = "chain",
+    tree_nodes: TreeNodes = 0,
     device: Device = "cpu",
     threads: Threads = 0,
     temp: Temp = 0.8,
@@ -195,6 +209,7 @@ def chat(
     seed: Seed = -1,
     reverse_prompt: ReversePrompt = None,
     ignore_eos: IgnoreEos = False,
+    show_draft: ShowDraft = False,
     verbose: Verbose = 0,
 ) -> None:
     """Talk with a model. Lines that begin with a slash are commands; /help lists them."""
@@ -207,6 +222,14 @@ def chat(
         repeat_last_n=repeat_last_n,
         seed=seed,
     )
+    spec = spec_config(
+        model=model,
+        spec_type=spec_type,
+        model_draft=model_draft,
+        draft_max=draft_max,
+        spec_tree=spec_tree,
+        tree_nodes=tree_nodes,
+    )
     from edgedec.runtime.session import Session
 
     with Session.open(
@@ -215,6 +238,7 @@ def chat(
         threads=threads,
         ctx_size=ctx_size,
         kv_bits=kv_bits,
+        spec=spec,
         budget_bytes=budget_bytes(memory_budget),
     ) as session:
         if session.bundle.chat_template is None:
@@ -226,6 +250,7 @@ def chat(
             sampling=sampling,
             stop=tuple(reverse_prompt or ()),
             ignore_eos=ignore_eos,
+            show_draft=show_draft,
         )
         if hasattr(sys.stdin, "reconfigure"):
             sys.stdin.reconfigure(errors="surrogateescape")  # the tokenizer says what is wrong with such a line

@@ -14,7 +14,7 @@ from typing import Any
 from edgedec.errors import UsageError
 from edgedec.progress import Progress
 
-__all__ = ["log_to_stderr", "note", "print_json", "print_table", "progress", "read_text"]
+__all__ = ["has_colours", "log_to_stderr", "note", "print_json", "print_table", "progress", "read_text"]
 
 
 _PATIENCE_S = 1.0  # what is done before that shows no bar
@@ -29,6 +29,14 @@ def log_to_stderr(verbosity: int) -> None:
 def note(text: str) -> None:
     """A line for the person at the terminal."""
     print(text, file=sys.stderr, flush=True)
+
+
+def has_colours() -> bool:
+    """Whether stdout shows colours: a terminal that can, or ``FORCE_COLOR``; never with ``NO_COLOR``."""
+    from rich.console import Console
+
+    console = Console(file=sys.stdout)
+    return console.color_system is not None and not console.no_color
 
 
 def print_json(data: Mapping[str, Any]) -> None:

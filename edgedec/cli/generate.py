@@ -10,43 +10,77 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
-from edgedec.cli.console import note, print_json, read_text
+from edgedec.cli.console import has_colours, note, print_json, read_text
 from edgedec.cli.options import (
     CtxSize,
     Device,
+    DraftMax,
     IgnoreEos,
     Json,
     KvBits,
     MemoryBudget,
     MinP,
     Model,
+    ModelDraft,
     NPredict,
     RepeatLastN,
     RepeatPenalty,
     ReversePrompt,
     Seed,
+    ShowDraft,
+    SpecTree,
+    SpecType,
     Temp,
     Threads,
     TopK,
     TopP,
+    TreeNodes,
     Verbose,
     budget_bytes,
     option,
     resolve_model,
     sampling_config,
+    spec_config,
 )
 from edgedec.errors import UsageError
 
 if TYPE_CHECKING:
-    from edgedec.runtime.session import Answer
+    from edgedec.runtime.session import Answer, Session, Timings
 
-__all__ = ["figures", "generate", "write"]
+__all__ = ["figures", "generate", "text_writer", "write"]
 
 
 def write(text: str) -> None:
     """Text to stdout, at once."""
     sys.stdout.write(text)
     sys.stdout.flush()
+
+
+def text_writer(session: Session, *, show_draft: bool) -> Callable[[str], None]:
+    """Writes text as it comes; with ``show_draft``, and where stdout has colours, what an accepted guess brought in green.
+
+    Text that several tokens brought, such as one character of several bytes, has the colour of the last of them.
+    """
+    if not (show_draft and has_colours()):
+        return write
+    from rich.style import Style
+
+    green = Style(color="green")
+    return lambda text: write(green.render(text) if session.decoder.guessed else text)
+
+
+def _speculation(timings: Timings) -> str:
+    """What the drafter was worth; empty without one."""
+    rounds = timings.rounds
+    if timings.drafter == "none" or not rounds.count:
+        return ""
+    accepted = sum(rounds.accepted)
+    return (
+        f"; drafter {timings.drafter}: {accepted} of {rounds.drafted} guesses accepted, "
+        f"{1 + accepted / rounds.count:.1f} tokens per round"
+        + ("" if timings.speculating else ", off at the end because it lost time")
+        + f"; lossless: {timings.lossless}"
+    )
 
 
 def figures(answer: Answer) -> str:
@@ -59,6 +93,7 @@ def figures(answer: Answer) -> str:
         f"answer: {timings.predicted_n} tokens, {timings.predicted_per_second:.1f} per second; "
         f"ended by: {answer.stop_reason}"
     )
+    text += _speculation(timings)
     if timings.peak_bytes:
         text += f"; memory: {format_bytes(timings.peak_bytes)}, planned {format_bytes(timings.planned_bytes)}"
     return text
@@ -101,6 +136,11 @@ def generate(
     ctx_size: CtxSize = 0,
     kv_bits: KvBits = None,
     memory_budget: MemoryBudget = None,
+    spec_type: SpecType = "none",
+    model_draft: ModelDraft = None,
+    draft_max: DraftMax = 8,
+    spec_tree: SpecTree = "chain",
+    tree_nodes: TreeNodes = 0,
     device: Device = "cpu",
     threads: Threads = 0,
     temp: Temp = 0.8,
@@ -112,6 +152,7 @@ def generate(
     seed: Seed = -1,
     reverse_prompt: ReversePrompt = None,
     ignore_eos: IgnoreEos = False,
+    show_draft: ShowDraft = False,
     json: Json = False,
     verbose: Verbose = 0,
 ) -> None:
@@ -129,6 +170,14 @@ def generate(
         repeat_last_n=repeat_last_n,
         seed=seed,
     )
+    spec = spec_config(
+        model=model,
+        spec_type=spec_type,
+        model_draft=model_draft,
+        draft_max=draft_max,
+        spec_tree=spec_tree,
+        tree_nodes=tree_nodes,
+    )
     from edgedec.runtime.session import Session
 
     with Session.open(
@@ -137,6 +186,7 @@ def generate(
         threads=threads,
         ctx_size=ctx_size,
         kv_bits=kv_bits,
+        spec=spec,
         budget_bytes=budget_bytes(memory_budget),
     ) as session:
         ids = session.encode(text)
@@ -149,7 +199,7 @@ def generate(
                 sampling=sampling,
                 stop=tuple(reverse_prompt or ()),
                 ignore_eos=ignore_eos,
-                on_text=(lambda text: None) if json else write,
+                on_text=(lambda text: None) if json else text_writer(session, show_draft=show_draft),
                 interrupted=interrupted,
             )
     if json:

@@ -5,6 +5,7 @@ A parameter is named after its long option: environment variables and configurat
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,31 +16,39 @@ from edgedec.cli.console import log_to_stderr, progress
 
 if TYPE_CHECKING:
     from edgedec.runtime.sampling import SamplingConfig
+    from edgedec.runtime.speculation import SpecConfig
 
 __all__ = [
     "EMBEDDED",
     "CtxSize",
     "Device",
+    "DraftMax",
     "IgnoreEos",
     "Json",
     "KvBits",
     "MemoryBudget",
     "MinP",
     "Model",
+    "ModelDraft",
     "NPredict",
     "RepeatLastN",
     "RepeatPenalty",
     "ReversePrompt",
     "Seed",
+    "ShowDraft",
+    "SpecTree",
+    "SpecType",
     "Temp",
     "Threads",
     "TopK",
     "TopP",
+    "TreeNodes",
     "Verbose",
     "budget_bytes",
     "option",
     "resolve_model",
     "sampling_config",
+    "spec_config",
 ]
 
 # The command's help would name an environment variable for every option; docs/command-line.md says how they are formed.
@@ -47,6 +56,7 @@ option = partial(typer.Option, show_envvar=False)
 
 # Named here too, so that a path needs no import of the demo; tests/cli/test_app.py holds both lists together.
 EMBEDDED = ("demo", "demo-int8", "demo-draft")
+EMBEDDED_DRAFT = "demo-draft"
 Model = Annotated[
     str, option("-m", "--model", metavar="BUNDLE", help="Folder of a bundle, or 'demo': the embedded model.")
 ]
@@ -91,6 +101,34 @@ ReversePrompt = Annotated[
     option("-r", "--reverse-prompt", metavar="TEXT", help="Stop before this text; may be repeated."),
 ]
 IgnoreEos = Annotated[bool, option("--ignore-eos", help="Go on past the model's end token.")]
+
+SpecType = Annotated[
+    str,
+    option(
+        "--spec-type",
+        metavar="NAME",
+        help="What guesses tokens ahead: ngram, copy, stand, trigram, model (needs -md), auto (what pays), or none.",
+    ),
+]
+ModelDraft = Annotated[
+    str | None,
+    option(
+        "-md",
+        "--model-draft",
+        metavar="BUNDLE",
+        help="With --spec-type model or auto: a small bundle with the same tokenizer. "
+        "Without it, -m demo takes the embedded draft, 'demo-draft'.",
+    ),
+]
+DraftMax = Annotated[int, option("--draft-max", metavar="N", help="Guess at most so many tokens ahead, 1 to 63.")]
+SpecTree = Annotated[
+    str,
+    option("--spec-tree", metavar="NAME", help="Shape of the guesses: chain, static, dynamic, delayed or hardware."),
+]
+TreeNodes = Annotated[
+    int, option("--tree-nodes", metavar="N", help="Nodes of a tree of guesses, 2 to 64; 0: --draft-max and one.")
+]
+ShowDraft = Annotated[bool, option("--show-draft", help="On a terminal: accepted guesses in green.")]
 
 
 def budget_bytes(text: str | None) -> int | None:
@@ -138,3 +176,25 @@ def sampling_config(
         repeat_last_n=repeat_last_n,
         seed=seed,
     )
+
+
+def spec_config(
+    *, model: str, spec_type: str, model_draft: str | None, draft_max: int, spec_tree: str, tree_nodes: int
+) -> SpecConfig:
+    """What to speculate with. ``model`` is what ``-m`` says: the embedded targets bring a draft of their own.
+
+    Raises:
+        UsageError: an unknown name, a value out of range, or a draft missing or for nothing; no bundle was looked for yet.
+    """
+    from edgedec.runtime.speculation import SpecConfig
+
+    if model_draft is None and spec_type in ("model", "auto") and model in EMBEDDED and model != EMBEDDED_DRAFT:
+        model_draft = EMBEDDED_DRAFT
+    config = SpecConfig(
+        drafter=spec_type,
+        policy=spec_tree,
+        draft=None if model_draft is None else Path(model_draft),
+        draft_max=draft_max,
+        tree_nodes=tree_nodes,
+    )
+    return config if model_draft is None else replace(config, draft=resolve_model(model_draft))

@@ -6,7 +6,23 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from edgedec.cli.console import print_json, print_table
-from edgedec.cli.options import CtxSize, Device, Json, KvBits, MemoryBudget, Model, Verbose, budget_bytes, resolve_model
+from edgedec.cli.options import (
+    CtxSize,
+    Device,
+    DraftMax,
+    Json,
+    KvBits,
+    MemoryBudget,
+    Model,
+    ModelDraft,
+    SpecTree,
+    SpecType,
+    TreeNodes,
+    Verbose,
+    budget_bytes,
+    resolve_model,
+    spec_config,
+)
 from edgedec.errors import BudgetError
 
 if TYPE_CHECKING:
@@ -20,29 +36,48 @@ def plan(
     memory_budget: MemoryBudget = None,
     ctx_size: CtxSize = 0,
     kv_bits: KvBits = None,
+    spec_type: SpecType = "none",
+    model_draft: ModelDraft = None,
+    draft_max: DraftMax = 8,
+    spec_tree: SpecTree = "chain",
+    tree_nodes: TreeNodes = 0,
     device: Device = "cpu",
     json: Json = False,
     verbose: Verbose = 0,
 ) -> None:
     """Show the memory that a run will take. Exit code 4 if it does not fit the budget."""
+    budget = budget_bytes(memory_budget)
+    spec = spec_config(
+        model=model,
+        spec_type=spec_type,
+        model_draft=model_draft,
+        draft_max=draft_max,
+        spec_tree=spec_tree,
+        tree_nodes=tree_nodes,
+    )
     from edgedec.bundle import Bundle
     from edgedec.memory import MemoryMeter, format_bytes
     from edgedec.runtime.planning import make_plan
     from edgedec.runtime.targets import target_module
 
-    budget = budget_bytes(memory_budget)
     bundle = Bundle.open(resolve_model(model))
     target_module(device)  # its libraries are part of the baseline
     baseline = MemoryMeter().baseline_bytes
     made = make_plan(
-        bundle, device=device, ctx_size=ctx_size, kv_bits=kv_bits, budget_bytes=budget, baseline_bytes=baseline
+        bundle,
+        device=device,
+        ctx_size=ctx_size,
+        kv_bits=kv_bits,
+        spec=spec,
+        budget_bytes=budget,
+        baseline_bytes=baseline,
     ).plan
     if json:
-        data = asdict(made)
+        data = asdict(made) | {"estimated_tokens_per_second": round(made.estimated_tokens_per_second, 3)}
         del data["hint"]
-        print_json(data)
+        print_json(data | {"tree": spec.policy})
     else:
-        _print(made)
+        _print(made, spec.policy)
     if not made.fits:
         raise BudgetError(
             f"needs {format_bytes(made.total_bytes)} at context {made.ctx_size}, the memory budget is "
@@ -50,14 +85,44 @@ def plan(
         )
 
 
-def _print(plan: Plan) -> None:
+def _print(plan: Plan, tree: str) -> None:
     from edgedec.memory import format_bytes
 
-    print(f"context {plan.ctx_size} tokens, KV {plan.kv_bits} bits, drafter {plan.drafter}")
-    items = [(name, format_bytes(size)) for name, size in plan.items.items()]
+    print(f"context {plan.ctx_size} tokens, KV {plan.kv_bits} bits, passes of {plan.pass_rows} rows at most")
+    print(_drafting(plan, tree))
+    print(f"estimated, not measured: {plan.estimated_tokens_per_second:.0f} tokens/s\n")
+    fixed = plan.fixed_baseline
+    beside_weights = sum(size for name, size in plan.items.items() if name not in ("weights", "draft_weights"))
+    rows = [
+        ("", "planned", "fixed baseline"),
+        *((name, _cell(plan.items.get(name)), _cell(fixed.get(name))) for name in dict.fromkeys([*plan.items, *fixed])),
+        ("total", format_bytes(plan.total_bytes), ""),
+        ("total without weights", format_bytes(beside_weights), format_bytes(sum(fixed.values()))),
+    ]
     if plan.budget_bytes is None:
-        budget = [("budget", "none")]
+        rows.append(("budget", "none", ""))
     else:
-        budget = [("budget", format_bytes(plan.budget_bytes)), ("fits", "yes" if plan.fits else "no")]
-    beside = [("beside it: Python and libraries", format_bytes(plan.baseline_bytes))]
-    print_table([*items, ("total", format_bytes(plan.total_bytes)), *budget, *beside], right=(1,))
+        rows += [("budget", format_bytes(plan.budget_bytes), ""), ("fits", "yes" if plan.fits else "no", "")]
+    if plan.speculation_from_bytes is not None:
+        rows.append(("speculation pays from (estimated)", format_bytes(plan.speculation_from_bytes), ""))
+    rows.append(("beside it: Python and libraries", format_bytes(plan.baseline_bytes), ""))
+    print_table(rows, right=(1, 2))
+    print("\nfixed baseline: what a run without a plan takes beside its weights, at a context of 1024 tokens,")
+    print("KV of 16 bits, a tree of 64 nodes and all of its logits, as far as model and device have these")
+
+
+def _cell(size: int | None) -> str:
+    from edgedec.memory import format_bytes
+
+    return "" if size is None else format_bytes(size)
+
+
+def _drafting(plan: Plan, tree: str) -> str:
+    """What guesses, and how far, in words."""
+    if plan.drafter == "none":
+        return "drafter none"
+    model = (", with the draft model" if plan.draft_model else ", without a draft model") * (plan.drafter == "auto")
+    return (
+        f"drafter {plan.drafter}{model}: {plan.draft_tokens} guesses ahead at most; "
+        f"tree {tree} of {plan.tree_nodes} nodes at most"
+    )

@@ -17,17 +17,18 @@ from rich.table import Table
 from edgedec import demo
 from edgedec.atomic import new_file
 from edgedec.bundle import Bundle
-from edgedec.errors import EdgedecError
+from edgedec.errors import BudgetError, EdgedecError
 from edgedec.memory import format_bytes, parse_bytes
 from edgedec.runtime.choices import read_items, score_items
 from edgedec.runtime.evaluate import perplexity
 from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session
+from edgedec.runtime.session import Answer, Session
+from edgedec.runtime.speculation import SpecConfig
 
 BUDGET = "32MiB"
 PROMPT = "Once upon a time"
 TOKENS = 350
-SEED = 4
+GREEDY = SamplingConfig(temperature=0)  # so that the story is one and the same, whoever guesses
 
 LABELS = {
     "demo": "ternary",
@@ -38,7 +39,7 @@ LABELS = {
 # What a quiet machine of two cores takes, with nothing in the cache.
 STEPS = (
     ("quantize: the ternary target losslessly, and to int8 beside it; the draft to int8", 2),
-    (f"plan a run of the target under {BUDGET}, and write a story", 2),
+    (f"plan a run of target and draft under {BUDGET}, and write a story with speculation", 5),
     ("ask about the story, and about something else", 1),
     ("measure on stories and questions that the pair was not trained on", 50),
 )
@@ -109,26 +110,73 @@ def _write(text: str) -> None:
     sys.stdout.flush()
 
 
-def _story(session: Session, console: Console) -> str:
-    plan = session.run.plan
-    for name, size in plan.items.items():
-        console.print(f"  {format_bytes(size):>10}  {name}", highlight=False)
-    console.print(
-        f"  {format_bytes(plan.total_bytes):>10}  planned, of {BUDGET}; context {plan.ctx_size}\n", highlight=False
-    )
-    _write(PROMPT)
-    sampling = SamplingConfig(temperature=0.6, seed=SEED)
+def _open(paths: dict[str, Path], drafter: str) -> Session:
+    draft = None if drafter == "none" else paths["demo-draft"]
+    return Session.open(paths["demo"], spec=SpecConfig(drafter=drafter, draft=draft), budget_bytes=parse_bytes(BUDGET))
+
+
+def _write_story(session: Session, on_text: Callable[[str], None]) -> Answer:
     # It often goes on with questions of its own; ours come next.
     prompt = session.encode(PROMPT)
-    answer = session.generate(prompt, n_predict=TOKENS, sampling=sampling, stop=("\n\n",), on_text=_write)
+    return session.generate(prompt, n_predict=TOKENS, sampling=GREEDY, stop=("\n\n",), on_text=on_text)
+
+
+def _story(paths: dict[str, Path], console: Console) -> str:
+    """Written with the drafter that the planner and the run choose; then again by others, to compare."""
+    with _open(paths, "auto") as session:
+        plan = session.run.plan
+        for name, size in plan.items.items():
+            console.print(f"  {format_bytes(size):>10}  {name}", highlight=False)
+        draft = (
+            "with the draft model" if plan.draft_model else "without the draft model, by estimate not worth its bytes"
+        )
+        console.print(
+            f"  {format_bytes(plan.total_bytes):>10}  planned, of {BUDGET}; context {plan.ctx_size}, "
+            f"drafter {plan.drafter} {draft}\n",
+            highlight=False,
+        )
+        _write(PROMPT)
+        answer = _write_story(session, _write)
     timings = answer.timings
     console.print(
-        f"\n\n{timings.predicted_n} tokens, measured on this CPU: {timings.predicted_per_second:.0f} tokens/s; "
-        f"charged memory at its peak {format_bytes(timings.peak_bytes)}, "
+        f"\n\n{timings.predicted_n} tokens; charged memory at its peak {format_bytes(timings.peak_bytes)}, "
         f"planned {format_bytes(timings.planned_bytes)}, budget {BUDGET}",
         highlight=False,
     )
+    _compare(paths, answer, console)
     return PROMPT + answer.text
+
+
+def _compare(paths: dict[str, Path], auto: Answer, console: Console) -> None:
+    """The same story by plain decoding and by the draft model: what speculation was worth on this machine."""
+    table = Table("drafter", "guesses", "accepted", "tokens per round", "tokens/s", "text", box=SIMPLE)
+    for drafter in ("none", "auto", "model"):
+        try:
+            answer = auto if drafter == "auto" else _written(paths, drafter)
+        except BudgetError:
+            table.add_row(drafter, "", "", "", "", f"does not fit {BUDGET}")
+            continue
+        rounds = answer.timings.rounds
+        accepted = sum(rounds.accepted)
+        table.add_row(
+            drafter,
+            str(rounds.drafted),
+            str(accepted),
+            f"{1 + accepted / rounds.count:.2f}",
+            f"{answer.timings.predicted_per_second:.0f}",
+            "the same" if answer.tokens == auto.tokens else "another",
+        )
+    console.print(table)
+    console.print(
+        "measured on this CPU, one run each. Guesses save passes over the target's weights; here these are so few "
+        "that they may not pay: speculation that is found to lose time switches itself off",
+        highlight=False,
+    )
+
+
+def _written(paths: dict[str, Path], drafter: str) -> Answer:
+    with _open(paths, drafter) as session:
+        return _write_story(session, lambda text: None)
 
 
 def _questions(session: Session, story: str, console: Console) -> None:
@@ -137,7 +185,7 @@ def _questions(session: Session, story: str, console: Console) -> None:
         asked = f"Q: {question} A:"
         _write(asked)
         prompt = session.encode(f"{story}\n\n{asked}")
-        session.generate(prompt, n_predict=40, sampling=SamplingConfig(temperature=0), stop=("\n",), on_text=_write)
+        session.generate(prompt, n_predict=40, sampling=GREEDY, stop=("\n",), on_text=_write)
         console.print()
 
 
@@ -162,9 +210,9 @@ def main() -> int:
             paths[name] = demo.bundle_path(name)
         console.print(f"  {name}: {time.perf_counter() - start:.1f} s  {paths[name]}", highlight=False)
     step(2)
-    with Session.open(paths["demo"], budget_bytes=parse_bytes(BUDGET)) as session:
-        story = _story(session, console)
-        step(3)
+    story = _story(paths, console)
+    step(3)
+    with _open(paths, "auto") as session:
         _questions(session, story, console)
     step(4)
     _quality_table(paths, console)

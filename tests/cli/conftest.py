@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from edgedec.bundle import Bundle
 from edgedec.cli.app import app
+from edgedec.runtime.session import Answer, Session
+from edgedec.runtime.stream import TextStream
+from edgedec.runtime.tokenizer import Tokenizer
 from tests.cli.known_model import write_bundle, write_checkpoint
 
 
@@ -45,6 +50,46 @@ def mute_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One without a chat template."""
     folder = tmp_path_factory.mktemp("mute")
     return write_bundle(write_checkpoint(folder / "checkpoint", template=None), folder / "bundle")
+
+
+@pytest.fixture(scope="session")
+def stranger(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same model with another tokenizer, so not a draft of the other one."""
+    folder = tmp_path_factory.mktemp("stranger")
+    checkpoint = write_checkpoint(folder / "checkpoint")
+    tokenizer = json.loads((checkpoint / "tokenizer.json").read_text("utf-8"))
+    (checkpoint / "tokenizer.json").write_text(json.dumps(tokenizer | {"post_processor": None}))
+    return write_bundle(checkpoint, folder / "bundle")
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> list[Answer]:
+    """The answers that commands of this process got."""
+    found: list[Answer] = []
+    real = Session.generate
+
+    def generate(session: Session, *args: Any, **options: Any) -> Answer:
+        found.append(real(session, *args, **options))
+        return found[-1]
+
+    monkeypatch.setattr(Session, "generate", generate)
+    return found
+
+
+def in_green(bundle: Path, answer: Answer) -> str:
+    """The text of an answer as --show-draft colours it, from what the answer says about its tokens."""
+    stream = TextStream(Tokenizer.load(Bundle.open(bundle).tokenizer_file))
+    pieces = [(stream.feed(token), guessed) for token, guessed in zip(answer.tokens, answer.drafted, strict=True)]
+    return "".join(f"\x1b[32m{text}\x1b[0m" if guessed and text else text for text, guessed in pieces)
+
+
+@pytest.fixture
+def colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a terminal that has them."""
+    for name in ("NO_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
 
 
 @pytest.fixture(autouse=True)

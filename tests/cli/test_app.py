@@ -12,10 +12,16 @@ import typer
 
 from edgedec import __version__
 from edgedec.cli import app as app_module
+from edgedec.errors import UsageError
+from edgedec.plugins import names
+from edgedec.runtime import planning
 from edgedec.runtime.sampling import SamplingConfig
+from edgedec.runtime.session import Session
+from edgedec.runtime.speculation import DRAFTERS, POLICIES, SpecConfig
 from tests.cli.conftest import Edgedec
 
 COMMANDS = typer.main.get_command(app_module.app).commands  # type: ignore[attr-defined]
+BUNDLE = "BUNDLE"
 NAMES = {"quantize", "distil", "inspect", "plan", "generate", "chat", "bench", "eval", "doctor"}
 
 
@@ -62,6 +68,75 @@ def test_defaults_of_sampling_are_the_python_api_s(name: str) -> None:
         assert defaults[field] == getattr(config, field)
 
 
+SPECULATING = ("generate", "chat", "plan")
+
+
+@pytest.mark.parametrize("name", SPECULATING)
+def test_defaults_and_help_of_speculation_are_the_python_api_s(name: str) -> None:
+    options = {option.name: option for option in COMMANDS[name].params}
+    config = SpecConfig()
+    fields = {"spec_type": "drafter", "spec_tree": "policy", "model_draft": "draft"}
+    for option, field in (fields | {"draft_max": "draft_max", "tree_nodes": "tree_nodes"}).items():
+        assert options[option].default == getattr(config, field)
+    for option, package in (("spec_type", DRAFTERS), ("spec_tree", POLICIES)):
+        assert all(plugin in options[option].help for plugin in names(package)), "the help lists them all"
+
+
+SPEC = {"--spec-type": "auto", "-md": "BUNDLE", "--draft-max": "5", "--spec-tree": "delayed", "--tree-nodes": "9"}
+
+
+@pytest.mark.parametrize("name", SPECULATING)
+@pytest.mark.parametrize("by", ["flag", "environment"])
+def test_options_of_speculation_arrive(
+    edgedec: Edgedec, bundle: Path, monkeypatch: pytest.MonkeyPatch, name: str, by: str
+) -> None:
+    got: list[SpecConfig] = []
+
+    def take(*args: object, spec: SpecConfig, **options: object) -> None:
+        got.append(spec)
+        raise UsageError("enough")
+
+    monkeypatch.setattr(Session, "open", take)
+    monkeypatch.setattr(planning, "make_plan", take)
+    words = [name, "-m", str(bundle), *(["-p", "hi"] if name == "generate" else [])]
+    values = {option: str(bundle) if value == BUNDLE else value for option, value in SPEC.items()}
+    if by == "flag":
+        outcome = edgedec(*words, *(word for pair in values.items() for word in pair))
+    else:
+        long = {"-md": "--model-draft"}
+        keys = {option: long.get(option, option).strip("-").replace("-", "_").upper() for option in values}
+        outcome = edgedec(*words, env={f"EDGEDEC_{name.upper()}_{keys[option]}": values[option] for option in values})
+    assert outcome.stderr == "edgedec: enough\n"
+    assert got == [SpecConfig(drafter="auto", policy="delayed", draft=bundle, draft_max=5, tree_nodes=9)]
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ("-m demo --spec-type model", ["demo-draft", "demo"]),
+        ("-m demo-int8 --spec-type auto", ["demo-draft", "demo-int8"]),
+        ("-m demo --spec-type ngram", ["demo"]),
+        ("-m demo", ["demo"]),
+        ("-m BUNDLE --spec-type auto", []),
+        ("-m BUNDLE --spec-type model -md demo-draft", ["demo-draft"]),
+        ("-m demo --spec-type model --model-draft BUNDLE", ["demo"]),
+    ],
+)
+def test_the_embedded_draft_is_taken_where_it_belongs(
+    edgedec: Edgedec, bundle: Path, monkeypatch: pytest.MonkeyPatch, words: str, wanted: list[str]
+) -> None:
+    asked: list[str] = []
+
+    def embedded(name: str, **options: object) -> Path:
+        asked.append(name)
+        return bundle
+
+    monkeypatch.setattr("edgedec.demo.bundle_path", embedded)
+    outcome = edgedec("plan", *(str(bundle) if word == BUNDLE else word for word in words.split()), "--json")
+    assert asked == wanted
+    assert ("draft_weights" in outcome.json["items"]) == ("model" in words)  # type: ignore[operator]
+
+
 def test_help_does_not_wait_for_heavy_imports() -> None:
     code = "import sys, edgedec.cli.app; print(*sys.modules)"
     modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
@@ -73,7 +148,7 @@ def test_module_is_the_command() -> None:
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == f"edgedec {__version__}\n"
 
 
-BUNDLE = "BUNDLE"
+DRAFTER_NAMES, POLICY_NAMES = (", ".join(names(package)) for package in (DRAFTERS, POLICIES))
 
 
 @pytest.mark.parametrize(
@@ -98,6 +173,22 @@ BUNDLE = "BUNDLE"
         ("generate -m BUNDLE -p hello -c 4", 1, "the prompt has 6 tokens, the context holds 4"),
         ("generate -m BUNDLE -p hi --memory-budget lots", 2, "'lots' is not a size"),
         ("generate -m BUNDLE -p hi --memory-budget 1MiB", 4, "the memory budget is 1.0 MiB"),
+        ("generate -m BUNDLE -p hi --spec-type guess", 2, f"--spec-type must be one of {DRAFTER_NAMES}, not 'guess'"),
+        ("chat -m BUNDLE --spec-type guess", 2, f"--spec-type must be one of {DRAFTER_NAMES}, not 'guess'"),
+        ("plan -m BUNDLE --spec-type _text", 2, f"--spec-type must be one of {DRAFTER_NAMES}, not '_text'"),
+        ("chat -m BUNDLE --spec-tree bush", 2, f"--spec-tree must be one of {POLICY_NAMES}, not 'bush'"),
+        ("plan -m BUNDLE --draft-max 64", 2, "--draft-max must be 1 to 63, not 64"),
+        ("generate -m BUNDLE -p hi --draft-max x", 2, "Invalid value for '--draft-max'"),
+        ("generate -m BUNDLE -p hi --tree-nodes 1", 2, "--tree-nodes must be 2 to 64, or 0, not 1"),
+        ("generate -m BUNDLE -p hi -md BUNDLE", 2, "-md is for --spec-type model or auto, not none"),
+        ("generate -m BUNDLE -p hi --spec-type model", 2, "--spec-type model needs a draft: give its bundle with -md"),
+        ("generate -m BUNDLE -p hi --spec-type model -md nowhere", 2, "edgedec: nowhere: no such bundle"),
+        ("generate -m BUNDLE -p hi --spec-type model -md .", 1, "edgedec: .: holds no manifest.json"),
+        ("generate -m BUNDLE -p hi --spec-type model -md STRANGER", 2, "both must be made from checkpoints with one"),
+        ("chat -m BUNDLE --spec-type auto -md STRANGER", 2, "both must be made from checkpoints with one tokenizer"),
+        ("plan -m STRANGER --spec-type model -md BUNDLE", 2, "both must be made from checkpoints with one tokenizer"),
+        ("generate -m BUNDLE -p hi --spec-type ngram --memory-budget 1MiB", 4, "the memory budget is 1.0 MiB"),
+        ("chat -m BUNDLE --spec-type model -md BUNDLE --memory-budget 9MiB", 4, "  draft_weights"),
         ("generate -m BUNDLE -p hi --device webgpu", 3, "device webgpu: the plug-in is missing; run: "),
         ("generate -p hi", 2, "Missing option '-m' / '--model'"),
         ("generate --nonsense", 2, "No such option"),
@@ -122,13 +213,20 @@ BUNDLE = "BUNDLE"
     ],
 )
 def test_what_goes_wrong_has_a_code_and_a_message(
-    edgedec: Edgedec, bundle: Path, monkeypatch: pytest.MonkeyPatch, words: str, code: int, message: str
+    edgedec: Edgedec,
+    bundle: Path,
+    stranger: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: str,
+    code: int,
+    message: str,
 ) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime_ep_webgpu", None)  # as if it were not installed
     Path("empty").write_bytes(b"")
     Path("blank").write_bytes(b"\n")
     Path("latin").write_bytes("né".encode("latin-1"))
-    outcome = edgedec(*(str(bundle) if word == BUNDLE else word for word in words.split()))
+    paths = {BUNDLE: str(bundle), "STRANGER": str(stranger)}
+    outcome = edgedec(*(paths.get(word, word) for word in words.split()))
     assert outcome.code == code
     assert message in outcome.stderr
     assert outcome.stdout == ""

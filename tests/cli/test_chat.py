@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Edgedec
+from edgedec.runtime.session import Answer
+from tests.cli.conftest import Edgedec, in_green
+from tests.cli.known_model import ENDLESS
 
 PATIENCE_S = 30.0
 
@@ -88,6 +90,24 @@ def test_a_line_that_is_not_utf8_is_refused_and_forgotten(edgedec: Edgedec, bund
 @pytest.mark.parametrize(("option", "answer"), [(("-n", "6"), "é€"), (("-r", "😀"), "é€")])
 def test_limits_of_an_answer(ask: Ask, option: tuple[str, ...], answer: str) -> None:
     assert ask("o", options=option)[1] == [answer]
+
+
+@pytest.mark.usefixtures("colours")
+def test_show_draft_colours_accepted_guesses_only(ask: Ask, bundle: Path, answers: list[Answer]) -> None:
+    options = ("--spec-type", "ngram", "-n", "66")
+    _, lines, stderr = ask("o", "o", "/stats", options=(*options, "--show-draft"))
+    assert lines[:2] == [in_green(bundle, answer) for answer in answers]
+    assert any("\x1b[32m" in line for line in lines[:2])
+    assert "\x1b[32m" not in lines[2]
+    assert "; drafter ngram: " in lines[2]
+    assert stderr == ""
+    assert ask("o", options=options)[1] == [ENDLESS * 6]
+
+
+def test_speculation_changes_no_conversation(ask: Ask) -> None:
+    script = ("how?", "o", "why?")
+    plain = ask(*script, options=("-n", "40"))
+    assert ask(*script, options=("-n", "40", "--spec-type", "auto", "--show-draft")) == plain
 
 
 def test_without_a_template(edgedec: Edgedec, mute_bundle: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 from edgedec.bundle import Bundle, BundleWriter
 from edgedec.cli import doctor as doctor_module
 from edgedec.manifest import Tokens
+from edgedec.memory import format_bytes
 from edgedec.runtime import bench as bench_module
 from edgedec.schemes import FloatScheme
 from tests.cli.conftest import Edgedec
@@ -26,7 +27,7 @@ def test_every_key_is_documented(edgedec: Edgedec, bundle: Path, project_root: P
     text = (project_root / "docs" / "command-line.md").read_text("utf-8")
     commands = (
         ("inspect", bundle, "--render-chat"),
-        ("plan", "-m", bundle),
+        ("plan", "-m", bundle, "--spec-type", "ngram"),
         ("generate", "-m", bundle, "-p", "?"),
         ("eval", "-m", bundle, "--text", "-"),
         ("doctor",),
@@ -139,7 +140,14 @@ PLAN = {
     "ctx_size",
     "kv_bits",
     "drafter",
+    "draft_model",
     "draft_tokens",
+    "tree",
+    "tree_nodes",
+    "pass_rows",
+    "estimated_tokens_per_second",
+    "fixed_baseline",
+    "speculation_from_bytes",
 }
 
 
@@ -148,7 +156,8 @@ def test_plan_without_a_budget(edgedec: Edgedec, bundle: Path) -> None:
     assert set(data) == PLAN
     assert (data["fits"], data["budget_bytes"], data["ctx_size"]) == (True, None, 100)
     assert data["total_bytes"] == sum(data["items"].values())
-    assert (data["drafter"], data["draft_tokens"]) == ("none", 0)
+    assert (data["drafter"], data["draft_model"], data["draft_tokens"]) == ("none", False, 0)
+    assert (data["tree"], data["tree_nodes"], data["speculation_from_bytes"]) == ("chain", 1, None)
     assert data["baseline_bytes"] > 10 << 20, "NumPy and ONNX Runtime are imported"
 
 
@@ -171,6 +180,40 @@ def test_plan_text(edgedec: Edgedec, bundle: Path) -> None:
     assert outcome.code == 0
     for line in ("context 2048 tokens", "weights ", "kv ", "total ", "budget  ", "100.0 MiB", "fits "):
         assert line in outcome.stdout
+
+
+def test_plan_of_speculation(edgedec: Edgedec, bundle: Path) -> None:
+    options = ("-m", bundle, "--spec-type", "model", "-md", bundle, "--draft-max", "3", "--spec-tree", "dynamic")
+    data: dict[str, Any] = edgedec("plan", *options, "--tree-nodes", "6", "--json").json
+    assert set(data) == PLAN
+    assert (data["drafter"], data["draft_model"]) == ("model", True)
+    assert (data["draft_tokens"], data["tree"], data["tree_nodes"]) == (3, "dynamic", 6)
+    assert data["items"]["draft_weights"] == data["items"]["weights"]
+    assert data["total_bytes"] == sum(data["items"].values())
+    assert set(data["items"]) - set(data["fixed_baseline"]) == {"weights", "draft_weights"}
+    assert data["fixed_baseline"]["logits"] >= 64 * 264 * 4
+    assert data["estimated_tokens_per_second"] > 0
+
+
+def test_a_budget_decides_whether_a_draft_model_is_taken_along(edgedec: Edgedec, bundle: Path) -> None:
+    options = ("plan", "-m", bundle, "-c", "128", "--spec-type", "auto", "--json")
+    small: dict[str, Any] = edgedec(*options).json
+    data: dict[str, Any] = edgedec(*options, "-md", bundle, "--memory-budget", str(small["total_bytes"])).json
+    assert (data["fits"], data["drafter"], data["draft_model"]) == (True, "auto", False)
+    assert not {"draft_weights"} & set(data["items"])
+
+
+def test_plan_text_of_speculation(edgedec: Edgedec, bundle: Path) -> None:
+    options = ("plan", "-m", bundle, "--spec-type", "ngram", "--tree-nodes", "5")
+    data: dict[str, Any] = edgedec(*options, "--json").json
+    lines = edgedec(*options).stdout.splitlines()
+    assert lines[1] == "drafter ngram: 8 guesses ahead at most; tree chain of 5 nodes at most"
+    assert lines[2].startswith("estimated, not measured: ")
+    cells = {line.split("  ")[0]: line.split("  ")[1:] for line in lines}
+    for name, size in data["items"].items():
+        shown = [cell.strip() for cell in cells[name] if cell]
+        fixed = data["fixed_baseline"].get(name)
+        assert shown == [format_bytes(count) for count in (size, fixed) if count is not None], name
 
 
 # eval

@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from edgedec.cli.generate import figures
+from edgedec.runtime.decoders.autoregressive import Rounds
+from edgedec.runtime.session import Answer, Timings
 from edgedec.runtime.stream import TextStream
-from tests.cli.conftest import Edgedec
+from tests.cli.conftest import Edgedec, in_green
 from tests.cli.known_model import BOS, ENDLESS, EOS, byte_tokenizer
 
 TIMINGS = {
@@ -24,6 +27,15 @@ TIMINGS = {
     "planned_bytes",
     "peak_bytes",
     "lossless",
+    "drafter",
+    "rounds",
+    "draft_n",
+    "draft_n_accepted",
+    "accepted_by_position",
+    "draft_ms",
+    "verify_ms",
+    "commit_ms",
+    "speculating",
 }
 
 
@@ -103,6 +115,70 @@ def test_ids_past_the_tokenizer_never_come(edgedec: Edgedec, bundle: Path) -> No
     assert len(tokens) == 400
     assert max(tokens) <= EOS
     assert BOS in tokens or EOS in tokens, "the hottest sampling reaches the last ids"
+
+
+# speculation
+
+LOOP = ("-p", "o" + ENDLESS, "-n", "66", "--temp", "0")
+
+
+@pytest.mark.parametrize("drafter", ["ngram", "model", "auto"])
+def test_guesses_change_no_text_and_are_counted(edgedec: Edgedec, bundle: Path, drafter: str) -> None:
+    draft = () if drafter == "ngram" else ("-md", bundle)
+    plain = edgedec("generate", "-m", bundle, *LOOP, "--json")
+    outcome = edgedec("generate", "-m", bundle, *LOOP, "--spec-type", drafter, *draft, "--json")
+    assert (outcome.code, outcome.stderr) == (0, "")
+    assert outcome.json["tokens"] == plain.json["tokens"]
+    timings = outcome.json["timings"]
+    assert isinstance(timings, dict)
+    assert set(timings) == TIMINGS
+    assert timings["drafter"] == drafter
+    assert timings["draft_n_accepted"] == sum(timings["accepted_by_position"])
+    assert 66 <= timings["rounds"] + timings["draft_n_accepted"] <= 66 + 8  # what came after the limit is cut
+    assert 0 < timings["draft_n_accepted"] <= timings["draft_n"]
+    assert plain.json["timings"]["rounds"] == 66  # type: ignore[index]
+
+
+def test_figures_of_speculation(edgedec: Edgedec, bundle: Path, answers: list[Answer]) -> None:
+    assert "guesses" not in edgedec("generate", "-m", bundle, *LOOP).stderr
+    line = edgedec("generate", "-m", bundle, *LOOP, "--spec-type", "ngram").stderr
+    rounds = answers[-1].timings.rounds
+    accepted = sum(rounds.accepted)
+    assert f"; drafter ngram: {accepted} of {rounds.drafted} guesses accepted, " in line
+    assert f"{(rounds.count + accepted) / rounds.count:.1f} tokens per round" in line
+    assert f"; lossless: {answers[-1].timings.lossless}" in line
+
+
+@pytest.mark.parametrize("speculating", [True, False])
+def test_figures_say_when_speculation_was_off(speculating: bool) -> None:
+    rounds = Rounds(count=100, drafted=180, accepted=[80, 40])
+    timings = Timings(drafter="ngram", rounds=rounds, lossless="exact", speculating=speculating)
+    off = "" if speculating else ", off at the end because it lost time"
+    line = figures(Answer(timings=timings))
+    assert f"; drafter ngram: 120 of 180 guesses accepted, 2.2 tokens per round{off}; lossless: exact" in line
+
+
+@pytest.mark.usefixtures("colours")
+def test_show_draft_colours_accepted_guesses_only(edgedec: Edgedec, bundle: Path, answers: list[Answer]) -> None:
+    shown = edgedec("generate", "-m", bundle, *LOOP, "--spec-type", "ngram", "--show-draft").stdout
+    (answer,) = answers
+    assert {True, False} == set(answer.drafted)
+    assert shown == in_green(bundle, answer) + "\n"
+    assert "\x1b[32m" in shown
+    assert edgedec("generate", "-m", bundle, *LOOP, "--show-draft").stdout == ENDLESS * 6 + "\n"
+
+
+@pytest.mark.usefixtures("colours")
+@pytest.mark.parametrize("without", ["terminal", "colours", "option"])
+def test_nothing_is_coloured_where_nobody_sees_it(
+    edgedec: Edgedec, bundle: Path, monkeypatch: pytest.MonkeyPatch, without: str
+) -> None:
+    if without == "terminal":
+        monkeypatch.delenv("FORCE_COLOR")
+    if without == "colours":
+        monkeypatch.setenv("NO_COLOR", "1")
+    options = () if without == "option" else ("--show-draft",)
+    assert edgedec("generate", "-m", bundle, *LOOP, "--spec-type", "ngram", *options).stdout == ENDLESS * 6 + "\n"
 
 
 def spawn(*args: str) -> subprocess.Popen[bytes]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from edgedec import demo
 from edgedec.bundle import Bundle
 from edgedec.cli.options import EMBEDDED
+from edgedec.demo import __main__ as main_module
 from edgedec.errors import UsageError
 from edgedec.quantize.readers import open_checkpoint
 from edgedec.runtime.choices import read_items
@@ -87,6 +90,19 @@ def test_it_continues_a_story(name: str) -> None:
     assert len(words) > 25
     assert np.mean([word in known for word in words]) > 0.6
     assert len(set(words)) > 0.4 * len(words)
+
+
+@pytest.mark.usefixtures("in_cache")
+def test_make_demo_writes_one_story_whoever_guesses(capsys: pytest.CaptureFixture[str]) -> None:
+    output = StringIO()
+    paths = {name: demo.bundle_path(name) for name in EMBEDDED}
+    story = main_module._story(paths, Console(file=output, width=200))
+    assert capsys.readouterr().out == story
+    assert story.startswith("Once upon a time, there was")
+    rows = {line.split()[0]: line.split() for line in output.getvalue().splitlines() if "the same" in line}
+    assert set(rows) == {"none", "auto", "model"}
+    assert rows["none"][1:4] == ["0", "0", "1.00"]
+    assert int(rows["model"][2]) > 0, "the draft guessed something right"
 
 
 @pytest.mark.usefixtures("in_cache")

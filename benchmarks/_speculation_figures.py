@@ -1,0 +1,132 @@
+"""What follows from the runs of a speculation benchmark: medians over prompts, and what acceptance and cost predict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean, median
+from typing import Any
+
+from benchmarks._speculation_runs import Run
+from edgedec.errors import DeviceError
+
+__all__ = ["PADDING", "Pair", "Take", "check_equal", "goals", "predicted", "summarize"]
+
+PADDING = 0.05  # of T(1), for each drafted token: what a draft of a real model's size takes
+COPYING_GOAL, STORY_GOAL, AUTO_GOAL, PREDICTED_GOAL, LOOP_GOAL_US = 2.0, 1.5, 0.97, 0.92, 150.0  # issue 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """A drafter's text at the drafter's own cost, and at the padded one."""
+
+    own: Run
+    padded: Run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Take:
+    """A prompt: ``plain`` before and after the drafters; seconds of a pass by its rows, measured in between."""
+
+    kind: str
+    source: str
+    plain: tuple[Run, ...]
+    drafters: Mapping[str, Pair]
+    pass_times: Mapping[int, float]
+
+    @property
+    def plain_seconds(self) -> float:
+        return mean(run.seconds for run in self.plain)
+
+    def speedup(self, run: Run) -> float:
+        return self.plain_seconds / run.seconds
+
+
+def check_equal(what: str, run: Run, plain: Sequence[int]) -> None:
+    """Raises:
+    DeviceError: the run wrote other tokens; says which and where.
+    """
+    if list(run.tokens) == list(plain):
+        return
+    pairs = zip(run.tokens, plain, strict=False)
+    at = next((at for at, (mine, other) in enumerate(pairs) if mine != other), min(len(run.tokens), len(plain)))
+    raise DeviceError(
+        f"{what} wrote another text than plain decoding, from token {at} of {len(plain)} on: "
+        f"{list(run.tokens[at : at + 3])} instead of {list(plain[at : at + 3])}"
+    )
+
+
+def predicted(run: Run, pass_times: Mapping[int, float]) -> float:
+    """The speed-up that acceptance and cost promise: tokens per round * T(1) / (mean T(rows) + drafting of a round)."""
+    per_round = len(run.tokens) / run.rounds
+    cost = mean(pass_times[rows] for rows in run.nodes) + run.draft_seconds / run.rounds
+    return per_round * pass_times[1] / cost
+
+
+def summarize(takes: Sequence[Take]) -> dict[str, Any]:
+    """The keys that issue 5 names, and a few more. Of a kind with no prompt left there is no figure."""
+    kinds = {kind: _kind([take for take in takes if take.kind == kind]) for kind in dict.fromkeys(t.kind for t in takes)}
+    autos = [found["drafters"]["auto"]["speedup"] for found in kinds.values() if "auto" in found["drafters"]]
+    loops = _by_drafter(takes, lambda run: 1e6 * run.loop_seconds)
+    return {
+        "kinds": kinds,
+        "auto_min": min(autos, default=None),
+        "loop_us": max(loops.values(), default=None),
+        "loop_us_by_drafter": loops,
+        "pass_ms": _pass_ms(takes),
+        "measured_over_predicted": _ratios(takes),
+    }
+
+
+def _by_drafter(takes: Sequence[Take], figure: Any) -> dict[str, float]:
+    names = dict.fromkeys(name for take in takes for name in take.drafters)
+    found = {name: median(figure(t.drafters[name].own) for t in takes if name in t.drafters) for name in names}
+    return {"plain": median(figure(run) for take in takes for run in take.plain), **found} if takes else {}
+
+
+def _pass_ms(takes: Sequence[Take]) -> dict[str, float]:
+    sizes = sorted({rows for take in takes for rows in take.pass_times})
+    return {str(rows): 1e3 * median(take.pass_times[rows] for take in takes) for rows in sizes}
+
+
+def _ratios(takes: Sequence[Take]) -> dict[str, float]:
+    """Measured by predicted speed-up, of every text: least, and medians by drafter."""
+    names = dict.fromkeys(name for take in takes for name in take.drafters)
+    return {
+        name: median(
+            take.speedup(run) / predicted(run, take.pass_times)
+            for take in takes
+            for run in _both(take.drafters[name])
+        )
+        for name in names
+    }
+
+
+def _both(pair: Pair) -> Iterable[Run]:
+    return pair.own, pair.padded
+
+
+def _kind(takes: Sequence[Take]) -> dict[str, Any]:
+    drafters = {name: _drafter(takes, name) for name in takes[0].drafters}
+    return {
+        "prompts": len(takes),
+        "plain_tok_s": median(len(take.plain[0].tokens) / take.plain_seconds for take in takes),
+        "best": max(drafters, key=lambda name: drafters[name]["speedup"], default="none"),
+        "drafters": drafters,
+    }
+
+
+def _drafter(takes: Sequence[Take], name: str) -> dict[str, Any]:
+    own = [take.drafters[name].own for take in takes]
+    padded = [take.drafters[name].padded for take in takes]
+    drafted = sum(run.drafted for run in own)
+    return {
+        "tok_s": median(len(run.tokens) / run.seconds for run in own),
+        "speedup": median(take.speedup(run) for take, run in zip(takes, own, strict=True)),
+        "speedup_padded": median(take.speedup(run) for take, run in zip(takes, padded, strict=True)),
+        "acceptance": sum(run.accepted for run in own) / drafted if drafted else 0.0,
+        "predicted": median(predicted(run, take.pass_times) for take, run in zip(takes, own, strict=True)),
+        "predicted_padded": median(predicted(run, take.pass_times) for take, run in zip(takes, padded, strict=True)),
+        "tokens_per_round": sum(len(run.tokens) for run in own) / sum(run.rounds for run in own),
+        "draft_us_per_token": 1e6 * sum(run.draft_seconds for run in own) / drafted if drafted else 0.0,
+    }

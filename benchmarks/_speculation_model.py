@@ -1,0 +1,83 @@
+"""What the speculation benchmark runs: the embedded model inside BitNet b1.58 0.73B's shape, and prompts for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks._prompts import KINDS, LOOPS_FROM, Prompt, prepare, repeated_share
+from benchmarks._shapes import BITNET_073B
+from edgedec.bundle import Bundle
+from edgedec.paths import cache_folder
+from edgedec.progress import Progress, silent
+from edgedec.quantize.padding import SIZES, pad_bundle
+from edgedec.runtime.protocols import I32
+from edgedec.runtime.sampling import SamplingConfig
+from edgedec.runtime.session import Session
+
+__all__ = ["Chosen", "Task", "choose", "padded_bundle"]
+
+SEED = 0  # of the padding
+SHORTEST = 0.5  # of the tokens asked for: a text that ends before is left out, too little can be measured of it
+
+
+def padded_bundle(source: Path, progress: Progress = silent) -> Path:
+    """The padded model, written on first use: a minute or two, 250 MB.
+
+    Raises:
+        EdgedecError: the cache folder cannot be written, or ``source`` is damaged.
+    """
+    bundle = Bundle.open(source)
+    path = cache_folder() / "benchmarks" / f"padded-0.73b-{SEED}-{bundle.sha256[:12]}.edgedec"
+    if not path.exists():
+        sizes = {name: BITNET_073B[name] for name in SIZES}
+        pad_bundle(bundle, path, **sizes, seed=SEED, progress=progress)
+    return path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """A prompt int32 [n], and the ids that the embedded model writes after it."""
+
+    kind: str
+    source: str
+    ids: I32
+    expected: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """``tried``, ``looping``, ``short``: by kind, how many prompts were looked at, and left out for which reason."""
+
+    tasks: Sequence[Task]
+    tried: dict[str, int]
+    looping: dict[str, int]
+    short: dict[str, int]
+
+
+def choose(small: Session, prompts: Sequence[Prompt], per_kind: int, tokens: int, progress: Progress = silent) -> Chosen:
+    """The first ``per_kind`` prompts of each kind that the small model neither ends early nor loops after.
+
+    The padded model writes the same, so that what is left out costs little.
+
+    Raises:
+        UsageError: the context has no room for so many tokens.
+    """
+    tasks: list[Task] = []
+    tried, looping, short = ({kind: 0 for kind in KINDS} for _ in range(3))
+    for prompt in prompts:
+        kind = prompt.kind
+        if tried[kind] - looping[kind] - short[kind] == per_kind:
+            continue
+        tried[kind] += 1
+        ids = prepare(small, prompt, tokens)
+        answer = small.generate(ids, n_predict=tokens, sampling=SamplingConfig(temperature=0))
+        if len(answer.tokens) < SHORTEST * tokens:
+            short[kind] += 1
+        elif repeated_share(answer.text) > LOOPS_FROM:
+            looping[kind] += 1
+        else:
+            tasks.append(Task(kind=kind, source=prompt.source, ids=ids, expected=tuple(answer.tokens)))
+        progress(f"{kind} {prompt.source}", len(tasks), per_kind * len(KINDS))
+    return Chosen(tasks=tasks, tried=tried, looping=looping, short=short)

@@ -1,0 +1,85 @@
+"""The speculation benchmark's figures as tables, with the goals of issue 5 beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from edgedec.cli.console import print_table
+
+__all__ = ["goals", "print_report"]
+
+QUIET = 0.03  # share of the CPUs that others may take
+COPYING, STORY, AUTO, PREDICTED, LOOP_US = 2.0, 1.5, 0.97, 0.92, 150.0  # issue 5
+
+
+def goals(result: Mapping[str, Any]) -> list[tuple[str, float, float, bool]]:
+    """(what, figure, limit, whether it is reached) of the goals that the run has figures for."""
+    kinds, found = result["kinds"], []
+    if "copying" in kinds and kinds["copying"]["drafters"]:
+        best = kinds["copying"]["drafters"][kinds["copying"]["best"]]["speedup"]
+        found.append(("copying, best drafter", best, COPYING, best >= COPYING))
+    if "story" in kinds and "model" in kinds["story"]["drafters"]:
+        padded = kinds["story"]["drafters"]["model"]["speedup_padded"]
+        found.append(("story, model at padded cost", padded, STORY, padded >= STORY))
+    if (least := result["auto_min"]) is not None:
+        found.append(("auto, where it is least", least, AUTO, least >= AUTO))
+    if ratios := result["measured_over_predicted"]:
+        least = min(ratios.values())
+        found.append(("measured / predicted, least drafter", least, PREDICTED, least >= PREDICTED))
+    if (loop := result["loop_us"]) is not None:
+        found.append(("loop, us a round, most", loop, LOOP_US, loop < LOOP_US))
+    return found
+
+
+def print_report(result: Mapping[str, Any]) -> None:
+    details = result["details"]
+    noisy = "" if details["others_share"] <= QUIET else ": NOT QUIET, the figures say little"
+    print(f"CPU      {details['cpu']}, {details['threads']} of {details['cpus']} CPUs; ", end="")
+    print(f"others took {details['others_share']:.0%} of the CPUs{noisy}")
+    print(f"model    {details['model']}, KV {details['kv_bits']} bits; greedy texts of {details['tokens']} tokens, ", end="")
+    print(f"policy {details['policy']}, at most {details['draft_max']} guesses")
+    passes = ", ".join(f"{rows}: {ms:.1f}" for rows, ms in result["pass_ms"].items())
+    print(f"passes   measured, ms by rows: {passes}")
+    for kind, found in result["kinds"].items():
+        _print_kind(kind, found, details["prompts"][kind])
+    for kind, counts in details["prompts"].items():
+        if kind not in result["kinds"]:
+            print(f"\n{kind}: no prompt left of {counts['tried']}")
+    print()
+    loops = ", ".join(f"{name} {us:.0f}" for name, us in result["loop_us_by_drafter"].items())
+    print(f"loop     measured, us a round outside target and drafter: {loops}")
+    ratios = ", ".join(f"{name} {ratio:.3f}" for name, ratio in result["measured_over_predicted"].items())
+    print(f"measured / predicted speed-up, medians of all texts: {ratios}\n")
+    rows = [("goal", "figure", "limit", "")]
+    for what, figure, limit, reached in goals(result):
+        rows.append((what, f"{figure:.3g}", f"{limit:g}", "" if reached else "MISSED"))
+    print_table(rows, right=(1, 2))
+    _print_peers(details.get("peers", {}))
+
+
+def _print_kind(kind: str, found: Mapping[str, Any], counts: Mapping[str, int]) -> None:
+    left_out = f"of {counts['tried']} tried {counts['looping']} looped and {counts['ended_early']} ended early"
+    print(f"\n{kind}: {found['prompts']} prompts ({left_out}), plain {found['plain_tok_s']:.1f} tok/s (measured)")
+    rows = [("drafter", "tok/s", "speed-up", "padded", "accepted", "tok/round", "us/token", "predicted", "padded", "")]
+    for name, drafter in found["drafters"].items():
+        rows.append(
+            (
+                name,
+                f"{drafter['tok_s']:.1f}",
+                f"{drafter['speedup']:.2f}",
+                f"{drafter['speedup_padded']:.2f}",
+                f"{drafter['acceptance']:.0%}",
+                f"{drafter['tokens_per_round']:.2f}",
+                f"{drafter['draft_us_per_token']:.0f}",
+                f"{drafter['predicted']:.2f}",
+                f"{drafter['predicted_padded']:.2f}",
+                "best" if name == found["best"] else "",
+            )
+        )
+    print_table(rows, right=tuple(range(1, 9)))
+
+
+def _print_peers(peers: Mapping[str, Any]) -> None:
+    for name, found in peers.items():
+        print(f"\npeer {name}: {found}")

@@ -1,0 +1,365 @@
+"""Does the memory budget hold, and what does it cost? Sweep of budgets, drafters and contexts on the embedded pair.
+
+    .venv/bin/python benchmarks/memory_budget.py [--quick] [--json] [--only ceiling|speed] [--no-padded]
+
+Ceiling: each line is a process of its own that fills its context three times: greedily, with tokens drawn, and with every
+guess wrong (benchmarks/_budget_child.py). Charged is what DESIGN 1.3 says, read from the session's meter; beside it stands
+the kernel's VmHWM. A line holds if the peak is within the budget and within the plan, or if the plan was refused before
+anything was loaded. Peaks have no business with the clock: a busy machine does not change them.
+
+Speed: the fixed baseline has a context of 1024, float16 keys and values, a tree of 64 nodes and whole float32 logits. A plan
+gets its weights and 35 % of what else that takes. Greedy answers to the same prompts, in turns, medians: how much of the
+baseline's speculative tokens/s is left. On the embedded pair, and on its target padded to the shape of BitNet b1.58 0.73B.
+Since a plan promises more than is used, the measured peaks are compared as well.
+
+JSON: {"ceiling": {"held", "runs", "refused", "broken", "lines": [...]}, "speed": {MODEL: {"kept", ...}}}. Exit code 1 if a
+line is broken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # run as a file, Python sees only this folder
+
+from benchmarks import _budget_speed
+from benchmarks._budget_child import Run
+from benchmarks._speculation_model import padded_bundle
+from benchmarks.cpu_decode import QUIET, Others
+from edgedec import demo
+from edgedec.bundle import Bundle
+from edgedec.cli.console import note, print_json, print_table, progress
+from edgedec.errors import BudgetError, DeviceError, EdgedecError, UsageError
+from edgedec.memory import MemoryMeter
+from edgedec.runtime.planning import make_plan
+from edgedec.runtime.speculation import SpecConfig
+
+DRAFTERS = ("none", "ngram", "copy", "stand", "trigram", "model", "auto")
+WITH_MODEL = ("model", "auto")
+CONTEXTS, QUICK_CONTEXTS = (0, 256, 1024), (0,)
+BUDGETS, QUICK_BUDGETS = 42, 6
+SHARE, KEPT = 0.35, 0.98  # issue 5
+_CHILD = Path(__file__).with_name("_budget_child.py")
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One run. Bytes; 0 where it was refused.
+
+    ``planned``: of the whole plan, ``items`` its parts. ``high_water``: by the kernel's count. ``accepted``: wrong guesses
+    that were accepted, which there must not be.
+    """
+
+    drafter: str
+    asked_context: int
+    budget: int
+    refused: bool
+    context: int = 0
+    kv_bits: int = 0
+    chosen: str = ""
+    tree_nodes: int = 0
+    planned: int = 0
+    peak: int = 0
+    high_water: int = 0
+    accepted: int = 0
+    full: bool = True
+    items: Mapping[str, int]
+
+    @property
+    def held(self) -> bool:
+        """Within budget and plan, with a full context; a plan that does not fit holds by being refused."""
+        if self.refused:
+            return True
+        return self.full and not self.accepted and 0 < self.peak <= min(self.budget, self.planned)
+
+    @property
+    def headroom(self) -> int:
+        return self.budget - self.peak
+
+
+def budgets(low: int, high: int, count: int) -> list[int]:
+    """``count`` sizes at even distances, both ends included.
+
+    Raises:
+        UsageError: fewer than two.
+    """
+    if count < 2:
+        raise UsageError(f"--budgets must be at least 2, not {count}")
+    return [low + (high - low) * at // (count - 1) for at in range(count)]
+
+
+def span(bundle: Bundle, draft: Path, threads: int) -> tuple[int, int]:
+    """From a little below the least plan to a little above the largest."""
+    spec = SpecConfig(drafter="model", draft=draft)
+    least = make_plan(bundle, threads=threads, budget_bytes=1).plan.total_bytes
+    return int(0.9 * least), int(1.05 * make_plan(bundle, threads=threads, spec=spec).plan.total_bytes)
+
+
+def read_line(wanted: Run, code: int, stdout: str, stderr: str) -> Line:
+    """What a child said.
+
+    Raises:
+        DeviceError: it failed otherwise than by not fitting, or it had loaded what it refused.
+    """
+    budget = wanted.budget_bytes or 0
+    if code not in (0, BudgetError.exit_code):
+        raise DeviceError(f"the run of {wanted.drafter} under {budget} bytes ended with code {code}:\n{stderr.strip()}")
+    found = json.loads(stdout)
+    if code:
+        if found["mapped_bytes"]:
+            raise DeviceError(f"a plan was refused after {found['mapped_bytes']} bytes of the model had been loaded")
+        return Line(drafter=wanted.drafter, asked_context=wanted.ctx_size, budget=budget, refused=True, items={})
+    plan, answers = found["plan"], found["answers"]
+    return Line(
+        drafter=wanted.drafter,
+        asked_context=wanted.ctx_size,
+        budget=budget,
+        refused=False,
+        context=plan["ctx_size"],
+        kv_bits=plan["kv_bits"],
+        chosen=plan["drafter"] + ("+model" if plan["drafter"] == "auto" and plan["draft_model"] else ""),
+        tree_nodes=plan["tree_nodes"],
+        planned=plan["total_bytes"],
+        peak=found["peak_bytes"],
+        high_water=found["high_water_bytes"],
+        accepted=sum(answer["accepted"] for answer in answers if answer["name"] == "rejected"),
+        full=all(answer["stop_reason"] == "context" for answer in answers),
+        items=plan["items"],
+    )
+
+
+def child(wanted: Run) -> tuple[int, str, str]:
+    """Run in a process of its own."""
+    command = [sys.executable, str(_CHILD), json.dumps(asdict(wanted))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def cases(
+    bundle: Path, draft: Path, sizes: Sequence[int], drafters: Sequence[str], contexts: Sequence[int], threads: int
+) -> Iterator[Run]:
+    for drafter in drafters:
+        for context in contexts:
+            for size in sizes:
+                yield Run(
+                    bundle=str(bundle),
+                    drafter=drafter,
+                    draft=str(draft) if drafter in WITH_MODEL else None,
+                    ctx_size=context,
+                    budget_bytes=size,
+                    threads=threads,
+                )
+
+
+def sweep(wanted: Sequence[Run], after: str) -> list[Line]:
+    """``after``: label of the bar."""
+    lines = []
+    with progress(after) as bar:
+        for number, one in enumerate(wanted):
+            bar(f"{one.drafter} {(one.budget_bytes or 0) / _MIB:.1f} MiB", number, len(wanted))
+            lines.append(read_line(one, *child(one)))
+    return lines
+
+
+def ceiling(lines: Sequence[Line]) -> dict[str, Any]:
+    """What a sweep says as a whole."""
+    ran = [line for line in lines if not line.refused]
+    return {
+        "runs": len(lines),
+        "held": sum(line.held for line in lines),
+        "refused": len(lines) - len(ran),
+        "broken": [asdict(line) for line in lines if not line.held],
+        "peak_of_plan": _extremes([line.peak / line.planned for line in ran]),
+        "peak_of_budget": _extremes([line.peak / line.budget for line in ran]),
+        "high_water_less_peak": _extremes([line.high_water - line.peak for line in ran]),
+        "lines": [asdict(line) | {"held": line.held} for line in lines],
+    }
+
+
+def _extremes(values: Sequence[float]) -> list[float]:
+    return [min(values), max(values)] if values else []
+
+
+def speed(path: Path, small: Path, drafter: str, draft: Path, args: argparse.Namespace) -> dict[str, Any]:
+    """How much of the baseline's speed a plan of 35 % of its bytes keeps; ``kept`` is null where no plan fits."""
+    bundle, with_draft = Bundle.open(path), draft if drafter in WITH_MODEL else None
+    found = _budget_speed.pair(bundle, drafter, with_draft, SHARE, args.threads)
+    result: dict[str, Any] = {
+        "drafter": drafter,
+        "fixed_baseline": dict(found.baseline.fixed_baseline),
+        "budget_bytes": found.budget_bytes,
+        "baseline": _budget_speed.describe(found.baseline),
+        "budgeted": _budget_speed.describe(found.budgeted),
+        "fits": found.budgeted.fits,
+        "kept": None,
+    }
+    if not found.budgeted.fits:
+        return result
+    with progress(f"{path.name}: speed") as bar:
+        takes = _budget_speed.measure(
+            path,
+            small,
+            found,
+            tokens=args.tokens,
+            per_kind=args.prompts,
+            rounds=args.rounds,
+            threads=args.threads,
+            progress=bar,
+        )
+    return (
+        result | _budget_speed.kept(takes) | {"measured_share": _measured_share(path, found, with_draft, args.threads)}
+    )
+
+
+def _measured_share(path: Path, found: _budget_speed.Pair, draft: Path | None, threads: int) -> float:
+    """Peak of the plan over peak of the baseline, weights taken off both, a full context and wrong guesses each."""
+    peaks = []
+    for plan, budget in ((found.baseline, None), (found.budgeted, found.budget_bytes)):
+        wanted = Run(
+            bundle=str(path),
+            drafter=found.spec.drafter,
+            draft=None if draft is None else str(draft),
+            ctx_size=0 if budget else plan.ctx_size,
+            kv_bits=None if budget else plan.kv_bits,
+            budget_bytes=budget,
+            threads=threads,
+            draft_max=found.spec.draft_max,
+            tree_nodes=found.spec.tree_nodes,
+        )
+        code, stdout, stderr = child(wanted)
+        if code:
+            raise DeviceError(f"the run of {path.name} failed with code {code}:\n{stderr.strip() or stdout}")
+        peaks.append(json.loads(stdout)["peak_bytes"] - _budget_speed.weight_bytes(plan))
+    return float(peaks[1] / peaks[0])
+
+
+def print_ceiling(lines: Sequence[Line], found: Mapping[str, Any]) -> None:
+    """A line each, MiB."""
+    rows = [("budget", "drafter", "chosen", "asked", "context", "KV", "tree", "plan", "peak", "VmHWM", "headroom", "")]
+    for line in lines:
+        asked = str(line.asked_context or "auto")
+        if line.refused:
+            rows.append((_mib(line.budget), line.drafter, "", asked, *[""] * 7, "refused"))
+            continue
+        sizes = (line.planned, line.peak, line.high_water, line.headroom)
+        numbers = (str(line.context), str(line.kv_bits), str(line.tree_nodes), *map(_mib, sizes))
+        verdict = "held" if line.held else "BROKEN"
+        rows.append((_mib(line.budget), line.drafter, line.chosen, asked, *numbers, verdict))
+    print_table(rows, right=(0, 3, 4, 5, 6, 7, 8, 9, 10))
+    print(f"\n{found['held']} of {found['runs']} held, {found['refused']} of them refused before loading", end="")
+    if found["peak_of_plan"]:
+        print("; the peak was {:.2f} to {:.2f} of the plan,".format(*found["peak_of_plan"]), end=" ")
+        print("{:.2f} to {:.2f} of the budget;".format(*found["peak_of_budget"]), end=" ")
+        low, high = found["high_water_less_peak"]
+        print(f"VmHWM less the meter's peak: {low / _MIB:+.2f} to {high / _MIB:+.2f} MiB", end="")
+    print()
+    for line in lines:
+        if not line.held:
+            print(f"BROKEN {line.drafter} {_mib(line.budget)}: ", end="")
+            print(", ".join(f"{name} {_mib(size)}" for name, size in line.items.items()))
+
+
+def _mib(size: int) -> str:
+    return f"{size / _MIB:.2f}"
+
+
+def print_speed(name: str, found: Mapping[str, Any]) -> None:
+    fixed = sum(found["fixed_baseline"].values())
+    print(f"\n{name}, drafter {found['drafter']}: fixed baseline {_mib(fixed)} MiB beside the weights", end=", ")
+    plan = found["budgeted"]
+    print(f"budget {_mib(found['budget_bytes'])} MiB: ", end="")
+    if not found["fits"]:
+        print(f"no plan fits (the least takes {_mib(plan['total_bytes'])} MiB)")
+        return
+    print(f"context {plan['ctx_size']}, KV {plan['kv_bits']} bits, tree {plan['tree_nodes']}")
+    verdict = "" if found["kept"] >= KEPT else "MISSES "
+    print(f"tokens/s {found['baseline_tok_s']:.1f} and {found['budgeted_tok_s']:.1f}: ", end="")
+    print(f"{found['kept']:.3f} of the speed {verdict}>= {KEPT}, ", end="")
+    print(f"peaks beside the weights {found['measured_share']:.3f} of the baseline's")
+    print(", ".join(f"{kind} {share:.3f}" for kind, share in found["kept_by_kind"].items()))
+
+
+def measure(args: argparse.Namespace) -> dict[str, Any]:
+    """All that ``args`` asks for.
+
+    Raises:
+        EdgedecError: a run failed.
+    """
+    if not MemoryMeter().available:
+        raise DeviceError(
+            "memory is read from /proc/self/smaps_rollup and pagemap, which are not here; run it on Linux"
+        )
+    with progress("preparing the embedded pair") as bar:
+        target, draft = (demo.bundle_path(name, progress=bar) for name in ("demo", "demo-draft"))
+    result: dict[str, Any] = {}
+    if args.only != "speed":
+        low, high = span(Bundle.open(target), draft, args.threads)
+        wanted = list(
+            cases(target, draft, budgets(low, high, args.budgets), args.drafters, args.contexts, args.threads)
+        )
+        lines = sweep(wanted, "ceiling")
+        result["ceiling"] = ceiling(lines)
+        if not args.json:
+            print_ceiling(lines, result["ceiling"])
+    if args.only != "ceiling":
+        models = {"embedded": target}
+        if not args.no_padded:
+            with progress("the padded model, once") as bar:
+                models["padded 0.73B"] = padded_bundle(target, bar)
+        others = Others()
+        result["speed"] = {}
+        for name, path in models.items():
+            result["speed"][name] = speed(path, target, args.drafter, draft, args)
+            if not args.json:
+                print_speed(name, result["speed"][name])
+        result["others_share"] = others.share()
+        if result["others_share"] > QUIET:
+            note(f"others took {result['others_share']:.0%} of the CPUs: NOT QUIET, the speeds say little")
+    return result
+
+
+def arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="about two minutes: few budgets, one context, one round")
+    parser.add_argument("--only", choices=("ceiling", "speed"))
+    parser.add_argument("--budgets", type=int, default=BUDGETS)
+    parser.add_argument("--drafters", nargs="+", choices=DRAFTERS, default=DRAFTERS)
+    parser.add_argument("--contexts", type=int, nargs="+", default=CONTEXTS, help="0: the planner's choice")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--drafter", choices=DRAFTERS[1:], default="model", help="of the speed comparison")
+    parser.add_argument("--prompts", type=int, default=2, help="of each kind")
+    parser.add_argument("--tokens", type=int, default=96, help="of an answer")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--no-padded", action="store_true", help="leave out the model of 0.73B's shape")
+    parser.add_argument("--json", action="store_true")
+    return parser
+
+
+def main() -> None:
+    args = arguments().parse_args()
+    if args.quick:
+        args.budgets, args.contexts = QUICK_BUDGETS, QUICK_CONTEXTS
+        args.prompts = args.rounds = 1
+    try:
+        if not 1 <= args.threads <= (os.cpu_count() or 1) or args.rounds < 1 or args.prompts < 1:
+            raise UsageError(f"--threads must be 1 to {os.cpu_count()}, --rounds and --prompts at least 1")
+        result = measure(args)
+    except EdgedecError as error:
+        note(f"memory_budget: {error}")
+        sys.exit(error.exit_code)
+    if args.json:
+        print_json(result)
+    sys.exit(1 if result.get("ceiling", {}).get("broken") else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""Speculative decoding at the cost of a real model: plain and every drafter, on the embedded model padded to 0.73B.
+
+    .venv/bin/python benchmarks/speculation.py [--quick] [--prompts N] [--tokens N] [--threads N] [--no-peer] [--json]
+
+The padded model writes exactly the embedded one's text at the cost of BitNet b1.58 0.73B's shape; the first run writes it
+into edgedec's cache (a minute or two, 250 MB). All texts are greedy, and each is compared with plain decoding's and with
+the small model's, token for token: a difference ends the benchmark with an error.
+
+Measured, in turns, prompt by prompt: plain, each drafter at its own cost and at the padded one, plain again; medians over
+the prompts of a kind. Prompts whose text repeats more than 20 % of its 4-word sequences are left out, and those that end
+early; the report says how many. A drafter is new for each prompt, its learning included in its time. At the padded cost
+a drafter waits, busily, until each drafted token has taken 5 % of T(1): what a draft of a real model's size takes.
+
+Computed: predicted is tokens per round * T(1) / (mean T(rows of the rounds) + drafting per round), from measured passes
+of 1 to 9 rows over the same prompt. JSON: {"kinds": {NAME: {"plain_tok_s": X, "best": NAME, "drafters": {NAME: {"tok_s":
+X, "speedup": X, "speedup_padded": X, "acceptance": X, "predicted": X}}}}, "auto_min": X, "loop_us": X, "details": {...}};
+loop_us is of a round, outside target and drafter, of the drafter where it is most.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # run as a file, Python sees only this folder
+
+from benchmarks._prompts import KINDS, read_prompts, shared_prompts
+from benchmarks._speculation_figures import PADDING, Pair, Take, check_equal, summarize
+from benchmarks._speculation_model import Chosen, Task, choose, padded_bundle
+from benchmarks._speculation_report import print_report
+from benchmarks._speculation_runs import Bench, Run
+from benchmarks.cpu_decode import Others, cpu_name
+from edgedec import demo
+from edgedec.bundle import Bundle
+from edgedec.cli.console import note, print_json, progress
+from edgedec.errors import EdgedecError, UsageError
+from edgedec.plugins import names
+from edgedec.progress import Progress
+from edgedec.runtime.protocols import Drafter
+from edgedec.runtime.session import Session
+from edgedec.runtime.speculation import DRAFTERS, SpecConfig, create_drafter
+
+PROMPTS, TOKENS = 5, 128
+QUICK_PROMPTS, QUICK_TOKENS, QUICK_DRAFTERS = 1, 64, ("copy", "model", "auto")
+SPARE = 4  # prompts that are read for each one that is wanted: some are left out
+REPEATS = 3  # of a pass
+DRAFT_MAX = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What is run."""
+
+    prompts: int
+    tokens: int
+    threads: int
+    drafters: Sequence[str]
+    policy: str
+
+
+def measure(settings: Settings, data: Path | None) -> dict[str, Any]:
+    """All figures but the peers'.
+
+    Raises:
+        EdgedecError: a model cannot be made or run, or a drafter changed the text.
+    """
+    small, draft = demo.bundle_path(), demo.bundle_path("demo-draft")
+    with progress("the padded model, once") as bar:
+        padded = padded_bundle(small, bar)
+    with progress("prompts") as bar, Session.open(small, threads=settings.threads) as session:
+        wanted = read_prompts(data, SPARE * settings.prompts)
+        chosen = choose(session, wanted, settings.prompts, settings.tokens, bar)
+    spec = SpecConfig(drafter="ngram", policy=settings.policy, draft_max=DRAFT_MAX)
+    others, takes = Others(), []
+    with Session.open(padded, threads=settings.threads, spec=spec) as session, progress("texts") as bar:
+        opened = Bundle.open(draft)
+        made = {name: _creator(name, opened, settings.threads) for name in settings.drafters}
+        bench = Bench(session)
+        for at, task in enumerate(chosen.tasks):
+            takes.append(_take(bench, task, made, settings.tokens, bar, at / len(chosen.tasks)))
+    return summarize(takes) | {"details": _details(settings, chosen, others, padded, session)}
+
+
+def _creator(name: str, draft: Bundle, threads: int) -> Callable[[], Drafter]:
+    """A drafter that loads a model is made once; each text opens a draft of its own."""
+    drafter = create_drafter(name, draft, threads=threads)
+    return lambda: drafter
+
+
+def _take(
+    bench: Bench, task: Task, made: Mapping[str, Callable[[], Drafter]], tokens: int, bar: Progress, done: float
+) -> Take:
+    """Everything about one prompt."""
+
+    def write(name: str, drafter: Drafter, token_seconds: float = 0.0) -> Run:
+        bar(f"{task.kind}: {name}", int(1000 * done), 1000)
+        run = bench.write(bench.contender(drafter, token_seconds), task.ids, tokens)
+        check_equal(f"{name} on {task.source}", run, task.expected)
+        return run
+
+    none = create_drafter("none", None)
+    bench.read(bench.contender(none), task.ids)
+    times = bench.pass_times(task.ids, DRAFT_MAX + 1, REPEATS)
+    plain = [write("plain", none)]
+    drafters = {}
+    for name, create in made.items():
+        own = write(name, create())
+        drafters[name] = Pair(own=own, padded=write(f"{name}, padded", create(), PADDING * times[1]))
+    plain.append(write("plain", none))
+    return Take(
+        kind=task.kind, source=task.source, plain=tuple(plain), drafters=drafters, pass_times=times
+    )
+
+
+def _details(settings: Settings, chosen: Chosen, others: Others, padded: Path, session: Session) -> dict[str, Any]:
+    return {
+        "cpu": cpu_name(),
+        "cpus": os.cpu_count(),
+        "others_share": others.share(),
+        "load_average": list(os.getloadavg()),
+        "threads": settings.threads,
+        "tokens": settings.tokens,
+        "policy": settings.policy,
+        "draft_max": DRAFT_MAX,
+        "padding": PADDING,
+        "model": padded.name,
+        "kv_bits": session.run.plan.kv_bits,
+        "prompts": {
+            kind: {"tried": chosen.tried[kind], "looping": chosen.looping[kind], "ended_early": chosen.short[kind]}
+            for kind in KINDS
+        },
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    cpus, known = os.cpu_count() or 1, [name for name in names(DRAFTERS) if name != "none"]
+    parser.add_argument("--quick", action="store_true", help="about a minute: fewer prompts, tokens and drafters")
+    parser.add_argument("--prompts", type=int, help=f"of each kind; {PROMPTS} unless told")
+    parser.add_argument("--tokens", type=int, help=f"of each text; {TOKENS} unless told")
+    parser.add_argument("--threads", type=int, default=min(2, cpus))
+    parser.add_argument("--drafters", nargs="+", choices=known, metavar="NAME", help=f"of {', '.join(known)}")
+    parser.add_argument("--policy", default="hardware", choices=names("edgedec.runtime.trees"))
+    parser.add_argument("--no-peer", action="store_true", help="measure edgedec alone; nothing is downloaded or built")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    settings = Settings(
+        prompts=args.prompts if args.prompts is not None else QUICK_PROMPTS if args.quick else PROMPTS,
+        tokens=args.tokens if args.tokens is not None else QUICK_TOKENS if args.quick else TOKENS,
+        threads=args.threads,
+        drafters=args.drafters or (QUICK_DRAFTERS if args.quick else known),
+        policy=args.policy,
+    )
+    try:
+        if settings.prompts < 1 or settings.tokens < 16 or not 1 <= settings.threads <= cpus:
+            raise UsageError(
+                f"--prompts must be at least 1, --tokens at least 16, and --threads 1 to {cpus}, what this machine has"
+            )
+        result = measure(settings, shared_prompts())
+    except EdgedecError as error:
+        note(f"speculation: {error}")
+        sys.exit(error.exit_code)
+    if args.json:
+        print_json(result)
+    else:
+        print_report(result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""A world that is known beforehand: a text, a target that writes it, drafters that know it or do not, and a clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from edgedec.runtime.protocols import (
+    F32,
+    I32,
+    Bytes,
+    Limits,
+    Outcome,
+    Pass,
+    PassResult,
+    Sparse,
+    State,
+    TargetInfo,
+    TokenTree,
+)
+from edgedec.runtime.targets._results import Done
+
+VOCAB = 61
+
+
+class Clock:
+    """Stands still but for who makes it go. As ``time`` in a module, and as a function."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def go(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class ScriptedDraft:
+    """Guesses the token that ``guess(position)`` says should stand at a position; None makes no guess.
+
+    It is its own drafter.
+
+    Parameters:
+        seconds: that ``clock`` goes on for each call.
+    """
+
+    taps: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        guess: Callable[[int], int | None],
+        *,
+        clock: Clock | None = None,
+        seconds: float = 0.0,
+        bytes: Mapping[str, int] | None = None,
+    ) -> None:
+        self.guess, self.clock, self.seconds = guess, clock or Clock(), seconds
+        self.outcomes: list[Outcome] = []
+        self.asked: list[int] = []  # the length of the text at each call
+        self._bytes = bytes or {}
+
+    def footprint(self, limits: Limits) -> Bytes:
+        return self._bytes
+
+    def open(self, target: TargetInfo, limits: Limits) -> ScriptedDraft:
+        return self
+
+    def expand(self, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:
+        self.asked.append(len(text))
+        self.clock.go(self.seconds)
+        found = []
+        for node in nodes.tolist():
+            token = self.guess(len(text) + _depth(tree, node))
+            ids = np.array([] if token is None else [token], np.int32)
+            found.append(Sparse(ids=ids, probs=np.ones(len(ids), np.float32)))
+        return found
+
+    def riders(self, tree: TokenTree) -> tuple[I32, F32] | None:
+        return None
+
+    def observe(self, tree: TokenTree, outcome: Outcome) -> None:
+        self.outcomes.append(outcome)
+
+
+def _depth(tree: TokenTree, node: int) -> int:
+    depth = 0
+    while node:
+        node, depth = int(tree.parents[node]), depth + 1
+    return depth
+
+
+class _State:
+    def __init__(self) -> None:
+        self.length = 0
+
+    def commit(self, nodes: I32) -> None:
+        self.length += len(nodes)
+
+    def truncate(self, length: int) -> None:
+        self.length = length
+
+    def fork(self) -> State:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        return None
+
+
+class ScriptedTarget:
+    """Whatever it is given, it says that ``text[p + 1]`` comes after position p.
+
+    Parameters:
+        seconds: of a pass by its number of rows; ``clock`` goes on by them.
+    """
+
+    def __init__(self, text: Sequence[int], clock: Clock, seconds: Callable[[int], float]) -> None:
+        self.text, self.clock, self.seconds = text, clock, seconds
+        self.info = TargetInfo(
+            vocab=VOCAB,
+            tokenizer_hash="0" * 64,
+            positions=len(text),
+            variants=("full",),
+            taps=(),
+            masks="any",
+            undo="slots",
+            batch_invariant=True,
+        )
+
+    def footprint(self, limits: Limits) -> Bytes:
+        return {}
+
+    def open(self, limits: Limits, conditions: Mapping[str, Any] | None = None) -> State:
+        return _State()
+
+    def submit(self, work: Sequence[tuple[State, Pass]]) -> Done:
+        results = []
+        for _, item in work:
+            seconds = self.seconds(len(item.ids))
+            self.clock.go(seconds)
+            rows = item.positions[-1:] if item.logits is None else item.positions[item.logits]
+            logits = np.zeros((len(rows), VOCAB), np.float32)
+            for row, position in zip(logits, rows.tolist(), strict=True):
+                row[self.text[position + 1]] = 1
+            results.append(PassResult(logits=logits, top=None, taps={}, seconds=seconds))
+        return Done(results)

@@ -1,0 +1,280 @@
+"""When to speculate: by fed numbers, and in the loop, on a clock that only passes and guesses make go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+import pytest
+
+from edgedec.runtime.adaptive import Adaptive
+from edgedec.runtime.decoders import autoregressive, open_decoder
+from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
+from edgedec.runtime.protocols import I32, Limits, Outcome, TokenTree
+from edgedec.runtime.sampling import Sampler, SamplingConfig
+from tests.runtime.scripted import VOCAB, Clock, ScriptedDraft, ScriptedTarget
+from tests.runtime.trees.fake_draft import FakeCost
+
+DEPTH = 8
+FREE = FakeCost([1.0] * (DEPTH + 1))
+STEEP = FakeCost([1 + 0.3 * node for node in range(DEPTH + 1)])
+
+
+def chain(guesses: int) -> TokenTree:
+    return TokenTree(
+        tokens=np.zeros(1 + guesses, np.int32), parents=np.arange(-1, guesses, dtype=np.int32), draft={}
+    )
+
+
+def feed(adaptive: Adaptive, guesses: int, accepted: int, seconds: float, draft_seconds: float = 0.0) -> None:
+    """A round with a chain."""
+    outcome = Outcome(path=np.arange(1 + accepted, dtype=np.int32), next_token=0)
+    adaptive.observe(chain(guesses), outcome, seconds=seconds, draft_seconds=draft_seconds)
+
+
+def started(depth: int = DEPTH) -> Adaptive:
+    """One that knows that a round without guesses takes a second."""
+    adaptive = Adaptive(depth)
+    while adaptive.depth(FREE, 0) == 0:
+        feed(adaptive, 0, 0, 1.0)
+    return adaptive
+
+
+def rounds_until(adaptive: Adaptive, on: bool, seconds: float, *, guesses: int = 4, accepted: int = 0) -> int:
+    """Rounds until it is switched; plain ones take a second."""
+    for count in range(200):
+        if adaptive.on == on:
+            return count
+        if adaptive.depth(FREE, 0):
+            feed(adaptive, guesses, accepted, seconds)
+        else:
+            feed(adaptive, 0, 0, 1.0)
+    raise AssertionError(f"it is still {'off' if on else 'on'}")
+
+
+# By fed numbers
+
+
+def test_a_few_plain_rounds_come_first() -> None:
+    adaptive, rounds = Adaptive(DEPTH), 0
+    while adaptive.depth(FREE, 0) == 0:
+        feed(adaptive, 0, 0, 1.0)
+        rounds += 1
+    assert 2 <= rounds <= 4
+    assert adaptive.on
+
+
+def test_without_room_for_guesses_there_are_none() -> None:
+    adaptive = Adaptive(0)
+    for _ in range(10):
+        assert adaptive.depth(FREE, 0) == 0
+        feed(adaptive, 0, 0, 1.0)
+
+
+def test_rounds_that_lose_end_it_and_rounds_that_gain_do_not() -> None:
+    assert rounds_until(started(), False, 1.1) <= 8  # a token each: as many tokens
+    assert rounds_until(started(), False, 3.3, accepted=2) <= 8
+    gaining = started()
+    for _ in range(100):
+        feed(gaining, 4, 2, 2.9)
+        assert gaining.on
+
+
+def test_after_good_rounds_bad_ones_end_it_within_32_tokens() -> None:
+    adaptive = started()
+    for _ in range(50):
+        feed(adaptive, DEPTH, DEPTH, 1.6)
+    assert rounds_until(adaptive, False, 1.6, guesses=DEPTH) < 32
+
+
+def test_one_slow_round_ends_nothing() -> None:
+    """The machine was busy elsewhere, or the draft had a new prompt to read."""
+    for before in (0, 1, 5, 30):
+        adaptive = started()
+        for _ in range(before):
+            feed(adaptive, 4, 3, 1.5)
+        feed(adaptive, 4, 3, 60.0)
+        for _ in range(30):
+            feed(adaptive, 4, 3, 1.5)
+            assert adaptive.on
+
+
+def test_one_slow_plain_round_keeps_nothing_up() -> None:
+    adaptive = Adaptive(DEPTH)
+    feed(adaptive, 0, 0, 60.0)  # the first of a process finds nothing in the caches
+    while adaptive.depth(FREE, 0) == 0:
+        feed(adaptive, 0, 0, 1.0)
+    assert rounds_until(adaptive, False, 1.5) < 32
+
+
+def test_it_is_tried_again_and_stays_if_it_pays() -> None:
+    adaptive = started()
+    rounds_until(adaptive, False, 2.0)
+    assert 8 <= rounds_until(adaptive, True, 2.0) <= 32  # a pause
+    assert adaptive.depth(FREE, 0) > 0
+    for _ in range(30):
+        feed(adaptive, 4, 3, 2.0)
+        assert adaptive.on
+
+
+def test_pauses_grow_while_it_does_not_pay_and_start_anew_once_it_did() -> None:
+    adaptive = started()
+    pauses, trials = [], []
+    for _ in range(8):
+        trials.append(rounds_until(adaptive, False, 2.0))
+        pauses.append(rounds_until(adaptive, True, 2.0))
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == pauses[-2] >= 8 * pauses[0]
+    assert max(trials[1:]) < trials[0]  # a trial is shorter than the first attempt
+    assert sum(trials[-3:]) / sum(pauses[-3:]) < 0.03
+    for _ in range(10):
+        feed(adaptive, 4, 3, 1.0)
+    rounds_until(adaptive, False, 2.0)
+    assert rounds_until(adaptive, True, 2.0) == pauses[0]
+
+
+def test_acceptance_follows_what_was_accepted() -> None:
+    rng, adaptive = np.random.default_rng(0), started()
+    rates = [0.9, 0.5, 0.2]
+    history = []
+    for _ in range(600):
+        accepted = 0
+        while accepted < 3 and rng.random() < rates[accepted]:
+            accepted += 1
+        feed(adaptive, 3, accepted, 1.0)
+        history.append(adaptive.accept.tolist())
+    means = np.mean(history[100:], axis=0)
+    # Below a depth that few paths reach, hope comes in: 45 % of the rounds tell about the third.
+    assert means[:2] == pytest.approx(rates[:2], abs=0.06)
+    assert rates[2] < means[2] < 0.5
+    assert means[3:].tolist() == pytest.approx([means[3]] * (DEPTH - 3))  # never reached: as hoped
+    for _ in range(60):
+        feed(adaptive, 3, 3, 1.0)
+    assert adaptive.accept[:3].min() > 0.95  # and it follows when that changes
+
+
+def test_the_end_of_a_tree_says_nothing_about_going_on() -> None:
+    adaptive = started()
+    before = adaptive.accept[2]
+    feed(adaptive, 2, 2, 1.0)
+    assert adaptive.accept[2] == pytest.approx(before, abs=0.01)
+    branched = TokenTree(
+        tokens=np.zeros(4, np.int32), parents=np.array([-1, 0, 0, 1], np.int32), draft={}
+    )  # node 2 is a leaf, node 1 is not
+    leaf, inner = started(), started()
+    for adaptive, node in ((leaf, 2), (inner, 1)):
+        outcome = Outcome(path=np.array([0, node], np.int32), next_token=0)
+        adaptive.observe(branched, outcome, seconds=1.0, draft_seconds=0.0)
+    assert leaf.accept[1] == before
+    assert inner.accept[1] < before
+
+
+@pytest.mark.parametrize("cost", [FREE, STEEP], ids=["free", "steep"])
+@pytest.mark.parametrize("rate", [0.05, 0.3, 0.6, 0.8, 0.99])
+@pytest.mark.parametrize("draft_seconds", [0.0, 0.2])
+def test_the_depth_is_the_one_with_the_most_tokens_per_second(
+    cost: FakeCost, rate: float, draft_seconds: float
+) -> None:
+    adaptive = started()
+    for _ in range(100):
+        feed(adaptive, 1, 1, 1.0, draft_seconds)
+    adaptive.accept[:] = rate
+    expected = [sum(rate**at for at in range(depth + 1)) for depth in range(DEPTH + 1)]
+    speeds = [expected[depth] / (cost.seconds(1 + depth, 0) + draft_seconds * depth) for depth in range(DEPTH + 1)]
+    assert adaptive.depth(cost, 0) == max(1, int(np.argmax(speeds)))  # that not even one pays is the clock's to say
+
+
+# In the loop
+
+
+@dataclass
+class World:
+    """Text positions [0, 300), [300, 700), [700, 1400): the drafter is right, wrong, right."""
+
+    clock: Clock
+    decoder: AutoregressiveDecoder
+    prompt: I32
+    limits: Limits
+
+    def play(self) -> Iterator[tuple[int, float, bool, int]]:
+        """(position of the token, clock, speculating, guesses so far) for each token."""
+        tokens = self.decoder.generate(self.prompt, self.limits, np.random.default_rng(0))
+        for at, token in enumerate(tokens, start=len(self.prompt)):
+            assert token == self.decoder.target.text[at]  # type: ignore[attr-defined]
+            yield at, self.clock.now, self.decoder.speculating, self.decoder.rounds.drafted
+
+
+BAD, GOOD, END = 300, 700, 1400
+
+
+def world(
+    monkeypatch: pytest.MonkeyPatch,
+    right: Callable[[int], bool] = lambda at: not BAD <= at < GOOD,
+    *,
+    slope: float = 0.1,
+    draft_seconds: float = 0.05,
+    policy: str = "chain",
+) -> World:
+    """A pass of n nodes takes 1 + slope * (n - 1) seconds, a guess ``draft_seconds``."""
+    clock, text = Clock(), np.random.default_rng(1).integers(0, VOCAB, END + 1).tolist()
+    monkeypatch.setattr(autoregressive, "time", clock)
+    target = ScriptedTarget(text, clock, lambda rows: 1 + slope * (rows - 1))
+    drafter = ScriptedDraft(
+        lambda at: (text[min(at, END)] + (not right(at))) % VOCAB, clock=clock, seconds=draft_seconds
+    )
+    limits = Limits(nodes=16, depth=DEPTH, positions=END)
+    sampler = Sampler(SamplingConfig(temperature=0), VOCAB)
+    decoder = open_decoder(target, target.open(limits), sampler.distribution, drafter=drafter, policy=policy)
+    return World(clock, decoder, np.array(text[:8], np.int32), limits)
+
+
+@pytest.mark.parametrize("policy", ["chain", "static", "delayed"])
+@pytest.mark.parametrize("slope", [0.02, 0.1, 0.3])
+@pytest.mark.parametrize("draft_seconds", [0.0, 0.05, 0.3])
+def test_it_ends_within_32_tokens_of_a_change_for_the_worse_and_comes_back(
+    monkeypatch: pytest.MonkeyPatch, draft_seconds: float, slope: float, policy: str
+) -> None:
+    played = world(monkeypatch, slope=slope, draft_seconds=draft_seconds, policy=policy)
+    states = {at: state for at, *state in played.play()}
+    assert len(states) == END + 1 - 8
+    on = [at for at, (_, speculating, _) in states.items() if speculating]
+
+    def seconds(start: int, end: int) -> float:
+        return states[end - 1][0] - states[start - 1][0]
+
+    assert all(at in on for at in range(20, BAD))
+    assert seconds(BAD // 2, BAD) < 0.8 * (BAD - BAD // 2)
+    ended = min(at for at in range(BAD, GOOD) if at not in on)
+    assert ended < BAD + 32
+    assert seconds(BAD + 32, GOOD) < 1.03 * (GOOD - BAD - 32)  # trials and all
+    back = next(at for at in range(GOOD, END) if all(later in on for later in range(at, END + 1)))
+    assert back < GOOD + 140
+    assert seconds(END - 100, END) < 0.8 * 100
+
+
+def test_rounds_and_speculating_say_what_it_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    played = world(monkeypatch)
+    decoder, rounds = played.decoder, []
+    text = list(decoder.target.text)  # type: ignore[attr-defined]
+    for start, end in ((8, BAD), (BAD, GOOD), (GOOD, END)):  # an answer for each regime, on one state
+        tokens = decoder.generate(np.array(text[:start], np.int32), played.limits, np.random.default_rng(0))
+        assert list(islice(tokens, end - start)) == text[start:end]
+        rounds.append((decoder.speculating, decoder.rounds.count, decoder.rounds.drafted, sum(decoder.rounds.accepted)))
+    assert [speculating for speculating, *_ in rounds] == [True, False, True]
+    good, bad, again = rounds
+    assert good[1] < (BAD - 8) / 4
+    assert good[3] > 0.9 * good[2]
+    assert (GOOD - BAD) <= bad[1] + 8  # a round for each token; a few guesses reached over from before
+    assert bad[2] < 0.5 * (GOOD - BAD)
+    assert bad[3] <= 8
+    assert again[3] > 0.8 * again[2] > 200
+
+
+@pytest.mark.parametrize("slope", [0.02, 0.1, 0.3])
+def test_a_drafter_that_is_never_right_costs_next_to_nothing(monkeypatch: pytest.MonkeyPatch, slope: float) -> None:
+    *_, (at, seconds, speculating, _) = world(monkeypatch, lambda at: False, slope=slope, draft_seconds=0.1).play()
+    assert at == END
+    assert not speculating
+    assert seconds < 1.03 * (END - 8 + 1)

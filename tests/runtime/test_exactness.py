@@ -1,0 +1,300 @@
+"""On the CPU, greedy text with speculation is greedy text without, token for token (DESIGN 1.2).
+
+Rows of a pairwise covering array run here, the full product of all choices with ``make test-all``. Speculation is forced:
+whether it pays must not matter to the text. Plain greedy is always one thread's, so that threads are compared as well.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, islice, product
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgedec import demo
+from edgedec.bundle import Bundle
+from edgedec.plugins import names
+from edgedec.runtime.adaptive import Adaptive
+from edgedec.runtime.cost import ObservedCost
+from edgedec.runtime.decoders import autoregressive
+from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
+from edgedec.runtime.drafters import auto
+from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.protocols import F32, I32, CostModel, Drafter, Limits, Outcome, Target, TokenTree, Verifier
+from edgedec.runtime.sampling import Sampler, SamplingConfig
+from edgedec.runtime.speculation import DRAFTERS, POLICIES, create_drafter, create_policy, create_verifier
+from edgedec.runtime.targets import open_target
+from edgedec.runtime.tokenizer import Tokenizer
+
+needs_kernels = pytest.mark.skipif(usable() is None, reason="the kernels' library was not built (no C++ compiler)")
+
+TOKENS = 64
+LIMITS = Limits(nodes=32, depth=6, positions=160)
+TREE_NODES = 9
+RETOLD = 16  # tokens of an answer that is begun again
+PER_SOURCE = 68  # prompts of each of the three files
+PER_CELL = 2  # prompts of each cell of the full product
+
+
+# The covering array
+
+
+def pairs(row: Sequence[Hashable]) -> set[tuple[Any, ...]]:
+    """The values that stand together in a row, with their places."""
+    return {(i, a, j, b) for (i, a), (j, b) in combinations(enumerate(row), 2)}
+
+
+def covering_array(*factors: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """Rows, few but not fewest, in which every two values of different factors stand together at least once."""
+    every = [(row, pairs(row)) for row in product(*factors)]
+    missing, chosen = set[Any]().union(*(found for _, found in every)), []
+    while missing:
+        row, found = max(every, key=lambda it: len(it[1] & missing))
+        chosen.append(row)
+        missing -= found
+    return chosen
+
+
+@given(st.lists(st.integers(1, 4), min_size=2, max_size=4))
+def test_the_array_has_every_pair(sizes: list[int]) -> None:
+    factors = [[f"{at}{value}" for value in range(size)] for at, size in enumerate(sizes)]
+    rows = covering_array(*factors)
+    for one, other in combinations(factors, 2):
+        for a in one:
+            for b in other:
+                assert any(a in row and b in row for row in rows)
+    assert len(rows) == len(set(rows)) <= np.prod(sizes)
+
+
+FACTORS = (names(DRAFTERS), names(POLICIES), (16, 8, 32), ("demo", "demo-int8"), (1, 2))
+ROWS = covering_array(*FACTORS)
+CELLS = list(product(*FACTORS))
+
+
+def test_the_array_is_small() -> None:
+    assert len(FACTORS[0]) * len(FACTORS[1]) <= len(ROWS) <= 1.2 * len(FACTORS[0]) * len(FACTORS[1]) < len(CELLS) / 5
+
+
+# The prompts
+
+
+def read_texts(folder: Path) -> list[str]:
+    """Conversations and tasks, sums, and code by turns, from the files in ``folder``."""
+
+    def spread(rows: list[str]) -> list[str]:
+        return [rows[at * len(rows) // PER_SOURCE] for at in range(PER_SOURCE)]
+
+    def lines(name: str) -> list[dict[str, Any]]:
+        data = (folder / name).read_bytes()
+        return [json.loads(line) for line in (gzip.decompress(data) if name.endswith("gz") else data).splitlines()]
+
+    sources = [
+        [row["turns"][0] for row in lines("spec_bench_question.jsonl")],  # has those of mt_bench_question.jsonl
+        [row["question"] for row in lines("gsm8k_train.jsonl")],
+        [row["prompt"] for row in lines("HumanEval.jsonl.gz")],
+    ]
+    return [text for group in zip(*map(spread, sources), strict=True) for text in group]
+
+
+def embedded_texts() -> list[str]:
+    """Beginnings of held-out stories, long and short."""
+    stories = [line for line in demo.HELD_OUT.read_text("utf-8").splitlines() if line]
+    return [" ".join(story.split(" ")[:words]) for words in (40, 9) for story in stories]
+
+
+def find_texts() -> list[str]:
+    named = os.environ.get("EDGEDEC_SHARED_DATA")
+    folder = (Path(named) if named else Path(__file__).resolve().parents[3] / "shared" / "data") / "prompts"
+    return read_texts(folder) if folder.is_dir() else embedded_texts()
+
+
+def encode(tokenizer: Tokenizer, text: str) -> I32:
+    """Its ids; of a text that is too long the first one (it begins a text) and the last."""
+    ids, room = tokenizer.encode(text), LIMITS.positions - TOKENS
+    return ids if len(ids) <= room else np.concatenate([ids[:1], ids[len(ids) - room + 1 :]])
+
+
+def test_there_are_enough_prompts_without_the_shared_files() -> None:
+    assert len(set(embedded_texts())) >= 200
+
+
+def test_there_are_enough_prompts(shared_data: Path) -> None:
+    assert len(set(read_texts(shared_data / "prompts"))) >= 200
+
+
+# The runs
+
+
+class Insistent(Adaptive):
+    """Speculates in every round, at one depth after the other."""
+
+    rounds = 0
+
+    def depth(self, cost: CostModel, past: int) -> int:
+        self.rounds += 1
+        return 1 + self.rounds * 5 % len(self.accept)
+
+    def _judge(self) -> None:
+        self.on = True
+
+
+class FreeNodes(ObservedCost):
+    """What a tree that sizes itself is told: nodes cost almost nothing."""
+
+    def seconds(self, nodes: int, past: int, *, variant: str = "full", batch: int = 1) -> float:
+        return 1 + nodes / 1000
+
+
+@dataclass
+class Counting:
+    """A verifier that counts. ``moved``: accepted paths whose rows do not lie where they belong yet."""
+
+    inner: Verifier
+    drafted: int = 0
+    accepted: int = 0
+    moved: int = 0
+
+    def accept(self, tree: TokenTree, target: Any, rng: np.random.Generator) -> Outcome:
+        outcome = self.inner.accept(tree, target, rng)
+        self.drafted += len(tree.tokens) - 1
+        self.accepted += len(outcome.path) - 1
+        self.moved += int(outcome.path[-1]) != len(outcome.path) - 1
+        return outcome
+
+
+@dataclass
+class Runs:
+    """Targets, drafters and plain texts, each made once."""
+
+    prompts: list[I32]
+    bundles: dict[str, Bundle]
+    targets: dict[Hashable, Target] = field(default_factory=dict)
+    drafters: dict[str, Drafter] = field(default_factory=dict)
+    plain: dict[Hashable, list[int]] = field(default_factory=dict)
+
+    def decoder(
+        self, drafter: str, policy: str, kv_bits: int, method: str, threads: int, verifier: Verifier
+    ) -> AutoregressiveDecoder:
+        bundle, key = self.bundles[method], (kv_bits, method, threads)
+        if key not in self.targets:
+            self.targets[key] = open_target(bundle, limits=LIMITS, threads=threads, kv_bits=kv_bits)
+        if drafter not in self.drafters:
+            self.drafters[drafter] = create_drafter(drafter, self.bundles["demo-draft"], threads=1)
+        target = self.targets[key]
+        assert target.info.batch_invariant
+        return AutoregressiveDecoder(
+            target=target,
+            state=target.open(LIMITS),
+            drafter=self.drafters[drafter],
+            policy=create_policy(policy),
+            verifier=verifier,
+            processor=Sampler(SamplingConfig(temperature=0), bundle.tokens.size).distribution,
+            vocab_limit=bundle.tokens.size,
+            cost=FreeNodes(),
+            sizes_itself=policy == "hardware",
+        )
+
+    def expected(self, kv_bits: int, method: str, prompt: I32) -> list[int]:
+        """What one thread writes without speculation."""
+        key = (kv_bits, method, *prompt.tolist())
+        if key not in self.plain:
+            plain = self.decoder("none", "chain", kv_bits, method, 1, create_verifier(0))
+            self.plain[key] = write(plain, prompt)
+            plain.state.close()
+        return self.plain[key]
+
+    def check(self, row: tuple[Any, ...], prompts: Sequence[int], verifier: Counting) -> None:
+        """Speculative text equals plain text after each of the prompts, and when the first answer is begun again.
+
+        The model then tells it again, which is what copying drafters wait for.
+        """
+        drafter, policy, kv_bits, method, threads = row
+        decoder = self.decoder(drafter, policy, kv_bits, method, threads, verifier)
+        asked = [self.prompts[at] for at in prompts]
+        answer = self.expected(kv_bits, method, asked[0])
+        asked.append(np.array([asked[0][0], *answer, *answer[:RETOLD]], np.int32))
+        for prompt in asked:
+            expected = self.expected(kv_bits, method, prompt)
+            assert len(expected) == TOKENS
+            assert write(decoder, prompt) == expected, f"{row} after {prompt.tolist()}"
+        decoder.state.close()
+
+
+def write(decoder: AutoregressiveDecoder, prompt: I32) -> list[int]:
+    tokens = decoder.generate(prompt, LIMITS, np.random.default_rng(0), tree_nodes=TREE_NODES)
+    return list(islice(tokens, TOKENS))
+
+
+@pytest.fixture(scope="module")
+def runs() -> Iterator[Runs]:
+    bundles = {name: Bundle.open(demo.bundle_path(name)) for name in demo.NAMES}
+    tokenizer = Tokenizer.load(bundles["demo"].tokenizer_file)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(autoregressive, "Adaptive", Insistent)
+        patch.setattr(auto, "time", SimpleNamespace(perf_counter=lambda: 0.0))  # all that counts is who is right
+        yield Runs(prompts=[encode(tokenizer, text) for text in find_texts()], bundles=bundles)
+
+
+@needs_kernels
+@pytest.mark.parametrize("drafter", FACTORS[0])
+def test_the_text_is_that_of_plain_greedy(runs: Runs, drafter: str) -> None:
+    """Every prompt, each in one row of the array."""
+    verifier = Counting(create_verifier(0))
+    for number, row in enumerate(ROWS):
+        if row[0] == drafter:
+            runs.check(row, range(len(runs.prompts))[number :: len(ROWS)], verifier)
+    print(verifier)
+    assert_it_speculated(drafter, verifier)
+
+
+@needs_kernels
+@pytest.mark.slow
+@pytest.mark.parametrize("drafter", FACTORS[0])
+def test_the_text_is_that_of_plain_greedy_in_all_combinations(runs: Runs, drafter: str) -> None:
+    verifier = Counting(create_verifier(0))
+    for number, row in enumerate(CELLS):
+        if row[0] == drafter:
+            runs.check(row, [(number * PER_CELL + at) % len(runs.prompts) for at in range(PER_CELL)], verifier)
+    print(verifier)
+    assert_it_speculated(drafter, verifier)
+
+
+def assert_it_speculated(drafter: str, verifier: Counting) -> None:
+    """A text that nobody guessed at would prove nothing, nor would one in which all guesses were right, or all wrong."""
+    if drafter == "none":
+        assert verifier.drafted == 0
+        return
+    assert verifier.drafted > verifier.accepted > 0
+    if drafter in ("model", "stand", "trigram"):  # whose trees have branches
+        assert verifier.moved > 0
+
+
+class Careless:
+    """Greedy verification that takes a child for right, now and then, without asking the target."""
+
+    def __init__(self) -> None:
+        self.rounds = 0
+
+    def accept(self, tree: TokenTree, target: Any, rng: np.random.Generator) -> Outcome:
+        self.rounds += 1
+        outcome = create_verifier(0).accept(tree, target, rng)
+        if self.rounds % 16 == 0 and len(tree.tokens) > 1 and len(outcome.path) == 1:
+            row: F32 = target(1)
+            return Outcome(path=np.array([0, 1], np.int32), next_token=int(row.argmax()))
+        return outcome
+
+
+@needs_kernels
+def test_a_wrong_acceptance_would_be_seen(runs: Runs) -> None:
+    with pytest.raises(AssertionError, match="model.*after"):
+        runs.check(("model", "chain", 16, "demo", 1), [0], Counting(Careless()))
