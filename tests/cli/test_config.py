@@ -83,7 +83,7 @@ def test_mistakes_name_file_and_key(edgedec: Edgedec, user_file: Path, text: str
 
 def test_the_known_keys_are_listed(edgedec: Edgedec, project_file: Path) -> None:
     project_file.write_text("[plan]\nx = 1\n")
-    assert "known: ctx-size, device, json, memory-budget, model\n" in edgedec("doctor").stderr
+    assert "known: ctx-size, device, json, kv-bits, memory-budget, model\n" in edgedec("doctor").stderr
 
 
 def test_files_are_looked_for_in_the_users_and_the_working_folder(monkeypatch: pytest.MonkeyPatch) -> None:
