@@ -4,7 +4,7 @@
 
 Measured on this machine, both in one run: in every round each figure is taken of the one and at once of the other, and
 medians over the rounds are compared. Ratios above 1 say that edgedec is faster. The first run downloads and builds
-llama.cpp and writes both models (about ten minutes, 600 MB of cache); later ones start at once.
+llama.cpp and writes both models (about ten minutes, 850 MB of cache, 1.5 GB more on the way); later ones start at once.
 
 decode: a greedy text over a past of 64 tokens, argmax included. pass N: N tokens in one pass over the same past, with the
 logits of all of them: what verifying N guesses takes. prompt: 128 tokens from an empty cache, the last one's logits; ours in

@@ -12,6 +12,7 @@ import math
 import re
 import reprlib
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -135,7 +136,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
 
 
 def _check_files(path: Path, files: Mapping[str, Any]) -> None:
-    """Every listed file is a plain name, there, of the right size and content."""
+    """Every listed file is a plain name, there, of the right size and, but for the weights, of the right content."""
     if not {WEIGHTS, TOKENIZER} <= set(files):
         raise BundleError(f"{path / MANIFEST}: must list {WEIGHTS} and {TOKENIZER}")
     for name, entry in files.items():
@@ -149,8 +150,13 @@ def _check_files(path: Path, files: Mapping[str, Any]) -> None:
         there, stated = file.stat().st_size, entry["bytes"]
         if type(stated) is not int or stated != there:
             raise BundleError(f"{file}: {there} bytes, the manifest says {reprlib.repr(stated)}; copy the bundle again")
-        if _hash_file(file) != entry["sha256"]:
-            raise BundleError(f"{file}: its hash does not match the manifest; copy or quantize the bundle again")
+        if name != WEIGHTS:
+            _match(file, entry, _hash_file(file))
+
+
+def _match(file: Path, entry: Mapping[str, Any], found: str) -> None:
+    if found != entry["sha256"]:
+        raise BundleError(f"{file}: its hash does not match the manifest; copy or quantize the bundle again")
 
 
 @contextmanager
@@ -282,7 +288,13 @@ def open_manifest(folder: Path) -> Manifest:
     file_bytes = {name: entry["bytes"] for name, entry in content["files"].items()}
     tensors = {name: _read_tensor(file, name, entry, file_bytes[WEIGHTS]) for name, entry in content["tensors"].items()}
     _check_overlaps(file, tensors)
-    _check_values(folder / WEIGHTS, tensors)
+    weights = folder / WEIGHTS
+    with ThreadPoolExecutor(1) as pool:  # hashing lets other threads run: the values are looked at meanwhile
+        hashed = pool.submit(_hash_file, weights)
+        try:
+            _check_values(weights, tensors)
+        finally:  # a damaged file is said to be damaged, whatever its values are
+            _match(weights, content["files"][WEIGHTS], hashed.result())
     return Manifest(
         config=content["config"],
         quantization=content["quantization"],

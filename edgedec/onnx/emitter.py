@@ -132,6 +132,10 @@ class Emitter:
         self._initializers[label].data_type = TensorProto.UINT8
         return self._once("BitwiseXor", [label, self.scalar("u128", 128, np.uint8)], f"{label}.uint8")
 
+    def turned(self, label: str) -> str:
+        """A matrix [a, b] as [b, a], turned over once, when the session folds constants."""
+        return self._once("Transpose", [label], f"{label}.turned", perm=[1, 0])
+
     def float_weight(self, name: str) -> str:
         """A float tensor as float32; narrower ones are widened once, when the session folds constants."""
         label = self.weight(name, "values")

@@ -246,6 +246,9 @@ class Rows {
             for (int n = 0; n < N; ++n) totals_[first + n] = totals[n];
             int64_t d = 0;
             for (; d + kMost * kWidth <= size_; d += kMost * kWidth) add_chunk<N, kMost>(first, tile, end, d);
+            if constexpr (kMost > 2)
+                for (; d + kMost / 2 * kWidth <= size_; d += kMost / 2 * kWidth)
+                    add_chunk<N, kMost / 2>(first, tile, end, d);
             for (; d + kWidth <= size_; d += kWidth) add_chunk<N, 1>(first, tile, end, d);
             for (; d < size_; ++d)
                 for (int64_t slot = tile; slot < end; ++slot)

@@ -125,6 +125,7 @@ std::vector<float> product(const Path& path, uint32_t seed, int64_t tokens, int3
         *x.scale(t) = static_cast<float>(next(seed) + 1) / 4096.0f;
         x.sum(path, t, group_size);
     }
+    x.arrange();
     std::vector<float> out(static_cast<size_t>(tokens * w.outputs));
     for (int64_t tile = 0; tile < w.tiles(); ++tile) path.tile(w, x.view(group_size), tile, out.data(), w.outputs);
     return out;

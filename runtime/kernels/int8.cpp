@@ -10,12 +10,13 @@ const char* Int8Matrix::problem() const {
 }
 
 int64_t Int8Matrix::part() const {
-    // By rows 96 KiB, which stay in the second-level cache for the next eight tokens. By columns a sixteenth, but not less
-    // than 256: narrow strips are read in short runs.
-    const int64_t wanted = by_rows ? (int64_t{96} << 10) / inputs : (outputs + 15) / 16;
-    const int64_t least = by_rows ? 16 : 256, most = by_rows ? 1024 : 4096, unit = by_rows ? 16 : kPanel;
-    const int64_t whole = (wanted + unit - 1) / unit * unit;
-    return whole < least ? least : whole < most ? whole : most;
+    // By rows 64 KiB and more, up to 32 parts. By columns 1024 and more, up to 16 parts, for a strip is read in runs of its
+    // width; an even number of them, for two threads.
+    const int64_t parts = by_rows ? 32 : outputs / 1024 / 2 * 2, unit = by_rows ? 16 : kPanel;
+    const int64_t least = by_rows ? (int64_t{64} << 10) / inputs : unit;
+    const int64_t wanted = outputs / (parts < 2 ? 2 : parts < 16 || by_rows ? parts : 16);
+    const int64_t whole = ((wanted > least ? wanted : least) + unit - 1) / unit * unit;
+    return whole > unit ? whole : unit;
 }
 
 }  // namespace edgedec

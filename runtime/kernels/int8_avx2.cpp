@@ -11,7 +11,7 @@ struct Dot {
     using Codes = __m256i;
     using Sums = __m256i;
     static constexpr uint32_t kOffset = 0;
-    static constexpr int kRegisters = 8, kDepth = 2, kLanes = 8;
+    static constexpr int kRegisters = 8, kDepth = 2, kLanes = 8, kLeast = 1;
     static constexpr int64_t kStep = 16;
 
     static Codes codes(const int8_t* row) {
@@ -29,15 +29,19 @@ struct Dot {
         return _mm_cvtsi128_si32(_mm_add_epi32(four, _mm_shuffle_epi32(four, 0xB1)));
     }
 
+    template <int V>
     static void pack(const int8_t* const* rows, Codes* to) {
-        for (int half = 0; half < 2; ++half, to += 4) {
-            const __m256i a = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(rows[0] + 32 * half));
-            const __m256i b = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(rows[1] + 32 * half));
-            const __m256i low = _mm256_unpacklo_epi8(a, b), high = _mm256_unpackhi_epi8(a, b);
-            to[0] = _mm256_cvtepi8_epi16(_mm256_castsi256_si128(low));
-            to[1] = _mm256_cvtepi8_epi16(_mm256_castsi256_si128(high));
-            to[2] = _mm256_cvtepi8_epi16(_mm256_extracti128_si256(low, 1));
-            to[3] = _mm256_cvtepi8_epi16(_mm256_extracti128_si256(high, 1));
+        if constexpr (V == 1) {
+            const __m128i a = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(rows[0]));
+            const __m128i b = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(rows[1]));
+            to[0] = _mm256_cvtepi8_epi16(_mm_unpacklo_epi8(a, b));
+        } else {
+            for (int i = 0; i < V; i += 2) {
+                const __m128i a = _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows[0] + 8 * i));
+                const __m128i b = _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows[1] + 8 * i));
+                to[i] = _mm256_cvtepi8_epi16(_mm_unpacklo_epi8(a, b));
+                to[i + 1] = _mm256_cvtepi8_epi16(_mm_unpackhi_epi8(a, b));
+            }
         }
     }
     static Codes spread(const Act* x) {

@@ -1,5 +1,5 @@
-// AVX-512 VNNI: vpdpbusd wants one unsigned operand. Codes are taken as code + 128; 128 times the sum of the activations is taken
-// off at the end. Additions are modulo 2^32, so that what passes int32 on the way does no harm.
+// AVX-512 VNNI: vpdpbusd wants one unsigned operand. Codes are taken as code + 128; 128 times the sum of the activations is
+// taken off at the end. Additions are modulo 2^32, so that what passes int32 on the way does no harm.
 #ifdef EDGEDEC_EMULATE_AVX512  // the same code over SIMDe, for machines without these instructions
 #define SIMDE_ENABLE_NATIVE_ALIASES
 #include <simde/x86/avx512/dpbusd.h>
@@ -36,7 +36,7 @@ struct Dot {
     using Codes = __m512i;
     using Sums = __m512i;
     static constexpr uint32_t kOffset = 128;
-    static constexpr int kRegisters = 16, kDepth = 4, kLanes = 16;
+    static constexpr int kRegisters = 16, kDepth = 4, kLanes = 16, kLeast = 4;
     static constexpr int64_t kStep = 64;
 
     static Codes codes(const int8_t* row) {
@@ -46,7 +46,9 @@ struct Dot {
     static void add(Sums& sums, Codes codes, Codes acts) { sums = _mm512_dpbusd_epi32(sums, codes, acts); }
     static int32_t total(Sums sums) { return _mm512_reduce_add_epi32(sums); }
 
+    template <int V>
     static void pack(const int8_t* const* rows, Codes* to) {
+        static_assert(V == 4);
         const __m512i a = codes(rows[0]), b = codes(rows[1]), c = codes(rows[2]), d = codes(rows[3]);
         const __m512i low[2] = {_mm512_unpacklo_epi8(a, b), _mm512_unpacklo_epi8(c, d)};
         const __m512i high[2] = {_mm512_unpackhi_epi8(a, b), _mm512_unpackhi_epi8(c, d)};

@@ -11,7 +11,7 @@ struct Dot {
     using Codes = int8x16_t;
     using Sums = int32x4x2_t;
     static constexpr uint32_t kOffset = 0;
-    static constexpr int kRegisters = 8, kDepth = 2, kLanes = 8;  // a sum is two registers
+    static constexpr int kRegisters = 8, kDepth = 2, kLanes = 8, kLeast = 1;  // a sum is two registers
     static constexpr int64_t kStep = 16;
 
     static int16x8_t products(Codes codes, Codes acts) {
@@ -26,8 +26,9 @@ struct Dot {
     static int32_t total(Sums sums) { return vaddvq_s32(sums.val[0]); }
 
     // Eight outputs of one column, then of the next.
+    template <int V>
     static void pack(const int8_t* const* rows, Codes* to) {
-        for (int v = 0; v < 8; ++v) to[v] = vcombine_s8(vld1_s8(rows[0] + 8 * v), vld1_s8(rows[1] + 8 * v));
+        for (int v = 0; v < V; ++v) to[v] = vcombine_s8(vld1_s8(rows[0] + 8 * v), vld1_s8(rows[1] + 8 * v));
     }
     static Codes spread(const Act* x) { return vcombine_s8(vdup_n_s8(x[0]), vdup_n_s8(x[1])); }
     static void add_outputs(Sums& sums, Codes codes, Codes acts) {

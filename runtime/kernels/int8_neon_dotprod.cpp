@@ -11,7 +11,7 @@ struct Dot {
     using Codes = int8x16_t;
     using Sums = int32x4_t;
     static constexpr uint32_t kOffset = 0;
-    static constexpr int kRegisters = 16, kDepth = 4, kLanes = 4;
+    static constexpr int kRegisters = 16, kDepth = 4, kLanes = 4, kLeast = 4;
     static constexpr int64_t kStep = 16;
 
     static Codes codes(const int8_t* row) { return vld1q_s8(row); }
@@ -19,10 +19,11 @@ struct Dot {
     static void add(Sums& sums, Codes codes, Codes acts) { sums = vdotq_s32(sums, codes, acts); }
     static int32_t total(Sums sums) { return vaddvq_s32(sums); }
 
+    template <int V>
     static void pack(const int8_t* const* rows, Codes* to) {
-        for (int quarter = 0; quarter < 4; ++quarter, to += 4) {
+        for (int first = 0; first < V; first += 4, to += 4) {
             int8x16_t lines[4];
-            for (int j = 0; j < 4; ++j) lines[j] = vld1q_s8(rows[j] + 16 * quarter);
+            for (int j = 0; j < 4; ++j) lines[j] = vld1q_s8(rows[j] + 4 * first);
             const int16x8_t low[2] = {vreinterpretq_s16_s8(vzip1q_s8(lines[0], lines[1])),
                                       vreinterpretq_s16_s8(vzip1q_s8(lines[2], lines[3]))};
             const int16x8_t high[2] = {vreinterpretq_s16_s8(vzip2q_s8(lines[0], lines[1])),

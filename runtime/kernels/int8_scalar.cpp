@@ -9,7 +9,7 @@ struct Dot {
     using Codes = int8_t;
     using Sums = int32_t;
     static constexpr uint32_t kOffset = 0;
-    static constexpr int kRegisters = 8, kDepth = 1, kLanes = 1;
+    static constexpr int kRegisters = 8, kDepth = 1, kLanes = 1, kLeast = 1;
     static constexpr int64_t kStep = 1;
 
     static Codes codes(const int8_t* row) { return *row; }
@@ -17,8 +17,9 @@ struct Dot {
     static void add(Sums& sums, Codes codes, Codes acts) { sums += codes * acts; }
     static int32_t total(Sums sums) { return sums; }
 
+    template <int V>
     static void pack(const int8_t* const* rows, Codes* to) {
-        for (int64_t i = 0; i < kPanel; ++i) to[i] = rows[0][i];
+        for (int i = 0; i < V; ++i) to[i] = rows[0][i];
     }
     static Codes spread(const Act* x) { return *x; }
     static void add_outputs(Sums& sums, Codes codes, Codes acts) { sums += codes * acts; }

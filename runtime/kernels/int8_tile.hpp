@@ -1,5 +1,5 @@
-// The loops around a path's int8 products. Included once by each path's file and compiled with that file's instructions;
-// everything is local to it, as in ternary_tile.hpp.
+// The loops around a path's int8 products. Included once by each path's file and compiled with its instructions; everything
+// is local to it, as in ternary_tile.hpp.
 //
 // Dot gives
 //   Act, Codes, Sums      how it reads activations (int8_t or int16_t), a vector of codes or activations, a vector of sums
@@ -11,7 +11,7 @@
 //   add(sums, codes, acts), total(sums)
 //  of several columns:
 //   kDepth, kLanes        columns and outputs of a vector
-//   pack(rows, to)        64 outputs of kDepth columns -> 64 / kLanes vectors
+//   pack<V>(rows, to)     V * kLanes outputs of kDepth columns -> V vectors; V is a multiple of kLeast
 //   spread(x)             kDepth activations, for every output
 //   add_outputs(sums, codes, acts), load(sums), store(sums, to), slot(output): where of 64 stored sums it stands
 #pragma once
@@ -27,7 +27,7 @@ constexpr int64_t kActBytes = 24 << 10;  // of the activations in use, likewise
 constexpr int64_t kUnit = 64;            // columns that they are rounded up to: every kStep and kGroup divide it
 constexpr int64_t kAhead = 2 << 10;      // bytes
 
-EDGEDEC_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+EDGEDEC_INLINE constexpr int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 EDGEDEC_INLINE int64_t whole(int64_t count, int64_t unit) { return (count + unit - 1) / unit * unit; }
 
 // Columns whose activations are in use at once, of T tokens; the distance of two tokens in `acts`, too.
@@ -119,7 +119,8 @@ struct Panel {
         codes = w.codes + column * w.outputs + output, stride = w.outputs;
         const int64_t left = w.inputs * w.outputs - (column * w.outputs + output);
         if ((kGroup - 1) * stride + kPanel <= left) {
-            for (int64_t i = 0; i < kGroup; ++i) __builtin_prefetch(codes + (kGroup + i) * stride);
+            // Into the second-level cache: rows that lie a power of two apart share few places of the first.
+            for (int64_t i = 0; i < kGroup; ++i) __builtin_prefetch(codes + (kGroup + i) * stride, 0, 2);
             return;
         }
         __builtin_memset(copy, 0, kGroup * kPanel);
@@ -129,11 +130,12 @@ struct Panel {
         codes = copy, stride = kPanel;
     }
 
-    template <class Dot>
-    EDGEDEC_INLINE void pack(int step, typename Dot::Codes* to) const {
+    // V vectors from output `first` on.
+    template <class Dot, int V>
+    EDGEDEC_INLINE void pack(int step, int64_t first, typename Dot::Codes* to) const {
         const int8_t* rows[Dot::kDepth];
-        for (int j = 0; j < Dot::kDepth; ++j) rows[j] = codes + (step * Dot::kDepth + j) * stride;
-        Dot::pack(rows, to);
+        for (int j = 0; j < Dot::kDepth; ++j) rows[j] = codes + (step * Dot::kDepth + j) * stride + first;
+        Dot::template pack<V>(rows, to);
     }
 };
 
@@ -156,24 +158,22 @@ EDGEDEC_INLINE void multiply(Step codes_of, const typename Dot::Act* acts, int32
         for (int v = 0; v < V; ++v) Dot::store(total[t][v], sums + t * stride + v * Dot::kLanes);
 }
 
-// kGroup columns x 64 outputs times T tokens. Where all sums fit the registers codes go there straight.
+// kGroup columns x 64 outputs times T tokens. Where as many sums as pack() makes vectors fit the registers, codes go there
+// straight; else by way of the cache.
 template <class Dot, int T>
 void add_panel(const Panel& panel, const typename Dot::Act* acts, int32_t* sums, int64_t stride) {
-    constexpr int kVectors = kPanel / Dot::kLanes, kFit = Dot::kRegisters / T;
-    if constexpr (kFit >= kVectors) {
-        typename Dot::Codes packed[kVectors];
+    constexpr int kVectors = kPanel / Dot::kLanes, kFit = smaller(Dot::kRegisters / T, kVectors);
+    constexpr int kAtOnce = kFit >= 16 ? 16 : kFit >= 8 ? 8 : kFit >= 4 ? 4 : kFit >= 2 ? 2 : 1;
+    constexpr bool kStraight = kAtOnce >= Dot::kLeast;
+    typename Dot::Codes packed[kStraight ? 1 : kGroup / Dot::kDepth][kVectors];
+    if constexpr (!kStraight)
+        for (int step = 0; step < kGroup / Dot::kDepth; ++step) panel.pack<Dot, kVectors>(step, 0, packed[step]);
+    for (int first = 0; first < kVectors; first += kAtOnce) {
         const auto codes = [&](int step) {
-            panel.pack<Dot>(step, packed);
-            return packed;
+            if constexpr (kStraight) panel.pack<Dot, kAtOnce>(step, first * Dot::kLanes, packed[0]);
+            return kStraight ? packed[0] : packed[step] + first;
         };
-        multiply<Dot, T, kVectors>(codes, acts, sums, stride);
-    } else {
-        constexpr int kAtOnce = kFit >= 8 ? 8 : kFit >= 4 ? 4 : kFit >= 2 ? 2 : 1;
-        typename Dot::Codes packed[kGroup / Dot::kDepth][kVectors];
-        for (int step = 0; step < kGroup / Dot::kDepth; ++step) panel.pack<Dot>(step, packed[step]);
-        for (int first = 0; first < kVectors; first += kAtOnce)
-            multiply<Dot, T, kAtOnce>([&](int step) { return packed[step] + first; }, acts,
-                                      sums + first * Dot::kLanes, stride);
+        multiply<Dot, T, kAtOnce>(codes, acts, sums + first * Dot::kLanes, stride);
     }
 }
 

@@ -1,9 +1,9 @@
-// The ONNX Runtime operator edgedec::Int8MatMul: one activation times several int8 matrices (q, k and v; gate and up; a head).
+// The ONNX Runtime operator edgedec::Int8MatMul: one activation times several int8 matrices (q, k and v; gate and up).
 //
 // Inputs: x float32 [..., columns], then for each matrix its codes (int8 [rows, columns], or [columns, rows]), its scales
 // (float32 [rows]) and, if it has one, its bias (float32 [rows]); all but x are initializers, read where they lie.
-// Attributes: columns (int), and one int per matrix in rows, by_rows (1: codes are [rows, columns]) and biases (0 or 1).
-// Outputs: float32 [..., rows], one per matrix. x is quantized per token once.
+// Attributes: columns (int), and one int per matrix in rows, by_rows (1: codes are [rows, columns]) and biases (0 or
+// 1). Outputs: float32 [..., rows], one per matrix. x is quantized per token once.
 #include <string>
 #include <vector>
 

@@ -15,6 +15,7 @@ class Staging {
         stride_ = (columns + kLineColumns - 1) / kLineColumns * kLineColumns;
         groups_ = (columns + 31) / 32;
         codes_.resize(static_cast<size_t>(tokens * stride_));
+        fours_.resize(codes_.size());
         scales_.resize(static_cast<size_t>(tokens));
         for (auto& sums : sums_) sums.resize(static_cast<size_t>(tokens * groups_));
     }
@@ -28,15 +29,25 @@ class Staging {
         const int64_t groups = group_size ? (columns_ + group_size - 1) / group_size : 1;
         path.sum(codes(token), columns_, group_size, sums_[slot(group_size)].data() + token * groups);
     }
+    // Once all tokens are there; for ternary matrices.
+    void arrange() {
+        for (int64_t first = 0; first < tokens_; first += kTokens) {
+            const int64_t group = tokens_ - first < kTokens ? tokens_ - first : kTokens;
+            const int8_t* from = codes_.data() + first * stride_;
+            int8_t* to = fours_.data() + first * stride_;
+            for (int64_t four = 0; four < stride_; four += 4)
+                for (int64_t t = 0; t < group; ++t, to += 4) __builtin_memcpy(to, from + t * stride_ + four, 4);
+        }
+    }
     Staged view(int32_t group_size) const {
-        return {tokens_, stride_, codes_.data(), sums_[slot(group_size)].data(), scales_.data()};
+        return {tokens_, stride_, codes_.data(), fours_.data(), sums_[slot(group_size)].data(), scales_.data()};
     }
 
   private:
     static size_t slot(int32_t group_size) { return static_cast<size_t>(group_size == 128 ? 3 : group_size / 32); }
 
     int64_t tokens_ = 0, columns_ = 0, stride_ = 0, groups_ = 0;
-    std::vector<int8_t> codes_;
+    std::vector<int8_t> codes_, fours_;
     std::vector<float> scales_;
     std::vector<int32_t> sums_[4];  // of group size 0, 32, 64, 128
 };

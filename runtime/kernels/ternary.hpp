@@ -48,6 +48,9 @@ struct Staged {
     int64_t tokens;
     int64_t stride;       // bytes of a token's codes: columns rounded up to whole lines, the rest zero
     const int8_t* codes;  // [tokens][stride]
+    // The same for each group of kTokens tokens (the last may have fewer), by fours of columns: [stride / 4][tokens][4]. What
+    // a broadcast reads lies at a distance that the compiler knows.
+    const int8_t* fours;
     const int32_t* sums;  // [tokens][groups]: sum of the codes; codes of weights are trit + 1
     const float* scales;  // [tokens]
 };

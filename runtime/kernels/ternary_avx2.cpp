@@ -24,12 +24,14 @@ inline void add_now(__m256i& sum, __m256i masked, __m256i act) {
 }
 
 struct Dot {
+    static constexpr bool kFours = true;
+
     template <int T>
-    static void run(const uint8_t* line, int64_t count, const int8_t* x, int64_t stride, int32_t (*sums)[kTileRows]) {
+    static void run(const uint8_t* line, int64_t count, const int8_t* x, int64_t, int32_t (*sums)[kTileRows]) {
         if constexpr (T == 1)
             unshifted(line, count, x, sums[0]);
         else
-            shifted<T>(line, count, x, stride, sums);
+            shifted<T>(line, count, x, sums);
     }
 
     // One token: its time is that of the instructions around the products. The second and fourth pair of bits stay where
@@ -67,8 +69,7 @@ struct Dot {
     // Up to four tokens take both halves of a line at once (rows 0-7 and 8-15); more take one half, then the other:
     // eight sums, the codes and the activations fill the 16 registers.
     template <int T>
-    static void shifted(const uint8_t* line, int64_t count, const int8_t* x, int64_t stride,
-                        int32_t (*sums)[kTileRows]) {
+    static void shifted(const uint8_t* line, int64_t count, const int8_t* x, int32_t (*sums)[kTileRows]) {
         constexpr int kHalves = T <= 4 ? 2 : 1;
         const __m256i three = _mm256_set1_epi8(3), ones = _mm256_set1_epi16(1);
         for (int half = 0; half < 2; half += kHalves) {
@@ -76,12 +77,12 @@ struct Dot {
             for (int t = 0; t < T; ++t)
                 for (int h = 0; h < kHalves; ++h) wide[t][h] = _mm256_setzero_si256();
             const uint8_t* at = line + 32 * half;
-            const int8_t* columns = x;
+            const int8_t* fours = x;
             for (int64_t left = count; left > 0; left -= kWiden) {
                 __m256i narrow[T][kHalves];
                 for (int t = 0; t < T; ++t)
                     for (int h = 0; h < kHalves; ++h) narrow[t][h] = _mm256_setzero_si256();
-                for (int64_t i = left < kWiden ? left : kWiden; i > 0; --i, at += kLineBytes, columns += kLineColumns) {
+                for (int64_t i = left < kWiden ? left : kWiden; i > 0; --i, at += kLineBytes, fours += T * kLineColumns) {
                     _mm_prefetch(reinterpret_cast<const char*>(at + kPrefetch), _MM_HINT_T0);
                     __m256i codes[kHalves];
                     for (int h = 0; h < kHalves; ++h)
@@ -93,7 +94,7 @@ struct Dot {
                             masked[h] = _mm256_and_si256(_mm256_srli_epi16(codes[h], 2 * four), three);
 #pragma GCC unroll 8
                         for (int t = 0; t < T; ++t) {
-                            const __m256i act = four_columns(columns + t * stride + 4 * four);
+                            const __m256i act = four_columns(fours + 4 * (T * four + t));
                             for (int h = 0; h < kHalves; ++h) add_now(narrow[t][h], masked[h], act);
                         }
                     }

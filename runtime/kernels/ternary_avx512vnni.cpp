@@ -41,19 +41,20 @@ inline __m512i four_columns(const int8_t* x) {
 }
 
 struct Dot {
+    static constexpr bool kFours = true;
+
     template <int T>
-    static void run(const uint8_t* line, int64_t count, const int8_t* x, int64_t stride, int32_t (*sums)[kTileRows]) {
+    static void run(const uint8_t* line, int64_t count, const int8_t* x, int64_t, int32_t (*sums)[kTileRows]) {
         if constexpr (T <= 2)
-            unshifted<T>(line, count, x, stride, sums);
+            unshifted<T>(line, count, x, sums);
         else
-            shifted<T>(line, count, x, stride, sums);
+            shifted<T>(line, count, x, sums);
     }
 
     // One or two tokens: a sum per pair of bits, masked in place, shifted once at the end. It also gives the dot products,
     // which take several cycles, four independent chains.
     template <int T>
-    static void unshifted(const uint8_t* line, int64_t count, const int8_t* x, int64_t stride,
-                          int32_t (*sums)[kTileRows]) {
+    static void unshifted(const uint8_t* line, int64_t count, const int8_t* x, int32_t (*sums)[kTileRows]) {
         __m512i total[T];
         for (int t = 0; t < T; ++t) total[t] = _mm512_setzero_si512();
         while (count > 0) {
@@ -61,7 +62,7 @@ struct Dot {
             for (int t = 0; t < T; ++t)
                 for (int four = 0; four < 4; ++four) parts[t][four] = _mm512_setzero_si512();
             const int64_t now = count < kUnshiftedLines ? count : kUnshiftedLines;
-            for (int64_t i = 0; i < now; ++i, line += kLineBytes, x += kLineColumns) {
+            for (int64_t i = 0; i < now; ++i, line += kLineBytes, x += T * kLineColumns) {
                 _mm_prefetch(reinterpret_cast<const char*>(line + kPrefetch), _MM_HINT_T0);
                 const __m512i codes = _mm512_loadu_si512(line);
 #pragma GCC unroll 4
@@ -70,7 +71,7 @@ struct Dot {
 #pragma GCC unroll 2
                     for (int t = 0; t < T; ++t)
                         parts[t][four] =
-                            _mm512_dpbusd_epi32(parts[t][four], masked, four_columns(x + t * stride + 4 * four));
+                            _mm512_dpbusd_epi32(parts[t][four], masked, four_columns(x + 4 * (T * four + t)));
                 }
             }
             for (int t = 0; t < T; ++t)
@@ -82,12 +83,11 @@ struct Dot {
     }
 
     template <int T>
-    static void shifted(const uint8_t* line, int64_t count, const int8_t* x, int64_t stride,
-                        int32_t (*sums)[kTileRows]) {
+    static void shifted(const uint8_t* line, int64_t count, const int8_t* x, int32_t (*sums)[kTileRows]) {
         const __m512i three = _mm512_set1_epi8(3);
         __m512i total[T];
         for (int t = 0; t < T; ++t) total[t] = _mm512_setzero_si512();
-        for (int64_t i = 0; i < count; ++i, line += kLineBytes, x += kLineColumns) {
+        for (int64_t i = 0; i < count; ++i, line += kLineBytes, x += T * kLineColumns) {
             _mm_prefetch(reinterpret_cast<const char*>(line + kPrefetch), _MM_HINT_T0);
             const __m512i codes = _mm512_loadu_si512(line);
 #pragma GCC unroll 4
@@ -95,7 +95,7 @@ struct Dot {
                 const __m512i masked = _mm512_and_si512(_mm512_srli_epi16(codes, 2 * four), three);
 #pragma GCC unroll 8
                 for (int t = 0; t < T; ++t)
-                    total[t] = _mm512_dpbusd_epi32(total[t], masked, four_columns(x + t * stride + 4 * four));
+                    total[t] = _mm512_dpbusd_epi32(total[t], masked, four_columns(x + 4 * (T * four + t)));
             }
         }
         for (int t = 0; t < T; ++t) _mm512_storeu_si512(sums[t], total[t]);

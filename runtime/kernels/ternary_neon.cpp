@@ -17,6 +17,8 @@ inline int8x8_t four_columns_twice(const int8_t* x) {
 }
 
 struct Dot {
+    static constexpr bool kFours = false;
+
     // A quarter of a line is 4 rows. Few tokens take several quarters at once; eight take one: 16 sums in 32 registers.
     template <int T>
     static void run(const uint8_t* line, int64_t count, const int8_t* x, int64_t stride, int32_t (*sums)[kTileRows]) {

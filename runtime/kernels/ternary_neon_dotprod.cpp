@@ -9,6 +9,8 @@ namespace {
 constexpr int64_t kPrefetch = 2048;  // bytes ahead
 
 struct Dot {
+    static constexpr bool kFours = false;
+
     // A quarter of a line is 4 rows. Eight tokens take two quarters at once: 16 sums in 32 registers.
     template <int T>
     static void run(const uint8_t* line, int64_t count, const int8_t* x, int64_t stride, int32_t (*sums)[kTileRows]) {

@@ -20,7 +20,8 @@ constexpr int kVectors = kTileRows / kLanes;
 typedef float Floats __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
 typedef int32_t Ints __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
 
-// Dot::run<T>(line, count, x, stride, sums): the exact sums of `count` lines with T tokens, int32 [T][16].
+// Dot::run<T>(line, count, x, stride, sums): the exact sums of `count` lines with T tokens, int32 [T][16]. Dot::kFours: x is
+// arranged by fours of columns, else a token is `stride` bytes from the next.
 template <class Dot, int T>
 void sweep(const Ternary& w, const Staged& x, int64_t tile, int64_t first, float* out, int64_t stride) {
     const int64_t lines = w.lines(), groups = w.groups();
@@ -29,7 +30,7 @@ void sweep(const Ternary& w, const Staged& x, int64_t tile, int64_t first, float
     const float* scales = w.group_size ? w.scales + tile * w.planes * groups * kTileRows : w.scales;
     Floats total[T][kVectors] = {};
     for (int32_t plane = 0; plane < w.planes; ++plane) {
-        const int8_t* codes = x.codes + first * x.stride;
+        const int8_t* codes = (Dot::kFours ? x.fours : x.codes) + first * x.stride;
         int64_t left = lines;
         for (int64_t group = 0; group < groups; ++group) {
             const int64_t count = left < group_lines ? left : group_lines;
@@ -46,7 +47,7 @@ void sweep(const Ternary& w, const Staged& x, int64_t tile, int64_t first, float
                 }
             }
             line += count * kLineBytes;
-            codes += count * kLineColumns;
+            codes += count * kLineColumns * (Dot::kFours ? T : 1);
             left -= count;
             if (w.group_size) scales += kTileRows;
         }

@@ -94,7 +94,7 @@ def test_onnx_runtime_agrees_with_the_reference(tmp_path: Path, activation: str)
     ids, rows = np.arange(16, dtype=np.int32) % 13, np.arange(16, dtype=np.int32)
     found = []
     for device in ("cpu", "reference"):
-        target = open_target(Bundle.open(tmp_path / "b"), device=device, limits=limits, threads=1)
+        target = open_target(Bundle.open(tmp_path / "b"), device=device, limits=limits, threads=1, kv_bits=32)
         (result,) = target.submit([(target.open(limits), Pass(ids=ids, positions=rows, logits=rows))]).result()
         found.append(result.logits)
     assert found[1].std() > 2

@@ -24,14 +24,20 @@ _ACCURACY_LEVEL = 4
 def _int8(codes: str, weight: str, name: str, emitter: Emitter) -> str:
     x, scale = codes_and_scale(codes, emitter)
     zero = emitter.scalar("u128", ZERO_POINT, np.uint8)
-    if emitter.unsigned_int8:
-        inputs = [x, emitter.unsigned_codes(weight), zero, zero]
-    else:
-        inputs = [x, emitter.weight(weight, "codes"), zero]
+    matrix = emitter.unsigned_codes(weight) if emitter.unsigned_int8 else emitter.weight(weight, "codes")
+    if _by_rows(weight, emitter):
+        matrix = emitter.turned(matrix)
+    inputs = [x, matrix, zero, *([zero] if emitter.unsigned_int8 else [])]
     exact = emitter.node("MatMulInteger", inputs, f"{name}.int32")
     wide = emitter.node("Cast", [exact], f"{name}.float", to=1)
     scaled = emitter.node("Mul", [wide, scale], f"{name}.token_scale")
     return emitter.node("Mul", [scaled, emitter.weight(weight, "scale")], f"{name}.scaled")
+
+
+def _by_rows(weight: str, emitter: Emitter) -> bool:
+    """Whether an int8 matrix is stored [out, in]. The tensor says it: an operation knows no more than the kind."""
+    scheme = emitter.tensors[weight].scheme
+    return isinstance(scheme, Int8Scheme) and scheme.rows
 
 
 def _ternary(codes: str, weight: str, name: str, scheme: TernaryScheme, emitter: Emitter) -> str:
@@ -99,9 +105,7 @@ def _stored(op: Linear, emitter: Emitter) -> set[str]:
         if bias and not fused:
             late[output] = bias
         attributes["rows"].append(emitter.tensors[weight].shape[0])
-        # The stored tensor says it: the scheme of an operation is that of its kind of weight.
-        stored = emitter.tensors[weight].scheme
-        attributes["by_rows"].append(int(isinstance(stored, Int8Scheme) and stored.rows))
+        attributes["by_rows"].append(int(_by_rows(weight, emitter)))
         attributes["biases"].append(len(fused))
         made.append(output)
     _emit_fused("Int8MatMul", f"{op.name}.int8", op, inputs, made, late, attributes, emitter)

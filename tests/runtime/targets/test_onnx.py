@@ -90,7 +90,7 @@ def test_the_self_test_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(onnx, "lower", lower)
     monkeypatch.setattr(onnx, "signed_int8_is_exact", lambda: exact)
     write_random_bundle(tmp_path / "m", "demo", "ternary")  # its head is int8
-    onnx.create(Bundle.open(tmp_path / "m"), device="cpu", limits=LIMITS, threads=1, taps=())
+    onnx.OnnxTarget(Bundle.open(tmp_path / "m"), device="cpu", limits=LIMITS, threads=1, taps=())
     assert taken == [not exact]
 
 

@@ -128,7 +128,7 @@ def assert_close(found: Sequence[F32], wanted: Sequence[F32], tolerance: float) 
 
 def test_wide_pass_in_pieces_equals_one_run(float_bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     taps = ("layers.1.out", "final_norm")
-    target = open_target(float_bundle, limits=LIMITS, taps=taps)
+    target = onnx.OnnxTarget(float_bundle, device="cpu", limits=LIMITS, threads=0, taps=taps)
     whole = conversation(target)
     state = target.open(LIMITS)
     work = Pass(
@@ -284,7 +284,7 @@ def device(request: pytest.FixtureRequest, float_bundle: Bundle) -> str:
 
 
 def test_live_float_bundle_agrees_with_the_cpu(device: str, float_bundle: Bundle) -> None:
-    wanted = conversation(open_target(float_bundle, limits=LIMITS))
+    wanted = conversation(open_target(float_bundle, limits=LIMITS, kv_bits=32))
     assert_close(conversation(open_target(float_bundle, device=device, limits=LIMITS)), wanted, FLOAT_TOLERANCE)
 
 
