@@ -10,10 +10,9 @@ from typing import Any
 from benchmarks._speculation_runs import Run
 from edgedec.errors import DeviceError
 
-__all__ = ["PADDING", "Pair", "Take", "check_equal", "goals", "predicted", "summarize"]
+__all__ = ["PADDING", "Pair", "Take", "check_equal", "predicted", "summarize"]
 
 PADDING = 0.05  # of T(1), for each drafted token: what a draft of a real model's size takes
-COPYING_GOAL, STORY_GOAL, AUTO_GOAL, PREDICTED_GOAL, LOOP_GOAL_US = 2.0, 1.5, 0.97, 0.92, 150.0  # issue 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,14 +64,17 @@ def predicted(run: Run, pass_times: Mapping[int, float]) -> float:
 
 def summarize(takes: Sequence[Take]) -> dict[str, Any]:
     """The keys that issue 5 names, and a few more. Of a kind with no prompt left there is no figure."""
-    kinds = {kind: _kind([take for take in takes if take.kind == kind]) for kind in dict.fromkeys(t.kind for t in takes)}
+    kinds = {
+        kind: _kind([take for take in takes if take.kind == kind]) for kind in dict.fromkeys(t.kind for t in takes)
+    }
     autos = [found["drafters"]["auto"]["speedup"] for found in kinds.values() if "auto" in found["drafters"]]
-    loops = _by_drafter(takes, lambda run: 1e6 * run.loop_seconds)
+    loops = _by_drafter(takes, lambda run: 1e6 * run.loop_seconds / run.rounds)
     return {
         "kinds": kinds,
         "auto_min": min(autos, default=None),
         "loop_us": max(loops.values(), default=None),
         "loop_us_by_drafter": loops,
+        "loop_cpu_us_by_drafter": _by_drafter(takes, lambda run: 1e6 * run.loop_cpu_seconds / run.rounds),
         "pass_ms": _pass_ms(takes),
         "measured_over_predicted": _ratios(takes),
     }
@@ -94,9 +96,7 @@ def _ratios(takes: Sequence[Take]) -> dict[str, float]:
     names = dict.fromkeys(name for take in takes for name in take.drafters)
     return {
         name: median(
-            take.speedup(run) / predicted(run, take.pass_times)
-            for take in takes
-            for run in _both(take.drafters[name])
+            take.speedup(run) / predicted(run, take.pass_times) for take in takes for run in _both(take.drafters[name])
         )
         for name in names
     }

@@ -56,7 +56,9 @@ class Chosen:
     short: dict[str, int]
 
 
-def choose(small: Session, prompts: Sequence[Prompt], per_kind: int, tokens: int, progress: Progress = silent) -> Chosen:
+def choose(
+    small: Session, prompts: Sequence[Prompt], per_kind: int, tokens: int, progress: Progress = silent
+) -> Chosen:
     """The first ``per_kind`` prompts of each kind that the small model neither ends early nor loops after.
 
     The padded model writes the same, so that what is left out costs little.
@@ -65,7 +67,7 @@ def choose(small: Session, prompts: Sequence[Prompt], per_kind: int, tokens: int
         UsageError: the context has no room for so many tokens.
     """
     tasks: list[Task] = []
-    tried, looping, short = ({kind: 0 for kind in KINDS} for _ in range(3))
+    tried, looping, short = (dict.fromkeys(KINDS, 0) for _ in range(3))
     for prompt in prompts:
         kind = prompt.kind
         if tried[kind] - looping[kind] - short[kind] == per_kind:

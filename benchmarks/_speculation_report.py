@@ -37,7 +37,10 @@ def print_report(result: Mapping[str, Any]) -> None:
     noisy = "" if details["others_share"] <= QUIET else ": NOT QUIET, the figures say little"
     print(f"CPU      {details['cpu']}, {details['threads']} of {details['cpus']} CPUs; ", end="")
     print(f"others took {details['others_share']:.0%} of the CPUs{noisy}")
-    print(f"model    {details['model']}, KV {details['kv_bits']} bits; greedy texts of {details['tokens']} tokens, ", end="")
+    print(
+        f"model    {details['model']}, KV {details['kv_bits']} bits; greedy texts of {details['tokens']} tokens, ",
+        end="",
+    )
     print(f"policy {details['policy']}, at most {details['draft_max']} guesses")
     passes = ", ".join(f"{rows}: {ms:.1f}" for rows, ms in result["pass_ms"].items())
     print(f"passes   measured, ms by rows: {passes}")
@@ -47,8 +50,9 @@ def print_report(result: Mapping[str, Any]) -> None:
         if kind not in result["kinds"]:
             print(f"\n{kind}: no prompt left of {counts['tried']}")
     print()
-    loops = ", ".join(f"{name} {us:.0f}" for name, us in result["loop_us_by_drafter"].items())
-    print(f"loop     measured, us a round outside target and drafter: {loops}")
+    cpu = result["loop_cpu_us_by_drafter"]
+    loops = ", ".join(f"{name} {us:.0f} ({cpu[name]:.0f})" for name, us in result["loop_us_by_drafter"].items())
+    print(f"loop     measured, us a round outside target and drafter (of the thread's own CPU time): {loops}")
     ratios = ", ".join(f"{name} {ratio:.3f}" for name, ratio in result["measured_over_predicted"].items())
     print(f"measured / predicted speed-up, medians of all texts: {ratios}\n")
     rows = [("goal", "figure", "limit", "")]

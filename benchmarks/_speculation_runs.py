@@ -1,8 +1,8 @@
 """Texts written by one target with one drafter after the other, every pass and every guess timed on the way.
 
 All drafters work on the same target, the same cache of keys and values and the same prompt in it, so that their figures
-differ by nothing else. A ``Contender`` is new for each prompt: what it learns, it learns from that text, as a command
-that answers one prompt does.
+differ by nothing else. A decoder is new for each text: what it learns, it learns from that text, as the one of a command
+that answers a single prompt does.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from edgedec.runtime.protocols import (
 )
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session
+from edgedec.runtime.speculation import create_drafter
 from edgedec.runtime.visibility import tree as tree_visibility
 
-__all__ = ["Bench", "Run", "WatchedDrafter", "WatchedTarget"]
+__all__ = ["Bench", "Ledger", "Run", "WatchedDrafter", "WatchedTarget"]
 
 GREEDY = SamplingConfig(temperature=0)
 SETTLE_S = 0.03  # threads of another model that wait in a loop have stopped then
-_Passes = list[tuple[int, float]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +50,7 @@ class Run:
     """One text. Seconds are measured, from the first round's beginning to the last token: no prompt, no loading.
 
     ``nodes``: of the tree of each round; ``pass_seconds``, ``draft_seconds``: in the target and the drafter, of all rounds.
+    ``loop_cpu_seconds``: of this thread, outside both: what ``loop_seconds`` is on a machine with nothing else to do.
     """
 
     tokens: tuple[int, ...]
@@ -58,6 +59,7 @@ class Run:
     accepted: int
     pass_seconds: float
     draft_seconds: float
+    loop_cpu_seconds: float
 
     @property
     def rounds(self) -> int:
@@ -69,8 +71,37 @@ class Run:
 
     @property
     def loop_seconds(self) -> float:
-        """Of a round, outside target and drafter."""
-        return (self.seconds - self.pass_seconds - self.draft_seconds) / self.rounds
+        """Outside target and drafter, of all rounds."""
+        return self.seconds - self.pass_seconds - self.draft_seconds
+
+
+class Ledger:
+    """Where a round's time goes: seconds in target and drafter, and this thread's CPU seconds between them."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        self.pass_seconds = self.draft_seconds = self.between_cpu_seconds = 0.0
+        self.rows: list[int] = []  # of each pass
+        self._left: float | None = None  # CPU time when a pass or a guess ended last
+
+    def enter(self) -> float:
+        if self._left is not None:
+            self.between_cpu_seconds += time.thread_time() - self._left
+        return time.perf_counter()
+
+    def leave_pass(self, entered: float, rows: int) -> None:
+        self.pass_seconds += time.perf_counter() - entered
+        self.rows.append(rows)
+        self._left = time.thread_time()
+
+    def leave_draft(self, entered: float) -> float:
+        """Returns the seconds since."""
+        seconds = time.perf_counter() - entered
+        self.draft_seconds += seconds
+        self._left = time.thread_time()
+        return seconds
 
 
 @dataclass(frozen=True)
@@ -82,11 +113,10 @@ class _Answered:
 
 
 class WatchedTarget:
-    """A target, and (rows, seconds) of each pass."""
+    """A target whose passes the ledger hears of."""
 
-    def __init__(self, inner: Target) -> None:
-        self._inner, self.info = inner, inner.info
-        self.passes: _Passes = []
+    def __init__(self, inner: Target, ledger: Ledger) -> None:
+        self._inner, self._ledger, self.info = inner, ledger, inner.info
 
     def footprint(self, limits: Limits) -> Bytes:
         return self._inner.footprint(limits)
@@ -95,117 +125,108 @@ class WatchedTarget:
         return self._inner.open(limits, conditions)
 
     def submit(self, work: Sequence[tuple[State, Pass]]) -> Ticket:
-        began = time.perf_counter()
+        entered = self._ledger.enter()
         results = self._inner.submit(work).result()
-        self.passes.append((sum(len(one.ids) for _, one in work), time.perf_counter() - began))
+        self._ledger.leave_pass(entered, sum(len(one.ids) for _, one in work))
         return _Answered(results)
 
 
 class WatchedDrafter:
-    """A drafter whose time is taken, and that takes at least ``token_seconds`` for each drafted token: it waits, busily,
-    so that a decoder that adapts itself sees that cost as it sees any other.
+    """A drafter that the ledger hears of, and that takes at least ``token_seconds`` for each drafted token: it waits,
+    busily, so that a decoder that adapts itself sees that cost as it sees any other.
     """
 
-    def __init__(self, inner: Drafter, token_seconds: float = 0.0) -> None:
-        self._inner, self._token_seconds, self.taps = inner, token_seconds, inner.taps
-        self.seconds = 0.0
+    def __init__(self, inner: Drafter, ledger: Ledger, token_seconds: float = 0.0) -> None:
+        self._inner, self._ledger, self._token_seconds = inner, ledger, token_seconds
+        self.taps = inner.taps
 
     def footprint(self, limits: Limits) -> Bytes:
         return self._inner.footprint(limits)
 
     def open(self, target: TargetInfo, limits: Limits) -> _WatchedDraft:
-        return _WatchedDraft(self, self._inner.open(target, limits), self._token_seconds)
+        return _WatchedDraft(self._inner.open(target, limits), self._ledger, self._token_seconds)
 
 
 class _WatchedDraft:
-    def __init__(self, owner: WatchedDrafter, inner: Draft, token_seconds: float) -> None:
-        self._owner, self._inner, self._token_seconds = owner, inner, token_seconds
+    def __init__(self, inner: Draft, ledger: Ledger, token_seconds: float) -> None:
+        self._inner, self._ledger, self._token_seconds = inner, ledger, token_seconds
         self._spent = 0.0  # in this round
 
     def expand(self, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:
-        began = time.perf_counter()
+        entered = self._ledger.enter()
         found = self._inner.expand(text, tree, nodes)
-        guesses = sum(len(guess.ids) > 0 for guess in found)
-        self._spend(began, began + guesses * self._token_seconds)
+        self._leave(entered, entered + self._token_seconds * sum(len(guess.ids) > 0 for guess in found))
         return found
 
-    def _spend(self, began: float, until: float) -> None:
-        while (now := time.perf_counter()) < until:
+    def _leave(self, entered: float, until: float) -> None:
+        while time.perf_counter() < until:
             pass
-        self._spent += now - began
-        self._owner.seconds += now - began
+        self._spent += self._ledger.leave_draft(entered)
 
     def riders(self, tree: TokenTree) -> tuple[I32, F32] | None:
         return self._inner.riders(tree)
 
     def observe(self, tree: TokenTree, outcome: Outcome) -> None:
         """Trees with several children of a node have more tokens than were asked for: the rest is paid here."""
-        began = time.perf_counter()
+        entered = self._ledger.enter()
         self._inner.observe(tree, outcome)
         due = (len(tree.tokens) - 1) * self._token_seconds - self._spent
-        if due > 0:
-            self._spend(began, time.perf_counter() + due)
+        self._leave(entered, time.perf_counter() + due)
         self._spent = 0.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Contender:
-    drafter: WatchedDrafter
-    decoder: AutoregressiveDecoder
-
-
 class Bench:
-    """A session, whose target every contender uses.
+    """A session whose target all decoders share.
 
     Parameters:
-        session: gives target, cache, limits and policy; whatever it speculates with is not used.
+        session: gives target, cache, limits and policy; what it speculates with is not used.
     """
 
     def __init__(self, session: Session) -> None:
-        self.session = session
-        self.target = WatchedTarget(session.target)
+        self.session, self.ledger = session, Ledger()
+        self.target = WatchedTarget(session.target, self.ledger)
         self._cached: list[int] = []  # one list for all decoders: they share the state behind it
 
-    def contender(self, drafter: Drafter, token_seconds: float = 0.0) -> _Contender:
-        watched = WatchedDrafter(drafter, token_seconds)
-        decoder = open_decoder(
+    def decoder(self, drafter: Drafter, token_seconds: float = 0.0) -> AutoregressiveDecoder:
+        """A new one. ``token_seconds``: of a drafted token at least."""
+        made = open_decoder(
             self.target,
             self.session.state,
             self.session.decoder.processor,
-            drafter=watched,
+            drafter=WatchedDrafter(drafter, self.ledger, token_seconds),
             vocab_limit=self.session.bundle.tokens.size,
         )
-        decoder.cached = self._cached
-        decoder.open_draft(self.session.run.limits)
-        return _Contender(drafter=watched, decoder=decoder)
+        made.cached = self._cached
+        made.open_draft(self.session.run.limits)
+        return made
 
-    def write(self, contender: _Contender, prompt: I32, tokens: int) -> Run:
-        """The greedy text after ``prompt``, which the cache must hold but for its last token.
+    def read(self, prompt: I32) -> None:
+        """Bring ``prompt`` into the cache."""
+        self.session.decoder = self.decoder(create_drafter("none", None))
+        self.session.generate(prompt, n_predict=1, sampling=GREEDY)
+
+    def write(self, decoder: AutoregressiveDecoder, prompt: I32, tokens: int) -> Run:
+        """The greedy text after ``prompt``, which ``read`` has brought into the cache.
 
         Raises:
-            DeviceError: it does not.
+            DeviceError: it has not.
         """
-        self.session.decoder = contender.decoder
-        if contender.decoder.shared_prefix(prompt) != len(prompt) - 1:
-            raise DeviceError("the prompt is not in the cache; call read first")
+        if decoder.shared_prefix(prompt) != len(prompt) - 1:
+            raise DeviceError(f"the prompt of {len(prompt)} tokens is not in the cache; read it first")
+        self.session.decoder = decoder
         time.sleep(SETTLE_S)
-        self.target.passes.clear()
-        drafted = contender.drafter.seconds
+        self.ledger.clear()
         answer = self.session.generate(prompt, n_predict=tokens, sampling=GREEDY)
-        times = answer.timings
+        times, ledger = answer.timings, self.ledger
         return Run(
             tokens=tuple(answer.tokens),
             seconds=(times.prompt_ms + times.predicted_ms) / 1000,
-            nodes=tuple(rows for rows, _ in self.target.passes),
+            nodes=tuple(ledger.rows),
             accepted=sum(times.rounds.accepted),
-            pass_seconds=sum(seconds for _, seconds in self.target.passes),
-            draft_seconds=contender.drafter.seconds - drafted,
+            pass_seconds=ledger.pass_seconds,
+            draft_seconds=ledger.draft_seconds,
+            loop_cpu_seconds=ledger.between_cpu_seconds,
         )
-
-    def read(self, contender: _Contender, prompt: I32) -> None:
-        """Bring ``prompt`` into the cache."""
-        self.session.decoder = contender.decoder
-        self.session.generate(prompt, n_predict=1, sampling=GREEDY)
 
     def pass_times(self, prompt: I32, most: int, repeats: int) -> dict[int, float]:
         """Seconds of passes of 1 to ``most`` rows over the prompt, which ``read`` has brought into the cache.

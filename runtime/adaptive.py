@@ -3,7 +3,7 @@
 Two measurements decide: the seconds of a round without guesses, and tokens per second over the last rounds with some; both
 from medians, for one round on a busy machine, or one in which a draft model reads a new prompt, takes as long as thirty.
 Speculation that is slower stops at once after four rounds; then it is tried again, three rounds at a time, after 16 tokens,
-and after each trial that fails a longer while, so that trials cost less than one percent where nothing can be gained.
+and after each trial that fails a longer while, so that trials cost about one percent where nothing can be gained.
 Source: derived here; the depth is the argmax of (1 + E[accepted]) / seconds, as in 2211.17192 section 3.
 """
 

@@ -18,6 +18,8 @@ _ROUND_SECONDS = 150e-6
 # Share of right guesses: measured on the embedded pair (docs/speculation.md), by drafter; they differ much with the text.
 ACCEPTANCE = {"model": 0.62, "ngram": 0.35, "copy": 0.35, "stand": 0.35, "trigram": 0.35, "none": 0.0}
 
+_UNKNOWN_ACCEPTANCE = 0.35  # of a drafter whose file came later: as the other text-only ones
+
 
 def tokens_per_second(items: Mapping[str, int], *, drafter: str, nodes: int, model: bool, threads: int = 0) -> float:
     """Estimated decoding speed of a plan.
@@ -32,7 +34,7 @@ def tokens_per_second(items: Mapping[str, int], *, drafter: str, nodes: int, mod
     seconds = (items["weights"] + items["kv"] / 2) / bandwidth + _ROUND_SECONDS
     draft_seconds = (items.get("draft_weights", 0) + items.get("draft_kv", 0) / 2) / bandwidth
     name = ("model" if model else "ngram") if drafter == "auto" else drafter
-    right, best, expected = ACCEPTANCE[name], 1 / seconds, 1.0
+    right, best, expected = ACCEPTANCE.get(name, _UNKNOWN_ACCEPTANCE), 1 / seconds, 1.0
     for guesses in range(1, nodes):
         expected += right**guesses
         took = seconds * (1 + _SLOPE * guesses) + guesses * (draft_seconds + (_ROUND_SECONDS if draft_seconds else 0))

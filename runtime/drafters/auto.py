@@ -79,7 +79,7 @@ class _AutoDraft:
                 continue
             candidate.unseen = 0
             found = self._ask(candidate, text, tree, nodes)
-            if not len(found[0].ids):
+            if not found or not len(found[0].ids):
                 continue
             candidate.guess = int(found[0].ids[found[0].probs.argmax()])
             if (worth := self._worth(candidate)) > best:

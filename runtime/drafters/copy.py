@@ -137,10 +137,10 @@ class _CopyDrafter:
     def footprint(self, limits: Limits) -> Bytes:
         size = (limits.positions, limits.depth)
         return {
-            "draft text": limits.batch * Places.text_bytes(*size),
-            "draft index": limits.batch * Places.index_bytes(*size),
-            "draft states": limits.batch * _Copied.state_bytes(*size),
-            "draft objects": limits.batch * OBJECT_BYTES,
+            "draft_text": limits.batch * Places.text_bytes(*size),
+            "draft_index": limits.batch * Places.index_bytes(*size),
+            "draft_states": limits.batch * _Copied.state_bytes(*size),
+            "draft_objects": limits.batch * OBJECT_BYTES,
         }
 
     def open(self, target: TargetInfo, limits: Limits) -> _Copy:

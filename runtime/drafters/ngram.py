@@ -39,9 +39,9 @@ class _LookupDrafter:
 
     def footprint(self, limits: Limits) -> Bytes:
         return {
-            "draft text": limits.batch * Places.text_bytes(limits.positions, limits.depth),
-            "draft index": limits.batch * Places.index_bytes(limits.positions, limits.depth),
-            "draft objects": limits.batch * OBJECT_BYTES,
+            "draft_text": limits.batch * Places.text_bytes(limits.positions, limits.depth),
+            "draft_index": limits.batch * Places.index_bytes(limits.positions, limits.depth),
+            "draft_objects": limits.batch * OBJECT_BYTES,
         }
 
     def open(self, target: TargetInfo, limits: Limits) -> _Lookup:

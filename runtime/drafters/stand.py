@@ -92,8 +92,8 @@ class _StandDrafter:
 
     def footprint(self, limits: Limits) -> Bytes:
         return {
-            "draft table": limits.batch * ContextTable.table_bytes(_entries(limits), TOP_K),
-            "draft objects": limits.batch * OBJECT_BYTES,
+            "draft_table": limits.batch * ContextTable.table_bytes(_entries(limits), TOP_K),
+            "draft_objects": limits.batch * OBJECT_BYTES,
         }
 
     def open(self, target: TargetInfo, limits: Limits) -> _Stand:

@@ -105,8 +105,8 @@ class _TrigramDrafter:
 
     def footprint(self, limits: Limits) -> Bytes:
         return {
-            "draft table": limits.batch * ContextTable.table_bytes(_entries(limits), SUCCESSORS),
-            "draft objects": limits.batch * (OBJECT_BYTES + limits.nodes * _SHARES_BYTES),
+            "draft_table": limits.batch * ContextTable.table_bytes(_entries(limits), SUCCESSORS),
+            "draft_objects": limits.batch * (OBJECT_BYTES + limits.nodes * _SHARES_BYTES),
         }
 
     def open(self, target: TargetInfo, limits: Limits) -> _Trigram:

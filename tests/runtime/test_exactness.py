@@ -253,7 +253,6 @@ def test_the_text_is_that_of_plain_greedy(runs: Runs, drafter: str) -> None:
     for number, row in enumerate(ROWS):
         if row[0] == drafter:
             runs.check(row, range(len(runs.prompts))[number :: len(ROWS)], verifier)
-    print(verifier)
     assert_it_speculated(drafter, verifier)
 
 
@@ -265,7 +264,6 @@ def test_the_text_is_that_of_plain_greedy_in_all_combinations(runs: Runs, drafte
     for number, row in enumerate(CELLS):
         if row[0] == drafter:
             runs.check(row, [(number * PER_CELL + at) % len(runs.prompts) for at in range(PER_CELL)], verifier)
-    print(verifier)
     assert_it_speculated(drafter, verifier)
 
 
@@ -296,5 +294,5 @@ class Careless:
 
 @needs_kernels
 def test_a_wrong_acceptance_would_be_seen(runs: Runs) -> None:
-    with pytest.raises(AssertionError, match="model.*after"):
+    with pytest.raises(AssertionError, match=r"model.*after"):
         runs.check(("model", "chain", 16, "demo", 1), [0], Counting(Careless()))

@@ -23,7 +23,7 @@ from edgedec.memory import MemoryMeter, Plan
 from edgedec.quantize.shapes import SHAPES, write_random_bundle
 from edgedec.runtime import planning
 from edgedec.runtime.planning import make_plan
-from edgedec.runtime.speculation import SpecConfig
+from edgedec.runtime.speculation import SpecConfig, create_drafter
 
 MIB = 1 << 20
 SMALLEST = planning.SMALLEST_CONTEXT
@@ -149,6 +149,15 @@ def test_what_does_not_fit_any_more_is_not_replaced_if_it_was_named(bundles: Map
     plan = plan_of(bundles, "model", "large", budget_bytes=least + MIB // 4)
     assert not plan.fits
     assert (plan.drafter, plan.draft_model) == ("model", True)
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_a_drafter_is_planned_as_it_is_opened(bundles: Mapping[str, Bundle], drafter: str) -> None:
+    """With the run's limits: a draft model catches up in passes as wide as the target's, trees may be smaller."""
+    run = make_plan(bundles["large"], threads=1, spec=spec_of(bundles, drafter))
+    opened = create_drafter(run.spec.drafter, run.draft, threads=1).footprint(run.limits)
+    assert opened == {name: size for name, size in run.plan.items.items() if name in opened}
+    assert run.limits.nodes == run.plan.pass_rows > run.plan.tree_nodes
 
 
 def test_keys_and_values_are_coarser_only_under_a_budget(bundles: Mapping[str, Bundle]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -14,10 +14,12 @@ from edgedec.bundle import Bundle
 from edgedec.errors import EdgedecError
 from edgedec.plugins import load
 from edgedec.quantize.shapes import write_random_bundle
+from edgedec.runtime.decoders import autoregressive
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
-from edgedec.runtime.protocols import F32, I32, Bytes, Limits, Outcome, Pass, Sparse, Target, TargetInfo, TokenTree
+from edgedec.runtime.protocols import Limits, Pass, Target
 from edgedec.runtime.sampling import Sampler, SamplingConfig
 from edgedec.runtime.targets import open_target
+from tests.runtime.scripted import ScriptedDraft, Willing
 
 CONFIG: dict[str, Any] = {
     "model_type": "llama",
@@ -34,6 +36,12 @@ LIMITS = Limits(nodes=8, depth=0, positions=64)
 PROMPT = np.array([3, 14, 15, 9, 2, 6, 5, 3, 5, 8, 9, 7], np.int32)
 
 
+@pytest.fixture(autouse=True)
+def willing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether speculation pays is for tests/runtime/test_adaptive.py."""
+    monkeypatch.setattr(autoregressive, "Adaptive", Willing)
+
+
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     path = tmp_path_factory.mktemp("decoder") / "model.edgedec"
@@ -46,36 +54,6 @@ def target(request: pytest.FixtureRequest, bundle: Bundle) -> Target:
     return open_target(bundle, device=request.param, limits=LIMITS, threads=1)
 
 
-class _ScriptedDrafter:
-    """Guesses the token that ``guess(position)`` says should stand at a position; None makes no guess."""
-
-    taps: tuple[str, ...] = ()
-
-    def __init__(self, guess: Callable[[int], int | None]) -> None:
-        self.guess = guess
-        self.outcomes: list[Outcome] = []
-
-    def footprint(self, limits: Limits) -> Bytes:
-        return {}
-
-    def open(self, target: TargetInfo, limits: Limits) -> _ScriptedDrafter:
-        return self
-
-    def expand(self, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:
-        found = []
-        for node in nodes:
-            token = self.guess(len(text) + int(node))
-            ids = np.array([] if token is None else [token], np.int32)
-            found.append(Sparse(ids=ids, probs=np.ones(len(ids), np.float32)))
-        return found
-
-    def riders(self, tree: TokenTree) -> tuple[I32, F32] | None:
-        return None
-
-    def observe(self, tree: TokenTree, outcome: Outcome) -> None:
-        self.outcomes.append(outcome)
-
-
 def decoder(target: Target, drafter: Any = None, sampling: SamplingConfig | None = None) -> AutoregressiveDecoder:
     sampler = Sampler(sampling or SamplingConfig(temperature=0), CONFIG["vocab_size"])
     return AutoregressiveDecoder(
@@ -85,6 +63,7 @@ def decoder(target: Target, drafter: Any = None, sampling: SamplingConfig | None
         policy=load("edgedec.runtime.trees", "chain").create(),
         verifier=load("edgedec.runtime.verifiers", "match").create(),
         processor=sampler.distribution,
+        vocab_limit=CONFIG["vocab_size"],
     )
 
 
@@ -131,7 +110,7 @@ def test_greedy_text_does_not_depend_on_the_drafter(target: Target, kind: str, d
         }
         return guesses[kind]
 
-    drafter = _ScriptedDrafter(guess)
+    drafter = ScriptedDraft(guess)
     limits = replace(LIMITS, depth=depth)
     got = take(decoder(target, drafter).generate(PROMPT, limits, np.random.default_rng(5)), 40)
     assert got == expected
@@ -146,7 +125,7 @@ def test_sampled_text_with_one_seed_does_not_depend_on_the_drafter(bundle: Bundl
     sampling = SamplingConfig(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
     expected = plain(target, 30, sampling)
     text = [*PROMPT.tolist(), *expected, *[0] * 20]
-    drafter = _ScriptedDrafter(lambda position: text[position] if position % 4 else 1)
+    drafter = ScriptedDraft(lambda position: text[position] if position % 4 else 1)
     limits = replace(LIMITS, depth=5)
     got = take(decoder(target, drafter, sampling).generate(PROMPT, limits, np.random.default_rng(5)), 30)
     assert got == expected
@@ -157,7 +136,7 @@ def test_generation_ends_when_the_context_is_full(target: Target) -> None:
     everything = list(decoder(target).generate(PROMPT, LIMITS, np.random.default_rng(0)))
     # Rows 0..63 hold prompt and answer but for the very last token, which needs none.
     assert len(PROMPT) + len(everything) == LIMITS.positions + 1
-    right = _ScriptedDrafter(lambda position: [*PROMPT.tolist(), *everything, *[0] * 20][position])
+    right = ScriptedDraft(lambda position: [*PROMPT.tolist(), *everything, *[0] * 20][position])
     limits = replace(LIMITS, depth=7)
     assert list(decoder(target, right).generate(PROMPT, limits, np.random.default_rng(0))) == everything
 
@@ -188,7 +167,7 @@ def test_a_second_prompt_keeps_the_shared_rows(target: Target) -> None:
 def test_stopping_inside_an_accepted_run_leaves_a_clean_state(target: Target) -> None:
     expected = plain(target, 40)
     text = [*PROMPT.tolist(), *expected, *[0] * 20]
-    one = decoder(target, _ScriptedDrafter(lambda position: text[position]))
+    one = decoder(target, ScriptedDraft(lambda position: text[position]))
     limits = replace(LIMITS, depth=7)
     assert take(one.generate(PROMPT, limits, np.random.default_rng(0)), 3) == expected[:3]
     assert take(one.generate(PROMPT, limits, np.random.default_rng(0)), 20) == expected[:20]

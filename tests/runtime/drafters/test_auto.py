@@ -1,0 +1,174 @@
+"""Candidates whose guesses and costs are known, in the loop, on a clock that only passes and guesses make go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice, permutations
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgedec.runtime.decoders import autoregressive, open_decoder
+from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
+from edgedec.runtime.drafters import auto
+from edgedec.runtime.protocols import Limits, TokenTree
+from edgedec.runtime.sampling import Sampler, SamplingConfig
+from tests.runtime.drafters.rounds import info
+from tests.runtime.scripted import VOCAB, Clock, ScriptedDraft, ScriptedTarget, Willing
+
+END = 400
+LIMITS = Limits(nodes=16, depth=4, positions=END)
+TEXT = np.random.default_rng(2).integers(0, VOCAB, END + 1).tolist()
+CHEAP, COSTLY = 1e-5, 0.1  # seconds of a guess; a pass takes one second and 8 % for each node more
+Right = Callable[[int], bool | None]
+
+
+class Candidates:
+    """``auto`` over scripted candidates by name: (seconds of a guess, whether it is right at a position; None: silent)."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **given: tuple[float, Right]) -> None:
+        self.clock = Clock()
+        self.clock.go(1.0)
+        monkeypatch.setattr(autoregressive, "time", self.clock)
+        monkeypatch.setattr(auto, "time", self.clock)
+        monkeypatch.setattr(autoregressive, "Adaptive", Willing)
+        self.drafts = {name: self._draft(*how) for name, how in given.items()}
+        for name in ("copy", "ngram", "model"):
+            draft = self.drafts.get(name) or self._draft(CHEAP, lambda at: None)
+            monkeypatch.setattr(getattr(auto, name), "create", lambda *_, made=draft, **__: made)
+        self.drafter = auto.create(draft=object() if "model" in given else None)  # type: ignore[arg-type]
+        self.rounds: list[tuple[int, int, int]] = []  # position, guesses, accepted
+        self.ends: list[tuple[int, float]] = []  # position and clock
+
+    def _draft(self, seconds: float, right: Right) -> ScriptedDraft:
+        def guess(at: int) -> int | None:
+            said = right(at)
+            return None if said is None else (TEXT[min(at, END)] + (not said)) % VOCAB
+
+        return ScriptedDraft(guess, clock=self.clock, seconds=seconds)
+
+    def decoder(self, drafter: Any = None) -> AutoregressiveDecoder:
+        target = ScriptedTarget(TEXT, self.clock, lambda rows: 1 + 0.08 * (rows - 1))
+        processor = Sampler(SamplingConfig(temperature=0), VOCAB).distribution
+        return open_decoder(target, target.open(LIMITS), processor, drafter=drafter or self.drafter)
+
+    def play(self) -> None:
+        """Write it all."""
+        decoder = self.decoder()
+        prompt = np.array(TEXT[:8], np.int32)
+        before, length = (0, 0), 8
+        for length, _ in enumerate(decoder.generate(prompt, LIMITS, np.random.default_rng(0)), start=9):
+            if not decoder.guessed:  # a round's last token
+                now = decoder.rounds.drafted, sum(decoder.rounds.accepted)
+                self.rounds.append((length, now[0] - before[0], now[1] - before[1]))
+                self.ends.append((length, self.clock.now))
+                before = now
+        assert length == END + 1
+
+    def calls(self, name: str, start: int = 0) -> int:
+        return sum(length >= start for length in self.drafts[name].asked)
+
+    def seconds_after(self, start: int) -> float:
+        """Per token."""
+        (first, began), *_, (last, ended) = (end for end in self.ends if end[0] >= start)
+        return (ended - began) / (last - first)
+
+    def accepted_after(self, start: int) -> float:
+        """Accepted guesses per round."""
+        return float(np.mean([accepted for length, _, accepted in self.rounds if length >= start]))
+
+
+def always(at: int) -> bool:
+    return True
+
+
+def never(at: int) -> bool:
+    return False
+
+
+def silent(at: int) -> None:
+    return None
+
+
+@pytest.mark.parametrize("right", ["copy", "ngram", "model"])
+def test_the_candidate_that_is_right_drafts(monkeypatch: pytest.MonkeyPatch, right: str) -> None:
+    costs = {"copy": CHEAP, "ngram": CHEAP, "model": COSTLY}
+    played = Candidates(monkeypatch, **{name: (costs[name], always if name == right else never) for name in costs})
+    played.play()
+    assert played.accepted_after(60) > 3.8  # of 4
+    assert played.seconds_after(60) < 0.4
+
+
+def test_who_is_silent_leaves_it_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    played = Candidates(monkeypatch, copy=(CHEAP, silent), ngram=(CHEAP, always))
+    played.play()
+    assert played.accepted_after(20) > 3.8
+
+
+def test_it_follows_when_another_one_becomes_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    played = Candidates(monkeypatch, copy=(CHEAP, lambda at: at < 200), ngram=(CHEAP, lambda at: at >= 200))
+    played.play()
+    assert np.mean([accepted for length, _, accepted in played.rounds if 40 < length < 195]) > 3.8
+    assert played.accepted_after(232) > 3.8
+
+
+def test_nobody_drafts_when_nobody_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    played = Candidates(monkeypatch, copy=(CHEAP, never), ngram=(CHEAP, never), model=(COSTLY, never))
+    played.play()
+    assert sum(guesses for length, guesses, _ in played.rounds if length > 48) == 0
+    assert played.seconds_after(60) < 1.01  # the model is asked now and then
+    assert played.calls("model", 60) < 0.12 * END
+    assert played.calls("copy", 60) > 0.9 * (END - 60)  # a look at those that cost nothing is free
+
+
+def test_a_model_that_costs_more_than_it_brings_does_not_draft(monkeypatch: pytest.MonkeyPatch) -> None:
+    played = Candidates(monkeypatch, copy=(CHEAP, never), ngram=(CHEAP, silent), model=(1.5, always))
+    played.play()
+    assert sum(guesses for length, guesses, _ in played.rounds if length > 60) == 0
+    assert played.calls("model", 60) < 0.12 * END
+
+
+def test_of_two_that_are_right_the_cheap_one_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+    played = Candidates(monkeypatch, copy=(CHEAP, always), ngram=(CHEAP, silent), model=(COSTLY, always))
+    played.play()
+    assert played.accepted_after(20) > 3.8
+    assert played.calls("copy", 60) > 8 * played.calls("model", 60)
+
+
+def test_every_candidate_is_told_every_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    played = Candidates(monkeypatch, copy=(CHEAP, never), ngram=(CHEAP, always), model=(COSTLY, never))
+    played.play()
+    for draft in played.drafts.values():
+        assert len(draft.outcomes) == len(played.rounds)
+
+
+def test_the_text_does_not_depend_on_the_order_of_the_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does it matter that some are wrong at times; only who drafts may differ."""
+    played = Candidates(
+        monkeypatch,
+        copy=(CHEAP, lambda at: at % 3 > 0),
+        ngram=(CHEAP, lambda at: at % 4 > 0),
+        model=(COSTLY, lambda at: at % 7 > 0),
+    )
+    for names in permutations(played.drafts):
+        drafter = auto._AutoDrafter({name: played.drafts[name] for name in names})
+        decoder = played.decoder(drafter)
+        tokens = decoder.generate(np.array(TEXT[:8], np.int32), LIMITS, np.random.default_rng(0))
+        assert list(islice(tokens, 200)) == TEXT[8:208]
+        assert sum(decoder.rounds.accepted) > 40
+
+
+def test_the_footprint_is_the_sum_of_all() -> None:
+    parts = [{"draft text": 5, "draft index": 7}, {"draft text": 11}, {}]
+    drafters = {str(at): ScriptedDraft(silent, bytes=part) for at, part in enumerate(parts)}
+    assert auto._AutoDrafter(drafters).footprint(LIMITS) == {"draft text": 16, "draft index": 7}
+    real = auto.create().footprint(LIMITS)
+    apart = [auto.copy.create().footprint(LIMITS), auto.ngram.create().footprint(LIMITS)]
+    assert sum(real.values()) == sum(sum(items.values()) for items in apart) > 0
+
+
+def test_asked_about_no_node_it_guesses_nothing() -> None:
+    draft = auto.create().open(info(), LIMITS)
+    root = TokenTree(tokens=np.array([3], np.int32), parents=np.array([-1], np.int32), draft={})
+    assert draft.expand(np.array([1, 2, 3], np.int32), root, np.zeros(0, np.int32)) == []

@@ -1,0 +1,358 @@
+"""Sessions that speculate: where an answer may end in the middle of accepted guesses, and what cannot be run.
+
+The drafter is told what the model will write, so that all guesses come true, in runs of eight.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgedec import demo
+from edgedec.errors import BudgetError, DeviceError, EdgedecError, UsageError
+from edgedec.quantize.shapes import SHAPES, write_random_bundle
+from edgedec.runtime import session as session_module
+from edgedec.runtime.adaptive import Adaptive
+from edgedec.runtime.decoders import autoregressive
+from edgedec.runtime.protocols import I32, Pass, State, Target
+from edgedec.runtime.sampling import SamplingConfig
+from edgedec.runtime.session import Answer, Session
+from edgedec.runtime.speculation import SpecConfig
+from edgedec.runtime.targets._results import Done
+from tests.runtime.scripted import Clock, ScriptedDraft, Willing
+
+GREEDY = SamplingConfig(temperature=0)
+CONTEXT = 160
+RUN = 8  # accepted guesses of a round
+PROMPT = "Once upon a time"
+NEXT = " The next day"
+
+
+@cache
+def fresh(prompt: tuple[int, ...], tokens: int) -> list[int]:
+    """What a session of its own writes, plainly."""
+    with Session.open(demo.bundle_path(), threads=1, ctx_size=CONTEXT) as plain:
+        answer = plain.generate(np.array(prompt, np.int32), n_predict=tokens, sampling=GREEDY, ignore_eos=True)
+    assert len(answer.tokens) == tokens
+    return answer.tokens
+
+
+@dataclass
+class Told:
+    """A session and the text that its drafter goes by."""
+
+    session: Session
+    text: list[int] = field(default_factory=list)
+
+    def expect(self, prompt: I32, tokens: int = 48) -> list[int]:
+        """Tell the drafter what comes after ``prompt``. Returns it."""
+        expected = fresh(tuple(prompt.tolist()), tokens)
+        self.text[:] = [*prompt.tolist(), *expected]
+        return expected
+
+    def check_next(self, prompt: I32, answer: Answer) -> None:
+        """The conversation goes on, from this answer, as in a session that knows nothing of it."""
+        more = self.session.tokenizer.encode(NEXT, add_special=False)
+        longer = np.concatenate([prompt, np.array(answer.tokens, np.int32), more])
+        expected = self.expect(longer, 20)
+        kept = self.session.decoder.shared_prefix(longer)
+        assert kept >= len(prompt) - 1
+        assert self.session.generate(longer, n_predict=20, sampling=GREEDY, ignore_eos=True).tokens == expected
+
+
+@pytest.fixture(scope="module")
+def told() -> Iterator[Told]:
+    text: list[int] = []
+    drafter = ScriptedDraft(lambda at: text[at] if at < len(text) else None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(autoregressive, "Adaptive", Willing)
+        patch.setattr(session_module, "create_drafter", lambda *_, **__: drafter)
+        spec = SpecConfig(drafter="ngram", draft_max=RUN)
+        with Session.open(demo.bundle_path(), threads=1, ctx_size=CONTEXT, spec=spec) as session:
+            yield Told(session, text)
+
+
+@pytest.fixture
+def prompt(told: Told) -> I32:
+    return told.session.encode(PROMPT)
+
+
+# Where an answer ends
+
+
+@pytest.mark.parametrize("tokens", [*range(1, 2 * RUN + 4), 40])
+def test_the_limit_may_come_anywhere_in_a_run(told: Told, prompt: I32, tokens: int) -> None:
+    expected = told.expect(prompt)
+    printed: list[str] = []
+    answer = told.session.generate(prompt, n_predict=tokens, sampling=GREEDY, on_text=printed.append)
+    assert answer.tokens == expected[:tokens]
+    assert answer.stop_reason == "limit"
+    assert answer.text == "".join(printed)
+    # A round is eight guesses and the token after them.
+    assert answer.drafted == [at % (RUN + 1) < RUN for at in range(tokens)]
+    assert answer.timings.rounds.count == -(-tokens // (RUN + 1))
+    told.check_next(prompt, answer)
+
+
+def first_places(tokens: Sequence[int], end: int) -> list[int]:
+    return [at for at in range(end) if tokens.index(tokens[at]) == at]
+
+
+@pytest.mark.parametrize("place", range(10))
+def test_an_end_token_may_come_anywhere_in_a_run(
+    told: Told, prompt: I32, place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = told.expect(prompt)
+    at = first_places(expected, 2 * RUN)[place]
+    bundle = told.session.bundle
+    ends = replace(bundle.tokens, eos=(expected[at],))
+    monkeypatch.setattr(told.session, "bundle", replace(bundle, manifest=replace(bundle.manifest, tokens=ends)))
+    printed: list[str] = []
+    answer = told.session.generate(prompt, n_predict=40, sampling=GREEDY, on_text=printed.append)
+    assert answer.stop_reason == "eos"
+    assert answer.tokens == expected[: at + 1]
+    before = told.session.generate(prompt, n_predict=at, sampling=GREEDY, ignore_eos=True)
+    assert "".join(printed) == answer.text == before.text  # an end token has no text
+    monkeypatch.undo()
+    told.check_next(prompt, answer)
+
+
+@pytest.mark.parametrize("stop", [" there", "was a", "ose n", " Luke. ", "L", "ke was v"])
+def test_a_stop_text_may_come_anywhere_in_a_run(told: Told, prompt: I32, stop: str) -> None:
+    expected = told.expect(prompt)
+    whole = told.session.generate(prompt, n_predict=40, sampling=GREEDY).text
+    printed: list[str] = []
+    answer = told.session.generate(prompt, n_predict=40, sampling=GREEDY, stop=[stop], on_text=printed.append)
+    assert answer.stop_reason == "stop"
+    assert answer.text == "".join(printed) == whole[: whole.index(stop)]
+    assert answer.tokens == expected[: len(answer.tokens)]
+    assert len(answer.tokens) < 24
+    told.check_next(prompt, answer)
+
+
+@pytest.mark.parametrize("tokens", [1, 4, RUN, RUN + 1, RUN + 3])
+def test_an_interruption_may_come_anywhere_in_a_run(told: Told, prompt: I32, tokens: int) -> None:
+    expected = told.expect(prompt)
+    seen: list[str] = []
+
+    def interrupted() -> bool:
+        seen.append("asked")
+        return len(seen) > tokens  # the first time it is asked is before the prompt
+
+    answer = told.session.generate(prompt[:], n_predict=40, sampling=GREEDY, interrupted=interrupted)
+    assert answer.stop_reason == "interrupted"
+    assert answer.tokens == expected[: len(answer.tokens)]
+    assert 1 <= len(answer.tokens) <= tokens + 1
+    told.check_next(prompt, answer)
+
+
+def test_the_context_may_end_in_a_run(told: Told) -> None:
+    """Its last rows hold guesses that come true; the very last token needs none."""
+    for length in (CONTEXT - 12, CONTEXT - 9, CONTEXT - 8, CONTEXT - 5, CONTEXT - 1):
+        ids = np.array([0, *np.arange(length - 1) % 50 + 300], np.int32)
+        expected = told.expect(ids, CONTEXT + 1 - length)
+        answer = told.session.generate(ids, sampling=GREEDY, ignore_eos=True)
+        assert (answer.tokens, answer.stop_reason) == (expected, "context")
+        assert told.session.state.length == CONTEXT
+
+
+@pytest.mark.parametrize("tokens", range(1, RUN + 3))
+def test_a_generator_may_be_closed_anywhere_in_a_run(told: Told, prompt: I32, tokens: int) -> None:
+    expected, decoder = told.expect(prompt), told.session.decoder
+    generator: Any = decoder.generate(prompt, told.session.run.limits, np.random.default_rng(0))
+    got = [next(generator) for _ in range(tokens)]
+    generator.close()
+    assert got == expected[:tokens]
+    assert len(decoder.cached) == told.session.state.length
+    told.check_next(prompt, Answer(tokens=got))
+
+
+# What goes wrong
+
+
+class Broken:
+    """A target whose logits are NaN in one row of one pass."""
+
+    def __init__(self, target: Target, number: int, row: int) -> None:
+        self.target, self.info, self.left, self.row = target, target.info, number, row
+
+    def submit(self, work: Sequence[tuple[State, Pass]]) -> Done:
+        (result,) = self.target.submit(work).result()
+        self.left -= 1
+        logits = result.logits.copy()
+        if self.left == 0:
+            logits[self.row, 7] = np.nan
+        return Done([replace(result, logits=logits)])
+
+
+@pytest.mark.parametrize("row", [0, 1, 5, RUN])
+def test_nan_logits_are_an_error_and_the_next_answer_is_right(
+    told: Told, prompt: I32, row: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = told.session
+    expected = told.expect(prompt)
+    kept = session.generate(prompt[:2], n_predict=1, sampling=GREEDY)  # the prompt is to be run again: one pass
+    assert len(kept.tokens) == 1
+    printed: list[str] = []
+    monkeypatch.setattr(session.decoder, "target", Broken(session.target, 3, row))
+    with pytest.raises(DeviceError, match=r"the logit of token 7 is nan; .*edgedec doctor.*--device"):
+        session.generate(prompt, n_predict=40, sampling=GREEDY, on_text=printed.append)
+    monkeypatch.undo()
+    assert len(session.decoder.cached) == session.state.length
+    assert session.generate(prompt, n_predict=40, sampling=GREEDY).text.startswith("".join(printed))
+    answer = session.generate(prompt, n_predict=40, sampling=GREEDY)
+    assert answer.tokens == expected[:40]
+    told.check_next(prompt, answer)
+
+
+def test_prompts_that_cannot_be_run_are_refused_and_change_nothing(told: Told, prompt: I32) -> None:
+    expected = told.expect(prompt)
+    before = told.session.generate(prompt, n_predict=12, sampling=GREEDY)
+    for length in (0, CONTEXT, CONTEXT + 1):
+        with pytest.raises(
+            EdgedecError, match=rf"the prompt has {length} tokens, the context holds {CONTEXT}: .*1 to {CONTEXT - 1}"
+        ):
+            told.session.generate(np.ones(length, np.int32), sampling=GREEDY)
+    with pytest.raises(UsageError, match="the prompt is empty; give some text with -p"):
+        told.session.encode("")
+    assert before.tokens == expected[:12]
+    told.check_next(prompt, before)
+
+
+# What a draft model must have
+
+
+def write_bundle(path: Path, method: str = "int8", **change: int) -> Path:
+    write_random_bundle(path, {**SHAPES["demo"], "num_hidden_layers": 1, **change}, method, seed=len(change))
+    return path
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"vocab_size": 1000},  # fewer ids, more ids: what only one of the two has is never guessed
+        {"vocab_size": 3000},
+        {"max_position_embeddings": 40},  # it has less context: from there on nothing is guessed
+    ],
+    ids=["smaller vocabulary", "larger vocabulary", "shorter context"],
+)
+def test_a_draft_of_another_size_only_guesses_less(
+    tmp_path: Path, change: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(autoregressive, "Adaptive", Willing)
+    target, draft = write_bundle(tmp_path / "target"), write_bundle(tmp_path / "draft", **change)
+    ids = np.arange(5, 25, dtype=np.int32) * 80 + 3
+    texts = []
+    for spec in (SpecConfig(), SpecConfig(drafter="model", draft=draft)):
+        with Session.open(target, threads=1, ctx_size=64, spec=spec) as session:
+            answer = session.generate(ids, sampling=GREEDY)
+            texts.append(answer.tokens)
+    assert texts[0] == texts[1]
+    assert answer.timings.rounds.drafted > 0
+    assert answer.stop_reason == "context"
+
+
+def test_a_draft_of_another_tokenizer_is_refused_before_anything_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(*_: Any, **__: Any) -> None:
+        raise AssertionError("something was loaded")
+
+    monkeypatch.setattr(session_module, "open_target", load)
+    stranger, threads = write_bundle(tmp_path / "stranger"), threading.active_count()
+    for drafter in ("model", "auto"):
+        with pytest.raises(
+            UsageError, match=rf"the draft {stranger} has the tokenizer [0-9a-f]{{12}}, .* has [0-9a-f]{{12}}: .*-md"
+        ):
+            Session.open(demo.bundle_path(), spec=SpecConfig(drafter=drafter, draft=stranger))
+    assert threading.active_count() == threads  # the meter's own is gone
+
+
+def test_a_budget_below_the_minimum_is_refused_with_what_speculation_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(*_: Any, **__: Any) -> None:
+        raise AssertionError("something was loaded")
+
+    monkeypatch.setattr(session_module, "open_target", load)
+    draft, threads = demo.bundle_path("demo-draft"), threading.active_count()
+    with pytest.raises(
+        BudgetError, match=r"(?s)the memory budget is 8.0 MiB:.* weights\n.*draft_weights\n.*--memory-budget \d+MiB"
+    ):
+        Session.open(demo.bundle_path(), budget_bytes=8 << 20, spec=SpecConfig(drafter="model", draft=draft))
+    assert threading.active_count() == threads
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"drafter": "guess"}, "--spec-type must be one of auto, copy, model, .*, not 'guess'"),
+        ({"policy": "bush"}, "--spec-tree must be one of chain, .*, not 'bush'"),
+        ({"draft_max": 0}, "--draft-max must be 1 to 63, not 0"),
+        ({"draft_max": 64}, "--draft-max must be 1 to 63, not 64"),
+        ({"tree_nodes": 1}, "--tree-nodes must be 2 to 64, or 0, not 1"),
+        ({"tree_nodes": 65}, "--tree-nodes must be 2 to 64, or 0, not 65"),
+        ({"drafter": "ngram", "draft": Path("d")}, "-md is for --spec-type model or auto, not ngram"),
+        ({"drafter": "model"}, "--spec-type model needs a draft: give its bundle with -md"),
+    ],
+)
+def test_settings_out_of_range_are_named(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        SpecConfig(**given)
+
+
+# What timings say
+
+
+class Ticking(Clock):
+    """Goes on by a millisecond whenever it is looked at."""
+
+    def perf_counter(self) -> float:
+        self.go(1e-3)
+        return self.now
+
+
+def answers(
+    monkeypatch: pytest.MonkeyPatch, guess: Callable[[list[int], int], int], seconds: float
+) -> Iterator[dict[str, Any]]:
+    """Timings of three answers with a drafter that guesses so and takes ``seconds`` for each guess."""
+    clock, text = Ticking(), list[int]()
+    drafter = ScriptedDraft(lambda at: guess(text, at) % 2048 if at < len(text) else None, clock=clock, seconds=seconds)
+    monkeypatch.setattr(autoregressive, "time", clock)
+    monkeypatch.setattr(autoregressive, "Adaptive", Adaptive)
+    monkeypatch.setattr(session_module, "create_drafter", lambda *_, **__: drafter)
+    with Session.open(demo.bundle_path(), threads=1, ctx_size=CONTEXT, spec=SpecConfig(drafter="copy")) as session:
+        prompt = session.encode(PROMPT)
+        text += [*prompt.tolist(), *fresh(tuple(prompt.tolist()), 100)]
+        for _ in range(3):
+            answer = session.generate(prompt, n_predict=96, sampling=GREEDY, ignore_eos=True)
+            assert answer.tokens == text[len(prompt) :][:96]
+            timings = answer.timings.as_json()
+            assert sum(answer.drafted) <= timings["draft_n_accepted"] == sum(timings["accepted_by_position"])
+            assert timings["drafter"] == "copy"
+            assert min(timings[key] for key in ("draft_ms", "verify_ms", "commit_ms")) > 0
+            yield timings
+
+
+def test_timings_say_that_it_does_not_pay(monkeypatch: pytest.MonkeyPatch) -> None:
+    for timings in answers(monkeypatch, lambda text, at: text[at] + 1, 0.01):
+        assert timings["speculating"] is False
+        assert timings["rounds"] == 96
+        assert 0 < timings["draft_n"] < 32
+        assert timings["draft_n_accepted"] == 0
+        assert timings["accepted_by_position"] == []
+
+
+def test_timings_say_that_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    for timings in answers(monkeypatch, lambda text, at: text[at], 0.0):
+        assert timings["speculating"] is True
+        assert timings["rounds"] < 90  # how deep it guesses depends on this machine's passes
+        assert timings["draft_n_accepted"] == timings["draft_n"] > 10
+        assert timings["accepted_by_position"] == sorted(timings["accepted_by_position"], reverse=True)
