@@ -1,4 +1,9 @@
 // AVX-512F: 16 keys, or 16 dimensions, at a time.
+#ifdef EDGEDEC_EMULATE_AVX512  // SIMDe has no float16 conversions: only the products are emulated
+#include "attention_scalar.hpp"
+
+EDGEDEC_DEFINE_ATTENTION(avx512vnni, Scalar)
+#else
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // GCC 12 says so of its own header
 #endif
@@ -47,3 +52,4 @@ struct Avx512 {
 }  // namespace edgedec
 
 EDGEDEC_DEFINE_ATTENTION(avx512vnni, Avx512)
+#endif
