@@ -2,12 +2,13 @@
 
     .venv/bin/python benchmarks/_budget_child.py '{"bundle": "...", "drafter": "ngram", "budget_bytes": 25000000}'
 
-The context is filled three times in one session: greedily from a short prompt, by draws from the whole distribution, and with
-guesses all of which are wrong, in trees as large as the plan allows and without a pause. What the first leaves on the heap is
-still the session's own, so the later ones can only show a higher peak. A plan that does not fit ends with exit code 4.
+The context is filled three times in one session: greedily from a short prompt, by draws from the whole distribution, and
+with guesses all of which are wrong, in trees as large as the plan allows and without a pause. What the first leaves on the
+heap is still the session's own, so the later ones can only show a higher peak. A plan that does not fit ends with exit
+code 4.
 
-Beside the meter stands the kernel's own high-water mark of the resident set (VmHWM, reset after the imports). It counts pages
-of libraries as well. So all of what is mapped is read in before, and what libraries grew by later is taken off.
+Beside the meter stands the kernel's own high-water mark of the resident set (VmHWM, reset after the imports). It counts
+pages of libraries as well. So all of what is mapped is read in before, and what libraries grew by later is taken off.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from edgedec.errors import BudgetError, EdgedecError
 from edgedec.memory import MemoryMeter
 from edgedec.runtime.adaptive import Adaptive
 from edgedec.runtime.kernels.layout_cache import charged_folders
-from edgedec.runtime.protocols import F32, I32, CostModel, Draft, Limits, Outcome, Sparse, TokenTree
+from edgedec.runtime.protocols import F32, I32, CostModel, Draft, Outcome, Sparse, TokenTree
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session
 from edgedec.runtime.speculation import SpecConfig
@@ -117,7 +118,7 @@ class HighWater:
         return {name: 1024 * int(size) for name, size in found}
 
     def grown(self, model_bytes: int) -> tuple[int, int]:
-        """(growth of the mark without libraries, growth of the libraries). ``model_bytes``: mapped pages of the model now."""
+        """Growth of the mark without libraries, and of the libraries. ``model_bytes``: mapped pages of the model now."""
         now = self._status()
         libraries = now["RssFile"] - self._began["RssFile"] - model_bytes
         return now["VmHWM"] - self._began["VmRSS"] - libraries, libraries

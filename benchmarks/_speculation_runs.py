@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from edgedec.errors import DeviceError
-from edgedec.runtime.decoders import AutoregressiveDecoder, open_decoder
+from edgedec.runtime.decoders import open_decoder
+from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
 from edgedec.runtime.protocols import (
     F32,
     I32,

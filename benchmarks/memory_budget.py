@@ -244,7 +244,8 @@ def _measured_share(path: Path, found: _budget_speed.Pair, draft: Path | None, t
 
 def print_ceiling(lines: Sequence[Line], found: Mapping[str, Any]) -> None:
     """A line each, MiB."""
-    rows = [("budget", "drafter", "chosen", "asked", "context", "KV", "tree", "plan", "peak", "VmHWM", "headroom", "")]
+    heads = ("budget", "drafter", "chosen", "asked", "context", "KV", "tree", "plan", "peak", "VmHWM", "headroom", "")
+    rows: list[tuple[str, ...]] = [heads]
     for line in lines:
         asked = str(line.asked_context or "auto")
         if line.refused:

@@ -28,7 +28,7 @@ _SAMPLING_ROWS = 6  # float64 copies of a row of logits
 # What "without a budget" takes elsewhere, and the memory goals are stated against: DESIGN has it as the fixed baseline.
 _BASELINE_CONTEXT, _BASELINE_NODES = 1024, 64
 _SHORTER = 0.5  # a context of a quarter of what was wanted counts like half the speed
-_COARSER = 0.95  # int8 keys and values cost some quality: taken for 5 % of speed or more, or for context
+_COARSER = 0.95  # int8 keys and values cost some quality: taken for context, never for speed alone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,9 @@ class _Planner:
                 kv_bits=choice.kv_bits,
                 result_rows=nodes,
             ),
-            **self.drafter(choice).footprint(limits),  # it is opened with these: a draft model catches up in such passes
+            **self.drafter(choice).footprint(
+                limits
+            ),  # it is opened with these: a draft model catches up in such passes
             "tokenizer": _TOKENIZER_BYTES + _TOKENIZER_FACTOR * self.bundle.file_bytes["tokenizer.json"],
             "sampling": _SAMPLING_ROWS * 8 * int(self.bundle.config["vocab_size"]),
             "host": _HOST_BYTES,
@@ -111,13 +113,15 @@ class _Planner:
 
     def best(self, choices: list[_Choice], low: int, high: int) -> tuple[_Choice, int]:
         """What fits and is fastest, contexts weighed; the smallest of all if nothing fits."""
-        found, best = None, 0.0
-        for choice in choices:
+        found, best, precise = None, 0.0, choices[0].kv_bits
+        for choice in sorted(choices, key=lambda choice: -choice.kv_bits):
+            if found is not None and choice.kv_bits < precise == found[0].kv_bits and found[1] == high:
+                break  # the whole context fits without giving up precision
             ctx_size = self.largest(choice, low, high)
             if ctx_size is None:
                 continue
             worth = self.speed(choice, ctx_size) * (ctx_size / high) ** _SHORTER
-            worth *= _COARSER if choice.kv_bits == 8 else 1.0
+            worth *= _COARSER if choice.kv_bits < precise else 1.0
             if worth > best * 1.001:  # of equals the first
                 found, best = (choice, ctx_size), worth
         return found or (min(choices, key=lambda choice: self.total(choice, low)), low)
@@ -227,7 +231,9 @@ def make_plan(
         tree_nodes=min(choice.spec.nodes, limits.nodes),
         pass_rows=limits.nodes,
         estimated_tokens_per_second=planner.speed(choice, chosen),
-        fixed_baseline=_fixed_baseline(planner, choices[0], most),  # of what was asked for, whatever the budget left of it
+        fixed_baseline=_fixed_baseline(
+            planner, choices[0], most
+        ),  # of what was asked for, whatever the budget left of it
         speculation_from_bytes=_least_with_speculation(
             planner, _choices(spec, draft, module.kv_choices(device), kv_bits, True), low
         ),

@@ -39,7 +39,7 @@ def test_generate_reports_what_it_did(path: Path) -> None:
     assert timings["prompt_n"] == 40
     assert timings["predicted_n"] == 12
     assert timings["lossless"] == ("up to float ties" if usable() is None else "exact")
-    assert 0 < timings["peak_bytes"] <= timings["planned_bytes"]  # type: ignore[operator]
+    assert 0 < timings["peak_bytes"] <= timings["planned_bytes"]
 
 
 def test_generation_stops_at_the_context_or_when_interrupted(path: Path) -> None:

@@ -229,8 +229,8 @@ def test_prompts_that_cannot_be_run_are_refused_and_change_nothing(told: Told, p
 # What a draft model must have
 
 
-def write_bundle(path: Path, method: str = "int8", **change: int) -> Path:
-    write_random_bundle(path, {**SHAPES["demo"], "num_hidden_layers": 1, **change}, method, seed=len(change))
+def write_bundle(path: Path, **change: int) -> Path:
+    write_random_bundle(path, {**SHAPES["demo"], "num_hidden_layers": 1, **change}, "int8", seed=len(change))
     return path
 
 
@@ -244,7 +244,7 @@ def write_bundle(path: Path, method: str = "int8", **change: int) -> Path:
     ids=["smaller vocabulary", "larger vocabulary", "shorter context"],
 )
 def test_a_draft_of_another_size_only_guesses_less(
-    tmp_path: Path, change: dict[str, int], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(autoregressive, "Adaptive", Willing)
     target, draft = write_bundle(tmp_path / "target"), write_bundle(tmp_path / "draft", **change)

@@ -11,8 +11,8 @@ import pytest
 
 from edgedec.runtime.decoders import autoregressive, open_decoder
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
-from edgedec.runtime.drafters import auto
-from edgedec.runtime.protocols import Limits, TokenTree
+from edgedec.runtime.drafters import auto, copy, ngram
+from edgedec.runtime.protocols import Drafter, Limits, TokenTree
 from edgedec.runtime.sampling import Sampler, SamplingConfig
 from tests.runtime.drafters.rounds import info
 from tests.runtime.scripted import VOCAB, Clock, ScriptedDraft, ScriptedTarget, Willing
@@ -113,6 +113,13 @@ def test_it_follows_when_another_one_becomes_right(monkeypatch: pytest.MonkeyPat
     assert played.accepted_after(232) > 3.8
 
 
+def test_a_costly_candidate_that_was_wrong_gets_another_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    played = Candidates(monkeypatch, copy=(CHEAP, never), ngram=(CHEAP, silent), model=(COSTLY, lambda at: at >= 100))
+    played.play()
+    assert sum(guesses for length, guesses, _ in played.rounds if 60 < length < 100) == 0
+    assert played.accepted_after(320) > 3.8
+
+
 def test_nobody_drafts_when_nobody_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
     played = Candidates(monkeypatch, copy=(CHEAP, never), ngram=(CHEAP, never), model=(COSTLY, never))
     played.play()
@@ -160,11 +167,11 @@ def test_the_text_does_not_depend_on_the_order_of_the_candidates(monkeypatch: py
 
 
 def test_the_footprint_is_the_sum_of_all() -> None:
-    parts = [{"draft text": 5, "draft index": 7}, {"draft text": 11}, {}]
-    drafters = {str(at): ScriptedDraft(silent, bytes=part) for at, part in enumerate(parts)}
-    assert auto._AutoDrafter(drafters).footprint(LIMITS) == {"draft text": 16, "draft index": 7}
+    parts = [{"draft_text": 5, "draft_index": 7}, {"draft_text": 11}, {}]
+    drafters: dict[str, Drafter] = {str(at): ScriptedDraft(silent, bytes=part) for at, part in enumerate(parts)}
+    assert auto._AutoDrafter(drafters).footprint(LIMITS) == {"draft_text": 16, "draft_index": 7}
     real = auto.create().footprint(LIMITS)
-    apart = [auto.copy.create().footprint(LIMITS), auto.ngram.create().footprint(LIMITS)]
+    apart = [copy.create().footprint(LIMITS), ngram.create().footprint(LIMITS)]
     assert sum(real.values()) == sum(sum(items.values()) for items in apart) > 0
 
 
