@@ -112,7 +112,12 @@ def _write(text: str) -> None:
 
 def _open(paths: dict[str, Path], drafter: str) -> Session:
     draft = None if drafter == "none" else paths["demo-draft"]
-    return Session.open(paths["demo"], spec=SpecConfig(drafter=drafter, draft=draft), budget_bytes=parse_bytes(BUDGET))
+    return Session.open(
+        paths["demo"],
+        kv_bits=16,  # the same for all of them: the text depends on it
+        spec=SpecConfig(drafter=drafter, draft=draft),
+        budget_bytes=parse_bytes(BUDGET),
+    )
 
 
 def _write_story(session: Session, on_text: Callable[[str], None]) -> Answer:

@@ -207,7 +207,7 @@ def test_plan_text_of_speculation(edgedec: Edgedec, bundle: Path) -> None:
     options = ("plan", "-m", bundle, "--spec-type", "ngram", "--tree-nodes", "5")
     data: dict[str, Any] = edgedec(*options, "--json").json
     lines = edgedec(*options).stdout.splitlines()
-    assert lines[1] == "drafter ngram: 8 guesses ahead at most; tree chain of 5 nodes at most"
+    assert lines[1] == "drafter ngram: 4 guesses ahead at most; tree chain of 5 nodes at most"
     assert lines[2].startswith("estimated, not measured: ")
     cells = {line.split("  ")[0]: line.split("  ")[1:] for line in lines}
     for name, size in data["items"].items():

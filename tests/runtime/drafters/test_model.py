@@ -364,7 +364,8 @@ def test_the_footprint_is_that_of_the_draft_itemized_from_the_manifest(
     own = target_module(device).footprint(bundle, replace(LIMITS, positions=LIMITS.positions + LIMITS.nodes))
     assert {name: items[f"draft_{name}"] for name in own} == own
     longer = create(bundle, device=device).footprint(replace(LIMITS, positions=10_000))
-    assert longer["draft_kv"] == items["draft_kv"] * (CONTEXT + LIMITS.nodes) // (LIMITS.positions + LIMITS.nodes)
+    whole = target_module(device).footprint(bundle, replace(LIMITS, positions=CONTEXT + LIMITS.nodes))
+    assert longer["draft_kv"] == whole["kv"] > items["draft_kv"]
     assert spies == []
 
 
