@@ -120,17 +120,17 @@ def test_installs_once_until_something_changes(
     assert done("check") == []
     assert done("run") == ["venv", "."]
     assert done("run") == []
-    assert done("dev") == [".[dev]"]
+    assert done("dev") == [".[dev,hdl]"]
     assert done("run") == []
-    assert done("all") == [".[dev,train,compare]"]
+    assert done("all") == [".[dev,hdl,train,compare]"]
     assert done("dev") == []
     (checkout / "pyproject.toml").write_text("changed")
-    assert done("dev") == [".[dev]"]
-    assert done("all") == [".[dev,train,compare]"]
+    assert done("dev") == [".[dev,hdl]"]
+    assert done("all") == [".[dev,hdl,train,compare]"]
     (checkout / ".venv" / "bin" / "python").unlink()
-    assert done("dev") == ["venv", ".[dev]"]
+    assert done("dev") == ["venv", ".[dev,hdl]"]
     moved = checkout.rename(tmp_path / "moved")
-    assert done("dev", moved) == ["venv", ".[dev]"]
+    assert done("dev", moved) == ["venv", ".[dev,hdl]"]
 
 
 def test_failed_installation_is_told_and_tried_again(

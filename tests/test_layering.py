@@ -117,11 +117,16 @@ def violations(imports: Imports) -> list[str]:
     return found
 
 
+# Distributions that are imported by other names than their own.
+_IMPORT_NAMES = {"cocotb": {"cocotb_tools"}, "cocotbext_axi": {"cocotbext"}, "systemrdl_compiler": {"systemrdl"}}
+
+
 def declared_packages(root: Path) -> set[str]:
     """Import names of the default dependencies and the extras."""
     project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
     lines = [*project["dependencies"], *(line for extra in project["optional-dependencies"].values() for line in extra)]
-    return {re.split(r"[^\w.-]", line)[0].lower().replace("-", "_") for line in lines}
+    names = {re.split(r"[^\w.-]", line)[0].lower().replace("-", "_") for line in lines}
+    return names.union(*(_IMPORT_NAMES.get(name, set()) for name in names))
 
 
 def test_project_keeps_the_arrows(project_root: Path) -> None:

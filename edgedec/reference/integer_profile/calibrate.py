@@ -1,0 +1,177 @@
+"""Finds the calibration: absolute maxima of values over some text, in the float profile. Deterministic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.bundle import Bundle
+from edgedec.errors import UnsupportedError, UsageError
+from edgedec.families import context_size
+from edgedec.graph import Graph
+from edgedec.manifest import Tokens
+from edgedec.ops import Add, Attention, Embed, Linear, Rope
+from edgedec.progress import Progress, silent
+from edgedec.reference.float_profile.model import ReferenceModel
+from edgedec.reference.float_profile.ops.rope import tables
+from edgedec.reference.integer_profile.calibration import Calibration
+from edgedec.reference.integer_profile.model import integer_graph
+from edgedec.schemes import Weight
+
+__all__ = ["calibrate", "calibrate_graph", "default_windows"]
+
+I32 = NDArray[np.int32]
+Reach = tuple[NDArray[np.float64], NDArray[np.float64]]  # smallest and largest per column
+
+_ROWS_PER_PASS = 64
+_PLACES = 64  # of the context at which a rotated value is looked at
+_TEXTS, _TEXT_TOKENS = 2, 160  # sampled from the model itself
+_SHUFFLES, _SHUFFLE_TOKENS = 8, 48  # drawn evenly from the vocabulary: rare ids reach further than common ones
+
+
+def _observed(graph: Graph) -> list[str]:
+    """Names of the values whose reach is needed: residual, linear outputs, what attention reads."""
+    found: dict[str, None] = {}
+    for op in graph.operations:
+        if isinstance(op, Embed | Add | Linear):
+            found.update(dict.fromkeys(name for name in op.outputs if name not in graph.outputs))
+        if isinstance(op, Attention):
+            found.update(dict.fromkeys(op.inputs))
+    return list(found)
+
+
+def _turned(op: Rope, x: NDArray[np.float32], places: I32) -> Reach:
+    """Per column the smallest and largest value that rows x [n, heads * head_dim] would have at any of the places."""
+    heads = x.reshape(len(x), op.heads, op.head_dim).astype(np.float64)
+    half = op.head_dim // 2
+    first, second = (
+        (np.s_[..., :half], np.s_[..., half:]) if op.layout == "half" else (np.s_[..., 0::2], np.s_[..., 1::2])
+    )
+    turned, reach = np.empty_like(heads), _nothing(op.heads * op.head_dim)
+    for cos, sin in zip(*tables(op, places), strict=True):
+        turned[first] = heads[first] * cos - heads[second] * sin
+        turned[second] = heads[second] * cos + heads[first] * sin
+        reach = _joined(reach, _reach(turned))
+    return reach
+
+
+def _nothing(columns: int) -> Reach:
+    return np.full(columns, np.inf), np.full(columns, -np.inf)
+
+
+def _reach(x: NDArray[Any]) -> Reach:
+    rows = x.reshape(len(x), -1).astype(np.float64)
+    return rows.min(axis=0), rows.max(axis=0)
+
+
+def _joined(a: Reach, b: Reach) -> Reach:
+    return np.minimum(a[0], b[0]), np.maximum(a[1], b[1])
+
+
+def _summary(graph: Graph, reaches: Mapping[str, Reach], tokens: int) -> Calibration:
+    """Keys about the middle of each column (a constant added to all keys changes no softmax), q and v per column, the rest
+    whole.
+    """
+    attentions = [op for op in graph.operations if isinstance(op, Attention)]
+    keys = {op.inputs[1] for op in attentions}
+    columns = {name for op in attentions for name in op.inputs}
+    maxima, middles = {}, {}
+    for name, (low, high) in reaches.items():
+        if name in keys:
+            maxima[name], middles[name] = (high - low) / 2, (high + low) / 2
+        else:
+            most = np.maximum(high, -low)
+            maxima[name] = most if name in columns else most.max(keepdims=True)
+    as_tuples = [{name: tuple(map(float, x)) for name, x in part.items()} for part in (maxima, middles)]
+    return Calibration(maxima=as_tuples[0], middles=as_tuples[1], tokens=tokens)
+
+
+def calibrate_graph(
+    graph: Graph,
+    weights: Callable[[str], Weight],
+    windows: Sequence[I32],
+    *,
+    context: int,
+    progress: Progress = silent,
+) -> Calibration:
+    """Maxima over windows of ids, each read from position 0. ``graph`` is one that has its quantize points.
+
+    What is rotated is looked at as if each row stood at many places of the ``context``: a slow pair moves into columns that
+    short windows never show.
+
+    Raises:
+        UsageError: there is no id.
+        UnsupportedError: the float profile gives NaN or infinity on them.
+    """
+    total = sum(map(len, windows))
+    if not total:
+        raise UsageError("calibration needs at least one token id")
+    model, observed, done = ReferenceModel(graph, weights), _observed(graph), 0
+    rotations = {op.outputs[0]: op for op in graph.operations if isinstance(op, Rope)}
+    taps = {name: rotations[name].inputs[0] if name in rotations else name for name in observed}
+    places = np.arange(0, max(context, 1), max(1, context // _PLACES), dtype=np.int32)
+    reaches: dict[str, Reach] = {}
+    for window in windows:
+        cache = model.new_cache()
+        for start in range(0, len(window), _ROWS_PER_PASS):
+            chunk = window[start : start + _ROWS_PER_PASS]
+            last = np.array([len(chunk) - 1], np.int32)
+            _, seen = model.forward(chunk, cache, rows=last, taps=tuple(set(taps.values())))
+            cache.commit(np.arange(len(chunk), dtype=np.int32))
+            for name in observed:
+                x = seen[taps[name]]
+                if not np.isfinite(x).all():
+                    raise UnsupportedError(f"{name} is not finite on the calibration text; check the checkpoint")
+                reach = _turned(rotations[name], x, places) if name in rotations else _reach(x)
+                reaches[name] = _joined(reaches.get(name, reach), reach)
+            done += len(chunk)
+            progress("calibration tokens", done, total)
+    return _summary(graph, reaches, total)
+
+
+def calibrate(bundle: Bundle, windows: Sequence[I32] | None = None, *, progress: Progress = silent) -> Calibration:
+    """Of a bundle's model. Without windows: text that the model itself writes, and shuffled ids.
+
+    Raises:
+        BundleError, UnsupportedError: the bundle cannot be run in the float profile.
+    """
+    graph = integer_graph(bundle)
+    kept = {name: bundle.weight(name) for name in graph.weights}
+    context = context_size(bundle.config)
+    if windows is None:
+        windows = default_windows(graph, kept.__getitem__, bundle.tokens, context=context, progress=progress)
+    return calibrate_graph(graph, kept.__getitem__, windows, context=context, progress=progress)
+
+
+def default_windows(
+    graph: Graph, weights: Callable[[str], Weight], tokens: Tokens, *, context: int, progress: Progress = silent
+) -> list[I32]:
+    """Text that the float profile samples, and shuffled ids; the same ids for the same model.
+
+    Source: LLM-QAT (2305.17888): a model's own text calibrates it about as well as its training data.
+    """
+    rng = np.random.default_rng(0)
+    model, texts = ReferenceModel(graph, weights), []
+    length = min(_TEXT_TOKENS, context)
+    for text in range(_TEXTS):
+        texts.append(_sample(model, tokens, length, rng))
+        progress("sampled tokens", length * (text + 1), length * _TEXTS)
+    first = [] if tokens.bos is None else [tokens.bos]
+    for _ in range(_SHUFFLES):
+        ids = rng.permutation(tokens.size)[: min(_SHUFFLE_TOKENS, context) - len(first)]
+        texts.append(np.array([*first, *ids], np.int32))
+    return texts
+
+
+def _sample(model: ReferenceModel, tokens: Tokens, length: int, rng: np.random.Generator) -> I32:
+    """``length`` ids, BOS (or a drawn id) first, going on past an end token."""
+    cache, ids = model.new_cache(), np.empty(length, np.int32)
+    ids[0] = rng.integers(tokens.size) if tokens.bos is None else tokens.bos
+    for at in range(1, length):
+        logits = model.forward(ids[at - 1 : at], cache)[0][0, : tokens.size].astype(np.float64)
+        cache.commit(np.zeros(1, np.int32))
+        ids[at] = (logits + rng.gumbel(size=tokens.size)).argmax()  # Gumbel-max: a draw from softmax(logits)
+    return ids

@@ -1,0 +1,42 @@
+"""What follows the logits on the chip: the best ids, and the sum of exponentials that sampling needs."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.reference.integer_profile.numbers import I64, clamp_shift, round_shift
+from edgedec.reference.integer_profile.tables import EXP2_LAST, exp2_negative
+from edgedec.reference.integer_profile.values import Logits
+
+__all__ = ["LOG2E", "real", "sum_of_exponentials", "top"]
+
+LOG2E = 47274  # floor(2^15 * log2(e) + 0.5): 1/256 octaves per nat are LOG2E * 2^-7
+_DIFFERENCE_SHIFT = 6
+
+
+def real(logits: Logits) -> NDArray[np.float64]:
+    """The logits as real numbers, [r, vocab]."""
+    unit: NDArray[np.float64] = np.ldexp(logits.mantissa.astype(np.float64), logits.exponent)
+    return logits.values.astype(np.float64) * unit[:, None]
+
+
+def top(logits: Logits, k: int) -> NDArray[np.int32]:
+    """Ids of the k largest of each row, [r, k]: the larger logit first, of equals the smaller id."""
+    order = np.argsort(-logits.values, axis=1, kind="stable")
+    return order[:, :k].astype(np.int32)
+
+
+def sum_of_exponentials(logits: Logits) -> tuple[I64, I64]:
+    """largest s32 [r] and sum u33 [r]: ln(sum exp) of a row is largest * unit + ln(sum / 65535).
+
+    d = min((largest - logit) >> 6, 2^26 - 1); u = rs(d * rs(A * 47274, 16), -(exponent + 15)), at most 4607; p as in
+    attention.
+    """
+    largest = logits.values.max(axis=1)
+    d = np.minimum((largest[:, None] - logits.values) >> _DIFFERENCE_SHIFT, (1 << 26) - 1)
+    factor = round_shift(logits.mantissa * LOG2E, 16)
+    # real difference = d * 2^6 * A * 2^exponent; times 256 log2(e) = LOG2E * 2^-7; the factor dropped 16 bits.
+    shift = clamp_shift(-(logits.exponent + _DIFFERENCE_SHIFT - 7 + 16))
+    u = np.minimum(round_shift(d * factor[:, None], shift[:, None]), EXP2_LAST)
+    return largest, exp2_negative(u).sum(axis=1)

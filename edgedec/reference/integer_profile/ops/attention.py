@@ -1,0 +1,176 @@
+"""Softmax attention over int8 keys and values: the exact maximum first, exact sums, one division at the end.
+
+Nothing is rescaled, so neither the order of keys nor what shares the pass can change a bit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.graph import KvState
+from edgedec.ops import Attention
+from edgedec.reference.integer_profile.context import PassContext
+from edgedec.reference.integer_profile.numbers import (
+    CODE_BITS,
+    I64,
+    LONGEST_SHIFT,
+    NARROW_BITS,
+    WIDE_BITS,
+    Mantissas,
+    largest,
+    mantissas,
+    normalize16,
+    round_shift,
+    saturate,
+    to_fixed,
+)
+from edgedec.reference.integer_profile.site import Site, unsupported
+from edgedec.reference.integer_profile.tables import EXP2_FRACTION_BITS, EXP2_LAST, exp2_negative
+from edgedec.reference.integer_profile.values import Form, Value
+
+__all__ = ["AttentionConstants", "prepare", "run", "visible_keys"]
+
+QUERY_BITS = 12  # the lane that multiplies p (u16) has the room; 8 cost a point of top-1 agreement with heads of 8
+_WIDEST_HEAD = 8192  # a score then fits s32
+_DIFFERENCE_BITS = 26
+_OUT_SHIFT = 13
+_LEAST_V_EXPONENT = -21  # of a norm behind: eps in units squared must fit 48 bits
+_LONGEST_CODE_SHIFT = 34
+# A column whose maximum is below this part of its layer's largest is coded as if it reached it.
+_LEAST_RANGE = 1 / 256
+_HIDDEN = -(1 << 40)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionConstants:
+    """u16 mantissas with one exponent each: to codes, per column of q [heads, head_dim] and k [kv_heads, head_dim], per head
+    of v [kv_heads, 1]; of a score to the exponential's unit [heads]; of V's scale [kv_heads].
+
+    Keys and values have one static scale per head and column; the keys' are in the query's factors. ``k_middle`` s18
+    [kv_heads, head_dim] is subtracted from every key, which changes no softmax.
+    """
+
+    q: Mantissas
+    k: Mantissas
+    v: Mantissas
+    k_middle: I64
+    score: Mantissas
+    output: Mantissas
+
+
+def _ranges(site: Site, name: str, heads: int, form: Form) -> NDArray[np.float64]:
+    """Calibrated maxima [heads, columns]; no smaller than 1/256 of the largest, nor than what the fixed point can show."""
+    maxima = np.array(site.calibration.columns(name)).reshape(heads, -1)
+    ranges: NDArray[np.float64] = np.maximum(maxima, max(float(maxima.max()) * _LEAST_RANGE, form.unit))
+    return ranges
+
+
+def _factor(op: Attention, what: str, real: NDArray[np.float64], longest: int) -> Mantissas:
+    found = mantissas(real, least_exponent=-longest)
+    if found.exponent > 0:
+        raise unsupported(op, f"the factor of {what} is {float(real.max()):g}, above 2^16; calibrate on other text")
+    return found
+
+
+def prepare(op: Attention, site: Site) -> AttentionConstants:
+    """Raises:
+    UnsupportedError: a head is too wide, an input is no linear's output, or a scale is far outside of any model's.
+    """
+    state = site.graph.states[op.state]
+    if state.head_dim > _WIDEST_HEAD:
+        raise unsupported(op, f"its heads are {state.head_dim} wide; at most {_WIDEST_HEAD}")
+    q_form, k_form, v_form = (site.form(name) for name in op.inputs)
+    if {q_form.width, k_form.width, v_form.width} != {NARROW_BITS}:
+        raise unsupported(op, "its inputs are not outputs of linears or rotations of such")
+    q_name, k_name, v_name = op.inputs
+    middles = np.array(site.calibration.middles.get(k_name, np.zeros(state.kv_heads * state.head_dim)))
+    middles = middles.reshape(state.kv_heads, -1)
+    shared = np.arange(op.heads) * state.kv_heads // op.heads
+    code = largest(CODE_BITS)
+    k = _factor(op, k_name, k_form.unit * code / _ranges(site, k_name, state.kv_heads, k_form), _LONGEST_CODE_SHIFT)
+    # What a key's code really stands for: with the mantissa's own rounding, so that it cancels.
+    k_scale = k_form.unit / np.ldexp(k.values.astype(np.float64), k.exponent)  # [kv_heads, head_dim]
+    reach = _ranges(site, q_name, op.heads, q_form) * k_scale[shared]
+    q_scale = reach.max(axis=1, keepdims=True) / largest(QUERY_BITS)  # [heads, 1]
+    v_scale = _ranges(site, v_name, state.kv_heads, v_form) / code  # [kv_heads, 1]
+    output = mantissas(v_scale, least_exponent=_LEAST_V_EXPONENT)
+    site.set_form(op, Form(unit=2.0 ** (output.exponent - 3), width=WIDE_BITS))
+    score = q_scale[:, 0] * op.scale * (1 << EXP2_FRACTION_BITS) * math.log2(math.e)
+    return AttentionConstants(
+        q=_factor(op, q_name, q_form.unit * k_scale[shared] / q_scale, _LONGEST_CODE_SHIFT),
+        k=k,
+        k_middle=to_fixed(middles, k_form.unit, NARROW_BITS),
+        v=_factor(op, v_name, v_form.unit / v_scale, _LONGEST_CODE_SHIFT),
+        score=_factor(op, "scores", score, LONGEST_SHIFT),
+        output=output,
+    )
+
+
+def visible_keys(state: KvState, context: PassContext) -> NDArray[np.bool_]:
+    """[n, committed + n]: committed keys and what the mask admits, cut by the window except for the first sinks."""
+    committed = np.ones((len(context.positions), context.cache.length), np.bool_)
+    seen = np.concatenate([committed, context.visible], axis=1)
+    if state.window is not None:
+        at = context.cache.positions
+        seen &= (at > context.positions[:, None] - state.window) | (at < state.sinks)
+    return seen
+
+
+def _codes(x: I64, factor: Mantissas, bits: int) -> I64:
+    """x s19 [n, heads, head_dim] -> ``bits`` signed."""
+    return saturate(round_shift(x * factor.values, -factor.exponent), bits)
+
+
+def _integers(x: Value) -> I64:
+    assert isinstance(x, np.ndarray)
+    return x
+
+
+def _exact(bound: int) -> Any:
+    """Sums of integers are exact in a float type, in any order, while all partial sums stay below its 2^24 or 2^53."""
+    return np.float32 if bound < 1 << 24 else np.float64
+
+
+def run(
+    op: Attention, constants: AttentionConstants, inputs: Sequence[Value], context: PassContext
+) -> tuple[Value, ...]:
+    state, name = context.cache.states[op.state], op.outputs[0]
+    counts = (op.heads, state.kv_heads, state.kv_heads)
+    q, k, v = (_integers(x).reshape(-1, heads, state.head_dim) for x, heads in zip(inputs, counts, strict=True))
+    q = context.signed(f"{name}.q12", _codes(q, constants.q, QUERY_BITS), QUERY_BITS)
+    k = context.signed(f"{name}.k8", _codes(k - constants.k_middle, constants.k, CODE_BITS), CODE_BITS)
+    v = context.signed(f"{name}.v8", _codes(v, constants.v, CODE_BITS), CODE_BITS)
+    context.cache.append(op.state, k.astype(np.int8), v.astype(np.int8))
+    shared = np.arange(op.heads) * state.kv_heads // op.heads
+    seen = visible_keys(state, context)  # [n, t]
+    kind = _exact(largest(QUERY_BITS) * largest(CODE_BITS) * state.head_dim)
+    queries = q.transpose(1, 0, 2).astype(kind)  # [heads, n, head_dim]
+    keys = context.cache.keys[op.state][:, shared].transpose(1, 2, 0).astype(kind)  # [heads, head_dim, t]
+    scores = (queries @ keys).astype(np.int64)
+    most = np.where(seen, scores, _HIDDEN).max(axis=2, keepdims=True)
+    context.signed(f"{name}.max", most, 32)
+    d = np.minimum(np.where(seen, most - scores, 0), (1 << _DIFFERENCE_BITS) - 1)
+    u = np.minimum(round_shift(d * constants.score.values[:, None, None], -constants.score.exponent), EXP2_LAST)
+    p = np.where(seen, exp2_negative(u), 0)
+    context.unsigned(f"{name}.p", p, 16)
+    total = context.unsigned(f"{name}.sum", p.sum(axis=2, keepdims=True), 32)  # [heads, n, 1]
+    values = context.cache.values[op.state][:, shared].transpose(1, 0, 2).astype(np.float64)
+    mixed = (p.astype(np.float64) @ values).astype(np.int64)  # [heads, n, head_dim]; below 2^40
+    context.signed(f"{name}.mixed", mixed, 40)
+    out = _divide(mixed, total, constants.output.values[shared, None], context, name)
+    return (context.signed(name, out.transpose(1, 0, 2).reshape(len(seen), -1), WIDE_BITS),)
+
+
+def _divide(mixed: I64, total: I64, scale: I64, context: PassContext, name: str) -> I64:
+    """mixed / total * scale * 2^3: sums shifted to 24 bits, one reciprocal u17 per query and head."""
+    l16, e = normalize16(total)
+    reciprocal = round_shift(((1 << 32) - 1) // l16 * scale, 16)
+    context.unsigned(f"{name}.reciprocal", reciprocal, 17)
+    short = context.check.signed(f"{name}.short", round_shift(mixed, e - 16), 24)
+    return round_shift(short * reciprocal, _OUT_SHIFT)

@@ -1,0 +1,62 @@
+"""activation(gate) * up: two multiplications of 27 x 18 bits, one table for SiLU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from edgedec.ops import GatedActivation
+from edgedec.reference.integer_profile.context import PassContext
+from edgedec.reference.integer_profile.numbers import I64, NARROW_BITS, WIDE_BITS, round_shift
+from edgedec.reference.integer_profile.site import Site, unsupported
+from edgedec.reference.integer_profile.tables import SIGMOID_FRACTION_BITS, SIGMOID_LAST, sigmoid_positive
+from edgedec.reference.integer_profile.values import Form, Value
+
+__all__ = ["GateConstants", "prepare", "run", "sigmoid"]
+
+SILU_SHIFT = 7
+RELU2_SHIFT = 8
+UP_SHIFT = 17
+_LEFT = 6  # so that a gate with 6 fraction bits already has the 12 of the table
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateConstants:
+    """``index_shift``: brings |gate| * 2^6 to 12 fraction bits, 0..10; unused by relu2."""
+
+    activation: Literal["silu", "relu2"]
+    index_shift: int
+
+
+def prepare(op: GatedActivation, site: Site) -> GateConstants:
+    gate, up = (site.form(name) for name in op.inputs)
+    if {gate.width, up.width} != {NARROW_BITS}:
+        raise unsupported(op, "its inputs are not outputs of linears")
+    silu = op.activation == "silu"
+    z_fraction = gate.fraction + 16 - SILU_SHIFT if silu else 2 * gate.fraction - RELU2_SHIFT
+    site.set_form(op, Form(unit=2.0 ** -(z_fraction + up.fraction - UP_SHIFT), width=WIDE_BITS))
+    return GateConstants(activation=op.activation, index_shift=max(gate.fraction + _LEFT - SIGMOID_FRACTION_BITS, 0))
+
+
+def sigmoid(gate: I64, index_shift: int) -> I64:
+    """gate s18 -> u16 with 16 fraction bits, 1..65535: the table for |gate|, its complement to 65536 below zero."""
+    argument = np.minimum(round_shift(np.abs(gate) << _LEFT, index_shift), SIGMOID_LAST)
+    positive = sigmoid_positive(argument)
+    return np.where(gate < 0, (1 << 16) - positive, positive)
+
+
+def run(
+    op: GatedActivation, constants: GateConstants, inputs: Sequence[Value], context: PassContext
+) -> tuple[Value, ...]:
+    gate, up = inputs
+    assert isinstance(gate, np.ndarray)
+    assert isinstance(up, np.ndarray)
+    if constants.activation == "silu":
+        z = round_shift(gate * sigmoid(gate, constants.index_shift), SILU_SHIFT)
+    else:
+        z = round_shift(np.square(np.maximum(gate, 0)), RELU2_SHIFT)
+    context.signed(f"{op.outputs[0]}.z", z, WIDE_BITS)
+    return (context.signed(op.outputs[0], round_shift(z * up, UP_SHIFT), WIDE_BITS),)

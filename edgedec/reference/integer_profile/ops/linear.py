@@ -1,0 +1,189 @@
+"""Matrix products: exact integer sums, then one multiplication by the row's scale times the weight's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.ops import Linear
+from edgedec.reference.integer_profile.context import PassContext
+from edgedec.reference.integer_profile.numbers import (
+    CODE_BITS,
+    I64,
+    WIDE_BITS,
+    Mantissas,
+    clamp_shift,
+    largest,
+    mantissas,
+    round_shift,
+    saturate,
+    to_fixed,
+)
+from edgedec.reference.integer_profile.site import Site, unsupported
+from edgedec.reference.integer_profile.values import Form, Logits, Scale, Value
+from edgedec.schemes import Int8Weight, TernaryWeight
+
+__all__ = ["LinearConstants", "MatrixConstants", "integer_weight", "prepare", "run"]
+
+GROUP_BITS = 8
+SUM_BITS = 32
+FACTOR_SHIFT = 15
+ROW_SHIFT_MOST = 15
+LOGIT_SHIFT = 11
+_GROUP_COLUMNS = 64  # of one beat: a group's sum leaves the engine where a beat ends
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatrixConstants:
+    """One matrix of a linear.
+
+    Members:
+        weight: what is summed, [out, in]: trits, trits times u8 group mantissas, or int8 codes; kept in the float type in
+            which every sum of it with int8 codes is exact.
+        trits: int8 [planes, out, in], signs of negative scales taken in; None for int8.
+        groups: u8 [planes, out, groups]; None without groups.
+        scale: u16 mantissas, [1] or [out].
+        row_shift: u4 [out], what a row with groups is shifted further when it drains; else 0.
+        pre_shift: makes a sum s27.
+        base: the drain shifts by base - the row scale's exponent + row_shift.
+        bias: in units of the output, [out]; None if there is none.
+        form: of the output; None for logits.
+    """
+
+    name: str
+    weight: NDArray[Any]
+    groups: NDArray[np.uint8] | None
+    trits: NDArray[np.int8] | None  # [planes, out, in], signs of negative scales taken in
+    scale: Mantissas
+    row_shift: I64 | int
+    pre_shift: int
+    bias: I64 | None
+    form: Form | None
+
+    @property
+    def base(self) -> int:
+        return -(self.pre_shift + self.scale.exponent + FACTOR_SHIFT)
+
+    @property
+    def logit_exponent(self) -> int:
+        """A logit's real value is logit * A * 2^(ea + this)."""
+        return self.scale.exponent + self.pre_shift + LOGIT_SHIFT
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearConstants:
+    matrices: tuple[MatrixConstants, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _IntegerWeight:
+    summed: NDArray[np.int64]
+    scale: NDArray[np.float64]  # [1] or [out]
+    groups: NDArray[np.uint8] | None = None
+    trits: NDArray[np.int8] | None = None
+    row_shift: I64 | None = None  # [out]
+
+
+def integer_weight(weight: Int8Weight | TernaryWeight) -> _IntegerWeight:
+    """What is summed in integers, and the real scale that is left. Signs of scales go into what is summed."""
+    if isinstance(weight, Int8Weight):
+        signs = np.where(weight.scale < 0, -1, 1)[:, None]
+        return _IntegerWeight(
+            summed=(weight.codes * signs).astype(np.int64), scale=np.abs(weight.scale).astype(np.float64)
+        )
+    scale = weight.scale.astype(np.float64)
+    if not weight.group_size:
+        trits = (weight.trits * np.int8(-1 if scale[0] < 0 else 1)).astype(np.int8)
+        return _IntegerWeight(summed=trits.sum(axis=0, dtype=np.int64), scale=np.abs(scale), trits=trits)
+    sizes = np.abs(scale)
+    most, top = float(sizes.max()), (1 << GROUP_BITS) - 1
+    rows = sizes.max(axis=(0, 2))
+    # A row whose scales are small keeps its 8 bits and is shifted further when it drains.
+    shift = np.floor(np.log2(most / np.where(rows > 0, rows, max(most, 1.0)))).astype(np.int64)
+    shift = np.clip(np.where(rows > 0, shift, 0), 0, ROW_SHIFT_MOST)
+    factor = (top / most if most else 0.0) * np.exp2(shift)
+    groups = np.floor(sizes * factor[:, None] + 0.5).astype(np.uint8)
+    negative = np.repeat(scale < 0, weight.group_size, axis=2)[..., : weight.trits.shape[2]]
+    trits = np.where(negative, -weight.trits, weight.trits)
+    spread = np.repeat(groups.astype(np.int64), weight.group_size, axis=2)[..., : weight.trits.shape[2]]
+    summed = (trits * spread).sum(axis=0)
+    return _IntegerWeight(summed=summed, scale=np.array([most / top]), groups=groups, trits=trits, row_shift=shift)
+
+
+def _matrix(op: Linear, index: int, code_unit: float, site: Site) -> MatrixConstants:
+    name, bias = op.weights[index], op.biases[index]
+    weight = site.weights(name)
+    if not isinstance(weight, Int8Weight | TernaryWeight):
+        raise unsupported(op, f"{name} is kept as float; quantize it as int8 or ternary")
+    if isinstance(weight, TernaryWeight) and weight.group_size % _GROUP_COLUMNS:
+        raise unsupported(
+            op, f"{name} has groups of {weight.group_size} columns; quantize with --group-size {_GROUP_COLUMNS} or 128"
+        )
+    found = integer_weight(weight)
+    bound = largest(CODE_BITS) * int(np.abs(found.summed).sum(axis=1).max(initial=0))
+    if bound > largest(SUM_BITS):
+        raise unsupported(
+            op, f"a sum over {found.summed.shape[1]} columns of {name} can reach {bound}; at most 2^31 - 1"
+        )
+    output = op.outputs[index]
+    logits = output in site.graph.outputs
+    if logits and bias:
+        raise unsupported(op, f"the head has the bias {bias}; remove it")
+    form = None if logits else site.set_form(op, site.of_linear(op, output), index)
+    unit = 1.0 if form is None else form.unit
+    return MatrixConstants(
+        name=output,
+        # Sums of integers are exact in a float type, in any order, while all partial sums stay below its 2^24 or 2^53.
+        weight=found.summed.astype(np.float32 if bound < 1 << 24 else np.float64),
+        groups=found.groups,
+        trits=found.trits,
+        scale=mantissas(found.scale * (code_unit / unit)),
+        row_shift=0 if found.row_shift is None else found.row_shift,
+        pre_shift=max(0, bound.bit_length() - (WIDE_BITS - 1)),
+        bias=to_fixed(site.weights(bias).dense(), form.unit, form.width) if bias and form else None,
+        form=form,
+    )
+
+
+def prepare(op: Linear, site: Site) -> LinearConstants:
+    """Raises:
+    UnsupportedError: see docs/integer-profile.md, "What does not map".
+    """
+    if len(op.inputs) != 2:
+        raise unsupported(op, f"{', '.join(op.weights)} is kept as float; quantize it as int8 or ternary")
+    code_unit = site.form(op.inputs[1]).unit
+    return LinearConstants(matrices=tuple(_matrix(op, i, code_unit, site) for i in range(len(op.weights))))
+
+
+def _drain(matrix: MatrixConstants, form: Form, t: I64, scale: Scale, context: PassContext) -> I64:
+    """t s27 [n, out] -> the output: factor u17 = rs(A * W, 15), one per row and matrix or per row and column."""
+    factor = round_shift(scale.mantissa[:, None] * matrix.scale.values, FACTOR_SHIFT)
+    context.check.unsigned(f"{matrix.name}.factor", factor, 17)
+    shift = clamp_shift((matrix.base - scale.exponent)[:, None] + matrix.row_shift)
+    out = round_shift(t * factor, shift)
+    if matrix.bias is not None:
+        out = out + matrix.bias
+    return context.signed(matrix.name, saturate(out, form.width), form.width)
+
+
+def run(op: Linear, constants: LinearConstants, inputs: Sequence[Value], context: PassContext) -> tuple[Value, ...]:
+    codes, scale = inputs
+    assert isinstance(codes, np.ndarray)
+    assert isinstance(scale, Scale)
+    outputs: list[Value] = []
+    for matrix in constants.matrices:
+        acc = (codes.astype(matrix.weight.dtype) @ matrix.weight.T).astype(np.int64)
+        context.signed(f"{matrix.name}.acc", acc, SUM_BITS)
+        t = context.check.signed(f"{matrix.name}.t", round_shift(acc, matrix.pre_shift), WIDE_BITS)
+        if matrix.form is not None:
+            outputs.append(_drain(matrix, matrix.form, t, scale, context))
+            continue
+        logits = context.signed(
+            matrix.name, round_shift(t * matrix.scale.values, LOGIT_SHIFT + matrix.row_shift), SUM_BITS
+        )
+        outputs.append(Logits(values=logits, mantissa=scale.mantissa, exponent=scale.exponent + matrix.logit_exponent))
+    return tuple(outputs)

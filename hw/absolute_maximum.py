@@ -1,0 +1,77 @@
+"""The largest absolute value of a vector, as its words pass."""
+
+from typing import Any
+
+from amaranth.hdl import Cat, Module, Mux, Signal, Value, unsigned
+from amaranth.lib import data, stream
+from amaranth.lib.wiring import Component, In, Out
+
+from edgedec.hw.pipeline import carried, check, delayed, reduced
+from edgedec.hw.shapes import words
+
+__all__ = ["AbsoluteMaximum", "estimate"]
+
+
+def _key(x: Value) -> Value:
+    """Ordered as |x|: for a negative x, ~x (which is |x| - 1) and a one below it. Saves the negation of every element."""
+    return Cat(x[-1], Mux(x[-1], ~x, x)[: len(x) - 1])
+
+
+def _larger(a: Value, b: Value) -> Value:
+    return Mux(a > b, a, b)
+
+
+class AbsoluteMaximum(Component):
+    """max |x| over each slot's vector.
+
+    Parameters:
+        slots: 1 to 8.
+        lanes: elements of a word, 1 to 64.
+        width: of an element, 2 to 64.
+
+    Members:
+        input: In(words(width, slots, lanes)). Symmetric values: the pattern below -(2**(width-1) - 1) must not occur.
+        output: Out(stream of unsigned(width - 1) [slots]). One item per vector.
+
+    Latency: ceil(log2(lanes)) + 1 cycles from the last word's transfer to a valid output.
+    Throughput: a word per cycle, across vectors too; stops only if a vector ends while the one before it is not taken.
+    Source: derived here.
+    """
+
+    def __init__(self, *, slots: int, lanes: int = 5, width: int = 27) -> None:
+        check("slots", slots, 1, 8)
+        check("lanes", lanes, 1, 64)
+        check("width", width, 2, 64)
+        found = stream.Signature(data.ArrayLayout(unsigned(width - 1), slots))
+        super().__init__({"input": In(words(width, slots, lanes)), "output": Out(found)})
+        self._slots, self._lanes, self._width = slots, lanes, width
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        source, sink, enable = self.input, self.output, Signal()
+        levels = (self._lanes - 1).bit_length()
+        valid = delayed(m, enable, source.valid, levels)
+        last = carried(m, enable, source.p.last, levels)
+        done, fresh = Signal(), Signal(init=1)
+        m.d.comb += [
+            enable.eq(~(valid & last & sink.valid & ~sink.ready)),
+            source.ready.eq(enable),
+            done.eq(enable & valid & last),
+        ]
+        with m.If(sink.ready):
+            m.d.sync += sink.valid.eq(0)
+        with m.If(done):
+            m.d.sync += sink.valid.eq(1)
+        with m.If(enable & valid):
+            m.d.sync += fresh.eq(last)
+        for slot in range(self._slots):
+            keys = [_key(source.p["values"][lane][slot]) for lane in range(self._lanes)]
+            key, _ = reduced(m, enable, keys, _larger)
+            most, found = Signal(self._width), Signal(self._width)
+            now = _larger(Mux(fresh, 0, most), key)
+            with m.If(enable & valid):
+                m.d.sync += most.eq(now)
+            with m.If(done):
+                m.d.sync += found.eq(now)
+            m.d.comb += sink.payload[slot].eq(found[1:] + found[0])
+        return m

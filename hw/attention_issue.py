@@ -1,0 +1,213 @@
+"""What attention gives the multipliers, and when."""
+
+from typing import Any
+
+from amaranth.hdl import Array, Module, Mux, Signal, signed, unsigned
+from amaranth.lib import data, stream
+from amaranth.lib.wiring import Component, In, Out
+
+from edgedec.hw.head_buffer import HeadBuffer
+from edgedec.hw.kv_layout import KvLayout
+from edgedec.hw.mac_array import OPERAND_BITS, Kind, work
+from edgedec.hw.pipeline import check
+from edgedec.hw.resources import Resources
+from edgedec.hw.score_memory import visibility
+from edgedec.hw.shapes import beat, rows
+from edgedec.hw.softmax import probabilities
+
+__all__ = ["AttentionIssue", "estimate"]
+
+
+class AttentionIssue(Component):
+    """Runs of keys against queries and of values against probabilities, in the order K0 K1 V0 K2 V1 ... of the heads.
+
+    Parameters:
+        beat_bytes, head_dim, chunk: of the KvLayout.
+        slots: rows, 1 to 8.
+        context: committed positions at most, 1 to 65536.
+        lanes: probabilities per row and cycle; divides the positions of a group.
+        query_bits: 8 to 16.
+
+    Members:
+        visibility: In(visibility(slots, context)). Of it only ``committed`` and ``own``.
+        heads: In(stream 1). One item per head: whether it is the pass's last. Taken as its run of keys begins.
+        beats: In(beat(beat_bytes)). The committed positions' runs in that order, none where there are no positions.
+        queries: In(stream rows(query_bits, slots, chunk)), keys, values: In(stream rows(8, slots, chunk)). Head by head
+            ``head_dim / chunk`` items: of each row, of each own position. Two heads are taken ahead.
+        chances: In(probabilities(slots, lanes)). ``last`` is not looked at.
+        drained: In(1). For one cycle, when the last run of values has left the accumulators; until then no other begins.
+        work: Out(work(beat_bytes, slots)).
+
+    Latency: 1 cycle from a beat to ``work``. Throughput: one beat per cycle; one cycle lies between two runs; a group takes
+    at least ``positions / lanes`` cycles.
+    """
+
+    def __init__(
+        self,
+        *,
+        beat_bytes: int,
+        head_dim: int,
+        chunk: int,
+        slots: int,
+        context: int,
+        lanes: int = 1,
+        query_bits: int = 12,
+    ) -> None:
+        layout = KvLayout(beat_bytes=beat_bytes, head_dim=head_dim, chunk=chunk)
+        check("slots", slots, 1, 8)
+        check("context", context, 1, 1 << 16)
+        check("lanes", lanes, 1, 8)
+        if layout.positions % lanes:
+            raise ValueError(f"lanes must be a power of two that divides {layout.positions}, not {lanes!r}")
+        check("query_bits", query_bits, 8, 16)
+        self._layout, self._slots, self._lanes, self._query_bits = layout, slots, lanes, query_bits
+        self._most_groups = max(layout.groups(context), layout.groups(slots))
+        super().__init__(
+            {
+                "visibility": In(visibility(slots, context)),
+                "heads": In(stream.Signature(unsigned(1))),
+                "beats": In(beat(beat_bytes)),
+                "queries": In(stream.Signature(rows(query_bits, slots, chunk))),
+                "keys": In(stream.Signature(rows(8, slots, chunk))),
+                "values": In(stream.Signature(rows(8, slots, chunk))),
+                "chances": In(probabilities(slots, lanes)),
+                "drained": In(1),
+                "work": Out(work(beat_bytes, slots)),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        layout = self._layout
+        chunk, group, own = Signal(range(layout.chunks)), Signal(range(self._most_groups)), Signal()
+        running, weighing, go, end = Signal(), Signal(), Signal(), Signal()
+        queries = self._buffer(m, "queries", self._query_bits, chunk, go & end & ~weighing)
+        keys = self._buffer(m, "keys", 8, chunk, go & end & ~weighing)
+        values = self._buffer(m, "values", 8, chunk, go & end & weighing)
+        last_chunk = chunk == layout.chunks - 1
+        chances, ready = self._gather(m, go & weighing & last_chunk)
+        pace = Signal(range(layout.positions // self._lanes))
+        with m.If(pace != 0):
+            m.d.sync += pace.eq(pace - 1)
+        source = Mux(own, Mux(weighing, values.full, keys.full), self.beats.valid)
+        other = Mux(weighing, ready, queries.full & ((pace == 0) | ~last_chunk))
+        config = self.visibility
+        groups = (Mux(own, config.own, config.committed) + (layout.positions - 1)) >> (
+            layout.positions - 1
+        ).bit_length()
+        part_end = last_chunk & (group + 1 == groups)
+        m.d.comb += [
+            go.eq(running & source & other),
+            self.beats.ready.eq(running & other & ~own),
+            end.eq(own & part_end),
+        ]
+        with m.If(go):
+            m.d.sync += chunk.eq(chunk + 1)
+            with m.If(last_chunk):
+                m.d.sync += [chunk.eq(0), group.eq(group + 1), pace.eq(layout.positions // self._lanes - 1)]
+            with m.If(part_end):
+                m.d.sync += [group.eq(0), own.eq(1)]
+        self._order(m, running, weighing, own, go & end)
+        self._drive(
+            m,
+            go,
+            weighing,
+            own,
+            group,
+            chances,
+            queries.data,
+            Mux(weighing, values.data.as_value(), keys.data.as_value()),
+        )
+        return m
+
+    def _buffer(self, m: Module, name: str, bits: int, index: Any, release: Any) -> HeadBuffer:
+        buffer = HeadBuffer(bits=bits, slots=self._slots, chunk=self._layout.chunk, chunks=self._layout.chunks)
+        m.submodules[name] = buffer
+        port = getattr(self, name)
+        m.d.comb += [
+            buffer.input.payload.as_value().eq(port.payload.as_value()),
+            buffer.input.valid.eq(port.valid),
+            port.ready.eq(buffer.input.ready),
+            buffer.index.eq(index),
+            buffer.release.eq(release),
+        ]
+        return buffer
+
+    def _gather(self, m: Module, used: Any) -> tuple[Any, Any]:
+        """A group's probabilities [positions][slots], and whether they are there; the next group's gather meanwhile."""
+        positions, words = self._layout.positions, self._layout.positions // self._lanes
+        shape = data.ArrayLayout(data.ArrayLayout(unsigned(16), self._slots), positions)
+        coming, group = Signal(shape), Signal(shape)
+        count, ready, move = Signal(range(words + 1)), Signal(), Signal()
+        m.d.comb += [move.eq((count == words) & (~ready | used)), self.chances.ready.eq((count != words) | move)]
+        with m.If(used):
+            m.d.sync += ready.eq(0)
+        with m.If(move):
+            m.d.sync += [group.eq(coming), ready.eq(1), count.eq(0)]
+        with m.If(self.chances.valid & self.chances.ready):
+            word = self.chances.p.chances.as_value()
+            bits = len(word)
+            m.d.sync += count.eq(Mux(move, 0, count) + 1)
+            m.d.sync += coming.eq((coming.as_value() | (word << (words * bits))) >> bits)
+        return group, ready
+
+    def _order(self, m: Module, running: Any, weighing: Any, own: Any, end: Any) -> None:
+        """Which run comes next: values when two heads' scores are there, or the last head's."""
+        ahead, last, busy = Signal(range(3)), Signal(), Signal()
+        with m.If(self.drained):
+            m.d.sync += busy.eq(0)
+        with m.If(end):
+            m.d.sync += running.eq(0)
+            m.d.sync += ahead.eq(Mux(weighing, ahead - 1, ahead + 1))
+            with m.If(weighing & (ahead == 1)):
+                m.d.sync += last.eq(0)
+        with m.If(~running):
+            m.d.sync += own.eq(self.visibility.committed == 0)
+            with m.If((ahead == 2) | ((ahead == 1) & last)), m.If(~busy):
+                m.d.sync += [running.eq(1), weighing.eq(1), busy.eq(1)]
+            with m.Else():
+                m.d.comb += self.heads.ready.eq(1)
+                with m.If(self.heads.valid):
+                    m.d.sync += [running.eq(1), weighing.eq(0), last.eq(self.heads.payload)]
+
+    def _drive(
+        self, m: Module, go: Any, weighing: Any, own: Any, group: Any, chances: Any, queries: Any, held: Any
+    ) -> None:
+        """The registers of ``work``: values are turned so that neighbouring lanes are positions of one element."""
+        layout, lanes = self._layout, self._layout.beat_bytes
+        slots = data.View(rows(8, self._slots, layout.chunk), held)
+        taken = Signal(data.ArrayLayout(signed(8), lanes))
+        for position in range(layout.positions):
+            for element in range(layout.chunk):
+                byte = position * layout.chunk + element
+                column = [slots[element][slot] for slot in range(self._slots)]
+                mine = [column[k] for k in range(position, self._slots, layout.positions)]
+                kept = Array(mine)[group] if mine else 0
+                m.d.comb += taken[byte].eq(Mux(own, kept, self.beats.payload[byte]))
+        turned = [
+            taken[position * layout.chunk + element]
+            for element in range(layout.chunk)
+            for position in range(layout.positions)
+        ]
+        distinct = max(layout.chunk, layout.positions)
+        values = Signal(data.ArrayLayout(signed(8), lanes))
+        operands = Signal(rows(OPERAND_BITS, self._slots, distinct))
+        m.d.sync += [
+            self.work.valid.eq(go),
+            self.work.p.kind.as_value().eq(Mux(weighing, Kind.COLUMNS.value, Kind.SCORES.value)),
+        ]
+        for lane in range(lanes):
+            m.d.sync += values[lane].eq(Mux(weighing, turned[lane], taken[lane]))
+            m.d.comb += self.work.p.values[lane].eq(values[lane])
+            m.d.comb += self.work.p.operands[lane].as_value().eq(operands[lane % distinct].as_value())
+        for lane in range(distinct):
+            for slot in range(self._slots):
+                chance, query = chances[lane % layout.positions][slot], queries[lane % layout.chunk][slot]
+                m.d.sync += operands[lane][slot].eq(Mux(weighing, chance, query))
+
+
+def estimate(
+    *, beat_bytes: int, head_dim: int, chunk: int, slots: int, context: int, lanes: int = 1, query_bits: int = 12
+) -> Resources:
+    """Of an AttentionIssue with these parameters."""
+    return Resources()

@@ -1,0 +1,137 @@
+"""Requests of any length cut into AXI bursts."""
+
+from typing import Any
+
+from amaranth.hdl import Cat, Const, Module, Mux, Signal
+from amaranth.lib import data, stream
+from amaranth.lib.wiring import Component, In, Out
+
+from edgedec.hw.axi import NUMBER_BITS, beats_log2, burst_beats, check_data_bytes, requests
+from edgedec.hw.pipeline import check
+from edgedec.hw.resources import Resources
+
+__all__ = ["Bursts", "burst_layout", "estimate"]
+
+
+def burst_layout(address_bits: int, data_bytes: int) -> data.StructLayout:
+    """Members:
+    address: of the first beat, a multiple of data_bytes.
+    len: beats - 1, as AxLEN.
+    request: number of the request.
+    first, final: of the request.
+    head: lane of the request's first byte, in its first beat.
+    tail: lane of the request's last byte, in its last beat.
+    """
+    size = beats_log2(data_bytes)
+    return data.StructLayout(
+        {
+            "address": address_bits,
+            "len": 8,
+            "request": NUMBER_BITS,
+            "first": 1,
+            "final": 1,
+            "head": size,
+            "tail": size,
+        }
+    )
+
+
+class Bursts(Component):
+    """Cuts at the multiples of a chunk: ``max_burst`` beats or 4 KiB, whichever is less. So no burst crosses 4 KiB, and all
+    but the first and the last of a long request are aligned.
+
+    Parameters:
+        address_bits: 12 to 64.
+        data_bytes: of the bus, a power of two.
+        length_bits: of a request's length in bytes, 1 to 40.
+        max_burst: beats, a power of two up to 256.
+
+    Members:
+        requests: In(stream {address, bytes}). The beats that hold bytes address .. address + bytes - 1; none for 0 bytes.
+            The range must not pass the end of the address space.
+        bursts: Out(stream of ``burst_layout``).
+        flush: In(1). Forget what is not yet offered at ``bursts``, take no request, count from 0 again. What is
+            offered stays.
+        busy: Out(1). A request is not yet cut up, or a burst is offered.
+
+    Latency: 2 cycles from a request's transfer to its first burst.
+    Throughput: one burst per cycle, one idle cycle between requests.
+    Source: AXI4 (ARM IHI 0022), section A3.4.1.
+    """
+
+    def __init__(self, *, address_bits: int, data_bytes: int, length_bits: int, max_burst: int = 256) -> None:
+        check("address_bits", address_bits, 12, 64)
+        check("length_bits", length_bits, 1, 40)
+        check_data_bytes(data_bytes)
+        self._size = beats_log2(data_bytes)
+        self._beats = burst_beats(data_bytes=data_bytes, max_burst=max_burst)
+        self._chunk_bits = beats_log2(self._beats * data_bytes)
+        super().__init__(
+            {
+                "requests": In(requests(address_bits, length_bits)),
+                "bursts": Out(stream.Signature(burst_layout(address_bits, data_bytes))),
+                "flush": In(1),
+                "busy": Out(1),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        size, chunk_bits, beats = self._size, self._chunk_bits, self._beats
+        request, burst = self.requests.p, self.bursts.p
+        # Position of the request's last byte, from the start of the chunk that the next burst lies in.
+        last_byte = Signal(max(len(request.bytes), chunk_bits) + 1)
+        chunk = Signal(len(request.address) - chunk_bits)
+        offset = Signal(range(max(beats, 2)))  # beats, of the next burst's start in its chunk
+        head, tail = Signal(size), Signal(size)
+        number = Signal(NUMBER_BITS)
+        active, first, final = Signal(), Signal(), Signal()
+        end, chunks_left = last_byte[size:chunk_bits], last_byte[chunk_bits:]
+        first_byte = request.address[:chunk_bits]
+        m.d.comb += [
+            self.requests.ready.eq(~active & ~self.flush),
+            final.eq(chunks_left == 0),
+            self.busy.eq(active | self.bursts.valid),
+        ]
+        with m.If(self.bursts.ready):
+            m.d.sync += self.bursts.valid.eq(0)
+        with m.If(active & (~self.bursts.valid | self.bursts.ready)):
+            m.d.sync += [
+                self.bursts.valid.eq(1),
+                burst.address.eq(Cat(Const(0, size), offset[: chunk_bits - size], chunk)),
+                burst.len.eq(Mux(final, end, beats - 1) - offset),
+                burst.request.eq(number),
+                burst.first.eq(first),
+                burst.final.eq(final),
+                burst.head.eq(head),
+                burst.tail.eq(tail),
+                chunk.eq(chunk + 1),
+                chunks_left.eq(chunks_left - 1),
+                offset.eq(0),
+                first.eq(0),
+                active.eq(~final),
+            ]
+            with m.If(final):
+                m.d.sync += number.eq(number + 1)
+        with m.If(self.requests.valid & self.requests.ready):
+            m.d.sync += [
+                active.eq(request.bytes != 0),
+                first.eq(1),
+                last_byte.eq(first_byte + request.bytes - 1),
+                tail.eq((first_byte + request.bytes - 1)[:size]),
+                head.eq(first_byte[:size]),
+                offset.eq(first_byte[size:]),
+                chunk.eq(request.address[chunk_bits:]),
+            ]
+            with m.If(request.bytes == 0):
+                m.d.sync += number.eq(number + 1)
+        with m.If(self.flush):
+            m.d.sync += [active.eq(0), number.eq(0)]
+            with m.If(~self.bursts.valid | self.bursts.ready):
+                m.d.sync += self.bursts.valid.eq(0)
+        return m
+
+
+def estimate(*, address_bits: int, data_bytes: int, length_bits: int, max_burst: int = 256) -> Resources:
+    """Calibrated in tests/hw/test_memory_estimates.py."""
+    raise NotImplementedError

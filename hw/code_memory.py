@@ -1,0 +1,132 @@
+"""Activation codes of a vector, kept as long as a matrix's tiles and planes ask for them."""
+
+from typing import Any
+
+from amaranth.hdl import Array, Cat, Module, Signal, Value
+from amaranth.lib import data, stream
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import Component, In, Out
+
+from edgedec.hw.pipeline import check
+from edgedec.hw.shapes import codes, rows
+
+__all__ = ["CodeMemory", "passes"]
+
+_STYLES = ("block", "ultra", "distributed")
+
+
+def passes(depth: int) -> stream.Signature:
+    """Once through the blocks 0 .. ``blocks - 1``, at least one; ``fresh``: of a new vector, which is written meanwhile.
+
+    Of a vector that is there already, ``blocks`` may be fewer than were written, not more.
+    """
+    return stream.Signature(data.StructLayout({"fresh": 1, "blocks": range(depth + 1)}))
+
+
+class CodeMemory(Component):
+    """Blocks of columns of one vector for each slot; written once, read as often as there are passes.
+
+    A block is wide (4,096 bits for 64 columns of 8 slots) and wanted once in a sweep only, so it is kept in pieces: the
+    memory is as wide as a piece, and one register holds the block that is offered.
+
+    Parameters:
+        slots: 1 to 8.
+        columns: of a block, 1 to 64.
+        depth: blocks, 1 to 65536.
+        pieces: of a block; a power of two that divides ``columns``.
+        style: of the memory: "block", "ultra" or "distributed".
+
+    Members:
+        write: In(codes(slots, columns)). Taken during a fresh pass only, as many blocks as the pass has; ``last`` is not
+            looked at.
+        passes: In(passes(depth)). A pass is taken when the one before it is read, so what a fresh pass overwrites is no
+            longer needed.
+        output: Out(codes(slots, columns)). The blocks of each pass; ``last`` with its last one.
+
+    Latency: from a block offered at ``write`` in a fresh pass to the same block at ``output`` pieces + 2 cycles; from a pass
+        of what is there already to its first block pieces + 2.
+    Throughput: a block in pieces + 2 cycles and the time that it waits at the output; written, in ``pieces`` cycles, whether
+        or not anybody reads.
+    Source: derived here. One write port and one read port, registered.
+    """
+
+    def __init__(self, *, slots: int, columns: int, depth: int, pieces: int = 1, style: str = "block") -> None:
+        check("slots", slots, 1, 8)
+        check("columns", columns, 1, 64)
+        check("depth", depth, 1, 1 << 16)
+        check("pieces", pieces, 1, columns)
+        if pieces & (pieces - 1) or columns % pieces:
+            raise ValueError(f"pieces must be a power of two that divides {columns} columns, not {pieces!r}")
+        if style not in _STYLES:
+            raise ValueError(f"style must be one of {', '.join(_STYLES)}, not {style!r}")
+        block = codes(slots, columns)
+        super().__init__({"write": In(block), "passes": In(passes(depth)), "output": Out(block)})
+        self._slots, self._columns, self._depth, self._pieces, self._style = slots, columns, depth, pieces, style
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        m.submodules.memory = memory = Memory(
+            shape=rows(8, self._slots, self._columns // self._pieces),
+            depth=self._depth * self._pieces,
+            init=[],
+            attrs={"ram_style": self._style},
+        )
+        # In pieces: of the vector, those that are written and those that are asked for.
+        count = range(self._depth * self._pieces + 1)
+        length, put, get, busy, writing = Signal(count), Signal(count), Signal(count), Signal(), Signal()
+        self._write(m, memory, put, length, writing)
+        self._read(m, memory, get, busy & ((get != put) | ~writing), length, busy)
+        asked = self.passes
+        m.d.comb += asked.ready.eq(~busy)
+        with m.If(asked.valid & asked.ready):
+            m.d.sync += [busy.eq(1), get.eq(0), length.eq(asked.p.blocks * self._pieces)]
+            with m.If(asked.p.fresh):
+                m.d.sync += [put.eq(0), writing.eq(1)]
+        return m
+
+    def _write(self, m: Module, memory: Memory, put: Signal, length: Signal, writing: Signal) -> None:
+        source, port = self.write, memory.write_port()
+        bits = (self._pieces - 1).bit_length()
+        offered = Value.cast(source.p.codes)
+        width = len(offered) // self._pieces
+        pieces = Array(offered[i * width : (i + 1) * width] for i in range(self._pieces))
+        m.d.comb += [
+            port.addr.eq(put),
+            port.en.eq(source.valid & writing),
+            Value.cast(port.data).eq(pieces[put[:bits]] if bits else offered),
+            source.ready.eq(writing & put[:bits].all() if bits else writing),
+        ]
+        with m.If(port.en):
+            m.d.sync += put.eq(put + 1)
+            with m.If(put + 1 == length):
+                m.d.sync += writing.eq(0)
+
+    def _read(self, m: Module, memory: Memory, get: Signal, there: Value, length: Signal, busy: Signal) -> None:
+        """``there``: the piece ``get`` is written."""
+        sink, port = self.output, memory.read_port(transparent_for=())
+        bits = (self._pieces - 1).bit_length()
+        full, arriving, place = Signal(), Signal(), Signal(max(bits, 1))  # full: the block in the register is spoken for
+        complete, ends, offered = Signal(), Signal(), Signal()
+        final = get[:bits].all() if bits else 1
+        m.d.comb += [
+            port.addr.eq(get),
+            port.en.eq(there & ~full),
+            complete.eq(port.en & final),
+            offered.eq(arriving & full),
+        ]
+        m.d.sync += arriving.eq(port.en)
+        with m.If(port.en):
+            m.d.sync += [get.eq(get + 1), place.eq(get[:bits] if bits else 0), ends.eq(get + 1 == length)]
+            with m.If(get + 1 == length):
+                m.d.sync += busy.eq(0)
+        with m.If(complete):
+            m.d.sync += full.eq(1)
+        with m.If(offered):
+            m.d.sync += [sink.valid.eq(1), sink.p.last.eq(ends)]
+        with m.If(sink.valid & sink.ready):
+            m.d.sync += [sink.valid.eq(0), full.eq(0)]
+        block = Value.cast(sink.p.codes)
+        width = len(block) // self._pieces
+        for piece in range(self._pieces):
+            with m.If(arriving & (place == piece)):
+                m.d.sync += block[piece * width : (piece + 1) * width].eq(Cat(Value.cast(port.data)))

@@ -1,0 +1,86 @@
+"""A deep queue in block RAM or UltraRAM, whose outputs must be registered; ``amaranth.lib.fifo`` serves the shallow ones."""
+
+from typing import Any
+
+from amaranth.hdl import Module, Mux, Shape, ShapeLike, Signal, Value, unsigned
+from amaranth.lib import stream
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import Component, In, Out
+
+from edgedec.hw.pipeline import check
+from edgedec.hw.resources import Resources
+
+__all__ = ["Fifo", "estimate"]
+
+_STYLES = ("auto", "block", "ultra", "distributed")
+
+
+class Fifo(Component):
+    """First in, first out.
+
+    Parameters:
+        shape: of the payload.
+        depth: entries of the memory, 2 to 65536; two more fit into the registers behind it.
+        style: of the memory, as Vivado's ram_style: "auto", "block", "ultra" or "distributed".
+
+    Members:
+        input, output: In, Out(stream of shape). No combinational path between them in either direction.
+        level: Out. Entries inside, 0 .. depth + 2.
+
+    Latency: 3 cycles from the input's transfer to a valid output.
+    Throughput: one entry per cycle in and out.
+    Source: derived here.
+    """
+
+    def __init__(self, *, shape: ShapeLike, depth: int, style: str = "auto") -> None:
+        check("depth", depth, 2, 1 << 16)
+        if style not in _STYLES:
+            raise ValueError(f"style must be one of {', '.join(_STYLES)}, not {style!r}")
+        self._width, self._depth, self._style = Shape.cast(shape).width, depth, style
+        super().__init__(
+            {
+                "input": In(stream.Signature(shape)),
+                "output": Out(stream.Signature(shape)),
+                "level": Out(range(depth + 3)),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        depth = self._depth
+        attributes = {} if self._style == "auto" else {"ram_style": self._style}
+        m.submodules.memory = memory = Memory(shape=unsigned(self._width), depth=depth, init=[], attrs=attributes)
+        write, read = memory.write_port(), memory.read_port()
+        put, take, kept = Signal(range(depth)), Signal(range(depth)), Signal(range(depth + 1))
+        latched, writing, reading, moving = Signal(), Signal(), Signal(), Signal()
+        m.d.comb += [
+            self.input.ready.eq(kept != depth),
+            writing.eq(self.input.valid & self.input.ready),
+            moving.eq(~self.output.valid | self.output.ready),  # from the memory's own register to the output's
+            reading.eq((kept != 0) & (~latched | moving)),
+            write.addr.eq(put),
+            write.data.eq(self.input.payload),
+            write.en.eq(writing),
+            read.addr.eq(take),
+            read.en.eq(reading),
+            self.level.eq(kept + latched + self.output.valid),
+        ]
+        m.d.sync += kept.eq(kept + writing - reading)
+        with m.If(writing):
+            m.d.sync += put.eq(_after(put, depth))
+        with m.If(reading):
+            m.d.sync += [take.eq(_after(take, depth)), latched.eq(1)]
+        with m.Elif(moving):
+            m.d.sync += latched.eq(0)
+        with m.If(moving):
+            m.d.sync += [self.output.valid.eq(latched), Value.cast(self.output.payload).eq(read.data)]
+        return m
+
+
+def _after(index: Signal, depth: int) -> Value:
+    return index + 1 if depth & (depth - 1) == 0 else Mux(index == depth - 1, 0, index + 1)
+
+
+def estimate(*, width: int, depth: int, style: str = "auto") -> Resources:
+    """Calibrated in tests/hw/test_memory_estimates.py."""
+    raise NotImplementedError

@@ -1,0 +1,149 @@
+"""activation(gate) * up of rows that come in pairs."""
+
+from typing import Any
+
+from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal, signed, unsigned
+from amaranth.lib import data, memory
+from amaranth.lib.wiring import Component, In, Out
+
+from edgedec.hw.pipeline import check, delayed, pipeline
+from edgedec.hw.resources import Resources
+from edgedec.hw.shapes import words
+from edgedec.hw.tables import SIGMOID_STEP, SIGMOID_VALUE
+
+__all__ = ["GatedActivation", "activation", "estimate"]
+
+_NARROW, _WIDE = 18, 27
+_STAGES = 14  # of the arithmetic; one more puts words together
+
+
+def activation() -> data.StructLayout:
+    """``relu2``: ReLU squared, else SiLU. ``shift``: the fraction bits of a SiLU's gate less 6, 0 to 10."""
+    return data.StructLayout({"relu2": 1, "shift": unsigned(4)})
+
+
+class GatedActivation(Component):
+    """``z = rs(gate * sigmoid(gate), 7)`` or ``z = rs(max(gate, 0)^2, 8)``, then ``h = rs(z * up, 17)``.
+
+    Parameters:
+        slots: 1 to 8.
+        lanes: elements of a word, 1 to 64; may be odd: a pair may begin in one word and end in the next.
+
+    Members:
+        activation: In(activation()). Steady while a vector is under way.
+        input: In(words(18, slots, lanes)). gate 0, up 0, gate 1, up 1, ... of whole pairs.
+        output: Out(words(27, slots, lanes)). h 0, h 1, ...: half as many words, rounded up.
+
+    Latency: 15 cycles from the word that completes an output word. Throughput: one input word per cycle.
+    Source: docs/integer-profile.md, "Gated activation". Two 27 x 18 multiplications per pair, ceil(lanes / 2) pairs a cycle.
+    """
+
+    def __init__(self, *, slots: int, lanes: int = 5) -> None:
+        check("slots", slots, 1, 8)
+        check("lanes", lanes, 1, 64)
+        self._slots, self._lanes = slots, lanes
+        super().__init__(
+            {
+                "activation": In(activation()),
+                "input": In(words(_NARROW, slots, lanes)),
+                "output": Out(words(_WIDE, slots, lanes)),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        lanes, given = self._lanes, self.input.p["values"]
+        odd = Signal()  # the second word of two
+        enable = Signal()
+        taken = self.input.valid & enable
+        m.d.comb += self.input.ready.eq(enable)
+        with m.If(taken):
+            m.d.sync += odd.eq(~odd & ~self.input.p.last)
+        held = Signal(data.ArrayLayout(signed(_NARROW), self._slots))
+        with m.If(taken):
+            m.d.sync += held.eq(given[lanes - 1])
+        results = []
+        for pair in range((lanes + 1) // 2):
+            line = []
+            for slot in range(self._slots):
+                even = [given[2 * pair + k][slot] if 2 * pair + k < lanes else 0 for k in range(2)]
+                later = even
+                if lanes % 2:
+                    later = [held[slot] if pair == 0 else given[2 * pair - 1][slot], given[2 * pair][slot]]
+                line.append(self._pair(m, enable, *(Mux(odd, b, a) for a, b in zip(even, later, strict=True))))
+            results.append(line)
+        flags = Cat(taken, odd, self.input.p.last & taken)
+        state = flags
+        for _ in range(_STAGES):
+            state = delayed(m, enable, state)
+        self._assemble(m, enable, state[0], state[1], state[2], results)
+        return m
+
+    def _assemble(self, m: Module, enable: Any, valid: Any, odd: Any, last: Any, results: list[list[Any]]) -> None:
+        """floor(lanes / 2) results of a first word, the others of the second."""
+        early = self._lanes // 2
+        kept = Signal(data.ArrayLayout(data.ArrayLayout(signed(_WIDE), self._slots), max(early, 1)))
+        moves, _ = pipeline(m, self.output, valid & (odd | last), 1)
+        m.d.comb += enable.eq(moves)
+        with m.If(enable):
+            m.d.sync += self.output.p.last.eq(last)
+        for lane in range(self._lanes):
+            for slot in range(self._slots):
+                with m.If(enable):
+                    if lane < early:
+                        m.d.sync += self.output.p["values"][lane][slot].eq(
+                            Mux(odd, kept[lane][slot], results[lane][slot])
+                        )
+                    else:
+                        m.d.sync += self.output.p["values"][lane][slot].eq(Mux(odd, results[lane - early][slot], 0))
+        for lane in range(early):
+            with m.If(enable & valid):
+                m.d.sync += [kept[lane][slot].eq(results[lane][slot]) for slot in range(self._slots)]
+
+    def _pair(self, m: Module, enable: Any, gate: Any, up: Any) -> Any:
+        """h s27 after 14 registers; the sigmoid has 8 of them."""
+        x = Signal(signed(_NARROW))
+        with m.If(enable):
+            m.d.sync += x.eq(gate)
+        sigmoid = self._sigmoid(m, enable, x)
+        gate_8 = delayed(m, enable, x, 8)
+        relu2 = self.activation.relu2
+        left = delayed(m, enable, Mux(relu2 & (gate_8 < 0), 0, gate_8))
+        right = delayed(
+            m, enable, Mux(relu2, Mux(gate_8 < 0, 0, gate_8), sigmoid)
+        )  # u17: a gate above zero, or a sigmoid
+        product = delayed(m, enable, left * right)
+        z = delayed(m, enable, Mux(relu2, _rounded(product, 8), _rounded(product, 7))[:_WIDE].as_signed())
+        weighted = delayed(m, enable, z * delayed(m, enable, up, 12))
+        return delayed(m, enable, _rounded(weighted, 17)[:_WIDE].as_signed())
+
+    def _sigmoid(self, m: Module, enable: Any, gate: Any) -> Any:
+        """u16 of a gate s18: eight registers."""
+        size = delayed(m, enable, Mux(gate < 0, -gate, gate)[: _NARROW - 1])
+        wide = Cat(Const(0, 7), size)  # 6 more fraction bits, and one below that rounds
+        shift = self.activation.shift
+        coarse = delayed(m, enable, Array([wide >> (4 * k) for k in range(3)])[shift[2:]])
+        fine = delayed(m, enable, Array([coarse >> k for k in range(4)])[shift[:2]])
+        total = (fine >> 1) + fine[0]
+        at = delayed(m, enable, Mux(total[16:].any(), 0xFFFF, total[:16]))
+        entries = data.StructLayout({"value": unsigned(16), "step": unsigned(11)})
+        init = [{"value": v, "step": s} for v, s in zip(SIGMOID_VALUE, SIGMOID_STEP, strict=True)]
+        table = memory.Memory(shape=entries, depth=256, init=init)
+        m.submodules += table
+        port = table.read_port()
+        m.d.comb += [port.addr.eq(at[8:]), port.en.eq(enable)]
+        between = delayed(m, enable, at[:8])
+        value = delayed(m, enable, port.data.value)
+        steps = delayed(m, enable, port.data.step * between)
+        positive = delayed(m, enable, (value + (steps >> 8) + steps[7])[:16])
+        negative = delayed(m, enable, gate < 0, 7)
+        return delayed(m, enable, Mux(negative, (1 << 16) - positive, positive)[:16])
+
+
+def _rounded(x: Any, shift: int) -> Any:
+    return (x + (1 << (shift - 1))) >> shift
+
+
+def estimate(*, slots: int, lanes: int = 5) -> Resources:
+    """Of a GatedActivation with these parameters."""
+    return Resources()

@@ -1,0 +1,111 @@
+"""Words of a few lanes to blocks of many columns."""
+
+from typing import Any
+
+from amaranth.hdl import Module, Mux, Signal, Value, unsigned
+from amaranth.lib import stream
+from amaranth.lib.wiring import Component, In, Out
+
+from edgedec.hw.pipeline import check
+from edgedec.hw.resources import Resources
+from edgedec.hw.shapes import codes, words
+
+__all__ = ["Gearbox", "estimate"]
+
+
+class Gearbox(Component):
+    """Codes of a vector, ``lanes`` at a time, as blocks of ``columns``; zeros behind the last one.
+
+    Parameters:
+        slots: 1 to 8.
+        columns: of a block, 1 to 64.
+        lanes: elements of a word, 1 to 64.
+
+    Members:
+        input: In(words(8, slots, lanes)).
+        blocks: In(stream of unsigned(16)). Blocks of the vector, one item per vector. Lanes behind the last
+            block, and further words up to the vector's end, are dropped; blocks that the vector does not reach are zero.
+        output: Out(codes(slots, columns)).
+
+    Latency: 1 cycle from the word that completes a block to the block; for the last block of a vector up to
+        ceil(columns / lanes) more, in which zeros are filled in.
+    Throughput: a block in ceil(columns / lanes) + 2 cycles: a word that belongs to two blocks takes two, and no word is
+        taken while a block waits.
+    Source: derived here. A word is rotated so that each of its lanes always goes to the same residue of columns; the block
+        register then needs no multiplexers.
+    """
+
+    def __init__(self, *, slots: int, columns: int, lanes: int = 5) -> None:
+        check("slots", slots, 1, 8)
+        check("columns", columns, 1, 64)
+        check("lanes", lanes, 1, 64)
+        super().__init__(
+            {
+                "input": In(words(8, slots, lanes)),
+                "blocks": In(stream.Signature(unsigned(16))),
+                "output": Out(codes(slots, columns)),
+            }
+        )
+        self._slots, self._columns, self._lanes = slots, columns, lanes
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        lanes, columns, source, sink = self._lanes, self._columns, self.input, self.output
+        fill = Signal(range(columns))  # columns of the block that are there
+        phase = Signal(range(lanes))  # lanes of the word that the block before took
+        left, busy, ended = (
+            Signal(16),
+            Signal(),
+            Signal(),
+        )  # blocks of the vector; it is in work; its last word is taken
+        reach, excess = Signal(range(columns + lanes)), Signal(range(lanes))
+        open_, whole, moving = Signal(), Signal(), Signal()
+        m.d.comb += [
+            reach.eq(fill + lanes - phase),
+            whole.eq(reach >= columns),
+            excess.eq(Mux(whole, reach - columns, 0)),
+            open_.eq(busy & (left != 0) & ~sink.valid),
+            moving.eq(open_ & (source.valid | ended)),
+            source.ready.eq(busy & ~ended & ((open_ & (excess == 0)) | (left == 0))),
+            self.blocks.ready.eq(~busy),
+        ]
+        with m.If(sink.ready):
+            m.d.sync += sink.valid.eq(0)
+        with m.If(source.valid & source.ready & source.p.last):
+            m.d.sync += ended.eq(1)
+        with m.If(moving):
+            m.d.sync += [
+                fill.eq(Mux(whole, 0, reach)),
+                phase.eq(Mux(excess == 0, 0, lanes - excess)),
+                sink.valid.eq(whole),
+                sink.p.last.eq(left == 1),
+                left.eq(left - whole),
+            ]
+        with m.If(busy & ended & (left == 0)):
+            m.d.sync += busy.eq(0)
+        with m.If(self.blocks.valid & ~busy):
+            m.d.sync += [left.eq(self.blocks.payload), busy.eq(1), ended.eq(0), fill.eq(0), phase.eq(0)]
+        turned = self._turned(m, moving & whole, excess, ended)
+        for column in range(columns):
+            with m.If(moving & (fill <= column) & (reach > column)):
+                m.d.sync += sink.p.codes[column].eq(turned[column % lanes])
+        return m
+
+    def _turned(self, m: Module, new_block: Value, excess: Signal, ended: Signal) -> list[Any]:
+        """The lanes of the word by the residue of the column that they go to; zeros once the vector has ended.
+
+        Lane l of a word goes to a column c with c % lanes = (l + rotation) % lanes, and rotation is the same in all words
+        of a block: how many lanes of its first word it takes, or 0 if all.
+        """
+        rotation = Signal(range(self._lanes))
+        with m.If(new_block):
+            m.d.sync += rotation.eq(excess)
+        with m.If(self.blocks.valid & self.blocks.ready):
+            m.d.sync += rotation.eq(0)
+        lanes = self.input.p["values"]
+        found = [Signal.like(Value.cast(lanes[0]), name=f"turned_{i}") for i in range(self._lanes)]
+        with m.If(~ended), m.Switch(rotation):
+            for r in range(self._lanes):
+                with m.Case(r):
+                    m.d.comb += [turned.eq(lanes[(k - r) % self._lanes]) for k, turned in enumerate(found)]
+        return found

@@ -1,0 +1,112 @@
+"""Mantissas of a group of columns: beats of the read stream, kept and given out row word by row word in each sweep."""
+
+from typing import Any
+
+from amaranth.hdl import Cat, Module, Mux, Signal, Value, unsigned
+from amaranth.lib import data, stream
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import Component, In, Out
+
+from edgedec.hw.config import ROWS
+from edgedec.hw.partial_sums import MANTISSA_BITS
+from edgedec.hw.pipeline import check
+from edgedec.hw.shapes import beat
+
+__all__ = ["GroupMantissas", "reading"]
+
+
+def reading(tile_words: int) -> stream.Signature:
+    """Once through the mantissas of the words 0 .. ``words - 1``; ``last``: of this group, the next one's come after it."""
+    return stream.Signature(data.StructLayout({"words": range(tile_words + 1), "last": 1}))
+
+
+class GroupMantissas(Component):
+    """Two groups: one that is read in every sweep of its blocks of columns, one that is written meanwhile.
+
+    Beats are kept as they come, so that they come at the stream's rate; they are taken apart when they are read.
+
+    Parameters:
+        beat_bytes: 5 to 64. A beat holds ``beat_bytes // 5`` words of five mantissas, from its lowest byte on.
+        tile_words: most words of a group, 1 to 65536.
+
+    Members:
+        fills: In(stream range(tile_words + 1)). Words of the next group, at least 1; taken with its last beat.
+        beats: In(beat(beat_bytes)). As many as the words need; what is behind the last word is not looked at.
+        sweeps: In(reading(tile_words)). ``words`` as when the group was written.
+        output: Out(stream unsigned(8) [5]). One item for each word of a sweep.
+
+    Latency: 2 cycles from a group's last beat to its first word. Throughput: a beat and a word per cycle, across sweeps and
+        groups too.
+    Source: DESIGN section 7, "Scales".
+    """
+
+    def __init__(self, *, beat_bytes: int, tile_words: int) -> None:
+        check("beat_bytes", beat_bytes, ROWS, 64)
+        check("tile_words", tile_words, 1, 1 << 16)
+        self._beat_bytes, self._tile_words, self._per_beat = beat_bytes, tile_words, beat_bytes // ROWS
+        super().__init__(
+            {
+                "fills": In(stream.Signature(range(tile_words + 1))),
+                "beats": In(beat(beat_bytes)),
+                "sweeps": In(reading(tile_words)),
+                "output": Out(stream.Signature(data.ArrayLayout(unsigned(MANTISSA_BITS), ROWS))),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        self._address_bits = (-(-self._tile_words // self._per_beat) - 1).bit_length()
+        m.submodules.memory = memory = Memory(
+            shape=unsigned(self._per_beat * ROWS * MANTISSA_BITS),
+            depth=2 << self._address_bits,
+            init=[],
+            attrs={"ram_style": "distributed"},
+        )
+        full = Signal(2)
+        self._write(m, memory, full)
+        self._read(m, memory, full)
+        return m
+
+    def _walk(self, m: Module, name: str, words: Value, step: Value) -> tuple[Value, Value, Value]:
+        """Where the next beat of a group is, whether it is the last, how many words it holds; goes on with ``step``."""
+        passed = Signal(range(self._tile_words + 1), name=f"{name}_words")
+        address = Signal(self._address_bits, name=f"{name}_address")
+        left = (words - passed)[: len(passed)]
+        ends = left <= self._per_beat
+        with m.If(step):
+            m.d.sync += [
+                passed.eq(Mux(ends, 0, passed + self._per_beat)),
+                address.eq(Mux(ends, 0, address + 1)),
+            ]
+        return address, ends, Mux(ends, left, self._per_beat)
+
+    def _write(self, m: Module, memory: Memory, full: Signal) -> None:
+        port, bank = memory.write_port(), Signal()
+        m.d.comb += [
+            self.beats.ready.eq(self.fills.valid & ~full.bit_select(bank, 1)),
+            port.en.eq(self.beats.valid & self.beats.ready),
+            port.data.eq(Value.cast(self.beats.payload)),
+        ]
+        address, ends, _ = self._walk(m, "written", self.fills.payload, port.en)
+        m.d.comb += [port.addr.eq(Cat(address, bank)), self.fills.ready.eq(port.en & ends)]
+        with m.If(self.fills.ready):
+            m.d.sync += [full.bit_select(bank, 1).eq(1), bank.eq(~bank)]
+
+    def _read(self, m: Module, memory: Memory, full: Signal) -> None:
+        sink, port, bank = self.output, memory.read_port(domain="comb"), Signal()
+        held, words = Signal(port.data.shape(), reset_less=True), Signal(range(self._per_beat + 1))
+        load, taken = Signal(), Signal()
+        m.d.comb += [
+            sink.valid.eq(words != 0),
+            Value.cast(sink.payload).eq(held),
+            taken.eq(sink.valid & sink.ready),
+            load.eq(((words == 0) | (taken & (words == 1))) & self.sweeps.valid & full.bit_select(bank, 1)),
+        ]
+        address, ends, count = self._walk(m, "read", self.sweeps.p.words, load)
+        m.d.comb += [port.addr.eq(Cat(address, bank)), self.sweeps.ready.eq(load & ends)]
+        with m.If(load):
+            m.d.sync += [held.eq(port.data), words.eq(count)]
+        with m.Elif(taken):
+            m.d.sync += [held.eq(held >> ROWS * MANTISSA_BITS), words.eq(words - 1)]
+        with m.If(load & ends & self.sweeps.p.last):
+            m.d.sync += [full.bit_select(bank, 1).eq(0), bank.eq(~bank)]

@@ -1,0 +1,79 @@
+"""Rows of one head on the chip while attention reads them again and again."""
+
+from typing import Any
+
+from amaranth.hdl import Module, Signal
+from amaranth.lib import memory, stream
+from amaranth.lib.wiring import Component, In, Out
+
+from edgedec.hw.pipeline import check
+from edgedec.hw.resources import Resources
+from edgedec.hw.shapes import rows
+
+__all__ = ["HeadBuffer", "estimate"]
+
+
+class HeadBuffer(Component):
+    """Two heads: one that is read in any order, one that is written meanwhile.
+
+    Parameters:
+        bits: of an element, 1 to 18.
+        slots: 1 to 8.
+        chunk: elements per item, 1 to 64.
+        chunks: items of a head, 1 to 2048.
+
+    Members:
+        input: In(stream rows(bits, slots, chunk)). ``chunks`` items per head.
+        full: Out(1). A head can be read.
+        index: In. Which of its items.
+        data: Out(rows(bits, slots, chunk)). That item, in the same cycle; meaningless while not ``full``.
+        release: In(1). The head is done with; only while ``full``.
+
+    Latency: the cycle after a head's last item it is full. Throughput: one item per cycle.
+    """
+
+    def __init__(self, *, bits: int, slots: int, chunk: int, chunks: int) -> None:
+        check("bits", bits, 1, 18)
+        check("slots", slots, 1, 8)
+        check("chunk", chunk, 1, 64)
+        check("chunks", chunks, 1, 2048)
+        self._chunks = chunks
+        shape = rows(bits, slots, chunk)
+        super().__init__(
+            {
+                "input": In(stream.Signature(shape)),
+                "full": Out(1),
+                "index": In(range(chunks)),
+                "data": Out(shape),
+                "release": In(1),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        m.submodules.rows = rows_ = memory.Memory(shape=self.data.shape(), depth=2 * self._chunks, init=[])
+        write, read = rows_.write_port(), rows_.read_port(domain="comb")
+        written, heads = Signal(range(self._chunks)), Signal(range(3))
+        filling, reading = Signal(), Signal()
+        taken, complete = self.input.valid & self.input.ready, Signal()
+        m.d.comb += [
+            self.input.ready.eq(heads != 2),
+            self.full.eq(heads != 0),
+            complete.eq(taken & (written == self._chunks - 1)),
+            write.addr.eq(written + filling * self._chunks),
+            write.data.eq(self.input.payload),
+            write.en.eq(taken),
+            read.addr.eq(self.index + reading * self._chunks),
+            self.data.eq(read.data),
+        ]
+        m.d.sync += [heads.eq(heads + complete - self.release), reading.eq(reading ^ self.release)]
+        with m.If(taken):
+            m.d.sync += written.eq(written + 1)
+        with m.If(complete):
+            m.d.sync += [written.eq(0), filling.eq(~filling)]
+        return m
+
+
+def estimate(*, bits: int, slots: int, chunk: int, chunks: int) -> Resources:
+    """Of a HeadBuffer with these parameters."""
+    return Resources()

@@ -1,0 +1,240 @@
+"""Products of a ternary matrix with up to eight vectors, by looking up sums of three activations."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from amaranth.hdl import C, Cat, Module, Signal, Value, signed, unsigned
+from amaranth.lib import data, stream
+from amaranth.lib.fifo import SyncFIFO
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import Component, In, Out
+
+from edgedec.hw._table_walk import BANK, columns_of, sum_bits
+from edgedec.hw.config import ROWS
+from edgedec.hw.lookup_index import LookupIndex, check_beat, index_layout
+from edgedec.hw.lookup_index import estimate as index_estimate
+from edgedec.hw.pipeline import check
+from edgedec.hw.resources import Resources
+from edgedec.hw.shapes import beat, codes, rows
+from edgedec.hw.table_builder import TableBuilder
+from edgedec.hw.table_builder import estimate as builder_estimate
+
+__all__ = ["SWEEP_BITS", "LookupEngine", "estimate", "sums"]
+
+SWEEP_BITS = 16
+_ROOM = 8  # beats under way or waiting at the output; the way there and back is at most 6 cycles
+
+
+def sums(beat_bytes: int, slots: int) -> stream.Signature:
+    """signed [5, slots]: of five rows and each slot, the sum over a beat's columns."""
+    return stream.Signature(rows(sum_bits(beat_bytes), slots, ROWS))
+
+
+class LookupEngine(Component):
+    """Of each beat, five rows times each slot's codes of the block of columns that the beat belongs to.
+
+    Per row and group there is one memory that holds the group's table for all slots, twice: while a sweep reads one bank the
+    next block's tables are written into the other. Signs are never applied to what is looked up: a node of an adder tree
+    adds or subtracts its right operand, and what it gives has the sign of its left one. The last group is the leftmost
+    operand and has no sign.
+
+    Parameters:
+        beat_bytes: columns of a beat, 4 to 64, not a multiple of 3.
+        slots: 1 to 8.
+
+    Members:
+        codes: In(codes(slots, beat_bytes)). A block of columns, -127 to 127; taken when its tables are made.
+        sweeps: In(stream unsigned(16)). How many beats use a block before the next block's turn: 1 to 65535, 0 means 65536.
+        weights: In(beat(beat_bytes)). Byte c holds five trits of column c, one for each row.
+        sums: Out(sums(beat_bytes, slots)). One item for each beat.
+        error: Out(1), one cycle after a beat was taken that has a byte above 242. Such a byte counts as zero weights.
+
+    Latency: from a beat to its sums 2 cycles and one for every two levels of the tree: 3 at 4 bytes, 4 at 8 and 16, 5 at 32
+        and 64. From a block to the first beat that uses it 14 cycles.
+    Throughput: one beat per cycle, also from one sweep to the next where a sweep has 15 beats or more. Behind the input
+        nothing stops: a beat is taken only where the output has room for it.
+    Source: DESIGN section 7, "Table-lookup matmul"; relative signs derived here.
+    """
+
+    def __init__(self, *, beat_bytes: int, slots: int) -> None:
+        check_beat(beat_bytes)
+        check("slots", slots, 1, 8)
+        self._beat_bytes, self._slots = beat_bytes, slots
+        self._columns = columns_of(beat_bytes)
+        super().__init__(
+            {
+                "codes": In(codes(slots, beat_bytes)),
+                "sweeps": In(stream.Signature(unsigned(SWEEP_BITS))),
+                "weights": In(beat(beat_bytes)),
+                "sums": Out(sums(beat_bytes, slots)),
+                "error": Out(1),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        taken, popped, bank = Signal(), Signal(), Signal()
+        m.submodules.builder = builder = TableBuilder(beat_bytes=self._beat_bytes, slots=self._slots)
+        write_bank = self._sweep(m, builder, taken, popped, bank)
+        indexes, read_bank, valid = self._index(m, taken, bank)
+        trees, latency = [], 0
+        for row in range(ROWS):
+            leaves = self._tables(m, row, indexes, read_bank, builder, write_bank)
+            total, latency = _tree(m, f"row_{row}", leaves)
+            trees.append(total.values)
+        m.submodules.fifo = fifo = SyncFIFO(width=len(self.sums.payload.as_value()), depth=_ROOM)
+        for _ in range(latency):
+            arrived = Signal()
+            m.d.sync += arrived.eq(valid)
+            valid = arrived
+        m.d.comb += [
+            fifo.w_data.eq(Cat(Cat(values) for values in trees)),
+            fifo.w_en.eq(valid),
+            self.sums.payload.eq(fifo.r_data),
+            self.sums.valid.eq(fifo.r_rdy),
+            fifo.r_en.eq(self.sums.ready),
+            popped.eq(fifo.r_rdy & self.sums.ready),
+        ]
+        return m
+
+    def _sweep(self, m: Module, builder: Any, taken: Signal, popped: Signal, bank: Signal) -> Signal:
+        """Which bank is read and which is written, and whether a beat is taken."""
+        full, write_bank, room = Signal(2), Signal(), Signal(range(_ROOM + 1), init=_ROOM)
+        beats, last = Signal(SWEEP_BITS), Signal()
+        m.d.comb += [
+            builder.codes.payload.eq(self.codes.payload),
+            builder.codes.valid.eq(self.codes.valid),
+            self.codes.ready.eq(builder.codes.ready),
+            builder.free.eq(~full.bit_select(write_bank, 1)),
+            self.weights.ready.eq(self.sweeps.valid & full.bit_select(bank, 1) & (room != 0)),
+            taken.eq(self.weights.valid & self.weights.ready),
+            last.eq(beats == (self.sweeps.payload - 1)[:SWEEP_BITS]),
+            self.sweeps.ready.eq(taken & last),
+        ]
+        with m.If(builder.filled):
+            m.d.sync += full.bit_select(write_bank, 1).eq(1)
+        with m.If(self.codes.ready):
+            m.d.sync += write_bank.eq(~write_bank)
+        with m.If(taken):
+            m.d.sync += beats.eq(beats + 1)
+            with m.If(last):
+                m.d.sync += [beats.eq(0), full.bit_select(bank, 1).eq(0), bank.eq(~bank)]
+        with m.If(taken & ~popped):
+            m.d.sync += room.eq(room - 1)
+        with m.Elif(popped & ~taken):
+            m.d.sync += room.eq(room + 1)
+        return write_bank
+
+    def _index(self, m: Module, taken: Signal, bank: Signal) -> tuple[Signal, Signal, Signal]:
+        """The first registers: what a beat looks up, in which bank."""
+        m.submodules.index = index = LookupIndex(beat_bytes=self._beat_bytes)
+        indexes = Signal(index_layout(self._beat_bytes), reset_less=True)
+        read_bank, valid = Signal(reset_less=True), Signal()
+        m.d.comb += index.beat.eq(self.weights.payload)
+        m.d.sync += [
+            indexes.eq(index.indexes),
+            read_bank.eq(bank),
+            valid.eq(taken),
+            self.error.eq(taken & index.error),
+        ]
+        return indexes, read_bank, valid
+
+    def _tables(
+        self, m: Module, row: int, indexes: Any, read_bank: Signal, builder: Any, write_bank: Signal
+    ) -> list["_Node"]:
+        """One row's memories. The last group comes first, and has no sign."""
+        leaves = []
+        for group, columns in enumerate(self._columns):
+            shape = data.ArrayLayout(signed(sum_bits(columns)), self._slots)
+            table = Memory(shape=shape, depth=2 * BANK, init=[], attrs={"ram_style": "distributed"})
+            m.submodules[f"table_{row}_{group}"] = table
+            write, read = table.write_port(), table.read_port(domain="comb")
+            index = indexes[row][group]
+            m.d.comb += [
+                write.addr.eq(Cat(builder.address, write_bank)),
+                write.en.eq(builder.write),
+                read.addr.eq(Cat(index.address, read_bank)),
+            ]
+            m.d.comb += [write.data[slot].eq(builder.entries[group][slot]) for slot in range(self._slots)]
+            values = [read.data[slot] for slot in range(self._slots)]
+            leaves.append(_Node(values=values, negate=index.negate, columns=columns))
+        narrow = leaves.pop()
+        return [_Node(values=narrow.values, negate=C(0), columns=narrow.columns), *leaves]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Node:
+    """A sum for each slot, over so many columns; ``negate``: the true sum is its negative."""
+
+    values: Sequence[Value]
+    negate: Value
+    columns: int
+
+
+def _tree(m: Module, name: str, nodes: list[_Node]) -> tuple[_Node, int]:
+    """The sum of all nodes, and how many registers are in the way."""
+    level, latency = 0, 0
+    while len(nodes) > 1:
+        pairs = [nodes[i : i + 2] for i in range(0, len(nodes), 2)]
+        nodes = [_added(*pair) if len(pair) == 2 else pair[0] for pair in pairs]
+        if _has_registers(level, len(nodes)):
+            nodes = [_registered(m, f"{name}_level_{level}_{i}", node) for i, node in enumerate(nodes)]
+            latency += 1
+        level += 1
+    return nodes[0], latency
+
+
+def _has_registers(level: int, nodes: int) -> bool:
+    """Behind every other level, and the last one."""
+    return level % 2 == 0 or nodes == 1
+
+
+def _added(left: _Node, right: _Node) -> _Node:
+    """Left plus or minus right, with one adder; the sign of the left one is the sum's."""
+    subtract, bits = left.negate ^ right.negate, sum_bits(left.columns + right.columns)
+    values = []
+    for a, b in zip(left.values, right.values, strict=True):
+        operand = (b ^ subtract.replicate(len(b)))[: len(b)].as_signed()
+        values.append((a + operand + subtract)[:bits].as_signed())
+    return _Node(values=values, negate=left.negate, columns=left.columns + right.columns)
+
+
+def _registered(m: Module, name: str, node: _Node) -> _Node:
+    values = [
+        Signal(signed(sum_bits(node.columns)), name=f"{name}_{slot}", reset_less=True)
+        for slot in range(len(node.values))
+    ]
+    negate = Signal(name=f"{name}_negate", reset_less=True)
+    m.d.sync += negate.eq(node.negate)
+    m.d.sync += [register.eq(value) for register, value in zip(values, node.values, strict=True)]
+    return _Node(values=values, negate=negate, columns=node.columns)
+
+
+def estimate(*, beat_bytes: int, slots: int) -> Resources:
+    """Of a LookupEngine with these parameters."""
+    columns = columns_of(beat_bytes)
+    parts = builder_estimate(beat_bytes=beat_bytes, slots=slots) + index_estimate(beat_bytes=beat_bytes)
+    tables = sum(_memory(sum_bits(narrow) * slots) for narrow in columns) * ROWS
+    output = _memory(sum_bits(beat_bytes) * slots * ROWS)
+    indexes = Resources(lut=len(columns) - 1, ff=5 * len(columns) - 3) * ROWS
+    control = Resources(lut=70, ff=40)
+    return parts + Resources(lut=tables + output) + indexes + control + _tree_estimate(columns, slots) * ROWS
+
+
+def _memory(bits: int) -> int:
+    """LUT of 32 words: eight hold 14 bits."""
+    return 8 * -(-bits // 14)
+
+
+def _tree_estimate(columns: list[int], slots: int) -> Resources:
+    """A LUT per bit of an adder, in the order of ``_tree``."""
+    nodes, found, level = [columns[-1], *columns[:-1]], Resources(), 0
+    while len(nodes) > 1:
+        pairs = [nodes[i : i + 2] for i in range(0, len(nodes), 2)]
+        nodes = [sum(pair) for pair in pairs]
+        found += Resources(lut=sum(sum_bits(sum(pair)) for pair in pairs if len(pair) == 2)) * slots
+        if _has_registers(level, len(nodes)):
+            found += Resources(ff=sum(sum_bits(node) for node in nodes) * slots + len(nodes) - 1)
+        level += 1
+    return found

@@ -1,0 +1,92 @@
+"""A beat of ternary weights as addresses into lookup tables."""
+
+from typing import Any
+
+from amaranth.hdl import Cat, Const, Module, unsigned
+from amaranth.lib import data
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import Component, In, Out
+
+from edgedec.hw._table_walk import columns_of, digit_index
+from edgedec.hw.config import GROUP_COLUMNS, ROWS
+from edgedec.hw.pipeline import check
+from edgedec.hw.resources import Resources
+from edgedec.hw.trit_decoder import TritDecoder
+from edgedec.hw.trit_decoder import estimate as decoder_estimate
+
+__all__ = ["LookupIndex", "estimate", "index_layout"]
+
+_ENTRY = data.StructLayout({"address": 4, "negate": 1})
+
+
+def index_layout(beat_bytes: int) -> data.ArrayLayout:
+    """{address, negate} [5, groups]: where each row finds each group's sum, and whether its negative is stored."""
+    return data.ArrayLayout(data.ArrayLayout(_ENTRY, len(columns_of(beat_bytes))), ROWS)
+
+
+class LookupIndex(Component):
+    """Each byte is decoded once, then three digits of a row are an address and a sign: one 64-entry function, five LUT6.
+
+    Parameters:
+        beat_bytes: columns of a beat, 4 to 64, not a multiple of 3.
+
+    Members:
+        beat: In(unsigned(8) [beat_bytes]). Byte c holds the five rows of column c.
+        indexes: Out(index_layout(beat_bytes)). The last group's ``negate`` is never set.
+        error: Out(1). A byte is 243 or more; its trits are taken as zero.
+
+    Latency: 0 cycles, combinational; about 3 LUT levels. Throughput: one beat per cycle.
+    Source: derived here.
+    """
+
+    def __init__(self, *, beat_bytes: int) -> None:
+        check_beat(beat_bytes)
+        self._beat_bytes = beat_bytes
+        super().__init__(
+            {
+                "beat": In(data.ArrayLayout(unsigned(8), beat_bytes)),
+                "indexes": Out(index_layout(beat_bytes)),
+                "error": Out(1),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        decoders = [TritDecoder() for _ in range(self._beat_bytes)]
+        for column, decoder in enumerate(decoders):
+            m.submodules[f"decoder_{column}"] = decoder
+            m.d.comb += decoder.byte.eq(self.beat[column])
+        m.d.comb += self.error.eq(Cat(decoder.error for decoder in decoders).any())
+        init = [dict(zip(("address", "negate"), _index(key), strict=True)) for key in range(4**GROUP_COLUMNS)]
+        for row in range(ROWS):
+            digits = [decoder.digits[row] for decoder in decoders]
+            digits += [Const(2, 2)] * (-self._beat_bytes % GROUP_COLUMNS)  # a missing column's code is zero
+            for group in range(len(self.indexes[row])):
+                rom = Memory(shape=_ENTRY, depth=4**GROUP_COLUMNS, init=init)
+                m.submodules[f"rom_{row}_{group}"] = rom
+                read = rom.read_port(domain="comb")
+                m.d.comb += [
+                    read.addr.eq(Cat(digits[group * GROUP_COLUMNS : (group + 1) * GROUP_COLUMNS])),
+                    self.indexes[row][group].eq(read.data),
+                ]
+        return m
+
+
+def check_beat(beat_bytes: int) -> None:
+    """Columns of a beat, as every component of the lookup engine wants them.
+
+    Raises:
+        ValueError: out of range, or a multiple of three: the last group, which needs no sign, must be a narrow one.
+    """
+    check("beat_bytes", beat_bytes, 4, 64)
+    if beat_bytes % GROUP_COLUMNS == 0:
+        raise ValueError(f"beat_bytes must not be a multiple of {GROUP_COLUMNS}, not {beat_bytes!r}")
+
+
+def _index(key: int) -> tuple[int, bool]:
+    return digit_index(tuple(key >> 2 * column & 3 for column in range(GROUP_COLUMNS)))
+
+
+def estimate(*, beat_bytes: int) -> Resources:
+    """Of a LookupIndex with these parameters: a decoder per byte, and what the second function adds to it."""
+    return decoder_estimate() * beat_bytes + Resources(lut=15) * beat_bytes

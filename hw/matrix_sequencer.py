@@ -1,0 +1,104 @@
+"""Takes a ternary matrix apart into passes over its codes and sweeps over its row words."""
+
+from typing import Any
+
+from amaranth.hdl import Module, Mux, Signal, unsigned
+from amaranth.lib import data, stream
+from amaranth.lib.wiring import Component, In, Out
+
+from edgedec.hw.code_memory import passes
+from edgedec.hw.pipeline import check
+
+__all__ = ["MatrixSequencer", "shape", "step"]
+
+
+def shape(depth: int) -> data.StructLayout:
+    """A matrix as the sequencer needs it; all but the flag and ``group_blocks`` are at least 1.
+
+    fresh: its codes are a new vector, not those of the matrix before it. words: its rows by fives, the last perhaps padded.
+    blocks: its columns by beats, likewise. planes: that are added. group_blocks: blocks of columns that share mantissas;
+    0 without mantissas.
+    """
+    blocks = range(depth + 1)
+    return data.StructLayout(
+        {"fresh": 1, "words": unsigned(16), "blocks": blocks, "planes": unsigned(4), "group_blocks": blocks}
+    )
+
+
+def step(tile_words: int) -> data.StructLayout:
+    """One sweep, flags as in edgedec.hw.partial_sums; group_first, group_last: of the blocks that share mantissas."""
+    flags = dict.fromkeys(("first", "final", "scaled", "last", "group_first", "group_last"), 1)
+    return data.StructLayout({"words": range(tile_words + 1), **flags})
+
+
+class MatrixSequencer(Component):
+    """Loop order: tile of rows, plane, block of columns; the words of the tile are one sweep. A sweep is one step.
+
+    Parameters:
+        tile_words: row words of a tile; the last tile of a matrix may have fewer. 1 to 65535.
+        depth: most blocks of a matrix, 1 to 65535.
+
+    Members:
+        matrices: In(stream ``shape(depth)``).
+        passes: Out(passes(depth)). One for each tile and plane, ahead of its first step.
+        steps: Out(stream ``step(tile_words)``).
+
+    Latency: 2 cycles from a matrix to its first pass, 3 to its first step.
+    Throughput: a step per cycle; one cycle for each pass and three for each matrix in between.
+    Source: DESIGN section 7, "Loop order".
+    """
+
+    def __init__(self, *, tile_words: int, depth: int) -> None:
+        check("tile_words", tile_words, 1, (1 << 16) - 1)
+        check("depth", depth, 1, (1 << 16) - 1)
+        self._tile_words, self._depth = tile_words, depth
+        super().__init__(
+            {
+                "matrices": In(stream.Signature(shape(depth))),
+                "passes": Out(passes(depth)),
+                "steps": Out(stream.Signature(step(tile_words))),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        now, out = Signal(shape(self._depth)), self.steps.p
+        plane, block, in_group, begun = Signal(4), Signal(range(self._depth)), Signal(range(self._depth)), Signal()
+        last_tile, last_plane, last_block = Signal(), Signal(), Signal()
+        m.d.comb += [
+            last_tile.eq(now.words <= self._tile_words),
+            last_plane.eq(plane + 1 == now.planes),
+            last_block.eq(block + 1 == now.blocks),
+            self.passes.p.fresh.eq(now.fresh & ~begun),
+            self.passes.p.blocks.eq(now.blocks),
+            out.words.eq(Mux(last_tile, now.words, self._tile_words)),
+            out.first.eq((plane == 0) & (block == 0)),
+            out.final.eq(last_plane & last_block),
+            out.last.eq(last_tile),
+            out.scaled.eq(now.group_blocks != 0),
+            out.group_first.eq(in_group == 0),
+            out.group_last.eq(last_block | (in_group + 1 == now.group_blocks)),
+        ]
+        with m.FSM():
+            with m.State("idle"):
+                m.d.comb += self.matrices.ready.eq(1)
+                m.d.sync += [now.eq(self.matrices.payload), begun.eq(0)]
+                with m.If(self.matrices.valid):
+                    m.next = "pass"
+            with m.State("pass"):
+                m.d.comb += self.passes.valid.eq(1)
+                with m.If(self.passes.ready):
+                    m.d.sync += begun.eq(1)
+                    m.next = "steps"
+            with m.State("steps"):
+                m.d.comb += self.steps.valid.eq(1)
+                with m.If(self.steps.ready):
+                    m.d.sync += [block.eq(block + 1), in_group.eq(Mux(out.group_last, 0, in_group + 1))]
+                    with m.If(last_block):
+                        m.d.sync += [block.eq(0), plane.eq(Mux(last_plane, 0, plane + 1))]
+                        m.next = "pass"
+                        with m.If(last_plane):
+                            m.d.sync += now.words.eq(now.words - self._tile_words)
+                            with m.If(last_tile):
+                                m.next = "idle"
+        return m

@@ -1,0 +1,229 @@
+"""Sums of weighted values, divided by the sums of the weights."""
+
+from typing import Any
+
+from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal, unsigned
+from amaranth.lib import data, memory, stream
+from amaranth.lib.wiring import Component, In, Out
+
+from edgedec.hw.divider import Divider
+from edgedec.hw.kv_layout import KvLayout
+from edgedec.hw.mac_array import column_bits
+from edgedec.hw.normalize import Normalize
+from edgedec.hw.pipeline import check, delayed, every, pipeline, reduced
+from edgedec.hw.resources import Resources
+from edgedec.hw.score_memory import visibility
+from edgedec.hw.shapes import rows, words
+from edgedec.hw.softmax import probabilities
+
+__all__ = ["Mixture", "estimate"]
+
+_DRAIN_STAGES = 6
+_OUT_SHIFT = 13
+
+
+class Mixture(Component):
+    """``N = sum p * v``, ``L = sum p``, and ``rs(rs(N, e - 16) * rs(r * V, 16), 13)`` of them, head by head.
+
+    Parameters:
+        beat_bytes, head_dim, chunk: of the KvLayout.
+        slots: rows, 1 to 8.
+        context: committed positions at most, 1 to 65536.
+        lanes: probabilities per row and cycle, 1 to 8.
+        out_lanes: elements given per cycle; divides ``chunk``.
+
+    Members:
+        visibility: In(visibility(slots, context)). Of it only ``committed`` and ``own``.
+        chances: In(probabilities(slots, lanes)). ``last`` ends a head.
+        columns: In(stream rows(., slots, chunk), always ready). Of the head's groups, chunk after chunk. The next head's
+            begin only after ``drained``.
+        ends: In(stream 1). One item per head: whether it ends the vector.
+        scales: In(stream u16 [out_lanes]). V of the columns of each word of the output, the same for all slots.
+        drained: Out(1). One cycle: the head's sums have left.
+        output: Out(words(27, slots, out_lanes)). Heads one after the other, ``last`` where ``ends`` says so. A row
+            that sees nothing gives zeros.
+
+    Latency: slots + 33 cycles, or a few more with lanes, from a head's last probability to its first output; 8 from its last
+        column if that is later.
+    Throughput: out_lanes * slots elements per cycle; a head's sums are given while the next head's scores form.
+    Source: docs/integer-profile.md, "Attention".
+    """
+
+    def __init__(
+        self,
+        *,
+        beat_bytes: int,
+        head_dim: int,
+        chunk: int,
+        slots: int,
+        context: int,
+        lanes: int = 1,
+        out_lanes: int = 1,
+    ) -> None:
+        layout = KvLayout(beat_bytes=beat_bytes, head_dim=head_dim, chunk=chunk)
+        check("slots", slots, 1, 8)
+        check("context", context, 1, 1 << 16)
+        check("lanes", lanes, 1, 8)
+        check("out_lanes", out_lanes, 1, chunk)
+        if chunk % out_lanes:
+            raise ValueError(f"out_lanes must divide {chunk}, not {out_lanes!r}")
+        self._layout, self._slots, self._lanes, self._out_lanes = layout, slots, lanes, out_lanes
+        growth = (context + slots).bit_length()
+        self._total_bits, self._sum_bits = 16 + growth, 24 + growth
+        super().__init__(
+            {
+                "visibility": In(visibility(slots, context)),
+                "chances": In(probabilities(slots, lanes)),
+                "columns": In(stream.Signature(rows(column_bits(layout.positions), slots, chunk), always_ready=True)),
+                "ends": In(stream.Signature(unsigned(1))),
+                "scales": In(stream.Signature(data.ArrayLayout(unsigned(16), out_lanes))),
+                "drained": Out(1),
+                "output": Out(words(27, slots, out_lanes)),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        read = Signal(range(self._layout.chunks))
+        mixed, complete = self._accumulate(m, read)
+        totals, full, taken = self._total(m)
+        divided = self._divide(m, totals, full, taken)
+        ready = Signal()
+        with m.If(self.drained):
+            m.d.sync += ready.eq(0)
+        with m.If(complete):
+            m.d.sync += ready.eq(1)
+        self._drain(m, read, mixed, divided, ready)
+        return m
+
+    def _accumulate(self, m: Module, read: Any) -> tuple[Any, Any]:
+        """Sums [chunk][slot] of the chunk that is added to, else of chunk ``read``; and when the head is complete."""
+        layout, config = self._layout, self.visibility
+        shape = rows(self._sum_bits, self._slots, layout.chunk)
+        m.submodules.sums = sums = memory.Memory(shape=shape, depth=layout.chunks, init=[])
+        write, port = sums.write_port(), sums.read_port(domain="comb")
+        chunk = Signal(range(layout.chunks))
+        count = _groups(config.committed, layout.positions) + _groups(config.own, layout.positions)
+        group = Signal(count.shape())
+        valid, last_chunk, complete = self.columns.valid, chunk == layout.chunks - 1, Signal()
+        m.d.comb += [
+            port.addr.eq(Mux(valid, chunk, read)),
+            write.addr.eq(chunk),
+            write.en.eq(valid),
+            complete.eq(valid & last_chunk & (group + 1 == count)),
+        ]
+        for element in range(layout.chunk):
+            for slot in range(self._slots):
+                before = Mux(group == 0, 0, port.data[element][slot])
+                m.d.comb += write.data[element][slot].eq(before + self.columns.payload[element][slot])
+        with m.If(valid):
+            m.d.sync += chunk.eq(chunk + 1)
+            with m.If(last_chunk):
+                m.d.sync += [chunk.eq(0), group.eq(Mux(complete, 0, group + 1))]
+        return port.data, complete
+
+    def _total(self, m: Module) -> tuple[Any, Any, Any]:
+        """L of each slot, whether it is final, and the wire that takes it."""
+        totals, taken = Signal(data.ArrayLayout(unsigned(self._total_bits), self._slots)), Signal()
+        accepted, closed = Signal(), Signal()  # closed: the last probability is in, L not yet taken
+        m.d.comb += [self.chances.ready.eq(~closed), accepted.eq(self.chances.valid & ~closed)]
+        with m.If(accepted & self.chances.p.last):
+            m.d.sync += closed.eq(1)
+        sums, levels = [], 0
+        for slot in range(self._slots):
+            chances = [self.chances.p.chances[lane][slot] for lane in range(self._lanes)]
+            total, levels = reduced(m, Const(1), chances, lambda a, b: a + b)
+            sums.append(total)
+        state = delayed(m, Const(1), Cat(accepted, accepted & self.chances.p.last), levels)
+        full = Signal()
+        with m.If(state[0]):
+            m.d.sync += [totals[s].eq(totals[s] + sums[s]) for s in range(self._slots)]
+            m.d.sync += full.eq(state[1])
+        with m.If(taken):
+            m.d.sync += [totals.eq(0), full.eq(0), closed.eq(0)]
+        return totals, full, taken
+
+    def _divide(self, m: Module, totals: Any, full: Any, taken: Any) -> tuple[Any, Any, Any, Any, Any]:
+        """r and e - 16 of each slot, the head's ``last``, whether they are there, and the wire that lets them go."""
+        slots, release = self._slots, Signal()
+        m.submodules.normalize = normalize = Normalize(bits=self._total_bits, mantissa_bits=16, tag_bits=3)
+        moving, busy, fed, last = Signal(totals.shape()), Signal(), Signal(range(slots + 1), init=slots), Signal()
+        m.d.comb += [
+            taken.eq(full & self.ends.valid & ~busy),
+            self.ends.ready.eq(taken),
+            normalize.input.valid.eq(fed != slots),
+            normalize.input.p.value.eq(moving[0]),
+            normalize.input.p.tag.eq(fed),
+            normalize.output.ready.eq(1),
+        ]
+        with m.If(normalize.input.valid & normalize.input.ready):
+            m.d.sync += [fed.eq(fed + 1), moving.eq(moving.as_value() >> self._total_bits)]
+        with m.If(release):
+            m.d.sync += busy.eq(0)
+        with m.If(taken):
+            m.d.sync += [busy.eq(1), moving.eq(totals), fed.eq(0), last.eq(self.ends.payload)]
+        shifts = Signal(data.ArrayLayout(range(self._total_bits - 15), slots))
+        reciprocals, given, done = Signal(data.ArrayLayout(17, slots)), normalize.output, []
+        for slot in range(slots):
+            m.submodules[f"divider_{slot}"] = divider = Divider(
+                numerator_bits=32, denominator_bits=16, quotient_bits=17
+            )
+            m.d.comb += [
+                divider.input.valid.eq(given.valid & (given.p.tag == slot)),
+                divider.input.p.numerator.eq((1 << 32) - 1),
+                divider.input.p.denominator.eq(given.p.mantissa),
+                divider.output.ready.eq(release),  # it keeps its quotient until then
+                reciprocals[slot].eq(divider.output.payload),
+            ]
+            done.append(divider.output.valid)
+            with m.If(divider.input.valid):
+                m.d.sync += shifts[slot].eq(Mux(given.p.length > 16, given.p.length - 16, 0))
+        return reciprocals, shifts, last, every(done), release
+
+    def _drain(self, m: Module, read: Any, mixed: Any, divided: tuple[Any, Any, Any, Any, Any], ready: Any) -> None:
+        reciprocals, shifts, last, there, release = divided
+        parts = self._layout.chunk // self._out_lanes
+        part, end = Signal(range(parts)), Signal()
+        given = Signal()  # all of the head's words are in the pipeline: it waits for the last to leave
+        offered = there & ready & ~given & self.scales.valid
+        enable, _ = pipeline(m, self.output, offered, _DRAIN_STAGES)
+        m.d.comb += end.eq((part == parts - 1) & (read == self._layout.chunks - 1))
+        m.d.comb += [
+            self.drained.eq(offered & enable & end),
+            self.scales.ready.eq(there & ready & ~given & enable),
+        ]
+        with m.If(release):
+            m.d.sync += given.eq(0)
+        with m.If(self.drained):
+            m.d.sync += given.eq(1)
+        with m.If(offered & enable):
+            m.d.sync += part.eq(part + 1)
+            with m.If(part == parts - 1):
+                m.d.sync += [part.eq(0), read.eq(Mux(end, 0, read + 1))]
+        ended = delayed(m, enable, end, _DRAIN_STAGES)
+        m.d.comb += [release.eq(self.output.valid & self.output.ready & ended), self.output.p.last.eq(ended & last)]
+        for lane in range(self._out_lanes):
+            scale = delayed(m, enable, self.scales.payload[lane])
+            for slot in range(self._slots):
+                choices = [mixed[first + lane][slot] for first in range(0, self._layout.chunk, self._out_lanes)]
+                x = delayed(m, enable, Cat(Const(0, 1), Array(choices)[part]).as_signed())
+                for low, step in ((shifts[slot][2:], 4), (shifts[slot][:2], 1)):
+                    x = delayed(m, enable, Array([x >> (step * k) for k in range(1 << len(low))])[low])
+                short = delayed(m, enable, ((x >> 1) + x[0])[:24].as_signed())
+                scaled = delayed(m, enable, reciprocals[slot] * scale)
+                factor = delayed(m, enable, ((scaled >> 16) + scaled[15])[:17], 2)
+                product = delayed(m, enable, short * factor)
+                with m.If(enable):
+                    m.d.sync += self.output.p.values[lane][slot].eq((product + (1 << (_OUT_SHIFT - 1))) >> _OUT_SHIFT)
+
+
+def _groups(positions: Any, of: int) -> Any:
+    """Groups that so many positions begin."""
+    return (positions + (of - 1)) >> (of - 1).bit_length()
+
+
+def estimate(
+    *, beat_bytes: int, head_dim: int, chunk: int, slots: int, context: int, lanes: int = 1, out_lanes: int = 1
+) -> Resources:
+    """Of a Mixture with these parameters."""
+    return Resources()

@@ -1,0 +1,166 @@
+"""Accumulators of a tile of rows, while the blocks of columns go by."""
+
+from typing import Any
+
+from amaranth.hdl import Cat, Module, Mux, Signal, signed, unsigned
+from amaranth.lib import data, stream
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import Component, In, Out
+
+from edgedec.hw.config import ACCUMULATOR_BITS, ROWS
+from edgedec.hw.pipeline import check
+from edgedec.hw.resources import Resources
+from edgedec.hw.shapes import rows, words
+
+__all__ = ["MANTISSA_BITS", "PartialSums", "estimate", "sweep"]
+
+MANTISSA_BITS = 8
+_STAGES = 3
+_STYLES = ("block", "ultra")
+
+
+def sweep(tile_words: int) -> stream.Signature:
+    """A sweep through the words 0 .. ``words - 1`` of a tile, one incoming item each; ``words`` at least 1.
+
+    ``first``: the sums start here; what was kept is not added. ``final``: they end here; they are sent out, not kept.
+    ``scaled``: each item is multiplied by its rows' mantissas. ``last``: the final word sent out ends the vector.
+    """
+    flags = dict.fromkeys(("first", "final", "scaled", "last"), 1)
+    return stream.Signature(data.StructLayout({"words": range(tile_words + 1), **flags}))
+
+
+class PartialSums(Component):
+    """Adds sweep after sweep of a matrix's blocks of columns, planes and groups into the 32-bit sums of a tile's rows.
+
+    Nothing saturates and nothing is checked: the compiler proves that no row's sum passes 32 bits (``bound`` of the integer
+    profile). A group's mantissa multiplies every item of the group, which is the same as multiplying their sum.
+
+    Parameters:
+        width: signed bits of an incoming sum, 2 to 24.
+        slots: 1 to 8.
+        tile_words: words of five rows that are kept, 1 to 65536.
+        scaling: whether there are multipliers for group mantissas. Without them ``scaled`` must not be set.
+        style: of the memory, "block" or "ultra".
+
+    Members:
+        sweeps: In(sweep(tile_words)).
+        sums: In(stream rows(width, slots, 5)). One item for each word of a sweep.
+        mantissas: In(stream unsigned(8) [5]). One item for each word of a scaled sweep, of each row; with ``scaling`` only.
+        output: Out(words(32, slots)).
+
+    Latency: 3 cycles from the final item to its word.
+    Throughput: one item per cycle, in and out; but a word is taken up again 4 cycles later at the earliest, so a sweep of
+        fewer than 4 words waits. (A new block's tables take 15 cycles, so waiting costs nothing there.)
+    Source: DESIGN section 7, "Loop order" and "Scales".
+    """
+
+    def __init__(self, *, width: int, slots: int, tile_words: int, scaling: bool = True, style: str = "block") -> None:
+        check("width", width, 2, 24)
+        check("slots", slots, 1, 8)
+        check("tile_words", tile_words, 1, 1 << 16)
+        if not isinstance(scaling, bool):
+            raise ValueError(f"scaling must be a bool, not {scaling!r}")
+        if style not in _STYLES:
+            raise ValueError(f"style must be one of {', '.join(_STYLES)}, not {style!r}")
+        self._width, self._slots, self._tile_words = width, slots, tile_words
+        self._scaling, self._style = scaling, style
+        members = {
+            "sweeps": In(sweep(tile_words)),
+            "sums": In(stream.Signature(rows(width, slots, ROWS))),
+            "output": Out(words(ACCUMULATOR_BITS, slots)),
+        }
+        if scaling:
+            members["mantissas"] = In(stream.Signature(data.ArrayLayout(unsigned(MANTISSA_BITS), ROWS)))
+        super().__init__(members)
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        moves = Signal()
+        m.d.comb += moves.eq(~self.output.valid | self.output.ready)
+        word, stages = self._take(m, moves)
+        middle, end = stages[0], stages[-1]
+        shape = rows(ACCUMULATOR_BITS, self._slots, ROWS)
+        m.submodules.memory = memory = Memory(
+            shape=shape, depth=self._tile_words, init=[], attrs={"ram_style": self._style}
+        )
+        read, write = memory.read_port(), memory.write_port()
+        kept, added = Signal(shape, reset_less=True), Signal(shape, reset_less=True)
+        m.d.comb += [
+            read.addr.eq(word),
+            read.en.eq(moves),
+            write.addr.eq(end.word),
+            write.data.eq(added),
+            write.en.eq(end.taken),  # a final sum too: nobody reads it
+            self.output.p.values.eq(added),
+            self.output.p.last.eq(end.last),
+            self.output.valid.eq(end.taken & end.final),
+        ]
+        products = self._products(m, moves)
+        with m.If(moves):
+            m.d.sync += kept.eq(read.data)
+            with m.If(middle.first):
+                m.d.sync += kept.eq(0)
+            for row in range(ROWS):
+                for slot in range(self._slots):
+                    m.d.sync += added[row][slot].eq(kept[row][slot] + products[row][slot])
+        return m
+
+    def _take(self, m: Module, moves: Signal) -> tuple[Signal, list[Any]]:
+        """Lets an item in. What follows it through the registers: where it belongs, and what becomes of it."""
+        layout = data.StructLayout({"taken": 1, "word": range(self._tile_words), "first": 1, "final": 1, "last": 1})
+        entering, stages = Signal(layout), [Signal(layout, name=f"stage_{i}") for i in range(_STAGES)]
+        flags, word = self.sweeps.p, Signal(range(self._tile_words))
+        offered, fits, end = Signal(), Signal(), Signal()
+        busy = Cat(stage.taken & (stage.word == word) for stage in stages).any()
+        m.d.comb += [
+            offered.eq(self.sums.valid & self.sweeps.valid & ~busy),
+            fits.eq(self.mantissas.valid | ~flags.scaled if self._scaling else 1),
+            end.eq(word + 1 == flags.words),
+            entering.eq(Cat(offered & fits, word, flags.first, flags.final, flags.last & end)),
+            self.sums.ready.eq(self.sweeps.valid & ~busy & fits & moves),
+            self.sweeps.ready.eq(offered & fits & moves & end),
+        ]
+        if self._scaling:
+            m.d.comb += self.mantissas.ready.eq(offered & flags.scaled & moves)
+        with m.If(moves):
+            m.d.sync += Cat(stages).eq(Cat(entering, stages[:-1]))
+            with m.If(entering.taken):
+                m.d.sync += word.eq(Mux(end, 0, word + 1))
+        return word, stages
+
+    def _products(self, m: Module, moves: Signal) -> list[list[Signal]]:
+        """Two registers: operands, product."""
+        width = self._width + (MANTISSA_BITS if self._scaling else 0)
+        products = [
+            [Signal(signed(width), name=f"product_{r}_{s}", reset_less=True) for s in range(self._slots)]
+            for r in range(ROWS)
+        ]
+        taken = Signal(self.sums.payload.shape(), reset_less=True)
+        with m.If(moves):
+            m.d.sync += taken.eq(self.sums.payload)
+        for row, offered in enumerate(products):
+            factor = Signal(MANTISSA_BITS, name=f"mantissa_{row}", reset_less=True)
+            with m.If(moves):
+                if self._scaling:
+                    m.d.sync += factor.eq(Mux(self.sweeps.p.scaled, self.mantissas.payload[row], 1))
+                for slot, product in enumerate(offered):
+                    m.d.sync += product.eq(taken[row][slot] * factor if self._scaling else taken[row][slot])
+        return products
+
+
+def estimate(*, width: int, slots: int, tile_words: int, scaling: bool = True, style: str = "block") -> Resources:
+    """Of PartialSums with these parameters. The memory is as wide as a word: 36 bits x 512 a RAMB18, 72 x 4096 an URAM."""
+    lanes, bits = ROWS * slots, ROWS * slots * ACCUMULATOR_BITS
+    product = width + (MANTISSA_BITS if scaling else 0)
+    block = style == "block"
+    return Resources(
+        lut=bits + 40,
+        ff=lanes * (width + product)
+        + 2 * bits
+        + (MANTISSA_BITS * ROWS if scaling else 0)
+        + 4 * tile_words.bit_length()
+        + 8,
+        bram18=-(-bits // 36) * -(-tile_words // 512) if block else 0,
+        uram=0 if block else -(-bits // 72) * -(-tile_words // 4096),
+        dsp=lanes if scaling else 0,
+    )

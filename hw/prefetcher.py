@@ -1,0 +1,180 @@
+"""The one read stream of the accelerator: weights, keys and values, head, in order, over one to four ports."""
+
+from typing import Any
+
+from amaranth.hdl import Cat, Const, Module, ResetInserter
+from amaranth.lib import data, stream
+from amaranth.lib.fifo import SyncFIFO
+from amaranth.lib.wiring import Component, In, Out
+
+from edgedec.hw.axi import BOUNDARY_BYTES, NUMBER_BITS, axi4_read, beats_log2
+from edgedec.hw.fifo import Fifo
+from edgedec.hw.pipeline import check
+from edgedec.hw.read_master import ReadMaster
+from edgedec.hw.resources import Resources
+from edgedec.hw.shapes import beat
+
+__all__ = ["Prefetcher", "estimate"]
+
+_BOUNDARY_BITS = beats_log2(BOUNDARY_BYTES)
+_QUEUED = 4  # ranges that a port may be behind the fastest one
+
+
+class Prefetcher(Component):
+    """Ranges of beats, each read over all ports at once: slice p of a beat comes from port p, where ``edgedec.hw.striping``
+    puts it. The ports run ahead of the reader and of each other, as far as their queues are deep.
+
+    Parameters:
+        beat_bytes: of the stream, a power of two, 4 to 64.
+        ports: 1, 2 or 4; each has beat_bytes / ports bytes.
+        address_bits: of the bus, 16 to 64.
+        count_bits: of a range's length in beats, 1 to 32.
+        depth: beats that wait in the queues.
+        style: of their memory, see ``Fifo``.
+        max_burst, outstanding: of each port, see ``ReadMaster``.
+
+    Members:
+        ranges: In(stream {start, beats}). The start is a logical address in beats, see ``edgedec.hw.striping``.
+        beats: Out(stream of beats), those of all ranges in order.
+        error: Out(stream {port, request, response}, always ready). A response that was not OKAY, the range counted from 0
+            since the last flush; of two ports' in one cycle, that of the lower one. The beat is delivered all the same.
+        bus0 .. bus3: Out(AXI4 read channels), one for each port.
+        starved: Out(ports). The reader waits, and this port's slice, which is due, is not there.
+        empty_cycles: Out(32) for each port: cycles of ``starved``, modulo 2**32.
+        clear: In(1). Set ``empty_cycles`` to 0.
+        flush: In(1). Forget all ranges and beats; hold it until ``idle``, see ``ReadMaster``.
+        idle: Out(1). No range is queued and nothing is under way; beats may still wait in the queues.
+
+    Latency: 3 cycles from a range to ARVALID, 3 from R to ``beats``.
+    Throughput: one beat per cycle; a range costs one cycle between its bursts and the next one's.
+    Source: derived here.
+    """
+
+    def __init__(
+        self,
+        *,
+        beat_bytes: int,
+        ports: int,
+        address_bits: int = 40,
+        count_bits: int = 24,
+        depth: int = 4096,
+        style: str = "ultra",
+        max_burst: int = 256,
+        outstanding: int = 8,
+    ) -> None:
+        if beat_bytes not in (4, 8, 16, 32, 64):
+            raise ValueError(f"beat_bytes must be 4, 8, 16, 32 or 64, not {beat_bytes!r}")
+        if ports not in (1, 2, 4):
+            raise ValueError(f"ports must be 1, 2 or 4, not {ports!r}")
+        check("address_bits", address_bits, 16, 64)
+        check("count_bits", count_bits, 1, 32)
+        self._ports, self._port_bytes = ports, beat_bytes // ports
+        self._masters = [
+            ReadMaster(
+                address_bits=address_bits - beats_log2(ports),
+                data_bytes=self._port_bytes,
+                length_bits=count_bits + beats_log2(self._port_bytes),
+                max_burst=max_burst,
+                outstanding=outstanding,
+            )
+            for _ in range(ports)
+        ]
+        self._fifos = [Fifo(shape=8 * self._port_bytes, depth=depth, style=style) for _ in range(ports)]
+        ranges = data.StructLayout({"start": address_bits - beats_log2(beat_bytes), "beats": count_bits})
+        failure = data.StructLayout({"port": 2, "request": NUMBER_BITS, "response": 2})
+        bus = axi4_read(address_bits=address_bits, data_bytes=self._port_bytes)
+        super().__init__(
+            {
+                "ranges": In(stream.Signature(ranges)),
+                "beats": Out(beat(beat_bytes)),
+                "error": Out(stream.Signature(failure, always_ready=True)),
+                **{f"bus{port}": Out(bus) for port in range(ports)},
+                "starved": Out(ports),
+                "empty_cycles": Out(32).array(ports),
+                "clear": In(1),
+                "flush": In(1),
+                "idle": Out(1),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        fifos = [ResetInserter(self.flush)(fifo) for fifo in self._fifos]
+        width = len(self.ranges.p.as_value())
+        queues = [SyncFIFO(width=width, depth=_QUEUED) for _ in range(self._ports)]
+        for port, (queue, master, fifo) in enumerate(zip(queues, self._masters, fifos, strict=True)):
+            m.submodules[f"queue{port}"] = ResetInserter(self.flush)(queue)
+            m.submodules[f"master{port}"] = master
+            m.submodules[f"fifo{port}"] = fifo
+            self._connect_port(m, port, queue, master, self._fifos[port])
+        room = Cat(queue.w_rdy for queue in queues).all() & ~self.flush
+        there = Cat(fifo.output.valid for fifo in self._fifos).all()
+        m.d.comb += [
+            self.ranges.ready.eq(room),
+            *(queue.w_data.eq(self.ranges.p.as_value()) for queue in queues),
+            *(queue.w_en.eq(self.ranges.valid & room) for queue in queues),
+            self.beats.payload.eq(Cat(fifo.output.payload for fifo in self._fifos)),
+            self.beats.valid.eq(there & ~self.flush),
+            *(fifo.output.ready.eq(there & self.beats.ready) for fifo in self._fifos),
+            self.idle.eq(
+                ~Cat(queue.r_rdy for queue in queues).any() & Cat(master.idle for master in self._masters).all()
+            ),
+        ]
+        for port, master in reversed(list(enumerate(self._masters))):
+            with m.If(master.error.valid):
+                m.d.comb += [
+                    self.error.p.port.eq(port),
+                    self.error.p.request.eq(master.error.p.request),
+                    self.error.p.response.eq(master.error.p.response),
+                ]
+        m.d.comb += self.error.valid.eq(Cat(master.error.valid for master in self._masters).any())
+        return m
+
+    def _connect_port(self, m: Module, port: int, queue: SyncFIFO, master: ReadMaster, fifo: Fifo) -> None:
+        """One port, from its queue of ranges to its queue of slices, and what it is late."""
+        size, bus, inner = beats_log2(self._port_bytes), getattr(self, f"bus{port}"), master.bus
+        due = data.View(self.ranges.p.shape(), queue.r_data)
+        # The master's addresses count this port's bytes only; the port's number goes in above those of a granule.
+        number = Const(port, beats_log2(self._ports))
+        count = self.empty_cycles[port]
+        m.d.comb += [
+            master.requests.p.address.eq(Cat(Const(0, size), due.start)),
+            master.requests.p.bytes.eq(Cat(Const(0, size), due.beats)),
+            master.requests.valid.eq(queue.r_rdy),
+            queue.r_en.eq(master.requests.ready),
+            master.flush.eq(self.flush),
+            bus.araddr.eq(Cat(inner.araddr[:_BOUNDARY_BITS], number, inner.araddr[_BOUNDARY_BITS:])),
+            bus.arlen.eq(inner.arlen),
+            bus.arvalid.eq(inner.arvalid),
+            inner.arready.eq(bus.arready),
+            inner.rdata.eq(bus.rdata),
+            inner.rresp.eq(bus.rresp),
+            inner.rlast.eq(bus.rlast),
+            inner.rvalid.eq(bus.rvalid),
+            bus.rready.eq(inner.rready),
+            fifo.input.payload.eq(master.beats.payload),
+            fifo.input.valid.eq(master.beats.valid),
+            master.beats.ready.eq(fifo.input.ready),
+            self.starved[port].eq(
+                self.beats.ready & ~fifo.output.valid & (fifo.level.any() | queue.r_rdy | ~master.idle)
+            ),
+        ]
+        with m.If(self.clear):
+            m.d.sync += count.eq(0)
+        with m.Elif(self.starved[port]):
+            m.d.sync += count.eq(count + 1)
+
+
+def estimate(
+    *,
+    beat_bytes: int,
+    ports: int,
+    address_bits: int = 40,
+    count_bits: int = 24,
+    depth: int = 4096,
+    style: str = "ultra",
+    max_burst: int = 256,
+    outstanding: int = 8,
+) -> Resources:
+    """Calibrated in tests/hw/test_memory_estimates.py."""
+    raise NotImplementedError

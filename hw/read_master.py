@@ -1,0 +1,100 @@
+"""Ranges of memory as one stream of beats, over an AXI4 read port."""
+
+from typing import Any
+
+from amaranth.hdl import Module, Signal
+from amaranth.lib.fifo import SyncFIFO
+from amaranth.lib.wiring import Component, In, Out
+
+from edgedec.hw.axi import NUMBER_BITS, Response, axi4_read, failures, requests
+from edgedec.hw.bursts import Bursts
+from edgedec.hw.pipeline import check
+from edgedec.hw.resources import Resources
+from edgedec.hw.shapes import beat
+
+__all__ = ["ReadMaster", "estimate"]
+
+
+class ReadMaster(Component):
+    """INCR bursts that never cross 4 KiB, several under way at once, all with the same id: they return in order.
+
+    Parameters:
+        address_bits: 12 to 64.
+        data_bytes: of the port, a power of two.
+        length_bits: of a request's length in bytes.
+        max_burst: beats, a power of two up to 256.
+        outstanding: bursts that wait for an answer at most, 1 to 64.
+
+    Members:
+        requests: In(stream {address, bytes}). The beats that hold bytes address .. address + bytes - 1: the address is
+            rounded down to a beat, the end up. Of 0 bytes: no beat.
+        beats: Out(stream of beats), those of all requests in order. A beat whose response was an error is delivered too.
+        error: Out(stream {request, response}, always ready). RRESP was not OKAY; one item for each such beat,
+            one cycle late.
+        bus: Out(AXI4 read channels). ARVALID and its payload come from registers.
+        flush: In(1). Take no request, cut no further burst, drop the beats that still arrive. Hold it until ``idle``: AXI
+            cannot take a burst back, and a reset of this component alone in mid-burst would leave the answer to the next.
+        idle: Out(1). Nothing is under way.
+
+    Latency: 2 cycles from a request to ARVALID; none from R to ``beats``.
+    Throughput: one beat per cycle; one burst per cycle.
+    Source: AXI4 (ARM IHI 0022).
+    """
+
+    def __init__(
+        self, *, address_bits: int, data_bytes: int, length_bits: int = 32, max_burst: int = 256, outstanding: int = 8
+    ) -> None:
+        check("outstanding", outstanding, 1, 64)
+        self._bursts = Bursts(
+            address_bits=address_bits, data_bytes=data_bytes, length_bits=length_bits, max_burst=max_burst
+        )
+        self._outstanding = outstanding
+        super().__init__(
+            {
+                "requests": In(requests(address_bits, length_bits)),
+                "beats": Out(beat(data_bytes)),
+                "error": Out(failures()),
+                "bus": Out(axi4_read(address_bits=address_bits, data_bytes=data_bytes)),
+                "flush": In(1),
+                "idle": Out(1),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        m.submodules.bursts = cutter = self._bursts
+        m.submodules.waiting = waiting = SyncFIFO(width=NUMBER_BITS, depth=self._outstanding)
+        bus, bursts = self.bus, cutter.bursts
+        taken = Signal()
+        m.d.comb += [
+            cutter.requests.payload.eq(self.requests.payload),
+            cutter.requests.valid.eq(self.requests.valid),
+            self.requests.ready.eq(cutter.requests.ready),
+            cutter.flush.eq(self.flush),
+            bus.araddr.eq(bursts.p.address),
+            bus.arlen.eq(bursts.p.len),
+            # Room in the queue goes away only by a transfer here, so ARVALID holds until ARREADY.
+            bus.arvalid.eq(bursts.valid & waiting.w_rdy),
+            bursts.ready.eq(bus.arready & waiting.w_rdy),
+            waiting.w_en.eq(bursts.valid & bursts.ready),
+            waiting.w_data.eq(bursts.p.request),
+            self.beats.payload.eq(bus.rdata),
+            self.beats.valid.eq(bus.rvalid & ~self.flush),
+            bus.rready.eq(self.beats.ready | self.flush),
+            taken.eq(bus.rvalid & bus.rready),
+            waiting.r_en.eq(taken & bus.rlast),
+            self.idle.eq(~cutter.busy & ~waiting.r_rdy),
+        ]
+        m.d.sync += [
+            self.error.valid.eq(taken & ~self.flush & (bus.rresp != Response.OKAY)),
+            self.error.p.request.eq(waiting.r_data),
+            self.error.p.response.eq(bus.rresp),
+        ]
+        return m
+
+
+def estimate(
+    *, address_bits: int, data_bytes: int, length_bits: int = 32, max_burst: int = 256, outstanding: int = 8
+) -> Resources:
+    """Calibrated in tests/hw/test_memory_estimates.py."""
+    raise NotImplementedError

@@ -1,0 +1,153 @@
+"""A register map as an AXI4-Lite register block."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from amaranth.hdl import Cat, Const, Module, Signal, Value
+from amaranth.lib.wiring import Component, In, Member, Out
+
+from edgedec.hw.axi import Response, axi_lite
+from edgedec.hw.pipeline import check
+from edgedec.hw.register_map import Access, Field, Register, RegisterMap
+from edgedec.hw.resources import Resources
+
+__all__ = ["Registers", "estimate"]
+
+
+class Registers(Component):
+    """Reads and writes of a ``RegisterMap``. Every access is answered OKAY; what is not in the map reads as zero and
+    ignores writes.
+
+    Parameters:
+        register_map: the table.
+        address_bits: of the bus, enough for the table; no address stands for another.
+
+    Members:
+        bus: In(AXI4-Lite).
+        one port for each field, named ``Register.port``; an array of them where the register's count is more than 1:
+            read only: In, sampled when it is read. The two words of 64 bits are sampled one after the other.
+            read and write: Out.
+            pulse: Out, high for one cycle.
+            write one to clear: Out, and In of the same width with the name's end ``_set``, which wins over a clear.
+        interrupt: Out(1). A write-one-to-clear bit and its enable are both set.
+
+    Latency: 2 cycles from the later of AW and W to a changed output and to B; 2 from AR to R.
+    Throughput: one read and one write in two cycles.
+    Source: AXI4-Lite (ARM IHI 0022), part B.
+    """
+
+    def __init__(self, *, register_map: RegisterMap, address_bits: int = 12) -> None:
+        check("address_bits", address_bits, max(2, (register_map.bytes - 1).bit_length()), 64)
+        self._map = register_map
+        super().__init__(
+            {"bus": In(axi_lite(address_bits=address_bits)), "interrupt": Out(1), **dict(_ports(register_map))}
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        address, word_data, strobes, write = self._writes(m)
+        mask = Cat(strobe.replicate(8) for strobe in strobes)
+        words: dict[int, Value] = {}
+        pending = []
+        for register in self._map.registers:
+            for index in range(register.count):
+                offset = register.offset + index * register.bytes
+                enables = Cat(
+                    (write & (address == offset // 4 + word)).replicate(32) & mask
+                    for word in range(register.bytes // 4)
+                )
+                given = Cat(word_data for _ in range(register.bytes // 4))
+                value = Cat(
+                    self._field(m, register, index, field, given, enables, lsb) for field, lsb in register.positions()
+                )
+                for word in range(register.bytes // 4):
+                    words[offset // 4 + word] = value[32 * word : 32 * word + 32]
+                if register.enabled_by:
+                    pending.append(value & self._state(self._map[register.enabled_by]))
+        m.d.comb += self.interrupt.eq(Cat(pending).any())
+        self._reads(m, words)
+        return m
+
+    def _signal(self, name: str, register: Register, index: int) -> Any:
+        port = getattr(self, name)
+        return port if register.count == 1 else port[index]
+
+    def _state(self, register: Register) -> Value:
+        return Cat(self._signal(register.port(field), register, 0) for field in register.fields)
+
+    def _field(
+        self, m: Module, register: Register, index: int, field: Field, given: Value, enables: Value, lsb: int
+    ) -> Value:
+        """The registers behind one field, and what reading it shows."""
+        if register.access is Access.CONSTANT:
+            return Const(field.reset, field.bits)
+        port = self._signal(register.port(field), register, index)
+        given, enables = given[lsb : lsb + field.bits], enables[lsb : lsb + field.bits]
+        if register.access is Access.READ_WRITE:
+            m.d.sync += port.eq((port & ~enables) | (given & enables))
+        elif register.access is Access.WRITE_ONE_TO_CLEAR:
+            m.d.sync += port.eq(
+                (port & ~(given & enables)) | self._signal(f"{register.port(field)}_set", register, index)
+            )
+        elif register.access is Access.PULSE:
+            m.d.sync += port.eq(given & enables)
+            return Const(0, field.bits)
+        return port
+
+    def _writes(self, m: Module) -> tuple[Value, Value, Value, Value]:
+        """AW, W and B. Gives the word's number, its data and strobes, and the cycle in which they count."""
+        bus = self.bus
+        address, got_address = Signal(len(bus.awaddr) - 2), Signal()
+        given, strobes, got_data = Signal(32), Signal(4), Signal()
+        write = Signal()
+        m.d.comb += [
+            bus.awready.eq(~got_address),
+            bus.wready.eq(~got_data),
+            bus.bresp.eq(Response.OKAY),
+            write.eq(got_address & got_data & (~bus.bvalid | bus.bready)),
+        ]
+        with m.If(bus.bready):
+            m.d.sync += bus.bvalid.eq(0)
+        with m.If(write):
+            m.d.sync += [bus.bvalid.eq(1), got_address.eq(0), got_data.eq(0)]
+        with m.If(bus.awvalid & bus.awready):
+            m.d.sync += [got_address.eq(1), address.eq(bus.awaddr[2:])]
+        with m.If(bus.wvalid & bus.wready):
+            m.d.sync += [got_data.eq(1), given.eq(bus.wdata), strobes.eq(bus.wstrb)]
+        return address, given, strobes, write
+
+    def _reads(self, m: Module, words: dict[int, Value]) -> None:
+        """AR and R."""
+        bus = self.bus
+        address, got_address, found = Signal(len(bus.araddr) - 2), Signal(), Signal(32)
+        m.d.comb += [bus.arready.eq(~got_address), bus.rresp.eq(Response.OKAY)]
+        with m.Switch(address):
+            for word, value in words.items():
+                with m.Case(word):
+                    m.d.comb += found.eq(value)
+        with m.If(bus.rready):
+            m.d.sync += bus.rvalid.eq(0)
+        with m.If(got_address & (~bus.rvalid | bus.rready)):
+            m.d.sync += [bus.rvalid.eq(1), bus.rdata.eq(found), got_address.eq(0)]
+        with m.If(bus.arvalid & bus.arready):
+            m.d.sync += [got_address.eq(1), address.eq(bus.araddr[2:])]
+
+
+def _ports(register_map: RegisterMap) -> Iterator[tuple[str, Member]]:
+    for register in register_map.registers:
+        for field in register.fields:
+            name = register.port(field)
+            ports = []
+            if register.access is Access.READ_ONLY:
+                ports = [(name, In(field.bits))]
+            elif register.access is not Access.CONSTANT:
+                ports = [(name, Out(field.bits, init=field.reset))]
+            if register.access is Access.WRITE_ONE_TO_CLEAR:
+                ports.append((f"{name}_set", In(field.bits)))
+            for port, member in ports:
+                yield port, member if register.count == 1 else member.array(register.count)
+
+
+def estimate(*, register_map: RegisterMap, address_bits: int = 12) -> Resources:
+    """Calibrated in tests/hw/test_memory_estimates.py."""
+    raise NotImplementedError

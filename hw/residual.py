@@ -1,0 +1,50 @@
+"""The sum of two vectors, saturated."""
+
+from typing import Any
+
+from amaranth.hdl import Module
+from amaranth.lib.wiring import Component, In, Out
+
+from edgedec.hw.pipeline import carried, check, pipeline, saturate
+from edgedec.hw.shapes import words
+
+__all__ = ["Residual", "estimate"]
+
+
+class Residual(Component):
+    """sat(x + out) of each element.
+
+    Parameters:
+        slots: 1 to 8.
+        lanes: elements of a word, 1 to 64.
+        width: of an element, 2 to 64.
+
+    Members:
+        input: In(words(width, slots, lanes)). The residual; its ``last`` is the output's.
+        addend: In(words(width, slots, lanes)). Of the same length; its ``last`` is not looked at.
+        output: Out(words(width, slots, lanes)).
+
+    Latency: 2 cycles. Throughput: a word per cycle.
+    Source: docs/integer-profile.md, "Add, select rows".
+    """
+
+    def __init__(self, *, slots: int, lanes: int = 5, width: int = 27) -> None:
+        check("slots", slots, 1, 8)
+        check("lanes", lanes, 1, 64)
+        check("width", width, 2, 64)
+        shape = words(width, slots, lanes)
+        super().__init__({"input": In(shape), "addend": In(shape), "output": Out(shape)})
+        self._slots, self._lanes, self._width = slots, lanes, width
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        x, y, sink = self.input, self.addend, self.output
+        enable, _ = pipeline(m, sink, x.valid & y.valid, 2)
+        m.d.comb += [x.ready.eq(enable & y.valid), y.ready.eq(enable & x.valid)]
+        m.d.comb += sink.p.last.eq(carried(m, enable, x.p.last, 2))
+        for lane in range(self._lanes):
+            for slot in range(self._slots):
+                total = carried(m, enable, x.p["values"][lane][slot] + y.p["values"][lane][slot])
+                out = carried(m, enable, saturate(total, self._width))
+                m.d.comb += sink.p["values"][lane][slot].eq(out)
+        return m

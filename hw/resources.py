@@ -1,0 +1,34 @@
+"""What a component costs in an FPGA's fabric, by formulas that were calibrated against out-of-context synthesis."""
+
+from dataclasses import dataclass
+
+__all__ = ["Resources"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resources:
+    """Members:
+    lut: LUT6 of UltraScale+, those used as memory or shift register included.
+    ff: flip-flops.
+    bram18: block RAMs of 18 kbit; a RAMB36 counts two.
+    uram: UltraRAMs of 288 kbit.
+    dsp: DSP48E2.
+    """
+
+    lut: int = 0
+    ff: int = 0
+    bram18: int = 0
+    uram: int = 0
+    dsp: int = 0
+
+    def __add__(self, other: "Resources") -> "Resources":
+        return Resources(
+            lut=self.lut + other.lut,
+            ff=self.ff + other.ff,
+            bram18=self.bram18 + other.bram18,
+            uram=self.uram + other.uram,
+            dsp=self.dsp + other.dsp,
+        )
+
+    def __mul__(self, n: int) -> "Resources":
+        return Resources(lut=self.lut * n, ff=self.ff * n, bram18=self.bram18 * n, uram=self.uram * n, dsp=self.dsp * n)

@@ -1,0 +1,146 @@
+"""Rotary position embedding: pairs turned by angles that are fetched."""
+
+from typing import Any
+
+from amaranth.hdl import Module, Mux, Signal, signed
+from amaranth.lib import data, memory, stream
+from amaranth.lib.wiring import Component, In, Out
+
+from edgedec.hw.pipeline import check, delayed, pipeline, saturate
+from edgedec.hw.resources import Resources
+from edgedec.hw.shapes import rows, words
+
+__all__ = ["Rotary", "angles", "estimate"]
+
+_NARROW = 18
+_STAGES = 5
+_ROUNDING_SHIFT = 14
+
+
+def angles(slots: int, lanes: int) -> data.StructLayout:
+    """cos and sin, s16 with 14 fraction bits, of ``lanes`` neighbouring pairs of each slot's position."""
+    return data.StructLayout({"cos": rows(16, slots, lanes), "sin": rows(16, slots, lanes)})
+
+
+class Rotary(Component):
+    """``first = sat(rs(a * cos - b * sin, 14), 18)``, ``second = sat(rs(b * cos + a * sin, 14), 18)`` of each head's pairs:
+    a is element i of a head, b element i + head_dim / 2, first and second take their places.
+
+    Two multipliers per lane and slot: the first halves leave as b arrives, the second ones after that, while the next head's
+    first half arrives.
+
+    Parameters:
+        slots: 1 to 8.
+        head_dim: elements of a head; even, 2 to 2048.
+        lanes: elements of a word; divides head_dim / 2.
+
+    Members:
+        angles: In(stream angles(slots, lanes)). head_dim / 2 / lanes items: those of a pass. They serve every vector until
+            the next ones come; those are taken between vectors, and before a vector whose first word is not offered earlier.
+        input: In(words(18, slots, lanes)). Whole heads one after the other; ``last`` at the end of the last one. Waits for
+            the first angles.
+        output: Out(words(18, slots, lanes)). The same order, ``last`` likewise.
+
+    Latency: 5 cycles from a word of a second half to its first half's, head_dim / 2 / lanes more to its own.
+    Throughput: one word per cycle.
+    Source: docs/integer-profile.md, "Rotary".
+    """
+
+    def __init__(self, *, slots: int, head_dim: int, lanes: int = 1) -> None:
+        check("slots", slots, 1, 8)
+        check("head_dim", head_dim, 2, 2048)
+        if head_dim % 2:
+            raise ValueError(f"head_dim must be even, not {head_dim!r}")
+        check("lanes", lanes, 1, head_dim // 2)
+        if head_dim // 2 % lanes:
+            raise ValueError(f"lanes must divide {head_dim // 2}, not {lanes!r}")
+        self._slots, self._lanes, self._half = slots, lanes, head_dim // 2 // lanes
+        super().__init__(
+            {
+                "angles": In(stream.Signature(angles(slots, lanes))),
+                "input": In(words(_NARROW, slots, lanes)),
+                "output": Out(words(_NARROW, slots, lanes)),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        half = self._half
+        second, at = Signal(), Signal(range(half))  # where the input is: which half, which word
+        pending, turned, ends = Signal(), Signal(range(half)), Signal()  # seconds still to give, from ``turned`` on
+        inside, loaded, offered, last = Signal(), Signal(), Signal(), Signal()
+        enable, _ = pipeline(m, self.output, offered, _STAGES)
+        loading, taken = self._load(m, ~inside, ~pending, loaded), Signal()
+        m.d.comb += [
+            self.input.ready.eq(enable & loaded & ~loading),
+            taken.eq(self.input.valid & self.input.ready),
+            offered.eq(pending | (second & self.input.valid & loaded)),
+            last.eq(pending & ends & (turned == half - 1)),
+            self.output.p.last.eq(delayed(m, enable, last, _STAGES)),
+        ]
+        with m.If(pending & enable):
+            m.d.sync += turned.eq(turned + 1)
+            with m.If(turned == half - 1):
+                m.d.sync += [turned.eq(0), pending.eq(0)]
+        with m.If(taken):
+            m.d.sync += [at.eq(at + 1), inside.eq(~self.input.p.last)]
+            with m.If(at == half - 1):
+                m.d.sync += [at.eq(0), second.eq(~second)]
+                with m.If(second):
+                    m.d.sync += [pending.eq(1), ends.eq(self.input.p.last)]
+        index = Mux(pending, turned, at)
+        a, b = self._kept(m, "a", taken & ~second, at, index), self._kept(m, "b", taken & second, at, turned)
+        self._turn(m, enable, pending, a, b, self._table.read_port(domain="comb"), index)
+        return m
+
+    def _load(self, m: Module, between: Any, left: Any, loaded: Any) -> Any:
+        """Whether a vector has to wait for angles, which wait until the last one has left; ``loaded``: there are some."""
+        at, loading = Signal(range(self._half)), Signal()
+        m.submodules.angles = self._table = memory.Memory(shape=self.angles.p.shape(), depth=self._half, init=[])
+        port = self._table.write_port()
+        m.d.comb += [
+            self.angles.ready.eq(between & left),
+            loading.eq(between & (self.angles.valid | (at != 0))),
+            port.addr.eq(at),
+            port.data.eq(self.angles.payload),
+            port.en.eq(self.angles.valid & self.angles.ready),
+        ]
+        with m.If(port.en):
+            m.d.sync += at.eq(at + 1)
+            with m.If(at == self._half - 1):
+                m.d.sync += [at.eq(0), loaded.eq(1)]
+        return loading
+
+    def _kept(self, m: Module, name: str, write: Any, at: Any, index: Any) -> Any:
+        """Half a head of inputs, read in the same cycle."""
+        m.submodules[name] = kept = memory.Memory(shape=self.input.p["values"].shape(), depth=self._half, init=[])
+        port, read = kept.write_port(), kept.read_port(domain="comb")
+        m.d.comb += [port.addr.eq(at), port.data.eq(self.input.p["values"]), port.en.eq(write), read.addr.eq(index)]
+        return read.data
+
+    def _turn(self, m: Module, enable: Any, pending: Any, a: Any, b: Any, table: Any, index: Any) -> None:
+        """Five stages: operands, products, sum, rounding, saturation."""
+        m.d.comb += table.addr.eq(index)
+        minus = delayed(m, enable, ~pending, 2)
+        for lane in range(self._lanes):
+            for slot in range(self._slots):
+                cos = delayed(m, enable, table.data.cos[lane][slot])
+                sin = delayed(m, enable, table.data.sin[lane][slot])
+                x, y = Signal(signed(_NARROW)), Signal(signed(_NARROW))
+                with m.If(enable):
+                    m.d.sync += [
+                        x.eq(Mux(pending, b[lane][slot], a[lane][slot])),
+                        y.eq(Mux(pending, a[lane][slot], self.input.p["values"][lane][slot])),
+                    ]
+                along, across = delayed(m, enable, x * cos), delayed(m, enable, y * sin)
+                total = Signal(signed(35))
+                with m.If(enable):
+                    m.d.sync += total.eq(Mux(minus, along - across, along + across))
+                rounded = delayed(m, enable, (total + (1 << (_ROUNDING_SHIFT - 1))) >> _ROUNDING_SHIFT)
+                with m.If(enable):
+                    m.d.sync += self.output.p["values"][lane][slot].eq(saturate(rounded, _NARROW))
+
+
+def estimate(*, slots: int, head_dim: int, lanes: int = 1) -> Resources:
+    """Of a Rotary with these parameters."""
+    return Resources()

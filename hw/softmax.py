@@ -1,0 +1,103 @@
+"""Exponentials of distances from the largest: the numerators of a softmax."""
+
+from typing import Any
+
+from amaranth.hdl import Array, Cat, Const, Module, Mux, unsigned
+from amaranth.lib import data, memory, stream
+from amaranth.lib.wiring import Component, In, Out
+
+from edgedec.hw.pipeline import check, delayed, pipeline
+from edgedec.hw.resources import Resources
+from edgedec.hw.tables import EXP2, LAST_EXPONENT
+
+__all__ = ["DISTANCE_BITS", "Softmax", "distances", "estimate", "probabilities"]
+
+DISTANCE_BITS = 26
+_LATENCY = 13
+
+
+def distances(slots: int, lanes: int) -> stream.Signature:
+    """u26 [lanes, slots] below each slot's largest; ``factor * 2**-shift`` of its slot turns one into octaves / 256."""
+    return stream.Signature(
+        data.StructLayout(
+            {
+                "distances": data.ArrayLayout(data.ArrayLayout(unsigned(DISTANCE_BITS), slots), lanes),
+                "visible": data.ArrayLayout(data.ArrayLayout(unsigned(1), slots), lanes),
+                "factors": data.ArrayLayout(unsigned(16), slots),
+                "shifts": data.ArrayLayout(unsigned(6), slots),
+                "last": 1,
+            }
+        )
+    )
+
+
+def probabilities(slots: int, lanes: int) -> stream.Signature:
+    """u16 [lanes, slots], 65535 for the largest; ``last`` as it came with the distances."""
+    chances = data.ArrayLayout(data.ArrayLayout(unsigned(16), slots), lanes)
+    return stream.Signature(data.StructLayout({"chances": chances, "last": 1}))
+
+
+class Softmax(Component):
+    """``u = min(rs(d * factor, shift), 4607)``, ``p = rs(EXP2[u mod 256], u >> 8)``, or 0 where not visible.
+
+    The same for attention and for the head's sum of exponentials; sums and division are their users'.
+
+    Parameters:
+        slots: 1 to 8.
+        lanes: distances per slot and cycle, 1 to 8. ``slots * lanes`` exponentials per cycle.
+
+    Members:
+        input: In(distances(slots, lanes)); ``shifts`` 0 to 47.
+        output: Out(probabilities(slots, lanes)).
+
+    Latency: 13 cycles. Throughput: one item per cycle.
+    Source: docs/integer-profile.md, "Attention"; the shift's own lowest bit is what rounds.
+    """
+
+    def __init__(self, *, slots: int, lanes: int = 1) -> None:
+        check("slots", slots, 1, 8)
+        check("lanes", lanes, 1, 8)
+        self._slots, self._lanes = slots, lanes
+        super().__init__({"input": In(distances(slots, lanes)), "output": Out(probabilities(slots, lanes))})
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        taken = self.input.p
+        enable, _ = pipeline(m, self.output, self.input.valid, _LATENCY)
+        m.d.comb += self.input.ready.eq(enable)
+        m.d.comb += self.output.p.last.eq(delayed(m, enable, taken.last, _LATENCY))
+        for slot in range(self._slots):
+            factor = delayed(m, enable, taken.factors[slot])
+            shifts = [delayed(m, enable, taken.shifts[slot], 3)]
+            shifts += [delayed(m, enable, shifts[0]), delayed(m, enable, shifts[0], 2)]
+            for lane in range(self._lanes):
+                distance = delayed(m, enable, taken.distances[lane][slot])
+                visible = delayed(m, enable, taken.visible[lane][slot], _LATENCY - 1)
+                octaves = self._octaves(m, enable, distance, factor, shifts)
+                chance = self._power(m, enable, octaves)
+                with m.If(enable):
+                    m.d.sync += self.output.p.chances[lane][slot].eq(Mux(visible, (chance >> 1) + chance[0], 0))
+        return m
+
+    def _octaves(self, m: Module, enable: Any, distance: Any, factor: Any, shifts: list[Any]) -> Any:
+        """Stages 2 to 8: u13. The product is kept with a zero below it, so that the bit that rounds is not lost."""
+        x = Cat(Const(0, 1), delayed(m, enable, distance * factor, 2))
+        for step, shift in ((16, shifts[0][4:6]), (4, shifts[1][2:4]), (1, shifts[2][:2])):
+            x = delayed(m, enable, Array([x >> (step * k) for k in range(4)])[shift])
+        rounded, large = delayed(m, enable, x[1:14] + x[0]), delayed(m, enable, x[14:].any())
+        return delayed(m, enable, Mux(large | (rounded > LAST_EXPONENT), LAST_EXPONENT, rounded)[:13])
+
+    def _power(self, m: Module, enable: Any, octaves: Any) -> Any:
+        """Stages 9 to 12: the table's entry, shifted, with a bit more below."""
+        table = memory.Memory(shape=unsigned(16), depth=256, init=EXP2)
+        m.submodules += table
+        port = table.read_port()
+        m.d.comb += [port.addr.eq(octaves[:8]), port.en.eq(enable)]
+        entry, whole = delayed(m, enable, Cat(Const(0, 1), port.data)), delayed(m, enable, octaves[8:], 2)
+        coarse = delayed(m, enable, Array([entry >> (4 * k) for k in range(5)])[whole[2:]])
+        return delayed(m, enable, Array([coarse >> k for k in range(4)])[delayed(m, enable, whole[:2])])
+
+
+def estimate(*, slots: int, lanes: int = 1) -> Resources:
+    """Of a Softmax with these parameters."""
+    return Resources()

@@ -1,0 +1,85 @@
+"""Sums of squares of a vector, as its words pass."""
+
+from typing import Any
+
+from amaranth.hdl import Module, Mux, Signal, Value, unsigned
+from amaranth.lib import data, stream
+from amaranth.lib.wiring import Component, In, Out
+
+from edgedec.hw.pipeline import carried, check, delayed, reduced
+from edgedec.hw.shapes import words
+
+__all__ = ["SumsOfSquares", "estimate"]
+
+_NARROW = 18
+_COARSE = 9
+_SUM_BITS = 48
+
+
+class SumsOfSquares(Component):
+    """Two exact sums per slot's vector: of x * x over the x that fit 18 bits, and of (x >> 9)**2 over the others.
+
+    Parameters:
+        slots: 1 to 8.
+        lanes: elements of a word, 1 to 64.
+
+    Members:
+        input: In(words(27, slots, lanes)).
+        output: Out(stream of {small, big: unsigned(48)} [slots]). One item per vector.
+
+    Latency: ceil(log2(lanes)) + 3 cycles from the last word's transfer to a valid output.
+    Throughput: a word per cycle, across vectors too; stops only if a vector ends while the one before it is not taken.
+    Source: docs/integer-profile.md, "RMS norm". One 18 x 18 multiplication per lane and slot.
+    """
+
+    def __init__(self, *, slots: int, lanes: int = 5) -> None:
+        check("slots", slots, 1, 8)
+        check("lanes", lanes, 1, 64)
+        sums = data.StructLayout({"small": unsigned(_SUM_BITS), "big": unsigned(_SUM_BITS)})
+        super().__init__(
+            {
+                "input": In(words(27, slots, lanes)),
+                "output": Out(stream.Signature(data.ArrayLayout(sums, slots))),
+            }
+        )
+        self._slots, self._lanes = slots, lanes
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        source, sink, enable = self.input, self.output, Signal()
+        stages = 2 + (self._lanes - 1).bit_length()
+        valid = delayed(m, enable, source.valid, stages)
+        last = carried(m, enable, source.p.last, stages)
+        done, fresh = Signal(), Signal(init=1)
+        m.d.comb += [
+            enable.eq(~(valid & last & sink.valid & ~sink.ready)),
+            source.ready.eq(enable),
+            done.eq(enable & valid & last),
+        ]
+        with m.If(sink.ready):
+            m.d.sync += sink.valid.eq(0)
+        with m.If(done):
+            m.d.sync += sink.valid.eq(1)
+        with m.If(enable & valid):
+            m.d.sync += fresh.eq(last)
+        for slot in range(self._slots):
+            squares = [self._square(m, enable, source.p["values"][lane][slot]) for lane in range(self._lanes)]
+            for name, sign in (("small", 1), ("big", 0)):
+                terms = [Mux(fits == sign, square, 0) for square, fits in squares]
+                term, _ = reduced(m, enable, terms, lambda a, b: a + b)
+                total, found = Signal(_SUM_BITS, name=f"{name}_{slot}"), Signal(_SUM_BITS, name=f"{name}_{slot}_found")
+                now = Mux(fresh, 0, total) + term
+                with m.If(enable & valid):
+                    m.d.sync += total.eq(now)
+                with m.If(done):
+                    m.d.sync += found.eq(now)
+                m.d.comb += sink.payload[slot][name].eq(found)
+        return m
+
+    def _square(self, m: Module, enable: Value, x: Value) -> tuple[Signal, Signal]:
+        """(square, whether x fits 18 bits), two registers later."""
+        top = x[_NARROW - 1 :]
+        fits = top.all() | ~top.any()
+        operand = carried(m, enable, Mux(fits, x[:_NARROW].as_signed(), x[_COARSE:].as_signed()))
+        square = carried(m, enable, (operand * operand)[: 2 * _NARROW - 1])
+        return square, carried(m, enable, fits, 2)

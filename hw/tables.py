@@ -1,0 +1,13 @@
+"""Contents of the ROMs: the tables of docs/integer-profile.md."""
+
+import math
+from itertools import pairwise
+
+__all__ = ["EXP2", "LAST_EXPONENT", "SIGMOID_STEP", "SIGMOID_VALUE"]
+
+EXP2: tuple[int, ...] = tuple(math.floor(65535 * 2 ** (-i / 256) + 0.5) for i in range(256))  # u16: 2^(-i/256)
+LAST_EXPONENT = 18 * 256 - 1  # whole part 17, from which on any entry is shifted to zero
+# 1 / (1 + exp(-i/16)) in units of 2^-16: u16, and what the next has more: u11.
+_SIGMOID = tuple(min(math.floor(65536 / (1 + math.exp(-i / 16)) + 0.5), 65535) for i in range(257))
+SIGMOID_VALUE: tuple[int, ...] = _SIGMOID[:-1]
+SIGMOID_STEP: tuple[int, ...] = tuple(b - a for a, b in pairwise(_SIGMOID))

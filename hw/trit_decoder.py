@@ -1,0 +1,55 @@
+"""A byte of ternary weights as five trits."""
+
+from typing import Any
+
+from amaranth.hdl import Module, unsigned
+from amaranth.lib import data
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import Component, In, Out
+
+from edgedec.hw.config import ROWS
+from edgedec.hw.resources import Resources
+
+__all__ = ["TritDecoder", "digits_of", "estimate"]
+
+_BYTES = 3**ROWS  # 243; the others are not weights
+_ZERO = (1,) * ROWS
+
+
+def digits_of(byte: int) -> tuple[int, ...]:
+    """The five digits of ``byte`` in base 3, lowest power first: each a trit plus one. Zero trits for 243 and above."""
+    return tuple(byte // 3**row % 3 for row in range(ROWS)) if byte < _BYTES else _ZERO
+
+
+class TritDecoder(Component):
+    """``byte = sum over row of (trit + 1) * 3**row``. A ROM: simulators and C++ compilers choke on a 243-way switch.
+
+    Members:
+        byte: In(8).
+        digits: Out(unsigned(2) [5]). Trit plus one, of each row: 0, 1 or 2.
+        error: Out(1). The byte is 243 or more; its trits are taken as zero.
+
+    Latency: 0 cycles, combinational. Throughput: one byte per cycle.
+    Source: DESIGN section 7, "Weight stream".
+    """
+
+    def __init__(self) -> None:
+        super().__init__({"byte": In(8), "digits": Out(data.ArrayLayout(unsigned(2), ROWS)), "error": Out(1)})
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        entry = data.StructLayout({"digits": self.digits.shape(), "error": 1})
+        init = [{"digits": digits_of(byte), "error": byte >= _BYTES} for byte in range(256)]
+        m.submodules.rom = rom = Memory(shape=entry, depth=256, init=init)
+        read = rom.read_port(domain="comb")
+        m.d.comb += [
+            read.addr.eq(self.byte),
+            self.digits.eq(read.data.digits),
+            self.error.eq(read.data.error),
+        ]
+        return m
+
+
+def estimate() -> Resources:
+    """Of one TritDecoder."""
+    return Resources(lut=51)

@@ -1,0 +1,98 @@
+"""On-chip store of a vector, written once and read as often as wanted."""
+
+from typing import Any, Literal
+
+from amaranth.hdl import Module, Signal
+from amaranth.lib import data, stream
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import Component, In, Out
+
+from edgedec.hw.pipeline import carried, check, pipeline
+from edgedec.hw.resources import Resources
+from edgedec.hw.shapes import rows, words
+
+__all__ = ["VectorMemory", "estimate"]
+
+
+class VectorMemory(Component):
+    """Words of a vector for each slot; every vector is written from address 0 on, over the one before it.
+
+    Parameters:
+        width: of an element, 1 to 64.
+        slots: 1 to 8.
+        depth: words, 1 to 65536.
+        lanes: elements of a word, 1 to 64.
+        style: "block" for block RAM, "ultra" for UltraRAM.
+
+    Members:
+        write: In(words(width, slots, lanes)). Always ready. A vector of more than ``depth`` words overwrites its own start.
+        written: Out(range(depth + 1)). Words of the vector in the memory; counts from 0 again from the first word of the
+            next vector on. A word may be read once it is counted.
+        reads: In(stream {start, length}). Words start to start + length - 1, modulo ``depth`` where that is a power of two
+            and not beyond ``depth`` elsewhere; a length of 0 gives nothing. May come as often as wanted.
+        output: Out(words(width, slots, lanes)). ``last`` with the last word of each read.
+
+    Latency: 3 cycles from a read's transfer to its first word.
+    Throughput: a word written and a word read per cycle, across reads too.
+    Source: derived here. One write port and one read port, both registered, and a register behind the read port.
+    """
+
+    def __init__(
+        self, *, width: int, slots: int, depth: int, lanes: int = 5, style: Literal["block", "ultra"] = "block"
+    ) -> None:
+        check("width", width, 1, 64)
+        check("slots", slots, 1, 8)
+        check("depth", depth, 1, 1 << 16)
+        check("lanes", lanes, 1, 64)
+        if style not in ("block", "ultra"):
+            raise ValueError(f"style must be 'block' or 'ultra', not {style!r}")
+        span = data.StructLayout({"start": range(depth), "length": range(depth + 1)})
+        super().__init__(
+            {
+                "write": In(words(width, slots, lanes)),
+                "written": Out(range(depth + 1)),
+                "reads": In(stream.Signature(span)),
+                "output": Out(words(width, slots, lanes)),
+            }
+        )
+        self._shape, self._depth, self._style = rows(width, slots, lanes), depth, style
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        m.submodules.memory = memory = Memory(
+            shape=self._shape, depth=self._depth, init=[], attrs={"ram_style": self._style}
+        )
+        self._write(m, memory)
+        self._read(m, memory)
+        return m
+
+    def _write(self, m: Module, memory: Memory) -> None:
+        port, whole = memory.write_port(), Signal(init=1)
+        m.d.comb += [self.write.ready.eq(1), port.en.eq(self.write.valid), port.data.eq(self.write.p["values"])]
+        with m.If(self.write.valid):
+            m.d.sync += [
+                port.addr.eq(port.addr + 1),
+                self.written.eq(self.written + 1),
+                whole.eq(self.write.p.last),
+            ]
+            with m.If(whole):
+                m.d.sync += self.written.eq(1)
+            with m.If(self.write.p.last):
+                m.d.sync += port.addr.eq(0)
+
+    def _read(self, m: Module, memory: Memory) -> None:
+        sink, span = self.output, self.reads
+        port = memory.read_port(transparent_for=())
+        address, left = Signal(range(self._depth)), Signal(range(self._depth + 1))
+        enable, _ = pipeline(m, sink, left != 0, 2)
+        m.d.comb += [
+            port.addr.eq(address),
+            port.en.eq(enable),
+            span.ready.eq((left == 0) | (enable & (left == 1))),
+            sink.p.last.eq(carried(m, enable, left == 1, 2)),
+            sink.p["values"].eq(carried(m, enable, port.data)),
+        ]
+        with m.If(enable & (left != 0)):
+            m.d.sync += [address.eq(address + 1), left.eq(left - 1)]
+        with m.If(span.valid & span.ready):
+            m.d.sync += [address.eq(span.p.start), left.eq(span.p.length)]

@@ -1,0 +1,139 @@
+"""A stream of beats into ranges of memory, over an AXI4 write port."""
+
+from typing import Any
+
+from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.lib import data
+from amaranth.lib.fifo import SyncFIFO
+from amaranth.lib.wiring import Component, In, Out
+
+from edgedec.hw.axi import NUMBER_BITS, Response, axi4_write, beats_log2, completions, failures, requests
+from edgedec.hw.bursts import Bursts
+from edgedec.hw.pipeline import check
+from edgedec.hw.resources import Resources
+from edgedec.hw.shapes import beat
+
+__all__ = ["WriteMaster", "estimate"]
+
+
+class WriteMaster(Component):
+    """INCR bursts that never cross 4 KiB, as long as the request lets them be, for short writes between reads cost a
+    memory most.
+
+    Parameters:
+        address_bits: 12 to 64.
+        data_bytes: of the port, a power of two.
+        length_bits: of a request's length in bytes.
+        max_burst: beats, a power of two up to 256.
+        outstanding: bursts that wait for an answer at most, 1 to 64.
+
+    Members:
+        requests: In(stream {address, bytes}). Of 0 bytes: no data, no completion.
+        data: In(stream of beats). For each request the beats that hold its bytes: byte b of memory in lane b modulo
+            data_bytes. Lanes before the first byte and behind the last are not written.
+        done: Out(stream of request numbers, always ready). All bursts of it have been answered, well or not; one cycle late.
+        error: Out(stream {request, response}, always ready). BRESP was not OKAY; one cycle late, with ``done`` or before it.
+        bus: Out(AXI4 write channels). WVALID and its payload come from registers; data follows its address.
+        flush: In(1). Take no request and no data, cut no further burst; what is on its way is completed by beats without
+            strobes. Hold it until ``idle``: AXI cannot take a burst back.
+        idle: Out(1). Nothing is under way: all is written and answered.
+
+    Latency: 2 cycles from a request to AWVALID; 1 from ``data`` to WVALID once the burst's address is taken.
+    Throughput: one beat per cycle.
+    Source: AXI4 (ARM IHI 0022).
+    """
+
+    def __init__(
+        self, *, address_bits: int, data_bytes: int, length_bits: int = 32, max_burst: int = 256, outstanding: int = 8
+    ) -> None:
+        check("outstanding", outstanding, 1, 64)
+        self._bursts = Bursts(
+            address_bits=address_bits, data_bytes=data_bytes, length_bits=length_bits, max_burst=max_burst
+        )
+        self._data_bytes, self._outstanding = data_bytes, outstanding
+        super().__init__(
+            {
+                "requests": In(requests(address_bits, length_bits)),
+                "data": In(beat(data_bytes)),
+                "done": Out(completions()),
+                "error": Out(failures()),
+                "bus": Out(axi4_write(address_bits=address_bits, data_bytes=data_bytes)),
+                "flush": In(1),
+                "idle": Out(1),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        size = beats_log2(self._data_bytes)
+        to_send = data.StructLayout({"len": 8, "first": 1, "final": 1, "head": size, "tail": size})
+        to_answer = data.StructLayout({"request": NUMBER_BITS, "final": 1})
+        m.submodules.bursts = cutter = self._bursts
+        m.submodules.sending = sending = SyncFIFO(width=to_send.size, depth=self._outstanding)
+        m.submodules.waiting = waiting = SyncFIFO(width=to_answer.size, depth=self._outstanding)
+        bus, bursts = self.bus, cutter.bursts
+        sent, answered = data.View(to_send, sending.w_data), data.View(to_answer, waiting.w_data)
+        m.d.comb += [
+            cutter.requests.payload.eq(self.requests.payload),
+            cutter.requests.valid.eq(self.requests.valid),
+            self.requests.ready.eq(cutter.requests.ready),
+            cutter.flush.eq(self.flush),
+            bus.awaddr.eq(bursts.p.address),
+            bus.awlen.eq(bursts.p.len),
+            # A burst is answered after it was sent, so ``waiting`` is the fuller of the two queues; and its room goes away
+            # only by a transfer here, so AWVALID holds until AWREADY.
+            bus.awvalid.eq(bursts.valid & waiting.w_rdy),
+            bursts.ready.eq(bus.awready & waiting.w_rdy),
+            sending.w_en.eq(bursts.valid & bursts.ready),
+            waiting.w_en.eq(bursts.valid & bursts.ready),
+            *(sent[name].eq(bursts.p[name]) for name in ("len", "first", "final", "head", "tail")),
+            *(answered[name].eq(bursts.p[name]) for name in ("request", "final")),
+            self.idle.eq(~cutter.busy & ~waiting.r_rdy),
+        ]
+        self._send(m, sending, data.View(to_send, sending.r_data))
+        self._answer(m, waiting, data.View(to_answer, waiting.r_data))
+        return m
+
+    def _send(self, m: Module, sending: SyncFIFO, burst: Any) -> None:
+        """W: the data of one burst after another, with strobes."""
+        bus, lanes = self.bus, self._data_bytes
+        room, index, last = Signal(), Signal(8), Signal()
+        at_head, at_tail, strobes = Signal(), Signal(), Signal(lanes)
+        m.d.comb += [
+            room.eq(~bus.wvalid | bus.wready),
+            last.eq(index == burst.len),
+            at_head.eq(burst.first & (index == 0)),
+            at_tail.eq(burst.final & last),
+            strobes.eq(Cat((~at_head | (n >= burst.head)) & (~at_tail | (n <= burst.tail)) for n in range(lanes))),
+            self.data.ready.eq(sending.r_rdy & room & ~self.flush),
+            sending.r_en.eq(room & last & (self.data.valid | self.flush)),
+        ]
+        with m.If(bus.wready):
+            m.d.sync += bus.wvalid.eq(0)
+        with m.If(sending.r_rdy & room & (self.data.valid | self.flush)):
+            m.d.sync += [
+                bus.wvalid.eq(1),
+                bus.wdata.eq(self.data.payload),
+                bus.wstrb.eq(Mux(self.flush, 0, strobes)),
+                bus.wlast.eq(last),
+                index.eq(Mux(last, 0, index + 1)),
+            ]
+
+    def _answer(self, m: Module, waiting: SyncFIFO, burst: Any) -> None:
+        """B: always ready."""
+        bus = self.bus
+        m.d.comb += [bus.bready.eq(1), waiting.r_en.eq(bus.bvalid)]
+        m.d.sync += [
+            self.done.valid.eq(bus.bvalid & burst.final & ~self.flush),
+            self.done.payload.eq(burst.request),
+            self.error.valid.eq(bus.bvalid & (bus.bresp != Response.OKAY) & ~self.flush),
+            self.error.p.request.eq(burst.request),
+            self.error.p.response.eq(bus.bresp),
+        ]
+
+
+def estimate(
+    *, address_bits: int, data_bytes: int, length_bits: int = 32, max_burst: int = 256, outstanding: int = 8
+) -> Resources:
+    """Calibrated in tests/hw/test_memory_estimates.py."""
+    raise NotImplementedError

@@ -1,0 +1,167 @@
+"""What the benches share: reset, streams with gaps, and a watch over every AXI handshake."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import cocotb
+from cocotb.clock import Clock
+from cocotb.triggers import RisingEdge
+from cocotbext.axi import AxiRamRead, AxiRamWrite
+
+__all__ = [
+    "FaultyReadRam",
+    "FaultyWriteRam",
+    "collect",
+    "pauses",
+    "start",
+    "stream_sink",
+    "stream_source",
+    "wait_until",
+    "watch_channel",
+    "watch_read",
+    "watch_write",
+]
+
+_AR = ("araddr", "arlen", "arsize", "arburst")
+_AW = ("awaddr", "awlen", "awsize", "awburst")
+_W = ("wdata", "wstrb", "wlast")
+
+
+async def start(dut: Any, *, idle_inputs: Sequence[str] = ()) -> None:
+    """Clock, inputs at 0, and a reset."""
+    for name in idle_inputs:
+        getattr(dut, name).value = 0
+    cocotb.start_soon(Clock(dut.clk, 4, unit="ns").start())
+    dut.rst.value = 1
+    for _ in range(4):
+        await RisingEdge(dut.clk)
+    dut.rst.value = 0
+    await RisingEdge(dut.clk)
+
+
+def pauses(rng: random.Random, chance: float) -> Iterator[bool] | None:
+    """For a bus model's ``set_pause_generator``."""
+    return iter(lambda: rng.random() < chance, None) if chance else None
+
+
+async def stream_source(dut: Any, name: str, items: Iterable[int], rng: random.Random, idle: float) -> None:
+    """Offers ``items`` one after the other, each after some idle cycles."""
+    valid, ready, payload = (getattr(dut, f"{name}__{part}") for part in ("valid", "ready", "payload"))
+    for item in items:
+        while rng.random() < idle:
+            await RisingEdge(dut.clk)
+        payload.value, valid.value = item, 1
+        await RisingEdge(dut.clk)
+        while not int(ready.value):
+            await RisingEdge(dut.clk)
+        valid.value = 0
+
+
+async def stream_sink(dut: Any, name: str, into: list[int], rng: random.Random, stall: float) -> None:
+    """Takes what comes, in cycles of its choice; an offer must stay as it is until it is taken."""
+    valid, ready, payload = (getattr(dut, f"{name}__{part}") for part in ("valid", "ready", "payload"))
+    held: int | None = None
+    ready.value = 0
+    while True:
+        await RisingEdge(dut.clk)
+        if int(valid.value):
+            offered = int(payload.value)
+            assert held is None or held == offered, f"{name}: the payload changed before it was taken"
+            held = offered
+            if int(ready.value):
+                into.append(offered)
+                held = None
+        else:
+            assert held is None, f"{name}: valid fell before the payload was taken"
+        ready.value = int(rng.random() >= stall)
+
+
+async def watch_channel(dut: Any, bus: str, letter: str, signals: Sequence[str]) -> None:
+    """VALID stays, and the payload with it, until READY."""
+    valid, ready = getattr(dut, f"{bus}__{letter}valid"), getattr(dut, f"{bus}__{letter}ready")
+    held: list[int] | None = None
+    while True:
+        await RisingEdge(dut.clk)
+        if int(dut.rst.value):
+            held = None
+            continue
+        now = [int(getattr(dut, f"{bus}__{name}").value) for name in signals] if int(valid.value) else None
+        assert held is None or now == held, f"{bus}: {letter.upper()} was {held} and is {now} before it was taken"
+        held = None if int(ready.value) else now
+
+
+async def _watch_bursts(dut: Any, bus: str, letter: str, into: list[tuple[int, int]]) -> None:
+    """Addresses: INCR, whole beats, within 4 KiB. Collects (address, beats)."""
+    valid, ready = getattr(dut, f"{bus}__a{letter}valid"), getattr(dut, f"{bus}__a{letter}ready")
+    while True:
+        await RisingEdge(dut.clk)
+        if int(dut.rst.value) or not (int(valid.value) and int(ready.value)):
+            continue
+        fields = ("addr", "len", "size", "burst")
+        address, length, size, burst = (int(getattr(dut, f"{bus}__a{letter}{field}").value) for field in fields)
+        assert burst == 1, "not an INCR burst"
+        assert address % (1 << size) == 0, f"{address:#x} is not a beat's address"
+        last = address + ((length + 1) << size) - 1
+        assert address // 4096 == last // 4096, f"a burst from {address:#x} to {last:#x} crosses 4 KiB"
+        into.append((address, length + 1))
+
+
+def watch_read(dut: Any, bus: str = "bus") -> list[tuple[int, int]]:
+    """Watches AR from now on; the list grows by (address, beats)."""
+    bursts: list[tuple[int, int]] = []
+    cocotb.start_soon(watch_channel(dut, bus, "ar", _AR))
+    cocotb.start_soon(_watch_bursts(dut, bus, "r", bursts))
+    return bursts
+
+
+def watch_write(dut: Any, bus: str = "bus") -> list[tuple[int, int]]:
+    """Watches AW and W from now on; the list grows by (address, beats)."""
+    bursts: list[tuple[int, int]] = []
+    cocotb.start_soon(watch_channel(dut, bus, "aw", _AW))
+    cocotb.start_soon(watch_channel(dut, bus, "w", _W))
+    cocotb.start_soon(_watch_bursts(dut, bus, "w", bursts))
+    return bursts
+
+
+async def collect(dut: Any, name: str, into: list[int]) -> None:
+    """The payloads of a stream that is always ready."""
+    valid, payload = getattr(dut, f"{name}__valid"), getattr(dut, f"{name}__payload")
+    while True:
+        await RisingEdge(dut.clk)
+        if int(valid.value) and not int(dut.rst.value):
+            into.append(int(payload.value))
+
+
+async def wait_until(dut: Any, condition: Any, limit: int = 20_000) -> None:
+    """Raises AssertionError: not true after ``limit`` cycles."""
+    for _ in range(limit):
+        await RisingEdge(dut.clk)
+        if condition():
+            return
+    raise AssertionError(f"nothing after {limit} cycles")
+
+
+class FaultyReadRam(AxiRamRead):  # type: ignore[misc]  # cocotbext-axi has no types
+    """Answers SLVERR for beats at the addresses in ``bad``."""
+
+    bad: frozenset[int] = frozenset()
+
+    async def _read(self, address: int, length: int) -> bytes:
+        if address in self.bad:
+            raise ValueError(f"{address:#x} is bad")
+        found: bytes = await super()._read(address, length)
+        return found
+
+
+class FaultyWriteRam(AxiRamWrite):  # type: ignore[misc]  # cocotbext-axi has no types
+    """Answers SLVERR for bursts that write to a 16-byte line in ``bad``."""
+
+    bad: frozenset[int] = frozenset()
+
+    async def _write(self, address: int, data: bytes) -> None:
+        if address // 16 * 16 in self.bad:
+            raise ValueError(f"{address:#x} is bad")
+        await super()._write(address, data)

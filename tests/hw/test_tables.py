@@ -1,0 +1,12 @@
+from __future__ import annotations
+
+from edgedec.hw.tables import EXP2, LAST_EXPONENT, SIGMOID_STEP, SIGMOID_VALUE
+from edgedec.reference.integer_profile.tables import EXP2_LAST, exp2_table, sigmoid_table
+
+
+def test_the_reference_has_the_same() -> None:
+    assert list(EXP2) == exp2_table().tolist()
+    assert LAST_EXPONENT == EXP2_LAST
+    value, step = sigmoid_table()
+    assert list(SIGMOID_VALUE) == value.tolist()
+    assert list(SIGMOID_STEP) == step.tolist()

@@ -1,0 +1,396 @@
+"""The memory model: its calibration, its AXI ports as a master sees them, injected faults."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from edgedec.errors import DeviceError, UsageError
+from edgedec.sim.ddr import calibration
+from edgedec.sim.ddr.memory import DECERR, OKAY, SLVERR, Command, Memory, PortIn
+from edgedec.sim.ddr.parameters import KV260, KV260_FLAT, DdrParameters
+from edgedec.sim.ddr.traffic import Stream, run
+
+BASE = 1 << 20
+WIDTH = KV260.port_bytes
+MODELS = pytest.mark.parametrize("parameters", [KV260, KV260_FLAT], ids=["banks", "flat"])
+
+
+class Master:
+    """One AXI port driven by hand; every method runs cycles until it is done."""
+
+    def __init__(self, memory: Memory, port: int = 0, *, limit: int = 3000) -> None:
+        self.memory, self.port, self.limit = memory, port, limit
+
+    def wait(self, channel: str) -> None:
+        """Until ``channel`` is transferred; what it drives stands in the inputs."""
+        for _ in range(self.limit):
+            done = getattr(self.memory.outputs[self.port], f"{channel}_ready")
+            self.memory.cycle()
+            if done:
+                return
+        raise TimeoutError(channel)
+
+    def read(self, address: int, beats: int, *, ready: list[bool] | None = None) -> tuple[bytes, list[int]]:
+        """(bytes, the response of each beat)"""
+        i: PortIn = self.memory.inputs[self.port]
+        i.ar_valid, i.ar_address, i.ar_beats = 1, address, beats
+        self.wait("ar")
+        i.ar_valid = 0
+        found, responses = b"", []
+        for cycle in range(self.limit):
+            i.r_ready = ready[cycle % len(ready)] if ready else 1
+            o = self.memory.outputs[self.port]
+            if i.r_ready and o.r_valid:
+                found += bytes(o.r_data[:WIDTH])
+                responses.append(o.r_response)
+                last = o.r_last
+                assert last == (len(responses) == beats)
+            before = (o.r_valid, bytes(o.r_data), o.r_last)
+            self.memory.cycle()
+            if before[0] and not i.r_ready:  # what is valid and not taken stays
+                o = self.memory.outputs[self.port]
+                assert (o.r_valid, bytes(o.r_data), o.r_last) == before
+            if len(responses) == beats:
+                i.r_ready = 0
+                return found, responses
+        raise TimeoutError("r")
+
+    def write(self, address: int, data: bytes, *, strobe: int | None = None) -> int:
+        i: PortIn = self.memory.inputs[self.port]
+        beats = len(data) // WIDTH
+        i.aw_valid, i.aw_address, i.aw_beats = 1, address, beats
+        self.wait("aw")
+        i.aw_valid, i.w_valid = 0, 1
+        i.w_strobe = (1 << WIDTH) - 1 if strobe is None else strobe
+        for beat in range(beats):
+            i.w_data[:WIDTH] = list(data[beat * WIDTH : (beat + 1) * WIDTH])
+            i.w_last = beat == beats - 1
+            self.wait("w")
+        i.w_valid, i.b_ready = 0, 1
+        for _ in range(self.limit):
+            o = self.memory.outputs[self.port]
+            valid, response = o.b_valid, int(o.b_response)
+            self.memory.cycle()
+            if valid:
+                i.b_ready = 0
+                return response
+        raise TimeoutError("b")
+
+
+def contents(size: int = 1 << 16) -> NDArray[np.uint8]:
+    return np.random.default_rng(0).integers(0, 256, size, np.uint8)
+
+
+@pytest.mark.parametrize("figure", calibration.FIGURES, ids=lambda figure: figure.name)
+def test_one_set_of_parameters_reproduces_the_measured_board(figure: calibration.Figure) -> None:
+    assert figure.model(KV260) == pytest.approx(figure.measured_bytes_per_s, rel=calibration.TOLERANCE)
+
+
+def test_a_striped_image_is_read_at_the_ports_rate() -> None:
+    assert 15.9e9 < calibration.striped_read(KV260) < 16e9
+
+
+@pytest.mark.parametrize("rate", [1_000_000_000, 7_000_000_001, 13_300_000_000])
+def test_the_flat_alternative_has_its_rate(rate: int) -> None:
+    size = 1 << 20
+    done = run(Memory(KV260.flat(rate)), [Stream(port=i, address=i << 24, size_bytes=size) for i in range(4)])
+    assert 4 * size / done.seconds == pytest.approx(rate, rel=2e-3)
+
+
+def test_rows_of_one_bank_cost_more_than_neighbouring_banks() -> None:
+    def cycles(apart: int) -> int:
+        p = replace(KV260, controller_port=(0, 1))
+        return run(
+            Memory(p), [Stream(port=i, address=i * apart, size_bytes=1 << 14, burst_bytes=64) for i in (0, 1)]
+        ).cycles
+
+    same_bank, next_bank = (1 << KV260.row_bit) * 16, 1 << KV260.bank_bit
+    slow = replace(KV260, t_rp=40, t_rcd=40)
+    assert cycles(same_bank) > cycles(next_bank)
+    conflicts = []
+    for apart in (same_bank, next_bank):
+        memory = Memory(slow)
+        run(memory, [Stream(port=i, address=i * apart, size_bytes=1 << 14) for i in (0, 3)])
+        conflicts.append(memory.counts.row_conflicts)
+    assert conflicts[0] > 4 * conflicts[1]
+
+
+def broken_rules(p: DdrParameters, commands: NDArray[np.int64]) -> list[str]:
+    """Every rule of the DRAM, checked pair by pair and not as the controller keeps them."""
+    broken = []
+    history: list[tuple[int, Command, int, int]] = []  # clock, kind, bank, row
+    rows: dict[int, int] = {}
+    c = Command
+    same_group = {
+        (c.READ, c.READ): p.t_ccd_l,
+        (c.WRITE, c.WRITE): p.t_ccd_l,
+        (c.WRITE, c.READ): p.write_to_read_l,
+        (c.ACTIVATE, c.ACTIVATE): p.t_rrd_l,
+    }
+    other_group = {
+        (c.READ, c.READ): p.t_ccd_s,
+        (c.WRITE, c.WRITE): p.t_ccd_s,
+        (c.READ, c.WRITE): p.read_to_write,
+        (c.WRITE, c.READ): p.write_to_read_s,
+        (c.ACTIVATE, c.ACTIVATE): p.t_rrd_s,
+    }
+    same_bank = {
+        (c.ACTIVATE, c.READ): p.t_rcd,
+        (c.ACTIVATE, c.WRITE): p.t_rcd,
+        (c.ACTIVATE, c.PRECHARGE): p.t_ras,
+        (c.ACTIVATE, c.ACTIVATE): p.t_rc,
+        (c.PRECHARGE, c.ACTIVATE): p.t_rp,
+        (c.READ, c.PRECHARGE): p.read_to_precharge,
+        (c.WRITE, c.PRECHARGE): p.write_to_precharge,
+    }
+    for clock, number, bank, row in commands.tolist():
+        kind = Command(number)
+        for before, earlier, other, _ in reversed(history):
+            pair, apart = (earlier, kind), clock - before
+            if apart > p.t_rp + p.t_rfc:  # no rule reaches further back
+                break
+            least = other_group.get(pair, 0)
+            if bank // p.banks == other // p.banks:
+                least = max(least, same_group.get(pair, 0))
+            if bank == other:
+                least = max(least, same_bank.get(pair, 0))
+            if earlier is c.REFRESH:
+                least = p.t_rp + p.t_rfc
+            if apart < least:
+                broken.append(f"{earlier.name} {kind.name} {apart} clocks apart, not {least}")
+        activates = [before for before, earlier, _, _ in history[-200:] if earlier is c.ACTIVATE]
+        if kind is c.ACTIVATE:
+            if len(activates) >= 4 and clock - activates[-4] < p.t_faw:
+                broken.append("a fifth ACTIVATE within t_faw")
+            if bank in rows:
+                broken.append("ACTIVATE of an open bank")
+            rows[bank] = row
+        elif kind is c.PRECHARGE:
+            rows.pop(bank)
+        elif kind is c.REFRESH:
+            rows.clear()
+        elif rows.get(bank) != row:
+            broken.append(f"{kind.name} of a closed row")
+        history.append((clock, kind, bank, row))
+    return broken
+
+
+@settings(max_examples=8)
+@given(
+    apart=st.sampled_from([1024, 4096, 1 << 14, 1 << 16, (1 << 20) + 64]),
+    burst=st.sampled_from([64, 256, 4096]),
+    write_ports=st.sets(st.integers(0, 3)),
+    start=st.integers(0, 300),
+)
+def test_the_dram_is_told_nothing_that_it_may_not_be(apart: int, burst: int, write_ports: set[int], start: int) -> None:
+    parameters = replace(KV260, t_refi=500, t_rfc=60)  # more refreshes, and cheaper ones to look back over
+    memory = Memory(parameters)
+    memory.record_commands()
+    reads = [
+        Stream(port=i, address=i * apart, size_bytes=8192, burst_bytes=burst, start_cycle=i * start) for i in range(4)
+    ]
+    writes = [
+        Stream(port=i, write=True, address=(1 << 24) + i * apart, size_bytes=4096, burst_bytes=burst)
+        for i in write_ports
+    ]
+    run(memory, reads + writes)
+    commands = memory.commands()
+    assert Command.REFRESH in commands[:, 1]
+    assert broken_rules(parameters, commands) == []
+    # The check itself sees a rule that is kept by one clock too few.
+    assert broken_rules(replace(parameters, t_rcd=parameters.t_rcd + 1), commands) != []
+
+
+def test_counts_are_those_of_the_traffic() -> None:
+    memory = Memory()
+    streams = [
+        Stream(port=0, address=0, size_bytes=1 << 16),
+        Stream(port=1, address=1 << 20, size_bytes=4096, write=True),
+    ]
+    done = run(memory, streams)
+    while not memory.idle:
+        memory.cycle()
+    for _ in range(1000):  # answered writes may still wait in the controller
+        memory.cycle()
+    counts = memory.counts
+    assert (counts.reads, counts.writes) == ((1 << 16) // 64, 4096 // 64)
+    assert counts.refreshes == memory.cycles * KV260.clock_hz // KV260.port_hz // KV260.t_refi
+    assert done.cycles == max(done.finished)
+
+
+@MODELS
+def test_an_idle_read_takes_its_latency(parameters: DdrParameters) -> None:
+    memory = Memory(parameters, contents(), address=BASE)
+    found, responses = Master(memory).read(BASE, 1)
+    assert found == contents()[:WIDTH].tobytes()
+    assert responses == [OKAY]
+    assert 30 < memory.cycles < 70
+
+
+@MODELS
+@settings(max_examples=20)
+@given(
+    requests=st.lists(
+        st.tuples(st.booleans(), st.integers(0, 1000), st.integers(1, 40), st.integers(0, (1 << WIDTH) - 1)), max_size=8
+    ),
+    ready=st.lists(st.booleans(), min_size=1, max_size=5).filter(any),
+    port=st.integers(0, 3),
+)
+def test_it_is_memory(
+    parameters: DdrParameters, requests: list[tuple[bool, int, int, int]], ready: list[bool], port: int
+) -> None:
+    held = contents()
+    expected = held.copy()
+    master = Master(Memory(parameters, held, address=BASE), port)
+    for number, (write, beat, beats, strobe) in enumerate(requests):
+        offset = beat * WIDTH
+        beats = min(beats, (4096 - offset % 4096) // WIDTH)
+        if write:
+            data = np.random.default_rng(number).integers(0, 256, beats * WIDTH, np.uint8)
+            assert master.write(BASE + offset, data.tobytes(), strobe=strobe) == OKAY
+            enabled = np.tile([bool(strobe >> i & 1) for i in range(WIDTH)], beats)
+            place = expected[offset : offset + beats * WIDTH]
+            place[enabled] = data[enabled]
+        else:
+            found, responses = master.read(BASE + offset, beats, ready=ready)
+            assert found == expected[offset : offset + beats * WIDTH].tobytes()
+            assert responses == [OKAY] * beats
+    np.testing.assert_array_equal(held, expected)
+
+
+def test_bursts_of_a_port_are_answered_in_order() -> None:
+    held = contents()
+    memory = Memory(KV260, held, address=BASE)
+    i = memory.inputs[0]
+    addresses = [BASE + (number * 7919 % 16) * 4096 for number in range(12)]  # another row or bank each time
+    asked, found = 0, b""
+    i.r_ready = 1
+    for _ in range(2000):
+        i.ar_valid = asked < len(addresses)
+        i.ar_address, i.ar_beats = addresses[min(asked, len(addresses) - 1)], 5
+        o = memory.outputs[0]
+        asked += bool(i.ar_valid and o.ar_ready)
+        if o.r_valid:
+            found += bytes(o.r_data[:WIDTH])
+        memory.cycle()
+    assert found == b"".join(held[a - BASE : a - BASE + 5 * WIDTH].tobytes() for a in addresses)
+
+
+@MODELS
+def test_injected_errors(parameters: DdrParameters) -> None:
+    held = contents()
+    before = held.copy()
+    memory = Memory(parameters, held, address=BASE)
+    memory.inject_error(BASE + 2 * WIDTH, WIDTH)
+    master = Master(memory)
+    found, responses = master.read(BASE, 4)
+    assert responses == [OKAY, OKAY, SLVERR, OKAY]
+    assert found[3 * WIDTH :] == before[3 * WIDTH : 4 * WIDTH].tobytes()
+    assert master.write(BASE, bytes(4 * WIDTH)) == SLVERR
+    np.testing.assert_array_equal(held[2 * WIDTH : 3 * WIDTH], before[2 * WIDTH : 3 * WIDTH])
+    # The next burst is not touched by it.
+    assert master.write(BASE + 4 * WIDTH, bytes(WIDTH)) == OKAY
+
+
+def test_an_address_outside_answers_decerr() -> None:
+    held = contents(4096)
+    master = Master(Memory(KV260, held, address=BASE))
+    assert master.read(BASE - 4096, 1)[1] == [DECERR]
+    assert master.read(BASE + 4096, 1)[1] == [DECERR]
+    assert master.read(0, 1)[1] == [DECERR]
+    assert master.write((1 << 64) - WIDTH, bytes(WIDTH)) == DECERR
+    np.testing.assert_array_equal(held, contents(4096))
+
+
+def test_a_stalled_port_waits_and_goes_on() -> None:
+    memory = Memory(KV260, contents(), address=BASE)
+    memory.inject_stall(0, first_cycle=20, cycles=500)
+    found, _ = Master(memory).read(BASE, 8)
+    assert found == contents()[: 8 * WIDTH].tobytes()
+    assert memory.cycles > 520
+    free = run(Memory(), [Stream(port=1, address=0, size_bytes=4096)]).cycles
+    held = Memory()
+    held.inject_stall(0)
+    assert run(held, [Stream(port=1, address=0, size_bytes=4096)]).cycles == free
+    with pytest.raises(DeviceError, match="not finished after 5000 cycles"):
+        run(held, [Stream(port=0, address=0, size_bytes=64)], limit_cycles=5000)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"ar_valid": 1, "ar_address": BASE + 4096 - WIDTH, "ar_beats": 2}, "AR crosses 4 KiB"),
+        ({"ar_valid": 1, "ar_address": BASE + 1, "ar_beats": 1}, "AR at no beat's address"),
+        ({"ar_valid": 1, "ar_address": BASE, "ar_beats": 257}, "AR of 257 beats"),
+        ({"aw_valid": 1, "aw_address": BASE, "aw_beats": 0}, "AW of 0 beats"),
+    ],
+)
+def test_a_master_that_breaks_a_rule_is_told(changes: dict[str, int], words: str) -> None:
+    memory = Memory(KV260, contents(), address=BASE)
+    for name, value in changes.items():
+        setattr(memory.inputs[2], name, value)
+    with pytest.raises(DeviceError, match=f"port 2, cycle 0: .*{words}"):
+        memory.cycle()
+
+
+def test_w_last_at_the_wrong_beat_is_told() -> None:
+    memory = Memory(KV260, contents(), address=BASE)
+    i = memory.inputs[0]
+    i.aw_valid, i.aw_address, i.aw_beats = 1, BASE, 2
+    memory.cycle()
+    i.aw_valid, i.w_valid, i.w_last = 0, 1, 1
+    with pytest.raises(DeviceError, match="W last too early"):
+        memory.cycle()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"port_bytes": 12}, "port_bytes must be one of"),
+        ({"banks": 3}, "banks must be 1, 2, 4 or 8, not 3"),
+        ({"controller_port": ()}, "controller_port must be 1 to 8 numbers"),
+        ({"controller_port": (0, 2)}, "controller_port must leave out no number"),
+        ({"t_rcd": 0}, "t_rcd must be 1 to"),
+        ({"row_bit": 64}, "row_bit must be 1 to 63"),
+        ({"t_refi": 300}, "t_refi must be past twice t_rfc"),
+        ({"port_hz": 2.5e8}, "port_hz must be 1 to"),
+    ],
+)
+def test_impossible_parameters_are_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        DdrParameters(**changes)
+
+
+@pytest.mark.parametrize(
+    ("streams", "words"),
+    [
+        ([Stream(port=4, address=0, size_bytes=64)], "port must be below 4"),
+        ([Stream(port=0, address=8, size_bytes=64)], "address must be a multiple of 16"),
+        ([Stream(port=0, address=0, size_bytes=0)], "size_bytes must be a multiple of 16 bytes, not 0"),
+        ([Stream(port=0, address=0, size_bytes=64, burst_bytes=8192)], "burst_bytes must be at most 256 beats"),
+        ([Stream(port=0, address=0, size_bytes=64)] * 2, "port 0 has a stream of that direction"),
+        ([Stream(port=0, address=0, size_bytes=64, write=True, after=0)], "only a write can follow a read stream"),
+        ([Stream(port=0, address=0, size_bytes=64, outstanding=0)], "must be positive"),
+    ],
+)
+def test_impossible_streams_are_refused(streams: list[Stream], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        run(Memory(), streams)
+
+
+def test_contents_that_are_no_bytes_are_refused() -> None:
+    with pytest.raises(UsageError, match="contents must be contiguous writable uint8"):
+        Memory(KV260, np.zeros(4, np.float32))
+    with pytest.raises(UsageError, match="address must be a multiple of 4096, not 5"):
+        Memory(KV260, contents(), address=5)
+    with pytest.raises(UsageError, match="no stall to inject: port 9"):
+        Memory().inject_stall(9)
+    with pytest.raises(UsageError, match="no error to inject"):
+        Memory().inject_error(0, 0)

