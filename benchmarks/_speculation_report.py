@@ -50,9 +50,10 @@ def print_report(result: Mapping[str, Any]) -> None:
         if kind not in result["kinds"]:
             print(f"\n{kind}: no prompt left of {counts['tried']}")
     print()
-    cpu = result["loop_cpu_us_by_drafter"]
-    loops = ", ".join(f"{name} {us:.0f} ({cpu[name]:.0f})" for name, us in result["loop_us_by_drafter"].items())
-    print(f"loop     measured, us a round outside target and drafter (of the thread's own CPU time): {loops}")
+    loops = ", ".join(f"{name} {us:.0f}" for name, us in result["loop_us_by_drafter"].items())
+    print(f"loop     measured, us a round outside target and drafter: {loops}")
+    reads = ", ".join(f"{name} {ms:.1f}" for name, ms in result["draft_prompt_ms_by_drafter"].items())
+    print(f"prompt   measured, ms that drafters take to read it, not part of the speed-ups: {reads}")
     ratios = ", ".join(f"{name} {ratio:.3f}" for name, ratio in result["measured_over_predicted"].items())
     print(f"measured / predicted speed-up, medians of all texts: {ratios}\n")
     rows = [("goal", "figure", "limit", "")]

@@ -16,12 +16,14 @@ from typing import Any
 import numpy as np
 
 from edgedec.errors import DeviceError
+from edgedec.runtime.cost import Costed
 from edgedec.runtime.decoders import open_decoder
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
 from edgedec.runtime.protocols import (
     F32,
     I32,
     Bytes,
+    CostModel,
     Draft,
     Drafter,
     Limits,
@@ -50,8 +52,9 @@ SETTLE_S = 0.03  # threads of another model that wait in a loop have stopped the
 class Run:
     """One text. Seconds are measured, from the first round's beginning to the last token: no prompt, no loading.
 
-    ``nodes``: of the tree of each round; ``pass_seconds``, ``draft_seconds``: in the target and the drafter, of all rounds.
-    ``loop_cpu_seconds``: of this thread, outside both: what ``loop_seconds`` is on a machine with nothing else to do.
+    ``read_seconds``: what the drafter took to read the prompt, which the target has read as well, many times slower.
+    ``nodes``: of the tree of each round. ``pass_seconds``, ``draft_seconds``: in the target and the drafter, of all rounds;
+    ``round_seconds``: of the rounds, text making left out.
     """
 
     tokens: tuple[int, ...]
@@ -60,7 +63,8 @@ class Run:
     accepted: int
     pass_seconds: float
     draft_seconds: float
-    loop_cpu_seconds: float
+    read_seconds: float
+    round_seconds: float
 
     @property
     def rounds(self) -> int:
@@ -72,36 +76,28 @@ class Run:
 
     @property
     def loop_seconds(self) -> float:
-        """Outside target and drafter, of all rounds."""
-        return self.seconds - self.pass_seconds - self.draft_seconds
+        """The decoder's own, outside target and drafter, of all rounds; making text of the tokens is not in it."""
+        return self.round_seconds - self.pass_seconds - self.draft_seconds
 
 
 class Ledger:
-    """Where a round's time goes: seconds in target and drafter, and this thread's CPU seconds between them."""
+    """Where a round's time goes."""
 
     def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
-        self.pass_seconds = self.draft_seconds = self.between_cpu_seconds = 0.0
+        self.pass_seconds = self.draft_seconds = 0.0
         self.rows: list[int] = []  # of each pass
-        self._left: float | None = None  # CPU time when a pass or a guess ended last
-
-    def enter(self) -> float:
-        if self._left is not None:
-            self.between_cpu_seconds += time.thread_time() - self._left
-        return time.perf_counter()
 
     def leave_pass(self, entered: float, rows: int) -> None:
         self.pass_seconds += time.perf_counter() - entered
         self.rows.append(rows)
-        self._left = time.thread_time()
 
     def leave_draft(self, entered: float) -> float:
         """Returns the seconds since."""
         seconds = time.perf_counter() - entered
         self.draft_seconds += seconds
-        self._left = time.thread_time()
         return seconds
 
 
@@ -126,7 +122,7 @@ class WatchedTarget:
         return self._inner.open(limits, conditions)
 
     def submit(self, work: Sequence[tuple[State, Pass]]) -> Ticket:
-        entered = self._ledger.enter()
+        entered = time.perf_counter()
         results = self._inner.submit(work).result()
         self._ledger.leave_pass(entered, sum(len(one.ids) for _, one in work))
         return _Answered(results)
@@ -153,8 +149,17 @@ class _WatchedDraft:
         self._inner, self._ledger, self._token_seconds = inner, ledger, token_seconds
         self._spent = 0.0  # in this round
 
+    @property
+    def cost(self) -> CostModel | None:
+        return self._inner.cost if isinstance(self._inner, Costed) else None
+
+    @cost.setter
+    def cost(self, cost: CostModel) -> None:
+        if isinstance(self._inner, Costed):
+            self._inner.cost = cost
+
     def expand(self, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:
-        entered = self._ledger.enter()
+        entered = time.perf_counter()
         found = self._inner.expand(text, tree, nodes)
         self._leave(entered, entered + self._token_seconds * sum(len(guess.ids) > 0 for guess in found))
         return found
@@ -169,7 +174,7 @@ class _WatchedDraft:
 
     def observe(self, tree: TokenTree, outcome: Outcome) -> None:
         """Trees with several children of a node have more tokens than were asked for: the rest is paid here."""
-        entered = self._ledger.enter()
+        entered = time.perf_counter()
         self._inner.observe(tree, outcome)
         due = (len(tree.tokens) - 1) * self._token_seconds - self._spent
         self._leave(entered, time.perf_counter() + due)
@@ -221,12 +226,13 @@ class Bench:
         times, ledger = answer.timings, self.ledger
         return Run(
             tokens=tuple(answer.tokens),
-            seconds=(times.prompt_ms + times.predicted_ms) / 1000,
+            seconds=(times.prompt_ms + times.predicted_ms) / 1000 - times.rounds.read_seconds,
+            read_seconds=times.rounds.read_seconds,
+            round_seconds=times.rounds.draft_seconds + times.rounds.verify_seconds + times.rounds.commit_seconds,
             nodes=tuple(ledger.rows),
             accepted=sum(times.rounds.accepted),
             pass_seconds=ledger.pass_seconds,
-            draft_seconds=ledger.draft_seconds,
-            loop_cpu_seconds=ledger.between_cpu_seconds,
+            draft_seconds=ledger.draft_seconds - times.rounds.read_seconds,
         )
 
     def pass_times(self, prompt: I32, most: int, repeats: int) -> dict[int, float]:

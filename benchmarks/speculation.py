@@ -6,9 +6,11 @@ The padded model writes exactly the embedded one's text at the cost of BitNet b1
 into edgedec's cache (a minute or two, 250 MB). All texts are greedy, and each is compared with plain decoding's and with
 the small model's, token for token: a difference ends the benchmark with an error.
 
-Measured, in turns, prompt by prompt: plain, each drafter at its own cost and at the padded one, plain again; medians over
-the prompts of a kind. Prompts whose text repeats more than 20 % of its 4-word sequences are left out, and those that end
-early; the report says how many. A drafter is new for each prompt, its learning included in its time. At the padded cost
+Measured, in turns, prompt by prompt: plain, a drafter at its own cost and at the padded one, plain again, the next drafter;
+a drafter is compared with the plain texts around it, and medians are taken over the prompts of a kind. Prompts whose text
+repeats more than 20 % of its 4-word sequences are left out, and those that end early; the report says how many. A drafter is
+new for each prompt, its learning included in its time. Reading the prompt is not, for neither the target nor the drafter;
+the report says what it takes. At the padded cost
 a drafter waits, busily, until each drafted token has taken 5 % of T(1): what a draft of a real model's size takes.
 
 Computed: predicted is tokens per round * T(1) / (mean T(rows of the rounds) + drafting per round), from measured passes
@@ -107,9 +109,9 @@ def _take(bench: Bench, task: Task, made: Mapping[str, Drafter], tokens: int, ba
     plain = [write("plain", none)]
     drafters = {}
     for name, drafter in made.items():
-        own = write(name, drafter)
-        drafters[name] = Pair(own=own, padded=write(f"{name}, padded", drafter, PADDING * times[1]))
-    plain.append(write("plain", none))
+        own, padded = write(name, drafter), write(f"{name}, padded", drafter, PADDING * times[1])
+        plain.append(write("plain", none))
+        drafters[name] = Pair(own=own, padded=padded, plain=(plain[-2], plain[-1]))
     return Take(kind=task.kind, source=task.source, plain=tuple(plain), drafters=drafters, pass_times=times)
 
 

@@ -42,6 +42,7 @@ __all__ = ["TOP", "create"]
 TOP = 16  # tokens of a distribution: the likeliest, renormalized; a tree never wants more children
 _FOLDS, _WIDE = 16, 1 << 13  # rows of logits this wide are searched folded, 16 layers deep: a third of the time
 _FAR = 1 << 30  # deeper than any tree
+_SMALL_BYTES = 32 << 20  # of weights, below which a draft runs on one thread
 _NODE_BYTES = 512  # Python objects for a node of a tree
 
 
@@ -223,7 +224,10 @@ class _ModelDrafter:
     taps: tuple[str, ...] = ()
 
     def __init__(self, bundle: Bundle, *, threads: int, device: str) -> None:
-        self._bundle, self._threads, self._device = bundle, threads, device
+        # The target's threads and a second pool would wait for each other's cores, busily; a small draft is done before
+        # a second thread is awake.
+        small = device == "cpu" and sum(tensor.nbytes for tensor in bundle.tensors.values()) < _SMALL_BYTES
+        self._bundle, self._threads, self._device = bundle, 1 if small else threads, device
         self._loaded: tuple[Limits, Target] | None = None
 
     def footprint(self, limits: Limits) -> Bytes:
