@@ -70,7 +70,7 @@ def summarize(takes: Sequence[Take]) -> dict[str, Any]:
         kind: _kind([take for take in takes if take.kind == kind]) for kind in dict.fromkeys(t.kind for t in takes)
     }
     autos = [found["drafters"]["auto"]["speedup"] for found in kinds.values() if "auto" in found["drafters"]]
-    loops = _by_drafter(takes, lambda run: 1e6 * run.loop_seconds / run.rounds)
+    loops = _by_drafter(takes, lambda run: 1e6 * run.loop_seconds)
     return {
         "kinds": kinds,
         "auto_min": min(autos, default=None),

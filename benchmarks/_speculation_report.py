@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from benchmarks._speculation_peers import print_peers
 from edgedec.cli.console import print_table
 
 __all__ = ["goals", "print_report"]
@@ -60,7 +61,8 @@ def print_report(result: Mapping[str, Any]) -> None:
     for what, figure, limit, reached in goals(result):
         rows.append((what, f"{figure:.3g}", f"{limit:g}", "" if reached else "MISSED"))
     print_table(rows, right=(1, 2))
-    _print_peers(details.get("peers", {}))
+    if "peers" in details:
+        print_peers(details["peers"])
 
 
 def _print_kind(kind: str, found: Mapping[str, Any], counts: Mapping[str, int]) -> None:
@@ -83,8 +85,3 @@ def _print_kind(kind: str, found: Mapping[str, Any], counts: Mapping[str, int]) 
             )
         )
     print_table(rows, right=tuple(range(1, 9)))
-
-
-def _print_peers(peers: Mapping[str, Any]) -> None:
-    for name, found in peers.items():
-        print(f"\npeer {name}: {found}")

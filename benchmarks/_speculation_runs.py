@@ -8,7 +8,8 @@ that answers a single prompt does.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from edgedec.errors import DeviceError
-from edgedec.runtime.cost import Costed
+from edgedec.runtime.cost import Costed, ObservedCost
 from edgedec.runtime.decoders import open_decoder
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
 from edgedec.runtime.protocols import (
@@ -54,7 +55,7 @@ class Run:
 
     ``read_seconds``: what the drafter took to read the prompt, which the target has read as well, many times slower.
     ``nodes``: of the tree of each round. ``pass_seconds``, ``draft_seconds``: in the target and the drafter, of all rounds;
-    ``round_seconds``: of the rounds, text making left out.
+    ``loop_seconds``: of the median round outside both; making text of the tokens is not in it.
     """
 
     tokens: tuple[int, ...]
@@ -64,7 +65,7 @@ class Run:
     pass_seconds: float
     draft_seconds: float
     read_seconds: float
-    round_seconds: float
+    loop_seconds: float
 
     @property
     def rounds(self) -> int:
@@ -73,11 +74,6 @@ class Run:
     @property
     def drafted(self) -> int:
         return sum(self.nodes) - self.rounds
-
-    @property
-    def loop_seconds(self) -> float:
-        """The decoder's own, outside target and drafter, of all rounds; making text of the tokens is not in it."""
-        return self.round_seconds - self.pass_seconds - self.draft_seconds
 
 
 class Ledger:
@@ -89,10 +85,17 @@ class Ledger:
     def clear(self) -> None:
         self.pass_seconds = self.draft_seconds = 0.0
         self.rows: list[int] = []  # of each pass
+        self.loops: list[float] = []  # seconds of each round outside target and drafter
+        self._counted = 0.0
 
     def leave_pass(self, entered: float, rows: int) -> None:
         self.pass_seconds += time.perf_counter() - entered
         self.rows.append(rows)
+
+    def leave_round(self, seconds: float) -> None:
+        inside = self.pass_seconds + self.draft_seconds
+        self.loops.append(seconds - (inside - self._counted))
+        self._counted = inside
 
     def leave_draft(self, entered: float) -> float:
         """Returns the seconds since."""
@@ -192,6 +195,7 @@ class Bench:
         self.session, self.ledger = session, Ledger()
         self.target = WatchedTarget(session.target, self.ledger)
         self._cached: list[int] = []  # one list for all decoders: they share the state behind it
+        self._cost = ObservedCost()  # as a session measures it when it is opened
 
     def decoder(self, drafter: Drafter, token_seconds: float = 0.0) -> AutoregressiveDecoder:
         """A new one. ``token_seconds``: of a drafted token at least."""
@@ -203,12 +207,29 @@ class Bench:
             vocab_limit=self.session.bundle.tokens.size,
         )
         made.cached = self._cached
+        made.cost = deepcopy(self._cost)
+        made._count = self._counting(made._count)  # type: ignore[method-assign]
         made.open_draft(self.session.run.limits)
         return made
 
+    def _counting(self, count: Callable[..., None]) -> Callable[..., None]:
+        """The decoder's own count of a round, with the ledger told."""
+
+        def counted(
+            tree: TokenTree, outcome: Outcome, began: float, drafted: float, verified: float, ended: float
+        ) -> None:
+            self.ledger.leave_round(ended - began)
+            count(tree, outcome, began, drafted, verified, ended)
+
+        return counted
+
     def read(self, prompt: I32) -> None:
-        """Bring ``prompt`` into the cache."""
+        """Bring ``prompt`` into the cache; what passes cost is measured anew."""
+        self.session.state.truncate(0)
+        self._cached.clear()
+        self._cost = ObservedCost()
         self.session.decoder = self.decoder(create_drafter("none", None))
+        self._cost = deepcopy(self.session.decoder.cost)
         self.session.generate(prompt, n_predict=1, sampling=GREEDY)
 
     def write(self, decoder: AutoregressiveDecoder, prompt: I32, tokens: int) -> Run:
@@ -228,7 +249,7 @@ class Bench:
             tokens=tuple(answer.tokens),
             seconds=(times.prompt_ms + times.predicted_ms) / 1000 - times.rounds.read_seconds,
             read_seconds=times.rounds.read_seconds,
-            round_seconds=times.rounds.draft_seconds + times.rounds.verify_seconds + times.rounds.commit_seconds,
+            loop_seconds=median(ledger.loops[1:]),  # the first has the reading of the prompt in its books
             nodes=tuple(ledger.rows),
             accepted=sum(times.rounds.accepted),
             pass_seconds=ledger.pass_seconds,

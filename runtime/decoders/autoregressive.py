@@ -95,7 +95,7 @@ class AutoregressiveDecoder:
             self._draft = self.drafter.open(self.target.info, limits)
             if isinstance(self._draft, Costed):
                 self._draft.cost = self.cost
-            if limits.depth:
+            if limits.depth and not self.cost.seconds(1, 0):
                 self._calibrate(limits)
         return self._draft
 
