@@ -35,6 +35,7 @@ from edgedec.runtime.protocols import (
     TokenTree,
 )
 from edgedec.runtime.targets import open_target, target_module
+from edgedec.runtime.targets._footprint import ONCE
 from edgedec.runtime.visibility import tree as tree_visibility
 
 __all__ = ["TOP", "create"]
@@ -231,11 +232,11 @@ class _ModelDrafter:
         self._loaded: tuple[Limits, Target] | None = None
 
     def footprint(self, limits: Limits) -> Bytes:
-        """What the draft's own target says, and the text."""
+        """What the draft's own target says beside the first one of the process, and the text."""
         own = self._own(limits)
-        items = target_module(self._device).footprint(self._bundle, own)
+        items = target_module(self._device).footprint(self._bundle, own, device=self._device, threads=self._threads)
         return {
-            **{f"draft_{name}": nbytes for name, nbytes in items.items()},
+            **{f"draft_{name}": nbytes for name, nbytes in items.items() if name not in ONCE},
             "draft_text": limits.batch * 9 * own.positions,  # tokens, positions, and what comparing takes
             "draft_top": 8 * self._bundle.tokens.size,  # places in a row of logits
             "draft_objects": limits.batch * (OBJECT_BYTES + limits.nodes * (_NODE_BYTES + 2 * limits.nodes)),

@@ -33,7 +33,10 @@ from edgedec.runtime.kernels.operator import register
 from edgedec.runtime.protocols import F32, I32, Bytes, Limits, Pass, PassResult, State, TargetInfo, Ticket
 from edgedec.runtime.targets._footprint import (
     OPERATION_BYTES,
-    SESSION_BYTES,
+    RUNTIME,
+    RUNTIME_BYTES,
+    SELF_TEST,
+    SELF_TEST_BYTES,
     read_weights,
     rotary_bytes,
     usual_result_rows,
@@ -47,7 +50,7 @@ from edgedec.schemes import FloatScheme, Int8Scheme, TernaryScheme
 __all__ = ["KV_CHOICES", "CpuTarget", "cpu_footprint"]
 
 KV_CHOICES = (16, 8, 32)
-_ACTIVATION_COPIES = 8  # values alive at once, in units of the widest
+_ACTIVATION_COPIES = 6  # values alive at once, in units of the widest; blocks of ONNX Runtime's arena are rounded up
 _BLOCK_ROWS = 8  # kRows in attention.hpp
 _BINDINGS = 96  # shapes of passes that stay bound, 5 KiB each
 
@@ -305,15 +308,24 @@ def cpu_footprint(
     # Of each thread: the codes of a pass with their sums, and the scores of a block of rows, twice.
     head_dim = max((state.head_dim for state in states), default=0)
     thread_bytes = 2 * limits.nodes * widest + 4 * _BLOCK_ROWS * 2 * (head_dim + limits.positions + 16)
-    return {
+    loaded = {
         "weights": sum(map(_resident_bytes, tensors.values())) + 4 * vocab,  # rows of the embedding have a scale each
+        "rotary_tables": rotary_bytes(graph, limits.positions),
+        "session": OPERATION_BYTES * len(graph.operations),
+    }
+    # Both are over before the session begins: what they take beyond what comes in their place.
+    ternary = any(isinstance(tensor.scheme, TernaryScheme) for tensor in tensors.values())
+    converting = max(0, LOAD_BYTES * ternary - sum(loaded.values()))
+    testing = max(0, SELF_TEST_BYTES - RUNTIME_BYTES - sum(loaded.values()) - converting)
+    return {
+        **loaded,
+        RUNTIME: RUNTIME_BYTES,
         "kv": cache_layout(graph.states, limits.positions).nbytes,
         "logits": 4 * vocab * (result_rows or usual_result_rows(limits)),
         "activations": 4 * limits.nodes * (_ACTIVATION_COPIES * widest + width),
         "workspace": (threads or os.cpu_count() or 1) * thread_bytes,
-        "rotary_tables": rotary_bytes(graph, limits.positions),
-        "session": SESSION_BYTES + OPERATION_BYTES * len(graph.operations),
-        "load_transient": LOAD_BYTES * any(isinstance(tensor.scheme, TernaryScheme) for tensor in tensors.values()),
+        "load_transient": converting,
+        SELF_TEST: testing,
     }
 
 

@@ -28,8 +28,9 @@ from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.protocols import I32, Bytes, Limits, Pass, PassResult, State, Target, TargetInfo, Ticket
 from edgedec.runtime.targets._cpu import KV_CHOICES, CpuTarget, cpu_footprint
 from edgedec.runtime.targets._footprint import (
-    OPERATION_BYTES,
-    SESSION_BYTES,
+    PACKED_OPERATION_BYTES,
+    RUNTIME,
+    RUNTIME_BYTES,
     read_weights,
     rotary_bytes,
     usual_result_rows,
@@ -316,7 +317,8 @@ def footprint(
         "attention_bias": 4 * limits.nodes * limits.positions,
         "activations": _ACTIVATION_COPIES * 4 * limits.nodes * widest_value(graph),
         "rotary_tables": rotary_bytes(graph, limits.positions),
-        "session": SESSION_BYTES + OPERATION_BYTES * len(graph.operations),
+        "session": PACKED_OPERATION_BYTES * len(graph.operations),
+        RUNTIME: RUNTIME_BYTES,
         "load_transient": max(tensor.nbytes for tensor in matrices) + excess,  # one is mapped as it is copied or packed
     }
 
