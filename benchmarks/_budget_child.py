@@ -28,7 +28,7 @@ from edgedec.errors import BudgetError, EdgedecError
 from edgedec.memory import MemoryMeter
 from edgedec.runtime.adaptive import Adaptive
 from edgedec.runtime.kernels.layout_cache import charged_folders
-from edgedec.runtime.protocols import F32, I32, CostModel, Draft, Outcome, Sparse, TokenTree
+from edgedec.runtime.protocols import F32, I32, Draft, Outcome, Sparse, TokenTree
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session
 from edgedec.runtime.speculation import SpecConfig
@@ -97,10 +97,12 @@ class WrongDraft:
 class _Stubborn(Adaptive):
     """Guesses as deep as it may, whatever came of it."""
 
-    def depth(self, cost: CostModel, past: int) -> int:
+    def depth(self, past: int) -> int:
         return len(self.accept)
 
-    def observe(self, tree: TokenTree, outcome: Outcome, *, seconds: float, draft_seconds: float) -> None:
+    def observe(
+        self, tree: TokenTree, outcome: Outcome, *, seconds: float, draft_seconds: float, pass_seconds: float
+    ) -> None:
         return None
 
 
@@ -168,7 +170,7 @@ def _make_wrong(session: Session, text: Sequence[int]) -> None:
     decoder, limits = session.decoder, session.run.limits
     others = [token for token in range(session.bundle.tokens.size) if token not in text][: _WIDTH + 1]
     decoder._draft = WrongDraft(decoder.open_draft(limits), others[0], others[1:])
-    decoder._adaptive = _Stubborn(limits.depth)
+    decoder._adaptive = _Stubborn(limits.depth, decoder.cost)
     # With branches; where the plan has room for a chain alone, it still is one.
     session.run = replace(session.run, spec=replace(session.run.spec, policy="dynamic"))
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from edgedec.bundle import Bundle
-from edgedec.memory import MemoryMeter
+from edgedec.memory import MemoryMeter, phases
 from edgedec.runtime.kernels.layout_cache import charged_folders
 from edgedec.runtime.protocols import Limits, Pass
 from edgedec.runtime.targets import open_target, target_module
@@ -42,7 +42,7 @@ def measure(path: Path, threads: int, kv_bits: int | None) -> dict[str, object]:
             meter.mark()
         assert np.isfinite(result.logits).all()
     items = dict(target.footprint(LIMITS))
-    planned = sum(items.values()) - items.get("load_transient", 0)
+    planned = sum(phases(items)["run"].values())
     return {
         "available": meter.available,
         "peak_bytes": meter.peak_bytes,

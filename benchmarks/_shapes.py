@@ -40,7 +40,7 @@ BITNET_073B: Mapping[str, Any] = {
     "max_position_embeddings": 2048,
     "tie_word_embeddings": False,  # the head is int8 in a bundle; both are made of one matrix
 }
-REVISION = 1  # of what is random here; part of the names of the files made of it
+REVISION = 2  # of what is written here; part of the names of the files made of it
 SCALE = 2.0**-5  # of every ternary matrix: exact in float16, and about what keeps activations near 1
 _EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _ROWS_AT_ONCE = 2048
@@ -99,7 +99,7 @@ def _int8_head(embedding: NDArray[Any]) -> dict[str, NDArray[Any]]:
     for start in range(0, len(embedding), _ROWS_AT_ONCE):
         some = slice(start, start + _ROWS_AT_ONCE)
         codes[some], scale[some] = quantize_int8(embedding[some].astype(np.float32))
-    return {"codes": codes.T, "scale": scale}
+    return {"codes": codes, "scale": scale}
 
 
 def write_bundle(path: Path, config: Mapping[str, Any], progress: Progress = silent) -> None:
@@ -118,7 +118,7 @@ def write_bundle(path: Path, config: Mapping[str, Any], progress: Progress = sil
             else:
                 writer.add(name, FloatScheme(dtype=array.dtype.name), array.shape, {"values": array})
             if name == _EMBEDDING:
-                writer.add(_HEAD, Int8Scheme(), array.shape, _int8_head(array))
+                writer.add(_HEAD, Int8Scheme(rows=True), array.shape, _int8_head(array))
         writer.finish(
             config=config,
             quantization={"method": "ternary", "made_by": "benchmarks/_shapes.py, at random"},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
 from typing import Any
@@ -17,15 +17,20 @@ PADDING = 0.05  # of T(1), for each drafted token: what a draft of a real model'
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """A drafter's text at the drafter's own cost, and at the padded one."""
+    """A drafter's text at the drafter's own cost, and at the padded one; ``plain``: just before and just after."""
 
     own: Run
     padded: Run
+    plain: tuple[Run, Run]
+
+    def speedup(self, run: Run) -> float:
+        """Of ``own`` or ``padded``. The machine's own ups and downs are minutes long, two texts take seconds."""
+        return mean(plain.seconds for plain in self.plain) / run.seconds
 
 
 @dataclass(frozen=True, kw_only=True)
 class Take:
-    """A prompt: ``plain`` before and after the drafters; seconds of a pass by its rows, measured in between."""
+    """A prompt: ``plain`` before, between and after the drafters; seconds of a pass by its rows."""
 
     kind: str
     source: str
@@ -36,9 +41,6 @@ class Take:
     @property
     def plain_seconds(self) -> float:
         return mean(run.seconds for run in self.plain)
-
-    def speedup(self, run: Run) -> float:
-        return self.plain_seconds / run.seconds
 
 
 def check_equal(what: str, run: Run, plain: Sequence[int]) -> None:
@@ -68,13 +70,13 @@ def summarize(takes: Sequence[Take]) -> dict[str, Any]:
         kind: _kind([take for take in takes if take.kind == kind]) for kind in dict.fromkeys(t.kind for t in takes)
     }
     autos = [found["drafters"]["auto"]["speedup"] for found in kinds.values() if "auto" in found["drafters"]]
-    loops = _by_drafter(takes, lambda run: 1e6 * run.loop_seconds / run.rounds)
+    loops = _by_drafter(takes, lambda run: 1e6 * run.loop_seconds)
     return {
         "kinds": kinds,
         "auto_min": min(autos, default=None),
         "loop_us": max(loops.values(), default=None),
         "loop_us_by_drafter": loops,
-        "loop_cpu_us_by_drafter": _by_drafter(takes, lambda run: 1e6 * run.loop_cpu_seconds / run.rounds),
+        "draft_prompt_ms_by_drafter": _by_drafter(takes, lambda run: 1e3 * run.read_seconds),
         "pass_ms": _pass_ms(takes),
         "measured_over_predicted": _ratios(takes),
     }
@@ -96,14 +98,13 @@ def _ratios(takes: Sequence[Take]) -> dict[str, float]:
     names = dict.fromkeys(name for take in takes for name in take.drafters)
     return {
         name: median(
-            take.speedup(run) / predicted(run, take.pass_times) for take in takes for run in _both(take.drafters[name])
+            pair.speedup(run) / predicted(run, take.pass_times)
+            for take in takes
+            for pair in [take.drafters[name]]
+            for run in (pair.own, pair.padded)
         )
         for name in names
     }
-
-
-def _both(pair: Pair) -> Iterable[Run]:
-    return pair.own, pair.padded
 
 
 def _kind(takes: Sequence[Take]) -> dict[str, Any]:
@@ -117,13 +118,13 @@ def _kind(takes: Sequence[Take]) -> dict[str, Any]:
 
 
 def _drafter(takes: Sequence[Take], name: str) -> dict[str, Any]:
-    own = [take.drafters[name].own for take in takes]
-    padded = [take.drafters[name].padded for take in takes]
+    pairs = [take.drafters[name] for take in takes]
+    own, padded = [pair.own for pair in pairs], [pair.padded for pair in pairs]
     drafted = sum(run.drafted for run in own)
     return {
         "tok_s": median(len(run.tokens) / run.seconds for run in own),
-        "speedup": median(take.speedup(run) for take, run in zip(takes, own, strict=True)),
-        "speedup_padded": median(take.speedup(run) for take, run in zip(takes, padded, strict=True)),
+        "speedup": median(pair.speedup(pair.own) for pair in pairs),
+        "speedup_padded": median(pair.speedup(pair.padded) for pair in pairs),
         "acceptance": sum(run.accepted for run in own) / drafted if drafted else 0.0,
         "predicted": median(predicted(run, take.pass_times) for take, run in zip(takes, own, strict=True)),
         "predicted_padded": median(predicted(run, take.pass_times) for take, run in zip(takes, padded, strict=True)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from benchmarks._speculation_peers import print_peers
 from edgedec.cli.console import print_table
 
 __all__ = ["goals", "print_report"]
@@ -50,16 +51,18 @@ def print_report(result: Mapping[str, Any]) -> None:
         if kind not in result["kinds"]:
             print(f"\n{kind}: no prompt left of {counts['tried']}")
     print()
-    cpu = result["loop_cpu_us_by_drafter"]
-    loops = ", ".join(f"{name} {us:.0f} ({cpu[name]:.0f})" for name, us in result["loop_us_by_drafter"].items())
-    print(f"loop     measured, us a round outside target and drafter (of the thread's own CPU time): {loops}")
+    loops = ", ".join(f"{name} {us:.0f}" for name, us in result["loop_us_by_drafter"].items())
+    print(f"loop     measured, us a round outside target and drafter: {loops}")
+    reads = ", ".join(f"{name} {ms:.1f}" for name, ms in result["draft_prompt_ms_by_drafter"].items())
+    print(f"prompt   measured, ms that drafters take to read it, not part of the speed-ups: {reads}")
     ratios = ", ".join(f"{name} {ratio:.3f}" for name, ratio in result["measured_over_predicted"].items())
     print(f"measured / predicted speed-up, medians of all texts: {ratios}\n")
     rows = [("goal", "figure", "limit", "")]
     for what, figure, limit, reached in goals(result):
         rows.append((what, f"{figure:.3g}", f"{limit:g}", "" if reached else "MISSED"))
     print_table(rows, right=(1, 2))
-    _print_peers(details.get("peers", {}))
+    if "peers" in details:
+        print_peers(details["peers"])
 
 
 def _print_kind(kind: str, found: Mapping[str, Any], counts: Mapping[str, int]) -> None:
@@ -82,8 +85,3 @@ def _print_kind(kind: str, found: Mapping[str, Any], counts: Mapping[str, int]) 
             )
         )
     print_table(rows, right=tuple(range(1, 9)))
-
-
-def _print_peers(peers: Mapping[str, Any]) -> None:
-    for name, found in peers.items():
-        print(f"\npeer {name}: {found}")

@@ -8,7 +8,8 @@ that answers a single prompt does.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -16,12 +17,14 @@ from typing import Any
 import numpy as np
 
 from edgedec.errors import DeviceError
+from edgedec.runtime.cost import Costed, ObservedCost
 from edgedec.runtime.decoders import open_decoder
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
 from edgedec.runtime.protocols import (
     F32,
     I32,
     Bytes,
+    CostModel,
     Draft,
     Drafter,
     Limits,
@@ -50,8 +53,9 @@ SETTLE_S = 0.03  # threads of another model that wait in a loop have stopped the
 class Run:
     """One text. Seconds are measured, from the first round's beginning to the last token: no prompt, no loading.
 
-    ``nodes``: of the tree of each round; ``pass_seconds``, ``draft_seconds``: in the target and the drafter, of all rounds.
-    ``loop_cpu_seconds``: of this thread, outside both: what ``loop_seconds`` is on a machine with nothing else to do.
+    ``read_seconds``: what the drafter took to read the prompt, which the target has read as well, many times slower.
+    ``nodes``: of the tree of each round. ``pass_seconds``, ``draft_seconds``: in the target and the drafter, of all rounds;
+    ``loop_seconds``: of the median round outside both; making text of the tokens is not in it.
     """
 
     tokens: tuple[int, ...]
@@ -60,7 +64,8 @@ class Run:
     accepted: int
     pass_seconds: float
     draft_seconds: float
-    loop_cpu_seconds: float
+    read_seconds: float
+    loop_seconds: float
 
     @property
     def rounds(self) -> int:
@@ -70,38 +75,32 @@ class Run:
     def drafted(self) -> int:
         return sum(self.nodes) - self.rounds
 
-    @property
-    def loop_seconds(self) -> float:
-        """Outside target and drafter, of all rounds."""
-        return self.seconds - self.pass_seconds - self.draft_seconds
-
 
 class Ledger:
-    """Where a round's time goes: seconds in target and drafter, and this thread's CPU seconds between them."""
+    """Where a round's time goes."""
 
     def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
-        self.pass_seconds = self.draft_seconds = self.between_cpu_seconds = 0.0
+        self.pass_seconds = self.draft_seconds = 0.0
         self.rows: list[int] = []  # of each pass
-        self._left: float | None = None  # CPU time when a pass or a guess ended last
-
-    def enter(self) -> float:
-        if self._left is not None:
-            self.between_cpu_seconds += time.thread_time() - self._left
-        return time.perf_counter()
+        self.loops: list[float] = []  # seconds of each round outside target and drafter
+        self._counted = 0.0
 
     def leave_pass(self, entered: float, rows: int) -> None:
         self.pass_seconds += time.perf_counter() - entered
         self.rows.append(rows)
-        self._left = time.thread_time()
+
+    def leave_round(self, seconds: float) -> None:
+        inside = self.pass_seconds + self.draft_seconds
+        self.loops.append(seconds - (inside - self._counted))
+        self._counted = inside
 
     def leave_draft(self, entered: float) -> float:
         """Returns the seconds since."""
         seconds = time.perf_counter() - entered
         self.draft_seconds += seconds
-        self._left = time.thread_time()
         return seconds
 
 
@@ -126,7 +125,7 @@ class WatchedTarget:
         return self._inner.open(limits, conditions)
 
     def submit(self, work: Sequence[tuple[State, Pass]]) -> Ticket:
-        entered = self._ledger.enter()
+        entered = time.perf_counter()
         results = self._inner.submit(work).result()
         self._ledger.leave_pass(entered, sum(len(one.ids) for _, one in work))
         return _Answered(results)
@@ -153,8 +152,17 @@ class _WatchedDraft:
         self._inner, self._ledger, self._token_seconds = inner, ledger, token_seconds
         self._spent = 0.0  # in this round
 
+    @property
+    def cost(self) -> CostModel | None:
+        return self._inner.cost if isinstance(self._inner, Costed) else None
+
+    @cost.setter
+    def cost(self, cost: CostModel) -> None:
+        if isinstance(self._inner, Costed):
+            self._inner.cost = cost
+
     def expand(self, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:
-        entered = self._ledger.enter()
+        entered = time.perf_counter()
         found = self._inner.expand(text, tree, nodes)
         self._leave(entered, entered + self._token_seconds * sum(len(guess.ids) > 0 for guess in found))
         return found
@@ -169,7 +177,7 @@ class _WatchedDraft:
 
     def observe(self, tree: TokenTree, outcome: Outcome) -> None:
         """Trees with several children of a node have more tokens than were asked for: the rest is paid here."""
-        entered = self._ledger.enter()
+        entered = time.perf_counter()
         self._inner.observe(tree, outcome)
         due = (len(tree.tokens) - 1) * self._token_seconds - self._spent
         self._leave(entered, time.perf_counter() + due)
@@ -187,6 +195,7 @@ class Bench:
         self.session, self.ledger = session, Ledger()
         self.target = WatchedTarget(session.target, self.ledger)
         self._cached: list[int] = []  # one list for all decoders: they share the state behind it
+        self._cost = ObservedCost()  # as a session measures it when it is opened
 
     def decoder(self, drafter: Drafter, token_seconds: float = 0.0) -> AutoregressiveDecoder:
         """A new one. ``token_seconds``: of a drafted token at least."""
@@ -198,12 +207,29 @@ class Bench:
             vocab_limit=self.session.bundle.tokens.size,
         )
         made.cached = self._cached
+        made.cost = deepcopy(self._cost)
+        made._count = self._counting(made._count)  # type: ignore[method-assign]
         made.open_draft(self.session.run.limits)
         return made
 
+    def _counting(self, count: Callable[..., None]) -> Callable[..., None]:
+        """The decoder's own count of a round, with the ledger told."""
+
+        def counted(
+            tree: TokenTree, outcome: Outcome, began: float, drafted: float, verified: float, ended: float
+        ) -> None:
+            self.ledger.leave_round(ended - began)
+            count(tree, outcome, began, drafted, verified, ended)
+
+        return counted
+
     def read(self, prompt: I32) -> None:
-        """Bring ``prompt`` into the cache."""
+        """Bring ``prompt`` into the cache; what passes cost is measured anew."""
+        self.session.state.truncate(0)
+        self._cached.clear()
+        self._cost = ObservedCost()
         self.session.decoder = self.decoder(create_drafter("none", None))
+        self._cost = deepcopy(self.session.decoder.cost)
         self.session.generate(prompt, n_predict=1, sampling=GREEDY)
 
     def write(self, decoder: AutoregressiveDecoder, prompt: I32, tokens: int) -> Run:
@@ -221,12 +247,13 @@ class Bench:
         times, ledger = answer.timings, self.ledger
         return Run(
             tokens=tuple(answer.tokens),
-            seconds=(times.prompt_ms + times.predicted_ms) / 1000,
+            seconds=(times.prompt_ms + times.predicted_ms) / 1000 - times.rounds.read_seconds,
+            read_seconds=times.rounds.read_seconds,
+            loop_seconds=median(ledger.loops[1:]),  # the first has the reading of the prompt in its books
             nodes=tuple(ledger.rows),
             accepted=sum(times.rounds.accepted),
             pass_seconds=ledger.pass_seconds,
-            draft_seconds=ledger.draft_seconds,
-            loop_cpu_seconds=ledger.between_cpu_seconds,
+            draft_seconds=ledger.draft_seconds - times.rounds.read_seconds,
         )
 
     def pass_times(self, prompt: I32, most: int, repeats: int) -> dict[int, float]:

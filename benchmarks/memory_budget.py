@@ -2,10 +2,12 @@
 
     .venv/bin/python benchmarks/memory_budget.py [--quick] [--json] [--only ceiling|speed] [--no-padded]
 
+About ten minutes on two quiet cores; the speeds alone, which want them quiet, three.
+
 Ceiling: each line is a process of its own that fills its context three times: greedily, with tokens drawn, and with every
 guess wrong (benchmarks/_budget_child.py). Charged is what DESIGN 1.3 says, read from the session's meter; beside it stands
-the kernel's VmHWM. A line holds if the peak is within the budget and within the plan, or if the plan was refused before
-anything was loaded. Peaks have no business with the clock: a busy machine does not change them.
+the kernel's VmHWM. A line holds if both are within the budget and within the plan, or if the plan was refused before
+anything was loaded. Peaks have no business with the clock: a busy machine does not change them, so --jobs run at a time.
 
 Speed: the fixed baseline has a context of 1024, float16 keys and values, a tree of 64 nodes and whole float32 logits. A plan
 gets its weights and 35 % of what else that takes. Greedy answers to the same prompts, in turns, medians: how much of the
@@ -24,6 +26,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -44,8 +47,9 @@ from edgedec.runtime.speculation import SpecConfig
 
 DRAFTERS = ("none", "ngram", "copy", "stand", "trigram", "model", "auto")
 WITH_MODEL = ("model", "auto")
-CONTEXTS, QUICK_CONTEXTS = (0, 256, 1024), (0,)
+CONTEXTS, QUICK_CONTEXTS = (0, 256), (0,)
 BUDGETS, QUICK_BUDGETS = 42, 6
+QUICK_TOKENS = 32  # of an answer
 SHARE, KEPT = 0.35, 0.98  # issue 5
 _CHILD = Path(__file__).with_name("_budget_child.py")
 _MIB = 1 << 20
@@ -79,7 +83,8 @@ class Line:
         """Within budget and plan, with a full context; a plan that does not fit holds by being refused."""
         if self.refused:
             return True
-        return self.full and not self.accepted and 0 < self.peak <= min(self.budget, self.planned)
+        most = max(self.peak, self.high_water)
+        return self.full and not self.accepted and self.peak > 0 and most <= min(self.budget, self.planned)
 
     @property
     def headroom(self) -> int:
@@ -160,13 +165,21 @@ def cases(
                 )
 
 
-def sweep(wanted: Sequence[Run], after: str) -> list[Line]:
-    """``after``: label of the bar."""
+def sweep(wanted: Sequence[Run], label: str, jobs: int) -> list[Line]:
+    """``jobs`` processes at a time: a peak is a process' own. ``label``: of the bar.
+
+    Raises:
+        DeviceError: as ``read_line``; what has not begun is left out then.
+    """
     lines = []
-    with progress(after) as bar:
-        for number, one in enumerate(wanted):
-            bar(f"{one.drafter} {(one.budget_bytes or 0) / _MIB:.1f} MiB", number, len(wanted))
-            lines.append(read_line(one, *child(one)))
+    with progress(label) as bar, ThreadPoolExecutor(jobs) as pool:
+        try:
+            for one, said in zip(wanted, pool.map(child, wanted), strict=True):
+                lines.append(read_line(one, *said))
+                bar(f"{one.drafter} {(one.budget_bytes or 0) / _MIB:.1f} MiB", len(lines), len(wanted))
+        except EdgedecError:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
     return lines
 
 
@@ -192,7 +205,7 @@ def _extremes(values: Sequence[float]) -> list[float]:
 def speed(path: Path, small: Path, drafter: str, draft: Path, args: argparse.Namespace) -> dict[str, Any]:
     """How much of the baseline's speed a plan of 35 % of its bytes keeps; ``kept`` is null where no plan fits."""
     bundle, with_draft = Bundle.open(path), draft if drafter in WITH_MODEL else None
-    found = _budget_speed.pair(bundle, drafter, with_draft, SHARE, args.threads)
+    found = _budget_speed.pair(bundle, drafter, with_draft, SHARE, args.speed_threads)
     result: dict[str, Any] = {
         "drafter": drafter,
         "fixed_baseline": dict(found.baseline.fixed_baseline),
@@ -212,12 +225,11 @@ def speed(path: Path, small: Path, drafter: str, draft: Path, args: argparse.Nam
             tokens=args.tokens,
             per_kind=args.prompts,
             rounds=args.rounds,
-            threads=args.threads,
+            threads=args.speed_threads,
             progress=bar,
         )
-    return (
-        result | _budget_speed.kept(takes) | {"measured_share": _measured_share(path, found, with_draft, args.threads)}
-    )
+    share = None if args.quick else _measured_share(path, found, with_draft, args.speed_threads)
+    return result | _budget_speed.kept(takes) | {"measured_share": share}
 
 
 def _measured_share(path: Path, found: _budget_speed.Pair, draft: Path | None, threads: int) -> float:
@@ -284,8 +296,10 @@ def print_speed(name: str, found: Mapping[str, Any]) -> None:
     print(f"context {plan['ctx_size']}, KV {plan['kv_bits']} bits, tree {plan['tree_nodes']}")
     verdict = "" if found["kept"] >= KEPT else "MISSES "
     print(f"tokens/s {found['baseline_tok_s']:.1f} and {found['budgeted_tok_s']:.1f}: ", end="")
-    print(f"{found['kept']:.3f} of the speed {verdict}>= {KEPT}, ", end="")
-    print(f"peaks beside the weights {found['measured_share']:.3f} of the baseline's")
+    print(f"{found['kept']:.3f} of the speed {verdict}>= {KEPT}", end="")
+    if found["measured_share"] is not None:
+        print(f", peaks beside the weights {found['measured_share']:.3f} of the baseline's", end="")
+    print()
     print(", ".join(f"{kind} {share:.3f}" for kind, share in found["kept_by_kind"].items()))
 
 
@@ -307,7 +321,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         wanted = list(
             cases(target, draft, budgets(low, high, args.budgets), args.drafters, args.contexts, args.threads)
         )
-        lines = sweep(wanted, "ceiling")
+        lines = sweep(wanted, "ceiling", args.jobs)
         result["ceiling"] = ceiling(lines)
         if not args.json:
             print_ceiling(lines, result["ceiling"])
@@ -330,16 +344,18 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 
 def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="about two minutes: few budgets, one context, one round")
+    parser.add_argument("--quick", action="store_true", help="about a minute: few budgets, one context, one round")
     parser.add_argument("--only", choices=("ceiling", "speed"))
     parser.add_argument("--budgets", type=int, default=BUDGETS)
     parser.add_argument("--drafters", nargs="+", choices=DRAFTERS, default=DRAFTERS)
     parser.add_argument("--contexts", type=int, nargs="+", default=CONTEXTS, help="0: the planner's choice")
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=1, help="of a run of the ceiling")
+    parser.add_argument("--speed-threads", type=int, default=min(2, os.cpu_count() or 1), help="of the comparison")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes of the ceiling at a time")
     parser.add_argument("--drafter", choices=DRAFTERS[1:], default="model", help="of the speed comparison")
-    parser.add_argument("--prompts", type=int, default=2, help="of each kind")
+    parser.add_argument("--prompts", type=int, default=1, help="of each kind")
     parser.add_argument("--tokens", type=int, default=96, help="of an answer")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--no-padded", action="store_true", help="leave out the model of 0.73B's shape")
     parser.add_argument("--json", action="store_true")
     return parser
@@ -349,10 +365,13 @@ def main() -> None:
     args = arguments().parse_args()
     if args.quick:
         args.budgets, args.contexts = QUICK_BUDGETS, QUICK_CONTEXTS
-        args.prompts = args.rounds = 1
+        args.prompts, args.rounds, args.tokens = 1, 1, QUICK_TOKENS
     try:
-        if not 1 <= args.threads <= (os.cpu_count() or 1) or args.rounds < 1 or args.prompts < 1:
-            raise UsageError(f"--threads must be 1 to {os.cpu_count()}, --rounds and --prompts at least 1")
+        most = os.cpu_count() or 1
+        if not (1 <= args.threads <= most and 1 <= args.speed_threads <= most):
+            raise UsageError(f"--threads and --speed-threads must be 1 to {most}")
+        if min(args.rounds, args.prompts, args.jobs, args.tokens) < 1:
+            raise UsageError("--rounds, --prompts, --jobs and --tokens must be at least 1")
         result = measure(args)
     except EdgedecError as error:
         note(f"memory_budget: {error}")

@@ -6,15 +6,21 @@ The padded model writes exactly the embedded one's text at the cost of BitNet b1
 into edgedec's cache (a minute or two, 250 MB). All texts are greedy, and each is compared with plain decoding's and with
 the small model's, token for token: a difference ends the benchmark with an error.
 
-Measured, in turns, prompt by prompt: plain, each drafter at its own cost and at the padded one, plain again; medians over
-the prompts of a kind. Prompts whose text repeats more than 20 % of its 4-word sequences are left out, and those that end
-early; the report says how many. A drafter is new for each prompt, its learning included in its time. At the padded cost
-a drafter waits, busily, until each drafted token has taken 5 % of T(1): what a draft of a real model's size takes.
+Measured, in turns, prompt by prompt: plain, a drafter at its own cost and at the padded one, plain again, the next drafter;
+a drafter is compared with the plain texts around it, and medians are taken over the prompts of a kind. Prompts whose text
+repeats more than 20 % of its 4-word sequences are left out, and those that end early; the report says how many. A drafter is
+new for each prompt, its learning included in its time. Reading the prompt is not, for neither the target nor the drafter;
+the report says what it takes. At the padded cost a drafter waits, busily, until each drafted token has taken 5 % of T(1):
+what a draft of a real model's size takes.
+
+Beside it, on the same model, prompts and threads, llama.cpp (TQ2_0) and onnxruntime-genai (2-bit MatMulNBits) write plain
+and with their own speculation. The first run builds or installs them into edgedec's cache; llama.cpp takes minutes. --quick
+and --no-peer leave them out.
 
 Computed: predicted is tokens per round * T(1) / (mean T(rows of the rounds) + drafting per round), from measured passes
 of 1 to 9 rows over the same prompt. JSON: {"kinds": {NAME: {"plain_tok_s": X, "best": NAME, "drafters": {NAME: {"tok_s":
 X, "speedup": X, "speedup_padded": X, "acceptance": X, "predicted": X}}}}, "auto_min": X, "loop_us": X, "details": {...}};
-loop_us is of a round, outside target and drafter, of the drafter where it is most.
+loop_us is of the median round, outside target and drafter, of the drafter where it is most.
 """
 
 from __future__ import annotations
@@ -34,6 +40,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))  # run as a file, Pyth
 from benchmarks._prompts import KINDS, read_prompts, shared_prompts
 from benchmarks._speculation_figures import PADDING, Pair, Take, check_equal, summarize
 from benchmarks._speculation_model import Chosen, Task, choose, padded_bundle
+from benchmarks._speculation_peers import run_peers
 from benchmarks._speculation_report import print_report
 from benchmarks._speculation_runs import Bench, Run
 from benchmarks.cpu_decode import Others, cpu_name
@@ -63,10 +70,11 @@ class Settings:
     threads: int
     drafters: Sequence[str]
     policy: str
+    peers: bool
 
 
 def measure(settings: Settings, data: Path | None) -> dict[str, Any]:
-    """All figures but the peers'.
+    """All figures.
 
     Raises:
         EdgedecError: a model cannot be made or run, or a drafter changed the text.
@@ -89,7 +97,13 @@ def measure(settings: Settings, data: Path | None) -> dict[str, Any]:
             )  # the cache's pages are there from now on
         for at, task in enumerate(chosen.tasks):
             takes.append(_take(bench, task, made, settings.tokens, bar, at / len(chosen.tasks)))
-    return summarize(takes) | {"details": _details(settings, chosen, others, padded, session)}
+    details = _details(settings, chosen, others, padded, session)
+    if settings.peers:
+        with progress("peers") as bar:
+            details["peers"] = run_peers(
+                chosen.tasks, tokens=settings.tokens, threads=settings.threads, draft_max=DRAFT_MAX, progress=bar
+            )
+    return summarize(takes) | {"details": details}
 
 
 def _take(bench: Bench, task: Task, made: Mapping[str, Drafter], tokens: int, bar: Progress, done: float) -> Take:
@@ -107,9 +121,9 @@ def _take(bench: Bench, task: Task, made: Mapping[str, Drafter], tokens: int, ba
     plain = [write("plain", none)]
     drafters = {}
     for name, drafter in made.items():
-        own = write(name, drafter)
-        drafters[name] = Pair(own=own, padded=write(f"{name}, padded", drafter, PADDING * times[1]))
-    plain.append(write("plain", none))
+        own, padded = write(name, drafter), write(f"{name}, padded", drafter, PADDING * times[1])
+        plain.append(write("plain", none))
+        drafters[name] = Pair(own=own, padded=padded, plain=(plain[-2], plain[-1]))
     return Take(kind=task.kind, source=task.source, plain=tuple(plain), drafters=drafters, pass_times=times)
 
 
@@ -136,7 +150,9 @@ def _details(settings: Settings, chosen: Chosen, others: Others, padded: Path, s
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cpus, known = os.cpu_count() or 1, [name for name in names(DRAFTERS) if name != "none"]
-    parser.add_argument("--quick", action="store_true", help="about a minute: fewer prompts, tokens and drafters")
+    parser.add_argument(
+        "--quick", action="store_true", help="about a minute: fewer prompts, tokens and drafters, no peer"
+    )
     parser.add_argument("--prompts", type=int, help=f"of each kind; {PROMPTS} unless told")
     parser.add_argument("--tokens", type=int, help=f"of each text; {TOKENS} unless told")
     parser.add_argument("--threads", type=int, default=min(2, cpus))
@@ -151,6 +167,7 @@ def main() -> None:
         threads=args.threads,
         drafters=args.drafters or (QUICK_DRAFTERS if args.quick else known),
         policy=args.policy,
+        peers=not (args.no_peer or args.quick),
     )
     try:
         if settings.prompts < 1 or settings.tokens < 16 or not 1 <= settings.threads <= cpus:

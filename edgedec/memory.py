@@ -20,7 +20,7 @@ import numpy as np
 
 from edgedec.errors import BudgetError, UsageError
 
-__all__ = ["MemoryMeter", "Plan", "format_bytes", "largest_context", "parse_bytes"]
+__all__ = ["MemoryMeter", "Plan", "charged_bytes", "format_bytes", "largest_context", "parse_bytes", "phases"]
 
 _UNITS = {"": 1, "B": 1, **{f"{p}{s}": 1024 ** (i + 1) for i, p in enumerate("KMGT") for s in ("", "iB", "I")}}
 _UNITS |= {f"{p}B": 1000 ** (i + 1) for i, p in enumerate("KMGT")}
@@ -144,18 +144,48 @@ class MemoryMeter:
                 self.mark()
 
 
+# Of a target, or of the draft's behind ``draft_``: what its first pass and its cache bring, and what goes before them.
+_RUNNING = frozenset({"kv", "logits", "activations", "workspace", "attention_bias", "sampling"})
+_LOADING = frozenset({"load_transient", "self_test"})
+_DRAFT = "draft_"
+
+
+def phases(items: Mapping[str, int]) -> dict[str, dict[str, int]]:
+    """Which of a plan's items are there at once: "load", "load_draft" (of a draft model) and "run", in this order.
+
+    A target is loaded before it has a cache; the draft model beside all that the target may take by then. What only
+    loading holds is gone when tokens are written.
+    """
+    target = {name: size for name, size in items.items() if not name.startswith(_DRAFT)}
+    draft = {name: size for name, size in items.items() if name.startswith(_DRAFT)}
+    found = {"load": {name: size for name, size in target.items() if name not in _RUNNING}}
+    if f"{_DRAFT}weights" in draft:
+        found["load_draft"] = {name: size for name, size in target.items() if name not in _LOADING} | {
+            name: size for name, size in draft.items() if name.removeprefix(_DRAFT) not in _RUNNING
+        }
+    found["run"] = {name: size for name, size in items.items() if name.removeprefix(_DRAFT) not in _LOADING}
+    return found
+
+
+def charged_bytes(items: Mapping[str, int]) -> int:
+    """The most that is there at once: the sum of the largest phase."""
+    return max(sum(phase.values()) for phase in phases(items).values())
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """What a run will be charged, item by item, in bytes.
 
     Members:
+        items: all of them; which are there at once, ``phases`` says.
+        total_bytes: of the largest phase.
         baseline_bytes: what Python and the libraries take beside it.
         draft_model: whether the drafter has a model.
         draft_tokens: guesses on a path at most; ``tree_nodes``: nodes of a tree, its root among them.
         pass_rows: of the widest pass.
         estimated_tokens_per_second: from bytes and a usual acceptance; not measured.
         fixed_baseline: itemised bytes, weights left out, of a run that plans nothing (context 1024, float16 keys and
-            values, a tree of 64 nodes, whole float32 logits).
+            values, a tree of 64 nodes, whole float32 logits), load transients left out as well.
         speculation_from_bytes: the least budget at which speculation still pays, by estimate.
         hint: the nearest setting that fits, if this does not.
     """
@@ -177,15 +207,28 @@ class Plan:
     speculation_from_bytes: int | None = None
     hint: str = ""
 
+    @property
+    def phases(self) -> dict[str, dict[str, int]]:
+        """The items that are there at once, by phase."""
+        return phases(self.items)
+
+    @property
+    def largest_phase(self) -> str:
+        """The name of the one that the total is the sum of."""
+        found = self.phases
+        return max(found, key=lambda name: sum(found[name].values()))
+
     def require(self) -> None:
         """Raises:
         BudgetError: it does not fit; itemised, with the nearest setting that does.
         """
         if self.fits or self.budget_bytes is None:
             return
-        table = "\n".join(f"  {format_bytes(size):>12}  {name}" for name, size in self.items.items() if size)
+        phase = self.largest_phase
+        when = {"load": " while loading", "load_draft": " while loading the draft model"}.get(phase, "")
+        table = "\n".join(f"  {format_bytes(size):>12}  {name}" for name, size in self.phases[phase].items() if size)
         raise BudgetError(
-            f"needs {format_bytes(self.total_bytes)} at context {self.ctx_size}, "
+            f"needs {format_bytes(self.total_bytes)} at context {self.ctx_size}{when}, "
             f"the memory budget is {format_bytes(self.budget_bytes)}:\n{table}\n{self.hint}"
         )
 

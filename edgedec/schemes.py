@@ -80,10 +80,10 @@ class FloatScheme:
 
 @dataclass(frozen=True, kw_only=True)
 class Int8Scheme:
-    """One scale per output row: weight[o, i] = codes[i, o] * scale[o], codes in -127..127.
+    """One scale per output row: weight[o, i] = code[o, i] * scale[o], codes in -127..127.
 
-    Codes are stored [in, out] for matrices that are multiplied (the order that MatMulInteger reads from a mapped file), and
-    [out, in] with ``rows`` (embeddings, of which single rows are read).
+    With ``rows`` codes are stored [out, in]: what edgedec writes, for its operator reads a product's codes in one go and an
+    embedding's rows one by one. Without, [in, out]: linears of older bundles.
     """
 
     kind: ClassVar[str] = "int8"

@@ -133,10 +133,15 @@ class _Run:
         self.head = self.graph.operations[-1].weight_names[0]
         self.embedding = next(op.weight for op in self.graph.operations if isinstance(op, Embed))
         self.matrices = [w for op in self.graph.operations if isinstance(op, Linear) for w in op.weights]
+        # Of a natively ternary model nothing is rounded that need not be: its embedding stays as it is, its head is int8.
+        self.native = options.method == "ternary" and not options.planes
+        # Else a tied head would be stored just as the embedding is, and is therefore not stored again.
+        self.tied = bool(checkpoint.config.get("tie_word_embeddings")) and not self.native
         self.report = Report()
         sizes = {name: int(np.prod(spec.shape)) for name, spec in self.graph.weights.items()}
         self.report.parameters = sum({self.sources[name]: size for name, size in sizes.items()}.values())
-        self._sizes, self._done, self._all = sizes, 0, sum(sizes.values())
+        self._sizes, self._done = sizes, 0
+        self._all = sum(size for name, size in sizes.items() if not (self.tied and name == self.head))
 
     def _add(self, name: str, scheme: Scheme, parts: dict[str, NDArray[Any]]) -> None:
         shape = self.graph.weights[name].shape
@@ -152,14 +157,14 @@ class _Run:
         array = _load(self.checkpoint, self.sources[name])
         self._add(name, FloatScheme(dtype=array.dtype.name), {"values": array})
 
-    def add_int8(self, name: str, *, rows: bool) -> Int8Weight:
+    def add_int8(self, name: str) -> Int8Weight:
         array = _load(self.checkpoint, self.sources[name])
         codes, scale = np.empty(array.shape, np.int8), np.empty(len(array), np.float32)
         for start in range(0, len(array), _ROWS_AT_ONCE):
             some = slice(start, start + _ROWS_AT_ONCE)
             codes[some], scale[some] = quantize_int8(array[some].astype(np.float32))
         del array
-        self._add(name, Int8Scheme(rows=rows), {"codes": codes if rows else codes.T, "scale": scale})
+        self._add(name, Int8Scheme(rows=True), {"codes": codes, "scale": scale})
         return Int8Weight(codes=codes, scale=scale)
 
     def add_native(self, name: str) -> None:
@@ -183,17 +188,17 @@ class _Run:
 
     def add_embedding(self) -> Int8Weight | None:
         """The embedding, and what it was rounded to; None if it is kept as it is."""
-        native = self.options.method == "ternary" and not self.options.planes
-        if native or self.options.method == "float":  # of a natively ternary model nothing is rounded that need not be
+        if self.native or self.options.method == "float":
             self.add_float(self.embedding)
             return None
-        return self.add_int8(self.embedding, rows=True)
+        return self.add_int8(self.embedding)
 
     def add_other(self) -> None:
-        """The head, norms and biases."""
+        """The head, unless it is the embedding, norms and biases."""
         for name, spec in self.graph.weights.items():
             if name == self.head:
-                self.add_float(name) if self.options.method == "float" else self.add_int8(name, rows=False)
+                if not self.tied:
+                    self.add_float(name) if self.options.method == "float" else self.add_int8(name)
             elif len(spec.shape) == 1:
                 self.add_float(name)
 
@@ -204,7 +209,7 @@ class _Run:
             if self.options.method == "float":
                 self.add_float(name)
             elif self.options.method == "int8":
-                self.add_int8(name, rows=False)
+                self.add_int8(name)
             elif not self.options.planes:
                 self.add_native(name)
             else:
@@ -285,7 +290,7 @@ def quantize(
         else:
             run.add_layers()
         writer.finish(
-            config=dict(checkpoint.config) | {"tie_word_embeddings": False},
+            config=dict(checkpoint.config) | {"tie_word_embeddings": run.tied},
             quantization={
                 "method": options.method,
                 "planes": options.planes,

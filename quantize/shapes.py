@@ -106,7 +106,7 @@ def write_random_bundle(
                 ternary = TernaryScheme(planes=planes, group_size=group_size)
                 writer.add(name, ternary, spec.shape, _random_ternary(ternary, spec.shape, rng))
             elif name in matrices or name in embeddings:
-                int8 = Int8Scheme(rows=name in embeddings)
+                int8 = Int8Scheme(rows=True)
                 writer.add(name, int8, spec.shape, _random_int8(int8, spec.shape, rng))
             else:
                 values = rng.uniform(0.9, 1.1, spec.shape).astype(np.float32)

@@ -1,9 +1,9 @@
 """Whether to speculate, and how deep: from what acceptance and time turned out to be in this run.
 
-Two measurements decide: the seconds of a round without guesses, and tokens per second over the last rounds with some; both
-from medians, for one round on a busy machine, or one in which a draft model reads a new prompt, takes as long as thirty.
-Speculation that is slower stops at once after four rounds; then it is tried again, three rounds at a time, after 16 tokens,
-and after each trial that fails a longer while, so that trials cost about one percent where nothing can be gained.
+Two things decide: the seconds of a round without guesses, as the cost model and the last rounds tell, and tokens per second
+over the last rounds with some, from medians, for one round on a busy machine takes as long as thirty. Speculation that is
+slower stops after six rounds; then it is tried again after 16 tokens, and after each trial that fails a longer while, so
+that trials cost about one percent where nothing can be gained.
 Source: derived here; the depth is the argmax of (1 + E[accepted]) / seconds, as in 2211.17192 section 3.
 """
 
@@ -18,79 +18,93 @@ from edgedec.runtime.protocols import CostModel, Outcome, TokenTree
 
 __all__ = ["Adaptive"]
 
-_PLAIN_FIRST = 3  # rounds without guesses before the first with some: the median of three bears a cold first one
-_ROUNDS = 4  # with guesses, before speculation may be found too slow
+_ROUNDS = 6  # with guesses, before speculation may be found too slow
 _TRIAL = 3  # with guesses, when it is tried again
 _WINDOW = 8  # rounds that count
-_WAIT, _LONGEST_WAIT = 16, 128  # tokens between trials
-_LEARN = 1 / 12  # weight of a new observation of acceptance
-_HOPE = 0.8  # acceptance at depths that were never reached
-_FORGET = 1 / 50  # how fast a depth that is not reached goes back to that
+_WAIT, _LONGEST_WAIT = 16, 128  # tokens without a guess, until one is hoped for again
+_HOPE = 0.6  # acceptance before anything was seen: a guess too few costs less than many wrong ones
+_TRUST, _MEMORY = 2, 12  # observations that the hope counts for, and that are remembered
 
 
 class Adaptive:
-    """Members:
-    accept: float32 [depth], the share of paths at each depth that went on, of those that had a child to go on to.
-    on: whether guesses are asked for.
+    """Parameters:
+        depth: of a path at most.
+        cost: of a pass.
+
+    Members:
+        accept: float32 [depth], the share of paths at each depth that went on, of those that had a child to go on to. A
+            depth that was never reached is presumed to be like the one above it.
+        on: whether guesses are asked for.
     """
 
-    def __init__(self, depth: int) -> None:
-        self.accept = np.full(depth, _HOPE, np.float32)
+    def __init__(self, depth: int, cost: CostModel) -> None:
         self.on = True
-        self._plain: deque[float] = deque(maxlen=_WINDOW)  # seconds of rounds without guesses
-        self._rounds: deque[tuple[int, float]] = deque(maxlen=_WINDOW)  # tokens and seconds of rounds with some
+        self._cost = cost
+        self._rounds: deque[tuple[int, float]] = deque(maxlen=_WINDOW)  # tokens and seconds of rounds with guesses
+        self._other: deque[float] = deque(maxlen=_WINDOW)  # seconds of a round that are neither pass nor draft
         self._draft_seconds = 0.0  # per guessed token
-        self._wait, self._left = (
-            _WAIT,
-            0,
-        )  # tokens without speculation: of the next pause, and still to come of this one
+        self._without = 0  # tokens since the last guess
+        self._wait = _WAIT
+        self._enough = _ROUNDS
+        self.accept = np.full(depth, _HOPE, np.float32)
+        self._counts = [0] * depth
 
-    def depth(self, cost: CostModel, past: int) -> int:
+    def depth(self, past: int) -> int:
         """How deep to guess in the next round; 0: not at all."""
-        if not len(self.accept) or len(self._plain) < _PLAIN_FIRST or not self.on:
+        if not self.on or not len(self.accept):
             return 0
-        best, found, reach, expected = 1 / self._seconds(cost, 0, past), 0, 1.0, 1.0
+        cost, draft = self._cost, self._draft_seconds
+        best, found, reach, expected = 1 / max(1e-9, cost.seconds(1, past)), 0, 1.0, 1.0
         for depth, rate in enumerate(self.accept.tolist(), start=1):
             reach *= rate
             expected += reach
-            gain = expected / self._seconds(cost, depth, past)
+            gain = expected / max(1e-9, cost.seconds(1 + depth, past) + depth * draft)
             if gain > best:
                 best, found = gain, depth
         return max(found, 1)  # that nothing pays is for the clock to say: estimates of unseen sizes may be wrong
 
-    def _seconds(self, cost: CostModel, depth: int, past: int) -> float:
-        return max(1e-9, cost.seconds(1 + depth, past) + depth * self._draft_seconds)
-
-    def observe(self, tree: TokenTree, outcome: Outcome, *, seconds: float, draft_seconds: float) -> None:
-        """Take a round in. ``seconds``: of all of it; ``draft_seconds``: of growing the tree."""
+    def observe(
+        self, tree: TokenTree, outcome: Outcome, *, seconds: float, draft_seconds: float, pass_seconds: float
+    ) -> None:
+        """Take a round in. ``seconds``: of all of it; of these ``draft_seconds`` went into growing the tree."""
         came, guesses = len(outcome.path), len(tree.tokens) - 1
+        self._other.append(seconds - draft_seconds - pass_seconds)
         if not guesses:
-            self._plain.append(seconds)
-            self._pause(came)
+            self._without += came
+            if self._without >= self._wait:
+                self._hope_again()
             return
-        for depth in range(len(self.accept)):
-            went_on = depth < came - 1
-            if depth < came and (went_on or outcome.path[depth] in tree.parents):
-                self.accept[depth] += _LEARN * (went_on - self.accept[depth])
-            else:  # what is not tried any more would never be found to have changed
-                self.accept[depth] += _FORGET * (_HOPE - self.accept[depth])
-        self._draft_seconds += _LEARN * (draft_seconds / guesses - self._draft_seconds)
+        self._without = 0
+        self._learn(tree, outcome)
+        self._draft_seconds += (draft_seconds / guesses - self._draft_seconds) / _MEMORY
         self._rounds.append((came, seconds))
-        if len(self._rounds) >= (_ROUNDS if self._wait == _WAIT else _TRIAL):
+        if len(self._rounds) >= self._enough:
             self._judge()
 
-    def _pause(self, came: int) -> None:
-        if self.on:
-            return
-        self._left -= came
-        if self._left <= 0:
-            self.on = True
-            self._rounds.clear()
+    def _learn(self, tree: TokenTree, outcome: Outcome) -> None:
+        accept, counts, came = self.accept, self._counts, len(outcome.path)
+        parents = set(tree.parents.tolist())
+        for depth in range(min(came, len(accept))):
+            went_on = depth < came - 1
+            if went_on or int(outcome.path[depth]) in parents:
+                counts[depth] = min(counts[depth] + 1, _MEMORY)
+                accept[depth] += (went_on - accept[depth]) / (_TRUST + counts[depth])
+        for depth in range(1, len(accept)):
+            if not counts[depth]:
+                accept[depth] = accept[depth - 1]
+
+    def _hope_again(self) -> None:
+        """What is not tried would never be found to have changed."""
+        self.on, self._without, self._enough = True, 0, _TRIAL
+        self._wait = min(2 * self._wait, _LONGEST_WAIT)
+        self._rounds.clear()
+        self.accept[:] = np.maximum(self.accept, _HOPE)
+        self._counts = [0] * len(self._counts)
 
     def _judge(self) -> None:
         tokens, seconds = zip(*self._rounds, strict=True)
-        if sum(tokens) * median(self._plain) >= len(seconds) * median(seconds):
-            self._wait = _WAIT
-            return
-        self.on, self._left = False, self._wait
-        self._wait = min(2 * self._wait, _LONGEST_WAIT)
+        plain = self._cost.seconds(1, 0) + median(self._other)
+        if sum(tokens) * plain >= len(seconds) * median(seconds):
+            self._wait, self._enough = _WAIT, _ROUNDS
+        else:
+            self.on = False

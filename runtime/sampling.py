@@ -87,9 +87,13 @@ class Sampler:
             raise UsageError(f"vocab_limit must be >= 1, not {vocab_limit!r}")
         self.config = config
         self.vocab_limit = vocab_limit
+        self._certain: tuple[F32, int] | None = None  # the last distribution at temperature 0, and its token
 
     def distribution(self, logits: F32, history: I32) -> F32:
         """The distribution of the next token, float32 [V], summing to 1 within float32 rounding.
+
+        At temperature 0 it is the sampler's own memory and holds until the next call: a new array of a whole vocabulary
+        for each token would take longer than all the rest here.
 
         Parameters:
             logits: float32 [V]. An entry of -inf is a token that cannot come.
@@ -99,13 +103,14 @@ class Sampler:
             DeviceError: a logit is NaN or +inf, or no token is left to choose from.
         """
         config = self.config
-        scores = self._checked(logits)
+        scores = logits[: self.vocab_limit]
+        likeliest = self._likeliest(scores)
         if config.repeat_penalty != 1:
             scores = self._penalized(scores, history)
-        probs = np.zeros(len(logits), np.float32)
+            likeliest = int(scores.argmax())
         if config.temperature == 0:
-            probs[np.argmax(scores)] = 1
-            return probs
+            return self._one(likeliest, len(logits))
+        probs = np.zeros(len(logits), np.float32)
         ids = self._kept(scores)
         left = scores[ids].astype(np.float64)
         with np.errstate(over="ignore"):  # a tiny temperature takes the others to -inf, as it should
@@ -113,9 +118,19 @@ class Sampler:
         probs[ids] = weights / weights.sum()
         return probs
 
-    def _checked(self, logits: F32) -> F32:
-        scores = logits[: self.vocab_limit]
-        top = scores.max()  # NaN if there is one
+    def _one(self, token: int, size: int) -> F32:
+        """All of the probability on one token."""
+        if self._certain is None or len(self._certain[0]) != size:
+            self._certain = np.zeros(size, np.float32), token
+        probs, before = self._certain
+        probs[before] = 0
+        probs[token] = 1
+        self._certain = probs, token
+        return probs
+
+    def _likeliest(self, scores: F32) -> int:
+        found = int(scores.argmax())  # of a NaN, if there is one
+        top = scores[found]
         if not math.isfinite(top):
             if top == -math.inf:
                 raise DeviceError(
@@ -126,7 +141,7 @@ class Sampler:
                 f"the logit of token {at} is {scores[at]}; the target computed nonsense: run `edgedec doctor`, "
                 "or try another --device"
             )
-        return scores
+        return found
 
     def _penalized(self, scores: F32, history: I32) -> F32:
         config = self.config

@@ -75,6 +75,7 @@ class Timings:
             "draft_n": self.rounds.drafted,
             "draft_n_accepted": sum(self.rounds.accepted),
             "accepted_by_position": list(self.rounds.accepted),
+            "draft_prompt_ms": round(1000 * self.rounds.read_seconds, 3),
             "draft_ms": round(1000 * self.rounds.draft_seconds, 3),
             "verify_ms": round(1000 * self.rounds.verify_seconds, 3),
             "commit_ms": round(1000 * self.rounds.commit_seconds, 3),

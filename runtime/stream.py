@@ -21,6 +21,7 @@ _INCOMPLETE = re.compile(  # Python's incremental decoder also waits after ED A0
     rb"(?:[\xC2-\xF4]|\xE0[\xA0-\xBF]|[\xE1-\xEC\xEE\xEF][\x80-\xBF]|\xED[\x80-\x9F]"
     rb"|\xF0[\x90-\xBF][\x80-\xBF]?|[\xF1-\xF3][\x80-\xBF]{1,2}|\xF4[\x80-\x8F][\x80-\xBF]?)\Z"
 )  # Source: The Unicode Standard, table 3-7, "Well-Formed UTF-8 Byte Sequences"
+_REMEMBERED = 1024  # tokens whose bytes are kept: asking the tokenizer takes several times as long
 _TOKEN_BY_TOKEN = {"Replace", "Metaspace", "Strip", "ByteFallback", "Fuse"}
 
 
@@ -130,20 +131,28 @@ class _ByteLevel:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._byte_of = _gpt2_alphabet()
+        self._known: dict[int, bytes] = {}
         self._incomplete = b""
 
     def feed(self, token_id: int) -> str:
-        token = self._tokenizer.token_of(token_id)
-        if token is None or self._tokenizer.is_special(token_id):
-            return ""
-        try:
-            raw = bytes(self._byte_of[char] for char in token)
-        except KeyError:  # an added token, spelled as it reads
-            raw = token.encode()
+        raw = self._known.get(token_id)
+        if raw is None:
+            if len(self._known) == _REMEMBERED:
+                self._known.clear()
+            raw = self._known[token_id] = self._bytes_of(token_id)
         raw = self._incomplete + raw
         whole = len(raw) - _incomplete_tail(raw)
         self._incomplete = raw[whole:]
         return raw[:whole].decode(errors="replace")
+
+    def _bytes_of(self, token_id: int) -> bytes:
+        token = self._tokenizer.token_of(token_id)
+        if token is None or self._tokenizer.is_special(token_id):
+            return b""
+        try:
+            return bytes(self._byte_of[char] for char in token)
+        except KeyError:  # an added token, spelled as it reads
+            return token.encode()
 
     def mark(self) -> None:
         """Nothing to do: a character that is split at the seam is printed when it is whole."""

@@ -73,7 +73,7 @@ def test_the_sweep_reaches_from_no_plan_to_all_plans(benchmark: Any) -> None:
     bundle = Bundle.open(target)
     sizes = benchmark.budgets(*benchmark.span(bundle, draft, 1), benchmark.BUDGETS)
     cases = list(benchmark.cases(target, draft, sizes, benchmark.DRAFTERS, benchmark.CONTEXTS, 1))
-    assert len(cases) >= 40 * 7 * 3
+    assert len(cases) >= 40 * 7 * 2
     assert len({(case.drafter, case.ctx_size, case.budget_bytes) for case in cases}) == len(cases)
     assert {case.drafter for case in cases if case.draft} == {"model", "auto"}
     for case in cases:
@@ -90,6 +90,7 @@ def test_a_line_holds_within_budget_and_plan(line: Any) -> None:
     assert not replace(line, peak=11 * MIB).held  # within the budget, past the plan
     assert not replace(line, planned=14 * MIB, peak=13 * MIB).held
     assert not replace(line, peak=0).held  # nothing was measured
+    assert not replace(line, high_water=11 * MIB).held  # the kernel saw what the meter missed
     assert not replace(line, accepted=1).held  # a guess that should have been wrong was not
     assert not replace(line, full=False).held
     assert replace(line, refused=True, peak=0).held
@@ -161,7 +162,7 @@ def test_the_budget_is_the_weights_and_a_share_of_the_rest(speed: Any) -> None:
     assert (base.ctx_size, base.kv_bits, base.tree_nodes, base.budget_bytes) == (1024, 16, 64, None)
     fixed = sum(base.fixed_baseline.values())
     assert found.budget_bytes == base.items["weights"] + int(0.35 * fixed)
-    assert base.total_bytes == base.items["weights"] + fixed  # the yardstick is that very run
+    assert base.total_bytes == base.items["weights"] + fixed  # the yardstick is that very run, load transients left out
     assert found.budgeted.budget_bytes == found.budget_bytes
 
 
@@ -202,7 +203,16 @@ def test_the_kernels_mark_counts_what_was_touched(child: Any) -> None:
     assert libraries < 4 * MIB
 
 
-@pytest.mark.parametrize("options", [("--threads", "0"), ("--rounds", "0"), ("--budgets", "1", "--only", "ceiling")])
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--threads", "0"),
+        ("--speed-threads", "0"),
+        ("--rounds", "0"),
+        ("--jobs", "0"),
+        ("--budgets", "1", "--only", "ceiling"),
+    ],
+)
 def test_impossible_requests_are_refused(options: tuple[str, ...]) -> None:
     done = subprocess.run([sys.executable, str(BENCHMARK), *options], capture_output=True, text=True, check=False)
     assert done.returncode == 2

@@ -10,7 +10,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 from edgedec.cli.console import note
-from edgedec.cli.generate import figures, text_writer, write
+from edgedec.cli.generate import figures, note_narrowed, text_writer, write
 from edgedec.cli.options import (
     CtxSize,
     Device,
@@ -241,6 +241,7 @@ def chat(
         spec=spec,
         budget_bytes=budget_bytes(memory_budget),
     ) as session:
+        note_narrowed(session, spec)
         if session.bundle.chat_template is None:
             raise UsageError(f"{model}: the model has no chat template; use `edgedec generate`, which continues a text")
         conversation = _Chat(

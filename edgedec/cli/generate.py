@@ -46,8 +46,9 @@ from edgedec.errors import UsageError
 
 if TYPE_CHECKING:
     from edgedec.runtime.session import Answer, Session, Timings
+    from edgedec.runtime.speculation import SpecConfig
 
-__all__ = ["figures", "generate", "text_writer", "write"]
+__all__ = ["figures", "generate", "note_narrowed", "text_writer", "write"]
 
 
 def write(text: str) -> None:
@@ -81,6 +82,16 @@ def _speculation(timings: Timings) -> str:
         + ("" if timings.speculating else ", off at the end because it lost time")
         + f"; lossless: {timings.lossless}"
     )
+
+
+def note_narrowed(session: Session, asked: SpecConfig) -> None:
+    """Say that the plan left the drafter out, so that nobody wonders about the speed."""
+    from edgedec.memory import format_bytes
+
+    if asked.drafter != "none" and session.run.spec.drafter == "none":
+        from_bytes = session.run.plan.speculation_from_bytes
+        more = f"it would pay from {format_bytes(from_bytes)} on" if from_bytes else "no budget would make it pay"
+        note(f"no speculation: the budget has no room for a drafter ({more}; see `edgedec plan`)")
 
 
 def figures(answer: Answer) -> str:
@@ -189,6 +200,7 @@ def generate(
         spec=spec,
         budget_bytes=budget_bytes(memory_budget),
     ) as session:
+        note_narrowed(session, spec)
         ids = session.encode(text)
         if echo and not json:
             write(text)

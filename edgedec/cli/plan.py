@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["plan"]
 
+_PHASES = {"load": "loading", "load_draft": "loading the draft", "run": "running"}
+
 
 def plan(
     model: Model,
@@ -74,6 +76,7 @@ def plan(
     ).plan
     if json:
         data = asdict(made) | {"estimated_tokens_per_second": round(made.estimated_tokens_per_second, 3)}
+        data |= {"phases": {name: sum(items.values()) for name, items in made.phases.items()}}
         del data["hint"]
         print_json(data | {"tree": spec.policy})
     else:
@@ -92,22 +95,27 @@ def _print(plan: Plan, tree: str) -> None:
     print(_drafting(plan, tree))
     print(f"estimated, not measured: {plan.estimated_tokens_per_second:.0f} tokens/s\n")
     fixed = plan.fixed_baseline
-    beside_weights = sum(size for name, size in plan.items.items() if name not in ("weights", "draft_weights"))
-    rows = [
-        ("", "planned", "fixed baseline"),
-        *((name, _cell(plan.items.get(name)), _cell(fixed.get(name))) for name in dict.fromkeys([*plan.items, *fixed])),
-        ("total", format_bytes(plan.total_bytes), ""),
-        ("total without weights", format_bytes(beside_weights), format_bytes(sum(fixed.values()))),
+    columns = [*plan.phases.values(), fixed]
+    names = dict.fromkeys([*plan.items, *fixed])
+    weights = ("weights", "draft_weights")
+    beside_weights = [sum(size for name, size in column.items() if name not in weights) for column in columns]
+    rows: list[tuple[str, ...]] = [
+        ("", *(_PHASES[name] for name in plan.phases), "fixed baseline"),
+        *((name, *(_cell(column.get(name)) for column in columns)) for name in names),
+        ("sum", *(format_bytes(sum(column.values())) for column in columns[:-1]), ""),
+        ("sum without weights", *map(format_bytes, beside_weights)),
+        ("total", format_bytes(plan.total_bytes)),
+        ("budget", "none" if plan.budget_bytes is None else format_bytes(plan.budget_bytes)),
     ]
-    if plan.budget_bytes is None:
-        rows.append(("budget", "none", ""))
-    else:
-        rows += [("budget", format_bytes(plan.budget_bytes), ""), ("fits", "yes" if plan.fits else "no", "")]
+    if plan.budget_bytes is not None:
+        rows.append(("fits", "yes" if plan.fits else "no"))
     if plan.speculation_from_bytes is not None:
-        rows.append(("speculation pays from (estimated)", format_bytes(plan.speculation_from_bytes), ""))
-    rows.append(("beside it: Python and libraries", format_bytes(plan.baseline_bytes), ""))
-    print_table(rows, right=(1, 2))
-    print("\nfixed baseline: what a run without a plan takes beside its weights, at a context of 1024 tokens,")
+        rows.append(("speculation pays from (estimated)", format_bytes(plan.speculation_from_bytes)))
+    rows.append(("beside it: Python and libraries", format_bytes(plan.baseline_bytes)))
+    width = 1 + len(columns)
+    print_table([(*row, *[""] * (width - len(row))) for row in rows], right=range(1, width))
+    print("\ntotal: the largest of the sums, each of what is there at once")
+    print("fixed baseline: what a run without a plan takes beside its weights, at a context of 1024 tokens,")
     print("KV of 16 bits, a tree of 64 nodes and all of its logits, as far as model and device have these")
 
 

@@ -130,7 +130,7 @@ def _story(paths: dict[str, Path], console: Console) -> str:
     """Written with the drafter that the planner and the run choose; then again by others, to compare."""
     with _open(paths, "auto") as session:
         plan = session.run.plan
-        for name, size in plan.items.items():
+        for name, size in plan.phases[plan.largest_phase].items():
             console.print(f"  {format_bytes(size):>10}  {name}", highlight=False)
         draft = (
             "with the draft model" if plan.draft_model else "without the draft model, by estimate not worth its bytes"

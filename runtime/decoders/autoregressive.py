@@ -7,6 +7,7 @@ Source: speculative decoding, 2211.17192; token trees, 2305.09781.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,7 @@ import numpy as np
 
 from edgedec.errors import EdgedecError
 from edgedec.runtime.adaptive import Adaptive
-from edgedec.runtime.cost import ObservedCost
+from edgedec.runtime.cost import Costed, ObservedCost
 from edgedec.runtime.protocols import (
     F32,
     I32,
@@ -36,6 +37,9 @@ from edgedec.runtime.visibility import tree as tree_visibility
 
 __all__ = ["AutoregressiveDecoder", "Rounds"]
 
+_CALIBRATED = (1, 2, 4)  # rows of passes that are measured beforehand, beside the largest tree's
+_REPEATS = 4  # of which the fastest counts: others on the machine only make it slower
+
 Processor = Callable[[F32, I32], F32]  # (logits [vocab], ids so far) -> probabilities [vocab]
 
 
@@ -46,6 +50,7 @@ class Rounds:
     count: int = 0
     drafted: int = 0  # nodes beyond the root
     accepted: list[int] = field(default_factory=list)
+    read_seconds: float = 0.0  # of the draft, with the prompt
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
     commit_seconds: float = 0.0
@@ -85,10 +90,26 @@ class AutoregressiveDecoder:
         return self._adaptive is not None and self._adaptive.on
 
     def open_draft(self, limits: Limits) -> Draft:
-        """The draft, opened when first asked for: a draft model is loaded then."""
+        """The draft, opened when first asked for: a draft model is loaded then, and passes are measured."""
         if self._draft is None:
             self._draft = self.drafter.open(self.target.info, limits)
+            if isinstance(self._draft, Costed):
+                self._draft.cost = self.cost
+            if limits.depth and not self.cost.seconds(1, 0):
+                self._calibrate(limits)
         return self._draft
+
+    def _calibrate(self, limits: Limits) -> None:
+        """Measure passes of a few sizes, and drop them: what guesses cost is known before the first is made."""
+        largest = min(limits.nodes, limits.depth + 1, limits.positions - self.state.length)
+        sizes = [size for size in _CALIBRATED if size < largest] + [largest]
+        fastest: dict[int, float] = {}
+        for size in _REPEATS * sizes if largest > 1 else []:
+            chain = np.arange(size, dtype=np.int32)
+            work = Pass(ids=np.zeros(size, np.int32), positions=self.state.length + chain, logits=chain)
+            fastest[size] = min(self._submit(work).seconds, fastest.get(size, math.inf))
+        for size, seconds in fastest.items():
+            self.cost.observe(size, seconds)
 
     def generate(self, prompt: I32, limits: Limits, rng: np.random.Generator, *, tree_nodes: int = 0) -> Iterator[int]:
         """Token ids after ``prompt`` int32 [n], until the context is full or the caller stops asking.
@@ -108,17 +129,24 @@ class AutoregressiveDecoder:
         if not self._prefill(prompt[:-1].tolist(), limits):
             return
         draft = self.open_draft(limits)
-        adaptive = self._adaptive = self._adaptive or Adaptive(limits.depth)
+        adaptive = self._adaptive = self._adaptive or Adaptive(limits.depth, self.cost)
         largest = min(limits.nodes, tree_nodes or limits.nodes)
         ids = np.empty(limits.positions + 1, np.int32)
         ids[: len(prompt)] = prompt
         length = len(prompt)
+        if limits.depth:  # a draft model reads the prompt now: that is no part of the first round
+            began = time.perf_counter()
+            draft.expand(ids[:length], _root(prompt[-1]), np.zeros(1, np.int32))
+            self.rounds.read_seconds = time.perf_counter() - began
         while self.state.length < limits.positions:
             began, text = time.perf_counter(), ids[:length]
             room = min(largest, limits.positions - self.state.length)
-            depth = adaptive.depth(self.cost, length)
-            fitted = replace(limits, nodes=room, depth=limits.depth if depth and self.sizes_itself else depth)
-            tree = self.policy.grow(draft, text, fitted, self.cost, adaptive.accept)
+            depth = 0 if not adaptive.on else limits.depth if self.sizes_itself else adaptive.depth(length)
+            if depth and room > 1:
+                fitted = replace(limits, nodes=room, depth=depth)
+                tree = self.policy.grow(draft, text, fitted, self.cost, adaptive.accept)
+            else:
+                tree = _root(text[-1])
             drafted = time.perf_counter()
             result = self._run(tree)
             outcome = self.verifier.accept(tree, self._distributions(tree, result, text), rng)
@@ -126,12 +154,15 @@ class AutoregressiveDecoder:
                 outcome = replace(outcome, taps=self._taps(tree, result, outcome, text))
             verified = time.perf_counter()
             self.state.commit(outcome.path)
-            accepted = tree.tokens[outcome.path].tolist()
+            tokens = tree.tokens.tolist()
+            accepted = [tokens[node] for node in outcome.path.tolist()]
             self.cached += accepted
             draft.observe(tree, outcome)
             ended = time.perf_counter()
             self._count(tree, outcome, began, drafted, verified, ended)
-            adaptive.observe(tree, outcome, seconds=ended - began, draft_seconds=drafted - began)
+            adaptive.observe(
+                tree, outcome, seconds=ended - began, draft_seconds=drafted - began, pass_seconds=result.seconds
+            )
             for token in accepted[1:]:
                 ids[length] = token
                 length += 1
@@ -155,7 +186,7 @@ class AutoregressiveDecoder:
         taps = {name: values[outcome.path] for name, values in result.taps.items()}
         if set(TOP_TAPS) <= set(self.drafter.taps):
             distribution = self._distributions(tree, result, text)
-            rows = [distribution(int(node)) for node in outcome.path]
+            rows = [distribution(int(node)).copy() for node in outcome.path]
             certain = all(row.max() == 1 for row in rows)
             raw = [result.logits[node, : self.vocab_limit] for node in outcome.path]
             taps |= top_taps(raw if certain else rows, logits=certain)
@@ -218,6 +249,12 @@ class AutoregressiveDecoder:
             while at > 0:
                 path.append(tree.tokens[at])
                 at = int(tree.parents[at])
-            return self.processor(result.logits[node], np.concatenate([text, np.array(path[::-1], np.int32)]))
+            history = np.concatenate([text, np.array(path[::-1], np.int32)]) if path else text
+            return self.processor(result.logits[node], history)
 
         return distribution
+
+
+def _root(token: int) -> TokenTree:
+    """A tree without guesses."""
+    return TokenTree(tokens=np.array([token], np.int32), parents=np.array([-1], np.int32), draft={})

@@ -19,15 +19,26 @@ import numpy as np
 
 from edgedec.bundle import Bundle
 from edgedec.runtime.drafters import copy, model, ngram
-from edgedec.runtime.protocols import F32, I32, Bytes, Draft, Drafter, Limits, Outcome, Sparse, TargetInfo, TokenTree
+from edgedec.runtime.protocols import (
+    F32,
+    I32,
+    Bytes,
+    CostModel,
+    Draft,
+    Drafter,
+    Limits,
+    Outcome,
+    Sparse,
+    TargetInfo,
+    TokenTree,
+)
 
 __all__ = ["create"]
 
-_LEARN = 1 / 12  # weight of a new observation
-_HOPE = 0.7  # share of right guesses before there was any
+_HOPE, _TRUST, _MEMORY = 0.5, 2, 20  # share of right guesses before there was any, and observations that it counts for
 _LOOK = 12  # rounds between two looks at a candidate that costs something and is not drafting
 _CHEAP_SECONDS = 100e-6  # of a guess: below this a candidate is asked in every round
-_GAIN = 1.03  # what drafting must promise beside not drafting: estimates are noisy
+_GAIN = 1.06  # what drafting must promise beside not drafting: estimates are noisy
 _NOTHING = Sparse(ids=np.zeros(0, np.int32), probs=np.zeros(0, np.float32))
 
 
@@ -36,9 +47,11 @@ class _Candidate:
     name: str
     draft: Draft
     right: float = _HOPE  # share of its guesses that came true
+    judged: int = 0  # guesses that this rests on
     seconds: deque[float] = field(default_factory=lambda: deque(maxlen=9))  # of a call
     guess: int | None = None  # for the next token, in this round
     unseen: int = _LOOK  # rounds since it was asked
+    read: int = 0  # tokens of the text when it was asked last
 
     @property
     def cost(self) -> float:
@@ -47,29 +60,29 @@ class _Candidate:
 
 class _AutoDraft:
     def __init__(self, candidates: Sequence[_Candidate], limits: Limits) -> None:
+        self.cost: CostModel | None = None  # of the target; the decoder gives it
         self._candidates, self._depth = candidates, limits.depth
         self._drafting: _Candidate | None = None
-        self._passes: dict[int, deque[float]] = {}  # seconds from the last guess to the outcome, by nodes
-        self._drafted_at = 0.0
+        self._past = 0
 
     def expand(self, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:
         if len(tree.tokens) == 1:
-            found = self._choose(text, tree, nodes)
-        elif self._drafting is None:
-            found = [_NOTHING for _ in nodes]
-        else:
-            found = self._ask(self._drafting, text, tree, nodes)
-        self._drafted_at = time.perf_counter()
-        return found
+            return self._choose(text, tree, nodes)
+        if self._drafting is None:
+            return [_NOTHING for _ in nodes]
+        return self._ask(self._drafting, text, tree, nodes)
 
     def _ask(self, candidate: _Candidate, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:
         began = time.perf_counter()
         found = candidate.draft.expand(text, tree, nodes)
-        candidate.seconds.append(time.perf_counter() - began)
+        if 0 <= len(text) - candidate.read <= self._depth + 1:  # else it had a prompt to read
+            candidate.seconds.append(time.perf_counter() - began)
+        candidate.read = len(text)
         return found
 
     def _choose(self, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:
         """The guesses of the best candidate; ``nodes`` is the root alone."""
+        self._past = len(text) - 1
         best, chosen, guesses = self._worth(None) * _GAIN, None, [_NOTHING for _ in nodes]
         for candidate in self._candidates:
             candidate.guess = None
@@ -99,23 +112,18 @@ class _AutoDraft:
         return best
 
     def _pass_seconds(self, nodes: int) -> float:
-        if not self._passes:
-            return 1.0 + 0.08 * (nodes - 1)
-        size = min(self._passes, key=lambda seen: (abs(seen - nodes), seen))
-        return median(self._passes[size]) * (1 + 0.08 * (nodes - 1)) / (1 + 0.08 * (size - 1))
+        seconds = self.cost.seconds(nodes, self._past) if self.cost else 0.0
+        return seconds or 1.0 + 0.08 * (nodes - 1)
 
     def riders(self, tree: TokenTree) -> tuple[I32, F32] | None:
         return None
 
     def observe(self, tree: TokenTree, outcome: Outcome) -> None:
-        if self._drafted_at:
-            seen = self._passes.setdefault(len(tree.tokens), deque(maxlen=9))
-            seen.append(time.perf_counter() - self._drafted_at)
-            self._drafted_at = 0.0
         came = [*tree.tokens[outcome.path[1:]].tolist(), outcome.next_token]
         for candidate in self._candidates:
             if candidate.guess is not None:
-                candidate.right += _LEARN * ((candidate.guess == came[0]) - candidate.right)
+                candidate.judged = min(candidate.judged + 1, _MEMORY)
+                candidate.right += ((candidate.guess == came[0]) - candidate.right) / (_TRUST + candidate.judged)
                 candidate.guess = None
             candidate.draft.observe(tree, outcome)
 

@@ -35,6 +35,7 @@ from edgedec.runtime.protocols import (
     TokenTree,
 )
 from edgedec.runtime.targets import open_target, target_module
+from edgedec.runtime.targets._footprint import ONCE
 from edgedec.runtime.visibility import tree as tree_visibility
 
 __all__ = ["TOP", "create"]
@@ -42,6 +43,7 @@ __all__ = ["TOP", "create"]
 TOP = 16  # tokens of a distribution: the likeliest, renormalized; a tree never wants more children
 _FOLDS, _WIDE = 16, 1 << 13  # rows of logits this wide are searched folded, 16 layers deep: a third of the time
 _FAR = 1 << 30  # deeper than any tree
+_SMALL_BYTES = 32 << 20  # of weights, below which a draft runs on one thread
 _NODE_BYTES = 512  # Python objects for a node of a tree
 
 
@@ -223,15 +225,18 @@ class _ModelDrafter:
     taps: tuple[str, ...] = ()
 
     def __init__(self, bundle: Bundle, *, threads: int, device: str) -> None:
-        self._bundle, self._threads, self._device = bundle, threads, device
+        # The target's threads and a second pool would wait for each other's cores, busily; a small draft is done before
+        # a second thread is awake.
+        small = device == "cpu" and sum(tensor.nbytes for tensor in bundle.tensors.values()) < _SMALL_BYTES
+        self._bundle, self._threads, self._device = bundle, 1 if small else threads, device
         self._loaded: tuple[Limits, Target] | None = None
 
     def footprint(self, limits: Limits) -> Bytes:
-        """What the draft's own target says, and the text."""
+        """What the draft's own target says beside the first one of the process, and the text."""
         own = self._own(limits)
-        items = target_module(self._device).footprint(self._bundle, own)
+        items = target_module(self._device).footprint(self._bundle, own, device=self._device, threads=self._threads)
         return {
-            **{f"draft_{name}": nbytes for name, nbytes in items.items()},
+            **{f"draft_{name}": nbytes for name, nbytes in items.items() if name not in ONCE},
             "draft_text": limits.batch * 9 * own.positions,  # tokens, positions, and what comparing takes
             "draft_top": 8 * self._bundle.tokens.size,  # places in a row of logits
             "draft_objects": limits.batch * (OBJECT_BYTES + limits.nodes * (_NODE_BYTES + 2 * limits.nodes)),

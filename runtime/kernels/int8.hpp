@@ -1,9 +1,8 @@
 // int8 matrices times int8 activations, exact in int32: what is multiplied.
 //
 // The codes are those of the bundle, mapped from its file and never copied. They lie there in one of two orders:
-//   by rows     [outputs][inputs], as embeddings do, and heads that share their pages: dot products along the columns,
-//               one sequential read.
-//   by columns  [inputs][outputs], as other matrices do: a strip of outputs at a time, eight stored rows side by side,
+//   by rows     [outputs][inputs], as bundles are written: dot products along the columns, one sequential read.
+//   by columns  [inputs][outputs], as linears of older bundles do: a strip of outputs at a time, eight stored rows side by side,
 //               whose codes are put in order as they are read. Memory is slower that way.
 //
 // Order of the float operations of one output (that of edgedec/reference/float_profile/ops/linear.py, so that results

@@ -30,7 +30,7 @@ from edgedec.schemes import TernaryScheme
 __all__ = ["LOAD_BYTES", "Entry", "Layout", "charged_folders", "layout_bytes", "open_layout"]
 
 FILE = ".cpu-kernels.layout"
-LOAD_BYTES = 8 << 20  # the most that converting or checking holds at once: a few pieces
+LOAD_BYTES = 4 << 20  # the most that converting or checking holds at once: a few pieces
 _HEADER_BYTES = 4096
 _VERSION = 1  # raised with every change of the layout in ternary.hpp
 _PIECE_BYTES = 1 << 20

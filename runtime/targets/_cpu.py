@@ -33,7 +33,10 @@ from edgedec.runtime.kernels.operator import register
 from edgedec.runtime.protocols import F32, I32, Bytes, Limits, Pass, PassResult, State, TargetInfo, Ticket
 from edgedec.runtime.targets._footprint import (
     OPERATION_BYTES,
-    SESSION_BYTES,
+    RUNTIME,
+    RUNTIME_BYTES,
+    SELF_TEST,
+    SELF_TEST_BYTES,
     read_weights,
     rotary_bytes,
     usual_result_rows,
@@ -47,8 +50,9 @@ from edgedec.schemes import FloatScheme, Int8Scheme, TernaryScheme
 __all__ = ["KV_CHOICES", "CpuTarget", "cpu_footprint"]
 
 KV_CHOICES = (16, 8, 32)
-_ACTIVATION_COPIES = 8  # values alive at once, in units of the widest
+_ACTIVATION_COPIES = 6  # values alive at once, in units of the widest; blocks of ONNX Runtime's arena are rounded up
 _BLOCK_ROWS = 8  # kRows in attention.hpp
+_BINDINGS = 96  # shapes of passes that stay bound, 5 KiB each
 
 
 def _ternary_names(graph: Graph, bundle: Bundle) -> list[str]:
@@ -146,7 +150,11 @@ class CpuTarget:
         options = ort.SessionOptions()
         options.log_severity_level = 3
         options.intra_op_num_threads = threads
-        options.enable_cpu_mem_arena = False  # the arena keeps what one wide pass took
+        # What lives for one pass has blocks of its own: on the C heap, whose small blocks outlive passes, passes of ever
+        # other widths left holes without end (60 MiB after 40 MiB of activations). Weights stay out of them.
+        options.enable_cpu_mem_arena = True
+        options.enable_mem_pattern = False  # a block for all of a pass, of a size of its own for each width
+        options.add_session_config_entry("session.use_device_allocator_for_initializers", "1")
         options.add_session_config_entry(
             "session.model_external_initializers_file_folder_path", str(self.bundle.path.resolve())
         )
@@ -214,7 +222,7 @@ class CpuTarget:
                 f"ONNX Runtime failed in a pass of {n} rows over {state.length} on cpu: {error}"
             ) from error
         taps = {name: bound.taps[name] for name in work.taps}
-        top = top_k(bound.logits, work.top_k)
+        top = top_k(bound.logits, work.top_k, self.bundle.tokens.size)
         return PassResult(logits=bound.logits, top=top, taps=taps, seconds=time.perf_counter() - began)
 
     def _embed(self, work: Pass, out: F32) -> None:
@@ -265,6 +273,8 @@ class CpuTarget:
                 bound.binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array))
         for name, array in {self.graph.outputs[0]: logits, **taps}.items():
             bound.binding.bind_ortvalue_output(f"out.{name}", ort.OrtValue.ortvalue_from_numpy(array[None]))
+        if len(self._bound) == _BINDINGS:
+            del self._bound[next(iter(self._bound))]
         self._bound[n, r] = bound
         return bound
 
@@ -298,15 +308,24 @@ def cpu_footprint(
     # Of each thread: the codes of a pass with their sums, and the scores of a block of rows, twice.
     head_dim = max((state.head_dim for state in states), default=0)
     thread_bytes = 2 * limits.nodes * widest + 4 * _BLOCK_ROWS * 2 * (head_dim + limits.positions + 16)
-    return {
+    loaded = {
         "weights": sum(map(_resident_bytes, tensors.values())) + 4 * vocab,  # rows of the embedding have a scale each
+        "rotary_tables": rotary_bytes(graph, limits.positions),
+        "session": OPERATION_BYTES * len(graph.operations),
+    }
+    # Both are over before the session begins: what they take beyond what comes in their place.
+    ternary = any(isinstance(tensor.scheme, TernaryScheme) for tensor in tensors.values())
+    converting = max(0, LOAD_BYTES * ternary - sum(loaded.values()))
+    testing = max(0, SELF_TEST_BYTES - RUNTIME_BYTES - sum(loaded.values()) - converting)
+    return {
+        **loaded,
+        RUNTIME: RUNTIME_BYTES,
         "kv": cache_layout(graph.states, limits.positions).nbytes,
         "logits": 4 * vocab * (result_rows or usual_result_rows(limits)),
         "activations": 4 * limits.nodes * (_ACTIVATION_COPIES * widest + width),
         "workspace": (threads or os.cpu_count() or 1) * thread_bytes,
-        "rotary_tables": rotary_bytes(graph, limits.positions),
-        "session": SESSION_BYTES + OPERATION_BYTES * len(graph.operations),
-        "load_transient": LOAD_BYTES * any(isinstance(tensor.scheme, TernaryScheme) for tensor in tensors.values()),
+        "load_transient": converting,
+        SELF_TEST: testing,
     }
 
 

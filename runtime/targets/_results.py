@@ -22,15 +22,19 @@ class Done:
         return self.results
 
 
-def top_k(logits: F32, k: int) -> tuple[I32, F32] | None:
-    """The k largest of each row, largest first: ids int32 [r, k] and logits [r, k]; None for k = 0."""
+def top_k(logits: F32, k: int, ids: int) -> tuple[I32, F32] | None:
+    """The k largest of each row, largest first: ids int32 [r, k] and logits [r, k]; None for k = 0.
+
+    ``ids``: so many the tokenizer has. Those after them pad the vocabulary and are not looked at: their logits mean nothing.
+    """
     if not k:
         return None
+    logits = logits[:, :ids]
     k = min(k, logits.shape[1])
     found = np.argpartition(-logits, k - 1, axis=1)[:, :k]
     order = np.argsort(-np.take_along_axis(logits, found, 1), axis=1, kind="stable")
-    ids = np.take_along_axis(found, order, 1)
-    return ids.astype(np.int32), np.take_along_axis(logits, ids, 1)
+    best = np.take_along_axis(found, order, 1)
+    return best.astype(np.int32), np.take_along_axis(logits, best, 1)
 
 
 def check_pass(work: Pass, length: int, limits: Limits, vocab: int, variants: tuple[str, ...]) -> None:

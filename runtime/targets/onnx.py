@@ -28,8 +28,9 @@ from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.protocols import I32, Bytes, Limits, Pass, PassResult, State, Target, TargetInfo, Ticket
 from edgedec.runtime.targets._cpu import KV_CHOICES, CpuTarget, cpu_footprint
 from edgedec.runtime.targets._footprint import (
-    OPERATION_BYTES,
-    SESSION_BYTES,
+    PACKED_OPERATION_BYTES,
+    RUNTIME,
+    RUNTIME_BYTES,
     read_weights,
     rotary_bytes,
     usual_result_rows,
@@ -100,8 +101,10 @@ class OnnxTarget:
         self._taps = taps
         if unsigned_int8 is None:
             unsigned_int8 = _multiplies_int8(self.graph) and not signed_int8_is_exact()
+        self._unsigned_int8 = unsigned_int8
         # Every int8 matrix is copied before the first is packed; a copy that is freed has to make room for packed ones.
-        with freed_blocks_go_back() if unsigned_int8 else contextlib.nullcontext():
+        copies = _copied_bytes(_matrices(bundle, self.graph), unsigned_int8)
+        with freed_blocks_go_back() if copies else contextlib.nullcontext():
             self._session = self._open(threads, unsigned_int8)
         vocab = self.graph.weights[embedding_name(self.graph)].shape[0]
         self.info = TargetInfo(
@@ -140,7 +143,7 @@ class OnnxTarget:
             raise DeviceError(f"ONNX Runtime cannot load {self.bundle.path} on {self.device}: {error}") from error
 
     def footprint(self, limits: Limits) -> Bytes:
-        return footprint(self.bundle, limits, device=self.device)
+        return footprint(self.bundle, limits, device=self.device, unsigned_int8=self._unsigned_int8)
 
     def new_memory(self) -> CacheMemory:
         shapes = {
@@ -203,7 +206,8 @@ class OnnxTarget:
                 to, values = (piece, values) if self._tap_of_each_row(name) else (here, values[: len(here)])
                 size = n if self._tap_of_each_row(name) else len(wanted)
                 taps.setdefault(name, np.empty((size, values.shape[1]), np.float32))[to] = values
-        return PassResult(logits=logits, top=top_k(logits, work.top_k), taps=taps, seconds=time.perf_counter() - began)
+        top = top_k(logits, work.top_k, self.bundle.tokens.size)
+        return PassResult(logits=logits, top=top, taps=taps, seconds=time.perf_counter() - began)
 
     def _tap_of_each_row(self, name: str) -> bool:
         return self.graph.values[name].shape[0] == "n"
@@ -245,14 +249,26 @@ class OnnxTarget:
         # Outputs come in the order of binding, the taps last.
         tapped = dict(zip(self._taps, binding.get_outputs()[-len(self._taps) or None :], strict=False))
         taps = {name: tapped[name].numpy()[0] for name in work.taps}
-        return PassResult(
-            logits=logits[0], top=top_k(logits[0], work.top_k), taps=taps, seconds=time.perf_counter() - began
-        )
+        top = top_k(logits[0], work.top_k, self.bundle.tokens.size)
+        return PassResult(logits=logits[0], top=top, taps=taps, seconds=time.perf_counter() - began)
 
 
 def _multiplies_int8(graph: Graph) -> bool:
     linears = (operation for operation in graph.operations if isinstance(operation, Linear))
     return any(isinstance(scheme, Int8Scheme) for linear in linears for scheme in linear.schemes)
+
+
+def _matrices(bundle: Bundle, graph: Graph) -> list[Tensor]:
+    return [bundle.tensors[name] for name in sorted(read_weights(graph))]
+
+
+def _copied_bytes(matrices: Sequence[Tensor], unsigned_int8: bool) -> int:
+    """Copies of int8 matrices that the session makes as it folds constants, all of them before it packs the first.
+
+    One where they become uint8, one where they are turned to [in, out]; ONNX Runtime lets none go before the last is made.
+    """
+    int8 = [(item.nbytes, item.scheme) for item in matrices if isinstance(item.scheme, Int8Scheme)]
+    return sum(nbytes * (unsigned_int8 + scheme.rows) for nbytes, scheme in int8)
 
 
 def _packed_bytes(tensor: Tensor) -> int:
@@ -278,26 +294,32 @@ def footprint(
     threads: int = 0,
     kv_bits: int | None = None,
     result_rows: int | None = None,
+    unsigned_int8: bool | None = None,
 ) -> Bytes:
     """Charged bytes by item on the CPU. Shapes give most of it; the constants were measured (ONNX Runtime 1.31).
 
-    The same for both forms of int8 matrices: as uint8 they are copied first, and each copy goes when it is packed.
+    ``unsigned_int8``: as in ``OnnxTarget``. A single copy of the int8 matrices costs nothing: each goes when it is packed.
     """
     if _kernels(device):
         return cpu_footprint(bundle, limits, threads=threads, kv_bits=kv_bits, result_rows=result_rows)
     graph = bundle_graph(bundle)
     vocab = graph.weights[embedding_name(graph)].shape[0]
-    matrices = [bundle.tensors[name] for name in sorted(read_weights(graph))]
+    matrices = _matrices(bundle, graph)
+    weights = sum(map(_packed_bytes, matrices))
+    if unsigned_int8 is None:
+        unsigned_int8 = _multiplies_int8(graph) and not signed_int8_is_exact()
+    excess = max(0, _copied_bytes(matrices, unsigned_int8) - weights)
     rows = result_rows or usual_result_rows(limits)
     return {
-        "weights": sum(map(_packed_bytes, matrices)) + 4 * vocab,  # rows of the embedding have a scale each
+        "weights": weights + 4 * vocab,  # rows of the embedding have a scale each
         "kv": limits.positions * sum(state.row_bytes() for state in graph.states.values()),
         "logits": _LOGITS_COPIES * 4 * vocab * rows,
         "attention_bias": 4 * limits.nodes * limits.positions,
         "activations": _ACTIVATION_COPIES * 4 * limits.nodes * widest_value(graph),
         "rotary_tables": rotary_bytes(graph, limits.positions),
-        "session": SESSION_BYTES + OPERATION_BYTES * len(graph.operations),
-        "load_transient": max(tensor.nbytes for tensor in matrices),  # mapped while it is packed
+        "session": PACKED_OPERATION_BYTES * len(graph.operations),
+        RUNTIME: RUNTIME_BYTES,
+        "load_transient": max(tensor.nbytes for tensor in matrices) + excess,  # one is mapped as it is copied or packed
     }
 
 

@@ -80,7 +80,8 @@ class _ReferenceTarget:
             embeds=work.embeds,
             taps=work.taps,
         )
-        return PassResult(logits=logits, top=top_k(logits, work.top_k), taps=taps, seconds=time.perf_counter() - began)
+        top = top_k(logits, work.top_k, self.bundle.tokens.size)
+        return PassResult(logits=logits, top=top, taps=taps, seconds=time.perf_counter() - began)
 
 
 def create(

@@ -14,7 +14,7 @@ import pytest
 from edgedec.bundle import Bundle, BundleWriter
 from edgedec.cli import doctor as doctor_module
 from edgedec.manifest import Tokens
-from edgedec.memory import format_bytes
+from edgedec.memory import format_bytes, phases
 from edgedec.runtime import bench as bench_module
 from edgedec.schemes import FloatScheme
 from tests.cli.conftest import Edgedec
@@ -136,6 +136,7 @@ PLAN = {
     "budget_bytes",
     "total_bytes",
     "items",
+    "phases",
     "baseline_bytes",
     "ctx_size",
     "kv_bits",
@@ -155,7 +156,8 @@ def test_plan_without_a_budget(edgedec: Edgedec, bundle: Path) -> None:
     data: dict[str, Any] = edgedec("plan", "-m", bundle, "-c", "100", "--json").json
     assert set(data) == PLAN
     assert (data["fits"], data["budget_bytes"], data["ctx_size"]) == (True, None, 100)
-    assert data["total_bytes"] == sum(data["items"].values())
+    assert list(data["phases"]) == ["load", "run"]
+    assert data["total_bytes"] == max(data["phases"].values()) < sum(data["items"].values())
     assert (data["drafter"], data["draft_model"], data["draft_tokens"]) == ("none", False, 0)
     assert (data["tree"], data["tree_nodes"], data["speculation_from_bytes"]) == ("chain", 1, None)
     assert data["baseline_bytes"] > 10 << 20, "NumPy and ONNX Runtime are imported"
@@ -189,8 +191,10 @@ def test_plan_of_speculation(edgedec: Edgedec, bundle: Path) -> None:
     assert (data["drafter"], data["draft_model"]) == ("model", True)
     assert (data["draft_tokens"], data["tree"], data["tree_nodes"]) == (3, "dynamic", 6)
     assert data["items"]["draft_weights"] == data["items"]["weights"]
-    assert data["total_bytes"] == sum(data["items"].values())
-    assert set(data["items"]) - set(data["fixed_baseline"]) == {"weights", "draft_weights"}
+    assert list(data["phases"]) == ["load", "load_draft", "run"]
+    assert data["total_bytes"] == max(data["phases"].values()) < sum(data["items"].values())
+    missing = set(data["items"]) - set(data["fixed_baseline"])
+    assert missing == {"weights", "draft_weights", "load_transient", "self_test", "draft_load_transient"}
     assert data["fixed_baseline"]["logits"] >= 64 * 264 * 4
     assert data["estimated_tokens_per_second"] > 0
 
@@ -210,10 +214,14 @@ def test_plan_text_of_speculation(edgedec: Edgedec, bundle: Path) -> None:
     assert lines[1] == "drafter ngram: 4 guesses ahead at most; tree chain of 5 nodes at most"
     assert lines[2].startswith("estimated, not measured: ")
     cells = {line.split("  ")[0]: line.split("  ")[1:] for line in lines}
-    for name, size in data["items"].items():
-        shown = [cell.strip() for cell in cells[name] if cell]
-        fixed = data["fixed_baseline"].get(name)
-        assert shown == [format_bytes(count) for count in (size, fixed) if count is not None], name
+    at_once = phases(data["items"])
+    columns = [*at_once.values(), data["fixed_baseline"]]
+    for name in data["items"]:
+        shown = [cell.strip() for cell in cells[name] if cell.strip()]
+        assert shown == [format_bytes(column[name]) for column in columns if name in column], name
+    sums = [cell.strip() for cell in cells["sum"] if cell.strip()]
+    assert sums == [format_bytes(sum(column.values())) for column in at_once.values()]
+    assert next(cell.strip() for cell in cells["total"] if cell) == format_bytes(data["total_bytes"])
 
 
 # eval

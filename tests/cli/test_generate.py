@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from edgedec.cli.generate import figures
+from edgedec.cli.generate import figures, note_narrowed
 from edgedec.runtime.decoders.autoregressive import Rounds
 from edgedec.runtime.session import Answer, Timings
+from edgedec.runtime.speculation import SpecConfig
 from edgedec.runtime.stream import TextStream
 from tests.cli.conftest import Edgedec, in_green
 from tests.cli.known_model import BOS, ENDLESS, EOS, byte_tokenizer
@@ -32,6 +34,7 @@ TIMINGS = {
     "draft_n",
     "draft_n_accepted",
     "accepted_by_position",
+    "draft_prompt_ms",
     "draft_ms",
     "verify_ms",
     "commit_ms",
@@ -238,3 +241,17 @@ def test_ctrl_c_with_json(edgedec: Edgedec, bundle: Path, monkeypatch: pytest.Mo
     assert outcome.code == 130
     assert (outcome.json["text"], outcome.json["stop_reason"]) == (ENDLESS, "interrupted")
     assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize(
+    ("asked", "planned", "said"), [("auto", "none", True), ("auto", "auto", False), ("none", "none", False)]
+)
+def test_a_drafter_that_the_budget_left_out_is_named(
+    capsys: pytest.CaptureFixture[str], asked: str, planned: str, said: bool
+) -> None:
+    plan = SimpleNamespace(speculation_from_bytes=7 << 20)
+    session = SimpleNamespace(run=SimpleNamespace(spec=SpecConfig(drafter=planned), plan=plan))
+    note_narrowed(session, SpecConfig(drafter=asked))  # type: ignore[arg-type]
+    shown = capsys.readouterr().err
+    assert ("no speculation" in shown and "7.0 MiB" in shown) == said
+    assert bool(shown) == said

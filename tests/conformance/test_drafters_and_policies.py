@@ -280,15 +280,3 @@ def test_one_seed_draws_one_tree(name: str) -> None:
     said = [(tree.tokens.tolist(), tree.parents.tolist()) for tree in trees]
     assert said[0] == said[1]
     assert said[2:] != said[:1] * 3
-
-
-def test_observed_cost_is_a_median_and_between_sizes_a_line() -> None:
-    """What policies are given; the rest is in tests/runtime/test_cost.py."""
-    cost = ObservedCost(window=3)
-    assert cost.seconds(4, 0) == 0.0
-    for seconds in (9.0, 1.0, 2.0, 3.0):  # the first falls out of the window
-        cost.observe(1, seconds)
-    cost.observe(8, 9.0)
-    assert cost.seconds(1, 0) == cost.seconds(1, 100) == 2.0
-    assert [cost.seconds(nodes, 0) for nodes in (2, 5, 8)] == pytest.approx([3.0, 6.0, 9.0])
-    assert cost.seconds(8, 0, batch=2) == 18.0

@@ -199,6 +199,19 @@ def test_rows_and_top_k(target: Target) -> None:
     assert everything.seconds > 0
 
 
+def test_what_pads_the_vocabulary_is_never_among_the_likeliest(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of logits are as wide as the model's vocabulary; ``top`` ends with the tokenizer's."""
+    monkeypatch.setattr(Bundle, "tokens", property(lambda bundle: replace(bundle.manifest.tokens, size=40)))
+    result = run(target, target.open(LIMITS), [5, 6, 7, 8], logits=rows(4), top_k=50)
+    assert result.logits.shape == (4, 101)
+    assert result.logits.argmax(axis=1).max() >= 40, "padding would be on top"
+    assert result.top is not None
+    ids, values = result.top
+    assert ids.shape == (4, 40)
+    assert sorted(ids[0]) == list(range(40))
+    np.testing.assert_array_equal(values[:, 0], result.logits[:, :40].max(axis=1))
+
+
 def test_taps_hand_back_graph_values(target: Target) -> None:
     result = run(target, target.open(LIMITS), [5, 6, 7], taps=TAPS)
     assert result.taps["layers.0.out"].shape == (3, 72)

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgedec.errors import BudgetError, UsageError
-from edgedec.memory import MemoryMeter, Plan, format_bytes, largest_context, parse_bytes
+from edgedec.memory import MemoryMeter, Plan, charged_bytes, format_bytes, largest_context, parse_bytes, phases
 
 MIB = 1 << 20
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -271,6 +272,43 @@ def test_largest_context_is_that_of_a_linear_search(low: int, span: int, budget:
     assert calls <= 2 + (span + 1).bit_length()
 
 
+TARGET = {"weights": 100, "session": 20, "kv": 60, "logits": 5, "load_transient": 30, "self_test": 3, "host": 10}
+DRAFT = {"draft_weights": 40, "draft_session": 8, "draft_kv": 12, "draft_load_transient": 50}
+TEXT = {"draft_text": 7}
+
+
+def test_a_target_is_loaded_before_its_cache_is_there() -> None:
+    found = phases(TARGET | TEXT)
+    assert list(found) == ["load", "run"]
+    assert found["load"] == {"weights": 100, "session": 20, "load_transient": 30, "self_test": 3, "host": 10}
+    assert found["run"] == {"weights": 100, "session": 20, "kv": 60, "logits": 5, "host": 10, "draft_text": 7}
+    assert charged_bytes(TARGET | TEXT) == 202
+    assert charged_bytes(TARGET | {"kv": 0}) == 163  # loading takes more than running
+
+
+def test_a_draft_model_is_loaded_beside_all_of_the_target_s() -> None:
+    found = phases(TARGET | DRAFT | TEXT)
+    assert list(found) == ["load", "load_draft", "run"]
+    assert sum(found["load"].values()) == 163
+    lasting = {name: size for name, size in TARGET.items() if name not in ("load_transient", "self_test")}
+    assert found["load_draft"] == lasting | {
+        "draft_weights": 40,
+        "draft_session": 8,
+        "draft_load_transient": 50,
+        "draft_text": 7,
+    }
+    assert charged_bytes(TARGET | DRAFT | TEXT) == 195 + 105 > sum(found["run"].values())
+
+
+@given(st.dictionaries(st.sampled_from([*TARGET, *DRAFT, *TEXT, "later"]), st.integers(0, 100), min_size=1))
+def test_every_item_is_in_a_phase_and_no_phase_has_others(items: dict[str, int]) -> None:
+    if any(name.startswith("draft_") for name in items):
+        items.setdefault("draft_weights", 1)
+    found = phases(items)
+    assert {name: size for phase in found.values() for name, size in phase.items()} == items
+    assert charged_bytes(items) == max(sum(phase.values()) for phase in found.values()) <= sum(items.values())
+
+
 def plan(fits: bool, budget: int | None) -> Plan:
     return Plan(
         fits=fits,
@@ -284,6 +322,18 @@ def plan(fits: bool, budget: int | None) -> Plan:
         draft_tokens=0,
         hint="try --ctx-size 1024",
     )
+
+
+@pytest.mark.parametrize(("transient", "when"), [(0, ""), (20, " while loading")])
+def test_the_table_of_what_does_not_fit_adds_up(transient: int, when: str) -> None:
+    items = {"weights": 400 * MIB, "kv": 12 * MIB, "load_transient": transient * MIB}
+    refused = replace(plan(False, 300 * MIB), items=items, total_bytes=charged_bytes(items))
+    with pytest.raises(BudgetError) as caught:
+        refused.require()
+    lines = str(caught.value).splitlines()
+    assert lines[0].startswith(f"needs {400 + max(12, transient)}.0 MiB at context 2048{when}, the memory budget is")
+    listed = [float(line.split()[0]) for line in lines[1:-1]]
+    assert sum(listed) == 400 + max(12, transient)
 
 
 def test_a_plan_that_fits_passes() -> None:

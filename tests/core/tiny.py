@@ -37,7 +37,8 @@ CONFIG: Mapping[str, Any] = {
 SCHEMES: Mapping[str, Scheme] = {
     "float": FloatScheme(),
     "half": FloatScheme(dtype="float16"),
-    "int8": Int8Scheme(),
+    "int8": Int8Scheme(rows=True),
+    "int8_columns": Int8Scheme(),  # linears of older bundles
     "native": TernaryScheme(),
     "planes2": TernaryScheme(planes=2, group_size=32),
     "planes3": TernaryScheme(planes=3, group_size=64),

@@ -20,7 +20,9 @@ from edgedec.families import build_graph
 from edgedec.quantize.calibration import cut_windows, float_perplexity, full_windows, sample_ids
 from edgedec.quantize.pipeline import QuantizeOptions, checkpoint_graph, quantize
 from edgedec.quantize.readers import open_checkpoint
-from edgedec.schemes import FloatWeight, Int8Weight, TernaryWeight
+from edgedec.runtime.protocols import Limits, Pass
+from edgedec.runtime.targets import open_target
+from edgedec.schemes import FloatWeight, Int8Scheme, Int8Weight, TernaryWeight
 from tests.quantize.readers.builders import write_hf
 
 SIZES = {
@@ -67,8 +69,8 @@ def test_float_keeps_every_value(tmp_path: Path) -> None:
         weight = bundle.weight(name)
         assert isinstance(weight, FloatWeight)
         np.testing.assert_array_equal(weight.values, values)
-    np.testing.assert_array_equal(bundle.weight("lm_head.weight").dense(), contents["model.embed_tokens.weight"])
-    assert bundle.config["tie_word_embeddings"] is False
+    assert set(bundle.tensors) == set(contents)
+    assert bundle.config["tie_word_embeddings"] is True
 
 
 def test_int8_is_within_half_a_step_of_each_row(tmp_path: Path) -> None:
@@ -80,7 +82,47 @@ def test_int8_is_within_half_a_step_of_each_row(tmp_path: Path) -> None:
             np.testing.assert_array_equal(weight.dense(), values)
             continue
         assert isinstance(weight, Int8Weight)
+        assert bundle.tensors[name].scheme == Int8Scheme(rows=True)
         assert np.all(np.abs(weight.dense() - values) <= 0.5001 * weight.scale[:, None])
+
+
+def logits(bundle: Bundle) -> NDArray[np.float32]:
+    """After each id of a fixed text, on the reference: float32 [8, vocab]."""
+    limits, rows = Limits(nodes=8, depth=0, positions=8), np.arange(8, dtype=np.int32)
+    target = open_target(bundle, device="reference", limits=limits)
+    (result,) = target.submit([(target.open(limits), Pass(ids=rows, positions=rows, logits=rows))]).result()
+    return result.logits
+
+
+@pytest.mark.parametrize(("method", "planes"), [("float", 0), ("int8", 0), ("ternary", 2)])
+def test_a_tied_head_that_would_be_the_embedding_again_is_stored_once(tmp_path: Path, method: str, planes: int) -> None:
+    contents = tensors(tied=True)
+    source = write(tmp_path / "m", contents)
+    apart = write(
+        tmp_path / "apart",
+        contents | {"lm_head.weight": contents["model.embed_tokens.weight"]},
+        tie_word_embeddings=False,
+    )
+    steps: list[tuple[int, int]] = []
+    options = QuantizeOptions(method=method, planes=planes)
+    report = quantize(
+        open_checkpoint(source),
+        tmp_path / "b",
+        options,
+        vocab_limit=13,
+        progress=lambda _, done, total: steps.append((done, total)),
+    )
+    once, twice = Bundle.open(tmp_path / "b"), run(apart, tmp_path / "b2", method, planes)
+    assert set(twice.tensors) - set(once.tensors) == {"lm_head.weight"}
+    assert report.stored_bytes == sum(tensor.nbytes for tensor in once.tensors.values())
+    assert steps[-1][0] == steps[-1][1] == report.parameters
+    np.testing.assert_array_equal(logits(once), logits(twice))
+
+
+def test_a_native_ternary_model_keeps_its_embedding_and_has_an_int8_head(tmp_path: Path) -> None:
+    bundle = run(write(tmp_path / "m", tensors(ternary=True)), tmp_path / "b", "ternary")
+    assert bundle.tensors["lm_head.weight"].scheme == Int8Scheme(rows=True)
+    assert bundle.config["tie_word_embeddings"] is False
 
 
 def test_native_ternary_is_lossless(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from edgedec.runtime.protocols import (
     F32,
     I32,
     Bytes,
-    CostModel,
     Limits,
     Outcome,
     Pass,
@@ -43,7 +42,7 @@ class Clock:
 class Willing(Adaptive):
     """Speculates in every round, as deep as it may: in the place of ``autoregressive.Adaptive``."""
 
-    def depth(self, cost: CostModel, past: int) -> int:
+    def depth(self, past: int) -> int:
         return len(self.accept)
 
     def _judge(self) -> None:

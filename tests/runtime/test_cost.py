@@ -16,12 +16,44 @@ def test_nothing_is_known_before_the_first_pass() -> None:
     assert ObservedCost().seconds(4, 100) == 0.0
 
 
-def test_a_size_that_was_seen_costs_the_median_of_its_last_passes() -> None:
-    cost = ObservedCost(window=3)
-    for seconds in (9.0, 9.0, 1.0, 2.0, 30.0):  # the first two fall out of the window
+def test_a_size_that_was_seen_costs_what_its_passes_took() -> None:
+    cost = ObservedCost()
+    for seconds in (2.0, 1.9, 2.0, 30.0, 2.0, 2.0, 2.1):
         cost.observe(4, seconds)
-    assert cost.seconds(4, 0) == cost.seconds(4, 1000) == 2.0
-    assert cost.seconds(4, 0, batch=3) == 6.0
+    assert cost.seconds(4, 0) == cost.seconds(4, 1000) == pytest.approx(2.0, rel=0.15)
+    assert cost.seconds(4, 0, batch=3) == 3 * cost.seconds(4, 0)
+
+
+def test_one_slow_pass_changes_nothing() -> None:
+    cost = observed(n1=1.0, n4=2.0)
+    for _ in range(10):
+        cost.observe(4, 2.0)
+    cost.observe(4, 60.0)
+    assert cost.seconds(1, 0) == pytest.approx(1.0, rel=0.06)
+    assert cost.seconds(4, 0) == pytest.approx(2.0, rel=0.06)
+
+
+def test_what_slows_one_size_down_slows_all() -> None:
+    """The context has grown, or the machine has other work: plain passes would be slower too, were there any."""
+    cost = observed(n1=1.0, n4=2.0)
+    for _ in range(10):
+        cost.observe(4, 2.0)
+    for _ in range(12):
+        cost.observe(4, 3.0)
+    assert cost.seconds(4, 0) == pytest.approx(3.0, rel=0.02)
+    assert cost.seconds(1, 0) == pytest.approx(1.5, rel=0.15)
+    cost.observe(2, 1.8)  # new, measured while all is slow
+    for _ in range(12):
+        cost.observe(4, 2.0)
+    assert cost.seconds(2, 0) == pytest.approx(1.2, rel=0.15)
+
+
+def test_a_size_that_alone_gets_slower_is_found_out() -> None:
+    cost = observed(n1=1.0, n4=2.0)
+    for _ in range(120):
+        cost.observe(1, 1.0)
+        cost.observe(4, 4.0)
+    assert cost.seconds(4, 0) / cost.seconds(1, 0) == pytest.approx(4.0, rel=0.15)
 
 
 def test_between_sizes_it_is_a_straight_line() -> None:
@@ -30,9 +62,9 @@ def test_between_sizes_it_is_a_straight_line() -> None:
     assert cost.seconds(12, 0) == pytest.approx(2.2)  # a larger pass may be faster: that is how kernels are
 
 
-def test_beyond_them_the_line_has_a_slope_of_its_own() -> None:
-    cost = observed(n6=1.4)  # 1.0 for one node
+def test_beyond_them_the_line_goes_on() -> None:
+    cost = observed(n6=1.4)  # 1.0 for one node, by the usual slope
     assert [cost.seconds(size, 0) for size in (1, 6, 11)] == pytest.approx([1.0, 1.4, 1.8])
     cost.observe(1, 0.5)
-    assert [cost.seconds(size, 0) for size in (1, 6, 11)] == pytest.approx([0.5, 1.4, 1.8])
-    assert cost.seconds(2, 0) == pytest.approx(0.5 + 0.9 / 5)
+    assert [cost.seconds(size, 0) for size in (1, 2, 6, 11)] == pytest.approx([0.5, 0.5 + 0.9 / 5, 1.4, 2.3])
+    assert observed(n8=2.0, n4=3.0).seconds(16, 0) == pytest.approx(2.0)  # never down

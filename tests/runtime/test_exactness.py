@@ -30,7 +30,7 @@ from edgedec.runtime.decoders import autoregressive
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
 from edgedec.runtime.drafters import auto
 from edgedec.runtime.kernels.operator import usable
-from edgedec.runtime.protocols import F32, I32, CostModel, Drafter, Limits, Outcome, Target, TokenTree, Verifier
+from edgedec.runtime.protocols import F32, I32, Drafter, Limits, Outcome, Target, TokenTree, Verifier
 from edgedec.runtime.sampling import Sampler, SamplingConfig
 from edgedec.runtime.speculation import DRAFTERS, POLICIES, create_drafter, create_policy, create_verifier
 from edgedec.runtime.targets import open_target
@@ -140,7 +140,7 @@ class Insistent(Adaptive):
 
     rounds = 0
 
-    def depth(self, cost: CostModel, past: int) -> int:
+    def depth(self, past: int) -> int:
         self.rounds += 1
         return 1 + self.rounds * 5 % len(self.accept)
 

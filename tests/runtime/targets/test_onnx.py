@@ -115,23 +115,29 @@ from pathlib import Path
 from edgedec.bundle import Bundle
 from edgedec.memory import MemoryMeter
 from edgedec.runtime.protocols import Limits
-from edgedec.runtime.targets.onnx import OnnxTarget, footprint
+from edgedec.runtime.targets import onnx
+from edgedec.runtime.targets.onnx import OnnxTarget
 bundle, limits = Bundle.open(Path(sys.argv[1])), Limits(nodes=1, depth=0, positions=1)
+onnx._kernels, unsigned = lambda device: None, bool(int(sys.argv[2]))
 with MemoryMeter((bundle.path,)) as meter:
-    target = OnnxTarget(bundle, device="cpu", limits=limits, threads=1, taps=(), unsigned_int8=True)
+    target = OnnxTarget(bundle, device="cpu", limits=limits, threads=1, taps=(), unsigned_int8=unsigned)
     kept = meter.mark()
-items = footprint(bundle, limits)
+items = target.footprint(limits)
 print(meter.peak_bytes, kept, sum(items.values()), sum(items.values()) - items["load_transient"])
 """
 
 
-def test_loading_as_uint8_stays_under_the_plan(tmp_path: Path) -> None:
-    """Matrices of 1 to 3 MB, whose copies glibc would keep when they are freed, and reuse for none of the packed ones."""
-    config = dict(SHAPES["demo"]) | {"hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 4}
-    write_random_bundle(tmp_path / "m", config, "int8")
-    done = subprocess.run(
-        [sys.executable, "-c", _LOAD, str(tmp_path / "m")], capture_output=True, text=True, check=True
-    )
+@pytest.mark.parametrize("unsigned", [False, True])
+@pytest.mark.parametrize(("method", "vocab"), [("int8", 2048), ("ternary", 32000)])
+def test_loading_stays_under_the_plan(tmp_path: Path, method: str, vocab: int, unsigned: bool) -> None:
+    """Matrices of 1 to 3 MB, whose copies glibc would keep when they are freed, and reuse for none of the packed ones.
+
+    They are stored by rows: turned over, and as uint8 copied twice. A head of 31 MiB outweighs ternary layers.
+    """
+    sizes = {"hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 4, "vocab_size": vocab}
+    write_random_bundle(tmp_path / "m", dict(SHAPES["demo"]) | sizes, method)
+    command = [sys.executable, "-c", _LOAD, str(tmp_path / "m"), str(int(unsigned))]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     peak, kept, planned, planned_after = map(int, done.stdout.split())
     assert 0 < peak <= planned
     assert kept <= planned_after

@@ -1,0 +1,102 @@
+"""onnxruntime-genai with its own speculation, in an environment of its own, on the padded model and the embedded draft."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import onnxruntime as ort
+
+from benchmarks import _genai_model
+from benchmarks._speculation_writer import Peer, Writer
+from edgedec.bundle import Bundle
+from edgedec.errors import ToolError
+from edgedec.paths import cache_folder
+from edgedec.progress import Progress, silent
+
+__all__ = ["open_genai"]
+
+# Exact: a figure says which onnxruntime-genai it is of. The engine below it is the one that edgedec has here.
+PACKAGE, RELEASE = "onnxruntime-genai", "0.18.0"
+REVISION = 1  # of what _genai_model.py writes; part of the names of its folders
+MATCH = 3  # tokens of an n-gram: what its documentation says to begin with
+MOST = 16  # guesses of a round; its own limit
+_INSTEAD = "or measure without peers: --no-peer"
+
+
+def _run(command: list[str], what: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = [line for line in (done.stderr or done.stdout).strip().splitlines() if line.strip()]
+        raise ToolError(
+            f"{what} failed: {said[-1] if said else 'it said nothing'}; check the package index, {_INSTEAD}"
+        )
+
+
+def _python(progress: Progress) -> Path:
+    """Of an environment with onnxruntime-genai, made on first use: 200 MB, half a minute."""
+    folder = cache_folder() / "peers" / f"{PACKAGE}-{RELEASE}-ort-{ort.__version__}"
+    python, stamp = folder / "bin" / "python", folder / "finished"
+    if not stamp.exists():
+        progress(f"{PACKAGE}, once", 0, 1)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        _run([sys.executable, "-m", "venv", "--clear", str(folder)], f"the environment of {PACKAGE}")
+        wanted = [f"{PACKAGE}=={RELEASE}", f"onnxruntime=={ort.__version__}"]
+        command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        _run([*command, "--only-binary", ":all:", *wanted], f"the installation of {PACKAGE} {RELEASE}")
+        stamp.touch()
+    return python
+
+
+def _model_of(bundle: Bundle, progress: Progress) -> Path:
+    folder = cache_folder() / "benchmarks" / f"{bundle.sha256[:12]}.v{REVISION}.genai"
+    if not folder.exists():
+        _genai_model.write_model(bundle, folder, progress)
+    return folder
+
+
+def _drafters(draft_max: int) -> dict[str, str]:
+    """In the writer's words: as documented or delivered, and with more guesses."""
+    most = min(draft_max, MOST)
+    return {
+        "n-gram, as documented": f"plain ngram_size={MATCH}",
+        f"n-gram, chained, {most}": f"plain ngram_size={MATCH},max_draft_tokens={most},ngram_chained_lookup=true",
+        "draft model, as delivered": "draft max_draft_tokens=4",
+        f"draft model, {most}": f"draft max_draft_tokens={most}",
+        "draft model, adaptive": "draft min_adaptive_k=2",
+    }
+
+
+def open_genai(
+    target: Bundle, draft: Bundle, *, threads: int, draft_max: int, positions: int, progress: Progress = silent
+) -> Peer:
+    """Install, convert and load what is missing; close the peer's writer when done.
+
+    Raises:
+        ToolError: onnxruntime-genai cannot be installed.
+        UnsupportedError: a model cannot be written for it.
+        DeviceError: it cannot load one.
+    """
+    python = _python(progress)
+    models = {"target": _model_of(target, progress), "draft": _model_of(draft, progress)}
+    decoder, drafter = (
+        _genai_model.decoder_config(bundle, name, threads) for name, bundle in (("target", target), ("draft", draft))
+    )
+    with tempfile.TemporaryDirectory() as scratch:
+        folders = {"plain": Path(scratch) / "plain", "draft": Path(scratch) / "draft"}
+        for name, folder in folders.items():
+            _genai_model.write_config(folder, decoder, drafter if name == "draft" else None, target, positions)
+            for model, path in models.items():  # a configuration may name files below its own folder only
+                (folder / model).symlink_to(path, target_is_directory=True)
+        script = Path(__file__).with_name("_genai_writer.py")
+        command = [str(python), "-I", str(script), *(f"{name}={folder}" for name, folder in folders.items())]
+        writer = Writer(PACKAGE, command)
+    (release,) = writer.about
+    about = {
+        "version": f"{PACKAGE} {release}, ONNX Runtime {ort.__version__}",
+        "model": "MatMulNBits, trits in 2 bits, head in 8",
+        "weight_bytes": _genai_model.weight_bytes(models["target"]),
+    }
+    return Peer(writer=writer, plain="plain -", drafters=_drafters(draft_max), details=about)

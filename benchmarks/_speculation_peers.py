@@ -1,0 +1,159 @@
+"""Programs that speculate too, on the same shape and the same prompts as the speculation benchmark.
+
+llama.cpp runs the padded model itself as TQ2_0, onnxruntime-genai as an ONNX graph with 2-bit matrices. Both quantize
+activations otherwise than edgedec, so that a text may leave ours at a near tie; how many do is reported. In turns, prompt by
+prompt: plain, each drafter, plain again, all after a prompt that was read before, which is not timed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from benchmarks._speculation_genai import open_genai
+from benchmarks._speculation_llama import open_llama
+from benchmarks._speculation_model import Task, padded_bundle
+from benchmarks._speculation_writer import Peer, PeerText
+from edgedec import demo
+from edgedec.bundle import Bundle
+from edgedec.cli.console import print_table
+from edgedec.errors import EdgedecError
+from edgedec.progress import Progress, silent
+
+__all__ = ["PeerTake", "print_peers", "run_peers", "summarize_peer"]
+
+_OPENERS: Mapping[str, Callable[..., Peer]] = {"llama.cpp": open_llama, "onnxruntime-genai": open_genai}
+NOT_RUN = "not run"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeerTake:
+    """A prompt: the peer's ``plain`` texts before and after the drafters', and the text that edgedec writes."""
+
+    kind: str
+    expected: tuple[int, ...]
+    plain: tuple[PeerText, ...]
+    drafters: Mapping[str, PeerText]
+
+    @property
+    def plain_tok_s(self) -> float:
+        return sum(len(text.tokens) for text in self.plain) / sum(text.seconds for text in self.plain)
+
+
+def run_peers(
+    tasks: Sequence[Task], *, tokens: int, threads: int, draft_max: int, progress: Progress = silent
+) -> dict[str, Any]:
+    """{peer: {version, kinds{NAME{plain_tok_s, drafters{NAME{tok_s, speedup, acceptance}}}}}}, and a few keys more.
+
+    A peer that cannot be built or run does not end the others: it is {"not run": why}.
+
+    Args:
+        tokens: of each text at most; texts end at an end-of-text token.
+        draft_max: guesses of a round at most, where the peer is not run as it is delivered.
+
+    Raises:
+        EdgedecError: the embedded models are damaged, or cannot be padded.
+    """
+    draft = Bundle.open(demo.bundle_path("demo-draft"))
+    target = Bundle.open(padded_bundle(demo.bundle_path(), progress))
+    longest = max(len(task.ids) for task in tasks) + tokens + draft_max + 1
+    positions = min(target.config["max_position_embeddings"], -(-longest // 256) * 256)
+    found: dict[str, Any] = {}
+    for name, open_peer in _OPENERS.items():
+        try:
+            peer = open_peer(
+                target, draft, threads=threads, draft_max=draft_max, positions=positions, progress=progress
+            )
+            takes = []
+            with peer.writer:
+                for at, task in enumerate(tasks):
+                    progress(f"{name}: {task.kind}", at, len(tasks))
+                    takes.append(_take(peer, task, tokens))
+            found[name] = {**peer.details, "threads": threads, **summarize_peer(takes)}
+        except EdgedecError as error:
+            found[name] = {NOT_RUN: str(error)}
+    return found
+
+
+def _take(peer: Peer, task: Task, tokens: int) -> PeerTake:
+    peer.writer.read(task.ids.tolist())
+    first = peer.writer.write(peer.plain, tokens)
+    drafters = {name: peer.writer.write(how, tokens) for name, how in peer.drafters.items()}
+    plain = (first, peer.writer.write(peer.plain, tokens))
+    return PeerTake(kind=task.kind, expected=task.expected[:tokens], plain=plain, drafters=drafters)
+
+
+def summarize_peer(takes: Sequence[PeerTake]) -> dict[str, Any]:
+    """Medians over the prompts of a kind; acceptance over all guesses of a kind, None where there was none.
+
+    ``same_text``: share of prompts after which the peer's plain text is edgedec's; ``same_as_plain``: of texts with a
+    drafter that are the peer's own plain text.
+    """
+    kinds = dict.fromkeys(take.kind for take in takes)
+    texts = [(text, take.plain[0]) for take in takes for text in take.drafters.values()]
+    return {
+        "kinds": {kind: _kind([take for take in takes if take.kind == kind]) for kind in kinds},
+        "prompts": len(takes),
+        "same_text": _share([take.plain[0].tokens == take.expected for take in takes]),
+        "same_as_plain": _share([text.tokens == plain.tokens for text, plain in texts]),
+    }
+
+
+def _share(these: Sequence[bool]) -> float | None:
+    return sum(these) / len(these) if these else None
+
+
+def _kind(takes: Sequence[PeerTake]) -> dict[str, Any]:
+    drafters = {name: _drafter([(take, take.drafters[name]) for take in takes]) for name in takes[0].drafters}
+    return {
+        "prompts": len(takes),
+        "plain_tok_s": median(take.plain_tok_s for take in takes),
+        "best": max(drafters, key=lambda name: drafters[name]["speedup"], default="none"),
+        "drafters": drafters,
+    }
+
+
+def _drafter(texts: Sequence[tuple[PeerTake, PeerText]]) -> dict[str, Any]:
+    drafted = sum(text.drafted for _, text in texts)
+    return {
+        "tok_s": median(text.tok_s for _, text in texts),
+        "speedup": median(text.tok_s / take.plain_tok_s for take, text in texts),
+        "acceptance": sum(text.accepted for _, text in texts) / drafted if drafted else None,
+        "tokens_per_round": sum(len(text.tokens) for _, text in texts) / sum(text.rounds for _, text in texts),
+        "draft_ms_per_round": 1e3 * sum(t.draft_seconds for _, t in texts) / sum(t.rounds for _, t in texts),
+    }
+
+
+def print_peers(result: Mapping[str, Any]) -> None:
+    """A table for each peer of what ``run_peers`` found."""
+    for name, found in result.items():
+        if NOT_RUN in found:
+            print(f"\npeer     {name} was not run: {found[NOT_RUN]}")
+            continue
+        print(f"\npeer     {name}: {found['version']}, {found['model']}, {found['weight_bytes'] / 1e6:.0f} MB")
+        print(f"         {found['prompts']} prompts, {found['threads']} threads; ", end="")
+        print(f"edgedec's text after {_percent(found['same_text'])} of them, ", end="")
+        print(f"speculation left its plain text as it was in {_percent(found['same_as_plain'])}")
+        rows = [("kind", "drafter", "tok/s", "speed-up", "accepted", "tok/round", "draft ms/round", "")]
+        for kind, figures in found["kinds"].items():
+            rows.append((kind, "plain", f"{figures['plain_tok_s']:.1f}", "1.00", "-", "1.00", "-", ""))
+            for drafter, one in figures["drafters"].items():
+                rows.append(
+                    (
+                        "",
+                        drafter,
+                        f"{one['tok_s']:.1f}",
+                        f"{one['speedup']:.2f}",
+                        _percent(one["acceptance"]),
+                        f"{one['tokens_per_round']:.2f}",
+                        f"{one['draft_ms_per_round']:.2f}",
+                        "best" if drafter == figures["best"] else "",
+                    )
+                )
+        print_table(rows, right=(2, 3, 4, 5, 6))
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.0%}"

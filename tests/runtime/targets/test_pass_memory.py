@@ -1,0 +1,62 @@
+"""What passes take on the CPU: planned, however wide they are and in whatever order widths come."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from edgedec.memory import MemoryMeter
+from edgedec.quantize.shapes import SHAPES, write_random_bundle
+from edgedec.runtime.kernels.operator import usable
+
+pytestmark = [
+    pytest.mark.skipif(not MemoryMeter().available, reason="the meter needs Linux' /proc/self/smaps_rollup"),
+    pytest.mark.skipif(usable() is None, reason="the kernels' library was not built (no C++ compiler)"),
+]
+
+# A process of its own: the heap that other tests leave behind would flatter it.
+_PASSES = """
+import json, sys
+from pathlib import Path
+import numpy as np
+from edgedec.bundle import Bundle
+from edgedec.memory import MemoryMeter
+from edgedec.runtime.kernels.layout_cache import charged_folders
+from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.protocols import Limits, Pass
+from edgedec.runtime.targets import open_target
+path, limits, rng = Path(sys.argv[1]), Limits(nodes=64, depth=63, positions=128), np.random.default_rng(0)
+usable()
+with MemoryMeter(charged_folders(path)) as meter:
+    target = open_target(Bundle.open(path), limits=limits, threads=1)
+    state = target.open(limits)
+    def run(n, r):
+        rows = np.arange(n, dtype=np.int32)
+        work = Pass(ids=np.full(n, 13, np.int32), positions=rows, logits=rows[n - r:])
+        target.submit([(state, work)]).result()
+    run(64, 64)
+    marks = [meter.mark()]
+    for _ in range(3):
+        for _ in range(80):
+            n = int(rng.integers(1, 65))
+            run(n, int(rng.integers(1, n + 1)))
+        marks.append(meter.mark())
+items = target.footprint(limits)
+print(json.dumps({"marks": marks, "peak": meter.peak_bytes, "items": items, "bound": len(target._bound)}))
+"""
+
+
+def test_passes_of_ever_other_widths_leave_no_holes(tmp_path: Path) -> None:
+    """On the C heap they did: each new width pinned the blocks of the last one, 40 MiB and more after a few hundred."""
+    sizes = {"hidden_size": 768, "num_attention_heads": 8, "num_key_value_heads": 8, "intermediate_size": 8192}
+    write_random_bundle(tmp_path / "m", dict(SHAPES["demo"]) | sizes | {"num_hidden_layers": 2}, "ternary")
+    command = [sys.executable, "-c", _PASSES, str(tmp_path / "m")]
+    found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    items = found["items"]
+    assert found["peak"] <= sum(items.values())
+    assert found["marks"][-1] - found["marks"][0] < items["activations"] / 2
+    assert found["bound"] <= 96
