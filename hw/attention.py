@@ -6,11 +6,13 @@ from amaranth.hdl import Cat, Module, Value, unsigned
 from amaranth.lib import data, fifo, stream
 from amaranth.lib.wiring import Component, In, Out, connect, flipped
 
+from edgedec.hw import attention_issue, mixture, score_memory, softmax
 from edgedec.hw.attention_issue import AttentionIssue
 from edgedec.hw.kv_layout import KvLayout
 from edgedec.hw.mac_array import column_bits, score_bits, work
 from edgedec.hw.mixture import Mixture
 from edgedec.hw.pipeline import fork
+from edgedec.hw.ram import distributed_luts
 from edgedec.hw.resources import Resources
 from edgedec.hw.score_memory import ScoreMemory, visibility
 from edgedec.hw.shapes import beat, rows, words
@@ -174,4 +176,11 @@ def estimate(
     ultra: bool = False,
 ) -> Resources:
     """Of an Attention with these parameters; without the MacArray."""
-    return Resources()
+    shape = {"beat_bytes": beat_bytes, "head_dim": head_dim, "chunk": chunk, "slots": slots, "context": context}
+    return (
+        attention_issue.estimate(**shape, lanes=lanes, query_bits=query_bits)
+        + score_memory.estimate(**shape, lanes=lanes, query_bits=query_bits, ultra=ultra)
+        + softmax.estimate(slots=slots, lanes=lanes)
+        + mixture.estimate(**shape, lanes=lanes, out_lanes=out_lanes)
+        + Resources(lut=distributed_luts(16 * slots + 6, _HEADS_AHEAD) + 38, ff=20)
+    )

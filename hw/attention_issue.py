@@ -6,6 +6,7 @@ from amaranth.hdl import Array, Module, Mux, Signal, signed, unsigned
 from amaranth.lib import data, stream
 from amaranth.lib.wiring import Component, In, Out
 
+from edgedec.hw import head_buffer
 from edgedec.hw.head_buffer import HeadBuffer
 from edgedec.hw.kv_layout import KvLayout
 from edgedec.hw.mac_array import OPERAND_BITS, Kind, work
@@ -194,7 +195,7 @@ class AttentionIssue(Component):
         operands = Signal(rows(OPERAND_BITS, self._slots, distinct))
         m.d.sync += [
             self.work.valid.eq(go),
-            self.work.p.kind.as_value().eq(Mux(weighing, Kind.COLUMNS.value, Kind.SCORES.value)),
+            self.work.p.kind.as_value().eq(Mux(weighing, Kind.COLUMNS.value, Kind.SCORES.value)),  # type: ignore[attr-defined]
         ]
         for lane in range(lanes):
             m.d.sync += values[lane].eq(Mux(weighing, turned[lane], taken[lane]))
@@ -210,4 +211,10 @@ def estimate(
     *, beat_bytes: int, head_dim: int, chunk: int, slots: int, context: int, lanes: int = 1, query_bits: int = 12
 ) -> Resources:
     """Of an AttentionIssue with these parameters."""
-    return Resources()
+    layout = KvLayout(beat_bytes=beat_bytes, head_dim=head_dim, chunk=chunk)
+    shape = {"slots": slots, "chunk": chunk, "chunks": layout.chunks}
+    buffers = head_buffer.estimate(bits=query_bits, **shape) + head_buffer.estimate(bits=8, **shape) * 2
+    operands, group = max(chunk, layout.positions) * slots, layout.positions * slots * 16
+    per_bit = 2.6 if slots > layout.positions else 1.3  # own and committed, keys and values; own groups
+    lut = 8 * slots * chunk + 16 * operands + round(8 * beat_bytes * per_bit) + 14
+    return buffers + Resources(lut=lut, ff=8 * beat_bytes + OPERAND_BITS * operands + 2 * group + 20)

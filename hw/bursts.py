@@ -133,5 +133,11 @@ class Bursts(Component):
 
 
 def estimate(*, address_bits: int, data_bytes: int, length_bits: int, max_burst: int = 256) -> Resources:
-    """Calibrated in tests/hw/test_memory_estimates.py."""
-    raise NotImplementedError
+    """Of one Bursts."""
+    size, beats = beats_log2(data_bytes), burst_beats(data_bytes=data_bytes, max_burst=max_burst)
+    offset = beats_log2(beats)
+    chunk = offset + size
+    length = max(length_bits, chunk)
+    state = (length + 1 - size) + (address_bits - chunk) + offset + 2 * size + NUMBER_BITS + 2
+    offered = 1 + (address_bits - size) + offset + NUMBER_BITS + 2 + 2 * size
+    return Resources(lut=5 * length + address_bits - 2 * chunk + 19, ff=state + offered)

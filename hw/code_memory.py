@@ -105,7 +105,11 @@ class CodeMemory(Component):
         """``there``: the piece ``get`` is written."""
         sink, port = self.output, memory.read_port(transparent_for=())
         bits = (self._pieces - 1).bit_length()
-        full, arriving, place = Signal(), Signal(), Signal(max(bits, 1))  # full: the block in the register is spoken for
+        full, arriving, place = (
+            Signal(),
+            Signal(),
+            Signal(max(bits, 1)),
+        )  # full: the block in the register is spoken for
         complete, ends, offered = Signal(), Signal(), Signal()
         final = get[:bits].all() if bits else 1
         m.d.comb += [

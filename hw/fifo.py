@@ -10,7 +10,7 @@ from amaranth.lib.wiring import Component, In, Out
 from edgedec.hw.pipeline import check
 from edgedec.hw.resources import Resources
 
-__all__ = ["Fifo", "estimate"]
+__all__ = ["Fifo", "estimate", "small_queue"]
 
 _STYLES = ("auto", "block", "ultra", "distributed")
 
@@ -82,5 +82,30 @@ def _after(index: Signal, depth: int) -> Value:
 
 
 def estimate(*, width: int, depth: int, style: str = "auto") -> Resources:
-    """Calibrated in tests/hw/test_memory_estimates.py."""
-    raise NotImplementedError
+    """Of one Fifo; "auto" is counted as distributed up to 64 entries, else as block."""
+    address = (depth - 1).bit_length()
+    control = Resources(lut=3 * address + 5, ff=width + 2 * address + depth.bit_length() + 2)
+    if style == "distributed" or (style == "auto" and depth <= 64):
+        return control + _distributed(width, depth) + Resources(ff=width)
+    if style == "ultra":
+        return control + Resources(uram=_tiles(width, depth, 72, 4096))
+    shapes = ((36, 512), (18, 1024), (9, 2048), (4, 4096), (2, 8192), (1, 16384))
+    return control + Resources(bram18=min(_tiles(width, depth, *shape) for shape in shapes))
+
+
+def small_queue(width: int, depth: int) -> Resources:
+    """Of an ``amaranth.lib.fifo.SyncFIFO``."""
+    pointers = 2 * (depth - 1).bit_length() + depth.bit_length()
+    return _distributed(width, depth) + Resources(lut=8, ff=pointers)
+
+
+def _distributed(width: int, depth: int) -> Resources:
+    """Memory in LUTs: RAM32M16 holds 32 x 14, RAM64M8 64 x 7; beyond 64 entries the parts are multiplexed."""
+    if depth <= 32:
+        return Resources(lut=8 * -(-width // 14))
+    parts = -(-depth // 64)
+    return Resources(lut=8 * _tiles(width, depth, 7, 64) + (width * -(-(parts - 1) // 3) if parts > 1 else 0))
+
+
+def _tiles(width: int, depth: int, tile_width: int, tile_depth: int) -> int:
+    return -(-width // tile_width) * -(-depth // tile_depth)

@@ -7,6 +7,7 @@ from amaranth.lib import memory, stream
 from amaranth.lib.wiring import Component, In, Out
 
 from edgedec.hw.pipeline import check
+from edgedec.hw.ram import distributed_luts
 from edgedec.hw.resources import Resources
 from edgedec.hw.shapes import rows
 
@@ -76,4 +77,4 @@ class HeadBuffer(Component):
 
 def estimate(*, bits: int, slots: int, chunk: int, chunks: int) -> Resources:
     """Of a HeadBuffer with these parameters."""
-    return Resources()
+    return Resources(lut=distributed_luts(bits * slots * chunk, 2 * chunks) + 12, ff=2 * chunks.bit_length() + 4)

@@ -6,6 +6,7 @@ from amaranth.hdl import Cat, Const, Module, Mux, Signal, signed, unsigned
 from amaranth.lib import data, stream
 from amaranth.lib.wiring import Component, In, Out
 
+from edgedec.hw import softmax
 from edgedec.hw.pipeline import check, delayed, pipeline, reduced
 from edgedec.hw.resources import Resources
 from edgedec.hw.shapes import words
@@ -170,4 +171,6 @@ class LogSumExp(Component):
 
 def estimate(*, slots: int, lanes: int = 1) -> Resources:
     """Of a LogSumExp with these parameters."""
-    return Resources()
+    many = slots * lanes
+    rest = Resources(lut=60 * many + 33 * slots + 17, ff=53 * many + 111 * slots + 17 * (lanes - 1) * slots + 33, dsp=1)
+    return softmax.estimate(slots=slots, lanes=lanes) + rest

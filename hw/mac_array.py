@@ -15,7 +15,7 @@ __all__ = ["OPERAND_BITS", "Kind", "MacArray", "column_bits", "estimate", "score
 OPERAND_BITS = 17  # signed: a probability u16, a query's code or an activation's
 
 
-class Kind(enum.Enum, shape=2):
+class Kind(enum.Enum, shape=2):  # type: ignore[call-arg]  # Amaranth's own metaclass
     """What is added up."""
 
     IDLE = 0
@@ -137,7 +137,7 @@ class MacArray(Component):
             held.eq(Mux(self.work.valid, 0, block.as_value())),
             live.eq(Mux(self.work.valid, self.work.p.operands.as_value(), 0)),
             kind.as_value().eq(
-                Mux(self.work.valid, self.work.p.kind.as_value(), Mux(taken, Kind.LINEAR.value, Kind.IDLE.value))
+                Mux(self.work.valid, self.work.p.kind.as_value(), Mux(taken, Kind.LINEAR.value, Kind.IDLE.value))  # type: ignore[attr-defined]
             ),
             last.eq(self.weights.p.last),
         ]
@@ -181,4 +181,10 @@ class MacArray(Component):
 
 def estimate(*, lanes: int, slots: int, chunk: int, query_bits: int = 12) -> Resources:
     """Of a MacArray with these parameters."""
-    return Resources()
+    positions, query, adders = lanes // chunk, query_bits + 8, 0
+    for depth in range(1, lanes.bit_length()):
+        width = max(query + depth, 24 + depth if 1 << depth <= positions else 0)
+        adders += (lanes >> depth) * width * slots
+    # The choice of an operand is 16 LUTs to yosys; a vendor's tool finds the pre-adder of the DSP.
+    many = lanes * slots
+    return Resources(lut=16 * many + adders + 8 * lanes + 10, ff=75 * many + adders + 16 * lanes + 14, dsp=many)

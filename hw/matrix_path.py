@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from amaranth.hdl import Module, Mux, Signal, Value, signed, unsigned
+from amaranth.hdl import Module, Mux, Signal, signed, unsigned
 from amaranth.lib import data, stream
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import Component, In, Out, connect, flipped
@@ -11,12 +11,11 @@ from edgedec.hw._table_walk import sum_bits
 from edgedec.hw.code_memory import CodeMemory
 from edgedec.hw.config import ROWS
 from edgedec.hw.drain import Drain
-from edgedec.hw.drain import settings as drain_settings
 from edgedec.hw.group_mantissas import GroupMantissas
 from edgedec.hw.lookup_engine import LookupEngine
 from edgedec.hw.matrix_sequencer import MatrixSequencer, shape, step
 from edgedec.hw.partial_sums import PartialSums
-from edgedec.hw.pipeline import check
+from edgedec.hw.pipeline import check, every
 from edgedec.hw.shapes import beat, codes, scales, words
 
 __all__ = ["MatrixPath", "descriptor"]
@@ -34,8 +33,8 @@ def _drained_with() -> data.StructLayout:
 
 
 def descriptor(depth: int) -> data.StructLayout:
-    """A matrix: ``shape`` as in edgedec.hw.matrix_sequencer, ``drain`` as in edgedec.hw.drain."""
-    return data.StructLayout({"shape": shape(depth), "drain": _drained_with()})
+    """matrix: ``shape`` of edgedec.hw.matrix_sequencer, drain: as in the settings of edgedec.hw.drain."""
+    return data.StructLayout({"matrix": shape(depth), "drain": _drained_with()})
 
 
 class MatrixPath(Component):
@@ -116,31 +115,93 @@ class MatrixPath(Component):
         connect(m, flipped(self.biases), self._drain.biases)
         connect(m, self._drain.output, flipped(self.output))
         m.d.comb += self.error.eq(self._engine.error)
-        settled = self._settle(m)
-        m.d.comb += [
-            sequencer.matrices.payload.eq(self.matrices.p["shape"]),
-            sequencer.matrices.valid.eq(self.matrices.valid & settled.w_rdy),
-            self.matrices.ready.eq(sequencer.matrices.ready & settled.w_rdy),
-            settled.w_en.eq(self.matrices.valid & sequencer.matrices.ready),
-        ]
+        self._settle(m, sequencer)
         self._sweep(m, sequencer.steps)
         return m
 
-    def _settle(self, m: Module) -> SyncFIFO:
-        """Joins what each matrix is drained with and the scales of its codes."""
+    def _settle(self, m: Module, sequencer: MatrixSequencer) -> None:
+        """A matrix to the sequencer; behind a queue, what it is drained with is joined with the scales of its codes."""
         layout = data.StructLayout({"fresh": 1, "drain": _drained_with()})
         m.submodules.settled = queue = SyncFIFO(width=layout.size, depth=_MATRICES)
-        kept = Signal(self.scales.payload.shape())
+        kept, offered = Signal(self.scales.payload.shape()), Signal(layout)
         entry, sink, taken = data.View(layout, queue.r_data), self._drain.settings, Signal()
         m.d.comb += [
-            queue.w_data.eq(Value.cast(data.View(layout, self._entry())).as_unsigned()),
+            sequencer.matrices.payload.eq(self.matrices.p.matrix),
+            sequencer.matrices.valid.eq(self.matrices.valid & queue.w_rdy),
+            self.matrices.ready.eq(sequencer.matrices.ready & queue.w_rdy),
+            offered.fresh.eq(self.matrices.p.matrix.fresh),
+            offered.drain.eq(self.matrices.p.drain),
+            queue.w_data.eq(offered),
+            queue.w_en.eq(self.matrices.valid & sequencer.matrices.ready),
             sink.valid.eq(queue.r_rdy & (~entry.fresh | self.scales.valid)),
             taken.eq(sink.valid & sink.ready),
             queue.r_en.eq(taken),
             self.scales.ready.eq(taken & entry.fresh),
-            Value.cast(sink.p.scales).eq(Mux(entry.fresh, Value.cast(self.scales.payload), Value.cast(kept))),
-            *(sink.p[name].eq(entry.drain[name]) for name, _ in entry.drain.shape()),
+            sink.p.scales.eq(Mux(entry.fresh, self.scales.payload.as_value(), kept.as_value())),
+            *(sink.p[name].eq(entry.drain[name]) for name, _ in _drained_with()),
         ]
         with m.If(self.scales.ready):
             m.d.sync += kept.eq(self.scales.payload)
+
+    def _sweep(self, m: Module, source: Any) -> None:
+        """Every step into a queue for each of those who need it, as they are some cycles apart."""
+        steps, partial = self._queue(m, "steps"), self._queue(m, "partial")
+        queues, now = [steps, partial], data.View(step(self._tile_words), steps.r_data)
+        self._route(m, steps, now)
+        flags = data.View(step(self._tile_words), partial.r_data)
+        m.d.comb += [
+            self._partial.sweeps.valid.eq(partial.r_rdy),
+            partial.r_en.eq(self._partial.sweeps.ready),
+            *(self._partial.sweeps.p[name].eq(flags[name]) for name in ("words", "first", "final", "scaled", "last")),
+        ]
+        if self._mantissas is not None:
+            m.submodules.mantissas = self._mantissas
+            reads = self._queue(m, "reads")
+            queues.append(reads)
+            wanted = data.View(step(self._tile_words), reads.r_data)
+            sweeps = self._mantissas.sweeps
+            # A step without mantissas only passes through.
+            m.d.comb += [
+                sweeps.valid.eq(reads.r_rdy & wanted.scaled),
+                sweeps.p.words.eq(wanted.words),
+                sweeps.p.last.eq(wanted.group_last),
+                reads.r_en.eq(sweeps.ready | ~wanted.scaled),
+            ]
+            connect(m, self._mantissas.output, self._partial.mantissas)
+        m.d.comb += source.ready.eq(every([queue.w_rdy for queue in queues]))
+        for queue in queues:
+            m.d.comb += [queue.w_data.eq(source.payload), queue.w_en.eq(source.valid & source.ready)]
+
+    def _queue(self, m: Module, name: str) -> SyncFIFO:
+        queue = SyncFIFO(width=step(self._tile_words).size, depth=_AHEAD)
+        m.submodules[f"queue_{name}"] = queue
         return queue
+
+    def _route(self, m: Module, steps: SyncFIFO, now: Any) -> None:
+        """Beats of a step: mantissas, then weights; who takes them knows where they end."""
+        engine = self._engine
+        engine_turn = Signal(init=1)
+        m.d.comb += [
+            engine.sweeps.payload.eq(now.words),
+            engine.sweeps.valid.eq(steps.r_rdy & engine_turn),
+            steps.r_en.eq(engine.sweeps.valid & engine.sweeps.ready),
+            engine.weights.payload.eq(self.weights.payload),
+            engine.weights.valid.eq(self.weights.valid & engine.sweeps.valid),
+            self.weights.ready.eq(engine.weights.ready & engine_turn),
+        ]
+        if self._mantissas is None:
+            return
+        held, mantissas = Signal(), self._mantissas
+        m.d.comb += [
+            engine_turn.eq(held | ~(now.scaled & now.group_first)),
+            mantissas.fills.payload.eq(now.words),
+            mantissas.fills.valid.eq(steps.r_rdy & ~engine_turn),
+            mantissas.beats.payload.eq(self.weights.payload),
+            mantissas.beats.valid.eq(self.weights.valid & mantissas.fills.valid),
+        ]
+        with m.If(~engine_turn):
+            m.d.comb += self.weights.ready.eq(mantissas.beats.ready)
+        with m.If(steps.r_en):
+            m.d.sync += held.eq(0)
+        with m.Elif(mantissas.fills.valid & mantissas.fills.ready):
+            m.d.sync += held.eq(1)

@@ -11,6 +11,7 @@ from edgedec.hw.kv_layout import KvLayout
 from edgedec.hw.mac_array import column_bits
 from edgedec.hw.normalize import Normalize
 from edgedec.hw.pipeline import check, delayed, every, pipeline, reduced
+from edgedec.hw.ram import distributed_luts
 from edgedec.hw.resources import Resources
 from edgedec.hw.score_memory import visibility
 from edgedec.hw.shapes import rows, words
@@ -226,4 +227,17 @@ def estimate(
     *, beat_bytes: int, head_dim: int, chunk: int, slots: int, context: int, lanes: int = 1, out_lanes: int = 1
 ) -> Resources:
     """Of a Mixture with these parameters."""
-    return Resources()
+    layout = KvLayout(beat_bytes=beat_bytes, head_dim=head_dim, chunk=chunk)
+    growth = (context + slots).bit_length()
+    sums, given = chunk * slots * (24 + growth), out_lanes * slots
+    choice = (24 + growth) * -(-chunk // out_lanes // 4)  # of a word out of a chunk
+    return Resources(
+        lut=distributed_luts(sums, layout.chunks)
+        + sums
+        + given * (115 + choice)
+        + 62 * slots
+        + 20 * slots * lanes
+        + 105,
+        ff=given * 226 + 56 * slots + 2 * slots * (16 + growth) + 20 * slots * (lanes - 1) + 16 * out_lanes + 170,
+        dsp=2 * given,
+    )

@@ -7,8 +7,10 @@ from amaranth.lib import data, stream
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import Component, In, Out
 
+from edgedec.hw import fifo as deep
+from edgedec.hw import read_master
 from edgedec.hw.axi import BOUNDARY_BYTES, NUMBER_BITS, axi4_read, beats_log2
-from edgedec.hw.fifo import Fifo
+from edgedec.hw.fifo import Fifo, small_queue
 from edgedec.hw.pipeline import check
 from edgedec.hw.read_master import ReadMaster
 from edgedec.hw.resources import Resources
@@ -176,5 +178,17 @@ def estimate(
     max_burst: int = 256,
     outstanding: int = 8,
 ) -> Resources:
-    """Calibrated in tests/hw/test_memory_estimates.py."""
-    raise NotImplementedError
+    """Of one Prefetcher."""
+    port_bytes = beat_bytes // ports
+    address = address_bits - beats_log2(ports)
+    master = read_master.estimate(
+        address_bits=address,
+        data_bytes=port_bytes,
+        length_bits=count_bits + beats_log2(port_bytes),
+        max_burst=max_burst,
+        outstanding=outstanding,
+    )
+    aligned = Resources(lut=-5 * beats_log2(port_bytes))  # what whole beats save of a master
+    queue = small_queue(address_bits - beats_log2(beat_bytes) + count_bits, _QUEUED)
+    counter = Resources(lut=36, ff=32)
+    return (master + aligned + queue + deep.estimate(width=8 * port_bytes, depth=depth, style=style) + counter) * ports

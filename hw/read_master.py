@@ -6,8 +6,10 @@ from amaranth.hdl import Module, Signal
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import Component, In, Out
 
-from edgedec.hw.axi import NUMBER_BITS, Response, axi4_read, failures, requests
+from edgedec.hw import bursts
+from edgedec.hw.axi import NUMBER_BITS, Response, axi4_read, beats_log2, failures, requests
 from edgedec.hw.bursts import Bursts
+from edgedec.hw.fifo import small_queue
 from edgedec.hw.pipeline import check
 from edgedec.hw.resources import Resources
 from edgedec.hw.shapes import beat
@@ -64,20 +66,20 @@ class ReadMaster(Component):
         m = Module()
         m.submodules.bursts = cutter = self._bursts
         m.submodules.waiting = waiting = SyncFIFO(width=NUMBER_BITS, depth=self._outstanding)
-        bus, bursts = self.bus, cutter.bursts
+        bus, cut = self.bus, cutter.bursts
         taken = Signal()
         m.d.comb += [
             cutter.requests.payload.eq(self.requests.payload),
             cutter.requests.valid.eq(self.requests.valid),
             self.requests.ready.eq(cutter.requests.ready),
             cutter.flush.eq(self.flush),
-            bus.araddr.eq(bursts.p.address),
-            bus.arlen.eq(bursts.p.len),
+            bus.araddr.eq(cut.p.address),
+            bus.arlen.eq(cut.p.len),
             # Room in the queue goes away only by a transfer here, so ARVALID holds until ARREADY.
-            bus.arvalid.eq(bursts.valid & waiting.w_rdy),
-            bursts.ready.eq(bus.arready & waiting.w_rdy),
-            waiting.w_en.eq(bursts.valid & bursts.ready),
-            waiting.w_data.eq(bursts.p.request),
+            bus.arvalid.eq(cut.valid & waiting.w_rdy),
+            cut.ready.eq(bus.arready & waiting.w_rdy),
+            waiting.w_en.eq(cut.valid & cut.ready),
+            waiting.w_data.eq(cut.p.request),
             self.beats.payload.eq(bus.rdata),
             self.beats.valid.eq(bus.rvalid & ~self.flush),
             bus.rready.eq(self.beats.ready | self.flush),
@@ -96,5 +98,10 @@ class ReadMaster(Component):
 def estimate(
     *, address_bits: int, data_bytes: int, length_bits: int = 32, max_burst: int = 256, outstanding: int = 8
 ) -> Resources:
-    """Calibrated in tests/hw/test_memory_estimates.py."""
-    raise NotImplementedError
+    """Of one ReadMaster."""
+    cutter = bursts.estimate(
+        address_bits=address_bits, data_bytes=data_bytes, length_bits=length_bits, max_burst=max_burst
+    )
+    unused = 4 * beats_log2(data_bytes) + 3  # lanes of the ends, first and final
+    errors = NUMBER_BITS + 3
+    return cutter + small_queue(NUMBER_BITS, outstanding) + Resources(lut=6, ff=errors - unused)

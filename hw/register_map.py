@@ -183,7 +183,7 @@ class RegisterMap:
         """
         try:
             from peakrdl_html import HTMLExporter
-            from systemrdl import RDLCompiler
+            from systemrdl.compiler import RDLCompiler
         except ImportError as error:
             raise ToolError(
                 f"the register map's pages need PeakRDL ({error}); pip install systemrdl-compiler peakrdl-html"

@@ -149,5 +149,13 @@ def _ports(register_map: RegisterMap) -> Iterator[tuple[str, Member]]:
 
 
 def estimate(*, register_map: RegisterMap, address_bits: int = 12) -> Resources:
-    """Calibrated in tests/hw/test_memory_estimates.py."""
-    raise NotImplementedError
+    """Of one Registers. Every readable bit is one input of a wide multiplexer."""
+    kept = read = written = 0  # bits, bits, bytes
+    for register in register_map.registers:
+        bits = register.count * sum(field.bits for field in register.fields)
+        read += bits if register.access not in (Access.CONSTANT, Access.PULSE) else 0
+        if register.access in (Access.READ_WRITE, Access.WRITE_ONE_TO_CLEAR, Access.PULSE):
+            kept += bits
+            written += -(-bits // 8)
+    bus = 2 * (address_bits - 2) + 2 * 32 + 4 + 5
+    return Resources(lut=read * 7 // 8 + 3 * written + 40, ff=kept + bus)

@@ -7,6 +7,7 @@ from amaranth.lib import data, memory, stream
 from amaranth.lib.wiring import Component, In, Out
 
 from edgedec.hw.pipeline import check, delayed, pipeline, saturate
+from edgedec.hw.ram import distributed_luts
 from edgedec.hw.resources import Resources
 from edgedec.hw.shapes import rows, words
 
@@ -143,4 +144,6 @@ class Rotary(Component):
 
 def estimate(*, slots: int, head_dim: int, lanes: int = 1) -> Resources:
     """Of a Rotary with these parameters."""
-    return Resources()
+    many, half = slots * lanes, head_dim // 2 // lanes
+    memories = 2 * distributed_luts(_NARROW * many, half) + distributed_luts(32 * many, half)
+    return Resources(lut=memories + 94 * many + 25, ff=196 * many + 34, dsp=2 * many)

@@ -9,6 +9,7 @@ from amaranth.lib.wiring import Component, In, Out
 from edgedec.hw.kv_layout import KvLayout
 from edgedec.hw.mac_array import score_bits
 from edgedec.hw.pipeline import check, pipeline
+from edgedec.hw.ram import block_rams, ultra_rams
 from edgedec.hw.resources import Resources
 from edgedec.hw.shapes import rows
 from edgedec.hw.softmax import DISTANCE_BITS
@@ -278,4 +279,14 @@ def estimate(
     ultra: bool = False,
 ) -> Resources:
     """Of a ScoreMemory with these parameters."""
-    return Resources()
+    layout = KvLayout(beat_bytes=beat_bytes, head_dim=head_dim, chunk=chunk)
+    bits, positions, seen = query_bits + 7 + (head_dim - 1).bit_length(), layout.positions, lanes * slots
+    depth = 2 * (layout.groups(context) + layout.groups(slots)) * positions // lanes
+    width = seen * (bits + 1)
+    per_bit = 2 * positions + 2 * lanes + 2.37 + 0.67 * (lanes - 1)  # chunks added, serialised; distances; the largest
+    return Resources(
+        lut=round(bits * slots * per_bit) + 20 * seen + 74,
+        ff=bits * slots * (2 * positions + 4 * lanes + 1) + 4 * seen + 64,
+        bram18=0 if ultra else block_rams(width, depth),
+        uram=ultra_rams(width, depth) if ultra else 0,
+    )

@@ -101,4 +101,4 @@ class TopK(Component):
 
 def estimate(*, slots: int, k: int) -> Resources:
     """Of a TopK with these parameters."""
-    return Resources()
+    return Resources(lut=75 * slots * k, ff=(32 + ID_BITS) * slots * k + 32 * slots + 27)

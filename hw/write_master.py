@@ -7,8 +7,10 @@ from amaranth.lib import data
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import Component, In, Out
 
+from edgedec.hw import bursts
 from edgedec.hw.axi import NUMBER_BITS, Response, axi4_write, beats_log2, completions, failures, requests
 from edgedec.hw.bursts import Bursts
+from edgedec.hw.fifo import small_queue
 from edgedec.hw.pipeline import check
 from edgedec.hw.resources import Resources
 from edgedec.hw.shapes import beat
@@ -71,23 +73,23 @@ class WriteMaster(Component):
         m.submodules.bursts = cutter = self._bursts
         m.submodules.sending = sending = SyncFIFO(width=to_send.size, depth=self._outstanding)
         m.submodules.waiting = waiting = SyncFIFO(width=to_answer.size, depth=self._outstanding)
-        bus, bursts = self.bus, cutter.bursts
+        bus, cut = self.bus, cutter.bursts
         sent, answered = data.View(to_send, sending.w_data), data.View(to_answer, waiting.w_data)
         m.d.comb += [
             cutter.requests.payload.eq(self.requests.payload),
             cutter.requests.valid.eq(self.requests.valid),
             self.requests.ready.eq(cutter.requests.ready),
             cutter.flush.eq(self.flush),
-            bus.awaddr.eq(bursts.p.address),
-            bus.awlen.eq(bursts.p.len),
+            bus.awaddr.eq(cut.p.address),
+            bus.awlen.eq(cut.p.len),
             # A burst is answered after it was sent, so ``waiting`` is the fuller of the two queues; and its room goes away
             # only by a transfer here, so AWVALID holds until AWREADY.
-            bus.awvalid.eq(bursts.valid & waiting.w_rdy),
-            bursts.ready.eq(bus.awready & waiting.w_rdy),
-            sending.w_en.eq(bursts.valid & bursts.ready),
-            waiting.w_en.eq(bursts.valid & bursts.ready),
-            *(sent[name].eq(bursts.p[name]) for name in ("len", "first", "final", "head", "tail")),
-            *(answered[name].eq(bursts.p[name]) for name in ("request", "final")),
+            bus.awvalid.eq(cut.valid & waiting.w_rdy),
+            cut.ready.eq(bus.awready & waiting.w_rdy),
+            sending.w_en.eq(cut.valid & cut.ready),
+            waiting.w_en.eq(cut.valid & cut.ready),
+            *(sent[name].eq(cut.p[name]) for name in ("len", "first", "final", "head", "tail")),
+            *(answered[name].eq(cut.p[name]) for name in ("request", "final")),
             self.idle.eq(~cutter.busy & ~waiting.r_rdy),
         ]
         self._send(m, sending, data.View(to_send, sending.r_data))
@@ -135,5 +137,10 @@ class WriteMaster(Component):
 def estimate(
     *, address_bits: int, data_bytes: int, length_bits: int = 32, max_burst: int = 256, outstanding: int = 8
 ) -> Resources:
-    """Calibrated in tests/hw/test_memory_estimates.py."""
-    raise NotImplementedError
+    """Of one WriteMaster."""
+    cutter = bursts.estimate(
+        address_bits=address_bits, data_bytes=data_bytes, length_bits=length_bits, max_burst=max_burst
+    )
+    queues = small_queue(10 + 2 * beats_log2(data_bytes), outstanding) + small_queue(NUMBER_BITS + 1, outstanding)
+    data_path = Resources(lut=20 + 5 * data_bytes // 2, ff=9 * data_bytes + 2 + 8)
+    return cutter + queues + data_path + Resources(ff=NUMBER_BITS + 4)

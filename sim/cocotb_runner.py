@@ -59,7 +59,7 @@ def run_bench(component: Any, bench: str, *, parameters: Mapping[str, object] | 
     """
     if missing := missing_tools():
         raise ToolError(f"a cocotb bench needs {', '.join(missing)}; install edgedec[hdl] and a C++ compiler")
-    from cocotb_tools.runner import get_results
+    from cocotb_tools.check_results import get_results
 
     folder = _built(to_verilog(component, name=_TOP))
     with tempfile.TemporaryDirectory(prefix="edgedec-bench-") as scratch, _search_path(folder):

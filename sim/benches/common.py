@@ -34,7 +34,7 @@ async def start(dut: Any, *, idle_inputs: Sequence[str] = ()) -> None:
     """Clock, inputs at 0, and a reset."""
     for name in idle_inputs:
         getattr(dut, name).value = 0
-    cocotb.start_soon(Clock(dut.clk, 4, unit="ns").start())
+    Clock(dut.clk, 4, unit="ns").start()
     dut.rst.value = 1
     for _ in range(4):
         await RisingEdge(dut.clk)
@@ -144,7 +144,7 @@ async def wait_until(dut: Any, condition: Any, limit: int = 20_000) -> None:
     raise AssertionError(f"nothing after {limit} cycles")
 
 
-class FaultyReadRam(AxiRamRead):  # type: ignore[misc]  # cocotbext-axi has no types
+class FaultyReadRam(AxiRamRead):  # cocotbext-axi has no types
     """Answers SLVERR for beats at the addresses in ``bad``."""
 
     bad: frozenset[int] = frozenset()
@@ -156,7 +156,7 @@ class FaultyReadRam(AxiRamRead):  # type: ignore[misc]  # cocotbext-axi has no t
         return found
 
 
-class FaultyWriteRam(AxiRamWrite):  # type: ignore[misc]  # cocotbext-axi has no types
+class FaultyWriteRam(AxiRamWrite):  # cocotbext-axi has no types
     """Answers SLVERR for bursts that write to a 16-byte line in ``bad``."""
 
     bad: frozenset[int] = frozenset()

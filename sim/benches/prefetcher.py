@@ -35,6 +35,15 @@ _BEATS = _MEMORY // _BEAT_BYTES
 class _Bench:
     """A striped image of random bytes; each port has its own bus model, and its own pace."""
 
+    beats: Any
+    bursts: Any
+    dut: Any
+    errors: Any
+    image: Any
+    rams: Any
+    rng: Any
+    sink: Any
+
     @classmethod
     async def begin(cls, dut: Any, rng: random.Random, *, bus: float, stall: float) -> _Bench:
         self = cls()

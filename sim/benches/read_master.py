@@ -39,6 +39,15 @@ def _covering(memory: bytes, address: int, size: int) -> list[int]:
 class _Bench:
     """A memory of random bytes behind the master, with everything watched."""
 
+    beats: Any
+    bursts: Any
+    dut: Any
+    errors: Any
+    memory: Any
+    ram: Any
+    rng: Any
+    sink: Any
+
     @classmethod
     async def begin(cls, dut: Any, rng: random.Random, *, bus: float, stall: float) -> _Bench:
         self = cls()

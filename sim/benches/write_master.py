@@ -45,6 +45,14 @@ def _beats(rng: random.Random, address: int, size: int) -> tuple[list[int], byte
 class _Bench:
     """A memory of random bytes behind the master, with everything watched."""
 
+    bursts: Any
+    done: Any
+    dut: Any
+    errors: Any
+    expected: Any
+    ram: Any
+    rng: Any
+
     @classmethod
     async def begin(cls, dut: Any, rng: random.Random, *, bus: float) -> _Bench:
         self = cls()

@@ -52,7 +52,7 @@ def check(passes: list[Pass], **shape: Any) -> None:
     ],
 )
 @pytest.mark.parametrize(("idle", "stall"), STREAMS)
-def test_equal_to_the_formulas(shape: dict[str, int], committed: int, own: int, idle: Any, stall: Any) -> None:
+def test_equal_to_the_formulas(shape: dict[str, Any], committed: int, own: int, idle: Any, stall: Any) -> None:
     rng = np.random.default_rng(committed)
     given = random_pass(rng, head_dim=shape["head_dim"], slots=shape["slots"], committed=committed, own=own, heads=4)
     check([given], idle=idle, stall=stall, **shape)
@@ -176,6 +176,6 @@ def test_layout() -> None:
         ({"query_bits": 4}, "query_bits must be an integer from 8 to 16, not 4"),
     ],
 )
-def test_refused(changed: dict[str, int], message: str) -> None:
+def test_refused(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}$"):
         Attention(**{"beat_bytes": 16, "head_dim": 12, "chunk": 4, "slots": 2, "context": 8, **changed})

@@ -73,7 +73,7 @@ def lanes_of(values: I64, lanes: int) -> list[list[int]]:
 
 
 def drained(matrices: list[Matrix], drain: Drain, lanes: int, **how: Any) -> list[I64]:
-    inputs = {
+    inputs: dict[str, list[Any]] = {
         "input": [word for x in matrices for word in to_words(x.acc, lanes)],
         "settings": [x.settings() for x in matrices],
         "biases": [word for x in matrices if x.bias is not None for word in lanes_of(x.bias, lanes)],
@@ -148,6 +148,6 @@ def test_a_word_per_cycle_across_vectors() -> None:
         ({"slots": 1, "lanes": 65}, "lanes must be an integer from 1 to 64, not 65"),
     ],
 )
-def test_refused(parameters: dict[str, int], message: str) -> None:
+def test_refused(parameters: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}$"):
         Drain(**parameters)

@@ -32,6 +32,10 @@ def test_level_and_room() -> None:
 
     async def fill(ctx: Any) -> None:
         ctx.set(fifo.input.valid, 1)
+        await ctx.tick()
+        ctx.set(fifo.input.valid, 0)
+        await ctx.tick().repeat(6)  # the first entry is at the output before the others come
+        ctx.set(fifo.input.valid, 1)
         await ctx.tick().repeat(20)
         assert ctx.get(fifo.level) == 7
         assert not ctx.get(fifo.input.ready)

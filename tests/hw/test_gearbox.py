@@ -21,7 +21,7 @@ def expected(x: I64, columns: int, blocks: int) -> list[dict[str, Any]]:
 
 
 def geared(vectors: list[I64], blocks: list[int], columns: int, lanes: int, **how: Any) -> list[dict[str, Any]]:
-    inputs = {"input": [word for x in vectors for word in to_words(x, lanes)], "blocks": blocks}
+    inputs: dict[str, list[Any]] = {"input": [word for x in vectors for word in to_words(x, lanes)], "blocks": blocks}
     return run(
         Gearbox(slots=vectors[0].shape[0], columns=columns, lanes=lanes), inputs, {"output": sum(blocks)}, **how
     )["output"]

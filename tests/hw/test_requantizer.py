@@ -30,7 +30,7 @@ def expected(y: I64, root: Root | None) -> tuple[I64, list[dict[str, int]]]:
 def requantized(
     vectors: list[I64], norms: list[Root | None], lanes: int = 5, **how: Any
 ) -> tuple[list[I64], list[list[dict[str, int]]]]:
-    inputs = {
+    inputs: dict[str, list[Any]] = {
         "maxima": [
             {"absmax": np.abs(y).max(axis=1).tolist(), "normed": int(root is not None)}
             for y, root in zip(vectors, norms, strict=True)

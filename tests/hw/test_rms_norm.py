@@ -22,7 +22,7 @@ def some_norm(rng: np.random.Generator, slots: int, width: int) -> Norm:
 
 def normed(norms: list[Norm], lanes: int = 5, **how: Any) -> dict[str, list[Any]]:
     gains = [w for _, gain, _ in norms for w in to_words(gain[None], lanes)]
-    inputs = {
+    inputs: dict[str, list[Any]] = {
         "input": [w for x, _, _ in norms for w in to_words(x, lanes)],
         "gains": [[lane[0] for lane in w["values"]] for w in gains],
         "eps": [eps for _, _, eps in norms],
@@ -72,6 +72,12 @@ def test_latency_and_throughput() -> None:
     assert [b - a for a, b in zip(cycles["input"], cycles["output"], strict=True)] == [3] * 20
     assert cycles["maxima"][0] - cycles["input"][-1] == 3 + 3 + 1
     assert cycles["roots"][0] - cycles["input"][-1] == 3 + 12 + 18 * 8
+
+
+def test_roots_that_nobody_takes_stay() -> None:
+    rng = np.random.default_rng(4)
+    norms = [some_norm(rng, 2, 12) for _ in range(4)]
+    assert_equal_to_the_profile(norms, normed(norms, stall={"roots": 0.995}))
 
 
 def test_refused() -> None:

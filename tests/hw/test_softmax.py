@@ -61,7 +61,7 @@ def test_equal_to_the_formula(slots: int, lanes: int, idle: float, stall: float)
 
 
 def test_every_exponent() -> None:
-    items = [
+    items: list[dict[str, Any]] = [
         {"distances": [[u]], "visible": [[1]], "factors": [1], "shifts": [0], "last": 0}
         for u in [*range(4700), 1 << 25]
     ]

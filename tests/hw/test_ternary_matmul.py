@@ -21,7 +21,7 @@ from tests.hw.ternary import beat_of, blocks_of, padded_to
 from tests.hw.vectors import from_words
 
 
-class Matmul(Component):  # type: ignore[misc]
+class Matmul(Component):
     def __init__(self, *, beat_bytes: int, slots: int, tile_words: int) -> None:
         self.engine = LookupEngine(beat_bytes=beat_bytes, slots=slots)
         self.partial = PartialSums(width=sum_bits(beat_bytes), slots=slots, tile_words=tile_words)

@@ -24,7 +24,7 @@ def to_words(x: I64, lanes: int = 5) -> list[dict[str, Any]]:
 
 
 def from_words(items: list[dict[str, Any]], widths: list[int]) -> list[I64]:
-    """Payloads of ``hw.shapes.words`` -> [slots, n] for each n of ``widths``; checks ``last`` and that the padding is zero."""
+    """Payloads of ``hw.shapes.words`` -> [slots, n] for each n of ``widths``; checks ``last`` and the padding."""
     vectors: list[I64] = []
     parts: list[I64] = []
     for item in items:
@@ -41,7 +41,7 @@ def from_words(items: list[dict[str, Any]], widths: list[int]) -> list[I64]:
 
 
 def awkward(rng: np.random.Generator, slots: int, width: int, bits: int = 27) -> I64:
-    """[slots, width] within the symmetric range of ``bits``: each row of its own size, with its edges; some rows of zeros."""
+    """[slots, width] within the symmetric range of ``bits``: rows of different sizes, some with edges, some of zeros."""
     most = (1 << (bits - 1)) - 1
     size = rng.integers(0, bits, (slots, 1))
     x = rng.integers(-(1 << size), (1 << size) + 1, (slots, width)) * (rng.random((slots, 1)) < 0.9)

@@ -1,0 +1,1 @@
+"""From bundles to what the accelerator reads."""

