@@ -7,6 +7,7 @@ from amaranth.lib import data, stream
 from amaranth.lib.wiring import Component, In, Out
 
 from edgedec.hw.pipeline import carried, check, delayed, reduced
+from edgedec.hw.resources import Resources
 from edgedec.hw.shapes import words
 
 __all__ = ["AbsoluteMaximum", "estimate"]
@@ -75,3 +76,13 @@ class AbsoluteMaximum(Component):
                 m.d.sync += found.eq(now)
             m.d.comb += sink.payload[slot].eq(found[1:] + found[0])
         return m
+
+
+def estimate(*, slots: int, lanes: int = 5, width: int = 27) -> Resources:
+    """Of an AbsoluteMaximum with these parameters."""
+    registers, left = 2, lanes  # of a key: the largest so far, the result, and one behind each pair
+    while left > 1:
+        left = -(-left // 2)
+        registers += left
+    each = Resources(lut=(64 * lanes + 8) * width // 27, ff=registers * width)
+    return each * slots + Resources(lut=6, ff=5)

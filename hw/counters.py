@@ -97,4 +97,4 @@ def estimate(*, width: int = 48, descriptors: int = 2048) -> Resources:
     """Of one Counters. A counter's adder needs no LUT of its own in front of the carry chain."""
     address = (descriptors - 1).bit_length()
     memory = fifo.estimate(width=32, depth=descriptors, style="block").bram18
-    return Resources(lut=2 * address + 6, ff=2 * len(COUNTS) * width + 32 + address + 1, bram18=memory)
+    return Resources(lut=address + 15, ff=2 * len(COUNTS) * width + 32 + address + 1, bram18=memory)

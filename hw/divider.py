@@ -7,6 +7,7 @@ from amaranth.lib import data, stream
 from amaranth.lib.wiring import Component, In, Out
 
 from edgedec.hw.pipeline import check
+from edgedec.hw.resources import Resources
 
 __all__ = ["Divider", "estimate"]
 
@@ -74,3 +75,13 @@ class Divider(Component):
                 left.eq(bits),
             ]
         return m
+
+
+def estimate(*, numerator_bits: int, denominator_bits: int, quotient_bits: int | None = None) -> Resources:
+    """Of a Divider with these parameters."""
+    bits = numerator_bits if quotient_bits is None else quotient_bits
+    remainder = max(denominator_bits, numerator_bits - bits, 1)
+    checked = denominator_bits // 2 if bits < numerator_bits else 0  # whether the quotient fits
+    return Resources(
+        lut=bits + 2 * remainder + 12 + checked, ff=bits + remainder + denominator_bits + 2 + bits.bit_length()
+    )

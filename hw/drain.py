@@ -7,6 +7,7 @@ from amaranth.lib import data, stream
 from amaranth.lib.wiring import Component, In, Out
 
 from edgedec.hw.pipeline import carried, check, delayed, every, pipeline, round_bit, saturate
+from edgedec.hw.resources import Resources
 from edgedec.hw.shapes import scale, words
 
 __all__ = ["Drain", "estimate", "settings"]
@@ -187,3 +188,13 @@ class Drain(Component):
 def _rounded(product: Value) -> Value:
     """rs(A * W, 15)."""
     return (product[_WEIGHT_SHIFT:] + product[_WEIGHT_SHIFT - 1])[:_FACTOR_BITS]
+
+
+def estimate(*, slots: int, lanes: int = 5, per_row: bool = False, pre_shift: bool = True) -> Resources:
+    """Of a Drain with these parameters."""
+    element = Resources(lut=362 if pre_shift else 287, ff=274, dsp=1)
+    if per_row:
+        element += Resources(lut=17, ff=64, dsp=1)
+    per_slot = Resources(lut=26, ff=134, dsp=0 if per_row else 1)
+    per_lane = Resources(lut=37 if per_row else 27, ff=27)
+    return element * (slots * lanes) + per_slot * slots + per_lane * lanes + Resources(lut=22, ff=33)

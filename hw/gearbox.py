@@ -109,3 +109,11 @@ class Gearbox(Component):
                 with m.Case(r):
                     m.d.comb += [turned.eq(lanes[(k - r) % self._lanes]) for k, turned in enumerate(found)]
         return found
+
+
+def estimate(*, slots: int, columns: int, lanes: int = 5) -> Resources:
+    """Of a Gearbox with these parameters."""
+    return Resources(
+        lut=24 * slots * lanes + 19 * columns // 8 + 41,
+        ff=8 * slots * columns + 20 + columns.bit_length() + 2 * lanes.bit_length(),
+    )

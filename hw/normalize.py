@@ -7,6 +7,7 @@ from amaranth.lib import data, stream
 from amaranth.lib.wiring import Component, In, Out
 
 from edgedec.hw.pipeline import check, pipeline
+from edgedec.hw.resources import Resources
 
 __all__ = ["Normalize", "estimate"]
 
@@ -61,3 +62,12 @@ class Normalize(Component):
                 out.tag.eq(tag),
             ]
         return m
+
+
+def estimate(*, bits: int, mantissa_bits: int = 16, tag_bits: int = 0) -> Resources:
+    """Of a Normalize with these parameters."""
+    steps = (bits - 1).bit_length()
+    # Behind a stage only those bits are kept that the shifts still to come can bring into the mantissa.
+    kept = sum(min(bits, mantissa_bits + (1 << step) - 1) for step in range(steps))
+    control = steps * (steps + 1) // 2 + bits.bit_length() + (steps + 1) * (tag_bits + 1)
+    return Resources(lut=kept + 15, ff=kept + mantissa_bits + control)

@@ -149,13 +149,13 @@ def _ports(register_map: RegisterMap) -> Iterator[tuple[str, Member]]:
 
 
 def estimate(*, register_map: RegisterMap, address_bits: int = 12) -> Resources:
-    """Of one Registers. Every readable bit is one input of a wide multiplexer."""
-    kept = read = written = 0  # bits, bits, bytes
+    """Of one Registers. Every readable bit is an input of a wide multiplexer; one that is kept has its write besides."""
+    kept = read_only = 0  # bits
     for register in register_map.registers:
         bits = register.count * sum(field.bits for field in register.fields)
-        read += bits if register.access not in (Access.CONSTANT, Access.PULSE) else 0
-        if register.access in (Access.READ_WRITE, Access.WRITE_ONE_TO_CLEAR, Access.PULSE):
+        if register.access is Access.READ_ONLY:
+            read_only += bits
+        elif register.access is not Access.CONSTANT:
             kept += bits
-            written += -(-bits // 8)
     bus = 2 * (address_bits - 2) + 2 * 32 + 4 + 5
-    return Resources(lut=read * 7 // 8 + 3 * written + 40, ff=kept + bus)
+    return Resources(lut=read_only // 2 + 5 * kept // 3 + 11, ff=kept + bus)

@@ -6,9 +6,11 @@ from amaranth.hdl import C, Cat, Module, Mux, Signal, Value, signed
 from amaranth.lib import data
 from amaranth.lib.wiring import Component, In, Out
 
+from edgedec.hw import divider, normalize
 from edgedec.hw.divider import Divider
 from edgedec.hw.normalize import Normalize
 from edgedec.hw.pipeline import carried, check, pipeline
+from edgedec.hw.resources import Resources
 from edgedec.hw.shapes import maxima, roots, scales, words
 
 __all__ = ["Requantizer", "estimate"]
@@ -35,8 +37,8 @@ class Requantizer(Component):
         scales: Out(scales(slots)). One item per vector: (m16, e - 16); after a norm m16 * 2**16 // root, at most 16 bits
             of it. (0, 0) where the vector is zero.
 
-    Latency: slots + 24 cycles from the maxima's transfer until words are taken, 4 from a word to its codes; the scales come
-        at the earliest in the same cycle as the words are taken, slots + 19 cycles later, or 19 behind the roots.
+    Latency: slots + 26 cycles from the maxima's transfer until words are taken, 4 from a word to its codes; the scales come
+        slots + 28 cycles after the maxima, or 19 after the roots.
     Throughput: a word per cycle; the next maxima are taken when the last word and the scales are out.
     Source: docs/integer-profile.md, "Quantize". One 27 x 18 multiplication per lane and slot; a divider per slot, used for
         the reciprocal first and then for the scale.
@@ -173,3 +175,12 @@ class Requantizer(Component):
                 coarse = carried(m, enable, (product[_LEAST_SHIFT - 1 :].as_signed() >> Cat(C(0, 2), shift[2:]))[:12])
                 fine = (coarse >> rest)[:9]
                 m.d.comb += sink.p["values"][lane][slot].eq(carried(m, enable, (fine[1:] + fine[0])[:8]))
+
+
+def estimate(*, slots: int, lanes: int = 5) -> Resources:
+    """Of a Requantizer with these parameters."""
+    division = divider.estimate(numerator_bits=32, denominator_bits=16, quotient_bits=_RECIPROCAL_BITS)
+    per_slot = division + Resources(lut=112, ff=121)
+    element = Resources(lut=46, ff=83, dsp=1)
+    one = normalize.estimate(bits=_WIDE - 1) + Resources(lut=14, ff=12)
+    return element * (slots * lanes) + per_slot * slots + one

@@ -6,6 +6,7 @@ from amaranth.hdl import Module
 from amaranth.lib.wiring import Component, In, Out
 
 from edgedec.hw.pipeline import carried, check, pipeline, saturate
+from edgedec.hw.resources import Resources
 from edgedec.hw.shapes import words
 
 __all__ = ["Residual", "estimate"]
@@ -48,3 +49,8 @@ class Residual(Component):
                 out = carried(m, enable, saturate(total, self._width))
                 m.d.comb += sink.p["values"][lane][slot].eq(out)
         return m
+
+
+def estimate(*, slots: int, lanes: int = 5, width: int = 27) -> Resources:
+    """Of a Residual with these parameters."""
+    return Resources(lut=slots * lanes * (20 * width // 9), ff=slots * lanes * (2 * width + 1) + 4)

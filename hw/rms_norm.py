@@ -6,9 +6,11 @@ from amaranth.hdl import Cat, Module, Mux, Signal, signed, unsigned
 from amaranth.lib import data, stream
 from amaranth.lib.wiring import Component, In, Out
 
+from edgedec.hw import absolute_maximum, normalize, root, sums_of_squares
 from edgedec.hw.absolute_maximum import AbsoluteMaximum
 from edgedec.hw.normalize import Normalize
 from edgedec.hw.pipeline import carried, check, fork, pipeline
+from edgedec.hw.resources import Resources
 from edgedec.hw.root import Root
 from edgedec.hw.shapes import maxima, roots, scale, words
 from edgedec.hw.sums_of_squares import SumsOfSquares
@@ -128,3 +130,13 @@ class RmsNorm(Component):
             m.d.sync += found.eq(found + 1)
         with m.If(done):
             m.d.sync += [asked.eq(0), found.eq(0), self.roots.valid.eq(1)]
+
+
+def estimate(*, slots: int, lanes: int = 5) -> Resources:
+    """Of a RmsNorm with these parameters."""
+    statistics = absolute_maximum.estimate(slots=slots, lanes=lanes) + sums_of_squares.estimate(
+        slots=slots, lanes=lanes
+    )
+    shared = normalize.estimate(bits=_SUM_BITS, mantissa_bits=32, tag_bits=1) + root.estimate(bits=32)
+    element, per_slot = Resources(lut=24, ff=87, dsp=1), Resources(lut=30)
+    return statistics + shared + element * (slots * lanes) + per_slot * slots + Resources(lut=95, ff=250)

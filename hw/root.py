@@ -7,6 +7,7 @@ from amaranth.lib import stream
 from amaranth.lib.wiring import Component, In, Out
 
 from edgedec.hw.pipeline import check
+from edgedec.hw.resources import Resources
 
 __all__ = ["Root", "estimate"]
 
@@ -60,3 +61,8 @@ class Root(Component):
         with m.If(self.input.valid & self.input.ready):
             m.d.sync += [v.eq(self.input.payload), root.eq(0), remainder.eq(0), left.eq(half)]
         return m
+
+
+def estimate(*, bits: int = 32) -> Resources:
+    """Of a Root with these parameters."""
+    return Resources(lut=2 * bits + 10, ff=2 * bits + 2 + (bits // 2).bit_length())

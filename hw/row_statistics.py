@@ -5,8 +5,10 @@ from typing import Any
 from amaranth.hdl import Module
 from amaranth.lib.wiring import Component, In, Out
 
+from edgedec.hw import absolute_maximum, sums_of_squares
 from edgedec.hw.absolute_maximum import AbsoluteMaximum
 from edgedec.hw.pipeline import check, fork
+from edgedec.hw.resources import Resources
 from edgedec.hw.shapes import sums, words
 from edgedec.hw.sums_of_squares import SumsOfSquares
 
@@ -58,3 +60,9 @@ class RowStatistics(Component):
             for name in ("small", "big"):
                 m.d.comb += sink.p[name][slot].eq(squares.output.payload[slot][name])
         return m
+
+
+def estimate(*, slots: int, lanes: int = 5, squares: bool) -> Resources:
+    """Of a RowStatistics with these parameters."""
+    maximum = absolute_maximum.estimate(slots=slots, lanes=lanes)
+    return maximum + sums_of_squares.estimate(slots=slots, lanes=lanes) if squares else maximum

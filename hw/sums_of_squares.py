@@ -7,6 +7,7 @@ from amaranth.lib import data, stream
 from amaranth.lib.wiring import Component, In, Out
 
 from edgedec.hw.pipeline import carried, check, delayed, reduced
+from edgedec.hw.resources import Resources
 from edgedec.hw.shapes import words
 
 __all__ = ["SumsOfSquares", "estimate"]
@@ -83,3 +84,8 @@ class SumsOfSquares(Component):
         operand = carried(m, enable, Mux(fits, x[:_NARROW].as_signed(), x[_COARSE:].as_signed()))
         square = carried(m, enable, (operand * operand)[: 2 * _NARROW - 1])
         return square, carried(m, enable, fits, 2)
+
+
+def estimate(*, slots: int, lanes: int = 5) -> Resources:
+    """Of a SumsOfSquares with these parameters."""
+    return Resources(lut=127 * lanes + 65, ff=163 * lanes + 86, dsp=lanes) * slots + Resources(lut=2, ff=7)

@@ -96,3 +96,14 @@ class VectorMemory(Component):
             m.d.sync += [address.eq(address + 1), left.eq(left - 1)]
         with m.If(span.valid & span.ready):
             m.d.sync += [address.eq(span.p.start), left.eq(span.p.length)]
+
+
+def estimate(
+    *, width: int, slots: int, depth: int, lanes: int = 5, style: Literal["block", "ultra"] = "block"
+) -> Resources:
+    """Of a VectorMemory with these parameters: RAMs of 512 x 36 or 4096 x 72 bits."""
+    bits, address = width * slots * lanes, depth.bit_length()
+    logic = Resources(lut=4 * address + 6, ff=bits + 4 * address + 4)
+    if style == "ultra":
+        return logic + Resources(uram=-(-bits // 72) * -(-depth // 4096))
+    return logic + Resources(bram18=-(-bits // 36) * -(-depth // 512))

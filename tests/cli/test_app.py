@@ -188,7 +188,11 @@ DRAFTER_NAMES, POLICY_NAMES = (", ".join(names(package)) for package in (DRAFTER
         ("chat -m BUNDLE --spec-type auto -md STRANGER", 2, "both must be made from checkpoints with one tokenizer"),
         ("plan -m STRANGER --spec-type model -md BUNDLE", 2, "both must be made from checkpoints with one tokenizer"),
         ("generate -m BUNDLE -p hi --spec-type ngram --memory-budget 1MiB", 4, "the memory budget is 1.0 MiB"),
-        ("chat -m BUNDLE --spec-type model -md BUNDLE --memory-budget 9MiB", 4, "while loading, the memory budget is 9.0 MiB"),
+        (
+            "chat -m BUNDLE --spec-type model -md BUNDLE --memory-budget 9MiB",
+            4,
+            "while loading, the memory budget is 9.0 MiB",
+        ),
         ("generate -m BUNDLE -p hi --device webgpu", 3, "device webgpu: the plug-in is missing; run: "),
         ("generate -p hi", 2, "Missing option '-m' / '--model'"),
         ("generate --nonsense", 2, "No such option"),

