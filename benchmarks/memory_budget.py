@@ -48,8 +48,8 @@ from edgedec.runtime.speculation import SpecConfig
 DRAFTERS = ("none", "ngram", "copy", "stand", "trigram", "model", "auto")
 WITH_MODEL = ("model", "auto")
 CONTEXTS, QUICK_CONTEXTS = (0, 256), (0,)
-BUDGETS, QUICK_BUDGETS = 40, 6
-QUICK_TOKENS = 32  # of an answer
+BUDGETS, QUICK_BUDGETS = 40, 4
+QUICK_TOKENS = 24  # of an answer
 SHARE, KEPT = 0.35, 0.98  # issue 5
 _CHILD = Path(__file__).with_name("_budget_child.py")
 _MIB = 1 << 20
