@@ -16,6 +16,7 @@ from edgedec.hw import (
     residual,
     rms_norm,
     root,
+    row_statistics,
     sums_of_squares,
     vector_memory,
 )
