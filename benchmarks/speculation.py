@@ -151,7 +151,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cpus, known = os.cpu_count() or 1, [name for name in names(DRAFTERS) if name != "none"]
     parser.add_argument(
-        "--quick", action="store_true", help="about a minute: fewer prompts, tokens and drafters, no peer"
+        "--quick", action="store_true", help="a minute or two: fewer prompts, tokens and drafters, no peer"
     )
     parser.add_argument("--prompts", type=int, help=f"of each kind; {PROMPTS} unless told")
     parser.add_argument("--tokens", type=int, help=f"of each text; {TOKENS} unless told")
