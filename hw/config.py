@@ -1,14 +1,30 @@
 """What an accelerator is made of: one frozen object from which everything else follows."""
 
-from dataclasses import dataclass
+import hashlib
+import json
+from dataclasses import asdict, dataclass
 
 from edgedec.errors import UsageError
+from edgedec.hw.kv_layout import KvLayout, widest_chunk
 
 __all__ = ["ACCUMULATOR_BITS", "GROUP_COLUMNS", "ROWS", "AcceleratorConfig"]
 
 ROWS = 5  # of a ternary beat: a byte holds five trits, 3**5 = 243
 GROUP_COLUMNS = 3  # that share a table
 ACCUMULATOR_BITS = 32
+_RANGES = (
+    ("context", 1, 1 << 16),
+    ("width", 1, 1 << 14),
+    ("hidden", 1, 1 << 14),
+    ("heads", 1, 255),
+    ("kv_heads", 1, 255),
+    ("head_dim", 2, 2048),
+    ("out_lanes", 1, 8),
+    ("softmax_lanes", 1, 8),
+    ("top_k", 1, 64),
+    ("prefetch_beats", 16, 1 << 16),
+    ("instructions", 16, 1 << 16),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,11 +32,21 @@ class AcceleratorConfig:
     """Members:
         beat_bytes: of the read stream, each cycle; a ternary beat is 5 rows x beat_bytes columns, an int8 beat one row of as
             many. A power of two, 4 to 64.
+        ports: AXI read ports that share a beat, 1, 2 or 4; each has beat_bytes / ports bytes, at least 4.
         slots: tokens of a pass at most, 1 to 8; all share the weight stream.
         tile_rows: rows whose partial sums are kept at once, a multiple of 5.
         context: positions of the key and value cache.
-        width: of the widest vector that a matrix reads or writes.
-        head_dim: of the widest head.
+        width: of the widest vector that a matrix reads, at most 2^14.
+        hidden: of the residual.
+        heads, kv_heads: of attention, at most; heads is a multiple of kv_heads.
+        head_dim: of every head, exactly; even.
+        out_lanes: elements that attention gives per slot and cycle.
+        softmax_lanes: positions per slot and cycle of the softmax; a power of two.
+        scaling: group mantissas: models of trit planes can run.
+        per_row: one weight mantissa per row: int8 matrices can run.
+        top_k: likeliest tokens that the head keeps.
+        prefetch_beats: beats that are read ahead, over all ports.
+        instructions: of a program at most.
         clock_hz: what cycles are turned into seconds with; assumed, nothing here proves it.
 
     Raises:
@@ -28,25 +54,55 @@ class AcceleratorConfig:
     """
 
     beat_bytes: int = 64
+    ports: int = 4
     slots: int = 8
     tile_rows: int = 1280
     context: int = 1024
-    width: int = 8192
-    head_dim: int = 128
+    width: int = 4096
+    hidden: int = 1536
+    heads: int = 16
+    kv_heads: int = 16
+    head_dim: int = 96
+    out_lanes: int = 1
+    softmax_lanes: int = 1
+    scaling: bool = False
+    per_row: bool = True
+    top_k: int = 8
+    prefetch_beats: int = 4096
+    instructions: int = 1536
     clock_hz: float = 250e6
 
     def __post_init__(self) -> None:
         if self.beat_bytes not in (4, 8, 16, 32, 64):
             raise UsageError(f"beat_bytes must be 4, 8, 16, 32 or 64, not {self.beat_bytes!r}")
+        if self.ports not in (1, 2, 4) or self.beat_bytes // self.ports < 4:
+            raise UsageError(f"ports must be 1, 2 or 4 with at least 4 bytes each, not {self.ports!r}")
         if not 1 <= self.slots <= 8:
             raise UsageError(f"slots must be 1 to 8, not {self.slots!r}")
         if self.tile_rows < ROWS or self.tile_rows % ROWS:
             raise UsageError(f"tile_rows must be a positive multiple of {ROWS}, not {self.tile_rows!r}")
-        for name, most in (("context", 1 << 16), ("width", 1 << 16), ("head_dim", 2048)):
-            if not 1 <= getattr(self, name) <= most:
-                raise UsageError(f"{name} must be 1 to {most}, not {getattr(self, name)!r}")
+        for name, least, most in _RANGES:
+            if not least <= getattr(self, name) <= most:
+                raise UsageError(f"{name} must be {least} to {most}, not {getattr(self, name)!r}")
+        if self.head_dim % 2:
+            raise UsageError(f"head_dim must be even, not {self.head_dim!r}")
+        if self.heads % self.kv_heads:
+            raise UsageError(f"heads must be a multiple of kv_heads {self.kv_heads}, not {self.heads!r}")
+        if self.chunk % self.out_lanes:
+            raise UsageError(f"out_lanes must divide {self.chunk}, not {self.out_lanes!r}")
+        if self.softmax_lanes & (self.softmax_lanes - 1) or self.kv_layout.positions % self.softmax_lanes:
+            raise UsageError(
+                f"softmax_lanes must be a power of two that divides {self.kv_layout.positions}, not {self.softmax_lanes!r}"
+            )
+        if self.scaling and self.beat_bytes < ROWS:
+            raise UsageError(f"beat_bytes must be at least 8 with scaling, not {self.beat_bytes!r}")
         if not self.clock_hz > 0:
             raise UsageError(f"clock_hz must be positive, not {self.clock_hz!r}")
+
+    @property
+    def port_bytes(self) -> int:
+        """Of each read port, and of the write port."""
+        return self.beat_bytes // self.ports
 
     @property
     def groups(self) -> int:
@@ -57,3 +113,35 @@ class AcceleratorConfig:
     def tile_words(self) -> int:
         """Words of five rows in a tile."""
         return self.tile_rows // ROWS
+
+    @property
+    def vector_words(self) -> int:
+        """Words of the widest vector that a matrix reads."""
+        return -(-self.width // ROWS)
+
+    @property
+    def hidden_words(self) -> int:
+        """Words of the residual."""
+        return -(-self.hidden // ROWS)
+
+    @property
+    def depth(self) -> int:
+        """Blocks of columns of the widest vector."""
+        return -(-self.width // self.beat_bytes)
+
+    @property
+    def chunk(self) -> int:
+        """Elements of a head in a beat of keys or values: they lie in one port's slice, so one write reaches them."""
+        return widest_chunk(self.port_bytes, self.head_dim)
+
+    @property
+    def kv_layout(self) -> KvLayout:
+        return KvLayout(beat_bytes=self.beat_bytes, head_dim=self.head_dim, chunk=self.chunk)
+
+    @property
+    def hash(self) -> int:
+        """Of all that changes the hardware, 64 bits: a program must have the same."""
+        members = asdict(self)
+        del members["clock_hz"]
+        digest = hashlib.sha256(json.dumps(members, sort_keys=True).encode()).digest()
+        return int.from_bytes(digest[:8], "little")

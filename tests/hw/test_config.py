@@ -23,7 +23,7 @@ def test_sizes_follow() -> None:
         ({"tile_rows": 12}, "tile_rows must be a positive multiple of 5, not 12"),
         ({"tile_rows": 0}, "tile_rows must be a positive multiple of 5, not 0"),
         ({"context": 0}, "context must be 1 to 65536, not 0"),
-        ({"head_dim": 4096}, "head_dim must be 1 to 2048, not 4096"),
+        ({"head_dim": 4096}, "head_dim must be 2 to 2048, not 4096"),
         ({"clock_hz": 0.0}, "clock_hz must be positive, not 0.0"),
     ],
 )

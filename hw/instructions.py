@@ -1,0 +1,278 @@
+"""The instructions of a program: one table from which packing, unpacking and the hardware's layouts follow.
+
+A program is a header and instructions of 32 bytes each. ``READ``, ``CACHE`` and ``COPY`` are handled as it is walked:
+they become ranges of the one read stream. The others go, in order, to the units, which queue them and run on their own: the
+data that an instruction wants comes in the read stream, so **an instruction stands before the reads that feed it**.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+from amaranth.hdl import signed, unsigned
+from amaranth.lib import data
+
+from edgedec.errors import BundleError
+
+__all__ = [
+    "FIELDS",
+    "INSTRUCTION_BYTES",
+    "MAGIC",
+    "Base",
+    "Destination",
+    "Header",
+    "Instruction",
+    "Opcode",
+    "Sink",
+    "Source",
+    "When",
+    "header_layout",
+    "layout",
+    "pack",
+    "pack_program",
+    "unpack",
+    "unpack_program",
+]
+
+INSTRUCTION_BYTES = 32
+MAGIC = int.from_bytes(b"edecprog", "little")
+_OPCODE_BITS = 4
+
+
+class Opcode(IntEnum):
+    STOP = 0
+    READ = 1
+    CACHE = 2
+    COPY = 3
+    LOAD = 4
+    VECTOR = 5
+    MATRIX = 6
+    ATTEND = 7
+
+
+class When(IntEnum):
+    """In which passes an instruction is carried out."""
+
+    ALWAYS = 0
+    WITH_LOGITS = 1
+    WITHOUT_LOGITS = 2
+
+
+class Base(IntEnum):
+    """Which address register a ``READ`` counts from."""
+
+    IMAGE = 0
+    INPUT = 1
+
+
+class Destination(IntEnum):
+    """Who takes the beats of a range. Item sizes: docs/accelerator.md."""
+
+    PROGRAM = 0
+    LOAD = 1
+    ANGLES = 2
+    GAINS = 3
+    WEIGHTS = 4
+    ROWS = 5
+    CODING = 6
+    FACTORS = 7
+    SCALES = 8
+    KEYS_VALUES = 9
+    COPY = 10
+
+
+class Source(IntEnum):
+    """Where a ``VECTOR`` comes from."""
+
+    LOAD = 0
+    RESIDUAL = 1
+    ATTENTION = 2
+    GATE = 3
+
+
+class Sink(IntEnum):
+    """Where a ``MATRIX`` sends its words."""
+
+    RESIDUAL = 0
+    QUERIES = 1
+    KEYS = 2
+    VALUES = 3
+    GATE = 4
+    LOGITS = 5
+
+
+# Bits of each field, in order, from bit 0 on. All instructions begin alike.
+#   wait: not before all units are idle. when: see ``When``; what is left out is as if it were not there.
+_COMMON = {"opcode": _OPCODE_BITS, "wait": 1, "when": 2, "reserved": 1}
+FIELDS: Mapping[Opcode, Mapping[str, int]] = {
+    # The program has ended when all units are idle and all writes are answered.
+    Opcode.STOP: {},
+    # start, beats: from the base on, in logical order (edgedec.hw.striping). spare: unused items in the last beat.
+    Opcode.READ: {"destination": 4, "base": 2, "spare": 8, "start": 36, "beats": 24},
+    # The committed keys and values of a layer, in the order K0 K1 V0 K2 V1 ... of the query heads: key head h // group.
+    # start: beats from kv_address to the layer; run: beats from a head's keys to its values, and to the next head's keys.
+    Opcode.CACHE: {"start": 36, "run": 24, "heads": 8, "group": 8},
+    # Accepted slots of the last pass to the positions behind the committed ones.
+    Opcode.COPY: {"start": 36, "run": 24, "heads": 8},
+    # So many words of the embedding rows to the residual.
+    Opcode.LOAD: {"words": 16},
+    # The next vector of a source becomes codes: normed, with eps, or as it is. blocks: of codes.
+    Opcode.VECTOR: {"source": 2, "normed": 1, "blocks": 16, "eps": 48},
+    # Fields of edgedec.hw.matrix_path.descriptor; then what becomes of the words:
+    #   more: the vector goes on in the next matrix. start: word of the residual at which they are added (RESIDUAL).
+    #   onward: the new residual is also the vector of a VECTOR (RESIDUAL).
+    #   elements: of the whole vector (all but RESIDUAL). rotate, shift: of codes (QUERIES, KEYS, VALUES).
+    #   relu2, gate_shift: of the activation (GATE). first: id of the first row (LOGITS).
+    Opcode.MATRIX: {
+        "fresh": 1,
+        "int8": 1,
+        "words": 16,
+        "blocks": 16,
+        "planes": 4,
+        "group_blocks": 16,
+        "pre_shift": 3,
+        "base0": 9,
+        "base1": 9,
+        "weight0": 16,
+        "weight1": 16,
+        "pair": 1,
+        "rows": 1,
+        "wide": 1,
+        "sink": 3,
+        "more": 1,
+        "onward": 1,
+        "start": 16,
+        "elements": 20,
+        "first": 20,
+        "rotate": 1,
+        "shift": 6,
+        "relu2": 1,
+        "gate_shift": 4,
+    },
+    # Attention of all heads. start, run: of the layer in the cache, where its new rows are written. window: positions that a
+    # row sees, 0: all; sinks: that it sees besides.
+    Opcode.ATTEND: {"heads": 8, "group": 8, "start": 36, "run": 24, "window": 17, "sinks": 17},
+}
+_SIGNED = frozenset({"base0", "base1"})
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """An opcode and its fields; those that are not named are zero.
+
+    Raises:
+        BundleError: a field that the opcode does not have, or a value that its bits do not hold.
+    """
+
+    opcode: Opcode
+    fields: Mapping[str, int]
+
+    def __post_init__(self) -> None:
+        known = {**_COMMON, **FIELDS[self.opcode]}
+        for name, value in self.fields.items():
+            if name not in known or name in ("opcode", "reserved"):
+                raise BundleError(f"{self.opcode.name} has no field {name!r}; it has {', '.join(FIELDS[self.opcode])}")
+            bits = known[name]
+            least, most = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if name in _SIGNED else (0, (1 << bits) - 1)
+            if not least <= value <= most:
+                raise BundleError(f"{name} of {self.opcode.name} must be {least} to {most}, not {value}")
+
+    def __getitem__(self, name: str) -> int:
+        return self.fields.get(name, 0)
+
+
+def layout(opcode: Opcode) -> data.StructLayout:
+    """The fields of an instruction as the hardware sees its 256 bits."""
+    fields = {**_COMMON, **FIELDS[opcode]}
+    members = {name: signed(bits) if name in _SIGNED else unsigned(bits) for name, bits in fields.items()}
+    return data.StructLayout({**members, "unused": unsigned(8 * INSTRUCTION_BYTES - sum(fields.values()))})
+
+
+def pack(instruction: Instruction) -> bytes:
+    """The 32 bytes of an instruction."""
+    bits = at = 0
+    for name, width in {**_COMMON, **FIELDS[instruction.opcode]}.items():
+        value = int(instruction.opcode) if name == "opcode" else instruction[name]
+        bits |= (value & ((1 << width) - 1)) << at
+        at += width
+    return bits.to_bytes(INSTRUCTION_BYTES, "little")
+
+
+def unpack(raw: bytes) -> Instruction:
+    """The reverse of ``pack``.
+
+    Raises:
+        BundleError: an unknown opcode, or bits beyond its fields.
+    """
+    bits = int.from_bytes(raw, "little")
+    number = bits & ((1 << _OPCODE_BITS) - 1)
+    if number not in iter(Opcode):
+        raise BundleError(f"an instruction has the opcode {number}; known are 0 to {max(Opcode)}: compile it again")
+    opcode, fields, at = Opcode(number), {}, 0
+    for name, width in {**_COMMON, **FIELDS[opcode]}.items():
+        value = bits >> at & ((1 << width) - 1)
+        if name in _SIGNED and value >> (width - 1):
+            value -= 1 << width
+        if value and name != "opcode":
+            fields[name] = value
+        at += width
+    if bits >> at or "reserved" in fields:
+        raise BundleError(f"an instruction {opcode.name} has bits beyond its fields: compile it again")
+    return Instruction(opcode, fields)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Header:
+    """The first 32 bytes of a program.
+
+    Members:
+        configuration: hash of the AcceleratorConfig that it was compiled for.
+        instructions: how many follow.
+        commit: index of the first one of a commit; a pass begins at 0.
+    """
+
+    configuration: int
+    instructions: int
+    commit: int
+
+    def pack(self) -> bytes:
+        numbers = (MAGIC, self.configuration, self.instructions | self.commit << 32, 0)
+        return b"".join(number.to_bytes(8, "little") for number in numbers)
+
+
+def header_layout() -> data.StructLayout:
+    """``Header`` as the hardware sees its 256 bits."""
+    return data.StructLayout(
+        {"magic": unsigned(64), "configuration": unsigned(64), "instructions": 32, "commit": 32, "unused": unsigned(64)}
+    )
+
+
+def pack_program(header: Header, instructions: Iterable[Instruction]) -> bytes:
+    """Header and instructions, 32 bytes each."""
+    return header.pack() + b"".join(map(pack, instructions))
+
+
+def unpack_program(raw: bytes) -> tuple[Header, list[Instruction]]:
+    """The reverse of ``pack_program``.
+
+    Raises:
+        BundleError: it is none, it is cut short, or an instruction is damaged; names its number.
+    """
+    numbers = [int.from_bytes(raw[at : at + 8], "little") for at in range(0, INSTRUCTION_BYTES, 8)]
+    if len(raw) < INSTRUCTION_BYTES or numbers[0] != MAGIC:
+        raise BundleError("no program of an edgedec accelerator: it does not begin with 'edecprog'; compile it again")
+    header = Header(configuration=numbers[1], instructions=numbers[2] & 0xFFFFFFFF, commit=numbers[2] >> 32)
+    if len(raw) != INSTRUCTION_BYTES * (header.instructions + 1) or header.commit >= header.instructions:
+        raise BundleError(
+            f"a program of {header.instructions} instructions has {INSTRUCTION_BYTES * (header.instructions + 1)} "
+            f"bytes, this one {len(raw)}: it is cut short; compile it again"
+        )
+    return header, list(_instructions(raw[INSTRUCTION_BYTES:]))
+
+
+def _instructions(raw: bytes) -> Iterator[Instruction]:
+    for at in range(0, len(raw), INSTRUCTION_BYTES):
+        try:
+            yield unpack(raw[at : at + INSTRUCTION_BYTES])
+        except BundleError as error:
+            raise BundleError(f"instruction {at // INSTRUCTION_BYTES}: {error}") from error

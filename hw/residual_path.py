@@ -1,0 +1,162 @@
+"""The residual stream: loaded with the embedding rows, added to by matrices, handed on to what is quantized next."""
+
+from typing import Any
+
+from amaranth.hdl import Module, Mux, Signal, unsigned
+from amaranth.lib import data, stream
+from amaranth.lib.wiring import Component, In, Out
+
+from edgedec.hw import residual, vector_memory
+from edgedec.hw.config import ROWS
+from edgedec.hw.pipeline import check
+from edgedec.hw.residual import Residual
+from edgedec.hw.resources import Resources
+from edgedec.hw.shapes import words
+from edgedec.hw.vector_memory import VectorMemory
+
+__all__ = ["ResidualPath", "addition", "estimate", "load_item_bytes"]
+
+_WIDE = 27
+_STORED_BITS = 32  # of an element as it is loaded
+
+
+def load_item_bytes(slots: int) -> int:
+    """Of a word of five elements of each slot as it lies in memory: int32 [5, slots], then nothing up to a power of two."""
+    return 1 << (ROWS * slots * _STORED_BITS // 8 - 1).bit_length()
+
+
+def addition(depth: int) -> data.StructLayout:
+    """Words that are added from word ``start`` on. ``more``: the vector goes on in the next addition. ``onward``: the new
+    residual is given to ``output`` as well.
+    """
+    return data.StructLayout({"start": range(depth), "words": range(depth + 1), "more": 1, "onward": 1})
+
+
+class ResidualPath(Component):
+    """A VectorMemory that is loaded, and read and written again by additions.
+
+    Parameters:
+        slots: 1 to 8.
+        depth: words of the residual, 1 to 65536.
+        style: of the memory, "block" or "ultra".
+
+    Members:
+        loads: In(stream of range(depth + 1)). Words that the next vector is loaded with, at least 1.
+        items: In(stream unsigned(8 * load_item_bytes(slots))). Those words.
+        additions: In(stream ``addition(depth)``), of at least 1 word.
+        input: In(words(27, slots)). What is added; its ``last`` is not looked at.
+        output: Out(words(27, slots)). Loaded vectors, and sums that go ``onward``; ``last`` at a vector's end.
+        idle: Out(1). Nothing is under way.
+
+    Latency: 5 cycles from an addition to its first sum, 2 from ``input`` to ``output``.
+    Throughput: a word per cycle; one load or addition at a time.
+    Source: docs/integer-profile.md, "Add, select rows".
+    """
+
+    def __init__(self, *, slots: int, depth: int, style: str = "block") -> None:
+        check("slots", slots, 1, 8)
+        check("depth", depth, 1, 1 << 16)
+        self._slots, self._depth, self._style = slots, depth, style
+        super().__init__(
+            {
+                "loads": In(stream.Signature(unsigned(depth.bit_length()))),
+                "items": In(stream.Signature(unsigned(8 * load_item_bytes(slots)))),
+                "additions": In(stream.Signature(addition(depth))),
+                "input": In(words(_WIDE, slots)),
+                "output": Out(words(_WIDE, slots)),
+                "idle": Out(1),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        m.submodules.memory = memory = VectorMemory(
+            width=_WIDE, slots=self._slots, depth=self._depth, style="ultra" if self._style == "ultra" else "block"
+        )
+        m.submodules.sum = adder = Residual(slots=self._slots)
+        loading, adding, more, onward = Signal(), Signal(), Signal(), Signal()
+        taken, left = Signal(range(self._depth + 1)), Signal(range(self._depth + 1))  # of ``input``; to be given
+        begin, moved = Signal(), Signal()
+        addition_ = self.additions
+        m.d.comb += [
+            self.idle.eq(~loading & ~adding & ~self.loads.valid & ~addition_.valid),
+            self.loads.ready.eq(~loading & ~adding),
+            begin.eq(addition_.valid & ~loading & ~adding & ~self.loads.valid),
+            memory.reads.p.start.eq(addition_.p.start),
+            memory.reads.p.length.eq(addition_.p.words),
+            memory.reads.valid.eq(begin),
+            addition_.ready.eq(begin & memory.reads.ready),
+        ]
+        with m.If(self.loads.valid & self.loads.ready):
+            m.d.sync += [loading.eq(1), left.eq(self.loads.payload), more.eq(0), onward.eq(1)]
+        with m.If(addition_.valid & addition_.ready):
+            m.d.sync += [adding.eq(1), left.eq(addition_.p.words), taken.eq(addition_.p.words)]
+            m.d.sync += [more.eq(addition_.p.more), onward.eq(addition_.p.onward)]
+        with m.If(moved):
+            m.d.sync += left.eq(left - 1)
+            with m.If(left == 1):
+                m.d.sync += [loading.eq(0), adding.eq(0)]
+        self._add(m, memory, adder, adding, taken)
+        self._give(m, memory, adder, loading, adding, onward, (left == 1) & ~more, moved)
+        return m
+
+    def _add(self, m: Module, memory: VectorMemory, adder: Residual, adding: Signal, taken: Signal) -> None:
+        """The addition's words, and no more, to the adder."""
+        wanted = Signal()
+        m.d.comb += [
+            wanted.eq(adding & (taken != 0)),
+            adder.input.payload.eq(memory.output.payload),
+            adder.input.valid.eq(memory.output.valid),
+            memory.output.ready.eq(adder.input.ready),
+            adder.addend.payload.eq(self.input.payload),
+            adder.addend.valid.eq(self.input.valid & wanted),
+            self.input.ready.eq(adder.addend.ready & wanted),
+        ]
+        with m.If(self.input.valid & self.input.ready):
+            m.d.sync += taken.eq(taken - 1)
+
+    def _give(
+        self,
+        m: Module,
+        memory: VectorMemory,
+        adder: Residual,
+        loading: Signal,
+        adding: Signal,
+        onward: Signal,
+        last: Any,
+        moved: Signal,
+    ) -> None:
+        """A word to the memory, and if it is wanted to the output, in the same cycle."""
+        offered = Mux(loading, self.items.valid, adder.output.valid & adding)
+        free = ~onward | self.output.ready
+        m.d.comb += [
+            self.output.valid.eq(offered & onward),
+            moved.eq(offered & free),
+            self.items.ready.eq(loading & free),
+            adder.output.ready.eq(adding & free),
+            memory.write.valid.eq(moved),
+            memory.write.p.last.eq(last),
+            self.output.p.last.eq(last),
+        ]
+        for lane in range(ROWS):
+            for slot in range(self._slots):
+                at = _STORED_BITS * (lane * self._slots + slot)
+                value = Mux(
+                    loading, self.items.payload[at : at + _WIDE].as_signed(), adder.output.p["values"][lane][slot]
+                )
+                m.d.comb += [
+                    self.output.p["values"][lane][slot].eq(value),
+                    memory.write.p["values"][lane][slot].eq(value),
+                ]
+
+
+def estimate(*, slots: int, depth: int, style: str = "block") -> Resources:
+    """Of a ResidualPath with these parameters."""
+    memory = vector_memory.estimate(
+        width=_WIDE, slots=slots, depth=depth, style="ultra" if style == "ultra" else "block"
+    )
+    return (
+        memory
+        + residual.estimate(slots=slots)
+        + Resources(lut=slots * ROWS * _WIDE + 3 * depth.bit_length() + 20, ff=3 * depth.bit_length() + 8)
+    )

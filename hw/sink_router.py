@@ -1,0 +1,136 @@
+"""Words of drained matrices to whom they are for."""
+
+from typing import Any
+
+from amaranth.hdl import Module, Signal, unsigned
+from amaranth.lib import data, stream
+from amaranth.lib.wiring import Component, In, Out
+
+from edgedec.hw.gated_activation import activation
+from edgedec.hw.instructions import Opcode, Sink, layout
+from edgedec.hw.pipeline import check
+from edgedec.hw.residual_path import addition
+from edgedec.hw.resources import Resources
+from edgedec.hw.shapes import words
+
+__all__ = ["SinkRouter", "estimate", "part", "rows_of_logits"]
+
+_DRAINED, _WIDE, _NARROW = 32, 27, 18
+
+
+def part() -> data.StructLayout:
+    """A vector of queries (0), keys (1) or values (2): whether it is rotated, the shift of its codes, its elements."""
+    return data.StructLayout({"part": unsigned(2), "rotate": 1, "shift": unsigned(6), "elements": unsigned(20)})
+
+
+def rows_of_logits() -> data.StructLayout:
+    """A vector of logits: the id of its first row, and how many rows count."""
+    return data.StructLayout({"first": unsigned(20), "elements": unsigned(20)})
+
+
+class SinkRouter(Component):
+    """One matrix after the other: its words to its sink, and ahead of a vector's first word what the sink has to know.
+
+    Parameters:
+        slots: 1 to 8.
+        depth: words of the residual, 1 to 65536.
+
+    Members:
+        matrices: In(stream of layout(Opcode.MATRIX)). In the order of their words.
+        input: In(words(32, slots)). ``last`` at each matrix's end.
+        additions: Out(stream addition(depth)), residual: Out(words(27, slots)). One item per matrix.
+        parts: Out(stream ``part()``), attention: Out(words(18, slots)). One item per vector, as the rest.
+        activation: Out(activation()). Steady from a vector's first word on. gate: Out(words(18, slots)).
+        vectors: Out(stream ``rows_of_logits()``), logits: Out(words(32, slots)).
+            ``last`` at a vector's end, that is at the end of a matrix without ``more``.
+        idle: Out(1). No matrix is queued or under way.
+
+    Latency: none from ``input`` to a sink, 1 cycle from a matrix to its item, 2 to its first word.
+    Throughput: a word per cycle; two cycles between matrices.
+    """
+
+    def __init__(self, *, slots: int, depth: int) -> None:
+        check("slots", slots, 1, 8)
+        check("depth", depth, 1, 1 << 16)
+        self._slots, self._depth = slots, depth
+        super().__init__(
+            {
+                "matrices": In(stream.Signature(layout(Opcode.MATRIX))),
+                "input": In(words(_DRAINED, slots)),
+                "additions": Out(stream.Signature(addition(depth))),
+                "residual": Out(words(_WIDE, slots)),
+                "parts": Out(stream.Signature(part())),
+                "attention": Out(words(_NARROW, slots)),
+                "activation": Out(activation()),
+                "gate": Out(words(_NARROW, slots)),
+                "vectors": Out(stream.Signature(rows_of_logits())),
+                "logits": Out(words(_DRAINED, slots)),
+                "idle": Out(1),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        matrix, source = self.matrices.p, self.input
+        now, continued = Signal(layout(Opcode.MATRIX)), Signal()  # continued: the vector has begun in an earlier matrix
+        told = Signal()
+        attending = (now.sink == Sink.QUERIES) | (now.sink == Sink.KEYS) | (now.sink == Sink.VALUES)
+        m.d.comb += [
+            self.additions.p.start.eq(now.start),
+            self.additions.p.words.eq(now.words),
+            self.additions.p.more.eq(now.more),
+            self.additions.p.onward.eq(now.onward),
+            self.parts.p.part.eq(now.sink - Sink.QUERIES),
+            self.parts.p.rotate.eq(now.rotate),
+            self.parts.p.shift.eq(now.shift),
+            self.parts.p.elements.eq(now.elements),
+            self.vectors.p.first.eq(now.first),
+            self.vectors.p.elements.eq(now.elements),
+        ]
+        with m.FSM() as machine:
+            with m.State("idle"):
+                m.d.comb += self.matrices.ready.eq(1)
+                m.d.sync += now.eq(matrix)
+                with m.If(self.matrices.valid):
+                    m.next = "tell"
+            with m.State("tell"):
+                with m.If(now.sink == Sink.RESIDUAL):
+                    m.d.comb += [self.additions.valid.eq(1), told.eq(self.additions.ready)]
+                with m.Elif(continued):
+                    m.d.comb += told.eq(1)
+                with m.Elif(attending):
+                    m.d.comb += [self.parts.valid.eq(1), told.eq(self.parts.ready)]
+                with m.Elif(now.sink == Sink.LOGITS):
+                    m.d.comb += [self.vectors.valid.eq(1), told.eq(self.vectors.ready)]
+                with m.Else():
+                    m.d.comb += told.eq(1)
+                    m.d.sync += [self.activation.relu2.eq(now.relu2), self.activation.shift.eq(now.gate_shift)]
+                with m.If(told):
+                    m.next = "route"
+            with m.State("route"):
+                for sink, chosen in (
+                    (self.residual, now.sink == Sink.RESIDUAL),
+                    (self.attention, attending),
+                    (self.gate, now.sink == Sink.GATE),
+                    (self.logits, now.sink == Sink.LOGITS),
+                ):
+                    with m.If(chosen):
+                        m.d.comb += [sink.valid.eq(source.valid), source.ready.eq(sink.ready)]
+                with m.If(source.valid & source.ready & source.p.last):
+                    m.d.sync += continued.eq(now.more)
+                    m.next = "idle"
+        m.d.comb += self.idle.eq(machine.ongoing("idle") & ~self.matrices.valid)
+        for sink in (self.residual, self.attention, self.gate, self.logits):
+            m.d.comb += sink.p.last.eq(source.p.last & ~now.more)
+            for given, value in zip(_elements(sink), _elements(source), strict=True):
+                m.d.comb += given.eq(value[: len(given)].as_signed())
+        return m
+
+
+def _elements(port: Any) -> list[Any]:
+    return [value for lane in port.p["values"] for value in lane]
+
+
+def estimate(*, slots: int, depth: int) -> Resources:
+    """Of a SinkRouter with these parameters: wires, and one matrix."""
+    return Resources(lut=60, ff=layout(Opcode.MATRIX).size - layout(Opcode.MATRIX)["unused"].width + 12)

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgedec.errors import BundleError
+from edgedec.hw.instructions import (
+    FIELDS,
+    INSTRUCTION_BYTES,
+    Header,
+    Instruction,
+    Opcode,
+    header_layout,
+    layout,
+    pack,
+    pack_program,
+    unpack,
+    unpack_program,
+)
+
+
+@st.composite
+def instructions(draw: Any) -> Instruction:
+    opcode = draw(st.sampled_from(Opcode))
+    ranges = {"wait": (0, 1), "when": (0, 3)}
+    for name, bits in FIELDS[opcode].items():
+        ranges[name] = (
+            (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
+            if name.startswith("base") and bits == 9
+            else (
+                0,
+                (1 << bits) - 1,
+            )
+        )
+    fields = {name: draw(st.integers(*of)) for name, of in ranges.items()}
+    return Instruction(opcode, {name: value for name, value in fields.items() if value})
+
+
+@given(instructions())
+def test_unpacks_to_what_was_packed(instruction: Instruction) -> None:
+    raw = pack(instruction)
+    assert len(raw) == INSTRUCTION_BYTES
+    assert unpack(raw) == instruction
+
+
+@given(instructions())
+def test_hardware_sees_the_same_fields(instruction: Instruction) -> None:
+    seen = layout(instruction.opcode).from_bits(int.from_bytes(pack(instruction), "little"))
+    assert seen["opcode"] == instruction.opcode
+    for name in ("wait", "when", *FIELDS[instruction.opcode]):
+        assert seen[name] == instruction[name], name
+
+
+@given(st.lists(instructions(), min_size=1, max_size=5), st.integers(0, (1 << 64) - 1))
+def test_programs(sequence: list[Instruction], configuration: int) -> None:
+    header = Header(configuration=configuration, instructions=len(sequence), commit=len(sequence) - 1)
+    raw = pack_program(header, sequence)
+    assert unpack_program(raw) == (header, sequence)
+    seen = header_layout().from_bits(int.from_bytes(raw[:INSTRUCTION_BYTES], "little"))
+    assert (seen.configuration, seen.instructions, seen.commit) == (configuration, len(sequence), len(sequence) - 1)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"words": 1 << 16}, "words of LOAD must be 0 to 65535, not 65536"),
+        ({"blocks": 1}, "LOAD has no field 'blocks'; it has words"),
+        ({"opcode": 1}, "LOAD has no field 'opcode'"),
+        ({"when": 4}, "when of LOAD must be 0 to 3, not 4"),
+    ],
+)
+def test_bad_fields(fields: dict[str, int], message: str) -> None:
+    with pytest.raises(BundleError, match=message):
+        Instruction(Opcode.LOAD, fields)
+
+
+def test_damaged_programs() -> None:
+    header = Header(configuration=1, instructions=2, commit=1)
+    raw = pack_program(header, [Instruction(Opcode.LOAD, {"words": 1}), Instruction(Opcode.STOP, {})])
+    for cut in (0, 31, 64, 95):
+        with pytest.raises(BundleError, match=r"cut short|no program"):
+            unpack_program(raw[:cut])
+    with pytest.raises(BundleError, match="does not begin with 'edecprog'"):
+        unpack_program(b"x" + raw[1:])
+    with pytest.raises(BundleError, match="instruction 1: an instruction has the opcode 15"):
+        unpack_program(raw[:64] + b"\x0f" + raw[65:])
+    with pytest.raises(BundleError, match="instruction 0: an instruction LOAD has bits beyond its fields"):
+        unpack_program(raw[:60] + b"\x01" + raw[61:])
