@@ -6,121 +6,144 @@ from amaranth.hdl import C, Cat, Module, Mux, Signal, Value, signed, unsigned
 from amaranth.lib import data, stream
 from amaranth.lib.wiring import Component, In, Out
 
-from edgedec.hw.pipeline import carried, check, delayed, every, pipeline, round_bit, saturate
+from edgedec.hw.config import ACCUMULATOR_BITS, ROWS
+from edgedec.hw.pipeline import carried, check, delayed, pipeline, round_bit, saturate
 from edgedec.hw.resources import Resources
 from edgedec.hw.shapes import scale, words
 
-__all__ = ["Drain", "estimate", "settings"]
+__all__ = ["Drain", "estimate", "matrix_settings", "row_constants", "settings"]
 
 _WIDE, _NARROW = 27, 18
 _FACTOR_BITS = 17
 _WEIGHT_SHIFT = 15
 _LONGEST_SHIFT = 47
+_LOGIT_SHIFT = 11
+_ROW_SHIFT_BITS = 5
+_SCALED_BITS = _WIDE + 2  # what a bias can still bring back into the output's range, and the bit that rounds
 
 
-def settings(slots: int) -> data.StructLayout:
+def matrix_settings() -> data.StructLayout:
     """What a matrix is drained with; the names of docs/integer-profile.md, "Linear", in brackets.
 
-    pre_shift: [ps] 0 to 7. base: [base] clamped to s9, which changes no result. weight: [W] of the whole matrix.
-    wide: the output is s27, not s18. bias: a word of ``biases`` belongs to each word. per_row: ``weights`` instead of
-    ``weight``; only where the component was made so. scales: [A, ea] of each slot's codes.
+    pre_shift: [ps] 0 to 7. base: [base] clamped to s9, which changes no result. weight: [W]. pair: two matrices whose rows
+    alternate; even rows have base[0] and weight[0], odd ones base[1] and weight[1]. Without it the first is everybody's.
+    rows: a word of ``row_constants`` belongs to each word. logits: the head, without A and base. wide: the output is s27,
+    not s18.
     """
     return data.StructLayout(
         {
             "pre_shift": unsigned(3),
-            "base": signed(9),
-            "weight": unsigned(16),
+            "base": data.ArrayLayout(signed(9), 2),
+            "weight": data.ArrayLayout(unsigned(16), 2),
+            "pair": 1,
+            "rows": 1,
+            "logits": 1,
             "wide": 1,
-            "bias": 1,
-            "per_row": 1,
-            "scales": data.ArrayLayout(scale, slots),
         }
     )
 
 
+def settings(slots: int) -> data.StructLayout:
+    """``matrix_settings`` and scales: [A, ea] of each slot's codes."""
+    shared = {name: field.shape for name, field in matrix_settings()}
+    return data.StructLayout({**shared, "scales": data.ArrayLayout(scale, slots)})
+
+
+def row_constants(lanes: int = ROWS) -> stream.Signature:
+    """Of the rows of a word. bias: in units of the output. shift: [er]. weight: [W] instead of the matrix's."""
+    return stream.Signature(
+        data.StructLayout(
+            {
+                "bias": data.ArrayLayout(signed(_WIDE), lanes),
+                "shift": data.ArrayLayout(unsigned(_ROW_SHIFT_BITS), lanes),
+                "weight": data.ArrayLayout(unsigned(16), lanes),
+            }
+        )
+    )
+
+
 class Drain(Component):
-    """t = rs(acc, ps), B = rs(A * W, 15), out = sat(rs(t * B, sh) + bias) with sh = base - ea within 0..47.
+    """out = sat(rs(t * B, sh) + bias); t = rs(acc, ps), B = rs(A * W, 15), sh = base - ea + er within 0..47.
+
+    Of the head: logit = rs(t * W, 11 + er), which is what the same multiplier gives with A = 2^15 and base - ea = 11.
 
     Parameters:
         slots: 1 to 8.
         lanes: elements of a word, 1 to 64.
-        per_row: matrices may have one W per row. Costs a second multiplication per lane and slot.
+        per_row: rows may have a W each. Costs a second multiplication per lane and slot. Without it the W of ``rows`` is not
+            looked at: matrices have one W, or two by turns.
         pre_shift: matrices may have sums beyond s27. Without it ``settings.pre_shift`` is not looked at.
 
     Members:
         input: In(words(32, slots, lanes)). Sums; rs(acc, ps) must fit s27.
         settings: In(stream of ``settings(slots)``). One item per vector, taken ahead of it.
-        biases: In(stream of signed(27) [lanes]). One item per word of a vector with a bias; the same for all slots.
-        weights: In(stream of unsigned(16) [lanes]), with per_row only. One item per word of a vector with per_row.
-        output: Out(words(27, slots, lanes)). Lanes behind the vector's end are zero if their sums and biases are.
+        rows: In(row_constants(lanes)). One item per word of a vector with ``rows``; the same for all slots. Without them
+            bias and er are 0. Logits have no bias.
+        output: Out(words(32, slots, lanes)). s18 or s27, or a logit s32, which needs no saturation. Lanes behind the
+            vector's end are zero if their sums and biases are.
 
     Latency: 8 cycles from a word's transfer to a valid output, 9 with per_row; settings are ready 4 cycles after theirs.
     Throughput: a word per cycle, across vectors too if the next settings are there.
-    Source: docs/integer-profile.md, "Linear". One 27 x 18 multiplication per lane and slot, one more per slot.
+    Source: docs/integer-profile.md, "Linear" and "Head". One 27 x 18 multiplication per lane and slot; besides, one of
+        16 x 16 per lane and slot with per_row, two per slot without.
     """
 
-    def __init__(self, *, slots: int, lanes: int = 5, per_row: bool = False, pre_shift: bool = True) -> None:
+    def __init__(self, *, slots: int, lanes: int = ROWS, per_row: bool = False, pre_shift: bool = True) -> None:
         check("slots", slots, 1, 8)
         check("lanes", lanes, 1, 64)
-        ports = {
-            "input": In(words(32, slots, lanes)),
-            "settings": In(stream.Signature(settings(slots))),
-            "biases": In(stream.Signature(data.ArrayLayout(signed(_WIDE), lanes))),
-            "output": Out(words(_WIDE, slots, lanes)),
-        }
-        if per_row:
-            ports["weights"] = In(stream.Signature(data.ArrayLayout(unsigned(16), lanes)))
-        super().__init__(ports)
+        super().__init__(
+            {
+                "input": In(words(ACCUMULATOR_BITS, slots, lanes)),
+                "settings": In(stream.Signature(settings(slots))),
+                "rows": In(row_constants(lanes)),
+                "output": Out(words(ACCUMULATOR_BITS, slots, lanes)),
+            }
+        )
         self._slots, self._lanes, self._per_row = slots, lanes, bool(per_row)
         self._pre_shift = bool(pre_shift)
+        self._stages = 9 if per_row else 8
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        source, sink = self.input, self.output
+        source, sink, stages = self.input, self.output, self._stages
         ended, now, ready = Signal(), Signal(self._layout()), Signal()
         self._prepare(m, now, ready, ended)
-        partners = [(self.biases, now.bias)] + ([(self.weights, now.per_row)] if self._per_row else [])
-        waiting = Cat(*(wanted & ~port.valid for port, wanted in partners)).any()
-        offered = ready & ~waiting
-        stages = 9 if self._per_row else 8
+        offered = ready & (~now.rows | self.rows.valid)
         enable, _ = pipeline(m, sink, source.valid & offered, stages)
-        m.d.comb += [source.ready.eq(enable & offered), ended.eq(source.ready & source.valid & source.p.last)]
-        for port, wanted in partners:
-            others = [~other_wanted | other.valid for other, other_wanted in partners if other is not port]
-            m.d.comb += port.ready.eq(enable & ready & source.valid & wanted & every(others))
-        m.d.comb += sink.p.last.eq(carried(m, enable, source.p.last, stages))
-        wide = carried(m, enable, now.wide, stages - 1)
-        shifts = [self._shifts(m, enable, now.slots[slot].shift, stages - 5) for slot in range(self._slots)]
-        # B of the whole matrix, or A
-        factors = [carried(m, enable, now.slots[slot].factor, 1 if self._per_row else 2) for slot in range(self._slots)]
+        m.d.comb += [
+            source.ready.eq(enable & offered),
+            self.rows.ready.eq(enable & ready & source.valid & now.rows),
+            ended.eq(source.ready & source.valid & source.p.last),
+            sink.p.last.eq(carried(m, enable, source.p.last, stages)),
+        ]
+        seconds = self._seconds(m, now)
+        shared = [[self._picked(m, enable, of, second) for of in now.slots] for second in seconds]
+        wide, logits = carried(m, enable, now.wide, stages - 1), carried(m, enable, now.logits, stages - 3)
+        exact = carried(m, enable, logits, 2)
         for lane in range(self._lanes):
-            bias = carried(m, enable, Mux(now.bias, self.biases.payload[lane], 0), stages - 2)
-            weight = (
-                carried(m, enable, Mux(now.per_row, self.weights.payload[lane], now.weight)) if self._per_row else None
-            )
-            for slot in range(self._slots):
+            second, row = seconds[lane % 2], self.rows.p
+            bias = carried(m, enable, Mux(now.rows & ~now.logits, row.bias[lane], 0), stages - 2)
+            extra = carried(m, enable, Mux(now.rows, row.shift[lane], 0))
+            whole = Mux(second, now.weight[1], now.weight[0])
+            weight = carried(m, enable, Mux(now.rows, row.weight[lane], whole)) if self._per_row else None
+            for slot, (kept, base) in enumerate(shared[lane % 2]):
                 t = self._pre_shifted(m, enable, source.p["values"][lane][slot], now.pre_shift)
-                factor = factors[slot] if weight is None else self._factor(m, enable, factors[slot], weight)
-                value = self._scaled(m, enable, t, factor, shifts[slot])
+                factor = self._factor(m, enable, kept, weight)
+                value = self._scaled(m, enable, t, factor, self._shift(m, enable, base, extra), logits)
                 # The bit shifted out last is added to itself, which makes it the carry into the sum above it.
-                total = carried(m, enable, (value + Cat(value[0], bias).as_signed())[1:].as_signed())
-                out = Mux(wide, saturate(total, _WIDE), saturate(total, _NARROW))
-                m.d.comb += sink.p["values"][lane][slot].eq(carried(m, enable, out))
+                total = carried(m, enable, (value + Cat(value[0], bias).as_signed())[1:][:ACCUMULATOR_BITS].as_signed())
+                near = total[:_SCALED_BITS].as_signed()
+                limited = Mux(wide, saturate(near, _WIDE), saturate(near, _NARROW))
+                m.d.comb += sink.p["values"][lane][slot].eq(carried(m, enable, Mux(exact, total, limited)))
         return m
 
     def _layout(self) -> data.StructLayout:
-        """The settings as the words need them. ``factor`` is B, or A alone where B is made per row."""
-        slot = data.StructLayout({"factor": unsigned(_FACTOR_BITS), "shift": range(_LONGEST_SHIFT + 1)})
-        return data.StructLayout(
-            {
-                "pre_shift": unsigned(3),
-                "wide": 1,
-                "bias": 1,
-                "per_row": 1,
-                "weight": unsigned(16),
-                "slots": data.ArrayLayout(slot, self._slots),
-            }
-        )
+        """The settings as the words need them, of even and odd rows. ``factors``: B, or A alone where B is made per row."""
+        factors = data.ArrayLayout(unsigned(16), 1) if self._per_row else data.ArrayLayout(unsigned(_FACTOR_BITS), 2)
+        shift = range(1 - (1 << _ROW_SHIFT_BITS), _LONGEST_SHIFT + 1)  # beyond, no er makes a difference
+        slot = data.StructLayout({"factors": factors, "shifts": data.ArrayLayout(shift, 2)})
+        shared = {name: field.shape for name, field in matrix_settings() if name != "base"}
+        return data.StructLayout({**shared, "slots": data.ArrayLayout(slot, self._slots)})
 
     def _prepare(self, m: Module, now: Any, ready: Signal, ended: Signal) -> None:
         """``settings`` through three registers into ``now``, which is valid while ``ready``."""
@@ -135,22 +158,41 @@ class Drain(Component):
             m.d.sync += ready.eq(0)
         with m.If(taking):
             m.d.sync += ready.eq(1)
-        for name in ("pre_shift", "wide", "bias", "per_row", "weight"):
-            kept = carried(m, enable, given.p[name], 3)
-            with m.If(taking):
-                m.d.sync += now[name].eq(kept)
+        for name, _ in matrix_settings():
+            if name != "base":
+                kept = carried(m, enable, Value.cast(given.p[name]), 3)
+                with m.If(taking):
+                    m.d.sync += Value.cast(now[name]).eq(kept)
+        weights = [carried(m, enable, given.p.weight[i]) for i in range(2)]
         for slot in range(self._slots):
-            of = given.p.scales[slot]
-            mantissa, weight = carried(m, enable, of.mantissa), carried(m, enable, given.p.weight)
-            wanted = carried(m, enable, given.p.base - of.exponent, 2)
-            shift = carried(m, enable, Mux(wanted < 0, 0, Mux(wanted > _LONGEST_SHIFT, _LONGEST_SHIFT, wanted)))
-            if self._per_row:
-                factor = carried(m, enable, mantissa, 2)
-            else:
-                product = carried(m, enable, mantissa * weight)
-                factor = carried(m, enable, _rounded(product))
-            with m.If(taking):
-                m.d.sync += [now.slots[slot].factor.eq(factor), now.slots[slot].shift.eq(shift)]
+            of, to = given.p.scales[slot], now.slots[slot]
+            mantissa = carried(m, enable, Mux(given.p.logits, 1 << _WEIGHT_SHIFT, of.mantissa))
+            for i in range(2):
+                wanted = carried(m, enable, Mux(given.p.logits, _LOGIT_SHIFT, given.p.base[i] - of.exponent), 2)
+                shift = carried(m, enable, _clamped(wanted, 1 - (1 << _ROW_SHIFT_BITS)))
+                with m.If(taking):
+                    m.d.sync += to.shifts[i].eq(shift)
+            for i in range(len(to.factors)):
+                factor = (
+                    carried(m, enable, mantissa, 2)
+                    if self._per_row
+                    else carried(m, enable, _rounded(carried(m, enable, mantissa * weights[i])))
+                )
+                with m.If(taking):
+                    m.d.sync += to.factors[i].eq(factor)
+
+    def _seconds(self, m: Module, now: Any) -> list[Value]:
+        """Whether the even lanes, and the odd ones, of the word that is offered are odd rows of a pair."""
+        odd = Signal()  # the word's first row
+        if self._lanes % 2:
+            with m.If(self.input.valid & self.input.ready):
+                m.d.sync += odd.eq(~odd & ~self.input.p.last)
+        return [now.pair & odd, now.pair & ~odd]
+
+    def _picked(self, m: Module, enable: Value, of: Any, second: Value) -> tuple[Value, Value]:
+        """A slot's factor and shift, of the even or the odd row of a pair; a register later."""
+        factor = of.factors[0] if self._per_row else Mux(second, of.factors[1], of.factors[0])
+        return carried(m, enable, factor), carried(m, enable, Mux(second, of.shifts[1], of.shifts[0]))
 
     def _pre_shifted(self, m: Module, enable: Value, acc: Value, shift: Value) -> Signal:
         """t, 2 registers later; 3 with per_row."""
@@ -162,27 +204,39 @@ class Drain(Component):
         found = carried(m, enable, (floor + half)[:_WIDE].as_signed(), 2 if self._per_row else 1)
         return found
 
-    def _factor(self, m: Module, enable: Value, mantissa: Value, weight: Value) -> Value:
-        """B of a row, 2 registers after A and W."""
-        product = carried(m, enable, mantissa[:16] * weight)
-        found: Value = carried(m, enable, _rounded(product))
+    def _factor(self, m: Module, enable: Value, kept: Value, weight: Value | None) -> Signal:
+        """B: with per_row 2 registers after A (``kept``) and the row's W; else it is there, and waits for t."""
+        product = kept if weight is None else _rounded(carried(m, enable, kept * weight))
+        found: Signal = carried(m, enable, product)
         return found
 
-    def _shifts(self, m: Module, enable: Value, shift: Value, stages: int) -> tuple[Value, Value]:
-        """Whole sixteens of the shift, and one register later the rest of it."""
-        late = carried(m, enable, shift, stages)
+    def _shift(self, m: Module, enable: Value, base: Value, extra: Value) -> tuple[Value, Value]:
+        """Whole sixteens of the shift, as late as the product; and one register later the rest of it."""
+        wanted = carried(m, enable, base + extra)
+        late = carried(m, enable, _clamped(wanted, 0)[:6], self._stages - 7)
         return Cat(C(0, 4), late[4:]), carried(m, enable, late[:4])
 
-    def _scaled(self, m: Module, enable: Value, t: Signal, factor: Value, shifts: tuple[Value, Value]) -> Signal:
-        """t * B >> sh with the bit that is shifted out last below it, clamped to what a bias can bring back; 4 registers."""
+    def _scaled(
+        self, m: Module, enable: Value, t: Signal, factor: Value, shifts: tuple[Value, Value], logits: Value
+    ) -> Signal:
+        """t * B >> sh with the bit that is shifted out last below it, clamped to what a bias can bring back; 4 registers.
+
+        Logits, one register before the last, are not clamped.
+        """
         product = carried(m, enable, t * factor)
         coarse = carried(m, enable, Cat(0, product).as_signed() >> shifts[0])
         fine = carried(m, enable, coarse >> shifts[1])
-        top = fine[_WIDE + 1 :]
-        inside = top.all() | ~top.any()
-        limit = Mux(fine[-1], -(1 << (_WIDE + 1)), (1 << (_WIDE + 1)) - 1)
-        clamped: Signal = carried(m, enable, Mux(inside, fine, limit)[: _WIDE + 2].as_signed())
+        top = fine[_SCALED_BITS - 1 :]
+        inside = top.all() | ~top.any() | logits
+        limit = Mux(fine[-1], -(1 << (_SCALED_BITS - 1)), (1 << (_SCALED_BITS - 1)) - 1)
+        clamped: Signal = carried(m, enable, Mux(inside, fine, limit)[: ACCUMULATOR_BITS + 1].as_signed())
         return clamped
+
+
+def _clamped(shift: Value, least: int) -> Value:
+    """Within ``least`` .. 47."""
+    found: Value = Mux(shift < least, least, Mux(shift > _LONGEST_SHIFT, _LONGEST_SHIFT, shift))
+    return found
 
 
 def _rounded(product: Value) -> Value:
@@ -192,9 +246,9 @@ def _rounded(product: Value) -> Value:
 
 def estimate(*, slots: int, lanes: int = 5, per_row: bool = False, pre_shift: bool = True) -> Resources:
     """Of a Drain with these parameters."""
-    element = Resources(lut=362 if pre_shift else 287, ff=274, dsp=1)
+    element = Resources(lut=402 if pre_shift else 327, ff=314, dsp=1)
     if per_row:
-        element += Resources(lut=17, ff=64, dsp=1)
-    per_slot = Resources(lut=26, ff=134, dsp=0 if per_row else 1)
-    per_lane = Resources(lut=37 if per_row else 27, ff=27)
-    return element * (slots * lanes) + per_slot * slots + per_lane * lanes + Resources(lut=22, ff=33)
+        element += Resources(ff=58, dsp=1)
+    per_slot = Resources(lut=46, ff=164) if per_row else Resources(lut=58, ff=220, dsp=2)
+    per_lane = Resources(lut=47, ff=49) if per_row else Resources(lut=27, ff=33)
+    return element * (slots * lanes) + per_slot * slots + per_lane * lanes + Resources(lut=22, ff=50)

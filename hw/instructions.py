@@ -150,8 +150,8 @@ FIELDS: Mapping[Opcode, Mapping[str, int]] = {
         "gate_shift": 4,
     },
     # Attention of all heads. start, run: of the layer in the cache, where its new rows are written. window: positions that a
-    # row sees, 0: all; sinks: that it sees besides.
-    Opcode.ATTEND: {"heads": 8, "group": 8, "start": 36, "run": 24, "window": 17, "sinks": 17},
+    # row sees, 0: all; sinks: that it sees besides. kv_heads: heads / group.
+    Opcode.ATTEND: {"heads": 8, "group": 8, "kv_heads": 8, "start": 36, "run": 24, "window": 17, "sinks": 17},
 }
 _SIGNED = frozenset({"base0", "base1"})
 

@@ -10,7 +10,18 @@ from edgedec.hw.pipeline import check
 from edgedec.hw.resources import Resources
 from edgedec.hw.shapes import codes, rows
 
-__all__ = ["OPERAND_BITS", "Kind", "MacArray", "column_bits", "estimate", "score_bits", "work"]
+__all__ = [
+    "OPERAND_BITS",
+    "Kind",
+    "MacArray",
+    "column_bits",
+    "estimate",
+    "linear_sums",
+    "linear_sums_bits",
+    "linear_weights",
+    "score_bits",
+    "work",
+]
 
 OPERAND_BITS = 17  # signed: a probability u16, a query's code or an activation's
 
@@ -32,6 +43,22 @@ def work(lanes: int, slots: int) -> stream.Signature:
         ),
         always_ready=True,
     )
+
+
+def linear_weights(lanes: int) -> stream.Signature:
+    """A beat of int8 weights, one row's; ``last``: of the rows that the held block of codes is multiplied by."""
+    return stream.Signature(data.StructLayout({"values": data.ArrayLayout(signed(8), lanes), "last": 1}))
+
+
+def linear_sums_bits(lanes: int) -> int:
+    """Signed bits of a sum of ``lanes`` products of two int8."""
+    return 16 + (lanes - 1).bit_length()
+
+
+def linear_sums(lanes: int, slots: int) -> stream.Signature:
+    """A row's sum over a beat's columns, of each slot; ``last`` as of its weights. Taken in every cycle."""
+    sums = data.ArrayLayout(signed(linear_sums_bits(lanes)), slots)
+    return stream.Signature(data.StructLayout({"sums": sums, "last": 1}), always_ready=True)
 
 
 def score_bits(query_bits: int, chunk: int) -> int:
@@ -58,10 +85,10 @@ class MacArray(Component):
 
     Members:
         codes: In(codes(slots, lanes)). The activations of the next block of columns; taken when the held block is done with.
-        weights: In(stream {values: s8 [lanes], last}). A row's beat against the held block; ``last`` of the rows of a block
+        weights: In(linear_weights(lanes)). A row's beat against the held block; ``last`` of the rows of a block
             lets the block go. Waits while there is no block, and gives way to ``work``.
         work: In(work(lanes, slots)). Attention's: kind SCORES or COLUMNS, operands above -2^16.
-        sums: Out(stream {sums: signed [slots], last}). LINEAR: over all lanes.
+        sums: Out(linear_sums(lanes, slots)). LINEAR: over all lanes.
         scores: Out(stream rows(., slots, lanes / chunk)). SCORES: of each ``chunk`` neighbouring lanes.
         columns: Out(stream rows(., slots, chunk)). COLUMNS: of each ``lanes / chunk`` neighbouring lanes.
             The three outputs are always ready: nothing inside ever stops; who cannot take them sends less.
@@ -80,16 +107,13 @@ class MacArray(Component):
             if value & (value - 1):
                 raise ValueError(f"{name} must be a power of two, not {value!r}")
         self._lanes, self._slots, self._chunk, self._query_bits = lanes, slots, chunk, query_bits
-        levels = (lanes - 1).bit_length()
-        total = data.StructLayout({"sums": data.ArrayLayout(signed(16 + levels), slots), "last": 1})
-        weights = data.StructLayout({"values": data.ArrayLayout(signed(8), lanes), "last": 1})
         positions = lanes // chunk
         super().__init__(
             {
                 "codes": In(codes(slots, lanes)),
-                "weights": In(stream.Signature(weights)),
+                "weights": In(linear_weights(lanes)),
                 "work": In(work(lanes, slots)),
-                "sums": Out(stream.Signature(total, always_ready=True)),
+                "sums": Out(linear_sums(lanes, slots)),
                 "scores": Out(
                     stream.Signature(rows(score_bits(query_bits, chunk), slots, positions), always_ready=True)
                 ),

@@ -1,46 +1,46 @@
-"""Ternary matrices: from codes and the read stream to drained vectors."""
+"""Ternary and int8 matrices: from codes and the read stream to drained vectors."""
 
 from typing import Any
 
-from amaranth.hdl import Module, Mux, Signal, signed, unsigned
+from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import data, stream
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import Component, In, Out, connect, flipped
 
+from edgedec.hw import drain, fifo, lookup_engine, matrix_sequencer, partial_sums, row_packer
 from edgedec.hw._table_walk import sum_bits
 from edgedec.hw.code_memory import CodeMemory
 from edgedec.hw.config import ROWS
-from edgedec.hw.drain import Drain
+from edgedec.hw.drain import Drain, matrix_settings, row_constants
+from edgedec.hw.fifo import small_queue
 from edgedec.hw.group_mantissas import GroupMantissas
 from edgedec.hw.lookup_engine import LookupEngine
+from edgedec.hw.mac_array import linear_sums, linear_sums_bits, linear_weights
 from edgedec.hw.matrix_sequencer import MatrixSequencer, shape, step
-from edgedec.hw.partial_sums import PartialSums
+from edgedec.hw.partial_sums import MANTISSA_BITS, PartialSums
 from edgedec.hw.pipeline import check, every
+from edgedec.hw.resources import Resources
+from edgedec.hw.row_packer import RowPacker
 from edgedec.hw.shapes import beat, codes, scales, words
 
-__all__ = ["MatrixPath", "descriptor"]
+__all__ = ["MatrixPath", "descriptor", "estimate"]
 
 _AHEAD = 4  # sweeps that are ready before they are wanted
 _MATRICES = 4  # whose scales may still be missing
+_PASSES = 2  # whose blocks may be in the code memory's registers
+_UNDER_WAY = 31  # matrices: those whose scales are missing, and less than one to each register of the drain
 _PIECE_COLUMNS = 8  # of a block in the code memory: 72 bits or less for each slot, the width of a block RAM or UltraRAM
 
 
-def _drained_with() -> data.StructLayout:
-    """What ``edgedec.hw.drain.settings`` takes from the matrix; the rest are the scales."""
-    return data.StructLayout(
-        {"pre_shift": unsigned(3), "base": signed(9), "weight": unsigned(16), "wide": 1, "bias": 1}
-    )
-
-
 def descriptor(depth: int) -> data.StructLayout:
-    """matrix: ``shape`` of edgedec.hw.matrix_sequencer, drain: as in the settings of edgedec.hw.drain."""
-    return data.StructLayout({"matrix": shape(depth), "drain": _drained_with()})
+    """matrix: ``shape`` of edgedec.hw.matrix_sequencer, drain: ``matrix_settings`` of edgedec.hw.drain."""
+    return data.StructLayout({"matrix": shape(depth), "drain": matrix_settings()})
 
 
 class MatrixPath(Component):
     """Code memory, lookup engine, partial sums and drain behind each other; a sequencer that tells them what to do.
 
-    The beats of a matrix come in this order, without gaps (edgedec.hw.compiler.ternary_image makes it):
+    The beats of a matrix come without gaps, and in this order. A ternary one's (edgedec.hw.compiler.ternary_image makes it):
 
         for each tile of ``tile_words`` row words, the last perhaps shorter:
             for each plane:
@@ -49,79 +49,135 @@ class MatrixPath(Component):
                         words of five to a beat as go into it (edgedec.hw.group_mantissas)
                     one beat for each row word of the tile: byte c holds the five rows of column c
 
-    Rows and columns behind the matrix's are zero trits.
+    An int8 one's (edgedec.hw.compiler.int8_image): for each tile, for each block, one beat for each row of its words. It is
+    multiplied by a MacArray outside, which others use as well: they come first. Its sums join the ternary ones' way in front
+    of the partial sums. Rows and columns behind the matrix's are zero.
 
     Parameters:
-        beat_bytes: of the read stream, 4 to 64, not a multiple of 3; at least 5 with ``scaling``.
+        beat_bytes: of the read stream, 4 to 64, not a multiple of 3; at least 5 with ``scaling``; with ``int8`` a power of
+            two.
         slots: 1 to 8.
         tile_words: row words of a tile, 1 to 65535.
         depth: most blocks of columns of a matrix, 1 to 65535.
         scaling: matrices may have group mantissas.
+        int8: matrices may be int8. Without it the ports ``mac_`` are not there.
+        per_row: of the Drain.
 
     Members:
         matrices: In(stream ``descriptor(depth)``). In the order of the read stream. One that is not ``fresh`` is multiplied
-            by the codes, and drained with the scales, of the one before it.
+            by the codes, and drained with the scales, of the one before it, ternary or not.
         codes: In(codes(slots, beat_bytes)). The blocks of each fresh vector.
         scales: In(scales(slots)). One item per fresh vector; only what leaves the partial sums waits for it.
         weights: In(beat(beat_bytes)).
-        biases: In(stream of signed(27) [5]). One item per word of a matrix with a bias.
-        output: Out(words(27, slots)). One vector per matrix.
-        error: Out(1). For a cycle after a weight's byte above 242.
+        rows: In(row_constants()). One item per word of a matrix with ``rows``.
+        output: Out(words(32, slots)). One vector per matrix.
+        mac_codes: Out(codes(slots, beat_bytes)), mac_weights: Out(linear_weights(beat_bytes)), mac_sums: In(linear_sums(
+            beat_bytes, slots)): the MacArray's ``codes``, ``weights`` and ``sums``.
+        error: Out(1). For a cycle after a ternary weight's byte above 242.
+        idle: Out(1). Every matrix that was taken has left ``output``.
 
-    Latency: from the last beat of a matrix to its last word that of the lookup engine, 4 cycles and 8 of the drain; from a
-        fresh vector's first block to the first beat that uses it beat_bytes / 8 + 17 cycles.
-    Throughput: one beat per cycle where sweeps have 15 words or more.
+    Latency: from the last beat of a matrix to its last word that of the lookup engine, or 5 + log2(beat_bytes) for int8, 4
+        cycles for ternary or 3 for int8 and that of the drain; from a fresh vector's first block to the first beat that uses
+        it beat_bytes / 8 + 17 cycles, beat_bytes / 8 + 3 for int8.
+    Throughput: one beat per cycle where sweeps of ternary matrices have 15 words or more, those of int8 4 or more.
     Source: DESIGN section 7.
     """
 
-    def __init__(self, *, beat_bytes: int, slots: int, tile_words: int, depth: int, scaling: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        beat_bytes: int,
+        slots: int,
+        tile_words: int,
+        depth: int,
+        scaling: bool = True,
+        int8: bool = True,
+        per_row: bool = True,
+    ) -> None:
         check("tile_words", tile_words, 1, (1 << 16) - 1)
         check("depth", depth, 1, (1 << 16) - 1)
         if scaling and beat_bytes < ROWS:
             raise ValueError(f"beat_bytes must be at least {ROWS} with scaling, not {beat_bytes!r}")
+        if int8 and beat_bytes & (beat_bytes - 1):
+            raise ValueError(f"beat_bytes must be a power of two with int8, not {beat_bytes!r}")
         self._slots, self._depth, self._tile_words = slots, depth, tile_words
         self._beat_bytes = beat_bytes
         self._engine = LookupEngine(beat_bytes=beat_bytes, slots=slots)
-        self._partial = PartialSums(width=sum_bits(beat_bytes), slots=slots, tile_words=tile_words, scaling=scaling)
-        self._drain = Drain(slots=slots)
+        width = _width(beat_bytes, int8)
+        self._partial = PartialSums(width=width, slots=slots, tile_words=tile_words, scaling=scaling)
+        self._drain = Drain(slots=slots, per_row=per_row)
         self._mantissas = GroupMantissas(beat_bytes=beat_bytes, tile_words=tile_words) if scaling else None
-        super().__init__(
-            {
-                "matrices": In(stream.Signature(descriptor(depth))),
-                "codes": In(codes(slots, beat_bytes)),
-                "scales": In(scales(slots)),
-                "weights": In(beat(beat_bytes)),
-                "biases": In(stream.Signature(data.ArrayLayout(signed(27), ROWS))),
-                "output": Out(words(27, slots)),
-                "error": Out(1),
-            }
-        )
+        self._packer = RowPacker(lanes=beat_bytes, slots=slots, width=width) if int8 else None
+        ports = {
+            "matrices": In(stream.Signature(descriptor(depth))),
+            "codes": In(codes(slots, beat_bytes)),
+            "scales": In(scales(slots)),
+            "weights": In(beat(beat_bytes)),
+            "rows": In(row_constants()),
+            "output": Out(words(32, slots)),
+            "error": Out(1),
+            "idle": Out(1),
+        }
+        if int8:
+            ports["mac_codes"] = Out(codes(slots, beat_bytes))
+            ports["mac_weights"] = Out(linear_weights(beat_bytes))
+            ports["mac_sums"] = In(linear_sums(beat_bytes, slots))
+        super().__init__(ports)
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         m.submodules.engine, m.submodules.partial, m.submodules.drain = self._engine, self._partial, self._drain
         m.submodules.sequencer = sequencer = MatrixSequencer(tile_words=self._tile_words, depth=self._depth)
-        pieces = self._beat_bytes // _PIECE_COLUMNS
-        if self._beat_bytes % _PIECE_COLUMNS or pieces & (pieces - 1):
-            pieces = 1
         m.submodules.memory = memory = CodeMemory(
-            slots=self._slots, columns=self._beat_bytes, depth=self._depth, pieces=pieces
+            slots=self._slots, columns=self._beat_bytes, depth=self._depth, pieces=_pieces(self._beat_bytes)
         )
         connect(m, flipped(self.codes), memory.write)
-        connect(m, sequencer.passes, memory.passes)
-        connect(m, memory.output, self._engine.codes)
-        connect(m, self._engine.sums, self._partial.sums)
+        self._give_codes(m, sequencer, memory)
         connect(m, self._partial.output, self._drain.input)
-        connect(m, flipped(self.biases), self._drain.biases)
+        connect(m, flipped(self.rows), self._drain.rows)
         connect(m, self._drain.output, flipped(self.output))
         m.d.comb += self.error.eq(self._engine.error)
         self._settle(m, sequencer)
         self._sweep(m, sequencer.steps)
+        self._count(m)
         return m
+
+    def _count(self, m: Module) -> None:
+        """Matrices under way."""
+        count, begins, ends = Signal(range(_UNDER_WAY + 1)), Signal(), Signal()
+        m.d.comb += [
+            begins.eq(self.matrices.valid & self.matrices.ready),
+            ends.eq(self.output.valid & self.output.ready & self.output.p.last),
+            self.idle.eq(count == 0),
+        ]
+        m.d.sync += count.eq(count + begins - ends)
+
+    def _give_codes(self, m: Module, sequencer: MatrixSequencer, memory: CodeMemory) -> None:
+        """Blocks to those who multiply by them: what kind of matrix wants them goes beside the code memory."""
+        source, engine = memory.output, self._engine.codes
+        if self._packer is None:
+            connect(m, sequencer.passes, memory.passes)
+            connect(m, source, engine)
+            return
+        m.submodules.kinds = kinds = SyncFIFO(width=1, depth=_PASSES)
+        asked, mac = sequencer.passes, self.mac_codes
+        m.d.comb += [
+            memory.passes.payload.eq(asked.payload),
+            memory.passes.valid.eq(asked.valid & kinds.w_rdy),
+            asked.ready.eq(memory.passes.ready & kinds.w_rdy),
+            kinds.w_data.eq(sequencer.int8),
+            kinds.w_en.eq(asked.valid & memory.passes.ready),
+            engine.payload.eq(source.payload),
+            engine.valid.eq(source.valid & ~kinds.r_data),
+            mac.payload.eq(source.payload),
+            mac.valid.eq(source.valid & kinds.r_data),
+            source.ready.eq(Mux(kinds.r_data, mac.ready, engine.ready)),
+            kinds.r_en.eq(source.valid & source.ready & source.p.last),
+        ]
 
     def _settle(self, m: Module, sequencer: MatrixSequencer) -> None:
         """A matrix to the sequencer; behind a queue, what it is drained with is joined with the scales of its codes."""
-        layout = data.StructLayout({"fresh": 1, "drain": _drained_with()})
+        layout = data.StructLayout({"fresh": 1, "drain": matrix_settings()})
         m.submodules.settled = queue = SyncFIFO(width=layout.size, depth=_MATRICES)
         kept, offered = Signal(self.scales.payload.shape()), Signal(layout)
         entry, sink, taken = data.View(layout, queue.r_data), self._drain.settings, Signal()
@@ -138,7 +194,7 @@ class MatrixPath(Component):
             queue.r_en.eq(taken),
             self.scales.ready.eq(taken & entry.fresh),
             sink.p.scales.eq(Mux(entry.fresh, self.scales.payload.as_value(), kept.as_value())),
-            *(sink.p[name].eq(entry.drain[name]) for name, _ in _drained_with()),
+            *(sink.p[name].eq(entry.drain[name]) for name, _ in matrix_settings()),
         ]
         with m.If(self.scales.ready):
             m.d.sync += kept.eq(self.scales.payload)
@@ -154,6 +210,7 @@ class MatrixPath(Component):
             partial.r_en.eq(self._partial.sweeps.ready),
             *(self._partial.sweeps.p[name].eq(flags[name]) for name in ("words", "first", "final", "scaled", "last")),
         ]
+        self._join(m, flags.int8)
         if self._mantissas is not None:
             m.submodules.mantissas = self._mantissas
             reads = self._queue(m, "reads")
@@ -172,6 +229,25 @@ class MatrixPath(Component):
         for queue in queues:
             m.d.comb += [queue.w_data.eq(source.payload), queue.w_en.eq(source.valid & source.ready)]
 
+    def _join(self, m: Module, int8: Any) -> None:
+        """Both kinds' sums, in the order of the sweeps that they belong to."""
+        sums, ternary = self._partial.sums, self._engine.sums
+        if self._packer is None:
+            connect(m, ternary, sums)
+            return
+        m.submodules.packer = packer = self._packer
+        connect(m, flipped(self.mac_sums), packer.sums)
+        m.d.comb += [
+            sums.valid.eq(Mux(int8, packer.output.valid, ternary.valid)),
+            packer.output.ready.eq(int8 & sums.ready),
+            ternary.ready.eq(~int8 & sums.ready),
+        ]
+        for row in range(ROWS):
+            for slot in range(self._slots):
+                m.d.comb += sums.payload[row][slot].eq(
+                    Mux(int8, packer.output.payload[row][slot], ternary.payload[row][slot])
+                )
+
     def _queue(self, m: Module, name: str) -> SyncFIFO:
         queue = SyncFIFO(width=step(self._tile_words).size, depth=_AHEAD)
         m.submodules[f"queue_{name}"] = queue
@@ -179,16 +255,19 @@ class MatrixPath(Component):
 
     def _route(self, m: Module, steps: SyncFIFO, now: Any) -> None:
         """Beats of a step: mantissas, then weights; who takes them knows where they end."""
-        engine = self._engine
+        engine, ternary = self._engine, Signal()
         engine_turn = Signal(init=1)
         m.d.comb += [
+            ternary.eq(~now.int8 if self._packer is not None else 1),
             engine.sweeps.payload.eq(now.words),
-            engine.sweeps.valid.eq(steps.r_rdy & engine_turn),
+            engine.sweeps.valid.eq(steps.r_rdy & ternary & engine_turn),
             steps.r_en.eq(engine.sweeps.valid & engine.sweeps.ready),
             engine.weights.payload.eq(self.weights.payload),
             engine.weights.valid.eq(self.weights.valid & engine.sweeps.valid),
             self.weights.ready.eq(engine.weights.ready & engine_turn),
         ]
+        if self._packer is not None:
+            self._multiply(m, self._packer, steps, now)
         if self._mantissas is None:
             return
         held, mantissas = Signal(), self._mantissas
@@ -205,3 +284,85 @@ class MatrixPath(Component):
             m.d.sync += held.eq(0)
         with m.Elif(mantissas.fills.valid & mantissas.fills.ready):
             m.d.sync += held.eq(1)
+
+    def _multiply(self, m: Module, packer: RowPacker, steps: SyncFIFO, now: Any) -> None:
+        """Beats of an int8 step: five to a word, which begins only where its sums will find room."""
+        sink, row, word = self.mac_weights, Signal(range(ROWS)), Signal(range(self._tile_words))
+        final, row_last, open_, taken = Signal(), Signal(), Signal(), Signal()
+        # A cycle old, but the word has been the same for four beats when it is looked at.
+        m.d.sync += final.eq(word + 1 == now.words)
+        m.d.comb += [
+            row_last.eq(row == ROWS - 1),
+            open_.eq(steps.r_rdy & now.int8 & (packer.room | (row != 0))),
+            sink.payload.values.as_value().eq(self.weights.payload.as_value()),
+            sink.p.last.eq(row_last & final),
+            sink.valid.eq(self.weights.valid & open_),
+            taken.eq(sink.valid & sink.ready),
+            packer.starts.eq(taken & (row == 0)),
+        ]
+        with m.If(now.int8):
+            m.d.comb += [self.weights.ready.eq(sink.ready & open_), steps.r_en.eq(taken & sink.p.last)]
+        with m.If(taken):
+            m.d.sync += row.eq(Mux(row_last, 0, row + 1))
+            with m.If(row_last):
+                m.d.sync += word.eq(Mux(final, 0, word + 1))
+
+
+def _pieces(beat_bytes: int) -> int:
+    """Of a block in the code memory."""
+    pieces = beat_bytes // _PIECE_COLUMNS
+    return 1 if beat_bytes % _PIECE_COLUMNS or pieces & (pieces - 1) else pieces
+
+
+def _width(beat_bytes: int, int8: bool) -> int:
+    """Signed bits of what goes into the partial sums."""
+    return max(sum_bits(beat_bytes), linear_sums_bits(beat_bytes) if int8 else 0)
+
+
+def estimate(
+    *,
+    beat_bytes: int,
+    slots: int,
+    tile_words: int,
+    depth: int,
+    scaling: bool = True,
+    int8: bool = True,
+    per_row: bool = True,
+) -> Resources:
+    """Of a MatrixPath with these parameters; without the MacArray."""
+    width = _width(beat_bytes, int8)
+    found = (
+        lookup_engine.estimate(beat_bytes=beat_bytes, slots=slots)
+        + partial_sums.estimate(width=width, slots=slots, tile_words=tile_words, scaling=scaling)
+        + drain.estimate(slots=slots, per_row=per_row)
+        + matrix_sequencer.estimate(tile_words=tile_words, depth=depth)
+        + _code_memory(beat_bytes, slots, depth)
+        + small_queue(step(tile_words).size, _AHEAD) * (3 if scaling else 2)
+        + small_queue(1 + matrix_settings().size, _MATRICES)
+        + Resources(lut=24 * slots + 40, ff=24 * slots + 8)  # scales kept or taken; what is under way
+    )
+    if scaling:
+        found += _mantissas(beat_bytes, tile_words)
+    if int8:
+        packer = row_packer.estimate(lanes=beat_bytes, slots=slots, width=width)
+        joined = Resources(lut=ROWS * slots * width, ff=0)
+        found += packer + joined + small_queue(1, _PASSES) + Resources(lut=30, ff=14)
+    return found
+
+
+def _code_memory(beat_bytes: int, slots: int, depth: int) -> Resources:
+    """Written and read in pieces; one register for the whole block."""
+    bits, pieces = 8 * slots * beat_bytes, _pieces(beat_bytes)
+    memory = fifo.estimate(width=bits // pieces, depth=depth * pieces, style="block").bram18
+    count = (depth * pieces).bit_length()
+    return Resources(
+        lut=bits // pieces * -(-(pieces - 1) // 3) + 6 * count + 12, ff=bits + 3 * count + 8, bram18=memory
+    )
+
+
+def _mantissas(beat_bytes: int, tile_words: int) -> Resources:
+    """Of GroupMantissas: its memory, and the register that is shifted."""
+    per_beat = beat_bytes // ROWS
+    bits, beats = per_beat * ROWS * MANTISSA_BITS, -(-tile_words // per_beat)
+    memory = small_queue(bits, 2 << (beats - 1).bit_length())
+    return memory + Resources(lut=bits + 6 * tile_words.bit_length() + 30, ff=bits + 2 * tile_words.bit_length() + 10)

@@ -1,4 +1,4 @@
-"""Takes a ternary matrix apart into passes over its codes and sweeps over its row words."""
+"""Takes a matrix apart into passes over its codes and sweeps over its row words."""
 
 from typing import Any
 
@@ -8,26 +8,30 @@ from amaranth.lib.wiring import Component, In, Out
 
 from edgedec.hw.code_memory import passes
 from edgedec.hw.pipeline import check
+from edgedec.hw.resources import Resources
 
-__all__ = ["MatrixSequencer", "shape", "step"]
+__all__ = ["MatrixSequencer", "estimate", "shape", "step"]
 
 
 def shape(depth: int) -> data.StructLayout:
-    """A matrix as the sequencer needs it; all but the flag and ``group_blocks`` are at least 1.
+    """A matrix as the sequencer needs it; all but the flags and ``group_blocks`` are at least 1.
 
     fresh: its codes are a new vector, not those of the matrix before it. words: its rows by fives, the last perhaps padded.
     blocks: its columns by beats, likewise. planes: that are added. group_blocks: blocks of columns that share mantissas;
-    0 without mantissas.
+    0 without mantissas. int8: not ternary; has no planes and no mantissas, whatever those two say.
     """
     blocks = range(depth + 1)
     return data.StructLayout(
-        {"fresh": 1, "words": unsigned(16), "blocks": blocks, "planes": unsigned(4), "group_blocks": blocks}
+        {"fresh": 1, "words": unsigned(16), "blocks": blocks, "planes": unsigned(4), "group_blocks": blocks, "int8": 1}
     )
 
 
 def step(tile_words: int) -> data.StructLayout:
-    """One sweep, flags as in edgedec.hw.partial_sums; group_first, group_last: of the blocks that share mantissas."""
-    flags = dict.fromkeys(("first", "final", "scaled", "last", "group_first", "group_last"), 1)
+    """One sweep, flags as in edgedec.hw.partial_sums; group_first, group_last: of the blocks that share mantissas.
+
+    int8: of an int8 matrix, hence five beats to a word.
+    """
+    flags = dict.fromkeys(("first", "final", "scaled", "last", "group_first", "group_last", "int8"), 1)
     return data.StructLayout({"words": range(tile_words + 1), **flags})
 
 
@@ -41,6 +45,7 @@ class MatrixSequencer(Component):
     Members:
         matrices: In(stream ``shape(depth)``).
         passes: Out(passes(depth)). One for each tile and plane, ahead of its first step.
+        int8: Out(1). Of the matrix that the pass belongs to.
         steps: Out(stream ``step(tile_words)``).
 
     Latency: 2 cycles from a matrix to its first pass, 3 to its first step.
@@ -56,6 +61,7 @@ class MatrixSequencer(Component):
             {
                 "matrices": In(stream.Signature(shape(depth))),
                 "passes": Out(passes(depth)),
+                "int8": Out(1),
                 "steps": Out(stream.Signature(step(tile_words))),
             }
         )
@@ -67,7 +73,7 @@ class MatrixSequencer(Component):
         last_tile, last_plane, last_block = Signal(), Signal(), Signal()
         m.d.comb += [
             last_tile.eq(now.words <= self._tile_words),
-            last_plane.eq(plane + 1 == now.planes),
+            last_plane.eq(now.int8 | (plane + 1 == now.planes)),
             last_block.eq(block + 1 == now.blocks),
             self.passes.p.fresh.eq(now.fresh & ~begun),
             self.passes.p.blocks.eq(now.blocks),
@@ -75,7 +81,9 @@ class MatrixSequencer(Component):
             out.first.eq((plane == 0) & (block == 0)),
             out.final.eq(last_plane & last_block),
             out.last.eq(last_tile),
-            out.scaled.eq(now.group_blocks != 0),
+            out.int8.eq(now.int8),
+            self.int8.eq(now.int8),
+            out.scaled.eq((now.group_blocks != 0) & ~now.int8),
             out.group_first.eq(in_group == 0),
             out.group_last.eq(last_block | (in_group + 1 == now.group_blocks)),
         ]
@@ -102,3 +110,9 @@ class MatrixSequencer(Component):
                             with m.If(last_tile):
                                 m.next = "idle"
         return m
+
+
+def estimate(*, tile_words: int, depth: int) -> Resources:
+    """Of a MatrixSequencer with these parameters."""
+    index = (depth - 1).bit_length()
+    return Resources(lut=3 * index + 2 * tile_words.bit_length() + 40, ff=shape(depth).size + 2 * index + 7)

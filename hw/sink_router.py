@@ -2,30 +2,22 @@
 
 from typing import Any
 
-from amaranth.hdl import Module, Signal, unsigned
-from amaranth.lib import data, stream
+from amaranth.hdl import Module, Signal
+from amaranth.lib import stream
 from amaranth.lib.wiring import Component, In, Out
 
+from edgedec.hw.attention_path import part
 from edgedec.hw.gated_activation import activation
+from edgedec.hw.head_path import vocabulary
 from edgedec.hw.instructions import Opcode, Sink, layout
 from edgedec.hw.pipeline import check
 from edgedec.hw.residual_path import addition
 from edgedec.hw.resources import Resources
 from edgedec.hw.shapes import words
 
-__all__ = ["SinkRouter", "estimate", "part", "rows_of_logits"]
+__all__ = ["SinkRouter", "estimate"]
 
 _DRAINED, _WIDE, _NARROW = 32, 27, 18
-
-
-def part() -> data.StructLayout:
-    """A vector of queries (0), keys (1) or values (2): whether it is rotated, the shift of its codes, its elements."""
-    return data.StructLayout({"part": unsigned(2), "rotate": 1, "shift": unsigned(6), "elements": unsigned(20)})
-
-
-def rows_of_logits() -> data.StructLayout:
-    """A vector of logits: the id of its first row, and how many rows count."""
-    return data.StructLayout({"first": unsigned(20), "elements": unsigned(20)})
 
 
 class SinkRouter(Component):
@@ -39,9 +31,10 @@ class SinkRouter(Component):
         matrices: In(stream of layout(Opcode.MATRIX)). In the order of their words.
         input: In(words(32, slots)). ``last`` at each matrix's end.
         additions: Out(stream addition(depth)), residual: Out(words(27, slots)). One item per matrix.
-        parts: Out(stream ``part()``), attention: Out(words(18, slots)). One item per vector, as the rest.
+        parts: Out(stream edgedec.hw.attention_path.part()), attention: Out(words(18, slots)). One item per vector, as of
+            all that follow.
         activation: Out(activation()). Steady from a vector's first word on. gate: Out(words(18, slots)).
-        vectors: Out(stream ``rows_of_logits()``), logits: Out(words(32, slots)).
+        vectors: Out(stream edgedec.hw.head_path.vocabulary()), logits: Out(words(32, slots)).
             ``last`` at a vector's end, that is at the end of a matrix without ``more``.
         idle: Out(1). No matrix is queued or under way.
 
@@ -63,7 +56,7 @@ class SinkRouter(Component):
                 "attention": Out(words(_NARROW, slots)),
                 "activation": Out(activation()),
                 "gate": Out(words(_NARROW, slots)),
-                "vectors": Out(stream.Signature(rows_of_logits())),
+                "vectors": Out(stream.Signature(vocabulary())),
                 "logits": Out(words(_DRAINED, slots)),
                 "idle": Out(1),
             }

@@ -1,19 +1,22 @@
-"""``edgedec inspect``: what a bundle holds. Opening it checks every file against its hash."""
+"""``edgedec inspect``: what a bundle or a compiled program holds. Opening it checks every file against its hash."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from edgedec.cli.console import print_json, print_table
 from edgedec.cli.options import Json, Verbose, option, resolve_model
+from edgedec.errors import ToolError, UsageError
 
 if TYPE_CHECKING:
     from edgedec.bundle import Bundle
+    from edgedec.hw.compiler.program import Program
     from edgedec.schemes import Scheme
 
 __all__ = ["inspect"]
@@ -34,16 +37,31 @@ _SHOWN = (
 
 
 def inspect(
-    bundle: Annotated[str, typer.Argument(metavar="BUNDLE", help="Folder of a bundle, or 'demo'.")],
+    bundle: Annotated[str, typer.Argument(metavar="BUNDLE", help="Folder of a bundle, or 'demo'.")] = "",
     render_chat: Annotated[
         bool, option("--render-chat", help="Print an example conversation as the bundle's template writes it.")
     ] = False,
+    program: Annotated[
+        str, option("--program", metavar="FOLDER", help="Show a program of the accelerator instead of a bundle.")
+    ] = "",
+    instructions: Annotated[
+        int, option("--instructions", min=0, metavar="N", help="Instructions of the program that are shown; 0: all.")
+    ] = 40,
     json: Json = False,
     verbose: Verbose = 0,
 ) -> None:
-    """Check a bundle and show what it is."""
+    """Check a bundle and show what it is; or a program of the accelerator."""
     from edgedec.bundle import Bundle
 
+    if bool(bundle) == bool(program) or (program and render_chat):
+        raise UsageError("name a BUNDLE, or a program by --program alone")
+    if program:
+        opened_program = _open_program(Path(program))
+        if json:
+            print_json(_describe_program(opened_program, program, instructions))
+        else:
+            _print_program(opened_program, program, instructions)
+        return
     opened = Bundle.open(resolve_model(bundle))
     rendered = _render(opened) if render_chat else None
     if json:
@@ -52,6 +70,69 @@ def inspect(
         print(rendered, end="" if rendered.endswith("\n") else "\n")
     else:
         _print(_describe(opened))
+
+
+def _open_program(path: Path) -> Program:
+    """Raises:
+    ToolError: the hardware's packages are not installed.
+    """
+    try:
+        from edgedec.hw.compiler.program_file import load_program
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "amaranth":
+            raise
+        raise ToolError("programs of the accelerator need Amaranth; run: pip install 'edgedec[hdl]'") from error
+    return load_program(path)
+
+
+def _describe_program(program: Program, path: str, count: int) -> dict[str, Any]:
+    from edgedec.hw.compiler.disassembler import describe
+
+    total = len(program.instructions)
+    return {
+        "path": path,
+        "sha256": program.sha256,
+        "bundle": program.host.bundle,
+        "config": asdict(program.config),
+        "host": asdict(program.host),
+        "image_bytes": program.image.size,
+        "input_bytes": program.input_bytes,
+        "cache_bytes": program.cache_bytes,
+        "output_bytes": program.output_bytes,
+        "read_bytes": program.bytes_by_destination(),
+        "instructions": total,
+        "commit": program.commit,
+        "listing": [describe(program, index) for index in range(min(count or total, total))],
+    }
+
+
+def _print_program(program: Program, path: str, count: int) -> None:
+    from edgedec.hw.compiler.disassembler import lines
+    from edgedec.memory import format_bytes
+
+    config, total = program.config, len(program.instructions)
+    print_table(
+        [
+            ("program", path),
+            ("sha256", program.sha256),
+            ("bundle", program.host.bundle or "unknown"),
+            ("accelerator", f"{config.beat_bytes} bytes x {config.ports} ports, {config.slots} slots"),
+            ("context", f"{config.context} tokens"),
+            ("instructions", f"{total} of {config.instructions}; a commit begins at {program.commit}"),
+            ("image", format_bytes(program.image.size)),
+            ("input", format_bytes(program.input_bytes)),
+            ("keys and values", format_bytes(program.cache_bytes)),
+            ("output", format_bytes(program.output_bytes)),
+        ]
+    )
+    print()
+    sizes = sorted(program.bytes_by_destination().items(), key=lambda entry: -entry[1])
+    print_table([("a pass reads", "bytes"), *((name, f"{size:,}") for name, size in sizes)], right=(1,))
+    print()
+    for line in lines(program, 0, count or None):
+        print(line)
+    if 0 < count < total:
+        print(f"... and {total - count} more; --instructions 0 shows all")
 
 
 def _render(bundle: Bundle) -> str:

@@ -16,10 +16,11 @@ from edgedec.paths import cache_folder
 from edgedec.runtime.kernels.recipe import find_compiler
 from edgedec.sim.ddr.parameters import DdrParameters
 
-__all__ = ["SOURCES", "load"]
+__all__ = ["FOLDER", "MODEL", "load"]
 
 FOLDER = Path(__file__).resolve().parent
-SOURCES = ("controller.cpp", "memory.cpp", "traffic.cpp", "api.cpp")  # a simulation that links the model takes them too
+MODEL = ("ports.cpp", "controller.cpp", "memory.cpp")  # what a simulation links that has the memory in it
+_SOURCES = (*MODEL, "traffic.cpp", "api.cpp")
 _FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion")
 
 _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
@@ -51,7 +52,7 @@ def _build() -> Path:
     output = cache_folder() / "sim" / f"ddr-{key}.so"
     if not output.exists():
         with new_file(output) as partial:
-            command = [*compiler, *_FLAGS, "-shared", *(str(FOLDER / name) for name in SOURCES), "-o", str(partial)]
+            command = [*compiler, *_FLAGS, "-shared", *(str(FOLDER / name) for name in _SOURCES), "-o", str(partial)]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
                 raise ToolError(f"{compiler[0]} refuses the memory model:\n{done.stderr.strip()}")

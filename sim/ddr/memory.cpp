@@ -1,18 +1,17 @@
 #include "memory.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 
 namespace edgedec::ddr {
 namespace {
 
 constexpr int64_t kNotYet = std::numeric_limits<int64_t>::max();
-constexpr uint64_t kPage = 4096;  // no AXI burst crosses one
 
 }  // namespace
 
-Memory::Memory(const Parameters& parameters) : p_(parameters), ports_(static_cast<size_t>(p_.ports)) {
+Memory::Memory(const Parameters& parameters)
+    : Ports(parameters.ports, parameters.port_bytes), p_(parameters), ports_(static_cast<size_t>(p_.ports)) {
     int64_t controller_ports = 0;
     for (int64_t i = 0; i < p_.ports; ++i) controller_ports = std::max(controller_ports, p_.controller_port[i] + 1);
     members_.resize(static_cast<size_t>(controller_ports));
@@ -30,58 +29,13 @@ Memory::Memory(const Parameters& parameters) : p_(parameters), ports_(static_cas
     for (int i = 0; i < p_.ports; ++i) drive(i);
 }
 
-void Memory::attach(uint8_t* bytes, uint64_t address, uint64_t size) {
-    bytes_ = bytes;
-    base_ = address;
-    size_ = size;
-}
-
-void Memory::inject_error(uint64_t begin, uint64_t end, uint8_t response, bool reads, bool writes) {
-    errors_.push_back({begin, end, response, reads, writes});
-}
-
-void Memory::inject_stall(int port, int64_t first, int64_t cycles) {
-    stalls_.push_back({port, first, cycles > kNotYet - first ? kNotYet : first + cycles});
-}
-
-void Memory::complain(int port, const std::string& what) {
-    if (violation_.empty())
-        violation_ = "port " + std::to_string(port) + ", cycle " + std::to_string(cycle_) + ": " + what;
-}
-
-bool Memory::check_burst(int port, const std::string& channel, uint64_t address, uint32_t beats) {
-    const uint64_t bytes = beats * static_cast<uint64_t>(p_.port_bytes);
-    if (beats < 1 || beats > 256) {
-        complain(port, channel + " of " + std::to_string(beats) + " beats");
-    } else if (address % static_cast<uint64_t>(p_.port_bytes)) {
-        complain(port, channel + " at no beat's address");
-    } else if (address / kPage != (address + bytes - 1) / kPage) {
-        complain(port, channel + " crosses 4 KiB");
-    } else {
-        return true;
-    }
-    return false;
-}
-
-uint8_t Memory::response(uint64_t address, bool write) const {
-    const uint64_t end = address + static_cast<uint64_t>(p_.port_bytes);
-    for (const Range& range : errors_)
-        if ((write ? range.writes : range.reads) && address < range.end && end > range.begin) return range.response;
-    if (bytes_ && (address < base_ || end - base_ > size_)) return kDecodeError;
-    return kOkay;
-}
-
-bool Memory::stalled(int port) const {
-    for (const Stall& stall : stalls_)
-        if (stall.port == port && cycle_ >= stall.first && cycle_ < stall.end) return true;
-    return false;
-}
-
 bool Memory::idle() const {
-    for (const Port& port : ports_)
+    for (int i = 0; i < p_.ports; ++i) {
+        const Port& port = ports_[static_cast<size_t>(i)];
         if (!port.reads.empty() || !port.writes.empty() || !port.lines.empty() || !port.write_lines.empty() ||
-            !port.responses.empty() || port.out.r_valid || port.out.b_valid)
+            !port.responses.empty() || out(i).r_valid || out(i).b_valid)
             return false;
+    }
     return true;
 }
 
@@ -97,7 +51,7 @@ void Memory::cycle(const PortIn* in) {
 
 void Memory::transfer(int number, const PortIn& in) {
     Port& port = ports_[static_cast<size_t>(number)];
-    const PortOut& out = port.out;
+    PortOut& out = output(number);
     const int64_t from = controller_->now() + p_.request_clocks;
     if (in.ar_valid && out.ar_ready) {
         if (check_burst(number, "AR", in.ar_address, in.ar_beats))
@@ -108,8 +62,8 @@ void Memory::transfer(int number, const PortIn& in) {
             port.writes.push_back({in.aw_address, in.aw_beats, from});
     }
     if (in.w_valid && out.w_ready) take_write_beat(number, port, in);
-    if (in.r_ready && out.r_valid) port.out.r_valid = 0;
-    if (in.b_ready && out.b_valid) port.out.b_valid = 0;
+    if (in.r_ready && out.r_valid) out.r_valid = 0;
+    if (in.b_ready && out.b_valid) out.b_valid = 0;
 }
 
 void Memory::take_write_beat(int number, Port& port, const PortIn& in) {
@@ -118,11 +72,7 @@ void Memory::take_write_beat(int number, Port& port, const PortIn& in) {
     const uint64_t address = burst.address + port.write_beat * width;
     const bool last = ++port.write_beat >= burst.beats;
     if (last != static_cast<bool>(in.w_last)) complain(number, last ? "W without last" : "W last too early");
-    const uint8_t answer = response(address, true);
-    if (answer > port.write_response) port.write_response = answer;
-    if (answer == kOkay && bytes_)
-        for (uint64_t i = 0; i < width; ++i)
-            if (in.w_strobe >> i & 1) bytes_[address - base_ + i] = in.w_data[i];
+    port.write_response = std::max(port.write_response, write_beat(in, address));
     if (!last && (address + width) % kLineBytes) return;
     port.write_lines.push_back({address / kLineBytes * kLineBytes, last, port.write_response,
                                 std::max(burst.from, controller_->now() + p_.request_clocks)});
@@ -185,22 +135,15 @@ bool Memory::send_write(int number) {
 // The outputs of the next cycle. What is valid and was not taken stays as it is.
 void Memory::drive(int number) {
     Port& port = ports_[static_cast<size_t>(number)];
-    PortOut& out = port.out;
+    PortOut& out = output(number);
     const bool held = stalled(number);
     out.ar_ready = !held && static_cast<int64_t>(port.reads.size()) < p_.port_commands;
     out.aw_ready = !held && static_cast<int64_t>(port.writes.size()) < p_.port_commands;
     out.w_ready = !held && !port.writes.empty() && static_cast<int64_t>(port.write_lines.size()) < p_.port_write_lines;
     if (!held && !out.r_valid && !port.lines.empty() && port.lines.front().ready <= controller_->now()) {
         Line& line = port.lines.front();
-        const size_t width = static_cast<size_t>(p_.port_bytes);
-        out.r_valid = 1;
-        out.r_response = response(line.address, false);
-        out.r_last = line.last && line.beats == 1;
-        if (bytes_ && out.r_response == kOkay)
-            std::memcpy(out.r_data, bytes_ + (line.address - base_), width);
-        else
-            std::memset(out.r_data, 0, width);
-        line.address += width;
+        read_beat(number, line.address, line.last && line.beats == 1);
+        line.address += static_cast<uint64_t>(p_.port_bytes);
         if (!--line.beats) {
             port.lines.pop_front();
             ++port.first_slot;

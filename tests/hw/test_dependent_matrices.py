@@ -16,7 +16,7 @@ from edgedec.hw.residual import Residual
 from edgedec.hw.shapes import words
 from edgedec.hw.vector_memory import VectorMemory
 from edgedec.reference.integer_profile.numbers import I64, saturate
-from tests.hw.matrices import Norm, TernaryMatrix, items_of, quantized, random_matrix, some_norm
+from tests.hw.matrices import Matrix, Norm, items_of, quantized, random_matrix, some_norm
 from tests.hw.streams import run
 from tests.hw.vectors import PATTERNS, awkward, from_words, to_words
 
@@ -30,12 +30,12 @@ class Ring(Component):
         self._words, self._steps = -(-width // 5), steps
         depth = -(-width // beat_bytes)
         self._quantize = QuantizePath(beat_bytes=beat_bytes, slots=slots, depth=self._words)
-        self._matrix = MatrixPath(beat_bytes=beat_bytes, slots=slots, tile_words=tile_words, depth=depth)
+        self._matrix = MatrixPath(beat_bytes=beat_bytes, slots=slots, tile_words=tile_words, depth=depth, int8=False)
         self._residual = Residual(slots=slots)
         self._kept = VectorMemory(width=_WIDE, slots=slots, depth=self._words)
         self._outer: dict[str, Component] = {
             **dict.fromkeys(("vectors", "gains", "eps"), self._quantize),
-            **dict.fromkeys(("matrices", "weights", "biases"), self._matrix),
+            **dict.fromkeys(("matrices", "weights", "rows"), self._matrix),
         }
         ports = {name: part.signature.members[name] for name, part in self._outer.items()}
         vector = words(_WIDE, slots)
@@ -49,7 +49,10 @@ class Ring(Component):
             connect(m, flipped(getattr(self, name)), getattr(part, name))
         connect(m, quantize.codes, matrix.codes)
         connect(m, quantize.scales, matrix.scales)
-        connect(m, matrix.output, residual.input)
+        wide, narrow = matrix.output, residual.input
+        m.d.comb += [narrow.valid.eq(wide.valid), wide.ready.eq(narrow.ready), narrow.p.last.eq(wide.p.last)]
+        for to, of in zip(narrow.p["values"], wide.p["values"], strict=True):
+            m.d.comb += [to[slot].eq(of[slot]) for slot in range(len(of))]
         connect(m, kept.output, residual.addend)
         # x lies in the memory; the sum takes its place, word by word behind the reading.
         given, sums, asked, step = Signal(), residual.output, Signal(), Signal(range(self._steps + 1))
@@ -79,7 +82,7 @@ class Ring(Component):
 
 def steps_of(
     rng: np.random.Generator, x: I64, layouts: list[TernaryLayout]
-) -> tuple[list[Norm], list[TernaryMatrix], list[I64]]:
+) -> tuple[list[Norm], list[Matrix], list[I64]]:
     """Norms and matrices that keep the values large, and x after each step."""
     norms, matrices, results = [], [], []
     for layout in layouts:
@@ -114,7 +117,7 @@ def check(
         "eps": [norm.eps for norm in norms],
         "matrices": [matrix.descriptor() for matrix in matrices],
         "weights": [beat for matrix in matrices for beat in matrix.image()],
-        "biases": [word for matrix in matrices for word in matrix.biases()],
+        "rows": [word for matrix in matrices for word in matrix.rows()],
     }
     cycles: dict[str, list[int]] = {}
     ring = Ring(beat_bytes=beat_bytes, slots=slots, tile_words=tile_words, width=width, steps=3)
@@ -139,7 +142,7 @@ def bubbles(layout: TernaryLayout, cycles: dict[str, list[int]]) -> list[int]:
 def dependency(beat_bytes: int, slots: int) -> int:
     """What ``bubbles`` must be, component by component."""
     engine = {8: 4, 16: 4, 64: 5}[beat_bytes]
-    sums, drain, residual, to_block = engine + 3, 8, 2, slots + 34 + -(-beat_bytes // 5) + 3
+    sums, drain, residual, to_block = engine + 3, 9, 2, slots + 34 + -(-beat_bytes // 5) + 3
     return sums + drain + residual + to_block + beat_bytes // 8 + 2 + 14
 
 

@@ -1,0 +1,188 @@
+"""The accelerator: registers, command processor, read stream, datapath and writes."""
+
+from typing import Any
+
+from amaranth.hdl import Module, ResetInserter, Signal
+from amaranth.lib.wiring import Component, In, Out, connect, flipped
+
+from edgedec.hw.accelerator_registers import REGISTER_MAP
+from edgedec.hw.axi import axi4_read, axi4_write, axi_lite
+from edgedec.hw.cache_writer import CacheWriter
+from edgedec.hw.command_processor import CommandProcessor
+from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.counters import COUNTS, Counters
+from edgedec.hw.datapath import TRACED, Datapath
+from edgedec.hw.prefetcher import Prefetcher
+from edgedec.hw.registers import Registers
+from edgedec.hw.router import Router
+from edgedec.hw.writer import Writer
+
+__all__ = ["ADDRESS_BITS", "REGISTER_ADDRESS_BITS", "Accelerator"]
+
+ADDRESS_BITS = 40
+REGISTER_ADDRESS_BITS = 12
+_TO_DATAPATH = ("load", "angles", "gains", "weights", "rows", "coding", "factors", "scales", "keys_values")
+
+
+class Accelerator(Component):
+    """What a board's processor sees: a register block, read ports, a write port and an interrupt.
+
+    Parameters:
+        config: everything that is variable.
+        trace: outputs ``trace_...`` of the Datapath, for simulation.
+
+    Members:
+        registers: In(AXI4-Lite), edgedec.hw.accelerator_registers.
+        read0 ..: Out(AXI4 read channels), config.ports of config.port_bytes each; write: Out(AXI4 write channels), as wide.
+        interrupt: Out(1).
+        trace_matrix ..: Out, with ``trace`` only.
+
+    Throughput: one beat of the read stream per cycle. Cycles of a pass: docs/accelerator.md, "The cycle budget".
+    Source: DESIGN section 7.
+    """
+
+    def __init__(self, config: AcceleratorConfig, *, trace: bool = False) -> None:
+        self._config, self._trace = config, trace
+        self._datapath = Datapath(config, trace=trace)
+        bus = axi4_read(address_bits=ADDRESS_BITS, data_bytes=config.port_bytes)
+        ports = {
+            "registers": In(axi_lite(address_bits=REGISTER_ADDRESS_BITS)),
+            **{f"read{port}": Out(bus) for port in range(config.ports)},
+            "write": Out(axi4_write(address_bits=ADDRESS_BITS, data_bytes=config.port_bytes)),
+            "interrupt": Out(1),
+        }
+        if trace:
+            names = [f"trace_{name}" for name in TRACED]
+            ports |= {name: self._datapath.signature.members[name] for name in names}
+        super().__init__(ports)
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        config = self._config
+        m.submodules.registers = registers = Registers(register_map=REGISTER_MAP, address_bits=REGISTER_ADDRESS_BITS)
+        m.submodules.control = control = CommandProcessor(config, address_bits=ADDRESS_BITS)
+        m.submodules.prefetcher = prefetcher = Prefetcher(
+            beat_bytes=config.beat_bytes,
+            ports=config.ports,
+            address_bits=ADDRESS_BITS,
+            depth=config.prefetch_beats,
+        )
+        router, writer, datapath = Router(config), Writer(config, address_bits=ADDRESS_BITS), self._datapath
+        m.submodules.router = ResetInserter(control.clear)(router)
+        m.submodules.datapath = ResetInserter(control.clear)(datapath)
+        m.submodules.writer = writer
+        m.submodules.cache = cache = ResetInserter(control.clear)(CacheWriter(config, address_bits=ADDRESS_BITS))
+        connect(m, flipped(self.registers), registers.bus)
+        m.d.comb += self.interrupt.eq(registers.interrupt)
+        for port in range(config.ports):
+            connect(m, getattr(prefetcher, f"bus{port}"), flipped(getattr(self, f"read{port}")))
+        connect(m, writer.bus, flipped(self.write))
+        self._read(m, control, prefetcher, router, datapath, cache)
+        self._write(m, control, datapath, cache, writer)
+        self._parameters(m, registers, datapath, cache, writer)
+        self._control(m, registers, control, prefetcher, datapath, cache, writer)
+        self._count(m, registers, control, prefetcher, cache, datapath)
+        if self._trace:
+            for name in TRACED:
+                m.d.comb += getattr(self, f"trace_{name}").eq(getattr(datapath, f"trace_{name}"))
+        return m
+
+    def _read(self, m: Module, control: Any, prefetcher: Any, router: Any, datapath: Any, cache: Any) -> None:
+        """Ranges to beats to whom they are for; and what is to be done with them."""
+        connect(m, control.ranges, prefetcher.ranges)
+        connect(m, prefetcher.error, control.read_error)
+        connect(m, control.entries, router.entries)
+        connect(m, prefetcher.beats, router.beats)
+        connect(m, router.program, control.program)
+        connect(m, router.copy, cache.beats)
+        connect(m, control.copies, cache.copies)
+        for name in _TO_DATAPATH:
+            connect(m, getattr(router, name), getattr(datapath, name))
+        for name in ("loads", "vectors", "matrices", "attends"):
+            connect(m, getattr(control, name), getattr(datapath, name))
+
+    def _write(self, m: Module, control: Any, datapath: Any, cache: Any, writer: Any) -> None:
+        """New keys and values, and results. What waits goes at the latest when nobody works any more."""
+        connect(m, datapath.layers, cache.layers)
+        connect(m, datapath.new_keys, cache.new_keys)
+        connect(m, datapath.new_values, cache.new_values)
+        connect(m, cache.requests, writer.cache_requests)
+        connect(m, cache.data, writer.cache_data)
+        connect(m, datapath.requests, writer.head_requests)
+        connect(m, datapath.results, writer.head_data)
+        offered = cache.requests.valid | datapath.requests.valid
+        m.d.comb += [
+            writer.drain.eq(datapath.idle),
+            writer.flush.eq(control.flush),
+            control.writes_idle.eq(writer.idle & cache.idle & ~offered),
+            control.write_error.eq(writer.error.valid),
+        ]
+
+    def _parameters(self, m: Module, registers: Any, datapath: Any, cache: Any, writer: Any) -> None:
+        now = datapath.parameters
+        m.d.comb += [
+            now.slots.eq(registers.pass_parameters_slots),
+            now.committed.eq(registers.pass_parameters_committed),
+            now.rows_wanted.eq(registers.pass_parameters_logits == 2),
+            *(now.positions[slot].eq(registers.position[slot]) for slot in range(self._config.slots)),
+            *(now.mask[slot].eq(registers.mask[slot]) for slot in range(self._config.slots)),
+            cache.own.eq(registers.pass_parameters_slots),
+            cache.committed.eq(registers.pass_parameters_committed),
+            cache.accepted.eq(registers.commit_slots),
+            cache.kv_address.eq(registers.kv_address),
+            writer.output_address.eq(registers.output_address),
+        ]
+
+    def _control(
+        self, m: Module, registers: Any, control: Any, prefetcher: Any, datapath: Any, cache: Any, writer: Any
+    ) -> None:
+        m.d.comb += [
+            control.start.eq(registers.control_start),
+            control.commit.eq(registers.control_commit),
+            control.soft_reset.eq(registers.control_soft_reset),
+            *(
+                getattr(control, name).eq(getattr(registers, name))
+                for name in ("program_address", "program_bytes", "image_address", "input_address", "kv_address")
+            ),
+            control.watchdog_limit.eq(registers.watchdog_limit),
+            control.slots.eq(registers.pass_parameters_slots),
+            control.committed.eq(registers.pass_parameters_committed),
+            control.logits.eq(registers.pass_parameters_logits != 0),
+            control.accepted.eq(registers.commit_slots),
+            control.idle.eq(datapath.idle),
+            control.masters_idle.eq(prefetcher.idle & writer.idle),
+            prefetcher.flush.eq(control.flush),
+            registers.configuration_hash.eq(self._config.hash),
+            registers.status_busy.eq(control.busy),
+            registers.status_done.eq(control.done),
+            registers.status_error.eq(control.error),
+            registers.status_resetting.eq(control.resetting),
+            *(
+                getattr(registers, f"interrupt_status_{name}_set").eq(getattr(control, f"{name}_set"))
+                for name in ("done", "error", "committed")
+            ),
+            registers.error_cause.eq(control.cause),
+            registers.error_descriptor.eq(control.descriptor),
+            registers.error_address.eq(control.error_address),
+        ]
+
+    def _count(self, m: Module, registers: Any, control: Any, prefetcher: Any, cache: Any, datapath: Any) -> None:
+        depth = self._config.instructions
+        m.submodules.counters = counters = Counters(descriptors=max(depth, 2))
+        waiting = Signal()
+        m.d.comb += [
+            waiting.eq(prefetcher.beats.valid & ~prefetcher.beats.ready),
+            counters.running.eq(control.running),
+            counters.beat.eq(prefetcher.beats.valid & prefetcher.beats.ready),
+            counters.starved.eq(prefetcher.starved.any()),
+            counters.blocked.eq(
+                (cache.requests.valid & ~cache.requests.ready) | (datapath.requests.valid & ~datapath.requests.ready)
+            ),
+            counters.dependency.eq(waiting),
+            counters.descriptor_done.eq(control.descriptor_done),
+            counters.clear.eq(registers.control_clear_counters | registers.control_start | registers.control_commit),
+            counters.latch.eq(registers.control_latch_counters),
+            counters.select.eq(registers.descriptor_select),
+            registers.descriptor_cycles.eq(counters.descriptor_cycles),
+            *(getattr(registers, f"counter_{name}").eq(getattr(counters, f"{name}_latched")) for name in COUNTS),
+        ]

@@ -1,0 +1,287 @@
+"""Attention from what the linears give to what the next one reads: rotation, codes, memories, heads, words."""
+
+from typing import Any
+
+from amaranth.hdl import Module, Mux, Signal, Value, unsigned
+from amaranth.lib import data, stream
+from amaranth.lib.fifo import SyncFIFO
+from amaranth.lib.wiring import Component, In, Out, connect, flipped
+
+from edgedec.hw import attention, coder, collector, head_feeder, rotary, serializer
+from edgedec.hw.attention import Attention
+from edgedec.hw.coder import Coder
+from edgedec.hw.collector import Collector
+from edgedec.hw.fifo import small_queue
+from edgedec.hw.head_feeder import HeadFeeder, attend
+from edgedec.hw.mac_array import column_bits, score_bits, work
+from edgedec.hw.pipeline import check, every
+from edgedec.hw.resources import Resources
+from edgedec.hw.rotary import Rotary, angles
+from edgedec.hw.score_memory import visibility
+from edgedec.hw.serializer import Serializer
+from edgedec.hw.shapes import beat, rows, words
+
+__all__ = ["KEYS", "QUERIES", "VALUES", "AttentionPath", "estimate", "head_factor", "part"]
+
+QUERIES, KEYS, VALUES = 0, 1, 2  # of ``part``
+_NARROW = 18
+_QUERY_BITS, _CODE_BITS = 12, 8
+_PARTS = 4  # that may be on their way
+_FOLLOWED = data.StructLayout({"settings": coder.settings(), "rotate": 1})
+
+
+def part() -> data.StructLayout:
+    """A vector. part: QUERIES, KEYS or VALUES. rotate: it is turned, and has whole heads. shift: of its codes.
+
+    elements: at least 1.
+    """
+    return data.StructLayout({"part": unsigned(2), "rotate": 1, "shift": unsigned(6), "elements": unsigned(20)})
+
+
+def head_factor() -> data.StructLayout:
+    """What the profile calls c and sc of a query head, the same for all rows."""
+    return data.StructLayout({"factor": unsigned(16), "shift": unsigned(6)})
+
+
+class AttentionPath(Component):
+    """Queries, keys and values of a pass become codes and are kept; then all heads attend.
+
+    A pass here is one layer's attention: its parts, one ``attends``, its output. Parts and ``attends`` have no order between
+    them but this: offer ``attends`` when its parts are ``coded``, and the next part when it was taken. That part waits until
+    all items of the heads are taken and their output is out. The multipliers are a MacArray of ``beat_bytes`` lanes and of
+    the same ``slots`` and ``chunk``, with queries of 12 bits.
+
+    Parameters:
+        beat_bytes, head_dim, chunk: of the KvLayout; head_dim even.
+        slots: tokens of a pass, 1 to 8.
+        context: committed positions at most, 1 to 65536.
+        query_columns, key_columns: elements of the longest queries, of the longest keys and values; head_dim to 65536.
+        lanes, out_lanes, ultra: of Attention.
+
+    Members:
+        parts: In(stream part()). One item per vector. A second vector of a kind overwrites the first.
+        input: In(words(18, slots, 5)). These vectors; ``last`` is not looked at.
+        coding: In(stream edgedec.hw.coder.constants()). One item per element of these vectors.
+        angles: In(stream angles(slots, 1)). head_dim / 2 items, which serve all that is rotated until the next ones come:
+            those must be offered before the first word of the vector that needs them, and only after the one before it.
+        attends: In(stream attend()). What heads there are.
+        factors: In(stream head_factor()). One item per query head; taken ahead.
+        scales: In(stream u16 [out_lanes]), beats: In(beat(beat_bytes)), visibility: In(visibility(slots, context)): as of
+            Attention. Of a run that several query heads share the beats come for each of them.
+        output: Out(words(27, slots, 5)). All heads; ``last`` at their end.
+        new_keys, new_values: Out(stream rows(8, slots, chunk)). Codes of the pass's own positions: of each key-value head
+            once its head_dim / chunk items, in order.
+        work: Out(work(beat_bytes, slots)); scores, columns: In, from the MacArray.
+        coded: Out(1). No part is offered, or under way to its memory.
+        idle: Out(1). Nor are heads attended, and all outputs are taken.
+
+    Latency: i + 8 cycles from a word's transfer to ``coded`` if element i is the last, head_dim / 2 + 5 more if it is
+        rotated; from the transfer of ``attends`` to the first ``work`` head_dim + 6 cycles if the beats are there.
+    Throughput: an element of each slot per cycle, into the memories and, of queries, keys and values at once, out of them: a
+        head takes at least head_dim cycles.
+    Source: docs/integer-profile.md, "Rotary" and "Attention".
+    """
+
+    def __init__(
+        self,
+        *,
+        beat_bytes: int,
+        head_dim: int,
+        chunk: int,
+        slots: int,
+        context: int,
+        query_columns: int,
+        key_columns: int,
+        lanes: int = 1,
+        out_lanes: int = 1,
+        ultra: bool = False,
+    ) -> None:
+        shape = {"beat_bytes": beat_bytes, "head_dim": head_dim, "chunk": chunk, "slots": slots, "context": context}
+        self._attention = Attention(**shape, lanes=lanes, out_lanes=out_lanes, query_bits=_QUERY_BITS, ultra=ultra)
+        self._rotary = Rotary(slots=slots, head_dim=head_dim)
+        check("query_columns", query_columns, head_dim, 1 << 16)
+        check("key_columns", key_columns, head_dim, 1 << 16)
+        heads = {"slots": slots, "head_dim": head_dim, "chunk": chunk}
+        self._feeders = {
+            QUERIES: HeadFeeder(width=_QUERY_BITS, depth=query_columns, **heads),
+            KEYS: HeadFeeder(width=_CODE_BITS, depth=key_columns, **heads),
+            VALUES: HeadFeeder(width=_CODE_BITS, depth=key_columns, **heads),
+        }
+        self._slots, self._out_lanes = slots, out_lanes
+        positions = beat_bytes // chunk
+        new = stream.Signature(rows(_CODE_BITS, slots, chunk))
+        partial = rows(score_bits(_QUERY_BITS, chunk), slots, positions)
+        sums = rows(column_bits(positions), slots, chunk)
+        super().__init__(
+            {
+                "parts": In(stream.Signature(part())),
+                "input": In(words(_NARROW, slots)),
+                "coding": In(stream.Signature(coder.constants())),
+                "angles": In(stream.Signature(angles(slots, 1))),
+                "attends": In(stream.Signature(attend())),
+                "factors": In(stream.Signature(head_factor())),
+                "scales": In(stream.Signature(data.ArrayLayout(unsigned(16), out_lanes))),
+                "beats": In(beat(beat_bytes)),
+                "visibility": In(visibility(slots, context)),
+                "output": Out(words(27, slots)),
+                "new_keys": Out(new),
+                "new_values": Out(new),
+                "work": Out(work(beat_bytes, slots)),
+                "scores": In(stream.Signature(partial, always_ready=True)),
+                "columns": In(stream.Signature(sums, always_ready=True)),
+                "coded": Out(1),
+                "idle": Out(1),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        pending, ready, attending = Signal(range(_PARTS + 1)), Signal(), Signal()
+        self._code(m, pending, attending)
+        begin = self._begin(m, pending, attending, ready)
+        self._attend(m, begin, attending)
+        m.d.comb += [
+            self.coded.eq((pending == 0) & ~self.parts.valid),
+            self.idle.eq(self.coded & ready & ~self.attends.valid),
+        ]
+        return m
+
+    def _code(self, m: Module, pending: Signal, attending: Signal) -> None:
+        """Parts through serializer, rotary and coder into the memories; three queues tell who they are."""
+        m.submodules.serializer = elements = Serializer(width=_NARROW, slots=self._slots)
+        m.submodules.coder, m.submodules.rotary = codes, turn = Coder(slots=self._slots), self._rotary
+        connect(m, flipped(self.input), elements.input)
+        connect(m, flipped(self.angles), turn.angles)
+        connect(m, flipped(self.coding), codes.constants)
+        given, open_, taken, done = self.parts, Signal(), Signal(), Signal()
+        settings = Signal(_FOLLOWED)
+        m.d.comb += [
+            open_.eq((pending != _PARTS) & ~attending),
+            elements.counts.payload.eq(given.p.elements),
+            elements.counts.valid.eq(given.valid & open_),
+            given.ready.eq(elements.counts.ready & open_),
+            taken.eq(given.valid & given.ready),
+            settings.settings.narrow.eq(given.p.part != QUERIES),
+            settings.settings.shift.eq(given.p.shift),
+            settings.rotate.eq(given.p.rotate),
+            done.eq(codes.output.valid & codes.output.ready & codes.output.p.last),
+        ]
+        m.d.sync += pending.eq(pending + taken - done)
+        divided = elements.output.valid & elements.output.ready & elements.output.p.last
+        routes = self._followed(m, "routes", given.p.rotate, taken, divided)
+        coded = self._followed(m, "coded_with", settings.as_value(), taken, codes.settings.valid & codes.settings.ready)
+        places = self._followed(m, "places", given.p.part, taken, done)
+        now = data.View(_FOLLOWED, coded.r_data)
+        m.d.comb += [
+            codes.settings.payload.eq(now.settings),
+            codes.settings.valid.eq(coded.r_rdy),
+            codes.output.ready.eq(1),
+        ]
+        self._route(m, elements.output, turn, codes.input, routes.r_data[0], now.rotate)
+        for place, feeder in self._feeders.items():
+            for lane in range(self._slots):
+                m.d.comb += feeder.write.p["values"][0][lane].eq(codes.output.p["values"][0][lane])
+            m.d.comb += feeder.write.p.last.eq(codes.output.p.last)
+            m.d.comb += feeder.write.valid.eq(codes.output.valid & (places.r_data == place))
+
+    def _followed(self, m: Module, name: str, entry: Value, put: Value, take: Value) -> SyncFIFO:
+        """A queue with an entry for each part that is under way: it is never full when one is put, nor empty when needed."""
+        m.submodules[name] = queue = SyncFIFO(width=len(entry), depth=_PARTS)
+        m.d.comb += [queue.w_data.eq(entry), queue.w_en.eq(put), queue.r_en.eq(take)]
+        return queue
+
+    def _route(self, m: Module, source: Any, turn: Rotary, sink: Any, turning: Value, turned: Value) -> None:
+        """Around the rotary what is not rotated, once all that came before has left it.
+
+        ``turning``: the vector at ``source`` is rotated; ``turned``: the one that the coder is at. Neither is: it is one.
+        """
+        past = Signal()
+        m.d.comb += [
+            past.eq(~turning & ~turned),
+            turn.input.payload.eq(source.payload),
+            turn.input.valid.eq(source.valid & turning),
+            source.ready.eq(Mux(turning, turn.input.ready, past & sink.ready)),
+            sink.payload.eq(Mux(turned, turn.output.payload.as_value(), source.payload.as_value())),
+            sink.valid.eq(Mux(turned, turn.output.valid, past & source.valid)),
+            turn.output.ready.eq(turned & sink.ready),
+        ]
+
+    def _begin(self, m: Module, pending: Signal, attending: Signal, ready: Signal) -> Signal:
+        """Starts the feeders; ``ready``: they and the output are through."""
+        feeders, given, begin, giving = self._feeders, self.attends, Signal(), Signal()
+        m.submodules.queries, m.submodules.keys, m.submodules.values = feeders.values()
+        m.d.comb += [
+            ready.eq(every([feeder.idle for feeder in feeders.values()]) & ~giving),
+            attending.eq(~ready),
+            given.ready.eq(ready & (pending == 0)),
+            begin.eq(given.valid & given.ready),
+        ]
+        for place, feeder in feeders.items():
+            m.d.comb += [
+                feeder.attends.p.heads.eq(given.p.heads),
+                feeder.attends.p.group.eq(1 if place == QUERIES else given.p.group),
+                feeder.attends.valid.eq(begin),
+            ]
+        with m.If(self.output.valid & self.output.ready & self.output.p.last):
+            m.d.sync += giving.eq(0)
+        with m.If(begin):
+            m.d.sync += giving.eq(1)
+        return begin
+
+    def _attend(self, m: Module, begin: Signal, attending: Signal) -> None:
+        m.submodules.attention = inner = self._attention
+        m.submodules.collector = collected = Collector(width=27, slots=self._slots, in_lanes=self._out_lanes)
+        queries, keys, values = self._feeders.values()
+        m.d.comb += Value.cast(inner.visibility).eq(Value.cast(self.visibility))
+        for feeder, sink in ((queries, inner.queries), (keys, inner.keys), (values, inner.values)):
+            connect(m, feeder.items, sink)
+        m.d.comb += queries.once.ready.eq(1)
+        connect(m, keys.once, flipped(self.new_keys))
+        connect(m, values.once, flipped(self.new_values))
+        for name in ("beats", "scales", "scores", "columns"):
+            connect(m, flipped(getattr(self, name)), getattr(inner, name))
+        connect(m, inner.work, flipped(self.work))
+        connect(m, inner.output, collected.input)
+        connect(m, collected.output, flipped(self.output))
+        left, heads = Signal(8), inner.heads
+        m.d.comb += [
+            heads.valid.eq(self.factors.valid & (left != 0)),
+            self.factors.ready.eq(heads.ready & (left != 0)),
+            *(heads.p.factors[slot].eq(self.factors.p.factor) for slot in range(self._slots)),
+            heads.p.shift.eq(self.factors.p.shift),
+            heads.p.last.eq(left == 1),
+        ]
+        with m.If(heads.valid & heads.ready):
+            m.d.sync += left.eq(left - 1)
+        with m.If(begin):
+            m.d.sync += left.eq(self.attends.p.heads)
+
+
+def estimate(
+    *,
+    beat_bytes: int,
+    head_dim: int,
+    chunk: int,
+    slots: int,
+    context: int,
+    query_columns: int,
+    key_columns: int,
+    lanes: int = 1,
+    out_lanes: int = 1,
+    ultra: bool = False,
+) -> Resources:
+    """Of an AttentionPath with these parameters, without the MacArray: its parts, and what chooses between them."""
+    shape = {"beat_bytes": beat_bytes, "head_dim": head_dim, "chunk": chunk, "slots": slots, "context": context}
+    heads = {"slots": slots, "head_dim": head_dim, "chunk": chunk}
+    queues = small_queue(1, _PARTS) + small_queue(_FOLLOWED.size, _PARTS) + small_queue(2, _PARTS)
+    return (
+        serializer.estimate(width=_NARROW, slots=slots)
+        + rotary.estimate(slots=slots, head_dim=head_dim)
+        + coder.estimate(slots=slots)
+        + head_feeder.estimate(width=_QUERY_BITS, depth=query_columns, **heads)
+        + head_feeder.estimate(width=_CODE_BITS, depth=key_columns, **heads) * 2
+        + attention.estimate(**shape, lanes=lanes, out_lanes=out_lanes, query_bits=_QUERY_BITS, ultra=ultra)
+        + collector.estimate(width=27, slots=slots, in_lanes=out_lanes)
+        + queues
+        + Resources(lut=_NARROW * slots + 40, ff=14)
+    )

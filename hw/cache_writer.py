@@ -1,0 +1,171 @@
+"""New keys and values into the cache in memory, and accepted ones to where they stay."""
+
+from typing import Any
+
+from amaranth.hdl import Cat, Module, Signal
+from amaranth.lib import data, stream
+from amaranth.lib.wiring import Component, In, Out, connect, flipped
+
+from edgedec.hw.axi import beats_log2, requests
+from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.instructions import Opcode, layout
+from edgedec.hw.new_rows import (
+    SLOT_BITS,
+    MovedRows,
+    NewRows,
+    cache_beats,
+    estimate_moved_rows,
+    estimate_new_rows,
+    layer,
+    place,
+)
+from edgedec.hw.pipeline import carried, check, fork, pipeline
+from edgedec.hw.resources import Resources
+from edgedec.hw.shapes import beat, rows
+from edgedec.hw.striping import block_bytes
+
+__all__ = ["CacheWriter", "estimate"]
+
+_STAGES = 4
+_LENGTH_BITS = 32
+
+
+class CacheWriter(Component):
+    """Every chunk is one short write, to its physical place (edgedec.hw.striping).
+
+    Keys and values of a layer come and go independently; the keys of the next layer may be written while the values of the
+    last one are still to come.
+
+    Parameters:
+        config: of the accelerator.
+        address_bits: of the bus, 16 to 64.
+
+    Members:
+        layers: In(stream layer()). One per layer; taken when keys and values of the one before are all there.
+        new_keys, new_values: In(stream rows(8, slots, chunk)). head_dim / chunk items per head, head after head. Slot i is
+            written at position committed + i, if i < own.
+        copies: In(stream layout(Opcode.COPY)). One per layer of a commit; its heads at least 1.
+        beats: In(cache_beats(config)). As ``MovedRows`` wants them: slot i goes to committed + (accepted ones before it).
+        own: In(4). Slots of the pass, at least 1. Steady while not idle, as are the next three.
+        committed: In(20). Positions before the pass.
+        accepted: In(8). Slots to keep, bit i slot i.
+        kv_address: In(64). Of the cache, a multiple of ``block_bytes(ports)``.
+        requests: Out(stream {address, bytes}). Of a chunk each: it lies within a beat.
+        data: Out(beat(port_bytes)). One beat per request, with the chunk in all lanes that it could have.
+        idle: Out(1). Nothing is in work or offered.
+
+    Latency: 4 cycles from an item to its first request. Throughput: one chunk per cycle.
+    Source: derived here.
+    """
+
+    def __init__(self, config: AcceleratorConfig, *, address_bits: int = 40) -> None:
+        check("address_bits", address_bits, 16, 64)
+        self._config, self._address_bits = config, address_bits
+        item = stream.Signature(rows(8, config.slots, config.chunk))
+        super().__init__(
+            {
+                "layers": In(stream.Signature(layer())),
+                "new_keys": In(item),
+                "new_values": In(item),
+                "copies": In(stream.Signature(layout(Opcode.COPY))),
+                "beats": In(cache_beats(config)),
+                "own": In(SLOT_BITS),
+                "committed": In(20),
+                "accepted": In(8),
+                "kv_address": In(64),
+                "requests": Out(requests(address_bits, _LENGTH_BITS)),
+                "data": Out(beat(config.port_bytes)),
+                "idle": Out(1),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        m.submodules.keys = keys = NewRows(config=self._config, values=False)
+        m.submodules.values = values = NewRows(config=self._config, values=True)
+        m.submodules.moved = moved = MovedRows(config=self._config)
+        fork(m, self.layers, [keys.layers, values.layers])
+        connect(m, flipped(self.new_keys), keys.rows)
+        connect(m, flipped(self.new_values), values.rows)
+        connect(m, flipped(self.copies), moved.copies)
+        connect(m, flipped(self.beats), moved.beats)
+        m.d.comb += [
+            *(keys.own.eq(self.own), values.own.eq(self.own)),
+            *(moved.committed.eq(self.committed), moved.accepted.eq(self.accepted)),
+        ]
+        chosen = stream.Signature(place(self._config)).create()
+        self._choose(m, [moved.places, keys.places, values.places], chosen)
+        under_way = self._locate(m, chosen)
+        m.d.comb += self.idle.eq(~(self.layers.valid | keys.busy | values.busy | moved.busy | under_way))
+        return m
+
+    def _choose(self, m: Module, sources: list[Any], sink: Any) -> None:
+        """Moves before all; keys and values in turn."""
+        moved, keys, values = sources
+        turn = Signal()  # the values' if both want
+        with m.If(sink.valid & sink.ready):
+            m.d.sync += turn.eq(~turn)
+        with m.If(moved.valid):
+            connect(m, moved, flipped(sink))
+        with m.Elif(values.valid & (turn | ~keys.valid)):
+            connect(m, values, flipped(sink))
+        with m.Else():
+            connect(m, keys, flipped(sink))
+
+    def _locate(self, m: Module, source: Any) -> Any:
+        """The address of each chunk; returns whether one is under way."""
+        config, kv = self._config, self._config.kv_layout
+        wide = beats_log2(kv.positions)
+        located = stream.Signature(
+            data.StructLayout({"address": self._address_bits, "codes": 8 * config.chunk})
+        ).create()
+        enable, valids = pipeline(m, located, source.valid, _STAGES)
+        m.d.comb += source.ready.eq(enable)
+        position = carried(m, enable, self.committed + source.p.position)
+        at = carried(m, enable, source.p.at + source.p.index)
+        group = carried(m, enable, (position >> wide) * kv.chunks)
+        within = carried(m, enable, carried(m, enable, at) + group)  # beats from kv_address on
+        lane = carried(m, enable, position[:wide], 2)
+        m.d.comb += [
+            located.p.address.eq(carried(m, enable, self._physical(within, lane))),
+            located.p.codes.eq(carried(m, enable, source.p.codes, _STAGES)),
+        ]
+        asked, sent = stream.Signature(located.p.shape()).create(), stream.Signature(located.p.shape()).create()
+        fork(m, located, [asked, sent])
+        m.d.comb += [
+            self.requests.p.address.eq(asked.p.address),
+            self.requests.p.bytes.eq(config.chunk),
+            self.requests.valid.eq(asked.valid),
+            asked.ready.eq(self.requests.ready),
+            self.data.payload.eq(sent.p.codes.replicate(config.port_bytes // config.chunk)),
+            self.data.valid.eq(sent.valid),
+            sent.ready.eq(self.data.ready),
+        ]
+        return Cat(valids).any()
+
+    def _physical(self, beats: Any, lane: Any) -> Any:
+        """Of chunk ``lane`` of a beat that many beats from kv_address on: ``striping.physical_address`` in bits."""
+        config = self._config
+        chunk, port = beats_log2(config.chunk), beats_log2(config.port_bytes)
+        block = beats_log2(block_bytes(config.ports))
+        logical = Cat(lane, beats)[: self._address_bits - chunk]  # of chunks
+        byte, number, inside, above = (
+            logical[: port - chunk],
+            logical[port - chunk : port - chunk + beats_log2(config.ports)],
+            logical[port - chunk + beats_log2(config.ports) : block - chunk],
+            logical[block - chunk :],
+        )
+        high = (self.kv_address[block : self._address_bits] + above)[: self._address_bits - block]
+        return Cat(byte.shift_left(chunk), inside, number, high)
+
+
+def estimate(config: AcceleratorConfig, *, address_bits: int = 40) -> Resources:
+    """Of a CacheWriter: its parts, and the way of an address, which was not calibrated."""
+    codes, beats = 8 * config.chunk, address_bits - beats_log2(config.beat_bytes)
+    chosen = Resources(lut=codes + 36 + 12)
+    located = Resources(
+        lut=36 + 21 + 21 * (config.kv_layout.chunks.bit_count() - 1) + beats + address_bits - 12,
+        ff=21 + 2 * 36 + 26 + beats + 8 + address_bits + _STAGES + 2,
+    )
+    kept = Resources(lut=codes, ff=2 * codes)  # shift registers between a first and a last register
+    return estimate_new_rows(config) * 2 + estimate_moved_rows(config) + chosen + located + kept

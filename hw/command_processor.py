@@ -1,0 +1,303 @@
+"""Runs programs: doorbells, checks, the program's way onto the chip, errors, soft reset."""
+
+from enum import IntEnum
+from typing import Any
+
+from amaranth.hdl import Cat, Module, Mux, ResetInserter, Signal, Value
+from amaranth.lib import stream
+from amaranth.lib.wiring import Component, In, Out, connect, flipped
+
+from edgedec.hw import executor, front_end, program_memory, read_issue
+from edgedec.hw.axi import beats_log2
+from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.executor import UNITS, Executor
+from edgedec.hw.front_end import FrontEnd
+from edgedec.hw.instructions import INSTRUCTION_BYTES, Destination, layout
+from edgedec.hw.program_memory import ProgramMemory
+from edgedec.hw.read_issue import ReadIssue, ranges, read_errors
+from edgedec.hw.resources import Resources
+from edgedec.hw.router import entry, segment
+
+__all__ = ["Cause", "CommandProcessor", "estimate"]
+
+_FLUSHED = 4  # cycles of flush after which the masters' idle is believed
+
+
+class Cause(IntEnum):
+    """``ERROR_CAUSES`` of edgedec.hw.accelerator_registers."""
+
+    NONE = 0
+    CONFIGURATION = 1
+    CUT_SHORT = 2
+    DESCRIPTOR = 3
+    SLOTS = 4
+    POSITION = 5
+    READ = 6
+    WRITE = 7
+    WATCHDOG = 8
+
+
+class _State(IntEnum):
+    IDLE = 0
+    CHECK = 1
+    READ = 2  # asks for the program
+    LOAD = 3  # waits for it
+    WALK = 4
+
+
+class CommandProcessor(Component):
+    """ProgramMemory, FrontEnd, Executor and ReadIssue, and when they run. The Router is beside it.
+
+    A doorbell takes over all parameters; while busy, in error or resetting it is ignored, and of two at once ``start`` is
+    followed. Of several errors the first one counts, in one cycle that of a read, then of a write, of an instruction, of the
+    watchdog. After an error nothing is issued: what was offered is withdrawn. An instruction's cycles are those from its
+    transfer to its unit to the next one's, or to the end; READ, CACHE and STOP have none.
+
+    A program whose length is impossible is only read as far as its header, so that one of another configuration is told as
+    that. Causes 1, 2, 4 and 5 name descriptor 0, and so do errors before the first instruction.
+
+    Parameters:
+        config: of the accelerator.
+        address_bits: of the bus, 16 to 64; the addresses' upper bits are cut off.
+
+    Members:
+        start, commit, soft_reset: In(1). For a cycle each.
+        program_address, image_address, input_address, kv_address: In(64). In bytes.
+        program_bytes: In(32). slots: In(4). committed: In(20). accepted: In(8). logits: In(1), whether they are wanted.
+        watchdog_limit: In(32). Cycles since the last command was issued, or the start; 0: none. Looked at all the time.
+        idle, writes_idle: In(1). See ``Executor``. masters_idle: In(1). Read and write masters; looked at while ``flush``
+            is high, from the fourth cycle on.
+        write_error: In(1). For a cycle each.
+        ranges: Out(stream ``ranges(config, address_bits)``). entries: Out(stream ``entry()``).
+        program: In(stream ``segment(beat_bytes)``).
+        read_error: In(read_errors()).
+        loads, vectors, matrices, attends, copies: Out(streams layout(Opcode)). One item per instruction.
+        busy, done, error, resetting: Out(1). Levels; ``done`` until the next doorbell that is followed, or a soft reset.
+        done_set, error_set, committed_set: Out(1). For a cycle; ``committed_set`` instead of ``done_set`` after a commit.
+        cause: Out(8). descriptor: Out(24). error_address: Out(64), for read errors only. Held until a soft reset.
+        flush: Out(1). To the masters, until they are idle and in the cycle of ``clear``.
+        clear: Out(1). For a cycle: resets the units and the Router.
+        descriptor_done: Out(1). An instruction's last cycle.
+        running: Out(1). As ``busy``.
+
+    Latency: 3 cycles from ``start`` to the program's range; 8 from its last beat to the first range, 9 to the first command,
+        one more where that beat holds two words.
+    Throughput: as FrontEnd and Executor.
+    Source: docs/accelerator.md.
+    """
+
+    def __init__(self, config: AcceleratorConfig, *, address_bits: int = 40) -> None:
+        self._config, self._address_bits = config, address_bits
+        self._reads = ReadIssue(config, address_bits=address_bits)
+        super().__init__(
+            {
+                **dict.fromkeys(("start", "commit", "soft_reset"), In(1)),
+                **{f"{name}_address": In(64) for name in ("program", "image", "input", "kv")},
+                "program_bytes": In(32),
+                "slots": In(4),
+                "committed": In(20),
+                "accepted": In(8),
+                "logits": In(1),
+                "watchdog_limit": In(32),
+                **dict.fromkeys(("idle", "writes_idle", "masters_idle", "write_error"), In(1)),
+                "ranges": Out(stream.Signature(ranges(config, address_bits))),
+                "entries": Out(stream.Signature(entry())),
+                "program": In(stream.Signature(segment(config.beat_bytes))),
+                "read_error": In(read_errors()),
+                **{name: Out(stream.Signature(layout(opcode))) for name, opcode in UNITS.items()},
+                **dict.fromkeys(("busy", "done", "error", "resetting"), Out(1)),
+                **dict.fromkeys(("done_set", "error_set", "committed_set"), Out(1)),
+                "cause": Out(8),
+                "descriptor": Out(24),
+                "error_address": Out(64),
+                **dict.fromkeys(("flush", "clear", "descriptor_done", "running"), Out(1)),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        config = self._config
+        memory, reads, units = ProgramMemory(config), self._reads, Executor(config)
+        walk = FrontEnd(config, address_bits=self._address_bits)
+        for name, part in {"memory": memory, "reads": reads, "units": units, "walk": walk}.items():
+            m.submodules[name] = ResetInserter(self.clear)(part)
+        connect(m, flipped(self.program), memory.beats)
+        connect(m, memory.instructions, walk.instructions)
+        connect(m, walk.commands, units.commands)
+        connect(m, reads.ranges, flipped(self.ranges))
+        connect(m, reads.entries, flipped(self.entries))
+        connect(m, flipped(self.read_error), reads.errors)
+        for name in UNITS:
+            connect(m, getattr(units, name), flipped(getattr(self, name)))
+        state, commits, issued = Signal(_State), Signal(), Signal()  # issued: a command of this program
+        m.d.comb += [
+            self.busy.eq(state != _State.IDLE),
+            self.running.eq(self.busy),
+            reads.stopped.eq(~self.busy),
+            units.stopped.eq(~self.busy),
+            units.idle.eq(self.idle),
+            units.writes_idle.eq(self.writes_idle & ~reads.waiting),
+            walk.quiet.eq(units.quiet),
+            walk.restart.eq(state == _State.CHECK),
+            memory.begin.eq(state == _State.CHECK),
+            self.descriptor_done.eq(self.busy & issued & (units.issued | units.ended)),
+        ]
+        with m.If(units.issued):
+            m.d.sync += issued.eq(1)
+        wrong = self._begin(m, state, commits, issued, walk.parameters) | self._load(m, state, commits, memory, walk)
+        self._end(m, state, commits, units.ended)
+        expired = self._expired(m, units.issued)
+        with m.If(self.busy):
+            self._fail(m, state, wrong, walk, Mux(issued, units.index, 0), expired)
+        self._reset(m, state)
+        return m
+
+    def _begin(self, m: Module, state: Signal, commits: Signal, issued: Signal, now: Any) -> dict[Cause, Value]:
+        """Takes the parameters over and checks them. Returns what is wrong with them, and when."""
+        size, layout_ = beats_log2(self._config.beat_bytes), self._config.kv_layout
+        kept, slots, accepted = Signal.like(now), Signal(4), Signal(8)
+        groups, foreign = Signal(20), Signal()  # foreign: one is accepted that the pass did not have
+        m.d.comb += [
+            now.eq(kept),
+            foreign.eq(commits & Cat(accepted[slot] & (slots <= slot) for slot in range(len(accepted))).any()),
+        ]
+        m.d.sync += [
+            groups.eq((kept.committed + layout_.positions - 1) >> beats_log2(layout_.positions)),
+            kept.cached.eq(groups * layout_.chunks),
+        ]
+        with m.If((self.start | self.commit) & (state == _State.IDLE) & ~self.error & ~self.resetting):
+            m.d.sync += [
+                state.eq(_State.CHECK),
+                commits.eq(~self.start),
+                issued.eq(0),
+                self.done.eq(0),
+                slots.eq(self.slots),
+                accepted.eq(self.accepted),
+                *(kept[name].eq(getattr(self, f"{name}_address") >> size) for name in ("image", "input", "kv")),
+                *(kept[name].eq(getattr(self, name)) for name in ("committed", "accepted", "logits")),
+            ]
+        checks = state == _State.CHECK
+        return {
+            Cause.SLOTS: checks & ((slots == 0) | (slots > self._config.slots) | foreign),
+            Cause.POSITION: checks & (kept.committed + slots > self._config.context),
+        }
+
+    def _load(self, m: Module, state: Signal, commits: Signal, memory: Any, walk: Any) -> dict[Cause, Value]:
+        """Reads the program and begins to walk it. Returns what is wrong with it, and when."""
+        beat_bytes, reads = self._config.beat_bytes, self._reads.reads
+        address, length, words, impossible = Signal(64), Signal(32), Signal.like(memory.words), Signal()
+        per_beat = max(1, beat_bytes // INSTRUCTION_BYTES)
+        wanted = length >> beats_log2(INSTRUCTION_BYTES)
+        arrived = (state == _State.LOAD) & memory.loaded
+        m.d.comb += [
+            memory.words.eq(words),
+            memory.first.eq(Mux(commits, memory.commit, 0)),
+            memory.walk.eq(arrived),
+            Value.cast(reads.payload).eq(Value.cast(walk.reads.payload)),
+            reads.valid.eq(walk.reads.valid),
+            walk.reads.ready.eq(reads.ready),
+        ]
+        with m.Switch(state):
+            with m.Case(_State.IDLE):
+                m.d.sync += [address.eq(self.program_address), length.eq(self.program_bytes)]
+            with m.Case(_State.CHECK):
+                bad = (
+                    length[: beats_log2(INSTRUCTION_BYTES)].any()
+                    | (wanted < 2)
+                    | (wanted > self._config.instructions + 1)
+                )
+                m.d.sync += [state.eq(_State.READ), impossible.eq(bad), words.eq(Mux(bad, 1, wanted))]
+            with m.Case(_State.READ):
+                m.d.comb += [
+                    reads.p.eq(0),
+                    reads.p.start.eq(address >> beats_log2(beat_bytes)),
+                    reads.p.beats.eq((words * INSTRUCTION_BYTES + beat_bytes - 1) >> beats_log2(beat_bytes)),
+                    reads.p.destination.eq(Destination.PROGRAM),
+                    reads.p.spare.eq((-words)[: beats_log2(per_beat)]),
+                    reads.valid.eq(1),
+                ]
+                with m.If(reads.ready):
+                    m.d.sync += state.eq(_State.LOAD)
+            with m.Case(_State.LOAD), m.If(memory.loaded):
+                m.d.sync += state.eq(_State.WALK)
+        return {
+            Cause.CONFIGURATION: arrived & memory.foreign,
+            Cause.CUT_SHORT: (arrived & (impossible | memory.cut))
+            | ((state == _State.CHECK) & (length < INSTRUCTION_BYTES)),
+        }
+
+    def _expired(self, m: Module, issued: Value) -> Signal:
+        """The watchdog's."""
+        waited, expired = Signal(32), Signal()
+        m.d.sync += [
+            waited.eq(Mux(issued | ~self.busy, 0, waited + ~waited.all())),
+            expired.eq(self.busy & (self.watchdog_limit != 0) & (waited > self.watchdog_limit)),
+        ]
+        return expired
+
+    def _end(self, m: Module, state: Signal, commits: Signal, ended: Value) -> None:
+        m.d.sync += [self.done_set.eq(ended & ~commits), self.committed_set.eq(ended & commits), self.error_set.eq(0)]
+        with m.If(ended):
+            m.d.sync += [state.eq(_State.IDLE), self.done.eq(1)]
+
+    def _fail(
+        self, m: Module, state: Signal, wrong: dict[Cause, Value], walk: Any, last: Value, expired: Value
+    ) -> None:
+        """The first error of a program; ``last``: its command that was issued last."""
+        reads, found = self._reads, Signal(8)
+        with m.If(reads.failed):
+            m.d.comb += found.eq(Cause.READ)
+            m.d.sync += [self.descriptor.eq(reads.index), self.error_address.eq(reads.address)]
+        with m.Elif(self.write_error):
+            m.d.comb += found.eq(Cause.WRITE)
+            m.d.sync += self.descriptor.eq(last)
+        with m.Elif(walk.broken):
+            m.d.comb += found.eq(Cause.DESCRIPTOR)
+            m.d.sync += self.descriptor.eq(walk.index)
+        with m.Elif(expired):
+            m.d.comb += found.eq(Cause.WATCHDOG)
+            m.d.sync += self.descriptor.eq(last)
+        for cause, condition in wrong.items():
+            with m.Elif(condition):
+                m.d.comb += found.eq(cause)
+        with m.If(found != Cause.NONE):
+            m.d.sync += [
+                self.error_set.eq(1),
+                self.error.eq(1),
+                self.cause.eq(found),
+                state.eq(_State.IDLE),
+                self.done.eq(0),
+                self.done_set.eq(0),
+                self.committed_set.eq(0),
+            ]
+
+    def _reset(self, m: Module, state: Signal) -> None:
+        """Flush until the masters are idle, then a cycle of ``clear``."""
+        flushed = Signal(range(_FLUSHED + 1))
+        m.d.comb += self.flush.eq(self.resetting)
+        with m.If(self.resetting & (flushed != _FLUSHED)):
+            m.d.sync += flushed.eq(flushed + 1)
+        m.d.sync += self.clear.eq(self.resetting & (flushed == _FLUSHED) & self.masters_idle & ~self.clear)
+        with m.If(self.clear):
+            m.d.sync += self.resetting.eq(0)
+        with m.If(self.soft_reset & ~self.resetting):
+            forgotten = (self.done, self.error, self.done_set, self.error_set, self.committed_set)
+            m.d.sync += [
+                *(signal.eq(0) for signal in (*forgotten, self.cause, self.descriptor, self.error_address)),
+                state.eq(_State.IDLE),
+                self.resetting.eq(1),
+                flushed.eq(0),
+            ]
+
+
+def estimate(*, config: AcceleratorConfig, address_bits: int = 40) -> Resources:
+    """Of one CommandProcessor: its parts, the parameters that it keeps, the watchdog and the checks."""
+    walk = front_end.walk_parameters(config, address_bits).size
+    own = Resources(lut=64 + 60 + 90, ff=walk + 64 + 32 + 32 + 8 + 24 + 64 + 60)
+    return (
+        program_memory.estimate(config=config)
+        + front_end.estimate(config=config, address_bits=address_bits)
+        + executor.estimate(config=config)
+        + read_issue.estimate(config=config, address_bits=address_bits)
+        + own
+    )

@@ -1,0 +1,107 @@
+"""The small tables of a program and of a pass, item by item, as edgedec's accelerator reads them.
+
+All of them are little endian, and the size of an item is a power of two. Items follow each other; a table ends at a whole
+beat, and what is left of its last beat are spare items.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.hw.compiler.row_constants import ITEM_BYTES as ROW_BYTES
+from edgedec.hw.config import ROWS, AcceleratorConfig
+from edgedec.hw.instructions import Destination
+
+__all__ = [
+    "angle_items",
+    "beats_of",
+    "coding_items",
+    "factor_items",
+    "gain_items",
+    "item_bytes",
+    "load_items",
+    "scale_items",
+]
+
+I64 = NDArray[np.int64]
+U8 = NDArray[np.uint8]
+
+_GAIN_BYTES, _CODING_BYTES, _FACTOR_BYTES = 16, 8, 4
+
+
+def _power_of_two(least: int) -> int:
+    return 1 << (least - 1).bit_length()
+
+
+def item_bytes(destination: Destination, config: AcceleratorConfig) -> int:
+    """Of what a destination takes; weights, keys and values are taken by the beat."""
+    sizes = {
+        Destination.LOAD: _power_of_two(4 * ROWS * config.slots),
+        Destination.ANGLES: _power_of_two(4 * config.slots),
+        Destination.GAINS: _GAIN_BYTES,
+        Destination.ROWS: ROW_BYTES,
+        Destination.CODING: _CODING_BYTES,
+        Destination.FACTORS: _FACTOR_BYTES,
+        Destination.SCALES: 2 * config.out_lanes,
+    }
+    return sizes.get(destination, config.beat_bytes)
+
+
+def beats_of(items: int, size: int, beat_bytes: int) -> tuple[int, int]:
+    """Beats that so many items of ``size`` bytes take, and the spare items behind them."""
+    beats = -(-items * size // beat_bytes)
+    return beats, (beats * beat_bytes - items * size) // size
+
+
+def _laid(items: int, size: int, *fields: tuple[int, str, NDArray[np.int64]]) -> U8:
+    """Fields (first byte, type, integers [items, ...]) of every item; zero elsewhere."""
+    found = np.zeros((items, size), np.uint8)
+    for at, kind, values in fields:
+        raw = np.ascontiguousarray(values.reshape(items, -1).astype(kind)).view(np.uint8)
+        found[:, at : at + raw.shape[1]] = raw
+    return found
+
+
+def _by_words(values: I64) -> I64:
+    """[..., n] -> [..., words, 5], zeros behind the end."""
+    words = -(-values.shape[-1] // ROWS)
+    padded = np.zeros((*values.shape[:-1], words * ROWS), np.int64)
+    padded[..., : values.shape[-1]] = values
+    return padded.reshape(*values.shape[:-1], words, ROWS)
+
+
+def gain_items(gains: I64) -> U8:
+    """Gains s16 [width] -> uint8 [words, 16]."""
+    words = _by_words(gains)
+    return _laid(len(words), _GAIN_BYTES, (0, "<i2", words))
+
+
+def coding_items(mantissas: I64, middles: I64) -> U8:
+    """u16 [elements] and s18 [elements] -> uint8 [elements, 8]."""
+    return _laid(len(mantissas), _CODING_BYTES, (0, "<u2", mantissas), (4, "<i4", middles))
+
+
+def factor_items(factors: I64, shift: int) -> U8:
+    """c u16 [heads] and sc, the same for all -> uint8 [heads, 4]."""
+    shifts = np.full(len(factors), shift, np.int64)
+    return _laid(len(factors), _FACTOR_BYTES, (0, "<u2", factors), (2, "u1", shifts))
+
+
+def scale_items(scales: I64, out_lanes: int) -> U8:
+    """V u16 [heads, head_dim] -> uint8 [heads * head_dim / out_lanes, 2 * out_lanes]."""
+    words = scales.reshape(-1, out_lanes)
+    return _laid(len(words), 2 * out_lanes, (0, "<u2", words))
+
+
+def load_items(rows: I64, slots: int) -> U8:
+    """Embedding rows s27 [n, width], n <= slots -> uint8 [words, item]; unused slots are zero."""
+    padded = np.zeros((slots, rows.shape[1]), np.int64)
+    padded[: len(rows)] = rows
+    words = _by_words(padded).transpose(1, 2, 0)  # [words, 5, slots]
+    return _laid(len(words), _power_of_two(4 * ROWS * slots), (0, "<i4", words))
+
+
+def angle_items(cos: I64, sin: I64, slots: int) -> U8:
+    """cos and sin s16 [n, head_dim / 2], n <= slots -> uint8 [head_dim / 2, item]; unused slots are zero."""
+    pairs = np.zeros((cos.shape[1], slots, 2), np.int64)
+    pairs[:, : len(cos), 0], pairs[:, : len(cos), 1] = cos.T, sin.T
+    return _laid(len(pairs), _power_of_two(4 * slots), (0, "<i2", pairs))

@@ -1,0 +1,61 @@
+"""A program as lines for people: number, opcode, the fields that matter, bytes, and what it is for."""
+
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import Any
+
+from edgedec.hw.compiler.program import Program
+from edgedec.hw.instructions import Base, Destination, Instruction, Opcode, Sink, Source, When
+
+__all__ = ["describe", "lines"]
+
+# Fields whose numbers have names; those of a kind hide a field that says nothing.
+_NAMES: dict[str, type[IntEnum]] = {
+    "destination": Destination,
+    "base": Base,
+    "source": Source,
+    "sink": Sink,
+    "when": When,
+}
+_FLAGS = ("wait", "normed", "fresh", "int8", "pair", "rows", "wide", "more", "onward", "rotate", "relu2")
+
+
+def describe(program: Program, index: int) -> dict[str, Any]:
+    """An instruction as data: index, opcode, name, bytes, and the fields that are not zero."""
+    instruction = program.instructions[index]
+    return {
+        "index": index,
+        "opcode": instruction.opcode.name,
+        "name": program.names[index],
+        "bytes": instruction["beats"] * program.config.beat_bytes if instruction.opcode == Opcode.READ else 0,
+        "fields": {name: _value(name, value) for name, value in _fields(instruction).items()},
+    }
+
+
+def lines(program: Program, first: int = 0, count: int | None = None) -> Iterator[str]:
+    """Of ``count`` instructions from ``first`` on."""
+    end = len(program.instructions) if count is None else min(first + count, len(program.instructions))
+    for index in range(first, end):
+        found = describe(program, index)
+        words = [_word(name, value) for name, value in found["fields"].items()]
+        size = f" {found['bytes']:,} bytes" if found["bytes"] else ""
+        yield f"{index:5}  {found['opcode']:<7}{' '.join(words)}{size}  ; {found['name']}"
+
+
+def _fields(instruction: Instruction) -> dict[str, int]:
+    """Those that are not zero, but of a READ all that tell where and whereto, and of a MATRIX its sink."""
+    shown = {Opcode.READ: ("destination", "base", "start", "beats"), Opcode.MATRIX: ("sink",)}
+    always = (*shown.get(instruction.opcode, ()), *(("source",) if instruction.opcode == Opcode.VECTOR else ()))
+    found = {name: instruction[name] for name in always}
+    return found | {name: value for name, value in instruction.fields.items() if value}
+
+
+def _value(name: str, value: int) -> int | str:
+    kind = _NAMES.get(name)
+    return kind(value).name if kind is not None and value in set(kind) else value
+
+
+def _word(name: str, value: int | str) -> str:
+    if name in _FLAGS:
+        return name
+    return str(value) if isinstance(value, str) else f"{name}={value}"

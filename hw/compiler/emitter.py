@@ -1,0 +1,57 @@
+"""Instructions one after the other, each with the names of what it makes, and the image that they read."""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.hw.compiler.constants import beats_of, item_bytes
+from edgedec.hw.compiler.memory_image import MemoryImage
+from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.instructions import Base, Destination, Instruction, Opcode, When
+
+__all__ = ["Emitter"]
+
+_MOST_BEATS = (1 << 24) - 1  # of one READ
+
+
+class Emitter:
+    """Members:
+    when: in which passes what is emitted from now on is carried out.
+    instructions, names: of the same length.
+    """
+
+    def __init__(self, config: AcceleratorConfig) -> None:
+        self.config, self.image = config, MemoryImage(config.beat_bytes)
+        self.when = When.ALWAYS
+        self.instructions: list[Instruction] = []
+        self.names: list[str] = []
+        self.input_beats = 0
+
+    def emit(self, opcode: Opcode, name: str, *, when: int | None = None, **fields: int) -> None:
+        """An instruction; fields that are zero are left out."""
+        given = {"when": int(self.when if when is None else when), **fields}
+        self.instructions.append(Instruction(opcode, {key: value for key, value in given.items() if value}))
+        self.names.append(name)
+
+    def constants(self, destination: Destination, name: str, items: NDArray[np.uint8]) -> None:
+        """A table of items in the image, and its READ."""
+        beats, spare = beats_of(len(items), item_bytes(destination, self.config), self.config.beat_bytes)
+        self._read(Base.IMAGE, destination, name, self.image.add(beats, lambda: items), beats, spare)
+
+    def weights(self, name: str, beats: int, make: Callable[[], NDArray[np.uint8]]) -> None:
+        """A matrix in the image, made when the image is, and its READ."""
+        self._read(Base.IMAGE, Destination.WEIGHTS, name, self.image.add(beats, make), beats, 0)
+
+    def input(self, destination: Destination, name: str, items: int) -> None:
+        """So many items of the input buffer, behind those before."""
+        beats, spare = beats_of(items, item_bytes(destination, self.config), self.config.beat_bytes)
+        start, self.input_beats = self.input_beats, self.input_beats + beats
+        self._read(Base.INPUT, destination, name, start, beats, spare)
+
+    def _read(self, base: Base, destination: Destination, name: str, start: int, beats: int, spare: int) -> None:
+        while beats:
+            part = min(beats, _MOST_BEATS)
+            fields = {"destination": int(destination), "base": int(base), "start": start, "beats": part}
+            self.emit(Opcode.READ, name, **fields, spare=spare if part == beats else 0)
+            start, beats = start + part, beats - part

@@ -1,0 +1,124 @@
+"""The host's side of a pass: what is written to the input buffer, and what the output buffer means."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.errors import DeviceError, UsageError
+from edgedec.hw.compiler.constants import angle_items, load_items
+from edgedec.hw.compiler.program import Program, result_bytes
+from edgedec.hw.head_path import ROWS_OFFSET
+from edgedec.hw.instructions import Destination
+from edgedec.reference.integer_profile.ops.embed import EmbedConstants
+from edgedec.reference.integer_profile.tables import rotary
+from edgedec.reference.integer_profile.values import Logits
+from edgedec.schemes import FloatWeight, Int8Weight
+
+__all__ = ["Host", "Results"]
+
+I32 = NDArray[np.int32]
+I64 = NDArray[np.int64]
+U8 = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Results:
+    """Of the wanted slots, r rows.
+
+    Members:
+        ids, logits: int32 and int64 [r, k], the largest first, of equals the smaller id; k is at most the vocabulary.
+        mantissa, exponent: [r]; a logit's real value is logit * mantissa * 2^exponent.
+    """
+
+    ids: I32
+    logits: I64
+    mantissa: I64
+    exponent: I64
+
+    @property
+    def real(self) -> NDArray[np.float64]:
+        """The logits as real numbers, [r, k]."""
+        unit: NDArray[np.float64] = np.ldexp(self.mantissa.astype(np.float64), self.exponent)
+        return self.logits * unit[:, None]
+
+
+class Host:
+    """A program with the embedding table that it was compiled with, ``program.host.embedding``.
+
+    Raises:
+        UsageError: the table is of another shape.
+    """
+
+    def __init__(self, program: Program, embedding: FloatWeight | Int8Weight) -> None:
+        facts = program.host
+        shape = (embedding.codes if isinstance(embedding, Int8Weight) else embedding.values).shape
+        if shape != (facts.vocab, facts.hidden):
+            raise UsageError(
+                f"the program's {facts.embedding} is {facts.vocab}x{facts.hidden}, not {'x'.join(map(str, shape))}; open "
+                "the bundle that it was compiled from"
+            )
+        self.program = program
+        self._table = EmbedConstants(weight=embedding, unit=2.0**-facts.residual_fraction)
+
+    def input(self, ids: I32, positions: I32, embeds: NDArray[np.float32] | None = None) -> U8:
+        """The input buffer of a pass, uint8 [input_bytes].
+
+        Args:
+            ids: int32 [n], 1 to slots of them; id -k is row k - 1 of ``embeds`` float32 [m, hidden].
+            positions: int32 [n], in the text.
+
+        Raises:
+            UsageError: too many ids or none, an unknown id, or not as many positions.
+        """
+        slots, given = self.program.config.slots, 0 if embeds is None else len(embeds)
+        if not 1 <= len(ids) <= slots or len(positions) != len(ids):
+            raise UsageError(f"a pass has 1 to {slots} ids and as many positions, not {len(ids)} and {len(positions)}")
+        if int(ids.min()) < -given or int(ids.max()) >= self.program.host.vocab:
+            raise UsageError(
+                f"ids {int(ids.min())}..{int(ids.max())} are not in {-given}..{self.program.host.vocab - 1}"
+            )
+        found = np.zeros(self.program.input_bytes, np.uint8)
+        self._put(found, Destination.LOAD, load_items(self._table.rows(ids, embeds), slots))
+        frequencies = self.program.host.inverse_frequencies
+        if frequencies:
+            self._put(found, Destination.ANGLES, angle_items(*rotary(positions, frequencies), slots))
+        return found
+
+    def _put(self, buffer: U8, destination: Destination, items: U8) -> None:
+        at = self.program.input_offset(destination)
+        buffer[at : at + items.size] = items.reshape(-1)
+
+    def results(self, output: U8, rows: I32) -> Results:
+        """The best of the slots ``rows``, out of the output buffer of a pass with logits.
+
+        Raises:
+            DeviceError: an id or a mantissa that no model gives.
+        """
+        config, vocab = self.program.config, self.program.host.vocab
+        raw = np.ascontiguousarray(output[: result_bytes(config)])
+        scales = raw[: 8 * config.slots].view(np.int16).reshape(config.slots, 4)[rows]
+        mantissa = scales[:, 0].astype(np.int64) & 0xFFFF
+        best = raw[8 * config.slots :].view("<i4").reshape(config.top_k, config.slots, 2)
+        best = best[: min(config.top_k, vocab), rows].transpose(1, 0, 2)  # [r, k, 2]
+        if ((best[..., 1] < 0) | (best[..., 1] >= vocab)).any():
+            raise DeviceError(
+                f"the accelerator gave ids outside of 0..{vocab - 1}; reset it, or load the program again"
+            )
+        return Results(
+            ids=np.ascontiguousarray(best[..., 1]),
+            logits=best[..., 0].astype(np.int64),
+            mantissa=mantissa,
+            exponent=self._exponent(scales),
+        )
+
+    def logits(self, output: U8, rows: I32) -> Logits:
+        """Whole rows of logits of the slots ``rows``, out of the output buffer of a pass that wrote them."""
+        config, size = self.program.config, self.program.row_bytes
+        raw = np.ascontiguousarray(output[ROWS_OFFSET : ROWS_OFFSET + self.program.host.vocab * size])
+        values = raw.view("<i4").reshape(-1, size // 4)[:, rows].T.astype(np.int64)
+        scales = np.ascontiguousarray(output[: 8 * config.slots]).view("<i2").reshape(config.slots, 4)[rows]
+        return Logits(values=values, mantissa=scales[:, 0].astype(np.int64) & 0xFFFF, exponent=self._exponent(scales))
+
+    def _exponent(self, scales: NDArray[np.int16]) -> I64:
+        return scales[:, 1].astype(np.int64) + self.program.host.logit_exponent

@@ -1,0 +1,206 @@
+"""One matrix as the accelerator takes it: one or two of the profile's, rows in the hardware's order, cut into pieces."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.errors import UnsupportedError
+from edgedec.hw.compiler import int8_image, ternary_image
+from edgedec.hw.compiler.int8_image import Int8Layout
+from edgedec.hw.compiler.row_constants import pack_rows
+from edgedec.hw.compiler.ternary_image import TernaryLayout
+from edgedec.hw.config import ROWS, AcceleratorConfig
+from edgedec.ops import Linear, Operation
+from edgedec.reference.integer_profile.ops.linear import MatrixConstants
+from edgedec.schemes import TernaryScheme
+
+__all__ = ["Matrix", "unsupported"]
+
+I64 = NDArray[np.int64]
+U8 = NDArray[np.uint8]
+
+_BASE_BITS = 9
+_MOST_WORDS = (1 << 16) - 1
+
+
+def unsupported(op: Operation, reason: str) -> UnsupportedError:
+    """Of the accelerator. ``reason`` ends with what would run it; the operation's name holds the layer."""
+    return UnsupportedError(f"the accelerator cannot run {op.kind} {op.name}: {reason}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Matrix:
+    """Members:
+    op: whose matrix it is, for messages.
+    parts: one, or two whose rows alternate: row 2 i is row i of the first, row 2 i + 1 row i of the second.
+    group_size: columns that share mantissas; 0 without.
+    order: of the rows of a single part; None leaves them.
+    """
+
+    op: Linear
+    parts: tuple[MatrixConstants, ...]
+    group_size: int
+    order: I64 | None = None
+
+    @classmethod
+    def of(
+        cls, op: Linear, indices: Sequence[int], constants: Sequence[MatrixConstants], order: I64 | None = None
+    ) -> "Matrix":
+        """The matrices of an operation with these indices.
+
+        Raises:
+            UnsupportedError: two that are stored or drained in different ways.
+        """
+        parts = tuple(constants[index] for index in indices)
+        sizes = [scheme.group_size if isinstance(scheme, TernaryScheme) else 0 for scheme in op.schemes]
+        ways = {
+            (
+                part.weight.shape,
+                None if part.trits is None else part.trits.shape[0],
+                sizes[index],
+                part.groups is None,
+                part.scale.values.size > 1,
+            )
+            for index, part in zip(indices, parts, strict=True)
+        }
+        if len(ways) > 1:
+            names = " and ".join(part.name for part in parts)
+            raise unsupported(op, f"{names} are not stored alike; quantize both with the same method and options")
+        shifts = {part.pre_shift for part in parts}
+        if len(shifts) > 1:
+            raise unsupported(
+                op, f"sums of {parts[0].name} and {parts[1].name} need different shifts; quantize with narrower layers"
+            )
+        return cls(op=op, parts=parts, group_size=sizes[indices[0]], order=order)
+
+    @property
+    def rows(self) -> int:
+        return sum(len(part.weight) for part in self.parts)
+
+    @property
+    def columns(self) -> int:
+        found: int = self.parts[0].weight.shape[1]
+        return found
+
+    @property
+    def int8(self) -> bool:
+        return self.parts[0].trits is None
+
+    @property
+    def planes(self) -> int:
+        return 1 if self.parts[0].trits is None else len(self.parts[0].trits)
+
+    @property
+    def pair(self) -> bool:
+        return len(self.parts) == 2
+
+    @property
+    def row_weights(self) -> bool:
+        """One mantissa per row."""
+        return self.parts[0].scale.values.size > 1
+
+    @property
+    def row_constants(self) -> bool:
+        """Something differs from row to row."""
+        return self.row_weights or any(part.bias is not None or np.any(part.row_shift) for part in self.parts)
+
+    def check(self, config: AcceleratorConfig) -> None:
+        """Raises:
+        UnsupportedError: the configuration cannot run it.
+        """
+        if self.columns > config.width:
+            raise unsupported(
+                self.op, f"it is {self.columns} columns wide; this accelerator has width={config.width}, raise it"
+            )
+        if (self.int8 or self.row_weights) and not config.per_row:
+            raise unsupported(
+                self.op, "it is int8, and its rows have a scale each; generate the accelerator with per_row=True"
+            )
+        if self.group_size and not config.scaling:
+            raise unsupported(
+                self.op,
+                f"its weights are planes with groups of {self.group_size}; generate the accelerator with scaling=True",
+            )
+        if self.group_size % config.beat_bytes:
+            raise unsupported(
+                self.op,
+                f"groups of {self.group_size} columns end within a beat of {config.beat_bytes} bytes; quantize with "
+                f"--group-size {config.beat_bytes} or a multiple of it, or generate it with a narrower beat_bytes",
+            )
+        if -(-self.rows // ROWS) > _MOST_WORDS:
+            raise unsupported(self.op, f"it has {self.rows} rows; an instruction holds at most {_MOST_WORDS * ROWS}")
+        if self.pair and self.row_constants and config.tile_words < 2:
+            raise unsupported(
+                self.op, f"rows of two matrices alternate, a tile has {config.tile_rows}; raise tile_rows to 10 or more"
+            )
+
+    def pieces(self, tile_words: int) -> list[slice]:
+        """Of the rows. With row constants a piece's must fit a queue of ``tile_words``; pairs are not torn apart."""
+        if not self.row_constants:
+            return [slice(0, self.rows)]
+        height = ROWS * (tile_words - tile_words % 2 if self.pair else tile_words)
+        return [slice(at, min(at + height, self.rows)) for at in range(0, self.rows, height)]
+
+    def fields(self, piece: slice, config: AcceleratorConfig) -> dict[str, int]:
+        """Of the MATRIX instruction of a piece: its shape, and what it is drained with."""
+        limit = 1 << (_BASE_BITS - 1)
+        found = {
+            "int8": int(self.int8),
+            "words": -(-(piece.stop - piece.start) // ROWS),
+            "blocks": -(-self.columns // config.beat_bytes),
+            "planes": self.planes,
+            "group_blocks": self.group_size // config.beat_bytes,
+            "pre_shift": self.parts[0].pre_shift,
+            "pair": int(self.pair),
+            "rows": int(self.row_constants),
+        }
+        for index, part in enumerate(self.parts):
+            found[f"base{index}"] = max(-limit, min(limit - 1, part.base))
+            found[f"weight{index}"] = 0 if self.row_weights else int(part.scale.values[0])
+        return found
+
+    def beats(self, piece: slice, config: AcceleratorConfig) -> int:
+        """Of the image of a piece's weights."""
+        return self._layout(piece, config).beats
+
+    def weights(self, piece: slice, config: AcceleratorConfig) -> U8:
+        """The image of a piece's weights, uint8 [beats, beat_bytes]."""
+        layout = self._layout(piece, config)
+        if isinstance(layout, Int8Layout):
+            return int8_image.pack(layout, self._picked([part.weight for part in self.parts], piece).astype(np.int8))
+        trits = self._picked([part.trits for part in self.parts], piece)
+        groups = self._picked([part.groups for part in self.parts], piece) if self.group_size else None
+        return ternary_image.pack(layout, trits, groups)
+
+    def constants(self, piece: slice) -> U8:
+        """Row constants of a piece, uint8 [words, 32]."""
+        rows = len(self.parts[0].weight)
+
+        def of_rows(values: Any) -> I64:
+            return np.broadcast_to(np.asarray(values, np.int64), (rows,))
+
+        lines = [(0 if part.bias is None else part.bias, part.row_shift, part.scale.values) for part in self.parts]
+        return pack_rows(*(self._picked([of_rows(line[i])[:, None] for line in lines], piece)[:, 0] for i in range(3)))
+
+    def _layout(self, piece: slice, config: AcceleratorConfig) -> Int8Layout | TernaryLayout:
+        shape = {
+            "beat_bytes": config.beat_bytes,
+            "tile_words": config.tile_words,
+            "rows": piece.stop - piece.start,
+            "columns": self.columns,
+        }
+        if self.int8:
+            return Int8Layout(**shape)
+        return TernaryLayout(**shape, planes=self.planes, group_size=self.group_size)
+
+    def _picked(self, arrays: Sequence[Any], piece: slice) -> Any:
+        """Rows of a piece out of the parts' arrays [..., rows, columns]."""
+        if self.pair:
+            half = slice(piece.start // 2, -(-piece.stop // 2))
+            lines = np.stack([array[..., half, :] for array in arrays], axis=-2)  # [..., pairs, 2, columns]
+            flat = lines.reshape(*lines.shape[:-3], -1, lines.shape[-1])
+            return flat[..., : piece.stop - piece.start, :]
+        return arrays[0][..., piece if self.order is None else self.order[piece], :]

@@ -1,0 +1,46 @@
+"""The image of a program while it grows: first what lies where, then, into one array, the bytes."""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["MemoryImage"]
+
+U8 = NDArray[np.uint8]
+
+
+class MemoryImage:
+    """Segments of whole beats, one behind the other.
+
+    A segment is announced with its size and a function that makes its bytes, so that sizes are known before any byte is made
+    and never more than one segment exists besides the image.
+    """
+
+    def __init__(self, beat_bytes: int) -> None:
+        self._beat_bytes, self._beats = beat_bytes, 0
+        self._segments: list[tuple[int, int, Callable[[], U8]]] = []
+
+    @property
+    def beats(self) -> int:
+        return self._beats
+
+    def add(self, beats: int, make: Callable[[], U8]) -> int:
+        """Announce a segment; ``make`` gives its bytes, perhaps less than whole beats. Returns its first beat."""
+        start, self._beats = self._beats, self._beats + beats
+        self._segments.append((start, beats, make))
+        return start
+
+    def build(self) -> U8:
+        """The bytes, uint8 [beats * beat_bytes], in logical order (edgedec.hw.striping).
+
+        Raises:
+            ValueError: a segment is longer than announced, or a beat or more shorter.
+        """
+        image = np.zeros(self._beats * self._beat_bytes, np.uint8)
+        for start, beats, make in self._segments:
+            content = make().reshape(-1)
+            if -(-content.size // self._beat_bytes) != beats:
+                raise ValueError(f"a segment of {content.size} bytes was announced with {beats} beats")
+            image[start * self._beat_bytes :][: content.size] = content
+        return image

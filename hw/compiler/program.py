@@ -1,0 +1,166 @@
+"""A compiled model: instructions, the image that they read, and what the host has to know to feed and to read it."""
+
+import hashlib
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.errors import UnsupportedError
+from edgedec.hw.compiler.lowering import Lowering
+from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.head_path import RESULT_BYTES, ROWS_OFFSET
+from edgedec.hw.instructions import Base, Destination, Header, Instruction, Opcode, pack_program
+from edgedec.ops import Embed
+from edgedec.reference.integer_profile.model import IntegerModel
+
+__all__ = ["HostFacts", "Program", "compile_model", "result_bytes"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostFacts:
+    """What lies outside of the accelerator.
+
+    Members:
+        bundle: SHA-256 of the bundle; empty if the model came from none.
+        embedding: name of the weight whose rows are a pass's input.
+        residual_fraction: a row's integers are row * 2^this.
+        hidden: width of a row.
+        inverse_frequencies: of the rotations; empty without any.
+        vocab: rows of the head.
+        logit_exponent: a logit's real value is logit * A * 2^(ea + this).
+    """
+
+    bundle: str
+    embedding: str
+    residual_fraction: int
+    hidden: int
+    inverse_frequencies: tuple[float, ...]
+    vocab: int
+    logit_exponent: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """Members:
+    config: of the accelerator that it is for.
+    instructions, names: of the same length; a name says what is made or read, "a -> b" where one instruction makes two.
+    commit: index of the first instruction of a commit.
+    image: uint8 [whole beats], in logical order (edgedec.hw.striping lays it out).
+    input_beats, cache_beats: of the buffers that the host has.
+    """
+
+    config: AcceleratorConfig
+    instructions: tuple[Instruction, ...]
+    names: tuple[str, ...]
+    commit: int
+    image: NDArray[np.uint8] = field(repr=False)
+    input_beats: int
+    cache_beats: int
+    host: HostFacts
+
+    @property
+    def header(self) -> Header:
+        return Header(configuration=self.config.hash, instructions=len(self.instructions), commit=self.commit)
+
+    @cached_property
+    def code(self) -> bytes:
+        """Header and instructions as the accelerator reads them."""
+        return pack_program(self.header, self.instructions)
+
+    @property
+    def input_bytes(self) -> int:
+        return self.input_beats * self.config.beat_bytes
+
+    @property
+    def cache_bytes(self) -> int:
+        return self.cache_beats * self.config.beat_bytes
+
+    @property
+    def output_bytes(self) -> int:
+        """Scales, the best, and whole rows of logits."""
+        return ROWS_OFFSET + self.host.vocab * self.row_bytes
+
+    @property
+    def row_bytes(self) -> int:
+        """Of an id's logits of all slots, where whole rows are written."""
+        return 4 * (1 << (self.config.slots - 1).bit_length())
+
+    @property
+    def sha256(self) -> str:
+        """Of code and image."""
+        digest = hashlib.sha256(self.code)
+        digest.update(self.image.data)
+        return digest.hexdigest()
+
+    def input_offset(self, destination: Destination) -> int:
+        """First byte in the input buffer of what goes to LOAD or ANGLES.
+
+        Raises:
+            KeyError: nothing in the input goes there.
+        """
+        for instruction in self.instructions:
+            is_input = instruction.opcode == Opcode.READ and instruction["base"] == Base.INPUT
+            if is_input and instruction["destination"] == destination:
+                return instruction["start"] * self.config.beat_bytes
+        raise KeyError(destination.name)
+
+    def bytes_by_destination(self) -> dict[str, int]:
+        """Of a pass with logits, without keys and values."""
+        found: Counter[str] = Counter()
+        for instruction in self.instructions:
+            if instruction.opcode == Opcode.READ:
+                name = Destination(instruction["destination"]).name
+                found[name] += instruction["beats"] * self.config.beat_bytes
+        return dict(found)
+
+
+def result_bytes(config: AcceleratorConfig) -> int:
+    """Of scales and the best, at the start of the output buffer."""
+    return RESULT_BYTES * config.slots * (1 + config.top_k)
+
+
+def compile_model(model: IntegerModel, config: AcceleratorConfig, *, bundle: str = "") -> Program:
+    """A program and its image for an accelerator. Deterministic.
+
+    Args:
+        bundle: SHA-256 of the bundle that the model is from.
+
+    Raises:
+        UnsupportedError: something does not map; names operation, layer, reason and what would run it.
+    """
+    lowering = Lowering(model, config)
+    lowering.run()
+    count = len(lowering.out.instructions)
+    if count > config.instructions:
+        raise UnsupportedError(
+            f"the program has {count} instructions; this accelerator has instructions={config.instructions}: raise it, or "
+            "raise tile_rows, which cuts matrices into fewer pieces"
+        )
+    if result_bytes(config) > ROWS_OFFSET:
+        raise UnsupportedError(
+            f"the {config.top_k} best of {config.slots} slots take {result_bytes(config)} bytes; at most {ROWS_OFFSET}: "
+            "lower top_k"
+        )
+    (embed,) = (op for op in model.graph.operations if isinstance(op, Embed))
+    assert lowering.logit_exponent is not None
+    return Program(
+        config=config,
+        instructions=tuple(lowering.out.instructions),
+        names=tuple(lowering.out.names),
+        commit=lowering.pass_ends,
+        image=lowering.out.image.build(),
+        input_beats=lowering.out.input_beats,
+        cache_beats=lowering.cache_beats,
+        host=HostFacts(
+            bundle=bundle,
+            embedding=embed.weight,
+            residual_fraction=model.forms[embed.outputs[0]].fraction,
+            hidden=lowering.width(embed.outputs[0]),
+            inverse_frequencies=lowering.angles,
+            vocab=model.graph.weights[embed.weight].shape[0],
+            logit_exponent=lowering.logit_exponent,
+        ),
+    )

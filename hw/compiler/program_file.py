@@ -1,0 +1,191 @@
+"""A program as a folder: ``program.json`` states what it is and the hash of everything, ``code.bin`` and ``image.bin``.
+
+What is read here may come from strangers: every complaint names the file, and nothing is allocated on the word of the
+manifest alone.
+"""
+
+import hashlib
+import json
+import math
+import re
+import reprlib
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec import __version__
+from edgedec.atomic import new_folder
+from edgedec.errors import BundleError, UnsupportedError, UsageError
+from edgedec.hw.compiler.program import HostFacts, Program
+from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.instructions import Instruction, Opcode, unpack_program
+from edgedec.manifest import manifest_hash
+
+__all__ = ["CODE", "FORMAT", "IMAGE", "MANIFEST", "VERSION", "load_program", "save_program"]
+
+FORMAT, VERSION = "edgedec-program", 1
+MANIFEST, CODE, IMAGE = "program.json", "code.bin", "image.bin"
+_MAX_MANIFEST_BYTES = 32 << 20  # a name for each of 65,536 instructions
+_MAX_BEATS = 1 << 36
+_KEYS = {"format", "version", "created_by", "config", "host", "names", "input_beats", "cache_beats", "files", "sha256"}
+
+
+def save_program(program: Program, path: Path) -> None:
+    """Write the folder, or replace one of this kind.
+
+    Raises:
+        UsageError: ``path`` holds something else.
+        EdgedecError: it cannot be written; nothing is left behind.
+    """
+    with new_folder(path, MANIFEST) as folder:
+        files = {}
+        for name, data in ((CODE, memoryview(program.code)), (IMAGE, program.image.data)):
+            (folder / name).write_bytes(data)
+            files[name] = {"bytes": data.nbytes, "sha256": hashlib.sha256(data).hexdigest()}
+        content = {
+            "format": FORMAT,
+            "version": VERSION,
+            "created_by": f"edgedec {__version__}",
+            "config": asdict(program.config),
+            "host": asdict(program.host),
+            "names": list(program.names),
+            "input_beats": program.input_beats,
+            "cache_beats": program.cache_beats,
+            "files": files,
+            "sha256": "0" * 64,
+        }
+        text = json.dumps(content, indent=1).encode() + b"\n"
+        before, _, after = text.rpartition(b"0" * 64)
+        (folder / MANIFEST).write_bytes(before + manifest_hash(text, "0" * 64).encode() + after)
+
+
+def load_program(path: Path) -> Program:
+    """Read a folder and check every byte of it.
+
+    Raises:
+        UsageError: there is no such folder.
+        BundleError: something is missing, changed or cut short; names the file.
+        UnsupportedError: written by another version of the format.
+    """
+    manifest = path / MANIFEST
+    if not manifest.is_file():
+        raise UsageError(f"{path} is no compiled program: it has no {MANIFEST}")
+    content = _manifest(manifest)
+    code, image = (_file(path / name, content["files"].get(name)) for name in (CODE, IMAGE))
+    try:
+        header, instructions = unpack_program(code.tobytes())
+    except BundleError as error:
+        raise BundleError(f"{path / CODE}: {error}") from None
+    try:
+        config = AcceleratorConfig(**content["config"])
+        host = _host(content["host"])
+        if header.configuration != config.hash:
+            raise ValueError(f"{CODE} is of another configuration")
+        names = content["names"]
+        if not isinstance(names, list) or len(names) != len(instructions) or not all(map(_is_name, names)):
+            raise ValueError(f"there must be {len(instructions)} printable names")
+        program = Program(
+            config=config,
+            instructions=tuple(instructions),
+            names=tuple(names),
+            commit=header.commit,
+            image=image,
+            input_beats=_count(content, "input_beats"),
+            cache_beats=_count(content, "cache_beats"),
+            host=host,
+        )
+    except (TypeError, ValueError, UsageError) as error:
+        raise BundleError(f"{manifest}: {error}; compile the program again") from None
+    _check_ranges(path, program)
+    return program
+
+
+def _is_name(value: Any) -> bool:
+    """What a terminal can show without being told to do something."""
+    return isinstance(value, str) and value.isprintable()
+
+
+def _number(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{reprlib.repr(text)} is no finite number")
+    return number
+
+
+def _manifest(file: Path) -> dict[str, Any]:
+    if file.stat().st_size > _MAX_MANIFEST_BYTES:
+        raise BundleError(f"{file}: larger than {_MAX_MANIFEST_BYTES} bytes; this is no compiled program")
+    data = file.read_bytes()
+    try:
+        content = json.loads(data, parse_constant=_number, parse_float=_number)
+    except (ValueError, RecursionError) as error:
+        raise BundleError(f"{file}: not valid JSON ({error}); compile the program again") from None
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise BundleError(f"{file}: not a compiled program of edgedec")
+    version, stated = content.get("version"), content.get("sha256")
+    if type(version) is not int or version != VERSION:
+        raise UnsupportedError(
+            f"{file}: version {reprlib.repr(version)}, this edgedec reads {VERSION}; compile the program again"
+        )
+    if not re.fullmatch("[0-9a-f]{64}", str(stated)) or manifest_hash(data, str(stated)) != stated:
+        raise BundleError(f"{file}: its hash does not match its content; copy or compile the program again")
+    if set(content) != _KEYS:
+        raise BundleError(f"{file}: unknown or missing keys {reprlib.repr(sorted(set(content) ^ _KEYS))}")
+    for key in ("config", "host", "files"):
+        if not isinstance(content[key], dict):
+            raise BundleError(f"{file}: {key} must be an object")
+    return content
+
+
+def _file(file: Path, entry: Any) -> NDArray[np.uint8]:
+    """The bytes of a file that are what the manifest says."""
+    if not isinstance(entry, dict) or set(entry) != {"bytes", "sha256"}:
+        raise BundleError(f"{file.parent / MANIFEST}: file {file.name} must have bytes and sha256")
+    if not file.is_file():
+        raise BundleError(f"{file}: missing; copy or compile the program again")
+    there = file.stat().st_size
+    if type(entry["bytes"]) is not int or entry["bytes"] != there:
+        raise BundleError(f"{file}: {there} bytes, the manifest says {reprlib.repr(entry['bytes'])}; copy it again")
+    content = np.fromfile(file, np.uint8)
+    if hashlib.sha256(content.data).hexdigest() != entry["sha256"]:
+        raise BundleError(f"{file}: its hash does not match the manifest; copy or compile the program again")
+    return content
+
+
+def _count(content: Mapping[str, Any], name: str) -> int:
+    value = content[name]
+    if type(value) is not int or not 0 < value < _MAX_BEATS:
+        raise ValueError(f"{name} is {reprlib.repr(value)}")
+    return value
+
+
+def _host(content: dict[str, Any]) -> HostFacts:
+    kinds = {"bundle": str, "embedding": str, "inverse_frequencies": list}
+    for member in fields(HostFacts):
+        kind = kinds.get(member.name, int)
+        if type(content.get(member.name)) is not kind:
+            raise ValueError(f"{member.name} is {reprlib.repr(content.get(member.name))}")
+    if not all(type(frequency) in (int, float) for frequency in content["inverse_frequencies"]):
+        raise ValueError("inverse_frequencies are not all numbers")
+    if content["hidden"] < 1 or content["vocab"] < 1 or abs(content["residual_fraction"]) > 1 << 10:
+        raise ValueError("hidden, vocab or residual_fraction is out of range")
+    return HostFacts(**{**content, "inverse_frequencies": tuple(map(float, content["inverse_frequencies"]))})
+
+
+def _check_ranges(path: Path, program: Program) -> None:
+    """The image is whole beats, and no READ leaves its buffer."""
+    beat_bytes = program.config.beat_bytes
+    if program.image.size % beat_bytes:
+        raise BundleError(f"{path / IMAGE}: {program.image.size} bytes are not whole beats of {beat_bytes}")
+    ends = (program.image.size // beat_bytes, program.input_beats)
+    for index, instruction in enumerate(program.instructions):
+        if instruction.opcode == Opcode.READ and not _inside(instruction, ends):
+            raise BundleError(f"{path / CODE}: instruction {index} reads past the end of its buffer; compile it again")
+
+
+def _inside(read: Instruction, ends: tuple[int, int]) -> bool:
+    return read["base"] < len(ends) and read["start"] + read["beats"] <= ends[read["base"]]

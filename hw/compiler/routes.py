@@ -1,0 +1,107 @@
+"""Where the outputs of a linear go, read off the graph."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.graph import Graph
+from edgedec.hw.compiler.matrix import unsupported
+from edgedec.hw.instructions import Sink
+from edgedec.ops import Add, Attention, GatedActivation, Linear, Operation, Rope
+
+__all__ = ["PARTS", "Job", "Routes"]
+
+I64 = NDArray[np.int64]
+
+PARTS = (Sink.QUERIES, Sink.KEYS, Sink.VALUES)  # of an attention's inputs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """Some matrices of a linear that go to one sink together; ``reader`` is the operation that takes them there."""
+
+    sink: Sink
+    indices: tuple[int, ...]
+    reader: Operation | None
+
+
+class Routes:
+    """Who makes and who reads the values of a graph."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._makers = {name: op for op in graph.operations for name in op.outputs}
+        self._readers: dict[str, list[Operation]] = {}
+        for op in graph.operations:
+            for name in op.inputs:
+                self._readers.setdefault(name, []).append(op)
+
+    def maker(self, name: str) -> Operation:
+        return self._makers[name]
+
+    def readers(self, name: str) -> list[Operation]:
+        return self._readers.get(name, [])
+
+    def only_reader(self, op: Operation) -> Operation:
+        """Of an operation's output.
+
+        Raises:
+            UnsupportedError: there are none or several.
+        """
+        readers = self.readers(op.outputs[0])
+        if len(readers) != 1:
+            raise unsupported(op, f"{len(readers)} operations read {op.outputs[0]}; one can: repeat it for each")
+        return readers[0]
+
+    def jobs(self, op: Linear) -> list[Job]:
+        """Where the outputs go: queries, keys and values in this order, gate and up together."""
+        jobs: list[Job] = []
+        gated: dict[GatedActivation, dict[int, int]] = {}
+        for index, output in enumerate(op.outputs):
+            readers = self.readers(output)
+            if output in self._graph.outputs and not readers:
+                jobs.append(Job(sink=Sink.LOGITS, indices=(index,), reader=None))
+                continue
+            if len(readers) != 1:
+                raise unsupported(op, f"{len(readers)} operations read {output}; one can: repeat the matrix")
+            (reader,) = readers
+            if isinstance(reader, Add):
+                jobs.append(Job(sink=Sink.RESIDUAL, indices=(index,), reader=reader))
+            elif isinstance(reader, GatedActivation):
+                gated.setdefault(reader, {})[reader.inputs.index(output)] = index
+            else:
+                jobs.append(self._attention_job(op, index, output, reader))
+        for reader, found in gated.items():
+            if set(found) != {0, 1}:
+                raise unsupported(op, f"{reader.name} reads gate and up of different linears; fuse them")
+            jobs.append(Job(sink=Sink.GATE, indices=(found[0], found[1]), reader=reader))
+        return sorted(jobs, key=lambda job: job.sink)
+
+    def _attention_job(self, op: Linear, index: int, output: str, reader: Operation) -> Job:
+        value = output
+        if isinstance(reader, Rope):
+            value = reader.outputs[0]
+            reader = self.only_reader(reader)
+        if not isinstance(reader, Attention) or reader.inputs.count(value) != 1:
+            raise unsupported(op, f"{reader.kind} {reader.name} reads {output}; an addition, attention or a gate can")
+        return Job(sink=PARTS[reader.inputs.index(value)], indices=(index,), reader=reader)
+
+    def rope(self, job: Job) -> Rope | None:
+        """The rotation between a linear and its attention."""
+        assert job.reader is not None
+        maker = self._makers[job.reader.inputs[PARTS.index(job.sink)]]
+        return maker if isinstance(maker, Rope) else None
+
+    def order(self, job: Job) -> I64 | None:
+        """Rows of queries or keys such that pair i of a head is (i, i + head_dim / 2), as the rotation wants them.
+
+        A score is a sum over columns, so it is the same as long as keys are turned about in the same way.
+        """
+        rope = self.rope(job)
+        if rope is None or rope.layout == "half":
+            return None
+        half = np.arange(0, rope.head_dim, 2)
+        inside = np.concatenate([half, half + 1])
+        found: I64 = (np.arange(rope.heads)[:, None] * rope.head_dim + inside).reshape(-1)
+        return found

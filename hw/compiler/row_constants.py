@@ -1,0 +1,48 @@
+"""What each row of a matrix is drained with, as the accelerator reads it."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.hw.config import ROWS
+
+__all__ = ["ITEM_BYTES", "pack_rows"]
+
+ITEM_BYTES = 32
+_BIAS_BITS, _SHIFT_BITS, _WEIGHT_BITS = 27, 5, 16
+
+
+def pack_rows(bias: NDArray[np.int64], shift: NDArray[np.int64], weight: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """Items for edgedec.hw.drain.row_constants.
+
+    Args:
+        bias: [rows], s27 within its symmetric range, in units of the output.
+        shift: [rows], u5.
+        weight: [rows], u16.
+
+    Returns:
+        uint8 [words, 32], little endian: of five rows a u32 each, the bias in bits 0 .. 26 and the shift above it; then five
+        u16, the weights; then two bytes of zero. Rows behind the last one are zero.
+
+    Raises:
+        ValueError: a value does not fit, or the lengths differ.
+    """
+    most = (1 << (_BIAS_BITS - 1)) - 1
+    limits = {"bias": (-most, most), "shift": (0, (1 << _SHIFT_BITS) - 1), "weight": (0, (1 << _WEIGHT_BITS) - 1)}
+    rows = len(bias)
+    for (name, (least, largest)), values in zip(limits.items(), (bias, shift, weight), strict=True):
+        if values.shape != (rows,):
+            raise ValueError(f"{name} must be [{rows}], as bias is, not {values.shape}")
+        if rows and not least <= int(values.min()) <= int(values.max()) <= largest:
+            raise ValueError(f"{name} must be {least}..{largest}, not {int(values.min())}..{int(values.max())}")
+    words = -(-rows // ROWS)
+
+    def by_words(values: NDArray[np.int64], to: str) -> NDArray[np.uint8]:
+        padded = np.zeros((words, ROWS), to)
+        padded.reshape(-1)[:rows] = values
+        return padded.view(np.uint8)
+
+    items = np.zeros((words, ITEM_BYTES), np.uint8)
+    low, high = by_words((bias & ((1 << _BIAS_BITS) - 1)) | (shift << _BIAS_BITS), "<u4"), by_words(weight, "<u2")
+    items[:, : low.shape[1]] = low
+    items[:, low.shape[1] : low.shape[1] + high.shape[1]] = high
+    return items

@@ -1,0 +1,360 @@
+"""All units of the accelerator, joined: what lies between the read stream and the writes."""
+
+from typing import Any
+
+from amaranth.hdl import Array, Cat, Module, Mux, Shape, Signal, Value, unsigned
+from amaranth.lib import data, stream
+from amaranth.lib.fifo import SyncFIFO
+from amaranth.lib.wiring import Component, In, Out, connect, flipped
+
+from edgedec.hw.attention_path import AttentionPath
+from edgedec.hw.config import ROWS, AcceleratorConfig
+from edgedec.hw.fifo import Fifo
+from edgedec.hw.gated_activation import GatedActivation
+from edgedec.hw.head_path import HeadPath
+from edgedec.hw.instructions import Opcode, Sink, Source, layout
+from edgedec.hw.mac_array import MacArray
+from edgedec.hw.matrix_path import MatrixPath
+from edgedec.hw.quantize_path import QuantizePath
+from edgedec.hw.residual_path import ResidualPath, load_item_bytes
+from edgedec.hw.router import segment
+from edgedec.hw.score_memory import visibility
+from edgedec.hw.shapes import beat, codes, rows, scales, words
+from edgedec.hw.sink_router import SinkRouter
+from edgedec.hw.unpacker import Unpacker
+
+__all__ = ["TRACED", "Datapath", "angles_item_bytes", "pass_parameters"]
+
+_VECTORS = 4  # that may be announced ahead
+_MATRICES = 8  # whose words have not come yet
+_SETTLED = 12  # cycles without any sign of work after which the units are idle: more than what lies between two of them
+TRACED = ("matrix", "codes", "scales", "attention", "residual")
+
+
+def angles_item_bytes(slots: int) -> int:
+    """Of one pair's cos and sin of each slot as they lie in memory: s16 each, then nothing up to a power of two."""
+    return 1 << (4 * slots - 1).bit_length()
+
+
+def pass_parameters(config: AcceleratorConfig) -> data.StructLayout:
+    """Of the pass that runs. mask: [row][slot], whom a row sees of its own pass. rows_wanted: whole rows of logits."""
+    per_slot = config.slots
+    return data.StructLayout(
+        {
+            "slots": unsigned(4),
+            "committed": unsigned(20),
+            "positions": data.ArrayLayout(unsigned(20), per_slot),
+            "mask": data.ArrayLayout(unsigned(per_slot), per_slot),
+            "rows_wanted": 1,
+        }
+    )
+
+
+class Datapath(Component):
+    """Matrices, attention, residual, quantization and head. Docs: docs/accelerator.md, "The data path".
+
+    Parameters:
+        config: sizes.
+        trace: whether the ports ``trace_`` are there, which a simulation watches.
+
+    Members:
+        parameters: In(pass_parameters(config)). Steady while a program runs.
+        loads, vectors, matrices, attends: In(streams of layout(Opcode...)).
+        load, angles, gains, weights, rows, coding, factors, scales, keys_values: In(streams segment(beat_bytes)): what the
+            router has for them.
+        layers: Out(stream {start, run, kv_heads}). One item per ATTEND, for the writer of the cache.
+        new_keys, new_values: Out(streams rows(8, slots, chunk)).
+        requests: Out(stream {offset, bytes}), results: Out(beat(port_bytes)): of the head.
+        damaged: Out(1). For a cycle: a weight's byte that is not five trits.
+        idle: Out(1). No unit has anything to do; quantization is not looked at, it may wait for a vector that was announced.
+        trace_matrix ...: Out. Bit 0 is high with each item that is handed over, the payload is above it: words of matrices,
+            blocks of codes, their scales, words of attention, words of the residual that go onward.
+    """
+
+    def __init__(self, config: AcceleratorConfig, *, trace: bool = False) -> None:
+        self._config, self._trace = config, trace
+        slots, size = config.slots, config.beat_bytes
+        self._head = HeadPath(slots=slots, top_k=config.top_k, port_bytes=config.port_bytes)
+        self._attention = AttentionPath(
+            beat_bytes=size,
+            head_dim=config.head_dim,
+            chunk=config.chunk,
+            slots=slots,
+            context=config.context,
+            query_columns=config.heads * config.head_dim,
+            key_columns=config.kv_heads * config.head_dim,
+            lanes=config.softmax_lanes,
+            out_lanes=config.out_lanes,
+        )
+        self._matrix = MatrixPath(
+            beat_bytes=size,
+            slots=slots,
+            tile_words=config.tile_words,
+            depth=config.depth,
+            scaling=config.scaling,
+            per_row=config.per_row,
+        )
+        item = stream.Signature(segment(size))
+        chunks = stream.Signature(rows(8, slots, config.chunk))
+        ports = {
+            "parameters": In(pass_parameters(config)),
+            "loads": In(stream.Signature(layout(Opcode.LOAD))),
+            "vectors": In(stream.Signature(layout(Opcode.VECTOR))),
+            "matrices": In(stream.Signature(layout(Opcode.MATRIX))),
+            "attends": In(stream.Signature(layout(Opcode.ATTEND))),
+            **dict.fromkeys(("load", "angles", "gains", "weights", "rows", "coding"), In(item)),
+            **dict.fromkeys(("factors", "scales", "keys_values"), In(item)),
+            "layers": Out(stream.Signature(data.StructLayout({"start": 36, "run": 24, "kv_heads": 8}))),
+            "new_keys": Out(chunks),
+            "new_values": Out(chunks),
+            "requests": Out(self._head.requests.signature),
+            "results": Out(beat(config.port_bytes)),
+            "damaged": Out(1),
+            "idle": Out(1),
+        }
+        if trace:
+            shapes = {
+                "matrix": words(32, slots),
+                "codes": codes(slots, size),
+                "scales": scales(slots),
+                "attention": words(27, slots),
+                "residual": words(27, slots),
+            }
+            for name in TRACED:
+                ports[f"trace_{name}"] = Out(1 + Shape.cast(shapes[name].members["payload"].shape).width)
+        super().__init__(ports)
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        config, slots = self._config, self._config.slots
+        m.submodules.matrix, m.submodules.attention, m.submodules.head = self._matrix, self._attention, self._head
+        m.submodules.residual = residual = ResidualPath(slots=slots, depth=config.hidden_words)
+        m.submodules.gate = gate = GatedActivation(slots=slots)
+        m.submodules.quantize = quantize = QuantizePath(
+            beat_bytes=config.beat_bytes, slots=slots, depth=max(config.vector_words, config.hidden_words)
+        )
+        m.submodules.sinks = sinks = SinkRouter(slots=slots, depth=config.hidden_words)
+        m.submodules.drained = drained = Fifo(
+            shape=self._matrix.output.payload.shape(), depth=max(config.tile_words, 2), style="block"
+        )
+        self._multiply(m)
+        self._matrices(m, sinks)
+        self._load(m, residual)
+        connect(m, self._matrix.output, drained.input)
+        connect(m, drained.output, sinks.input)
+        connect(m, sinks.additions, residual.additions)
+        connect(m, sinks.residual, residual.input)
+        connect(m, sinks.parts, self._attention.parts)
+        connect(m, sinks.attention, self._attention.input)
+        connect(m, sinks.gate, gate.input)
+        m.d.comb += gate.activation.eq(sinks.activation)
+        connect(m, sinks.vectors, self._head.vectors)
+        connect(m, sinks.logits, self._head.input)
+        self._quantize(m, quantize, [residual.output, residual.output, self._attention.output, gate.output])
+        self._attend(m)
+        self._give_results(m, quantize, sinks.logits)
+        self._unpack_constants(m, quantize)
+        busy = Cat(
+            ~self._matrix.idle,
+            drained.level.any(),
+            ~sinks.idle,
+            ~residual.idle,
+            ~self._attention.idle,
+            ~self._head.idle,
+            gate.output.valid,
+            *(port.valid for port in (self.loads, self.vectors, self.matrices, self.attends)),
+        ).any()
+        quiet = Signal(range(_SETTLED + 1))
+        m.d.sync += quiet.eq(Mux(busy, 0, Mux(quiet == _SETTLED, quiet, quiet + 1)))
+        m.d.comb += [self.idle.eq(quiet == _SETTLED), self.damaged.eq(self._matrix.error)]
+        if self._trace:
+            for name, port in zip(
+                TRACED,
+                (self._matrix.output, quantize.codes, quantize.scales, self._attention.output, residual.output),
+                strict=True,
+            ):
+                m.d.comb += getattr(self, f"trace_{name}").eq(Cat(port.valid & port.ready, port.payload))
+        return m
+
+    def _multiply(self, m: Module) -> None:
+        """The one array of multipliers, which matrices and attention share."""
+        config, matrix, attention = self._config, self._matrix, self._attention
+        m.submodules.mac = mac = MacArray(lanes=config.beat_bytes, slots=config.slots, chunk=config.chunk)
+        connect(m, matrix.mac_codes, mac.codes)
+        connect(m, matrix.mac_weights, mac.weights)
+        connect(m, mac.sums, matrix.mac_sums)
+        connect(m, attention.work, mac.work)
+        connect(m, mac.scores, attention.scores)
+        connect(m, mac.columns, attention.columns)
+
+    def _matrices(self, m: Module, sinks: SinkRouter) -> None:
+        """A matrix to the matrix path, and to a queue for those who take its words."""
+        given, item, path = self.matrices, self.matrices.p, self._matrix.matrices
+        m.submodules.routes = queue = SyncFIFO(width=layout(Opcode.MATRIX).size, depth=_MATRICES)
+        matrix, settings = path.p.matrix, path.p.drain
+        m.d.comb += [
+            path.valid.eq(given.valid & queue.w_rdy),
+            given.ready.eq(path.ready & queue.w_rdy),
+            queue.w_en.eq(given.valid & given.ready),
+            queue.w_data.eq(given.payload),
+            *(matrix[name].eq(item[name]) for name in ("fresh", "int8", "words", "blocks", "planes", "group_blocks")),
+            *(settings[name].eq(item[name]) for name in ("pre_shift", "pair", "rows", "wide")),
+            *(settings.base[i].eq(item[f"base{i}"]) for i in range(2)),
+            *(settings.weight[i].eq(item[f"weight{i}"]) for i in range(2)),
+            settings.logits.eq(item.sink == Sink.LOGITS),
+            Value.cast(sinks.matrices.payload).eq(queue.r_data),
+            sinks.matrices.valid.eq(queue.r_rdy),
+            queue.r_en.eq(sinks.matrices.ready),
+            self._matrix.weights.payload.eq(self.weights.p.data),
+            self._matrix.weights.valid.eq(self.weights.valid),
+            self.weights.ready.eq(self._matrix.weights.ready),
+        ]
+
+    def _load(self, m: Module, residual: ResidualPath) -> None:
+        m.submodules.load = unpacker = Unpacker(
+            beat_bytes=self._config.beat_bytes, item_bytes=load_item_bytes(self._config.slots)
+        )
+        connect(m, flipped(self.load), unpacker.beats)
+        connect(m, unpacker.items, residual.items)
+        m.d.comb += [
+            residual.loads.payload.eq(self.loads.p.words),
+            residual.loads.valid.eq(self.loads.valid),
+            self.loads.ready.eq(residual.loads.ready),
+        ]
+
+    def _quantize(self, m: Module, quantize: QuantizePath, sources: list[Any]) -> None:
+        """Vectors in the order in which they were announced, each from its source, to codes."""
+        announced = layout(Opcode.VECTOR)
+        m.submodules.announced = queue = SyncFIFO(width=announced.size, depth=_VECTORS)
+        entry = data.View(announced, queue.r_data)
+        source, eps, owed = Signal(Source), Signal(48), Signal()  # owed: the norm has not taken eps yet
+        plan = quantize.vectors
+        m.d.comb += [
+            queue.w_data.eq(self.vectors.payload),
+            queue.w_en.eq(self.vectors.valid),
+            self.vectors.ready.eq(queue.w_rdy),
+            plan.p.normed.eq(entry.normed),
+            plan.p.blocks.eq(entry.blocks),
+            plan.valid.eq(queue.r_rdy & ~owed),
+            queue.r_en.eq(plan.valid & plan.ready),
+            quantize.eps.payload.eq(eps),
+            quantize.eps.valid.eq(owed),
+        ]
+        with m.If(quantize.eps.ready):
+            m.d.sync += owed.eq(0)
+        with m.If(queue.r_en):
+            m.d.sync += [source.eq(entry.source), eps.eq(entry.eps), owed.eq(entry.normed)]
+        chosen = Array(port.payload.as_value() for port in sources)[source]
+        m.d.comb += [
+            Value.cast(quantize.input.payload).eq(chosen),
+            quantize.input.valid.eq(Array(port.valid for port in sources)[source]),
+        ]
+        for port in {id(port): port for port in sources}.values():
+            mine = Cat(source == number for number, other in enumerate(sources) if other is port).any()
+            m.d.comb += port.ready.eq(quantize.input.ready & mine)
+
+    def _attend(self, m: Module) -> None:
+        """ATTEND to the heads and to the writer; who sees what."""
+        given, item, path, now = self.attends, self.attends.p, self._attention, self.parameters
+        seen = Signal(visibility(self._config.slots, self._config.context))
+        m.d.comb += [
+            path.attends.p.heads.eq(item.heads),
+            path.attends.p.group.eq(item.group),
+            path.attends.valid.eq(given.valid & self.layers.ready),
+            given.ready.eq(path.attends.ready & self.layers.ready),
+            self.layers.valid.eq(given.valid & path.attends.ready),
+            *(self.layers.p[name].eq(item[name]) for name in ("start", "run", "kv_heads")),
+            path.visibility.eq(seen),
+        ]
+        with m.If(given.valid & given.ready):
+            m.d.sync += [seen.committed.eq(now.committed), seen.own.eq(now.slots), seen.sinks.eq(item.sinks)]
+            for slot in range(self._config.slots):
+                hidden = now.positions[slot] + 1 - item.window
+                none = (item.window == 0) | (now.positions[slot] < item.window)
+                m.d.sync += [seen.first[slot].eq(Mux(none, 0, hidden)), seen.mask[slot].eq(now.mask[slot])]
+        connect(m, path.new_keys, flipped(self.new_keys))
+        connect(m, path.new_values, flipped(self.new_values))
+        m.d.comb += [
+            path.beats.payload.eq(self.keys_values.p.data),
+            path.beats.valid.eq(self.keys_values.valid),
+            self.keys_values.ready.eq(path.beats.ready),
+        ]
+
+    def _give_results(self, m: Module, quantize: QuantizePath, logits: Any) -> None:
+        """The codes to the matrices, their scales too; those of the head's codes to the head as well."""
+        head, matrix = self._head, self._matrix
+        connect(m, quantize.codes, matrix.codes)
+        connect(m, quantize.scales, matrix.scales)
+        # What is drained has its scales: with the first word of logits the scales that came last are the head's.
+        kept, begins, owed = Signal.like(quantize.scales.payload), Signal(init=1), Signal()
+        m.d.comb += [
+            head.rows_wanted.eq(self.parameters.rows_wanted),
+            head.scales.payload.eq(kept),
+            head.scales.valid.eq(owed),
+        ]
+        with m.If(quantize.scales.valid & quantize.scales.ready):
+            m.d.sync += kept.eq(quantize.scales.payload)
+        with m.If(head.scales.ready):
+            m.d.sync += owed.eq(0)
+        with m.If(logits.valid & logits.ready):
+            m.d.sync += begins.eq(logits.p.last)
+            with m.If(begins):
+                m.d.sync += owed.eq(1)
+        connect(m, head.requests, flipped(self.requests))
+        connect(m, head.data, flipped(self.results))
+
+    def _unpack_constants(self, m: Module, quantize: QuantizePath) -> None:
+        """Constants wait in queues that hold all of an instruction's, so that what lies behind them can pass."""
+        config, attention = self._config, self._attention
+        columns = config.heads * config.head_dim
+        angles = Signal(attention.angles.payload.shape())
+        for name, item_bytes, sink, depth in (
+            ("gains", 16, quantize.gains, max(config.vector_words, config.hidden_words)),
+            ("rows", 32, self._matrix.rows, config.tile_words),
+            ("coding", 8, attention.coding, columns),
+            ("factors", 4, attention.factors, config.heads),
+            ("scales", 2 * config.out_lanes, attention.scales, columns // config.out_lanes),
+        ):
+            item = self._unpacked(m, name, item_bytes)
+            m.submodules[f"queue_{name}"] = queue = Fifo(shape=sink.payload.shape(), depth=max(depth, 2), style="block")
+            m.d.comb += [
+                *_packed(name, item.payload, queue.input.payload),
+                queue.input.valid.eq(item.valid),
+                item.ready.eq(queue.input.ready),
+            ]
+            connect(m, queue.output, sink)
+        item = self._unpacked(m, "angles", angles_item_bytes(config.slots))
+        for slot in range(config.slots):
+            m.d.comb += [
+                angles.cos[0][slot].eq(item.payload[32 * slot : 32 * slot + 16]),
+                angles.sin[0][slot].eq(item.payload[32 * slot + 16 : 32 * slot + 32]),
+            ]
+        m.d.comb += [
+            attention.angles.payload.eq(angles),
+            attention.angles.valid.eq(item.valid),
+            item.ready.eq(attention.angles.ready),
+        ]
+
+    def _unpacked(self, m: Module, name: str, item_bytes: int) -> Any:
+        m.submodules[f"unpack_{name}"] = unpacker = Unpacker(beat_bytes=self._config.beat_bytes, item_bytes=item_bytes)
+        connect(m, flipped(getattr(self, name)), unpacker.beats)
+        return unpacker.items
+
+
+def _packed(name: str, item: Any, sink: Any) -> list[Any]:
+    """An item of docs/accelerator.md's table into a constant's fields."""
+    if name in ("gains", "scales"):
+        return [sink[i].eq(item[16 * i : 16 * i + 16]) for i in range(len(sink.as_value()) // 16)]
+    if name == "rows":
+        return [
+            assignment
+            for row in range(ROWS)
+            for assignment in (
+                sink.bias[row].eq(item[32 * row : 32 * row + 27]),
+                sink.shift[row].eq(item[32 * row + 27 : 32 * row + 32]),
+                sink.weight[row].eq(item[32 * ROWS + 16 * row : 32 * ROWS + 16 * row + 16]),
+            )
+        ]
+    if name == "coding":
+        return [sink.mantissa.eq(item[:16]), sink.middle.eq(item[32:50])]
+    return [sink.factor.eq(item[:16]), sink.shift.eq(item[16:22])]

@@ -1,0 +1,120 @@
+"""Commands to the units, in order."""
+
+from typing import Any
+
+from amaranth.hdl import Cat, Module, Mux, Signal, Value, unsigned
+from amaranth.lib import data, stream
+from amaranth.lib.fifo import SyncFIFO
+from amaranth.lib.wiring import Component, In, Out
+
+from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.fifo import small_queue
+from edgedec.hw.instructions import INSTRUCTION_BYTES, Opcode, layout
+from edgedec.hw.program_memory import index_bits
+from edgedec.hw.resources import Resources
+
+__all__ = ["UNITS", "Executor", "command", "estimate"]
+
+UNITS = {
+    "loads": Opcode.LOAD,
+    "vectors": Opcode.VECTOR,
+    "matrices": Opcode.MATRIX,
+    "attends": Opcode.ATTEND,
+    "copies": Opcode.COPY,
+}
+_QUEUED = 16
+_SETTLED = 4  # cycles that idle must hold, and that have passed since the last command: what a register or two may hide
+
+
+def command(config: AcceleratorConfig) -> data.StructLayout:
+    """An instruction with its number."""
+    return data.StructLayout({"bits": unsigned(8 * INSTRUCTION_BYTES), "index": index_bits(config)})
+
+
+class Executor(Component):
+    """A queue of 16 commands, and the one that is offered to its unit.
+
+    Parameters:
+        config: its instructions.
+
+    Members:
+        commands: In(stream ``command(config)``): STOP and those of ``UNITS``.
+        idle: In(1). No unit has anything to do. Must be low at the latest in the fourth cycle after a command's transfer,
+            and stay so until all that it asked for has been done.
+        writes_idle: In(1). Nothing is to be written, and all that was is answered.
+        stopped: In(1). Nothing is offered.
+        loads, vectors, matrices, attends, copies: Out(streams layout(Opcode)). Of one command at a time.
+        issued: Out(1). In the cycle in which a unit takes a command.
+        index: Out. Number of the command issued last, from the next cycle on; 0 before.
+        ended: Out(1). For a cycle: STOP has found units and writes idle.
+        quiet: Out(1). There is no command here, and the units are idle.
+
+    Latency: 2 cycles from a command to its unit; where it waits, 5 from ``idle``.
+    Throughput: one command in 2 cycles.
+    Source: derived here.
+    """
+
+    def __init__(self, config: AcceleratorConfig) -> None:
+        self._command = command(config)
+        super().__init__(
+            {
+                "commands": In(stream.Signature(self._command)),
+                "idle": In(1),
+                "writes_idle": In(1),
+                "stopped": In(1),
+                **{name: Out(stream.Signature(layout(opcode))) for name, opcode in UNITS.items()},
+                "issued": Out(1),
+                "index": Out(self._command["index"].shape),
+                "ended": Out(1),
+                "quiet": Out(1),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        m.submodules.queue = queue = SyncFIFO(width=self._command.size, depth=_QUEUED)
+        now, busy = Signal(self._command, reset_less=True), Signal()
+        units = [getattr(self, name) for name in UNITS]
+        goal, stop, free = Signal(len(units)), Signal(), Signal()  # where it goes; it need not wait any more
+        calm, written = self._calm(m, self.idle), self._calm(m, self.idle & self.writes_idle)
+        m.d.comb += [
+            queue.w_data.eq(Value.cast(self.commands.payload)),
+            queue.w_en.eq(self.commands.valid),
+            self.commands.ready.eq(queue.w_rdy),
+            queue.r_en.eq(~busy),
+            *(Value.cast(unit.payload).eq(now.bits) for unit in units),
+            *(unit.valid.eq(bit & free & ~self.stopped) for unit, bit in zip(units, goal, strict=True)),
+            self.issued.eq(Cat(unit.valid & unit.ready for unit in units).any()),
+            self.ended.eq(stop & written & ~self.stopped),
+            self.quiet.eq(calm & ~busy & ~queue.r_rdy),
+        ]
+        with m.If(busy & calm):
+            m.d.sync += free.eq(1)
+        with m.If(self.issued | self.ended):
+            m.d.sync += [busy.eq(0), goal.eq(0), stop.eq(0), free.eq(0)]
+        with m.If(self.issued):
+            m.d.sync += self.index.eq(now.index)
+        with m.If(queue.r_rdy & ~busy):
+            due = data.View(self._command, queue.r_data)
+            head = data.View(layout(Opcode.STOP), due.bits)
+            m.d.sync += [
+                now.eq(due),
+                busy.eq(1),
+                free.eq(~head.wait),
+                goal.eq(Cat(head.opcode == opcode for opcode in UNITS.values())),
+                stop.eq(head.opcode == Opcode.STOP),
+            ]
+        return m
+
+    def _calm(self, m: Module, idle: Value) -> Value:
+        """Whether ``idle`` has held for so many cycles, all of them after the last command."""
+        cycles = Signal(range(_SETTLED + 1))
+        calm: Value = cycles == _SETTLED
+        m.d.sync += cycles.eq(Mux(idle & ~self.issued, Mux(calm, cycles, cycles + 1), 0))
+        return calm
+
+
+def estimate(*, config: AcceleratorConfig) -> Resources:
+    """Of one Executor."""
+    width = command(config).size
+    return small_queue(width, _QUEUED) + Resources(lut=30, ff=width + index_bits(config) + 6 + 2 + 6)

@@ -1,0 +1,254 @@
+"""Walks a program: what is to be read, and what is for the units."""
+
+from enum import IntEnum
+from typing import Any
+
+from amaranth.hdl import Module, Mux, Signal, Value, unsigned
+from amaranth.lib import data, stream
+from amaranth.lib.wiring import Component, In, Out
+
+from edgedec.hw.axi import beats_log2
+from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.executor import command
+from edgedec.hw.instruction_check import out_of_range
+from edgedec.hw.instructions import FIELDS, Base, Destination, Opcode, When, layout
+from edgedec.hw.program_memory import fetched, index_bits
+from edgedec.hw.read_issue import read
+from edgedec.hw.resources import Resources
+
+__all__ = ["FrontEnd", "estimate", "walk_parameters"]
+
+_RUN = FIELDS[Opcode.CACHE]["run"]
+
+
+def walk_parameters(config: AcceleratorConfig, address_bits: int) -> data.StructLayout:
+    """Of a pass or a commit.
+
+    image, input, kv: address registers in beats. committed: positions; cached: beats of a run of so many. accepted: slots of
+    a commit. logits: whether they are wanted.
+    """
+    start = address_bits - beats_log2(config.beat_bytes)
+    bases = dict.fromkeys(("image", "input", "kv"), unsigned(start))
+    return data.StructLayout(
+        {**bases, "committed": unsigned(20), "cached": unsigned(24), "accepted": config.slots, "logits": 1}
+    )
+
+
+class _State(IntEnum):
+    NEXT = 0  # decides about the instruction
+    CACHE = 1
+    SLOT = 2  # of a COPY: looks at a slot
+    PLACE = 3  # finds where its rows lie
+    COPY = 4
+    HALT = 5
+
+
+class FrontEnd(Component):
+    """READ, CACHE and COPY become reads; COPY and all others commands, each before the reads of all that come after it.
+
+    CACHE: ``cached`` beats each, of query heads' keys and values in the order K0 K1 V0 K2 V1 ... ; nothing without committed
+    positions. COPY: for each accepted slot that is not where it belongs, ascending, and for each head the keys' and then the
+    values' group in which its row lies. A command COPY goes to its unit in any case.
+
+    Parameters:
+        config: sizes.
+        address_bits: of the bus.
+
+    Members:
+        instructions: In(stream ``fetched(config)``).
+        parameters: In(``walk_parameters(config, address_bits)``). Held while the program is walked.
+        quiet: In(1). No command waits and the units are idle; for a READ or CACHE with ``wait``.
+        reads: Out(stream ``read(config, address_bits)``). Starts are modulo the address space.
+        commands: Out(stream ``command(config)``).
+        restart: In(1). A program begins; nothing is carried over.
+        broken: Out(1). The walk has come upon an instruction that is out of range, or behind the program's end. Holds.
+        index: Out. Its number.
+
+    Latency: 1 cycle from an instruction to its read or command.
+    Throughput: an instruction per cycle, a range of CACHE or COPY per cycle; 2 cycles for each CACHE and COPY, and for each
+        slot of a COPY that moves 3, besides.
+    Source: docs/accelerator.md.
+    """
+
+    def __init__(self, config: AcceleratorConfig, *, address_bits: int = 40) -> None:
+        self._config = config
+        self._start_bits = address_bits - beats_log2(config.beat_bytes)
+        super().__init__(
+            {
+                "instructions": In(stream.Signature(fetched(config))),
+                "parameters": In(walk_parameters(config, address_bits)),
+                "quiet": In(1),
+                "reads": Out(stream.Signature(read(config, address_bits))),
+                "commands": Out(stream.Signature(command(config))),
+                "restart": In(1),
+                "broken": Out(1),
+                "index": Out(index_bits(config)),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        now = Signal(fetched(self._config), reset_less=True)
+        there, bad, skipped, origin = Signal(), Signal(), Signal(), Signal(self._start_bits)
+        state, done = Signal(_State), Signal()
+        source = self.instructions
+        m.d.comb += [
+            source.ready.eq((~there | done) & (state != _State.HALT)),
+            self.reads.p.index.eq(now.index),
+            self.commands.p.bits.eq(now.bits),
+            self.commands.p.index.eq(now.index),
+            self.index.eq(now.index),
+        ]
+        with m.If(done):
+            m.d.sync += there.eq(0)
+        with m.If(source.valid & source.ready):
+            when = data.View(layout(Opcode.STOP), source.p.bits).when
+            logits = self.parameters.logits
+            left_out = ((when == When.WITH_LOGITS) & ~logits) | ((when == When.WITHOUT_LOGITS) & logits)
+            m.d.sync += [
+                there.eq(1),
+                now.eq(source.payload),
+                bad.eq(source.p.beyond | (~left_out & out_of_range(self._config, source.p.bits))),
+                skipped.eq(left_out & ~source.p.beyond),
+                origin.eq(self._origin(source.p.bits)),
+            ]
+        with m.Switch(state):
+            with m.Case(_State.NEXT), m.If(there):
+                self._decide(m, now.bits, bad, skipped, origin, state, done)
+            with m.Case(_State.CACHE):
+                self._cache(m, now.bits, origin, state, done)
+            with m.Case(_State.SLOT, _State.PLACE, _State.COPY):
+                self._copy(m, now.bits, origin, state, done)
+        with m.If(self.restart):
+            m.d.sync += [there.eq(0), state.eq(_State.NEXT), self.broken.eq(0)]
+        return m
+
+    def _origin(self, bits: Value) -> Value:
+        """Where a READ begins, or the layer of a CACHE or COPY."""
+        plain, cached, now = (
+            data.View(layout(Opcode.READ), bits),
+            data.View(layout(Opcode.CACHE), bits),
+            self.parameters,
+        )
+        reads = plain.opcode == Opcode.READ
+        base = Mux(reads, Mux(plain.base == Base.IMAGE, now.image, now.input), now.kv)
+        found: Value = base + Mux(reads, plain.start, cached.start)[: self._start_bits]
+        return found
+
+    def _decide(
+        self, m: Module, bits: Value, bad: Value, skipped: Value, origin: Value, state: Signal, done: Value
+    ) -> None:
+        view, reads, commands = data.View(layout(Opcode.READ), bits), self.reads, self.commands
+        opcode = view.opcode
+        with m.If(bad):
+            m.d.sync += [self.broken.eq(1), state.eq(_State.HALT)]
+        with m.Elif(skipped):
+            m.d.comb += done.eq(1)
+        with m.Elif(opcode == Opcode.READ):
+            m.d.comb += [
+                reads.valid.eq(~view.wait | self.quiet),
+                done.eq(reads.valid & reads.ready),
+                reads.p.start.eq(origin),
+                *(reads.p[name].eq(view[name]) for name in ("destination", "beats", "spare")),
+            ]
+        with m.Elif(opcode == Opcode.CACHE):
+            with m.If(self.parameters.committed == 0):
+                m.d.comb += done.eq(1)
+            with m.Elif(~view.wait | self.quiet):
+                m.d.sync += state.eq(_State.CACHE)
+        with m.Else():
+            m.d.comb += commands.valid.eq(1)
+            with m.If(commands.ready):
+                with m.If(opcode == Opcode.STOP):
+                    m.d.sync += state.eq(_State.HALT)
+                with m.Elif(opcode == Opcode.COPY):
+                    m.d.sync += state.eq(_State.SLOT)
+                with m.Else():
+                    m.d.comb += done.eq(1)
+
+    def _cache(self, m: Module, bits: Value, origin: Value, state: Signal, done: Value) -> None:
+        """Keys and values, each with a head that is next, how many are left, and of them in the group."""
+        view, reads = data.View(layout(Opcode.CACHE), bits), self.reads
+        begun, of_values = Signal(), Signal()
+        keys, values = (_Heads(name, self._start_bits) for name in ("keys", "values"))
+        m.d.comb += [
+            reads.valid.eq(begun),
+            reads.p.start.eq(Mux(of_values, values.start, keys.start)),
+            reads.p.beats.eq(self.parameters.cached),
+            reads.p.destination.eq(Destination.KEYS_VALUES),
+        ]
+        with m.If(~begun):
+            m.d.sync += [begun.eq(1), of_values.eq(0)]
+            for run, start in ((keys, origin), (values, origin + view.run)):
+                m.d.sync += [run.start.eq(start), run.left.eq(view.heads), run.in_group.eq(view.group)]
+        with m.Elif(reads.ready):
+            # K0 is the one key with another behind it; from then on a key and the value of the head before it alternate.
+            first, last = keys.left == view.heads, keys.left == 1
+            m.d.sync += of_values.eq(Mux(of_values, keys.left == 0, ~first | last))
+            for run, moves in ((keys, ~of_values), (values, of_values)):
+                with m.If(moves):
+                    m.d.sync += [run.left.eq(run.left - 1), run.in_group.eq(run.in_group - 1)]
+                    with m.If(run.in_group == 1):
+                        m.d.sync += [run.in_group.eq(view.group), run.start.eq(run.start + (view.run << 1))]
+            with m.If(of_values & (values.left == 1)):
+                m.d.comb += done.eq(1)
+                m.d.sync += [begun.eq(0), state.eq(_State.NEXT)]
+        with m.If(self.restart):
+            m.d.sync += begun.eq(0)
+
+    def _copy(self, m: Module, bits: Value, origin: Value, state: Signal, done: Value) -> None:
+        view, reads, now = data.View(layout(Opcode.COPY), bits), self.reads, self.parameters
+        layout_ = self._config.kv_layout
+        slot, rank = Signal(range(self._config.slots + 1)), Signal(range(self._config.slots + 1))
+        group = Signal(20)
+        start, left = Signal(self._start_bits), Signal(FIELDS[Opcode.COPY]["heads"] + 1)
+        taken = Signal()
+        with m.If(state == _State.SLOT):
+            m.d.comb += taken.eq(now.accepted.bit_select(slot, 1))  # 0 behind the last
+            m.d.sync += [
+                slot.eq(slot + 1),
+                rank.eq(rank + taken),
+                group.eq((now.committed + slot) >> beats_log2(layout_.positions)),
+            ]
+            with m.If(slot == self._config.slots):
+                m.d.comb += done.eq(1)
+                m.d.sync += [slot.eq(0), rank.eq(0), state.eq(_State.NEXT)]
+            with m.Elif(taken & (rank != slot)):
+                m.d.sync += state.eq(_State.PLACE)
+        with m.Elif(state == _State.PLACE):
+            m.d.sync += [
+                start.eq(origin + group * layout_.chunks),
+                left.eq(view.heads << 1),
+                state.eq(_State.COPY),
+            ]
+        with m.Else():
+            m.d.comb += [
+                reads.valid.eq(1),
+                reads.p.start.eq(start),
+                reads.p.beats.eq(layout_.chunks),
+                reads.p.destination.eq(Destination.COPY),
+            ]
+            with m.If(reads.ready):
+                m.d.sync += [start.eq(start + view.run), left.eq(left - 1)]
+                with m.If(left == 1):
+                    m.d.sync += state.eq(_State.SLOT)
+        with m.If(self.restart):
+            m.d.sync += [slot.eq(0), rank.eq(0)]
+
+
+class _Heads:
+    """start: beats, of the next head's run. left: heads, the next one included. in_group: likewise, that share the run."""
+
+    def __init__(self, name: str, start_bits: int) -> None:
+        heads = FIELDS[Opcode.CACHE]["heads"]
+        self.start = Signal(start_bits, name=f"{name}_start")
+        self.left, self.in_group = Signal(heads, name=f"{name}_left"), Signal(heads, name=f"{name}_in_group")
+
+
+def estimate(*, config: AcceleratorConfig, address_bits: int = 40) -> Resources:
+    """Of one FrontEnd: an instruction, its check, and three adders of addresses with their multiplexers."""
+    start = address_bits - beats_log2(config.beat_bytes)
+    instruction = Resources(lut=70 + 3 * start, ff=fetched(config).size + start + 8)
+    cache = Resources(lut=2 * start + 6 * 8 + 10, ff=2 * start + 4 * 8 + 2)
+    copies = Resources(lut=2 * start + 60, ff=start + 20 + 9 + 8)
+    return instruction + cache + copies + Resources(lut=2 * start + 24)

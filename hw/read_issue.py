@@ -1,0 +1,131 @@
+"""Ranges to the read stream, and what becomes of their beats to the router; whose range it was that failed."""
+
+from typing import Any
+
+from amaranth.hdl import Cat, Const, Module, Signal, Value
+from amaranth.lib import data, stream
+from amaranth.lib.fifo import SyncFIFO
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import Component, In, Out
+
+from edgedec.hw.axi import NUMBER_BITS, beats_log2
+from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.fifo import small_queue
+from edgedec.hw.instructions import FIELDS, Opcode
+from edgedec.hw.pipeline import check
+from edgedec.hw.program_memory import index_bits
+from edgedec.hw.resources import Resources
+from edgedec.hw.router import entry
+
+__all__ = ["ReadIssue", "estimate", "ranges", "read", "read_errors"]
+
+_QUEUED = 4
+_REMEMBERED = 32  # ranges: more than the Prefetcher takes before the first of them has ended
+_BEATS_BITS = FIELDS[Opcode.READ]["beats"]
+
+
+def ranges(config: AcceleratorConfig, address_bits: int) -> data.StructLayout:
+    """As the Prefetcher takes them."""
+    return data.StructLayout({"start": address_bits - beats_log2(config.beat_bytes), "beats": _BEATS_BITS})
+
+
+def read(config: AcceleratorConfig, address_bits: int) -> data.StructLayout:
+    """A range, its entry for the Router, and the number of the instruction that it belongs to."""
+    members = {**dict(ranges(config, address_bits)), **dict(entry())}
+    shapes = {name: field.shape for name, field in members.items()}
+    return data.StructLayout({**shapes, "index": index_bits(config)})
+
+
+def read_errors() -> stream.Signature:
+    """As the Prefetcher gives them."""
+    return stream.Signature(data.StructLayout({"port": 2, "request": NUMBER_BITS, "response": 2}), always_ready=True)
+
+
+class ReadIssue(Component):
+    """A queue, a fork, and a memory of the last ranges.
+
+    Parameters:
+        config: its beat_bytes and instructions.
+        address_bits: of the bus, 16 to 64.
+
+    Members:
+        reads: In(stream ``read(config, address_bits)``).
+        ranges: Out(stream ``ranges(config, address_bits)``).
+        entries: Out(stream ``entry()``).
+        stopped: In(1). Nothing is taken and nothing is offered.
+        waiting: Out(1). Not all that was taken has gone on.
+        errors: In(read_errors()). ranges counted from 0 since reset, as the Prefetcher does since its flush.
+        failed: Out(1). For a cycle after an error; with it
+        index, address: Out, Out(64). Number of the instruction; byte address, in logical order, of the range's start.
+
+    Latency: 1 cycle from a read to its range and entry; 1 from an error to ``failed``.
+    Throughput: one read per cycle.
+    Source: derived here.
+    """
+
+    def __init__(self, config: AcceleratorConfig, *, address_bits: int = 40) -> None:
+        check("address_bits", address_bits, 16, 64)
+        self._config, self._read = config, read(config, address_bits)
+        super().__init__(
+            {
+                "reads": In(stream.Signature(self._read)),
+                "ranges": Out(stream.Signature(ranges(config, address_bits))),
+                "entries": Out(stream.Signature(entry())),
+                "stopped": In(1),
+                "waiting": Out(1),
+                "errors": In(read_errors()),
+                "failed": Out(1),
+                "index": Out(index_bits(config)),
+                "address": Out(64),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        m.submodules.queue = queue = SyncFIFO(width=self._read.size, depth=_QUEUED)
+        due = data.View(self._read, queue.r_data)
+        sinks = (self.ranges, self.entries)
+        taken = [Signal(name=f"{name}_taken") for name in ("range", "entry")]
+        offered, both = Signal(), Signal()
+        m.d.comb += [
+            queue.w_data.eq(Value.cast(self.reads.payload)),
+            queue.w_en.eq(self.reads.valid & ~self.stopped),
+            self.reads.ready.eq(queue.w_rdy & ~self.stopped),
+            offered.eq(queue.r_rdy & ~self.stopped),
+            both.eq(Cat(was | sink.ready for was, sink in zip(taken, sinks, strict=True)).all()),
+            queue.r_en.eq(offered & both),
+            self.waiting.eq(queue.r_rdy),
+            *(self.ranges.p[name].eq(due[name]) for name in ("start", "beats")),
+            *(self.entries.p[name].eq(due[name]) for name in ("destination", "beats", "spare")),
+        ]
+        for was, sink in zip(taken, sinks, strict=True):
+            m.d.comb += sink.valid.eq(offered & ~was)
+            with m.If(offered):
+                m.d.sync += was.eq((was | sink.ready) & ~both)
+        self._remember(m, due)
+        return m
+
+    def _remember(self, m: Module, due: Any) -> None:
+        kept = data.StructLayout({"start": self._read["start"].shape, "index": self._read["index"].shape})
+        m.submodules.memory = memory = Memory(shape=kept, depth=_REMEMBERED, init=[])
+        write, look = memory.write_port(), memory.read_port(domain="comb")
+        m.d.comb += [
+            write.en.eq(self.ranges.valid & self.ranges.ready),
+            write.data.start.eq(due.start),
+            write.data.index.eq(due.index),
+            look.addr.eq(self.errors.p.request),
+        ]
+        with m.If(write.en):
+            m.d.sync += write.addr.eq(write.addr + 1)
+        m.d.sync += [
+            self.failed.eq(self.errors.valid),
+            self.index.eq(look.data.index),
+            self.address.eq(Cat(Const(0, beats_log2(self._config.beat_bytes)), look.data.start)),
+        ]
+
+
+def estimate(*, config: AcceleratorConfig, address_bits: int = 40) -> Resources:
+    """Of one ReadIssue."""
+    start = address_bits - beats_log2(config.beat_bytes)
+    memory = Resources(lut=8 * -(-(start + index_bits(config)) // 14), ff=start + index_bits(config) + 6)
+    return small_queue(read(config, address_bits).size, _QUEUED) + memory + Resources(lut=8, ff=2)

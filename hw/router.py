@@ -1,0 +1,109 @@
+"""The read stream to those who want it."""
+
+from typing import Any
+
+from amaranth.hdl import Cat, Module, Mux, Signal, Value, unsigned
+from amaranth.lib import data, stream
+from amaranth.lib.fifo import SyncFIFO
+from amaranth.lib.wiring import Component, In, Out
+
+from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.fifo import small_queue
+from edgedec.hw.instructions import FIELDS, Destination, Opcode
+from edgedec.hw.resources import Resources
+from edgedec.hw.shapes import beat
+
+__all__ = ["Router", "entry", "estimate", "port", "segment"]
+
+_QUEUED = 32  # segments whose beats are still to come; short ones should not keep the prefetcher from running ahead
+
+
+def entry() -> data.StructLayout:
+    """A segment of the read stream: who gets it, how many beats; unused items at its end (0 where that means nothing)."""
+    return data.StructLayout({name: FIELDS[Opcode.READ][name] for name in ("destination", "beats", "spare")})
+
+
+def segment(beat_bytes: int) -> data.StructLayout:
+    """A beat of a segment. last: of it. spare: with the last one, items at its end that are none; 0 with the others."""
+    return data.StructLayout({"data": data.ArrayLayout(unsigned(8), beat_bytes), "last": 1, "spare": unsigned(8)})
+
+
+def port(destination: Destination) -> str:
+    """Name of the Router's output."""
+    return destination.name.lower()
+
+
+class Router(Component):
+    """Deals the beats out, segment by segment.
+
+    Parameters:
+        config: its beat_bytes.
+
+    Members:
+        entries: In(stream ``entry()``). In the order of the beats. One of 0 beats is dropped.
+        beats: In(beat(beat_bytes)). A beat waits until its entry is there.
+        load, angles, gains, weights, rows, coding, factors, scales, keys_values, copy, program: Out(stream
+            ``segment(beat_bytes)``). A destination that is none of them takes its beats and drops them.
+
+    Latency: 1 cycle from a beat to its output; 2 from an entry to the first beat that is taken for it.
+    Throughput: a beat per cycle, across segments too.
+    Source: derived here. One register of a beat serves all outputs.
+    """
+
+    def __init__(self, config: AcceleratorConfig) -> None:
+        out = Out(stream.Signature(segment(config.beat_bytes)))
+        super().__init__(
+            {
+                "entries": In(stream.Signature(entry())),
+                "beats": In(beat(config.beat_bytes)),
+                **{port(destination): out for destination in Destination},
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        m.submodules.queue = queue = SyncFIFO(width=entry().size, depth=_QUEUED)
+        due = data.View(entry(), queue.r_data)
+        outputs = [getattr(self, port(destination)) for destination in Destination]
+        held = Signal(outputs[0].p.shape(), reset_less=True)
+        valid, goal = (
+            Signal(len(outputs)),
+            Signal(len(outputs)),
+        )  # one bit for each output: of what is held, of what comes
+        left, spare, final = Signal(entry()["beats"].shape), Signal(entry()["spare"].shape), Signal()
+        moving, taken = Signal(), Signal()
+        m.d.comb += [
+            queue.w_data.eq(Value.cast(self.entries.payload)),
+            queue.w_en.eq(self.entries.valid & (self.entries.p.beats != 0)),
+            self.entries.ready.eq(queue.w_rdy),
+            moving.eq(~valid.any() | Cat(o.ready & o.valid for o in outputs).any()),
+            self.beats.ready.eq(moving & (left != 0)),
+            taken.eq(self.beats.ready & self.beats.valid),
+            final.eq(left == 1),
+            queue.r_en.eq((left == 0) | (taken & final)),
+            *(output.payload.eq(held) for output in outputs),
+            *(output.valid.eq(bit) for output, bit in zip(outputs, valid, strict=True)),
+        ]
+        with m.If(moving):
+            m.d.sync += valid.eq(Mux(taken, goal, 0))
+        with m.If(taken):
+            m.d.sync += [
+                held.data.eq(self.beats.payload),
+                held.last.eq(final),
+                held.spare.eq(Mux(final, spare, 0)),
+                left.eq(left - 1),
+            ]
+        with m.If(queue.r_rdy & queue.r_en):
+            m.d.sync += [
+                left.eq(due.beats),
+                spare.eq(due.spare),
+                goal.eq(Cat(due.destination == d for d in Destination)),
+            ]
+        return m
+
+
+def estimate(*, config: AcceleratorConfig) -> Resources:
+    """Of one Router."""
+    outputs = len(Destination)
+    counters = Resources(lut=24 + 16 + outputs + 12, ff=2 * outputs + 24 + 8)
+    return counters + small_queue(entry().size, _QUEUED) + Resources(lut=8, ff=8 * config.beat_bytes + 9)

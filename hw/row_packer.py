@@ -1,0 +1,86 @@
+"""Sums of single rows, as they leave the multipliers, into words of five rows."""
+
+from typing import Any
+
+from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.lib import stream
+from amaranth.lib.fifo import SyncFIFO
+from amaranth.lib.wiring import Component, In, Out
+
+from edgedec.hw.config import ROWS
+from edgedec.hw.fifo import small_queue
+from edgedec.hw.mac_array import linear_sums, linear_sums_bits
+from edgedec.hw.pipeline import check
+from edgedec.hw.resources import Resources
+from edgedec.hw.shapes import rows
+
+__all__ = ["RowPacker", "estimate"]
+
+_QUEUE = 8  # words; five cycles each, the way from a word's first beat through the multipliers and back is less than 20
+
+
+class RowPacker(Component):
+    """Five sums to a word, and a queue behind it that never overflows: who sends the beats asks for room beforehand.
+
+    Parameters:
+        lanes: of the MacArray.
+        slots: 1 to 8.
+        width: signed bits of a sum in ``output``, at least those of the MacArray.
+
+    Members:
+        room: Out(1). The queue has a place that no word is under way to.
+        starts: In(1). For a cycle, the first of a word's five rows is on its way; only with ``room``.
+        sums: In(stream linear_sums(lanes, slots)), always ready. Row after row; ``last`` is not looked at.
+        output: Out(stream rows(width, slots, 5)).
+
+    Latency: 2 cycles from a word's last sum to the word. Throughput: one sum per cycle.
+    Source: derived here.
+    """
+
+    def __init__(self, *, lanes: int, slots: int, width: int) -> None:
+        check("lanes", lanes, 2, 64)
+        check("slots", slots, 1, 8)
+        check("width", width, linear_sums_bits(lanes), 64)
+        self._slots, self._bits, self._width = slots, linear_sums_bits(lanes), width
+        super().__init__(
+            {
+                "room": Out(1),
+                "starts": In(1),
+                "sums": In(linear_sums(lanes, slots)),
+                "output": Out(stream.Signature(rows(width, slots, ROWS))),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        row, complete, popped = Signal(range(ROWS)), Signal(), Signal()
+        narrow = rows(self._bits, self._slots, ROWS)
+        word, room = Signal(narrow, reset_less=True), Signal(range(_QUEUE + 1), init=_QUEUE)
+        m.submodules.queue = queue = SyncFIFO(width=narrow.size, depth=_QUEUE)
+        m.d.sync += complete.eq(self.sums.valid & (row == ROWS - 1))
+        with m.If(self.sums.valid):
+            sums = self.sums.p.sums.as_value()
+            m.d.sync += [
+                row.eq(Mux(row == ROWS - 1, 0, row + 1)),
+                word.eq(Cat(word.as_value()[len(sums) :], sums)),  # the first of five ends up lowest
+            ]
+        m.d.comb += [
+            self.room.eq(room != 0),
+            queue.w_data.eq(word),
+            queue.w_en.eq(complete),
+            self.output.valid.eq(queue.r_rdy),
+            queue.r_en.eq(self.output.ready),
+            popped.eq(queue.r_rdy & self.output.ready),
+        ]
+        m.d.sync += room.eq(room - self.starts + popped)
+        for lane in range(ROWS):
+            for slot in range(self._slots):
+                at = (lane * self._slots + slot) * self._bits
+                m.d.comb += self.output.payload[lane][slot].eq(queue.r_data[at : at + self._bits].as_signed())
+        return m
+
+
+def estimate(*, lanes: int, slots: int, width: int) -> Resources:
+    """Of a RowPacker with these parameters; ``width`` only repeats signs."""
+    bits = ROWS * slots * linear_sums_bits(lanes)
+    return small_queue(bits, _QUEUE) + Resources(lut=10, ff=bits + 8)

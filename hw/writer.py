@@ -1,0 +1,158 @@
+"""All that the accelerator writes, over one port."""
+
+from typing import Any
+
+from amaranth.hdl import Module, Mux, ResetInserter, Signal
+from amaranth.lib.wiring import Component, In, Out, connect, flipped
+
+from edgedec.hw import fifo, write_master
+from edgedec.hw.axi import axi4_write, beats_log2, failures, requests
+from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.fifo import Fifo
+from edgedec.hw.head_path import PIECE_BEATS, output_requests
+from edgedec.hw.pipeline import check
+from edgedec.hw.resources import Resources
+from edgedec.hw.shapes import beat
+from edgedec.hw.write_master import WriteMaster
+
+__all__ = ["Writer", "estimate"]
+
+_LENGTH_BITS = 12  # 32 beats of 64 bytes are 2 KiB
+_REQUESTS, _BEATS = 256, 512  # that wait
+_OUTSTANDING = 32  # most bursts are of one beat: their answers must not limit them
+
+
+class Writer(Component):
+    """Requests wait until many can go at once: short writes between the reads of a stream would turn the memory's bus around
+    each time.
+
+    A request is taken with all its data, and goes on only when that is there: no burst stops halfway for want of data.
+
+    Parameters:
+        config: of the accelerator.
+        address_bits: of the bus, 16 to 64.
+        batch: requests that are worth a turn, 1 to 128.
+
+    Members:
+        output_address: In(64). What ``head_requests`` count from, a multiple of a beat; steady while not idle.
+        cache_requests: In(stream {address, bytes}). Of at most 32 beats; they go before the head's.
+        cache_data: In(beat(port_bytes)). The beats of each request.
+        head_requests: In(output_requests()). Of at most 32 beats; the offset is a multiple of a beat.
+        head_data: In(beat(port_bytes)).
+        drain: In(1). What waits goes at once.
+        bus: Out(AXI4 write channels).
+        error: Out(stream {request, response}, always ready). As of ``WriteMaster``.
+        flush: In(1). Forget what waits, take nothing; hold it until ``idle``, see ``WriteMaster``.
+        idle: Out(1). Nothing waits and nothing is unanswered; what is still offered does not count. Without ``drain`` it may
+            stay low.
+
+    Latency: 6 cycles from a request's last beat to AWVALID, once it goes.
+    Throughput: a request of n beats in n + 1 cycles.
+    Source: derived here.
+    """
+
+    def __init__(self, config: AcceleratorConfig, *, address_bits: int = 40, batch: int = 64) -> None:
+        check("address_bits", address_bits, 16, 64)
+        check("batch", batch, 1, _REQUESTS // 2)
+        self._batch, self._port_bytes, self._address_bits = batch, config.port_bytes, address_bits
+        self._asked = requests(address_bits, _LENGTH_BITS)
+        super().__init__(
+            {
+                "output_address": In(64),
+                "cache_requests": In(requests(address_bits, 32)),
+                "cache_data": In(beat(config.port_bytes)),
+                "head_requests": In(output_requests()),
+                "head_data": In(beat(config.port_bytes)),
+                "drain": In(1),
+                "bus": Out(axi4_write(address_bits=address_bits, data_bytes=config.port_bytes)),
+                "error": Out(failures()),
+                "flush": In(1),
+                "idle": Out(1),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        width = len(self._asked.create().payload.as_value())
+        asked = Fifo(shape=width, depth=_REQUESTS, style="block")
+        beats = Fifo(shape=8 * self._port_bytes, depth=_BEATS, style="block")
+        m.submodules.requests, m.submodules.beats = ResetInserter(self.flush)(asked), ResetInserter(self.flush)(beats)
+        m.submodules.master = master = WriteMaster(
+            address_bits=self._address_bits,
+            data_bytes=self._port_bytes,
+            length_bits=_LENGTH_BITS,
+            outstanding=_OUTSTANDING,
+        )
+        connect(m, master.bus, flipped(self.bus))
+        connect(m, master.error, flipped(self.error))
+        complete = self._take(m, asked, beats)
+        self._give(m, asked, beats, master, complete)
+        m.d.comb += [master.flush.eq(self.flush), self.idle.eq(master.idle & (asked.level == 0) & (beats.level == 0))]
+        return m
+
+    def _take(self, m: Module, asked: Fifo, beats: Fifo) -> Signal:
+        """A request with its beats from one of the two, into the queues; returns whether its last beat goes in."""
+        cache, head, sink = self.cache_requests, self.head_requests, self._asked.create()
+        busy, from_head, left, complete = Signal(), Signal(), Signal(range(PIECE_BEATS)), Signal()
+        address = (self.output_address + head.p.offset)[: self._address_bits]
+        source = beat(self._port_bytes).create()
+        with m.If(cache.valid):
+            m.d.comb += [sink.p.address.eq(cache.p.address), sink.p.bytes.eq(cache.p.bytes)]
+        with m.Else():
+            m.d.comb += [sink.p.address.eq(address), sink.p.bytes.eq(head.p.bytes)]
+        open_, taken = Signal(), Signal()
+        m.d.comb += [
+            open_.eq(~busy & ~self.flush),
+            asked.input.payload.eq(sink.payload.as_value()),
+            asked.input.valid.eq(open_ & (cache.valid | head.valid)),
+            cache.ready.eq(open_ & asked.input.ready),
+            head.ready.eq(open_ & asked.input.ready & ~cache.valid),
+            taken.eq(asked.input.valid & asked.input.ready),
+            source.payload.eq(Mux(from_head, self.head_data.payload.as_value(), self.cache_data.payload.as_value())),
+            source.valid.eq(busy & Mux(from_head, self.head_data.valid, self.cache_data.valid)),
+            source.ready.eq(beats.input.ready & busy & ~self.flush),
+            self.head_data.ready.eq(source.ready & from_head),
+            self.cache_data.ready.eq(source.ready & ~from_head),
+            beats.input.payload.eq(source.payload.as_value()),
+            beats.input.valid.eq(source.valid),
+            complete.eq(source.valid & source.ready & (left == 0)),
+        ]
+        with m.If(taken):
+            last = (sink.p.bytes - 1)[:_LENGTH_BITS] >> beats_log2(self._port_bytes)
+            m.d.sync += [busy.eq(1), from_head.eq(~cache.valid), left.eq(last)]
+        with m.If(source.valid & source.ready):
+            m.d.sync += left.eq(left - 1)
+        with m.If(complete | self.flush):
+            m.d.sync += busy.eq(0)
+        return complete
+
+    def _give(self, m: Module, asked: Fifo, beats: Fifo, master: WriteMaster, complete: Signal) -> None:
+        """What is there with all its data, once it is enough."""
+        whole, going, left = Signal(range(_REQUESTS + 4)), Signal(), Signal()
+        m.d.comb += [
+            master.requests.payload.as_value().eq(asked.output.payload),
+            master.requests.valid.eq(asked.output.valid & going & (whole != 0)),
+            asked.output.ready.eq(master.requests.ready & going & (whole != 0)),
+            left.eq(master.requests.valid & master.requests.ready),
+            master.data.payload.as_value().eq(beats.output.payload),
+            master.data.valid.eq(beats.output.valid),
+            beats.output.ready.eq(master.data.ready),
+        ]
+        m.d.sync += whole.eq(whole + complete - left)
+        with m.If(self.drain | (whole >= self._batch) | ~beats.input.ready):
+            m.d.sync += going.eq(1)
+        with m.Elif(whole == 0):
+            m.d.sync += going.eq(0)
+        with m.If(self.flush):
+            m.d.sync += [whole.eq(0), going.eq(0)]
+
+
+def estimate(config: AcceleratorConfig, *, address_bits: int = 40) -> Resources:
+    """Of a Writer: its parts, and the arbiter, which was not calibrated."""
+    master = write_master.estimate(
+        address_bits=address_bits, data_bytes=config.port_bytes, length_bits=_LENGTH_BITS, outstanding=_OUTSTANDING
+    )
+    queued = fifo.estimate(width=address_bits + _LENGTH_BITS, depth=_REQUESTS, style="block")
+    kept = fifo.estimate(width=8 * config.port_bytes, depth=_BEATS, style="block")
+    chosen = Resources(lut=8 * config.port_bytes // 2 + 2 * address_bits + _LENGTH_BITS + 30, ff=18)
+    return master + queued + kept + chosen

@@ -1,0 +1,313 @@
+// The C functions that Python calls: one design, clocked against a memory at its AXI ports. A negative result:
+// edgedec_top_error() says why. top.hpp is written beside the design: its class, and the names of its ports.
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <string>
+#include <type_traits>
+
+#include "flat.hpp"
+#include "memory.hpp"
+#include "top.hpp"
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "beats are copied as they lie in a value's words");
+
+namespace {
+
+using edgedec::ddr::PortIn;
+using edgedec::ddr::PortOut;
+using edgedec::ddr::Ports;
+
+constexpr int kPortBytes = EDGEDEC_PORT_BYTES;
+constexpr int kReads = EDGEDEC_READS;
+constexpr int kWritePort = 0;             // whose write channels the write master has
+constexpr int64_t kAnswerCycles = 10000;  // that a register access may take
+constexpr int kIncrementing = 1;          // AxBURST
+
+thread_local std::string error;
+
+int refuse(const std::string& what) {
+    error = what;
+    return -1;
+}
+
+template <size_t N>
+const cxxrtl::value<N>& now(const cxxrtl::value<N>& port) { return port; }
+template <size_t N>
+const cxxrtl::value<N>& now(const cxxrtl::wire<N>& port) { return port.curr; }
+
+template <class Port>
+uint64_t number(const Port& port) { return now(port).template get<uint64_t>(); }
+template <class Port>
+bool bit(const Port& port) { return now(port).data[0] & 1; }
+
+template <size_t N>
+void put(cxxrtl::value<N>& port, uint64_t number) { port.template set<uint64_t>(number); }
+
+// What a master says of its bursts is one constant: whole beats, ascending.
+template <class Size, class Burst>
+bool plain(const Size& size, const Burst& burst) {
+    return 1 << number(size) == kPortBytes && number(burst) == kIncrementing;
+}
+
+struct Settings {
+    const int64_t* ddr;  // parameters, or null for a FlatMemory
+    int64_t clock_hz, bytes_per_s, latency;
+    uint8_t* bytes;
+    uint64_t address, size;
+};
+
+std::unique_ptr<Ports> make_memory(const Settings& s) {
+    std::unique_ptr<Ports> memory;
+    if (s.ddr) {
+        edgedec::ddr::Parameters parameters;
+        std::memcpy(&parameters, s.ddr, sizeof parameters);
+        memory = std::make_unique<edgedec::ddr::Memory>(parameters);
+    } else {
+        memory = std::make_unique<edgedec::sim::FlatMemory>(kReads, kPortBytes, s.clock_hz, s.bytes_per_s, s.latency);
+    }
+    memory->attach(s.bytes, s.address, s.size);
+    return memory;
+}
+
+// Mirrored by edgedec.sim.cxxrtl.simulation; only int64_t.
+struct Counts {
+    int64_t write_beats, write_bytes, write_bursts;
+    int64_t read_beats[kReads], read_bursts[kReads];
+};
+
+class Simulation {
+public:
+    explicit Simulation(const Settings& settings) : memory_(make_memory(settings)) {
+        // One evaluation per cycle is enough where it settles all of the design: it yields what the outputs are before
+        // the edge and what the registers are after it. A design with feedback has to settle before the edge.
+        one_pass_ = top_.eval();
+        top_.step();
+    }
+
+    // Cycles until the interrupt was high, that one included, or ``most``.
+    int64_t run(int64_t most) {
+        int64_t done = 0;
+        for (bool stop = false; done < most && !stop && ok(); ++done) {
+            cycle();
+            stop = interrupt_;
+        }
+        return ok() ? done : refuse(fault());
+    }
+
+    int write(uint32_t offset, uint32_t value) {
+        auto& t = top_;
+        put(t.p_registers____awaddr, offset);
+        put(t.p_registers____wdata, value);
+        put(t.p_registers____wstrb, 0xf);
+        put(t.p_registers____awvalid, 1);
+        put(t.p_registers____wvalid, 1);
+        put(t.p_registers____bready, 1);
+        for (int64_t i = 0; i < kAnswerCycles && ok(); ++i) {
+            evaluate();
+            const bool address = bit(t.p_registers____awready), data = bit(t.p_registers____wready);
+            const bool answered = bit(t.p_registers____bvalid);
+            const auto response = number(t.p_registers____bresp);
+            finish();
+            if (address) put(t.p_registers____awvalid, 0);
+            if (data) put(t.p_registers____wvalid, 0);
+            if (!answered) continue;
+            put(t.p_registers____bready, 0);
+            return response ? refuse("a register write was answered " + std::to_string(response)) : 0;
+        }
+        return refuse(ok() ? "a register write was not answered" : fault());
+    }
+
+    int read(uint32_t offset, uint32_t* value) {
+        auto& t = top_;
+        put(t.p_registers____araddr, offset);
+        put(t.p_registers____arvalid, 1);
+        put(t.p_registers____rready, 1);
+        for (int64_t i = 0; i < kAnswerCycles && ok(); ++i) {
+            evaluate();
+            const bool address = bit(t.p_registers____arready), answered = bit(t.p_registers____rvalid);
+            const auto response = number(t.p_registers____rresp);
+            if (answered) *value = static_cast<uint32_t>(number(t.p_registers____rdata));
+            finish();
+            if (address) put(t.p_registers____arvalid, 0);
+            if (!answered) continue;
+            put(t.p_registers____rready, 0);
+            return response ? refuse("a register read was answered " + std::to_string(response)) : 0;
+        }
+        return refuse(ok() ? "a register read was not answered" : fault());
+    }
+
+    Ports& memory() { return *memory_; }
+    bool interrupt() const { return interrupt_; }
+    const Counts& counts() const { return counts_; }
+    void settle_first() { one_pass_ = false; }
+
+    const cxxrtl::debug_items& items() {
+        if (items_.table.empty()) top_.debug_info(&items_, nullptr, "");
+        return items_;
+    }
+
+private:
+    bool ok() const { return fault_.empty() && memory_->violation().empty(); }
+    const std::string& fault() const { return fault_.empty() ? memory_->violation() : fault_; }
+
+    void cycle() {
+        evaluate();
+        finish();
+    }
+
+    // Inputs, then the outputs of this cycle; also the registers of the next one, but nobody sees them yet.
+    void evaluate() {
+#define DRIVE(INDEX, NAME)                                                                            \
+    {                                                                                                 \
+        const PortOut& o = memory_->out(INDEX);                                                       \
+        put(top_.p_##NAME##____arready, o.ar_ready);                                                  \
+        put(top_.p_##NAME##____rvalid, o.r_valid);                                                    \
+        put(top_.p_##NAME##____rlast, o.r_last);                                                      \
+        put(top_.p_##NAME##____rresp, o.r_response);                                                  \
+        std::memcpy(top_.p_##NAME##____rdata.data, o.r_data, kPortBytes);                             \
+    }
+        EDGEDEC_READ_PORTS(DRIVE)
+#undef DRIVE
+        const PortOut& o = memory_->out(kWritePort);
+        put(top_.p_write____awready, o.aw_ready);
+        put(top_.p_write____wready, o.w_ready);
+        put(top_.p_write____bvalid, o.b_valid);
+        put(top_.p_write____bresp, o.b_response);
+        if (one_pass_) {
+            put(top_.prev_p_clk, 0);
+            put(top_.p_clk, 1);
+            top_.eval();
+        } else {
+            put(top_.p_clk, 0);
+            top_.step();
+        }
+    }
+
+    // What the masters drive goes to the memory; then the rising edge.
+    void finish() {
+#define TAKE(INDEX, NAME)                                                                              \
+    {                                                                                                  \
+        PortIn& i = in_[INDEX];                                                                        \
+        i.r_ready = bit(top_.p_##NAME##____rready);                                                    \
+        counts_.read_beats[INDEX] += i.r_ready && memory_->out(INDEX).r_valid;                         \
+        i.ar_valid = bit(top_.p_##NAME##____arvalid);                                                  \
+        if (i.ar_valid) {                                                                              \
+            i.ar_address = number(top_.p_##NAME##____araddr);                                          \
+            i.ar_beats = static_cast<uint32_t>(number(top_.p_##NAME##____arlen)) + 1;                  \
+            counts_.read_bursts[INDEX] += memory_->out(INDEX).ar_ready;                                \
+            if (!plain(top_.p_##NAME##____arsize, top_.p_##NAME##____arburst)) not_plain(INDEX, "AR"); \
+        }                                                                                              \
+    }
+        EDGEDEC_READ_PORTS(TAKE)
+#undef TAKE
+        take_write();
+        interrupt_ = bit(top_.p_interrupt);
+        memory_->cycle(in_);
+        if (one_pass_) {
+            top_.commit();
+        } else {
+            put(top_.p_clk, 1);
+            top_.step();
+        }
+    }
+
+    void take_write() {
+        PortIn& i = in_[kWritePort];
+        const PortOut& o = memory_->out(kWritePort);
+        i.b_ready = bit(top_.p_write____bready);
+        i.aw_valid = bit(top_.p_write____awvalid);
+        if (i.aw_valid) {
+            i.aw_address = number(top_.p_write____awaddr);
+            i.aw_beats = static_cast<uint32_t>(number(top_.p_write____awlen)) + 1;
+            counts_.write_bursts += o.aw_ready;
+            if (!plain(top_.p_write____awsize, top_.p_write____awburst)) not_plain(kWritePort, "AW");
+        }
+        i.w_valid = bit(top_.p_write____wvalid);
+        if (!i.w_valid || !o.w_ready) return;
+        i.w_last = bit(top_.p_write____wlast);
+        i.w_strobe = number(top_.p_write____wstrb);
+        std::memcpy(i.w_data, now(top_.p_write____wdata).data, kPortBytes);
+        ++counts_.write_beats;
+        counts_.write_bytes += __builtin_popcountll(i.w_strobe);
+    }
+
+    void not_plain(int port, const std::string& channel) {
+        fault_ = "port " + std::to_string(port) + ": " + channel + " is not of whole beats at ascending addresses";
+    }
+
+    edgedec_design::p_top top_;
+    bool one_pass_ = false, interrupt_ = false;
+    std::unique_ptr<Ports> memory_;
+    PortIn in_[edgedec::ddr::kMostPorts] = {};
+    Counts counts_{};
+    std::string fault_;
+    cxxrtl::debug_items items_;
+};
+
+Simulation& of(void* handle) { return *static_cast<Simulation*>(handle); }
+
+}  // namespace
+
+EXPORT const char* edgedec_top_error() { return error.c_str(); }
+
+// Read ports, bytes of a port, numbers of edgedec_top_counts, parameters of the memory model.
+EXPORT void edgedec_top_shape(int64_t* out) {
+    out[0] = kReads;
+    out[1] = kPortBytes;
+    out[2] = sizeof(Counts) / sizeof(int64_t);
+    out[3] = edgedec::ddr::kParameters;
+}
+
+EXPORT void* edgedec_top_open(const int64_t* ddr, int64_t clock_hz, int64_t bytes_per_s, int64_t latency, uint8_t* bytes,
+                              uint64_t address, uint64_t size) {
+    try {
+        return new Simulation({ddr, clock_hz, bytes_per_s, latency, bytes, address, size});
+    } catch (const std::exception& failure) {
+        refuse(failure.what());
+        return nullptr;
+    }
+}
+
+EXPORT void edgedec_top_close(void* handle) { delete static_cast<Simulation*>(handle); }
+EXPORT int64_t edgedec_top_run(void* handle, int64_t most) { return of(handle).run(most); }
+EXPORT int edgedec_top_write(void* handle, uint32_t offset, uint32_t value) { return of(handle).write(offset, value); }
+EXPORT int edgedec_top_read(void* handle, uint32_t offset, uint32_t* value) { return of(handle).read(offset, value); }
+EXPORT int64_t edgedec_top_cycles(void* handle) { return of(handle).memory().cycles(); }
+EXPORT int edgedec_top_interrupt(void* handle) { return of(handle).interrupt(); }
+EXPORT int edgedec_top_idle(void* handle) { return of(handle).memory().idle(); }
+EXPORT void edgedec_top_counts(void* handle, int64_t* out) { std::memcpy(out, &of(handle).counts(), sizeof(Counts)); }
+// For tests: evaluate twice a cycle, as a design with feedback needs it.
+EXPORT void edgedec_top_settle_first(void* handle) { of(handle).settle_first(); }
+
+EXPORT void edgedec_top_inject_error(void* handle, uint64_t begin, uint64_t end, int response, int reads, int writes) {
+    of(handle).memory().inject_error(begin, end, static_cast<uint8_t>(response), reads, writes);
+}
+
+EXPORT void edgedec_top_inject_stall(void* handle, int port, int64_t first, int64_t cycles) {
+    of(handle).memory().inject_stall(port, first, cycles);
+}
+
+// A signal's bits, if ``out`` has room for them: 32 in a word; -1 if there is none of that name.
+EXPORT int64_t edgedec_top_peek(void* handle, const char* name, uint32_t* out, int64_t words) {
+    const auto& table = of(handle).items().table;
+    const auto found = table.find(name);
+    if (found == table.end()) return refuse("there is no such signal");
+    const auto& parts = found->second;
+    if (parts.size() != 1 || parts[0].type == CXXRTL_MEMORY || parts[0].type == CXXRTL_OUTLINE)
+        return refuse("it is a memory, or has been optimized away");
+    const auto bits = static_cast<int64_t>(parts[0].width);
+    for (int64_t i = 0; i < (bits + 31) / 32 && i < words; ++i) out[i] = parts[0].curr[i];
+    return bits;
+}
+
+// Their names, one a line; valid until the next call.
+EXPORT const char* edgedec_top_signals(void* handle) {
+    thread_local std::string names;
+    names.clear();
+    for (const auto& [name, parts] : of(handle).items().table)
+        if (parts.size() == 1 && parts[0].type != CXXRTL_MEMORY && parts[0].type != CXXRTL_OUTLINE) names += name + "\n";
+    return names.c_str();
+}

@@ -1,0 +1,7 @@
+"""Runs a program of the accelerator in NumPy, from its bytes alone."""
+
+from __future__ import annotations
+
+from edgedec.sim.interpreter.machine import Interpreter
+
+__all__ = ["Interpreter"]

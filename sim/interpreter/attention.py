@@ -1,0 +1,127 @@
+"""Attention of all heads of a layer: rotation, codes, keys and values as they lie in the cache, one division."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.hw.kv_layout import KvLayout
+from edgedec.reference.integer_profile.numbers import I64, NARROW_BITS, normalize16, round_shift, saturate
+from edgedec.reference.integer_profile.tables import EXP2_LAST, ROTARY_FRACTION_BITS, exp2_negative
+from edgedec.sim.interpreter.streams import integers
+
+__all__ = ["CacheMemory", "HeadConstants", "attended", "coded", "rotated", "run_order", "visible"]
+
+I8 = NDArray[np.int8]
+U8 = NDArray[np.uint8]
+Trace = Callable[[str, I64], None]
+
+_DIFFERENCE_BITS = 26
+_OUT_SHIFT = 13
+_HIDDEN = -(1 << 40)
+
+
+def rotated(x: I64, angles: U8, head_dim: int) -> I64:
+    """x s18 [n, elements], pairs (i, i + head_dim / 2) of every head; angles uint8 [head_dim / 2, item]."""
+    n = len(x)
+    turns = integers(angles, "<i2", 0, 2 * n).reshape(-1, n, 2).transpose(1, 0, 2)  # [n, head_dim / 2, 2]
+    cos, sin = turns[:, None, :, 0], turns[:, None, :, 1]
+    heads = x.reshape(n, -1, head_dim)
+    a, b = heads[..., : head_dim // 2], heads[..., head_dim // 2 :]
+    both = np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=2)
+    return saturate(round_shift(both, ROTARY_FRACTION_BITS), NARROW_BITS).reshape(n, -1)
+
+
+def coded(x: I64, constants: U8, shift: int, bits: int) -> I64:
+    """x s18 [n, elements] -> codes of ``bits``; constants uint8 [elements, 8]."""
+    mantissa, middle = integers(constants, "<u2", 0, 1)[:, 0], integers(constants, "<i4", 4, 1)[:, 0]
+    return saturate(round_shift((x - middle) * mantissa, shift), bits)
+
+
+def run_order(heads: int) -> Iterator[tuple[int, int]]:
+    """(query head, 0 for keys or 1 for values), as attention reads them: K0 K1 V0 K2 V1 ... V(n-1)."""
+    for head in range(heads):
+        yield head, 0
+        if head:
+            yield head - 1, 1
+    yield heads - 1, 1
+
+
+class CacheMemory:
+    """The bytes of all keys and values, in logical order: uint8 [beats, beat_bytes]."""
+
+    def __init__(self, layout: KvLayout, memory: U8) -> None:
+        self._layout, self._beats = layout, memory.reshape(-1, layout.beat_bytes)
+
+    def beats(self, start: int, positions: int) -> U8:
+        """Of the first ``positions`` of the run that begins at beat ``start``."""
+        return self._beats[start : start + self._layout.beats(positions)].copy()
+
+    def rows(self, beats: U8, positions: int) -> I8:
+        """Codes of a run's beats, [positions, head_dim]."""
+        layout = self._layout
+        parts = beats.view(np.int8).reshape(-1, layout.chunks, layout.positions, layout.chunk)
+        found: I8 = parts.transpose(0, 2, 1, 3).reshape(-1, layout.head_dim)[:positions]
+        return found
+
+    def write(self, start: int, position: int, row: I64) -> None:
+        """Codes [head_dim] of a position of the run that begins at beat ``start``."""
+        self._at(start, position)[:] = row.astype(np.int8).view(np.uint8).reshape(-1, self._layout.chunk)
+
+    def copy(self, start: int, source: int, target: int) -> None:
+        self._at(start, target)[:] = self._at(start, source)
+
+    def _at(self, start: int, position: int) -> U8:
+        group, place = divmod(position, self._layout.positions)
+        first, chunk = start + group * self._layout.chunks, self._layout.chunk
+        return self._beats[first : first + self._layout.chunks, place * chunk : (place + 1) * chunk]
+
+
+def visible(committed: int, positions: I64, mask: NDArray[np.bool_], window: int, sinks: int) -> NDArray[np.bool_]:
+    """[n, committed + n]: all committed positions and what the mask admits, cut by the window but for the first sinks."""
+    seen = np.concatenate([np.ones((len(mask), committed), np.bool_), mask], axis=1)
+    if window:
+        at = np.concatenate([np.arange(committed), positions])
+        seen &= (at > positions[:, None] - window) | (at < sinks)
+    return seen
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadConstants:
+    """``factors`` uint8 [heads, 4] and ``scales`` uint8 [heads * head_dim / out_lanes, 2 * out_lanes]."""
+
+    factors: U8
+    scales: U8
+
+    def of(self, head_dim: int) -> tuple[I64, I64, I64]:
+        """c [heads], sc [heads], V [heads, head_dim]."""
+        c, sc = integers(self.factors, "<u2", 0, 1)[:, 0], integers(self.factors, "u1", 2, 1)[:, 0]
+        return c, sc, integers(self.scales, "<u2", 0, self.scales.shape[1] // 2).reshape(-1, head_dim)
+
+
+def attended(
+    name: str, queries: I64, keys: I64, values: I64, seen: NDArray[np.bool_], constants: HeadConstants, trace: Trace
+) -> I64:
+    """queries s12 [n, heads, head_dim], keys and values s8 [heads, t, head_dim] -> s27 [n, heads * head_dim]."""
+    n, heads, head_dim = queries.shape
+    c, sc, scale = constants.of(head_dim)
+    # Sums of both products stay below 2^53: float64 has them exactly, and fast.
+    products = queries.transpose(1, 0, 2).astype(np.float64) @ keys.transpose(0, 2, 1).astype(np.float64)
+    scores = products.astype(np.int64)  # [heads, n, t]
+    most = np.where(seen, scores, _HIDDEN).max(axis=2, keepdims=True)
+    trace(f"{name}.max", most)
+    d = np.minimum(np.where(seen, most - scores, 0), (1 << _DIFFERENCE_BITS) - 1)
+    u = np.minimum(round_shift(d * c[:, None, None], sc[:, None, None]), EXP2_LAST)
+    p = np.where(seen, exp2_negative(u), 0)
+    trace(f"{name}.p", p)
+    total = p.sum(axis=2, keepdims=True)
+    trace(f"{name}.sum", total)
+    mixed = (p.astype(np.float64) @ values.astype(np.float64)).astype(np.int64)
+    trace(f"{name}.mixed", mixed)
+    l16, e = normalize16(total)
+    reciprocal = round_shift(((1 << 32) - 1) // l16 * scale[:, None], 16)
+    out = round_shift(round_shift(mixed, e - 16) * reciprocal, _OUT_SHIFT)
+    return out.transpose(1, 0, 2).reshape(n, heads * head_dim)

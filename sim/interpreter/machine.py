@@ -1,0 +1,180 @@
+"""The accelerator as it is programmed: buffers, pass registers, a walk over the instructions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.errors import BundleError, UsageError
+from edgedec.hw.compiler.constants import item_bytes
+from edgedec.hw.compiler.program import Program
+from edgedec.hw.instructions import Base, Destination, Instruction, Opcode, When, unpack_program
+from edgedec.sim.interpreter.attention import CacheMemory, run_order
+from edgedec.sim.interpreter.matrices import WeightMemory
+from edgedec.sim.interpreter.units import Registers, Trace, Units
+
+__all__ = ["Interpreter"]
+
+U8 = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Range:
+    """Items of the read stream for a destination."""
+
+    destination: Destination
+    items: U8
+    key: object = None
+
+
+class Interpreter:
+    """Runs passes and commits of a program. It knows the program's instructions, image and configuration, not the model.
+
+    Members:
+        input, cache, output: uint8 buffers in logical order. The host writes ``input`` before a pass and reads ``output``
+            after it; where logits are not wanted, ``output`` stays as it is, and so do the rows of unused slots.
+
+    Args:
+        keep_bytes: matrices are kept unpacked until they take so many bytes.
+
+    Raises:
+        BundleError: the program is damaged, or of another configuration.
+    """
+
+    def __init__(self, program: Program, *, keep_bytes: int = 1 << 30) -> None:
+        header, instructions = unpack_program(program.code)
+        if header.configuration != program.config.hash:
+            raise BundleError("the program is of another configuration than it says; compile it again")
+        self.config, self._instructions, self._commit = program.config, instructions, header.commit
+        self._names, self._image = program.names, program.image.reshape(-1, program.config.beat_bytes)
+        self.input = np.zeros(program.input_bytes, np.uint8)
+        self.cache = np.zeros(program.cache_bytes, np.uint8)
+        self.output = np.zeros(program.output_bytes, np.uint8)
+        self._cache = CacheMemory(program.config.kv_layout, self.cache)
+        self._weights = WeightMemory(keep_bytes)
+
+    def run_pass(
+        self,
+        slots: int,
+        committed: int,
+        mask: Sequence[int] | None = None,
+        positions: Sequence[int] | None = None,
+        logits: int = 1,
+        *,
+        trace: Trace | None = None,
+    ) -> None:
+        """One pass over ``input``; its keys and values go behind the committed ones.
+
+        Args:
+            slots: tokens of the pass.
+            committed: positions of the cache that all of them see.
+            mask: of each slot the slots that it sees, a bit each; None is causal.
+            positions: of each slot, in the text; None continues the cache.
+            logits: 0 none wanted, 1 the best, 2 whole rows as well.
+            trace: called with a name and the integers [slots, n] of every vector, as IntegerModel's. What an instruction
+                makes may be longer than its vector, by zeros up to a whole word or block.
+
+        Raises:
+            UsageError: a parameter is out of range.
+            BundleError: the program cannot be run; names the instruction.
+        """
+        registers = self._registers(slots, committed, mask, positions, logits)
+        skipped = When.WITHOUT_LOGITS if logits else When.WITH_LOGITS
+        units = Units(self.config, registers, self._weights, self._cache, self.output, trace)
+        for index in range(len(self._instructions)):
+            instruction, name = self._instructions[index], self._names[index]
+            if instruction["when"] == skipped:
+                continue
+            if instruction.opcode == Opcode.STOP:
+                units.stop(index)
+                return
+            if instruction.opcode in (Opcode.READ, Opcode.CACHE):
+                found = self._read(index, instruction, committed)
+                if found is not None:
+                    units.take(index, found.destination, found.items, found.key)
+            else:
+                units.issue(index, instruction, name)
+        raise BundleError("the program runs over its end without STOP; compile it again")
+
+    def commit(self, committed: int, accepted: int) -> None:
+        """Move the accepted slots of the last pass (a bit each) behind the ``committed`` positions before it.
+
+        Raises:
+            UsageError: no such slots, or the cache ends before.
+            BundleError: the program has no commit.
+        """
+        if accepted >> self.config.slots or accepted < 0:
+            raise UsageError(f"accepted slots are {self.config.slots} bits, not {accepted:#x}")
+        if not 0 <= committed <= self.config.context - accepted.bit_length():
+            raise UsageError(f"{committed} positions and the accepted slots pass the context of {self.config.context}")
+        kept = [slot for slot in range(self.config.slots) if accepted >> slot & 1]
+        for index in range(self._commit, len(self._instructions)):
+            instruction = self._instructions[index]
+            if instruction.opcode == Opcode.STOP:
+                return
+            if instruction.opcode != Opcode.COPY:
+                raise BundleError(
+                    f"instruction {index}: a commit cannot run {instruction.opcode.name}; compile it again"
+                )
+            for rank, slot in enumerate(kept):
+                for run in range(2 * instruction["heads"] if rank != slot else 0):
+                    start = instruction["start"] + run * instruction["run"]
+                    self._cache.copy(start, committed + slot, committed + rank)
+        raise BundleError("the commit runs over the program's end without STOP; compile it again")
+
+    def _registers(
+        self, slots: int, committed: int, mask: Sequence[int] | None, positions: Sequence[int] | None, logits: int
+    ) -> Registers:
+        if not 1 <= slots <= self.config.slots:
+            raise UsageError(f"a pass has 1 to {self.config.slots} slots, not {slots}")
+        if not 0 <= committed <= self.config.context - slots:
+            raise UsageError(f"{committed} positions and {slots} slots pass the context of {self.config.context}")
+        if logits not in (0, 1, 2):
+            raise UsageError(f"logits must be 0, 1 or 2, not {logits!r}")
+        masks = [(2 << slot) - 1 for slot in range(slots)] if mask is None else list(mask)
+        places = range(committed, committed + slots) if positions is None else positions
+        if len(masks) < slots or len(places) < slots:
+            raise UsageError(f"a pass of {slots} slots needs as many masks and positions")
+        bits = np.array(masks[:slots], np.int64)[:, None] >> np.arange(slots) & 1
+        if not bits.diagonal().all():
+            raise UsageError("a slot does not see itself")
+        return Registers(
+            slots=slots,
+            committed=committed,
+            mask=bits.astype(np.bool_),
+            positions=np.array(list(places)[:slots], np.int64),
+            logits=logits,
+        )
+
+    def _read(self, index: int, of: Instruction, committed: int) -> _Range | None:
+        """The items that an instruction brings; None if there are none."""
+        if of.opcode == Opcode.CACHE:
+            return self._keys_values(of, committed)
+        if of["destination"] not in set(Destination):
+            raise BundleError(f"instruction {index}: there is no destination {of['destination']}; compile it again")
+        destination = Destination(of["destination"])
+        beat_bytes, from_image = self.config.beat_bytes, of["base"] == Base.IMAGE
+        memory = self._image if from_image else self.input.reshape(-1, beat_bytes)
+        beats = memory[of["start"] : of["start"] + of["beats"]]
+        if len(beats) != of["beats"] or not of["beats"]:
+            raise BundleError(f"instruction {index}: it reads past the end of its buffer; compile it again")
+        if destination == Destination.WEIGHTS:
+            return _Range(destination=destination, items=beats, key=of["start"] if from_image else None)
+        items = beats.reshape(-1)
+        size = item_bytes(destination, self.config)
+        if items.size % size or of["spare"] * size >= max(beat_bytes, size):
+            raise BundleError(f"instruction {index}: items of {size} bytes do not end with a beat; compile it again")
+        whole = items.reshape(-1, size)
+        return _Range(destination=destination, items=whole[: len(whole) - of["spare"]])
+
+    def _keys_values(self, of: Instruction, committed: int) -> _Range | None:
+        if not committed:
+            return None
+        runs = [
+            self._cache.beats(of["start"] + (2 * (head // of["group"]) + part) * of["run"], committed)
+            for head, part in run_order(of["heads"])
+        ]
+        return _Range(destination=Destination.KEYS_VALUES, items=np.concatenate(runs))

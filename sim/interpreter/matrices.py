@@ -1,0 +1,106 @@
+"""A matrix out of its beats, and its product with codes, drained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.hw.compiler import int8_image, ternary_image
+from edgedec.hw.compiler.int8_image import Int8Layout
+from edgedec.hw.compiler.ternary_image import TernaryLayout
+from edgedec.hw.config import ROWS, AcceleratorConfig
+from edgedec.hw.instructions import Instruction, Sink
+from edgedec.reference.integer_profile.numbers import (
+    CODE_BITS,
+    I64,
+    NARROW_BITS,
+    WIDE_BITS,
+    clamp_shift,
+    largest,
+    round_shift,
+    saturate,
+)
+from edgedec.reference.integer_profile.values import Scale
+from edgedec.sim.interpreter.streams import integers
+
+__all__ = ["WeightMemory", "drained", "matrix_layout"]
+
+U8 = NDArray[np.uint8]
+
+_BIAS_BITS = 27
+_FACTOR_SHIFT, _LOGIT_SHIFT = 15, 11
+
+
+def matrix_layout(of: Instruction, config: AcceleratorConfig) -> Int8Layout | TernaryLayout:
+    """Of the beats of a MATRIX; padding counts as rows and columns."""
+    shape = {
+        "beat_bytes": config.beat_bytes,
+        "tile_words": config.tile_words,
+        "rows": of["words"] * ROWS,
+        "columns": of["blocks"] * config.beat_bytes,
+    }
+    if of["int8"]:
+        return Int8Layout(**shape)
+    return TernaryLayout(**shape, planes=of["planes"], group_size=of["group_blocks"] * config.beat_bytes)
+
+
+class WeightMemory:
+    """Matrices as they are multiplied; they are kept from pass to pass until they take ``keep_bytes``."""
+
+    def __init__(self, keep_bytes: int) -> None:
+        self._free, self._kept = keep_bytes, dict[Any, NDArray[Any]]()
+
+    def weights(self, key: Any, layout: Int8Layout | TernaryLayout, beats: U8) -> NDArray[Any]:
+        """What is summed, [rows, columns], in the float type in which every sum of it with codes is exact.
+
+        ``key``: says which bytes ``beats`` are; None if nobody knows.
+        """
+        found = self._kept.get(key) if key is not None else None
+        if found is None:
+            whole = _summed(layout, beats)
+            bound = largest(CODE_BITS) * int(np.abs(whole).sum(axis=1, dtype=np.int64).max(initial=0))
+            found = whole.astype(np.float32 if bound < 1 << 24 else np.float64)
+            if key is not None and found.nbytes <= self._free:
+                self._free -= found.nbytes
+                self._kept[key] = found
+        return found
+
+
+def _summed(layout: Int8Layout | TernaryLayout, beats: U8) -> NDArray[Any]:
+    if isinstance(layout, Int8Layout):
+        return int8_image.unpack(layout, beats)
+    trits, mantissas = ternary_image.unpack(layout, beats)
+    if mantissas is None:
+        planes: NDArray[np.int32] = trits.sum(axis=0, dtype=np.int32)
+        return planes
+    spread = np.repeat(mantissas.astype(np.int32), layout.group_size, axis=2)[..., : layout.columns]
+    found: NDArray[np.int32] = (trits * spread).sum(axis=0, dtype=np.int32)
+    return found
+
+
+def drained(of: Instruction, acc: I64, scale: Scale, rows: U8 | None, *, per_row: bool) -> I64:
+    """acc s32 [n, rows] -> a linear's output, or logits.
+
+    Args:
+        rows: uint8 [words, 32], row constants of a matrix that has them.
+        per_row: the accelerator looks at the mantissas in them.
+    """
+    count, second = acc.shape[1], np.arange(acc.shape[1]) % 2 * of["pair"]
+    weight = np.array([of["weight0"], of["weight1"]])[second]
+    base = np.array([of["base0"], of["base1"]])[second]
+    bias = shift = np.zeros(count, np.int64)
+    if rows is not None:
+        packed = integers(rows, "<u4", 0, ROWS).reshape(-1)
+        low = packed & ((1 << _BIAS_BITS) - 1)
+        bias = low - ((low >> (_BIAS_BITS - 1)) << _BIAS_BITS)
+        shift = packed >> _BIAS_BITS
+        if per_row:
+            weight = integers(rows, "<u2", 4 * ROWS, ROWS).reshape(-1)
+    t = round_shift(acc, of["pre_shift"])
+    if of["sink"] == Sink.LOGITS:
+        return round_shift(t * weight, _LOGIT_SHIFT + shift)
+    factor = round_shift(scale.mantissa[:, None] * weight, _FACTOR_SHIFT)
+    out = round_shift(t * factor, clamp_shift(base - scale.exponent[:, None] + shift)) + bias
+    return saturate(out, WIDE_BITS if of["wide"] else NARROW_BITS)

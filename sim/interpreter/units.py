@@ -1,0 +1,362 @@
+"""The units of the accelerator and the queues before them: whatever has all that it needs is carried out at once."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.errors import BundleError
+from edgedec.hw.config import ROWS, AcceleratorConfig
+from edgedec.hw.head_path import ROWS_OFFSET
+from edgedec.hw.instructions import Destination, Instruction, Opcode, Sink, Source
+from edgedec.reference.integer_profile.numbers import CODE_BITS, I64, WIDE_BITS, round_shift, saturate
+from edgedec.reference.integer_profile.ops.attention import QUERY_BITS
+from edgedec.reference.integer_profile.ops.gated_activation import RELU2_SHIFT, SILU_SHIFT, UP_SHIFT, sigmoid
+from edgedec.reference.integer_profile.ops.quantize_activation import codes_of, normed_scale
+from edgedec.reference.integer_profile.ops.rms_norm import root_mean_square, sums_of_squares
+from edgedec.reference.integer_profile.values import Scale
+from edgedec.sim.interpreter.attention import (
+    CacheMemory,
+    HeadConstants,
+    attended,
+    coded,
+    rotated,
+    run_order,
+    visible,
+)
+from edgedec.sim.interpreter.matrices import WeightMemory, drained, matrix_layout
+from edgedec.sim.interpreter.streams import Fifo, integers
+
+__all__ = ["Registers", "Trace", "Units"]
+
+U8 = NDArray[np.uint8]
+Trace = Callable[[str, I64], None]
+
+_GAIN_SHIFT = 15
+_NO_LOGIT = -(1 << 31)
+_PARTS = (Sink.QUERIES, Sink.KEYS, Sink.VALUES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Registers:
+    """Of a pass. mask: [slots, slots] who sees whom; logits: 0 none, 1 the best, 2 whole rows as well."""
+
+    slots: int
+    committed: int
+    mask: NDArray[np.bool_]
+    positions: I64
+    logits: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Issued:
+    index: int
+    fields: Instruction
+    name: str
+
+    @property
+    def made(self) -> list[str]:
+        """What it makes, one after the other."""
+        return self.name.split(" -> ")
+
+
+def _ignore(name: str, values: I64) -> None:
+    """No trace."""
+
+
+def _fault(index: int, opcode: Opcode, reason: str) -> BundleError:
+    return BundleError(f"instruction {index} {opcode.name}: {reason}; compile it again")
+
+
+class Units:
+    """One pass. Instructions are issued and items taken in the program's order."""
+
+    def __init__(
+        self,
+        config: AcceleratorConfig,
+        registers: Registers,
+        weights: WeightMemory,
+        cache: CacheMemory,
+        output: U8,
+        trace: Trace | None,
+    ) -> None:
+        self._config, self._at, self._weights, self._cache, self._output = config, registers, weights, cache, output
+        self._trace = _ignore if trace is None else trace
+        self._fifos = {destination: Fifo() for destination in Destination}
+        self._queues = {
+            opcode: deque[_Issued]() for opcode in (Opcode.LOAD, Opcode.VECTOR, Opcode.MATRIX, Opcode.ATTEND)
+        }
+        self._offered: deque[tuple[Source, I64]] = deque()
+        self._vectors: deque[tuple[I64, Scale]] = deque()  # codes that no matrix has taken
+        self._now: tuple[I64, Scale] | None = None  # those that matrices are multiplied with
+        self._residual = np.zeros((registers.slots, ROWS * config.hidden_words), np.int64)
+        self._pieces: list[I64] = []  # of the vector that is under way
+        self._sums: list[I64] = []  # of it and the residual
+        self._angles: U8 | None = None
+        self._codes: dict[Sink, I64] = {}
+
+    def issue(self, index: int, instruction: Instruction, name: str) -> None:
+        if instruction.opcode not in self._queues:
+            raise _fault(index, instruction.opcode, "a pass cannot run it")
+        if instruction["wait"]:
+            self._check_idle(index, instruction.opcode)
+        self._queues[instruction.opcode].append(_Issued(index=index, fields=instruction, name=name))
+        self._advance()
+
+    def take(self, index: int, destination: Destination, items: U8, key: object) -> None:
+        """Items of the read stream. Weights, keys and values are used at once, or they would stop the stream for ever."""
+        if destination == Destination.ANGLES:
+            self._angles = items
+        else:
+            self._fifos[destination].put(items, key)
+        self._advance()
+        stuck = destination in (Destination.WEIGHTS, Destination.KEYS_VALUES) and len(self._fifos[destination])
+        if stuck and not self._more_to_come(destination):
+            raise _fault(index, Opcode.READ, f"{stuck} beats of {destination.name} wait for what comes after them")
+
+    def stop(self, index: int) -> None:
+        """Raises:
+        BundleError: something is left over.
+        """
+        self._check_idle(index, Opcode.STOP)
+
+    def _more_to_come(self, destination: Destination) -> bool:
+        """A matrix of several READs."""
+        queue = self._queues[Opcode.MATRIX]
+        if destination != Destination.WEIGHTS or not queue:
+            return False
+        return len(self._fifos[destination]) < matrix_layout(queue[0].fields, self._config).beats
+
+    def _check_idle(self, index: int, opcode: Opcode) -> None:
+        for what, queue in self._queues.items():
+            # Those that take what comes are no work yet.
+            if queue and (opcode == Opcode.STOP or what in (Opcode.LOAD, Opcode.MATRIX)):
+                raise _fault(queue[0].index, what, f"it never gets what it waits for before instruction {index}")
+        for destination, fifo in self._fifos.items():
+            if len(fifo) and (opcode == Opcode.STOP or destination != Destination.GAINS):
+                raise _fault(index, opcode, f"{len(fifo)} items of {destination.name} are left over")
+        if self._vectors or self._offered or self._pieces:
+            raise _fault(index, opcode, "a vector is left over")
+
+    def _advance(self) -> None:
+        while self._load() or self._quantize() or self._multiply() or self._attend():
+            pass
+
+    def _first(self, opcode: Opcode) -> _Issued | None:
+        queue = self._queues[opcode]
+        return queue[0] if queue else None
+
+    def _take(self, destination: Destination, count: int) -> U8:
+        return self._fifos[destination].take(count)[1]
+
+    def _load(self) -> bool:
+        job = self._first(Opcode.LOAD)
+        if job is None or len(self._fifos[Destination.LOAD]) < job.fields["words"]:
+            return False
+        self._queues[Opcode.LOAD].popleft()
+        items = self._take(Destination.LOAD, job.fields["words"])
+        words = integers(items, "<i4", 0, ROWS * self._config.slots)
+        lanes = words.reshape(len(words), ROWS, -1).transpose(2, 0, 1).reshape(self._config.slots, -1)
+        self._residual[:] = 0
+        rows = self._residual[:, : lanes.shape[1]]
+        rows[:] = lanes[: self._at.slots]
+        self._trace(job.name, rows.copy())
+        self._offered.append((Source.LOAD, rows.copy()))
+        return True
+
+    def _quantize(self) -> bool:
+        """VECTOR: a norm or not, then codes in blocks."""
+        job = self._first(Opcode.VECTOR)
+        if job is None or not self._offered:
+            return False
+        source, x = self._offered[0]
+        if source != job.fields["source"]:
+            wanted = Source(job.fields["source"]).name
+            raise _fault(job.index, Opcode.VECTOR, f"it wants {wanted}, but {source.name} comes next")
+        words = x.shape[1] // ROWS
+        if job.fields["normed"] and len(self._fifos[Destination.GAINS]) < words:
+            return False
+        self._queues[Opcode.VECTOR].popleft()
+        self._offered.popleft()
+        if job.fields["normed"]:
+            gains = integers(self._take(Destination.GAINS, words), "<i2", 0, ROWS).reshape(-1)
+            y = round_shift(x * gains, _GAIN_SHIFT)
+            small, big = sums_of_squares(x)
+            root, exponent = root_mean_square(small + job.fields["eps"], big)
+            self._trace(job.name, y)
+            codes, m16, e = codes_of(y)
+            scale = normed_scale(m16, e, root, exponent)
+        else:
+            codes, m16, e = codes_of(x)
+            scale = Scale(mantissa=m16, exponent=np.where(m16 > 0, e - 16, 0))
+        columns = job.fields["blocks"] * self._config.beat_bytes
+        if codes[:, columns:].any():
+            raise _fault(job.index, Opcode.VECTOR, f"its vector is longer than {columns} columns")
+        padded = np.zeros((len(codes), columns), np.int64)
+        padded[:, : codes.shape[1]] = codes[:, :columns]
+        self._trace(f"{job.name}.codes", padded)
+        self._trace(f"{job.name}.scale.mantissa", scale.mantissa)
+        self._trace(f"{job.name}.scale.exponent", scale.exponent)
+        self._vectors.append((padded, scale))
+        return True
+
+    def _multiply(self) -> bool:
+        """MATRIX: a product, drained; a whole vector goes to its sink."""
+        job = self._first(Opcode.MATRIX)
+        if job is None or (job.fields["fresh"] and not self._vectors):
+            return False
+        of, layout = job.fields, matrix_layout(job.fields, self._config)
+        rows = of["words"] if of["rows"] else 0
+        if len(self._fifos[Destination.WEIGHTS]) < layout.beats or len(self._fifos[Destination.ROWS]) < rows:
+            return False
+        self._queues[Opcode.MATRIX].popleft()
+        if of["fresh"]:
+            self._now = self._vectors.popleft()
+        if self._now is None or self._now[0].shape[1] != layout.columns:
+            raise _fault(job.index, Opcode.MATRIX, f"there are no codes of {layout.columns} columns")
+        codes, scale = self._now
+        key, beats = self._fifos[Destination.WEIGHTS].take(layout.beats)
+        weights = self._weights.weights(key, layout, beats)
+        acc = (codes.astype(weights.dtype) @ weights.T).astype(np.int64)
+        constants = self._take(Destination.ROWS, rows) if rows else None
+        out = drained(of, acc, scale, constants, per_row=self._config.per_row)
+        self._pieces.append(out)
+        if of["sink"] == Sink.RESIDUAL:
+            self._sums.append(self._added(job, out))
+        if not of["more"]:
+            whole, self._pieces = np.concatenate(self._pieces, axis=1), []
+            self._send(job, whole, scale)
+        return True
+
+    def _added(self, job: _Issued, out: I64) -> I64:
+        """The words of the residual that a piece is added to, afterwards."""
+        of = job.fields
+        rows = self._residual[:, ROWS * of["start"] :][:, : out.shape[1]]
+        if rows.shape != out.shape:
+            raise _fault(
+                job.index, Opcode.MATRIX, f"it adds past the {self._config.hidden_words} words of the residual"
+            )
+        rows[:] = saturate(rows + out, WIDE_BITS)
+        return rows.copy()
+
+    def _send(self, job: _Issued, out: I64, scale: Scale) -> None:
+        of = job.fields
+        sink = Sink(of["sink"])
+        self._trace(job.made[0], out)
+        if sink == Sink.RESIDUAL:
+            total, self._sums = np.concatenate(self._sums, axis=1), []
+            self._trace(job.made[-1], total)
+            if of["onward"]:
+                self._offered.append((Source.RESIDUAL, total))
+            return
+        elements = of["elements"]
+        if not elements <= out.shape[1] < elements + ROWS:
+            raise _fault(job.index, Opcode.MATRIX, f"{elements} elements are not in {out.shape[1] // ROWS} words")
+        if sink in _PARTS:
+            self._code(job, out[:, :elements])
+        elif sink == Sink.GATE:
+            self._gate(job, out[:, :elements])
+        else:
+            self._give(job, out[:, :elements], scale)
+
+    def _code(self, job: _Issued, x: I64) -> None:
+        """Queries, keys or values: turned, and coded for attention."""
+        of, sink = job.fields, Sink(job.fields["sink"])
+        if of["rotate"]:
+            if self._angles is None or len(self._angles) != self._config.head_dim // 2:
+                raise _fault(job.index, Opcode.MATRIX, f"there are no {self._config.head_dim // 2} angles")
+            x = rotated(x, self._angles, self._config.head_dim)
+            self._trace(job.made[-1], x)
+        if len(self._fifos[Destination.CODING]) < x.shape[1]:
+            raise _fault(job.index, Opcode.MATRIX, f"there are no {x.shape[1]} items of CODING")
+        constants = self._take(Destination.CODING, x.shape[1])
+        bits = QUERY_BITS if sink == Sink.QUERIES else CODE_BITS
+        self._codes[sink] = coded(x, constants, of["shift"], bits)
+
+    def _gate(self, job: _Issued, out: I64) -> None:
+        gate, up = out[:, 0::2], out[:, 1::2]
+        if job.fields["relu2"]:
+            z = round_shift(np.square(np.maximum(gate, 0)), RELU2_SHIFT)
+        else:
+            z = round_shift(gate * sigmoid(gate, job.fields["gate_shift"]), SILU_SHIFT)
+        h = round_shift(z * up, UP_SHIFT)
+        padded = np.pad(h, ((0, 0), (0, -h.shape[1] % ROWS)))
+        self._trace(job.made[-1], padded)
+        self._offered.append((Source.GATE, padded))
+
+    def _attend(self) -> bool:
+        job = self._first(Opcode.ATTEND)
+        if job is None or len(self._codes) < len(_PARTS):
+            return False
+        of, config, at = job.fields, self._config, self._at
+        heads, layout = of["heads"], config.kv_layout
+        needed = {
+            Destination.FACTORS: heads,
+            Destination.SCALES: heads * config.head_dim // config.out_lanes,
+            Destination.KEYS_VALUES: 2 * heads * layout.beats(at.committed) if at.committed else 0,
+        }
+        if any(len(self._fifos[destination]) < count for destination, count in needed.items()):
+            return False
+        self._queues[Opcode.ATTEND].popleft()
+        constants = HeadConstants(
+            factors=self._take(Destination.FACTORS, heads),
+            scales=self._take(Destination.SCALES, needed[Destination.SCALES]),
+        )
+        queries, *own = (self._codes.pop(sink).reshape(at.slots, -1, config.head_dim) for sink in _PARTS)
+        shared = any(part.shape[1] != of["kv_heads"] for part in own) or of["kv_heads"] * of["group"] != heads
+        if queries.shape[1] != heads or shared:
+            raise _fault(job.index, Opcode.ATTEND, f"its {heads} heads are not those that were coded")
+        for short, codes in zip(("q12", "k8", "v8"), (queries, *own), strict=True):
+            self._trace(f"{job.name}.{short}", codes)
+        keys, values = self._all_rows(of, own)
+        seen = visible(at.committed, at.positions, at.mask, of["window"], of["sinks"])
+        out = attended(job.name, queries, keys, values, seen, constants, self._trace)
+        self._trace(job.name, out)
+        self._offered.append((Source.ATTENTION, np.pad(out, ((0, 0), (0, -out.shape[1] % ROWS)))))
+        self._write(of, own)
+        return True
+
+    def _all_rows(self, of: Instruction, own: list[I64]) -> tuple[I64, I64]:
+        """Keys and values of every query head, committed ones first: [heads, t, head_dim]."""
+        committed, layout = self._at.committed, self._config.kv_layout
+        found: dict[tuple[int, int], Any] = {}
+        for head, part in run_order(of["heads"]):
+            rows = np.zeros((0, layout.head_dim), np.int64)
+            if committed:
+                beats = self._take(Destination.KEYS_VALUES, layout.beats(committed))
+                rows = self._cache.rows(beats, committed).astype(np.int64)
+            found[head, part] = np.concatenate([rows, own[part][:, head // of["group"]]])
+        keys, values = (np.stack([found[head, part] for head in range(of["heads"])]) for part in (0, 1))
+        return keys, values
+
+    def _write(self, of: Instruction, own: list[I64]) -> None:
+        """The pass's keys and values into the cache, slot i at position committed + i."""
+        for part, codes in enumerate(own):
+            for head in range(codes.shape[1]):
+                start = of["start"] + (2 * head + part) * of["run"]
+                for slot in range(self._at.slots):
+                    self._cache.write(start, self._at.committed + slot, codes[slot, head])
+
+    def _give(self, job: _Issued, logits: I64, scale: Scale) -> None:
+        """Results: scales, the best, and if wanted whole rows."""
+        slots, most, k = self._config.slots, self._at.slots, self._config.top_k
+        first = job.fields["first"]
+        scales = self._output[: 8 * slots].view("<i2").reshape(slots, 4)
+        scales[:most] = 0
+        scales[:most, 0] = scale.mantissa.astype(np.uint16).view(np.int16)
+        scales[:most, 1] = scale.exponent
+        order = np.argsort(-logits, axis=1, kind="stable")[:, :k]
+        best = np.zeros((k, most, 2), np.int64)
+        best[..., 0] = _NO_LOGIT
+        best[: order.shape[1], :, 0] = np.take_along_axis(logits, order, axis=1).T
+        best[: order.shape[1], :, 1] = order.T + first
+        self._output[8 * slots :][: 8 * slots * k].view("<i4").reshape(k, slots, 2)[:, :most] = best
+        if self._at.logits == 2:
+            wide = 1 << (slots - 1).bit_length()
+            rows = self._output[ROWS_OFFSET:].view("<i4").reshape(-1, wide)
+            rows[first : first + logits.shape[1], :most] = logits.T

@@ -1,0 +1,184 @@
+"""Damaged and lying programs of the accelerator: each is refused with a message that names the file.
+
+A lie is signed again, as its maker would, so that the check it is aimed at is reached and not only the hash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgedec.errors import BundleError, EdgedecError, UnsupportedError, UsageError
+from edgedec.hw.compiler.program import Program
+from edgedec.hw.compiler.program_file import CODE, IMAGE, MANIFEST, load_program, save_program
+from edgedec.manifest import manifest_hash
+from tests.reference.integer_profile.models import tiny
+from tests.sim.interpreting import compiled
+
+FILES = (MANIFEST, CODE, IMAGE)
+Manifest = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def program() -> Program:
+    return compiled(tiny("native")[2], slots=2)
+
+
+@pytest.fixture(scope="module")
+def sound(program: Program, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("sound") / "program"
+    save_program(program, path)
+    return path
+
+
+@pytest.fixture
+def folder(sound: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(sound, tmp_path / "program"))
+
+
+@pytest.fixture(scope="module")
+def bits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that many copies go to."""
+    return tmp_path_factory.mktemp("bits")
+
+
+def sign(folder: Path, manifest: Manifest) -> None:
+    """Write a manifest with the hash that it must have, last as the writer has it."""
+    content = {key: value for key, value in manifest.items() if key != "sha256"} | {"sha256": "0" * 64}
+    text = json.dumps(content, indent=1).encode()
+    before, _, after = text.rpartition(b"0" * 64)
+    (folder / MANIFEST).write_bytes(before + manifest_hash(text, "0" * 64).encode() + after)
+
+
+def refused(folder: Path, named: str, message: str = "", error: type[EdgedecError] = BundleError) -> None:
+    with pytest.raises(error, match=message or None) as caught:
+        load_program(folder)
+    assert str(folder / named) in str(caught.value)
+
+
+def test_what_was_saved_is_loaded(program: Program, sound: Path) -> None:
+    loaded = load_program(sound)
+    assert loaded.sha256 == program.sha256
+    assert np.array_equal(loaded.image, program.image)
+    for name in ("config", "instructions", "names", "commit", "input_beats", "cache_beats", "host"):
+        assert getattr(loaded, name) == getattr(program, name), name
+
+
+def test_it_takes_the_place_of_a_program_and_of_nothing_else(program: Program, folder: Path, tmp_path: Path) -> None:
+    save_program(program, folder)
+    assert load_program(folder).sha256 == program.sha256
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(UsageError, match=r"holds no program\.json"):
+        save_program(program, tmp_path / "mine")
+
+
+@pytest.mark.parametrize("name", FILES)
+@settings(max_examples=25, deadline=None)
+@given(at=st.integers(0, 1 << 30), bit=st.integers(0, 7))
+def test_any_changed_bit_is_noticed(
+    sound: Path, tmp_path_factory: pytest.TempPathFactory, name: str, at: int, bit: int
+) -> None:
+    folder = Path(shutil.copytree(sound, tmp_path_factory.mktemp("bit") / "program"))
+    data = bytearray((folder / name).read_bytes())
+    data[at % len(data)] ^= 1 << bit
+    (folder / name).write_bytes(data)
+    with pytest.raises((BundleError, UnsupportedError)) as caught:
+        load_program(folder)
+    assert name in str(caught.value)
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("size", [0, 1, -1])
+def test_a_cut_file_is_noticed(folder: Path, name: str, size: int) -> None:
+    data = (folder / name).read_bytes()
+    (folder / name).write_bytes(data[:size])
+    refused(folder, name)
+
+
+@pytest.mark.parametrize("name", [CODE, IMAGE])
+def test_a_missing_file_is_noticed(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+    refused(folder, name, "missing")
+
+
+def _code(folder: Path, manifest: Manifest, change: Callable[[bytearray], None]) -> None:
+    """Other instructions, signed."""
+    data = bytearray((folder / CODE).read_bytes())
+    change(data)
+    (folder / CODE).write_bytes(data)
+    manifest["files"][CODE] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+
+def _set(*path: str, to: Any) -> Callable[[Path, Manifest], None]:
+    def change(folder: Path, manifest: Manifest) -> None:
+        place = manifest
+        for key in path[:-1]:
+            place = place[key]
+        place[path[-1]] = to
+
+    return change
+
+
+def _bytes(at: int, value: int) -> Callable[[Path, Manifest], None]:
+    return lambda folder, manifest: _code(folder, manifest, lambda data: data.__setitem__(at, value))
+
+
+def _short(folder: Path, manifest: Manifest) -> None:
+    """An image that ends before the last READ."""
+    data = (folder / IMAGE).read_bytes()[:-64]
+    (folder / IMAGE).write_bytes(data)
+    manifest["files"][IMAGE] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+
+@pytest.mark.parametrize(
+    ("change", "named", "message"),
+    [
+        (_set("config", "slots", to=3), MANIFEST, "of another configuration"),
+        (_set("config", "slots", to=9), MANIFEST, "slots must be 1 to 8"),
+        (_set("config", "slots", to="2"), MANIFEST, ""),
+        (_set("config", "extra", to=1), MANIFEST, "extra"),
+        (_set("config", to=[]), MANIFEST, "config must be an object"),
+        (_set("host", "vocab", to=1.0), MANIFEST, r"vocab is 1\.0"),
+        (_set("host", "vocab", to=0), MANIFEST, "out of range"),
+        (_set("host", "residual_fraction", to=1 << 60), MANIFEST, "out of range"),
+        (_set("host", "inverse_frequencies", to=["1"]), MANIFEST, "not all numbers"),
+        (_set("host", "more", to=0), MANIFEST, "more"),
+        (_set("names", to=["one"]), MANIFEST, "names"),
+        (_set("names", to=["\x1b[2J"] * 63), MANIFEST, "63 printable names"),
+        (_set("cache_beats", to=1 << 40), MANIFEST, "cache_beats is"),
+        (_set("input_beats", to=True), MANIFEST, "input_beats is True"),
+        (_set("input_beats", to=1), CODE, "reads past the end"),
+        (_set("files", IMAGE, to=None), MANIFEST, "must have bytes and sha256"),
+        (_set("files", IMAGE, "bytes", to="12"), IMAGE, "the manifest says"),
+        (_set("unknown", to=1), MANIFEST, "unknown or missing keys"),
+        (_set("format", to="edgedec-bundle"), MANIFEST, "not a compiled program"),
+        (_short, CODE, "reads past the end"),
+        (_bytes(0, 0), CODE, "does not begin with 'edecprog'"),
+        (_bytes(32, 15), CODE, "instruction 0: an instruction has the opcode 15"),
+        (_bytes(16, 1), CODE, "it is cut short"),
+    ],
+)
+def test_a_lie_is_noticed(folder: Path, change: Callable[[Path, Manifest], None], named: str, message: str) -> None:
+    manifest = json.loads((folder / MANIFEST).read_bytes())
+    change(folder, manifest)
+    sign(folder, manifest)
+    refused(folder, named, message)
+
+
+def test_another_version_is_refused(folder: Path) -> None:
+    manifest = json.loads((folder / MANIFEST).read_bytes())
+    sign(folder, manifest | {"version": 2})
+    refused(folder, MANIFEST, "version 2, this edgedec reads 1", UnsupportedError)
+
+
+def test_no_folder(tmp_path: Path) -> None:
+    refused(tmp_path / "nowhere", "", "no compiled program", UsageError)

@@ -1,0 +1,259 @@
+"""What the compiler emits, and what it refuses by name. That a program computes what the model does: tests/sim."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgedec.errors import UnsupportedError, UsageError
+from edgedec.graph import Graph
+from edgedec.hw.compiler.choose import config_for
+from edgedec.hw.compiler.host import Host
+from edgedec.hw.compiler.program import Program, compile_model
+from edgedec.hw.instructions import Destination, Instruction, Opcode, Sink, When
+from edgedec.ops import Linear, Rope
+from edgedec.reference.integer_profile.model import IntegerModel
+from edgedec.reference.integer_profile.ops.linear import LinearConstants
+from edgedec.schemes import Int8Scheme, TernaryScheme
+from tests.reference.integer_profile.models import KINDS, float_model, prepared, tiny
+
+
+def compiled(kind: str, **overrides: Any) -> Program:
+    model = tiny(kind)[2]
+    return compile_model(model, config_for(model, **{"context": 64, **overrides}))
+
+
+def matrices(program: Program, sink: Sink) -> list[Instruction]:
+    return [one for one in program.instructions if one.opcode == Opcode.MATRIX and one["sink"] == sink]
+
+
+# --- what is emitted --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_model_gives_the_same_program(kind: str) -> None:
+    first, second = compiled(kind), compiled(kind)
+    assert first.sha256 == second.sha256
+    assert first.header.configuration == first.config.hash
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_reads_cover_the_image_once_and_in_order(kind: str) -> None:
+    program, at = compiled(kind, beat_bytes=8, tile_rows=30), 0
+    for read in (one for one in program.instructions if one.opcode == Opcode.READ and not one["base"]):
+        assert read["start"] == at
+        at += read["beats"]
+    assert at * 8 == program.image.size
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_that_only_logits_need_is_read_without_them(kind: str) -> None:
+    program = compiled(kind)
+    last = max(i for i, one in enumerate(program.instructions) if one.opcode == Opcode.ATTEND)
+    kept = [one for one in program.instructions[last + 1 : program.commit - 1] if one["when"] != When.WITH_LOGITS]
+    # Constants of attention, its keys and values, and the projection that takes its codes.
+    for one in kept:
+        is_onward = one.opcode == Opcode.MATRIX and one["onward"]
+        assert one.opcode in (Opcode.READ, Opcode.CACHE, Opcode.MATRIX)
+        assert not is_onward or one["when"] == When.ALWAYS
+    assert {one["sink"] for one in kept if one.opcode == Opcode.MATRIX} == {Sink.RESIDUAL}
+    assert all(one["when"] == When.WITH_LOGITS for one in matrices(program, Sink.LOGITS))
+
+
+def test_row_constants_cut_a_matrix_into_what_a_queue_holds() -> None:
+    program = compiled("int8", tile_rows=15)
+    assert program.config.tile_words == 3
+    for sink in Sink:
+        for one in matrices(program, sink):
+            assert one["rows"]
+            assert one["words"] <= (2 if sink == Sink.GATE else 3)  # pairs are not torn apart
+    head = matrices(program, Sink.LOGITS)
+    assert [one["more"] for one in head] == [1] * (len(head) - 1) + [0]
+    assert [one["fresh"] for one in head] == [1] + [0] * (len(head) - 1)
+    assert {(one["elements"], one["first"]) for one in head} == {(41, 0)}
+    first, *rest = matrices(program, Sink.RESIDUAL)[:3]
+    assert (first["start"], [one["start"] for one in rest]) == (0, [3, 6])
+
+
+def test_a_ternary_matrix_without_row_constants_is_whole() -> None:
+    program = compiled("native", tile_rows=15)
+    assert [one["words"] for one in matrices(program, Sink.GATE)] == [28, 28]
+    assert not any(one["rows"] for one in matrices(program, Sink.GATE))
+
+
+def test_a_commit_copies_every_layer() -> None:
+    program = compiled("native")
+    *copies, stop = program.instructions[program.commit :]
+    assert [(one.opcode, one["heads"]) for one in copies] == [(Opcode.COPY, 2)] * 2
+    assert stop.opcode == Opcode.STOP
+    assert copies[1]["start"] == 2 * 2 * copies[0]["run"]
+    assert program.cache_beats == 2 * copies[1]["start"]
+
+
+def test_config_for_is_the_smallest() -> None:
+    model = tiny("planes2")[2]
+    config = config_for(model)
+    assert (config.width, config.hidden, config.heads, config.kv_heads, config.head_dim) == (70, 36, 4, 2, 10)
+    assert (config.scaling, config.per_row) == (True, False)
+    assert not config_for(tiny("native")[2]).scaling
+    assert config_for(tiny("int8")[2]).per_row
+    for smaller in ({"width": 69}, {"hidden": 35}, {"heads": 2}, {"scaling": False}):
+        with pytest.raises(UnsupportedError):
+            compile_model(model, replace(config, **smaller))
+
+
+# --- what does not map ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "message"),
+    [
+        ("native", {"width": 60}, r"layers\.0.*70 wide.*width=60, raise it"),
+        ("native", {"hidden": 30}, r"embed.*36 wide.*hidden=30, raise it"),
+        ("native", {"heads": 2}, r"layers\.0\.attn: it has heads=4.*heads=2, raise it"),
+        ("native", {"heads": 4, "kv_heads": 1}, r"layers\.0\.attn: it has kv_heads=2.*kv_heads=1, raise it"),
+        ("native", {"head_dim": 12}, r"layers\.0\.attn: its heads are 10 wide.*head_dim=12: make it equal"),
+        ("planes2", {"scaling": False}, r"layers\.0\.q_proj.*groups of 64; generate the accelerator with scaling=True"),
+        ("int8", {"per_row": False}, r"layers\.0\.q_proj.*int8.*per_row=True"),
+        ("native", {"instructions": 20}, r"63 instructions.*instructions=20: raise it"),
+        ("int8", {"tile_rows": 5}, r"layers\.0\.gate.*a tile has 5; raise tile_rows to 10"),
+        ("native", {"top_k": 64}, r"64 best of 8 slots take 4160 bytes.*lower top_k"),
+    ],
+)
+def test_what_the_configuration_lacks_is_named(kind: str, change: Mapping[str, Any], message: str) -> None:
+    model = tiny(kind)[2]
+    config = replace(config_for(model), **change)
+    with pytest.raises(UnsupportedError, match=message):
+        compile_model(model, config)
+
+
+def test_a_group_ends_within_no_beat() -> None:
+    model = tiny("planes2")[2]
+    operations = [
+        replace(op, schemes=tuple(TernaryScheme(planes=2, group_size=32) for _ in op.schemes))
+        if isinstance(op, Linear)
+        else op
+        for op in model.graph.operations
+    ]
+    narrow = IntegerModel(replace(model.graph, operations=tuple(operations)), model.constants, model.forms)
+    with pytest.raises(UnsupportedError, match=r"layers\.0\.q_proj.*groups of 32 columns end within a beat of 64.*64"):
+        config_for(narrow)
+
+
+def changed(kind: str, change: Any) -> IntegerModel:
+    """A prepared model with other operations."""
+    model = tiny(kind)[2]
+    operations = tuple(change(op) for op in model.graph.operations)
+    return IntegerModel(replace(model.graph, operations=operations), model.constants, model.forms)
+
+
+def test_keys_must_be_rotated_like_queries() -> None:
+    def other_layout(op: Any) -> Any:
+        return replace(op, layout="interleaved") if isinstance(op, Rope) and op.name.endswith(".k") else op
+
+    with pytest.raises(UnsupportedError, match=r"rope layers\.0\.q.*not rotated alike"):
+        config_for(changed("native", other_layout))
+
+
+def test_there_is_one_table_of_angles() -> None:
+    def other_angles(op: Any) -> Any:
+        late = isinstance(op, Rope) and op.name.startswith("layers.1")
+        return replace(op, inverse_frequencies=(1.0,) * 5) if late else op
+
+    with pytest.raises(UnsupportedError, match=r"rope layers\.1\.q.*frequencies.*one table of angles"):
+        config_for(changed("native", other_angles))
+
+
+def with_matrix(kind: str, name: str, **changes: Any) -> IntegerModel:
+    """A prepared model, of whose matrix ``name`` some members are others."""
+    model, constants = tiny(kind)[2], {}
+    for key, value in model.constants.items():
+        if isinstance(value, LinearConstants):
+            value = LinearConstants(
+                matrices=tuple(replace(one, **changes) if one.name == name else one for one in value.matrices)
+            )
+        constants[key] = value
+    return IntegerModel(model.graph, constants, model.forms)
+
+
+def test_gate_and_up_with_different_shifts() -> None:
+    with pytest.raises(UnsupportedError, match=r"layers\.0\.gate and layers\.0\.up need different shifts"):
+        config_for(with_matrix("int8", "layers.0.up", pre_shift=1))
+
+
+def test_gate_and_up_stored_in_different_ways() -> None:
+    trits = np.zeros((1, 70, 36), np.int8)
+    with pytest.raises(UnsupportedError, match=r"layers\.0\.gate and layers\.0\.up are not stored alike"):
+        config_for(with_matrix("int8", "layers.0.up", trits=trits))
+
+
+def test_an_operation_that_it_does_not_have() -> None:
+    class Convolution(Rope):
+        kind = "convolution"
+
+    def other(op: Any) -> Any:
+        return op if not isinstance(op, Rope) else replace(Convolution(**vars(op)))
+
+    model = tiny("native")[2]
+    graph = replace(model.graph, operations=tuple(other(op) for op in model.graph.operations))
+    foreign = IntegerModel.__new__(IntegerModel)
+    foreign.graph, foreign.constants, foreign.forms, foreign.vocab = graph, model.constants, model.forms, model.vocab
+    with pytest.raises(UnsupportedError, match=r"convolution layers\.0\.q"):
+        config_for(foreign)
+
+
+def test_a_norm_read_by_two_vectors() -> None:
+    """A block whose attention and perceptron have norms of their own on one residual."""
+    graph, weights, _ = tiny("native")
+    parallel = replace(graph, operations=tuple(_in_parallel(graph)))
+    model = prepared(parallel, weights)
+    with pytest.raises(UnsupportedError, match=r"layers\.0.*"):
+        config_for(model)
+
+
+def _in_parallel(graph: Graph) -> list[Any]:
+    """The perceptron's norm reads what attention's reads."""
+    return [replace(op, inputs=("embed",)) if op.name == "layers.0.mlp_norm" else op for op in graph.operations]
+
+
+# --- the host ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_host_refuses_what_makes_no_pass() -> None:
+    program, model = compiled("native", slots=2), tiny("native")[2]
+    host = Host(program, model.constants["embed"].weight)
+    one = np.zeros(1, np.int32)
+    assert host.input(one, one).size == program.input_bytes
+    for ids, positions in (([], []), ([1, 2, 3], [0, 1, 2]), ([1], [0, 1]), ([41], [0]), ([-1], [0])):
+        with pytest.raises(UsageError):
+            host.input(np.array(ids, np.int32), np.array(positions, np.int32))
+    with pytest.raises(UsageError, match=r"41x36, not 41x40"):
+        Host(program, replace(model.constants["embed"].weight, codes=np.zeros((41, 40), np.int8)))
+
+
+def test_an_embedding_of_the_callers_own() -> None:
+    program, model = compiled("native", slots=3), tiny("native")[2]
+    host, embed = Host(program, model.constants["embed"].weight), model.constants["embed"]
+    rows = np.random.default_rng(0).standard_normal((2, 36)).astype(np.float32)
+    ids = np.array([-2, 7, -1], np.int32)
+    found = host.input(ids, np.arange(3, dtype=np.int32), rows)
+    at, size = program.input_offset(Destination.LOAD), 64
+    items = found[at : at + 8 * size].reshape(8, size)[:, :60].copy().view("<i4").reshape(8, 5, 3)
+    assert np.array_equal(items.transpose(2, 0, 1).reshape(3, -1)[:, :36], embed.rows(ids, rows))
+
+
+@pytest.mark.parametrize("kind", ["tied", "biases"])
+def test_other_blocks_map(kind: str) -> None:
+    """A tied int8 head beside ternary layers; biases everywhere."""
+    schemes: Mapping[str, Any] = {
+        "tied": (TernaryScheme(planes=1, group_size=64), {"tie_word_embeddings": True}),
+        "biases": (Int8Scheme(), {"attention_bias": True, "mlp_bias": True, "num_key_value_heads": 4}),
+    }
+    graph, weights = float_model(*schemes[kind])
+    model = prepared(graph, weights)
+    program = compile_model(model, config_for(model))
+    assert all(one["int8"] for one in matrices(program, Sink.LOGITS))

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from amaranth.hdl import Module, Signal
+from amaranth.sim import Simulator
+
+from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.instruction_check import out_of_range
+from edgedec.hw.instructions import Instruction, Opcode, pack
+
+CONFIG = AcceleratorConfig(beat_bytes=8, ports=2, width=80, heads=6, kv_heads=2, head_dim=12, scaling=True)  # 10 blocks
+PLAIN = AcceleratorConfig(beat_bytes=8, ports=2, width=80, heads=6, kv_heads=2, head_dim=12, per_row=False)
+SOUND: dict[Opcode, dict[str, int]] = {
+    Opcode.STOP: {},
+    Opcode.READ: {"destination": 10, "base": 1},
+    Opcode.CACHE: {"heads": 6, "group": 255},
+    Opcode.COPY: {"heads": 2},
+    Opcode.LOAD: {"words": 1},
+    Opcode.VECTOR: {"blocks": 10},
+    Opcode.MATRIX: {"words": 1, "blocks": 10, "planes": 1, "sink": 5},
+    Opcode.ATTEND: {"heads": 6, "group": 1, "kv_heads": 2},
+}
+
+
+def refused(config: AcceleratorConfig, raw: list[bytes]) -> list[bool]:
+    bits, wrong, found = Signal(256), Signal(), []
+    m = Module()
+    m.d.comb += wrong.eq(out_of_range(config, bits))
+
+    async def look(ctx: Any) -> None:
+        for item in raw:
+            ctx.set(bits, int.from_bytes(item, "little"))
+            found.append(bool(ctx.get(wrong)))
+
+    simulator = Simulator(m)
+    simulator.add_testbench(look)
+    simulator.run()
+    return found
+
+
+def changed(opcode: Opcode, **fields: int) -> bytes:
+    return pack(Instruction(opcode, {**SOUND[opcode], **fields}))
+
+
+def test_sound_ones() -> None:
+    raw = [changed(opcode, when=when, wait=1) for opcode in Opcode for when in range(3)]
+    raw += [changed(Opcode.MATRIX, group_blocks=10), changed(Opcode.MATRIX, int8=1, planes=0, group_blocks=0xFFFF)]
+    raw += [changed(Opcode.READ, beats=0, start=(1 << 36) - 1)]
+    assert not any(refused(CONFIG, raw))
+
+
+@pytest.mark.parametrize("opcode", Opcode)
+def test_no_such_when(opcode: Opcode) -> None:
+    assert refused(CONFIG, [changed(opcode, when=3)]) == [True]
+
+
+def test_no_such_opcode() -> None:
+    assert all(refused(CONFIG, [bytes([opcode]) + bytes(31) for opcode in range(len(Opcode), 16)]))
+
+
+WRONG: list[tuple[Opcode, dict[str, int]]] = [
+    *((Opcode.READ, {"destination": destination}) for destination in (0, 11, 15)),
+    *((Opcode.READ, {"base": base}) for base in (2, 3)),
+    *((opcode, {"heads": heads}) for opcode in (Opcode.CACHE, Opcode.ATTEND) for heads in (0, 7, 255)),
+    *((opcode, {"group": 0}) for opcode in (Opcode.CACHE, Opcode.ATTEND)),
+    *((Opcode.ATTEND, {"kv_heads": heads}) for heads in (0, 3)),
+    *((Opcode.COPY, {"heads": heads}) for heads in (0, 3)),
+    (Opcode.LOAD, {"words": 0}),
+    *((opcode, {"blocks": blocks}) for opcode in (Opcode.VECTOR, Opcode.MATRIX) for blocks in (0, 11, 1 << 15)),
+    *(
+        (Opcode.MATRIX, change)
+        for change in ({"words": 0}, {"planes": 0}, {"sink": 6}, {"sink": 7}, {"group_blocks": 11})
+    ),
+]
+
+
+@pytest.mark.parametrize(("opcode", "change"), WRONG)
+def test_out_of_range(opcode: Opcode, change: dict[str, int]) -> None:
+    assert refused(CONFIG, [changed(opcode, **change)]) == [True]
+
+
+def test_what_the_configuration_lacks() -> None:
+    mantissas, int8 = changed(Opcode.MATRIX, group_blocks=1), changed(Opcode.MATRIX, int8=1)
+    assert refused(PLAIN, [changed(Opcode.MATRIX), mantissas, int8]) == [False, True, True]
+    assert refused(CONFIG, [mantissas, int8]) == [False, False]

@@ -1,0 +1,99 @@
+"""A program in the interpreter beside the model that it was compiled from: everything that both make must be the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.hw.compiler.choose import config_for
+from edgedec.hw.compiler.host import Host
+from edgedec.hw.compiler.program import Program, compile_model
+from edgedec.ops import Embed, Rope
+from edgedec.reference.integer_profile import head
+from edgedec.reference.integer_profile.model import IntegerModel
+from edgedec.sim.interpreter import Interpreter
+
+I64 = NDArray[np.int64]
+
+
+def compiled(model: IntegerModel, **overrides: Any) -> Program:
+    return compile_model(model, config_for(model, **{"context": 64, **overrides}))
+
+
+class Both:
+    """One sequence, in both."""
+
+    def __init__(self, model: IntegerModel, program: Program) -> None:
+        self.model, self.sequence, self.machine = model, model.open(), Interpreter(program)
+        self.head_dim = program.config.head_dim
+        (embed,) = (op for op in model.graph.operations if isinstance(op, Embed))
+        self.host, self.slots = Host(program, model.constants[embed.name].weight), program.config.slots
+        self.compared: set[str] = set()
+        # Where neighbours make a pair, the compiler moves them apart: all that is per column of queries and keys.
+        self.apart: set[str] = set()
+        for op in model.graph.operations:
+            if isinstance(op, Rope) and op.layout == "interleaved":
+                (attention,) = (other for other in model.graph.operations if op.outputs[0] in other.inputs)
+                self.apart |= {op.inputs[0], op.outputs[0], f"{attention.name}.q12", f"{attention.name}.k8"}
+
+    def run(self, ids: Sequence[int], parents: Sequence[int] | None = None, logits: int = 2) -> None:
+        """A pass over a tree, or a chain."""
+        n, committed = len(ids), self.sequence.length
+        parents = range(-1, n - 1) if parents is None else parents
+        masks, depths = [0] * n, [0] * n
+        for slot, parent in enumerate(parents):
+            masks[slot] = 1 << slot | (masks[parent] if parent >= 0 else 0)
+            depths[slot] = depths[parent] + 1 if parent >= 0 else 0
+        positions = np.array(depths, np.int32) + np.int32(committed)
+        array = np.array(ids, np.int32)
+        wanted: dict[str, I64] = {}
+        found: dict[str, I64] = {}
+        self.machine.input[:] = self.host.input(array, positions)
+        self.machine.run_pass(n, committed, masks, positions.tolist(), logits, trace=found.__setitem__)
+        visible = np.array(masks)[:, None] >> np.arange(n) & 1 == 1
+        expected = self.sequence.forward(
+            array, positions=positions, visible=visible, trace=wanted.__setitem__, check=True
+        )
+        self._compare(wanted, found)
+        rows = np.arange(n, dtype=np.int32)
+        if logits:
+            best = self.host.results(self.machine.output, rows)
+            k = best.ids.shape[1]
+            assert np.array_equal(best.ids, head.top(expected, k))
+            assert np.array_equal(best.logits, np.take_along_axis(expected.values, best.ids, axis=1))
+            assert np.array_equal(best.mantissa, expected.mantissa)
+            assert np.array_equal(best.exponent, expected.exponent)
+        if logits == 2:
+            whole = self.host.logits(self.machine.output, rows)
+            assert np.array_equal(whole.values, expected.values)
+            assert np.array_equal(head.real(whole), head.real(expected))
+
+    def _compare(self, wanted: dict[str, I64], found: dict[str, I64]) -> None:
+        for name, values in found.items():
+            if "|" in name:  # rows of gate and up by turns
+                for part, which in enumerate(name.split("|")):
+                    self._same(which, wanted[which], values[:, part::2])
+                continue
+            assert name in wanted
+            self._same(name, wanted[name], values)
+
+    def _same(self, name: str, wanted: I64, found: I64) -> None:
+        """Equal, but for zeros behind the vector's end."""
+        if name in self.apart:
+            heads = wanted.reshape(len(wanted), -1, self.head_dim // 2, 2)
+            wanted = heads.swapaxes(2, 3).reshape(wanted.shape)
+        if ".q12" in name or ".k8" in name or ".v8" in name or wanted.ndim == 1:
+            assert np.array_equal(wanted, found), name
+        else:
+            width = wanted.shape[-1]
+            assert np.array_equal(wanted, found[..., :width]), name
+            assert not found[..., width:].any(), name
+        self.compared.add(name)
+
+    def commit(self, nodes: Sequence[int]) -> None:
+        committed = self.sequence.length
+        self.sequence.commit(np.array(nodes, np.int32))
+        self.machine.commit(committed, sum(1 << node for node in nodes))
