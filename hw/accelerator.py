@@ -5,6 +5,16 @@ from typing import Any
 from amaranth.hdl import Module, ResetInserter, Signal
 from amaranth.lib.wiring import Component, In, Out, connect, flipped
 
+from edgedec.hw import (
+    cache_writer,
+    command_processor,
+    counters,
+    datapath,
+    prefetcher,
+    registers,
+    router,
+    writer,
+)
 from edgedec.hw.accelerator_registers import REGISTER_MAP
 from edgedec.hw.axi import axi4_read, axi4_write, axi_lite
 from edgedec.hw.cache_writer import CacheWriter
@@ -14,10 +24,11 @@ from edgedec.hw.counters import COUNTS, Counters
 from edgedec.hw.datapath import TRACED, Datapath
 from edgedec.hw.prefetcher import Prefetcher
 from edgedec.hw.registers import Registers
+from edgedec.hw.resources import Resources
 from edgedec.hw.router import Router
 from edgedec.hw.writer import Writer
 
-__all__ = ["ADDRESS_BITS", "REGISTER_ADDRESS_BITS", "Accelerator"]
+__all__ = ["ADDRESS_BITS", "REGISTER_ADDRESS_BITS", "Accelerator", "parts", "prefetch_style"]
 
 ADDRESS_BITS = 40
 REGISTER_ADDRESS_BITS = 12
@@ -66,6 +77,7 @@ class Accelerator(Component):
             ports=config.ports,
             address_bits=ADDRESS_BITS,
             depth=config.prefetch_beats,
+            style=prefetch_style(config),
         )
         router, writer, datapath = Router(config), Writer(config, address_bits=ADDRESS_BITS), self._datapath
         m.submodules.router = ResetInserter(control.clear)(router)
@@ -186,3 +198,29 @@ class Accelerator(Component):
             registers.descriptor_cycles.eq(counters.descriptor_cycles),
             *(getattr(registers, f"counter_{name}").eq(getattr(counters, f"{name}_latched")) for name in COUNTS),
         ]
+
+
+def prefetch_style(config: AcceleratorConfig) -> str:
+    """Of the queues of what is read ahead: they are meant to be deep."""
+    return "ultra" if config.ultra else "block"
+
+
+def parts(config: AcceleratorConfig) -> dict[str, Resources]:
+    """Of an Accelerator, by submodule; those of the datapath as "datapath.part"."""
+    inner = datapath.parts(config)
+    return {
+        "registers": registers.estimate(register_map=REGISTER_MAP, address_bits=REGISTER_ADDRESS_BITS),
+        "control": command_processor.estimate(config=config, address_bits=ADDRESS_BITS),
+        "prefetcher": prefetcher.estimate(
+            beat_bytes=config.beat_bytes,
+            ports=config.ports,
+            address_bits=ADDRESS_BITS,
+            depth=config.prefetch_beats,
+            style=prefetch_style(config),
+        ),
+        "router": router.estimate(config=config),
+        "writer": writer.estimate(config, address_bits=ADDRESS_BITS),
+        "cache": cache_writer.estimate(config, address_bits=ADDRESS_BITS),
+        "counters": counters.estimate(descriptors=max(config.instructions, 2)),
+        **{f"datapath.{name}": part for name, part in inner.items()},
+    }

@@ -135,7 +135,9 @@ REGISTER_MAP = RegisterMap(
             fields=(
                 Field(name="slots", bits=4, description="Tokens of the pass, 1 to the configuration's slots."),
                 Field(name="committed", bits=20, description="Positions of the cache that all tokens see."),
-                Field(name="logits", bits=2, description="0: none are wanted, 1: the likeliest, 2: whole rows as well."),
+                Field(
+                    name="logits", bits=2, description="0: none are wanted, 1: the likeliest, 2: whole rows as well."
+                ),
             ),
             description="The next pass.",
         ),

@@ -15,13 +15,13 @@ from edgedec.hw.fifo import small_queue
 from edgedec.hw.head_feeder import HeadFeeder, attend
 from edgedec.hw.mac_array import column_bits, score_bits, work
 from edgedec.hw.pipeline import check, every
-from edgedec.hw.resources import Resources
+from edgedec.hw.resources import Resources, total
 from edgedec.hw.rotary import Rotary, angles
 from edgedec.hw.score_memory import visibility
 from edgedec.hw.serializer import Serializer
 from edgedec.hw.shapes import beat, rows, words
 
-__all__ = ["KEYS", "QUERIES", "VALUES", "AttentionPath", "estimate", "head_factor", "part"]
+__all__ = ["KEYS", "QUERIES", "VALUES", "AttentionPath", "estimate", "head_factor", "part", "parts"]
 
 QUERIES, KEYS, VALUES = 0, 1, 2  # of ``part``
 _NARROW = 18
@@ -257,6 +257,36 @@ class AttentionPath(Component):
             m.d.sync += left.eq(self.attends.p.heads)
 
 
+def parts(
+    *,
+    beat_bytes: int,
+    head_dim: int,
+    chunk: int,
+    slots: int,
+    context: int,
+    query_columns: int,
+    key_columns: int,
+    lanes: int = 1,
+    out_lanes: int = 1,
+    ultra: bool = False,
+) -> dict[str, Resources]:
+    """Of an AttentionPath with these parameters, by submodule; without the MacArray."""
+    shape = {"beat_bytes": beat_bytes, "head_dim": head_dim, "chunk": chunk, "slots": slots, "context": context}
+    heads = {"slots": slots, "head_dim": head_dim, "chunk": chunk}
+    queues = small_queue(1, _PARTS) + small_queue(_FOLLOWED.size, _PARTS) + small_queue(2, _PARTS)
+    return {
+        "serializer": serializer.estimate(width=_NARROW, slots=slots),
+        "rotary": rotary.estimate(slots=slots, head_dim=head_dim),
+        "coder": coder.estimate(slots=slots),
+        "queries": head_feeder.estimate(width=_QUERY_BITS, depth=query_columns, **heads),
+        "keys": head_feeder.estimate(width=_CODE_BITS, depth=key_columns, **heads),
+        "values": head_feeder.estimate(width=_CODE_BITS, depth=key_columns, **heads),
+        "heads": attention.estimate(**shape, lanes=lanes, out_lanes=out_lanes, query_bits=_QUERY_BITS, ultra=ultra),
+        "collector": collector.estimate(width=27, slots=slots, in_lanes=out_lanes),
+        "glue": queues + Resources(lut=_NARROW * slots + 40, ff=14),
+    }
+
+
 def estimate(
     *,
     beat_bytes: int,
@@ -272,16 +302,5 @@ def estimate(
 ) -> Resources:
     """Of an AttentionPath with these parameters, without the MacArray: its parts, and what chooses between them."""
     shape = {"beat_bytes": beat_bytes, "head_dim": head_dim, "chunk": chunk, "slots": slots, "context": context}
-    heads = {"slots": slots, "head_dim": head_dim, "chunk": chunk}
-    queues = small_queue(1, _PARTS) + small_queue(_FOLLOWED.size, _PARTS) + small_queue(2, _PARTS)
-    return (
-        serializer.estimate(width=_NARROW, slots=slots)
-        + rotary.estimate(slots=slots, head_dim=head_dim)
-        + coder.estimate(slots=slots)
-        + head_feeder.estimate(width=_QUERY_BITS, depth=query_columns, **heads)
-        + head_feeder.estimate(width=_CODE_BITS, depth=key_columns, **heads) * 2
-        + attention.estimate(**shape, lanes=lanes, out_lanes=out_lanes, query_bits=_QUERY_BITS, ultra=ultra)
-        + collector.estimate(width=27, slots=slots, in_lanes=out_lanes)
-        + queues
-        + Resources(lut=_NARROW * slots + 40, ff=14)
-    )
+    columns = {"query_columns": query_columns, "key_columns": key_columns}
+    return total(parts(**shape, **columns, lanes=lanes, out_lanes=out_lanes, ultra=ultra).values())

@@ -7,10 +7,12 @@ from amaranth.lib import data, stream
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import Component, In, Out
 
+from edgedec.hw import fifo
 from edgedec.hw.pipeline import check
+from edgedec.hw.resources import Resources
 from edgedec.hw.shapes import codes, rows
 
-__all__ = ["CodeMemory", "passes"]
+__all__ = ["CodeMemory", "estimate", "passes"]
 
 _STYLES = ("block", "ultra", "distributed")
 
@@ -134,3 +136,12 @@ class CodeMemory(Component):
         for piece in range(self._pieces):
             with m.If(arriving & (place == piece)):
                 m.d.sync += block[piece * width : (piece + 1) * width].eq(Cat(Value.cast(port.data)))
+
+
+def estimate(*, slots: int, columns: int, depth: int, pieces: int = 1) -> Resources:
+    """Of a CodeMemory with these parameters in block RAM: written and read in pieces, one register for the whole block."""
+    bits = 8 * slots * columns
+    memory = fifo.estimate(width=bits // pieces, depth=depth * pieces, style="block").bram18
+    count = (depth * pieces).bit_length()
+    chosen = bits // pieces * -(-(pieces - 1) // 3)  # a piece of what is written
+    return Resources(lut=chosen + 6 * count + 12, ff=bits + 3 * count + 8, bram18=memory)

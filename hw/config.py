@@ -3,6 +3,7 @@
 import hashlib
 import json
 from dataclasses import asdict, dataclass
+from typing import Literal
 
 from edgedec.errors import UsageError
 from edgedec.hw.kv_layout import KvLayout, widest_chunk
@@ -12,6 +13,7 @@ __all__ = ["ACCUMULATOR_BITS", "GROUP_COLUMNS", "ROWS", "AcceleratorConfig"]
 ROWS = 5  # of a ternary beat: a byte holds five trits, 3**5 = 243
 GROUP_COLUMNS = 3  # that share a table
 ACCUMULATOR_BITS = 32
+_BLOCK_WORDS = 512  # of a RAMB18 at its widest, 36 bits
 _RANGES = (
     ("context", 1, 1 << 16),
     ("width", 1, 1 << 14),
@@ -47,6 +49,7 @@ class AcceleratorConfig:
         top_k: likeliest tokens that the head keeps.
         prefetch_beats: beats that are read ahead, over all ports.
         instructions: of a program at most.
+        ultra: the part has UltraRAM; ``style`` says which memories go there.
         clock_hz: what cycles are turned into seconds with; assumed, nothing here proves it.
 
     Raises:
@@ -70,6 +73,7 @@ class AcceleratorConfig:
     top_k: int = 8
     prefetch_beats: int = 4096
     instructions: int = 1536
+    ultra: bool = True
     clock_hz: float = 250e6
 
     def __post_init__(self) -> None:
@@ -134,14 +138,24 @@ class AcceleratorConfig:
         """Elements of a head in a beat of keys or values: they lie in one port's slice, so one write reaches them."""
         return widest_chunk(self.port_bytes, self.head_dim)
 
+    def style(self, depth: int) -> Literal["block", "ultra"]:
+        """Of a memory that is as wide as a word of all slots and so many words deep.
+
+        A RAMB18 holds 36 bits x 512, an UltraRAM 72 x 4096, four times as much per bit of width that a part has of either:
+        up to 512 words an UltraRAM saves two RAMB18, and twice as many with every 512 words more. So what is deeper goes to
+        UltraRAM where there is some.
+        """
+        return "ultra" if self.ultra and depth > _BLOCK_WORDS else "block"
+
     @property
     def kv_layout(self) -> KvLayout:
         return KvLayout(beat_bytes=self.beat_bytes, head_dim=self.head_dim, chunk=self.chunk)
 
     @property
     def hash(self) -> int:
-        """Of all that changes the hardware, 64 bits: a program must have the same."""
+        """Of all that a program can tell of the hardware, 64 bits: it must have the same."""
         members = asdict(self)
-        del members["clock_hz"]
+        for name in ("clock_hz", "ultra"):
+            del members[name]
         digest = hashlib.sha256(json.dumps(members, sort_keys=True).encode()).digest()
         return int.from_bytes(digest[:8], "little")

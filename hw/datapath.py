@@ -7,9 +7,21 @@ from amaranth.lib import data, stream
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import Component, In, Out, connect, flipped
 
+from edgedec.hw import (
+    attention_path,
+    fifo,
+    gated_activation,
+    head_path,
+    mac_array,
+    matrix_path,
+    quantize_path,
+    residual_path,
+    sink_router,
+    unpacker,
+)
 from edgedec.hw.attention_path import AttentionPath
 from edgedec.hw.config import ROWS, AcceleratorConfig
-from edgedec.hw.fifo import Fifo
+from edgedec.hw.fifo import Fifo, small_queue
 from edgedec.hw.gated_activation import GatedActivation
 from edgedec.hw.head_path import HeadPath
 from edgedec.hw.instructions import Opcode, Sink, Source, layout
@@ -17,16 +29,19 @@ from edgedec.hw.mac_array import MacArray
 from edgedec.hw.matrix_path import MatrixPath
 from edgedec.hw.quantize_path import QuantizePath
 from edgedec.hw.residual_path import ResidualPath, load_item_bytes
+from edgedec.hw.resources import Resources
 from edgedec.hw.router import segment
 from edgedec.hw.score_memory import visibility
 from edgedec.hw.shapes import beat, codes, rows, scales, words
 from edgedec.hw.sink_router import SinkRouter
 from edgedec.hw.unpacker import Unpacker
 
-__all__ = ["TRACED", "Datapath", "angles_item_bytes", "pass_parameters"]
+__all__ = ["TRACED", "Datapath", "angles_item_bytes", "parts", "pass_parameters"]
 
 _VECTORS = 4  # that may be announced ahead
 _MATRICES = 8  # whose words have not come yet
+_CONSTANT_BEATS = 512  # that wait to be unpacked: what a RAMB18 holds
+_WORD_BITS = 32  # of an element of a drained word
 _SETTLED = 12  # cycles without any sign of work after which the units are idle: more than what lies between two of them
 TRACED = ("matrix", "codes", "scales", "attention", "residual")
 
@@ -85,6 +100,7 @@ class Datapath(Component):
             key_columns=config.kv_heads * config.head_dim,
             lanes=config.softmax_lanes,
             out_lanes=config.out_lanes,
+            ultra=_ultra_scores(config),
         )
         self._matrix = MatrixPath(
             beat_bytes=size,
@@ -131,7 +147,7 @@ class Datapath(Component):
         m.submodules.residual = residual = ResidualPath(slots=slots, depth=config.hidden_words)
         m.submodules.gate = gate = GatedActivation(slots=slots)
         m.submodules.quantize = quantize = QuantizePath(
-            beat_bytes=config.beat_bytes, slots=slots, depth=max(config.vector_words, config.hidden_words)
+            beat_bytes=config.beat_bytes, slots=slots, depth=_longest(config), style=config.style(_longest(config))
         )
         m.submodules.sinks = sinks = SinkRouter(slots=slots, depth=config.hidden_words)
         m.submodules.drained = drained = Fifo(
@@ -306,24 +322,25 @@ class Datapath(Component):
     def _unpack_constants(self, m: Module, quantize: QuantizePath) -> None:
         """Constants wait in queues that hold all of an instruction's, so that what lies behind them can pass."""
         config, attention = self._config, self._attention
-        columns = config.heads * config.head_dim
         angles = Signal(attention.angles.payload.shape())
-        for name, item_bytes, sink, depth in (
-            ("gains", 16, quantize.gains, max(config.vector_words, config.hidden_words)),
-            ("rows", 32, self._matrix.rows, config.tile_words),
-            ("coding", 8, attention.coding, columns),
-            ("factors", 4, attention.factors, config.heads),
-            ("scales", 2 * config.out_lanes, attention.scales, columns // config.out_lanes),
-        ):
-            item = self._unpacked(m, name, item_bytes)
-            m.submodules[f"queue_{name}"] = queue = Fifo(shape=sink.payload.shape(), depth=max(depth, 2), style="block")
+        sinks = {
+            "gains": quantize.gains,
+            "rows": self._matrix.rows,
+            "coding": attention.coding,
+            "factors": attention.factors,
+            "scales": attention.scales,
+        }
+        stored = self._store_constants(m, list(sinks))
+        for name, (item_bytes, depth) in _constants(config).items():
+            item, sink = self._unpacked(m, name, item_bytes, stored[name]), sinks[name]
+            m.submodules[f"queue_{name}"] = queue = Fifo(shape=sink.payload.shape(), depth=depth, style="block")
             m.d.comb += [
                 *_packed(name, item.payload, queue.input.payload),
                 queue.input.valid.eq(item.valid),
                 item.ready.eq(queue.input.ready),
             ]
             connect(m, queue.output, sink)
-        item = self._unpacked(m, "angles", angles_item_bytes(config.slots))
+        item = self._unpacked(m, "angles", angles_item_bytes(config.slots), flipped(self.angles))
         for slot in range(config.slots):
             m.d.comb += [
                 angles.cos[0][slot].eq(item.payload[32 * slot : 32 * slot + 16]),
@@ -335,10 +352,54 @@ class Datapath(Component):
             item.ready.eq(attention.angles.ready),
         ]
 
-    def _unpacked(self, m: Module, name: str, item_bytes: int) -> Any:
+    def _store_constants(self, m: Module, names: list[str]) -> dict[str, Any]:
+        """All constants through one queue of beats: they are unpacked an item a cycle, many to a beat, and must not hold up
+        the weights behind them meanwhile.
+        """
+        shape = segment(self._config.beat_bytes)
+        kept = data.StructLayout({"segment": shape, "kind": range(len(names))})
+        m.submodules.constants = queue = Fifo(shape=kept, depth=_CONSTANT_BEATS, style="block")
+        given = [getattr(self, name) for name in names]
+        m.d.comb += [queue.input.valid.eq(Cat(port.valid for port in given).any())]
+        for number, port in enumerate(given):
+            m.d.comb += port.ready.eq(queue.input.ready)
+            with m.If(port.valid):  # the router offers to one at a time
+                m.d.comb += [queue.input.p.segment.eq(port.payload), queue.input.p.kind.eq(number)]
+        stored, source = {}, queue.output
+        for number, name in enumerate(names):
+            stored[name] = port = stream.Signature(shape).create(path=(f"stored_{name}",))
+            mine = source.p.kind == number
+            m.d.comb += [port.payload.eq(source.p.segment), port.valid.eq(source.valid & mine)]
+            with m.If(mine):
+                m.d.comb += source.ready.eq(port.ready)
+        return stored
+
+    def _unpacked(self, m: Module, name: str, item_bytes: int, source: Any) -> Any:
         m.submodules[f"unpack_{name}"] = unpacker = Unpacker(beat_bytes=self._config.beat_bytes, item_bytes=item_bytes)
-        connect(m, flipped(getattr(self, name)), unpacker.beats)
+        connect(m, source, unpacker.beats)
         return unpacker.items
+
+
+def _longest(config: AcceleratorConfig) -> int:
+    """Words of the longest vector."""
+    return max(config.vector_words, config.hidden_words)
+
+
+def _ultra_scores(config: AcceleratorConfig) -> bool:
+    """Whether the scores of two heads go to UltraRAM."""
+    return config.style(2 * (config.context + config.slots) // config.softmax_lanes) == "ultra"
+
+
+def _constants(config: AcceleratorConfig) -> dict[str, tuple[int, int]]:
+    """Bytes of an item of each kind of constant, and how many items an instruction has at most."""
+    columns = config.heads * config.head_dim
+    return {
+        "gains": (16, max(_longest(config), 2)),
+        "rows": (32, max(config.tile_words, 2)),
+        "coding": (8, columns),
+        "factors": (4, max(config.heads, 2)),
+        "scales": (2 * config.out_lanes, max(columns // config.out_lanes, 2)),
+    }
 
 
 def _packed(name: str, item: Any, sink: Any) -> list[Any]:
@@ -358,3 +419,63 @@ def _packed(name: str, item: Any, sink: Any) -> list[Any]:
     if name == "coding":
         return [sink.mantissa.eq(item[:16]), sink.middle.eq(item[32:50])]
     return [sink.factor.eq(item[:16]), sink.shift.eq(item[16:22])]
+
+
+def parts(config: AcceleratorConfig) -> dict[str, Resources]:
+    """Of a Datapath, by submodule; those of the matrix path, of attention and of quantization as "path.part"."""
+    slots, size = config.slots, config.beat_bytes
+    style = config.style(_longest(config))
+    paths = {
+        "matrix": matrix_path.parts(
+            beat_bytes=size,
+            slots=slots,
+            tile_words=config.tile_words,
+            depth=config.depth,
+            scaling=config.scaling,
+            per_row=config.per_row,
+        ),
+        "attention": attention_path.parts(
+            beat_bytes=size,
+            head_dim=config.head_dim,
+            chunk=config.chunk,
+            slots=slots,
+            context=config.context,
+            query_columns=config.heads * config.head_dim,
+            key_columns=config.kv_heads * config.head_dim,
+            lanes=config.softmax_lanes,
+            out_lanes=config.out_lanes,
+            ultra=_ultra_scores(config),
+        ),
+        "quantize": quantize_path.parts(beat_bytes=size, slots=slots, depth=_longest(config), style=style),
+    }
+    found = {f"{path}.{name}": part for path, inner in paths.items() for name, part in inner.items()}
+    return found | {
+        "mac": mac_array.estimate(lanes=size, slots=slots, chunk=config.chunk),
+        "residual": residual_path.estimate(slots=slots, depth=config.hidden_words),
+        "gate": gated_activation.estimate(slots=slots),
+        "head": head_path.estimate(slots=slots, top_k=config.top_k, port_bytes=config.port_bytes),
+        "sinks": sink_router.estimate(slots=slots, depth=config.hidden_words),
+        "drained": fifo.estimate(width=_WORD_BITS * ROWS * slots + 1, depth=max(config.tile_words, 2), style="block"),
+        "constants": _constants_estimate(config),
+        "glue": _glue(config),
+    }
+
+
+def _constants_estimate(config: AcceleratorConfig) -> Resources:
+    """Unpackers of all constants and of what is loaded, and the queues that hold them."""
+    bits = {"gains": 16 * ROWS, "rows": 48 * ROWS, "coding": 34, "factors": 22, "scales": 16 * config.out_lanes}
+    found = Resources()
+    for name, (item_bytes, depth) in _constants(config).items():
+        found += unpacker.estimate(beat_bytes=config.beat_bytes, item_bytes=item_bytes)
+        found += fifo.estimate(width=bits[name], depth=depth, style="block")
+    for item_bytes in (load_item_bytes(config.slots), angles_item_bytes(config.slots)):
+        found += unpacker.estimate(beat_bytes=config.beat_bytes, item_bytes=item_bytes)
+    return found
+
+
+def _glue(config: AcceleratorConfig) -> Resources:
+    """Queues of instructions, the choice among three sources of a vector, who sees what, and the scales of the head."""
+    slots = config.slots
+    seen = visibility(slots, config.context).size
+    queues = small_queue(layout(Opcode.MATRIX).size, _MATRICES) + small_queue(layout(Opcode.VECTOR).size, _VECTORS)
+    return queues + Resources(lut=27 * ROWS * slots + 60 * slots + 40, ff=seen + 24 * slots + 48 + 12)

@@ -8,11 +8,13 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import Component, In, Out
 
 from edgedec.hw.config import ROWS
+from edgedec.hw.fifo import small_queue
 from edgedec.hw.partial_sums import MANTISSA_BITS
 from edgedec.hw.pipeline import check
+from edgedec.hw.resources import Resources
 from edgedec.hw.shapes import beat
 
-__all__ = ["GroupMantissas", "reading"]
+__all__ = ["GroupMantissas", "estimate", "reading"]
 
 
 def reading(tile_words: int) -> stream.Signature:
@@ -110,3 +112,11 @@ class GroupMantissas(Component):
             m.d.sync += [held.eq(held >> ROWS * MANTISSA_BITS), words.eq(words - 1)]
         with m.If(load & ends & self.sweeps.p.last):
             m.d.sync += [full.bit_select(bank, 1).eq(0), bank.eq(~bank)]
+
+
+def estimate(*, beat_bytes: int, tile_words: int) -> Resources:
+    """Of GroupMantissas with these parameters: the memory, and the register that is shifted."""
+    per_beat = beat_bytes // ROWS
+    bits, beats = per_beat * ROWS * MANTISSA_BITS, -(-tile_words // per_beat)
+    memory = small_queue(bits, 2 << (beats - 1).bit_length())
+    return memory + Resources(lut=bits + 6 * tile_words.bit_length() + 30, ff=bits + 2 * tile_words.bit_length() + 10)

@@ -206,7 +206,7 @@ def unpack(raw: bytes) -> Instruction:
     """
     bits = int.from_bytes(raw, "little")
     number = bits & ((1 << _OPCODE_BITS) - 1)
-    if number not in iter(Opcode):
+    if number not in list(Opcode):
         raise BundleError(f"an instruction has the opcode {number}; known are 0 to {max(Opcode)}: compile it again")
     opcode, fields, at = Opcode(number), {}, 0
     for name, width in {**_COMMON, **FIELDS[opcode]}.items():

@@ -7,7 +7,15 @@ from amaranth.lib import data, stream
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import Component, In, Out, connect, flipped
 
-from edgedec.hw import drain, fifo, lookup_engine, matrix_sequencer, partial_sums, row_packer
+from edgedec.hw import (
+    code_memory,
+    drain,
+    group_mantissas,
+    lookup_engine,
+    matrix_sequencer,
+    partial_sums,
+    row_packer,
+)
 from edgedec.hw._table_walk import sum_bits
 from edgedec.hw.code_memory import CodeMemory
 from edgedec.hw.config import ROWS
@@ -17,13 +25,13 @@ from edgedec.hw.group_mantissas import GroupMantissas
 from edgedec.hw.lookup_engine import LookupEngine
 from edgedec.hw.mac_array import linear_sums, linear_sums_bits, linear_weights
 from edgedec.hw.matrix_sequencer import MatrixSequencer, shape, step
-from edgedec.hw.partial_sums import MANTISSA_BITS, PartialSums
+from edgedec.hw.partial_sums import PartialSums
 from edgedec.hw.pipeline import check, every
-from edgedec.hw.resources import Resources
+from edgedec.hw.resources import Resources, total
 from edgedec.hw.row_packer import RowPacker
 from edgedec.hw.shapes import beat, codes, scales, words
 
-__all__ = ["MatrixPath", "descriptor", "estimate"]
+__all__ = ["MatrixPath", "descriptor", "estimate", "parts"]
 
 _AHEAD = 4  # sweeps that are ready before they are wanted
 _MATRICES = 4  # whose scales may still be missing
@@ -319,6 +327,38 @@ def _width(beat_bytes: int, int8: bool) -> int:
     return max(sum_bits(beat_bytes), linear_sums_bits(beat_bytes) if int8 else 0)
 
 
+def parts(
+    *,
+    beat_bytes: int,
+    slots: int,
+    tile_words: int,
+    depth: int,
+    scaling: bool = True,
+    int8: bool = True,
+    per_row: bool = True,
+) -> dict[str, Resources]:
+    """Of a MatrixPath with these parameters, by submodule; without the MacArray."""
+    width = _width(beat_bytes, int8)
+    glue = (
+        small_queue(step(tile_words).size, _AHEAD) * (3 if scaling else 2)
+        + small_queue(1 + matrix_settings().size, _MATRICES)
+        + Resources(lut=24 * slots + 40, ff=24 * slots + 8)  # scales kept or taken; what is under way
+    )
+    found = {
+        "engine": lookup_engine.estimate(beat_bytes=beat_bytes, slots=slots),
+        "partial": partial_sums.estimate(width=width, slots=slots, tile_words=tile_words, scaling=scaling),
+        "drain": drain.estimate(slots=slots, per_row=per_row),
+        "sequencer": matrix_sequencer.estimate(tile_words=tile_words, depth=depth),
+        "memory": code_memory.estimate(slots=slots, columns=beat_bytes, depth=depth, pieces=_pieces(beat_bytes)),
+    }
+    if scaling:
+        found["mantissas"] = group_mantissas.estimate(beat_bytes=beat_bytes, tile_words=tile_words)
+    if int8:
+        found["packer"] = row_packer.estimate(lanes=beat_bytes, slots=slots, width=width)
+        glue += small_queue(1, _PASSES) + Resources(lut=ROWS * slots * width + 30, ff=14)  # both kinds' sums, joined
+    return found | {"glue": glue}
+
+
 def estimate(
     *,
     beat_bytes: int,
@@ -330,39 +370,5 @@ def estimate(
     per_row: bool = True,
 ) -> Resources:
     """Of a MatrixPath with these parameters; without the MacArray."""
-    width = _width(beat_bytes, int8)
-    found = (
-        lookup_engine.estimate(beat_bytes=beat_bytes, slots=slots)
-        + partial_sums.estimate(width=width, slots=slots, tile_words=tile_words, scaling=scaling)
-        + drain.estimate(slots=slots, per_row=per_row)
-        + matrix_sequencer.estimate(tile_words=tile_words, depth=depth)
-        + _code_memory(beat_bytes, slots, depth)
-        + small_queue(step(tile_words).size, _AHEAD) * (3 if scaling else 2)
-        + small_queue(1 + matrix_settings().size, _MATRICES)
-        + Resources(lut=24 * slots + 40, ff=24 * slots + 8)  # scales kept or taken; what is under way
-    )
-    if scaling:
-        found += _mantissas(beat_bytes, tile_words)
-    if int8:
-        packer = row_packer.estimate(lanes=beat_bytes, slots=slots, width=width)
-        joined = Resources(lut=ROWS * slots * width, ff=0)
-        found += packer + joined + small_queue(1, _PASSES) + Resources(lut=30, ff=14)
-    return found
-
-
-def _code_memory(beat_bytes: int, slots: int, depth: int) -> Resources:
-    """Written and read in pieces; one register for the whole block."""
-    bits, pieces = 8 * slots * beat_bytes, _pieces(beat_bytes)
-    memory = fifo.estimate(width=bits // pieces, depth=depth * pieces, style="block").bram18
-    count = (depth * pieces).bit_length()
-    return Resources(
-        lut=bits // pieces * -(-(pieces - 1) // 3) + 6 * count + 12, ff=bits + 3 * count + 8, bram18=memory
-    )
-
-
-def _mantissas(beat_bytes: int, tile_words: int) -> Resources:
-    """Of GroupMantissas: its memory, and the register that is shifted."""
-    per_beat = beat_bytes // ROWS
-    bits, beats = per_beat * ROWS * MANTISSA_BITS, -(-tile_words // per_beat)
-    memory = small_queue(bits, 2 << (beats - 1).bit_length())
-    return memory + Resources(lut=bits + 6 * tile_words.bit_length() + 30, ff=bits + 2 * tile_words.bit_length() + 10)
+    shape = {"beat_bytes": beat_bytes, "slots": slots, "tile_words": tile_words, "depth": depth}
+    return total(parts(**shape, scaling=scaling, int8=int8, per_row=per_row).values())

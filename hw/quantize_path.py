@@ -1,20 +1,22 @@
 """Vectors to blocks of codes: through a norm or not, kept until their largest value is known, then quantized."""
 
-from typing import Any
+from typing import Any, Literal
 
 from amaranth.hdl import Module, Mux, Signal, signed, unsigned
 from amaranth.lib import data, stream
 from amaranth.lib.wiring import Component, In, Out, connect, flipped
 
+from edgedec.hw import gearbox, requantizer, rms_norm, row_statistics, vector_memory
 from edgedec.hw.gearbox import Gearbox
 from edgedec.hw.pipeline import check, fork
 from edgedec.hw.requantizer import Requantizer
+from edgedec.hw.resources import Resources, total
 from edgedec.hw.rms_norm import RmsNorm
 from edgedec.hw.row_statistics import RowStatistics
 from edgedec.hw.shapes import codes, scales, words
 from edgedec.hw.vector_memory import VectorMemory
 
-__all__ = ["QuantizePath", "plan"]
+__all__ = ["QuantizePath", "estimate", "parts", "plan"]
 
 _LANES = 5
 _WIDE = 27
@@ -34,6 +36,7 @@ class QuantizePath(Component):
         beat_bytes: columns of a block of codes, 1 to 64.
         slots: 1 to 8.
         depth: words of the longest vector, 1 to 65536.
+        style: of the memory that holds it, "block" or "ultra".
 
     Members:
         vectors: In(stream ``plan()``). One item per vector, ahead of it.
@@ -50,7 +53,7 @@ class QuantizePath(Component):
     Source: docs/integer-profile.md, "RMS norm" and "Quantize".
     """
 
-    def __init__(self, *, beat_bytes: int, slots: int, depth: int) -> None:
+    def __init__(self, *, beat_bytes: int, slots: int, depth: int, style: Literal["block", "ultra"] = "block") -> None:
         check("beat_bytes", beat_bytes, 1, 64)
         check("slots", slots, 1, 8)
         check("depth", depth, 1, 1 << 16)
@@ -64,14 +67,14 @@ class QuantizePath(Component):
                 "scales": Out(scales(slots)),
             }
         )
-        self._beat_bytes, self._slots, self._depth = beat_bytes, slots, depth
+        self._beat_bytes, self._slots, self._depth, self._style = beat_bytes, slots, depth, style
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         slots = self._slots
         m.submodules.norm = norm = RmsNorm(slots=slots)
         m.submodules.statistics = statistics = RowStatistics(slots=slots, squares=False)
-        m.submodules.memory = memory = VectorMemory(width=_WIDE, slots=slots, depth=self._depth)
+        m.submodules.memory = memory = VectorMemory(width=_WIDE, slots=slots, depth=self._depth, style=self._style)
         m.submodules.requantizer = requantizer = Requantizer(slots=slots)
         m.submodules.gearbox = gearbox = Gearbox(slots=slots, columns=self._beat_bytes)
         connect(m, flipped(self.gains), norm.gains)
@@ -142,3 +145,24 @@ class QuantizePath(Component):
             norm.maxima.ready.eq(requantizer.maxima.ready & normed),
             found.ready.eq(requantizer.maxima.ready & ~normed),
         ]
+
+
+def parts(
+    *, beat_bytes: int, slots: int, depth: int, style: Literal["block", "ultra"] = "block"
+) -> dict[str, Resources]:
+    """Of a QuantizePath with these parameters, by submodule. glue: the choices of words and maxima, and the fork."""
+    return {
+        "norm": rms_norm.estimate(slots=slots),
+        "statistics": row_statistics.estimate(slots=slots, squares=False),
+        "memory": vector_memory.estimate(
+            width=_WIDE, slots=slots, depth=depth, style="ultra" if style == "ultra" else "block"
+        ),
+        "requantizer": requantizer.estimate(slots=slots),
+        "gearbox": gearbox.estimate(slots=slots, columns=beat_bytes),
+        "glue": Resources(lut=_WIDE * slots * (_LANES + 1) + 16, ff=8),
+    }
+
+
+def estimate(*, beat_bytes: int, slots: int, depth: int, style: Literal["block", "ultra"] = "block") -> Resources:
+    """Of a QuantizePath with these parameters."""
+    return total(parts(beat_bytes=beat_bytes, slots=slots, depth=depth, style=style).values())

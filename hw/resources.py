@@ -1,8 +1,9 @@
 """What a component costs in an FPGA's fabric, by formulas that were calibrated against out-of-context synthesis."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-__all__ = ["Resources"]
+__all__ = ["Resources", "total"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,3 +33,8 @@ class Resources:
 
     def __mul__(self, n: int) -> "Resources":
         return Resources(lut=self.lut * n, ff=self.ff * n, bram18=self.bram18 * n, uram=self.uram * n, dsp=self.dsp * n)
+
+
+def total(parts: Iterable[Resources]) -> Resources:
+    """The sum; nothing without any."""
+    return sum(parts, Resources())

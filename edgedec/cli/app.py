@@ -21,6 +21,7 @@ from edgedec.cli.inspect import inspect
 from edgedec.cli.options import option
 from edgedec.cli.plan import plan
 from edgedec.cli.quantize import quantize
+from edgedec.cli.simulate import simulate
 from edgedec.errors import EdgedecError
 
 __all__ = ["app", "main"]
@@ -89,6 +90,7 @@ for _name, _function in (
     ("chat", chat),
     ("bench", bench),
     ("eval", eval_command),
+    ("simulate", simulate),
     ("doctor", doctor),
 ):
     app.command(_name)(_function)

@@ -1,10 +1,12 @@
 // The C functions that Python calls: one design, clocked against a memory at its AXI ports. A negative result:
 // edgedec_top_error() says why. top.hpp is written beside the design: its class, and the names of its ports.
+#include <algorithm>
 #include <cstring>
 #include <exception>
 #include <memory>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 #include "flat.hpp"
 #include "memory.hpp"
@@ -144,6 +146,17 @@ public:
     const Counts& counts() const { return counts_; }
     void settle_first() { one_pass_ = false; }
 
+    // Keeps, from now on, all bits of a port in each cycle in which its lowest one is high. Returns its 32-bit words, or 0.
+    size_t record(const std::string& port) {
+        const auto found = items().table.find(port);
+        if (found == items().table.end() || found->second.size() != 1 || !found->second[0].curr) return 0;
+        const auto& item = found->second[0];
+        recordings_.push_back({item.curr, (item.width + 31) / 32, {}});
+        return recordings_.back().words;
+    }
+
+    std::vector<uint32_t>& recorded(size_t number) { return recordings_.at(number).kept; }
+
     const cxxrtl::debug_items& items() {
         if (items_.table.empty()) top_.debug_info(&items_, nullptr, "");
         return items_;
@@ -203,6 +216,8 @@ private:
     }
         EDGEDEC_READ_PORTS(TAKE)
 #undef TAKE
+        for (auto& r : recordings_)
+            if (*r.now & 1) r.kept.insert(r.kept.end(), r.now, r.now + r.words);
         take_write();
         interrupt_ = bit(top_.p_interrupt);
         memory_->cycle(in_);
@@ -243,6 +258,12 @@ private:
     std::unique_ptr<Ports> memory_;
     PortIn in_[edgedec::ddr::kMostPorts] = {};
     Counts counts_{};
+    struct Recording {
+        const uint32_t* now;
+        size_t words;
+        std::vector<uint32_t> kept;
+    };
+    std::vector<Recording> recordings_;
     std::string fault_;
     cxxrtl::debug_items items_;
 };
@@ -301,6 +322,23 @@ EXPORT int64_t edgedec_top_peek(void* handle, const char* name, uint32_t* out, i
     const auto bits = static_cast<int64_t>(parts[0].width);
     for (int64_t i = 0; i < (bits + 31) / 32 && i < words; ++i) out[i] = parts[0].curr[i];
     return bits;
+}
+
+// Begins to record a port; gives the 32-bit words of an item, or -1.
+EXPORT int64_t edgedec_top_record(void* handle, const char* port) {
+    const size_t words = of(handle).record(port);
+    return words ? static_cast<int64_t>(words) : refuse("there is no such port to record");
+}
+
+// How many words the n-th recording has; with ``out`` they go there and are forgotten.
+EXPORT int64_t edgedec_top_recorded(void* handle, int64_t number, uint32_t* out) {
+    auto& kept = of(handle).recorded(static_cast<size_t>(number));
+    const auto words = static_cast<int64_t>(kept.size());
+    if (out) {
+        std::copy(kept.begin(), kept.end(), out);
+        kept.clear();
+    }
+    return words;
 }
 
 // Their names, one a line; valid until the next call.

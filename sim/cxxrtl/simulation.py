@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import difflib
+from collections.abc import Sequence
 from ctypes import POINTER, c_char_p, c_int, c_int64, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,6 +41,8 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "edgedec_top_inject_stall": (None, (c_void_p, c_int, c_int64, c_int64)),
     "edgedec_top_peek": (c_int64, (c_void_p, c_char_p, POINTER(c_uint32), c_int64)),
     "edgedec_top_signals": (c_char_p, (c_void_p,)),
+    "edgedec_top_record": (c_int64, (c_void_p, c_char_p)),
+    "edgedec_top_recorded": (c_int64, (c_void_p, c_int64, POINTER(c_uint32))),
 }
 
 
@@ -91,6 +94,7 @@ class Simulation:
         self._handle = None
         self._library = _load(library)
         self._contents = contents
+        self._recorded: dict[str, int] = {}  # port -> 32-bit words
         shape = (c_int64 * 4)()
         self._library.edgedec_top_shape(shape)
         self.ports, self.port_bytes, self._numbers, ddr_values = shape
@@ -139,6 +143,7 @@ class Simulation:
         self._library.edgedec_top_close(self._handle)
         self._handle = None
         self._open()
+        self.record(list(self._recorded))
 
     def read_register(self, offset: int) -> int:
         """32 bits at a byte offset.
@@ -223,6 +228,26 @@ class Simulation:
         if not 0 <= port < self.ports or first_cycle < 0 or (cycles is not None and cycles < 1):
             raise UsageError(f"no stall to inject: port {port}, cycle {first_cycle}, {cycles} cycles")
         self._library.edgedec_top_inject_stall(self._handle, port, first_cycle, _FOR_EVER if cycles is None else cycles)
+
+    def record(self, ports: Sequence[str]) -> None:
+        """Keep, from now on and after a ``reset`` too, what is on these outputs whenever their lowest bit is high.
+
+        Raises:
+            UsageError: the design has no such port.
+        """
+        for port in ports:
+            words = self._library.edgedec_top_record(self._handle, port.encode())
+            if words < 0:
+                raise UsageError(f"cannot record {port!r}: {self._error()}")
+            self._recorded[port] = words
+
+    def recorded(self, port: str) -> NDArray[np.uint32]:
+        """uint32 [items, words] that a recorded port has given since the last call; bit 0 is the lowest."""
+        number, words = list(self._recorded).index(port), self._recorded[port]
+        count = self._library.edgedec_top_recorded(self._handle, number, None)
+        kept = np.empty(count, np.uint32)
+        self._library.edgedec_top_recorded(self._handle, number, kept.ctypes.data_as(POINTER(c_uint32)))
+        return kept.reshape(-1, words)
 
     def signals(self) -> tuple[str, ...]:
         """Names that ``peek`` knows: ports, registers, and what else was not optimized away."""

@@ -22,7 +22,7 @@ from tests.cli.conftest import Edgedec
 
 COMMANDS = typer.main.get_command(app_module.app).commands  # type: ignore[attr-defined]
 BUNDLE = "BUNDLE"
-NAMES = {"quantize", "distil", "inspect", "plan", "generate", "chat", "bench", "eval", "doctor"}
+NAMES = {"quantize", "distil", "inspect", "plan", "generate", "chat", "bench", "eval", "simulate", "doctor"}
 
 
 def test_help_names_every_command(edgedec: Edgedec) -> None:

@@ -62,6 +62,6 @@ def test_latency(normed: bool) -> None:
         ({"depth": 0}, "depth must be an integer from 1 to 65536, not 0"),
     ],
 )
-def test_refused(parameters: dict[str, int], message: str) -> None:
+def test_refused(parameters: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}$"):
         QuantizePath(**{"beat_bytes": 8, "slots": 1, "depth": 2, **parameters})

@@ -1,0 +1,133 @@
+"""The program of a model's shape: its constants and weights are made up, for cycles do not depend on them.
+
+Constants are ones; what a weight is stays open until the image is built, and all layers have the same ones. So the program
+of 24 layers is there in a second, and the image of a few of them, for a simulation, costs no more than their bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.families import build_graph
+from edgedec.graph import Graph
+from edgedec.hw.compiler.lowering import Lowering
+from edgedec.hw.compiler.program import HostFacts, Program
+from edgedec.hw.config import AcceleratorConfig
+from edgedec.ops import Attention, Embed, GatedActivation, Linear, RmsNorm
+from edgedec.passes import assign_schemes, fuse_linears, quantize_activations
+from edgedec.reference.integer_profile.model import IntegerModel
+from edgedec.reference.integer_profile.numbers import Mantissas
+from edgedec.reference.integer_profile.ops.attention import AttentionConstants
+from edgedec.reference.integer_profile.ops.gated_activation import GateConstants
+from edgedec.reference.integer_profile.ops.linear import LinearConstants, MatrixConstants
+from edgedec.reference.integer_profile.ops.rms_norm import NormConstants
+from edgedec.reference.integer_profile.values import Form
+from edgedec.schemes import FloatScheme, Int8Scheme, Scheme, TernaryScheme
+
+__all__ = ["shape_graph", "shape_program"]
+
+_HEAD, _ONE = "lm_head.weight", 1 << 15
+_RESIDUAL = Form(unit=2.0**-12, width=27, fraction=12)
+
+
+def shape_graph(shape: Mapping[str, Any], *, layers: int | None = None, vocab: int | None = None) -> Graph:
+    """A natively ternary model with an int8 head, of so many layers and words, those of ``shape`` by default."""
+    changes = {"num_hidden_layers": layers, "vocab_size": vocab}
+    graph = build_graph({**shape, **{name: value for name, value in changes.items() if value is not None}})
+    linear = {name for op in graph.operations if isinstance(op, Linear) for name in op.weights}
+    schemes: dict[str, Scheme] = {}
+    for name in graph.weights:
+        found: Scheme = TernaryScheme() if name in linear else FloatScheme()
+        schemes[name] = Int8Scheme(rows=True) if name == _HEAD else found
+    return fuse_linears(quantize_activations(assign_schemes(graph, schemes)))
+
+
+def shape_program(graph: Graph, config: AcceleratorConfig, *, image: bool = False) -> Program:
+    """What ``compile_model`` makes of such a model.
+
+    Args:
+        image: whether it has the bytes that it reads as well, 1.4 MB a layer of 0.73B's and 0.8 MB for each 512 words.
+
+    Raises:
+        UnsupportedError: the configuration does not run it.
+    """
+    constants = {op.name: found for op in graph.operations if (found := _constants(graph, op, image)) is not None}
+    (embed,) = (op for op in graph.operations if isinstance(op, Embed))
+    model = IntegerModel(graph, constants, {embed.outputs[0]: _RESIDUAL})
+    lowering = Lowering(model, config)
+    lowering.run()
+    assert lowering.logit_exponent is not None
+    return Program(
+        config=config,
+        instructions=tuple(lowering.out.instructions),
+        names=tuple(lowering.out.names),
+        commit=lowering.pass_ends,
+        image=lowering.out.image.build() if image else np.zeros(0, np.uint8),
+        input_beats=lowering.out.input_beats,
+        cache_beats=lowering.cache_beats,
+        host=HostFacts(
+            bundle="",
+            embedding=embed.weight,
+            residual_fraction=_RESIDUAL.fraction,
+            hidden=lowering.width(embed.outputs[0]),
+            inverse_frequencies=lowering.angles,
+            vocab=model.vocab,
+            logit_exponent=lowering.logit_exponent,
+        ),
+    )
+
+
+def _ones(*shape: int, exponent: int = -16) -> Mantissas:
+    return Mantissas(values=np.full(shape, _ONE, np.int64), exponent=exponent)
+
+
+def _constants(graph: Graph, op: Any, real: bool) -> Any:
+    if isinstance(op, RmsNorm):
+        (width,) = graph.weights[op.weight].shape
+        return NormConstants(gain=Mantissas(values=np.full(width, 1 << 14, np.int64), exponent=-14), eps=1)
+    if isinstance(op, GatedActivation):
+        return GateConstants(activation=op.activation, index_shift=0)
+    if isinstance(op, Attention):
+        state = graph.states[op.state]
+        keys = (state.kv_heads, state.head_dim)
+        return AttentionConstants(
+            q=_ones(op.heads, state.head_dim),
+            k=_ones(*keys),
+            v=_ones(*keys),
+            k_middle=np.zeros(keys, np.int64),
+            score=_ones(op.heads),
+            output=_ones(*keys),
+        )
+    if isinstance(op, Linear):
+        pairs = zip(op.weights, op.schemes, strict=True)
+        return LinearConstants(
+            matrices=tuple(_matrix(name, scheme, graph.weights[name].shape, real) for name, scheme in pairs)
+        )
+    return None
+
+
+def _matrix(name: str, scheme: Scheme, shape: tuple[int, ...], real: bool) -> MatrixConstants:
+    int8 = isinstance(scheme, Int8Scheme)
+    weights = _weights(shape, int8) if real else np.broadcast_to(np.int8(0), shape)
+    return MatrixConstants(
+        name=name,
+        weight=weights,
+        groups=None,
+        trits=None if int8 else weights[None],
+        scale=_ones(shape[0] if int8 else 1),
+        row_shift=np.zeros(shape[0], np.int64),
+        pre_shift=0,
+        bias=None,
+        form=None,
+    )
+
+
+@cache
+def _weights(shape: tuple[int, ...], int8: bool) -> NDArray[np.int8]:
+    rng = np.random.default_rng(0)
+    return rng.integers(-127 if int8 else -1, 128 if int8 else 2, shape, np.int8)

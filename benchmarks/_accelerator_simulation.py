@@ -1,0 +1,62 @@
+"""Passes of an accelerator in simulation, with the board's memory before it: what ``Extended`` extends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks._accelerator_figures import Case, Counted
+from benchmarks._accelerator_program import shape_graph, shape_program
+from edgedec.hw.compiler.program import Program
+from edgedec.hw.config import AcceleratorConfig
+from edgedec.schemes import FloatWeight
+from edgedec.sim.cxxrtl.simulation import Simulation
+from edgedec.sim.session import BEST, NO_LOGITS, MemoryMap, Session
+
+__all__ = ["Simulated"]
+
+_PASS_CYCLES = 50_000_000
+
+
+class Simulated:
+    """``measure`` of an ``Extended``.
+
+    Args:
+        library: of the accelerator of ``config``, made by edgedec.sim.cxxrtl.library.build.
+        memory: "ddr" or "ideal" of Simulation; a case with a bandwidth is run before a flat memory in any case.
+    """
+
+    def __init__(
+        self, shape: Mapping[str, Any], config: AcceleratorConfig, library: Path, *, memory: str = "ddr"
+    ) -> None:
+        self._shape, self._config, self._library, self._memory = shape, config, library, memory
+        self._programs = lru_cache(maxsize=2)(self._program)
+
+    def __call__(self, case: Case, layers: int, vocab: int) -> Counted:
+        """Raises:
+        DeviceError: the accelerator gave up.
+        """
+        program, table = self._programs(layers, vocab)
+        contents = np.zeros(MemoryMap.of(program).size, np.uint8)
+        flat = case.bandwidth is not None
+        machine = Simulation(
+            self._library,
+            contents,
+            memory="flat" if flat else self._memory,
+            bytes_per_second=int(case.bandwidth or 1),
+            clock_hz=int(self._config.clock_hz),
+        )
+        session = Session(program, table, machine, contents, max_cycles=_PASS_CYCLES)
+        session.length = case.committed  # what is cached is zeros
+        ids = np.arange(case.slots, dtype=np.int32)
+        report = session.forward(ids, logits=BEST if case.logits else NO_LOGITS)
+        return Counted(cycles=report.cycles, beats=report.beats)
+
+    def _program(self, layers: int, vocab: int) -> tuple[Program, FloatWeight]:
+        program = shape_program(shape_graph(self._shape, layers=layers, vocab=vocab), self._config, image=True)
+        values = np.random.default_rng(1).standard_normal((vocab, program.host.hidden), np.float32)
+        return program, FloatWeight(values=values)

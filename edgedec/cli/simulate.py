@@ -1,0 +1,167 @@
+"""``edgedec simulate``: the accelerator in simulation, compared with the reference."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from edgedec.cli.console import print_json, print_table, progress
+from edgedec.cli.options import Json, Verbose, option, resolve_model
+from edgedec.errors import ToolError, UsageError
+
+if TYPE_CHECKING:
+    from edgedec.sim.token_run import TokenReport
+
+__all__ = ["simulate"]
+
+_PROMPT = "Once upon a time"
+
+
+def simulate(
+    bench: Annotated[
+        str | None,
+        option("--bench", metavar="NAME", help="A suite of comparisons, or 'all'; an unknown name lists them."),
+    ] = None,
+    model: Annotated[str | None, option("-m", "--model", metavar="BUNDLE", help="A bundle, or 'demo'.")] = None,
+    tokens: Annotated[int, option("--tokens", metavar="N", help="With -m: tokens to decode.")] = 4,
+    prompt: Annotated[str, option("-p", "--prompt", metavar="TEXT", help="With -m: what they follow.")] = _PROMPT,
+    beat_bytes: Annotated[int, option("--beat-bytes", metavar="N", help="Of the accelerator: bytes per cycle.")] = 16,
+    slots: Annotated[int, option("--slots", metavar="N", help="Of the accelerator: tokens of a pass.")] = 2,
+    memory: Annotated[
+        str, option("--memory", metavar="MODEL", help="ddr: the KV260's, calibrated; flat: 13.3 GB/s; ideal: no limit.")
+    ] = "ddr",
+    quick: Annotated[bool, option("--quick", help="With --bench: less of everything.")] = False,
+    save_program: Annotated[
+        Path | None, option("--save-program", metavar="FOLDER", help="With -m: also write the compiled program there.")
+    ] = None,
+    json: Json = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Run the accelerator's RTL and compare it with the integer reference.
+
+    The first run of a configuration translates and compiles it, which takes minutes; the result is kept.
+    """
+    if (bench is None) == (model is None):
+        raise UsageError("give either --bench NAME or -m BUNDLE")
+    try:
+        import amaranth  # noqa: F401
+    except ImportError as error:
+        raise ToolError("the simulation needs Amaranth and yosys; run: pip install 'edgedec[hdl]'") from error
+    if bench is not None:
+        _run_suites(bench, quick=quick, json=json)
+        return
+    assert model is not None
+    sizes = {"beat_bytes": beat_bytes, "slots": slots}
+    _run_tokens(model, prompt, tokens, sizes, memory=memory, save_program=save_program, json=json)
+
+
+def _run_suites(bench: str, *, quick: bool, json: bool) -> None:
+    from edgedec.sim.suite import find, known
+
+    results: dict[str, Any] = {}
+    for name in known() if bench == "all" else [bench]:
+        suite, start = find(name), time.perf_counter()
+        with progress(name) as report:
+            found = suite.run(quick=quick, progress=report)
+        seconds = time.perf_counter() - start
+        results[name] = {
+            "what": found.what,
+            "compared": dict(found.compared),
+            "figures": dict(found.figures),
+            "seconds": round(seconds, 1),
+        }
+        if not json:
+            _print_suite(name, results[name])
+    if json:
+        print_json({"simulated": True, "equal": True, "suites": results})
+
+
+def _print_suite(name: str, found: Mapping[str, Any]) -> None:
+    print(f"{name}: equal ({found['seconds']} s). {found['what']}")
+    rows = [(f"  {what}", f"{count:,}") for what, count in found["compared"].items()]
+    rows += [(f"  {what}, simulated", str(value)) for what, value in found["figures"].items()]
+    print_table(rows)
+
+
+def _run_tokens(
+    name: str,
+    prompt: str,
+    tokens: int,
+    sizes: Mapping[str, int],
+    *,
+    memory: str,
+    save_program: Path | None,
+    json: bool,
+) -> None:
+    from edgedec.bundle import Bundle
+    from edgedec.hw.compiler.program_file import save_program as save_program_to
+    from edgedec.reference.integer_profile.calibrate import calibrate
+    from edgedec.reference.integer_profile.model import prepare
+    from edgedec.runtime.tokenizer import Tokenizer
+    from edgedec.sim.token_run import TokenRun, small_config
+
+    bundle = Bundle.open(resolve_model(name))
+    tokenizer = Tokenizer.load(bundle.tokenizer_file)
+    ids = tokenizer.encode(prompt).tolist()
+    with progress("preparing integers") as report:
+        report("calibrate", 0, 1)
+        integers = prepare(bundle, calibrate(bundle))
+    context = 1 << max(6, (len(ids) + tokens - 1).bit_length())
+    config = small_config(integers, **sizes, context=context)
+    with progress("building the simulation") as report:
+        runner = TokenRun(integers, config, memory=memory, progress=report)
+    if save_program is not None:
+        save_program_to(runner.program, save_program)
+    start = time.perf_counter()
+    with progress("simulating") as report:
+        found = runner.run(ids, tokens, progress=report)
+    data = _summary(found, runner, time.perf_counter() - start, memory)
+    data["text"] = tokenizer.decode([*found.prompt, *found.tokens])
+    if json:
+        print_json(data)
+        return
+    _print_tokens(data)
+
+
+def _summary(found: TokenReport, runner: Any, seconds: float, memory: str) -> dict[str, Any]:
+    config = runner.program.config
+    decode, prefill = found.total(found.decode), found.total(found.prefill)
+    passes = max(len(found.decode), 1)
+    data: dict[str, Any] = {
+        "simulated": True,
+        "equal": True,
+        "compared": found.compared,
+        "prompt": list(found.prompt),
+        "tokens": list(found.tokens),
+        "prefill": {**prefill, "passes": len(found.prefill)},
+        "decode": {**decode, "passes": len(found.decode)},
+        "cycles_per_token": decode["cycles"] // passes if found.decode else None,
+        "assumed_clock_hz": config.clock_hz,
+        "simulated_tokens_per_second": (
+            round(config.clock_hz * len(found.decode) / decode["cycles"], 1) if found.decode else None
+        ),
+        "memory": memory,
+        "configuration": {"beat_bytes": config.beat_bytes, "slots": config.slots, "hash": f"{config.hash:016x}"},
+        "instructions": len(runner.program.instructions),
+        "seconds": round(seconds, 1),
+    }
+    return data
+
+
+def _print_tokens(data: Mapping[str, Any]) -> None:
+    size = data["configuration"]
+    print(f"{data['text']}")
+    print(
+        f"\nRTL of {size['beat_bytes']} bytes per cycle and {size['slots']} slots, memory model {data['memory']}: "
+        "equal to the integer reference in"
+    )
+    rows = [(f"  {what}", f"{count:,}") for what, count in data["compared"].items()]
+    print_table(rows, right=(1,))
+    rate = data["simulated_tokens_per_second"]
+    if rate is not None:
+        print(
+            f"decoding: {data['cycles_per_token']:,} cycles a token, {rate} tokens/s simulated at an assumed clock of "
+            f"{data['assumed_clock_hz'] / 1e6:.0f} MHz"
+        )

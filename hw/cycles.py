@@ -1,0 +1,344 @@
+"""How many cycles a pass takes, from its program alone: the read stream beat by beat, and what it waits for.
+
+The engine takes a beat in each cycle, so the count begins with the beats. Added are the cycles in which none is taken, each
+under one head: it waits for codes that an earlier result has yet to become (``dependency``), for small items that are taken
+out of beats one by one (``unpacking``), for tables of short sweeps (``sweeps``), for memory (``starved``), or a pass begins
+or ends (``ends``). Every constant below is a latency that a component's docstring states.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import ceil, inf
+
+from edgedec.errors import UsageError
+from edgedec.hw.compiler.constants import item_bytes
+from edgedec.hw.compiler.program import Program
+from edgedec.hw.config import ROWS, AcceleratorConfig
+from edgedec.hw.instructions import Destination, Instruction, Opcode, Sink, Source, When
+
+__all__ = ["Dependency", "PassCycles", "cycles"]
+
+IDLE_READ, IDEAL_READ = (
+    43,
+    4,
+)  # of memory, from an address to its first beat: a KV260's, docs/ddr-model.md; one of no time
+PREFETCH = 7  # Prefetcher, 3 each way, and Router
+PROGRAM_START = 12  # CommandProcessor: 3 to the program's range, 8 from its last beat to the first one
+DRAIN = 9  # Drain, with per_row; without it 8
+PARTIAL = 4  # MatrixPath, from the engine's or the packer's sums into the drain; 3 for int8
+QUEUED = 5  # the Fifo of drained words, 3, and the SinkRouter's matrix, 2
+RESIDUAL = 2  # ResidualPath, from a word to its sum
+GATE = 15  # GatedActivation
+QUANTIZE = 34  # QuantizePath, from a vector's last word to its first block, besides slots and the words of a block
+NORMED = 3  # the same, of a vector that goes through the norm
+CODES = 17  # MatrixPath, from a block to the first beat that uses it, besides beat_bytes / 8; 3 for int8
+TABLES = 15  # LookupEngine: the least cycles of a sweep; MacArray: 20
+SERIAL = 8  # AttentionPath, from a word's last element to ``coded``; 5 and half a head more where it is rotated
+SETTLED = 19  # Datapath.idle 12, Executor 5 and 2: from the last sign of work to an instruction with ``wait``
+SCORES = 36  # MacArray 7, ScoreMemory 11, Softmax 13, a group gathered 5: from a run of keys to its values' first beat
+MIXED = 34  # Attention, from the last beat to the first output, besides slots
+ALONE = 76  # Attention without committed positions: from queries to the first output, besides slots; ...
+EACH_ALONE = 42  # ... and from head to head
+RESULTS = 60  # HeadPath 6, writes and their answer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dependency:
+    """A matrix that waits for its codes, or attention for its queries.
+
+    Members:
+        index, name: of the instruction.
+        cycles: between two beats.
+    """
+
+    index: int
+    name: str
+    cycles: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassCycles:
+    """Members:
+    cycles: of the pass, the sum of the next six.
+    beats: of the read stream.
+    dependency, unpacking, sweeps, starved, ends: see above.
+    waits: every dependency.
+    """
+
+    cycles: int
+    beats: int
+    dependency: int
+    unpacking: int
+    sweeps: int
+    starved: int
+    ends: int
+    waits: tuple[Dependency, ...]
+
+    @property
+    def beats_share(self) -> float:
+        """Of all cycles, those that move a beat."""
+        return self.beats / self.cycles
+
+    def seconds(self, config: AcceleratorConfig) -> float:
+        return self.cycles / config.clock_hz
+
+
+def cycles(
+    program: Program, *, slots: int, committed: int, logits: bool = True, bandwidth: float | None = None
+) -> PassCycles:
+    """Of a pass. Its error against simulation: benchmarks/accelerator.py.
+
+    Args:
+        slots: tokens of the pass.
+        committed: positions before it.
+        logits: whether the head runs.
+        bandwidth: bytes in a second that the memory gives; None gives a beat in each cycle.
+
+    Raises:
+        UsageError: too many slots or positions, or no bandwidth.
+    """
+    config = program.config
+    if not 1 <= slots <= config.slots:
+        raise UsageError(f"slots must be 1 to {config.slots}, not {slots!r}")
+    if not 0 <= committed <= config.context - slots:
+        raise UsageError(f"committed must be 0 to {config.context - slots} with {slots} slots, not {committed!r}")
+    if bandwidth is not None and not bandwidth > 0:
+        raise UsageError(f"bandwidth must be positive, not {bandwidth!r}")
+    walk = _Walk(program, slots, committed, bandwidth)
+    for index, instruction in enumerate(program.instructions[: program.commit]):
+        if instruction["when"] != (When.WITHOUT_LOGITS if logits else When.WITH_LOGITS):
+            walk.step(index, instruction)
+    return walk.result()
+
+
+class _Stream:
+    """The read stream: what has been taken, what waits in the prefetcher, what the time went into.
+
+    Members:
+        now: cycles until the last beat was taken.
+        level: beats that wait; below zero, that memory is behind.
+    """
+
+    def __init__(self, config: AcceleratorConfig, bandwidth: float | None) -> None:
+        most = config.clock_hz * config.beat_bytes
+        self.rate = inf if bandwidth is None else min(bandwidth, most) / most  # beats per cycle; inf: never waited for
+        self.depth, self.now, self.level, self.beats = config.prefetch_beats, 0.0, 0.0, 0
+        self.spent = dict.fromkeys(("dependency", "unpacking", "sweeps", "starved", "ends"), 0.0)
+
+    def wait(self, until: float, why: str) -> int:
+        """No beat is taken before; returns how long that is."""
+        waited = max(0.0, until - self.now)
+        self.now += waited
+        self.spent[why] += waited
+        if self.rate < inf:
+            self.level = min(self.depth, self.level + self.rate * waited)
+        return ceil(waited)
+
+    def take(self, beats: int, least: int, why: str) -> None:
+        """So many beats, in at least so many cycles."""
+        if not beats:
+            return
+        least = max(least, beats)
+        time, pace = float(least), beats / least
+        if self.rate < inf:
+            late = max(0.0, -self.level / self.rate)
+            self.level = max(self.level, 0.0)
+            full = self.level / (pace - self.rate) if pace > self.rate else inf  # cycles until nothing waits
+            if full >= least:
+                self.level = min(self.depth, self.level + (self.rate - pace) * least)
+            else:
+                time = full + (beats - pace * full) / self.rate
+                self.level = 0.0
+            time += late
+        self.spent[why] += least - beats
+        self.spent["starved"] += time - least
+        self.now += time
+        self.beats += beats
+
+    def write(self, size_bytes: int, beat_bytes: int) -> None:
+        """What memory is busy with instead."""
+        if self.rate < inf:
+            self.level -= size_bytes / beat_bytes
+
+
+class _Walk:
+    """Through a pass.
+
+    Members:
+        words: when the last word of what was drained last has left the queue of drained words.
+        coded: when all parts of attention are in their memories.
+        attended: when ATTEND was issued.
+        vectors: those announced, of which no matrix has taken the codes.
+        ready: when the codes of each source's last vector are there.
+    """
+
+    def __init__(self, program: Program, slots: int, committed: int, bandwidth: float | None) -> None:
+        self.program, self.config = program, program.config
+        self.slots, self.committed = slots, committed
+        self.stream = _Stream(program.config, bandwidth)
+        self.words = self.coded = self.attended = 0.0
+        self.vectors: deque[Instruction] = deque()
+        self.ready: dict[int, float] = {}
+        self.matrix: Instruction | None = None
+        self.attend: Instruction | None = None
+        self.index, self.waits = 0, list[Dependency]()
+        self._begin()
+
+    def step(self, index: int, instruction: Instruction) -> None:
+        self.index = index
+        handle = _STEPS.get(instruction.opcode)
+        if handle is not None:
+            handle(self, instruction)
+
+    def _begin(self) -> None:
+        config, stream = self.config, self.stream
+        latency = PREFETCH + (IDEAL_READ if stream.rate == inf else IDLE_READ)
+        beats = -(-len(self.program.code) // config.beat_bytes)
+        # Before each of both, nothing is asked for that memory could give ahead.
+        for wait, wanted in ((PROGRAM_START + latency, beats), (latency, 0)):
+            stream.wait(stream.now + wait, "ends")
+            stream.level = 0.0
+            stream.take(wanted, wanted, "ends")
+
+    # Instructions.
+
+    def announce(self, instruction: Instruction) -> None:
+        self.vectors.append(instruction)
+
+    def begin_matrix(self, instruction: Instruction) -> None:
+        self.matrix = instruction
+
+    def begin_attention(self, instruction: Instruction) -> None:
+        """All before it must be done; the parts' words are the last."""
+        self.attended = max(self.coded, self.words, self.stream.now) + SETTLED
+        self.attend = instruction
+        rows = 2 * instruction["kv_heads"] * self.slots
+        self.stream.write(rows * self.config.head_dim, self.config.beat_bytes)
+
+    def read(self, instruction: Instruction) -> None:
+        destination, beats = Destination(instruction["destination"]), instruction["beats"]
+        if destination == Destination.WEIGHTS:
+            self._weights(beats)
+            return
+        size = item_bytes(destination, self.config)
+        items = beats * self.config.beat_bytes // size - instruction["spare"] if size < self.config.beat_bytes else 0
+        per_beat = max(self.config.beat_bytes // size, 1)
+        # The last beat's items are taken out while the stream goes on.
+        self.stream.take(beats, items - per_beat + 1, "unpacking")
+        if destination == Destination.LOAD:
+            self._given(Source.LOAD, self.stream.now + RESIDUAL)
+
+    def cache(self, instruction: Instruction) -> None:
+        """The heads one after the other; keys of the next one before the values of this one."""
+        assert self.attend is not None
+        config, heads = self.config, instruction["heads"]
+        self._wait(self.attended + config.head_dim + 6)
+        given = config.head_dim // config.out_lanes  # cycles of a head's output
+        if not self.committed:
+            every = max(EACH_ALONE, given, config.head_dim)
+            self._given(Source.ATTENTION, self.stream.now + ALONE + config.slots + (heads - 1) * every + given)
+            return
+        layout = config.kv_layout
+        pace = max(1.0, layout.positions / config.softmax_lanes / layout.chunks)  # cycles to a beat
+        beats = layout.beats(self.committed)
+        own = ceil((layout.beats(self.slots)) * pace) + 1  # of a run, without beats: this pass's positions
+        ended = [0.0] * heads  # keys
+        began = self.stream.now
+        for run in range(2 * heads):  # K0 K1 V0 K2 V1 ... V(n-1)
+            values = run == 2 * heads - 1 or (run >= 2 and run % 2 == 0)
+            head = (run - 1) // 2 if values else (run + 1) // 2
+            if values:
+                self.stream.wait(max(ended[head] + SCORES, began + head * config.head_dim), "dependency")
+            self.stream.take(beats, ceil(beats * pace), "sweeps")
+            self.stream.wait(self.stream.now + own, "dependency")
+            if not values:
+                ended[head] = self.stream.now
+        self._given(Source.ATTENTION, self.stream.now + MIXED + self.config.slots + given)
+
+    # Parts of them.
+
+    def _weights(self, beats: int) -> None:
+        matrix, config = self.matrix, self.config
+        assert matrix is not None
+        int8 = bool(matrix["int8"])
+        if matrix["fresh"]:
+            vector = self.vectors.popleft()
+            codes = config.beat_bytes // 8 + (3 if int8 else CODES)
+            self._wait(self.ready[vector["source"]] + codes)
+        tiles = self._tiles(matrix)
+        started, least = self.stream.now, sum(sweep for _, sweep in tiles) * matrix["blocks"] * matrix["planes"]
+        mantissas = max(0, beats - sum(words for words, _ in tiles) * matrix["blocks"] * matrix["planes"])
+        self.stream.take(beats, least if int8 else least + mantissas, "sweeps")
+        self._drain(matrix, tiles, started, least)
+
+    def _tiles(self, matrix: Instruction) -> list[tuple[int, int]]:
+        """Words of each tile, and cycles of one of its sweeps."""
+        most, words = self.config.tile_words, matrix["words"]
+        tiles = [min(most, words - at) for at in range(0, words, most)]
+        return [(tile, max(ROWS * tile, 20) if matrix["int8"] else max(tile, TABLES)) for tile in tiles]
+
+    def _drain(self, matrix: Instruction, tiles: list[tuple[int, int]], started: float, least: int) -> None:
+        """The words of each tile come with its last sweep and go on one by one, or element by element."""
+        config, sink = self.config, Sink(matrix["sink"])
+        int8 = bool(matrix["int8"])
+        engine = 5 + (config.beat_bytes - 1).bit_length() - 1 if int8 else _engine_latency(config.beat_bytes)
+        delay = engine + PARTIAL + (DRAIN if config.per_row else DRAIN - 1) + QUEUED
+        stretch = (self.stream.now - started) / least  # of cycles, as memory was late
+        each = ROWS if sink not in (Sink.RESIDUAL, Sink.GATE) else 1
+        at = float(started)
+        for words, sweep in tiles:
+            at += sweep * matrix["blocks"] * matrix["planes"] * stretch
+            first = at - sweep * stretch + delay
+            self.words = max(at + delay, max(self.words, first) + words * each)
+        # More than a tile does not fit between the drain and a sink that is slower.
+        self.stream.wait(self.words - delay - each * config.tile_words, "sweeps")
+        if matrix["more"]:
+            return
+        if sink == Sink.RESIDUAL and matrix["onward"]:
+            self._given(Source.RESIDUAL, self.words + RESIDUAL)
+        elif sink == Sink.GATE:
+            self._given(Source.GATE, self.words + GATE)
+        elif sink in (Sink.QUERIES, Sink.KEYS, Sink.VALUES):
+            turned = 5 + config.head_dim // 2 if matrix["rotate"] else 0
+            self.coded = max(self.coded, self.words + SERIAL + turned)
+
+    def _given(self, source: Source, last: float) -> None:
+        """A vector's last word: when its first block of codes is there."""
+        for vector in self.vectors:
+            if vector["source"] == source:
+                block = -(-self.config.beat_bytes // ROWS)
+                normed = NORMED if vector["normed"] else 0
+                self.ready[source] = last + QUANTIZE + self.config.slots + block + normed
+                return
+
+    def _wait(self, until: float) -> None:
+        waited = self.stream.wait(until, "dependency")
+        self.waits.append(Dependency(index=self.index, name=self.program.names[self.index], cycles=waited))
+
+    def result(self) -> PassCycles:
+        stream = self.stream
+        results = self.slots_written() if self.matrix is not None and self.matrix["sink"] == Sink.LOGITS else 0
+        stream.wait(max(self.words, stream.now) + RESULTS + results + SETTLED, "ends")
+        spent = {name: round(found) for name, found in stream.spent.items()}
+        return PassCycles(
+            cycles=stream.beats + sum(spent.values()), beats=stream.beats, waits=tuple(self.waits), **spent
+        )
+
+    def slots_written(self) -> int:
+        """Cycles of the best of all slots: an item of one slot each."""
+        return self.config.slots * (self.config.top_k + 1)
+
+
+def _engine_latency(beat_bytes: int) -> int:
+    """LookupEngine: from a beat to its sums."""
+    return {4: 3, 8: 4, 16: 4, 32: 5, 64: 5}[beat_bytes]
+
+
+_STEPS: Mapping[Opcode, Callable[[_Walk, Instruction], None]] = {
+    Opcode.READ: _Walk.read,
+    Opcode.CACHE: _Walk.cache,
+    Opcode.VECTOR: _Walk.announce,
+    Opcode.MATRIX: _Walk.begin_matrix,
+    Opcode.ATTEND: _Walk.begin_attention,
+}

@@ -1,0 +1,233 @@
+"""An accelerator, its memories and its driver in cocotb, beside the same program in the interpreter."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import cocotb
+import numpy as np
+from cocotb.task import bridge, resume
+from cocotb.triggers import First, RisingEdge, Timer
+from cocotbext.axi import AxiLiteBus, AxiLiteMaster, AxiReadBus, AxiWriteBus
+from numpy.typing import NDArray
+
+from edgedec.errors import DeviceError
+from edgedec.sim.benches.common import (
+    FaultyReadRam,
+    FaultyWriteRam,
+    pauses,
+    start,
+    watch_channel,
+    watch_read,
+    watch_write,
+)
+from edgedec.sim.benches.observer import Observer
+from edgedec.sim.benches.workloads import Pass, Ran, Workload, commit_readings, readings, workload
+from edgedec.sim.coverage import Coverage
+from edgedec.sim.interpreter import Interpreter
+from edgedec.sim.session import Session
+
+__all__ = ["ADDRESS", "Bench"]
+
+U8 = NDArray[np.uint8]
+
+ADDRESS = 0x1F_0000_0000  # above 32 bits
+_NS = 4  # of a cycle
+_LONGEST = 60_000  # cycles that a pass may take
+
+
+class _Reads(FaultyReadRam):
+    memory: U8
+
+    def read(self, address: int, length: int) -> bytes:
+        return self.memory[_inside(self.memory, address, length)].tobytes()
+
+
+class _Writes(FaultyWriteRam):
+    memory: U8
+
+    def write(self, address: int, data: bytes) -> None:
+        self.memory[_inside(self.memory, address, len(data))] = np.frombuffer(data, np.uint8)
+
+
+def _inside(memory: U8, address: int, length: int) -> slice:
+    """Raises ValueError, which the bus models answer with an error."""
+    at = address - ADDRESS
+    if not 0 <= at <= memory.size - length:
+        raise ValueError(f"{address:#x} is nobody's")
+    return slice(at, at + length)
+
+
+class _Machine:
+    """What a Session drives, from a thread beside the simulation."""
+
+    def __init__(self, dut: Any, bus: Any) -> None:
+        self._dut, self._bus = dut, bus
+
+    def read_register(self, offset: int) -> int:
+        answer = resume(self._bus.read)(offset, 4)
+        assert answer.resp == 0
+        return int.from_bytes(answer.data, "little")
+
+    def write_register(self, offset: int, value: int) -> None:
+        assert resume(self._bus.write)(offset, value.to_bytes(4, "little")).resp == 0
+
+    def run(self, max_cycles: int) -> int:
+        return int(resume(self._run)(max_cycles))
+
+    async def _run(self, max_cycles: int) -> int:
+        if not int(self._dut.interrupt.value):
+            await First(RisingEdge(self._dut.interrupt), Timer(_NS * max_cycles, unit="ns"))
+        await RisingEdge(self._dut.clk)
+        return max_cycles
+
+
+class Bench:
+    """A program beside the same one in the interpreter; noise where nothing was written."""
+
+    dut: Any
+    rng: random.Random
+    work: Workload
+    interpreter: Interpreter
+    memory: U8
+    reads: Any
+    writes: Any
+    observer: Observer
+    coverage: Coverage
+    session: Session
+
+    @classmethod
+    async def begin(cls, dut: Any, kind: str, *, reads: float = 0.0, writes: float = 0.0, seed: object = 0) -> Bench:
+        self = cls()
+        self.dut, self.work, self.rng = dut, workload(kind), random.Random(f"{kind} {reads} {writes} {seed}")
+        self.interpreter, self.coverage = Interpreter(self.work.program), Coverage()
+        self.memory = np.frombuffer(self.rng.randbytes(1 << 17), np.uint8).copy()
+        self.reads = _Reads(AxiReadBus.from_prefix(dut, "read0_"), dut.clk, dut.rst, size=1 << 40)
+        self.writes = _Writes(AxiWriteBus.from_prefix(dut, "write_"), dut.clk, dut.rst, size=1 << 40)
+        self.reads.memory = self.writes.memory = self.memory
+        bus = AxiLiteMaster(AxiLiteBus.from_prefix(dut, "registers_"), dut.clk, dut.rst)
+        await start(dut)
+        self.pace(reads, writes)
+        watch_read(dut, "read0")
+        watch_write(dut, "write")
+        for letter, signals in (("b", ("bresp",)), ("r", ("rdata", "rresp"))):
+            cocotb.start_soon(watch_channel(dut, "registers", letter, signals))
+        self.observer = Observer(dut)
+        cocotb.start_soon(self.observer.watch())
+        machine = _Machine(dut, bus)
+        await bridge(self._open)(machine)
+        return self
+
+    def _open(self, machine: _Machine) -> None:
+        program = self.work.program
+        self.session = Session(program, self.work.embedding, machine, self.memory, address=ADDRESS, max_cycles=_LONGEST)
+        self.interpreter.cache[:] = self.cache
+        at = self.session.map
+        self.observer.places = {
+            name: (ADDRESS + start, size)
+            for name, start, size in (
+                ("program", at.program, len(program.code)),
+                ("image", at.image, program.image.size),
+                ("kv", at.cache, program.cache_bytes),
+                ("input", at.input, program.input_bytes),
+                ("output", at.output, program.output_bytes),
+            )
+        }
+
+    def pace(self, reads: float, writes: float) -> None:
+        """Chances of a pause in each cycle of each channel."""
+        for channel in (self.reads.ar_channel, self.reads.r_channel):
+            channel.set_pause_generator(pauses(self.rng, reads))
+        for channel in (self.writes.aw_channel, self.writes.w_channel, self.writes.b_channel):
+            channel.set_pause_generator(pauses(self.rng, writes))
+
+    @property
+    def cache(self) -> U8:
+        """As it lies in memory: with one port as in logical order."""
+        return self.memory[self.session.map.cache :][: self.work.program.cache_bytes]
+
+    def forward(self, given: Pass) -> Any:
+        """The pass, on the accelerator."""
+        self.session.length = given.committed
+        ids, slots = np.array(given.ids, np.int32), np.arange(len(given.ids))
+        return self.session.forward(
+            ids,
+            positions=np.array(given.places, np.int32),
+            visible=np.array(given.masks)[:, None] >> slots & 1 == 1,
+            logits=given.logits,
+        )
+
+    def check(self, given: Pass) -> int:
+        """The pass on both; everything must be the same. Returns its cycles."""
+        program = self.work.program
+        Ran.through(self.interpreter, self.work, given)
+        self.observer.begin(readings(program, given.committed, given.logits))
+        before = self.elsewhere()
+        report = self.forward(given)
+        assert report.beats == len(self.observer.owners), "not as many beats were taken as the program reads"
+        self.observer.end(self.coverage, program, given)
+        assert np.array_equal(self.cache, self.interpreter.cache), "the cache"
+        assert self.elsewhere() == before, "something else was written"
+        rows = np.arange(len(given.ids), dtype=np.int32)
+        if given.logits:
+            host = self.work.host
+            found, wanted = self.session.results(rows), host.results(self.interpreter.output, rows)
+            for name in ("ids", "logits", "mantissa", "exponent"):
+                assert np.array_equal(getattr(found, name), getattr(wanted, name)), name
+        if given.logits == 2:
+            whole, expected = self.session.logits(rows), host.logits(self.interpreter.output, rows)
+            assert np.array_equal(whole.values, expected.values), "whole rows"
+        return int(report.cycles)
+
+    def commit(self, given: Pass, kept: Sequence[int]) -> None:
+        """Keeps slots of the pass that was checked last."""
+        program = self.work.program
+        self.interpreter.commit(given.committed, sum(1 << slot for slot in kept))
+        self.observer.begin(commit_readings(program, given.committed, kept))
+        report = self.session.commit(np.array(kept, np.int32))
+        if report is not None:
+            assert report.beats == len(self.observer.owners)
+            self.observer.end(self.coverage, program, None)
+        assert np.array_equal(self.cache, self.interpreter.cache), "the cache after a commit"
+
+    def elsewhere(self) -> bytes:
+        """What no pass may write: program and image, and what lies behind all buffers."""
+        at = self.session.map
+        return self.memory[: at.cache].tobytes() + self.memory[at.size :].tobytes()
+
+    def failure(self, given: Pass) -> tuple[int, int, int]:
+        """Cause, descriptor and address of a pass that must fail."""
+        self.observer.begin(readings(self.work.program, given.committed, given.logits))
+        try:
+            self.forward(given)
+        except DeviceError:
+            return self.error()
+        raise AssertionError("the pass came to its end")
+
+    def error(self) -> tuple[int, int, int]:
+        read = self.session.read_field
+        return read("error", "cause"), read("error", "descriptor"), self.session.read("error_address")
+
+    def ring(self, doorbell: str, **fields: int) -> tuple[int, int, int]:
+        """A program with these pass parameters: what the error register says then."""
+        self.observer.begin([])
+        session = self.session
+        session.write_fields("pass_parameters", **fields)
+        session.write_fields("interrupt_status", done=1, error=1, committed=1)
+        session.write_fields("control", **{doorbell: 1})
+        session.machine.run(_LONGEST)
+        assert session.read_field("status", "error") == 1, "it did not fail"
+        return self.error()
+
+    def recover(self, given: Pass) -> None:
+        """A soft reset, and then a pass as if nothing had been."""
+        self.session.reset()
+        assert self.error() == (0, 0, 0)
+        self.check(given)
+
+    async def drive(self, scenario: Callable[..., None], *arguments: Any) -> None:
+        """Runs it in a thread beside the simulation. What it covered counts if it passes."""
+        await bridge(scenario)(self, *arguments)
+        self.coverage.save()

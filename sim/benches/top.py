@@ -1,0 +1,331 @@
+"""The whole accelerator under cocotbext-axi: a driver's session over AXI4-Lite, memories with gaps, stalls and errors.
+
+Design: ``design("top")``. What it computes is compared with sim/interpreter, byte by byte: results, rows of logits, cache;
+and nothing else in memory may change.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import cocotb
+import numpy as np
+
+from edgedec.errors import DeviceError
+from edgedec.hw.command_processor import Cause
+from edgedec.hw.instructions import INSTRUCTION_BYTES, Header, Instruction, Opcode, pack
+from edgedec.sim.benches.cells import unit_cell
+from edgedec.sim.benches.system import ADDRESS, Bench
+from edgedec.sim.benches.workloads import CONFIG, KINDS, Pass, Reading, commit_readings, issued, readings
+from edgedec.sim.session import Session
+
+_QUICK = os.environ.get("QUICK", "0") == "1"
+_KINDS = ("thin",) if _QUICK else tuple(KINDS)
+_CHANCES = (0.0, 0.7) if _QUICK else (0.0, 0.4, 0.9)
+
+
+def _some(rng: random.Random, bench: Bench, **fields: Any) -> Pass:
+    count = fields.pop("count", CONFIG.slots)
+    vocab = bench.work.program.host.vocab
+    return Pass(ids=tuple(rng.randrange(vocab) for _ in range(count)), **fields)
+
+
+def _passes(bench: Bench) -> None:
+    """Nothing committed, one slot, siblings of which the second is kept, a full cache; with and without logits."""
+    rng = bench.rng
+    first = _some(rng, bench, committed=0, logits=0)
+    bench.check(first)
+    bench.commit(first, [0, 1])
+    bench.check(_some(rng, bench, committed=2, count=1, logits=1))
+    tree = _some(rng, bench, committed=3, mask=(1, 2), positions=(3, 3), logits=2)
+    bench.check(tree)
+    bench.commit(tree, [1])
+    long = _some(rng, bench, committed=rng.randrange(81, 100), logits=1)
+    bench.check(long)
+    bench.commit(long, [1])
+    bench.check(_some(rng, bench, committed=CONFIG.context - CONFIG.slots, logits=2))
+
+
+@cocotb.test()
+@cocotb.parametrize(kind=_KINDS, reads=_CHANCES, writes=_CHANCES)
+async def passes(dut: Any, kind: str, reads: float, writes: float) -> None:
+    bench = await Bench.begin(dut, kind, reads=reads, writes=writes)
+    await bench.drive(_passes)
+
+
+def _resets(bench: Bench, times: int) -> None:
+    """Given up after some of its cycles, in every part of a pass; then the same pass from its beginning."""
+    given = _some(bench.rng, bench, committed=5, logits=1)
+    cycles, longest = bench.check(given), bench.session.max_cycles
+    for _ in range(times):
+        before = bench.elsewhere()
+        bench.session.max_cycles = bench.rng.randrange(1, cycles)
+        bench.observer.begin(readings(bench.work.program, given.committed, given.logits))
+        try:
+            bench.forward(given)
+        except DeviceError as error:
+            assert "no answer within" in str(error)  # noqa: PT017
+        reached = bench.observer.now()
+        bench.session.max_cycles = longest
+        bench.recover(given)
+        assert bench.elsewhere() == before
+        if reached is not None:
+            bench.observer.count_event(bench.coverage, bench.work.program, given, reached, "reset")
+
+
+@cocotb.test()
+@cocotb.parametrize(kind=_KINDS, busy=[0.3])
+async def soft_resets_in_mid_stream(dut: Any, kind: str, busy: float) -> None:
+    bench = await Bench.begin(dut, kind, reads=busy, writes=busy)
+    await bench.drive(_resets, 4 if _QUICK else 12)
+
+
+def _firsts(bench: Bench, found: list[Reading]) -> Iterator[Reading]:
+    """One range of each kind and size, also of the instruction that it serves."""
+    seen = set()
+    for reading in found:
+        cell = bench.observer.cell(reading)
+        if cell not in seen:
+            seen.add(cell)
+            yield reading
+
+
+def _bad_beat(bench: Bench, reading: Reading) -> tuple[int, int]:
+    """Address of a beat of it, and of its first one."""
+    start = bench.observer.places[reading.buffer][0] + reading.start * CONFIG.beat_bytes
+    return start + bench.rng.randrange(reading.beats) * CONFIG.beat_bytes, start
+
+
+def _read_errors(bench: Bench) -> None:
+    """Of every kind of range: named by instruction and start; then the pass works."""
+    program, given = bench.work.program, _some(bench.rng, bench, committed=7, logits=1)
+    for reading in list(_firsts(bench, readings(program, given.committed, given.logits))):
+        before = bench.elsewhere()
+        address, start = _bad_beat(bench, reading)
+        bench.reads.bad = frozenset({address})
+        assert bench.failure(given) == (Cause.READ, reading.index or 0, start), f"{reading}"
+        assert bench.elsewhere() == before
+        bench.reads.bad = frozenset()
+        bench.recover(given)
+        bench.observer.count_event(bench.coverage, program, given, reading, "error")
+
+
+def _copy_errors(bench: Bench) -> None:
+    """A commit's reads and writes."""
+    program, session = bench.work.program, bench.session
+    given = _some(bench.rng, bench, committed=9, mask=(1, 2), positions=(9, 9), logits=0)
+    bench.check(given)
+    reading = commit_readings(program, given.committed, [1])[-1]
+    for faulty, cause in ((bench.reads, Cause.READ), (bench.writes, Cause.WRITE)):
+        address, start = _bad_beat(bench, reading)
+        target = address - CONFIG.kv_layout.chunk * (
+            cause == Cause.WRITE
+        )  # the row's place before it, in the same group
+        faulty.bad = frozenset({address if cause == Cause.READ else target // 16 * 16})
+        session.write("commit_slots", 2)
+        found = bench.ring("commit", slots=2, committed=given.committed)
+        assert found[0] == cause
+        if cause == Cause.READ:
+            assert found[1:] == (reading.index, start)
+        faulty.bad = frozenset()
+        session.reset()
+        bench.coverage.hit("top", *bench.observer.cell(reading), "error" if cause == Cause.READ else "write error")
+    bench.commit(given, [1])
+
+
+def _write_errors(bench: Bench) -> None:
+    """Of new keys and values, and of results; named by what was issued last, which is not before their instruction."""
+    program, given = bench.work.program, _some(bench.rng, bench, committed=7, logits=2)
+    plan = dict(issued(program, given.logits))
+    attend = next(index for index, of in plan.items() if of.opcode == Opcode.ATTEND)
+    logits = max(index for index, of in plan.items() if of.opcode == Opcode.MATRIX)
+    rows = CONFIG.kv_layout
+    place = given.committed // rows.positions * rows.chunks * rows.beat_bytes
+    kv, output = bench.observer.places["kv"][0], bench.observer.places["output"][0]
+    for address, index in ((kv + place, attend), (output, logits), (output + 4096, logits)):
+        bench.writes.bad = frozenset({address // 16 * 16})
+        cause, descriptor, _ = bench.failure(given)
+        assert (cause, descriptor >= index) == (Cause.WRITE, True), f"{address:#x}: {descriptor}, not {index}"
+        bench.writes.bad = frozenset()
+        bench.recover(given)
+        bench.coverage.hit("top", *unit_cell(plan[index], program, given.committed), "write error")
+
+
+@cocotb.test()
+@cocotb.parametrize(kind=_KINDS)
+async def errors_of_reads(dut: Any, kind: str) -> None:
+    bench = await Bench.begin(dut, kind, reads=0.2)
+    await bench.drive(_read_errors)
+
+
+@cocotb.test()
+async def errors_of_commits(dut: Any) -> None:
+    bench = await Bench.begin(dut, "thin", writes=0.2)
+    await bench.drive(_copy_errors)
+
+
+@cocotb.test()
+@cocotb.parametrize(kind=_KINDS)
+async def errors_of_writes(dut: Any, kind: str) -> None:
+    bench = await Bench.begin(dut, kind, writes=0.2)
+    await bench.drive(_write_errors)
+
+
+# --- what is no program -----------------------------------------------------------------------------------------------
+
+
+def _damaged(bench: Bench) -> Iterator[tuple[int, bytes]]:
+    """Number of an instruction, and what is there instead."""
+    program = bench.work.program
+    plan = {of.opcode: (index, of) for index, of in issued(program, 1)}
+
+    def changed(opcode: Opcode, **fields: int) -> tuple[int, bytes]:
+        index, of = plan[opcode]
+        return index, pack(Instruction(opcode, {**of.fields, **fields}))
+
+    read = plan[Opcode.READ][0]
+    yield read, bytes([9]) + bytes(INSTRUCTION_BYTES - 1)  # an opcode that does not exist
+    yield changed(Opcode.READ, destination=11)
+    yield changed(Opcode.READ, destination=0)
+    yield changed(Opcode.READ, base=3)
+    yield changed(Opcode.MATRIX, words=0)
+    yield changed(Opcode.MATRIX, blocks=CONFIG.depth + 1)
+    yield changed(Opcode.MATRIX, planes=0)
+    yield changed(Opcode.MATRIX, sink=7)
+    yield changed(Opcode.VECTOR, blocks=0)
+    yield changed(Opcode.ATTEND, heads=0)
+    yield changed(Opcode.ATTEND, heads=CONFIG.heads + 1)
+    yield changed(Opcode.CACHE, group=0)
+    yield changed(Opcode.LOAD, words=0)
+
+
+def _out_of_range(bench: Bench) -> None:
+    given = _some(bench.rng, bench, committed=3, logits=1)
+    for index, raw in list(_damaged(bench)):
+        at = bench.session.map.program + INSTRUCTION_BYTES * (index + 1)
+        good = bench.memory[at : at + INSTRUCTION_BYTES].copy()
+        bench.memory[at : at + INSTRUCTION_BYTES] = np.frombuffer(raw, np.uint8)
+        assert bench.failure(given) == (Cause.DESCRIPTOR, index, 0), f"instruction {index}: {raw.hex()}"
+        bench.memory[at : at + INSTRUCTION_BYTES] = good
+        bench.session.reset()
+    bench.recover(given)
+
+
+def _no_program(bench: Bench) -> None:
+    """Another configuration's, one that is cut, one whose header lies; and none at all."""
+    program, session = bench.work.program, bench.session
+    given, size, at = _some(bench.rng, bench, committed=3, logits=1), len(program.code), bench.session.map.program
+    header = program.header
+    for other, cause in (
+        (replace(header, configuration=header.configuration ^ 1), Cause.CONFIGURATION),
+        (replace(header, instructions=header.instructions - 1), Cause.CUT_SHORT),
+        (replace(header, instructions=header.instructions + 1), Cause.CUT_SHORT),
+        (replace(header, commit=header.instructions), Cause.CUT_SHORT),
+    ):
+        _put_header(bench, other)
+        assert bench.failure(given) == (cause, 0, 0), f"{other}"
+        session.reset()
+    _put_header(bench, header)
+    for length in (size - INSTRUCTION_BYTES, size + INSTRUCTION_BYTES, INSTRUCTION_BYTES, 0, size - 1, 1 << 31):
+        session.write("program_bytes", length)
+        assert bench.failure(given)[0] == Cause.CUT_SHORT, f"{length} bytes"
+        session.reset()
+    session.write("program_bytes", size)
+    noise = bench.memory[at : at + INSTRUCTION_BYTES].copy()
+    bench.memory[at : at + INSTRUCTION_BYTES] = 0
+    assert bench.failure(given) == (Cause.CONFIGURATION, 0, 0)
+    bench.memory[at : at + INSTRUCTION_BYTES] = noise
+    bench.recover(given)
+    other_config = replace(program, config=replace(program.config, top_k=3))
+    try:
+        Session(other_config, bench.work.embedding, session.machine, bench.memory, address=ADDRESS)
+    except DeviceError as error:
+        assert "compile the model for this accelerator" in str(error)  # noqa: PT017
+    else:
+        raise AssertionError("a session with another configuration's program")
+
+
+def _put_header(bench: Bench, header: Header) -> None:
+    at = bench.session.map.program
+    bench.memory[at : at + INSTRUCTION_BYTES] = np.frombuffer(header.pack(), np.uint8)
+
+
+def _parameters_out_of_range(bench: Bench) -> None:
+    """No slots, too many, positions behind the cache; of a commit slots that the pass had not."""
+    given, context = _some(bench.rng, bench, committed=3, logits=1), CONFIG.context
+    for slots in (0, CONFIG.slots + 1, 15):
+        assert bench.ring("start", slots=slots, committed=0, logits=1) == (Cause.SLOTS, 0, 0)
+        bench.session.reset()
+    for slots, committed in ((1, context), (2, context - 1), (1, (1 << 20) - 1)):
+        assert bench.ring("start", slots=slots, committed=committed, logits=1) == (Cause.POSITION, 0, 0)
+        bench.session.reset()
+    bench.session.write("commit_slots", 2)
+    assert bench.ring("commit", slots=1, committed=3) == (Cause.SLOTS, 0, 0)
+    bench.recover(given)
+
+
+def _ignored_while_in_error(bench: Bench) -> None:
+    """A doorbell after an error does nothing; the first error stays."""
+    given = _some(bench.rng, bench, committed=3, logits=1)
+    assert bench.ring("start", slots=0, committed=0, logits=1) == (Cause.SLOTS, 0, 0)
+    assert bench.ring("start", slots=1, committed=CONFIG.context, logits=1) == (Cause.SLOTS, 0, 0)
+    bench.recover(given)
+
+
+@cocotb.test()
+async def descriptors_out_of_range(dut: Any) -> None:
+    bench = await Bench.begin(dut, "thin")
+    await bench.drive(_out_of_range)
+
+
+@cocotb.test()
+async def no_program_of_this_accelerator(dut: Any) -> None:
+    bench = await Bench.begin(dut, "thin")
+    await bench.drive(_no_program)
+
+
+@cocotb.test()
+async def parameters_out_of_range(dut: Any) -> None:
+    bench = await Bench.begin(dut, "thin")
+    await bench.drive(_parameters_out_of_range)
+    await bench.drive(_ignored_while_in_error)
+
+
+# --- a memory that stands still ---------------------------------------------------------------------------------------
+
+
+def _stalled(bench: Bench, side: str) -> None:
+    """The watchdog tells; a soft reset waits for the buses, says so, and is there when they move again."""
+    given = _some(bench.rng, bench, committed=7, logits=1)
+    cycles = bench.check(given)
+    bench.session.write("watchdog_limit", 2 * cycles)
+    before = bench.elsewhere()
+    channels = {"r": bench.reads.r_channel, "ar": bench.reads.ar_channel, "w": bench.writes.w_channel}
+    channel = {**channels, "aw": bench.writes.aw_channel, "b": bench.writes.b_channel}[side]
+    moves = bench.rng.randrange(cycles // 2) if side in ("r", "ar") else 0
+    channel.set_pause_generator(itertools.chain(itertools.repeat(False, moves), itertools.repeat(True)))
+    cause, descriptor, _ = bench.failure(given)
+    assert cause == Cause.WATCHDOG
+    assert descriptor < len(bench.work.program.instructions)
+    try:
+        bench.session.reset(max_cycles=1000)
+    except DeviceError as error:
+        assert "buses are not at rest" in str(error)  # noqa: PT017
+    else:
+        raise AssertionError("a reset while the bus stands still")
+    channel.clear_pause_generator()
+    channel.pause = False
+    bench.recover(given)
+    assert bench.elsewhere() == before
+
+
+@cocotb.test()
+@cocotb.parametrize(side=["r", "ar", "w", "aw", "b"])
+async def stalled_memory(dut: Any, side: str) -> None:
+    bench = await Bench.begin(dut, "thin")
+    await bench.drive(_stalled, side)

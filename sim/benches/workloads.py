@@ -1,0 +1,260 @@
+"""What the benches run: tiny models' programs for one small accelerator, and what a pass reads, for whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.families import build_graph
+from edgedec.graph import Graph
+from edgedec.hw.compiler.host import Host
+from edgedec.hw.compiler.program import Program, compile_model
+from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.instructions import Base, Destination, Instruction, Opcode, When
+from edgedec.ops import Embed, Linear
+from edgedec.passes import assign_schemes, fuse_linears, quantize_activations
+from edgedec.reference.integer_profile.calibrate import calibrate_graph
+from edgedec.reference.integer_profile.model import prepare_graph
+from edgedec.reference.integer_profile.numbers import I64
+from edgedec.schemes import FloatScheme, FloatWeight, Int8Scheme, Int8Weight, Scheme, TernaryScheme, Weight
+from edgedec.sim.interpreter import Interpreter
+from edgedec.sim.interpreter.attention import run_order
+
+__all__ = ["CONFIG", "KINDS", "Pass", "Ran", "Reading", "Workload", "commit_readings", "issued", "readings", "workload"]
+
+U8 = NDArray[np.uint8]
+
+# One layer, so that an address in the cache or the output tells which instruction writes there. A cache of more than 4 KiB.
+CONFIG = AcceleratorConfig(
+    beat_bytes=8,
+    ports=1,
+    slots=2,
+    tile_rows=40,
+    context=112,
+    width=72,
+    hidden=36,
+    heads=4,
+    kv_heads=2,
+    head_dim=10,
+    top_k=2,
+    prefetch_beats=32,
+    instructions=96,
+    scaling=True,
+)
+_MODEL: Mapping[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": 36,
+    "intermediate_size": 70,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 10,
+    "vocab_size": 41,
+    "rms_norm_eps": 1e-5,
+}
+_THIN = {
+    "hidden_size": 7,
+    "intermediate_size": 5,
+    "num_attention_heads": 1,
+    "num_key_value_heads": 1,
+    "vocab_size": 3,
+}
+KINDS: Mapping[str, tuple[Scheme, Mapping[str, Any]]] = {
+    "native": (TernaryScheme(), {"tie_word_embeddings": True}),
+    "planes": (TernaryScheme(planes=2, group_size=64), {"attention_bias": True}),
+    "int8": (Int8Scheme(), {"mlp_bias": True, "attention_bias": True}),
+    "thin": (TernaryScheme(), _THIN),
+    "vocabulary": (TernaryScheme(), {**_THIN, "vocab_size": 530}),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """A program, and the embedding table that it was compiled with."""
+
+    program: Program
+    embedding: FloatWeight | Int8Weight
+
+    @property
+    def host(self) -> Host:
+        return Host(self.program, self.embedding)
+
+
+@cache
+def workload(kind: str) -> Workload:
+    """Of ``KINDS``; deterministic."""
+    scheme, changes = KINDS[kind]
+    plain = build_graph({**_MODEL, **changes})
+    schemes = _schemes(plain, scheme)
+    graph = fuse_linears(quantize_activations(assign_schemes(plain, schemes)))
+    rng = np.random.default_rng(0)
+    weights = {name: _random_weight(rng, schemes[name], name, spec.shape) for name, spec in plain.weights.items()}
+    (embed,) = (op for op in graph.operations if isinstance(op, Embed))
+    vocab = graph.weights[embed.weight].shape[0]
+    windows = [rng.integers(0, vocab, 24).astype(np.int32) for _ in range(4)]
+    calibration = calibrate_graph(graph, weights.__getitem__, windows, context=CONFIG.context)
+    model = prepare_graph(graph, weights.__getitem__, calibration)
+    return Workload(program=compile_model(model, CONFIG), embedding=model.constants[embed.name].weight)
+
+
+def _schemes(graph: Graph, scheme: Scheme) -> dict[str, Scheme]:
+    """``scheme`` for the linears; a tied embedding is int8."""
+    linear = {name for op in graph.operations if isinstance(op, Linear) for name in op.weights}
+    found: dict[str, Scheme] = {name: scheme if name in linear else FloatScheme() for name in graph.weights}
+    if "lm_head.weight" not in found:
+        found["model.embed_tokens.weight"] = Int8Scheme(rows=True)
+    return found
+
+
+def _random_weight(rng: np.random.Generator, scheme: Scheme, name: str, shape: tuple[int, ...]) -> Weight:
+    spread = np.float32(shape[-1] ** -0.5)
+    if isinstance(scheme, FloatScheme):
+        values = 1 + 0.2 * rng.standard_normal(shape) if len(shape) == 1 else 1.5 * spread * rng.standard_normal(shape)
+        return scheme.open(name, shape, {"values": values.astype(scheme.parts(shape)["values"].dtype)})
+    scales = scheme.parts(shape)["scale"].shape
+    if isinstance(scheme, TernaryScheme):
+        codes: Any = scheme.pack(rng.integers(-1, 2, (scheme.planes, *shape), np.int8))
+        scale = rng.uniform(0.5, 2, scales)
+    else:
+        codes = rng.integers(-127, 128, scheme.parts(shape)["codes"].shape, np.int8)
+        scale = rng.uniform(0.01, 0.03, scales)
+    return scheme.open(name, shape, {"codes": codes, "scale": scale.astype(np.float32) * spread})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pass:
+    """ids behind ``committed`` positions. mask: of each slot the slots that it sees, a bit each; None is causal.
+
+    logits: as of the register pass_parameters.
+    """
+
+    ids: tuple[int, ...]
+    committed: int
+    mask: tuple[int, ...] | None = None
+    positions: tuple[int, ...] | None = None
+    logits: int = 1
+
+    @property
+    def masks(self) -> list[int]:
+        return [(2 << slot) - 1 for slot in range(len(self.ids))] if self.mask is None else list(self.mask)
+
+    @property
+    def places(self) -> list[int]:
+        return list(self.positions or range(self.committed, self.committed + len(self.ids)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ran:
+    """A pass, interpreted. made: by names, the first vector [slots, n] of each. cache: before it. input: its buffer."""
+
+    of: Pass
+    made: Mapping[str, I64]
+    cache: U8
+    input: U8
+
+    @staticmethod
+    def through(machine: Interpreter, work: Workload, given: Pass) -> Ran:
+        """``machine``'s cache has the committed rows, and the new ones afterwards."""
+        made: dict[str, I64] = {}
+        before = machine.cache.copy()
+        machine.input[:] = work.host.input(np.array(given.ids, np.int32), np.array(given.places, np.int32))
+        machine.run_pass(
+            len(given.ids), given.committed, given.masks, given.places, given.logits, trace=made.__setitem__
+        )
+        return Ran(of=given, made=made, cache=before, input=machine.input.copy())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """A range of the read stream.
+
+    Members:
+        index: of its instruction; None for the program itself.
+        destination: who takes it.
+        buffer: the address register that it counts from: program, image, input or kv.
+        start, beats: in beats.
+        spare: unused items at its end.
+        serves: instruction of the unit that it feeds; None for a program and a copy.
+    """
+
+    index: int | None
+    destination: Destination
+    buffer: str
+    start: int
+    beats: int
+    spare: int = 0
+    serves: int | None = None
+
+    def bytes_of(self, ran: Ran, program: Program) -> U8:
+        """uint8 [beats, beat_bytes]."""
+        memory = {"image": program.image, "input": ran.input, "kv": ran.cache}[self.buffer]
+        return memory.reshape(-1, program.config.beat_bytes)[self.start : self.start + self.beats]
+
+
+_SERVED = {
+    Destination.LOAD: Opcode.LOAD,
+    Destination.GAINS: Opcode.VECTOR,
+    Destination.FACTORS: Opcode.ATTEND,
+    Destination.SCALES: Opcode.ATTEND,
+    Destination.ANGLES: Opcode.LOAD,
+}
+
+
+def _program(program: Program) -> Reading:
+    beats = -(-len(program.code) // program.config.beat_bytes)
+    return Reading(index=None, destination=Destination.PROGRAM, buffer="program", start=0, beats=beats)
+
+
+def issued(program: Program, logits: int) -> Iterator[tuple[int, Instruction]]:
+    """The instructions of a pass that are carried out, with their numbers."""
+    skipped = When.WITHOUT_LOGITS if logits else When.WITH_LOGITS
+    for index, instruction in enumerate(program.instructions[: program.commit]):
+        if instruction["when"] != skipped:
+            yield index, instruction
+
+
+def readings(program: Program, committed: int, logits: int) -> list[Reading]:
+    """All that a pass reads, in order; an instruction's reads follow it."""
+    found, last = [_program(program)], dict[Opcode, int]()
+    for index, of in issued(program, logits):
+        if of.opcode == Opcode.READ:
+            destination = Destination(of["destination"])
+            found.append(
+                Reading(
+                    index=index,
+                    destination=destination,
+                    buffer="image" if of["base"] == Base.IMAGE else "input",
+                    start=of["start"],
+                    beats=of["beats"],
+                    spare=of["spare"],
+                    serves=last[_SERVED.get(destination, Opcode.MATRIX)],
+                )
+            )
+        elif of.opcode == Opcode.CACHE and committed:
+            beats = program.config.kv_layout.beats(committed)
+            for head, part in run_order(of["heads"]):
+                start = of["start"] + (2 * (head // of["group"]) + part) * of["run"]
+                where: dict[str, Any] = {"buffer": "kv", "start": start, "beats": beats, "serves": last[Opcode.ATTEND]}
+                found.append(Reading(index=index, destination=Destination.KEYS_VALUES, **where))
+        else:
+            last[of.opcode] = index
+    return found
+
+
+def commit_readings(program: Program, committed: int, accepted: Sequence[int]) -> list[Reading]:
+    """All that a commit of these slots reads, in order."""
+    layout, found = program.config.kv_layout, [_program(program)]
+    for index, of in enumerate(program.instructions[program.commit :], program.commit):
+        if of.opcode != Opcode.COPY:
+            continue
+        for rank, slot in enumerate(accepted):
+            for run in range(2 * of["heads"] if rank != slot else 0):
+                start = of["start"] + run * of["run"] + (committed + slot) // layout.positions * layout.chunks
+                where: dict[str, Any] = {"buffer": "kv", "start": start, "beats": layout.chunks}
+                found.append(Reading(index=index, destination=Destination.COPY, **where))
+    return found

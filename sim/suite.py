@@ -1,0 +1,47 @@
+"""What a suite of edgedec.sim.suites is, and what it reports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from edgedec.plugins import load, names
+from edgedec.progress import Progress
+
+__all__ = ["Suite", "SuiteReport", "find", "known"]
+
+_PACKAGE = "edgedec.sim.suites"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuiteReport:
+    """Members:
+    what: one sentence: what was compared with what.
+    compared: how many of what.
+    figures: simulated figures, by name with unit.
+    """
+
+    what: str
+    compared: Mapping[str, int]
+    figures: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Suite(Protocol):
+    """A module of edgedec.sim.suites."""
+
+    def run(self, *, quick: bool, progress: Progress) -> SuiteReport:
+        """Raises an EdgedecError if anything differs."""
+
+
+def known() -> list[str]:
+    """Names of all suites."""
+    return list(names(_PACKAGE))
+
+
+def find(name: str) -> Suite:
+    """Raises:
+    UsageError: there is no such suite; lists those that there are.
+    """
+    suite: Suite = load(_PACKAGE, name)
+    return suite

@@ -1,0 +1,127 @@
+"""The estimate of a whole accelerator: its parts are the components' own, and its answer comes at once."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from edgedec.errors import UsageError
+from edgedec.hw.accelerator import Accelerator
+from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.estimate import BOARDS, RESOURCES, board, estimate
+from edgedec.hw.resources import Resources, total
+
+SMALL = AcceleratorConfig(
+    beat_bytes=8,
+    ports=2,
+    slots=4,
+    tile_rows=40,
+    context=48,
+    width=72,
+    hidden=36,
+    heads=4,
+    kv_heads=2,
+    head_dim=8,
+    top_k=4,
+    prefetch_beats=64,
+    instructions=256,
+    scaling=True,
+)
+TINY: dict[str, Any] = {"context": 512, "width": 768, "hidden": 288, "heads": 6, "kv_heads": 6, "head_dim": 48}
+
+
+def test_total_is_the_sum_of_the_parts_and_each_part_costs_something() -> None:
+    found = estimate(SMALL)
+    assert found.total == total(found.parts.values())
+    assert all(part != Resources() for part in found.parts.values())
+    assert found.under("datapath") + total(
+        part for name, part in found.parts.items() if not name.startswith("datapath.")
+    ) == (found.total)
+    assert found.under("datapath.matrix").lut > found.under("datapath.matrix.drain").lut
+
+
+def test_parts_bear_the_names_of_submodules() -> None:
+    top = Accelerator(SMALL).elaborate(None)
+    names = {name.split(".")[0] for name in estimate(SMALL).parts}
+    assert names == set(top._named_submodules)
+
+
+def test_under_names_an_unknown_part() -> None:
+    with pytest.raises(UsageError, match=r"^an accelerator has no part 'matrix'; it has registers, "):
+        estimate(SMALL).under("matrix")
+
+
+def test_comes_in_well_under_a_second() -> None:
+    began = time.perf_counter()
+    estimate(AcceleratorConfig())
+    assert time.perf_counter() - began < 0.5
+
+
+@pytest.mark.parametrize(
+    ("member", "values"),
+    [
+        ("slots", (1, 2, 4, 8)),
+        ("beat_bytes", (16, 32, 64)),
+        ("context", (256, 1024, 4096)),
+        ("width", (1536, 4096, 8192)),
+        ("tile_rows", (640, 1280, 2560)),
+        ("top_k", (1, 8, 16)),
+    ],
+)
+@pytest.mark.parametrize("ultra", [False, True])
+def test_larger_members_cost_no_less(member: str, values: tuple[int, ...], ultra: bool) -> None:
+    changes: list[dict[str, Any]] = [{member: value} for value in values]
+    found = [estimate(replace(AcceleratorConfig(ultra=ultra), **change)).total for change in changes]
+    for smaller, larger in pairwise(found):
+        assert min(larger.lut - smaller.lut, larger.ff - smaller.ff, larger.dsp - smaller.dsp) >= 0
+        # Memory: an UltraRAM stands for eight RAMs of 36 bits x 512.
+        assert larger.bram18 + 16 * larger.uram >= smaller.bram18 + 16 * smaller.uram
+
+
+def test_without_ultra_ram_there_is_none() -> None:
+    assert estimate(AcceleratorConfig()).total.uram > 0
+    assert estimate(AcceleratorConfig(ultra=False)).total.uram == 0
+
+
+def test_only_deep_memories_go_to_ultra_ram() -> None:
+    config = AcceleratorConfig()
+    assert [config.style(depth) for depth in (1, 512, 513, 4096)] == ["block", "block", "ultra", "ultra"]
+    assert AcceleratorConfig(ultra=False).style(4096) == "block"
+
+
+def test_ultra_is_no_matter_to_programs() -> None:
+    assert AcceleratorConfig(ultra=False).hash == AcceleratorConfig().hash != AcceleratorConfig(slots=4).hash
+
+
+def test_default_holds_the_limits_of_memory_on_its_board() -> None:
+    shares, most = estimate(AcceleratorConfig()).shares(board("kv260")), board("kv260").most
+    assert shares["bram36"] <= most["bram36"]
+    assert shares["uram"] <= most["uram"]
+
+
+def test_small_configurations_fit_small_boards() -> None:
+    one = AcceleratorConfig(
+        beat_bytes=8, ports=1, slots=1, tile_rows=320, prefetch_beats=512, instructions=512, ultra=False, **TINY
+    )
+    two = AcceleratorConfig(beat_bytes=16, ports=2, slots=2, prefetch_beats=1024, ultra=False)
+    assert estimate(one).beyond(board("ulx3s-85f")) == []
+    assert estimate(two).beyond(board("xc7z020")) == []
+    assert "uram" in estimate(AcceleratorConfig()).beyond(board("xc7z020"))
+    assert "lut" in estimate(AcceleratorConfig(ultra=False)).beyond(board("ulx3s-85f"))
+
+
+def test_shares_are_of_what_the_board_has() -> None:
+    found, device = estimate(SMALL), board("kv260")
+    assert set(found.on(device)) == set(RESOURCES)
+    assert found.on(device)["lut"] == found.total.lut - 16 * 8 * 4  # the MacArray's adders are in its DSPs
+    assert found.shares(device)["dsp"] == found.total.dsp / 1248
+    assert found.on(device)["bram36"] == -(-found.total.bram18 // 2)
+
+
+def test_unknown_board() -> None:
+    with pytest.raises(UsageError, match=f"^no board 'kv261'; there are {', '.join(BOARDS)}$"):
+        board("kv261")

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from edgedec.errors import UsageError
+from edgedec.sim import cocotb_runner, coverage
+from edgedec.sim.coverage import BENCHES, CELLS, ENVIRONMENT, Coverage, beats_class, main, measure
+
+
+def total() -> int:
+    return sum(len(sizes) * len(stalls) for kinds in CELLS.values() for sizes, stalls in kinds.values())
+
+
+def test_what_was_never_hit_is_said() -> None:
+    found = Coverage()
+    assert len(found.missed) == total()
+    found.hit("top", "CACHE", "page", "held")
+    found.hit("top", "CACHE", "page", "held")
+    assert len(found.missed) == total() - 1
+    report = found.as_json()
+    assert report["hits"] == [["top", "CACHE", "page", "held", 2]]
+    assert (report["cells"], report["hit"]) == (total(), 1)
+    assert ["top", "CACHE", "page", "late"] in report["missed"]
+    assert ["top", "CACHE", "page", "held"] not in report["missed"]
+    lines = found.table().splitlines()
+    assert f"1 of {total()} cells were hit. Never:" in lines
+    assert "  top: CACHE, page, late" in lines
+    assert "  top: CACHE, page, held" not in lines
+    (row,) = (line.split() for line in lines if line.startswith("CACHE") and "page" in line)
+    columns = lines[0].split()[1:]
+    assert row[2 + columns.index("held")] == "2"
+    assert row[2 + columns.index("late")] == "0"
+    assert row[2 + columns.index("write")] == "."  # a cache's beats are only read
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        ("tip", "CACHE", "page", "held"),
+        ("top", "CACHES", "page", "held"),
+        ("top", "CACHE", "pages", "held"),
+        ("top", "CACHE", "page", "write"),
+    ],
+)
+def test_a_cell_that_is_none(cell: tuple[str, str, str, str]) -> None:
+    with pytest.raises(UsageError, match=r"coverage has no cell .*; add it to CELLS"):
+        Coverage().hit(*cell)
+
+
+def test_what_benches_saved_is_added_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(ENVIRONMENT, raising=False)
+    Coverage().save()
+    monkeypatch.setenv(ENVIRONMENT, str(tmp_path))
+    for _ in range(3):
+        one = Coverage()
+        one.hit("engine", "MATRIX int8", "tile", "lent")
+        one.save()
+    assert Coverage.load(tmp_path).hits == {("engine", "MATRIX int8", "tile", "lent"): 3}
+
+
+@pytest.mark.parametrize("text", ["{", "[[1]]", '[["top", "CACHE", "page", "x", 1]]', "7"])
+def test_a_file_that_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.json").write_text(text, "utf-8")
+    with pytest.raises(UsageError, match=r"a\.json is no coverage: .*; delete it"):
+        Coverage.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("start", "beats", "size"),
+    [(0, 1, "1-15"), (8, 15, "1-15"), (8, 16, "16-"), (4088, 1, "1-15"), (4088, 2, "page"), (0, 512, "16-")],
+)
+def test_sizes_of_ranges(start: int, beats: int, size: str) -> None:
+    assert beats_class(start, beats, 8) == size
+
+
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """With a runner that leaves behind what a bench would."""
+    ran: list[str] = []
+
+    def run_bench(component: object, bench: str, *, parameters: dict[str, object]) -> None:
+        ran.append(bench)
+        one = [["engine", "MATRIX int8", "tile", "lent", len(ran)]]
+        (Path(str(parameters[ENVIRONMENT.lower()])) / f"{len(ran)}.json").write_text(json.dumps(one), "utf-8")
+
+    monkeypatch.setattr(cocotb_runner, "run_bench", run_bench)
+    report = tmp_path / "report.json"
+    assert main(["--quick", "--json", str(report)]) == 0
+    assert ran == [f"edgedec.sim.benches.{bench}" for bench in BENCHES]
+    said = capsys.readouterr()
+    assert f"1 of {total()} cells were hit" in said.out
+    assert "bench attention ..." in said.err
+    assert json.loads(report.read_text("utf-8"))["hits"] == [["engine", "MATRIX int8", "tile", "lent", 6]]
+
+
+def test_an_unknown_bench() -> None:
+    with pytest.raises(UsageError, match="bench must be one of top, engine, attention, not 'tip'"):
+        measure(benches=["tip"])
+    assert coverage.BENCHES == ("top", "engine", "attention")

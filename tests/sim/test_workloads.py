@@ -1,0 +1,84 @@
+"""What the benches believe that a pass reads is what the interpreter takes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from edgedec.hw.instructions import Destination, Opcode, Sink
+from edgedec.sim.benches.cells import unit_cell
+from edgedec.sim.benches.workloads import (
+    CONFIG,
+    KINDS,
+    Pass,
+    Ran,
+    commit_readings,
+    issued,
+    readings,
+    workload,
+)
+from edgedec.sim.coverage import CELLS
+from edgedec.sim.interpreter import Interpreter
+from edgedec.sim.interpreter.matrices import matrix_layout
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("logits", [0, 1])
+def test_every_range_serves_its_instruction(kind: str, logits: int) -> None:
+    program = workload(kind).program
+    plan, beats = dict(issued(program, logits)), dict[int, int]()
+    found = readings(program, 9, logits)
+    assert [found[0].destination, found[0].beats] == [Destination.PROGRAM, 4 * (len(program.instructions) + 1)]
+    for reading in found[1:]:
+        assert reading.serves in plan
+        assert reading.index is not None
+        assert reading.serves < reading.index
+        if reading.destination != Destination.ANGLES:
+            made = program.names[reading.serves].removesuffix(".attn") + ".kv"
+            assert program.names[reading.index] in (program.names[reading.serves], made)
+        if reading.destination == Destination.WEIGHTS:
+            beats[reading.serves] = beats.get(reading.serves, 0) + reading.beats
+    matrices = {index: of for index, of in plan.items() if of.opcode == Opcode.MATRIX}
+    assert beats == {index: matrix_layout(of, CONFIG).beats for index, of in matrices.items()}
+    rows = CONFIG.kv_layout.beats(9)
+    keys_values = [each for each in found if each.destination == Destination.KEYS_VALUES]
+    heads = next(of["heads"] for of in plan.values() if of.opcode == Opcode.ATTEND)
+    assert [each.beats for each in keys_values] == [rows] * 2 * heads
+    assert not [each for each in readings(program, 0, logits) if each.destination == Destination.KEYS_VALUES]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_instruction_has_its_cell(kind: str) -> None:
+    program = workload(kind).program
+    for _, of in issued(program, 1):
+        if of.opcode in (Opcode.LOAD, Opcode.VECTOR, Opcode.MATRIX, Opcode.ATTEND):
+            for committed in (0, 1, 99):
+                name, size = unit_cell(of, program, committed)
+                assert size in CELLS["top"][name][0]
+
+
+def test_a_commit_reads_the_rows_that_move() -> None:
+    program, layout = workload("native").program, CONFIG.kv_layout
+    assert len(commit_readings(program, 6, [0, 1])) == 1
+    found = commit_readings(program, 7, [1])[1:]
+    assert len(found) == 2 * CONFIG.kv_heads
+    run = layout.beats(CONFIG.context)
+    assert [each.start for each in found] == [
+        n * run + 8 // layout.positions * layout.chunks for n in range(len(found))
+    ]
+    assert {each.beats for each in found} == {layout.chunks}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_interpreter_runs_them(kind: str) -> None:
+    """Their numbers are alive: neither all zero nor all saturated."""
+    work = workload(kind)
+    machine = Interpreter(work.program)
+    machine.cache[:] = np.random.default_rng(0).integers(0, 256, machine.cache.size)
+    ran = Ran.through(machine, work, Pass(ids=(1, 2), committed=30, logits=2))
+    vectors = [name for name in ran.made if name.endswith(".codes")]
+    assert vectors
+    assert all(np.abs(ran.made[name]).max() == 127 for name in vectors)
+    sinks = {Sink(of["sink"]) for _, of in issued(work.program, 1) if of.opcode == Opcode.MATRIX}
+    assert sinks == set(Sink)
+    assert not np.array_equal(ran.cache, machine.cache)
