@@ -55,7 +55,7 @@ def _stimuli(work: Workload, given: Pass) -> _Stimuli:
     machine.cache[:] = noise.integers(0, 256, machine.cache.size)
     ran = Ran.through(machine, work, given)
     found = _Stimuli()
-    vectors: list[str] = []
+    vectors, pieces = list[str](), list[int]()  # pieces: elements of the matrices that make one vector
     for index, of in issued(program, given.logits):
         if of.opcode == Opcode.VECTOR:
             vectors.append(program.names[index])
@@ -64,8 +64,11 @@ def _stimuli(work: Workload, given: Pass) -> _Stimuli:
                 _add_vector(found, ran, vectors.pop(0))
             found.payloads["matrices"].append(_descriptor(of))
             found.matrices.append(of)
+            pieces.append(of["words"] * ROWS)
             if not of["more"]:
-                found.expected.append(ran.made[program.names[index].split(" -> ")[0]])
+                whole = ran.made[program.names[index].split(" -> ")[0]]
+                found.expected += np.split(whole, np.cumsum(pieces)[:-1], axis=1)
+                pieces = []
     for reading in readings(program, given.committed, given.logits):
         beats = reading.bytes_of(ran, program) if reading.buffer != "program" else None
         if reading.destination == Destination.WEIGHTS and beats is not None:
@@ -109,7 +112,7 @@ def _rows(item: bytes) -> int:
     packed, weights = np.frombuffer(item, "<u4", ROWS), np.frombuffer(item, "<u2", ROWS, 4 * ROWS)
     low = (packed & ((1 << 27) - 1)).astype(np.int64)
     fields = {"bias": (low - (low >> 26 << 27)).tolist(), "shift": (packed >> 27).tolist(), "weight": weights.tolist()}
-    return int(row_constants().const(fields).as_bits())
+    return int(row_constants().members["payload"].shape.const(fields).as_bits())
 
 
 def _vectors(words: list[int]) -> Iterator[I64]:

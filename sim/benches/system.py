@@ -210,14 +210,14 @@ class Bench:
         read = self.session.read_field
         return read("error", "cause"), read("error", "descriptor"), self.session.read("error_address")
 
-    def ring(self, doorbell: str, **fields: int) -> tuple[int, int, int]:
+    def ring(self, doorbell: str, *, cycles: int = _LONGEST, **fields: int) -> tuple[int, int, int]:
         """A program with these pass parameters: what the error register says then."""
         self.observer.begin([])
         session = self.session
         session.write_fields("pass_parameters", **fields)
         session.write_fields("interrupt_status", done=1, error=1, committed=1)
         session.write_fields("control", **{doorbell: 1})
-        session.machine.run(_LONGEST)
+        session.machine.run(cycles)
         assert session.read_field("status", "error") == 1, "it did not fail"
         return self.error()
 

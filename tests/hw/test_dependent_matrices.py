@@ -128,7 +128,7 @@ def check(
 
 
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
-@pytest.mark.parametrize("slots", [1, 2])
+@pytest.mark.parametrize("slots", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_steps_equal_the_profile(slots: int, idle: float, stall: float) -> None:
     check(8, slots, 37, tile_words=3, planes=2, group_blocks=2, idle=idle, stall=stall)
 
@@ -146,7 +146,7 @@ def dependency(beat_bytes: int, slots: int) -> int:
     return sums + drain + residual + to_block + beat_bytes // 8 + 2 + 14
 
 
-@pytest.mark.parametrize(("beat_bytes", "slots"), [(8, 1), (16, 2)])
+@pytest.mark.parametrize(("beat_bytes", "slots"), [(8, 1), pytest.param(16, 2, marks=pytest.mark.slow)])
 def test_a_dependency_costs_as_many_cycles_as_its_parts(beat_bytes: int, slots: int) -> None:
     for width in (3 * beat_bytes + 1, 5 * beat_bytes - 2):
         layout, cycles = check(beat_bytes, slots, width, tile_words=4)

