@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from edgedec.plugins import load, names
@@ -30,8 +31,8 @@ class SuiteReport:
 class Suite(Protocol):
     """A module of edgedec.sim.suites."""
 
-    def run(self, *, quick: bool, progress: Progress) -> SuiteReport:
-        """Raises an EdgedecError if anything differs."""
+    def run(self, *, model: Path, quick: bool, progress: Progress) -> SuiteReport:
+        """``model``: a bundle, for suites that need one. Raises an EdgedecError if anything differs."""
 
 
 def known() -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -45,10 +46,8 @@ def simulate(
     """
     if (bench is None) == (model is None):
         raise UsageError("give either --bench NAME or -m BUNDLE")
-    try:
-        import amaranth  # noqa: F401
-    except ImportError as error:
-        raise ToolError("the simulation needs Amaranth and yosys; run: pip install 'edgedec[hdl]'") from error
+    if find_spec("amaranth") is None:
+        raise ToolError("the simulation needs Amaranth and yosys; run: pip install 'edgedec[hdl]'")
     if bench is not None:
         _run_suites(bench, quick=quick, json=json)
         return
@@ -61,10 +60,11 @@ def _run_suites(bench: str, *, quick: bool, json: bool) -> None:
     from edgedec.sim.suite import find, known
 
     results: dict[str, Any] = {}
+    model = resolve_model("demo")
     for name in known() if bench == "all" else [bench]:
         suite, start = find(name), time.perf_counter()
         with progress(name) as report:
-            found = suite.run(quick=quick, progress=report)
+            found = suite.run(model=model, quick=quick, progress=report)
         seconds = time.perf_counter() - start
         results[name] = {
             "what": found.what,

@@ -36,6 +36,7 @@ class Observer:
         self._expected = list(expected)
         self.owners = [number for number, reading in enumerate(expected) for _ in range(reading.beats)]
         self.got = self._asked = 0
+        self._first: set[int] = set()  # beats that begin a burst: those take the memory's latency
         self._stalls: list[set[str]] = [set() for _ in expected]
         self._written: dict[str, set[str]] = defaultdict(set)
         self._target = ""
@@ -58,10 +59,14 @@ class Observer:
             address, beats = int(self._dut.read0__araddr.value), int(self._dut.read0__arlen.value) + 1
             if self._asked < len(self.owners):
                 self._note_address(address, ar_ready)
-            self._asked += beats * ar_ready
+            if ar_ready:
+                self._first.add(self._asked)
+                self._asked += beats
         if self.got < min(self._asked, len(self.owners)):
-            if valid != ready:
-                self._stalls[self.owners[self.got]].add("held" if valid else "late")
+            if valid and not ready:
+                self._stalls[self.owners[self.got]].add("held")
+            elif ready and not valid and self.got not in self._first:
+                self._stalls[self.owners[self.got]].add("late")
             self.got += valid & ready
 
     def _note_address(self, address: int, ready: int) -> None:

@@ -61,10 +61,14 @@ def _inside(memory: U8, address: int, length: int) -> slice:
 
 
 class _Machine:
-    """What a Session drives, from a thread beside the simulation."""
+    """What a Session drives, from a thread beside the simulation.
+
+    A run without ``until`` says it took all cycles that it may take: the accelerator's own counters tell how many it were.
+    """
 
     def __init__(self, dut: Any, bus: Any) -> None:
         self._dut, self._bus = dut, bus
+        self.until: Callable[[], bool] | None = None  # a run ends as soon as this is true
 
     def read_register(self, offset: int) -> int:
         answer = resume(self._bus.read)(offset, 4)
@@ -78,6 +82,12 @@ class _Machine:
         return int(resume(self._run)(max_cycles))
 
     async def _run(self, max_cycles: int) -> int:
+        if self.until is not None:
+            for cycle in range(max_cycles):
+                await RisingEdge(self._dut.clk)
+                if self.until() or int(self._dut.interrupt.value):
+                    return cycle + 1
+            return max_cycles
         if not int(self._dut.interrupt.value):
             await First(RisingEdge(self._dut.interrupt), Timer(_NS * max_cycles, unit="ns"))
         await RisingEdge(self._dut.clk)
@@ -88,6 +98,7 @@ class Bench:
     """A program beside the same one in the interpreter; noise where nothing was written."""
 
     dut: Any
+    kind: str
     rng: random.Random
     work: Workload
     interpreter: Interpreter
@@ -97,11 +108,13 @@ class Bench:
     observer: Observer
     coverage: Coverage
     session: Session
+    machine: _Machine
 
     @classmethod
     async def begin(cls, dut: Any, kind: str, *, reads: float = 0.0, writes: float = 0.0, seed: object = 0) -> Bench:
         self = cls()
-        self.dut, self.work, self.rng = dut, workload(kind), random.Random(f"{kind} {reads} {writes} {seed}")
+        self.kind, self.dut, self.work = kind, dut, workload(kind)
+        self.rng = random.Random(f"{kind} {reads} {writes} {seed}")
         self.interpreter, self.coverage = Interpreter(self.work.program), Coverage()
         self.memory = np.frombuffer(self.rng.randbytes(1 << 17), np.uint8).copy()
         self.reads = _Reads(AxiReadBus.from_prefix(dut, "read0_"), dut.clk, dut.rst, size=1 << 40)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from edgedec.errors import EdgedecError
 from edgedec.progress import Progress
 from edgedec.sim.ddr.calibration import table
@@ -12,7 +14,7 @@ __all__ = ["run"]
 _LIMIT = 0.03
 
 
-def run(*, quick: bool, progress: Progress) -> SuiteReport:
+def run(*, model: Path, quick: bool, progress: Progress) -> SuiteReport:
     """Raises EdgedecError if a figure is off by more than 3 %."""
     progress("memory", 0, 1)
     rows = table()

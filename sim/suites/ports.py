@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from edgedec.hw.accelerator_registers import REGISTER_MAP
@@ -18,7 +19,7 @@ __all__ = ["run"]
 _BUS = {"address_bits": 32, "max_burst": 64, "outstanding": 4}
 
 
-def run(*, quick: bool, progress: Progress) -> SuiteReport:
+def run(*, model: Path, quick: bool, progress: Progress) -> SuiteReport:
     """Raises EdgedecError with the end of a bench's log if it fails."""
     jobs = _jobs(quick)
     for number, (name, component, parameters) in enumerate(jobs):

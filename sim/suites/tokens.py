@@ -1,9 +1,10 @@
-"""Whole tokens of the embedded model: prefill, decoding, a tree of which a part is kept."""
+"""Whole tokens of a model: prefill, decoding, a tree of which a part is kept."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from edgedec.bundle import Bundle
-from edgedec.demo import bundle_path
 from edgedec.progress import Progress
 from edgedec.reference.integer_profile.calibrate import calibrate
 from edgedec.reference.integer_profile.model import prepare
@@ -16,17 +17,17 @@ _PROMPT = tuple(range(100, 116))
 _QUICK_PROMPT, _QUICK_TOKENS, _TOKENS = 3, 2, 32
 
 
-def run(*, quick: bool, progress: Progress) -> SuiteReport:
+def run(*, model: Path, quick: bool, progress: Progress) -> SuiteReport:
     """Raises DeviceError if an integer differs."""
-    bundle = Bundle.open(bundle_path(progress=progress))
-    model = prepare(bundle, calibrate(bundle))
-    runner = TokenRun(model, small_config(model), progress=progress)
+    bundle = Bundle.open(model)
+    integers = prepare(bundle, calibrate(bundle))
+    runner = TokenRun(integers, small_config(integers), progress=progress)
     prompt = _PROMPT[:_QUICK_PROMPT] if quick else _PROMPT
     report = runner.run(prompt, _QUICK_TOKENS if quick else _TOKENS, progress=progress)
     runner.tree([5, 6], [-1, -1], [1])  # two guesses for one place, the second kept: a commit has to move it
     total = report.total(report.decode)
     return SuiteReport(
-        what="whole tokens of the embedded model: RTL = interpreter of the program = integer reference",
+        what="whole tokens of the model: RTL = interpreter of the program = integer reference",
         compared=dict(runner.verified.compared),
         figures={
             "decoded tokens": len(report.tokens),

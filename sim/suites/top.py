@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from edgedec.progress import Progress
 from edgedec.sim.benches.designs import design
 from edgedec.sim.cocotb_runner import run_bench
@@ -10,7 +12,7 @@ from edgedec.sim.suite import SuiteReport
 __all__ = ["run"]
 
 
-def run(*, quick: bool, progress: Progress) -> SuiteReport:
+def run(*, model: Path, quick: bool, progress: Progress) -> SuiteReport:
     """Raises EdgedecError with the end of the bench's log if it fails."""
     progress("top", 0, 1)
     run_bench(design("top"), "edgedec.sim.benches.top", parameters={"quick": int(quick)})

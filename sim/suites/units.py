@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from edgedec.progress import Progress
 from edgedec.sim.benches.designs import design
 from edgedec.sim.cocotb_runner import run_bench
@@ -12,7 +14,7 @@ __all__ = ["run"]
 _BENCHES = ("engine", "attention")
 
 
-def run(*, quick: bool, progress: Progress) -> SuiteReport:
+def run(*, model: Path, quick: bool, progress: Progress) -> SuiteReport:
     """Raises EdgedecError with the end of a bench's log if it fails."""
     for number, name in enumerate(_BENCHES):
         progress(name, number, len(_BENCHES))
