@@ -129,12 +129,12 @@ class Bench:
             cocotb.start_soon(watch_channel(dut, "registers", letter, signals))
         self.observer = Observer(dut)
         cocotb.start_soon(self.observer.watch())
-        machine = _Machine(dut, bus)
-        await bridge(self._open)(machine)
+        self.machine = _Machine(dut, bus)
+        await bridge(self._open)()
         return self
 
-    def _open(self, machine: _Machine) -> None:
-        program = self.work.program
+    def _open(self) -> None:
+        program, machine = self.work.program, self.machine
         self.session = Session(program, self.work.embedding, machine, self.memory, address=ADDRESS, max_cycles=_LONGEST)
         self.interpreter.cache[:] = self.cache
         at = self.session.map

@@ -80,7 +80,7 @@ def _resets(bench: Bench) -> None:
         before = bench.elsewhere()
         start = sum(other.beats for other in everything[: everything.index(reading)])
         stop = start + bench.rng.randrange(reading.beats)
-        bench.machine.until = lambda at=stop: observer.got >= at  # type: ignore[misc]
+        bench.machine.until = lambda at=stop: observer.got >= at
         assert bench.failure(given) == (0, 0, 0), "an error without a cause"
         bench.machine.until = None
         reached = observer.now()
@@ -97,7 +97,7 @@ def _commit_resets(bench: Bench) -> None:
     for reading in found[1:]:
         bench.observer.begin(found)
         stop = sum(other.beats for other in found[: found.index(reading)]) + 1
-        bench.machine.until = lambda at=stop: bench.observer.got >= at  # type: ignore[misc]
+        bench.machine.until = lambda at=stop: bench.observer.got >= at
         bench.session.write("commit_slots", 2)
         bench.session.write_fields("pass_parameters", slots=2, committed=given.committed)
         bench.session.write_fields("control", commit=1)
@@ -156,10 +156,10 @@ def _copy_errors(bench: Bench) -> None:
         )  # the row's place before it, in the same group
         faulty.bad = frozenset({address if cause == Cause.READ else target // 16 * 16})
         session.write("commit_slots", 2)
-        found = bench.ring("commit", slots=2, committed=given.committed)
-        assert found[0] == cause
+        answer = bench.ring("commit", slots=2, committed=given.committed)
+        assert answer[0] == cause
         if cause == Cause.READ:
-            assert found[1:] == (reading.index, start)
+            assert answer[1:] == (reading.index, start)
         faulty.bad = frozenset()
         session.reset()
         bench.coverage.hit("top", *bench.observer.cell(reading), "error" if cause == Cause.READ else "write error")
