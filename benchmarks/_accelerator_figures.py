@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from benchmarks._accelerator_program import shape_graph, shape_program
@@ -11,7 +12,7 @@ from edgedec.errors import UsageError
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.cycles import cycles
 
-__all__ = ["Case", "Counted", "Extended", "Modelled", "Passes", "figures"]
+__all__ = ["Case", "Counted", "Extended", "Modelled", "Passes", "figures", "needed"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,53 +66,88 @@ class Counted:
     beats: float
 
 
-@dataclass(frozen=True, kw_only=True)
 class Extended:
     """From passes of ``few`` layers and vocab / ``head_parts`` rows of the head, of one more layer, of twice as many rows.
 
-    All layers are alike, and so are all tiles of the head: a pass is linear in both.
+    All layers are alike, and so are all tiles of the head: a pass is linear in both. What a row of the head costs depends on
+    slots and memory, not on the positions before it, and is found once for each.
 
-    Members:
-        measure: (case, layers, rows of the head) -> a simulated pass of such a model.
+    Args:
+        measure: (case, layers, rows of the head) -> a simulated pass of such a model; from several threads at once.
         layers, vocab: of the whole model.
     """
 
-    measure: Callable[[Case, int, int], Counted]
-    layers: int
-    vocab: int
-    few: int = 1
-    head_parts: int = 16
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.few < self.layers or not 2 <= self.head_parts <= self.vocab:
-            raise UsageError(f"few must be 1 to {self.layers - 1} and head_parts 2 to {self.vocab}")
+    def __init__(
+        self,
+        measure: Callable[[Case, int, int], Counted],
+        *,
+        layers: int,
+        vocab: int,
+        few: int = 1,
+        head_parts: int = 16,
+    ) -> None:
+        if not 1 <= few < layers or not 2 <= head_parts <= vocab:
+            raise UsageError(f"few must be 1 to {layers - 1} and head_parts 2 to {vocab}")
+        self._measure, self._found = measure, dict[tuple[Case, int, int], Counted]()
+        self._layers, self._vocab, self._few, self._head_parts = layers, vocab, few, head_parts
+        self._part = -(-vocab // head_parts)
 
     @property
     def kind(self) -> str:
-        head = f"1/{self.head_parts} of the head and twice that"
-        return f"simulated ({self.few} and {self.few + 1} of {self.layers} layers, {head}, the rest extended)"
+        head = f"1/{self._head_parts} of the head and twice that"
+        return f"simulated ({self._few} and {self._few + 1} of {self._layers} layers, {head}, the rest extended)"
 
-    def _whole(self, case: Case) -> Counted:
-        part = -(-self.vocab // self.head_parts)
-        base = self.measure(case, self.few, part)
-        layer = self.measure(case, self.few + 1, part)
-        head = self.measure(case, self.few, 2 * part) if case.logits else base
-
-        def extended(name: str) -> float:
-            first, second, last = (float(getattr(counted, name)) for counted in (base, layer, head))
-            return first + (self.layers - self.few) * (second - first) + (self.vocab / part - 1) * (last - first)
-
-        return Counted(cycles=extended("cycles"), beats=extended("beats"))
+    def prepare(self, cases: Sequence[Case], jobs: int) -> None:
+        """Simulates what these cases need, ``jobs`` passes at a time."""
+        needed = dict.fromkeys(one for case in cases for one in (*self._body(case), *self._head(case)))
+        with ThreadPoolExecutor(jobs) as pool:
+            list(pool.map(self._counted, sorted(needed, key=lambda one: -one[1])))  # the longest ones first
 
     def cycles(self, case: Case) -> float:
-        return self._whole(case).cycles
+        return self._whole(case, "cycles")
 
     def beats(self, case: Case) -> float:
-        return self._whole(case).beats
+        return self._whole(case, "beats")
+
+    def _body(self, case: Case) -> tuple[tuple[Case, int, int], ...]:
+        return (case, self._few, self._part), (case, self._few + 1, self._part)
+
+    def _head(self, case: Case) -> tuple[tuple[Case, int, int], ...]:
+        start = replace(case, committed=0)
+        return ((start, self._few, self._part), (start, self._few, 2 * self._part)) if case.logits else ()
+
+    def _counted(self, one: tuple[Case, int, int]) -> Counted:
+        if one not in self._found:
+            self._found[one] = self._measure(*one)
+        return self._found[one]
+
+    def _whole(self, case: Case, name: str) -> float:
+        first, second = (float(getattr(self._counted(one), name)) for one in self._body(case))
+        total = first + (self._layers - self._few) * (second - first)
+        if case.logits:
+            one, two = (float(getattr(self._counted(item), name)) for item in self._head(case))
+            total += (self._vocab / self._part - 1) * (two - one)
+        return total
+
+
+def needed(config: AcceleratorConfig, flat_bytes_per_s: float) -> list[Case]:
+    """All passes that ``figures`` asks for."""
+    most, last = config.slots, config.context - 1
+    found = [
+        Case(slots=1, committed=min(n - 1, last), bandwidth=rate)
+        for rate in (None, flat_bytes_per_s)
+        for n in (128, 1024)
+    ]
+    found += [Case(slots=slots, committed=127) for slots in (4, 8) if slots <= most]
+    found += [Case(slots=most, committed=committed, logits=False) for committed in (0, most, 128 - most)]
+    return [*found, Case(slots=most, committed=128 - most)]
 
 
 def figures(passes: Passes, config: AcceleratorConfig, flat_bytes_per_s: float) -> dict[str, Any]:
-    """The keys of benchmarks/accelerator.py's JSON that are cycles; decoding at n positions: the n-th."""
+    """The keys of benchmarks/accelerator.py's JSON that are cycles; decoding at n positions: the n-th.
+
+    A prompt's passes between its second and its last one are taken to be linear in the positions before them.
+    """
     clock, most = config.clock_hz, config.slots
 
     def decode(bandwidth: float | None) -> dict[str, float]:
@@ -125,11 +161,13 @@ def figures(passes: Passes, config: AcceleratorConfig, flat_bytes_per_s: float) 
     def tree(slots: int) -> float | None:
         return passes.cycles(Case(slots=slots, committed=127)) / one if slots <= most else None
 
+    far = 128 - most
+    ends = [passes.cycles(Case(slots=most, committed=at, logits=False)) for at in (0, most, far)]
+    head = passes.cycles(Case(slots=most, committed=far)) - ends[2]
+
     def prompt(tokens: int) -> float:
-        starts = range(0, tokens, most)
-        last = starts[-1]
-        cases = (Case(slots=min(most, tokens - at), committed=at, logits=at == last) for at in starts)
-        return sum(passes.cycles(case) for case in cases) / clock
+        later = (ends[1] + (at - most) * (ends[2] - ends[1]) / max(far - most, 1) for at in range(most, tokens, most))
+        return (ends[0] + sum(later) + head) / clock
 
     return {
         "decode_tok_s": decode(None),

@@ -29,7 +29,7 @@ from edgedec.reference.integer_profile.ops.rms_norm import NormConstants
 from edgedec.reference.integer_profile.values import Form
 from edgedec.schemes import FloatScheme, Int8Scheme, Scheme, TernaryScheme
 
-__all__ = ["shape_graph", "shape_program"]
+__all__ = ["shape_graph", "shape_model", "shape_program"]
 
 _HEAD, _ONE = "lm_head.weight", 1 << 15
 _RESIDUAL = Form(unit=2.0**-12, width=27, fraction=12)
@@ -47,6 +47,13 @@ def shape_graph(shape: Mapping[str, Any], *, layers: int | None = None, vocab: i
     return fuse_linears(quantize_activations(assign_schemes(graph, schemes)))
 
 
+def shape_model(graph: Graph, *, image: bool = False) -> IntegerModel:
+    """The graph with constants. ``image``: whether its weights have bytes as well."""
+    constants = {op.name: found for op in graph.operations if (found := _constants(graph, op, image)) is not None}
+    (embed,) = (op for op in graph.operations if isinstance(op, Embed))
+    return IntegerModel(graph, constants, {embed.outputs[0]: _RESIDUAL})
+
+
 def shape_program(graph: Graph, config: AcceleratorConfig, *, image: bool = False) -> Program:
     """What ``compile_model`` makes of such a model.
 
@@ -56,9 +63,8 @@ def shape_program(graph: Graph, config: AcceleratorConfig, *, image: bool = Fals
     Raises:
         UnsupportedError: the configuration does not run it.
     """
-    constants = {op.name: found for op in graph.operations if (found := _constants(graph, op, image)) is not None}
+    model = shape_model(graph, image=image)
     (embed,) = (op for op in graph.operations if isinstance(op, Embed))
-    model = IntegerModel(graph, constants, {embed.outputs[0]: _RESIDUAL})
     lowering = Lowering(model, config)
     lowering.run()
     assert lowering.logit_exponent is not None

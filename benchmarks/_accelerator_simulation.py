@@ -28,12 +28,20 @@ class Simulated:
     Args:
         library: of the accelerator of ``config``, made by edgedec.sim.cxxrtl.library.build.
         memory: "ddr" or "ideal" of Simulation; a case with a bandwidth is run before a flat memory in any case.
+        bandwidth: bytes in a second of cases that have none; None runs them before ``memory``.
     """
 
     def __init__(
-        self, shape: Mapping[str, Any], config: AcceleratorConfig, library: Path, *, memory: str = "ddr"
+        self,
+        shape: Mapping[str, Any],
+        config: AcceleratorConfig,
+        library: Path,
+        *,
+        memory: str = "ddr",
+        bandwidth: float | None = None,
     ) -> None:
         self._shape, self._config, self._library, self._memory = shape, config, library, memory
+        self._bandwidth = bandwidth
         self._programs = lru_cache(maxsize=2)(self._program)
 
     def __call__(self, case: Case, layers: int, vocab: int) -> Counted:
@@ -42,12 +50,12 @@ class Simulated:
         """
         program, table = self._programs(layers, vocab)
         contents = np.zeros(MemoryMap.of(program).size, np.uint8)
-        flat = case.bandwidth is not None
+        bandwidth = self._bandwidth if case.bandwidth is None else case.bandwidth
         machine = Simulation(
             self._library,
             contents,
-            memory="flat" if flat else self._memory,
-            bytes_per_second=int(case.bandwidth or 1),
+            memory=self._memory if bandwidth is None else "flat",
+            bytes_per_second=int(bandwidth or 1),
             clock_hz=int(self._config.clock_hz),
         )
         session = Session(program, table, machine, contents, max_cycles=_PASS_CYCLES)

@@ -1,35 +1,45 @@
 """What the accelerator makes of a board: tokens per second, passes of several tokens, prompts, beats, resources.
 
-Beside the goals, and beside what others published of the same board with a model of the same size. Clock and resources are
+The KV260's with BitNet's shape beside the goals, and beside what others published of the same board with a model of the same
+size; its configuration is the default one. All others are chosen: the fastest that fits the board. Clock and resources are
 assumed and estimated in any case: nothing here was placed or routed. Cycles are the model's (edgedec.hw.cycles,
-"estimated") or, with --simulate, the RTL's before the board's memory model: some layers, extended to all ("simulated").
+"estimated") or, with --simulate, the RTL's: some layers, extended to all ("simulated"), before the KV260's memory model, or
+before a flat memory of the bandwidth of another board's.
 
     .venv/bin/python benchmarks/accelerator.py --board kv260 --shape bitnet-0.73b [--quick] [--json]
+    .venv/bin/python benchmarks/accelerator.py --board ulx3s-85f --shape demo
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import sys
+import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # run as a file, Python sees only this folder
 
-from benchmarks._accelerator_figures import Extended, Modelled, Passes, figures
+from benchmarks._accelerator_figures import Case, Counted, Extended, Modelled, Passes, figures, needed
+from benchmarks._accelerator_program import shape_graph, shape_model
 from benchmarks._accelerator_simulation import Simulated
 from benchmarks._shapes import BITNET_073B
 from edgedec.cli.console import note, print_json, print_table
-from edgedec.errors import EdgedecError, UsageError
+from edgedec.demo import TARGET
+from edgedec.errors import EdgedecError
+from edgedec.hw.compiler.choose import config_for_board
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.hw.estimate import RESOURCES, Board, board, estimate
+from edgedec.hw.estimate import BOARDS, RESOURCES, Board, board, estimate
 
-SHAPES: Mapping[str, Mapping[str, Any]] = {"bitnet-0.73b": BITNET_073B}
-# A board's configuration, and the bytes in a second that its memory gives to long reads: docs/ddr-model.md.
-CONFIGS = MappingProxyType({"kv260": (AcceleratorConfig(), 15.96e9)})
+# The embedded model: its head is int8 in a bundle, as BitNet's is here.
+DEMO = {**json.loads((TARGET / "config.json").read_text()), "tie_word_embeddings": False}
+SHAPES: Mapping[str, Mapping[str, Any]] = {"bitnet-0.73b": BITNET_073B, "demo": DEMO}
+CONFIGS = MappingProxyType({("kv260", "bitnet-0.73b"): AcceleratorConfig()})  # others are chosen; goals are for these
 FLAT = 13.3e9
 GOALS: Mapping[str, Any] = {
     "decode_tok_s": {"128": 77.0, "1024": 57.0},
@@ -49,21 +59,60 @@ PUBLISHED = {
 _MOST = ("t4_over_t1", "t8_over_t1", "ttft_s")  # smaller is better
 
 
-def simulated(shape: Mapping[str, Any], config: AcceleratorConfig, library: Path, quick: bool) -> Passes:
-    """Passes of the RTL before the board's memory model."""
-    return Extended(
-        measure=Simulated(shape, config, library),
+def chosen(device: Board, shape: str, slots: int | None) -> AcceleratorConfig:
+    """The board's configuration for a shape.
+
+    Raises:
+        UnsupportedError: the shape does not fit the board.
+    """
+    wanted: dict[str, Any] = {} if slots is None else {"slots": slots}
+    if (device.name, shape) in CONFIGS:
+        return replace(CONFIGS[device.name, shape], **wanted)
+    return config_for_board(shape_model(shape_graph(SHAPES[shape])), device, **wanted)
+
+
+def simulated(
+    shape: Mapping[str, Any], config: AcceleratorConfig, device: Board, library: Path, quick: bool, jobs: int
+) -> Passes:
+    """Passes of the RTL before the KV260's memory model, or one that is as fast as another board's."""
+    rate = None if device.name == "kv260" else device.bandwidth_bytes_s
+    run = Simulated(shape, config, library, bandwidth=rate)
+
+    def measured(case: Case, layers: int, vocab: int) -> Counted:
+        began = time.monotonic()
+        found = run(case, layers, vocab)
+        memory = "" if case.bandwidth is None else f", {case.bandwidth / 1e9:g} GB/s"
+        head = f", {vocab} rows of the head" if case.logits else ""
+        note(
+            f"{case.slots} slots, {case.committed} positions before them, {layers} layers{head}{memory}: "
+            f"{found.cycles:g} cycles, {found.beats:g} beats ({time.monotonic() - began:.0f} s)"
+        )
+        return found
+
+    passes = Extended(
+        measured,
         layers=shape["num_hidden_layers"],
         vocab=shape["vocab_size"],
         few=1 if quick else 2,
-        head_parts=16 if quick else 4,
+        head_parts=64 if quick else 16,
     )
+    passes.prepare(needed(config, FLAT), jobs)
+    return passes
 
 
-def measure(device: Board, passes: Passes, config: AcceleratorConfig) -> dict[str, Any]:
+def measure(device: Board, passes: Passes, config: AcceleratorConfig, *, goals: bool = True) -> dict[str, Any]:
+    """``goals``: whether there are any, and a flat memory that they speak of."""
     needs = estimate(config)
+    found = figures(passes, config, FLAT if goals else device.bandwidth_bytes_s)
+    if not goals:
+        del found["decode_tok_s_13g"]
     return {
-        **figures(passes, config, FLAT),
+        **found,
+        "board": device.name,
+        "goals": goals,
+        "config": asdict(config),
+        "bandwidth_bytes_s": device.bandwidth_bytes_s,
+        "memory": device.memory_source,
         "estimate": needs.on(device),
         "beyond": needs.beyond(device),
         "fits": not needs.beyond(device),
@@ -84,26 +133,23 @@ def _lines(found: Mapping[str, Any]) -> list[tuple[str, ...]]:
     }
     rows: list[tuple[str, ...]] = [("", "here", "goal", "", "published", "kind")]
     for name, label in names.items():
-        value = found[name]
+        value = found.get(name)
         items = value.items() if isinstance(value, Mapping) else [(None, value)]
         for key, number in items:
-            goal = GOALS[name][key] if key else GOALS[name]
             if number is None:
                 continue
-            met = number <= goal if name in _MOST else number >= goal
             shown = f"{number:.1f}" if number > 10 else f"{number:.3f}"
-            wanted = f"{'<=' if name in _MOST else '>='} {goal:g}"
-            rows.append(
-                (
-                    label.format(key),
-                    shown,
-                    wanted,
-                    "ok" if met else "MISSED",
-                    PUBLISHED.get((name, key), ""),
-                    found["kind"],
-                )
-            )
+            beside = _beside(name, key, number) if found["goals"] else ("", "", "")
+            rows.append((label.format(key), shown, *beside, found["kind"]))
     return rows
+
+
+def _beside(name: str, key: str | None, number: float) -> tuple[str, str, str]:
+    """A figure's goal, whether it is met, and what others published."""
+    goal = GOALS[name][key] if key else GOALS[name]
+    met = number <= goal if name in _MOST else number >= goal
+    wanted = f"{'<=' if name in _MOST else '>='} {goal:g}"
+    return wanted, "ok" if met else "MISSED", PUBLISHED.get((name, key), "")
 
 
 def print_report(found: Mapping[str, Any], device: Board) -> None:
@@ -116,15 +162,17 @@ def print_report(found: Mapping[str, Any], device: Board) -> None:
         )
         goal = "" if most is None else f"<= {most:.0%}"
         met = "" if most is None else "ok" if share <= most else "MISSED"
-        published = {"lut": "84 % TeLLMe v2", "uram": "94 % TeLLMe v2"}.get(name, "")
+        published = {"lut": "84 % TeLLMe v2", "uram": "94 % TeLLMe v2"}.get(name, "") if found["goals"] else ""
         rows.append((f"{name}, of {device.has[name]}", f"{need} ({share:.0%})", goal, met, published, "estimated"))
     rows.append(("clock, MHz", f"{found['clock_hz'] / 1e6:g}", "", "", "", found["clock"]))
     print_table(rows, right=(1, 2))
+    size = ", ".join(f"{name}={found['config'][name]}" for name in ("beat_bytes", "ports", "slots", "context", "ultra"))
+    note(f"{device.device}: {size}; memory {found['bandwidth_bytes_s'] / 1e9:g} GB/s, {found['memory']}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--board", default="kv260", help=f"one of {', '.join(CONFIGS)}")
+    parser.add_argument("--board", default="kv260", help=f"one of {', '.join(BOARDS)}")
     parser.add_argument("--shape", choices=tuple(SHAPES), default="bitnet-0.73b")
     parser.add_argument(
         "--slots", type=int, help="tokens of a pass; by default as many as the board's configuration has"
@@ -132,21 +180,19 @@ def main() -> None:
     parser.add_argument(
         "--simulate", type=Path, metavar="LIBRARY", help="the accelerator's, made by edgedec.sim.cxxrtl.library.build"
     )
-    parser.add_argument("--quick", action="store_true", help="simulate 1 and 2 layers, and 1/16 and 1/8 of the head")
+    parser.add_argument(
+        "--quick", action="store_true", help="simulate 1 and 2 layers, not 2 and 3, and less of the head"
+    )
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="passes that are simulated at a time")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     try:
         device = board(args.board)
-        if device.name not in CONFIGS:
-            raise UsageError(f"no configuration for board {device.name}; there are {', '.join(CONFIGS)}")
-        config, rate = CONFIGS[device.name]
-        if args.slots is not None:
-            config = replace(config, slots=args.slots)
-        shape = SHAPES[args.shape]
-        passes: Passes = Modelled(shape, config, rate)
+        config, shape = chosen(device, args.shape, args.slots), SHAPES[args.shape]
+        passes: Passes = Modelled(shape, config, device.bandwidth_bytes_s)
         if args.simulate is not None:
-            passes = simulated(shape, config, args.simulate, args.quick)
-        found = measure(device, passes, config)
+            passes = simulated(shape, config, device, args.simulate, args.quick, args.jobs)
+        found = measure(device, passes, config, goals=(device.name, args.shape) in CONFIGS)
     except EdgedecError as error:
         note(f"accelerator: {error}")
         sys.exit(error.exit_code)

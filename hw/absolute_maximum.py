@@ -39,7 +39,7 @@ class AbsoluteMaximum(Component):
     Source: derived here.
     """
 
-    def __init__(self, *, slots: int, lanes: int = 5, width: int = 27) -> None:
+    def __init__(self, *, slots: int, lanes: int = 1, width: int = 27) -> None:
         check("slots", slots, 1, 8)
         check("lanes", lanes, 1, 64)
         check("width", width, 2, 64)
@@ -78,7 +78,7 @@ class AbsoluteMaximum(Component):
         return m
 
 
-def estimate(*, slots: int, lanes: int = 5, width: int = 27) -> Resources:
+def estimate(*, slots: int, lanes: int = 1, width: int = 27) -> Resources:
     """Of an AbsoluteMaximum with these parameters."""
     registers, left = 2, lanes  # of a key: the largest so far, the result, and one behind each pair
     while left > 1:

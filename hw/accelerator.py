@@ -19,7 +19,7 @@ from edgedec.hw.accelerator_registers import REGISTER_MAP
 from edgedec.hw.axi import axi4_read, axi4_write, axi_lite
 from edgedec.hw.cache_writer import CacheWriter
 from edgedec.hw.command_processor import CommandProcessor
-from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.config import ADDRESS_BITS, AcceleratorConfig
 from edgedec.hw.counters import COUNTS, Counters
 from edgedec.hw.datapath import TRACED, Datapath
 from edgedec.hw.prefetcher import Prefetcher
@@ -30,7 +30,6 @@ from edgedec.hw.writer import Writer
 
 __all__ = ["ADDRESS_BITS", "REGISTER_ADDRESS_BITS", "Accelerator", "parts", "prefetch_style"]
 
-ADDRESS_BITS = 40
 REGISTER_ADDRESS_BITS = 12
 _TO_DATAPATH = ("load", "angles", "gains", "weights", "rows", "coding", "factors", "scales", "keys_values")
 
@@ -128,6 +127,7 @@ class Accelerator(Component):
             writer.flush.eq(control.flush),
             control.writes_idle.eq(writer.idle & cache.idle & ~offered),
             control.write_error.eq(writer.error.valid),
+            control.damaged.eq(datapath.damaged),
         ]
 
     def _parameters(self, m: Module, registers: Any, datapath: Any, cache: Any, writer: Any) -> None:
@@ -156,6 +156,7 @@ class Accelerator(Component):
                 getattr(control, name).eq(getattr(registers, name))
                 for name in ("program_address", "program_bytes", "image_address", "input_address", "kv_address")
             ),
+            control.output_address.eq(registers.output_address),
             control.watchdog_limit.eq(registers.watchdog_limit),
             control.slots.eq(registers.pass_parameters_slots),
             control.committed.eq(registers.pass_parameters_committed),

@@ -17,6 +17,8 @@ ERROR_CAUSES = {
     6: "a read was answered with an error",
     7: "a write was answered with an error",
     8: "the watchdog expired",
+    9: "a byte of ternary weights is no five trits",
+    10: "an address is no multiple of the striping's block, or beyond the bus",
 }
 
 
@@ -33,7 +35,7 @@ def _interrupt_fields() -> tuple[Field, ...]:
 
 
 def _address(name: str, offset: int, description: str) -> Register:
-    fields = _number(64, "Byte address on the bus.")
+    fields = _number(64, "Byte address on the bus, of a whole block of the striping.")
     return Register(name=name, offset=offset, access=Access.READ_WRITE, fields=fields, description=description)
 
 
@@ -124,8 +126,8 @@ REGISTER_MAP = RegisterMap(
             fields=_number(32, "Cycles; 0: no limit."),
             description="Cycles that a descriptor may take before the program is given up.",
         ),
-        _address("image_address", 0x030, "Start of weights and tables; whole blocks of the striping."),
-        _address("kv_address", 0x038, "Start of keys and values; whole blocks of the striping."),
+        _address("image_address", 0x030, "Start of weights and tables."),
+        _address("kv_address", 0x038, "Start of keys and values."),
         _address("input_address", 0x040, "Embedding rows and rotary rows of the pass."),
         _address("output_address", 0x048, "Where results are written."),
         Register(

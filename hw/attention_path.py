@@ -1,4 +1,4 @@
-"""Attention from what the linears give to what the next one reads: rotation, codes, memories, heads, words."""
+"""Attention from what the linears give to what the next one reads: rotation, codes, memories, heads."""
 
 from typing import Any
 
@@ -7,10 +7,9 @@ from amaranth.lib import data, stream
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import Component, In, Out, connect, flipped
 
-from edgedec.hw import attention, coder, collector, head_feeder, rotary, serializer
+from edgedec.hw import attention, coder, head_feeder, rotary
 from edgedec.hw.attention import Attention
 from edgedec.hw.coder import Coder
-from edgedec.hw.collector import Collector
 from edgedec.hw.fifo import small_queue
 from edgedec.hw.head_feeder import HeadFeeder, attend
 from edgedec.hw.mac_array import column_bits, score_bits, work
@@ -18,7 +17,6 @@ from edgedec.hw.pipeline import check, every
 from edgedec.hw.resources import Resources, total
 from edgedec.hw.rotary import Rotary, angles
 from edgedec.hw.score_memory import visibility
-from edgedec.hw.serializer import Serializer
 from edgedec.hw.shapes import beat, rows, words
 
 __all__ = ["KEYS", "QUERIES", "VALUES", "AttentionPath", "estimate", "head_factor", "part", "parts"]
@@ -31,11 +29,8 @@ _FOLLOWED = data.StructLayout({"settings": coder.settings(), "rotate": 1})
 
 
 def part() -> data.StructLayout:
-    """A vector. part: QUERIES, KEYS or VALUES. rotate: it is turned, and has whole heads. shift: of its codes.
-
-    elements: at least 1.
-    """
-    return data.StructLayout({"part": unsigned(2), "rotate": 1, "shift": unsigned(6), "elements": unsigned(20)})
+    """A vector. part: QUERIES, KEYS or VALUES. rotate: it is turned, and has whole heads. shift: of its codes."""
+    return data.StructLayout({"part": unsigned(2), "rotate": 1, "shift": unsigned(6)})
 
 
 def head_factor() -> data.StructLayout:
@@ -56,27 +51,27 @@ class AttentionPath(Component):
         slots: tokens of a pass, 1 to 8.
         context: committed positions at most, 1 to 65536.
         query_columns, key_columns: elements of the longest queries, of the longest keys and values; head_dim to 65536.
-        lanes, out_lanes, ultra: of Attention.
+        lanes, ultra: of Attention.
 
     Members:
         parts: In(stream part()). One item per vector. A second vector of a kind overwrites the first.
-        input: In(words(18, slots, 5)). These vectors; ``last`` is not looked at.
+        input: In(words(18, slots)). These vectors, each once its part is taken.
         coding: In(stream edgedec.hw.coder.constants()). One item per element of these vectors.
         angles: In(stream angles(slots, 1)). head_dim / 2 items, which serve all that is rotated until the next ones come:
-            those must be offered before the first word of the vector that needs them, and only after the one before it.
+            those must be offered before the first element of the vector that needs them, and only after the one before it.
         attends: In(stream attend()). What heads there are.
         factors: In(stream head_factor()). One item per query head; taken ahead.
-        scales: In(stream u16 [out_lanes]), beats: In(beat(beat_bytes)), visibility: In(visibility(slots, context)): as of
+        scales: In(stream u16 [1]), beats: In(beat(beat_bytes)), visibility: In(visibility(slots, context)): as of
             Attention. Of a run that several query heads share the beats come for each of them.
-        output: Out(words(27, slots, 5)). All heads; ``last`` at their end.
+        output: Out(words(27, slots)). All heads; ``last`` at their end.
         new_keys, new_values: Out(stream rows(8, slots, chunk)). Codes of the pass's own positions: of each key-value head
             once its head_dim / chunk items, in order.
         work: Out(work(beat_bytes, slots)); scores, columns: In, from the MacArray.
         coded: Out(1). No part is offered, or under way to its memory.
         idle: Out(1). Nor are heads attended, and all outputs are taken.
 
-    Latency: i + 8 cycles from a word's transfer to ``coded`` if element i is the last, head_dim / 2 + 5 more if it is
-        rotated; from the transfer of ``attends`` to the first ``work`` head_dim + 6 cycles if the beats are there.
+    Latency: 7 cycles from the last element's transfer to ``coded``, head_dim / 2 + 5 more if it is rotated; from the
+        transfer of ``attends`` to the first ``work`` head_dim + 6 cycles if the beats are there.
     Throughput: an element of each slot per cycle, into the memories and, of queries, keys and values at once, out of them: a
         head takes at least head_dim cycles.
     Source: docs/integer-profile.md, "Rotary" and "Attention".
@@ -93,11 +88,10 @@ class AttentionPath(Component):
         query_columns: int,
         key_columns: int,
         lanes: int = 1,
-        out_lanes: int = 1,
         ultra: bool = False,
     ) -> None:
         shape = {"beat_bytes": beat_bytes, "head_dim": head_dim, "chunk": chunk, "slots": slots, "context": context}
-        self._attention = Attention(**shape, lanes=lanes, out_lanes=out_lanes, query_bits=_QUERY_BITS, ultra=ultra)
+        self._attention = Attention(**shape, lanes=lanes, query_bits=_QUERY_BITS, ultra=ultra)
         self._rotary = Rotary(slots=slots, head_dim=head_dim)
         check("query_columns", query_columns, head_dim, 1 << 16)
         check("key_columns", key_columns, head_dim, 1 << 16)
@@ -107,7 +101,7 @@ class AttentionPath(Component):
             KEYS: HeadFeeder(width=_CODE_BITS, depth=key_columns, **heads),
             VALUES: HeadFeeder(width=_CODE_BITS, depth=key_columns, **heads),
         }
-        self._slots, self._out_lanes = slots, out_lanes
+        self._slots = slots
         positions = beat_bytes // chunk
         new = stream.Signature(rows(_CODE_BITS, slots, chunk))
         partial = rows(score_bits(_QUERY_BITS, chunk), slots, positions)
@@ -120,7 +114,7 @@ class AttentionPath(Component):
                 "angles": In(stream.Signature(angles(slots, 1))),
                 "attends": In(stream.Signature(attend())),
                 "factors": In(stream.Signature(head_factor())),
-                "scales": In(stream.Signature(data.ArrayLayout(unsigned(16), out_lanes))),
+                "scales": In(stream.Signature(data.ArrayLayout(unsigned(16), 1))),
                 "beats": In(beat(beat_bytes)),
                 "visibility": In(visibility(slots, context)),
                 "output": Out(words(27, slots)),
@@ -147,19 +141,15 @@ class AttentionPath(Component):
         return m
 
     def _code(self, m: Module, pending: Signal, attending: Signal) -> None:
-        """Parts through serializer, rotary and coder into the memories; three queues tell who they are."""
-        m.submodules.serializer = elements = Serializer(width=_NARROW, slots=self._slots)
+        """Parts through rotary and coder into the memories; three queues tell who they are."""
         m.submodules.coder, m.submodules.rotary = codes, turn = Coder(slots=self._slots), self._rotary
-        connect(m, flipped(self.input), elements.input)
         connect(m, flipped(self.angles), turn.angles)
         connect(m, flipped(self.coding), codes.constants)
-        given, open_, taken, done = self.parts, Signal(), Signal(), Signal()
+        given, source, sourced, taken, done = self.parts, self.input, Signal(), Signal(), Signal()
+        # sourced: the vector of the part that was taken last is still coming
         settings = Signal(_FOLLOWED)
         m.d.comb += [
-            open_.eq((pending != _PARTS) & ~attending),
-            elements.counts.payload.eq(given.p.elements),
-            elements.counts.valid.eq(given.valid & open_),
-            given.ready.eq(elements.counts.ready & open_),
+            given.ready.eq((pending != _PARTS) & ~attending & ~sourced),
             taken.eq(given.valid & given.ready),
             settings.settings.narrow.eq(given.p.part != QUERIES),
             settings.settings.shift.eq(given.p.shift),
@@ -167,7 +157,11 @@ class AttentionPath(Component):
             done.eq(codes.output.valid & codes.output.ready & codes.output.p.last),
         ]
         m.d.sync += pending.eq(pending + taken - done)
-        divided = elements.output.valid & elements.output.ready & elements.output.p.last
+        divided = source.valid & source.ready & source.p.last
+        with m.If(taken):
+            m.d.sync += sourced.eq(1)
+        with m.Elif(divided):
+            m.d.sync += sourced.eq(0)
         routes = self._followed(m, "routes", given.p.rotate, taken, divided)
         coded = self._followed(m, "coded_with", settings.as_value(), taken, codes.settings.valid & codes.settings.ready)
         places = self._followed(m, "places", given.p.part, taken, done)
@@ -177,7 +171,7 @@ class AttentionPath(Component):
             codes.settings.valid.eq(coded.r_rdy),
             codes.output.ready.eq(1),
         ]
-        self._route(m, elements.output, turn, codes.input, routes.r_data[0], now.rotate)
+        self._route(m, sourced, turn, codes.input, routes.r_data[0], now.rotate)
         for place, feeder in self._feeders.items():
             for lane in range(self._slots):
                 m.d.comb += feeder.write.p["values"][0][lane].eq(codes.output.p["values"][0][lane])
@@ -190,19 +184,19 @@ class AttentionPath(Component):
         m.d.comb += [queue.w_data.eq(entry), queue.w_en.eq(put), queue.r_en.eq(take)]
         return queue
 
-    def _route(self, m: Module, source: Any, turn: Rotary, sink: Any, turning: Value, turned: Value) -> None:
+    def _route(self, m: Module, sourced: Value, turn: Rotary, sink: Any, turning: Value, turned: Value) -> None:
         """Around the rotary what is not rotated, once all that came before has left it.
 
-        ``turning``: the vector at ``source`` is rotated; ``turned``: the one that the coder is at. Neither is: it is one.
+        ``turning``: the vector at ``input`` is rotated; ``turned``: the one that the coder is at. Neither is: it is one.
         """
-        past = Signal()
+        source, past = self.input, Signal()
         m.d.comb += [
             past.eq(~turning & ~turned),
             turn.input.payload.eq(source.payload),
-            turn.input.valid.eq(source.valid & turning),
-            source.ready.eq(Mux(turning, turn.input.ready, past & sink.ready)),
+            turn.input.valid.eq(source.valid & sourced & turning),
+            source.ready.eq(Mux(turning, turn.input.ready, past & sink.ready) & sourced),
             sink.payload.eq(Mux(turned, turn.output.payload.as_value(), source.payload.as_value())),
-            sink.valid.eq(Mux(turned, turn.output.valid, past & source.valid)),
+            sink.valid.eq(Mux(turned, turn.output.valid, past & source.valid & sourced)),
             turn.output.ready.eq(turned & sink.ready),
         ]
 
@@ -230,7 +224,6 @@ class AttentionPath(Component):
 
     def _attend(self, m: Module, begin: Signal, attending: Signal) -> None:
         m.submodules.attention = inner = self._attention
-        m.submodules.collector = collected = Collector(width=27, slots=self._slots, in_lanes=self._out_lanes)
         queries, keys, values = self._feeders.values()
         m.d.comb += Value.cast(inner.visibility).eq(Value.cast(self.visibility))
         for feeder, sink in ((queries, inner.queries), (keys, inner.keys), (values, inner.values)):
@@ -241,8 +234,7 @@ class AttentionPath(Component):
         for name in ("beats", "scales", "scores", "columns"):
             connect(m, flipped(getattr(self, name)), getattr(inner, name))
         connect(m, inner.work, flipped(self.work))
-        connect(m, inner.output, collected.input)
-        connect(m, collected.output, flipped(self.output))
+        connect(m, inner.output, flipped(self.output))
         left, heads = Signal(8), inner.heads
         m.d.comb += [
             heads.valid.eq(self.factors.valid & (left != 0)),
@@ -267,7 +259,6 @@ def parts(
     query_columns: int,
     key_columns: int,
     lanes: int = 1,
-    out_lanes: int = 1,
     ultra: bool = False,
 ) -> dict[str, Resources]:
     """Of an AttentionPath with these parameters, by submodule; without the MacArray."""
@@ -275,14 +266,12 @@ def parts(
     heads = {"slots": slots, "head_dim": head_dim, "chunk": chunk}
     queues = small_queue(1, _PARTS) + small_queue(_FOLLOWED.size, _PARTS) + small_queue(2, _PARTS)
     return {
-        "serializer": serializer.estimate(width=_NARROW, slots=slots),
         "rotary": rotary.estimate(slots=slots, head_dim=head_dim),
         "coder": coder.estimate(slots=slots),
         "queries": head_feeder.estimate(width=_QUERY_BITS, depth=query_columns, **heads),
         "keys": head_feeder.estimate(width=_CODE_BITS, depth=key_columns, **heads),
         "values": head_feeder.estimate(width=_CODE_BITS, depth=key_columns, **heads),
-        "heads": attention.estimate(**shape, lanes=lanes, out_lanes=out_lanes, query_bits=_QUERY_BITS, ultra=ultra),
-        "collector": collector.estimate(width=27, slots=slots, in_lanes=out_lanes),
+        "heads": attention.estimate(**shape, lanes=lanes, query_bits=_QUERY_BITS, ultra=ultra),
         "glue": queues + Resources(lut=_NARROW * slots + 40, ff=14),
     }
 
@@ -297,10 +286,9 @@ def estimate(
     query_columns: int,
     key_columns: int,
     lanes: int = 1,
-    out_lanes: int = 1,
     ultra: bool = False,
 ) -> Resources:
     """Of an AttentionPath with these parameters, without the MacArray: its parts, and what chooses between them."""
     shape = {"beat_bytes": beat_bytes, "head_dim": head_dim, "chunk": chunk, "slots": slots, "context": context}
     columns = {"query_columns": query_columns, "key_columns": key_columns}
-    return total(parts(**shape, **columns, lanes=lanes, out_lanes=out_lanes, ultra=ultra).values())
+    return total(parts(**shape, **columns, lanes=lanes, ultra=ultra).values())

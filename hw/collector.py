@@ -31,7 +31,7 @@ class Collector(Component):
     Source: derived here; the lanes are turned as in edgedec.hw.gearbox.
     """
 
-    def __init__(self, *, width: int, slots: int, lanes: int = 5, in_lanes: int = 1) -> None:
+    def __init__(self, *, width: int, slots: int, lanes: int = 1, in_lanes: int = 1) -> None:
         check("width", width, 1, 64)
         check("slots", slots, 1, 8)
         check("lanes", lanes, 1, 64)
@@ -67,7 +67,9 @@ class Collector(Component):
         turned = self._turned(m, moving & (whole | ends), excess)
         for lane in range(lanes):
             with m.If(moving & (fill <= lane)):
-                m.d.sync += sink.p["values"][lane].eq(Mux(reach > lane, turned[lane % wide], 0))
+                m.d.sync += sink.p["values"][lane].eq(turned[lane % wide])
+            with m.If(moving & (reach <= lane)):  # a reset of the register, not of its input
+                m.d.sync += sink.p["values"][lane].eq(0)
         return m
 
     def _turned(self, m: Module, closed: Signal, excess: Signal) -> list[Any]:
@@ -84,9 +86,8 @@ class Collector(Component):
         return found
 
 
-def estimate(*, width: int, slots: int, lanes: int = 5, in_lanes: int = 1) -> Resources:
-    """Of a Collector with these parameters; derived, not calibrated."""
+def estimate(*, width: int, slots: int, lanes: int = 1, in_lanes: int = 1) -> Resources:
+    """Of a Collector with these parameters; calibrated with one lane in, derived with more."""
     bits, control = width * slots, (lanes - 1).bit_length() + (in_lanes - 1).bit_length()
     turned = bits * in_lanes * -(-(in_lanes - 1) // 3)  # of four lanes in a LUT
-    zeroed = bits * lanes if in_lanes > 1 else 0  # with one lane, a reset of the register
-    return Resources(lut=turned + zeroed + 2 * lanes + 4 * control + 6, ff=bits * lanes + 2 * control + 2)
+    return Resources(lut=turned + 2 * lanes + 4 * control, ff=bits * lanes + 2 * control + 2)

@@ -17,9 +17,11 @@ from edgedec.hw.program_memory import ProgramMemory
 from edgedec.hw.read_issue import ReadIssue, ranges, read_errors
 from edgedec.hw.resources import Resources
 from edgedec.hw.router import entry, segment
+from edgedec.hw.striping import block_bytes
 
 __all__ = ["Cause", "CommandProcessor", "estimate"]
 
+_ADDRESSES = ("program", "image", "input", "kv", "output")
 _FLUSHED = 4  # cycles of flush after which the masters' idle is believed
 
 
@@ -35,6 +37,8 @@ class Cause(IntEnum):
     READ = 6
     WRITE = 7
     WATCHDOG = 8
+    WEIGHT = 9
+    ADDRESS = 10
 
 
 class _State(IntEnum):
@@ -49,25 +53,30 @@ class CommandProcessor(Component):
     """ProgramMemory, FrontEnd, Executor and ReadIssue, and when they run. The Router is beside it.
 
     A doorbell takes over all parameters; while busy, in error or resetting it is ignored, and of two at once ``start`` is
-    followed. Of several errors the first one counts, in one cycle that of a read, then of a write, of an instruction, of the
-    watchdog. After an error nothing is issued: what was offered is withdrawn. An instruction's cycles are those from its
-    transfer to its unit to the next one's, or to the end; READ, CACHE and STOP have none.
+    followed. Of several errors the first one counts, in one cycle that of a read, then of a write, of a weight, of an
+    instruction, of the watchdog. After an error nothing is issued: what was offered is withdrawn. An instruction's cycles
+    are those from its transfer to its unit to the next one's, or to the end; READ, CACHE and STOP have none.
 
     A program whose length is impossible is only read as far as its header, so that one of another configuration is told as
-    that. Causes 1, 2, 4 and 5 name descriptor 0, and so do errors before the first instruction.
+    that. Causes 1, 2, 4, 5 and 10 name descriptor 0, and so do errors before the first instruction. Those of a write, of a
+    weight and of the watchdog name the command that was issued last: what is at fault may stand before it.
+
+    Buffers begin with blocks of the striping: an address that is no multiple of ``block_bytes(ports)``, or has bits beyond
+    the bus, is cause 10, whether the program uses it or not.
 
     Parameters:
         config: of the accelerator.
-        address_bits: of the bus, 16 to 64; the addresses' upper bits are cut off.
+        address_bits: of the bus, 16 to 64.
 
     Members:
         start, commit, soft_reset: In(1). For a cycle each.
-        program_address, image_address, input_address, kv_address: In(64). In bytes.
+        program_address, image_address, input_address, kv_address, output_address: In(64). In bytes; of the last one it is
+            only looked at whether it can be one.
         program_bytes: In(32). slots: In(4). committed: In(20). accepted: In(8). logits: In(1), whether they are wanted.
         watchdog_limit: In(32). Cycles since the last command was issued, or the start; 0: none. Looked at all the time.
         idle, writes_idle: In(1). See ``Executor``. masters_idle: In(1). Read and write masters; looked at while ``flush``
             is high, from the fourth cycle on.
-        write_error: In(1). For a cycle each.
+        write_error: In(1). For a cycle each. damaged: In(1). Likewise: a weight's byte is not five trits.
         ranges: Out(stream ``ranges(config, address_bits)``). entries: Out(stream ``entry()``).
         program: In(stream ``segment(beat_bytes)``).
         read_error: In(read_errors()).
@@ -92,14 +101,14 @@ class CommandProcessor(Component):
         super().__init__(
             {
                 **dict.fromkeys(("start", "commit", "soft_reset"), In(1)),
-                **{f"{name}_address": In(64) for name in ("program", "image", "input", "kv")},
+                **{f"{name}_address": In(64) for name in _ADDRESSES},
                 "program_bytes": In(32),
                 "slots": In(4),
                 "committed": In(20),
                 "accepted": In(8),
                 "logits": In(1),
                 "watchdog_limit": In(32),
-                **dict.fromkeys(("idle", "writes_idle", "masters_idle", "write_error"), In(1)),
+                **dict.fromkeys(("idle", "writes_idle", "masters_idle", "write_error", "damaged"), In(1)),
                 "ranges": Out(stream.Signature(ranges(config, address_bits))),
                 "entries": Out(stream.Signature(entry())),
                 "program": In(stream.Signature(segment(config.beat_bytes))),
@@ -157,6 +166,7 @@ class CommandProcessor(Component):
         size, layout_ = beats_log2(self._config.beat_bytes), self._config.kv_layout
         kept, slots, accepted = Signal.like(now), Signal(4), Signal(8)
         groups, foreign = Signal(20), Signal()  # foreign: one is accepted that the pass did not have
+        misplaced = Signal()
         m.d.comb += [
             now.eq(kept),
             foreign.eq(commits & Cat(accepted[slot] & (slots <= slot) for slot in range(len(accepted))).any()),
@@ -173,14 +183,23 @@ class CommandProcessor(Component):
                 self.done.eq(0),
                 slots.eq(self.slots),
                 accepted.eq(self.accepted),
+                misplaced.eq(self._misplaced()),
                 *(kept[name].eq(getattr(self, f"{name}_address") >> size) for name in ("image", "input", "kv")),
                 *(kept[name].eq(getattr(self, name)) for name in ("committed", "accepted", "logits")),
             ]
         checks = state == _State.CHECK
         return {
+            Cause.ADDRESS: checks & misplaced,
             Cause.SLOTS: checks & ((slots == 0) | (slots > self._config.slots) | foreign),
             Cause.POSITION: checks & (kept.committed + slots > self._config.context),
         }
+
+    def _misplaced(self) -> Value:
+        """Whether one of the addresses is no block's, or not on the bus."""
+        block = beats_log2(block_bytes(self._config.ports))
+        addresses = [getattr(self, f"{name}_address") for name in _ADDRESSES]
+        found: Value = Cat((address[:block], address[self._address_bits :]) for address in addresses).any()
+        return found
 
     def _load(self, m: Module, state: Signal, commits: Signal, memory: Any, walk: Any) -> dict[Cause, Value]:
         """Reads the program and begins to walk it. Returns what is wrong with it, and when."""
@@ -251,6 +270,9 @@ class CommandProcessor(Component):
         with m.Elif(self.write_error):
             m.d.comb += found.eq(Cause.WRITE)
             m.d.sync += self.descriptor.eq(last)
+        with m.Elif(self.damaged):
+            m.d.comb += found.eq(Cause.WEIGHT)
+            m.d.sync += self.descriptor.eq(last)
         with m.Elif(walk.broken):
             m.d.comb += found.eq(Cause.DESCRIPTOR)
             m.d.sync += self.descriptor.eq(walk.index)
@@ -291,9 +313,10 @@ class CommandProcessor(Component):
 
 
 def estimate(*, config: AcceleratorConfig, address_bits: int = 40) -> Resources:
-    """Of one CommandProcessor: its parts, the parameters that it keeps, the watchdog and the checks."""
+    """Of one CommandProcessor: its parts, the parameters that it keeps, the watchdog and the checks, five addresses' too."""
     walk = front_end.walk_parameters(config, address_bits).size
-    own = Resources(lut=64 + 60 + 90, ff=walk + 64 + 32 + 32 + 8 + 24 + 64 + 60)
+    looked_at = len(_ADDRESSES) * (64 - address_bits + beats_log2(block_bytes(config.ports)))
+    own = Resources(lut=64 + 60 + 90 + looked_at // 5, ff=walk + 64 + 32 + 32 + 8 + 24 + 64 + 61)
     return (
         program_memory.estimate(config=config)
         + front_end.estimate(config=config, address_bits=address_bits)

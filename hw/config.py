@@ -2,26 +2,33 @@
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Literal
 
 from edgedec.errors import UsageError
 from edgedec.hw.kv_layout import KvLayout, widest_chunk
 
-__all__ = ["ACCUMULATOR_BITS", "GROUP_COLUMNS", "ROWS", "AcceleratorConfig"]
+__all__ = ["ACCUMULATOR_BITS", "ADDRESS_BITS", "GROUP_COLUMNS", "ROWS", "AcceleratorConfig"]
 
 ROWS = 5  # of a ternary beat: a byte holds five trits, 3**5 = 243
 GROUP_COLUMNS = 3  # that share a table
 ACCUMULATOR_BITS = 32
+ADDRESS_BITS = 40  # of the bus
 _BLOCK_WORDS = 512  # of a RAMB18 at its widest, 36 bits
+_RESULTS = 512  # of 8 bytes, before the rows of logits: HeadPath's ROWS_OFFSET / RESULT_BYTES
+_MOST_COLUMNS = 1 << 16  # of all query heads
+_MOST_RUN = (1 << 24) - 1  # beats: what an instruction's field holds
 _RANGES = (
+    ("beat_bytes", 4, 64),
+    ("ports", 1, 4),
+    ("slots", 1, 8),
+    ("tile_rows", ROWS, (1 << 16) - 1),
     ("context", 1, 1 << 16),
     ("width", 1, 1 << 14),
     ("hidden", 1, 1 << 14),
     ("heads", 1, 255),
     ("kv_heads", 1, 255),
     ("head_dim", 2, 2048),
-    ("out_lanes", 1, 8),
     ("softmax_lanes", 1, 8),
     ("top_k", 1, 64),
     ("prefetch_beats", 16, 1 << 16),
@@ -36,24 +43,23 @@ class AcceleratorConfig:
             many. A power of two, 4 to 64.
         ports: AXI read ports that share a beat, 1, 2 or 4; each has beat_bytes / ports bytes, at least 4.
         slots: tokens of a pass at most, 1 to 8; all share the weight stream.
-        tile_rows: rows whose partial sums are kept at once, a multiple of 5.
-        context: positions of the key and value cache.
+        tile_rows: rows whose partial sums are kept at once, a multiple of 5, at most 65,535.
+        context: positions of the key and value cache; a head's keys are less than 2^24 beats.
         width: of the widest vector that a matrix reads, at most 2^14.
         hidden: of the residual.
         heads, kv_heads: of attention, at most; heads is a multiple of kv_heads.
-        head_dim: of every head, exactly; even.
-        out_lanes: elements that attention gives per slot and cycle.
+        head_dim: of every head, exactly; even; all heads together at most 2^16.
         softmax_lanes: positions per slot and cycle of the softmax; a power of two.
         scaling: group mantissas: models of trit planes can run.
         per_row: one weight mantissa per row: int8 matrices can run.
-        top_k: likeliest tokens that the head keeps.
+        top_k: likeliest tokens that the head keeps; slots * (top_k + 1) at most 512.
         prefetch_beats: beats that are read ahead, over all ports.
         instructions: of a program at most.
         ultra: the part has UltraRAM; ``style`` says which memories go there.
         clock_hz: what cycles are turned into seconds with; assumed, nothing here proves it.
 
     Raises:
-        UsageError: a member is out of range.
+        UsageError: a member is of another type or out of range, or several do not go together.
     """
 
     beat_bytes: int = 64
@@ -66,7 +72,6 @@ class AcceleratorConfig:
     heads: int = 16
     kv_heads: int = 16
     head_dim: int = 96
-    out_lanes: int = 1
     softmax_lanes: int = 1
     scaling: bool = False
     per_row: bool = True
@@ -77,31 +82,49 @@ class AcceleratorConfig:
     clock_hz: float = 250e6
 
     def __post_init__(self) -> None:
+        self._check_kinds()
         if self.beat_bytes not in (4, 8, 16, 32, 64):
             raise UsageError(f"beat_bytes must be 4, 8, 16, 32 or 64, not {self.beat_bytes!r}")
         if self.ports not in (1, 2, 4) or self.beat_bytes // self.ports < 4:
             raise UsageError(f"ports must be 1, 2 or 4 with at least 4 bytes each, not {self.ports!r}")
-        if not 1 <= self.slots <= 8:
-            raise UsageError(f"slots must be 1 to 8, not {self.slots!r}")
-        if self.tile_rows < ROWS or self.tile_rows % ROWS:
-            raise UsageError(f"tile_rows must be a positive multiple of {ROWS}, not {self.tile_rows!r}")
         for name, least, most in _RANGES:
             if not least <= getattr(self, name) <= most:
                 raise UsageError(f"{name} must be {least} to {most}, not {getattr(self, name)!r}")
+        if self.tile_rows % ROWS:
+            raise UsageError(f"tile_rows must be a multiple of {ROWS}, not {self.tile_rows!r}")
         if self.head_dim % 2:
             raise UsageError(f"head_dim must be even, not {self.head_dim!r}")
         if self.heads % self.kv_heads:
             raise UsageError(f"heads must be a multiple of kv_heads {self.kv_heads}, not {self.heads!r}")
-        if self.chunk % self.out_lanes:
-            raise UsageError(f"out_lanes must divide {self.chunk}, not {self.out_lanes!r}")
         if self.softmax_lanes & (self.softmax_lanes - 1) or self.kv_layout.positions % self.softmax_lanes:
             raise UsageError(
                 f"softmax_lanes must be a power of two that divides {self.kv_layout.positions}, not {self.softmax_lanes!r}"
             )
         if self.scaling and self.beat_bytes < ROWS:
             raise UsageError(f"beat_bytes must be at least 8 with scaling, not {self.beat_bytes!r}")
-        if not self.clock_hz > 0:
-            raise UsageError(f"clock_hz must be positive, not {self.clock_hz!r}")
+        if self.heads * self.head_dim > _MOST_COLUMNS:
+            raise UsageError(
+                f"heads * head_dim must be at most {_MOST_COLUMNS}, not {self.heads} * {self.head_dim}; take fewer heads"
+            )
+        if self.kv_layout.beats(self.context) > _MOST_RUN:
+            raise UsageError(
+                f"a head's keys must be at most {_MOST_RUN} beats, not {self.kv_layout.beats(self.context)}: lower context "
+                f"{self.context}, or raise beat_bytes {self.beat_bytes}"
+            )
+        if self.slots * (self.top_k + 1) > _RESULTS:
+            raise UsageError(
+                f"top_k must be at most {_RESULTS // self.slots - 1} with slots {self.slots}, not {self.top_k}: results end "
+                f"before byte {8 * _RESULTS}; lower top_k or slots"
+            )
+        if not 0 < self.clock_hz < float("inf"):
+            raise UsageError(f"clock_hz must be positive and finite, not {self.clock_hz!r}")
+
+    def _check_kinds(self) -> None:
+        for member in fields(self):
+            value, kind = getattr(self, member.name), type(member.default)
+            fits = type(value) in (int, float) if kind is float else type(value) is kind
+            if not fits:
+                raise UsageError(f"{member.name} must be of type {kind.__name__}, not {value!r}")
 
     @property
     def port_bytes(self) -> int:
@@ -117,16 +140,6 @@ class AcceleratorConfig:
     def tile_words(self) -> int:
         """Words of five rows in a tile."""
         return self.tile_rows // ROWS
-
-    @property
-    def vector_words(self) -> int:
-        """Words of the widest vector that a matrix reads."""
-        return -(-self.width // ROWS)
-
-    @property
-    def hidden_words(self) -> int:
-        """Words of the residual."""
-        return -(-self.hidden // ROWS)
 
     @property
     def depth(self) -> int:

@@ -15,6 +15,7 @@ from edgedec.errors import UsageError
 from edgedec.hw.compiler.constants import item_bytes
 from edgedec.hw.compiler.program import Program
 from edgedec.hw.config import ROWS, AcceleratorConfig
+from edgedec.hw.datapath import CONSTANT_BEATS
 from edgedec.hw.instructions import Destination, Instruction, Opcode, Sink, Source, When
 
 __all__ = ["Dependency", "PassCycles", "cycles"]
@@ -27,20 +28,20 @@ PREFETCH = 7  # Prefetcher, 3 each way, and Router
 PROGRAM_START = 12  # CommandProcessor: 3 to the program's range, 8 from its last beat to the first one
 DRAIN = 9  # Drain, with per_row; without it 8
 PARTIAL = 4  # MatrixPath, from the engine's or the packer's sums into the drain; 3 for int8
-QUEUED = 5  # the Fifo of drained words, 3, and the SinkRouter's matrix, 2
-RESIDUAL = 2  # ResidualPath, from a word to its sum
+QUEUED = 6  # the Fifo of sums, 3, the Serializer, 1, and the SinkRouter's matrix, 2
+RESIDUAL = 2  # ResidualPath, from an element to its sum
 GATE = 15  # GatedActivation
-QUANTIZE = 34  # QuantizePath, from a vector's last word to its first block, besides slots and the words of a block
+QUANTIZE = 34  # QuantizePath, from a vector's last element to its first block, besides slots and beat_bytes
 NORMED = 3  # the same, of a vector that goes through the norm
 CODES = 17  # MatrixPath, from a block to the first beat that uses it, besides beat_bytes / 8; 3 for int8
 TABLES = 15  # LookupEngine: the least cycles of a sweep; MacArray: 20
-SERIAL = 8  # AttentionPath, from a word's last element to ``coded``; 5 and half a head more where it is rotated
+SERIAL = 7  # AttentionPath, from the last element to ``coded``; 5 and half a head more where it is rotated
 SETTLED = 19  # Datapath.idle 12, Executor 5 and 2: from the last sign of work to an instruction with ``wait``
 SCORES = 36  # MacArray 7, ScoreMemory 11, Softmax 13, a group gathered 5: from a run of keys to its values' first beat
 MIXED = 34  # Attention, from the last beat to the first output, besides slots
 ALONE = 76  # Attention without committed positions: from queries to the first output, besides slots; ...
 EACH_ALONE = 42  # ... and from head to head
-RESULTS = 60  # HeadPath 6, writes and their answer
+RESULTS = 57  # HeadPath 3, besides what it writes; writes and their answer 54
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,9 +167,10 @@ class _Walk:
     """Through a pass.
 
     Members:
-        words: when the last word of what was drained last has left the queue of drained words.
+        rows: when the last row of what was drained last has reached its sink.
         coded: when all parts of attention are in their memories.
         attended: when ATTEND was issued.
+        unpacked: when the last constant is out of the queue.
         vectors: those announced, of which no matrix has taken the codes.
         ready: when the codes of each source's last vector are there.
     """
@@ -177,7 +179,7 @@ class _Walk:
         self.program, self.config = program, program.config
         self.slots, self.committed = slots, committed
         self.stream = _Stream(program.config, bandwidth)
-        self.words = self.coded = self.attended = 0.0
+        self.rows = self.coded = self.attended = self.unpacked = 0.0
         self.vectors: deque[Instruction] = deque()
         self.ready: dict[int, float] = {}
         self.matrix: Instruction | None = None
@@ -211,7 +213,7 @@ class _Walk:
 
     def begin_attention(self, instruction: Instruction) -> None:
         """All before it must be done; the parts' words are the last."""
-        self.attended = max(self.coded, self.words, self.stream.now) + SETTLED
+        self.attended = max(self.coded, self.rows, self.stream.now) + SETTLED
         self.attend = instruction
         rows = 2 * instruction["kv_heads"] * self.slots
         self.stream.write(rows * self.config.head_dim, self.config.beat_bytes)
@@ -224,17 +226,23 @@ class _Walk:
         size = item_bytes(destination, self.config)
         items = beats * self.config.beat_bytes // size - instruction["spare"] if size < self.config.beat_bytes else 0
         per_beat = max(self.config.beat_bytes // size, 1)
-        # The last beat's items are taken out while the stream goes on.
-        self.stream.take(beats, items - per_beat + 1, "unpacking")
-        if destination == Destination.LOAD:
-            self._given(Source.LOAD, self.stream.now + RESIDUAL)
+        if destination in (Destination.LOAD, Destination.ANGLES):
+            # The last beat's items are taken out while the stream goes on.
+            self.stream.take(beats, items - per_beat + 1, "unpacking")
+            if destination == Destination.LOAD:
+                self._given(Source.LOAD, self.stream.now + RESIDUAL)
+            return
+        # Constants wait in a queue of beats, all in one, and hold up the stream only when it is full.
+        self.stream.take(beats, beats, "unpacking")
+        self.unpacked = max(self.unpacked, self.stream.now) + max(items - beats, 0)
+        self.stream.wait(self.unpacked - CONSTANT_BEATS * per_beat, "unpacking")
 
     def cache(self, instruction: Instruction) -> None:
         """The heads one after the other; keys of the next one before the values of this one."""
         assert self.attend is not None
         config, heads = self.config, instruction["heads"]
         self._wait(self.attended + config.head_dim + 6)
-        given = config.head_dim // config.out_lanes  # cycles of a head's output
+        given = config.head_dim  # cycles of a head's output
         if not self.committed:
             every = max(EACH_ALONE, given, config.head_dim)
             self._given(Source.ATTENTION, self.stream.now + ALONE + config.slots + (heads - 1) * every + given)
@@ -279,37 +287,37 @@ class _Walk:
         return [(tile, max(ROWS * tile, 20) if matrix["int8"] else max(tile, TABLES)) for tile in tiles]
 
     def _drain(self, matrix: Instruction, tiles: list[tuple[int, int]], started: float, least: int) -> None:
-        """The words of each tile come with its last sweep and go on one by one, or element by element."""
+        """The words of each tile come with its last sweep and go on row by row."""
         config, sink = self.config, Sink(matrix["sink"])
         int8 = bool(matrix["int8"])
         engine = 5 + (config.beat_bytes - 1).bit_length() - 1 if int8 else _engine_latency(config.beat_bytes)
         delay = engine + PARTIAL + (DRAIN if config.per_row else DRAIN - 1) + QUEUED
         stretch = (self.stream.now - started) / least  # of cycles, as memory was late
-        each = ROWS if sink not in (Sink.RESIDUAL, Sink.GATE) else 1
+        # The head takes a row slot by slot, and with one slot in two cycles.
+        each = ROWS * (max(config.slots, 2) if sink == Sink.LOGITS else 1)
         at = float(started)
         for words, sweep in tiles:
             at += sweep * matrix["blocks"] * matrix["planes"] * stretch
             first = at - sweep * stretch + delay
-            self.words = max(at + delay, max(self.words, first) + words * each)
-        # More than a tile does not fit between the drain and a sink that is slower.
-        self.stream.wait(self.words - delay - each * config.tile_words, "sweeps")
+            self.rows = max(at + delay, max(self.rows, first) + words * each)
+        # More than a tile does not fit before the drain.
+        self.stream.wait(self.rows - delay - each * config.tile_words, "sweeps")
         if matrix["more"]:
             return
         if sink == Sink.RESIDUAL and matrix["onward"]:
-            self._given(Source.RESIDUAL, self.words + RESIDUAL)
+            self._given(Source.RESIDUAL, self.rows + RESIDUAL)
         elif sink == Sink.GATE:
-            self._given(Source.GATE, self.words + GATE)
+            self._given(Source.GATE, self.rows + GATE)
         elif sink in (Sink.QUERIES, Sink.KEYS, Sink.VALUES):
             turned = 5 + config.head_dim // 2 if matrix["rotate"] else 0
-            self.coded = max(self.coded, self.words + SERIAL + turned)
+            self.coded = max(self.coded, self.rows + SERIAL + turned)
 
     def _given(self, source: Source, last: float) -> None:
-        """A vector's last word: when its first block of codes is there."""
+        """A vector's last element: when its first block of codes is there."""
         for vector in self.vectors:
             if vector["source"] == source:
-                block = -(-self.config.beat_bytes // ROWS)
                 normed = NORMED if vector["normed"] else 0
-                self.ready[source] = last + QUANTIZE + self.config.slots + block + normed
+                self.ready[source] = last + QUANTIZE + self.config.slots + self.config.beat_bytes + normed
                 return
 
     def _wait(self, until: float) -> None:
@@ -319,15 +327,15 @@ class _Walk:
     def result(self) -> PassCycles:
         stream = self.stream
         results = self.slots_written() if self.matrix is not None and self.matrix["sink"] == Sink.LOGITS else 0
-        stream.wait(max(self.words, stream.now) + RESULTS + results + SETTLED, "ends")
+        stream.wait(max(self.rows, stream.now) + RESULTS + results + SETTLED, "ends")
         spent = {name: round(found) for name, found in stream.spent.items()}
         return PassCycles(
             cycles=stream.beats + sum(spent.values()), beats=stream.beats, waits=tuple(self.waits), **spent
         )
 
     def slots_written(self) -> int:
-        """Cycles of the best of all slots: an item of one slot each."""
-        return self.config.slots * (self.config.top_k + 1)
+        """Cycles of the likeliest of all slots, one by one; the scales have gone ahead."""
+        return self.config.slots * self.config.top_k * (3 if self.config.slots == 1 else 2)
 
 
 def _engine_latency(beat_bytes: int) -> int:

@@ -20,7 +20,7 @@ from edgedec.hw import (
     unpacker,
 )
 from edgedec.hw.attention_path import AttentionPath
-from edgedec.hw.config import ROWS, AcceleratorConfig
+from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.fifo import Fifo, small_queue
 from edgedec.hw.gated_activation import GatedActivation
 from edgedec.hw.head_path import HeadPath
@@ -36,12 +36,11 @@ from edgedec.hw.shapes import beat, codes, rows, scales, words
 from edgedec.hw.sink_router import SinkRouter
 from edgedec.hw.unpacker import Unpacker
 
-__all__ = ["TRACED", "Datapath", "angles_item_bytes", "parts", "pass_parameters"]
+__all__ = ["CONSTANT_BEATS", "TRACED", "Datapath", "angles_item_bytes", "parts", "pass_parameters"]
 
 _VECTORS = 4  # that may be announced ahead
-_MATRICES = 8  # whose words have not come yet
-_CONSTANT_BEATS = 512  # that wait to be unpacked: what a RAMB18 holds
-_WORD_BITS = 32  # of an element of a drained word
+_MATRICES = 8  # whose rows have not come yet
+CONSTANT_BEATS = 512  # that wait to be unpacked: what a RAMB18 holds
 _SETTLED = 12  # cycles without any sign of work after which the units are idle: more than what lies between two of them
 TRACED = ("matrix", "codes", "scales", "attention", "residual")
 
@@ -99,7 +98,6 @@ class Datapath(Component):
             query_columns=config.heads * config.head_dim,
             key_columns=config.kv_heads * config.head_dim,
             lanes=config.softmax_lanes,
-            out_lanes=config.out_lanes,
             ultra=_ultra_scores(config),
         )
         self._matrix = MatrixPath(
@@ -144,20 +142,18 @@ class Datapath(Component):
         m = Module()
         config, slots = self._config, self._config.slots
         m.submodules.matrix, m.submodules.attention, m.submodules.head = self._matrix, self._attention, self._head
-        m.submodules.residual = residual = ResidualPath(slots=slots, depth=config.hidden_words)
+        m.submodules.residual = residual = ResidualPath(
+            slots=slots, depth=config.hidden, style=config.style(config.hidden)
+        )
         m.submodules.gate = gate = GatedActivation(slots=slots)
         m.submodules.quantize = quantize = QuantizePath(
             beat_bytes=config.beat_bytes, slots=slots, depth=_longest(config), style=config.style(_longest(config))
         )
-        m.submodules.sinks = sinks = SinkRouter(slots=slots, depth=config.hidden_words)
-        m.submodules.drained = drained = Fifo(
-            shape=self._matrix.output.payload.shape(), depth=max(config.tile_words, 2), style="block"
-        )
+        m.submodules.sinks = sinks = SinkRouter(slots=slots, depth=config.hidden)
         self._multiply(m)
         self._matrices(m, sinks)
         self._load(m, residual)
-        connect(m, self._matrix.output, drained.input)
-        connect(m, drained.output, sinks.input)
+        connect(m, self._matrix.output, sinks.input)
         connect(m, sinks.additions, residual.additions)
         connect(m, sinks.residual, residual.input)
         connect(m, sinks.parts, self._attention.parts)
@@ -172,7 +168,6 @@ class Datapath(Component):
         self._unpack_constants(m, quantize)
         busy = Cat(
             ~self._matrix.idle,
-            drained.level.any(),
             ~sinks.idle,
             ~residual.idle,
             ~self._attention.idle,
@@ -204,7 +199,7 @@ class Datapath(Component):
         connect(m, mac.columns, attention.columns)
 
     def _matrices(self, m: Module, sinks: SinkRouter) -> None:
-        """A matrix to the matrix path, and to a queue for those who take its words."""
+        """A matrix to the matrix path, and to a queue for those who take its rows."""
         given, item, path = self.matrices, self.matrices.p, self._matrix.matrices
         m.submodules.routes = queue = SyncFIFO(width=layout(Opcode.MATRIX).size, depth=_MATRICES)
         matrix, settings = path.p.matrix, path.p.drain
@@ -213,6 +208,7 @@ class Datapath(Component):
             given.ready.eq(path.ready & queue.w_rdy),
             queue.w_en.eq(given.valid & given.ready),
             queue.w_data.eq(given.payload),
+            path.p.spare.eq(item.spare),
             *(matrix[name].eq(item[name]) for name in ("fresh", "int8", "words", "blocks", "planes", "group_blocks")),
             *(settings[name].eq(item[name]) for name in ("pre_shift", "pair", "rows", "wide")),
             *(settings.base[i].eq(item[f"base{i}"]) for i in range(2)),
@@ -233,7 +229,7 @@ class Datapath(Component):
         connect(m, flipped(self.load), unpacker.beats)
         connect(m, unpacker.items, residual.items)
         m.d.comb += [
-            residual.loads.payload.eq(self.loads.p.words),
+            residual.loads.payload.eq(self.loads.p.elements),
             residual.loads.valid.eq(self.loads.valid),
             self.loads.ready.eq(residual.loads.ready),
         ]
@@ -358,7 +354,7 @@ class Datapath(Component):
         """
         shape = segment(self._config.beat_bytes)
         kept = data.StructLayout({"segment": shape, "kind": range(len(names))})
-        m.submodules.constants = queue = Fifo(shape=kept, depth=_CONSTANT_BEATS, style="block")
+        m.submodules.constants = queue = Fifo(shape=kept, depth=CONSTANT_BEATS, style="block")
         given = [getattr(self, name) for name in names]
         m.d.comb += [queue.input.valid.eq(Cat(port.valid for port in given).any())]
         for number, port in enumerate(given):
@@ -381,8 +377,8 @@ class Datapath(Component):
 
 
 def _longest(config: AcceleratorConfig) -> int:
-    """Words of the longest vector."""
-    return max(config.vector_words, config.hidden_words)
+    """Elements of the longest vector."""
+    return max(config.width, config.hidden)
 
 
 def _ultra_scores(config: AcceleratorConfig) -> bool:
@@ -394,28 +390,20 @@ def _constants(config: AcceleratorConfig) -> dict[str, tuple[int, int]]:
     """Bytes of an item of each kind of constant, and how many items an instruction has at most."""
     columns = config.heads * config.head_dim
     return {
-        "gains": (16, max(_longest(config), 2)),
-        "rows": (32, max(config.tile_words, 2)),
+        "gains": (2, max(_longest(config), 2)),
+        "rows": (8, config.tile_rows),
         "coding": (8, columns),
         "factors": (4, max(config.heads, 2)),
-        "scales": (2 * config.out_lanes, max(columns // config.out_lanes, 2)),
+        "scales": (2, columns),
     }
 
 
 def _packed(name: str, item: Any, sink: Any) -> list[Any]:
     """An item of docs/accelerator.md's table into a constant's fields."""
     if name in ("gains", "scales"):
-        return [sink[i].eq(item[16 * i : 16 * i + 16]) for i in range(len(sink.as_value()) // 16)]
+        return [sink[0].eq(item)]
     if name == "rows":
-        return [
-            assignment
-            for row in range(ROWS)
-            for assignment in (
-                sink.bias[row].eq(item[32 * row : 32 * row + 27]),
-                sink.shift[row].eq(item[32 * row + 27 : 32 * row + 32]),
-                sink.weight[row].eq(item[32 * ROWS + 16 * row : 32 * ROWS + 16 * row + 16]),
-            )
-        ]
+        return [sink.bias[0].eq(item[:27]), sink.shift[0].eq(item[27:32]), sink.weight[0].eq(item[32:48])]
     if name == "coding":
         return [sink.mantissa.eq(item[:16]), sink.middle.eq(item[32:50])]
     return [sink.factor.eq(item[:16]), sink.shift.eq(item[16:22])]
@@ -443,7 +431,6 @@ def parts(config: AcceleratorConfig) -> dict[str, Resources]:
             query_columns=config.heads * config.head_dim,
             key_columns=config.kv_heads * config.head_dim,
             lanes=config.softmax_lanes,
-            out_lanes=config.out_lanes,
             ultra=_ultra_scores(config),
         ),
         "quantize": quantize_path.parts(beat_bytes=size, slots=slots, depth=_longest(config), style=style),
@@ -451,11 +438,10 @@ def parts(config: AcceleratorConfig) -> dict[str, Resources]:
     found = {f"{path}.{name}": part for path, inner in paths.items() for name, part in inner.items()}
     return found | {
         "mac": mac_array.estimate(lanes=size, slots=slots, chunk=config.chunk),
-        "residual": residual_path.estimate(slots=slots, depth=config.hidden_words),
+        "residual": residual_path.estimate(slots=slots, depth=config.hidden, style=config.style(config.hidden)),
         "gate": gated_activation.estimate(slots=slots),
         "head": head_path.estimate(slots=slots, top_k=config.top_k, port_bytes=config.port_bytes),
-        "sinks": sink_router.estimate(slots=slots, depth=config.hidden_words),
-        "drained": fifo.estimate(width=_WORD_BITS * ROWS * slots + 1, depth=max(config.tile_words, 2), style="block"),
+        "sinks": sink_router.estimate(slots=slots, depth=config.hidden),
         "constants": _constants_estimate(config),
         "glue": _glue(config),
     }
@@ -463,7 +449,7 @@ def parts(config: AcceleratorConfig) -> dict[str, Resources]:
 
 def _constants_estimate(config: AcceleratorConfig) -> Resources:
     """Unpackers of all constants and of what is loaded, and the queues that hold them."""
-    bits = {"gains": 16 * ROWS, "rows": 48 * ROWS, "coding": 34, "factors": 22, "scales": 16 * config.out_lanes}
+    bits = {"gains": 16, "rows": 48, "coding": 34, "factors": 22, "scales": 16}
     found = Resources()
     for name, (item_bytes, depth) in _constants(config).items():
         found += unpacker.estimate(beat_bytes=config.beat_bytes, item_bytes=item_bytes)
@@ -478,4 +464,4 @@ def _glue(config: AcceleratorConfig) -> Resources:
     slots = config.slots
     seen = visibility(slots, config.context).size
     queues = small_queue(layout(Opcode.MATRIX).size, _MATRICES) + small_queue(layout(Opcode.VECTOR).size, _VECTORS)
-    return queues + Resources(lut=27 * ROWS * slots + 60 * slots + 40, ff=seen + 24 * slots + 48 + 12)
+    return queues + Resources(lut=27 * slots + 60 * slots + 40, ff=seen + 24 * slots + 48 + 12)

@@ -39,7 +39,6 @@ class _Box:
 
 def _boxes(config: AcceleratorConfig) -> dict[str, _Box]:
     slots, size = config.slots, config.beat_bytes
-    words = f"{ROWS} x {slots} elements a cycle"
     return {
         "read": _Box(20, 40, "port", (f"{config.ports} AXI read ports", f"{config.port_bytes} B each")),
         "prefetch": _Box(260, 40, "memory", ("Prefetcher", f"{config.prefetch_beats} beats ahead")),
@@ -55,10 +54,10 @@ def _boxes(config: AcceleratorConfig) -> dict[str, _Box]:
         ),
         "mac": _Box(740, 250, "unit", ("MAC array", f"{size} x {slots} products", "int8 rows, Q.K, P.V")),
         "sums": _Box(500, 370, "memory", ("Partial sums", f"{config.tile_rows} rows x {slots} x 32 bits")),
-        "drain": _Box(500, 460, "unit", ("Drain", words, "scale, bias, saturation")),
+        "drain": _Box(500, 460, "unit", ("Drain", f"{slots} elements a cycle", "scale, bias, saturation")),
         "codes": _Box(260, 250, "memory", ("Code memory", f"{config.depth} blocks of {size} columns")),
-        "quantize": _Box(260, 370, "unit", ("Norm, requantizer", f"{config.vector_words} words kept")),
-        "residual": _Box(260, 480, "memory", ("Residual", f"{config.hidden_words} words x s27")),
+        "quantize": _Box(260, 370, "unit", ("Norm, requantizer", f"{max(config.width, config.hidden)} elements kept")),
+        "residual": _Box(260, 480, "memory", ("Residual", f"{config.hidden} elements x s27")),
         "gate": _Box(500, 580, "unit", ("Gated activation", "SiLU or ReLU squared")),
         "attention": _Box(
             980, 250, "unit", ("Attention", f"{config.heads} heads of {config.head_dim}", "exact maximum, tree mask")

@@ -6,7 +6,7 @@ from amaranth.hdl import C, Cat, Module, Mux, Signal, Value, signed, unsigned
 from amaranth.lib import data, stream
 from amaranth.lib.wiring import Component, In, Out
 
-from edgedec.hw.config import ACCUMULATOR_BITS, ROWS
+from edgedec.hw.config import ACCUMULATOR_BITS
 from edgedec.hw.pipeline import carried, check, delayed, pipeline, round_bit, saturate
 from edgedec.hw.resources import Resources
 from edgedec.hw.shapes import scale, words
@@ -49,7 +49,7 @@ def settings(slots: int) -> data.StructLayout:
     return data.StructLayout({**shared, "scales": data.ArrayLayout(scale, slots)})
 
 
-def row_constants(lanes: int = ROWS) -> stream.Signature:
+def row_constants(lanes: int = 1) -> stream.Signature:
     """Of the rows of a word. bias: in units of the output. shift: [er]. weight: [W] instead of the matrix's."""
     return stream.Signature(
         data.StructLayout(
@@ -88,7 +88,7 @@ class Drain(Component):
         16 x 16 per lane and slot with per_row, two per slot without.
     """
 
-    def __init__(self, *, slots: int, lanes: int = ROWS, per_row: bool = False, pre_shift: bool = True) -> None:
+    def __init__(self, *, slots: int, lanes: int = 1, per_row: bool = False, pre_shift: bool = True) -> None:
         check("slots", slots, 1, 8)
         check("lanes", lanes, 1, 64)
         super().__init__(
@@ -244,11 +244,11 @@ def _rounded(product: Value) -> Value:
     return (product[_WEIGHT_SHIFT:] + product[_WEIGHT_SHIFT - 1])[:_FACTOR_BITS]
 
 
-def estimate(*, slots: int, lanes: int = 5, per_row: bool = False, pre_shift: bool = True) -> Resources:
+def estimate(*, slots: int, lanes: int = 1, per_row: bool = False, pre_shift: bool = True) -> Resources:
     """Of a Drain with these parameters."""
     element = Resources(lut=402 if pre_shift else 327, ff=314, dsp=1)
     if per_row:
         element += Resources(ff=58, dsp=1)
-    per_slot = Resources(lut=46, ff=164) if per_row else Resources(lut=58, ff=220, dsp=2)
+    per_slot = Resources(lut=91, ff=164) if per_row else Resources(lut=103, ff=220, dsp=2)
     per_lane = Resources(lut=47, ff=49) if per_row else Resources(lut=27, ff=33)
-    return element * (slots * lanes) + per_slot * slots + per_lane * lanes + Resources(lut=22, ff=50)
+    return element * (slots * lanes) + per_slot * slots + per_lane * lanes + Resources(lut=37, ff=50)

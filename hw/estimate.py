@@ -5,14 +5,13 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from edgedec.errors import UsageError
-from edgedec.hw import accelerator
+from edgedec.hw import accelerator, mac_array
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.resources import Resources, total
 
 __all__ = ["BOARDS", "RESOURCES", "Board", "Estimate", "board", "estimate"]
 
 RESOURCES = ("lut", "ff", "bram36", "uram", "dsp")
-_PREADDER_LUT = 16  # of each multiplier of the MacArray, see edgedec.hw.mac_array.estimate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,8 +24,13 @@ class Board:
         has: how much there is of each of RESOURCES; bram36 counts two RAMs of 18 kbit.
         most: shares up to which a design can still be placed and routed; 1 where none is named.
         lut_of: its LUTs to a LUT6; dsp_of: its multipliers to a DSP48E2. By the path of a part, "" for all others.
-        preadders: its multipliers have an adder in front, and the maker's tool finds it.
+        packs: its multipliers have adders in front and behind and registers, and the maker's tool finds them.
         source: of ``has``.
+        bandwidth_bytes_s: that its memory gives to long reads; ``memory_source`` says whether that was measured.
+        memory_bytes: of it, the host's share included.
+        ports, port_bytes: AXI ports to it, and how wide each of them is at most.
+        clock_hz: of the accelerator; assumed, nothing here proves it.
+        memory_source: of these.
     """
 
     name: str
@@ -35,8 +39,14 @@ class Board:
     most: Mapping[str, float]
     lut_of: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({"": 1.0}))
     dsp_of: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({"": 1}))
-    preadders: bool = True
+    packs: bool = True
     source: str
+    bandwidth_bytes_s: float
+    memory_bytes: int
+    ports: int
+    port_bytes: int
+    clock_hz: float
+    memory_source: str
 
     def converted(self, path: str, part: Resources) -> Resources:
         """What a part of UltraScale+ takes there."""
@@ -54,6 +64,12 @@ BOARDS = {
             has=MappingProxyType({"lut": 117120, "ff": 234240, "bram36": 144, "uram": 64, "dsp": 1248}),
             most=_MOST,
             source="AMD DS987, Kria K26 SOM",
+            bandwidth_bytes_s=15.97e9,
+            memory_bytes=4 << 30,
+            ports=4,
+            port_bytes=16,
+            clock_hz=250e6,
+            memory_source="measured by MerlijnW70/bitnet-kv260: one long read over HP0 to HP3 at 250 MHz; peak 17.07e9",
         ),
         Board(
             name="xc7z020",
@@ -61,6 +77,12 @@ BOARDS = {
             has=MappingProxyType({"lut": 53200, "ff": 106400, "bram36": 140, "uram": 0, "dsp": 220}),
             most=_MOST,
             source="AMD DS190",
+            bandwidth_bytes_s=2.10e9,
+            memory_bytes=512 << 20,
+            ports=4,
+            port_bytes=8,
+            clock_hz=125e6,
+            memory_source="not measured: the peak of PYNQ-Z2's and Arty Z7's DDR3, 16 bits at 1,050 MT/s; AMD UG585: AXI_HP",
         ),
         # An adder takes a LUT for a bit here and there, a LUT6 of logic up to four LUT4, a memory of LUTs six times as many.
         # Named are parts that were synthesized; the rest has what most of them have. 18 x 18 bits are one multiplier.
@@ -80,8 +102,14 @@ BOARDS = {
                 }
             ),
             dsp_of=MappingProxyType({"": 2, "datapath.mac": 1, "datapath.attention.rotary": 1}),
-            preadders=False,
+            packs=False,
             source="Lattice FPGA-DS-02012: 208 EBR of 18 kbit, 156 multipliers 18 x 18",
+            bandwidth_bytes_s=0.33e9,
+            memory_bytes=32 << 20,
+            ports=1,
+            port_bytes=8,
+            clock_hz=80e6,
+            memory_source="not measured: the peak of its SDRAM, 16 bits at 166 MHz; a controller is no part of edgedec yet",
         ),
     )
 }
@@ -111,9 +139,10 @@ class Estimate:
         return total(self.parts.values())
 
     @property
-    def preadder_lut(self) -> int:
-        """LUTs of ``total`` that are adders in front of multipliers: LUTs to yosys, parts of the DSPs to a vendor's tool."""
-        return _PREADDER_LUT * self.config.beat_bytes * self.config.slots
+    def in_multipliers(self) -> Resources:
+        """What ``total`` leaves out, as DSP48E2s hold it: adders and registers around the MacArray's multipliers."""
+        size = self.config
+        return mac_array.in_multipliers(lanes=size.beat_bytes, slots=size.slots, chunk=size.chunk)
 
     def under(self, path: str) -> Resources:
         """Of a submodule with all that is in it, such as "datapath.matrix".
@@ -129,8 +158,10 @@ class Estimate:
     def on(self, device: Board) -> dict[str, int]:
         """How much of each of RESOURCES it takes there. Who has no UltraRAM generates it with ``ultra=False``."""
         found = total(device.converted(path, part) for path, part in self.parts.items())
+        if not device.packs:
+            found += device.converted("datapath.mac", self.in_multipliers)
         return {
-            "lut": found.lut - (self.preadder_lut if device.preadders else 0),
+            "lut": found.lut,
             "ff": found.ff,
             "bram36": -(-found.bram18 // 2),
             "uram": found.uram,

@@ -3,7 +3,7 @@
 from enum import IntEnum
 from typing import Any
 
-from amaranth.hdl import Module, Mux, Signal, Value, unsigned
+from amaranth.hdl import Cat, Module, Mux, Signal, Value, unsigned
 from amaranth.lib import data, stream
 from amaranth.lib.wiring import Component, In, Out
 
@@ -18,7 +18,7 @@ from edgedec.hw.resources import Resources
 
 __all__ = ["FrontEnd", "estimate", "walk_parameters"]
 
-_RUN = FIELDS[Opcode.CACHE]["run"]
+_PLACED = (Opcode.READ, Opcode.CACHE, Opcode.COPY, Opcode.ATTEND)  # they have a start
 
 
 def walk_parameters(config: AcceleratorConfig, address_bits: int) -> data.StructLayout:
@@ -58,10 +58,12 @@ class FrontEnd(Component):
         instructions: In(stream ``fetched(config)``).
         parameters: In(``walk_parameters(config, address_bits)``). Held while the program is walked.
         quiet: In(1). No command waits and the units are idle; for a READ or CACHE with ``wait``.
-        reads: Out(stream ``read(config, address_bits)``). Starts are modulo the address space.
+        reads: Out(stream ``read(config, address_bits)``). Starts are modulo the address space: only where an instruction
+            begins is looked at, not where its last range ends.
         commands: Out(stream ``command(config)``).
         restart: In(1). A program begins; nothing is carried over.
-        broken: Out(1). The walk has come upon an instruction that is out of range, or behind the program's end. Holds.
+        broken: Out(1). The walk has come upon an instruction that is out of range, begins behind the address space, or
+            stands behind the program's end. Holds.
         index: Out. Its number.
 
     Latency: 1 cycle from an instruction to its read or command.
@@ -89,7 +91,8 @@ class FrontEnd(Component):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         now = Signal(fetched(self._config), reset_less=True)
-        there, bad, skipped, origin = Signal(), Signal(), Signal(), Signal(self._start_bits)
+        there, bad, skipped = Signal(), Signal(), Signal()
+        begins, placed, origin = Signal(self._origin(now.bits).shape()), Signal(), Signal(self._start_bits)
         state, done = Signal(_State), Signal()
         source = self.instructions
         m.d.comb += [
@@ -98,11 +101,12 @@ class FrontEnd(Component):
             self.commands.p.bits.eq(now.bits),
             self.commands.p.index.eq(now.index),
             self.index.eq(now.index),
+            origin.eq(begins),
         ]
         with m.If(done):
             m.d.sync += there.eq(0)
         with m.If(source.valid & source.ready):
-            when = data.View(layout(Opcode.STOP), source.p.bits).when
+            opcode, when = (data.View(layout(Opcode.STOP), source.p.bits)[name] for name in ("opcode", "when"))
             logits = self.parameters.logits
             left_out = ((when == When.WITH_LOGITS) & ~logits) | ((when == When.WITHOUT_LOGITS) & logits)
             m.d.sync += [
@@ -110,11 +114,13 @@ class FrontEnd(Component):
                 now.eq(source.payload),
                 bad.eq(source.p.beyond | (~left_out & out_of_range(self._config, source.p.bits))),
                 skipped.eq(left_out & ~source.p.beyond),
-                origin.eq(self._origin(source.p.bits)),
+                placed.eq(~left_out & Cat(opcode == number for number in _PLACED).any()),
+                begins.eq(self._origin(source.p.bits)),
             ]
         with m.Switch(state):
             with m.Case(_State.NEXT), m.If(there):
-                self._decide(m, now.bits, bad, skipped, origin, state, done)
+                behind = placed & begins[self._start_bits :].any()
+                self._decide(m, now.bits, bad | behind, skipped, origin, state, done)
             with m.Case(_State.CACHE):
                 self._cache(m, now.bits, origin, state, done)
             with m.Case(_State.SLOT, _State.PLACE, _State.COPY):
@@ -124,15 +130,13 @@ class FrontEnd(Component):
         return m
 
     def _origin(self, bits: Value) -> Value:
-        """Where a READ begins, or the layer of a CACHE or COPY."""
-        plain, cached, now = (
-            data.View(layout(Opcode.READ), bits),
-            data.View(layout(Opcode.CACHE), bits),
-            self.parameters,
-        )
+        """Where an instruction of ``_PLACED`` begins: a READ, or the layer of the others; not cut off."""
+        opcodes, now = (Opcode.READ, Opcode.CACHE, Opcode.ATTEND), self.parameters
+        plain, cached, attends = (data.View(layout(opcode), bits) for opcode in opcodes)
         reads = plain.opcode == Opcode.READ
         base = Mux(reads, Mux(plain.base == Base.IMAGE, now.image, now.input), now.kv)
-        found: Value = base + Mux(reads, plain.start, cached.start)[: self._start_bits]
+        start = Mux(plain.opcode == Opcode.ATTEND, attends.start, cached.start)  # COPY's is where CACHE's is
+        found: Value = base + Mux(reads, plain.start, start)
         return found
 
     def _decide(
@@ -248,7 +252,7 @@ class _Heads:
 def estimate(*, config: AcceleratorConfig, address_bits: int = 40) -> Resources:
     """Of one FrontEnd: an instruction, its check, and three adders of addresses with their multiplexers."""
     start = address_bits - beats_log2(config.beat_bytes)
-    instruction = Resources(lut=70 + 3 * start, ff=fetched(config).size + start + 8)
+    instruction = Resources(lut=76 + 3 * start, ff=fetched(config).size + start + 12)
     cache = Resources(lut=2 * start + 6 * 8 + 10, ff=2 * start + 4 * 8 + 2)
     copies = Resources(lut=2 * start + 60, ff=start + 20 + 9 + 8)
     return instruction + cache + copies + Resources(lut=2 * start + 24)

@@ -38,7 +38,7 @@ class GatedActivation(Component):
     Source: docs/integer-profile.md, "Gated activation". Two 27 x 18 multiplications per pair, ceil(lanes / 2) pairs a cycle.
     """
 
-    def __init__(self, *, slots: int, lanes: int = 5) -> None:
+    def __init__(self, *, slots: int, lanes: int = 1) -> None:
         check("slots", slots, 1, 8)
         check("lanes", lanes, 1, 64)
         self._slots, self._lanes = slots, lanes
@@ -144,7 +144,7 @@ def _rounded(x: Any, shift: int) -> Any:
     return (x + (1 << (shift - 1))) >> shift
 
 
-def estimate(*, slots: int, lanes: int = 5) -> Resources:
+def estimate(*, slots: int, lanes: int = 1) -> Resources:
     """Of a GatedActivation with these parameters."""
     pairs, odd = (lanes + 1) // 2, lanes % 2
     return Resources(

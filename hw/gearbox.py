@@ -35,7 +35,7 @@ class Gearbox(Component):
         register then needs no multiplexers.
     """
 
-    def __init__(self, *, slots: int, columns: int, lanes: int = 5) -> None:
+    def __init__(self, *, slots: int, columns: int, lanes: int = 1) -> None:
         check("slots", slots, 1, 8)
         check("columns", columns, 1, 64)
         check("lanes", lanes, 1, 64)
@@ -111,7 +111,7 @@ class Gearbox(Component):
         return found
 
 
-def estimate(*, slots: int, columns: int, lanes: int = 5) -> Resources:
+def estimate(*, slots: int, columns: int, lanes: int = 1) -> Resources:
     """Of a Gearbox with these parameters."""
     return Resources(
         lut=24 * slots * lanes + 19 * columns // 8 + 41,

@@ -4,15 +4,13 @@ from typing import Any
 
 from amaranth.hdl import Cat, Module, Mux, Signal, signed, unsigned
 from amaranth.lib import data, stream
-from amaranth.lib.wiring import Component, In, Out, connect, flipped
+from amaranth.lib.wiring import Component, In, Out, connect
 
-from edgedec.hw import collector, serializer
+from edgedec.hw import collector
 from edgedec.hw import top_k as search
 from edgedec.hw.collector import Collector
-from edgedec.hw.config import ROWS
-from edgedec.hw.pipeline import check, fork
+from edgedec.hw.pipeline import check
 from edgedec.hw.resources import Resources
-from edgedec.hw.serializer import Serializer
 from edgedec.hw.shapes import beat, scales, words
 from edgedec.hw.top_k import ID_BITS, TopK
 
@@ -59,14 +57,17 @@ class HeadPath(Component):
     Members:
         vectors: In(stream vocabulary()). One per vector of logits. Taken when the one before is written.
         rows_wanted: In(1). Steady from a vector on until it is written.
-        input: In(words(32, slots)). ``last`` is not looked at: ``elements`` end the vector, lanes behind them are dropped.
+        input: In(words(32, slots, 1)). An item per id. ``elements`` end the vector: ``last`` comes with the last of them or
+            later, and what lies between is dropped. A ``last`` before is not looked at.
         scales: In(stream scales(slots)). One per vector: of the codes that were multiplied.
         requests: Out(output_requests()). At most 32 beats each; the offset is a multiple of that.
         data: Out(beat(port_bytes)). The beats of each request; bytes behind its end may be anything.
         idle: Out(1). No vector is in work or offered.
 
-    Latency: 6 cycles from the last logit to the first result if nothing stops it.
-    Throughput: an id per cycle; with rows 32 of 33 cycles give an id, or a beat if an id is longer than that.
+    Latency: from the last slot's turn of the last id, 2 cycles to the first of the likeliest, and 2 for each; with one slot
+        3 and 3. A request takes a cycle besides.
+    Throughput: an id in as many cycles as there are slots, with one slot in 2. With rows, in as many as the slots rounded
+        up to a power of two, at least 2, and a cycle besides for a request.
     Source: docs/integer-profile.md, "Head".
     """
 
@@ -83,7 +84,7 @@ class HeadPath(Component):
             {
                 "vectors": In(stream.Signature(vocabulary())),
                 "rows_wanted": In(1),
-                "input": In(words(_BITS, slots, ROWS)),
+                "input": In(words(_BITS, slots, 1)),
                 "scales": In(scales(slots)),
                 "requests": Out(output_requests()),
                 "data": Out(beat(port_bytes)),
@@ -93,115 +94,130 @@ class HeadPath(Component):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        slots, lanes = self._slots, self._port_bytes // _LOGIT_BYTES
-        m.submodules.serializer = serializer = Serializer(width=_BITS, slots=slots, lanes=ROWS)
-        m.submodules.top = top = TopK(slots=slots, k=self._k)
-        m.submodules.rows = rows = Collector(width=_BITS, slots=1, lanes=lanes, in_lanes=row_lanes(slots))
-        m.submodules.results = results = Collector(width=_BITS, slots=1, lanes=lanes, in_lanes=2)
-        connect(m, flipped(self.input), serializer.input)
-        wanted, name = Signal(), Signal(ID_BITS)  # rows of this vector; id of the next logit
-        self._number(m, serializer, top, rows, wanted, name)
-        self._collect_results(m, top, results)
-        self._write(m, serializer, rows.output, results.output, wanted, name)
+        m.submodules.top = top = TopK(slots=self._slots, k=self._k)
+        m.submodules.beats = beats = Collector(width=_BITS, slots=1, lanes=self._port_bytes // _LOGIT_BYTES)
+        starts, wanted = Signal(), Signal()  # a vector does; its rows are wanted
+        row = words(_BITS, 1, 1).create()
+        m.d.comb += starts.eq(self.vectors.valid & self.vectors.ready)
+        self._number(m, top, row, starts, wanted)
+        self._collect(m, top, row, beats.input, starts)
+        self._write(m, beats.output, starts)
         return m
 
-    def _number(self, m: Module, serializer: Any, top: Any, rows: Any, wanted: Signal, name: Signal) -> None:
-        """Each id's logits to the search and, if wanted, to the rows."""
-        shape = words(_BITS, self._slots, 1)
-        searched, written = shape.create(), shape.create()
-        fork(m, serializer.output, [searched, written])
-        with m.If(serializer.output.valid & serializer.output.ready):
-            m.d.sync += name.eq(name + 1)
-        kept = written.p["values"][0]
+    def _number(self, m: Module, top: Any, row: Any, starts: Signal, wanted: Signal) -> None:
+        """Each id's logits, slot by slot, to the search and, if wanted, to the row."""
+        source, lanes = self.input, row_lanes(self._slots)
+        name, missing = Signal(ID_BITS), Signal(ID_BITS)  # id of the item; items that count, from there on
+        counts, drops, final = Signal(), Signal(), Signal()
+        turn = Signal(range(lanes))  # the slot's; behind the slots, zeros complete the row
+        ends, padding = Signal(), Signal()
+        logit = source.p["values"][0][turn]
         m.d.comb += [
-            top.input.p.logits.eq(searched.p["values"][0]),
-            top.input.p.last.eq(searched.p.last),
+            final.eq(missing == 1),
+            padding.eq(turn >= self._slots),
+            ends.eq(turn == Mux(wanted, lanes - 1, self._slots - 1)),
+            top.input.p.logit.eq(logit),
             top.input.p.id.eq(name),
-            top.input.valid.eq(searched.valid),
-            searched.ready.eq(top.input.ready),
-            *(rows.input.p["values"][slot][0].eq(kept[slot]) for slot in range(self._slots)),
-            rows.input.p.last.eq(written.p.last),
-            rows.input.valid.eq(written.valid & wanted),
-            written.ready.eq(rows.input.ready | ~wanted),
+            top.input.p.last.eq(final & (turn == self._slots - 1)),
+            top.input.valid.eq(source.valid & counts & ~drops & ~padding & (row.ready | ~wanted)),
+            row.p["values"][0][0].eq(Mux(padding, 0, logit)),
+            row.p.last.eq(final & ends),
+            row.valid.eq(source.valid & counts & ~drops & wanted & (top.input.ready | padding)),
+            source.ready.eq(drops | (counts & ends & (top.input.ready | padding) & (row.ready | ~wanted))),
         ]
+        with m.If((top.input.valid & top.input.ready) | (padding & row.valid & row.ready)):
+            m.d.sync += turn.eq(Mux(ends, 0, turn + 1))
+            with m.If(ends):
+                m.d.sync += [name.eq(name + 1), missing.eq(missing - 1)]
+                with m.If(final):
+                    m.d.sync += [counts.eq(0), drops.eq(~source.p.last)]
+        with m.If(drops & source.valid & source.p.last):
+            m.d.sync += drops.eq(0)
+        with m.If(starts):
+            m.d.sync += [
+                name.eq(self.vectors.p.first),
+                missing.eq(self.vectors.p.elements),
+                counts.eq(1),
+                wanted.eq(self.rows_wanted),
+            ]
 
-    def _collect_results(self, m: Module, top: Any, results: Any) -> None:
-        """The scales, then the likeliest, slot by slot."""
-        slot, scaled, ended = Signal(range(self._slots)), Signal(), Signal()  # scaled: the vector's scales are given
-        sink, best, exponent = results.input, top.output, Signal(signed(16))
-        m.d.comb += [
-            exponent.eq(self.scales.payload[slot].exponent),
-            ended.eq(slot == self._slots - 1),
-            sink.valid.eq(Mux(scaled, best.valid, self.scales.valid)),
-            sink.p["values"][0][0].eq(
-                Mux(scaled, best.p.logits[slot], Cat(self.scales.payload[slot].mantissa, exponent))
-            ),
-            sink.p["values"][1][0].eq(Mux(scaled, best.p.ids[slot], 0)),
-            sink.p.last.eq(scaled & ended & best.p.last),
-            self.scales.ready.eq(~scaled & ended & sink.ready),
-            best.ready.eq(scaled & ended & sink.ready),
-        ]
-        with m.If(sink.valid & sink.ready):
-            m.d.sync += slot.eq(Mux(ended, 0, slot + 1))
-            with m.If(ended):
-                m.d.sync += scaled.eq(~sink.p.last)
+    def _collect(self, m: Module, top: Any, row: Any, sink: Any, starts: Signal) -> None:
+        """What is written, in order: the rows, the scales, and the likeliest."""
+        slot, second, used = Signal(range(self._slots)), Signal(), Signal()  # second: half of a slot's result
+        best, value, exponent = top.output, sink.p["values"][0][0], Signal(signed(16))
+        m.d.comb += [exponent.eq(self.scales.payload[slot].exponent), used.eq(sink.valid & sink.ready)]
+        with m.If(used):
+            m.d.sync += second.eq(~second)
+        with m.FSM():
+            with m.State("idle"), m.If(starts):
+                m.next = "scales"
+                with m.If(self.rows_wanted):
+                    m.next = "rows"
+            with m.State("rows"):
+                connect(m, row, sink)
+                with m.If(used & row.p.last):
+                    m.d.sync += second.eq(0)
+                    m.next = "scales"
+            with m.State("scales"):
+                ends = second & (slot == self._slots - 1)
+                m.d.comb += [
+                    value.eq(Mux(second, 0, Cat(self.scales.payload[slot].mantissa, exponent))),
+                    sink.valid.eq(self.scales.valid),
+                    self.scales.ready.eq(ends & sink.ready),
+                ]
+                with m.If(used & second):
+                    m.d.sync += slot.eq(Mux(ends, 0, slot + 1))
+                    with m.If(ends):
+                        m.next = "likeliest"
+            with m.State("likeliest"):
+                m.d.comb += [
+                    value.eq(Mux(second, best.p.id, best.p.logit)),
+                    sink.valid.eq(best.valid),
+                    sink.p.last.eq(second & best.p.last),
+                    best.ready.eq(second & sink.ready),
+                ]
+                with m.If(used & sink.p.last):
+                    m.next = "idle"
 
-    def _write(self, m: Module, serializer: Any, rows: Any, results: Any, wanted: Signal, name: Signal) -> None:
+    def _write(self, m: Module, beats: Any, starts: Signal) -> None:
         """Requests and beats: rows first, then results."""
         announced, piece = self.vectors.p, PIECE_BEATS * self._port_bytes
         whole = RESULT_BYTES * self._slots * (self._k + 1)
-        offset, left = Signal(32), Signal(_LEFT_BITS)  # of the next request; bytes from there on
+        offset, left = Signal(_LEFT_BITS + 1), Signal(_LEFT_BITS)  # of the next request; bytes from there on
         open_, index, ends = Signal(), Signal(range(PIECE_BEATS)), Signal()  # open: a request is made, its beats follow
-        chosen = words(_BITS, 1, self._port_bytes // _LOGIT_BYTES).create()
+        busy, rows = Signal(), Signal()
         m.d.comb += [
-            self.requests.valid.eq(chosen.valid & ~open_),
+            self.vectors.ready.eq(~busy),
+            self.idle.eq(~busy & ~self.vectors.valid),
+            self.requests.valid.eq(beats.valid & ~open_),
             self.requests.p.offset.eq(offset),
             self.requests.p.bytes.eq(Mux(left < piece, left, piece)),
-            self.data.valid.eq(chosen.valid & open_),
-            self.data.payload.eq(chosen.p["values"].as_value()),
-            chosen.ready.eq(self.data.ready & open_),
-            ends.eq(chosen.valid & chosen.ready & chosen.p.last),
+            self.data.valid.eq(beats.valid & open_),
+            self.data.payload.eq(beats.p["values"].as_value()),
+            beats.ready.eq(self.data.ready & open_),
+            ends.eq(beats.valid & beats.ready & beats.p.last),
         ]
         with m.If(self.requests.valid & self.requests.ready):
             m.d.sync += open_.eq(1)
-        with m.If(chosen.valid & chosen.ready):
+        with m.If(beats.valid & beats.ready):
             m.d.sync += index.eq(index + 1)
-            with m.If((index == PIECE_BEATS - 1) | chosen.p.last):
+            with m.If((index == PIECE_BEATS - 1) | beats.p.last):
                 m.d.sync += [open_.eq(0), index.eq(0), offset.eq(offset + piece), left.eq(left - piece)]
-        with m.FSM():
-            with m.State("idle"):
-                m.d.comb += [
-                    serializer.counts.payload.eq(announced.elements),
-                    serializer.counts.valid.eq(self.vectors.valid),
-                    self.vectors.ready.eq(serializer.counts.ready),
-                    self.idle.eq(~self.vectors.valid),
-                ]
-                m.d.sync += [offset.eq(0), left.eq(whole), wanted.eq(self.rows_wanted), name.eq(announced.first)]
-                with m.If(self.rows_wanted):
-                    row = _LOGIT_BYTES * row_lanes(self._slots)
-                    m.d.sync += [offset.eq(ROWS_OFFSET), left.eq(announced.elements << (row.bit_length() - 1))]
-                with m.If(self.vectors.valid & self.vectors.ready):
-                    m.next = "results"
-                    with m.If(self.rows_wanted):
-                        m.next = "rows"
-            with m.State("rows"):
-                connect(m, rows, flipped(chosen))
-                with m.If(ends):
-                    m.d.sync += [offset.eq(0), left.eq(whole)]
-                    m.next = "results"
-            with m.State("results"):
-                connect(m, results, flipped(chosen))
-                with m.If(ends):
-                    m.next = "idle"
+        with m.If(ends):
+            m.d.sync += [offset.eq(0), left.eq(whole), rows.eq(0)]
+            with m.If(~rows):
+                m.d.sync += busy.eq(0)
+        with m.If(starts):
+            m.d.sync += [busy.eq(1), rows.eq(self.rows_wanted), offset.eq(0), left.eq(whole)]
+            with m.If(self.rows_wanted):
+                row = _LOGIT_BYTES * row_lanes(self._slots)
+                m.d.sync += [offset.eq(ROWS_OFFSET), left.eq(announced.elements << (row.bit_length() - 1))]
 
 
 def estimate(*, slots: int, top_k: int, port_bytes: int) -> Resources:
-    """Of a HeadPath with these parameters: its parts, and requests that were not calibrated."""
-    lanes = port_bytes // _LOGIT_BYTES
+    """Of a HeadPath with these parameters."""
     return (
-        serializer.estimate(width=_BITS, slots=slots, lanes=ROWS)
-        + search.estimate(slots=slots, k=top_k)
-        + collector.estimate(width=_BITS, slots=1, lanes=lanes, in_lanes=row_lanes(slots))
-        + collector.estimate(width=_BITS, slots=1, lanes=lanes, in_lanes=2)
-        + Resources(lut=8 * port_bytes + 2 * _BITS * slots + 3 * _LEFT_BITS + 40, ff=32 + _LEFT_BITS + ID_BITS + 16)
+        search.estimate(slots=slots, k=top_k)
+        + collector.estimate(width=_BITS, slots=1, lanes=port_bytes // _LOGIT_BYTES, in_lanes=1)
+        + Resources(lut=190 + 21 * slots, ff=100)
     )

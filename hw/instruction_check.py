@@ -5,7 +5,7 @@ from typing import Any
 from amaranth.hdl import Cat, Mux, Value
 from amaranth.lib import data
 
-from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.config import ROWS, AcceleratorConfig
 from edgedec.hw.instructions import Base, Destination, Opcode, Sink, When, layout
 
 __all__ = ["out_of_range"]
@@ -14,9 +14,9 @@ __all__ = ["out_of_range"]
 def out_of_range(config: AcceleratorConfig, bits: Value) -> Value:
     """Whether the 256 bits are no instruction that the accelerator of ``config`` carries out.
 
-    That is: an opcode, ``when``, destination, base or sink that does not exist, or PROGRAM as a destination; no words, no
-    blocks or heads, or more of these than there are; a ternary matrix without planes; blocks that share mantissas, or int8,
-    where the configuration lacks them; a group of no heads.
+    That is: an opcode, ``when``, destination, base or sink that does not exist, or PROGRAM as a destination; no words;
+    no elements, blocks or heads, or more of these than there are; more spare rows than a word can have; a ternary matrix
+    without planes; blocks that share mantissas, or int8, where the configuration lacks them; a group of no heads.
     """
     view = {opcode: data.View(layout(opcode), bits) for opcode in Opcode}
     opcode = view[Opcode.STOP].opcode
@@ -24,7 +24,7 @@ def out_of_range(config: AcceleratorConfig, bits: Value) -> Value:
         Opcode.READ: _read(view[Opcode.READ]),
         Opcode.CACHE: _grouped(view[Opcode.CACHE], config),
         Opcode.COPY: _none_or_over(view[Opcode.COPY].heads, config.kv_heads),
-        Opcode.LOAD: view[Opcode.LOAD].words == 0,
+        Opcode.LOAD: _none_or_over(view[Opcode.LOAD].elements, config.hidden),
         Opcode.VECTOR: _none_or_over(view[Opcode.VECTOR].blocks, config.depth),
         Opcode.MATRIX: _matrix(view[Opcode.MATRIX], config),
         Opcode.ATTEND: _grouped(view[Opcode.ATTEND], config)
@@ -57,6 +57,7 @@ def _matrix(view: Any, config: AcceleratorConfig) -> Value:
     ternary = (view.planes == 0) | (view.group_blocks > most_group_blocks)
     found: Value = (
         (view.words == 0)
+        | (view.spare >= ROWS)
         | _none_or_over(view.blocks, config.depth)
         | (view.sink > max(Sink))
         | Mux(view.int8, 0 if config.per_row else 1, ternary)

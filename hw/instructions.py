@@ -91,7 +91,7 @@ class Source(IntEnum):
 
 
 class Sink(IntEnum):
-    """Where a ``MATRIX`` sends its words."""
+    """Where a ``MATRIX`` sends its rows."""
 
     RESIDUAL = 0
     QUERIES = 1
@@ -114,19 +114,19 @@ FIELDS: Mapping[Opcode, Mapping[str, int]] = {
     Opcode.CACHE: {"start": 36, "run": 24, "heads": 8, "group": 8},
     # Accepted slots of the last pass to the positions behind the committed ones.
     Opcode.COPY: {"start": 36, "run": 24, "heads": 8},
-    # So many words of the embedding rows to the residual.
-    Opcode.LOAD: {"words": 16},
+    # So many elements of the embedding rows to the residual.
+    Opcode.LOAD: {"elements": 16},
     # The next vector of a source becomes codes: normed, with eps, or as it is. blocks: of codes.
     Opcode.VECTOR: {"source": 2, "normed": 1, "blocks": 16, "eps": 48},
-    # Fields of edgedec.hw.matrix_path.descriptor; then what becomes of the words:
-    #   more: the vector goes on in the next matrix. start: word of the residual at which they are added (RESIDUAL).
-    #   onward: the new residual is also the vector of a VECTOR (RESIDUAL).
-    #   elements: of the whole vector (all but RESIDUAL). rotate, shift: of codes (QUERIES, KEYS, VALUES).
-    #   relu2, gate_shift: of the activation (GATE). first: id of the first row (LOGITS).
+    # Fields of edgedec.hw.matrix_path.descriptor; then what becomes of the rows:
+    #   more: the vector goes on in the next matrix. start: element of the residual at which they are added (RESIDUAL).
+    #   onward: the new residual is also the vector of a VECTOR (RESIDUAL). rotate, shift: of codes (QUERIES, KEYS, VALUES).
+    #   relu2, gate_shift: of the activation (GATE). elements: of the whole vector, first: id of the first row (LOGITS).
     Opcode.MATRIX: {
         "fresh": 1,
         "int8": 1,
         "words": 16,
+        "spare": 3,
         "blocks": 16,
         "planes": 4,
         "group_blocks": 16,

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from amaranth.hdl import Cat, Module, Mux, Signal, signed
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, signed
 from amaranth.lib import data, enum, stream
 from amaranth.lib.wiring import Component, In, Out
 
-from edgedec.hw.pipeline import check
+from edgedec.hw.pipeline import carried, check
 from edgedec.hw.resources import Resources
 from edgedec.hw.shapes import codes, rows
 
@@ -16,6 +16,7 @@ __all__ = [
     "MacArray",
     "column_bits",
     "estimate",
+    "in_multipliers",
     "linear_sums",
     "linear_sums_bits",
     "linear_weights",
@@ -23,6 +24,8 @@ __all__ = [
     "work",
 ]
 
+_TOGETHER = 2  # products of a chain that are added in one cycle: an adder of a DSP behind another one's
+_CHAINED = 4
 OPERAND_BITS = 17  # signed: a probability u16, a query's code or an activation's
 
 
@@ -76,6 +79,8 @@ class MacArray(Component):
 
     A product is 8 x 17 bits: one multiplier of a DSP48E2 serves codes, queries and probabilities u16 undivided. Held codes
     and live operands, of which one is zero, are added in front of it: in the DSP's pre-adder, so the choice costs no fabric.
+    Products of up to four neighbouring lanes are added behind it, in the DSPs' own adders, by the cascade from one DSP to
+    the next: two adders behind each other in a cycle, the second two lanes multiply a cycle later. The rest is a tree.
 
     Parameters:
         lanes: products per slot and cycle; a power of two, 2 to 64.
@@ -106,8 +111,10 @@ class MacArray(Component):
         for name, value in (("lanes", lanes), ("chunk", chunk)):
             if value & (value - 1):
                 raise ValueError(f"{name} must be a power of two, not {value!r}")
-        self._lanes, self._slots, self._chunk, self._query_bits = lanes, slots, chunk, query_bits
+        self._lanes, self._slots, self._chunk = lanes, slots, chunk
         positions = lanes // chunk
+        self._chained = _chained(lanes, chunk)
+        self._widths = _widths(lanes, chunk, query_bits)
         super().__init__(
             {
                 "codes": In(codes(slots, lanes)),
@@ -123,66 +130,88 @@ class MacArray(Component):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        values, held, live, kind, last = self._inputs(m)
-        level = [[Signal(signed(24), name=f"product_{i}_{s}") for s in range(self._slots)] for i in range(self._lanes)]
-        for lane, products in enumerate(level):
-            value = Signal(signed(8), name=f"value_{lane}")
-            m.d.sync += value.eq(values[lane])
-            for slot, product in enumerate(products):
-                operand = Signal(signed(OPERAND_BITS + 1), name=f"operand_{lane}_{slot}")
-                m.d.sync += [operand.eq(held[lane][slot] + live[lane][slot]), product.eq(operand * value)]
+        factors, kind, last = self._inputs(m)
+        level = [self._products(m, lane, factors[lane]) for lane in range(self._lanes)]
         for _ in range(2):
             kind, last = self._delay(m, kind, last)
         depth = 0
-        while True:
+        self._taps(m, depth, level, kind, last)
+        while len(level) > 1:
+            size = max(2, self._chained) if depth == 0 else 2
+            level = self._sums(m, level, size, depth)
+            for _ in range(size // _TOGETHER):
+                kind, last = self._delay(m, kind, last)
+                depth += 1
             self._taps(m, depth, level, kind, last)
-            if len(level) == 1:
-                return m
-            depth += 1
-            level = self._halve(m, level, depth)
-            kind, last = self._delay(m, kind, last)
+        return m
 
-    def _inputs(self, m: Module) -> tuple[Any, Any, Any, Any, Any]:
-        """First registers: the beat, and the operands of which one kind is zero."""
-        block, full = Signal(self.codes.p.codes.shape()), Signal()
-        taken = Signal()
+    def _inputs(self, m: Module) -> tuple[list[Any], Any, Any]:
+        """What each lane multiplies, the second two of a chain a cycle later; the first registers' kind and ``last``."""
+        block, full = Signal(self.codes.p.codes.shape(), reset_less=True), Signal()
+        taken, working = Signal(), self.work.valid
         m.d.comb += [
-            self.weights.ready.eq(full & ~self.work.valid),
+            self.weights.ready.eq(full & ~working),
             taken.eq(self.weights.valid & self.weights.ready),
             self.codes.ready.eq(~full | (taken & self.weights.p.last)),
         ]
         with m.If(self.codes.ready):
             m.d.sync += [block.eq(self.codes.p.codes), full.eq(self.codes.valid)]
-        values = Signal(data.ArrayLayout(signed(8), self._lanes))
-        held, live = Signal.like(block), Signal(self.work.p.operands.shape())
         kind, last = Signal(Kind), Signal()
         m.d.sync += [
-            values.eq(Mux(self.work.valid, self.work.p.values.as_value(), self.weights.p.values.as_value())),
-            held.eq(Mux(self.work.valid, 0, block.as_value())),
-            live.eq(Mux(self.work.valid, self.work.p.operands.as_value(), 0)),
             kind.as_value().eq(
-                Mux(self.work.valid, self.work.p.kind.as_value(), Mux(taken, Kind.LINEAR.value, Kind.IDLE.value))  # type: ignore[attr-defined]
+                Mux(working, self.work.p.kind.as_value(), Mux(taken, Kind.LINEAR.value, Kind.IDLE.value))  # type: ignore[attr-defined]
             ),
             last.eq(self.weights.p.last),
         ]
-        return values, held, live, kind, last
+        later, factors = carried(m, Const(1), working), []
+        for lane in range(self._lanes):
+            late = lane % self._chained >= _TOGETHER
+            value = Mux(working, self.work.p.values[lane], self.weights.p.values[lane])
+            held, live = list(block[lane]), list(self.work.p.operands[lane])
+            if late:
+                held, live = ([carried(m, Const(1), x) for x in row] for row in (held, live))
+            value = carried(m, Const(1), value, 2 if late else 1)
+            factors.append((value, held, live, later if late else working))
+        return factors, kind, last
+
+    def _products(self, m: Module, lane: int, factors: Any) -> list[Any]:
+        """Of each slot. All registers are ones that a DSP48E2 has, none of them with a reset besides ``working``'s."""
+        value, held, live, working = factors
+        value, found = carried(m, Const(1), value), []
+        for slot in range(self._slots):
+            code = Signal(signed(8), name=f"held_{lane}_{slot}", reset_less=True)
+            number = Signal(signed(OPERAND_BITS), name=f"live_{lane}_{slot}", reset_less=True)
+            operand = Signal(signed(OPERAND_BITS + 1), name=f"operand_{lane}_{slot}", reset_less=True)
+            product = Signal(signed(24), name=f"product_{lane}_{slot}", reset_less=True)
+            m.d.sync += [
+                code.eq(Mux(working, 0, held[slot])),
+                number.eq(Mux(working, live[slot], 0)),
+                operand.eq(code + number),
+                product.eq(operand * value),
+            ]
+            found.append(product)
+        return found
+
+    def _sums(self, m: Module, level: list[list[Any]], size: int, depth: int) -> list[list[Any]]:
+        """Of ``size`` neighbours, two more in each cycle: a product is added to what the DSP beside its own gives."""
+        found = []
+        for first in range(0, len(level), size):
+            total: list[Any] = [0] * self._slots
+            for place in range(first, first + size, _TOGETHER):
+                width = self._widths[depth + (place - first + 1).bit_length()]
+                added = [
+                    Signal(signed(width), name=f"sum_{depth}_{place}_{s}", reset_less=True) for s in range(self._slots)
+                ]
+                for slot, sink in enumerate(added):
+                    m.d.sync += sink.eq(total[slot] + level[place][slot] + level[place + 1][slot])
+                total = added
+            found.append(total)
+        return found
 
     def _delay(self, m: Module, kind: Any, last: Any) -> tuple[Any, Any]:
         later, end = Signal(Kind), Signal()
         m.d.sync += [later.eq(kind), end.eq(last)]
         return later, end
-
-    def _halve(self, m: Module, level: list[list[Any]], depth: int) -> list[list[Any]]:
-        """Sums of neighbours. Beyond the columns' level no probability is added up, and the sums get narrower."""
-        width = self._query_bits + 8 + depth
-        if 1 << depth <= self._lanes // self._chunk:
-            width = max(width, 24 + depth)
-        halved = []
-        for pair in range(0, len(level), 2):
-            added = [Signal(signed(width), name=f"level_{depth}_{pair // 2}_{s}") for s in range(self._slots)]
-            m.d.sync += [total.eq(a + b) for total, a, b in zip(added, level[pair], level[pair + 1], strict=True)]
-            halved.append(added)
-        return halved
 
     def _taps(self, m: Module, depth: int, level: list[list[Any]], kind: Any, last: Any) -> None:
         for lanes, port, wanted in (
@@ -203,12 +232,49 @@ class MacArray(Component):
             ]
 
 
+def _widths(lanes: int, chunk: int, query_bits: int) -> list[int]:
+    """Signed bits of a sum of 2**depth products: probabilities count up to the columns' level, queries up to the scores'."""
+    found = []
+    for depth in range(lanes.bit_length()):
+        width = 16 + depth
+        if 1 << depth <= chunk:
+            width = query_bits + 8 + depth
+        if 1 << depth <= lanes // chunk:
+            width = max(width, 24 + depth)
+        found.append(width)
+    return found
+
+
+def _chained(lanes: int, chunk: int) -> int:
+    """Lanes of a chain: between its ends nobody takes a sum."""
+    return min(_CHAINED, chunk, lanes // chunk)
+
+
+def _late(lanes: int, chunk: int) -> int:
+    """Lanes that multiply a cycle later."""
+    chained = _chained(lanes, chunk)
+    return lanes // chained * max(0, chained - _TOGETHER)
+
+
 def estimate(*, lanes: int, slots: int, chunk: int, query_bits: int = 12) -> Resources:
-    """Of a MacArray with these parameters."""
-    positions, query, adders = lanes // chunk, query_bits + 8, 0
-    for depth in range(1, lanes.bit_length()):
-        width = max(query + depth, 24 + depth if 1 << depth <= positions else 0)
-        adders += (lanes >> depth) * width * slots
-    # The choice of an operand is 16 LUTs to yosys; a vendor's tool finds the pre-adder of the DSP.
-    many = lanes * slots
-    return Resources(lut=16 * many + adders + 8 * lanes + 10, ff=75 * many + adders + 16 * lanes + 14, dsp=many)
+    """Of a MacArray with these parameters, besides what DSP48E2s hold of it."""
+    widths, first = _widths(lanes, chunk, query_bits), _chained(lanes, chunk).bit_length()
+    tree = sum((lanes >> depth) * widths[depth] * slots for depth in range(first, len(widths)))
+    delayed = _late(lanes, chunk) * ((8 + OPERAND_BITS) * slots + 8)
+    return Resources(
+        lut=8 * lanes + tree + 8,
+        ff=8 * lanes * slots + delayed + tree + 3 * lanes.bit_length() + 8,
+        dsp=lanes * slots,
+    )
+
+
+def in_multipliers(*, lanes: int, slots: int, chunk: int, query_bits: int = 12) -> Resources:
+    """What DSP48E2s hold of it besides its multipliers: fabric where those have neither adders nor registers."""
+    many, chained, widths = lanes * slots, _chained(lanes, chunk), _widths(lanes, chunk, query_bits)
+    sums = [widths[place.bit_length()] for place in range(1, chained, _TOGETHER)]  # each a register
+    extra = sum(2 * width for width in sums[1:])  # the third summand of all but the first
+    chains = lanes // chained * slots
+    return Resources(
+        lut=16 * many + chains * (sum(sums) + extra),
+        ff=67 * many + chains * sum(sums) + 16 * lanes,
+    )

@@ -10,17 +10,19 @@ from amaranth.lib.wiring import Component, In, Out, connect, flipped
 from edgedec.hw import (
     code_memory,
     drain,
+    fifo,
     group_mantissas,
     lookup_engine,
     matrix_sequencer,
     partial_sums,
     row_packer,
+    serializer,
 )
 from edgedec.hw._table_walk import sum_bits
 from edgedec.hw.code_memory import CodeMemory
-from edgedec.hw.config import ROWS
+from edgedec.hw.config import ACCUMULATOR_BITS, ROWS
 from edgedec.hw.drain import Drain, matrix_settings, row_constants
-from edgedec.hw.fifo import small_queue
+from edgedec.hw.fifo import Fifo, small_queue
 from edgedec.hw.group_mantissas import GroupMantissas
 from edgedec.hw.lookup_engine import LookupEngine
 from edgedec.hw.mac_array import linear_sums, linear_sums_bits, linear_weights
@@ -29,24 +31,31 @@ from edgedec.hw.partial_sums import PartialSums
 from edgedec.hw.pipeline import check, every
 from edgedec.hw.resources import Resources, total
 from edgedec.hw.row_packer import RowPacker
+from edgedec.hw.serializer import Serializer
 from edgedec.hw.shapes import beat, codes, scales, words
 
 __all__ = ["MatrixPath", "descriptor", "estimate", "parts"]
 
 _AHEAD = 4  # sweeps that are ready before they are wanted
 _MATRICES = 4  # whose scales may still be missing
+_SUMMED = 8  # matrices whose last word of sums may not have been cut: those, and as many that the drain has taken ahead
 _PASSES = 2  # whose blocks may be in the code memory's registers
-_UNDER_WAY = 31  # matrices: those whose scales are missing, and less than one to each register of the drain
+_UNDER_WAY = 31  # matrices: those above, and less than one to each register of the drain
 _PIECE_COLUMNS = 8  # of a block in the code memory: 72 bits or less for each slot, the width of a block RAM or UltraRAM
 
 
 def descriptor(depth: int) -> data.StructLayout:
-    """matrix: ``shape`` of edgedec.hw.matrix_sequencer, drain: ``matrix_settings`` of edgedec.hw.drain."""
-    return data.StructLayout({"matrix": shape(depth), "drain": matrix_settings()})
+    """matrix: ``shape`` of edgedec.hw.matrix_sequencer. spare: rows of its last word that are none. drain:
+    ``matrix_settings`` of edgedec.hw.drain.
+    """
+    return data.StructLayout({"matrix": shape(depth), "spare": range(ROWS), "drain": matrix_settings()})
 
 
 class MatrixPath(Component):
     """Code memory, lookup engine, partial sums and drain behind each other; a sequencer that tells them what to do.
+
+    A word of sums has five rows. A tile's final sweep gives one in each cycle, then there is none for as long as its other
+    sweeps take: so a queue holds a tile, and what lies behind it needs one lane.
 
     The beats of a matrix come without gaps, and in this order. A ternary one's (edgedec.hw.compiler.ternary_image makes it):
 
@@ -77,17 +86,19 @@ class MatrixPath(Component):
         codes: In(codes(slots, beat_bytes)). The blocks of each fresh vector.
         scales: In(scales(slots)). One item per fresh vector; only what leaves the partial sums waits for it.
         weights: In(beat(beat_bytes)).
-        rows: In(row_constants()). One item per word of a matrix with ``rows``.
-        output: Out(words(32, slots)). One vector per matrix.
+        rows: In(row_constants()). One item per row of a matrix with ``rows``.
+        output: Out(words(32, slots)). One vector per matrix, a row at a time.
         mac_codes: Out(codes(slots, beat_bytes)), mac_weights: Out(linear_weights(beat_bytes)), mac_sums: In(linear_sums(
             beat_bytes, slots)): the MacArray's ``codes``, ``weights`` and ``sums``.
         error: Out(1). For a cycle after a ternary weight's byte above 242.
         idle: Out(1). Every matrix that was taken has left ``output``.
 
-    Latency: from the last beat of a matrix to its last word that of the lookup engine, or 5 + log2(beat_bytes) for int8, 4
-        cycles for ternary or 3 for int8 and that of the drain; from a fresh vector's first block to the first beat that uses
-        it beat_bytes / 8 + 17 cycles, beat_bytes / 8 + 3 for int8.
-    Throughput: one beat per cycle where sweeps of ternary matrices have 15 words or more, those of int8 4 or more.
+    Latency: from the last beat of a matrix to its last row that of the lookup engine, or 5 + log2(beat_bytes) for int8, 7
+        cycles, that of the drain, and a cycle for each row that waits: 4 of each word of a ternary
+        matrix's last tile, 4 of an int8 one's last word, less those spare; from a fresh vector's first block to the first
+        beat that uses it beat_bytes / 8 + 17 cycles, beat_bytes / 8 + 3 for int8.
+    Throughput: one beat per cycle where sweeps of ternary matrices have 15 words or more, those of int8 4 or more,
+        and a tile has five sweeps or more; a row per cycle.
     Source: DESIGN section 7.
     """
 
@@ -113,6 +124,8 @@ class MatrixPath(Component):
         self._engine = LookupEngine(beat_bytes=beat_bytes, slots=slots)
         width = _width(beat_bytes, int8)
         self._partial = PartialSums(width=width, slots=slots, tile_words=tile_words, scaling=scaling)
+        self._summed = Fifo(shape=self._partial.output.payload.shape(), depth=max(tile_words, 2), style="block")
+        self._serializer = Serializer(width=ACCUMULATOR_BITS, slots=slots, lanes=ROWS)
         self._drain = Drain(slots=slots, per_row=per_row)
         self._mantissas = GroupMantissas(beat_bytes=beat_bytes, tile_words=tile_words) if scaling else None
         self._packer = RowPacker(lanes=beat_bytes, slots=slots, width=width) if int8 else None
@@ -141,7 +154,10 @@ class MatrixPath(Component):
         )
         connect(m, flipped(self.codes), memory.write)
         self._give_codes(m, sequencer, memory)
-        connect(m, self._partial.output, self._drain.input)
+        m.submodules.summed, m.submodules.serializer = self._summed, self._serializer
+        connect(m, self._partial.output, self._summed.input)
+        connect(m, self._summed.output, self._serializer.input)
+        connect(m, self._serializer.output, self._drain.input)
         connect(m, flipped(self.rows), self._drain.rows)
         connect(m, self._drain.output, flipped(self.output))
         m.d.comb += self.error.eq(self._engine.error)
@@ -187,16 +203,23 @@ class MatrixPath(Component):
         """A matrix to the sequencer; behind a queue, what it is drained with is joined with the scales of its codes."""
         layout = data.StructLayout({"fresh": 1, "drain": matrix_settings()})
         m.submodules.settled = queue = SyncFIFO(width=layout.size, depth=_MATRICES)
+        spare = self.matrices.p.spare
+        m.submodules.spares = spares = SyncFIFO(width=len(spare), depth=_SUMMED)
         kept, offered = Signal(self.scales.payload.shape()), Signal(layout)
         entry, sink, taken = data.View(layout, queue.r_data), self._drain.settings, Signal()
         m.d.comb += [
             sequencer.matrices.payload.eq(self.matrices.p.matrix),
-            sequencer.matrices.valid.eq(self.matrices.valid & queue.w_rdy),
-            self.matrices.ready.eq(sequencer.matrices.ready & queue.w_rdy),
+            sequencer.matrices.valid.eq(self.matrices.valid & queue.w_rdy & spares.w_rdy),
+            self.matrices.ready.eq(sequencer.matrices.ready & queue.w_rdy & spares.w_rdy),
+            spares.w_data.eq(spare),
+            spares.w_en.eq(self.matrices.valid & self.matrices.ready),
+            self._serializer.spares.payload.eq(spares.r_data),
+            self._serializer.spares.valid.eq(spares.r_rdy),
+            spares.r_en.eq(self._serializer.spares.ready),
             offered.fresh.eq(self.matrices.p.matrix.fresh),
             offered.drain.eq(self.matrices.p.drain),
             queue.w_data.eq(offered),
-            queue.w_en.eq(self.matrices.valid & sequencer.matrices.ready),
+            queue.w_en.eq(self.matrices.valid & self.matrices.ready),
             sink.valid.eq(queue.r_rdy & (~entry.fresh | self.scales.valid)),
             taken.eq(sink.valid & sink.ready),
             queue.r_en.eq(taken),
@@ -341,12 +364,15 @@ def parts(
     width = _width(beat_bytes, int8)
     glue = (
         small_queue(step(tile_words).size, _AHEAD) * (3 if scaling else 2)
+        + small_queue((ROWS - 1).bit_length(), _SUMMED)
         + small_queue(1 + matrix_settings().size, _MATRICES)
         + Resources(lut=24 * slots + 40, ff=24 * slots + 8)  # scales kept or taken; what is under way
     )
     found = {
         "engine": lookup_engine.estimate(beat_bytes=beat_bytes, slots=slots),
         "partial": partial_sums.estimate(width=width, slots=slots, tile_words=tile_words, scaling=scaling),
+        "summed": fifo.estimate(width=ACCUMULATOR_BITS * ROWS * slots + 1, depth=max(tile_words, 2), style="block"),
+        "serializer": serializer.estimate(width=ACCUMULATOR_BITS, slots=slots, lanes=ROWS),
         "drain": drain.estimate(slots=slots, per_row=per_row),
         "sequencer": matrix_sequencer.estimate(tile_words=tile_words, depth=depth),
         "memory": code_memory.estimate(slots=slots, columns=beat_bytes, depth=depth, pieces=_pieces(beat_bytes)),

@@ -46,7 +46,7 @@ class PartialSums(Component):
         sweeps: In(sweep(tile_words)).
         sums: In(stream rows(width, slots, 5)). One item for each word of a sweep.
         mantissas: In(stream unsigned(8) [5]). One item for each word of a scaled sweep, of each row; with ``scaling`` only.
-        output: Out(words(32, slots)).
+        output: Out(words(32, slots, 5)).
 
     Latency: 3 cycles from the final item to its word.
     Throughput: one item per cycle, in and out; but a word is taken up again 4 cycles later at the earliest, so a sweep of
@@ -67,7 +67,7 @@ class PartialSums(Component):
         members = {
             "sweeps": In(sweep(tile_words)),
             "sums": In(stream.Signature(rows(width, slots, ROWS))),
-            "output": Out(words(ACCUMULATOR_BITS, slots)),
+            "output": Out(words(ACCUMULATOR_BITS, slots, ROWS)),
         }
         if scaling:
             members["mantissas"] = In(stream.Signature(data.ArrayLayout(unsigned(MANTISSA_BITS), ROWS)))

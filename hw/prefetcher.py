@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from amaranth.hdl import Cat, Const, Module, ResetInserter
+from amaranth.hdl import Cat, Const, Module, ResetInserter, Signal, Value
 from amaranth.lib import data, stream
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import Component, In, Out
@@ -20,11 +20,17 @@ __all__ = ["Prefetcher", "estimate"]
 
 _BOUNDARY_BITS = beats_log2(BOUNDARY_BYTES)
 _QUEUED = 4  # ranges that a port may be behind the fastest one
+_LEAD = 16  # beats that a port may be ahead of the slowest one; a power of two, more than the queues' latency
 
 
 class Prefetcher(Component):
     """Ranges of beats, each read over all ports at once: slice p of a beat comes from port p, where ``edgedec.hw.striping``
-    puts it. The ports run ahead of the reader and of each other, as far as their queues are deep.
+    puts it. The ports run ahead of the reader, as far as their queues are deep, but side by side.
+
+    A port that is 16 beats ahead of the slowest one waits for it. All of them have the rate at which the reader takes beats,
+    so a lead never goes away by itself, and each disturbance adds to it: at 64 KiB of addresses, and at every multiple of
+    that, two ports are in different rows of one DRAM bank, and the memory opens and closes these in turn
+    (docs/ddr-model.md).
 
     Parameters:
         beat_bytes: of the stream, a power of two, 4 to 64.
@@ -104,11 +110,12 @@ class Prefetcher(Component):
         fifos = [ResetInserter(self.flush)(fifo) for fifo in self._fifos]
         width = len(self.ranges.p.as_value())
         queues = [SyncFIFO(width=width, depth=_QUEUED) for _ in range(self._ports)]
+        held = self._held(m)
         for port, (queue, master, fifo) in enumerate(zip(queues, self._masters, fifos, strict=True)):
             m.submodules[f"queue{port}"] = ResetInserter(self.flush)(queue)
             m.submodules[f"master{port}"] = master
             m.submodules[f"fifo{port}"] = fifo
-            self._connect_port(m, port, queue, master, self._fifos[port])
+            self._connect_port(m, port, queue, master, held[port])
         room = Cat(queue.w_rdy for queue in queues).all() & ~self.flush
         there = Cat(fifo.output.valid for fifo in self._fifos).all()
         m.d.comb += [
@@ -132,9 +139,24 @@ class Prefetcher(Component):
         m.d.comb += self.error.valid.eq(Cat(master.error.valid for master in self._masters).any())
         return m
 
-    def _connect_port(self, m: Module, port: int, queue: SyncFIFO, master: ReadMaster, fifo: Fifo) -> None:
+    def _held(self, m: Module) -> list[Value]:
+        """Of each port, whether it is so far ahead of the slowest one that it has to wait."""
+        if self._ports == 1:
+            return [Const(0)]
+        leads = [Signal(range(_LEAD + 1), name=f"lead{port}") for port in range(self._ports)]
+        together = Signal()  # all have a beat that the slowest one has too: it is no lead
+        m.d.comb += together.eq(Cat(lead.any() for lead in leads).all())
+        for lead, fifo in zip(leads, self._fifos, strict=True):
+            with m.If(self.flush):
+                m.d.sync += lead.eq(0)
+            with m.Else():
+                m.d.sync += lead.eq(lead + (fifo.input.valid & fifo.input.ready) - together)
+        return [lead[-1] for lead in leads]
+
+    def _connect_port(self, m: Module, port: int, queue: SyncFIFO, master: ReadMaster, held: Value) -> None:
         """One port, from its queue of ranges to its queue of slices, and what it is late."""
         size, bus, inner = beats_log2(self._port_bytes), getattr(self, f"bus{port}"), master.bus
+        fifo = self._fifos[port]
         due = data.View(self.ranges.p.shape(), queue.r_data)
         # The master's addresses count this port's bytes only; the port's number goes in above those of a granule.
         number = Const(port, beats_log2(self._ports))
@@ -155,8 +177,8 @@ class Prefetcher(Component):
             inner.rvalid.eq(bus.rvalid),
             bus.rready.eq(inner.rready),
             fifo.input.payload.eq(master.beats.payload),
-            fifo.input.valid.eq(master.beats.valid),
-            master.beats.ready.eq(fifo.input.ready),
+            fifo.input.valid.eq(master.beats.valid & ~held),
+            master.beats.ready.eq(fifo.input.ready & ~held),
             self.starved[port].eq(
                 self.beats.ready & ~fifo.output.valid & (fifo.level.any() | queue.r_rdy | ~master.idle)
             ),
@@ -191,4 +213,6 @@ def estimate(
     aligned = Resources(lut=-5 * beats_log2(port_bytes))  # what whole beats save of a master
     queue = small_queue(address_bits - beats_log2(beat_bytes) + count_bits, _QUEUED)
     counter = Resources(lut=36, ff=32)
-    return (master + aligned + queue + deep.estimate(width=8 * port_bytes, depth=depth, style=style) + counter) * ports
+    lead = Resources(lut=9, ff=_LEAD.bit_length()) if ports > 1 else Resources()
+    fifo = deep.estimate(width=8 * port_bytes, depth=depth, style=style)
+    return (master + aligned + queue + fifo + counter + lead) * ports

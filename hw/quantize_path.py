@@ -18,7 +18,6 @@ from edgedec.hw.vector_memory import VectorMemory
 
 __all__ = ["QuantizePath", "estimate", "parts", "plan"]
 
-_LANES = 5
 _WIDE = 27
 
 
@@ -35,21 +34,19 @@ class QuantizePath(Component):
     Parameters:
         beat_bytes: columns of a block of codes, 1 to 64.
         slots: 1 to 8.
-        depth: words of the longest vector, 1 to 65536.
+        depth: elements of the longest vector, 1 to 65536.
         style: of the memory that holds it, "block" or "ultra".
 
     Members:
         vectors: In(stream ``plan()``). One item per vector, ahead of it.
-        input: In(words(27, slots)). A vector of at most ``depth`` words.
-        gains: In(stream of signed(16) [5]). One item per word of a normed vector.
+        input: In(words(27, slots)). A vector of at most ``depth`` elements.
+        gains: In(stream of signed(16) [1]). One item per element of a normed vector.
         eps: In(stream of unsigned(48)). One item per normed vector.
         codes: Out(codes(slots, beat_bytes)).
         scales: Out(scales(slots)). One item per vector.
 
-    Latency: from a vector's last word to its first block slots + 34 cycles and ceil(beat_bytes / 5), 3
-        more if normed.
-    Throughput: a word per cycle in; then a block in ceil(beat_bytes / 5) + 2 cycles if nothing stops it; then the next
-        vector.
+    Latency: from a vector's last element to its first block slots + beat_bytes + 31 cycles, 3 more if normed.
+    Throughput: an element per cycle in; then a block in beat_bytes + 2 cycles if nothing stops it; then the next vector.
     Source: docs/integer-profile.md, "RMS norm" and "Quantize".
     """
 
@@ -61,7 +58,7 @@ class QuantizePath(Component):
             {
                 "vectors": In(stream.Signature(plan())),
                 "input": In(words(_WIDE, slots)),
-                "gains": In(stream.Signature(data.ArrayLayout(signed(16), _LANES))),
+                "gains": In(stream.Signature(data.ArrayLayout(signed(16), 1))),
                 "eps": In(stream.Signature(unsigned(48))),
                 "codes": Out(codes(slots, beat_bytes)),
                 "scales": Out(scales(slots)),
@@ -159,7 +156,7 @@ def parts(
         ),
         "requantizer": requantizer.estimate(slots=slots),
         "gearbox": gearbox.estimate(slots=slots, columns=beat_bytes),
-        "glue": Resources(lut=_WIDE * slots * (_LANES + 1) + 16, ff=8),
+        "glue": Resources(lut=_WIDE * slots * 2 + 16, ff=8),
     }
 
 

@@ -44,7 +44,7 @@ class Requantizer(Component):
         the reciprocal first and then for the scale.
     """
 
-    def __init__(self, *, slots: int, lanes: int = 5) -> None:
+    def __init__(self, *, slots: int, lanes: int = 1) -> None:
         check("slots", slots, 1, 8)
         check("lanes", lanes, 1, 64)
         super().__init__(
@@ -177,7 +177,7 @@ class Requantizer(Component):
                 m.d.comb += sink.p["values"][lane][slot].eq(carried(m, enable, (fine[1:] + fine[0])[:8]))
 
 
-def estimate(*, slots: int, lanes: int = 5) -> Resources:
+def estimate(*, slots: int, lanes: int = 1) -> Resources:
     """Of a Requantizer with these parameters."""
     division = divider.estimate(numerator_bits=32, denominator_bits=16, quotient_bits=_RECIPROCAL_BITS)
     per_slot = division + Resources(lut=112, ff=121)

@@ -29,7 +29,7 @@ class Residual(Component):
     Source: docs/integer-profile.md, "Add, select rows".
     """
 
-    def __init__(self, *, slots: int, lanes: int = 5, width: int = 27) -> None:
+    def __init__(self, *, slots: int, lanes: int = 1, width: int = 27) -> None:
         check("slots", slots, 1, 8)
         check("lanes", lanes, 1, 64)
         check("width", width, 2, 64)
@@ -51,6 +51,6 @@ class Residual(Component):
         return m
 
 
-def estimate(*, slots: int, lanes: int = 5, width: int = 27) -> Resources:
+def estimate(*, slots: int, lanes: int = 1, width: int = 27) -> Resources:
     """Of a Residual with these parameters."""
     return Resources(lut=slots * lanes * (20 * width // 9), ff=slots * lanes * (2 * width + 1) + 4)

@@ -7,7 +7,6 @@ from amaranth.lib import data, stream
 from amaranth.lib.wiring import Component, In, Out
 
 from edgedec.hw import residual, vector_memory
-from edgedec.hw.config import ROWS
 from edgedec.hw.pipeline import check
 from edgedec.hw.residual import Residual
 from edgedec.hw.resources import Resources
@@ -21,15 +20,15 @@ _STORED_BITS = 32  # of an element as it is loaded
 
 
 def load_item_bytes(slots: int) -> int:
-    """Of a word of five elements of each slot as it lies in memory: int32 [5, slots], then nothing up to a power of two."""
-    return 1 << (ROWS * slots * _STORED_BITS // 8 - 1).bit_length()
+    """Of an element of each slot as it lies in memory: int32 [slots], then nothing up to a power of two."""
+    return 1 << (slots * _STORED_BITS // 8 - 1).bit_length()
 
 
 def addition(depth: int) -> data.StructLayout:
-    """Words that are added from word ``start`` on. ``more``: the vector goes on in the next addition. ``onward``: the new
-    residual is given to ``output`` as well.
+    """Elements that are added from ``start`` on, which is where the addition before it ended if that has ``more``, else 0.
+    ``more``: the vector goes on in the next addition. ``onward``: the new residual is given to ``output`` as well.
     """
-    return data.StructLayout({"start": range(depth), "words": range(depth + 1), "more": 1, "onward": 1})
+    return data.StructLayout({"start": range(depth), "elements": range(depth + 1), "more": 1, "onward": 1})
 
 
 class ResidualPath(Component):
@@ -37,19 +36,19 @@ class ResidualPath(Component):
 
     Parameters:
         slots: 1 to 8.
-        depth: words of the residual, 1 to 65536.
+        depth: elements of the residual, 1 to 65536.
         style: of the memory, "block" or "ultra".
 
     Members:
-        loads: In(stream of range(depth + 1)). Words that the next vector is loaded with, at least 1.
-        items: In(stream unsigned(8 * load_item_bytes(slots))). Those words.
-        additions: In(stream ``addition(depth)``), of at least 1 word.
+        loads: In(stream of range(depth + 1)). Elements that the next vector is loaded with, at least 1.
+        items: In(stream unsigned(8 * load_item_bytes(slots))). Those elements.
+        additions: In(stream ``addition(depth)``), of at least 1 element.
         input: In(words(27, slots)). What is added; its ``last`` is not looked at.
         output: Out(words(27, slots)). Loaded vectors, and sums that go ``onward``; ``last`` at a vector's end.
         idle: Out(1). Nothing is under way.
 
     Latency: 5 cycles from an addition to its first sum, 2 from ``input`` to ``output``.
-    Throughput: a word per cycle; one load or addition at a time.
+    Throughput: an element per cycle; one load or addition at a time.
     Source: docs/integer-profile.md, "Add, select rows".
     """
 
@@ -83,14 +82,14 @@ class ResidualPath(Component):
             self.loads.ready.eq(~loading & ~adding),
             begin.eq(addition_.valid & ~loading & ~adding & ~self.loads.valid),
             memory.reads.p.start.eq(addition_.p.start),
-            memory.reads.p.length.eq(addition_.p.words),
+            memory.reads.p.length.eq(addition_.p.elements),
             memory.reads.valid.eq(begin),
             addition_.ready.eq(begin & memory.reads.ready),
         ]
         with m.If(self.loads.valid & self.loads.ready):
             m.d.sync += [loading.eq(1), left.eq(self.loads.payload), more.eq(0), onward.eq(1)]
         with m.If(addition_.valid & addition_.ready):
-            m.d.sync += [adding.eq(1), left.eq(addition_.p.words), taken.eq(addition_.p.words)]
+            m.d.sync += [adding.eq(1), left.eq(addition_.p.elements), taken.eq(addition_.p.elements)]
             m.d.sync += [more.eq(addition_.p.more), onward.eq(addition_.p.onward)]
         with m.If(moved):
             m.d.sync += left.eq(left - 1)
@@ -101,7 +100,7 @@ class ResidualPath(Component):
         return m
 
     def _add(self, m: Module, memory: VectorMemory, adder: Residual, adding: Signal, taken: Signal) -> None:
-        """The addition's words, and no more, to the adder."""
+        """The addition's elements, and no more, to the adder."""
         wanted = Signal()
         m.d.comb += [
             wanted.eq(adding & (taken != 0)),
@@ -126,7 +125,7 @@ class ResidualPath(Component):
         last: Any,
         moved: Signal,
     ) -> None:
-        """A word to the memory, and if it is wanted to the output, in the same cycle."""
+        """An element to the memory, and if it is wanted to the output, in the same cycle."""
         offered = Mux(loading, self.items.valid, adder.output.valid & adding)
         free = ~onward | self.output.ready
         m.d.comb += [
@@ -138,16 +137,13 @@ class ResidualPath(Component):
             memory.write.p.last.eq(last),
             self.output.p.last.eq(last),
         ]
-        for lane in range(ROWS):
-            for slot in range(self._slots):
-                at = _STORED_BITS * (lane * self._slots + slot)
-                value = Mux(
-                    loading, self.items.payload[at : at + _WIDE].as_signed(), adder.output.p["values"][lane][slot]
-                )
-                m.d.comb += [
-                    self.output.p["values"][lane][slot].eq(value),
-                    memory.write.p["values"][lane][slot].eq(value),
-                ]
+        for slot in range(self._slots):
+            at = _STORED_BITS * slot
+            value = Mux(loading, self.items.payload[at : at + _WIDE].as_signed(), adder.output.p["values"][0][slot])
+            m.d.comb += [
+                self.output.p["values"][0][slot].eq(value),
+                memory.write.p["values"][0][slot].eq(value),
+            ]
 
 
 def estimate(*, slots: int, depth: int, style: str = "block") -> Resources:
@@ -158,5 +154,5 @@ def estimate(*, slots: int, depth: int, style: str = "block") -> Resources:
     return (
         memory
         + residual.estimate(slots=slots)
-        + Resources(lut=slots * ROWS * _WIDE + 3 * depth.bit_length() + 20, ff=3 * depth.bit_length() + 8)
+        + Resources(lut=slots * _WIDE + 3 * depth.bit_length() + 20, ff=3 * depth.bit_length() + 8)
     )

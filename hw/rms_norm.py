@@ -46,7 +46,7 @@ class RmsNorm(Component):
     Source: docs/integer-profile.md, "RMS norm". One 27 x 18 and one 18 x 18 multiplication per lane and slot.
     """
 
-    def __init__(self, *, slots: int, lanes: int = 5) -> None:
+    def __init__(self, *, slots: int, lanes: int = 1) -> None:
         check("slots", slots, 1, 8)
         check("lanes", lanes, 1, 64)
         super().__init__(
@@ -132,7 +132,7 @@ class RmsNorm(Component):
             m.d.sync += [asked.eq(0), found.eq(0), self.roots.valid.eq(1)]
 
 
-def estimate(*, slots: int, lanes: int = 5) -> Resources:
+def estimate(*, slots: int, lanes: int = 1) -> Resources:
     """Of a RmsNorm with these parameters."""
     statistics = absolute_maximum.estimate(slots=slots, lanes=lanes) + sums_of_squares.estimate(
         slots=slots, lanes=lanes

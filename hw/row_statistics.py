@@ -34,7 +34,7 @@ class RowStatistics(Component):
     Source: docs/integer-profile.md, "RMS norm" and "Quantize".
     """
 
-    def __init__(self, *, slots: int, lanes: int = 5, squares: bool) -> None:
+    def __init__(self, *, slots: int, lanes: int = 1, squares: bool) -> None:
         check("slots", slots, 1, 8)
         check("lanes", lanes, 1, 64)
         super().__init__({"input": In(words(27, slots, lanes)), "output": Out(sums(slots))})
@@ -62,7 +62,7 @@ class RowStatistics(Component):
         return m
 
 
-def estimate(*, slots: int, lanes: int = 5, squares: bool) -> Resources:
+def estimate(*, slots: int, lanes: int = 1, squares: bool) -> Resources:
     """Of a RowStatistics with these parameters."""
     maximum = absolute_maximum.estimate(slots=slots, lanes=lanes)
     return maximum + sums_of_squares.estimate(slots=slots, lanes=lanes) if squares else maximum

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from amaranth.hdl import Module, Mux, Signal, unsigned
+from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import stream
 from amaranth.lib.wiring import Component, In, Out
 
@@ -12,35 +12,32 @@ from edgedec.hw.shapes import words
 
 __all__ = ["Serializer", "estimate"]
 
-_COUNT_BITS = 20
-
 
 class Serializer(Component):
-    """A vector's elements one after the other, as many as are asked for.
+    """A vector's elements one after the other.
 
     Parameters:
         width: of an element, 1 to 64.
         slots: 1 to 8.
-        lanes: elements of an input word, 1 to 64.
+        lanes: elements of an input word, 2 to 64.
 
     Members:
-        counts: In(stream of unsigned(20)). Elements of each vector, at least 1.
-        input: In(words(width, slots, lanes)). Every vector begins with a new word and has ceil(count / lanes) of them; lanes
-            behind the count are dropped. ``last`` is not looked at.
-        output: Out(words(width, slots, 1)). ``last`` with the last of the count.
+        spares: In(stream of range(lanes)). Lanes of each vector's last word that are none; its last word waits for it.
+        input: In(words(width, slots, lanes)). Every vector begins with a new word.
+        output: Out(words(width, slots, 1)). ``last`` with a vector's last element.
 
-    Latency: 1 cycle from a word's transfer to its first element; a word may come the cycle after its count.
-    Throughput: an element per cycle; one cycle is lost between two vectors if the first one's last word has one element.
+    Latency: 1 cycle from a word's transfer to its first element.
+    Throughput: an element per cycle, across vectors too.
     Source: derived here.
     """
 
-    def __init__(self, *, width: int, slots: int, lanes: int = 5) -> None:
+    def __init__(self, *, width: int, slots: int, lanes: int) -> None:
         check("width", width, 1, 64)
         check("slots", slots, 1, 8)
-        check("lanes", lanes, 1, 64)
+        check("lanes", lanes, 2, 64)
         super().__init__(
             {
-                "counts": In(stream.Signature(unsigned(_COUNT_BITS))),
+                "spares": In(stream.Signature(range(lanes))),
                 "input": In(words(width, slots, lanes)),
                 "output": Out(words(width, slots, 1)),
             }
@@ -50,34 +47,33 @@ class Serializer(Component):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         source, sink, lanes = self.input, self.output, self._lanes
-        missing = Signal(_COUNT_BITS)  # elements of the vector that no taken word holds
-        held = Signal(source.p["values"].shape())  # the next element is lane 0
-        rest, ends = Signal(range(lanes + 1)), Signal()  # elements that are held; they are the vector's last
-        loading, final = Signal(), Signal()
+        held = Signal(source.p["values"].shape(), reset_less=True)  # the next element is lane 0
+        left, ends = Signal(range(lanes + 1)), Signal()  # elements that are held; they are the vector's last
+        free, known, loading = Signal(), Signal(), Signal()
         m.d.comb += [
-            self.counts.ready.eq(missing == 0),
-            source.ready.eq((missing != 0) & ((rest == 0) | ((rest == 1) & sink.ready))),
+            free.eq((left == 0) | ((left == 1) & sink.ready)),
+            known.eq(self.spares.valid | ~source.p.last),
+            source.ready.eq(free & known),
             loading.eq(source.valid & source.ready),
-            final.eq(missing <= lanes),
-            sink.valid.eq(rest != 0),
+            self.spares.ready.eq(source.valid & source.p.last & free),
+            sink.valid.eq(left != 0),
             sink.p["values"][0].eq(held[0]),
-            sink.p.last.eq(ends & (rest == 1)),
+            sink.p.last.eq(ends & (left == 1)),
         ]
-        with m.If(self.counts.valid & self.counts.ready):
-            m.d.sync += missing.eq(self.counts.payload)
         with m.If(loading):
             m.d.sync += [
                 held.eq(source.p["values"]),
-                rest.eq(Mux(final, missing[: len(rest)], lanes)),
-                ends.eq(final),
-                missing.eq(Mux(final, 0, missing - lanes)),
+                left.eq(lanes - Mux(source.p.last, self.spares.payload, 0)),
+                ends.eq(source.p.last),
             ]
         with m.Elif(sink.valid & sink.ready):
-            m.d.sync += [held.eq(held.as_value() >> len(held[0].as_value())), rest.eq(rest - 1)]
+            # The last lane stays as it is: it is never moved twice, and needs no multiplexer.
+            m.d.sync += [held[lane].eq(held[lane + 1]) for lane in range(lanes - 1)]
+            m.d.sync += left.eq(left - 1)
         return m
 
 
-def estimate(*, width: int, slots: int, lanes: int = 5) -> Resources:
-    """Of a Serializer with these parameters; derived, not calibrated: a LUT per bit that is loaded or moved on."""
-    bits, rest = width * slots, lanes.bit_length()
-    return Resources(lut=bits * (lanes - 1) + 36 + 2 * rest, ff=bits * lanes + _COUNT_BITS + rest + 1)
+def estimate(*, width: int, slots: int, lanes: int) -> Resources:
+    """Of a Serializer with these parameters: a LUT per bit that is loaded or moved on."""
+    bits, left = width * slots, lanes.bit_length()
+    return Resources(lut=bits * (lanes - 1) + 3 * left + 8, ff=bits * lanes + left + 1)

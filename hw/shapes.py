@@ -16,7 +16,7 @@ def rows(width: int, slots: int, lanes: int) -> data.ArrayLayout:
     return data.ArrayLayout(data.ArrayLayout(signed(width), slots), lanes)
 
 
-def words(width: int, slots: int, lanes: int = 5) -> stream.Signature:
+def words(width: int, slots: int, lanes: int = 1) -> stream.Signature:
     """A vector for each slot, ``lanes`` elements at a time; lanes behind the vector's end are zero, ``last`` ends it."""
     return stream.Signature(data.StructLayout({"values": rows(width, slots, lanes), "last": 1}))
 

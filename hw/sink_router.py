@@ -1,4 +1,4 @@
-"""Words of drained matrices to whom they are for."""
+"""Rows of drained matrices to whom they are for."""
 
 from typing import Any
 
@@ -7,6 +7,7 @@ from amaranth.lib import stream
 from amaranth.lib.wiring import Component, In, Out
 
 from edgedec.hw.attention_path import part
+from edgedec.hw.config import ROWS
 from edgedec.hw.gated_activation import activation
 from edgedec.hw.head_path import vocabulary
 from edgedec.hw.instructions import Opcode, Sink, layout
@@ -21,25 +22,25 @@ _DRAINED, _WIDE, _NARROW = 32, 27, 18
 
 
 class SinkRouter(Component):
-    """One matrix after the other: its words to its sink, and ahead of a vector's first word what the sink has to know.
+    """One matrix after the other: its rows to its sink, and ahead of a vector's first row what the sink has to know.
 
     Parameters:
         slots: 1 to 8.
-        depth: words of the residual, 1 to 65536.
+        depth: elements of the residual, 1 to 65536.
 
     Members:
-        matrices: In(stream of layout(Opcode.MATRIX)). In the order of their words.
+        matrices: In(stream of layout(Opcode.MATRIX)). In the order of their rows.
         input: In(words(32, slots)). ``last`` at each matrix's end.
         additions: Out(stream addition(depth)), residual: Out(words(27, slots)). One item per matrix.
         parts: Out(stream edgedec.hw.attention_path.part()), attention: Out(words(18, slots)). One item per vector, as of
             all that follow.
-        activation: Out(activation()). Steady from a vector's first word on. gate: Out(words(18, slots)).
+        activation: Out(activation()). Steady from a vector's first row on. gate: Out(words(18, slots)).
         vectors: Out(stream edgedec.hw.head_path.vocabulary()), logits: Out(words(32, slots)).
             ``last`` at a vector's end, that is at the end of a matrix without ``more``.
         idle: Out(1). No matrix is queued or under way.
 
-    Latency: none from ``input`` to a sink, 1 cycle from a matrix to its item, 2 to its first word.
-    Throughput: a word per cycle; two cycles between matrices.
+    Latency: none from ``input`` to a sink, 1 cycle from a matrix to its item, 2 to its first row.
+    Throughput: a row per cycle; two cycles between matrices.
     """
 
     def __init__(self, *, slots: int, depth: int) -> None:
@@ -70,13 +71,12 @@ class SinkRouter(Component):
         attending = (now.sink == Sink.QUERIES) | (now.sink == Sink.KEYS) | (now.sink == Sink.VALUES)
         m.d.comb += [
             self.additions.p.start.eq(now.start),
-            self.additions.p.words.eq(now.words),
+            self.additions.p.elements.eq(now.words * ROWS - now.spare),
             self.additions.p.more.eq(now.more),
             self.additions.p.onward.eq(now.onward),
             self.parts.p.part.eq(now.sink - Sink.QUERIES),
             self.parts.p.rotate.eq(now.rotate),
             self.parts.p.shift.eq(now.shift),
-            self.parts.p.elements.eq(now.elements),
             self.vectors.p.first.eq(now.first),
             self.vectors.p.elements.eq(now.elements),
         ]
@@ -125,5 +125,5 @@ def _elements(port: Any) -> list[Any]:
 
 
 def estimate(*, slots: int, depth: int) -> Resources:
-    """Of a SinkRouter with these parameters: wires, and one matrix."""
-    return Resources(lut=60, ff=layout(Opcode.MATRIX).size - layout(Opcode.MATRIX)["unused"].width + 12)
+    """Of a SinkRouter with these parameters: wires, one matrix, and its rows from its words."""
+    return Resources(lut=80, ff=layout(Opcode.MATRIX).size - layout(Opcode.MATRIX)["unused"].width + 12)

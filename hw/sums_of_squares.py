@@ -33,7 +33,7 @@ class SumsOfSquares(Component):
     Source: docs/integer-profile.md, "RMS norm". One 18 x 18 multiplication per lane and slot.
     """
 
-    def __init__(self, *, slots: int, lanes: int = 5) -> None:
+    def __init__(self, *, slots: int, lanes: int = 1) -> None:
         check("slots", slots, 1, 8)
         check("lanes", lanes, 1, 64)
         sums = data.StructLayout({"small": unsigned(_SUM_BITS), "big": unsigned(_SUM_BITS)})
@@ -86,6 +86,6 @@ class SumsOfSquares(Component):
         return square, carried(m, enable, fits, 2)
 
 
-def estimate(*, slots: int, lanes: int = 5) -> Resources:
+def estimate(*, slots: int, lanes: int = 1) -> Resources:
     """Of a SumsOfSquares with these parameters."""
     return Resources(lut=127 * lanes + 65, ff=163 * lanes + 86, dsp=lanes) * slots + Resources(lut=2, ff=7)

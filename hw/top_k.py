@@ -2,103 +2,125 @@
 
 from typing import Any
 
-from amaranth.hdl import Module, Mux, Signal, signed, unsigned
+from amaranth.hdl import Cat, Module, Mux, Signal, Value, signed, unsigned
 from amaranth.lib import data, stream
+from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import Component, In, Out
 
 from edgedec.hw.pipeline import check
+from edgedec.hw.ram import distributed_luts
 from edgedec.hw.resources import Resources
 
-__all__ = ["ID_BITS", "TopK", "best", "estimate", "logits"]
+__all__ = ["ID_BITS", "TopK", "candidates", "estimate"]
 
 ID_BITS = 20
 _LEAST = -(1 << 31)  # below every logit, whose range is symmetric
+_ENTRY = data.StructLayout({"logit": signed(32), "id": unsigned(ID_BITS)})
+_ENTRY_BITS = 32 + ID_BITS
 
 
-def logits(slots: int) -> stream.Signature:
-    """s32 of each slot, of the token ``id``; never -2^31. ``last`` of the vocabulary."""
-    return stream.Signature(
-        data.StructLayout({"logits": data.ArrayLayout(signed(32), slots), "id": unsigned(ID_BITS), "last": 1})
-    )
-
-
-def best(slots: int) -> stream.Signature:
-    """A logit s32 of each slot and its id; ``last`` of the k."""
-    return stream.Signature(
-        data.StructLayout(
-            {
-                "logits": data.ArrayLayout(signed(32), slots),
-                "ids": data.ArrayLayout(unsigned(ID_BITS), slots),
-                "last": 1,
-            }
-        )
-    )
+def candidates() -> stream.Signature:
+    """A logit s32 of one slot and its token's id; the slots in turn, from the first on."""
+    return stream.Signature(data.StructLayout({"logit": signed(32), "id": unsigned(ID_BITS), "last": 1}))
 
 
 class TopK(Component):
-    """Keeps the k largest in order: the larger first, of equal ones the smaller id.
+    """Keeps the k largest of each slot in order: the larger first, of equal ones the smaller id.
+
+    The slots share one search: a slot's k entries are a row of a memory in LUTs, read in one cycle, compared and written in
+    the next. With one slot the row would be read before it is written, so every other cycle waits. Nothing clears the
+    memory: how many of a row's entries count is kept beside it.
 
     Parameters:
         slots: 1 to 8.
         k: 1 to 64.
 
     Members:
-        input: In(logits(slots)). Ids must grow from item to item; they need not be neighbours.
-        output: Out(best(slots)). k items per vocabulary; where it has fewer ids, the rest are logits of -2^31 with id 0.
+        input: In(candidates()). Of each id the logits of all slots, never -2^31. Ids must grow from one to the next of a
+            slot; they need not be neighbours. ``last`` with the last slot's logit of the last id.
+        output: Out(candidates()). Of each rank the entries of all slots, k ranks per vocabulary; where it has fewer ids, the
+            rest are logits of -2^31 with id 0. ``last`` with the last slot's of the last rank.
 
-    Latency: 2 cycles from the last logit to the first item.
-    Throughput: one logit per slot and cycle; then k + 1 cycles in which it takes none.
-    Source: insertion into a sorted row of registers, all compared at once; derived here.
+    Latency: 2 cycles from the last logit to the first entry; 3 with one slot.
+    Throughput: a logit per cycle, or an entry; with one slot in every other cycle. None is taken from the last logit until
+        the last entry has left.
+    Source: insertion into a sorted row, all of it compared at once; derived here.
     """
 
     def __init__(self, *, slots: int, k: int) -> None:
         check("slots", slots, 1, 8)
         check("k", k, 1, 64)
         self._slots, self._k = slots, k
-        super().__init__({"input": In(logits(slots)), "output": Out(best(slots))})
+        super().__init__({"input": In(candidates()), "output": Out(candidates())})
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        taken, left, giving = Signal(self.input.p.shape()), Signal(range(self._k)), Signal()
-        valid, closed = Signal(), Signal()  # closed: from the last logit's arrival to the last item's leaving
-        arrives, leaves = self.input.valid & self.input.ready, self.output.valid & self.output.ready
+        source, sink, slots = self.input, self.output, self._slots
+        row = data.ArrayLayout(_ENTRY, self._k)
+        m.submodules.memory = memory = Memory(shape=row, depth=slots, init=[], attrs={"ram_style": "distributed"})
+        read, write = memory.read_port(domain="comb"), memory.write_port()
+        # The row that was read, and what is done with it: a logit put in, or the first entry given away.
+        held, taken = Signal(row, reset_less=True), Signal(_ENTRY, reset_less=True)
+        putting, giving, place, final = Signal(), Signal(), Signal(range(slots)), Signal()
+        filled = Signal(self._k)  # entries that the rows hold; what lies behind them is of vocabularies before
+        slot, rank, closed = Signal(range(slots)), Signal(range(self._k)), Signal()  # closed: the last logit was taken
+        waits = (putting | giving) if slots == 1 else giving
+        arrives, leaves, looks, ended = Signal(), Signal(), Signal(), Signal()
         m.d.comb += [
-            self.input.ready.eq(~closed),
-            self.output.valid.eq(giving),
-            self.output.p.last.eq(left == 0),
+            source.ready.eq(~closed & ~waits),
+            arrives.eq(source.valid & source.ready),
+            leaves.eq(giving & sink.ready),
+            looks.eq(closed & (~waits if slots == 1 else ~giving | sink.ready)),
+            ended.eq((rank == self._k - 1) & (slot == slots - 1)),
+            read.addr.eq(slot),
+            sink.valid.eq(giving),
+            sink.p.logit.eq(Mux(filled[0], held[0].logit, _LEAST)),
+            sink.p.id.eq(Mux(filled[0], held[0].id, 0)),
+            sink.p.last.eq(final),
+            write.addr.eq(place),
+            write.en.eq(putting | giving),  # the same again while nobody takes it
         ]
-        m.d.sync += [taken.eq(self.input.payload), valid.eq(arrives)]
-        with m.If(arrives & self.input.p.last):
+        m.d.sync += putting.eq(arrives)
+        with m.If(sink.ready):
+            m.d.sync += giving.eq(0)
+        with m.If(arrives | looks):
+            m.d.sync += [
+                held.eq(read.data),
+                taken.logit.eq(source.p.logit),
+                taken.id.eq(source.p.id),
+                place.eq(slot),
+                slot.eq(Mux(slot == slots - 1, 0, slot + 1)),
+            ]
+        with m.If(arrives & source.p.last):
             m.d.sync += closed.eq(1)
-        with m.If(valid & taken.last):
-            m.d.sync += [giving.eq(1), left.eq(self._k - 1)]
-        with m.If(leaves):
-            m.d.sync += left.eq(left - 1)
-            with m.If(left == 0):
-                m.d.sync += [giving.eq(0), closed.eq(0), left.eq(0)]
-        for slot in range(self._slots):
-            first = self._sorted(m, valid, leaves, taken.logits[slot], taken.id)
-            m.d.comb += [self.output.p.logits[slot].eq(first[0]), self.output.p.ids[slot].eq(first[1])]
+        with m.If(looks):
+            m.d.sync += [giving.eq(1), final.eq(ended), rank.eq(rank + (slot == slots - 1))]
+            with m.If(ended):
+                m.d.sync += [closed.eq(0), rank.eq(0)]
+        with m.If(place == slots - 1):
+            with m.If(putting):
+                m.d.sync += filled.eq(Cat(1, filled))
+            with m.If(leaves):
+                m.d.sync += filled.eq(filled >> 1)
+        m.d.comb += Value.cast(write.data).eq(Cat(self._changed(held, taken, filled, giving)))
         return m
 
-    def _sorted(self, m: Module, insert: Any, drop: Any, logit: Any, name: Any) -> tuple[Any, Any]:
-        """A slot's row of registers; returns the first. Behind what is dropped the least moves up."""
-        kept = [Signal(signed(32), init=_LEAST, name=f"logit_{i}") for i in range(self._k)]
-        names = [Signal(ID_BITS, name=f"id_{i}") for i in range(self._k)]
-        larger = [logit > other for other in kept]
+    def _changed(self, held: Any, taken: Any, filled: Signal, giving: Signal) -> list[Value]:
+        """The row with ``taken`` put in, or without its first entry: each is one of four, chosen by two bits."""
+        # Entries that the logit goes before; where one is, so are all after it.
+        behind = [~filled[i] | (taken.logit > held[i].logit) for i in range(self._k)]
+        found = []
         for i in range(self._k):
-            with m.If(drop):
-                m.d.sync += kept[i].eq(kept[i + 1] if i + 1 < self._k else _LEAST)
-                m.d.sync += names[i].eq(names[i + 1] if i + 1 < self._k else 0)
-            with m.Elif(insert & larger[i]):
-                if i:
-                    m.d.sync += kept[i].eq(Mux(larger[i - 1], kept[i - 1], logit))
-                    m.d.sync += names[i].eq(Mux(larger[i - 1], names[i - 1], name))
-                else:
-                    m.d.sync += [kept[i].eq(logit), names[i].eq(name)]
-        return kept[0], names[0]
+            before, after = held[max(i - 1, 0)].as_value(), held[min(i + 1, self._k - 1)].as_value()
+            moves = giving | behind[i - 1] if i else giving
+            comes = behind[i] & ~giving
+            stays = Mux(comes, taken.as_value(), held[i].as_value())
+            found.append(Mux(moves, Mux(comes, before, after), stays))
+        return found
 
 
 def estimate(*, slots: int, k: int) -> Resources:
     """Of a TopK with these parameters."""
-    return Resources(lut=75 * slots * k, ff=(32 + ID_BITS) * slots * k + 32 * slots + 27)
+    bits = _ENTRY_BITS * k
+    chosen = bits + 25 * k + 65  # an entry of four, and its comparison; control
+    return Resources(lut=distributed_luts(bits, slots) + chosen, ff=bits + _ENTRY_BITS + k + 13)

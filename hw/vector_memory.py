@@ -38,7 +38,7 @@ class VectorMemory(Component):
     """
 
     def __init__(
-        self, *, width: int, slots: int, depth: int, lanes: int = 5, style: Literal["block", "ultra"] = "block"
+        self, *, width: int, slots: int, depth: int, lanes: int = 1, style: Literal["block", "ultra"] = "block"
     ) -> None:
         check("width", width, 1, 64)
         check("slots", slots, 1, 8)
@@ -99,7 +99,7 @@ class VectorMemory(Component):
 
 
 def estimate(
-    *, width: int, slots: int, depth: int, lanes: int = 5, style: Literal["block", "ultra"] = "block"
+    *, width: int, slots: int, depth: int, lanes: int = 1, style: Literal["block", "ultra"] = "block"
 ) -> Resources:
     """Of a VectorMemory with these parameters: RAMs of 512 x 36 or 4096 x 72 bits."""
     bits, address = width * slots * lanes, depth.bit_length()

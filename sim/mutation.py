@@ -1,51 +1,44 @@
 """Mutation testing of ``hw/``: how many small wrong edits do the unit tests notice?
 
-Each mutant is made in a temporary copy of the package, never in the tree, and the tests of its module run against it.
+Each mutant is made in a temporary copy of the package, never in the tree. The test files that reach its module run
+against it one after another, the nearest first, until one fails.
 
     python -m edgedec.sim.mutation --modules divider trit_decoder --count 20 --seed 0 --json
+    python -m edgedec.sim.mutation --modules all --per-module 4 --tests 3 --jobs 1
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
 import hashlib
 import json
 import logging
 import os
 import random
-import shutil
-import signal
-import subprocess
 import sys
-import tempfile
-import threading
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from edgedec.errors import EdgedecError, ToolError, UsageError
+from edgedec.errors import EdgedecError, UsageError
 from edgedec.paths import cache_folder
+from edgedec.sim.covering_tests import covering_tests, module_names, module_path
 from edgedec.sim.mutants import KINDS, Mutant, find_mutants
+from edgedec.sim.mutation_trials import KILLED, SURVIVED, TIMED_OUT, Attempt, Trials
 
-__all__ = ["Report", "Result", "covering_tests", "mutate"]
-
-KILLED, SURVIVED, TIMED_OUT = "killed", "survived", "timed out"
-_OUTER = ("hw", "quantize", "runtime", "boards", "sim")
-_OUTCOMES = {0: SURVIVED, 1: KILLED, 2: KILLED}  # pytest's exit codes; 2: the mutant cannot even be imported
-_LOG = logging.getLogger(__name__)
+__all__ = ["Report", "Result", "mutate"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    key: str
+    """test: the one that noticed, or the last one tried."""
+
     module: str
     kind: str
     diff: str
     outcome: str
+    test: str
     seconds: float
 
 
@@ -58,221 +51,120 @@ class Report:
     survived: int
     timed_out: int
     kill_rate: float
+    modules: dict[str, dict[str, int]]
     kinds: dict[str, dict[str, int]]
     survivors: list[Result]
 
 
-def covering_tests(root: Path, module: str) -> list[Path]:
-    """tests/hw/test_MODULE.py, and the test files beside it that import the module.
-
-    Raises:
-        UsageError: there is neither module nor test.
-    """
-    if not (root / "hw" / f"{module}.py").is_file():
-        known = ", ".join(sorted(path.stem for path in (root / "hw").glob("*.py") if path.stem != "__init__"))
-        raise UsageError(f"hw has no module {module!r}; it has {known}")
-    own = root / "tests" / "hw" / f"test_{module}.py"
-    found = [own] if own.is_file() else []
-    for path in sorted((root / "tests" / "hw").glob("test_*.py")):
-        if path != own and f"edgedec.hw.{module}" in _imports(path):
-            found.append(path)
-    if not found:
-        raise UsageError(f"no test in tests/hw imports edgedec.hw.{module}: write tests/hw/test_{module}.py")
-    return found
-
-
-def _imports(path: Path) -> set[str]:
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-        elif isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-    return names
-
-
-@contextmanager
-def _copy(root: Path, module: str, text: str) -> Iterator[Path]:
-    """A folder for PYTHONPATH whose package ``edgedec`` is the tree's, with its own ``hw`` and in it ``text``."""
-    with tempfile.TemporaryDirectory(prefix="edgedec-mutant-") as scratch:
-        package = Path(scratch) / "edgedec"
-        package.mkdir()
-        for path in (root / "edgedec").iterdir():
-            if path.name != "__pycache__":
-                (package / path.name).symlink_to(path)
-        for name in _OUTER:
-            if name != "hw" and (root / name).is_dir():
-                (package / name).symlink_to(root / name)
-        shutil.copytree(root / "hw", package / "hw", ignore=shutil.ignore_patterns("__pycache__"))
-        (package / "hw" / f"{module}.py").write_text(text, "utf-8")
-        yield Path(scratch)
-
-
-def _run(root: Path, module: str, text: str, tests: Sequence[Path], limit_s: float | None) -> tuple[str, float, str]:
-    """(outcome, seconds, what pytest said)"""
-    # The copy's module is imported first, so that a test that would run against the tree fails loudly.
-    check = (
-        "import sys, pathlib, importlib.util as u; "
-        f"s = u.find_spec('edgedec.hw.{module}'); "
-        "pathlib.Path(s.origin).is_relative_to(sys.argv.pop(1)) or sys.exit(f'imported {s.origin}'); "
-        "import pytest; sys.exit(pytest.main(sys.argv[1:]))"
-    )
-    with _copy(root, module, text) as folder:
-        options = ("-x", "-q", "--import-mode=importlib", "-p", "no:cacheprovider", "--no-header", "--tb=line")
-        command = [sys.executable, "-P", "-c", check, str(folder), *options, *map(str, tests)]
-        environment = os.environ | {
-            "PYTHONPATH": str(folder),
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "PYTHONSAFEPATH": "1",
-            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # start-up is most of what a small test takes
-            "OMP_NUM_THREADS": "1",
-        }
-        began = time.monotonic()
-        # A session of its own: a simulator that a test started dies with it.
-        with subprocess.Popen(
-            command,
-            cwd=root,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        ) as process:
-            try:
-                said, _ = process.communicate(timeout=limit_s)
-            except BaseException as error:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.communicate()
-                if not isinstance(error, subprocess.TimeoutExpired):
-                    raise
-                return TIMED_OUT, time.monotonic() - began, ""
-    if process.returncode not in _OUTCOMES or said.startswith("imported "):
-        raise ToolError(f"pytest over {module}'s tests gave {process.returncode}:\n{said[-2000:]}")
-    return _OUTCOMES[process.returncode], time.monotonic() - began, said
-
-
-def _read_results(path: Path) -> dict[str, Result]:
-    """What earlier runs found; a line that was cut off is left out."""
-    found: dict[str, Result] = {}
-    for line in path.read_text("utf-8").splitlines() if path.is_file() else ():
-        try:
-            result = Result(**json.loads(line))
-        except (ValueError, TypeError):
-            continue
-        found[result.key] = result
-    return found
-
-
-def _key(mutant: Mutant, tests: Sequence[Path]) -> str:
-    """Changes with the module and with its tests, so that no result outlives them."""
-    told = hashlib.sha256(mutant.key.encode())
-    for path in tests:
-        told.update(path.read_bytes())
-    return told.hexdigest()[:16]
-
-
-def _limit(root: Path, module: str, tests: Sequence[Path]) -> float:
-    """Seconds that a mutant of a module gets: ten times what its tests take unchanged.
-
-    Raises:
-        ToolError: they do not pass.
-    """
-    text = (root / "hw" / f"{module}.py").read_text("utf-8")
-    outcome, seconds, said = _run(root, module, text, tests, None)
-    if outcome != SURVIVED:
-        raise ToolError(f"{module}: its tests must pass without a mutant first:\n{said[-2000:]}")
-    return 10 * seconds + 10
+def _draw(pools: Mapping[str, list[Mutant]], count: int | None, per_module: int | None, seed: int) -> list[Mutant]:
+    if per_module is not None:
+        # A module's draw depends on no other module.
+        return [
+            mutant
+            for module, pool in pools.items()
+            for mutant in random.Random(f"{seed} {module}").sample(pool, min(per_module, len(pool)))
+        ]
+    pool = [mutant for module in pools for mutant in pools[module]]
+    return random.Random(seed).sample(pool, len(pool) if count is None else min(count, len(pool)))
 
 
 def mutate(
     root: Path,
     modules: Sequence[str],
     *,
-    count: int,
+    count: int | None = None,
+    per_module: int | None = None,
     seed: int = 0,
     kinds: Sequence[str] = KINDS,
+    tests: int = 3,
     jobs: int = 1,
     results: Path | None = None,
     limit_s: float | None = None,
 ) -> Report:
-    """Try ``count`` mutants drawn over all ``modules``, or all there are where there are fewer.
+    """Try mutants of modules of ``hw/``, each against the test files nearest to its module.
 
     Args:
-        root: the tree with hw/ and tests/hw/.
+        root: the tree with hw/ and tests/.
+        modules: ``divider``, ``compiler/lowering``.
+        count: mutants drawn over all modules; None or more than there are: all there are.
+        per_module: mutants drawn of each module, in the place of ``count``.
         kinds: of edits; see ``edgedec.sim.mutants.KINDS``.
+        tests: files that a mutant must get past to survive; files without fast tests do not count.
         jobs: pytest processes at a time.
         results: a JSON Lines file; what stands in it is not run again, what is found is added. None: one for this tree
             in the cache folder.
-        limit_s: for one mutant; None: ten times what the module's tests take.
+        limit_s: of the processor, for one mutant and file; None: five times what the file takes unchanged, and half a
+            minute.
 
     Raises:
         UsageError: an unknown module or kind, a module without tests, or nothing to mutate.
         ToolError: the tests fail without a mutant.
     """
-    if count < 1 or jobs < 1 or (limit_s is not None and limit_s <= 0):
-        raise UsageError(f"count, jobs and the time limit must be positive, not {count}, {jobs}, {limit_s}")
+    if any(number is not None and number <= 0 for number in (count, per_module, tests, jobs, limit_s)):
+        raise UsageError(
+            "count, per-module count, tests, jobs and the time limit must be positive, "
+            f"not {count}, {per_module}, {tests}, {jobs}, {limit_s}"
+        )
+    if count is not None and per_module is not None:
+        raise UsageError("give a count over all modules or one per module, not both")
     if strange := sorted(set(kinds) - set(KINDS)):
         raise UsageError(f"no kind of mutant {strange[0]!r}; there are {', '.join(KINDS)}")
-    tests = {module: covering_tests(root, module) for module in sorted(set(modules))}
-    pool = [
-        mutant
-        for module in tests
-        for mutant in find_mutants(module, (root / "hw" / f"{module}.py").read_text("utf-8"))
-        if mutant.kind in kinds
-    ]
-    if not pool:
-        raise UsageError(f"nothing to mutate in {', '.join(tests)}")
-    chosen = random.Random(seed).sample(pool, min(count, len(pool)))
+    names = sorted({module.replace(".", "/") for module in modules})
+    covering = {module: covering_tests(root, module) for module in names}
+    pools = {
+        module: [m for m in find_mutants(module, module_path(root, module).read_text("utf-8")) if m.kind in kinds]
+        for module in names
+    }
+    chosen = _draw(pools, count, per_module, seed)
+    if not chosen:
+        raise UsageError(f"nothing to mutate in {', '.join(names)}")
     if results is None:
         results = cache_folder() / "mutation" / f"{hashlib.sha256(str(root).encode()).hexdigest()[:8]}.jsonl"
-    results.parent.mkdir(parents=True, exist_ok=True)
-    known = _read_results(results)
-    if results.is_file() and not results.read_bytes().endswith(b"\n"):
-        with results.open("a", encoding="utf-8") as file:
-            file.write("\n")  # ends the line that a killed run left
-    keys = [_key(mutant, tests[mutant.module]) for mutant in chosen]
-    waiting = [(key, mutant) for key, mutant in zip(keys, chosen, strict=True) if key not in known]
-    limits = {
-        module: limit_s or _limit(root, module, tests[module]) for module in sorted({m.module for _, m in waiting})
-    }
-    lock = threading.Lock()
-
-    def attempt(item: tuple[str, Mutant]) -> None:
-        key, mutant = item
-        outcome, seconds, _ = _run(root, mutant.module, mutant.text, tests[mutant.module], limits[mutant.module])
-        result = Result(
-            key=key,
-            module=mutant.module,
-            kind=mutant.kind,
-            diff=mutant.diff,
-            outcome=outcome,
-            seconds=round(seconds, 2),
-        )
-        with lock, results.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(result)) + "\n")
-            known[key] = result
-        _LOG.info("%s %s (%.1f s)", outcome, mutant.diff, seconds)
-
+    trials = Trials(root, results, limit_s)
     # Threads that wait for processes: each mutant has an interpreter of its own.
     with ThreadPoolExecutor(jobs) as executor:
-        list(executor.map(attempt, waiting))
-    return _report([known[key] for key in keys])
+        return _report(list(executor.map(lambda mutant: _try(trials, mutant, covering[mutant.module], tests), chosen)))
+
+
+def _try(trials: Trials, mutant: Mutant, covering: Sequence[Path], tests: int) -> Result:
+    """Raises UsageError where no file has a fast test."""
+    tried: list[Attempt] = []
+    for test in covering:
+        if trials.unchanged(mutant.module, test) is None:
+            continue
+        tried.append(trials.attempt(mutant, test))
+        if tried[-1].outcome != SURVIVED or len(tried) == tests:
+            break
+    if not tried:
+        raise UsageError(f"all tests that import {mutant.module} are slow: write tests/hw/test_{mutant.module}.py")
+    return Result(
+        module=mutant.module,
+        kind=mutant.kind,
+        diff=mutant.diff,
+        outcome=tried[-1].outcome,
+        test=tried[-1].test,
+        seconds=round(sum(attempt.seconds for attempt in tried), 2),
+    )
 
 
 def _report(found: Sequence[Result]) -> Report:
-    counts = {outcome: sum(result.outcome == outcome for result in found) for outcome in (KILLED, SURVIVED, TIMED_OUT)}
-    kinds = {
-        kind: {outcome: sum(r.kind == kind and r.outcome == outcome for r in found) for outcome in counts}
-        for kind in KINDS
-        if any(result.kind == kind for result in found)
-    }
+    outcomes = (KILLED, SURVIVED, TIMED_OUT)
+    counts = {outcome: sum(result.outcome == outcome for result in found) for outcome in outcomes}
+
+    def by(field: str) -> dict[str, dict[str, int]]:
+        table: dict[str, dict[str, int]] = {}
+        for result in found:
+            table.setdefault(getattr(result, field), dict.fromkeys(outcomes, 0))[result.outcome] += 1
+        return dict(sorted(table.items()))
+
     return Report(
         mutants=len(found),
         killed=counts[KILLED],
         survived=counts[SURVIVED],
         timed_out=counts[TIMED_OUT],
         kill_rate=1 - counts[SURVIVED] / len(found),
-        kinds=kinds,
+        modules=by("module"),
+        kinds=by("kind"),
         survivors=sorted((r for r in found if r.outcome == SURVIVED), key=lambda r: r.diff),
     )
 
@@ -287,24 +179,32 @@ def _text(report: Report) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m edgedec.sim.mutation", description=__doc__.splitlines()[0])
-    parser.add_argument("--modules", nargs="+", required=True, metavar="NAME", help="of hw/, without .py")
-    parser.add_argument("--count", type=int, default=20, help="mutants over all of them (20)")
+    parser.add_argument("--modules", nargs="+", required=True, metavar="NAME", help="of hw/, without .py; or all")
+    parser.add_argument("--but", nargs="+", default=[], metavar="NAME", help="modules to leave out")
+    parser.add_argument("--count", type=int, help="mutants over all of them (20)")
+    parser.add_argument("--per-module", type=int, help="mutants of each of them, in the place of --count")
     parser.add_argument("--seed", type=int, default=0, help="which mutants (0)")
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), metavar="KIND", help=", ".join(KINDS))
+    parser.add_argument("--tests", type=int, default=3, help="test files that a survivor got past, nearest first (3)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="pytest processes at a time")
-    parser.add_argument("--time-limit", type=float, metavar="S", help="for one mutant (10 times the tests' own time)")
+    parser.add_argument("--time-limit", type=float, metavar="S", help="for a mutant and file (5 times the usual, + 30)")
     parser.add_argument("--results", type=Path, help="JSON Lines file to resume from (one in the cache folder)")
-    parser.add_argument("--root", type=Path, default=Path.cwd(), help="tree with hw/ and tests/hw/ (this folder)")
+    parser.add_argument("--root", type=Path, default=Path.cwd(), help="tree with hw/ and tests/ (this folder)")
     parser.add_argument("--json", action="store_true", help="machine output on stdout")
     options = parser.parse_args(arguments)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
+    root = options.root.resolve()
     try:
+        left_out = {module_path(root, name) for name in options.but}
+        named = module_names(root) if options.modules == ["all"] else options.modules
         report = mutate(
-            options.root.resolve(),
-            options.modules,
-            count=options.count,
+            root,
+            [name for name in named if module_path(root, name) not in left_out],
+            count=20 if options.count is None and options.per_module is None else options.count,
+            per_module=options.per_module,
             seed=options.seed,
             kinds=options.kinds,
+            tests=options.tests,
             jobs=options.jobs,
             results=options.results,
             limit_s=options.time_limit,

@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 
 from edgedec.errors import DeviceError, UsageError
 from edgedec.hw.accelerator_registers import ERROR_CAUSES, REGISTER_MAP
+from edgedec.hw.command_processor import Cause
 from edgedec.hw.compiler.host import Host, Results
-from edgedec.hw.compiler.program import Program
+from edgedec.hw.compiler.program import Program, laid_out
+from edgedec.hw.config import ADDRESS_BITS
 from edgedec.hw.counters import COUNTS
 from edgedec.hw.register_map import Access, Register
 from edgedec.hw.striping import block_bytes, stripe
@@ -21,6 +23,7 @@ from edgedec.schemes import FloatWeight, Int8Weight
 __all__ = ["BEST", "NO_LOGITS", "WHOLE_ROWS", "Machine", "MemoryMap", "PassReport", "Session"]
 
 NO_LOGITS, BEST, WHOLE_ROWS = 0, 1, 2  # register pass_parameters, field logits
+_ADDRESSES = tuple(f"{name}_address" for name in ("program", "image", "kv", "input", "output"))
 _SLICE_CYCLES = 1 << 40  # of a run without a limit
 
 I32 = NDArray[np.int32]
@@ -59,15 +62,8 @@ class MemoryMap:
     @staticmethod
     def of(program: Program) -> MemoryMap:
         """The buffers behind each other."""
-        block, at = block_bytes(program.config.ports), 0
-        starts = []
-        sizes = (len(program.code), program.image.size, program.cache_bytes, program.input_bytes, program.output_bytes)
-        for size in sizes:
-            starts.append(at)
-            at += -(-max(size, 1) // block) * block
-        return MemoryMap(
-            program=starts[0], image=starts[1], cache=starts[2], input=starts[3], output=starts[4], size=at
-        )
+        starts, size = laid_out(program.sizes, program.config.ports)
+        return MemoryMap(**starts, size=size)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +99,8 @@ class Session:
 
     Raises:
         DeviceError: the machine is no edgedec accelerator, of another register map, or of another configuration.
+        UsageError: the memory is too small, begins within a block of the striping, or ends behind the bus's last byte; or
+            the program leaves its buffers.
     """
 
     def __init__(
@@ -122,6 +120,7 @@ class Session:
         self._address, self._slots = address, 0
         if memory.dtype != np.uint8 or memory.size < self.map.size:
             raise UsageError(f"the program needs {self.map.size} bytes of memory, not {memory.size}")
+        self._check_addresses()
         self._identify()
         self._put(self.map.program, np.frombuffer(program.code, np.uint8))
         self._put(self.map.image, program.image)
@@ -131,6 +130,19 @@ class Session:
             self.write(f"{name}_address", address + start)
         self.write("program_bytes", len(program.code))
         self.write_fields("interrupt_enable", done=1, error=1, committed=1)
+
+    def _check_addresses(self) -> None:
+        block, address, end = block_bytes(self.program.config.ports), self._address, self._address + self.map.size
+        if address < 0 or address % block:
+            raise UsageError(f"the memory must begin at a multiple of {block} bytes, not at {address:#x}")
+        if end > 1 << ADDRESS_BITS:
+            raise UsageError(
+                f"{self.map.size} bytes from {address:#x} on end at {end:#x}; the accelerator's bus ends at "
+                f"{1 << ADDRESS_BITS:#x}: use a smaller context, or memory at a lower address"
+            )
+        stray = self.program.astray()
+        if stray is not None:
+            raise UsageError(f"instruction {self._name(stray)} leaves its buffer; compile the program again")
 
     def _identify(self) -> None:
         for name in ("identity", "version"):
@@ -283,8 +295,16 @@ class Session:
         cause, number = self.read_field("error", "cause"), self.read_field("error", "descriptor")
         where = self.read("error_address")
         said = ERROR_CAUSES.get(cause, f"cause {cause}")
+        if cause == Cause.ADDRESS:
+            found = ", ".join(f"{name} {self.read(name):#x}" for name in _ADDRESSES)
+            block = block_bytes(self.program.config.ports)
+            return (
+                f"the accelerator did not begin: {said} ({found}; the block is {block} bytes, the bus ends at "
+                f"{1 << ADDRESS_BITS:#x}); reset it"
+            )
         at = f" at {where:#x}" if where else ""
-        return f"the accelerator gave up in instruction {self._name(number)}: {said}{at}; reset it"
+        next_ = "reset it, and load the program again" if cause == Cause.WEIGHT else "reset it"
+        return f"the accelerator gave up in instruction {self._name(number)}: {said}{at}; {next_}"
 
     def _name(self, number: int) -> str:
         if not 0 <= number < len(self.program.instructions):

@@ -132,7 +132,7 @@ class Verified:
         config = self.program.config
         streams = {name: _Items(recorder.recorded(name), name, config) for name in TRACED_BITS}
         skipped = When.WITH_LOGITS if logits == NO_LOGITS else When.WITHOUT_LOGITS
-        pieces = 0  # words of a vector's matrices so far
+        rows = 0  # of a vector's matrices so far
         for index, (of, name) in enumerate(zip(self.program.instructions, self.program.names, strict=True)):
             if of.opcode == Opcode.STOP:
                 break
@@ -140,12 +140,12 @@ class Verified:
                 continue
             said, made = f"instruction {index} ({of.opcode.name} {name})", name.split(" -> ")
             if of.opcode == Opcode.MATRIX:
-                pieces += of["words"]
+                rows += of["words"] * ROWS - of["spare"]
                 if not of["more"]:
-                    self._same("matrix outputs", said, streams["matrix"].words(pieces, n), values[made[0]])
+                    self._same("matrix outputs", said, streams["matrix"].elements(rows, n), values[made[0]])
                     if of["sink"] == Sink.RESIDUAL and of["onward"]:
-                        self._same("residuals", said, streams["residual"].words(pieces, n), values[made[-1]])
-                    pieces = 0
+                        self._same("residuals", said, streams["residual"].elements(rows, n), values[made[-1]])
+                    rows = 0
             else:
                 self._compare_vector(of, said, name, values, streams, n)
         for name, stream in streams.items():
@@ -156,10 +156,10 @@ class Verified:
         self, of: Instruction, said: str, name: str, values: dict[str, I64], streams: dict[str, _Items], n: int
     ) -> None:
         if of.opcode == Opcode.LOAD:
-            self._same("residuals", said, streams["residual"].words(of["words"], n), values[name])
+            self._same("residuals", said, streams["residual"].elements(of["elements"], n), values[name])
         if of.opcode == Opcode.ATTEND:
             wanted = values[name]
-            self._same("attention outputs", said, streams["attention"].words(-(-wanted.shape[1] // ROWS), n), wanted)
+            self._same("attention outputs", said, streams["attention"].elements(wanted.shape[1], n), wanted)
         if of.opcode == Opcode.VECTOR:
             self._same("codes", said, streams["codes"].blocks(of["blocks"], n), values[f"{name}.codes"])
             mantissa, exponent = streams["scales"].scales(n)
@@ -167,7 +167,7 @@ class Verified:
             self._same("scales", said, exponent[:, None], values[f"{name}.scale.exponent"][:, None])
 
     def _same(self, kind: str, said: str, found: I64, wanted: I64) -> None:
-        """Both [slots, elements]; what is behind ``wanted`` in a last word is not looked at."""
+        """Both [slots, elements]; what is behind ``wanted`` in a last block is not looked at."""
         shown = found[:, : wanted.shape[1]]
         if shown.shape != wanted.shape:
             raise DeviceError(f"{said}: {kind} are {found.shape[1]} elements, not {wanted.shape[1]}")
@@ -197,10 +197,9 @@ class _Items:
         self._at += count
         return self._items[self._at - count : self._at]
 
-    def words(self, count: int, n: int) -> I64:
-        """Words [5, slots] -> [n, 5 * count]."""
-        flat = traced_bits(self._take(count), TRACED_BITS[self._name], ROWS * self._slots)
-        return np.ascontiguousarray(flat.reshape(-1, self._slots).T[:n])
+    def elements(self, count: int, n: int) -> I64:
+        """Elements [slots] -> [n, count]."""
+        return np.ascontiguousarray(traced_bits(self._take(count), TRACED_BITS[self._name], self._slots).T[:n])
 
     def blocks(self, count: int, n: int) -> I64:
         """Blocks [columns, slots] of s8 -> [n, columns * count]."""

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.hw.compiler.row_constants import ITEM_BYTES as ROW_BYTES
-from edgedec.hw.config import ROWS, AcceleratorConfig
+from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.instructions import Destination
 
 __all__ = [
@@ -25,7 +25,7 @@ __all__ = [
 I64 = NDArray[np.int64]
 U8 = NDArray[np.uint8]
 
-_GAIN_BYTES, _CODING_BYTES, _FACTOR_BYTES = 16, 8, 4
+_GAIN_BYTES, _CODING_BYTES, _FACTOR_BYTES, _SCALE_BYTES = 2, 8, 4, 2
 
 
 def _power_of_two(least: int) -> int:
@@ -35,13 +35,13 @@ def _power_of_two(least: int) -> int:
 def item_bytes(destination: Destination, config: AcceleratorConfig) -> int:
     """Of what a destination takes; weights, keys and values are taken by the beat."""
     sizes = {
-        Destination.LOAD: _power_of_two(4 * ROWS * config.slots),
+        Destination.LOAD: _power_of_two(4 * config.slots),
         Destination.ANGLES: _power_of_two(4 * config.slots),
         Destination.GAINS: _GAIN_BYTES,
         Destination.ROWS: ROW_BYTES,
         Destination.CODING: _CODING_BYTES,
         Destination.FACTORS: _FACTOR_BYTES,
-        Destination.SCALES: 2 * config.out_lanes,
+        Destination.SCALES: _SCALE_BYTES,
     }
     return sizes.get(destination, config.beat_bytes)
 
@@ -61,18 +61,9 @@ def _laid(items: int, size: int, *fields: tuple[int, str, NDArray[np.int64]]) ->
     return found
 
 
-def _by_words(values: I64) -> I64:
-    """[..., n] -> [..., words, 5], zeros behind the end."""
-    words = -(-values.shape[-1] // ROWS)
-    padded = np.zeros((*values.shape[:-1], words * ROWS), np.int64)
-    padded[..., : values.shape[-1]] = values
-    return padded.reshape(*values.shape[:-1], words, ROWS)
-
-
 def gain_items(gains: I64) -> U8:
-    """Gains s16 [width] -> uint8 [words, 16]."""
-    words = _by_words(gains)
-    return _laid(len(words), _GAIN_BYTES, (0, "<i2", words))
+    """Gains s16 [width] -> uint8 [width, 2]."""
+    return _laid(len(gains), _GAIN_BYTES, (0, "<i2", gains))
 
 
 def coding_items(mantissas: I64, middles: I64) -> U8:
@@ -86,18 +77,14 @@ def factor_items(factors: I64, shift: int) -> U8:
     return _laid(len(factors), _FACTOR_BYTES, (0, "<u2", factors), (2, "u1", shifts))
 
 
-def scale_items(scales: I64, out_lanes: int) -> U8:
-    """V u16 [heads, head_dim] -> uint8 [heads * head_dim / out_lanes, 2 * out_lanes]."""
-    words = scales.reshape(-1, out_lanes)
-    return _laid(len(words), 2 * out_lanes, (0, "<u2", words))
+def scale_items(scales: I64) -> U8:
+    """V u16 [heads, head_dim] -> uint8 [heads * head_dim, 2]."""
+    return _laid(scales.size, _SCALE_BYTES, (0, "<u2", scales))
 
 
 def load_items(rows: I64, slots: int) -> U8:
-    """Embedding rows s27 [n, width], n <= slots -> uint8 [words, item]; unused slots are zero."""
-    padded = np.zeros((slots, rows.shape[1]), np.int64)
-    padded[: len(rows)] = rows
-    words = _by_words(padded).transpose(1, 2, 0)  # [words, 5, slots]
-    return _laid(len(words), _power_of_two(4 * ROWS * slots), (0, "<i4", words))
+    """Embedding rows s27 [n, width], n <= slots -> uint8 [width, item]; unused slots are zero."""
+    return _laid(rows.shape[1], _power_of_two(4 * slots), (0, "<i4", rows.T))
 
 
 def angle_items(cos: I64, sin: I64, slots: int) -> U8:

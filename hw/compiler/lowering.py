@@ -19,7 +19,7 @@ from edgedec.hw.compiler.constants import coding_items, factor_items, gain_items
 from edgedec.hw.compiler.emitter import Emitter
 from edgedec.hw.compiler.matrix import Matrix, unsupported
 from edgedec.hw.compiler.routes import PARTS, Job, Routes
-from edgedec.hw.config import ROWS, AcceleratorConfig
+from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.instructions import Destination, Opcode, Sink, Source, When
 from edgedec.ops import (
     Add,
@@ -44,6 +44,7 @@ I64 = NDArray[np.int64]
 
 _MOST_ELEMENTS = (1 << 20) - 1
 _WINDOW_BITS = 17
+_URGENT = (Sink.RESIDUAL, Sink.VALUES, Sink.GATE)  # what comes next in the read stream waits for all rows
 
 
 class Lowering:
@@ -169,11 +170,11 @@ class Lowering:
             raise unsupported(op, f"it is {hidden} wide; this accelerator has hidden={self.config.hidden}, raise it")
         self.cover(op)
         self._residual = op.outputs[0]
-        name, words = op.outputs[0], -(-hidden // ROWS)
+        name = op.outputs[0]
         if not self.vector(name, Source.LOAD):
             raise unsupported(op, "nothing normalizes or quantizes its rows; it needs a layer")
-        self.out.emit(Opcode.LOAD, name, words=words)
-        self.out.input(Destination.LOAD, name, words)
+        self.out.emit(Opcode.LOAD, name, elements=hidden)
+        self.out.input(Destination.LOAD, name, hidden)
         ropes = [rope for rope in self.graph.operations if isinstance(rope, Rope)]
         if ropes:
             self.angles = ropes[0].inverse_frequencies
@@ -188,7 +189,7 @@ class Lowering:
             order = self._routes.order(job) if job.sink in PARTS[:2] else None
             matrix = Matrix.of(op, job.indices, constants, order)
             matrix.check(self.config)
-            if job.sink != Sink.RESIDUAL and matrix.rows > _MOST_ELEMENTS:
+            if job.sink == Sink.LOGITS and matrix.rows > _MOST_ELEMENTS:
                 raise unsupported(op, f"it has {matrix.rows} rows; an instruction holds at most {_MOST_ELEMENTS}")
             _SINKS[job.sink](self, op, job, matrix, fresh)
             fresh = False
@@ -211,7 +212,7 @@ class Lowering:
             variants: the instruction once for each, with reads that they share; without logits nothing goes ``onward``.
         """
         out, config = self.out, self.config
-        pieces = matrix.pieces(config.tile_words)
+        pieces = matrix.pieces(config.tile_words, urgent=sink in _URGENT)
         for index, piece in enumerate(pieces):
             given = {
                 **fields,
@@ -221,7 +222,7 @@ class Lowering:
                 "more": int(index < len(pieces) - 1),
             }
             if sink == Sink.RESIDUAL:
-                given["start"] = piece.start // ROWS
+                given["start"] = piece.start
             for when in variants or (out.when,):
                 dropped = {"onward": 0} if when == When.WITHOUT_LOGITS else {}
                 out.emit(Opcode.MATRIX, name, when=when, **(given | dropped))
@@ -268,7 +269,7 @@ class Lowering:
             mantissas, middles = mantissas[matrix.order], middles[matrix.order]
         output = op.outputs[job.indices[0]]
         name = output if rope is None else f"{output} -> {rope.outputs[0]}"
-        fields = {"elements": matrix.rows, "rotate": int(rope is not None), "shift": -factor.exponent}
+        fields = {"rotate": int(rope is not None), "shift": -factor.exponent}
         self._matrix(matrix, job.sink, name, fresh, fields, coding=(mantissas, middles))
         self._coded.add(attention.inputs[PARTS.index(job.sink)])
 
@@ -318,7 +319,7 @@ class Lowering:
         )
         self.out.constants(Destination.FACTORS, name, factor_items(constants.score.values, -constants.score.exponent))
         scales = np.repeat(constants.output.values, group, axis=0)
-        self.out.constants(Destination.SCALES, name, scale_items(scales, self.config.out_lanes))
+        self.out.constants(Destination.SCALES, name, scale_items(scales))
         self.out.emit(Opcode.CACHE, op.state, **place, **heads)
 
     def to_gate(self, op: Linear, job: Job, matrix: Matrix, fresh: bool) -> None:
@@ -330,7 +331,7 @@ class Lowering:
         constants = self.constants[gated.name]
         gate, up = (op.outputs[index] for index in job.indices)
         relu2 = gated.activation == "relu2"
-        fields = {"elements": matrix.rows, "relu2": int(relu2), "gate_shift": 0 if relu2 else constants.index_shift}
+        fields = {"relu2": int(relu2), "gate_shift": 0 if relu2 else constants.index_shift}
         self._matrix(matrix, Sink.GATE, f"{gate}|{up} -> {gated.outputs[0]}", fresh, fields)
 
     def to_logits(self, op: Linear, job: Job, matrix: Matrix, fresh: bool) -> None:

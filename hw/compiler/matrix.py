@@ -24,6 +24,7 @@ U8 = NDArray[np.uint8]
 
 _BASE_BITS = 9
 _MOST_WORDS = (1 << 16) - 1
+_TAIL_WORDS = 16  # no fewer: a sweep lasts at least as long as its tables take, edgedec.hw.lookup_engine
 
 
 def unsupported(op: Operation, reason: str) -> UnsupportedError:
@@ -137,12 +138,21 @@ class Matrix:
                 self.op, f"rows of two matrices alternate, a tile has {config.tile_rows}; raise tile_rows to 10 or more"
             )
 
-    def pieces(self, tile_words: int) -> list[slice]:
-        """Of the rows. With row constants a piece's must fit a queue of ``tile_words``; pairs are not torn apart."""
-        if not self.row_constants:
+    def pieces(self, tile_words: int, *, urgent: bool = False) -> list[slice]:
+        """Of the rows; pairs are not torn apart. With row constants a piece's must fit a queue of a tile's.
+
+        ``urgent``: something waits for the last row. Rows are drained one by one, those of the last tile while nothing else
+        is left to do: so it is a short one.
+        """
+        if self.row_constants:
+            height = ROWS * (tile_words - tile_words % 2 if self.pair else tile_words)
+            return [slice(at, min(at + height, self.rows)) for at in range(0, self.rows, height)]
+        most = -(-self.rows // ROWS) - _TAIL_WORDS
+        short = most % tile_words if most % tile_words < _TAIL_WORDS else 0  # words of a tile too short for its tables
+        cut = ROWS * (most - short - (most - short) % (2 if self.pair else 1))
+        if not urgent or self.int8 or cut <= 0:  # int8 rows do not come faster than they are drained
             return [slice(0, self.rows)]
-        height = ROWS * (tile_words - tile_words % 2 if self.pair else tile_words)
-        return [slice(at, min(at + height, self.rows)) for at in range(0, self.rows, height)]
+        return [slice(0, cut), slice(cut, self.rows)]
 
     def fields(self, piece: slice, config: AcceleratorConfig) -> dict[str, int]:
         """Of the MATRIX instruction of a piece: its shape, and what it is drained with."""
@@ -150,6 +160,7 @@ class Matrix:
         found = {
             "int8": int(self.int8),
             "words": -(-(piece.stop - piece.start) // ROWS),
+            "spare": (piece.start - piece.stop) % ROWS,
             "blocks": -(-self.columns // config.beat_bytes),
             "planes": self.planes,
             "group_blocks": self.group_size // config.beat_bytes,
@@ -176,7 +187,7 @@ class Matrix:
         return ternary_image.pack(layout, trits, groups)
 
     def constants(self, piece: slice) -> U8:
-        """Row constants of a piece, uint8 [words, 32]."""
+        """Row constants of a piece, uint8 [rows, 8]."""
         rows = len(self.parts[0].weight)
 
         def of_rows(values: Any) -> I64:

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -10,13 +11,14 @@ from numpy.typing import NDArray
 
 from edgedec.errors import UnsupportedError
 from edgedec.hw.compiler.lowering import Lowering
-from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.config import ADDRESS_BITS, AcceleratorConfig
 from edgedec.hw.head_path import RESULT_BYTES, ROWS_OFFSET
-from edgedec.hw.instructions import Base, Destination, Header, Instruction, Opcode, pack_program
+from edgedec.hw.instructions import INSTRUCTION_BYTES, Base, Destination, Header, Instruction, Opcode, pack_program
+from edgedec.hw.striping import block_bytes
 from edgedec.ops import Embed
 from edgedec.reference.integer_profile.model import IntegerModel
 
-__all__ = ["HostFacts", "Program", "compile_model", "result_bytes"]
+__all__ = ["HostFacts", "Program", "compile_model", "laid_out", "lowered_sizes", "result_bytes"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,12 +83,23 @@ class Program:
     @property
     def output_bytes(self) -> int:
         """Scales, the best, and whole rows of logits."""
-        return ROWS_OFFSET + self.host.vocab * self.row_bytes
+        return _output_bytes(self.config, self.host.vocab)
 
     @property
     def row_bytes(self) -> int:
         """Of an id's logits of all slots, where whole rows are written."""
-        return 4 * (1 << (self.config.slots - 1).bit_length())
+        return _row_bytes(self.config)
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """Bytes of each buffer, in the order in which they lie behind each other."""
+        return {
+            "program": len(self.code),
+            "image": self.image.size,
+            "cache": self.cache_bytes,
+            "input": self.input_bytes,
+            "output": self.output_bytes,
+        }
 
     @property
     def sha256(self) -> str:
@@ -107,6 +120,26 @@ class Program:
                 return instruction["start"] * self.config.beat_bytes
         raise KeyError(destination.name)
 
+    def astray(self) -> int | None:
+        """Number of the first instruction that reads or writes outside of its buffer; None if there is none."""
+        ends: Mapping[int, int] = {Base.IMAGE: self.image.size // self.config.beat_bytes, Base.INPUT: self.input_beats}
+        run = self.config.kv_layout.beats(self.config.context)
+        for number, one in enumerate(self.instructions):
+            heads = {
+                Opcode.CACHE: -(-one["heads"] // max(one["group"], 1)),
+                Opcode.COPY: one["heads"],
+                Opcode.ATTEND: one["kv_heads"],
+            }
+            if one.opcode == Opcode.READ:
+                inside = one["start"] + one["beats"] <= ends.get(one["base"], -1)
+            elif one.opcode in heads:
+                inside = one["start"] + (2 * heads[one.opcode] - 1) * one["run"] + run <= self.cache_beats
+            else:
+                inside = True
+            if not inside:
+                return number
+        return None
+
     def bytes_by_destination(self) -> dict[str, int]:
         """Of a pass with logits, without keys and values."""
         found: Counter[str] = Counter()
@@ -120,6 +153,35 @@ class Program:
 def result_bytes(config: AcceleratorConfig) -> int:
     """Of scales and the best, at the start of the output buffer."""
     return RESULT_BYTES * config.slots * (1 + config.top_k)
+
+
+def _row_bytes(config: AcceleratorConfig) -> int:
+    return 4 * (1 << (config.slots - 1).bit_length())
+
+
+def _output_bytes(config: AcceleratorConfig, vocab: int) -> int:
+    return ROWS_OFFSET + vocab * _row_bytes(config)
+
+
+def lowered_sizes(lowering: Lowering) -> Mapping[str, int]:
+    """``Program.sizes`` of what a model was lowered to, before its image is made."""
+    config, out = lowering.config, lowering.out
+    return {
+        "program": INSTRUCTION_BYTES * (1 + len(out.instructions)),
+        "image": out.image.beats * config.beat_bytes,
+        "cache": lowering.cache_beats * config.beat_bytes,
+        "input": out.input_beats * config.beat_bytes,
+        "output": _output_bytes(config, lowering.vocab),
+    }
+
+
+def laid_out(sizes: Mapping[str, int], ports: int) -> tuple[Mapping[str, int], int]:
+    """Buffers behind each other, each from a whole block of the striping on: their first bytes, and the end of the last."""
+    starts, at, block = {}, 0, block_bytes(ports)
+    for name, size in sizes.items():
+        starts[name] = at
+        at += -(-max(size, 1) // block) * block
+    return starts, at
 
 
 def compile_model(model: IntegerModel, config: AcceleratorConfig, *, bundle: str = "") -> Program:
@@ -139,10 +201,13 @@ def compile_model(model: IntegerModel, config: AcceleratorConfig, *, bundle: str
             f"the program has {count} instructions; this accelerator has instructions={config.instructions}: raise it, or "
             "raise tile_rows, which cuts matrices into fewer pieces"
         )
-    if result_bytes(config) > ROWS_OFFSET:
+    sizes = lowered_sizes(lowering)
+    size = laid_out(sizes, config.ports)[1]
+    if size > 1 << ADDRESS_BITS:
+        what = ", ".join(f"{name} {size_}" for name, size_ in sizes.items())
         raise UnsupportedError(
-            f"the {config.top_k} best of {config.slots} slots take {result_bytes(config)} bytes; at most {ROWS_OFFSET}: "
-            "lower top_k"
+            f"the program's buffers take {size} bytes ({what}); the accelerator's bus has {1 << ADDRESS_BITS}: use a "
+            "smaller model, or a smaller context"
         )
     (embed,) = (op for op in model.graph.operations if isinstance(op, Embed))
     assert lowering.logit_exponent is not None

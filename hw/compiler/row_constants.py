@@ -3,11 +3,9 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.hw.config import ROWS
-
 __all__ = ["ITEM_BYTES", "pack_rows"]
 
-ITEM_BYTES = 32
+ITEM_BYTES = 8
 _BIAS_BITS, _SHIFT_BITS, _WEIGHT_BITS = 27, 5, 16
 
 
@@ -20,8 +18,8 @@ def pack_rows(bias: NDArray[np.int64], shift: NDArray[np.int64], weight: NDArray
         weight: [rows], u16.
 
     Returns:
-        uint8 [words, 32], little endian: of five rows a u32 each, the bias in bits 0 .. 26 and the shift above it; then five
-        u16, the weights; then two bytes of zero. Rows behind the last one are zero.
+        uint8 [rows, 8], little endian: a u32 with the bias in bits 0 .. 26 and the shift above it; a u16, the weight; two
+        bytes of zero.
 
     Raises:
         ValueError: a value does not fit, or the lengths differ.
@@ -34,15 +32,5 @@ def pack_rows(bias: NDArray[np.int64], shift: NDArray[np.int64], weight: NDArray
             raise ValueError(f"{name} must be [{rows}], as bias is, not {values.shape}")
         if rows and not least <= int(values.min()) <= int(values.max()) <= largest:
             raise ValueError(f"{name} must be {least}..{largest}, not {int(values.min())}..{int(values.max())}")
-    words = -(-rows // ROWS)
-
-    def by_words(values: NDArray[np.int64], to: str) -> NDArray[np.uint8]:
-        padded = np.zeros((words, ROWS), to)
-        padded.reshape(-1)[:rows] = values
-        return padded.view(np.uint8)
-
-    items = np.zeros((words, ITEM_BYTES), np.uint8)
-    low, high = by_words((bias & ((1 << _BIAS_BITS) - 1)) | (shift << _BIAS_BITS), "<u4"), by_words(weight, "<u2")
-    items[:, : low.shape[1]] = low
-    items[:, low.shape[1] : low.shape[1] + high.shape[1]] = high
-    return items
+    whole = (bias & ((1 << _BIAS_BITS) - 1)) | (shift << _BIAS_BITS) | (weight << (_BIAS_BITS + _SHIFT_BITS))
+    return np.ascontiguousarray(whole.astype("<u8")).view(np.uint8).reshape(rows, ITEM_BYTES)

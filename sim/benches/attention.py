@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from edgedec.hw import coder
 from edgedec.hw.attention_path import head_factor, part
-from edgedec.hw.config import ROWS
 from edgedec.hw.head_feeder import attend
 from edgedec.hw.instructions import Destination, Instruction, Opcode, Sink
 from edgedec.hw.rotary import angles
@@ -56,7 +55,7 @@ class _Stimuli:
     def counts(self) -> dict[str, int]:
         """Items of every output."""
         rows = self.keys.shape[1] // CONFIG.chunk
-        return {"output": -(-self.output.shape[1] // ROWS), "new_keys": rows, "new_values": rows}
+        return {"output": self.output.shape[1], "new_keys": rows, "new_values": rows}
 
 
 def _bits(layout: Any, value: Any) -> int:
@@ -88,15 +87,14 @@ def _stimuli(work: Workload, given: Pass) -> _Stimuli:
 def _add_part(found: _Stimuli, ran: Ran, of: Instruction, name: str) -> None:
     if of["more"]:
         return  # the whole vector is traced with its last piece
-    elements = of["elements"]
-    fields = {"part": _PARTS[Sink(of["sink"])], "rotate": of["rotate"], "shift": of["shift"], "elements": elements}
+    fields = {"part": _PARTS[Sink(of["sink"])], "rotate": of["rotate"], "shift": of["shift"]}
     found.parts.append(_bits(part(), fields))
-    vector = np.zeros((_SLOTS, -(-elements // ROWS) * ROWS), np.int64)
-    vector[: len(ran.of.ids), :elements] = ran.made[name.split(" -> ")[0]][:, :elements]
-    words = vector.reshape(_SLOTS, -1, ROWS).transpose(1, 2, 0)  # [words, lanes, slots]
-    for number, word in enumerate(words):
-        bits = sum((int(x) & ((1 << _IN_BITS) - 1)) << _IN_BITS * at for at, x in enumerate(word.reshape(-1)))
-        found.free["input"].append(bits | (number == len(words) - 1) << _IN_BITS * ROWS * _SLOTS)
+    made = ran.made[name.split(" -> ")[0]]
+    vector = np.zeros((_SLOTS, made.shape[1]), np.int64)
+    vector[: len(ran.of.ids)] = made
+    for number, element in enumerate(vector.T):
+        bits = sum((int(x) & ((1 << _IN_BITS) - 1)) << _IN_BITS * slot for slot, x in enumerate(element))
+        found.free["input"].append(bits | (number == made.shape[1] - 1) << _IN_BITS * _SLOTS)
 
 
 def _add_items(found: _Stimuli, destination: Destination, beats: NDArray[np.uint8], spare: int) -> None:
@@ -120,7 +118,7 @@ def _add_items(found: _Stimuli, destination: Destination, beats: NDArray[np.uint
             fields = {"factor": int(item.view("<u2")[0]), "shift": int(item[2])}
             found.free["factors"].append(_bits(head_factor(), fields))
     elif destination == Destination.SCALES:
-        found.free["scales"] += [int.from_bytes(item.tobytes(), "little") for item in items(2 * CONFIG.out_lanes)]
+        found.free["scales"] += [int.from_bytes(item.tobytes(), "little") for item in items(2)]
     elif destination == Destination.KEYS_VALUES:
         found.free["beats"] += [int.from_bytes(beat.tobytes(), "little") for beat in beats]
 
@@ -231,8 +229,8 @@ def _all_came(found: dict[str, list[int]], counts: dict[str, int]) -> bool:
 def _compare(found: dict[str, list[int]], stimuli: _Stimuli) -> None:
     assert {name: len(items) for name, items in found.items()} == stimuli.counts
     own, columns = stimuli.output.shape
-    output = _rows(found["output"], _OUT_BITS, ROWS)[:, :columns]
-    assert [word >> _OUT_BITS * ROWS * _SLOTS for word in found["output"]] == [0] * (len(found["output"]) - 1) + [1]
+    output = _rows(found["output"], _OUT_BITS, 1)
+    assert [row >> _OUT_BITS * _SLOTS for row in found["output"]] == [0] * (columns - 1) + [1]
     assert np.array_equal(output[:own], stimuli.output), "the output"
     for name, wanted in (("new_keys", stimuli.keys), ("new_values", stimuli.values)):
         assert np.array_equal(_rows(found[name], 8, CONFIG.chunk)[:own], wanted), name

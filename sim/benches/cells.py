@@ -27,7 +27,8 @@ def committed_size(committed: int) -> str:
 def unit_cell(of: Instruction, program: Program, committed: int) -> tuple[str, str]:
     """Kind and size of an instruction for a unit, in a pass behind so many positions."""
     if of.opcode == Opcode.LOAD:
-        return "LOAD", "1-3" if of["words"] <= 3 else "4-"
+        blocks = -(-of["elements"] // program.config.beat_bytes)  # that its codes will have
+        return "LOAD", "1-3" if blocks <= 3 else "4-"
     if of.opcode == Opcode.VECTOR:
         return f"VECTOR {'normed' if of['normed'] else 'plain'}", "1" if of["blocks"] == 1 else "2-"
     if of.opcode == Opcode.ATTEND:

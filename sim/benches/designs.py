@@ -97,7 +97,6 @@ class Attending(Component):
             query_columns=CONFIG.heads * CONFIG.head_dim,
             key_columns=CONFIG.kv_heads * CONFIG.head_dim,
             lanes=CONFIG.softmax_lanes,
-            out_lanes=CONFIG.out_lanes,
         )
         members = self._path.signature.members
         self._outer = [name for name in members if name not in ("work", "scores", "columns")]

@@ -1,6 +1,6 @@
 """The matrix path with its multipliers: matrices of whole programs, with gaps x back-pressure x multipliers lent out.
 
-Design: ``design("engine")``. Codes, scales and expected words are the interpreter's.
+Design: ``design("engine")``. Codes, scales and expected rows are the interpreter's.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from edgedec.sim.interpreter.matrices import matrix_layout
 _QUICK = os.environ.get("QUICK", "0") == "1"
 _KINDS = ("thin",) if _QUICK else tuple(KINDS)
 _STREAMS = ("matrices", "codes", "scales", "weights", "rows")
-_WORD_BITS = 32 * CONFIG.slots * ROWS
+_ROW_BITS = 32 * CONFIG.slots
 
 
 @dataclass
 class _Stimuli:
-    """Payloads of every stream. owners: of each beat of weights the number of its matrix; words: of each matrix."""
+    """Payloads of every stream. owners: of each beat of weights the number of its matrix."""
 
     payloads: dict[str, list[int]] = field(default_factory=lambda: {name: [] for name in _STREAMS})
     owners: list[int] = field(default_factory=list)
@@ -44,8 +44,12 @@ class _Stimuli:
     expected: list[NDArray[np.int64]] = field(default_factory=list)
 
     @property
-    def words(self) -> int:
-        return sum(of["words"] for of in self.matrices)
+    def rows(self) -> int:
+        return sum(_rows_of(of) for of in self.matrices)
+
+
+def _rows_of(of: Instruction) -> int:
+    return ROWS * of["words"] - of["spare"]
 
 
 def _stimuli(work: Workload, given: Pass) -> _Stimuli:
@@ -64,9 +68,10 @@ def _stimuli(work: Workload, given: Pass) -> _Stimuli:
                 _add_vector(found, ran, vectors.pop(0))
             found.payloads["matrices"].append(_descriptor(of))
             found.matrices.append(of)
-            pieces.append(of["words"] * ROWS)
+            pieces.append(_rows_of(of))
             if not of["more"]:
                 whole = ran.made[program.names[index].split(" -> ")[0]]
+                assert whole.shape[1] == sum(pieces)
                 found.expected += np.split(whole, np.cumsum(pieces)[:-1], axis=1)
                 pieces = []
     for reading in readings(program, given.committed, given.logits):
@@ -74,7 +79,7 @@ def _stimuli(work: Workload, given: Pass) -> _Stimuli:
         if reading.destination == Destination.WEIGHTS and beats is not None:
             found.payloads["weights"] += [int.from_bytes(beat.tobytes(), "little") for beat in beats]
         elif reading.destination == Destination.ROWS and beats is not None:
-            found.payloads["rows"] += [_rows(item.tobytes()) for item in beats.reshape(-1, 32)]
+            found.payloads["rows"] += _rows(beats, reading.spare)
     for number, of in enumerate(found.matrices):
         found.owners += [number] * matrix_layout(of, CONFIG).beats
     assert len(found.owners) == len(found.payloads["weights"])
@@ -103,41 +108,44 @@ def _descriptor(of: Instruction) -> int:
     drain |= {"base": [of["base0"], of["base1"]], "weight": [of["weight0"], of["weight1"]]}
     fields = {
         "matrix": {name: of[name] for name in names},
+        "spare": of["spare"],
         "drain": {**drain, "logits": int(of["sink"] == Sink.LOGITS)},
     }
     return int(descriptor(CONFIG.depth).const(fields).as_bits())
 
 
-def _rows(item: bytes) -> int:
-    packed, weights = np.frombuffer(item, "<u4", ROWS), np.frombuffer(item, "<u2", ROWS, 4 * ROWS)
-    low = (packed & ((1 << 27) - 1)).astype(np.int64)
-    fields = {"bias": (low - (low >> 26 << 27)).tolist(), "shift": (packed >> 27).tolist(), "weight": weights.tolist()}
-    return int(row_constants().members["payload"].shape.const(fields).as_bits())
+def _rows(beats: NDArray[np.uint8], spare: int) -> Iterator[int]:
+    """Payloads of ``row_constants``, but for the last items, which are spare."""
+    items = beats.reshape(-1, 8)
+    shape = row_constants().members["payload"].shape
+    for item in items[: len(items) - spare]:
+        packed, weight = int(item.view("<u4")[0]), int(item.view("<u2")[2])
+        low = packed & ((1 << 27) - 1)
+        fields = {"bias": [low - (low >> 26 << 27)], "shift": [packed >> 27], "weight": [weight]}
+        yield int(shape.const(fields).as_bits())
 
 
-def _vectors(words: list[int]) -> Iterator[I64]:
-    """Words of the drain -> [slots, elements] of each vector."""
-    size = 4 * CONFIG.slots * ROWS
+def _vectors(rows: list[int]) -> Iterator[I64]:
+    """Rows of the drain -> [slots, elements] of each vector."""
     begun: list[NDArray[np.int32]] = []
-    for word in words:
-        values = np.frombuffer((word & ((1 << _WORD_BITS) - 1)).to_bytes(size, "little"), "<i4")
-        begun.append(values.reshape(ROWS, CONFIG.slots).T)
-        if word >> _WORD_BITS:
-            yield np.concatenate(begun, axis=1).astype(np.int64)
+    for row in rows:
+        begun.append(np.frombuffer((row & ((1 << _ROW_BITS) - 1)).to_bytes(4 * CONFIG.slots, "little"), "<i4"))
+        if row >> _ROW_BITS:
+            yield np.stack(begun, axis=1).astype(np.int64)
             begun = []
     assert not begun, "the last vector has no end"
 
 
 class _Watch:
-    """What each matrix met. Beats and words are counted; a stall belongs to the matrix whose beat or word is next."""
+    """What each matrix met. Beats and rows are counted; a stall belongs to the matrix whose beat or row is next."""
 
     def __init__(self, dut: Any, stimuli: _Stimuli) -> None:
         self._dut, self._stimuli = dut, stimuli
         self.stalls: list[set[str]] = [set() for _ in stimuli.matrices]
-        self._outputs = [number for number, of in enumerate(stimuli.matrices) for _ in range(of["words"])]
+        self._outputs = [number for number, of in enumerate(stimuli.matrices) for _ in range(_rows_of(of))]
 
     async def run(self) -> None:
-        dut, beats, words, begun = self._dut, 0, 0, False
+        dut, beats, rows, begun = self._dut, 0, 0, False
         names = ("weights__valid", "weights__ready", "output__valid", "output__ready", "lent")
         signals = [getattr(dut, name) for name in names]
         while True:
@@ -150,9 +158,9 @@ class _Watch:
                 met |= {"lent"} if lent and self._stimuli.matrices[number]["int8"] else set()
                 beats += valid & ready
                 begun = beats > 0
-            if words < len(self._outputs):
-                self.stalls[self._outputs[words]] |= {"output"} if there and not taken else set()
-                words += there & taken
+            if rows < len(self._outputs):
+                self.stalls[self._outputs[rows]] |= {"output"} if there and not taken else set()
+                rows += there & taken
 
 
 async def _lend(dut: Any, rng: random.Random, chance: float) -> None:
@@ -181,10 +189,10 @@ async def _whole(dut: Any, stimuli: _Stimuli, rng: random.Random, idle: float, s
         cocotb.start_soon(_lend(dut, rng, lent)),
         *_start_sources(dut, stimuli, rng, idle),
     ]
-    await wait_until(dut, lambda: len(found) >= stimuli.words, limit=60_000)
+    await wait_until(dut, lambda: len(found) >= stimuli.rows, limit=60_000)
     for _ in range(20):
         await RisingEdge(dut.clk)
-    assert len(found) == stimuli.words
+    assert len(found) == stimuli.rows
     assert int(dut.idle.value)
     for got, wanted in zip(_vectors(found), stimuli.expected, strict=True):
         assert np.array_equal(got[: len(wanted)], wanted)
@@ -244,7 +252,7 @@ async def a_byte_that_is_no_trits_is_told(dut: Any) -> None:
     for _ in range(60_000):
         await RisingEdge(dut.clk)
         errors.append(int(dut.error.value))
-        if len(found) == stimuli.words:
+        if len(found) == stimuli.rows:
             break
     assert sum(errors) == 1
-    assert len(found) == stimuli.words
+    assert len(found) == stimuli.rows

@@ -222,6 +222,7 @@ def _damaged(bench: Bench) -> Iterator[tuple[int, bytes]]:
     yield changed(Opcode.READ, destination=0)
     yield changed(Opcode.READ, base=3)
     yield changed(Opcode.MATRIX, words=0)
+    yield changed(Opcode.MATRIX, spare=5)
     yield changed(Opcode.MATRIX, blocks=CONFIG.depth + 1)
     yield changed(Opcode.MATRIX, planes=0)
     yield changed(Opcode.MATRIX, sink=7)
@@ -229,7 +230,8 @@ def _damaged(bench: Bench) -> Iterator[tuple[int, bytes]]:
     yield changed(Opcode.ATTEND, heads=0)
     yield changed(Opcode.ATTEND, heads=CONFIG.heads + 1)
     yield changed(Opcode.CACHE, group=0)
-    yield changed(Opcode.LOAD, words=0)
+    yield changed(Opcode.LOAD, elements=0)
+    yield changed(Opcode.LOAD, elements=CONFIG.hidden + 1)
 
 
 def _out_of_range(bench: Bench) -> None:

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "memory.hpp"
+#include "reader.hpp"
 #include "traffic.hpp"
 
 using namespace edgedec::ddr;
@@ -72,14 +73,28 @@ EXPORT int64_t edgedec_ddr_commands(void* memory, int64_t* out, int64_t most) {
     return count;
 }
 
-EXPORT int64_t edgedec_ddr_run(void* memory, int ports, int port_bytes, Stream* streams, int count, int64_t limit) {
+namespace {
+// The cycles that ``traffic`` took, or why it did not end.
+template <class Traffic>
+int64_t ended(Memory& memory, int64_t limit, Traffic traffic) {
     try {
-        Memory& m = *static_cast<Memory*>(memory);
-        const int64_t cycles = run(m, ports, port_bytes, streams, count, limit);
-        if (!m.violation().empty()) return refuse(m.violation());
+        const int64_t cycles = traffic();
+        if (!memory.violation().empty()) return refuse(memory.violation());
         if (cycles < 0) return refuse("not finished after " + std::to_string(limit) + " cycles");
         return cycles;
     } catch (const std::exception& failure) {
         return refuse(failure.what());
     }
+}
+}  // namespace
+
+EXPORT int64_t edgedec_ddr_run(void* memory, int ports, int port_bytes, Stream* streams, int count, int64_t limit) {
+    Memory& m = *static_cast<Memory*>(memory);
+    return ended(m, limit, [&] { return run(m, ports, port_bytes, streams, count, limit); });
+}
+
+EXPORT int64_t edgedec_ddr_read(void* memory, Reader* reader, Range* ranges, int64_t count, const Write* writes,
+                                int64_t write_count, int64_t limit) {
+    Memory& m = *static_cast<Memory*>(memory);
+    return ended(m, limit, [&] { return read(m, *reader, ranges, count, writes, write_count, limit); });
 }

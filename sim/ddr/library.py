@@ -20,7 +20,7 @@ __all__ = ["FOLDER", "MODEL", "load"]
 
 FOLDER = Path(__file__).resolve().parent
 MODEL = ("ports.cpp", "controller.cpp", "memory.cpp")  # what a simulation links that has the memory in it
-_SOURCES = (*MODEL, "traffic.cpp", "api.cpp")
+_SOURCES = (*MODEL, "traffic.cpp", "reader.cpp", "api.cpp")
 _FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion")
 
 _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
@@ -39,6 +39,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "edgedec_ddr_record": (None, (c_void_p,)),
     "edgedec_ddr_commands": (c_int64, (c_void_p, c_void_p, c_int64)),
     "edgedec_ddr_run": (c_int64, (c_void_p, c_int, c_int, c_void_p, c_int, c_int64)),
+    "edgedec_ddr_read": (c_int64, (c_void_p, c_void_p, c_void_p, c_int64, c_void_p, c_int64, c_int64)),
 }
 
 

@@ -172,3 +172,18 @@ class Memory:
         if cycles < 0:
             raise self._failure()
         return int(cycles)
+
+    def run_reader(self, reader: Any, ranges: NDArray[np.int64], writes: NDArray[np.int64], limit_cycles: int) -> int:
+        """What ``edgedec.sim.ddr.reader.read`` calls."""
+        cycles = self._library.edgedec_ddr_read(
+            self._handle,
+            ctypes.byref(reader),
+            ranges.ctypes.data,
+            len(ranges),
+            writes.ctypes.data,
+            len(writes),
+            limit_cycles,
+        )
+        if cycles < 0:
+            raise self._failure()
+        return int(cycles)

@@ -91,7 +91,7 @@ def visible(committed: int, positions: I64, mask: NDArray[np.bool_], window: int
 
 @dataclass(frozen=True, kw_only=True)
 class HeadConstants:
-    """``factors`` uint8 [heads, 4] and ``scales`` uint8 [heads * head_dim / out_lanes, 2 * out_lanes]."""
+    """``factors`` uint8 [heads, 4] and ``scales`` uint8 [heads * head_dim, 2]."""
 
     factors: U8
     scales: U8
@@ -99,7 +99,7 @@ class HeadConstants:
     def of(self, head_dim: int) -> tuple[I64, I64, I64]:
         """c [heads], sc [heads], V [heads, head_dim]."""
         c, sc = integers(self.factors, "<u2", 0, 1)[:, 0], integers(self.factors, "u1", 2, 1)[:, 0]
-        return c, sc, integers(self.scales, "<u2", 0, self.scales.shape[1] // 2).reshape(-1, head_dim)
+        return c, sc, integers(self.scales, "<u2", 0, 1).reshape(-1, head_dim)
 
 
 def attended(

@@ -74,8 +74,8 @@ class Interpreter:
             mask: of each slot the slots that it sees, a bit each; None is causal.
             positions: of each slot, in the text; None continues the cache.
             logits: 0 none wanted, 1 the best, 2 whole rows as well.
-            trace: called with a name and the integers [slots, n] of every vector, as IntegerModel's. What an instruction
-                makes may be longer than its vector, by zeros up to a whole word or block.
+            trace: called with a name and the integers [slots, n] of every vector, as IntegerModel's. Codes may be
+                longer than their vector, by zeros up to a whole block.
 
         Raises:
             UsageError: a parameter is out of range.

@@ -84,7 +84,7 @@ def drained(of: Instruction, acc: I64, scale: Scale, rows: U8 | None, *, per_row
     """acc s32 [n, rows] -> a linear's output, or logits.
 
     Args:
-        rows: uint8 [words, 32], row constants of a matrix that has them.
+        rows: uint8 [rows, 8], row constants of a matrix that has them.
         per_row: the accelerator looks at the mantissas in them.
     """
     count, second = acc.shape[1], np.arange(acc.shape[1]) % 2 * of["pair"]
@@ -92,12 +92,12 @@ def drained(of: Instruction, acc: I64, scale: Scale, rows: U8 | None, *, per_row
     base = np.array([of["base0"], of["base1"]])[second]
     bias = shift = np.zeros(count, np.int64)
     if rows is not None:
-        packed = integers(rows, "<u4", 0, ROWS).reshape(-1)
+        packed = integers(rows, "<u4", 0, 1)[:, 0]
         low = packed & ((1 << _BIAS_BITS) - 1)
         bias = low - ((low >> (_BIAS_BITS - 1)) << _BIAS_BITS)
         shift = packed >> _BIAS_BITS
         if per_row:
-            weight = integers(rows, "<u2", 4 * ROWS, ROWS).reshape(-1)
+            weight = integers(rows, "<u2", 4, 1)[:, 0]
     t = round_shift(acc, of["pre_shift"])
     if of["sink"] == Sink.LOGITS:
         return round_shift(t * weight, _LOGIT_SHIFT + shift)

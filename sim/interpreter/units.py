@@ -94,7 +94,7 @@ class Units:
         self._offered: deque[tuple[Source, I64]] = deque()
         self._vectors: deque[tuple[I64, Scale]] = deque()  # codes that no matrix has taken
         self._now: tuple[I64, Scale] | None = None  # those that matrices are multiplied with
-        self._residual = np.zeros((registers.slots, ROWS * config.hidden_words), np.int64)
+        self._residual = np.zeros((registers.slots, config.hidden), np.int64)
         self._pieces: list[I64] = []  # of the vector that is under way
         self._sums: list[I64] = []  # of it and the residual
         self._angles: U8 | None = None
@@ -156,15 +156,13 @@ class Units:
 
     def _load(self) -> bool:
         job = self._first(Opcode.LOAD)
-        if job is None or len(self._fifos[Destination.LOAD]) < job.fields["words"]:
+        if job is None or len(self._fifos[Destination.LOAD]) < job.fields["elements"]:
             return False
         self._queues[Opcode.LOAD].popleft()
-        items = self._take(Destination.LOAD, job.fields["words"])
-        words = integers(items, "<i4", 0, ROWS * self._config.slots)
-        lanes = words.reshape(len(words), ROWS, -1).transpose(2, 0, 1).reshape(self._config.slots, -1)
+        items = self._take(Destination.LOAD, job.fields["elements"])
         self._residual[:] = 0
-        rows = self._residual[:, : lanes.shape[1]]
-        rows[:] = lanes[: self._at.slots]
+        rows = self._residual[:, : len(items)]
+        rows[:] = integers(items, "<i4", 0, self._at.slots).T
         self._trace(job.name, rows.copy())
         self._offered.append((Source.LOAD, rows.copy()))
         return True
@@ -178,13 +176,13 @@ class Units:
         if source != job.fields["source"]:
             wanted = Source(job.fields["source"]).name
             raise _fault(job.index, Opcode.VECTOR, f"it wants {wanted}, but {source.name} comes next")
-        words = x.shape[1] // ROWS
-        if job.fields["normed"] and len(self._fifos[Destination.GAINS]) < words:
+        width = x.shape[1]
+        if job.fields["normed"] and len(self._fifos[Destination.GAINS]) < width:
             return False
         self._queues[Opcode.VECTOR].popleft()
         self._offered.popleft()
         if job.fields["normed"]:
-            gains = integers(self._take(Destination.GAINS, words), "<i2", 0, ROWS).reshape(-1)
+            gains = integers(self._take(Destination.GAINS, width), "<i2", 0, 1)[:, 0]
             y = round_shift(x * gains, _GAIN_SHIFT)
             small, big = sums_of_squares(x)
             root, exponent = root_mean_square(small + job.fields["eps"], big)
@@ -211,7 +209,8 @@ class Units:
         if job is None or (job.fields["fresh"] and not self._vectors):
             return False
         of, layout = job.fields, matrix_layout(job.fields, self._config)
-        rows = of["words"] if of["rows"] else 0
+        elements = of["words"] * ROWS - of["spare"]
+        rows = elements if of["rows"] else 0
         if len(self._fifos[Destination.WEIGHTS]) < layout.beats or len(self._fifos[Destination.ROWS]) < rows:
             return False
         self._queues[Opcode.MATRIX].popleft()
@@ -222,7 +221,7 @@ class Units:
         codes, scale = self._now
         key, beats = self._fifos[Destination.WEIGHTS].take(layout.beats)
         weights = self._weights.weights(key, layout, beats)
-        acc = (codes.astype(weights.dtype) @ weights.T).astype(np.int64)
+        acc = (codes.astype(weights.dtype) @ weights[:elements].T).astype(np.int64)
         constants = self._take(Destination.ROWS, rows) if rows else None
         out = drained(of, acc, scale, constants, per_row=self._config.per_row)
         self._pieces.append(out)
@@ -236,11 +235,9 @@ class Units:
     def _added(self, job: _Issued, out: I64) -> I64:
         """The words of the residual that a piece is added to, afterwards."""
         of = job.fields
-        rows = self._residual[:, ROWS * of["start"] :][:, : out.shape[1]]
+        rows = self._residual[:, of["start"] :][:, : out.shape[1]]
         if rows.shape != out.shape:
-            raise _fault(
-                job.index, Opcode.MATRIX, f"it adds past the {self._config.hidden_words} words of the residual"
-            )
+            raise _fault(job.index, Opcode.MATRIX, f"it adds past the {self._config.hidden} elements of the residual")
         rows[:] = saturate(rows + out, WIDE_BITS)
         return rows.copy()
 
@@ -254,19 +251,22 @@ class Units:
             if of["onward"]:
                 self._offered.append((Source.RESIDUAL, total))
             return
-        elements = of["elements"]
-        if not elements <= out.shape[1] < elements + ROWS:
-            raise _fault(job.index, Opcode.MATRIX, f"{elements} elements are not in {out.shape[1] // ROWS} words")
         if sink in _PARTS:
-            self._code(job, out[:, :elements])
+            self._code(job, out)
         elif sink == Sink.GATE:
-            self._gate(job, out[:, :elements])
+            self._gate(job, out)
+        elif of["elements"] != out.shape[1]:
+            raise _fault(job.index, Opcode.MATRIX, f"{of['elements']} elements are not the {out.shape[1]} rows")
         else:
-            self._give(job, out[:, :elements], scale)
+            self._give(job, out, scale)
 
     def _code(self, job: _Issued, x: I64) -> None:
         """Queries, keys or values: turned, and coded for attention."""
         of, sink = job.fields, Sink(job.fields["sink"])
+        if x.shape[1] % self._config.head_dim:
+            raise _fault(
+                job.index, Opcode.MATRIX, f"{x.shape[1]} elements are no whole heads of {self._config.head_dim}"
+            )
         if of["rotate"]:
             if self._angles is None or len(self._angles) != self._config.head_dim // 2:
                 raise _fault(job.index, Opcode.MATRIX, f"there are no {self._config.head_dim // 2} angles")
@@ -285,9 +285,8 @@ class Units:
         else:
             z = round_shift(gate * sigmoid(gate, job.fields["gate_shift"]), SILU_SHIFT)
         h = round_shift(z * up, UP_SHIFT)
-        padded = np.pad(h, ((0, 0), (0, -h.shape[1] % ROWS)))
-        self._trace(job.made[-1], padded)
-        self._offered.append((Source.GATE, padded))
+        self._trace(job.made[-1], h)
+        self._offered.append((Source.GATE, h))
 
     def _attend(self) -> bool:
         job = self._first(Opcode.ATTEND)
@@ -297,7 +296,7 @@ class Units:
         heads, layout = of["heads"], config.kv_layout
         needed = {
             Destination.FACTORS: heads,
-            Destination.SCALES: heads * config.head_dim // config.out_lanes,
+            Destination.SCALES: heads * config.head_dim,
             Destination.KEYS_VALUES: 2 * heads * layout.beats(at.committed) if at.committed else 0,
         }
         if any(len(self._fifos[destination]) < count for destination, count in needed.items()):
@@ -317,7 +316,7 @@ class Units:
         seen = visible(at.committed, at.positions, at.mask, of["window"], of["sinks"])
         out = attended(job.name, queries, keys, values, seen, constants, self._trace)
         self._trace(job.name, out)
-        self._offered.append((Source.ATTENTION, np.pad(out, ((0, 0), (0, -out.shape[1] % ROWS)))))
+        self._offered.append((Source.ATTENTION, out))
         self._write(of, own)
         return True
 

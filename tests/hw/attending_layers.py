@@ -247,9 +247,7 @@ class Together(Component):
         return m
 
 
-def streams(
-    layer: Layer, passes: Sequence[Pass], *, beat_bytes: int, chunk: int, slots: int, out_lanes: int
-) -> dict[str, list[Any]]:
+def streams(layer: Layer, passes: Sequence[Pass], *, beat_bytes: int, chunk: int, slots: int) -> dict[str, list[Any]]:
     """Items of every input of ``Together``. Bytes behind the committed positions are noise."""
     items: dict[str, list[Any]] = {
         name: [] for name in ("passes", "parts", "input", "coding", "angles", "attends", "factors", "scales", "beats")
@@ -257,7 +255,7 @@ def streams(
     for given in passes:
         _add(items, layer, given, KvLayout(beat_bytes=beat_bytes, head_dim=layer.head_dim, chunk=chunk), slots)
         scales = layer.constants.output.values.repeat(layer.group, axis=0)
-        items["scales"] += scales.reshape(-1, out_lanes).tolist()
+        items["scales"] += scales.reshape(-1, 1).tolist()
     return items
 
 
@@ -278,7 +276,7 @@ def _add(items: dict[str, list[Any]], layer: Layer, given: Pass, layout: KvLayou
     for place, rotate, x, (factor, middle) in zip(
         (QUERIES, KEYS, VALUES), (*layer.rotated, False), given.parts, factors, strict=True
     ):
-        items["parts"].append({"part": place, "rotate": int(rotate), "shift": -factor.exponent, "elements": x.shape[1]})
+        items["parts"].append({"part": place, "rotate": int(rotate), "shift": -factor.exponent})
         items["input"] += to_words(x)
         items["coding"] += [
             {"mantissa": m, "middle": low}

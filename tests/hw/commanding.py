@@ -29,7 +29,13 @@ CONFIGS = {
         beat_bytes=64, ports=4, slots=8, context=60, width=640, heads=8, kv_heads=4, head_dim=24, instructions=40
     ),
 }
-BASES = {"program_address": 0x10000, "image_address": 0x4000000, "input_address": 0x20000, "kv_address": 0x900000000}
+BASES = {
+    "program_address": 0x10000,
+    "image_address": 0x4000000,
+    "input_address": 0x20000,
+    "kv_address": 0x900000000,
+    "output_address": 0xFFFFFFC000,
+}
 PULSES = ("done_set", "error_set", "committed_set", "descriptor_done", "clear")
 
 
@@ -140,6 +146,7 @@ class Bench:
     busy_at_issue: list[bool] = field(default_factory=list)
     pulses: dict[str, list[int]] = field(default_factory=lambda: {name: [] for name in PULSES})
     write_error_at: int = -1
+    damaged_at: int = -1
     until: int = 0  # cycle in which the units have done their work
     written: int = 0
 
@@ -230,6 +237,7 @@ class Bench:
             ctx.set(control.read_error.valid, failed is not None)
             ctx.set(control.read_error.p.request, (failed or 0) % (1 << 16))
             ctx.set(control.write_error, self.now == self.write_error_at)
+            ctx.set(control.damaged, self.now == self.damaged_at)
             ctx.set(control.idle, idle.popleft())
             ctx.set(control.writes_idle, self.written <= self.now)
             ctx.set(control.masters_idle, flushed > 9 if flushing else not waiting)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from edgedec.hw.compiler import int8_image, ternary_image
 from edgedec.hw.compiler.int8_image import Int8Layout
 from edgedec.hw.compiler.ternary_image import TernaryLayout
+from edgedec.hw.config import ROWS
 from edgedec.hw.mac_array import Kind, MacArray
 from edgedec.hw.matrix_path import MatrixPath
 from edgedec.ops import Linear
@@ -23,7 +24,7 @@ from edgedec.reference.integer_profile.ops import linear
 from edgedec.reference.integer_profile.ops.quantize_activation import codes_of, normed_scale
 from edgedec.reference.integer_profile.ops.rms_norm import root_mean_square, sums_of_squares
 from edgedec.reference.integer_profile.values import Form, Logits, Scale
-from tests.hw.vectors import awkward, to_words
+from tests.hw.vectors import awkward
 
 __all__ = ["CHECKED", "Matrix", "Multiplying", "Norm", "floats", "items_of", "quantized", "random_matrix", "some_norm"]
 
@@ -43,8 +44,8 @@ def floats(scale: Scale) -> list[dict[str, int]]:
 
 
 def items_of(values: I64) -> list[list[int]]:
-    """[n] -> by words of five."""
-    return [[lane[0] for lane in word["values"]] for word in to_words(values[None])]
+    """[n] -> items of one."""
+    return [[value] for value in values.tolist()]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +107,7 @@ class Matrix:
                 "group_blocks": layout.group_blocks if isinstance(layout, TernaryLayout) else 0,
                 "int8": int(not ternary),
             },
+            "spare": ROWS * layout.words - layout.rows,
             "drain": {
                 "pre_shift": first.pre_shift,
                 "base": [part.base if part.form else 0 for part in pair],
@@ -128,8 +130,8 @@ class Matrix:
             constants["bias"][mine] = 0 if part.bias is None else part.bias
             constants["shift"][mine] = part.row_shift
             constants["weight"][mine] = part.scale.values
-        words = [items_of(values) for values in constants.values()]
-        return [dict(zip(constants, word, strict=True)) for word in zip(*words, strict=True)]
+        items = [items_of(values) for values in constants.values()]
+        return [dict(zip(constants, item, strict=True)) for item in zip(*items, strict=True)]
 
     def times(self, codes: I64, scale: Scale) -> I64:
         """[slots, columns] -> [slots, rows], by the profile."""

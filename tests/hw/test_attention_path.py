@@ -33,11 +33,11 @@ def tree(n: int) -> dict[str, Any]:
     return {"mask": [row[:n] for row in TREE[:n]], "depths": DEPTHS[:n]}
 
 
-def attend(layer: Layer, passes: list[Pass], *, beat_bytes: int, slots: int, out_lanes: int = 1, **how: Any) -> Any:
+def attend(layer: Layer, passes: list[Pass], *, beat_bytes: int, slots: int, **how: Any) -> Any:
     """The outputs [slots, columns] of each pass, and new_keys, new_values: items [chunk][slots]."""
     head_dim, kv_heads = layer.head_dim, layer.state.kv_heads
     chunk = widest_chunk(beat_bytes, head_dim)
-    shape: dict[str, Any] = {"beat_bytes": beat_bytes, "chunk": chunk, "slots": slots, "out_lanes": out_lanes}
+    shape: dict[str, Any] = {"beat_bytes": beat_bytes, "chunk": chunk, "slots": slots}
     inputs = streams(layer, passes, **shape)
     inputs["passes"] = inputs["passes"][:1] if how.get("eager") else inputs["passes"]
     component = Together(
@@ -49,7 +49,7 @@ def attend(layer: Layer, passes: list[Pass], *, beat_bytes: int, slots: int, out
         **{name: how.pop(name) for name in ("lanes", "ultra", "eager") if name in how},
     )
     columns, new = layer.heads * head_dim, len(passes) * kv_heads * head_dim // chunk
-    counts = {"output": len(passes) * -(-columns // 5), "new_keys": new, "new_values": new}
+    counts = {"output": len(passes) * columns, "new_keys": new, "new_values": new}
     found = run(component, inputs, counts, **how)
     return from_words(found["output"], [columns] * len(passes)), found["new_keys"], found["new_values"]
 
@@ -75,8 +75,8 @@ def check(layer: Layer, passes: list[Pass], **how: Any) -> None:
     ("shape", "heads", "group", "head_dim"),
     [
         ({"beat_bytes": 8, "slots": 4}, 2, 1, 8),
-        ({"beat_bytes": 16, "slots": 3, "out_lanes": 2}, 3, 3, 8),  # chunk 8, one head of keys
-        ({"beat_bytes": 16, "slots": 2, "out_lanes": 4, "lanes": 2}, 4, 2, 12),  # chunk 4
+        ({"beat_bytes": 16, "slots": 3}, 3, 3, 8),  # chunk 8, one head of keys
+        ({"beat_bytes": 16, "slots": 2, "lanes": 2}, 4, 2, 12),  # chunk 4
         ({"beat_bytes": 4, "slots": 1, "ultra": True}, 2, 2, 6),  # chunk 2
     ],
 )
@@ -142,19 +142,18 @@ def test_the_next_parts_wait_for_the_heads() -> None:
 @pytest.mark.parametrize("rotate", [0, 1])
 @pytest.mark.parametrize(("beat_bytes", "head_dim"), [(16, 16), (8, 12)])
 def test_latency(rotate: int, beat_bytes: int, head_dim: int) -> None:
-    """From the last vector's last word to ``coded``, and from ``attends`` to the first work: as documented."""
+    """From the last vector's last element to ``coded``, and from ``attends`` to the first work: as documented."""
     layer = Layer(np.random.default_rng(4), heads=2, group=1, head_dim=head_dim)
     given = layer.attend(slots=2, **chain(2), commit=[0])
     shape: dict[str, Any] = {"beat_bytes": beat_bytes, "chunk": widest_chunk(beat_bytes, head_dim), "slots": 2}
     columns, cycles = 2 * head_dim, dict[str, list[int]]()
     component = Together(**shape, head_dim=head_dim, context=8, query_columns=columns, key_columns=columns)
-    inputs = streams(layer, [given], **shape, out_lanes=1)
+    inputs = streams(layer, [given], **shape)
     inputs["parts"][-1]["rotate"] = rotate
     items = columns // shape["chunk"]
-    counts = {"output": -(-columns // 5), "new_keys": items, "new_values": items, "begun": 1}
+    counts = {"output": columns, "new_keys": items, "new_values": items, "begun": 1}
     run(component, inputs, counts, cycles=cycles)
-    last = (columns - 1) % 5
-    assert cycles["attends"][0] - cycles["input"][-1] == last + 7 + 1 + rotate * (head_dim // 2 + 5)
+    assert cycles["attends"][0] - cycles["input"][-1] == 7 + rotate * (head_dim // 2 + 5)
     assert cycles["begun"][0] - cycles["attends"][0] == head_dim + 6
 
 

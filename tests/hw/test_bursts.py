@@ -4,6 +4,7 @@ import random
 from typing import Any
 
 import pytest
+from amaranth.sim import Simulator
 
 from edgedec.hw.bursts import Bursts
 from tests.hw.streams import run
@@ -74,3 +75,59 @@ def test_the_documented_latency_and_throughput() -> None:
 def test_constructor_refuses(parameters: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Bursts(**{"address_bits": 32, "data_bytes": 16, "length_bits": 20, **parameters})
+
+
+def test_busy_and_flush() -> None:
+    """Busy while anything is left to offer or to take; a flush forgets what is not offered, and counts from 0 again."""
+    cutter = Bursts(address_bits=16, data_bytes=4, length_bits=14, max_burst=4)
+    found: list[tuple[int, int]] = []
+
+    async def bench(ctx: Any) -> None:
+        async def request(address: int, size: int) -> None:
+            ctx.set(cutter.requests.payload, {"address": address, "bytes": size})
+            ctx.set(cutter.requests.valid, 1)
+            await ctx.tick().until(cutter.requests.ready)
+            ctx.set(cutter.requests.valid, 0)
+
+        async def take() -> None:
+            ctx.set(cutter.bursts.ready, 1)
+            payload = (await ctx.tick().sample(cutter.bursts.payload).until(cutter.bursts.valid))[0]
+            ctx.set(cutter.bursts.ready, 0)
+            found.append((payload.request, payload.address))
+
+        assert not ctx.get(cutter.busy)
+        await request(0, 16)
+        assert ctx.get(cutter.busy)  # not yet offered
+        assert not ctx.get(cutter.bursts.valid)
+        await ctx.tick().repeat(4)
+        assert ctx.get(cutter.busy)  # offered, and all is cut up
+        await take()
+        assert not ctx.get(cutter.busy)
+        await request(64, 0)
+        assert not ctx.get(cutter.busy)
+        await request(256, 48)  # three bursts
+        await ctx.tick().repeat(4)
+        ctx.set(cutter.flush, 1)
+        await ctx.tick().repeat(3)
+        assert not ctx.get(cutter.requests.ready)
+        assert ctx.get(cutter.busy)
+        assert ctx.get(cutter.bursts.valid)  # what is offered stays
+        await take()
+        assert not ctx.get(cutter.busy)
+        await ctx.tick().repeat(3)
+        assert not ctx.get(cutter.busy)
+        ctx.set(cutter.flush, 0)
+        await request(512, 4)
+        await take()
+        await request(1024, 4)
+        ctx.set(cutter.flush, 1)  # in the cycle in which the burst would be offered
+        await ctx.tick()
+        ctx.set(cutter.flush, 0)
+        await ctx.tick().repeat(3)
+        assert not ctx.get(cutter.busy)
+
+    simulator = Simulator(cutter)
+    simulator.add_clock(1e-6)
+    simulator.add_testbench(bench)
+    simulator.run()
+    assert found == [(0, 0), (2, 256), (0, 512)]

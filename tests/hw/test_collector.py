@@ -30,13 +30,14 @@ def test_an_element_a_cycle() -> None:
     cycles: dict[str, list[int]] = {}
     vectors = [np.arange(n)[None] for n in (23, 1, 1, 10)]
     given = [word for x in vectors for word in to_words(x, 1)]
-    run(Collector(width=8, slots=1), {"input": given}, {"output": 9}, cycles=cycles)
+    run(Collector(width=8, slots=1, lanes=5), {"input": given}, {"output": 9}, cycles=cycles)
     assert np.ptp(cycles["input"]) == len(given) - 1
     assert cycles["output"][0] - cycles["input"][4] == 1
 
 
 def test_estimate_counts_the_word() -> None:
-    assert collector.estimate(width=27, slots=4).ff - collector.estimate(width=27, slots=3).ff == 27 * 5
+    three, four = (collector.estimate(width=27, slots=slots, lanes=5) for slots in (3, 4))
+    assert four.ff - three.ff == 27 * 5
 
 
 @pytest.mark.parametrize(

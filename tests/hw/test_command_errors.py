@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,12 +11,13 @@ import pytest
 from edgedec.hw.accelerator_registers import ERROR_CAUSES
 from edgedec.hw.command_processor import Cause, CommandProcessor, estimate
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.hw.instructions import Destination, Instruction, Opcode, When, pack
+from edgedec.hw.instructions import Base, Destination, Instruction, Opcode, When, pack
+from edgedec.hw.striping import block_bytes
 from tests.hw.commanding import BASES, CONFIGS, Bench, Pass, program
 
 CONFIG = CONFIGS[64]
 STOP = Instruction(Opcode.STOP, {})
-LOAD = Instruction(Opcode.LOAD, {"words": 3})
+LOAD = Instruction(Opcode.LOAD, {"elements": 3})
 READ = Instruction(Opcode.READ, {"destination": Destination.GAINS, "beats": 2, "start": 5})
 GOOD = program(CONFIG, [LOAD, READ, LOAD, STOP], commit=3)
 
@@ -93,6 +95,51 @@ def test_refused_before_anything_is_read(change: dict[str, Any], cause: Cause) -
     assert len(bench.ranges) == 2  # of the clean pass
 
 
+def addressed(config: AcceleratorConfig, name: str, address: int) -> Bench:
+    """A program that reads nothing, with one address another; after an error a clean one with the old address."""
+
+    async def script(ctx: Any, bench: Bench) -> None:
+        register = getattr(bench.control, f"{name}_address")
+        ctx.set(register, address)
+        await bench.once(ctx, Pass(raw=program(config, [LOAD, STOP])))
+        if bench.pulses["error_set"]:
+            assert error(ctx, bench) == (Cause.ADDRESS, 0, 0)
+            ctx.set(register, BASES[f"{name}_address"])
+            await clean(ctx, bench, program(config, [LOAD, READ, LOAD, STOP]))
+
+    return Bench(config=config).run(script)
+
+
+NAMES = ("program", "image", "input", "kv", "output")
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=map(str, CONFIGS))
+@pytest.mark.parametrize("name", NAMES)
+def test_an_address_that_is_no_block_of_the_bus(config: AcceleratorConfig, name: str) -> None:
+    """One bit too low or too high is enough, of a register that the program does not use as well."""
+    block = block_bytes(config.ports)
+    for address in (1, block + (block >> 1), (1 << 40) + block, 1 << 63):
+        bench = addressed(config, name, address)
+        assert len(bench.pulses["error_set"]) == 1, hex(address)
+        assert len(bench.ranges) == 2  # of the clean pass
+
+
+@pytest.mark.parametrize("name", NAMES[1:])  # the program lies where it lies
+def test_the_first_and_the_last_block_of_the_bus(name: str) -> None:
+    for address in (0, (1 << 40) - block_bytes(CONFIG.ports)):
+        bench = addressed(CONFIG, name, address)
+        assert (len(bench.pulses["done_set"]), len(bench.pulses["error_set"])) == (1, 0), hex(address)
+
+
+def test_addresses_are_looked_at_for_a_commit_too() -> None:
+    async def script(ctx: Any, bench: Bench) -> None:
+        ctx.set(bench.control.kv_address, BASES["kv_address"] + 64)
+        await bench.once(ctx, Pass(raw=GOOD, commits=True, accepted=1))
+        assert error(ctx, bench) == (Cause.ADDRESS, 0, 0)
+
+    assert not Bench(config=CONFIG).run(script).ranges
+
+
 def test_the_last_position_and_the_last_slot_can_be_used() -> None:
     item = Pass(raw=GOOD, slots=CONFIG.slots, committed=CONFIG.context - CONFIG.slots, accepted=255)
 
@@ -156,6 +203,37 @@ WRONG = [
 ]
 
 
+async def _once(item: Pass, ctx: Any, bench: Bench) -> None:
+    await bench.once(ctx, item)
+
+
+PLACED = {
+    "image": Instruction(Opcode.READ, {"destination": Destination.GAINS, "beats": 1}),
+    "input": Instruction(Opcode.READ, {"destination": Destination.GAINS, "beats": 1, "base": Base.INPUT}),
+    "cache": Instruction(Opcode.CACHE, {"heads": 1, "group": 1}),
+    "copy": Instruction(Opcode.COPY, {"heads": 1}),
+    "attend": Instruction(Opcode.ATTEND, {"heads": 1, "group": 1, "kv_heads": 1}),
+}
+
+
+@pytest.mark.parametrize("kind", PLACED)
+def test_an_instruction_that_begins_behind_the_address_space(kind: str) -> None:
+    """The last beat of the bus is the last one at which an instruction can begin; one of the other passes is let through."""
+    base = BASES["kv_address" if kind in ("cache", "copy", "attend") else f"{kind}_address"]
+    last = ((1 << 40) - base) // CONFIG.beat_bytes - 1
+    one = PLACED[kind]
+
+    def placed(start: int, **fields: int) -> Pass:
+        instruction = Instruction(one.opcode, {**one.fields, **fields, "start": start})
+        return Pass(raw=program(CONFIG, [LOAD, instruction, STOP]), committed=4)
+
+    for item in (placed(last), placed(last + 1, when=When.WITH_LOGITS)):
+        bench = Bench(config=CONFIG).run(partial(_once, item))
+        assert (len(bench.pulses["done_set"]), len(bench.pulses["error_set"])) == (1, 0)
+    for start in (last + 1, (1 << 36) - 1):
+        given_up(placed(start), (Cause.DESCRIPTOR, 1, 0))
+
+
 @pytest.mark.parametrize("wrong", WRONG)
 def test_an_instruction_out_of_range(wrong: Instruction | bytes) -> None:
     raw = program(CONFIG, [LOAD, READ, wrong, LOAD, STOP])
@@ -205,7 +283,7 @@ def test_read_errors_are_counted_from_the_last_soft_reset_not_from_the_doorbell(
 
 
 def test_a_write_error_names_the_last_command() -> None:
-    wait = Instruction(Opcode.LOAD, {"words": 1, "wait": 1})
+    wait = Instruction(Opcode.LOAD, {"elements": 1, "wait": 1})
     item = Pass(raw=program(CONFIG, [LOAD, READ, wait, wait, wait, STOP]))
 
     async def script(ctx: Any, bench: Bench) -> None:
@@ -217,6 +295,65 @@ def test_a_write_error_names_the_last_command() -> None:
         assert error(ctx, bench) == (Cause.WRITE, 3, 0)
 
     assert len(Bench(config=CONFIG, work=40).run(script).commands) == 3
+
+
+def damaged(instructions: list[Instruction], commands: int, **how: Any) -> tuple[Bench, tuple[int, int, int]]:
+    """A weight that is no five trits after so many commands; a clean pass after it. Returns what was said."""
+    said = []
+
+    async def script(ctx: Any, bench: Bench) -> None:
+        await bench.ring(ctx, Pass(raw=program(CONFIG, instructions)))
+        while len(bench.commands) < commands:
+            await ctx.tick()
+        bench.damaged_at = bench.now + 2
+        await bench.rest(ctx)
+        said.append(error(ctx, bench))
+        assert len(bench.commands) == commands, "a command was issued after the error"
+        await clean(ctx, bench, GOOD)
+
+    bench = Bench(config=CONFIG, work=40, **how).run(script)
+    assert (len(bench.pulses["error_set"]), len(bench.pulses["done_set"])) == (1, 1)
+    return bench, said[0]
+
+
+def test_a_damaged_weight_names_the_last_command() -> None:
+    wait = Instruction(Opcode.LOAD, {"elements": 1, "wait": 1})
+    _, said = damaged([LOAD, READ, wait, wait, wait, STOP], 3)
+    assert said == (Cause.WEIGHT, 3, 0)
+    matrix = Instruction(Opcode.MATRIX, {"words": 1, "blocks": 1, "planes": 1, "wait": 1})
+    _, said = damaged([LOAD, READ, matrix, matrix, STOP], 2, stuck=["copies"])
+    assert said == (Cause.WEIGHT, 2, 0)
+
+
+def test_a_damaged_weight_before_the_first_command() -> None:
+    _, said = damaged([Instruction(Opcode.LOAD, {"elements": 1, "wait": 1}), STOP], 0)
+    assert said == (Cause.WEIGHT, 0, 0)
+
+
+def test_a_damaged_weight_when_nothing_runs_is_no_error() -> None:
+    async def script(ctx: Any, bench: Bench) -> None:
+        bench.damaged_at = bench.now + 2
+        await ctx.tick().repeat(8)
+        await bench.once(ctx, Pass(raw=GOOD))
+        assert ctx.get(bench.control.done)
+        bench.damaged_at = bench.now + 2
+        await ctx.tick().repeat(8)
+        assert ctx.get(bench.control.done)
+        assert not ctx.get(bench.control.error)
+
+    assert not Bench(config=CONFIG).run(script).pulses["error_set"]
+
+
+def test_of_two_errors_in_one_cycle_the_write_counts() -> None:
+    async def script(ctx: Any, bench: Bench) -> None:
+        await bench.ring(ctx, Pass(raw=program(CONFIG, [LOAD, LOAD, STOP])))
+        while not bench.commands:
+            await ctx.tick()
+        bench.damaged_at = bench.write_error_at = bench.now + 2
+        await bench.rest(ctx)
+        assert error(ctx, bench)[0] == Cause.WRITE
+
+    Bench(config=CONFIG, work=40).run(script)
 
 
 def test_the_watchdog() -> None:
@@ -236,7 +373,7 @@ def test_the_watchdog() -> None:
 
 
 def test_slow_but_not_too_slow_for_the_watchdog() -> None:
-    wait = Instruction(Opcode.LOAD, {"words": 1, "wait": 1})
+    wait = Instruction(Opcode.LOAD, {"elements": 1, "wait": 1})
     item = Pass(raw=program(CONFIG, [wait] * 8 + [STOP]), watchdog_limit=60)
     bench = Bench(config=CONFIG, work=40).run(lambda ctx, bench: bench.once(ctx, item))
     assert len(bench.commands) == 8

@@ -13,12 +13,13 @@ from edgedec.hw.instructions import Base, Destination, Instruction, Opcode, Sink
 from tests.hw.commanding import CONFIGS, Bench, Pass, as_commands, program, program_read, walk
 
 STOP = Instruction(Opcode.STOP, {})
-LOAD = Instruction(Opcode.LOAD, {"words": 3})
+LOAD = Instruction(Opcode.LOAD, {"elements": 3})
 
 
 def random_instruction(rng: random.Random, config: AcceleratorConfig) -> Instruction:
     opcode = rng.choice([Opcode.READ] * 4 + [op for op in Opcode if op not in (Opcode.STOP, Opcode.READ)])
-    start = {"start": rng.getrandbits(rng.choice([5, 36])), "run": rng.getrandbits(rng.choice([5, 24]))}
+    most = (1 << 39) // config.beat_bytes  # from every base on that many beats are on the bus
+    start = {"start": rng.getrandbits(rng.choice([5, 36])) % most, "run": rng.getrandbits(rng.choice([5, 24]))}
     heads = {"heads": rng.randint(1, config.heads), "group": rng.choice([1, 2, 3, 255])}
     fields: dict[Opcode, dict[str, int]] = {
         Opcode.READ: {
@@ -30,11 +31,12 @@ def random_instruction(rng: random.Random, config: AcceleratorConfig) -> Instruc
         },
         Opcode.CACHE: {**start, **heads},
         Opcode.COPY: {**start, "heads": rng.randint(1, config.kv_heads)},
-        Opcode.LOAD: {"words": rng.randint(1, 0xFFFF)},
+        Opcode.LOAD: {"elements": rng.randint(1, config.hidden)},
         Opcode.VECTOR: {"source": rng.randrange(4), "blocks": rng.randint(1, config.depth), "eps": rng.getrandbits(48)},
         Opcode.MATRIX: {
             "int8": 0,
             "words": rng.randint(1, 0xFFFF),
+            "spare": rng.randrange(5),
             "blocks": config.depth,
             "planes": rng.randint(1, 15),
             "sink": rng.choice(list(Sink)),

@@ -1,11 +1,36 @@
 from __future__ import annotations
 
+import random
+import re
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
+from amaranth.hdl import Fragment
 
 from edgedec.errors import UsageError
+from edgedec.hw.accelerator import Accelerator
+from edgedec.hw.compiler.program import result_bytes
 from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.estimate import estimate
+from edgedec.hw.head_path import ROWS_OFFSET
+
+SMALL = AcceleratorConfig(
+    beat_bytes=4,
+    ports=1,
+    slots=1,
+    tile_rows=5,
+    context=1,
+    width=1,
+    hidden=1,
+    heads=1,
+    kv_heads=1,
+    head_dim=2,
+    top_k=1,
+    prefetch_beats=16,
+    instructions=16,
+    ultra=False,
+)
 
 
 def test_sizes_follow() -> None:
@@ -18,15 +43,143 @@ def test_sizes_follow() -> None:
     ("changed", "message"),
     [
         ({"beat_bytes": 12}, "beat_bytes must be 4, 8, 16, 32 or 64, not 12"),
+        ({"ports": 3}, "ports must be 1, 2 or 4 with at least 4 bytes each, not 3"),
+        ({"beat_bytes": 8}, "ports must be 1, 2 or 4 with at least 4 bytes each, not 4"),
         ({"slots": 0}, "slots must be 1 to 8, not 0"),
         ({"slots": 9}, "slots must be 1 to 8, not 9"),
-        ({"tile_rows": 12}, "tile_rows must be a positive multiple of 5, not 12"),
-        ({"tile_rows": 0}, "tile_rows must be a positive multiple of 5, not 0"),
+        ({"tile_rows": 12}, "tile_rows must be a multiple of 5, not 12"),
+        ({"tile_rows": 0}, "tile_rows must be 5 to 65535, not 0"),
+        ({"tile_rows": 1 << 16}, "tile_rows must be 5 to 65535, not 65536"),
         ({"context": 0}, "context must be 1 to 65536, not 0"),
         ({"head_dim": 4096}, "head_dim must be 2 to 2048, not 4096"),
-        ({"clock_hz": 0.0}, "clock_hz must be positive, not 0.0"),
+        ({"clock_hz": 0.0}, "clock_hz must be positive and finite, not 0.0"),
+        ({"clock_hz": float("inf")}, "clock_hz must be positive and finite, not inf"),
+        ({"clock_hz": float("nan")}, "clock_hz must be positive and finite, not nan"),
+        ({"heads": 64, "head_dim": 1026}, r"heads \* head_dim must be at most 65536, not 64 \* 1026; take fewer heads"),
+        (
+            {"beat_bytes": 4, "ports": 1, "context": 1 << 16, "head_dim": 2046, "heads": 16},
+            "a head's keys must be at most 16777215 beats, not 33521664: lower context 65536, or raise beat_bytes 4",
+        ),
+        (
+            {"slots": 8, "top_k": 64},
+            "top_k must be at most 63 with slots 8, not 64: results end before byte 4096; lower top_k or slots",
+        ),
     ],
 )
 def test_refused(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=f"^{message}$"):
         AcceleratorConfig(**changed)
+
+
+@pytest.mark.parametrize("member", [field.name for field in fields(AcceleratorConfig)])
+def test_of_another_type(member: str) -> None:
+    """Also what is equal to a number that could be there, as a file of another maker may have it."""
+    default = getattr(AcceleratorConfig(), member)
+    others: list[Any] = ["x", None, [default], int(default) if isinstance(default, bool) else bool(default)]
+    if isinstance(default, int):
+        others.append(float(default))
+    for other in others:
+        with pytest.raises(
+            UsageError, match=f"^{member} must be of type {type(default).__name__}, not {re.escape(repr(other))}$"
+        ):
+            AcceleratorConfig(**{member: other})
+
+
+def test_the_largest_results_end_where_the_rows_begin() -> None:
+    """The config's own limit is that of the head, for every number of slots."""
+    for slots in range(1, 9):
+        best = next(k for k in range(64, 0, -1) if slots * (k + 1) <= 512)
+        config = AcceleratorConfig(slots=slots, top_k=best)
+        assert result_bytes(config) <= ROWS_OFFSET < 8 * slots * (best + 2) or best == 64
+        if best < 64:
+            with pytest.raises(UsageError, match=f"top_k must be at most {best} with slots {slots}"):
+                replace(config, top_k=best + 1)
+
+
+def random_members(rng: random.Random) -> dict[str, Any]:
+    """Often at a limit, else mostly of a size that somebody would take."""
+
+    def number(least: int, most: int, usual: int) -> int:
+        return rng.choice([least, most, *[rng.randint(least, min(usual, most))] * 4, rng.randint(least, most)])
+
+    beat_bytes = rng.choice((4, 4, 8, 8, 16, 32, 64))
+    kv_heads = number(1, 255, 8)
+    return {
+        "beat_bytes": beat_bytes,
+        "ports": rng.choice([ports for ports in (1, 2, 4) if beat_bytes // ports >= 4]),
+        "slots": rng.choice((1, 1, 2, 3, 4, 8)),
+        "tile_rows": 5 * number(1, 13107, 300),
+        "context": number(1, 1 << 16, 2000),
+        "width": number(1, 1 << 14, 3000),
+        "hidden": number(1, 1 << 14, 3000),
+        "heads": kv_heads * rng.randint(1, 255 // kv_heads),
+        "kv_heads": kv_heads,
+        "head_dim": 2 * number(1, 1024, 64),
+        "softmax_lanes": rng.choice((1, 1, 2, 4, 8)),
+        "scaling": rng.random() < 0.5,
+        "per_row": rng.random() < 0.5,
+        "top_k": number(1, 64, 16),
+        "prefetch_beats": number(16, 1 << 16, 4096),
+        "instructions": number(16, 1 << 16, 2000),
+        "ultra": rng.random() < 0.5,
+    }
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_is_accepted_can_be_made_and_estimated(seed: int) -> None:
+    rng, made = random.Random(seed), 0
+    while made < 8:
+        members = random_members(rng)
+        try:
+            config = AcceleratorConfig(**members)
+        except UsageError:
+            continue
+        Accelerator(config)
+        assert estimate(config).total.lut > 0, members
+        made += 1
+
+
+LARGEST: list[dict[str, Any]] = [
+    {"tile_rows": 65535},
+    {"tile_rows": 65535, "per_row": False},
+    {"context": 1 << 16},
+    {"width": 1 << 14},
+    {"hidden": 1 << 14},
+    {"heads": 255, "kv_heads": 255, "head_dim": 256},
+    {"heads": 255},
+    {"head_dim": 2048},
+    {"head_dim": 2046},
+    {"top_k": 64, "slots": 7},
+    {"beat_bytes": 8, "scaling": True, "softmax_lanes": 4},
+    {"beat_bytes": 16, "ports": 4, "slots": 3},
+    {"prefetch_beats": 1 << 16},
+    {"instructions": 1 << 16},
+]
+
+
+def test_the_smallest_can_be_elaborated() -> None:
+    Fragment.get(Accelerator(SMALL), None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("change", LARGEST, ids=str)
+@pytest.mark.parametrize("ultra", [False, True])
+def test_what_is_accepted_can_be_elaborated(change: dict[str, Any], ultra: bool) -> None:
+    """A member at its limit, all else as small as can be; constructors of parts are called in elaboration."""
+    Fragment.get(Accelerator(replace(SMALL, ultra=ultra, **change)), None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6))
+def test_random_ones_can_be_elaborated(seed: int) -> None:
+    rng, made = random.Random(100 + seed), 0
+    while made < 2:
+        members = random_members(rng)
+        if members["beat_bytes"] * members["slots"] > 32 or members["context"] > 4096:
+            continue
+        try:
+            config = AcceleratorConfig(**members)
+        except UsageError:
+            continue
+        Fragment.get(Accelerator(config), None)
+        made += 1

@@ -30,7 +30,19 @@ def geared(vectors: list[I64], blocks: list[int], columns: int, lanes: int, **ho
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
 @pytest.mark.parametrize(
     ("slots", "columns", "lanes"),
-    [(1, 4, 5), (2, 8, 5), (1, 16, 5), (3, 16, 1), (1, 1, 5), (1, 5, 5), (1, 3, 7), (1, 10, 4), (8, 8, 5)],
+    [
+        (1, 4, 5),
+        (2, 8, 5),
+        (1, 16, 5),
+        (3, 16, 1),
+        (1, 1, 5),
+        (1, 5, 5),
+        (1, 3, 7),
+        (1, 10, 4),
+        (8, 8, 5),
+        (1, 1, 1),
+        (2, 8, 1),
+    ],
 )
 def test_every_length_up_to_several_blocks(slots: int, columns: int, lanes: int, idle: float, stall: float) -> None:
     rng = np.random.default_rng(columns)
@@ -42,24 +54,26 @@ def test_every_length_up_to_several_blocks(slots: int, columns: int, lanes: int,
     assert found == [block for x, n in zip(vectors, blocks, strict=True) for block in expected(x, columns, n)]
 
 
+@pytest.mark.parametrize("lanes", [1, 5])
 @pytest.mark.parametrize(("slots", "columns"), [(1, 64), (8, 64), (2, 32)])
-def test_the_sizes_of_the_engine(slots: int, columns: int) -> None:
+def test_the_sizes_of_the_engine(slots: int, columns: int, lanes: int) -> None:
     rng = np.random.default_rng(1)
     widths = [320, 63, 64, 65, 1, 5 * columns + 7] if slots < 8 else [193, 64]
     vectors = [rng.integers(-127, 128, (slots, width)) for width in widths]
     blocks = [-(-width // columns) for width in widths]
     cycles: dict[str, list[int]] = {}
-    found = geared(vectors, blocks, columns, 5, cycles=cycles)
+    found = geared(vectors, blocks, columns, lanes, cycles=cycles)
     assert found == [block for x, n in zip(vectors, blocks, strict=True) for block in expected(x, columns, n)]
     gaps = np.diff(cycles["output"][: blocks[0]])
-    assert gaps.max() <= -(-columns // 5) + 2
+    assert gaps.max() <= -(-columns // lanes) + 2
 
 
-def test_vectors_shorter_and_longer_than_their_blocks() -> None:
+@pytest.mark.parametrize("lanes", [1, 5])
+def test_vectors_shorter_and_longer_than_their_blocks(lanes: int) -> None:
     rng = np.random.default_rng(2)
     cases = [(1, 3), (40, 2), (16, 0), (5, 1), (33, 1), (8, 4), (7, 1)]  # width, blocks of 8
     vectors = [rng.integers(-127, 128, (2, width)) for width, _ in cases]
-    found = geared(vectors, [n for _, n in cases], 8, 5)
+    found = geared(vectors, [n for _, n in cases], 8, lanes)
     assert found == [block for x, (_, n) in zip(vectors, cases, strict=True) for block in expected(x, 8, n)]
 
 

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from edgedec.hw import head_path
 from edgedec.hw.head_path import PIECE_BEATS, HeadPath
+from edgedec.reference.integer_profile.numbers import I64
 from tests.hw.head_output import output_bytes
 from tests.hw.streams import run
 from tests.hw.vectors import PATTERNS, awkward, to_words
@@ -29,6 +32,22 @@ def write(requests: list[dict[str, int]], beats: list[list[int]], port_bytes: in
     return found
 
 
+def _padded(rng: np.random.Generator, x: I64) -> list[dict[str, Any]]:
+    """A multiple of five items. What stands behind the vector must not matter, nor a ``last`` inside it."""
+    junk = to_words(np.concatenate([x, rng.integers(-9, 9, (len(x), -x.shape[1] % 5))], axis=1), 1)
+    return [
+        {**item, "last": int(rng.integers(2)) if at < x.shape[1] - 1 else item["last"]} for at, item in enumerate(junk)
+    ]
+
+
+def _counts(sizes: list[int], port_bytes: int) -> dict[str, int]:
+    """Requests and beats of parts of so many bytes."""
+    return {
+        "requests": sum(-(-size // (PIECE_BEATS * port_bytes)) for size in sizes),
+        "data": sum(-(-size // port_bytes) for size in sizes),
+    }
+
+
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
 @pytest.mark.parametrize("rows", [False, True])
 @pytest.mark.parametrize(
@@ -36,27 +55,20 @@ def write(requests: list[dict[str, int]], beats: list[list[int]], port_bytes: in
 )
 def test_equal_to_the_layout(slots: int, k: int, port_bytes: int, rows: bool, idle: float, stall: float) -> None:
     rng = np.random.default_rng(slots * 100 + k)
-    vectors = [(awkward(rng, slots, n, 32), first) for n, first in ((41, 0), (1, 7), (5, 1 << 17), (23, 3))]
+    vectors = [(awkward(rng, slots, n, 32), first) for n, first in ((41 - 3 * slots, 0), (1, 7), (5, 1 << 17), (8, 3))]
     marks = [
         [(int(rng.integers(1 << 15, 1 << 16)), int(rng.integers(-128, 128))) for _ in range(slots)] for _ in vectors
     ]
     wanted = [output_bytes(x, first, scale, k, rows=rows) for (x, first), scale in zip(vectors, marks, strict=True)]
     sizes = [len(part) for one in wanted for part in one.values()]
-    logits = []
-    for x, _ in vectors:  # what stands behind the vector must not matter, nor where ``last`` is
-        junk = np.concatenate([x, rng.integers(-9, 9, (slots, -x.shape[1] % 5))], axis=1)
-        logits += [{**word, "last": int(rng.integers(2))} for word in to_words(junk)]
     found = run(
         HeadPath(slots=slots, top_k=k, port_bytes=port_bytes),
         {
             "vectors": [{"first": first, "elements": x.shape[1]} for x, first in vectors],
-            "input": logits,
+            "input": [item for x, _ in vectors for item in _padded(rng, x)],
             "scales": [[{"mantissa": a, "exponent": e} for a, e in one] for one in marks],
         },
-        {
-            "requests": sum(-(-size // (PIECE_BEATS * port_bytes)) for size in sizes),
-            "data": sum(-(-size // port_bytes) for size in sizes),
-        },
+        _counts(sizes, port_bytes),
         idle=idle,
         stall=stall,
         settings={"rows_wanted": int(rows)},
@@ -65,26 +77,76 @@ def test_equal_to_the_layout(slots: int, k: int, port_bytes: int, rows: bool, id
 
 
 @pytest.mark.parametrize(
-    ("slots", "port_bytes", "rows", "most"), [(2, 4, False, 1.0), (8, 16, True, 2.0 * 33 / 32), (2, 16, True, 33 / 32)]
+    ("slots", "k", "port_bytes", "rows", "pace"),
+    [
+        (1, 3, 16, False, 2),
+        (2, 3, 4, False, 2),
+        (8, 8, 16, False, 8),
+        (5, 2, 16, False, 5),
+        (1, 1, 16, True, 2),
+        (2, 1, 16, True, 2 + 1 / 64),
+        (8, 1, 16, True, 8 + 1 / 16),
+        (3, 1, 16, True, 4 + 1 / 32),
+        (2, 1, 4, True, 2 + 1 / 16),
+    ],
 )
-def test_throughput(slots: int, port_bytes: int, rows: bool, most: float) -> None:
-    ids, x, cycles = 400, np.zeros((slots, 400), np.int64), dict[str, list[int]]()
-    sizes = [len(part) for part in output_bytes(x, 0, [(0, 0)] * slots, 1, rows=rows).values()]
+def test_throughput_and_latency(slots: int, k: int, port_bytes: int, rows: bool, pace: float) -> None:
+    ids, cycles = 160, dict[str, list[int]]()
+    x = np.random.default_rng(0).integers(-3, 3, (slots, ids))
+    sizes = [len(part) for part in output_bytes(x, 0, [(0, 0)] * slots, k, rows=rows).values()]
     run(
-        HeadPath(slots=slots, top_k=1, port_bytes=port_bytes),
+        HeadPath(slots=slots, top_k=k, port_bytes=port_bytes),
         {
             "vectors": [{"first": 0, "elements": ids}],
-            "input": to_words(x),
+            "input": to_words(x, 1),
             "scales": [[{"mantissa": 0, "exponent": 0}] * slots],
         },
-        {
-            "requests": sum(-(-size // (PIECE_BEATS * port_bytes)) for size in sizes),
-            "data": sum(-(-size // port_bytes) for size in sizes),
-        },
+        _counts(sizes, port_bytes),
         settings={"rows_wanted": int(rows)},
         cycles=cycles,
     )
-    assert (cycles["input"][-1] - cycles["input"][0]) / ids <= most
+    assert (cycles["input"][-1] - cycles["input"][0]) / (ids - 1) == pytest.approx(pace, rel=0.005)
+    if not rows:  # the scales have gone ahead; a request takes a cycle in which no beat does
+        begins, each = (3, 3) if slots == 1 else (2, 2)
+        expected = cycles["input"][-1] + begins + each * k * slots
+        assert abs(cycles["data"][-1] - expected) <= len(cycles["requests"])
+
+
+def test_no_more_ids_are_taken_than_beats_hold() -> None:
+    x, cycles = np.zeros((2, 40), np.int64), dict[str, list[int]]()
+    sizes = [len(part) for part in output_bytes(x, 0, [(0, 0)] * 2, 1, rows=True).values()]
+    run(
+        HeadPath(slots=2, top_k=1, port_bytes=16),
+        {
+            "vectors": [{"first": 0, "elements": 40}],
+            "input": to_words(x, 1),
+            "scales": [[{"mantissa": 0, "exponent": 0}] * 2],
+        },
+        _counts(sizes, 16),
+        settings={"rows_wanted": 1},
+        stall={"data": 0.9},
+        cycles=cycles,
+    )
+    ahead = [sum(at < left for at in cycles["input"]) - 2 * beat for beat, left in enumerate(cycles["data"][:20])]
+    assert max(ahead) == 2
+
+
+def test_scales_may_come_late_and_the_next_vector_early() -> None:
+    """The likeliest wait for the scales; the second vector's logits, for the first one to be written."""
+    x, marks = np.array([[4, 9, 9, -2, 3]]), [[(40000, -3)], [(50000, 100)]]
+    path = HeadPath(slots=1, top_k=2, port_bytes=8)
+    wanted = [output_bytes(x, 0, scale, 2, rows=False) for scale in marks]
+    found = run(
+        path,
+        {
+            "vectors": [{"first": 0, "elements": 5}] * 2,
+            "input": to_words(x, 1) * 2,
+            "scales": [[{"mantissa": a, "exponent": e} for a, e in one] for one in marks],
+        },
+        {"requests": 2, "data": 6},
+        idle={"scales": 0.98},
+    )
+    assert write(found["requests"], found["data"], 8) == wanted
 
 
 def test_no_request_before_its_first_beat() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,16 +11,18 @@ from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.instruction_check import out_of_range
 from edgedec.hw.instructions import Instruction, Opcode, pack
 
-CONFIG = AcceleratorConfig(beat_bytes=8, ports=2, width=80, heads=6, kv_heads=2, head_dim=12, scaling=True)  # 10 blocks
-PLAIN = AcceleratorConfig(beat_bytes=8, ports=2, width=80, heads=6, kv_heads=2, head_dim=12, per_row=False)
+CONFIG = AcceleratorConfig(
+    beat_bytes=8, ports=2, width=80, hidden=36, heads=6, kv_heads=2, head_dim=12, scaling=True
+)  # 10 blocks
+PLAIN = replace(CONFIG, scaling=False, per_row=False)
 SOUND: dict[Opcode, dict[str, int]] = {
     Opcode.STOP: {},
     Opcode.READ: {"destination": 10, "base": 1},
     Opcode.CACHE: {"heads": 6, "group": 255},
     Opcode.COPY: {"heads": 2},
-    Opcode.LOAD: {"words": 1},
+    Opcode.LOAD: {"elements": 36},
     Opcode.VECTOR: {"blocks": 10},
-    Opcode.MATRIX: {"words": 1, "blocks": 10, "planes": 1, "sink": 5},
+    Opcode.MATRIX: {"words": 1, "spare": 4, "blocks": 10, "planes": 1, "sink": 5},
     Opcode.ATTEND: {"heads": 6, "group": 1, "kv_heads": 2},
 }
 
@@ -67,11 +70,19 @@ WRONG: list[tuple[Opcode, dict[str, int]]] = [
     *((opcode, {"group": 0}) for opcode in (Opcode.CACHE, Opcode.ATTEND)),
     *((Opcode.ATTEND, {"kv_heads": heads}) for heads in (0, 3)),
     *((Opcode.COPY, {"heads": heads}) for heads in (0, 3)),
-    (Opcode.LOAD, {"words": 0}),
+    *((Opcode.LOAD, {"elements": elements}) for elements in (0, 37, 0xFFFF)),
     *((opcode, {"blocks": blocks}) for opcode in (Opcode.VECTOR, Opcode.MATRIX) for blocks in (0, 11, 1 << 15)),
     *(
         (Opcode.MATRIX, change)
-        for change in ({"words": 0}, {"planes": 0}, {"sink": 6}, {"sink": 7}, {"group_blocks": 11})
+        for change in (
+            {"words": 0},
+            {"spare": 5},
+            {"spare": 7},
+            {"planes": 0},
+            {"sink": 6},
+            {"sink": 7},
+            {"group_blocks": 11},
+        )
     ),
 ]
 

@@ -66,8 +66,8 @@ def test_programs(sequence: list[Instruction], configuration: int) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"words": 1 << 16}, "words of LOAD must be 0 to 65535, not 65536"),
-        ({"blocks": 1}, "LOAD has no field 'blocks'; it has words"),
+        ({"elements": 1 << 16}, "elements of LOAD must be 0 to 65535, not 65536"),
+        ({"blocks": 1}, "LOAD has no field 'blocks'; it has elements"),
         ({"opcode": 1}, "LOAD has no field 'opcode'"),
         ({"when": 4}, "when of LOAD must be 0 to 3, not 4"),
     ],
@@ -79,7 +79,7 @@ def test_bad_fields(fields: dict[str, int], message: str) -> None:
 
 def test_damaged_programs() -> None:
     header = Header(configuration=1, instructions=2, commit=1)
-    raw = pack_program(header, [Instruction(Opcode.LOAD, {"words": 1}), Instruction(Opcode.STOP, {})])
+    raw = pack_program(header, [Instruction(Opcode.LOAD, {"elements": 1}), Instruction(Opcode.STOP, {})])
     for cut in (0, 31, 64, 95):
         with pytest.raises(BundleError, match=r"cut short|no program"):
             unpack_program(raw[:cut])

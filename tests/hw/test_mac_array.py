@@ -15,7 +15,9 @@ def beats(rng: np.random.Generator, count: int, lanes: int) -> np.ndarray[Any, A
     return found
 
 
-@pytest.mark.parametrize(("lanes", "slots", "chunk"), [(2, 1, 1), (4, 8, 4), (8, 2, 2), (16, 3, 8), (8, 1, 8)])
+@pytest.mark.parametrize(
+    ("lanes", "slots", "chunk"), [(2, 1, 1), (4, 8, 4), (8, 2, 2), (16, 3, 8), (8, 1, 8), (16, 2, 4)]
+)
 @pytest.mark.parametrize("idle", [0.0, {"codes": 0.7, "weights": 0.0}, 0.4])
 def test_linear(lanes: int, slots: int, chunk: int, idle: Any) -> None:
     rng = np.random.default_rng(lanes)
@@ -43,8 +45,11 @@ def test_linear(lanes: int, slots: int, chunk: int, idle: Any) -> None:
         assert np.ptp(cycles["weights"]) == len(weights) - 1  # one a cycle, across blocks
 
 
-@pytest.mark.parametrize(("lanes", "slots", "chunk"), [(2, 2, 1), (4, 1, 4), (8, 2, 2), (16, 2, 4), (8, 1, 8)])
-def test_scores_columns_and_linear_in_turn(lanes: int, slots: int, chunk: int) -> None:
+@pytest.mark.parametrize("idle", [0.0, 0.5])
+@pytest.mark.parametrize(
+    ("lanes", "slots", "chunk"), [(2, 2, 1), (4, 1, 4), (8, 2, 2), (16, 2, 4), (8, 1, 8), (32, 1, 8), (32, 1, 4)]
+)
+def test_scores_columns_and_linear_in_turn(lanes: int, slots: int, chunk: int, idle: float) -> None:
     rng = np.random.default_rng(lanes)
     count, positions, query_bits = 40, lanes // chunk, 12
     values, weights = beats(rng, count, lanes), beats(rng, 12, lanes)
@@ -69,7 +74,7 @@ def test_scores_columns_and_linear_in_turn(lanes: int, slots: int, chunk: int) -
             ],
         },
         {"scores": int(scored.sum()), "columns": int((~scored).sum()), "sums": len(weights)},
-        idle=0.5,
+        idle=idle,
     )
     products = values[:, :, None] * operands
     assert found["scores"] == products[scored].reshape(-1, positions, chunk, slots).sum(2).tolist()

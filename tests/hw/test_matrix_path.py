@@ -66,9 +66,9 @@ def check(
             taken, left = taken + begins, left + (there & ready & last)
 
     background = [watch, work] if component is not path else [watch]
-    words = sum(matrix.layout.words for matrix in matrices)
+    rows = sum(matrix.layout.rows for matrix in matrices)
     inputs = inputs_of(matrices, vectors, beat_bytes)
-    found = run(component, inputs, {"output": words}, background=background, **how)["output"]
+    found = run(component, inputs, {"output": rows}, background=background, **how)["output"]
     used = np.cumsum([matrix.fresh for matrix in matrices]) - 1
     results = from_words(found, [matrix.layout.rows for matrix in matrices])
     for i, (matrix, at, got) in enumerate(zip(matrices, used, results, strict=True)):
@@ -116,7 +116,7 @@ def some_matrices(
         size: dict[str, int] = {
             "beat_bytes": beat_bytes,
             "tile_words": tile_words,
-            "rows": int(rng.choice([1, 4, 5, 9, 18, 20, 33, 41])),
+            "rows": int(rng.choice([1, 4, 5, 7, 18, 20, 33, 41])),
             "columns": columns,
         }
         group = beat_bytes * int(rng.integers(3)) if beat_bytes > 5 else 0
@@ -185,18 +185,46 @@ def test_an_int8_beat_per_cycle_and_its_latency(beat_bytes: int) -> None:
     beats = cycles["weights"]
     assert beats[-1] - beats[0] == len(beats) - 1 == layout.beats - 1 == 299
     assert beats[0] - cycles["codes"][0] == 4  # it is handed over with its last piece
-    array, packer, partial, drain = 3 + beat_bytes.bit_length() - 1, 2, 3, 9
-    assert cycles["output"][-1] - beats[-1] == array + packer + partial + drain
+    array, packer, partial, queue, serializer, drain = 3 + beat_bytes.bit_length() - 1, 2, 3, 3, 1, 9
+    last_rows = 5 - 1  # of the last word
+    assert cycles["output"][-1] - beats[-1] == array + packer + partial + queue + serializer + drain + last_rows
+    assert cycles["output"][-1] - cycles["output"][-20] == 20 - 1  # of the last tile
+
+
+@pytest.mark.parametrize("rows", [40, 39, 37, 36, 1])
+def test_a_ternary_tiles_rows_leave_one_by_one(rows: int) -> None:
+    """Its words come within as many cycles, and wait."""
+    rng = np.random.default_rng(4)
+    layout = TernaryLayout(beat_bytes=8, tile_words=8, planes=1, rows=rows, columns=16)
+    matrix, cycles = random_matrix(rng, layout, base=0, per_row=True), dict[str, list[int]]()
+    check([matrix], [some_vector(rng, 1, 16)], 8, 1, tile_words=8, depth=2, int8=False, cycles=cycles)
+    engine, partial, queue, serializer, drain = 4, 3, 3, 1, 9
+    waiting = 4 * layout.words - (5 * layout.words - rows)
+    last = cycles["weights"][-1] + engine + partial + queue + serializer + drain
+    assert cycles["output"] == list(range(last + waiting - rows + 1, last + waiting + 1))
+    assert cycles["rows"] == [cycle - drain for cycle in cycles["output"]]
+
+
+@pytest.mark.parametrize(("idle", "stall"), [(0.0, 0.0), ({"scales": 0.99}, 0.0), (0.0, 0.95), ({"rows": 0.9}, 0.5)])
+def test_many_matrices_of_few_rows(idle: Any, stall: float) -> None:
+    """As many as there may be between the sequencer and the output; each with as many spare rows as another."""
+    rng, matrices = np.random.default_rng(5), list[Matrix]()
+    vectors = [some_vector(rng, 1, 3) for _ in range(3)]
+    for i in range(36):
+        layout = TernaryLayout(beat_bytes=4, tile_words=2, planes=1, rows=1 + i * 3 % 7, columns=3)
+        matrices.append(random_matrix(rng, layout, base=5, fresh=i % 12 == 0, per_row=i % 4 == 1))
+    assert {matrix.descriptor()["spare"] for matrix in matrices} == set(range(5))
+    check(matrices, vectors, 4, 1, tile_words=2, depth=1, int8=False, scaling=False, idle=idle, stall=stall)
 
 
 @pytest.mark.parametrize("int8", [False, True])
 def test_scales_may_come_long_after_the_codes(int8: bool) -> None:
     """More sums than all queues together hold are on their way then; of an int8 matrix, from multipliers that never stop."""
     rng = np.random.default_rng(2)
-    size = {"beat_bytes": 8, "tile_words": 40, "rows": 200}
+    size = {"beat_bytes": 8, "tile_words": 10, "rows": 200}
     layout = Int8Layout(columns=7, **size) if int8 else TernaryLayout(columns=20, planes=1, **size)
     cycles: dict[str, list[int]] = {}
-    how: dict[str, Any] = {"idle": {"scales": 0.995}, "cycles": cycles, "seed": 1, "tile_words": 40, "depth": 3}
+    how: dict[str, Any] = {"idle": {"scales": 0.995}, "cycles": cycles, "seed": 1, "tile_words": 10, "depth": 3}
     check([random_matrix(rng, layout, base=0)], [some_vector(rng, 2, layout.columns)], 8, 2, **how)
     assert cycles["weights"][-1] > cycles["scales"][0] > cycles["weights"][2] + 100
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import numpy as np
@@ -20,12 +21,14 @@ def read(
     bus_stalls: tuple[float, ...] = (0.0,) * 4,
     bad: tuple[frozenset[int], ...] = (frozenset(),) * 4,
     errors: int = 0,
+    depth: int = 8,
+    watch: Callable[[Prefetcher], Callable[[Any], Awaitable[None]]] | None = None,
 ) -> tuple[dict[str, list[Any]], list[list[int]], list[AxiMemory]]:
     """What came out, what should have, and the memories of the ports."""
     image = np.random.default_rng(1).integers(0, 256, 1 << 15, dtype=np.uint8)
     memory = bytearray(stripe(image, ports=ports, port_bytes=beat_bytes // ports).tobytes())
     component = Prefetcher(
-        beat_bytes=beat_bytes, ports=ports, address_bits=20, count_bits=10, depth=8, style="auto", outstanding=2
+        beat_bytes=beat_bytes, ports=ports, address_bits=20, count_bits=10, depth=depth, style="auto", outstanding=2
     )
     memories = [
         AxiMemory(
@@ -46,7 +49,7 @@ def read(
         {"ranges": [{"start": start, "beats": count} for start, count in ranges]},
         {"beats": len(expected), "error": errors},
         stall=stall,
-        background=[model.serve_reads for model in memories],
+        background=[*(model.serve_reads for model in memories), *([watch(component)] if watch else [])],
     )
     return found, expected, memories
 
@@ -61,6 +64,30 @@ def test_ranges_over_lagging_ports(beat_bytes: int, ports: int, stall: float) ->
     )
     assert found["beats"] == expected
     assert all(sum(beats for _, beats in model.reads) == len(expected) for model in memories)
+
+
+@pytest.mark.parametrize("slow", range(4))
+@pytest.mark.parametrize(("lags", "most"), [(0.0, 0), (0.7, 16)])
+def test_no_port_runs_away_from_the_slowest(slow: int, lags: float, most: int) -> None:
+    leads: list[int] = []
+
+    def watch(component: Prefetcher) -> Callable[[Any], Awaitable[None]]:
+        buses = [getattr(component, f"bus{port}") for port in range(4)]
+
+        async def count(ctx: Any) -> None:
+            got = [0] * 4
+            while True:
+                _, _, *found = await ctx.tick().sample(*(bus.rvalid & bus.rready for bus in buses))
+                got = [before + now for before, now in zip(got, found, strict=True)]
+                leads.append(max(got) - min(got))
+
+        return count
+
+    stalls = tuple(lags if port == slow else 0.0 for port in range(4))
+    ranges = [(0, 60), (300, 9), (5, 100)]
+    found, expected, _ = read(ranges, beat_bytes=64, ports=4, depth=128, bus_stalls=stalls, watch=watch)
+    assert found["beats"] == expected
+    assert max(leads) == most
 
 
 def test_error_names_port_and_range() -> None:

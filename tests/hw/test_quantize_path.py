@@ -37,7 +37,7 @@ def test_vectors_of_all_kinds_in_a_row(beat_bytes: int, slots: int, idle: float,
     widths = [7, 23, 5, 1, 40, 16, 33]
     vectors = [awkward(rng, slots, width) for width in widths]
     norms = [some_norm(rng, width) if rng.integers(2) else None for width in widths]
-    path = QuantizePath(beat_bytes=beat_bytes, slots=slots, depth=8)
+    path = QuantizePath(beat_bytes=beat_bytes, slots=slots, depth=max(widths))
     check(path, vectors, norms, beat_bytes, idle=idle, stall=stall)
 
 
@@ -47,11 +47,11 @@ def test_latency(normed: bool) -> None:
     cycles: dict[str, list[int]] = {}
     slots, width = 2, 80
     norm = some_norm(rng, width) if normed else None
-    path = QuantizePath(beat_bytes=16, slots=slots, depth=16)
+    path = QuantizePath(beat_bytes=16, slots=slots, depth=width)
     check(path, [awkward(rng, slots, width)], [norm], 16, cycles=cycles)
-    assert cycles["input"][-1] - cycles["input"][0] == 15
-    assert cycles["codes"][0] - cycles["input"][-1] == slots + 34 + 4 + 3 * normed  # 4 words are a block
-    assert cycles["codes"][-1] - cycles["codes"][0] <= 4 * 6
+    assert cycles["input"][-1] - cycles["input"][0] == width - 1
+    assert cycles["codes"][0] - cycles["input"][-1] == slots + 16 + 31 + 3 * normed
+    assert cycles["codes"][-1] - cycles["codes"][0] <= 4 * (16 + 2)
 
 
 @pytest.mark.parametrize(

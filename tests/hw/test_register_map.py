@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from edgedec.errors import ToolError, UsageError
-from edgedec.hw.accelerator_registers import REGISTER_MAP
+from edgedec.hw.accelerator_registers import MAP_VERSION, REGISTER_MAP
 from edgedec.hw.register_map import VALUE, Access, Field, Register, RegisterMap
 
 
@@ -54,6 +54,50 @@ def register_map(*registers: Register) -> RegisterMap:
 def test_what_makes_no_sense_is_refused(make: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         make()
+
+
+# Of version 1: offset, how many, fields as name:lowest bit+bits.
+LAYOUT = """
+identity 0x000 1 constant value:0+32
+version 0x004 1 constant value:0+32
+configuration_hash 0x008 1 read_only value:0+64
+control 0x010 1 pulse start:0+1 commit:1+1 soft_reset:2+1 latch_counters:3+1 clear_counters:4+1
+status 0x014 1 read_only busy:0+1 done:1+1 error:2+1 resetting:3+1
+interrupt_status 0x018 1 write_one_to_clear done:0+1 error:1+1 committed:2+1
+interrupt_enable 0x01c 1 read_write done:0+1 error:1+1 committed:2+1
+program_address 0x020 1 read_write value:0+64
+program_bytes 0x028 1 read_write value:0+32
+watchdog_limit 0x02c 1 read_write value:0+32
+image_address 0x030 1 read_write value:0+64
+kv_address 0x038 1 read_write value:0+64
+input_address 0x040 1 read_write value:0+64
+output_address 0x048 1 read_write value:0+64
+pass_parameters 0x050 1 read_write slots:0+4 committed:4+20 logits:24+2
+commit_slots 0x054 1 read_write value:0+8
+position 0x060 8 read_write value:0+20
+mask 0x080 8 read_write value:0+8
+error 0x0a0 1 read_only cause:0+8 descriptor:8+24
+descriptor_select 0x0a4 1 read_write value:0+16
+error_address 0x0a8 1 read_only value:0+64
+descriptor_cycles 0x0b0 1 read_only value:0+32
+counter_cycles 0x0c0 1 read_only value:0+64
+counter_beats 0x0c8 1 read_only value:0+64
+counter_starved 0x0d0 1 read_only value:0+64
+counter_blocked 0x0d8 1 read_only value:0+64
+counter_dependency 0x0e0 1 read_only value:0+64
+counter_descriptors 0x0e8 1 read_only value:0+64
+"""
+
+
+def test_the_drivers_layout_stays() -> None:
+    """A driver of another version relies on every bit of it; a change needs another MAP_VERSION."""
+    assert MAP_VERSION == REGISTER_MAP["version"].reset == 1
+    lines = []
+    for entry in REGISTER_MAP.registers:
+        fields = (f"{field.name}:{lsb}+{field.bits}" for field, lsb in entry.positions())
+        offset, access = REGISTER_MAP.offsets()[entry.name], entry.access.name.lower()
+        lines.append(" ".join((entry.name, f"{offset:#05x}", str(entry.count), access, *fields)))
+    assert lines == LAYOUT.split("\n")[1:-1]
 
 
 def test_the_drivers_offsets_stay() -> None:

@@ -30,43 +30,48 @@ def matrix(**fields: int) -> dict[str, int]:
 def test_routes(idle: float, stall: float) -> None:
     rng, slots = np.random.default_rng(2), 2
     sequence = [
-        matrix(sink=Sink.QUERIES, words=2, elements=9, rotate=1, shift=20),
-        matrix(sink=Sink.KEYS, words=1, elements=3, rotate=1, shift=21, more=1),
-        matrix(sink=Sink.KEYS, words=2, elements=3, rotate=1, shift=21),
-        matrix(sink=Sink.VALUES, words=3, elements=12, shift=3),
+        matrix(sink=Sink.QUERIES, words=2, spare=1, rotate=1, shift=20),
+        matrix(sink=Sink.KEYS, words=1, rotate=1, shift=21, more=1),
+        matrix(sink=Sink.KEYS, words=2, spare=4, rotate=1, shift=21),
+        matrix(sink=Sink.VALUES, words=1, spare=4, shift=3),
         matrix(sink=Sink.RESIDUAL, words=3, start=0, more=1, onward=1),
-        matrix(sink=Sink.RESIDUAL, words=1, start=3, onward=1),
-        matrix(sink=Sink.GATE, words=4, elements=20, gate_shift=5),
-        matrix(sink=Sink.RESIDUAL, words=2, start=0),
-        matrix(sink=Sink.LOGITS, words=2, first=0, elements=15, more=1),
-        matrix(sink=Sink.LOGITS, words=1, first=0, elements=15),
+        matrix(sink=Sink.RESIDUAL, words=1, spare=2, start=15, onward=1),
+        matrix(sink=Sink.GATE, words=4, gate_shift=5),
+        matrix(sink=Sink.RESIDUAL, words=2, spare=3, start=0),
+        matrix(sink=Sink.RESIDUAL, words=1, spare=4, start=17),
+        matrix(sink=Sink.GATE, words=1, spare=3, relu2=1),
+        matrix(sink=Sink.LOGITS, words=2, first=0, elements=13, more=1),
+        matrix(sink=Sink.LOGITS, words=1, spare=2, first=0, elements=13),
+        matrix(sink=Sink.LOGITS, words=1, spare=4, first=1 << 17, elements=1),
     ]
     given: list[dict[str, Any]] = []
     expected: dict[str, list[Any]] = {name: [] for name in BITS}
     for item in sequence:
         port = PORTS[Sink(item["sink"])]
         most = 1 << (BITS[port] - 1)
-        values = rng.integers(-most, most, (item["words"], 5, slots)).tolist()
-        for i, word in enumerate(values):
-            end = i == item["words"] - 1
-            given.append({"values": word, "last": end})
-            expected[port].append({"values": word, "last": end and not item.get("more")})
+        rows = 5 * item["words"] - item.get("spare", 0)
+        values = rng.integers(-most, most, (rows, 1, slots)).tolist()
+        for i, row in enumerate(values):
+            end = i == rows - 1
+            given.append({"values": row, "last": end})
+            expected[port].append({"values": row, "last": end and not item.get("more")})
     found = run(
-        SinkRouter(slots=slots, depth=8),
+        SinkRouter(slots=slots, depth=18),
         {"matrices": sequence, "input": given},
-        {**{name: len(items) for name, items in expected.items()}, "additions": 3, "parts": 3, "vectors": 1},
+        {**{name: len(items) for name, items in expected.items()}, "additions": 4, "parts": 3, "vectors": 2},
         idle=idle,
         stall=stall,
     )
     assert found["additions"] == [
-        {"start": 0, "words": 3, "more": 1, "onward": 1},
-        {"start": 3, "words": 1, "more": 0, "onward": 1},
-        {"start": 0, "words": 2, "more": 0, "onward": 0},
+        {"start": 0, "elements": 15, "more": 1, "onward": 1},
+        {"start": 15, "elements": 3, "more": 0, "onward": 1},
+        {"start": 0, "elements": 7, "more": 0, "onward": 0},
+        {"start": 17, "elements": 1, "more": 0, "onward": 0},
     ]
     assert found["parts"] == [
-        {"part": 0, "rotate": 1, "shift": 20, "elements": 9},
-        {"part": 1, "rotate": 1, "shift": 21, "elements": 3},
-        {"part": 2, "rotate": 0, "shift": 3, "elements": 12},
+        {"part": 0, "rotate": 1, "shift": 20},
+        {"part": 1, "rotate": 1, "shift": 21},
+        {"part": 2, "rotate": 0, "shift": 3},
     ]
-    assert found["vectors"] == [{"first": 0, "elements": 15}]
+    assert found["vectors"] == [{"first": 0, "elements": 13}, {"first": 1 << 17, "elements": 1}]
     assert {name: found[name] for name in BITS} == expected

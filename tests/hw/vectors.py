@@ -14,7 +14,7 @@ __all__ = ["PATTERNS", "awkward", "from_words", "to_words"]
 PATTERNS = [(0.0, 0.0), (0.5, 0.0), (0.0, 0.6), (0.4, 0.4)]
 
 
-def to_words(x: I64, lanes: int = 5) -> list[dict[str, Any]]:
+def to_words(x: I64, lanes: int = 1) -> list[dict[str, Any]]:
     """x [slots, n] -> payloads of ``hw.shapes.words``."""
     count = max(1, -(-x.shape[1] // lanes))
     padded = np.pad(x, ((0, 0), (0, count * lanes - x.shape[1])))

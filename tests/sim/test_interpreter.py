@@ -27,7 +27,7 @@ from tests.sim.interpreting import Both, compiled
 WIDTHS = [
     {"beat_bytes": 4, "slots": 2, "tile_rows": 10},
     {"beat_bytes": 8, "slots": 5, "tile_rows": 25, "ports": 1},
-    {"beat_bytes": 16, "slots": 3, "tile_rows": 15, "ports": 2, "out_lanes": 2},
+    {"beat_bytes": 16, "slots": 3, "tile_rows": 15, "ports": 2},
     {"beat_bytes": 64, "slots": 8, "top_k": 63},
 ]
 
@@ -155,6 +155,9 @@ def test_a_read_that_comes_twice(destination: Destination) -> None:
         other(Opcode.MATRIX, fresh=0),
         other(Opcode.MATRIX, elements=7),
         other(Opcode.MATRIX, start=7),
+        other(Opcode.MATRIX, spare=4),
+        other(Opcode.LOAD, elements=7),
+        other(Opcode.LOAD, elements=37),
         other(Opcode.ATTEND, heads=2),
         other(Opcode.READ, spare=3),
         other(Opcode.READ, beats=0),

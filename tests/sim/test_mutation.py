@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from edgedec.errors import ToolError
+from edgedec.errors import ToolError, UsageError
+from edgedec.sim.covering_tests import covering_tests, module_names
 from edgedec.sim.mutants import KINDS, find_mutants
-from edgedec.sim.mutation import covering_tests, main, mutate
+from edgedec.sim.mutation import main, mutate
 
 MODULE = '''"""Sums."""
 
@@ -61,7 +62,9 @@ def test_kills_and_survivors_are_told_apart(tree: Path, tmp_path: Path) -> None:
     report = mutate(tree, ["sums"], count=100, kinds=["operator"], results=tmp_path / "results.jsonl", jobs=2)
     assert (report.mutants, report.killed, report.survived, report.timed_out) == (2, 1, 1, 0)
     assert [(r.diff, r.outcome) for r in report.survivors] == [("sums.py:12:19: - -> +", "survived")]
+    assert report.survivors[0].test == "tests/hw/test_sums.py"
     assert report.kill_rate == 0.5
+    assert report.modules == {"sums": {"killed": 1, "survived": 1, "timed out": 0}}
     assert (tree / "hw" / "sums.py").read_text() == MODULE, "a mutant reached the tree"
 
 
@@ -71,7 +74,7 @@ def test_a_mutant_that_hangs_is_ended(tree: Path, tmp_path: Path) -> None:
     (tree / "tests/hw/test_sums.py").write_text(
         TEST.replace("import total", "import slow, total") + "    assert slow(1) == 10\n"
     )
-    report = mutate(tree, ["sums"], count=100, results=tmp_path / "results.jsonl", limit_s=30, jobs=2)
+    report = mutate(tree, ["sums"], count=100, results=tmp_path / "results.jsonl", limit_s=5, jobs=2)
     assert {r.diff for r in report.survivors} == {
         "sums.py:12:19: - -> +",
         "sums.py:12:21: 7 -> 8",
@@ -86,13 +89,13 @@ def test_a_second_run_takes_what_the_first_found(tree: Path, tmp_path: Path, mon
     first = mutate(tree, ["sums"], count=2, seed=1, kinds=["constant"], results=results)
     with results.open("a") as file:
         file.write('{"key": "cut o')
-    monkeypatch.setattr("edgedec.sim.mutation._run", lambda *_: pytest.fail("run again"))
+    monkeypatch.setattr("edgedec.sim.mutation_trials._run", lambda *_: pytest.fail("run again"))
     assert mutate(tree, ["sums"], count=2, seed=1, kinds=["constant"], results=results) == first
     monkeypatch.undo()
-    # Another test text makes all of them open again.
+    # Another test text makes all of them open again, and the tests without a mutant too.
     (tree / "tests/hw/test_sums.py").write_text(TEST + "    assert total([]) == 0\n")
     mutate(tree, ["sums"], count=2, seed=1, kinds=["constant"], results=results)
-    assert len(results.read_text().splitlines()) == 5
+    assert len(results.read_text().splitlines()) == 3 + 1 + 3
 
 
 def test_tests_that_fail_without_a_mutant_are_refused(tree: Path, tmp_path: Path) -> None:
@@ -107,6 +110,9 @@ def test_tests_that_fail_without_a_mutant_are_refused(tree: Path, tmp_path: Path
         (["--modules", "nothing"], "no module 'nothing'; it has alone, sums"),
         (["--modules", "alone"], "write tests/hw/test_alone.py"),
         (["--modules", "sums", "--count", "0"], "must be positive"),
+        (["--modules", "sums", "--tests", "0"], "must be positive"),
+        (["--modules", "sums", "--count", "1", "--per-module", "1"], "not both"),
+        (["--modules", "all", "--but", "nothing"], "no module 'nothing'; it has alone, sums"),
         (["--modules", "sums", "--kinds", "typo"], "no kind of mutant 'typo'"),
     ],
 )
@@ -124,8 +130,100 @@ def test_json(tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_tests_are_found_by_name_and_by_import(tree: Path) -> None:
-    (tree / "tests/hw/test_other.py").write_text("from edgedec.hw import sums\n")
-    assert [path.name for path in covering_tests(tree, "sums")] == ["test_sums.py", "test_other.py"]
+    for path, text in (
+        ("hw/parts/__init__.py", ""),
+        ("hw/parts/pairs.py", "from edgedec.hw.sums import total\n"),
+        ("tests/hw/test_other.py", "from edgedec.hw import sums\n"),
+        ("tests/hw/summing.py", "import edgedec.hw.sums\n"),
+        ("tests/hw/test_helped.py", "from tests.hw.summing import nothing  # longer than the next\n"),
+        ("tests/test_through.py", "from edgedec.hw.parts import pairs\n"),
+        ("tests/hw/parts/test_pairs.py", ""),
+    ):
+        (tree / path).parent.mkdir(exist_ok=True)
+        (tree / path).write_text(text)
+    found = ["test_sums.py", "test_other.py", "test_through.py", "test_helped.py"]
+    assert [path.name for path in covering_tests(tree, "sums")] == found
+    assert [path.name for path in covering_tests(tree, "parts/pairs")] == ["test_pairs.py", "test_through.py"]
+    assert covering_tests(tree, "parts.pairs") == covering_tests(tree, "parts/pairs")
+    assert module_names(tree) == ["alone", "parts/pairs", "sums"]
+
+
+def test_a_survivor_got_past_several_files(tree: Path, tmp_path: Path) -> None:
+    other = tree / "tests/hw/test_other.py"
+    other.write_text("from edgedec.hw.sums import unseen\n\n\ndef test_unseen() -> None:\n    assert unseen(9) == 2\n")
+    results, log = tmp_path / "results.jsonl", []
+    for tests in (1, 2):
+        report = mutate(tree, ["sums"], kinds=["operator"], tests=tests, results=results)
+        log.append((report.killed, report.survived))
+    assert log == [(1, 1), (2, 0)]
+    assert "tests/hw/test_other.py" in results.read_text().splitlines()[-1]
+
+
+def test_files_without_fast_tests_do_not_count(tree: Path, tmp_path: Path) -> None:
+    slow = (
+        "import pytest\nfrom edgedec.hw.sums import total\n\npytestmark = pytest.mark.slow\n\n\ndef test_it(): pass\n"
+    )
+    (tree / "pyproject.toml").write_text(
+        "[tool.pytest.ini_options]\naddopts = '-m \"not slow\"'\nmarkers = ['slow: s']\n"
+    )
+    (tree / "tests/hw/test_sums.py").rename(tree / "tests/hw/test_the_sums_that_are_added.py")
+    (tree / "tests/hw/test_sums.py").write_text(slow)
+    report = mutate(tree, ["sums"], kinds=["operator"], tests=1, results=tmp_path / "results.jsonl")
+    assert (report.killed, report.survived) == (1, 1)
+    (tree / "tests/hw/test_the_sums_that_are_added.py").unlink()
+    with pytest.raises(UsageError, match="all tests that import sums are slow"):
+        mutate(tree, ["sums"], kinds=["operator"], results=tmp_path / "results.jsonl")
+
+
+def test_a_modules_draw_is_its_own(tree: Path, tmp_path: Path) -> None:
+    (tree / "hw/more.py").write_text("def more(number):\n    return number + 1 - 2\n")
+    (tree / "tests/hw/test_more.py").write_text(
+        "from edgedec.hw.more import more\n\n\ndef test_more():\n    assert more(5) == 4\n"
+    )
+    results = tmp_path / "results.jsonl"
+    alone = mutate(tree, ["sums"], per_module=3, seed=5, results=results)
+    both = mutate(tree, ["more", "sums"], per_module=3, seed=5, results=results)
+    assert (alone.mutants, both.mutants) == (3, 6)
+    assert both.modules["sums"] == alone.modules["sums"]
+    assert both.modules["more"] == {"killed": 3, "survived": 0, "timed out": 0}
+
+
+# What a test file or conftest.py does with a module whose ``total`` is wrong, and whether that counts as noticed.
+UNUSUAL = {
+    "the test file is not imported": ("test_sums.py", "assert total([1, 2, 3]) == 6", True),  # exit code 2
+    "an internal error": (  # 3
+        "conftest.py",
+        "def pytest_collection_finish():\n    assert total([1, 2, 3]) == 6",
+        True,
+    ),
+    "conftest.py is not imported": ("conftest.py", "assert total([1, 2, 3]) == 6", True),  # 4
+    "no test is left": (  # 5
+        "conftest.py",
+        "collect_ignore_glob = [] if total([1, 2, 3]) == 6 else ['*']",
+        False,
+    ),
+    "the interpreter dies": ("test_sums.py", "import os\nif total([1, 2, 3]) != 6: os.abort()", True),
+}
+
+
+@pytest.mark.parametrize("case", UNUSUAL)
+def test_ways_to_end_other_than_a_failed_test(tree: Path, tmp_path: Path, case: str) -> None:
+    file, text, noticed = UNUSUAL[case]
+    (tree / "hw/sums.py").write_text("def total(numbers):\n    return sum(numbers, 0)\n")
+    (tree / "tests/hw/test_sums.py").write_text("def test_nothing() -> None: pass\n")
+    with (tree / "tests/hw" / file).open("a") as stream:
+        stream.write(f"from edgedec.hw.sums import total\n{text}\n")
+    report = mutate(tree, ["sums"], kinds=["constant"], results=tmp_path / "results.jsonl")
+    assert (report.killed, report.survived) == ((2, 0) if noticed else (0, 2))
+
+
+def test_an_end_that_says_nothing_is_an_error(tree: Path, tmp_path: Path) -> None:
+    (tree / "tests/hw/test_sums.py").write_text(
+        "import os, signal\nfrom edgedec.hw.sums import total\n\n\n"
+        "def test_total():\n    if total([1, 2, 3]) != 6: os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    with pytest.raises(ToolError, match=r"test_sums.py gave -9 for sums.py:7:19: \+ -> -"):
+        mutate(tree, ["sums"], kinds=["operator"], results=tmp_path / "results.jsonl")
 
 
 COMPONENT = """class Counter:

@@ -15,6 +15,7 @@ from edgedec.schemes import Int8Scheme, Scheme, TernaryScheme
 from edgedec.sim.cocotb_runner import missing_tools
 from edgedec.sim.session import BEST, NO_LOGITS
 from edgedec.sim.token_run import TokenRun
+from edgedec.sim.verification import TRACED_BITS
 from tests.reference.integer_profile.models import float_model, prepared
 
 # The top takes minutes to compile.
@@ -127,9 +128,42 @@ def test_watchdog_and_soft_reset() -> None:
     run.simulation.run(9000)
     session.reset()
     session.write("watchdog_limit", 0)
-    run.recorded("matrix")
-    for port in ("codes", "scales", "attention", "residual"):
+    forget_recorded(run)
+    assert run.run([1, 2, 3], 2).tokens
+
+
+def forget_recorded(run: TokenRun) -> None:
+    """What a pass that was given up has left at the trace ports."""
+    for port in TRACED_BITS:
         run.recorded(port)
+
+
+@pytest.mark.parametrize("byte", [243, 250, 255])
+def test_a_damaged_weight_is_named(byte: int) -> None:
+    """A byte of a ternary matrix that is no five trits, in its last beat, where nothing else tells of it."""
+    run = opened("native")
+    session = run.verified.session
+    weights = next(of for of in run.program.instructions if of["destination"] == Destination.WEIGHTS)
+    changed = run.program.image.copy()
+    changed.reshape(-1)[(weights["start"] + weights["beats"]) * CONFIG.beat_bytes - 1] = byte
+    session._put(session.map.image, changed)
+    failed(run, r"gave up in instruction \d+ \(.*: a byte of ternary weights is no five trits; reset it, and load")
+    session.reset()
+    session._put(session.map.image, run.program.image)
+    forget_recorded(run)
+    assert run.run([1, 2, 3], 2).tokens
+
+
+@pytest.mark.parametrize("name", ["program", "image", "kv", "input", "output"])
+@pytest.mark.parametrize("change", [1 << 6, 1 << 12, 1 << 40])
+def test_an_address_that_cannot_be_one(name: str, change: int) -> None:
+    run = opened("native")
+    session = run.verified.session
+    address = session.read(f"{name}_address")
+    session.write(f"{name}_address", address ^ change)
+    failed(run, f"an address is no multiple .*{name}_address {address ^ change:#x}")
+    session.reset()
+    session.write(f"{name}_address", address)
     assert run.run([1, 2, 3], 2).tokens
 
 

@@ -30,17 +30,15 @@ def array(values: list[int]) -> NDArray[np.int64]:
     return np.array(values, np.int64)
 
 
-def config(slots: int, out_lanes: int = 1) -> AcceleratorConfig:
-    return AcceleratorConfig(slots=slots, out_lanes=out_lanes)
+def config(slots: int) -> AcceleratorConfig:
+    return AcceleratorConfig(slots=slots)
 
 
 @given(st.lists(S16, min_size=1, max_size=12))
 def test_gains(gains: list[int]) -> None:
     items = gain_items(array(gains))
-    assert items.shape == (-(-len(gains) // 5), item_bytes(Destination.GAINS, config(1)))
-    for i, item in enumerate(items):
-        word = (gains[5 * i : 5 * i + 5] + [0] * 5)[:5]
-        assert item.tobytes() == struct.pack("<5h6x", *word)
+    assert items.shape == (len(gains), item_bytes(Destination.GAINS, config(1)))
+    assert items.tobytes() == struct.pack(f"<{len(gains)}h", *gains)
 
 
 @given(st.lists(st.tuples(U16, st.integers(-(1 << 17), (1 << 17) - 1)), min_size=1, max_size=9))
@@ -57,12 +55,12 @@ def test_factors(factors: list[int], shift: int) -> None:
     assert items.shape[1] == item_bytes(Destination.FACTORS, config(1))
 
 
-@given(st.sampled_from([1, 2, 4]), st.integers(1, 3), st.data())
-def test_scales(lanes: int, heads: int, data: st.DataObject) -> None:
-    values = data.draw(st.lists(U16, min_size=heads * 8, max_size=heads * 8))
-    items = scale_items(array(values).reshape(heads, 8), lanes)
+@given(st.sampled_from([1, 2, 7, 8]), st.integers(1, 3), st.data())
+def test_scales(head_dim: int, heads: int, data: st.DataObject) -> None:
+    values = data.draw(st.lists(U16, min_size=heads * head_dim, max_size=heads * head_dim))
+    items = scale_items(array(values).reshape(heads, head_dim))
     assert items.tobytes() == struct.pack(f"<{len(values)}H", *values)
-    assert items.shape == (heads * 8 // lanes, item_bytes(Destination.SCALES, config(1, lanes)))
+    assert items.shape == (heads * head_dim, item_bytes(Destination.SCALES, config(1)))
 
 
 @given(st.integers(1, 8), st.integers(1, 13), st.data())
@@ -71,16 +69,14 @@ def test_load(slots: int, width: int, data: st.DataObject) -> None:
     rows = np.random.default_rng(width).integers(-(1 << 26) + 1, 1 << 26, (n, width))
     items = load_items(rows, slots)
     size = item_bytes(Destination.LOAD, config(slots))
-    assert items.shape == (-(-width // 5), size)
+    assert items.shape == (width, size)
     assert size & (size - 1) == 0
-    assert 20 * slots <= size < 40 * slots
-    for word, item in enumerate(items):
-        for lane in range(5):
-            for slot in range(slots):
-                inside = slot < n and 5 * word + lane < width
-                wanted = int(rows[slot, 5 * word + lane]) if inside else 0
-                assert struct.unpack_from("<i", item.tobytes(), 4 * (lane * slots + slot)) == (wanted,)
-        assert not item[20 * slots :].any()
+    assert 4 * slots <= size < 8 * slots
+    for element, item in enumerate(items):
+        for slot in range(slots):
+            wanted = int(rows[slot, element]) if slot < n else 0
+            assert struct.unpack_from("<i", item.tobytes(), 4 * slot) == (wanted,)
+        assert not item[4 * slots :].any()
 
 
 @given(st.integers(1, 8), st.integers(1, 6))

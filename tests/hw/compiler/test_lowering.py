@@ -76,13 +76,40 @@ def test_row_constants_cut_a_matrix_into_what_a_queue_holds() -> None:
     assert [one["fresh"] for one in head] == [1] + [0] * (len(head) - 1)
     assert {(one["elements"], one["first"]) for one in head} == {(41, 0)}
     first, *rest = matrices(program, Sink.RESIDUAL)[:3]
-    assert (first["start"], [one["start"] for one in rest]) == (0, [3, 6])
+    assert (first["start"], [one["start"] for one in rest]) == (0, [15, 30])
+    assert [(one["words"], one["spare"], one["more"]) for one in (first, *rest)] == [(3, 0, 1), (3, 0, 1), (2, 4, 0)]
 
 
-def test_a_ternary_matrix_without_row_constants_is_whole() -> None:
+def test_a_ternary_matrix_without_row_constants_is_cut_only_before_its_last_words() -> None:
+    """Of 28 words those 16 that something waits for."""
     program = compiled("native", tile_rows=15)
-    assert [one["words"] for one in matrices(program, Sink.GATE)] == [28, 28]
+    assert [one["words"] for one in matrices(program, Sink.GATE)] == [12, 16, 12, 16]
     assert not any(one["rows"] for one in matrices(program, Sink.GATE))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_words_of_a_vectors_matrices_less_what_is_spare_are_its_elements(kind: str) -> None:
+    graph, _, model = tiny(kind)
+    linears = [op for op in graph.operations if isinstance(op, Linear)]
+    widths = {
+        name: len(matrix.weight)
+        for op in linears
+        for name, matrix in zip(op.outputs, model.constants[op.name].matrices, strict=True)
+    }
+    program, rows, found = compiled(kind, tile_rows=15), 0, set[Sink]()
+    assert [one["elements"] for one in program.instructions if one.opcode == Opcode.LOAD] == [program.config.hidden]
+    for one, name in zip(program.instructions, program.names, strict=True):
+        if one.opcode != Opcode.MATRIX or one["when"] == When.WITHOUT_LOGITS:
+            continue
+        width = sum(widths[part] for part in name.split(" -> ")[0].split("|"))
+        assert 0 <= one["spare"] < 5
+        assert one["start"] == (rows if one["sink"] == Sink.RESIDUAL else 0)
+        assert one["elements"] == (width if one["sink"] == Sink.LOGITS else 0)
+        rows += 5 * one["words"] - one["spare"]
+        assert rows == width if not one["more"] else rows < width
+        found.add(one["sink"])
+        rows *= one["more"]
+    assert found == set(Sink)
 
 
 def test_a_commit_copies_every_layer() -> None:
@@ -121,7 +148,6 @@ def test_config_for_is_the_smallest() -> None:
         ("int8", {"per_row": False}, r"layers\.0\.q_proj.*int8.*per_row=True"),
         ("native", {"instructions": 20}, r"63 instructions.*instructions=20: raise it"),
         ("int8", {"tile_rows": 5}, r"layers\.0\.gate.*a tile has 5; raise tile_rows to 10"),
-        ("native", {"top_k": 64}, r"64 best of 8 slots take 4160 bytes.*lower top_k"),
     ],
 )
 def test_what_the_configuration_lacks_is_named(kind: str, change: Mapping[str, Any], message: str) -> None:
@@ -241,9 +267,10 @@ def test_an_embedding_of_the_callers_own() -> None:
     rows = np.random.default_rng(0).standard_normal((2, 36)).astype(np.float32)
     ids = np.array([-2, 7, -1], np.int32)
     found = host.input(ids, np.arange(3, dtype=np.int32), rows)
-    at, size = program.input_offset(Destination.LOAD), 64
-    items = found[at : at + 8 * size].reshape(8, size)[:, :60].copy().view("<i4").reshape(8, 5, 3)
-    assert np.array_equal(items.transpose(2, 0, 1).reshape(3, -1)[:, :36], embed.rows(ids, rows))
+    at, size = program.input_offset(Destination.LOAD), 16
+    items = found[at : at + 36 * size].copy().view("<i4").reshape(36, 4)
+    assert np.array_equal(items[:, :3].T, embed.rows(ids, rows))
+    assert not items[:, 3].any()
 
 
 @pytest.mark.parametrize("kind", ["tied", "biases"])

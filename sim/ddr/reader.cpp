@@ -1,0 +1,159 @@
+#include "reader.hpp"
+
+#include <algorithm>
+
+namespace edgedec::ddr {
+namespace {
+
+constexpr int64_t kGranule = 4096;  // that a port has on end, see edgedec.hw.striping
+constexpr int64_t kQueued = 4;      // ranges that a port may be behind the fastest one
+constexpr int64_t kLatency = 3;     // cycles of a queue of slices
+constexpr int64_t kWritesWaiting = 256;
+constexpr int kUnanswered = 32;
+
+// One port: its ranges cut into bursts, its queue of slices.
+struct Port {
+    int64_t next_range = 0, at = 0, left = 0;
+    PortIn burst{};  // offered, if ar_valid
+    std::deque<uint32_t> waiting;  // slices to come of each burst under way
+    std::deque<int64_t> queue;     // the cycle from which each slice can be taken
+    int64_t got = 0;
+};
+
+class Run {
+public:
+    Run(Memory& memory, Reader& reader, Range* ranges, int64_t count, const Write* writes, int64_t write_count)
+        : memory_(memory), r_(reader), ranges_(ranges), count_(count), writes_(writes), write_count_(write_count),
+          ports_(static_cast<size_t>(reader.ports)), in_(ports_.size()) {}
+
+    int64_t run(int64_t limit) {
+        begin_range(0);
+        for (now_ = 0; range_ < count_; ++now_) {
+            if (now_ >= limit) return -1;
+            const auto next = [](const Port& a, const Port& b) { return a.next_range < b.next_range; };
+            const int64_t slowest = std::min_element(ports_.begin(), ports_.end(), next)->next_range;
+            if (released_ < count_ && released_ < slowest + kQueued) ++released_;
+            const auto fewer = [](const Port& a, const Port& b) { return a.got < b.got; };
+            least_ = std::min_element(ports_.begin(), ports_.end(), fewer)->got;
+            for (size_t i = 0; i < ports_.size(); ++i) serve(static_cast<int>(i));
+            write();
+            take();
+            memory_.cycle(in_.data());
+        }
+        return now_;
+    }
+
+private:
+    void begin_range(int64_t number) {
+        range_ = number;
+        while (range_ < count_ && !ranges_[range_].beats) ranges_[range_++].finished = now_;
+        if (range_ == count_) return;
+        beats_left_ = ranges_[range_].beats;
+        wait_ = ranges_[range_].wait;
+    }
+
+    void serve(int number) {
+        Port& port = ports_[static_cast<size_t>(number)];
+        PortIn& in = in_[static_cast<size_t>(number)];
+        const PortOut& out = memory_.out(number);
+        in = port.burst;
+        in.ar_valid = in.ar_valid && static_cast<int64_t>(port.waiting.size()) < r_.outstanding;
+        const int64_t lead = port.got - least_;
+        r_.most_lead = std::max(r_.most_lead, lead);
+        in.r_ready = static_cast<int64_t>(port.queue.size()) < r_.depth && (!r_.lead || lead < r_.lead);
+        if (in.r_ready && out.r_valid) {
+            port.queue.push_back(now_ + kLatency);
+            ++port.got;
+            if (!--port.waiting.front()) port.waiting.pop_front();
+        }
+        if (in.ar_valid && out.ar_ready) {
+            port.waiting.push_back(in.ar_beats);
+            port.burst.ar_valid = 0;
+        }
+        if (port.left && !port.burst.ar_valid) {
+            cut(number, port);
+        } else if (!port.left && port.next_range < released_) {
+            const Range& range = ranges_[port.next_range++];
+            port.at = range.start;
+            port.left = range.beats;
+        }
+    }
+
+    void cut(int number, Port& port) {
+        const int64_t chunk = kGranule / r_.port_bytes;
+        const int64_t block = port.at / chunk, offset = port.at % chunk, beats = std::min(chunk - offset, port.left);
+        port.burst.ar_valid = 1;
+        port.burst.ar_address = static_cast<uint64_t>((block * r_.ports + number) * kGranule + offset * r_.port_bytes);
+        port.burst.ar_beats = static_cast<uint32_t>(beats);
+        port.at += beats;
+        port.left -= beats;
+    }
+
+    // Writes wait until a batch is there; then they go until none waits. A burst takes a cycle more than its beats.
+    void write() {
+        PortIn& in = in_[0];
+        const PortOut& out = memory_.out(0);
+        if (due_ < write_count_ && now_ >= next_due_ && writes_[due_].due <= taken_ && due_ - sent_ < kWritesWaiting) {
+            ++due_;
+            next_due_ = now_ + r_.write_cycles;
+        }
+        if (due_ - sent_ >= r_.batch || due_ == write_count_) writing_ = true;
+        if (due_ == sent_) writing_ = false;
+        if (out.b_valid) --unanswered_;
+        in.b_ready = 1;
+        in.w_valid = !sending_.empty();
+        in.w_last = in.w_valid && sending_.front() == 1;
+        in.w_strobe = ~uint64_t{0};
+        if (in.w_valid && out.w_ready && !--sending_.front()) sending_.pop_front();
+        in.aw_valid = writing_ && now_ >= next_write_ && unanswered_ < kUnanswered;
+        if (!in.aw_valid) return;
+        in.aw_address = static_cast<uint64_t>(writes_[sent_].address);
+        in.aw_beats = static_cast<uint32_t>(writes_[sent_].beats);
+        if (!out.aw_ready) return;
+        sending_.push_back(in.aw_beats);
+        next_write_ = now_ + writes_[sent_++].beats + 1;
+        ++unanswered_;
+    }
+
+    // The reader: a beat in every cycle, where it does not wait.
+    void take() {
+        if (wait_ > 0) {
+            --wait_;
+            return;
+        }
+        for (const Port& port : ports_) {
+            if (!port.queue.empty() && port.queue.front() <= now_) continue;
+            ++r_.starved;
+            return;
+        }
+        for (Port& port : ports_) port.queue.pop_front();
+        ++taken_;
+        if (--beats_left_) return;
+        ranges_[range_].finished = now_ + 1;
+        begin_range(range_ + 1);
+    }
+
+    Memory& memory_;
+    Reader& r_;
+    Range* const ranges_;
+    const int64_t count_;
+    const Write* const writes_;
+    const int64_t write_count_;
+    std::vector<Port> ports_;
+    std::vector<PortIn> in_;
+    int64_t now_ = 0, released_ = 0, least_ = 0;
+    int64_t range_ = 0, beats_left_ = 0, wait_ = 0, taken_ = 0;  // the reader's
+    std::deque<uint32_t> sending_;                               // beats to come of each burst whose address is out
+    int64_t due_ = 0, sent_ = 0, next_due_ = 0, next_write_ = 0;
+    int unanswered_ = 0;
+    bool writing_ = false;
+};
+
+}  // namespace
+
+int64_t read(Memory& memory, Reader& reader, Range* ranges, int64_t count, const Write* writes, int64_t write_count,
+             int64_t limit) {
+    return Run(memory, reader, ranges, count, writes, write_count).run(limit);
+}
+
+}  // namespace edgedec::ddr

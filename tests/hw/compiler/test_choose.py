@@ -1,0 +1,162 @@
+"""Accelerators for boards. What an accelerator costs may change: nothing here knows a number of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from benchmarks._accelerator_program import shape_graph, shape_model
+from benchmarks._shapes import BITNET_073B
+from edgedec.errors import UnsupportedError, UsageError
+from edgedec.hw.compiler.choose import config_for, config_for_board
+from edgedec.hw.compiler.program import compile_model, laid_out
+from edgedec.hw.estimate import BOARDS, Board, board, estimate
+from edgedec.reference.integer_profile.model import IntegerModel
+from tests.reference.integer_profile.models import KINDS, tiny
+
+STORIES: dict[str, Any] = {  # of the embedded model's size
+    "model_type": "llama",
+    "hidden_act": "silu",
+    "vocab_size": 2048,
+    "max_position_embeddings": 1024,
+    "rms_norm_eps": 1e-05,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": False,
+    "head_dim": 96,
+    "hidden_size": 384,
+    "intermediate_size": 1024,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "num_hidden_layers": 4,
+}
+
+
+@pytest.fixture(scope="module")
+def stories() -> IntegerModel:
+    return shape_model(shape_graph(STORIES))
+
+
+@pytest.fixture(scope="module")
+def large() -> IntegerModel:
+    """Half of BitNet-0.73B's layers, which is more than 32 MiB."""
+    return shape_model(shape_graph(BITNET_073B, layers=12))
+
+
+def with_most(device: Board, **most: int) -> Board:
+    """The board with so much of some resources that can be used."""
+    return replace(device, has={**device.has, **most}, most=dict.fromkeys(most, 1.0))
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_every_board_runs_the_embedded_model(name: str, stories: IntegerModel) -> None:
+    device = board(name)
+    config = config_for_board(stories, device)
+    assert estimate(config).beyond(device) == []
+    assert config == config_for_board(shape_model(shape_graph(STORIES)), device)
+    assert config.clock_hz == device.clock_hz
+    assert config.ultra == (device.has["uram"] > 0)
+    assert config.port_bytes >= min(device.port_bytes, config.beat_bytes)
+    assert config.ports <= device.ports
+    if config.slots < 8:
+        assert estimate(replace(config, slots=2 * config.slots)).beyond(device), "more slots would fit"
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_the_stream_is_as_wide_as_the_memory_is_fast(name: str, stories: IntegerModel) -> None:
+    """Nine tenths of the bandwidth at least, and half as wide would not do. All three have room for that."""
+    device, config = board(name), config_for_board(stories, board(name))
+    rate = config.beat_bytes * config.clock_hz
+    assert rate >= 0.9 * device.bandwidth_bytes_s
+    assert config.beat_bytes == 4 or rate / 2 < 0.9 * device.bandwidth_bytes_s
+
+
+def test_boards_that_run_bitnet(large: IntegerModel) -> None:
+    for name in ("kv260", "xc7z020"):
+        assert estimate(config_for_board(large, board(name))).beyond(board(name)) == []
+
+
+def test_weights_that_the_memory_does_not_hold(large: IntegerModel) -> None:
+    message = (
+        rf"^the model does not fit ulx3s-85f: with slots=1, .* take \d+ bytes, the memory has {32 << 20}; it fits xc7"
+    )
+    with pytest.raises(UnsupportedError, match=message):
+        config_for_board(large, board("ulx3s-85f"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", BOARDS)
+def test_the_program_is_what_was_estimated(kind: str, name: str) -> None:
+    """It compiles for the configuration, with mantissas of groups too, and lies within the board's memory."""
+    model = tiny(kind)[2]
+    config = config_for_board(model, board(name))
+    assert config.scaling <= (config.beat_bytes >= 8)
+    program = compile_model(model, config)
+    assert laid_out(program.sizes, config.ports)[1] <= board(name).memory_bytes
+
+
+def test_memory_to_the_byte() -> None:
+    model = tiny("native")[2]
+    device = board("kv260")
+    config = config_for_board(model, device, slots=1, beat_bytes=4)
+    size = laid_out(compile_model(model, config).sizes, config.ports)[1]
+    config_for_board(model, replace(device, memory_bytes=size), slots=1, beat_bytes=4)
+    with pytest.raises(
+        UnsupportedError, match=rf"take {size} bytes, the memory has {size - 1}; it fits with context=\d+$"
+    ):
+        config_for_board(model, replace(device, memory_bytes=size - 1), slots=1, beat_bytes=4)
+
+
+def test_slots_are_given_up_before_the_width_of_the_stream(stories: IntegerModel) -> None:
+    device = board("xc7z020")
+    whole = config_for_board(stories, device)
+    for slots in (1, 2):
+        needs = estimate(replace(whole, slots=slots)).on(device)
+        found = config_for_board(stories, with_most(device, lut=needs["lut"]))
+        assert (found.beat_bytes, found.slots) == (whole.beat_bytes, slots)
+    one = estimate(replace(whole, slots=1)).on(device)["lut"]
+    narrower = config_for_board(stories, with_most(device, lut=one - 1))
+    assert narrower.beat_bytes < whole.beat_bytes
+
+
+def test_refused_with_numbers_and_what_would_fit(stories: IntegerModel) -> None:
+    """The narrowest accelerator with one slot takes one LUT too many; a smaller context or another board has it."""
+    device = with_most(board("ulx3s-85f"), lut=100)
+    with pytest.raises(UnsupportedError) as caught:
+        config_for_board(stories, device)
+    least = config_for_board(stories, board("ulx3s-85f"), slots=1, beat_bytes=4)
+    need = estimate(least).on(device)["lut"]
+    said = str(caught.value)
+    assert f"with slots=1, beat_bytes=4 and context=1024 it takes {need} lut, of 100 at most 100 can be used" in said
+    assert said.endswith("; it fits ulx3s-85f")  # the true one has more
+    some = with_most(board("ulx3s-85f"), bram36=estimate(replace(least, context=256)).on(device)["bram36"])
+    with pytest.raises(UnsupportedError, match=r"bram36.*; it fits with context=(256|512)$"):
+        config_for_board(stories, some)
+
+
+def test_what_is_wanted_otherwise(stories: IntegerModel) -> None:
+    config = config_for_board(stories, board("kv260"), slots=3, beat_bytes=16, context=128, ports=1)
+    assert (config.slots, config.beat_bytes, config.context, config.ports) == (3, 16, 128, 1)
+    slow = config_for_board(stories, board("xc7z020"), clock_hz=60e6)
+    assert slow.beat_bytes * 60e6 >= 0.9 * board("xc7z020").bandwidth_bytes_s
+    with pytest.raises(UsageError, match="slots must be 1 to 8, not 9"):
+        config_for_board(stories, board("kv260"), slots=9)
+    with pytest.raises(UnsupportedError, match="with slots=8, beat_bytes=64"):
+        config_for_board(stories, board("ulx3s-85f"), slots=8, beat_bytes=64)
+
+
+@pytest.mark.parametrize("head_dim", [2, 8, 96])
+def test_the_softmax_keeps_up_with_the_stream(head_dim: int) -> None:
+    """A group of positions passes in no fewer beats than the softmax takes cycles for it, if it can."""
+    model = shape_model(shape_graph({**STORIES, "head_dim": head_dim, "num_hidden_layers": 1}))
+    config = config_for_board(model, board("kv260"))
+    layout = config.kv_layout
+    assert config.softmax_lanes == 8 or layout.positions <= config.softmax_lanes * layout.chunks
+    assert config.softmax_lanes == 1 or layout.positions > config.softmax_lanes // 2 * layout.chunks
+
+
+def test_the_smallest_has_no_board() -> None:
+    model = tiny("native")[2]
+    assert config_for(model, beat_bytes=8).ports == 2
+    assert config_for(model).ports == 4

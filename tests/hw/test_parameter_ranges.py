@@ -1,0 +1,140 @@
+"""Every component takes the ends of its parameters' ranges, and refuses what lies one beyond, by name and range."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from edgedec.hw.absolute_maximum import AbsoluteMaximum
+from edgedec.hw.accelerator_registers import REGISTER_MAP
+from edgedec.hw.attention_issue import AttentionIssue
+from edgedec.hw.axi import axi4_read, axi4_write, axi_lite
+from edgedec.hw.bursts import Bursts
+from edgedec.hw.cache_writer import CacheWriter
+from edgedec.hw.code_memory import CodeMemory
+from edgedec.hw.collector import Collector
+from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.counters import Counters
+from edgedec.hw.divider import Divider
+from edgedec.hw.drain import Drain
+from edgedec.hw.fifo import Fifo
+from edgedec.hw.gated_activation import GatedActivation
+from edgedec.hw.group_mantissas import GroupMantissas
+from edgedec.hw.head_buffer import HeadBuffer
+from edgedec.hw.head_feeder import HeadFeeder
+from edgedec.hw.kv_layout import KvLayout
+from edgedec.hw.log_sum_exp import LogSumExp
+from edgedec.hw.lookup_engine import LookupEngine
+from edgedec.hw.lookup_index import LookupIndex
+from edgedec.hw.matrix_sequencer import MatrixSequencer
+from edgedec.hw.mixture import Mixture
+from edgedec.hw.normalize import Normalize
+from edgedec.hw.read_issue import ReadIssue
+from edgedec.hw.registers import Registers
+from edgedec.hw.requantizer import Requantizer
+from edgedec.hw.residual import Residual
+from edgedec.hw.rms_norm import RmsNorm
+from edgedec.hw.root import Root
+from edgedec.hw.rotary import Rotary
+from edgedec.hw.row_packer import RowPacker
+from edgedec.hw.row_statistics import RowStatistics
+from edgedec.hw.score_memory import ScoreMemory
+from edgedec.hw.softmax import Softmax
+from edgedec.hw.sums_of_squares import SumsOfSquares
+from edgedec.hw.table_builder import TableBuilder
+from edgedec.hw.vector_memory import VectorMemory
+from edgedec.hw.write_master import WriteMaster
+from edgedec.hw.writer import Writer
+
+DEPTH = (1, 1 << 16)
+LANES = (1, 64)
+SLOTS = (1, 8)
+HEADS: dict[str, Any] = {"beat_bytes": 16, "head_dim": 16, "chunk": 2, "slots": 2, "context": 9}
+CONFIG = AcceleratorConfig()
+
+# What is made, with which parameters, and the ranges of those that stand alone or beside these.
+RANGES: list[tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[int, int]]]] = [
+    (AbsoluteMaximum, {"slots": 1}, {"slots": SLOTS, "lanes": LANES, "width": (2, 64)}),
+    (AttentionIssue, HEADS, {"slots": SLOTS, "context": DEPTH, "lanes": (1, 8), "query_bits": (8, 16)}),
+    (axi_lite, {}, {"address_bits": (2, 64)}),
+    (axi4_read, {"address_bits": 32, "data_bytes": 8}, {"address_bits": (12, 64), "id_bits": (1, 32)}),
+    (axi4_write, {"address_bits": 32, "data_bytes": 8}, {"address_bits": (12, 64), "id_bits": (1, 32)}),
+    (
+        Bursts,
+        {"address_bits": 32, "data_bytes": 8, "length_bits": 8},
+        {"address_bits": (12, 64), "length_bits": (1, 40)},
+    ),
+    (CacheWriter, {"config": CONFIG}, {"address_bits": (16, 64)}),
+    (CodeMemory, {"slots": 1, "columns": 4, "depth": 2}, {"slots": SLOTS, "columns": (1, 64), "depth": DEPTH}),
+    (CodeMemory, {"slots": 1, "columns": 4, "depth": 2}, {"pieces": (1, 4)}),
+    (Collector, {"width": 8, "slots": 1}, {"width": (1, 64), "slots": SLOTS, "lanes": LANES, "in_lanes": LANES}),
+    (Counters, {}, {"width": (8, 64), "descriptors": (2, 1 << 16)}),
+    (
+        Divider,
+        {"numerator_bits": 9, "denominator_bits": 5},
+        {"numerator_bits": (1, 64), "denominator_bits": (1, 64), "quotient_bits": (1, 9)},
+    ),
+    (Drain, {"slots": 1}, {"slots": SLOTS, "lanes": LANES}),
+    (Fifo, {"shape": 3, "depth": 2}, {"depth": (2, 1 << 16)}),
+    (GatedActivation, {"slots": 1}, {"slots": SLOTS, "lanes": LANES}),
+    (GroupMantissas, {"beat_bytes": 8, "tile_words": 2}, {"beat_bytes": (5, 64), "tile_words": DEPTH}),
+    (
+        HeadBuffer,
+        {"bits": 8, "slots": 1, "chunk": 2, "chunks": 2},
+        {"bits": (1, 18), "slots": SLOTS, "chunk": LANES, "chunks": (1, 2048)},
+    ),
+    (
+        HeadFeeder,
+        {"width": 8, "slots": 1, "depth": 2048, "head_dim": 64, "chunk": 1},
+        {"width": (1, 18), "slots": SLOTS, "depth": (64, 1 << 16), "chunk": LANES, "head_dim": (1, 2048)},
+    ),
+    (
+        KvLayout,
+        {"beat_bytes": 8, "head_dim": 64, "chunk": 1},
+        {"head_dim": (1, 2048), "beat_bytes": LANES, "chunk": (1, 8)},
+    ),
+    (LogSumExp, {"slots": 1}, {"slots": SLOTS, "lanes": (1, 8)}),
+    (LookupEngine, {"beat_bytes": 4, "slots": 1}, {"slots": SLOTS, "beat_bytes": (4, 64)}),
+    (LookupIndex, {}, {"beat_bytes": (4, 64)}),
+    (MatrixSequencer, {"tile_words": 2, "depth": 2}, {"tile_words": (1, (1 << 16) - 1), "depth": (1, (1 << 16) - 1)}),
+    (Mixture, HEADS, {"slots": SLOTS, "context": DEPTH, "lanes": (1, 8), "out_lanes": (1, 2)}),
+    (Normalize, {"bits": 64}, {"bits": (16, 64), "mantissa_bits": (1, 64), "tag_bits": (0, 8)}),
+    (ReadIssue, {"config": CONFIG}, {"address_bits": (16, 64)}),
+    (Registers, {"register_map": REGISTER_MAP}, {"address_bits": ((REGISTER_MAP.bytes - 1).bit_length(), 64)}),
+    (Requantizer, {"slots": 1}, {"slots": SLOTS, "lanes": LANES}),
+    (Residual, {"slots": 1}, {"slots": SLOTS, "lanes": LANES, "width": (2, 64)}),
+    (RmsNorm, {"slots": 1}, {"slots": SLOTS, "lanes": LANES}),
+    (Root, {}, {"bits": (2, 64)}),
+    (Rotary, {"slots": 1, "head_dim": 32}, {"slots": SLOTS, "head_dim": (2, 2048), "lanes": (1, 16)}),
+    (RowPacker, {"lanes": 8, "slots": 1, "width": 32}, {"lanes": (2, 64), "slots": SLOTS, "width": (19, 64)}),
+    (RowStatistics, {"slots": 1, "squares": True}, {"slots": SLOTS, "lanes": LANES}),
+    (ScoreMemory, HEADS, {"slots": SLOTS, "context": DEPTH, "lanes": (1, 8), "query_bits": (8, 16)}),
+    (Softmax, {"slots": 1}, {"slots": SLOTS, "lanes": (1, 8)}),
+    (SumsOfSquares, {"slots": 1}, {"slots": SLOTS, "lanes": LANES}),
+    (TableBuilder, {"beat_bytes": 4, "slots": 1}, {"slots": SLOTS}),
+    (
+        VectorMemory,
+        {"width": 8, "slots": 1, "depth": 2},
+        {"width": (1, 64), "slots": SLOTS, "depth": DEPTH, "lanes": LANES},
+    ),
+    (WriteMaster, {"address_bits": 32, "data_bytes": 8}, {"outstanding": LANES}),
+    (Writer, {"config": CONFIG}, {"address_bits": (16, 64), "batch": (1, 128)}),
+]
+
+
+@pytest.mark.parametrize(
+    ("make", "others", "name", "least", "most"),
+    [
+        pytest.param(make, others, name, *ends, id=f"{make.__name__} {name}")
+        for make, others, ranges in RANGES
+        for name, ends in ranges.items()
+    ],
+)
+def test_ends_of_a_range(make: Callable[..., Any], others: dict[str, Any], name: str, least: int, most: int) -> None:
+    for value in (least, most):
+        make(**others | {name: value})
+    for value in (least - 1, most + 1, float(least), True):
+        with pytest.raises(ValueError, match=f"^{name} must be an integer from {least} to {most}, not {value}$"):
+            make(**others | {name: value})

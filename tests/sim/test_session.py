@@ -1,0 +1,140 @@
+"""A driver among registers that answer as they are told: what it refuses, and what it says of one that gave up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgedec.errors import DeviceError, UsageError
+from edgedec.hw.accelerator_registers import ERROR_CAUSES, REGISTER_MAP
+from edgedec.hw.command_processor import Cause
+from edgedec.hw.compiler.choose import config_for
+from edgedec.hw.compiler.program import Program, compile_model
+from edgedec.hw.instructions import Instruction, Opcode
+from edgedec.hw.striping import block_bytes
+from edgedec.ops import Embed
+from edgedec.sim.session import MemoryMap, Session
+from tests.reference.integer_profile.models import tiny
+
+MODEL = tiny("native")[2]
+
+
+@cache
+def program() -> Program:
+    return compile_model(MODEL, config_for(MODEL, beat_bytes=16, ports=2, slots=2, context=32))
+
+
+class Registers:
+    """An accelerator that gives up at every doorbell.
+
+    Members:
+        values: by offset, 32 bits each.
+    """
+
+    def __init__(self, cause: int, descriptor: int) -> None:
+        self._error = cause | descriptor << 8
+        self._event = next(lsb for field, lsb in REGISTER_MAP["interrupt_status"].positions() if field.name == "error")
+        self.values: dict[int, int] = {}
+        for name in ("identity", "version"):
+            self.values[REGISTER_MAP[name].offset] = REGISTER_MAP[name].reset
+        for word in range(2):
+            self.values[REGISTER_MAP["configuration_hash"].offset + 4 * word] = (
+                program().config.hash >> 32 * word & 0xFFFFFFFF
+            )
+
+    def read_register(self, offset: int) -> int:
+        return self.values.get(offset, 0)
+
+    def write_register(self, offset: int, value: int) -> None:
+        self.values[offset] = value
+
+    def run(self, max_cycles: int) -> int:
+        self.values[REGISTER_MAP["interrupt_status"].offset] = 1 << self._event
+        self.values[REGISTER_MAP["error"].offset] = self._error
+        return 1
+
+
+def opened(
+    *, cause: int = 0, descriptor: int = 0, address: int = 0, of: Program | None = None, missing: int = 0
+) -> Session:
+    of = of or program()
+    (embed,) = (op for op in MODEL.graph.operations if isinstance(op, Embed))
+    table: Any = MODEL.constants[embed.name]
+    memory = np.zeros(MemoryMap.of(of).size - missing, np.uint8)
+    return Session(of, table.weight, Registers(cause, descriptor), memory, address=address)
+
+
+def said(session: Session) -> str:
+    with pytest.raises(DeviceError) as caught:
+        session.forward(np.array([1], np.int32))
+    return str(caught.value)
+
+
+def test_every_cause_is_named() -> None:
+    for cause in list(Cause)[1:]:
+        assert ERROR_CAUSES[cause] in said(opened(cause=cause, descriptor=2))
+
+
+def test_a_damaged_weight_names_the_last_instruction_and_what_to_do() -> None:
+    number = next(n for n, one in enumerate(program().instructions) if one.opcode == Opcode.MATRIX)
+    assert said(opened(cause=Cause.WEIGHT, descriptor=number)) == (
+        f"the accelerator gave up in instruction {number} (MATRIX {program().names[number]}): a byte of ternary weights is "
+        "no five trits; reset it, and load the program again"
+    )
+
+
+def test_an_impossible_address_is_shown() -> None:
+    session = opened(cause=Cause.ADDRESS)
+    session.write("kv_address", 0x12345)
+    message = said(session)
+    assert "did not begin" in message
+    assert "kv_address 0x12345" in message
+    assert f"the block is {block_bytes(2)} bytes, the bus ends at 0x10000000000" in message
+
+
+def test_memory_that_begins_within_a_block() -> None:
+    for address in (1, 4096, -8192):
+        with pytest.raises(UsageError, match=rf"must begin at a multiple of 8192 bytes, not at {address:#x}$"):
+            opened(address=address)
+    opened(address=3 * 8192)
+
+
+def test_memory_that_ends_behind_the_bus() -> None:
+    size = MemoryMap.of(program()).size
+    opened(address=(1 << 40) - size)
+    with pytest.raises(UsageError, match=rf"^{size} bytes from .* end at .*bus ends at 0x10000000000"):
+        opened(address=(1 << 40) - size + 8192)
+
+
+def test_memory_that_is_too_small() -> None:
+    with pytest.raises(UsageError, match=r"needs \d+ bytes of memory, not \d+$"):
+        opened(missing=1)
+
+
+@pytest.mark.parametrize("opcode", [Opcode.READ, Opcode.CACHE, Opcode.COPY, Opcode.ATTEND])
+def test_an_instruction_that_leaves_its_buffer(opcode: Opcode) -> None:
+    """The last one that could be there is; a beat further it is not."""
+    whole = program()
+    assert whole.astray() is None
+    number = max(n for n, one in enumerate(whole.instructions) if one.opcode == opcode)
+    one = whole.instructions[number]
+
+    def moved(beats: int) -> Program:
+        changed = Instruction(opcode, {**one.fields, "start": one["start"] + beats})
+        return replace(whole, instructions=(*whole.instructions[:number], changed, *whole.instructions[number + 1 :]))
+
+    beats = whole.image.size // whole.config.beat_bytes - one["start"] - one["beats"] if opcode == Opcode.READ else 0
+    assert moved(beats).astray() is None
+    assert moved(beats + 1).astray() == number
+    with pytest.raises(UsageError, match=rf"^instruction {number} \({opcode.name} .*leaves its buffer"):
+        opened(of=moved(beats + 1))
+
+
+def test_an_instruction_with_a_base_that_is_none() -> None:
+    whole = program()
+    stray = Instruction(Opcode.READ, {"base": 3})
+    assert replace(whole, instructions=(stray, *whole.instructions[1:])).astray() == 0

@@ -1,0 +1,83 @@
+"""benchmarks/accelerator.py on every board: what it says, and what it refuses."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgedec.errors import UnsupportedError
+from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.estimate import BOARDS, board
+
+BENCHMARK = Path(__file__).parents[1] / "benchmarks" / "accelerator.py"
+
+
+@pytest.fixture(scope="module")
+def benchmark() -> Any:
+    spec = importlib.util.spec_from_file_location("accelerator_benchmark", BENCHMARK)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def ran(benchmark: Any, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    """The exit code."""
+    monkeypatch.setattr(sys, "argv", ["accelerator.py", *arguments])
+    try:
+        benchmark.main()
+    except SystemExit as ended:
+        return int(ended.code or 0)
+    return 0
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_the_demo_on_every_board(
+    name: str, benchmark: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ran(benchmark, monkeypatch, "--board", name, "--shape", "demo", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    config, device = AcceleratorConfig(**found["config"]), board(name)
+    assert (found["fits"], found["beyond"], found["board"], found["goals"]) == (True, [], name, False)
+    assert "decode_tok_s_13g" not in found
+    assert found["clock_hz"] == config.clock_hz == device.clock_hz
+    # A token reads each of its 4.7 million trits, and its head of 0.8 MB.
+    assert 0 < found["decode_tok_s"]["128"] < device.bandwidth_bytes_s / (4.7e6 / 5 + 0.78e6)
+    assert found["t8_over_t1"] is None or config.slots == 8
+
+
+def test_goals_are_those_of_the_default_configuration(
+    benchmark: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert benchmark.chosen(board("kv260"), "bitnet-0.73b", None) == AcceleratorConfig()
+    assert benchmark.chosen(board("kv260"), "bitnet-0.73b", 2) == AcceleratorConfig(slots=2)
+    assert ran(benchmark, monkeypatch) == 0
+    shown = capsys.readouterr()
+    assert ">= 77" in shown.out
+    assert "beat_bytes=64, ports=4, slots=8" in shown.err
+    assert ran(benchmark, monkeypatch, "--board", "xc7z020", "--slots", "2") == 0
+    shown = capsys.readouterr()
+    assert "77" not in shown.out.split("lut, of")[0]
+    assert "slots=2" in shown.err
+    assert "not measured" in shown.err
+
+
+def test_a_shape_that_does_not_fit_is_refused(
+    benchmark: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ran(benchmark, monkeypatch, "--board", "ulx3s-85f", "--slots", "1") == UnsupportedError.exit_code
+    shown = capsys.readouterr()
+    assert not shown.out
+    assert "does not fit ulx3s-85f" in shown.err
+    assert "the memory has 33554432; it fits xc7z020" in shown.err
+
+
+def test_an_unknown_board(benchmark: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ran(benchmark, monkeypatch, "--board", "kv261") == 2
+    assert "no board 'kv261'; there are kv260, xc7z020, ulx3s-85f" in capsys.readouterr().err
