@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from benchmarks._accelerator_program import shape_graph, shape_program
 from edgedec.errors import UsageError
+from edgedec.hw.compiler.shapes import shape_graph, shape_program
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.cycles import cycles
 
@@ -69,8 +69,8 @@ class Counted:
 class Extended:
     """From passes of ``few`` layers and vocab / ``head_parts`` rows of the head, of one more layer, of twice as many rows.
 
-    All layers are alike, and so are all tiles of the head: a pass is linear in both. What a row of the head costs depends on
-    slots and memory, not on the positions before it, and is found once for each.
+    All layers are alike, and so are all tiles of the head: a pass is linear in both. What a row of the head costs is
+    found once for each memory, with one slot: its beats take longer than the search for the best of eight.
 
     Args:
         measure: (case, layers, rows of the head) -> a simulated pass of such a model; from several threads at once.
@@ -113,7 +113,7 @@ class Extended:
         return (case, self._few, self._part), (case, self._few + 1, self._part)
 
     def _head(self, case: Case) -> tuple[tuple[Case, int, int], ...]:
-        start = replace(case, committed=0)
+        start = replace(case, slots=1, committed=0)
         return ((start, self._few, self._part), (start, self._few, 2 * self._part)) if case.logits else ()
 
     def _counted(self, one: tuple[Case, int, int]) -> Counted:
@@ -138,9 +138,9 @@ def needed(config: AcceleratorConfig, flat_bytes_per_s: float) -> list[Case]:
         for rate in (None, flat_bytes_per_s)
         for n in (128, 1024)
     ]
-    found += [Case(slots=slots, committed=127) for slots in (4, 8) if slots <= most]
+    found += [Case(slots=slots, committed=127) for slots in sorted({4, 8, most}) if slots <= most]
     found += [Case(slots=most, committed=committed, logits=False) for committed in (0, most, 128 - most)]
-    return [*found, Case(slots=most, committed=128 - most)]
+    return found
 
 
 def figures(passes: Passes, config: AcceleratorConfig, flat_bytes_per_s: float) -> dict[str, Any]:
@@ -163,11 +163,14 @@ def figures(passes: Passes, config: AcceleratorConfig, flat_bytes_per_s: float) 
 
     far = 128 - most
     ends = [passes.cycles(Case(slots=most, committed=at, logits=False)) for at in (0, most, far)]
-    head = passes.cycles(Case(slots=most, committed=far)) - ends[2]
+
+    def later(at: int) -> float:
+        return ends[1] + (at - most) * (ends[2] - ends[1]) / max(far - most, 1)
+
+    head = passes.cycles(Case(slots=most, committed=127)) - later(127)
 
     def prompt(tokens: int) -> float:
-        later = (ends[1] + (at - most) * (ends[2] - ends[1]) / max(far - most, 1) for at in range(most, tokens, most))
-        return (ends[0] + sum(later) + head) / clock
+        return (ends[0] + sum(map(later, range(most, tokens, most))) + head) / clock
 
     return {
         "decode_tok_s": decode(None),

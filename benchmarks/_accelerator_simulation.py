@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks._accelerator_figures import Case, Counted
-from benchmarks._accelerator_program import shape_graph, shape_program
 from edgedec.hw.compiler.program import Program
+from edgedec.hw.compiler.shapes import shape_graph, shape_program
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.schemes import FloatWeight
 from edgedec.sim.cxxrtl.simulation import Simulation

@@ -75,7 +75,7 @@ _TINY = AcceleratorConfig(
     head_dim=8,
     top_k=2,
     prefetch_beats=16,
-    instructions=16,
+    instructions=256,
 )
 CONFIGS: Mapping[str, Case] = MappingProxyType(
     {

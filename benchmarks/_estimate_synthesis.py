@@ -6,14 +6,13 @@ import hashlib
 import json
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from edgedec.atomic import new_file
-from edgedec.errors import ToolError
 from edgedec.hw.resources import Resources
 from edgedec.paths import cache_folder
 from edgedec.sim.yosys import run_yosys, to_rtlil
@@ -35,7 +34,7 @@ clean""",
 FAMILIES = tuple(_SCRIPTS)
 # LUTs of a memory in LUTs.
 _LUT_RAMS = {"RAM32M16": 8, "RAM64M8": 8, "RAM32M": 4, "RAM64M": 4, "RAM32X1D": 2, "RAM64X1D": 2}
-_TOGETHER = 12  # designs: to start yosys takes longer than most of them
+_TOGETHER = 200_000  # characters of designs, about: to start yosys takes longer than most of them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,9 +50,11 @@ class Design:
     def kept(self, family: str) -> Path:
         return cache_folder() / "synthesis" / f"{family}-{self.key(family)}.json"
 
-    def commands(self, family: str, name: str) -> str:
-        reading, writing = f"read_rtlil {name}.il", f"tee -q -o {name}.json stat -json"
-        return "\n".join((reading, _SCRIPTS[family], writing, "design -reset", ""))
+    def renamed(self, name: str) -> str:
+        """The same with that name instead of top, which is in the names of all its modules."""
+        return re.sub(
+            r"(?<=[ \t]\\)(top(?=[\s.])|part_)", lambda found: name if found[1] == "top" else f"{name}_part_", self.text
+        )
 
 
 def synthesize(component: Any, family: str) -> Resources:
@@ -66,33 +67,34 @@ def synthesize_all(designs: Sequence[Design], family: str) -> list[Resources]:
     """Of each of them.
 
     Raises:
-        ToolError: yosys is missing or refuses one; what was finished before is kept.
+        edgedec.errors.ToolError: yosys is missing or refuses one; what was finished before is kept.
     """
     missing = {design.key(family): design for design in designs if not design.kept(family).exists()}
-    ordered = sorted(missing.values(), key=lambda design: len(design.text))
-    for first in range(0, len(ordered), _TOGETHER):
-        _run(ordered[first : first + _TOGETHER], family)
+    together: list[Design] = []
+    for design in sorted(missing.values(), key=lambda design: len(design.text)):
+        together.append(design)
+        if sum(len(one.text) for one in together) >= _TOGETHER:
+            _run(together, family)
+            together = []
+    if together:
+        _run(together, family)
     return [_counted(json.loads(design.kept(family).read_text("utf-8")), family) for design in designs]
 
 
 def _run(designs: Sequence[Design], family: str) -> None:
+    """All of them below one top, none of them opened: most of the time goes into what yosys does once for a design."""
+    names = [f"design_{number}" for number in range(len(designs))]
+    cells = "".join(f"  attribute \\keep 1\n  cell \\{name} \\{name}\n  end\n" for name in names)
+    text = "".join(design.renamed(name) for design, name in zip(designs, names, strict=True))
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        for number, design in enumerate(designs):
-            (folder / f"{number}.il").write_text(design.text, "utf-8")
-        try:
-            run_yosys("".join(design.commands(family, str(i)) for i, design in enumerate(designs)), folder)
-        finally:
-            for design, cells in _finished(designs, folder):
-                with new_file(design.kept(family)) as partial:
-                    partial.write_text(json.dumps(cells), "utf-8")
-
-
-def _finished(designs: Iterable[Design], folder: Path) -> Iterator[tuple[Design, dict[str, int]]]:
-    for number, design in enumerate(designs):
-        written = folder / f"{number}.json"
-        if written.exists():
-            yield design, json.loads(written.read_text("utf-8"))["design"]["num_cells_by_type"]
+        (folder / "all.il").write_text(f"{text}module \\top\n{cells}end\n", "utf-8")
+        opened = f"read_rtlil all.il\nsetattr -mod -set keep_hierarchy 1 {' '.join(names)}\n"
+        run_yosys(f"{opened}{_SCRIPTS[family]}\ntee -q -o stat.json stat -json\n", folder)
+        found = json.loads((folder / "stat.json").read_text("utf-8"))["modules"]
+        for design, name in zip(designs, names, strict=True):
+            with new_file(design.kept(family)) as partial:
+                partial.write_text(json.dumps(found[f"\\{name}"]["num_cells_by_type"]), "utf-8")
 
 
 def _counted(cells: Mapping[str, int], family: str) -> Resources:

@@ -26,13 +26,13 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # run as a file, Python sees only this folder
 
 from benchmarks._accelerator_figures import Case, Counted, Extended, Modelled, Passes, figures, needed
-from benchmarks._accelerator_program import shape_graph, shape_model
 from benchmarks._accelerator_simulation import Simulated
 from benchmarks._shapes import BITNET_073B
 from edgedec.cli.console import note, print_json, print_table
 from edgedec.demo import TARGET
 from edgedec.errors import EdgedecError
 from edgedec.hw.compiler.choose import config_for_board
+from edgedec.hw.compiler.shapes import shape_graph, shape_model
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.estimate import BOARDS, RESOURCES, Board, board, estimate
 

@@ -84,5 +84,5 @@ def estimate(*, slots: int, lanes: int = 1, width: int = 27) -> Resources:
     while left > 1:
         left = -(-left // 2)
         registers += left
-    each = Resources(lut=(64 * lanes + 8) * width // 27, ff=registers * width)
+    each = Resources(lut=(61 * lanes + 21) * width // 27, ff=registers * width)
     return each * slots + Resources(lut=6, ff=5)

@@ -272,7 +272,7 @@ def parts(
         "keys": head_feeder.estimate(width=_CODE_BITS, depth=key_columns, **heads),
         "values": head_feeder.estimate(width=_CODE_BITS, depth=key_columns, **heads),
         "heads": attention.estimate(**shape, lanes=lanes, query_bits=_QUERY_BITS, ultra=ultra),
-        "glue": queues + Resources(lut=_NARROW * slots + 40, ff=14),
+        "glue": queues + Resources(lut=_NARROW * slots + 58, ff=13),
     }
 
 

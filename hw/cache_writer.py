@@ -160,12 +160,12 @@ class CacheWriter(Component):
 
 
 def estimate(config: AcceleratorConfig, *, address_bits: int = 40) -> Resources:
-    """Of a CacheWriter: its parts, and the way of an address, which was not calibrated."""
+    """Of a CacheWriter: its parts, and the way of an address."""
     codes, beats = 8 * config.chunk, address_bits - beats_log2(config.beat_bytes)
     chosen = Resources(lut=codes + 36 + 12)
     located = Resources(
         lut=36 + 21 + 21 * (config.kv_layout.chunks.bit_count() - 1) + beats + address_bits - 12,
-        ff=21 + 2 * 36 + 26 + beats + 8 + address_bits + _STAGES + 2,
+        ff=21 + 36 + 26 + beats + 8 + address_bits + _STAGES,
     )
     kept = Resources(lut=codes, ff=2 * codes)  # shift registers between a first and a last register
     return estimate_new_rows(config) * 2 + estimate_moved_rows(config) + chosen + located + kept

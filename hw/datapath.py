@@ -448,9 +448,10 @@ def parts(config: AcceleratorConfig) -> dict[str, Resources]:
 
 
 def _constants_estimate(config: AcceleratorConfig) -> Resources:
-    """Unpackers of all constants and of what is loaded, and the queues that hold them."""
+    """The beats that wait, unpackers of all constants and of what is loaded, and the queues that hold these."""
     bits = {"gains": 16, "rows": 48, "coding": 34, "factors": 22, "scales": 16}
-    found = Resources()
+    stored = segment(config.beat_bytes).size + 3  # and whose it is
+    found = fifo.estimate(width=stored, depth=CONSTANT_BEATS, style="block")
     for name, (item_bytes, depth) in _constants(config).items():
         found += unpacker.estimate(beat_bytes=config.beat_bytes, item_bytes=item_bytes)
         found += fifo.estimate(width=bits[name], depth=depth, style="block")

@@ -148,7 +148,7 @@ def estimate(*, slots: int, lanes: int = 1) -> Resources:
     """Of a GatedActivation with these parameters."""
     pairs, odd = (lanes + 1) // 2, lanes % 2
     return Resources(
-        lut=slots * (_WIDE * lanes + pairs * (299 + 33 * odd)),
+        lut=slots * (_WIDE * lanes + 299 * pairs + 90 * odd),
         ff=slots * (_WIDE * (lanes + lanes // 2) + _NARROW * odd + 721 * pairs) + 35,
         dsp=3 * pairs * slots,  # the third is the 8 x 11 bits between two entries of the table
     )

@@ -117,5 +117,5 @@ def estimate(*, width: int, slots: int, depth: int, head_dim: int, chunk: int) -
     return (
         vector_memory.estimate(width=width, slots=slots, depth=depth, lanes=1)
         + collector.estimate(width=width, slots=slots, lanes=chunk)
-        + Resources(lut=2 * address + 2 * index + 64, ff=address + index + 43)
+        + Resources(lut=2 * address + 2 * index + 57, ff=address + index + 25)
     )

@@ -115,4 +115,4 @@ class MatrixSequencer(Component):
 def estimate(*, tile_words: int, depth: int) -> Resources:
     """Of a MatrixSequencer with these parameters."""
     index = (depth - 1).bit_length()
-    return Resources(lut=3 * index + 2 * tile_words.bit_length() + 40, ff=shape(depth).size + 2 * index + 7)
+    return Resources(lut=3 * index + 2 * tile_words.bit_length() + 54, ff=shape(depth).size + 2 * index + 7)

@@ -193,11 +193,11 @@ class MovedRows(Component):
 
 
 def estimate_new_rows(config: AcceleratorConfig) -> Resources:
-    """Of a NewRows: a choice of slots, an adder and counters; not calibrated."""
-    return Resources(lut=8 * config.chunk * -(-config.slots // 4) + 36 + 36 + 30, ff=36 + _RUN_BITS + 8 + 4 + 12)
+    """Of a NewRows: a choice of slots, an adder and counters."""
+    return Resources(lut=8 * config.chunk * -(-(config.slots - 1) // 4) + 36 + 36, ff=36 + _RUN_BITS + 8 + 4)
 
 
 def estimate_moved_rows(config: AcceleratorConfig) -> Resources:
-    """Of a MovedRows: a choice of lanes, an adder and counters; not calibrated."""
-    chosen = 8 * config.chunk * -(-config.kv_layout.positions // 4)
-    return Resources(lut=chosen + 36 + 36 + 50, ff=2 * 36 + _RUN_BITS + 8 + 8 + 9 + 30)
+    """Of a MovedRows: a choice of lanes, an adder and counters."""
+    chosen = 8 * config.chunk * -(-(config.kv_layout.positions - 1) // 4)
+    return Resources(lut=chosen + 36 + 36 + 42, ff=36 + _RUN_BITS + 8 + 8 + 9)

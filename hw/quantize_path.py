@@ -156,7 +156,7 @@ def parts(
         ),
         "requantizer": requantizer.estimate(slots=slots),
         "gearbox": gearbox.estimate(slots=slots, columns=beat_bytes),
-        "glue": Resources(lut=_WIDE * slots * 2 + 16, ff=8),
+        "glue": Resources(lut=_WIDE * slots * 2 + 42, ff=5),
     }
 
 

@@ -105,5 +105,5 @@ class Router(Component):
 def estimate(*, config: AcceleratorConfig) -> Resources:
     """Of one Router."""
     outputs = len(Destination)
-    counters = Resources(lut=24 + 16 + outputs + 12, ff=2 * outputs + 24 + 8)
+    counters = Resources(lut=9 * outputs + 10, ff=2 * outputs + 24 + 8)
     return counters + small_queue(entry().size, _QUEUED) + Resources(lut=8, ff=8 * config.beat_bytes + 9)

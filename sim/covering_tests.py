@@ -36,7 +36,7 @@ def module_path(root: Path, module: str) -> Path:
 def covering_tests(root: Path, module: str) -> list[Path]:
     """Test files that import the module, itself or through others; the nearest first, and of equals the smallest.
 
-    The nearest is tests/hw/test_MODULE.py. Then a file's distance is the number of imports that lead from it to the
+    The nearest is tests/hw/test_MODULE.py; of others equally far, those beside it come first. A file's distance is the number of imports that lead from it to the
     module, through hw/, sim/, the core and what tests share.
 
     Raises:
@@ -54,7 +54,7 @@ def covering_tests(root: Path, module: str) -> list[Path]:
                 distances[user] = distances[nearest] + 1
                 fringe.append(user)
     found = [file for file in distances if file.name.startswith("test_") and file != own]
-    found.sort(key=lambda file: (distances[file], file.stat().st_size, file))
+    found.sort(key=lambda file: (distances[file], file.parent != own.parent, file.stat().st_size, file))
     if own.is_file():
         found.insert(0, own)
     if not found:

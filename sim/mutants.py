@@ -224,22 +224,46 @@ def _condition(statement: ast.stmt) -> ast.expr | None:
     return call.args[0] if isinstance(call, ast.Call) and len(call.args) == 1 else None
 
 
+def _blocks(tree: ast.Module, text: str) -> list[tuple[int, int]]:
+    """Where each function, or other statement of a module or class, begins and ends, in characters; last the whole file."""
+    starts = [0]
+    for line in text.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    found, waiting = [], list(tree.body)
+    for statement in waiting:
+        if isinstance(statement, ast.ClassDef):
+            waiting += statement.body
+        else:
+            assert statement.end_lineno is not None
+            found.append((starts[statement.lineno - 1], starts[statement.end_lineno]))
+    return [*sorted(found), (0, len(text))]  # decorators and bases are in no other
+
+
+def _meaning(block: str) -> str:
+    """Raises SyntaxError where it is no statement."""
+    return ast.dump(ast.parse(f"if 1:\n{block}" if block[0] in " \t" else block))
+
+
 def find_mutants(module: str, text: str) -> Iterator[Mutant]:
     """All of a file's mutants, in the order of their places; each parses, and is another program than the file."""
     finder = _Finder(text)
     tree = ast.parse(text)
     finder.visit(tree)
-    original, seen = ast.dump(tree), set()
+    blocks = _blocks(tree, text)
+    # Only the block around an edit is parsed again: a file has hundreds of edits.
+    seen = {(begin, _meaning(text[begin:end])) for begin, end in blocks}
     for kind, start, end, after in sorted(set(finder.edits), key=lambda edit: (edit[1], edit[2], edit[3], edit[0])):
-        mutated = text[:start] + after + text[end:]
+        begin, stop = next(block for block in blocks if block[0] <= start < block[1])
         try:
-            changed = ast.dump(ast.parse(mutated))
+            changed = begin, _meaning(text[begin:start] + after + text[end:stop])
         except SyntaxError:
             continue
-        if changed == original or changed in seen:
+        if changed in seen:
             continue
         seen.add(changed)
         line = text.count("\n", 0, start) + 1
         column = start - (text.rfind("\n", 0, start) + 1) + 1
-        before = text[start:end]
-        yield Mutant(module=module, kind=kind, line=line, column=column, before=before, after=after, text=mutated)
+        mutated = text[:start] + after + text[end:]
+        yield Mutant(
+            module=module, kind=kind, line=line, column=column, before=text[start:end], after=after, text=mutated
+        )

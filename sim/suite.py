@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from edgedec.plugins import load, names
 from edgedec.progress import Progress
+from edgedec.sim.coverage import Coverage
 
 __all__ = ["Suite", "SuiteReport", "find", "known"]
 
@@ -21,11 +22,15 @@ class SuiteReport:
     what: one sentence: what was compared with what.
     compared: how many of what.
     figures: simulated figures, by name with unit.
+    coverage: what cocotb benches saw; None if the suite has none that count.
+    left_out: what ``quick`` left out; empty if nothing.
     """
 
     what: str
     compared: Mapping[str, int]
     figures: Mapping[str, Any] = field(default_factory=dict)
+    coverage: Coverage | None = None
+    left_out: str = ""
 
 
 class Suite(Protocol):

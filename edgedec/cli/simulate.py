@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from textwrap import indent
 from typing import TYPE_CHECKING, Annotated, Any
 
-from edgedec.cli.console import print_json, print_table, progress
+from edgedec.cli.console import note, print_json, print_table, progress
 from edgedec.cli.options import Json, Verbose, option, resolve_model
-from edgedec.errors import ToolError, UsageError
+from edgedec.errors import EdgedecError, ToolError, UsageError
 
 if TYPE_CHECKING:
+    from edgedec.sim.suite import SuiteReport
     from edgedec.sim.token_run import TokenReport
 
 __all__ = ["simulate"]
@@ -63,26 +66,38 @@ def _run_suites(bench: str, *, quick: bool, json: bool) -> None:
     model = resolve_model("demo")
     for name in known() if bench == "all" else [bench]:
         suite, start = find(name), time.perf_counter()
-        with progress(name) as report:
-            found = suite.run(model=model, quick=quick, progress=report)
-        seconds = time.perf_counter() - start
+        try:
+            with progress(name) as report:
+                found = suite.run(model=model, quick=quick, progress=report)
+        except EdgedecError:
+            note(f"suite {name}, after {time.perf_counter() - start:.0f} s:")
+            raise
+        seconds = round(time.perf_counter() - start, 1)
         results[name] = {
             "what": found.what,
             "compared": dict(found.compared),
             "figures": dict(found.figures),
-            "seconds": round(seconds, 1),
+            "coverage": None if found.coverage is None else found.coverage.as_json(),
+            "left_out": found.left_out,
+            "seconds": seconds,
         }
         if not json:
-            _print_suite(name, results[name])
+            _print_suite(name, found, seconds)
     if json:
         print_json({"simulated": True, "equal": True, "suites": results})
 
 
-def _print_suite(name: str, found: Mapping[str, Any]) -> None:
-    print(f"{name}: equal ({found['seconds']} s). {found['what']}")
-    rows = [(f"  {what}", f"{count:,}") for what, count in found["compared"].items()]
-    rows += [(f"  {what}, simulated", str(value)) for what, value in found["figures"].items()]
+def _print_suite(name: str, found: SuiteReport, seconds: float) -> None:
+    print(f"{name}: equal ({seconds} s). {found.what}")
+    rows = [(f"  {what}", f"{count:,}") for what, count in found.compared.items()]
+    rows += [(f"  {what}, simulated", str(value)) for what, value in found.figures.items()]
     print_table(rows)
+    if found.left_out:
+        print(f"  left out by --quick: {found.left_out}")
+    if found.coverage is not None:
+        print("\n  How often each kind of descriptor, by its size, met each kind of stall (a dot: it cannot):\n")
+        print(indent(found.coverage.table(), "  ") + "\n")
+    sys.stdout.flush()
 
 
 def _run_tokens(

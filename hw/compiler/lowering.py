@@ -44,7 +44,7 @@ I64 = NDArray[np.int64]
 
 _MOST_ELEMENTS = (1 << 20) - 1
 _WINDOW_BITS = 17
-_URGENT = (Sink.RESIDUAL, Sink.VALUES, Sink.GATE)  # what comes next in the read stream waits for all rows
+_URGENT = (Sink.RESIDUAL, Sink.VALUES, Sink.GATE, Sink.LOGITS)  # what comes next, or the host, waits for all rows
 
 
 class Lowering:

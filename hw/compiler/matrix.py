@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -141,18 +142,29 @@ class Matrix:
     def pieces(self, tile_words: int, *, urgent: bool = False) -> list[slice]:
         """Of the rows; pairs are not torn apart. With row constants a piece's must fit a queue of a tile's.
 
-        ``urgent``: something waits for the last row. Rows are drained one by one, those of the last tile while nothing else
-        is left to do: so it is a short one.
+        ``urgent``: something waits for the last row. Rows leave a tile one by one or more slowly, those of the last tile
+        while nothing else is left to do: so it is a short one. Rows with constants have the time of the next tile to do so,
+        hence each of their last tiles is half as long as the one before.
         """
+        step = 2 if self.pair else 1
+        left, most = -(-self.rows // ROWS), tile_words - tile_words % step
+        sizes: list[int] = []
         if self.row_constants:
-            height = ROWS * (tile_words - tile_words % 2 if self.pair else tile_words)
-            return [slice(at, min(at + height, self.rows)) for at in range(0, self.rows, height)]
-        most = -(-self.rows // ROWS) - _TAIL_WORDS
-        short = most % tile_words if most % tile_words < _TAIL_WORDS else 0  # words of a tile too short for its tables
-        cut = ROWS * (most - short - (most - short) % (2 if self.pair else 1))
-        if not urgent or self.int8 or cut <= 0:  # int8 rows do not come faster than they are drained
-            return [slice(0, self.rows)]
-        return [slice(0, cut), slice(cut, self.rows)]
+            size = _TAIL_WORDS
+            while urgent and size < most and left > 2 * size:
+                sizes.insert(0, size)
+                left, size = left - size, 2 * size
+            if sizes and left % step:
+                sizes[0], left = sizes[0] + 1, left - 1
+            sizes = [*(min(most, left - at) for at in range(0, left, most)), *sizes]
+        else:
+            cut = left - _TAIL_WORDS
+            short = cut % most if cut % most < _TAIL_WORDS else 0  # words of a tile too short for its tables
+            cut -= short + (cut - short) % step
+            # int8 rows do not come faster than they are drained.
+            sizes = [cut, left - cut] if urgent and not self.int8 and cut > 0 else [left]
+        ends = [min(ROWS * end, self.rows) for end in accumulate(sizes)]
+        return [slice(start, end) for start, end in pairwise([0, *ends])]
 
     def fields(self, piece: slice, config: AcceleratorConfig) -> dict[str, int]:
         """Of the MATRIX instruction of a piece: its shape, and what it is drained with."""

@@ -22,7 +22,7 @@ from edgedec.atomic import new_folder
 from edgedec.errors import BundleError, UnsupportedError, UsageError
 from edgedec.hw.compiler.program import HostFacts, Program
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.hw.instructions import Instruction, Opcode, unpack_program
+from edgedec.hw.instructions import unpack_program
 from edgedec.manifest import manifest_hash
 
 __all__ = ["CODE", "FORMAT", "IMAGE", "MANIFEST", "VERSION", "load_program", "save_program"]
@@ -177,15 +177,10 @@ def _host(content: dict[str, Any]) -> HostFacts:
 
 
 def _check_ranges(path: Path, program: Program) -> None:
-    """The image is whole beats, and no READ leaves its buffer."""
+    """The image is whole beats, and no instruction leaves its buffer."""
     beat_bytes = program.config.beat_bytes
     if program.image.size % beat_bytes:
         raise BundleError(f"{path / IMAGE}: {program.image.size} bytes are not whole beats of {beat_bytes}")
-    ends = (program.image.size // beat_bytes, program.input_beats)
-    for index, instruction in enumerate(program.instructions):
-        if instruction.opcode == Opcode.READ and not _inside(instruction, ends):
-            raise BundleError(f"{path / CODE}: instruction {index} reads past the end of its buffer; compile it again")
-
-
-def _inside(read: Instruction, ends: tuple[int, int]) -> bool:
-    return read["base"] < len(ends) and read["start"] + read["beats"] <= ends[read["base"]]
+    stray = program.astray()
+    if stray is not None:
+        raise BundleError(f"{path / CODE}: instruction {stray} leaves its buffer; compile the program again")

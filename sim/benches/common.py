@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import cocotb
 from cocotb.clock import Clock
-from cocotb.triggers import RisingEdge
+from cocotb.triggers import FallingEdge, RisingEdge
 from cocotbext.axi import AxiRamRead, AxiRamWrite
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "collect",
     "pauses",
     "start",
+    "stream_answer",
     "stream_sink",
     "stream_source",
     "wait_until",
@@ -31,7 +33,8 @@ _W = ("wdata", "wstrb", "wlast")
 
 
 async def start(dut: Any, *, idle_inputs: Sequence[str] = ()) -> None:
-    """Clock, inputs at 0, and a reset."""
+    """Clock, inputs at 0, and a reset. The bus models fall silent: they would write a line for each transfer."""
+    logging.getLogger(f"cocotb.{dut._name}").setLevel(logging.WARNING)
     for name in idle_inputs:
         getattr(dut, name).value = 0
     Clock(dut.clk, 4, unit="ns").start()
@@ -58,6 +61,19 @@ async def stream_source(dut: Any, name: str, items: Iterable[int], rng: random.R
         while not int(ready.value):
             await RisingEdge(dut.clk)
         valid.value = 0
+
+
+async def stream_answer(dut: Any, name: str, items: Iterable[int]) -> None:
+    """Offers each item in the very cycle in which it is taken, so that neither side ever waits for the other."""
+    valid, ready, payload = (getattr(dut, f"{name}__{part}") for part in ("valid", "ready", "payload"))
+    for item in items:
+        await FallingEdge(dut.clk)  # ready has settled, and this cycle's edge is still to come
+        while not int(ready.value):
+            valid.value = 0
+            await FallingEdge(dut.clk)
+        payload.value, valid.value = item, 1
+    await RisingEdge(dut.clk)
+    valid.value = 0
 
 
 async def stream_sink(dut: Any, name: str, into: list[int], rng: random.Random, stall: float) -> None:

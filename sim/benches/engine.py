@@ -22,7 +22,7 @@ from edgedec.hw.instructions import Destination, Instruction, Opcode, Sink
 from edgedec.hw.matrix_path import descriptor
 from edgedec.reference.integer_profile.numbers import I64
 from edgedec.sim.benches.cells import matrix_size, weights_kind
-from edgedec.sim.benches.common import start, stream_sink, stream_source, wait_until
+from edgedec.sim.benches.common import start, stream_answer, stream_sink, stream_source, wait_until
 from edgedec.sim.benches.workloads import CONFIG, KINDS, Pass, Ran, Workload, issued, readings, workload
 from edgedec.sim.coverage import Coverage
 from edgedec.sim.interpreter import Interpreter
@@ -169,18 +169,24 @@ async def _lend(dut: Any, rng: random.Random, chance: float) -> None:
         await RisingEdge(dut.clk)
 
 
-def _start_sources(dut: Any, stimuli: _Stimuli, rng: random.Random, idle: float) -> list[Any]:
-    return [
-        cocotb.start_soon(stream_source(dut, name, stimuli.payloads[name], random.Random(rng.random()), idle))
-        for name in _STREAMS
-    ]
+def _start_sources(dut: Any, stimuli: _Stimuli, rng: random.Random, idle: float | None) -> list[Any]:
+    """idle: None: weights come when they are taken, everything else at once."""
+
+    def source(name: str) -> Any:
+        if idle is None and name == "weights":
+            return stream_answer(dut, name, stimuli.payloads[name])
+        return stream_source(dut, name, stimuli.payloads[name], random.Random(rng.random()), idle or 0.0)
+
+    return [cocotb.start_soon(source(name)) for name in _STREAMS]
 
 
 async def _begin(dut: Any) -> None:
     await start(dut, idle_inputs=[*(f"{name}__valid" for name in _STREAMS), "output__ready", "lent"])
 
 
-async def _whole(dut: Any, stimuli: _Stimuli, rng: random.Random, idle: float, stall: float, lent: float) -> None:
+async def _whole(
+    dut: Any, stimuli: _Stimuli, rng: random.Random, idle: float | None, stall: float, lent: float
+) -> None:
     """All matrices; compares, and counts."""
     watch, found, coverage = _Watch(dut, stimuli), list[int](), Coverage()
     tasks = [
@@ -215,6 +221,15 @@ async def matrices_of_a_pass(dut: Any, kind: str, idle: float, stall: float, len
     rng = random.Random(f"{kind} {idle} {stall} {lent}")
     await _begin(dut)
     await _whole(dut, _stimuli(workload(kind), _pass(kind, rng, 1 + (idle > 0))), rng, idle, stall, lent)
+
+
+@cocotb.test()
+@cocotb.parametrize(kind=_KINDS)
+async def matrices_without_a_stall(dut: Any, kind: str) -> None:
+    """At the path's own pace. Weights that are always there would be held back: a block's tables outlast its words."""
+    rng = random.Random(kind)
+    await _begin(dut)
+    await _whole(dut, _stimuli(workload(kind), _pass(kind, rng, CONFIG.slots)), rng, None, 0.0, 0.0)
 
 
 @cocotb.test()

@@ -24,7 +24,7 @@ from edgedec.sim.benches.common import (
     watch_write,
 )
 from edgedec.sim.benches.observer import Observer
-from edgedec.sim.benches.workloads import Pass, Ran, Workload, commit_readings, readings, workload
+from edgedec.sim.benches.workloads import Pass, Ran, Reading, Workload, commit_readings, readings, workload
 from edgedec.sim.coverage import Coverage
 from edgedec.sim.interpreter import Interpreter
 from edgedec.sim.session import Session
@@ -36,10 +36,23 @@ U8 = NDArray[np.uint8]
 ADDRESS = 0x1F_0000_0000  # above 32 bits
 _NS = 4  # of a cycle
 _LONGEST = 60_000  # cycles that a pass may take
+_STANDSTILL = 100  # cycles: time enough to write a register
 
 
 class _Reads(FaultyReadRam):
+    """Members:
+    left: beats until the memory stands still for a while; None: it never does.
+    """
+
     memory: U8
+    left: int | None = None
+
+    async def _read(self, address: int, length: int) -> bytes:
+        if self.left is not None:
+            for _ in range(_STANDSTILL if not self.left else 0):
+                await RisingEdge(self.clock)
+            self.left -= 1
+        return await super()._read(address, length)
 
     def read(self, address: int, length: int) -> bytes:
         return self.memory[_inside(self.memory, address, length)].tobytes()
@@ -60,6 +73,10 @@ def _inside(memory: U8, address: int, length: int) -> slice:
     return slice(at, at + length)
 
 
+class Reached(Exception):  # noqa: N818 - nothing went wrong
+    """A run came to where it was to be left: its caller must not go on reading registers."""
+
+
 class _Machine:
     """What a Session drives, from a thread beside the simulation.
 
@@ -68,7 +85,7 @@ class _Machine:
 
     def __init__(self, dut: Any, bus: Any) -> None:
         self._dut, self._bus = dut, bus
-        self.until: Callable[[], bool] | None = None  # a run ends as soon as this is true
+        self.until: Callable[[], bool] | None = None  # a run is left as soon as this is true, by Reached
 
     def read_register(self, offset: int) -> int:
         answer = resume(self._bus.read)(offset, 4)
@@ -85,7 +102,9 @@ class _Machine:
         if self.until is not None:
             for cycle in range(max_cycles):
                 await RisingEdge(self._dut.clk)
-                if self.until() or int(self._dut.interrupt.value):
+                if self.until():
+                    raise Reached
+                if int(self._dut.interrupt.value):
                     return cycle + 1
             return max_cycles
         if not int(self._dut.interrupt.value):
@@ -219,6 +238,32 @@ class Bench:
             return self.error()
         raise AssertionError("the pass came to its end")
 
+    def leave(
+        self, begin: Callable[[], object], expected: Sequence[Reading], beats: int, *, still: bool
+    ) -> Reading | None:
+        """Begins a program, and resets it softly when so many of its beats have come.
+
+        Args:
+            still: the memory stands still behind them; otherwise some more come until the reset is there.
+
+        Returns:
+            The range whose beats were coming.
+        """
+        self.observer.begin(expected)
+        self.machine.until = lambda: self.observer.got >= beats
+        self.reads.left = beats if still else None
+        try:
+            begin()
+        except Reached:
+            reached = self.observer.now()
+        else:
+            raise AssertionError("the program came to its end")
+        finally:
+            self.machine.until = None
+        self.session.reset()
+        self.reads.left = None
+        return reached
+
     def error(self) -> tuple[int, int, int]:
         read = self.session.read_field
         return read("error", "cause"), read("error", "descriptor"), self.session.read("error_address")
@@ -237,6 +282,10 @@ class Bench:
     def recover(self, given: Pass) -> None:
         """A soft reset, and then a pass as if nothing had been."""
         self.session.reset()
+        self.go_on(given)
+
+    def go_on(self, given: Pass) -> None:
+        """A pass behind a soft reset, as if nothing had been."""
         assert self.error() == (0, 0, 0)
         self.check(given)
 

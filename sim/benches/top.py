@@ -72,39 +72,31 @@ def _firsts(bench: Bench, given: Pass) -> list[Reading]:
 
 
 def _resets(bench: Bench) -> None:
-    """A pass is given up within every kind of range; then the same pass from its beginning."""
-    observer, program = bench.observer, bench.work.program
-    given = _some(bench.rng, bench, committed=_COMMITTED[bench.kind], logits=1)
+    """A pass is given up within every kind of range, also while beats come; then the same pass from its beginning."""
+    program, given = bench.work.program, _some(bench.rng, bench, committed=_COMMITTED[bench.kind], logits=1)
     everything = readings(program, given.committed, given.logits)
-    for reading in _firsts(bench, given):
+    for reading, still in itertools.product(_firsts(bench, given), (True, False)):
         before = bench.elsewhere()
         start = sum(other.beats for other in everything[: everything.index(reading)])
         stop = start + bench.rng.randrange(reading.beats)
-        bench.machine.until = lambda at=stop: observer.got >= at
-        assert bench.failure(given) == (0, 0, 0), "an error without a cause"
-        bench.machine.until = None
-        reached = observer.now()
-        assert reached is not None
-        bench.recover(given)
+        reached = bench.leave(lambda: bench.forward(given), everything, stop, still=still)
+        bench.go_on(given)
         assert bench.elsewhere() == before
-        observer.count_event(bench.coverage, program, given, reached, "reset")
+        if still:
+            assert reached == reading
+            bench.observer.count_event(bench.coverage, program, given, reading, "reset")
 
 
 def _commit_resets(bench: Bench) -> None:
     given = _some(bench.rng, bench, committed=74, mask=(1, 2), positions=(74, 74), logits=0)
     bench.check(given)
     found = commit_readings(bench.work.program, given.committed, [1])
-    for reading in found[1:]:
-        bench.observer.begin(found)
+    for reading, still in itertools.product(found[1:], (True, False)):
         stop = sum(other.beats for other in found[: found.index(reading)]) + 1
-        bench.machine.until = lambda at=stop: bench.observer.got >= at
-        bench.session.write("commit_slots", 2)
-        bench.session.write_fields("pass_parameters", slots=2, committed=given.committed)
-        bench.session.write_fields("control", commit=1)
-        bench.machine.run(10_000)
-        bench.machine.until = None
-        bench.session.reset()
-        bench.coverage.hit("top", *bench.observer.cell(reading), "reset")
+        reached = bench.leave(lambda: bench.session.commit(np.array([1], np.int32)), found, stop, still=still)
+        if still:
+            assert reached == reading
+            bench.coverage.hit("top", *bench.observer.cell(reading), "reset")
     bench.commit(given, [1])
     bench.check(_some(bench.rng, bench, committed=75, logits=1))
 

@@ -66,7 +66,10 @@ _THIN = {
 }
 KINDS: Mapping[str, tuple[Scheme, Mapping[str, Any]]] = {
     "native": (TernaryScheme(), {"tie_word_embeddings": True}),
-    "planes": (TernaryScheme(planes=2, group_size=64), {"attention_bias": True}),
+    "planes": (
+        TernaryScheme(planes=2, group_size=64),
+        {"attention_bias": True, "vocab_size": 42},
+    ),  # ROWS across a page
     "int8": (Int8Scheme(), {"mlp_bias": True, "attention_bias": True}),
     "thin": (TernaryScheme(), _THIN),
     "vocabulary": (TernaryScheme(), {**_THIN, "vocab_size": 530}),

@@ -33,4 +33,7 @@ def run(*, model: Path, quick: bool, progress: Progress) -> SuiteReport:
             "decoded tokens": len(report.tokens),
             "cycles per decoded token": total["cycles"] // len(report.decode),
         },
+        left_out=f"{len(_PROMPT) - _QUICK_PROMPT} of the prompt's tokens, {_TOKENS - _QUICK_TOKENS} decoded ones"
+        if quick
+        else "",
     )

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from edgedec.progress import Progress
-from edgedec.sim.benches.designs import design
-from edgedec.sim.cocotb_runner import run_bench
+from edgedec.sim.coverage import LEFT_OUT, measure
 from edgedec.sim.suite import SuiteReport
 
 __all__ = ["run"]
@@ -15,12 +14,11 @@ _BENCHES = ("engine", "attention")
 
 
 def run(*, model: Path, quick: bool, progress: Progress) -> SuiteReport:
-    """Raises EdgedecError with the end of a bench's log if it fails."""
-    for number, name in enumerate(_BENCHES):
-        progress(name, number, len(_BENCHES))
-        run_bench(design(name), f"edgedec.sim.benches.{name}", parameters={"quick": int(quick)})
-    progress("units", len(_BENCHES), len(_BENCHES))
+    """Raises EdgedecError with what the bench's log says if it fails."""
+    coverage = measure(quick=quick, benches=_BENCHES, progress=progress)
     return SuiteReport(
         what="matrix path and attention path against the integer profile: idle x back-pressure x sizes",
         compared={"designs": len(_BENCHES)},
+        coverage=coverage,
+        left_out=LEFT_OUT if quick else "",
     )

@@ -1,10 +1,16 @@
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 from typer.testing import CliRunner
 
 from edgedec.cli.app import app
-from edgedec.sim.suite import find, known
+from edgedec.errors import EdgedecError
+from edgedec.sim import suite
+from edgedec.sim.coverage import Coverage
+from edgedec.sim.suite import SuiteReport, find, known
 
 pytest.importorskip("amaranth")
 
@@ -32,3 +38,58 @@ def test_memory_against_published_figures() -> None:
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("memory: equal")
     assert "four ports, one long read, simulated" in result.stdout
+
+
+class _Bench:
+    """A suite that has hit one cell."""
+
+    def run(self, *, model: object, quick: bool, progress: object) -> SuiteReport:
+        found = Coverage(benches=("attention",))
+        found.hit("attention", "ATTEND", "0", "held")
+        left_out = "most" if quick else ""
+        return SuiteReport(what="this with that", compared={"rows": 2000}, coverage=found, left_out=left_out)
+
+
+class _Different:
+    """A suite that finds a difference."""
+
+    def run(self, **given: Any) -> SuiteReport:
+        raise EdgedecError("bench top: the cache differs")
+
+
+@pytest.fixture
+def suites(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {"a": _Bench(), "b": _Different()}
+    monkeypatch.setattr(suite, "known", lambda: list(found))
+    monkeypatch.setattr(suite, "find", found.__getitem__)
+
+
+@pytest.mark.usefixtures("suites")
+def test_coverage_is_shown() -> None:
+    result = CliRunner().invoke(app, ["simulate", "--bench", "a", "--quick"])
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("a: equal (")
+    assert lines[0].endswith(" s). this with that")
+    assert "  rows  2,000" in lines
+    assert "  left out by --quick: most" in lines
+    assert "  1 of 15 cells were hit. Never:" in lines
+    assert "    attention: ATTEND, 0: none, late, output, rows" in lines
+    assert "left out" not in CliRunner().invoke(app, ["simulate", "--bench", "a"]).stdout
+
+
+@pytest.mark.usefixtures("suites")
+def test_coverage_in_json() -> None:
+    result = CliRunner().invoke(app, ["simulate", "--bench", "a", "--json"])
+    found = json.loads(result.stdout)["suites"]["a"]
+    assert set(found) == {"what", "compared", "figures", "coverage", "left_out", "seconds"}
+    assert found["coverage"]["hits"] == [["attention", "ATTEND", "0", "held", 1]]
+
+
+@pytest.mark.usefixtures("suites")
+def test_a_difference_ends_with_1_behind_what_was_equal() -> None:
+    result = CliRunner().invoke(app, ["simulate", "--bench", "all"])
+    assert result.exit_code == 1
+    assert result.stdout.startswith("a: equal")
+    assert "suite b" in result.stderr
+    assert "bench top: the cache differs" in result.stderr

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks._estimate_parts import Parts
 from edgedec.errors import UsageError
 from edgedec.hw.accelerator import Accelerator
 from edgedec.hw.config import AcceleratorConfig
@@ -48,6 +49,27 @@ def test_parts_bear_the_names_of_submodules() -> None:
     top = Accelerator(SMALL).elaborate(None)
     names = {name.split(".")[0] for name in estimate(SMALL).parts}
     assert names == set(top._named_submodules)
+
+
+@pytest.mark.parametrize("path", ["router", "datapath.attention.heads", "datapath.constants", "datapath.sinks"])
+def test_a_part_is_synthesized_by_itself(path: str) -> None:
+    """As benchmarks/accelerator_estimate.py does it."""
+    designs = Parts(SMALL).designs(path)
+    assert len(designs) == (13 if path == "datapath.constants" else 1)
+    assert all("module \\top\n" in design.text for design in designs)
+
+
+@pytest.mark.parametrize("owner", ["datapath", "datapath.matrix", "datapath.attention", "datapath.quantize"])
+def test_glue_has_no_more_of_the_parts_than_their_ports(owner: str) -> None:
+    parts = Parts(SMALL)
+    (design,) = parts.designs(f"{owner}.glue")
+    names = {path.removeprefix(f"{owner}.").split(".")[0] for path in parts.paths if path.startswith(f"{owner}.")}
+    names -= {"glue", "constants"}
+    emptied = {name.replace("heads", "attention") for name in names}
+    for name in emptied:
+        assert f"cell \\part_{name} " in design.text
+        assert f"module \\top.{name}." not in design.text  # what it is made of
+    assert design.text.count("\nattribute \\blackbox 1\n") == len(emptied) + (13 if owner == "datapath" else 0)
 
 
 def test_under_names_an_unknown_part() -> None:

@@ -13,7 +13,8 @@ from tests.hw.streams import run
 @pytest.mark.parametrize("depth", [2, 3, 8, 13])
 @pytest.mark.parametrize(("idle", "stall"), [(0.0, 0.0), (0.7, 0.0), (0.0, 0.7), (0.4, 0.4)])
 def test_keeps_everything_in_order(depth: int, idle: float, stall: float) -> None:
-    items = [random.Random(depth).getrandbits(9) for _ in range(80)]
+    rng = random.Random(depth)
+    items = [rng.getrandbits(9) for _ in range(80)]
     found = run(Fifo(shape=9, depth=depth), {"input": items}, {"output": len(items)}, idle=idle, stall=stall)
     assert found["output"] == items
 

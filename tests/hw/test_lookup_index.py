@@ -75,3 +75,10 @@ def test_any_bad_byte_is_an_error() -> None:
 def test_bad_parameters(beat_bytes: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         LookupIndex(beat_bytes=beat_bytes)
+
+
+@pytest.mark.parametrize("beat_bytes", [4, 8, 64])
+def test_ports(beat_bytes: int) -> None:
+    component = LookupIndex(beat_bytes=beat_bytes)
+    assert len(component.error) == 1
+    assert len(component.beat.as_value()) == 8 * beat_bytes

@@ -57,3 +57,9 @@ def test_widths_of_the_profile(bits: int, mantissa_bits: int, tag_bits: int, idl
 def test_refused(parameters: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}$"):
         Normalize(**parameters)
+
+
+def test_no_tag_and_sixteen_bits_by_default() -> None:
+    component = Normalize(bits=20)
+    assert component.input.payload.shape()["tag"].width == 0
+    assert component.output.payload.shape()["mantissa"].width == 16

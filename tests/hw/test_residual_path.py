@@ -60,7 +60,7 @@ def test_a_vector_of_one_element_and_a_longer_one_after_it() -> None:
     rng = np.random.default_rng(2)
     one, added, longer = (rng.integers(-MOST, MOST + 1, (n, 2)) for n in (1, 1, 6))
     nothing = np.zeros_like(longer)
-    parts = {
+    parts: dict[str, list[Any]] = {
         "loads": [1, 6],  # the loads go first
         "items": as_items(one) + as_items(longer),
         "additions": [
@@ -88,7 +88,7 @@ def test_bits_behind_the_slots_are_nothing(slots: int) -> None:
 
 def test_an_element_a_cycle_and_the_latency() -> None:
     x, cycles = np.arange(40).reshape(20, 2), dict[str, list[int]]()
-    parts = {
+    parts: dict[str, list[Any]] = {
         "loads": [20],
         "items": as_items(x),
         "additions": [{"start": 0, "elements": 20, "more": 0, "onward": 1}],

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import queue
 import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,6 +31,42 @@ def test_missing_programs_and_packages_are_named(monkeypatch: pytest.MonkeyPatch
     assert missing_tools() == ["cocotbext-axi (pip)", "g++ (system)"]
     with pytest.raises(ToolError, match=r"needs cocotbext-axi \(pip\), g\+\+ \(system\); install edgedec\[hdl\]"):
         run_bench(Fifo(shape=8, depth=4), "no.such.bench")
+
+
+_LOG = """\
+   0.00ns INFO     cocotb.regression                  running edgedec.sim.benches.top.good (1/5)
+   1.00ns INFO     cocotb.regression                  edgedec.sim.benches.top.good passed
+   1.00ns INFO     cocotb.regression                  running edgedec.sim.benches.top.bad/side=r (2/5)
+   2.00ns WARNING  cocotb.regression                  edgedec.sim.benches.top.bad/side=r failed
+                                                      Traceback (most recent call last):
+                                                        File "top.py", line 1
+                                                      AssertionError: the cache
+   2.00ns INFO     cocotb.top                         something else
+"""
+
+
+def test_what_failed_is_told_and_nothing_else(tmp_path: Path) -> None:
+    log = tmp_path / "bench.log"
+    log.write_text(_LOG, "utf-8")
+    assert cocotb_runner._failures(log).splitlines() == [
+        "2.00ns WARNING  cocotb.regression                  edgedec.sim.benches.top.bad/side=r failed",
+        "Traceback (most recent call last):",
+        '  File "top.py", line 1',
+        "AssertionError: the cache",
+    ]
+    failed = "   3.00ns WARNING  cocotb.regression                  {} failed\n"
+    log.write_text(_LOG + "".join(failed.format(name) for name in "abcd"), "utf-8")
+    assert cocotb_runner._failures(log).splitlines()[-2:] == ["also failed: c", "also failed: d"]
+    log.write_text("no\nverilog\n", "utf-8")
+    assert cocotb_runner._failures(log) == "no\nverilog"
+    assert cocotb_runner._failures(tmp_path / "none") == ""
+
+
+def test_a_growing_log_is_followed(tmp_path: Path) -> None:
+    log, told = tmp_path / "bench.log", queue.Queue[tuple[str, int, int]]()
+    with cocotb_runner._followed(log, "top", lambda *said: told.put(said)):
+        log.write_text(_LOG, "utf-8")
+        assert told.get(timeout=60) == ("top: tests", 1, 5)
 
 
 @pytest.mark.slow

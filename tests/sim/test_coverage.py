@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from edgedec.errors import UsageError
+from edgedec.progress import Progress
 from edgedec.sim import cocotb_runner, coverage
 from edgedec.sim.coverage import BENCHES, CELLS, ENVIRONMENT, Coverage, beats_class, main, measure
 
@@ -27,13 +28,24 @@ def test_what_was_never_hit_is_said() -> None:
     assert ["top", "CACHE", "page", "held"] not in report["missed"]
     lines = found.table().splitlines()
     assert f"1 of {total()} cells were hit. Never:" in lines
-    assert "  top: CACHE, page, late" in lines
-    assert "  top: CACHE, page, held" not in lines
+    assert "  top: CACHE, page: none, address, late, error, reset" in lines
+    assert "  top: CACHE, 1-15: anything" in lines
     (row,) = (line.split() for line in lines if line.startswith("CACHE") and "page" in line)
     columns = lines[0].split()[1:]
     assert row[2 + columns.index("held")] == "2"
     assert row[2 + columns.index("late")] == "0"
     assert row[2 + columns.index("write")] == "."  # a cache's beats are only read
+
+
+def test_of_some_benches_only() -> None:
+    found = Coverage(benches=("attention",))
+    assert {cell[0] for cell in found.missed} == {"attention"}
+    for cell in found.missed:
+        found.hit(*cell)
+    report = found.as_json()
+    assert (report["cells"], report["hit"], report["missed"]) == (15, 15, [])
+    assert found.table().splitlines()[-2:] == ["15 of 15 cells were hit. Never:", "  none"]
+    assert "engine" not in found.table()
 
 
 @pytest.mark.parametrize(
@@ -80,8 +92,10 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     """With a runner that leaves behind what a bench would."""
     ran: list[str] = []
 
-    def run_bench(component: object, bench: str, *, parameters: dict[str, object]) -> None:
+    def run_bench(component: object, bench: str, *, parameters: dict[str, object], progress: Progress) -> None:
         ran.append(bench)
+        progress("tests", 3, 4)
+        progress("tests", 4, 4)
         one = [["engine", "MATRIX int8", "tile", "lent", len(ran)]]
         (Path(str(parameters[ENVIRONMENT.lower()])) / f"{len(ran)}.json").write_text(json.dumps(one), "utf-8")
 
@@ -91,7 +105,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert ran == [f"edgedec.sim.benches.{bench}" for bench in BENCHES]
     said = capsys.readouterr()
     assert f"1 of {total()} cells were hit" in said.out
-    assert "bench attention ..." in said.err
+    assert said.err.splitlines() == ["bench top ...", "tests ...", "bench engine ...", "bench attention ..."]
     assert json.loads(report.read_text("utf-8"))["hits"] == [["engine", "MATRIX int8", "tile", "lent", 6]]
 
 

@@ -141,7 +141,7 @@ def test_tests_are_found_by_name_and_by_import(tree: Path) -> None:
     ):
         (tree / path).parent.mkdir(exist_ok=True)
         (tree / path).write_text(text)
-    found = ["test_sums.py", "test_other.py", "test_through.py", "test_helped.py"]
+    found = ["test_sums.py", "test_other.py", "test_helped.py", "test_through.py"]
     assert [path.name for path in covering_tests(tree, "sums")] == found
     assert [path.name for path in covering_tests(tree, "parts/pairs")] == ["test_pairs.py", "test_through.py"]
     assert covering_tests(tree, "parts.pairs") == covering_tests(tree, "parts/pairs")
@@ -278,3 +278,13 @@ def test_every_kind_of_edit_is_made() -> None:
 def test_columns_count_characters() -> None:
     (mutant,) = (m for m in find_mutants("m", 'X = "é" * (3 - Y)\n') if m.kind == "operator")
     assert mutant.text == 'X = "é" * (3 + Y)\n'
+
+
+def test_edits_of_decorators_and_bases() -> None:
+    text = "@one(1)\nclass A(two[2]):\n    x = 3\n\n    @four(4)\n    def f(self):\n        return 5\n"
+    mutants = list(find_mutants("m", text))
+    larger = [(m.line, m.before, m.after) for m in mutants if m.after == f"{int(m.before) + 1}"]
+    assert larger == [(1, "1", "2"), (2, "2", "3"), (3, "3", "4"), (7, "5", "6")]
+    assert len({mutant.text for mutant in mutants}) == len(mutants)
+    for mutant in mutants:
+        compile(mutant.text, "m", "exec")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 import numpy as np
 import pytest
 
@@ -20,6 +22,10 @@ from edgedec.sim.benches.workloads import (
 from edgedec.sim.coverage import CELLS
 from edgedec.sim.interpreter import Interpreter
 from edgedec.sim.interpreter.matrices import matrix_layout
+from edgedec.sim.session import MemoryMap
+
+pytest.importorskip("cocotb")
+from edgedec.sim.benches.observer import Observer
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -55,6 +61,24 @@ def test_every_instruction_has_its_cell(kind: str) -> None:
             for committed in (0, 1, 99):
                 name, size = unit_cell(of, program, committed)
                 assert size in CELLS["top"][name][0]
+
+
+def test_cells_are_those_that_there_are() -> None:
+    """Every size that the coverage has of a kind is met by some model at some length, and no other."""
+    observer, found = Observer(None), defaultdict[str, set[str]](set)
+    for kind in KINDS:
+        program = workload(kind).program
+        at = MemoryMap.of(program)
+        starts = {"program": at.program, "image": at.image, "kv": at.cache, "input": at.input, "output": at.output}
+        observer.places = {name: (start, 1) for name, start in starts.items()}
+        for committed in (0, 2, 7, 20, 74, CONFIG.context - CONFIG.slots):
+            everything = readings(program, committed, 1) + commit_readings(program, committed, [1])
+            cells = [observer.cell(reading) for reading in everything]
+            units = (Opcode.LOAD, Opcode.VECTOR, Opcode.MATRIX, Opcode.ATTEND)
+            cells += [unit_cell(of, program, committed) for _, of in issued(program, 1) if of.opcode in units]
+            for name, size in cells:
+                found[name].add(size)
+    assert found == {name: set(sizes) for name, (sizes, _) in CELLS["top"].items()}
 
 
 def test_a_commit_reads_the_rows_that_move() -> None:

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks._accelerator_program import shape_graph, shape_model
-from benchmarks._shapes import BITNET_073B
 from edgedec.errors import UnsupportedError, UsageError
 from edgedec.hw.compiler.choose import config_for, config_for_board
 from edgedec.hw.compiler.program import compile_model, laid_out
+from edgedec.hw.compiler.shapes import shape_graph, shape_model
 from edgedec.hw.estimate import BOARDS, Board, board, estimate
+from edgedec.quantize.shapes import SHAPES
 from edgedec.reference.integer_profile.model import IntegerModel
 from tests.reference.integer_profile.models import KINDS, tiny
 
@@ -41,7 +41,7 @@ def stories() -> IntegerModel:
 @pytest.fixture(scope="module")
 def large() -> IntegerModel:
     """Half of BitNet-0.73B's layers, which is more than 32 MiB."""
-    return shape_model(shape_graph(BITNET_073B, layers=12))
+    return shape_model(shape_graph(SHAPES["bitnet-0.73b"], layers=12))
 
 
 def with_most(device: Board, **most: int) -> Board:

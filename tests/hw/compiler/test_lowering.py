@@ -107,7 +107,7 @@ def test_the_words_of_a_vectors_matrices_less_what_is_spare_are_its_elements(kin
         assert one["elements"] == (width if one["sink"] == Sink.LOGITS else 0)
         rows += 5 * one["words"] - one["spare"]
         assert rows == width if not one["more"] else rows < width
-        found.add(one["sink"])
+        found.add(Sink(one["sink"]))
         rows *= one["more"]
     assert found == set(Sink)
 

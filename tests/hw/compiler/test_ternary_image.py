@@ -134,6 +134,7 @@ def test_damaged_images_are_refused() -> None:
     ("changes", "message"),
     [
         ({"group_size": 32}, "groups of 32 columns end within a beat of 64"),
+        ({"beat_bytes": 1, "group_size": -1}, "groups of -1 columns"),
         (
             {"beat_bytes": 4, "group_size": 64},
             "a beat of 4 bytes holds no 5 mantissas; choose beat_bytes of at least 8",

@@ -1,0 +1,71 @@
+"""How a matrix is cut."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgedec.hw.compiler.matrix import Matrix
+from edgedec.reference.integer_profile.numbers import Mantissas
+from edgedec.reference.integer_profile.ops.linear import MatrixConstants
+
+ROWS = 5
+
+
+def matrix(rows: int, *, pair: bool, int8: bool, per_row: bool) -> Matrix:
+    weight = np.zeros((rows, 1), np.int8)
+    part = MatrixConstants(
+        name="w",
+        weight=weight,
+        groups=None,
+        trits=None if int8 else weight[None],
+        scale=Mantissas(values=np.ones(rows if per_row else 1, np.int64), exponent=0),
+        row_shift=np.zeros(rows, np.int64),
+        pre_shift=0,
+        bias=None,
+        form=None,
+    )
+    op: Any = None  # only messages name it
+    return Matrix(op=op, parts=(part,) * (2 if pair else 1), group_size=0)
+
+
+@given(
+    rows=st.integers(2, 3000),
+    tile=st.integers(1, 80).map(lambda half: 2 * half),
+    pair=st.booleans(),
+    int8=st.booleans(),
+    per_row=st.booleans(),
+    urgent=st.booleans(),
+)
+def test_pieces(rows: int, tile: int, pair: bool, int8: bool, per_row: bool, urgent: bool) -> None:
+    """They follow each other over all rows, begin with a word and with a pair; with constants none is longer than a tile."""
+    whole = matrix(rows, pair=pair, int8=int8, per_row=per_row)
+    found = whole.pieces(tile, urgent=urgent)
+    assert found[0].start == 0
+    assert found[-1].stop == whole.rows == rows * (2 if pair else 1)
+    assert [one.start for one in found[1:]] == [one.stop for one in found[:-1]]
+    assert all(one.start < one.stop for one in found)
+    assert all(one.start % (2 * ROWS if pair else ROWS) == 0 for one in found)
+    if per_row:
+        assert max(one.stop - one.start for one in found) <= ROWS * tile
+    if not urgent and not per_row:
+        assert len(found) == 1
+
+
+def words(found: list[slice]) -> list[int]:
+    return [-(-(one.stop - one.start) // ROWS) for one in found]
+
+
+def test_what_something_waits_for_ends_with_a_short_tile() -> None:
+    """No tile has fewer than 16 words, the time in which the tables of a block are made."""
+    ternary = matrix(1536, pair=False, int8=False, per_row=False)
+    assert words(ternary.pieces(256, urgent=True)) == [292, 16]
+    assert words(matrix(1290, pair=False, int8=False, per_row=False).pieces(240, urgent=True)) == [240, 18]
+    assert words(matrix(4096, pair=True, int8=False, per_row=False).pieces(256, urgent=True)) == [1622, 17]
+    assert words(matrix(1536, pair=False, int8=True, per_row=False).pieces(256, urgent=True)) == [308]
+    head = matrix(32002, pair=False, int8=True, per_row=True)
+    assert words(head.pieces(256, urgent=True)) == [256] * 24 + [17, 128, 64, 32, 16]
+    assert words(head.pieces(256)) == [256] * 25 + [1]
