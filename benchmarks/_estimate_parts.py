@@ -145,7 +145,10 @@ CONFIGS: Mapping[str, Case] = MappingProxyType(
                 scaling=True,
             )
         ),
-        "kv260": Case(config=AcceleratorConfig()),
+        "kv260": Case(
+            config=AcceleratorConfig(),
+            slow=("datapath.matrix.engine", "datapath.attention.heads", "datapath.mac", "datapath.glue"),
+        ),
     }
 )
 QUICK = ("tiny", "small")

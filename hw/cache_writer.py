@@ -167,5 +167,5 @@ def estimate(config: AcceleratorConfig, *, address_bits: int = 40) -> Resources:
         lut=36 + 21 + 21 * (config.kv_layout.chunks.bit_count() - 1) + beats + address_bits - 12,
         ff=21 + 36 + 26 + beats + 8 + address_bits + _STAGES,
     )
-    kept = Resources(lut=codes, ff=2 * codes)  # shift registers between a first and a last register
+    kept = Resources(lut=codes, ff=64)  # shift registers
     return estimate_new_rows(config) * 2 + estimate_moved_rows(config) + chosen + located + kept

@@ -144,4 +144,4 @@ def estimate(*, slots: int, columns: int, depth: int, pieces: int = 1) -> Resour
     memory = fifo.estimate(width=bits // pieces, depth=depth * pieces, style="block").bram18
     count = (depth * pieces).bit_length()
     chosen = bits // pieces * -(-(pieces - 1) // 3)  # a piece of what is written
-    return Resources(lut=chosen + 2 * count + 15, ff=bits + 3 * count + 8, bram18=memory)
+    return Resources(lut=chosen + 3 * count + 13, ff=bits + 3 * count + 8, bram18=memory)

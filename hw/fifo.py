@@ -84,7 +84,8 @@ def _after(index: Signal, depth: int) -> Value:
 def estimate(*, width: int, depth: int, style: str = "auto") -> Resources:
     """Of one Fifo; "auto" is counted as distributed up to 64 entries, else as block."""
     address = (depth - 1).bit_length()
-    control = Resources(lut=3 * address + 5, ff=width + 2 * address + depth.bit_length() + 2)
+    wraps = 2 * address if depth & (depth - 1) else 0  # addresses that do not end where their bits do
+    control = Resources(lut=3 * address + wraps + 5, ff=width + 2 * address + depth.bit_length() + 2)
     if style == "distributed" or (style == "auto" and depth <= 64):
         return control + _distributed(width, depth) + Resources(ff=width)
     if style == "ultra":

@@ -114,6 +114,6 @@ class Gearbox(Component):
 def estimate(*, slots: int, columns: int, lanes: int = 1) -> Resources:
     """Of a Gearbox with these parameters."""
     return Resources(
-        lut=24 * slots * lanes + 19 * columns // 8 + 41,
+        lut=(24 * lanes if lanes > 1 else 8) * slots + 19 * columns // 8 + 44,  # one lane is not turned
         ff=8 * slots * columns + 20 + columns.bit_length() + 2 * lanes.bit_length(),
     )

@@ -118,5 +118,7 @@ def estimate(*, beat_bytes: int, tile_words: int) -> Resources:
     """Of GroupMantissas with these parameters: the memory, and the register that is shifted."""
     per_beat = beat_bytes // ROWS
     bits, beats = per_beat * ROWS * MANTISSA_BITS, -(-tile_words // per_beat)
-    memory = small_queue(bits, 2 << (beats - 1).bit_length())
-    return memory + Resources(lut=bits + 6 * tile_words.bit_length() + 30, ff=bits + 2 * tile_words.bit_length() + 10)
+    depth = 2 << (beats - 1).bit_length()
+    memory = small_queue(bits, depth)
+    loaded = bits if depth <= 64 else bits // 3  # what chooses among memories does it in part
+    return memory + Resources(lut=loaded + 6 * tile_words.bit_length() + 10, ff=bits + 2 * tile_words.bit_length() - 3)

@@ -154,7 +154,7 @@ def estimate(*, width: int, slots: int, tile_words: int, scaling: bool = True, s
     product = width + (MANTISSA_BITS if scaling else 0)
     block = style == "block"
     return Resources(
-        lut=bits + 40,
+        lut=2 * bits + (75 if scaling else 30),  # what is kept is zeroed in LUTs, not by its registers
         ff=lanes * (width + product)
         + 2 * bits
         + (MANTISSA_BITS * ROWS if scaling else 0)

@@ -154,5 +154,5 @@ def estimate(*, slots: int, depth: int, style: str = "block") -> Resources:
     return (
         memory
         + residual.estimate(slots=slots)
-        + Resources(lut=slots * _WIDE + 3 * depth.bit_length() + 20, ff=3 * depth.bit_length() + 8)
+        + Resources(lut=slots * _WIDE + 3 * depth.bit_length() + 20, ff=2 * depth.bit_length() + 3)
     )

@@ -146,4 +146,4 @@ def estimate(*, slots: int, head_dim: int, lanes: int = 1) -> Resources:
     """Of a Rotary with these parameters."""
     many, half = slots * lanes, head_dim // 2 // lanes
     memories = 2 * distributed_luts(_NARROW * many, half) + distributed_luts(32 * many, half)
-    return Resources(lut=memories + 94 * many + 25, ff=196 * many + 34, dsp=2 * many)
+    return Resources(lut=memories + 128 * many + 25, ff=196 * many + 34, dsp=2 * many)

@@ -127,4 +127,7 @@ def _elements(port: Any) -> list[Any]:
 def estimate(*, slots: int, depth: int) -> Resources:
     """Of a SinkRouter with these parameters: wires, what it has to tell of a matrix, and its rows from its words."""
     bits = depth.bit_length()
-    return Resources(lut=bits + 31, ff=2 * bits + 68)
+    multiplied = bits > 8  # by five: in a DSP48E2, as yosys does it
+    return Resources(
+        lut=bits + (29 if multiplied else 31), ff=2 * bits + (74 if multiplied else 68), dsp=int(multiplied)
+    )

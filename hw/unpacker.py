@@ -89,5 +89,5 @@ def estimate(*, beat_bytes: int, item_bytes: int) -> Resources:
     """Of one Unpacker. Only a beat that is cut needs multiplexers, of what is loaded and what is shifted."""
     bits = 8 * max(beat_bytes, item_bytes)
     count = max(beat_bytes, item_bytes) // min(beat_bytes, item_bytes)
-    cut = 8 * (beat_bytes - item_bytes) if item_bytes < beat_bytes else 0
-    return Resources(lut=cut + 4 + 2 * count.bit_length(), ff=bits + count.bit_length() + 1)
+    cut = bits if item_bytes < beat_bytes else 0
+    return Resources(lut=cut + 3 * count.bit_length(), ff=bits + count.bit_length() + 1)

@@ -8,6 +8,7 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import Component, In, Out
 
 from edgedec.hw.pipeline import carried, check, pipeline
+from edgedec.hw.ram import block_rams
 from edgedec.hw.resources import Resources
 from edgedec.hw.shapes import rows, words
 
@@ -103,7 +104,7 @@ def estimate(
 ) -> Resources:
     """Of a VectorMemory with these parameters: RAMs of 512 x 36 or 4096 x 72 bits."""
     bits, address = width * slots * lanes, depth.bit_length()
-    logic = Resources(lut=4 * address + 6, ff=bits + 4 * address + 4)
+    logic = Resources(lut=5 * address + 5, ff=bits + 4 * address + 4)
     if style == "ultra":
         return logic + Resources(uram=-(-bits // 72) * -(-depth // 4096))
-    return logic + Resources(bram18=-(-bits // 36) * -(-depth // 512))
+    return logic + Resources(bram18=block_rams(bits, depth))

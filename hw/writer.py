@@ -148,11 +148,11 @@ class Writer(Component):
 
 
 def estimate(config: AcceleratorConfig, *, address_bits: int = 40) -> Resources:
-    """Of a Writer: its parts, and the arbiter, which was not calibrated."""
+    """Of a Writer: its parts, and the arbiter."""
     master = write_master.estimate(
         address_bits=address_bits, data_bytes=config.port_bytes, length_bits=_LENGTH_BITS, outstanding=_OUTSTANDING
     )
     queued = fifo.estimate(width=address_bits + _LENGTH_BITS, depth=_REQUESTS, style="block")
     kept = fifo.estimate(width=8 * config.port_bytes, depth=_BEATS, style="block")
-    chosen = Resources(lut=8 * config.port_bytes // 2 + 2 * address_bits + _LENGTH_BITS + 30, ff=18)
+    chosen = Resources(lut=8 * config.port_bytes // 2 + 2 * address_bits + _LENGTH_BITS + 70, ff=18)
     return master + queued + kept + chosen

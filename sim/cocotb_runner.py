@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import importlib.util
 import itertools
+import logging
 import os
 import re
 import shutil
@@ -130,7 +131,9 @@ def _followed(log: Path, name: str, progress: Progress) -> Iterator[None]:
 def _runner() -> Any:
     from cocotb_tools.runner import get_runner
 
-    return get_runner("verilator")
+    runner = get_runner("verilator")
+    runner.log.setLevel(logging.WARNING)  # it would tell every command
+    return runner
 
 
 def _built(verilog: str, begins: Callable[[], None]) -> Path:

@@ -25,7 +25,7 @@ from edgedec.hw.rotary import angles
 from edgedec.hw.score_memory import visibility
 from edgedec.reference.integer_profile.numbers import I64
 from edgedec.sim.benches.cells import committed_size
-from edgedec.sim.benches.common import start, stream_sink, stream_source, wait_until
+from edgedec.sim.benches.common import start, stream_answer, stream_sink, stream_source, wait_until
 from edgedec.sim.benches.workloads import CONFIG, Pass, Ran, Workload, issued, readings, workload
 from edgedec.sim.coverage import Coverage
 from edgedec.sim.interpreter import Interpreter
@@ -176,13 +176,20 @@ async def _begin(dut: Any) -> None:
     )
 
 
-async def _feed(dut: Any, stimuli: _Stimuli, rng: random.Random, idle: float, tasks: list[Any]) -> None:
-    """Starts to give a pass everything; ``tasks`` grows by what may still run."""
+async def _feed(dut: Any, stimuli: _Stimuli, rng: random.Random, idle: float | None, tasks: list[Any]) -> None:
+    """Starts to give a pass everything; ``tasks`` grows by what may still run.
+
+    Args:
+        idle: None: beats come when they are taken, everything else at once.
+    """
     dut.visibility.value = stimuli.seen
+    if idle is None:
+        tasks.append(cocotb.start_soon(stream_answer(dut, "beats", stimuli.free["beats"])))
     for name in _FREE:
-        if name != "input":
-            source = stream_source(dut, name, stimuli.free[name], random.Random(rng.random()), idle)
+        if name != "input" and (idle is not None or name != "beats"):
+            source = stream_source(dut, name, stimuli.free[name], random.Random(rng.random()), idle or 0.0)
             tasks.append(cocotb.start_soon(source))
+    idle = idle or 0.0
     await stream_source(dut, "angles", stimuli.angles, rng, idle)
     tasks.append(cocotb.start_soon(stream_source(dut, "input", stimuli.free["input"], random.Random(7), idle)))
     tasks.append(cocotb.start_soon(_in_order(dut, stimuli, rng, idle)))
@@ -195,7 +202,9 @@ async def _in_order(dut: Any, stimuli: _Stimuli, rng: random.Random, idle: float
     await stream_source(dut, "attends", stimuli.attends, rng, idle)
 
 
-async def _passes(dut: Any, passes: list[_Stimuli], rng: random.Random, idle: float, stalls: dict[str, float]) -> None:
+async def _passes(
+    dut: Any, passes: list[_Stimuli], rng: random.Random, idle: float | None, stalls: dict[str, float]
+) -> None:
     """One after the other; compares, and counts."""
     coverage, watch = Coverage(), _Watch(dut)
     found: dict[str, list[int]] = {name: [] for name in ("output", "new_keys", "new_values")}
@@ -213,8 +222,9 @@ async def _passes(dut: Any, passes: list[_Stimuli], rng: random.Random, idle: fl
             await source
         await wait_until(dut, lambda: int(dut.idle.value))
         _compare(found, stimuli)
+        kind = "ATTEND" if stimuli.committed else "ATTEND alone"
         for each in watch.stalls or {"none"}:
-            coverage.hit("attention", "ATTEND", committed_size(stimuli.committed), each)
+            coverage.hit("attention", kind, committed_size(stimuli.committed), each)
         for items in found.values():
             items.clear()
     for task in tasks:
@@ -258,6 +268,15 @@ async def layers_of_passes(dut: Any, kind: str, idle: float, output: float, rows
     rng = random.Random(f"{kind} {idle} {output} {rows}")
     await _begin(dut)
     await _passes(dut, _some(kind, rng), rng, idle, {"output": output, "new_keys": rows, "new_values": rows})
+
+
+@cocotb.test()
+@cocotb.parametrize(kind=_KINDS)
+async def layers_without_a_stall(dut: Any, kind: str) -> None:
+    """At the path's own pace: beats that are always there would be held back until the scores begin."""
+    rng = random.Random(kind)
+    await _begin(dut)
+    await _passes(dut, _some(kind, rng), rng, None, {})
 
 
 @cocotb.test()

@@ -45,7 +45,7 @@ class _Bench:
 
     def run(self, *, model: object, quick: bool, progress: object) -> SuiteReport:
         found = Coverage(benches=("attention",))
-        found.hit("attention", "ATTEND", "0", "held")
+        found.hit("attention", "ATTEND", "16-", "held")
         left_out = "most" if quick else ""
         return SuiteReport(what="this with that", compared={"rows": 2000}, coverage=found, left_out=left_out)
 
@@ -73,8 +73,8 @@ def test_coverage_is_shown() -> None:
     assert lines[0].endswith(" s). this with that")
     assert "  rows  2,000" in lines
     assert "  left out by --quick: most" in lines
-    assert "  1 of 15 cells were hit. Never:" in lines
-    assert "    attention: ATTEND, 0: none, late, output, rows" in lines
+    assert "  1 of 13 cells were hit. Never:" in lines
+    assert "    attention: ATTEND, 16-: none, late, output, rows" in lines
     assert "left out" not in CliRunner().invoke(app, ["simulate", "--bench", "a"]).stdout
 
 
@@ -83,7 +83,7 @@ def test_coverage_in_json() -> None:
     result = CliRunner().invoke(app, ["simulate", "--bench", "a", "--json"])
     found = json.loads(result.stdout)["suites"]["a"]
     assert set(found) == {"what", "compared", "figures", "coverage", "left_out", "seconds"}
-    assert found["coverage"]["hits"] == [["attention", "ATTEND", "0", "held", 1]]
+    assert found["coverage"]["hits"] == [["attention", "ATTEND", "16-", "held", 1]]
 
 
 @pytest.mark.usefixtures("suites")

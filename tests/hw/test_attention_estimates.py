@@ -47,9 +47,10 @@ MEASURED: list[tuple[Any, dict[str, Any], Resources]] = [
     (mac_array, {"lanes": 64, "slots": 8, "chunk": 16}, Resources(lut=3233, ff=13533, dsp=512)),
     (gated_activation, {"slots": 1, "lanes": 2}, Resources(lut=353, ff=833, dsp=3)),
     (gated_activation, {"slots": 1, "lanes": 5}, Resources(lut=1131, ff=2371, dsp=9)),
-    (rotary, {"slots": 1, "head_dim": 64, "lanes": 1}, Resources(lut=175, ff=230, dsp=2)),
-    (rotary, {"slots": 2, "head_dim": 32, "lanes": 2}, Resources(lut=576, ff=818, dsp=8)),
-    (rotary, {"slots": 4, "head_dim": 96, "lanes": 4}, Resources(lut=2183, ff=3197, dsp=32)),
+    (rotary, {"slots": 1, "head_dim": 64}, Resources(lut=231, ff=230, dsp=2)),
+    (rotary, {"slots": 2, "head_dim": 64}, Resources(lut=392, ff=428, dsp=4)),
+    (rotary, {"slots": 4, "head_dim": 8}, Resources(lut=724, ff=815, dsp=8)),
+    (rotary, {"slots": 8, "head_dim": 16}, Resources(lut=1405, ff=1610, dsp=16)),
     (score_memory, SMALL, Resources(lut=499, ff=529, bram18=3)),
     (
         score_memory,

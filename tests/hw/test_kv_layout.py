@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgedec.hw.kv_layout import KvLayout, widest_chunk
+
+
+@st.composite
+def layouts(draw: st.DrawFn) -> KvLayout:
+    beat_bytes = draw(st.sampled_from([1, 2, 4, 8, 16, 64]))
+    chunk = draw(st.sampled_from([size for size in (1, 2, 4, 8, 16) if size <= beat_bytes]))
+    return KvLayout(beat_bytes=beat_bytes, head_dim=chunk * draw(st.integers(1, 9)), chunk=chunk)
+
+
+@given(layouts(), st.integers(0, 40), st.integers(-128, 127))
+def test_every_byte_is_where_the_docstring_says(layout: KvLayout, count: int, fill: int) -> None:
+    codes = np.random.default_rng(count).integers(-128, 128, (count, layout.head_dim)).astype(np.int8)
+    beats = layout.pack(codes, fill).view(np.int8)
+    assert beats.shape == (layout.beats(count), layout.beat_bytes)
+    assert layout.groups(count) == sum(1 for position in range(count) if position % layout.positions == 0)
+    assert (layout.positions * layout.chunk, layout.chunks * layout.chunk) == (layout.beat_bytes, layout.head_dim)
+    padded = layout.groups(count) * layout.positions
+    for position in range(padded):
+        group, i = divmod(position, layout.positions)
+        for element in range(layout.head_dim):
+            c, d = divmod(element, layout.chunk)
+            found = beats[group * layout.chunks + c, i * layout.chunk + d]
+            assert found == (codes[position, element] if position < count else fill)
+
+
+@pytest.mark.parametrize(
+    ("beat_bytes", "head_dim", "most", "chunk"),
+    [
+        (64, 96, 16, 16),
+        (64, 96, 64, 32),
+        (64, 10, 16, 2),
+        (64, 7, 16, 1),
+        (8, 64, 16, 8),
+        (1, 64, 16, 1),
+        (16, 16, 4, 4),
+    ],
+)
+def test_the_widest_chunk(beat_bytes: int, head_dim: int, most: int, chunk: int) -> None:
+    assert widest_chunk(beat_bytes, head_dim, most) == chunk
+    if most == 16:
+        assert widest_chunk(beat_bytes, head_dim) == chunk
+    KvLayout(beat_bytes=beat_bytes, head_dim=head_dim, chunk=chunk)
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ({"beat_bytes": 24}, "beat_bytes must be a power of two, not 24"),
+        ({"chunk": 3}, "chunk must be a power of two that divides 12, not 3"),
+        ({"chunk": 8}, "chunk must be a power of two that divides 12, not 8"),
+        ({"chunk": 32}, "chunk must be an integer from 1 to 16, not 32"),
+    ],
+)
+def test_refused(members: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        KvLayout(**{"beat_bytes": 16, "head_dim": 12, "chunk": 4, **members})

