@@ -60,7 +60,7 @@ class Modelled:
 
 @dataclass(frozen=True, kw_only=True)
 class Counted:
-    """Of a simulated pass, as PassReport of edgedec.sim.session has it."""
+    """Of a simulated pass, as PassReport of edgedec.runtime.accelerator has it."""
 
     cycles: float
     beats: float

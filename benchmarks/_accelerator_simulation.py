@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks._accelerator_figures import Case, Counted
-from edgedec.hw.compiler.program import Program
+from edgedec.hw.compiler.program import Program, laid_out
 from edgedec.hw.compiler.shapes import shape_graph, shape_program
 from edgedec.hw.config import AcceleratorConfig
+from edgedec.runtime.accelerator.driver import BEST, NO_LOGITS, Driver
 from edgedec.schemes import FloatWeight
 from edgedec.sim.cxxrtl.simulation import Simulation
-from edgedec.sim.session import BEST, NO_LOGITS, MemoryMap, Session
+from edgedec.sim.machine_device import MachineDevice
 
 __all__ = ["Simulated"]
 
@@ -49,7 +50,7 @@ class Simulated:
         DeviceError: the accelerator gave up.
         """
         program, table = self._programs(layers, vocab)
-        contents = np.zeros(MemoryMap.of(program).size, np.uint8)
+        contents = np.zeros(laid_out(program.sizes, self._config.ports)[1], np.uint8)
         bandwidth = self._bandwidth if case.bandwidth is None else case.bandwidth
         machine = Simulation(
             self._library,
@@ -58,10 +59,11 @@ class Simulated:
             bytes_per_second=int(bandwidth or 1),
             clock_hz=int(self._config.clock_hz),
         )
-        session = Session(program, table, machine, contents, max_cycles=_PASS_CYCLES)
-        session.length = case.committed  # what is cached is zeros
+        device = MachineDevice("sim", machine, contents, clock_hz=int(self._config.clock_hz))
+        driver = Driver(device, program, table, max_cycles=_PASS_CYCLES)
+        driver.length = case.committed  # what is cached is zeros
         ids = np.arange(case.slots, dtype=np.int32)
-        report = session.forward(ids, logits=BEST if case.logits else NO_LOGITS)
+        report = driver.forward(ids, logits=BEST if case.logits else NO_LOGITS)
         return Counted(cycles=report.cycles, beats=report.beats)
 
     def _program(self, layers: int, vocab: int) -> tuple[Program, FloatWeight]:

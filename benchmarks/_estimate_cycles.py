@@ -55,7 +55,8 @@ def cycle_errors(name: str, config: AcceleratorConfig, *, quick: bool) -> Mappin
     Raises:
         UnsupportedError: the model of these sizes has too many instructions for the configuration.
     """
-    shape, rows = _shape(config), []
+    shape = _shape(config)
+    rows: list[dict[str, Any]] = []
     library = build(Accelerator(config), progress=lambda step, done, of: note(f"{name}: {step}"))
     measured = Simulated(shape, config, library, memory="ideal")
     for layers, case in _cases(config, quick):
@@ -65,5 +66,5 @@ def cycle_errors(name: str, config: AcceleratorConfig, *, quick: bool) -> Mappin
         memory = "ideal" if case.bandwidth is None else f"{case.bandwidth / 1e9:.2g} GB/s"
         row = {"layers": layers, "slots": case.slots, "committed": case.committed, "memory": memory}
         rows.append(row | {"model": model, "rtl": rtl, "error": model / rtl - 1})
-    errors = [row["error"] for row in rows]
+    errors = [float(row["error"]) for row in rows]
     return {"config": name, "rows": rows, "least": min(errors), "most": max(errors)}

@@ -203,7 +203,8 @@ class Parts:
 
 def _emptied(component: Any, name: str) -> str:
     """A component becomes a cell of that name; the cell's ports as yosys reads them."""
-    ports, lines = {}, []
+    ports: dict[str, Any] = {}
+    lines: list[str] = []
     for path, member, value in component.signature.flatten(component):
         value = Value.cast(value)
         if not isinstance(value, Const) and len(value):

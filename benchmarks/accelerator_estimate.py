@@ -134,7 +134,7 @@ def main() -> int:
             if not options.json:
                 print_report(reports[-1], parts=len(names) <= len(QUICK))
     if options.json:
-        print_json(reports)
+        print_json({"configurations": reports})
     elif options.simulate:
         _print_cycles(reports)
     return 0
@@ -142,7 +142,7 @@ def main() -> int:
 
 def _print_cycles(reports: Sequence[Mapping[str, Any]]) -> None:
     for report in reports:
-        rows = [("layers", "slots", "positions", "memory", "model", "RTL", "error")]
+        rows: list[tuple[str, ...]] = [("layers", "slots", "positions", "memory", "model", "RTL", "error")]
         for row in report["rows"]:
             shown = (row["layers"], row["slots"], row["committed"], row["memory"], row["model"], row["rtl"])
             rows.append((*map(str, shown), f"{row['error']:+.1%}"))

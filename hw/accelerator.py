@@ -15,12 +15,12 @@ from edgedec.hw import (
     router,
     writer,
 )
-from edgedec.hw.accelerator_registers import REGISTER_MAP
+from edgedec.hw.accelerator_registers import COUNTS, REGISTER_MAP
 from edgedec.hw.axi import axi4_read, axi4_write, axi_lite
 from edgedec.hw.cache_writer import CacheWriter
 from edgedec.hw.command_processor import CommandProcessor
 from edgedec.hw.config import ADDRESS_BITS, AcceleratorConfig
-from edgedec.hw.counters import COUNTS, Counters
+from edgedec.hw.counters import Counters
 from edgedec.hw.datapath import TRACED, Datapath
 from edgedec.hw.prefetcher import Prefetcher
 from edgedec.hw.registers import Registers

@@ -1,24 +1,45 @@
 """The accelerator's register map."""
 
+from collections.abc import Mapping
+from enum import IntEnum
+
 from edgedec.hw.register_map import SLOTS, VALUE, Access, Field, Register, RegisterMap
 
-__all__ = ["ERROR_CAUSES", "IDENTITY", "MAP_VERSION", "REGISTER_MAP"]
+__all__ = ["COUNTS", "ERROR_CAUSES", "IDENTITY", "MAP_VERSION", "REGISTER_MAP", "Cause"]
 
 IDENTITY = int.from_bytes(b"edec", "little")
 MAP_VERSION = 1  # of this table: a driver refuses another
+COUNTS = ("cycles", "beats", "starved", "blocked", "dependency", "descriptors")  # registers counter_ of these
 
-ERROR_CAUSES = {
-    0: "none",
-    1: "the program is of another configuration",
-    2: "the program is cut short",
-    3: "a descriptor is out of range",
-    4: "no slots, or too many",
-    5: "a position is past the cache",
-    6: "a read was answered with an error",
-    7: "a write was answered with an error",
-    8: "the watchdog expired",
-    9: "a byte of ternary weights is no five trits",
-    10: "an address is no multiple of the striping's block, or beyond the bus",
+
+class Cause(IntEnum):
+    """Why a program was given up."""
+
+    NONE = 0
+    CONFIGURATION = 1
+    CUT_SHORT = 2
+    DESCRIPTOR = 3
+    SLOTS = 4
+    POSITION = 5
+    READ = 6
+    WRITE = 7
+    WATCHDOG = 8
+    WEIGHT = 9
+    ADDRESS = 10
+
+
+ERROR_CAUSES: Mapping[int, str] = {
+    Cause.NONE: "none",
+    Cause.CONFIGURATION: "the program is of another configuration",
+    Cause.CUT_SHORT: "the program is cut short",
+    Cause.DESCRIPTOR: "a descriptor is out of range",
+    Cause.SLOTS: "no slots, or too many",
+    Cause.POSITION: "a position is past the cache",
+    Cause.READ: "a read was answered with an error",
+    Cause.WRITE: "a write was answered with an error",
+    Cause.WATCHDOG: "the watchdog expired",
+    Cause.WEIGHT: "a byte of ternary weights is no five trits",
+    Cause.ADDRESS: "an address is no multiple of the striping's block, or beyond the bus",
 }
 
 

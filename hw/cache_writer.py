@@ -8,7 +8,8 @@ from amaranth.lib.wiring import Component, In, Out, connect, flipped
 
 from edgedec.hw.axi import beats_log2, requests
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.hw.instructions import Opcode, layout
+from edgedec.hw.instruction_layouts import layout
+from edgedec.hw.instructions import Opcode
 from edgedec.hw.new_rows import (
     SLOT_BITS,
     MovedRows,

@@ -8,37 +8,23 @@ from amaranth.lib import stream
 from amaranth.lib.wiring import Component, In, Out, connect, flipped
 
 from edgedec.hw import executor, front_end, program_memory, read_issue
+from edgedec.hw.accelerator_registers import Cause
 from edgedec.hw.axi import beats_log2
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.executor import UNITS, Executor
 from edgedec.hw.front_end import FrontEnd
-from edgedec.hw.instructions import INSTRUCTION_BYTES, Destination, layout
+from edgedec.hw.instruction_layouts import layout
+from edgedec.hw.instructions import INSTRUCTION_BYTES, Destination
 from edgedec.hw.program_memory import ProgramMemory
 from edgedec.hw.read_issue import ReadIssue, ranges, read_errors
 from edgedec.hw.resources import Resources
 from edgedec.hw.router import entry, segment
 from edgedec.hw.striping import block_bytes
 
-__all__ = ["Cause", "CommandProcessor", "estimate"]
+__all__ = ["CommandProcessor", "estimate"]
 
 _ADDRESSES = ("program", "image", "input", "kv", "output")
 _FLUSHED = 4  # cycles of flush after which the masters' idle is believed
-
-
-class Cause(IntEnum):
-    """``ERROR_CAUSES`` of edgedec.hw.accelerator_registers."""
-
-    NONE = 0
-    CONFIGURATION = 1
-    CUT_SHORT = 2
-    DESCRIPTOR = 3
-    SLOTS = 4
-    POSITION = 5
-    READ = 6
-    WRITE = 7
-    WATCHDOG = 8
-    WEIGHT = 9
-    ADDRESS = 10
 
 
 class _State(IntEnum):

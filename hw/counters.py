@@ -7,12 +7,11 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import Component, In, Out
 
 from edgedec.hw import fifo
+from edgedec.hw.accelerator_registers import COUNTS
 from edgedec.hw.pipeline import check
 from edgedec.hw.resources import Resources
 
-__all__ = ["COUNTS", "Counters", "estimate"]
-
-COUNTS = ("cycles", "beats", "starved", "blocked", "dependency", "descriptors")
+__all__ = ["Counters", "estimate"]
 
 
 class Counters(Component):

@@ -24,7 +24,8 @@ from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.fifo import Fifo, small_queue
 from edgedec.hw.gated_activation import GatedActivation
 from edgedec.hw.head_path import HeadPath
-from edgedec.hw.instructions import Opcode, Sink, Source, layout
+from edgedec.hw.instruction_layouts import layout
+from edgedec.hw.instructions import Opcode, Sink, Source
 from edgedec.hw.mac_array import MacArray
 from edgedec.hw.matrix_path import MatrixPath
 from edgedec.hw.quantize_path import QuantizePath

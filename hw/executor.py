@@ -9,7 +9,8 @@ from amaranth.lib.wiring import Component, In, Out
 
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.fifo import small_queue
-from edgedec.hw.instructions import INSTRUCTION_BYTES, Opcode, layout
+from edgedec.hw.instruction_layouts import layout
+from edgedec.hw.instructions import INSTRUCTION_BYTES, Opcode
 from edgedec.hw.program_memory import index_bits
 from edgedec.hw.resources import Resources
 

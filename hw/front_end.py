@@ -11,7 +11,8 @@ from edgedec.hw.axi import beats_log2
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.executor import command
 from edgedec.hw.instruction_check import out_of_range
-from edgedec.hw.instructions import FIELDS, Base, Destination, Opcode, When, layout
+from edgedec.hw.instruction_layouts import layout
+from edgedec.hw.instructions import FIELDS, Base, Destination, Opcode, When
 from edgedec.hw.program_memory import fetched, index_bits
 from edgedec.hw.read_issue import read
 from edgedec.hw.resources import Resources

@@ -9,15 +9,14 @@ from amaranth.lib.wiring import Component, In, Out, connect
 from edgedec.hw import collector
 from edgedec.hw import top_k as search
 from edgedec.hw.collector import Collector
+from edgedec.hw.output_layout import RESULT_BYTES, ROWS_OFFSET
 from edgedec.hw.pipeline import check
 from edgedec.hw.resources import Resources
 from edgedec.hw.shapes import beat, scales, words
 from edgedec.hw.top_k import ID_BITS, TopK
 
-__all__ = ["PIECE_BEATS", "RESULT_BYTES", "ROWS_OFFSET", "HeadPath", "estimate", "output_requests", "vocabulary"]
+__all__ = ["PIECE_BEATS", "HeadPath", "estimate", "output_requests", "vocabulary"]
 
-RESULT_BYTES = 8  # of a slot: a scale, or a logit and its id
-ROWS_OFFSET = 4096  # bytes from the results to the rows
 PIECE_BEATS = 32  # of a request at most
 _LOGIT_BYTES = 4
 _BITS = 8 * _LOGIT_BYTES

@@ -6,7 +6,8 @@ from amaranth.hdl import Cat, Mux, Value
 from amaranth.lib import data
 
 from edgedec.hw.config import ROWS, AcceleratorConfig
-from edgedec.hw.instructions import Base, Destination, Opcode, Sink, When, layout
+from edgedec.hw.instruction_layouts import layout
+from edgedec.hw.instructions import Base, Destination, Opcode, Sink, When
 
 __all__ = ["out_of_range"]
 

@@ -9,15 +9,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
-from amaranth.hdl import signed, unsigned
-from amaranth.lib import data
-
 from edgedec.errors import BundleError
 
 __all__ = [
+    "COMMON",
     "FIELDS",
     "INSTRUCTION_BYTES",
     "MAGIC",
+    "SIGNED",
     "Base",
     "Destination",
     "Header",
@@ -26,8 +25,6 @@ __all__ = [
     "Sink",
     "Source",
     "When",
-    "header_layout",
-    "layout",
     "pack",
     "pack_program",
     "unpack",
@@ -103,7 +100,7 @@ class Sink(IntEnum):
 
 # Bits of each field, in order, from bit 0 on. All instructions begin alike.
 #   wait: not before all units are idle. when: see ``When``; what is left out is as if it were not there.
-_COMMON = {"opcode": _OPCODE_BITS, "wait": 1, "when": 2, "reserved": 1}
+COMMON = {"opcode": _OPCODE_BITS, "wait": 1, "when": 2, "reserved": 1}
 FIELDS: Mapping[Opcode, Mapping[str, int]] = {
     # The program has ended when all units are idle and all writes are answered.
     Opcode.STOP: {},
@@ -153,7 +150,7 @@ FIELDS: Mapping[Opcode, Mapping[str, int]] = {
     # row sees, 0: all; sinks: that it sees besides. kv_heads: heads / group.
     Opcode.ATTEND: {"heads": 8, "group": 8, "kv_heads": 8, "start": 36, "run": 24, "window": 17, "sinks": 17},
 }
-_SIGNED = frozenset({"base0", "base1"})
+SIGNED = frozenset({"base0", "base1"})
 
 
 @dataclass(frozen=True)
@@ -168,12 +165,12 @@ class Instruction:
     fields: Mapping[str, int]
 
     def __post_init__(self) -> None:
-        known = {**_COMMON, **FIELDS[self.opcode]}
+        known = {**COMMON, **FIELDS[self.opcode]}
         for name, value in self.fields.items():
             if name not in known or name in ("opcode", "reserved"):
                 raise BundleError(f"{self.opcode.name} has no field {name!r}; it has {', '.join(FIELDS[self.opcode])}")
             bits = known[name]
-            least, most = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if name in _SIGNED else (0, (1 << bits) - 1)
+            least, most = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if name in SIGNED else (0, (1 << bits) - 1)
             if not least <= value <= most:
                 raise BundleError(f"{name} of {self.opcode.name} must be {least} to {most}, not {value}")
 
@@ -181,17 +178,10 @@ class Instruction:
         return self.fields.get(name, 0)
 
 
-def layout(opcode: Opcode) -> data.StructLayout:
-    """The fields of an instruction as the hardware sees its 256 bits."""
-    fields = {**_COMMON, **FIELDS[opcode]}
-    members = {name: signed(bits) if name in _SIGNED else unsigned(bits) for name, bits in fields.items()}
-    return data.StructLayout({**members, "unused": unsigned(8 * INSTRUCTION_BYTES - sum(fields.values()))})
-
-
 def pack(instruction: Instruction) -> bytes:
     """The 32 bytes of an instruction."""
     bits = at = 0
-    for name, width in {**_COMMON, **FIELDS[instruction.opcode]}.items():
+    for name, width in {**COMMON, **FIELDS[instruction.opcode]}.items():
         value = int(instruction.opcode) if name == "opcode" else instruction[name]
         bits |= (value & ((1 << width) - 1)) << at
         at += width
@@ -209,9 +199,9 @@ def unpack(raw: bytes) -> Instruction:
     if number not in list(Opcode):
         raise BundleError(f"an instruction has the opcode {number}; known are 0 to {max(Opcode)}: compile it again")
     opcode, fields, at = Opcode(number), {}, 0
-    for name, width in {**_COMMON, **FIELDS[opcode]}.items():
+    for name, width in {**COMMON, **FIELDS[opcode]}.items():
         value = bits >> at & ((1 << width) - 1)
-        if name in _SIGNED and value >> (width - 1):
+        if name in SIGNED and value >> (width - 1):
             value -= 1 << width
         if value and name != "opcode":
             fields[name] = value
@@ -238,13 +228,6 @@ class Header:
     def pack(self) -> bytes:
         numbers = (MAGIC, self.configuration, self.instructions | self.commit << 32, 0)
         return b"".join(number.to_bytes(8, "little") for number in numbers)
-
-
-def header_layout() -> data.StructLayout:
-    """``Header`` as the hardware sees its 256 bits."""
-    return data.StructLayout(
-        {"magic": unsigned(64), "configuration": unsigned(64), "instructions": 32, "commit": 32, "unused": unsigned(64)}
-    )
 
 
 def pack_program(header: Header, instructions: Iterable[Instruction]) -> bytes:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.hw.pipeline import check
+from edgedec.hw.checks import check
 
 __all__ = ["KvLayout", "widest_chunk"]
 

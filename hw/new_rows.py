@@ -7,7 +7,8 @@ from amaranth.lib import data, stream
 from amaranth.lib.wiring import Component, In, Out
 
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.hw.instructions import Opcode, layout
+from edgedec.hw.instruction_layouts import layout
+from edgedec.hw.instructions import Opcode
 from edgedec.hw.resources import Resources
 from edgedec.hw.shapes import rows
 

@@ -5,17 +5,9 @@ from typing import Any
 
 from amaranth.hdl import Cat, Module, Mux, Signal, Value
 
+from edgedec.hw.checks import check
+
 __all__ = ["carried", "check", "delayed", "every", "fork", "pipeline", "reduced", "round_bit", "saturate"]
-
-
-def check(name: str, value: object, least: int, most: int) -> None:
-    """Constructor parameters.
-
-    Raises:
-        ValueError: ``value`` is not an integer in least..most.
-    """
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise ValueError(f"{name} must be an integer from {least} to {most}, not {value!r}")
 
 
 def pipeline(m: Module, sink: Any, offered: Any, stages: int) -> tuple[Signal, list[Signal]]:

@@ -9,7 +9,8 @@ from amaranth.lib.wiring import Component, In, Out, connect, flipped
 
 from edgedec.hw import fifo, unpacker
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.hw.instructions import INSTRUCTION_BYTES, MAGIC, header_layout
+from edgedec.hw.instruction_layouts import header_layout
+from edgedec.hw.instructions import INSTRUCTION_BYTES, MAGIC
 from edgedec.hw.resources import Resources
 from edgedec.hw.router import segment
 from edgedec.hw.unpacker import Unpacker

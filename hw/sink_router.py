@@ -10,7 +10,8 @@ from edgedec.hw.attention_path import part
 from edgedec.hw.config import ROWS
 from edgedec.hw.gated_activation import activation
 from edgedec.hw.head_path import vocabulary
-from edgedec.hw.instructions import Opcode, Sink, layout
+from edgedec.hw.instruction_layouts import layout
+from edgedec.hw.instructions import Opcode, Sink
 from edgedec.hw.pipeline import check
 from edgedec.hw.residual_path import addition
 from edgedec.hw.resources import Resources

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import UsageError
-from edgedec.hw.accelerator import Accelerator
 from edgedec.hw.compiler.choose import config_for
-from edgedec.hw.compiler.program import compile_model
+from edgedec.hw.compiler.program import compile_model, laid_out
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.ops import Embed
 from edgedec.progress import Progress, silent
 from edgedec.reference.integer_profile import head
 from edgedec.reference.integer_profile.model import IntegerModel
-from edgedec.sim.cxxrtl.library import build
-from edgedec.sim.cxxrtl.simulation import Simulation
-from edgedec.sim.session import NO_LOGITS, WHOLE_ROWS, MemoryMap, PassReport, Session
+from edgedec.runtime.accelerator.driver import NO_LOGITS, WHOLE_ROWS, Driver
+from edgedec.runtime.accelerator.report import PassReport
+from edgedec.sim.devices.sim import open_device
 from edgedec.sim.verification import TRACED_BITS, Verified
 
 __all__ = ["TokenReport", "TokenRun", "small_config"]
@@ -89,13 +87,14 @@ class TokenRun:
             ToolError: a tool to build the simulation is missing.
         """
         self.model, self.program = model, compile_model(model, config)
-        library = _library(config, trace, cache, progress)
-        contents = np.zeros(MemoryMap.of(self.program).size, np.uint8)
-        self.simulation = Simulation(library, contents, memory=memory, clock_hz=int(config.clock_hz))
+        memory_bytes = laid_out(self.program.sizes, config.ports)[1]
+        device = open_device(
+            config, memory=memory, memory_bytes=memory_bytes, trace=trace, cache=cache, progress=progress
+        )
+        self.simulation = device.simulation
         if trace:
             self.simulation.record([f"trace_{name}" for name in TRACED_BITS])
-        session = Session(self.program, _embedding(model), self.simulation, contents)
-        self.verified = Verified(session, model, self if trace else None)
+        self.verified = Verified(Driver(device, self.program, _embedding(model)), model, self if trace else None)
 
     def recorded(self, port: str) -> NDArray[np.uint32]:
         """See ``edgedec.sim.verification.Recorder``."""
@@ -112,7 +111,7 @@ class TokenRun:
         prefill: list[PassReport] = []
         decode: list[PassReport] = []
         chosen: list[int] = []
-        length = self.verified.session.length
+        length = self.verified.driver.length
         if not prompt or tokens < 1:
             raise UsageError(f"a run needs a prompt and at least one token, not {len(prompt)} ids and {tokens} tokens")
         if length + len(prompt) + tokens > config.context:
@@ -149,15 +148,9 @@ class TokenRun:
             if parent >= 0:
                 visible[slot] |= visible[parent]
                 depth[slot] = depth[parent] + 1
-        positions = depth + np.int32(self.verified.session.length)
+        positions = depth + np.int32(self.verified.driver.length)
         self.verified.forward(np.array(ids, np.int32), positions=positions, visible=visible)
         self.verified.commit(np.array(keep, np.int32))
-
-
-@lru_cache(maxsize=8)
-def _library(config: AcceleratorConfig, trace: bool, cache: Path | None, progress: Progress) -> Path:
-    """Even to find out that the library is there takes half a minute of elaboration."""
-    return build(Accelerator(config, trace=trace), cache=cache, progress=progress)
 
 
 def _embedding(model: IntegerModel) -> Any:

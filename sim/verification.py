@@ -15,8 +15,9 @@ from edgedec.hw.striping import stripe
 from edgedec.reference.integer_profile import head
 from edgedec.reference.integer_profile.model import IntegerModel, Sequence
 from edgedec.reference.integer_profile.values import Logits
+from edgedec.runtime.accelerator.driver import NO_LOGITS, WHOLE_ROWS, Driver
+from edgedec.runtime.accelerator.report import PassReport
 from edgedec.sim.interpreter import Interpreter
-from edgedec.sim.session import NO_LOGITS, WHOLE_ROWS, PassReport, Session
 
 __all__ = ["TRACED_BITS", "Recorder", "Verified", "traced_bits"]
 
@@ -55,10 +56,10 @@ class Verified:
         DeviceError: of ``forward`` and ``commit``: a difference; names the instruction, slot, element and both values.
     """
 
-    def __init__(self, session: Session, model: IntegerModel, recorder: Recorder | None) -> None:
+    def __init__(self, driver: Driver, model: IntegerModel, recorder: Recorder | None) -> None:
         """``recorder``: None compares results and cache only."""
-        self.session, self.program, self._recorder = session, session.program, recorder
-        self._interpreter, self._reference = Interpreter(session.program), model.open()
+        self.driver, self.program, self._recorder = driver, driver.program, recorder
+        self._interpreter, self._reference = Interpreter(driver.program), model.open()
         self.compared: Counter[str] = Counter()
 
     @property
@@ -75,15 +76,15 @@ class Verified:
         logits: int = WHOLE_ROWS,
     ) -> tuple[PassReport, Logits]:
         """A pass in all three; gives the reference's logits."""
-        n, committed = len(ids), self.session.length
+        n, committed = len(ids), self.driver.length
         if positions is None:
             positions = np.arange(committed, committed + n, dtype=np.int32)
         seen = np.tri(n, dtype=np.bool_) if visible is None else visible
-        report = self.session.forward(ids, positions=positions, visible=seen, logits=logits)
+        report = self.driver.forward(ids, positions=positions, visible=seen, logits=logits)
         wanted = self._reference.forward(ids, positions=positions, visible=seen)
         values: dict[str, I64] = {}
         masks = [sum(1 << int(other) for other in np.flatnonzero(row)) for row in seen]
-        self._interpreter.input[:] = self.session.host.input(ids, positions)
+        self._interpreter.input[:] = self.driver.host.input(ids, positions)
         self._interpreter.run_pass(n, committed, masks, positions.tolist(), logits, trace=values.__setitem__)
         if self._recorder is not None:
             self._compare_instructions(values, n, logits, self._recorder)
@@ -94,8 +95,8 @@ class Verified:
 
     def commit(self, nodes: I32) -> PassReport | None:
         """Keeps the same slots in all three."""
-        committed = self.session.length
-        report = self.session.commit(nodes)
+        committed = self.driver.length
+        report = self.driver.commit(nodes)
         self._reference.commit(nodes)
         if report is not None:
             self._interpreter.commit(committed, sum(1 << int(node) for node in nodes))
@@ -104,9 +105,9 @@ class Verified:
 
     def _compare_cache(self, when: str) -> None:
         """All bytes of keys and values, those that are to be overwritten too."""
-        config, start = self.program.config, self.session.map.cache
+        config = self.program.config
         wanted = stripe(self._interpreter.cache, ports=config.ports, port_bytes=config.port_bytes)
-        found = self.session.memory[start : start + wanted.size]
+        found = self.driver.regions["cache"].fetched()[: wanted.size]
         if not np.array_equal(found, wanted):
             at = int(np.flatnonzero(found != wanted)[0])
             raise DeviceError(f"after {when}, byte {at} of the cache is {found[at]}, not {wanted[at]}")
@@ -114,7 +115,7 @@ class Verified:
 
     def _compare_results(self, wanted: Logits, n: int, logits: int) -> None:
         rows = np.arange(n, dtype=np.int32)
-        best = self.session.results(rows)
+        best = self.driver.results(rows)
         ids = head.top(wanted, best.ids.shape[1])
         pairs: list[tuple[str, Any, Any]] = [
             ("best ids", best.ids, ids),
@@ -123,7 +124,7 @@ class Verified:
             ("exponents of logits", best.exponent, wanted.exponent),
         ]
         if logits == WHOLE_ROWS:
-            pairs.append(("logits", self.session.logits(rows).values, wanted.values))
+            pairs.append(("logits", self.driver.logits(rows).values, wanted.values))
         for name, found, expected in pairs:
             self._same(name, name, np.asarray(found).reshape(n, -1), np.asarray(expected).reshape(n, -1))
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from edgedec.errors import UnsupportedError
 from edgedec.hw.compiler.lowering import Lowering
 from edgedec.hw.config import ADDRESS_BITS, AcceleratorConfig
-from edgedec.hw.head_path import RESULT_BYTES, ROWS_OFFSET
 from edgedec.hw.instructions import INSTRUCTION_BYTES, Base, Destination, Header, Instruction, Opcode, pack_program
+from edgedec.hw.output_layout import RESULT_BYTES, ROWS_OFFSET
 from edgedec.hw.striping import block_bytes
 from edgedec.ops import Embed
 from edgedec.reference.integer_profile.model import IntegerModel

@@ -9,11 +9,15 @@ from numpy.typing import NDArray
 from edgedec.errors import BundleError, UnsupportedError
 from edgedec.hw.config import ROWS
 
-__all__ = ["TernaryLayout", "pack", "unpack"]
+__all__ = ["DamagedWeightsError", "TernaryLayout", "pack", "unpack"]
 
 U8 = NDArray[np.uint8]
 _POWERS = 3 ** np.arange(ROWS)
 _BYTES = 3**ROWS
+
+
+class DamagedWeightsError(BundleError):
+    """A byte of weights is no five trits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +175,9 @@ def unpack(layout: TernaryLayout, image: U8) -> tuple[NDArray[np.int8], U8 | Non
         padded[part.plane, part.tile, :, part.group] = held[:height]
     if (weights >= _BYTES).any():
         at = int(weights.max())
-        raise BundleError(f"a ternary image has the byte {at}; five trits are at most {_BYTES - 1}: compile it again")
+        raise DamagedWeightsError(
+            f"a ternary image has the byte {at}; five trits are at most {_BYTES - 1}: compile it again"
+        )
     digits = weights[:, :, None] // _POWERS.astype(np.uint8)[:, None, None] % 3  # [planes, words, 5, blocks, width]
     trits = digits.reshape(layout.planes, layout.words * ROWS, -1).astype(np.int8) - np.int8(1)
     mantissas = padded.reshape(layout.planes, layout.words * ROWS, layout.groups)

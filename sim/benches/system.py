@@ -14,6 +14,8 @@ from cocotbext.axi import AxiLiteBus, AxiLiteMaster, AxiReadBus, AxiWriteBus
 from numpy.typing import NDArray
 
 from edgedec.errors import DeviceError
+from edgedec.hw.compiler.program import laid_out
+from edgedec.runtime.accelerator.driver import Driver
 from edgedec.sim.benches.common import (
     FaultyReadRam,
     FaultyWriteRam,
@@ -27,7 +29,7 @@ from edgedec.sim.benches.observer import Observer
 from edgedec.sim.benches.workloads import Pass, Ran, Reading, Workload, commit_readings, readings, workload
 from edgedec.sim.coverage import Coverage
 from edgedec.sim.interpreter import Interpreter
-from edgedec.sim.session import Session
+from edgedec.sim.machine_device import MachineDevice
 
 __all__ = ["ADDRESS", "Bench"]
 
@@ -78,7 +80,7 @@ class Reached(Exception):  # noqa: N818 - nothing went wrong
 
 
 class _Machine:
-    """What a Session drives, from a thread beside the simulation.
+    """What a MachineDevice is made of, from a thread beside the simulation.
 
     A run without ``until`` says it took all cycles that it may take: the accelerator's own counters tell how many it were.
     """
@@ -126,7 +128,8 @@ class Bench:
     writes: Any
     observer: Observer
     coverage: Coverage
-    session: Session
+    driver: Driver
+    device: MachineDevice
     machine: _Machine
 
     @classmethod
@@ -153,20 +156,16 @@ class Bench:
         return self
 
     def _open(self) -> None:
-        program, machine = self.work.program, self.machine
-        self.session = Session(program, self.work.embedding, machine, self.memory, address=ADDRESS, max_cycles=_LONGEST)
+        program = self.work.program
+        self.device = MachineDevice("bench", self.machine, self.memory, clock_hz=1e9 / _NS, address=ADDRESS)
+        self.driver = Driver(self.device, program, self.work.embedding, max_cycles=_LONGEST)
         self.interpreter.cache[:] = self.cache
-        at = self.session.map
-        self.observer.places = {
-            name: (ADDRESS + start, size)
-            for name, start, size in (
-                ("program", at.program, len(program.code)),
-                ("image", at.image, program.image.size),
-                ("kv", at.cache, program.cache_bytes),
-                ("input", at.input, program.input_bytes),
-                ("output", at.output, program.output_bytes),
-            )
-        }
+        sizes = {("kv" if name == "cache" else name): size for name, size in program.sizes.items()}
+        self.observer.places = {name: (ADDRESS + self.start(name), size) for name, size in sizes.items()}
+
+    def start(self, name: str) -> int:
+        """Byte of the memory at which a buffer begins, by the name that the observer has for it."""
+        return self.driver.registers.read(f"{name}_address") - ADDRESS
 
     def pace(self, reads: float, writes: float) -> None:
         """Chances of a pause in each cycle of each channel."""
@@ -178,13 +177,13 @@ class Bench:
     @property
     def cache(self) -> U8:
         """As it lies in memory: with one port as in logical order."""
-        return self.memory[self.session.map.cache :][: self.work.program.cache_bytes]
+        return self.driver.regions["cache"].array[: self.work.program.cache_bytes]
 
     def forward(self, given: Pass) -> Any:
         """The pass, on the accelerator."""
-        self.session.length = given.committed
+        self.driver.length = given.committed
         ids, slots = np.array(given.ids, np.int32), np.arange(len(given.ids))
-        return self.session.forward(
+        return self.driver.forward(
             ids,
             positions=np.array(given.places, np.int32),
             visible=np.array(given.masks)[:, None] >> slots & 1 == 1,
@@ -205,11 +204,11 @@ class Bench:
         rows = np.arange(len(given.ids), dtype=np.int32)
         if given.logits:
             host = self.work.host
-            found, wanted = self.session.results(rows), host.results(self.interpreter.output, rows)
+            found, wanted = self.driver.results(rows), host.results(self.interpreter.output, rows)
             for name in ("ids", "logits", "mantissa", "exponent"):
                 assert np.array_equal(getattr(found, name), getattr(wanted, name)), name
         if given.logits == 2:
-            whole, expected = self.session.logits(rows), host.logits(self.interpreter.output, rows)
+            whole, expected = self.driver.logits(rows), host.logits(self.interpreter.output, rows)
             assert np.array_equal(whole.values, expected.values), "whole rows"
         return int(report.cycles)
 
@@ -218,7 +217,7 @@ class Bench:
         program = self.work.program
         self.interpreter.commit(given.committed, sum(1 << slot for slot in kept))
         self.observer.begin(commit_readings(program, given.committed, kept))
-        report = self.session.commit(np.array(kept, np.int32))
+        report = self.driver.commit(np.array(kept, np.int32))
         if report is not None:
             assert report.beats == len(self.observer.owners)
             self.observer.end(self.coverage, program, None)
@@ -226,8 +225,9 @@ class Bench:
 
     def elsewhere(self) -> bytes:
         """What no pass may write: program and image, and what lies behind all buffers."""
-        at = self.session.map
-        return self.memory[: at.cache].tobytes() + self.memory[at.size :].tobytes()
+        program = self.work.program
+        starts, end = laid_out(program.sizes, program.config.ports)
+        return self.memory[: starts["cache"]].tobytes() + self.memory[end:].tobytes()
 
     def failure(self, given: Pass) -> tuple[int, int, int]:
         """Cause, descriptor and address of a pass that must fail."""
@@ -260,28 +260,29 @@ class Bench:
             raise AssertionError("the program came to its end")
         finally:
             self.machine.until = None
-        self.session.reset()
+        self.driver.reset()
         self.reads.left = None
         return reached
 
     def error(self) -> tuple[int, int, int]:
-        read = self.session.read_field
-        return read("error", "cause"), read("error", "descriptor"), self.session.read("error_address")
+        registers = self.driver.registers
+        cause, descriptor = (registers.read_field("error", field) for field in ("cause", "descriptor"))
+        return cause, descriptor, registers.read("error_address")
 
     def ring(self, doorbell: str, *, cycles: int = _LONGEST, **fields: int) -> tuple[int, int, int]:
         """A program with these pass parameters: what the error register says then."""
         self.observer.begin([])
-        session = self.session
-        session.write_fields("pass_parameters", **fields)
-        session.write_fields("interrupt_status", done=1, error=1, committed=1)
-        session.write_fields("control", **{doorbell: 1})
-        session.machine.run(cycles)
-        assert session.read_field("status", "error") == 1, "it did not fail"
+        registers = self.driver.registers
+        registers.write_fields("pass_parameters", **fields)
+        registers.write_fields("interrupt_status", done=1, error=1, committed=1)
+        registers.write_fields("control", **{doorbell: 1})
+        self.machine.run(cycles)
+        assert registers.read_field("status", "error") == 1, "it did not fail"
         return self.error()
 
     def recover(self, given: Pass) -> None:
         """A soft reset, and then a pass as if nothing had been."""
-        self.session.reset()
+        self.driver.reset()
         self.go_on(given)
 
     def go_on(self, given: Pass) -> None:

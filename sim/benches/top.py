@@ -1,4 +1,4 @@
-"""The whole accelerator under cocotbext-axi: a driver's session over AXI4-Lite, memories with gaps, stalls and errors.
+"""The whole accelerator under cocotbext-axi: the driver over AXI4-Lite, memories with gaps, stalls and errors.
 
 Design: ``design("top")``. What it computes is compared with sim/interpreter, byte by byte: results, rows of logits, cache;
 and nothing else in memory may change.
@@ -17,12 +17,12 @@ import cocotb
 import numpy as np
 
 from edgedec.errors import DeviceError
-from edgedec.hw.command_processor import Cause
+from edgedec.hw.accelerator_registers import Cause
 from edgedec.hw.instructions import INSTRUCTION_BYTES, Header, Instruction, Opcode, pack
+from edgedec.runtime.accelerator.driver import Driver
 from edgedec.sim.benches.cells import unit_cell
-from edgedec.sim.benches.system import ADDRESS, Bench
+from edgedec.sim.benches.system import Bench
 from edgedec.sim.benches.workloads import CONFIG, KINDS, Pass, Reading, commit_readings, issued, readings
-from edgedec.sim.session import Session
 
 _QUICK = os.environ.get("QUICK", "0") == "1"
 _KINDS = ("thin",) if _QUICK else tuple(KINDS)
@@ -87,13 +87,21 @@ def _resets(bench: Bench) -> None:
             bench.observer.count_event(bench.coverage, program, given, reading, "reset")
 
 
+def _commit(bench: Bench, committed: int) -> None:
+    """Keeps slot 1 of two. Through the registers: the driver gives a pass up whose commit it did not see the end of."""
+    bench.driver.registers.write("commit_slots", 2)
+    bench.driver.registers.write_fields("pass_parameters", slots=2, committed=committed)
+    bench.driver.ring("commit", "committed")
+    bench.driver.answer()
+
+
 def _commit_resets(bench: Bench) -> None:
     given = _some(bench.rng, bench, committed=74, mask=(1, 2), positions=(74, 74), logits=0)
     bench.check(given)
     found = commit_readings(bench.work.program, given.committed, [1])
     for reading, still in itertools.product(found[1:], (True, False)):
         stop = sum(other.beats for other in found[: found.index(reading)]) + 1
-        reached = bench.leave(lambda: bench.session.commit(np.array([1], np.int32)), found, stop, still=still)
+        reached = bench.leave(lambda: _commit(bench, given.committed), found, stop, still=still)
         if still:
             assert reached == reading
             bench.coverage.hit("top", *bench.observer.cell(reading), "reset")
@@ -136,7 +144,7 @@ def _read_errors(bench: Bench) -> None:
 
 def _copy_errors(bench: Bench) -> None:
     """A commit's reads and writes."""
-    program, session = bench.work.program, bench.session
+    program, driver = bench.work.program, bench.driver
     given = _some(bench.rng, bench, committed=74, mask=(1, 2), positions=(74, 74), logits=0)
     bench.check(given)
     found = commit_readings(program, given.committed, [1])
@@ -147,13 +155,13 @@ def _copy_errors(bench: Bench) -> None:
             cause == Cause.WRITE
         )  # the row's place before it, in the same group
         faulty.bad = frozenset({address if cause == Cause.READ else target // 16 * 16})
-        session.write("commit_slots", 2)
+        driver.registers.write("commit_slots", 2)
         answer = bench.ring("commit", slots=2, committed=given.committed)
         assert answer[0] == cause
         if cause == Cause.READ:
             assert answer[1:] == (reading.index, start)
         faulty.bad = frozenset()
-        session.reset()
+        driver.reset()
         bench.coverage.hit("top", *bench.observer.cell(reading), "error" if cause == Cause.READ else "write error")
     bench.commit(given, [1])
 
@@ -229,19 +237,19 @@ def _damaged(bench: Bench) -> Iterator[tuple[int, bytes]]:
 def _out_of_range(bench: Bench) -> None:
     given = _some(bench.rng, bench, committed=3, logits=1)
     for index, raw in list(_damaged(bench)):
-        at = bench.session.map.program + INSTRUCTION_BYTES * (index + 1)
+        at = bench.start("program") + INSTRUCTION_BYTES * (index + 1)
         good = bench.memory[at : at + INSTRUCTION_BYTES].copy()
         bench.memory[at : at + INSTRUCTION_BYTES] = np.frombuffer(raw, np.uint8)
         assert bench.failure(given) == (Cause.DESCRIPTOR, index, 0), f"instruction {index}: {raw.hex()}"
         bench.memory[at : at + INSTRUCTION_BYTES] = good
-        bench.session.reset()
+        bench.driver.reset()
     bench.recover(given)
 
 
 def _no_program(bench: Bench) -> None:
     """Another configuration's, one that is cut, one whose header lies; and none at all."""
-    program, session = bench.work.program, bench.session
-    given, size, at = _some(bench.rng, bench, committed=3, logits=1), len(program.code), bench.session.map.program
+    program, driver = bench.work.program, bench.driver
+    given, size, at = _some(bench.rng, bench, committed=3, logits=1), len(program.code), bench.start("program")
     header = program.header
     for other, cause in (
         (replace(header, configuration=header.configuration ^ 1), Cause.CONFIGURATION),
@@ -251,13 +259,13 @@ def _no_program(bench: Bench) -> None:
     ):
         _put_header(bench, other)
         assert bench.failure(given) == (cause, 0, 0), f"{other}"
-        session.reset()
+        driver.reset()
     _put_header(bench, header)
     for length in (size - INSTRUCTION_BYTES, size + INSTRUCTION_BYTES, INSTRUCTION_BYTES, 0, size - 1, 1 << 31):
-        session.write("program_bytes", length)
+        driver.registers.write("program_bytes", length)
         assert bench.failure(given)[0] == Cause.CUT_SHORT, f"{length} bytes"
-        session.reset()
-    session.write("program_bytes", size)
+        driver.reset()
+    driver.registers.write("program_bytes", size)
     noise = bench.memory[at : at + INSTRUCTION_BYTES].copy()
     bench.memory[at : at + INSTRUCTION_BYTES] = 0
     assert bench.failure(given) == (Cause.CONFIGURATION, 0, 0)
@@ -265,15 +273,15 @@ def _no_program(bench: Bench) -> None:
     bench.recover(given)
     other_config = replace(program, config=replace(program.config, top_k=3))
     try:
-        Session(other_config, bench.work.embedding, session.machine, bench.memory, address=ADDRESS)
+        Driver(bench.device, other_config, bench.work.embedding)
     except DeviceError as error:
         assert "compile the model for this accelerator" in str(error)  # noqa: PT017
     else:
-        raise AssertionError("a session with another configuration's program")
+        raise AssertionError("a driver with another configuration's program")
 
 
 def _put_header(bench: Bench, header: Header) -> None:
-    at = bench.session.map.program
+    at = bench.start("program")
     bench.memory[at : at + INSTRUCTION_BYTES] = np.frombuffer(header.pack(), np.uint8)
 
 
@@ -282,11 +290,11 @@ def _parameters_out_of_range(bench: Bench) -> None:
     given, context = _some(bench.rng, bench, committed=3, logits=1), CONFIG.context
     for slots in (0, CONFIG.slots + 1, 15):
         assert bench.ring("start", slots=slots, committed=0, logits=1) == (Cause.SLOTS, 0, 0)
-        bench.session.reset()
+        bench.driver.reset()
     for slots, committed in ((1, context), (2, context - 1), (1, (1 << 20) - 1)):
         assert bench.ring("start", slots=slots, committed=committed, logits=1) == (Cause.POSITION, 0, 0)
-        bench.session.reset()
-    bench.session.write("commit_slots", 2)
+        bench.driver.reset()
+    bench.driver.registers.write("commit_slots", 2)
     assert bench.ring("commit", slots=1, committed=3) == (Cause.SLOTS, 0, 0)
     bench.recover(given)
 
@@ -325,7 +333,7 @@ def _stalled(bench: Bench, side: str) -> None:
     """The watchdog tells; a soft reset waits for the buses, says so, and is there when they move again."""
     given = _some(bench.rng, bench, committed=7, logits=1)
     cycles = bench.check(given)
-    bench.session.write("watchdog_limit", 2 * cycles)
+    bench.driver.registers.write("watchdog_limit", 2 * cycles)
     before = bench.elsewhere()
     channels = {"r": bench.reads.r_channel, "ar": bench.reads.ar_channel, "w": bench.writes.w_channel}
     channel = {**channels, "aw": bench.writes.aw_channel, "b": bench.writes.b_channel}[side]
@@ -335,7 +343,7 @@ def _stalled(bench: Bench, side: str) -> None:
     assert cause == Cause.WATCHDOG
     assert descriptor < len(bench.work.program.instructions)
     try:
-        bench.session.reset(max_cycles=1000)
+        bench.driver.reset(max_cycles=1000)
     except DeviceError as error:
         assert "buses are not at rest" in str(error)  # noqa: PT017
     else:

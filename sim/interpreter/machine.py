@@ -36,6 +36,7 @@ class Interpreter:
     Members:
         input, cache, output: uint8 buffers in logical order. The host writes ``input`` before a pass and reads ``output``
             after it; where logits are not wanted, ``output`` stays as it is, and so do the rows of unused slots.
+        at: number of the instruction that it has come to.
 
     Args:
         keep_bytes: matrices are kept unpacked until they take so many bytes.
@@ -55,6 +56,7 @@ class Interpreter:
         self.output = np.zeros(program.output_bytes, np.uint8)
         self._cache = CacheMemory(program.config.kv_layout, self.cache)
         self._weights = WeightMemory(keep_bytes)
+        self.at = 0
 
     def run_pass(
         self,
@@ -85,7 +87,7 @@ class Interpreter:
         skipped = When.WITHOUT_LOGITS if logits else When.WITH_LOGITS
         units = Units(self.config, registers, self._weights, self._cache, self.output, trace)
         for index in range(len(self._instructions)):
-            instruction, name = self._instructions[index], self._names[index]
+            self.at, instruction, name = index, self._instructions[index], self._names[index]
             if instruction["when"] == skipped:
                 continue
             if instruction.opcode == Opcode.STOP:
@@ -112,7 +114,7 @@ class Interpreter:
             raise UsageError(f"{committed} positions and the accepted slots pass the context of {self.config.context}")
         kept = [slot for slot in range(self.config.slots) if accepted >> slot & 1]
         for index in range(self._commit, len(self._instructions)):
-            instruction = self._instructions[index]
+            self.at, instruction = index, self._instructions[index]
             if instruction.opcode == Opcode.STOP:
                 return
             if instruction.opcode != Opcode.COPY:

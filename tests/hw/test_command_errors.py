@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from edgedec.hw.accelerator_registers import ERROR_CAUSES
-from edgedec.hw.command_processor import Cause, CommandProcessor, estimate
+from edgedec.hw.accelerator_registers import ERROR_CAUSES, Cause
+from edgedec.hw.command_processor import CommandProcessor, estimate
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.instructions import Base, Destination, Instruction, Opcode, When, pack
 from edgedec.hw.striping import block_bytes

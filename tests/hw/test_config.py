@@ -13,7 +13,7 @@ from edgedec.hw.accelerator import Accelerator
 from edgedec.hw.compiler.program import result_bytes
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.estimate import estimate
-from edgedec.hw.head_path import ROWS_OFFSET
+from edgedec.hw.output_layout import ROWS_OFFSET
 
 SMALL = AcceleratorConfig(
     beat_bytes=4,

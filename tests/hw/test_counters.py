@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from amaranth.sim import Simulator
 
-from edgedec.hw.counters import COUNTS, Counters
+from edgedec.hw.accelerator_registers import COUNTS
+from edgedec.hw.counters import Counters
 
 EVENTS = ("running", "beat", "starved", "blocked", "dependency", "descriptor_done", "clear", "latch")
 

@@ -7,14 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgedec.errors import BundleError
+from edgedec.hw.instruction_layouts import header_layout, layout
 from edgedec.hw.instructions import (
     FIELDS,
     INSTRUCTION_BYTES,
     Header,
     Instruction,
     Opcode,
-    header_layout,
-    layout,
     pack,
     pack_program,
     unpack,

@@ -133,8 +133,8 @@ RANGES: list[tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[int, int]
     ],
 )
 def test_ends_of_a_range(make: Callable[..., Any], others: dict[str, Any], name: str, least: int, most: int) -> None:
-    for value in (least, most):
-        make(**others | {name: value})
+    for end in (least, most):
+        make(**others | {name: end})
     for value in (least - 1, most + 1, float(least), True):
         with pytest.raises(ValueError, match=f"^{name} must be an integer from {least} to {most}, not {value}$"):
             make(**others | {name: value})

@@ -11,9 +11,9 @@ import pytest
 from edgedec.errors import DeviceError
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.instructions import Destination
+from edgedec.runtime.accelerator.driver import BEST, NO_LOGITS
 from edgedec.schemes import Int8Scheme, Scheme, TernaryScheme
 from edgedec.sim.cocotb_runner import missing_tools
-from edgedec.sim.session import BEST, NO_LOGITS
 from edgedec.sim.token_run import TokenRun
 from edgedec.sim.verification import TRACED_BITS
 from tests.reference.integer_profile.models import float_model, prepared
@@ -86,26 +86,26 @@ def test_slower_memories_change_no_integer(memory: str) -> None:
 def test_a_difference_is_found() -> None:
     """One gain that is another makes other codes, and the message says where."""
     run = opened("native")
-    session = run.verified.session
+    driver = run.verified.driver
     gains = next(of for of in run.program.instructions if of["destination"] == Destination.GAINS)
     changed = run.program.image.copy()
     changed.reshape(-1)[gains["start"] * CONFIG.beat_bytes + 1] ^= 0x20
-    session._put(session.map.image, changed)
+    driver.regions["image"].put(changed)
     with pytest.raises(DeviceError, match=r"instruction \d+ \(VECTOR .*differ at slot 0, element"):
         run.run([1, 2, 3], 2)
 
 
 def failed(run: TokenRun, message: str) -> None:
     """A pass gives up with this message; after a soft reset the next one is clean."""
-    session = run.verified.session
+    driver = run.verified.driver
     ids = np.array([1, 2], np.int32)
     with pytest.raises(DeviceError, match=message):
-        session.forward(ids, logits=BEST)
+        driver.forward(ids, logits=BEST)
 
 
 def test_injected_read_error_names_the_instruction() -> None:
     run = opened("native")
-    image = run.verified.session.map.image
+    image = run.verified.driver.regions["image"].address
     run.simulation.inject_error(image + 2048, 64, writes=False)
     failed(run, r"gave up in instruction \d+ \(READ .*: a read was answered with an error at 0x")
     run.simulation.reset()
@@ -113,21 +113,21 @@ def test_injected_read_error_names_the_instruction() -> None:
 
 def test_write_error_is_named() -> None:
     run = opened("native")
-    where = run.verified.session.map
-    run.simulation.inject_error(where.cache, where.input - where.cache, reads=False)
+    cache = run.verified.driver.regions["cache"]
+    run.simulation.inject_error(cache.address, cache.array.size, reads=False)
     failed(run, "a write was answered with an error")
 
 
 def test_watchdog_and_soft_reset() -> None:
     """A port that stands still is noticed; the next pass after a soft reset is right."""
     run = opened("native")
-    session = run.verified.session
-    session.write("watchdog_limit", 3000)
+    driver = run.verified.driver
+    driver.registers.write("watchdog_limit", 3000)
     run.simulation.inject_stall(0, first_cycle=run.simulation.cycles + 300, cycles=8000)
     failed(run, r"instruction \d+ .*the watchdog expired")
     run.simulation.run(9000)
-    session.reset()
-    session.write("watchdog_limit", 0)
+    driver.reset()
+    driver.registers.write("watchdog_limit", 0)
     forget_recorded(run)
     assert run.run([1, 2, 3], 2).tokens
 
@@ -142,14 +142,14 @@ def forget_recorded(run: TokenRun) -> None:
 def test_a_damaged_weight_is_named(byte: int) -> None:
     """A byte of a ternary matrix that is no five trits, in its last beat, where nothing else tells of it."""
     run = opened("native")
-    session = run.verified.session
+    driver = run.verified.driver
     weights = next(of for of in run.program.instructions if of["destination"] == Destination.WEIGHTS)
     changed = run.program.image.copy()
     changed.reshape(-1)[(weights["start"] + weights["beats"]) * CONFIG.beat_bytes - 1] = byte
-    session._put(session.map.image, changed)
+    driver.regions["image"].put(changed)
     failed(run, r"gave up in instruction \d+ \(.*: a byte of ternary weights is no five trits; reset it, and load")
-    session.reset()
-    session._put(session.map.image, run.program.image)
+    driver.reset()
+    driver.regions["image"].put(run.program.image)
     forget_recorded(run)
     assert run.run([1, 2, 3], 2).tokens
 
@@ -158,12 +158,12 @@ def test_a_damaged_weight_is_named(byte: int) -> None:
 @pytest.mark.parametrize("change", [1 << 6, 1 << 12, 1 << 40])
 def test_an_address_that_cannot_be_one(name: str, change: int) -> None:
     run = opened("native")
-    session = run.verified.session
-    address = session.read(f"{name}_address")
-    session.write(f"{name}_address", address ^ change)
+    driver = run.verified.driver
+    address = driver.registers.read(f"{name}_address")
+    driver.registers.write(f"{name}_address", address ^ change)
     failed(run, f"an address is no multiple .*{name}_address {address ^ change:#x}")
-    session.reset()
-    session.write(f"{name}_address", address)
+    driver.reset()
+    driver.registers.write(f"{name}_address", address)
     assert run.run([1, 2, 3], 2).tokens
 
 
@@ -177,26 +177,27 @@ def test_an_address_that_cannot_be_one(name: str, change: int) -> None:
 )
 def test_impossible_passes(change: dict[str, int], message: str) -> None:
     run = opened("native")
-    session = run.verified.session
-    session.write_fields("pass_parameters", **{"slots": 1, "logits": NO_LOGITS, **change})
+    driver = run.verified.driver
+    driver.registers.write_fields("pass_parameters", **{"slots": 1, "logits": NO_LOGITS, **change})
+    driver.ring("start", "done")
     with pytest.raises(DeviceError, match=message):
-        session._run("start", "done")
-    session.reset()
+        driver.answer()
+    driver.reset()
     assert run.run([1, 2, 3], 2).tokens
 
 
 def test_a_program_of_another_configuration_or_cut_short() -> None:
     run = opened("native")
-    session = run.verified.session
+    driver = run.verified.driver
     code = np.frombuffer(run.program.code, np.uint8)
     changed = code.copy()
     changed[8] ^= 1  # of the hash
-    session._put(session.map.program, changed)
+    driver.regions["program"].put(changed)
     failed(run, "the program is of another configuration")
-    session.reset()
-    session._put(session.map.program, code)
-    session.write("program_bytes", len(code) - 32)
+    driver.reset()
+    driver.regions["program"].put(code)
+    driver.registers.write("program_bytes", len(code) - 32)
     failed(run, "the program is cut short")
-    session.reset()
-    session.write("program_bytes", len(code))
+    driver.reset()
+    driver.registers.write("program_bytes", len(code))
     assert run.run([1, 2, 3], 2).tokens

@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 
 from edgedec.errors import DeviceError, UsageError
-from edgedec.hw.accelerator_registers import ERROR_CAUSES, REGISTER_MAP
-from edgedec.hw.command_processor import Cause
+from edgedec.hw.accelerator_registers import ERROR_CAUSES, REGISTER_MAP, Cause
 from edgedec.hw.compiler.choose import config_for
-from edgedec.hw.compiler.program import Program, compile_model
+from edgedec.hw.compiler.program import Program, compile_model, laid_out
 from edgedec.hw.instructions import Instruction, Opcode
 from edgedec.hw.striping import block_bytes
 from edgedec.ops import Embed
-from edgedec.sim.session import MemoryMap, Session
+from edgedec.runtime.accelerator.driver import Driver
+from edgedec.sim.arena import ArenaBuffer
+from edgedec.sim.machine_device import MachineDevice
 from tests.reference.integer_profile.models import tiny
 
 MODEL = tiny("native")[2]
@@ -26,6 +27,16 @@ MODEL = tiny("native")[2]
 @cache
 def program() -> Program:
     return compile_model(MODEL, config_for(MODEL, beat_bytes=16, ports=2, slots=2, context=32))
+
+
+def embedding() -> Any:
+    (embed,) = (op for op in MODEL.graph.operations if isinstance(op, Embed))
+    constants: Any = MODEL.constants[embed.name]
+    return constants.weight
+
+
+def size(of: Program) -> int:
+    return laid_out(of.sizes, of.config.ports)[1]
 
 
 class Registers:
@@ -60,17 +71,16 @@ class Registers:
 
 def opened(
     *, cause: int = 0, descriptor: int = 0, address: int = 0, of: Program | None = None, missing: int = 0
-) -> Session:
+) -> Driver:
     of = of or program()
-    (embed,) = (op for op in MODEL.graph.operations if isinstance(op, Embed))
-    table: Any = MODEL.constants[embed.name]
-    memory = np.zeros(MemoryMap.of(of).size - missing, np.uint8)
-    return Session(of, table.weight, Registers(cause, descriptor), memory, address=address)
+    memory = np.zeros(size(of) - missing, np.uint8)
+    device = MachineDevice("fake", Registers(cause, descriptor), memory, clock_hz=1e8, address=address)
+    return Driver(device, of, embedding())
 
 
-def said(session: Session) -> str:
+def said(driver: Driver) -> str:
     with pytest.raises(DeviceError) as caught:
-        session.forward(np.array([1], np.int32))
+        driver.forward(np.array([1], np.int32))
     return str(caught.value)
 
 
@@ -88,31 +98,34 @@ def test_a_damaged_weight_names_the_last_instruction_and_what_to_do() -> None:
 
 
 def test_an_impossible_address_is_shown() -> None:
-    session = opened(cause=Cause.ADDRESS)
-    session.write("kv_address", 0x12345)
-    message = said(session)
+    driver = opened(cause=Cause.ADDRESS)
+    driver.registers.write("kv_address", 0x12345)
+    message = said(driver)
     assert "did not begin" in message
     assert "kv_address 0x12345" in message
     assert f"the block is {block_bytes(2)} bytes, the bus ends at 0x10000000000" in message
 
 
-def test_memory_that_begins_within_a_block() -> None:
-    for address in (1, 4096, -8192):
-        with pytest.raises(UsageError, match=rf"must begin at a multiple of 8192 bytes, not at {address:#x}$"):
-            opened(address=address)
-    opened(address=3 * 8192)
-
-
 def test_memory_that_ends_behind_the_bus() -> None:
-    size = MemoryMap.of(program()).size
-    opened(address=(1 << 40) - size)
-    with pytest.raises(UsageError, match=rf"^{size} bytes from .* end at .*bus ends at 0x10000000000"):
-        opened(address=(1 << 40) - size + 8192)
+    opened(address=(1 << 40) - size(program()))
+    with pytest.raises(DeviceError, match=r"^the output buffer, .* ends behind .*bus at 0x10000000000: use a smaller"):
+        opened(address=(1 << 40) - size(program()) + 8192)
 
 
 def test_memory_that_is_too_small() -> None:
-    with pytest.raises(UsageError, match=r"needs \d+ bytes of memory, not \d+$"):
+    with pytest.raises(DeviceError, match=r"^a buffer of \d+ bytes does not fit .* bytes are free; give it more"):
         opened(missing=1)
+
+
+def test_a_device_that_ignores_the_alignment() -> None:
+    class Careless(MachineDevice):
+        def allocate(self, size_bytes: int, *, alignment_bytes: int = 4096) -> ArenaBuffer:
+            return super().allocate(size_bytes, alignment_bytes=1)
+
+    device = Careless("fake", Registers(0, 0), np.zeros(1 << 20, np.uint8), clock_hz=1e8, address=4096)
+    with pytest.raises(DeviceError, match=r"program buffer must begin at a multiple of 8192 bytes, not at 0x1000$"):
+        Driver(device, program(), embedding())
+    assert device.allocate(1 << 20).array.size == 1 << 20, "what was allocated was not given back"
 
 
 @pytest.mark.parametrize("opcode", [Opcode.READ, Opcode.CACHE, Opcode.COPY, Opcode.ATTEND])

@@ -1,0 +1,141 @@
+"""The seam between a driver and an accelerator: registers, memory that both see, an interrupt.
+
+A driver (edgedec.runtime.accelerator) knows this protocol and nothing of what is behind it: a board, its RTL in simulation,
+or a program that does what the RTL does. What the seam promises:
+
+- **Registers** are 32 bits at byte offsets that are multiples of 4; 64-bit ones are two words, the low one first.
+- **Memory** is not coherent: the device sees what the host wrote after ``flush``, the host what the device wrote after
+  ``invalidate``. A device that needs neither has methods that do nothing.
+- **Time** is the device's own. A board's goes on by itself; a simulated one's goes on in ``wait``, and for a few cycles with
+  every access. A limit is given in seconds of that time, so the same driver fits both.
+- **Ctrl-C** may end ``wait`` at any point, and so may any exception; registers, buffers and a later ``wait`` work as before.
+- **Figures** of a device are "simulated" or "measured" and are called so wherever they are printed.
+
+A device is found by its name, the name of a file in one of ``PACKAGES``, which has the function
+``open_device(config, **options) -> Device``; nothing is registered anywhere.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec import plugins
+from edgedec.errors import UsageError
+
+__all__ = ["PACKAGES", "Buffer", "Device", "Kind", "device_names", "open_device"]
+
+PACKAGES = ("edgedec.runtime.devices", "edgedec.sim.devices")
+
+Kind = Literal["simulated", "measured"]
+
+
+class Buffer(Protocol):
+    """Memory that the host and the device see.
+
+    Members:
+        array: uint8 [size_bytes], contiguous and writable; what it holds at first is anything.
+        address: of its first byte, as the device sees it.
+    """
+
+    @property
+    def array(self) -> NDArray[np.uint8]: ...
+
+    @property
+    def address(self) -> int: ...
+
+    def flush(self) -> None:
+        """What the host has written so far becomes what the device reads."""
+
+    def invalidate(self) -> None:
+        """What the device has written so far becomes what the host reads; what the host did not flush may be lost."""
+
+    def close(self) -> None:
+        """Gives the memory back; a second time does nothing. The device must not be at work on it."""
+
+
+class Device(Protocol):
+    """An accelerator that is there and powered, in whatever state the last one left it.
+
+    Members:
+        name: its --device name.
+        kind: of what its counters and clocks say.
+        clock_hz: of the accelerator.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def kind(self) -> Kind: ...
+
+    @property
+    def clock_hz(self) -> float: ...
+
+    def read_register(self, offset: int) -> int:
+        """32 bits.
+
+        Raises:
+            DeviceError: no answer.
+            UsageError: the offset is no multiple of 4.
+        """
+
+    def write_register(self, offset: int, value: int) -> None:
+        """32 bits.
+
+        Raises:
+            DeviceError: no answer.
+            UsageError: the offset is no multiple of 4, or the value has more bits.
+        """
+
+    def allocate(self, size_bytes: int, *, alignment_bytes: int = 4096) -> Buffer:
+        """A buffer at a multiple of ``alignment_bytes``, a power of two.
+
+        Raises:
+            DeviceError: there is not as much memory; names what is free.
+        """
+
+    def wait(self, timeout_s: float) -> bool:
+        """Until the interrupt is high, at most so many seconds of the device's time; says whether it is high.
+
+        A board's own clock and the host's scheduler add what they are late: a measured device may wait longer than told.
+
+        Raises:
+            DeviceError: the device broke.
+        """
+
+    def close(self) -> None:
+        """Lets go of it, its buffers included; a second time does nothing, and everything else then is a DeviceError."""
+
+
+def device_names() -> list[str]:
+    """Every --device name of an accelerator, sorted."""
+    return sorted(name for package in PACKAGES for name in plugins.names(package))
+
+
+def open_device(name: str, config: Any, **options: Any) -> Device:
+    """The device of that name.
+
+    Args:
+        config: the AcceleratorConfig that the device must be of.
+        options: those that the device's own ``open_device`` names.
+
+    Raises:
+        UsageError: there is none, or it has no such option; names those that there are. An error of the device's file passes
+            through.
+        ToolError: something that the device needs is missing.
+        DeviceError: it does not answer.
+    """
+    package = next((package for package in PACKAGES if name in plugins.names(package)), None)
+    if package is None:
+        raise UsageError(f"there is no device {name!r}; known: {', '.join(device_names())}")
+    opener = plugins.load(package, name).open_device
+    known = [option for option in inspect.signature(opener).parameters if option != "config"]
+    for option in options:
+        if option not in known:
+            raise UsageError(f"device {name} has no option {option!r}; it has {', '.join(known) or 'none'}")
+    device: Device = opener(config, **options)
+    return device

@@ -1,0 +1,1 @@
+"""Accelerators on boards: a file is a device of edgedec.device, and its name is the --device name."""

@@ -1,0 +1,157 @@
+"""What the RTL does, in NumPy: the program's interpreter behind the accelerator's registers, without a clock.
+
+It reads program, image and buffers at the addresses in its registers, as the hardware does, and its memory is not coherent:
+a driver that forgets to flush or to invalidate gets other results.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.device import Kind
+from edgedec.errors import DeviceError, UsageError
+from edgedec.hw.accelerator_registers import COUNTS, REGISTER_MAP, Cause
+from edgedec.hw.config import AcceleratorConfig
+from edgedec.sim.reference_run import Given, Memory, Outcome, Runner
+from edgedec.sim.register_file import RegisterFile
+
+__all__ = ["ReferenceBuffer", "ReferenceDevice", "open_device"]
+
+U8 = NDArray[np.uint8]
+
+_FIRST_ADDRESS = 0x1_0000_1000  # above 32 bits, and aligned to a page only: who needs more must ask for it
+_PASS_FIELDS = ("slots", "committed", "logits")
+
+
+class ReferenceBuffer:
+    """Members:
+    array: the host's bytes. memory: the device's.
+    """
+
+    def __init__(self, memory: Memory, release: list[Memory]) -> None:
+        self.memory, self._release = memory, release
+        self.array, self.address = memory.bytes.copy(), memory.address
+
+    def flush(self) -> None:
+        self.memory.bytes[:] = self.array
+        self.memory.version += 1
+
+    def invalidate(self) -> None:
+        self.array[:] = self.memory.bytes
+
+    def close(self) -> None:
+        if self.memory in self._release:
+            self._release.remove(self.memory)
+
+
+class ReferenceDevice:
+    """A device of edgedec.device. A pass takes place within ``wait``; it takes as long as its beats would."""
+
+    name = "reference"
+    kind: Kind = "simulated"
+
+    def __init__(self, config: AcceleratorConfig) -> None:
+        self.clock_hz = config.clock_hz
+        self._memories: list[Memory] = []
+        self._free = _FIRST_ADDRESS
+        self._runner = Runner(config, self._memories)
+        self._registers = RegisterFile(REGISTER_MAP, self._pulsed)
+        self._registers["configuration_hash"] = config.hash
+        self._given: Given | None = None  # what runs
+        self._cycles = 0  # that a wait has given to it
+        self._counted = dict.fromkeys(COUNTS, 0)
+        self._closed = False
+
+    def read_register(self, offset: int) -> int:
+        self._check_open()
+        return self._registers.read(offset)
+
+    def write_register(self, offset: int, value: int) -> None:
+        self._check_open()
+        self._registers.write(offset, value)
+
+    def allocate(self, size_bytes: int, *, alignment_bytes: int = 4096) -> ReferenceBuffer:
+        self._check_open()
+        if size_bytes < 1 or alignment_bytes < 1 or alignment_bytes & (alignment_bytes - 1):
+            raise UsageError(f"no buffer to allocate: {size_bytes} bytes at a multiple of {alignment_bytes}")
+        address = self._free + -self._free % alignment_bytes
+        self._free = address + size_bytes
+        memory = Memory(address=address, bytes=np.zeros(size_bytes, np.uint8))
+        self._memories.append(memory)
+        return ReferenceBuffer(memory, self._memories)
+
+    def wait(self, timeout_s: float) -> bool:
+        self._check_open()
+        if self._given is not None and not self._interrupt:
+            self._cycles += math.ceil(timeout_s * self.clock_hz)
+            outcome = self._runner.outcome(self._given, self._cycles)
+            if outcome is not None:
+                self._end(self._given, outcome)
+        return self._interrupt
+
+    def close(self) -> None:
+        self._closed = True
+        self._memories.clear()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise DeviceError(f"device {self.name} is closed; open it again")
+
+    @property
+    def _interrupt(self) -> bool:
+        return bool(self._registers["interrupt_status"] & self._registers["interrupt_enable"])
+
+    def _pulsed(self, doorbell: str) -> None:
+        registers = self._registers
+        if doorbell == "soft_reset":
+            self._given = None
+            for name in ("status", "error", "error_address"):
+                registers[name] = 0
+        elif doorbell == "latch_counters":
+            for name, value in self._counted.items():
+                registers[f"counter_{name}"] = value
+        elif doorbell == "clear_counters":
+            self._counted = dict.fromkeys(COUNTS, 0)
+        elif self._given is None and not registers["status"] & _bit("status", "error"):
+            self._begin(commits=doorbell == "commit")
+
+    def _begin(self, *, commits: bool) -> None:
+        """Takes over all parameters."""
+        registers = self._registers
+        fields = {name: registers.field(REGISTER_MAP["pass_parameters"], name) for name in _PASS_FIELDS}
+        self._given = Given(
+            commits=commits,
+            addresses={name: registers[f"{name}_address"] for name in ("program", "image", "kv", "input", "output")},
+            program_bytes=registers["program_bytes"],
+            accepted=registers["commit_slots"],
+            positions=tuple(registers.values["position"]),
+            masks=tuple(registers.values["mask"]),
+            **fields,
+        )
+        registers["status"] = _bit("status", "busy")
+        self._cycles = 0
+        self._counted = dict.fromkeys(COUNTS, 0)
+
+    def _end(self, given: Given, outcome: Outcome) -> None:
+        registers, self._given = self._registers, None
+        self._counted |= {"beats": outcome.beats, "descriptors": outcome.descriptors}
+        if outcome.cause == Cause.NONE:
+            registers["status"] = _bit("status", "done")
+            event = "committed" if given.commits else "done"
+        else:
+            registers["status"], event = _bit("status", "error"), "error"
+            registers["error"] = outcome.cause | outcome.descriptor << 8
+            registers["error_address"] = outcome.address
+        registers["interrupt_status"] |= _bit("interrupt_status", event)
+
+
+def _bit(register: str, field: str) -> int:
+    return next(1 << lsb for found, lsb in REGISTER_MAP[register].positions() if found.name == field)
+
+
+def open_device(config: AcceleratorConfig) -> ReferenceDevice:
+    """An accelerator of ``config``, just switched on."""
+    return ReferenceDevice(config)

@@ -1,0 +1,408 @@
+"""One suite over the devices of edgedec.device, through the one driver: what an accelerator does, and how it fails.
+
+On ``sim`` the registers and errors are the RTL's, so what passes on both says that ``reference`` has the RTL's semantics.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgedec.device import Device, device_names, open_device
+from edgedec.errors import DeviceError, UsageError
+from edgedec.hw.accelerator_registers import REGISTER_MAP
+from edgedec.hw.compiler.program import Program, compile_model
+from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.instructions import Opcode
+from edgedec.hw.striping import block_bytes
+from edgedec.ops import Embed
+from edgedec.reference.integer_profile.model import Sequence
+from edgedec.runtime.accelerator.driver import BEST, NO_LOGITS, WHOLE_ROWS, Driver
+from edgedec.schemes import TernaryScheme
+from edgedec.sim.benches.workloads import Reading, commit_readings, issued, readings
+from edgedec.sim.cocotb_runner import missing_tools
+from tests.reference.integer_profile.models import float_model, prepared
+
+# Of tests/sim/test_tokens.py, and with its trace ports, so that both use one library: a top takes minutes to compile.
+CONFIG = AcceleratorConfig(
+    beat_bytes=8,
+    ports=2,
+    slots=4,
+    tile_rows=40,
+    context=48,
+    width=72,
+    hidden=36,
+    heads=4,
+    kv_heads=2,
+    head_dim=8,
+    top_k=4,
+    prefetch_beats=64,
+    instructions=256,
+    scaling=True,
+    ultra=False,
+)
+OPTIONS: dict[str, dict[str, Any]] = {
+    "reference": {},
+    "sim": {"memory": "ideal", "memory_bytes": 1 << 20, "trace": True},
+}
+SLOW = (pytest.mark.slow, pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}"))
+DEVICES = ["reference", pytest.param("sim", marks=SLOW)]
+MODEL = prepared(*float_model(TernaryScheme(), {"head_dim": 8, "attention_bias": False}))
+
+Open = Callable[[], Device]
+
+
+@cache
+def program() -> Program:
+    return compile_model(MODEL, CONFIG)
+
+
+def embedding() -> Any:
+    (embed,) = (op for op in MODEL.graph.operations if isinstance(op, Embed))
+    constants: Any = MODEL.constants[embed.name]
+    return constants.weight
+
+
+@pytest.fixture(params=DEVICES)
+def opened(request: pytest.FixtureRequest) -> Iterator[Open]:
+    """Opens devices of one name."""
+    devices: list[Device] = []
+
+    def one_more() -> Device:
+        devices.append(open_device(request.param, CONFIG, **OPTIONS[request.param]))
+        return devices[-1]
+
+    yield one_more
+    for device in devices:
+        device.close()
+
+
+@pytest.fixture
+def device(opened: Open) -> Device:
+    return opened()
+
+
+@pytest.fixture
+def driver(device: Device) -> Iterator[Driver]:
+    with Driver(device, program(), embedding()) as driver:
+        yield driver
+
+
+class Both:
+    """A driver beside the integer model: whatever it reads must be the model's."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver, self.model = driver, MODEL.open()
+
+    def run(self, ids: list[int], parents: list[int] | None = None) -> None:
+        """A pass with whole rows; ``parents``: of a tree, -1 for what follows the committed ones."""
+        n = len(ids)
+        positions, visible = _tree(list(range(-1, n - 1)) if parents is None else parents, self.driver.length)
+        array, rows = np.array(ids, np.int32), np.arange(n, dtype=np.int32)
+        wanted = self.model.forward(array, positions=positions, visible=visible)
+        self.driver.forward(array, positions=positions, visible=visible, logits=WHOLE_ROWS)
+        found, best = self.driver.logits(rows), self.driver.results(rows)
+        assert np.array_equal(found.values, wanted.values)
+        assert np.array_equal(found.mantissa, wanted.mantissa)
+        assert np.array_equal(found.exponent, wanted.exponent)
+        assert np.array_equal(best.ids[:, 0], np.argmax(wanted.values, axis=1))
+
+    def keep(self, nodes: list[int]) -> None:
+        array = np.array(nodes, np.int32)
+        self.driver.commit(array)
+        self.model.commit(array)
+
+    def add(self, ids: list[int]) -> None:
+        self.run(ids)
+        self.keep(list(range(len(ids))))
+
+
+def _tree(parents: list[int], length: int) -> tuple[Any, Any]:
+    visible, depth = np.eye(len(parents), dtype=np.bool_), np.zeros(len(parents), np.int32)
+    for slot, parent in enumerate(parents):
+        if parent >= 0:
+            visible[slot] |= visible[parent]
+            depth[slot] = depth[parent] + 1
+    return depth + np.int32(length), visible
+
+
+def test_every_device_is_here() -> None:
+    assert set(OPTIONS) == {name for name in device_names() if name != "pynq"}
+
+
+def test_what_it_says_of_itself(device: Device) -> None:
+    assert device.name in device_names()
+    assert device.kind in ("simulated", "measured")
+    assert device.clock_hz > 0
+    with pytest.raises(UsageError, match="multiple of 4"):
+        device.read_register(2)
+    with pytest.raises(UsageError, match="holds 32 bits"):
+        device.write_register(0, 1 << 32)
+
+
+def test_registers_behave_as_the_table_says(driver: Driver) -> None:
+    registers = driver.registers
+    registers.write("image_address", 0x12_3456_7890)
+    assert registers.read("image_address") == 0x12_3456_7890
+    registers.write("mask", 0xA5, 7)
+    assert (registers.read("mask", 7), registers.read("mask", 6)) == (0xA5, registers.read("mask", 6))
+    assert registers.read("control") == 0
+    unused = REGISTER_MAP.bytes + 16
+    driver.device.write_register(unused, 1)
+    assert driver.device.read_register(unused) == 0
+
+
+def test_buffers(device: Device) -> None:
+    """What is flushed stays; buffers lie apart, aligned as they were asked for; what is given back is there again."""
+    buffers = [device.allocate(4096 + 64, alignment_bytes=alignment) for alignment in (1 << 12, 1 << 14, 1 << 12)]
+    for number, buffer in enumerate(buffers):
+        assert buffer.array.dtype == np.uint8
+        assert buffer.array.size == 4096 + 64
+        buffer.array[:] = number + 1
+        buffer.flush()
+    assert buffers[1].address % (1 << 14) == 0
+    ends = sorted((buffer.address, buffer.address + buffer.array.size) for buffer in buffers)
+    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(ends))
+    for number, buffer in enumerate(buffers):
+        buffer.invalidate()
+        assert (buffer.array == number + 1).all()
+        buffer.close()
+        buffer.close()
+    with pytest.raises(UsageError, match="no buffer to allocate"):
+        device.allocate(0)
+
+
+def test_prefill_decode_trees_and_truncation(driver: Driver) -> None:
+    both = Both(driver)
+    both.add([7, 14, 21, 28])
+    both.add([35, 1])
+    for id_ in (8, 15):
+        both.add([id_])
+    both.run([1, 2, 3, 4], [-1, 0, 0, 2])
+    both.keep([0, 2, 3])
+    both.run([5, 6, 7, 8], [-1, 0, 1, 0])
+    both.keep([0, 3])
+    both.run([9, 10], [-1, -1])
+    both.keep([])
+    assert driver.length == 13
+    driver.truncate(6)
+    both.model = _prompted([7, 14, 21, 28, 35, 1])
+    both.add([11])
+
+
+def _prompted(ids: list[int]) -> Sequence:
+    model = MODEL.open()
+    array = np.array(ids, np.int32)
+    model.forward(array, positions=np.arange(len(ids), dtype=np.int32), visible=np.tri(len(ids), dtype=np.bool_))
+    model.commit(np.arange(len(ids), dtype=np.int32))
+    return model
+
+
+def test_a_full_context(driver: Driver) -> None:
+    for start in range(0, CONFIG.context, CONFIG.slots):
+        driver.forward(np.arange(start, start + CONFIG.slots, dtype=np.int32) % 41, logits=NO_LOGITS)
+        driver.commit(np.arange(CONFIG.slots, dtype=np.int32))
+    with pytest.raises(DeviceError, match="a position is past the cache"):
+        driver.forward(np.array([1], np.int32))
+    driver.truncate(CONFIG.context - 1)
+    driver.forward(np.array([1], np.int32))
+
+
+def test_reports_count_beats_and_instructions(driver: Driver) -> None:
+    """Of the program, of its reads, of the keys and values that are there: none, then those of 4 positions."""
+
+    def beats(found: list[Reading]) -> int:
+        return sum(reading.beats for reading in found)
+
+    first = driver.forward(np.array([1, 2, 3, 4], np.int32), logits=NO_LOGITS)
+    driver.commit(np.arange(4, dtype=np.int32))
+    second = driver.forward(np.array([5, 6, 7], np.int32), logits=BEST)
+    moved = driver.commit(np.array([0, 2], np.int32))
+    assert moved is not None
+    assert first.beats == beats(readings(program(), 0, NO_LOGITS))
+    assert second.beats == beats(readings(program(), 4, BEST))
+    assert moved.beats == beats(commit_readings(program(), 4, [0, 2]))
+    for report, logits in ((first, NO_LOGITS), (second, BEST)):
+        units = [
+            one for _, one in issued(program(), logits) if one.opcode not in (Opcode.READ, Opcode.CACHE, Opcode.STOP)
+        ]
+        assert report.descriptors == len(units)
+    assert moved.descriptors == sum(one.opcode == Opcode.COPY for one in program().instructions)
+
+
+def recovers(driver: Driver) -> None:
+    """The next pass begins with a reset of its own, and is right; the positions that were kept are there."""
+    both = Both(driver)
+    both.model = _prompted([7, 14, 21, 28])
+    both.add([3, 5])
+
+
+@pytest.fixture
+def started(driver: Driver) -> Driver:
+    """With four positions."""
+    Both(driver).add([7, 14, 21, 28])
+    return driver
+
+
+def given_up(driver: Driver, message: str) -> None:
+    with pytest.raises(DeviceError, match=message):
+        driver.forward(np.array([1, 2], np.int32))
+
+
+@pytest.mark.parametrize("name", ["program", "image", "kv", "input", "output"])
+@pytest.mark.parametrize("change", [64, 4096, 1 << 40])
+def test_an_address_that_cannot_be_one(started: Driver, name: str, change: int) -> None:
+    address = started.registers.read(f"{name}_address")
+    started.registers.write(f"{name}_address", address ^ change)
+    given_up(started, f"did not begin: an address is no multiple .*{name}_address {address ^ change:#x}")
+    started.registers.write(f"{name}_address", address)
+    recovers(started)
+
+
+def test_a_program_of_another_configuration_or_cut_short(started: Driver) -> None:
+    code = np.frombuffer(program().code, np.uint8)
+    foreign = code.copy()
+    foreign[8] ^= 1
+    started.regions["program"].put(foreign)
+    given_up(started, r"instruction 0 .*the program is of another configuration")
+    started.regions["program"].put(code)
+    for size in (0, 32, code.size - 32, code.size - 1, code.size + 32):
+        started.registers.write("program_bytes", size)
+        given_up(started, "the program is cut short")
+    started.registers.write("program_bytes", code.size)
+    recovers(started)
+
+
+def test_an_instruction_that_is_none(started: Driver) -> None:
+    code = np.frombuffer(program().code, np.uint8)
+    damaged = code.copy()
+    damaged[32 * 4] |= 0x0F  # opcode 15 of instruction 3
+    started.regions["program"].put(damaged)
+    given_up(started, "instruction 3 .*a descriptor is out of range")
+    started.regions["program"].put(code)
+    recovers(started)
+
+
+@pytest.mark.parametrize(
+    ("doorbell", "fields", "accepted", "message"),
+    [
+        ("start", {"slots": 0}, 0, "no slots, or too many"),
+        ("start", {"slots": 5}, 0, "no slots, or too many"),
+        ("start", {"slots": 4, "committed": 45}, 0, "a position is past the cache"),
+        ("start", {"slots": 1, "committed": (1 << 20) - 1}, 0, "a position is past the cache"),
+        ("commit", {"slots": 1, "committed": 4}, 2, "no slots, or too many"),
+    ],
+)
+def test_impossible_passes(started: Driver, doorbell: str, fields: dict[str, int], accepted: int, message: str) -> None:
+    started.registers.write_fields("pass_parameters", **fields)
+    started.registers.write("commit_slots", accepted)
+    started.ring(doorbell, "done" if doorbell == "start" else "committed")
+    with pytest.raises(DeviceError, match=message):
+        started.answer()
+    recovers(started)
+
+
+def test_a_doorbell_after_an_error_does_nothing(started: Driver) -> None:
+    started.registers.write_fields("pass_parameters", slots=0)
+    started.ring("start", "done")
+    with pytest.raises(DeviceError, match="no slots"):
+        started.answer()
+    started.registers.write_fields("pass_parameters", slots=1)
+    started.max_cycles = 2000
+    started.ring("start", "done")
+    with pytest.raises(DeviceError, match="no answer within 2000 cycles"):
+        started.answer()
+    assert started.registers.set_fields("status") == {"error"}
+    started.max_cycles = 1 << 20
+    recovers(started)
+
+
+def test_a_pass_that_takes_too_long(started: Driver) -> None:
+    usual, started.max_cycles = started.max_cycles, 20
+    given_up(started, rf"{started.device.name} gave no answer within 20 cycles; \d+ instructions were issued")
+    started.max_cycles = usual
+    recovers(started)
+
+
+def test_a_wait_that_is_interrupted(started: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C in the middle of a pass: it can be waited for again, or given up; of a commit nothing is kept twice."""
+    wait, ids = started.device.wait, np.array([9, 10], np.int32)
+
+    def interrupted(timeout_s: float) -> bool:
+        wait(20 / started.device.clock_hz)
+        raise KeyboardInterrupt
+
+    def cut(act: Callable[..., object], *arguments: object) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(started.device, "wait", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                act(*arguments)
+
+    cut(started.forward, ids)
+    assert started.finish().beats > 0
+    cut(started.forward, ids)
+    started.forward(ids)
+    cut(started.commit, np.array([1], np.int32))
+    with pytest.raises(UsageError, match=r"slots \[1\] cannot be kept of a pass of 0"):
+        started.commit(np.array([1], np.int32))
+    recovers(started)
+
+
+def test_nothing_runs_that_was_not_begun(driver: Driver) -> None:
+    with pytest.raises(UsageError, match="no pass is under way"):
+        driver.finish()
+    assert not driver.device.wait(100 / driver.device.clock_hz)
+
+
+def test_a_device_of_another_configuration(device: Device) -> None:
+    other = replace(program(), config=replace(CONFIG, top_k=3))
+    with pytest.raises(
+        DeviceError, match=r"generated from configuration [0-9a-f]{16}, the program is for .* compile the"
+    ):
+        Driver(device, other, embedding())
+
+
+def test_the_last_user_left_in_the_middle_of_a_pass(device: Device) -> None:
+    first = Driver(device, program(), embedding())
+    first.submit(np.array([1, 2, 3], np.int32))
+    first.close()
+    with Driver(device, program(), embedding()) as second:
+        Both(second).add([7, 14])
+
+
+def test_two_that_are_open(opened: Open) -> None:
+    """Each with its own memory and registers, in turns."""
+    pair = [Both(Driver(opened(), program(), embedding())) for _ in range(2)]
+    for ids in ([1, 2, 3], [4]):
+        for number, both in enumerate(pair):
+            both.add([id_ + 20 * number for id_ in ids])
+
+
+def test_closed_twice_and_used_then(opened: Open) -> None:
+    device = opened()
+    driver = Driver(device, program(), embedding())
+    driver.close()
+    driver.close()
+    device.close()
+    device.close()
+    for use in (
+        lambda: device.read_register(0),
+        lambda: device.write_register(0x10, 1),
+        lambda: device.allocate(block_bytes(1)),
+        lambda: device.wait(1e-6),
+    ):
+        with pytest.raises(DeviceError, match=f"device {device.name} is closed; open it again"):
+            use()
+
+
+def test_a_name_or_an_option_that_is_none() -> None:
+    with pytest.raises(UsageError, match=r"no device 'board'; known: .*reference, sim"):
+        open_device("board", CONFIG)
+    with pytest.raises(UsageError, match="device reference has no option 'memory'; it has none"):
+        open_device("reference", CONFIG, memory="ddr")

@@ -1,0 +1,40 @@
+"""What a board needs is imported where amaranth and torch are not installed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+MODULES = [
+    "edgedec.device",
+    "edgedec.hw.accelerator_registers",
+    "edgedec.hw.compiler.disassembler",
+    "edgedec.hw.compiler.host",
+    "edgedec.hw.compiler.program",
+    "edgedec.hw.compiler.program_file",
+    "edgedec.runtime.accelerator.driver",
+    "edgedec.sim.devices.reference",
+]
+SCRIPT = """
+import sys
+from importlib import import_module
+for name in ("amaranth", "torch", "cocotb"):
+    sys.modules[name] = None  # importing it raises ImportError
+import_module(sys.argv[1])
+"""
+
+
+def imported(module: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", SCRIPT, module], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_it_is_imported(module: str) -> None:
+    done = imported(module)
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_is_hardware_is_not() -> None:
+    assert "No module named 'amaranth" in imported("edgedec.hw.accelerator").stderr
