@@ -24,7 +24,7 @@ __all__ = ["CONFIGS", "QUICK", "Case", "Parts", "whole"]
 
 _GLUE = "glue"
 _OWNERS = {"": Accelerator, "datapath": Datapath}
-_RESET = {
+_RESET: Mapping[str, Callable[[AcceleratorConfig], Any]] = {
     "router": Router,
     "cache": lambda config: CacheWriter(config, address_bits=ADDRESS_BITS),
 }  # are wrapped in the top

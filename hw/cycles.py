@@ -18,7 +18,7 @@ from edgedec.hw.config import ROWS, AcceleratorConfig
 from edgedec.hw.datapath import CONSTANT_BEATS
 from edgedec.hw.instructions import Destination, Instruction, Opcode, Sink, Source, When
 
-__all__ = ["Dependency", "PassCycles", "cycles"]
+__all__ = ["Dependency", "PassCycles", "cycles", "timetable"]
 
 IDLE_READ, IDEAL_READ = (
     43,
@@ -99,6 +99,28 @@ def cycles(
     Raises:
         UsageError: too many slots or positions, or no bandwidth.
     """
+    return _walked(program, slots, committed, logits, bandwidth).result()
+
+
+def timetable(
+    program: Program, *, slots: int, committed: int, logits: bool = True
+) -> tuple[list[tuple[int, int]], int]:
+    """(beats, cycles before its first one in which none is taken) of each range of a pass before an ideal memory, the
+    program's first and keys and values run by run; and the cycles behind the last beat.
+
+    Raises:
+        UsageError: as ``cycles``.
+    """
+    walk = _walked(program, slots, committed, logits, None)
+    found, end = [], 0.0
+    for began, beats in walk.stream.taken:
+        if beats:
+            found.append((beats, max(0, round(began - end))))
+            end = began + beats
+    return found, max(0, round(walk.result().cycles - end))
+
+
+def _walked(program: Program, slots: int, committed: int, logits: bool, bandwidth: float | None) -> "_Walk":
     config = program.config
     if not 1 <= slots <= config.slots:
         raise UsageError(f"slots must be 1 to {config.slots}, not {slots!r}")
@@ -110,7 +132,7 @@ def cycles(
     for index, instruction in enumerate(program.instructions[: program.commit]):
         if instruction["when"] != (When.WITHOUT_LOGITS if logits else When.WITH_LOGITS):
             walk.step(index, instruction)
-    return walk.result()
+    return walk
 
 
 class _Stream:
@@ -119,12 +141,14 @@ class _Stream:
     Members:
         now: cycles until the last beat was taken.
         level: beats that wait; below zero, that memory is behind.
+        taken: of each range when it began, and its beats.
     """
 
     def __init__(self, config: AcceleratorConfig, bandwidth: float | None) -> None:
         most = config.clock_hz * config.beat_bytes
         self.rate = inf if bandwidth is None else min(bandwidth, most) / most  # beats per cycle; inf: never waited for
         self.depth, self.now, self.level, self.beats = config.prefetch_beats, 0.0, 0.0, 0
+        self.taken: list[tuple[float, int]] = []
         self.spent = dict.fromkeys(("dependency", "unpacking", "sweeps", "starved", "ends"), 0.0)
 
     def wait(self, until: float, why: str) -> int:
@@ -141,6 +165,7 @@ class _Stream:
         if not beats:
             return
         least = max(least, beats)
+        self.taken.append((self.now, beats))
         time, pace = float(least), beats / least
         if self.rate < inf:
             late = max(0.0, -self.level / self.rate)

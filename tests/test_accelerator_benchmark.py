@@ -37,6 +37,34 @@ def ran(benchmark: Any, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int
     return 0
 
 
+def test_traffic_before_a_memory_that_is_always_there_is_the_cycle_model(benchmark: Any) -> None:
+    """And the memory's model only adds to it: little, as the ports can."""
+    figures, shape, config = sys.modules["benchmarks._accelerator_figures"], benchmark.BITNET_073B, AcceleratorConfig()
+    traffic = benchmark.Traffic(shape, config, layers=2)
+    program = figures.shape_program(figures.shape_graph(shape, layers=2), config)
+    for slots, committed, logits in ((1, 127, True), (8, 0, False), (8, 120, False)):
+        given = {"slots": slots, "committed": committed, "logits": logits}
+        least = figures.cycles(program, **given)
+        assert traffic.beats(figures.Case(**given)) == least.beats
+        assert 0 <= traffic.cycles(figures.Case(**given, bandwidth=1e12)) - least.cycles < 300
+        assert least.cycles < traffic.cycles(figures.Case(**given)) < 1.06 * least.cycles
+
+
+def test_what_is_extended_from_a_few_layers_is_the_whole(benchmark: Any) -> None:
+    figures, shape, config = sys.modules["benchmarks._accelerator_figures"], benchmark.BITNET_073B, AcceleratorConfig()
+
+    def measured(case: Any, layers: int, vocab: int) -> Any:
+        program = figures.shape_program(figures.shape_graph(shape, layers=layers, vocab=vocab), config)
+        found = figures.cycles(program, slots=case.slots, committed=case.committed, logits=case.logits)
+        return figures.Counted(cycles=found.cycles, beats=found.beats)
+
+    whole = {"layers": shape["num_hidden_layers"], "vocab": shape["vocab_size"]}
+    extended = figures.Extended(measured, **whole, head_parts=64)
+    for case in (figures.Case(slots=1, committed=127), figures.Case(slots=8, committed=8, logits=False)):
+        assert extended.cycles(case) == pytest.approx(measured(case, *whole.values()).cycles, rel=2e-3)
+        assert extended.beats(case) == pytest.approx(measured(case, *whole.values()).beats, rel=2e-3)
+
+
 @pytest.mark.parametrize("name", BOARDS)
 def test_the_demo_on_every_board(
     name: str, benchmark: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -57,9 +85,10 @@ def test_goals_are_those_of_the_default_configuration(
 ) -> None:
     assert benchmark.chosen(board("kv260"), "bitnet-0.73b", None) == AcceleratorConfig()
     assert benchmark.chosen(board("kv260"), "bitnet-0.73b", 2) == AcceleratorConfig(slots=2)
-    assert ran(benchmark, monkeypatch) == 0
+    assert ran(benchmark, monkeypatch, "--estimate") == 0
     shown = capsys.readouterr()
     assert ">= 77" in shown.out
+    assert "simulated" not in shown.out
     assert "beat_bytes=64, ports=4, slots=8" in shown.err
     assert ran(benchmark, monkeypatch, "--board", "xc7z020", "--slots", "2") == 0
     shown = capsys.readouterr()

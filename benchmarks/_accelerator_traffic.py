@@ -1,0 +1,103 @@
+"""Whole passes before a memory's model: every read and write of a program, without the RTL, in seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+
+from benchmarks._accelerator_figures import Case
+from edgedec.hw.compiler.program import Program, laid_out
+from edgedec.hw.compiler.shapes import shape_graph, shape_program
+from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.cycles import timetable
+from edgedec.hw.instructions import Base, Instruction, Opcode, When
+from edgedec.hw.striping import physical_address
+from edgedec.sim.ddr.memory import Memory
+from edgedec.sim.ddr.parameters import KV260
+from edgedec.sim.ddr.reader import Range, Write, read
+from edgedec.sim.interpreter.attention import run_order
+
+__all__ = ["Traffic"]
+
+
+class Traffic:
+    """All ranges that a pass of the whole model reads, and the keys and values that it writes, before the DDR model or a
+    flat memory. When the reader takes none, as a result is not there yet, is edgedec.hw.cycles' before an ideal memory.
+
+    The RTL of one and two layers took as long within 3 % (docs/accelerator.md).
+    """
+
+    kind = "simulated (all reads and writes before the memory's model; waits for results by the cycle model)"
+
+    def __init__(self, shape: Mapping[str, Any], config: AcceleratorConfig, *, layers: int | None = None) -> None:
+        self._config, self._program = config, shape_program(shape_graph(shape, layers=layers), config)
+        self._places = _places(self._program)
+        self.cycles = lru_cache(maxsize=None)(self._cycles)
+
+    def beats(self, case: Case) -> float:
+        """Of the read stream."""
+        return float(sum(beats for beats, _ in self._timetable(case)[0]))
+
+    def _timetable(self, case: Case) -> tuple[list[tuple[int, int]], int]:
+        return timetable(self._program, slots=case.slots, committed=case.committed, logits=case.logits)
+
+    def _cycles(self, case: Case) -> float:
+        times, tail = self._timetable(case)
+        starts = self._starts(case)
+        ranges = [
+            Range(start=start, beats=beats, wait=wait) for start, (beats, wait) in zip(starts, times, strict=True)
+        ]
+        rate = case.bandwidth
+        memory = Memory(KV260 if rate is None else KV260.flat(int(rate)))
+        found = read(memory, ranges, list(self._writes(case)), depth=self._config.prefetch_beats)
+        return float(found.cycles + tail)
+
+    def _wanted(self, case: Case) -> Iterator[Instruction]:
+        skipped = When.WITHOUT_LOGITS if case.logits else When.WITH_LOGITS
+        return (one for one in self._program.instructions[: self._program.commit] if one["when"] != skipped)
+
+    def _starts(self, case: Case) -> list[int]:
+        """First beats of all ranges, in order."""
+        found = [self._places["program"]]
+        for one in self._wanted(case):
+            if one.opcode == Opcode.READ:
+                found.append(self._places["image" if one["base"] == Base.IMAGE else "input"] + one["start"])
+            elif one.opcode == Opcode.CACHE and case.committed:
+                first = self._places["cache"] + one["start"]
+                found += [
+                    first + (2 * (head // one["group"]) + part) * one["run"] for head, part in run_order(one["heads"])
+                ]
+        return found
+
+    def _writes(self, case: Case) -> Iterator[Write]:
+        """A chunk of each slot's keys, then values, head by head while attention reads."""
+        layout, config, taken = (
+            self._config.kv_layout,
+            self._config,
+            -(-len(self._program.code) // self._config.beat_bytes),
+        )
+        for one in self._wanted(case):
+            if one.opcode == Opcode.READ:
+                taken += one["beats"]
+            elif one.opcode == Opcode.CACHE:
+                run = layout.beats(case.committed) if case.committed else 0
+                for head in range(one["heads"] // one["group"]):
+                    due = taken + 2 * head * one["group"] * run
+                    for row in (2 * head, 2 * head + 1):
+                        first = self._places["cache"] + one["start"] + row * one["run"]
+                        for chunk in range(layout.chunks):
+                            for position in range(case.committed, case.committed + case.slots):
+                                group, place = divmod(position, layout.positions)
+                                at = (first + group * layout.chunks + chunk) * config.beat_bytes + place * layout.chunk
+                                where = physical_address(at, ports=config.ports, port_bytes=config.port_bytes)
+                                yield Write(due=due, address=where // config.port_bytes * config.port_bytes)
+                taken += 2 * one["heads"] * run
+
+
+def _places(program: Program) -> dict[str, int]:
+    """First beats of the buffers; the image has no bytes, so its size is what is read of it."""
+    reads = [one for one in program.instructions if one.opcode == Opcode.READ and one["base"] == Base.IMAGE]
+    size = max(one["start"] + one["beats"] for one in reads) * program.config.beat_bytes
+    starts, _ = laid_out({**program.sizes, "image": size}, program.config.ports)
+    return {name: start // program.config.beat_bytes for name, start in starts.items()}
