@@ -36,8 +36,8 @@ def module_path(root: Path, module: str) -> Path:
 def covering_tests(root: Path, module: str) -> list[Path]:
     """Test files that import the module, itself or through others; the nearest first, and of equals the smallest.
 
-    The nearest is tests/hw/test_MODULE.py; of others equally far, those beside it come first. A file's distance is the number
-    of imports that lead from it to the module, through hw/, sim/, the core and what tests share.
+    The nearest is tests/hw/test_MODULE.py; of others equally far, those beside it come first. A file's distance is the
+    number of imports that lead from it to the module, through hw/, sim/, the core and what tests share.
 
     Raises:
         UsageError: there is no such module, or no such test.

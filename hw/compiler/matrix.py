@@ -159,7 +159,9 @@ class Matrix:
             sizes = [*(min(most, left - at) for at in range(0, left, most)), *sizes]
         else:
             cut = left - _TAIL_WORDS
-            short = cut % tile_words if cut % tile_words < _TAIL_WORDS else 0  # words of a tile too short for its tables
+            short = (
+                cut % tile_words if cut % tile_words < _TAIL_WORDS else 0
+            )  # words of a tile too short for its tables
             cut -= short + (cut - short) % step
             # int8 rows do not come faster than they are drained.
             sizes = [cut, left - cut] if urgent and not self.int8 and cut > 0 else [left]

@@ -35,12 +35,14 @@ from edgedec.hw.read_issue import ReadIssue
 from edgedec.hw.registers import Registers
 from edgedec.hw.requantizer import Requantizer
 from edgedec.hw.residual import Residual
+from edgedec.hw.residual_path import ResidualPath
 from edgedec.hw.rms_norm import RmsNorm
 from edgedec.hw.root import Root
 from edgedec.hw.rotary import Rotary
 from edgedec.hw.row_packer import RowPacker
 from edgedec.hw.row_statistics import RowStatistics
 from edgedec.hw.score_memory import ScoreMemory
+from edgedec.hw.sink_router import SinkRouter
 from edgedec.hw.softmax import Softmax
 from edgedec.hw.sums_of_squares import SumsOfSquares
 from edgedec.hw.table_builder import TableBuilder
@@ -105,12 +107,14 @@ RANGES: list[tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[int, int]
     (Registers, {"register_map": REGISTER_MAP}, {"address_bits": ((REGISTER_MAP.bytes - 1).bit_length(), 64)}),
     (Requantizer, {"slots": 1}, {"slots": SLOTS, "lanes": LANES}),
     (Residual, {"slots": 1}, {"slots": SLOTS, "lanes": LANES, "width": (2, 64)}),
+    (ResidualPath, {"slots": 1, "depth": 2}, {"slots": SLOTS, "depth": DEPTH}),
     (RmsNorm, {"slots": 1}, {"slots": SLOTS, "lanes": LANES}),
     (Root, {}, {"bits": (2, 64)}),
     (Rotary, {"slots": 1, "head_dim": 32}, {"slots": SLOTS, "head_dim": (2, 2048), "lanes": (1, 16)}),
     (RowPacker, {"lanes": 8, "slots": 1, "width": 32}, {"lanes": (2, 64), "slots": SLOTS, "width": (19, 64)}),
     (RowStatistics, {"slots": 1, "squares": True}, {"slots": SLOTS, "lanes": LANES}),
     (ScoreMemory, HEADS, {"slots": SLOTS, "context": DEPTH, "lanes": (1, 8), "query_bits": (8, 16)}),
+    (SinkRouter, {"slots": 1, "depth": 2}, {"slots": SLOTS, "depth": DEPTH}),
     (Softmax, {"slots": 1}, {"slots": SLOTS, "lanes": (1, 8)}),
     (SumsOfSquares, {"slots": 1}, {"slots": SLOTS, "lanes": LANES}),
     (TableBuilder, {"beat_bytes": 4, "slots": 1}, {"slots": SLOTS}),
