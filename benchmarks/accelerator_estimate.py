@@ -28,11 +28,11 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # run as a file, Python sees only this folder
 
 from benchmarks._estimate_cycles import cycle_errors
-from benchmarks._estimate_parts import CONFIGS, QUICK, Parts, whole
-from benchmarks._estimate_synthesis import FAMILIES, synthesize, synthesize_all
 from edgedec.cli.console import note, print_json, print_table
 from edgedec.hw.estimate import BOARDS, Board, Estimate, estimate
 from edgedec.hw.resources import Resources, total
+from edgedec.sim.estimate_parts import CONFIGS, QUICK, Parts, whole
+from edgedec.sim.estimate_synthesis import FAMILIES, synthesize, synthesize_all
 
 __all__ = ["compared", "main", "measure", "synthesize"]
 

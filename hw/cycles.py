@@ -88,7 +88,7 @@ class PassCycles:
 def cycles(
     program: Program, *, slots: int, committed: int, logits: bool = True, bandwidth: float | None = None
 ) -> PassCycles:
-    """Of a pass. Its error against simulation: benchmarks/accelerator.py.
+    """Of a pass. Its error against simulation: benchmarks/accelerator_estimate.py --simulate.
 
     Args:
         slots: tokens of the pass.

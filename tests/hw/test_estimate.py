@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks._estimate_parts import Parts
 from edgedec.errors import UsageError
 from edgedec.hw.accelerator import Accelerator
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.estimate import BOARDS, RESOURCES, board, estimate
 from edgedec.hw.resources import Resources, total
+from edgedec.sim.estimate_parts import Parts
 
 SMALL = AcceleratorConfig(
     beat_bytes=8,

@@ -9,9 +9,9 @@ from functools import cache
 
 import pytest
 
-from benchmarks._estimate_parts import CONFIGS
 from edgedec.hw.estimate import estimate
 from edgedec.hw.resources import Resources, total
+from edgedec.sim.estimate_parts import CONFIGS
 
 # configuration, part, LUT, FF, RAMB18, UltraRAM, DSP
 FOUND = """

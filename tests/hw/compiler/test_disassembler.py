@@ -1,7 +1,20 @@
 from __future__ import annotations
 
 from edgedec.hw.compiler.choose import config_for
-from edgedec.hw.compiler.disassembler import as_dict
+from edgedec.hw.compiler.disassembler import describe, lines
 from edgedec.hw.compiler.program import compile_model
 from edgedec.hw.instructions import Opcode
 from tests.reference.integer_profile.models import tiny
+
+
+def test_every_instruction_is_described() -> None:
+    model = tiny("native")[2]
+    program = compile_model(model, config_for(model, context=64))
+    for index, one in enumerate(program.instructions):
+        found = describe(program, index)
+        assert (found["index"], found["opcode"], found["name"]) == (index, one.opcode.name, program.names[index])
+        assert found["bytes"] == (one["beats"] * program.config.beat_bytes if one.opcode == Opcode.READ else 0)
+    whole = list(lines(program))
+    assert len(whole) == len(program.instructions)
+    assert list(lines(program, 0)) == whole
+    assert list(lines(program, 3, 2)) == whole[3:5]

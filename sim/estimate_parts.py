@@ -11,13 +11,13 @@ from typing import Any
 from amaranth.hdl import Const, Instance, Module, UnusedElaboratable, Value
 from amaranth.lib.wiring import In
 
-from benchmarks._estimate_synthesis import Design
 from edgedec.hw.accelerator import ADDRESS_BITS, Accelerator
 from edgedec.hw.cache_writer import CacheWriter
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.datapath import Datapath
 from edgedec.hw.estimate import estimate
 from edgedec.hw.router import Router
+from edgedec.sim.estimate_synthesis import Design
 from edgedec.sim.yosys import to_rtlil
 
 __all__ = ["CONFIGS", "QUICK", "Case", "Parts", "whole"]
