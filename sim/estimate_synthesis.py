@@ -29,7 +29,12 @@ clean
 xilinx_srl -fixed -minlen 3
 techmap -map +/xilinx/cells_map.v -D LUT_WIDTH=6
 clean""",
-    "ecp5": f"synth_ecp5 {_TOP} -noabc9",
+    # yosys 0.70 runs abc9 whatever it is told, and that ends on some parts: the classic abc instead, into LUT4 and two of
+    # them with a multiplexer.
+    "ecp5": f"""synth_ecp5 {_TOP} -run begin:map_luts
+abc -luts 2:2,3,6:5,10,20
+clean
+synth_ecp5 {_TOP} -run map_cells:check""",
 }
 FAMILIES = tuple(_SCRIPTS)
 # LUTs of a memory in LUTs.

@@ -41,7 +41,7 @@ def test_heads_as_often_as_they_are_shared(
 
 
 def test_estimate_holds_the_vector() -> None:
-    assert head_feeder.estimate(width=12, slots=4, depth=960, head_dim=96, chunk=16).bram18 == 4
+    assert head_feeder.estimate(width=12, slots=4, depth=960, head_dim=96, chunk=16).bram18 == 3
 
 
 @pytest.mark.parametrize(
