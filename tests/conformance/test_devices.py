@@ -18,7 +18,6 @@ from edgedec.device import Device, device_names, open_device
 from edgedec.errors import DeviceError, UsageError
 from edgedec.hw.accelerator_registers import REGISTER_MAP
 from edgedec.hw.compiler.program import Program, compile_model
-from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.instructions import Opcode
 from edgedec.hw.striping import block_bytes
 from edgedec.ops import Embed
@@ -28,25 +27,8 @@ from edgedec.schemes import TernaryScheme
 from edgedec.sim.benches.workloads import Reading, commit_readings, issued, readings
 from edgedec.sim.cocotb_runner import missing_tools
 from tests.reference.integer_profile.models import float_model, prepared
+from tests.sim.small_top import CONFIG
 
-# Of tests/sim/test_tokens.py, and with its trace ports, so that both use one library: a top takes minutes to compile.
-CONFIG = AcceleratorConfig(
-    beat_bytes=8,
-    ports=2,
-    slots=4,
-    tile_rows=40,
-    context=48,
-    width=72,
-    hidden=36,
-    heads=4,
-    kv_heads=2,
-    head_dim=8,
-    top_k=4,
-    prefetch_beats=64,
-    instructions=256,
-    scaling=True,
-    ultra=False,
-)
 OPTIONS: dict[str, dict[str, Any]] = {
     "reference": {},
     "sim": {"memory": "ideal", "memory_bytes": 1 << 20, "trace": True},

@@ -12,7 +12,7 @@ from edgedec.errors import DeviceError
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.sim.arena import Arena
 from edgedec.sim.cxxrtl import accelerator, library
-from tests.sim.test_tokens import CONFIG
+from tests.sim.small_top import CONFIG
 
 
 def test_it_is_built_once_for_a_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from edgedec.errors import DeviceError
-from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.instructions import Destination
 from edgedec.runtime.accelerator.driver import BEST, NO_LOGITS
 from edgedec.schemes import Int8Scheme, Scheme, TernaryScheme
@@ -17,28 +16,11 @@ from edgedec.sim.cocotb_runner import missing_tools
 from edgedec.sim.token_run import TokenRun
 from edgedec.sim.verification import TRACED_BITS
 from tests.reference.integer_profile.models import float_model, prepared
+from tests.sim.small_top import CONFIG
 
 # The top takes minutes to compile.
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}")]
 
-# Two ports, four slots, heads of 8 in groups of two, sizes that are multiples of nothing, tiles of eight words.
-CONFIG = AcceleratorConfig(
-    beat_bytes=8,
-    ports=2,
-    slots=4,
-    tile_rows=40,
-    context=48,
-    width=72,
-    hidden=36,
-    heads=4,
-    kv_heads=2,
-    head_dim=8,
-    top_k=4,
-    prefetch_beats=64,
-    instructions=256,
-    scaling=True,
-    ultra=False,
-)
 MODELS: Mapping[str, tuple[Scheme, Mapping[str, Any]]] = {
     "native": (TernaryScheme(), {"attention_bias": False}),
     "planes2": (TernaryScheme(planes=2, group_size=64), {}),
