@@ -108,5 +108,5 @@ def check_kv_bits(module: TargetModule, device: str, kv_bits: int | None) -> Non
     choices = module.kv_choices(device)
     if kv_bits is not None and kv_bits not in choices:
         known = ", ".join(map(str, sorted(choices)))
-        hint = "" if len(choices) > 1 else "; others need the CPU kernels (edgedec doctor) or --device reference"
+        hint = "" if len(choices) > 1 else "; others need the CPU kernels (edgedec doctor) or --device float_reference"
         raise UsageError(f"{device} keeps keys and values in {known} bits, not {kv_bits}{hint}")

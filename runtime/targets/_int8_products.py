@@ -36,7 +36,7 @@ def signed_int8_is_exact() -> bool:
         return False
     raise DeviceError(
         f"ONNX Runtime {ort.__version__} multiplies int8 matrices wrongly on this CPU, as uint8 x int8 and as uint8 x "
-        "uint8; use --device reference, or another version of ONNX Runtime"
+        "uint8; use --device float_reference, or another version of ONNX Runtime"
     )
 
 

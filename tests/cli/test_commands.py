@@ -248,7 +248,7 @@ def test_eval_scores_every_token_once_whatever_the_windows(edgedec: Edgedec, bun
 def test_eval_devices_agree(edgedec: Edgedec, bundle: Path) -> None:
     found = [
         edgedec("eval", "-m", bundle, "--text", "-", "-c", "32", "--device", device, "--json", stdin="hello, o").json
-        for device in ("cpu", "reference")
+        for device in ("cpu", "float_reference")
     ]
     assert found[0]["perplexity"] == pytest.approx(found[1]["perplexity"], rel=1e-4)
 

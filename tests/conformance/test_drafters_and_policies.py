@@ -61,7 +61,7 @@ def tiny_bundle() -> Bundle:
 
 def create_drafter(name: str) -> Drafter:
     module = load(DRAFTERS, name)
-    drafter: Drafter = module.create(tiny_bundle(), device="reference") if name == "model" else module.create()
+    drafter: Drafter = module.create(tiny_bundle(), device="float_reference") if name == "model" else module.create()
     return drafter
 
 

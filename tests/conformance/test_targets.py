@@ -46,7 +46,7 @@ DEVICES = [name for name in device_names() if name not in ("cuda", "webgpu")]
 # What a device's name alone does not reach: the stock operators where the kernels serve, with the form of int8 products that
 # the CPU is fast at, and with the form that is exact on every CPU.
 PORTABLE, UINT8 = "portable", "portable uint8"
-KV_BITS = {"reference": (32, 8), "cpu": (32, 16, 8)}
+KV_BITS = {"float_reference": (32, 8), "cpu": (32, 16, 8)}
 CASES = [(device, bits, method) for device in DEVICES for bits in KV_BITS[device] for method in METHODS]
 CASES += [(form, 32, method) for form in (PORTABLE, UINT8) for method in METHODS]
 
@@ -97,7 +97,7 @@ def close(target: Target, a: Any, b: Any) -> None:
 
 def test_logits_agree_with_the_reference(target: Target, bundles: dict[str, Bundle], request: Any) -> None:
     _, bits, method = request.node.callspec.params["target"]
-    reference = open_target(bundles[method], device="reference", limits=LIMITS, kv_bits=bits)
+    reference = open_target(bundles[method], device="float_reference", limits=LIMITS, kv_bits=bits)
     ids = list(range(10, 26))
     a = run(target, target.open(LIMITS), ids, logits=rows(16)).logits
     b = run(reference, reference.open(LIMITS), ids, logits=rows(16)).logits

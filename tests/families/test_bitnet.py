@@ -93,7 +93,7 @@ def test_onnx_runtime_agrees_with_the_reference(tmp_path: Path, activation: str)
     limits = Limits(nodes=16, depth=8, positions=32)
     ids, rows = np.arange(16, dtype=np.int32) % 13, np.arange(16, dtype=np.int32)
     found = []
-    for device in ("cpu", "reference"):
+    for device in ("cpu", "float_reference"):
         target = open_target(Bundle.open(tmp_path / "b"), device=device, limits=limits, threads=1, kv_bits=32)
         (result,) = target.submit([(target.open(limits), Pass(ids=ids, positions=rows, logits=rows))]).result()
         found.append(result.logits)

@@ -84,7 +84,7 @@ def needs_kernels(device: str, kind: str) -> None:
         pytest.skip("no kernels: the portable graph quantizes activations in blocks that depend on the width")
 
 
-@pytest.mark.parametrize("device", ["reference", "cpu"])
+@pytest.mark.parametrize("device", ["float_reference", "cpu"])
 @pytest.mark.parametrize("kind", ["native", "planes2", "planes3", "int8", "int8_columns"])
 @pytest.mark.parametrize("family", SMALL)
 def test_logits_are_equal_to_the_last_bit(tmp_path: Path, family: str, kind: str, device: str) -> None:
@@ -101,7 +101,7 @@ def test_logits_are_equal_to_the_last_bit(tmp_path: Path, family: str, kind: str
 def test_a_tied_head_pads_as_an_embedding(tmp_path: Path, kind: str) -> None:
     small = small_bundle(tmp_path / "s", kind, tie_word_embeddings=True, head_dim=None)
     large = pad(small, tmp_path / "l", **LARGE["llama"])
-    np.testing.assert_array_equal(logits(large, random_ids(), "reference"), logits(small, random_ids(), "reference"))
+    np.testing.assert_array_equal(logits(large, random_ids(), "float_reference"), logits(small, random_ids(), "float_reference"))
 
 
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -126,7 +126,7 @@ def test_whatever_is_taken_as_exact_is(
     small = small_bundle(folder / "s", "planes2")
     sizes: dict[str, Any] = dict(zip(SIZES, (32 * ratio, intermediate, layers, 2 * groups, vocab), strict=True))
     large = pad(small, folder / "l", seed=seed, **sizes)
-    np.testing.assert_array_equal(logits(large, random_ids(9), "reference"), logits(small, random_ids(9), "reference"))
+    np.testing.assert_array_equal(logits(large, random_ids(9), "float_reference"), logits(small, random_ids(9), "float_reference"))
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_widths_whose_sums_change_order_are_refused(tmp_path: Path) -> None:
         pad(small, tmp_path / "l", **{**LARGE["llama"], "hidden_size": 144})
     # The stream may keep its width, for then no sum grows.
     large = pad(small, tmp_path / "l", **{**LARGE["llama"], "hidden_size": 36})
-    np.testing.assert_array_equal(logits(large, random_ids(), "reference"), logits(small, random_ids(), "reference"))
+    np.testing.assert_array_equal(logits(large, random_ids(), "float_reference"), logits(small, random_ids(), "float_reference"))
 
 
 def test_float_matrices_are_refused(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_inexact_on_request_is_close_and_says_so(
         large = pad(small, tmp_path / "l", exact=False, **sizes)
     assert "padded logits differ in last bits: layers.0.attn_norm would take the mean" in caplog.text
     assert large.quantization["exact"] is False
-    wanted, found = (logits(bundle, random_ids(), "reference") for bundle in (small, large))
+    wanted, found = (logits(bundle, random_ids(), "float_reference") for bundle in (small, large))
     assert not np.array_equal(found, wanted)  # the refusal without exact=False is no mere caution
     np.testing.assert_allclose(found, wanted, atol=1e-4 * np.abs(wanted).max())
 
@@ -248,7 +248,7 @@ def test_gains_keep_their_bits_in_a_narrow_type(tmp_path: Path) -> None:
     kinds = {name: large.array(name, "values").dtype for name in large.tensors if name.endswith("norm.weight")}
     assert kinds["model.norm.weight"] == np.float32
     assert kinds["model.layers.0.input_layernorm.weight"] == np.float16
-    np.testing.assert_array_equal(logits(large, random_ids(), "reference"), logits(small, random_ids(), "reference"))
+    np.testing.assert_array_equal(logits(large, random_ids(), "float_reference"), logits(small, random_ids(), "float_reference"))
 
 
 def test_a_source_that_lacks_a_tensor(tmp_path: Path) -> None:
@@ -305,7 +305,7 @@ def test_rows_past_the_vocabulary_are_loud_and_masked(tmp_path: Path, demo_bundl
     assert isinstance(head, Int8Weight)
     assert head.scale[2048:].min() > 0
     limits = Limits(nodes=64, depth=0, positions=64)
-    target = open_target(large, device="reference", limits=limits)
+    target = open_target(large, device="float_reference", limits=limits)
     ids = Tokenizer.load(large.tokenizer_file).encode(demo.HELD_OUT.read_text("utf-8"))[:64]
     rows = np.arange(len(ids), dtype=np.int32)
     (result,) = target.submit([(target.open(limits), Pass(ids=ids, positions=rows, logits=rows))]).result()

@@ -89,7 +89,7 @@ def test_int8_is_within_half_a_step_of_each_row(tmp_path: Path) -> None:
 def logits(bundle: Bundle) -> NDArray[np.float32]:
     """After each id of a fixed text, on the reference: float32 [8, vocab]."""
     limits, rows = Limits(nodes=8, depth=0, positions=8), np.arange(8, dtype=np.int32)
-    target = open_target(bundle, device="reference", limits=limits)
+    target = open_target(bundle, device="float_reference", limits=limits)
     (result,) = target.submit([(target.open(limits), Pass(ids=rows, positions=rows, logits=rows))]).result()
     return result.logits
 

@@ -167,7 +167,7 @@ def test_equals_the_slow_computation(bundle: Bundle, items: list[Item], nodes: i
     except UsageError:
         assume(False)
     limits = Limits(nodes=nodes, depth=0, positions=32)
-    target = open_target(bundle, device="reference", limits=limits)
+    target = open_target(bundle, device="float_reference", limits=limits)
     score = score_items(target, limits, TOKENIZER, items, bos=BOS, vocab_limit=TOKENIZER_SIZE)
     model = ReferenceModel(bundle_graph(bundle), bundle.weight)
     correct = correct_norm = 0
@@ -182,7 +182,7 @@ def test_equals_the_slow_computation(bundle: Bundle, items: list[Item], nodes: i
     assert score.chance == pytest.approx(np.mean([1 / len(item.choices) for item in items]))
 
 
-@pytest.mark.parametrize("device", ["cpu", "reference"])
+@pytest.mark.parametrize("device", ["cpu", "float_reference"])
 def test_a_shared_context_scores_as_separate_ones(bundle: Bundle, device: str) -> None:
     rng = np.random.default_rng(3)
     items = [
@@ -208,7 +208,7 @@ def test_a_shared_context_scores_as_separate_ones(bundle: Bundle, device: str) -
 
 def test_the_context_runs_once(bundle: Bundle) -> None:
     limits = Limits(nodes=3, depth=0, positions=32)
-    target = open_target(bundle, device="reference", limits=limits)
+    target = open_target(bundle, device="float_reference", limits=limits)
     rows: list[int] = []
     submit = target.submit
 

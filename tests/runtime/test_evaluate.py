@@ -64,7 +64,7 @@ windows_of_ids = st.lists(
 @settings(max_examples=12)
 def test_equals_the_slow_computation(bundle: Bundle, windows: list[I32], nodes: int) -> None:
     limits = Limits(nodes=nodes, depth=0, positions=16)
-    target = open_target(bundle, device="reference", limits=limits)
+    target = open_target(bundle, device="float_reference", limits=limits)
     score = perplexity(target, limits, windows, vocab_limit=TOKENIZER_SIZE)
     assert score.tokens == sum(len(window) - 1 for window in windows)
     assert score.nats == pytest.approx(slow_nats(bundle, windows), rel=1e-5)
@@ -77,14 +77,14 @@ def test_cpu_agrees_with_the_reference(bundle: Bundle) -> None:
     limits = Limits(nodes=16, depth=0, positions=64)
     scores = [
         perplexity(open_target(bundle, device=device, limits=limits), limits, windows, vocab_limit=TOKENIZER_SIZE)
-        for device in ("cpu", "reference")
+        for device in ("cpu", "float_reference")
     ]
     assert scores[0].nats == pytest.approx(scores[1].nats, rel=1e-3)
 
 
 def test_progress_counts_tokens_to_the_end(bundle: Bundle) -> None:
     limits = Limits(nodes=4, depth=0, positions=16)
-    target = open_target(bundle, device="reference", limits=limits)
+    target = open_target(bundle, device="float_reference", limits=limits)
     seen: list[tuple[int, int]] = []
     windows = [np.array([1, 2, 3], np.int32), np.array([4, 5], np.int32)]
     perplexity(

@@ -49,7 +49,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     return Bundle.open(path)
 
 
-@pytest.fixture(scope="module", params=["reference", "cpu"])
+@pytest.fixture(scope="module", params=["float_reference", "cpu"])
 def target(request: pytest.FixtureRequest, bundle: Bundle) -> Target:
     return open_target(bundle, device=request.param, limits=LIMITS, threads=1)
 
@@ -121,7 +121,7 @@ def test_greedy_text_does_not_depend_on_the_drafter(target: Target, kind: str, d
 
 
 def test_sampled_text_with_one_seed_does_not_depend_on_the_drafter(bundle: Bundle) -> None:
-    target = open_target(bundle, device="reference", limits=LIMITS)
+    target = open_target(bundle, device="float_reference", limits=LIMITS)
     sampling = SamplingConfig(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
     expected = plain(target, 30, sampling)
     text = [*PROMPT.tolist(), *expected, *[0] * 20]

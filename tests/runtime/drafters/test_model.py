@@ -66,7 +66,7 @@ def target_info(bundle: Bundle, vocab: int = VOCAB) -> TargetInfo:
 def slow(bundle: Bundle, tokens: Sequence[int], size: int = SIZE) -> dict[int, float]:
     """The likeliest tokens after ``tokens``, in one pass of the reference."""
     limits = Limits(nodes=len(tokens), depth=1, positions=len(tokens))
-    target = open_target(bundle, device="reference", limits=limits)
+    target = open_target(bundle, device="float_reference", limits=limits)
     ids = np.array(tokens, np.int32)
     work = Pass(ids=ids, positions=np.arange(len(ids), dtype=np.int32))
     (result,) = target.submit([(target.open(limits), work)]).result()
@@ -150,7 +150,7 @@ def ran(spy: Spy) -> list[int]:
 
 @pytest.fixture
 def draft(bundle: Bundle, spies: list[Spy]) -> Draft:
-    return create(bundle, device="reference").open(target_info(bundle), LIMITS)
+    return create(bundle, device="float_reference").open(target_info(bundle), LIMITS)
 
 
 def test_it_says_what_the_softmax_says(bundle: Bundle, draft: Draft) -> None:
@@ -166,7 +166,7 @@ TOKENS = st.integers(0, 5)
 
 
 @settings(max_examples=25)
-@pytest.mark.parametrize("device", ["reference", "cpu"])
+@pytest.mark.parametrize("device", ["float_reference", "cpu"])
 @given(data=st.data())
 def test_a_guess_depends_on_text_and_path_alone(device: str, data: Any, opened: dict[str, Any]) -> None:
     """Whatever texts, trees and nodes came before."""
@@ -198,7 +198,7 @@ def test_a_guess_depends_on_text_and_path_alone(device: str, data: Any, opened: 
 def opened(bundle: Bundle) -> dict[str, Any]:
     """By device: a drafter, the target's facts, and whether equal texts must give equal bits."""
     found = {}
-    for device in ("reference", "cpu"):
+    for device in ("float_reference", "cpu"):
         exact = open_target(bundle, device=device, limits=LIMITS, threads=1).info.batch_invariant
         found[device] = create(bundle, device=device, threads=1), target_info(bundle), exact
     return found
@@ -288,7 +288,7 @@ def test_after_an_id_that_the_tokenizer_does_not_have_there_is_no_guess(
 
 @pytest.mark.parametrize(("target_vocab", "ids"), [(VOCAB + 20, SIZE), (SIZE, SIZE), (SIZE - 5, SIZE - 5), (10, 10)])
 def test_vocabularies_may_be_padded_differently(bundle: Bundle, target_vocab: int, ids: int) -> None:
-    draft = create(bundle, device="reference").open(target_info(bundle, target_vocab), LIMITS)
+    draft = create(bundle, device="float_reference").open(target_info(bundle, target_vocab), LIMITS)
     for token in range(6):
         (guess,) = expand(draft, [token], chain([token], []), 0)
         assert guess == pytest.approx(slow(bundle, [token], ids), rel=1e-4)
@@ -299,7 +299,7 @@ def test_vocabularies_may_be_padded_differently(bundle: Bundle, target_vocab: in
 @pytest.mark.parametrize(("positions", "end"), [(48, 48), (CONTEXT, CONTEXT), (200, CONTEXT)])
 def test_the_shorter_context_ends_the_guesses(bundle: Bundle, positions: int, end: int) -> None:
     limits = replace(LIMITS, positions=positions)
-    draft = create(bundle, device="reference").open(target_info(bundle), limits)
+    draft = create(bundle, device="float_reference").open(target_info(bundle), limits)
     text = [token % 7 for token in range(end - 2)]
     tree = branching(text, [1, 2, 3, 4, 5, 6, 7], [0, 0, 0, 1, 1, 2, 4])
     guesses = expand(draft, text, tree, *range(8))
@@ -339,12 +339,12 @@ def test_without_a_bundle_it_says_which_option_names_one() -> None:
 def test_another_tokenizer_is_refused_before_anything_is_loaded(bundle: Bundle, spies: list[Spy]) -> None:
     info = replace(target_info(bundle), tokenizer_hash="0123456789abcdef" * 4)
     with pytest.raises(UsageError, match=rf"{bundle.path}.*{bundle.tokenizer_hash[:12]}, .*0123456789ab: .*-md"):
-        create(bundle, device="reference").open(info, LIMITS)
+        create(bundle, device="float_reference").open(info, LIMITS)
     assert spies == []
 
 
 def test_weights_are_loaded_once_and_each_draft_has_a_cache(bundle: Bundle, spies: list[Spy]) -> None:
-    drafter = create(bundle, device="reference")
+    drafter = create(bundle, device="float_reference")
     one, other = (drafter.open(target_info(bundle), LIMITS) for _ in range(2))
     assert len(spies) == 1
     for text in ([1, 2], [1, 2, 3]):
@@ -355,7 +355,7 @@ def test_weights_are_loaded_once_and_each_draft_has_a_cache(bundle: Bundle, spie
     assert len(spies) == 2
 
 
-@pytest.mark.parametrize("device", ["reference", "cpu"])
+@pytest.mark.parametrize("device", ["float_reference", "cpu"])
 def test_the_footprint_is_that_of_the_draft_itemized_from_the_manifest(
     bundle: Bundle, spies: list[Spy], device: str
 ) -> None:

@@ -74,7 +74,7 @@ def test_the_self_test_runs_once_and_refuses_a_cpu_without_an_exact_form(monkeyp
     assert [signed_int8_is_exact(), signed_int8_is_exact(), asked] == [False, False, [False, True]]
     signed_int8_is_exact.cache_clear()
     monkeypatch.setattr(_int8_products, "product_is_exact", lambda *, unsigned: False)
-    with pytest.raises(DeviceError, match=r"wrongly on this CPU.*--device reference"):
+    with pytest.raises(DeviceError, match=r"wrongly on this CPU.*--device float_reference"):
         signed_int8_is_exact()
 
 

@@ -111,7 +111,7 @@ def footprint(
     bundle: Bundle,
     limits: Limits,
     *,
-    device: str = "reference",
+    device: str = "float_reference",
     threads: int = 0,
     kv_bits: int | None = None,
     result_rows: int | None = None,
