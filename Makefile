@@ -1,7 +1,9 @@
 # Relative paths only: make splits names at spaces, and the checkout's folder may hold one.
 .DEFAULT_GOAL := help
 STEPS ?= 1000
-.PHONY: demo train-demo test test-all lint types clean help
+.PHONY: demo train-demo test test-board test-all lint types clean help
+# What runs through pynq, in an environment of its own: pynq needs an older NumPy than the rest.
+BOARD_TESTS = tests/conformance/test_devices.py tests/runtime/devices/test_pynq.py tests/boards/test_hwh.py -k "pynq or hwh"
 
 demo: ## quantize the embedded model and let it talk, within a memory budget
 	@.ci/environment check
@@ -17,11 +19,17 @@ train-demo: ## train the embedded pair anew, resumable; STEPS=20 for a smoke run
 
 test: ## the fast tests
 	@.ci/environment dev
+	@if .ci/environment board; then .venv-board/bin/pytest -q $(BOARD_TESTS); else echo "going on without device pynq"; fi
 	@.venv/bin/pytest
+
+test-board: ## the tests of device pynq alone, slow ones too
+	@.ci/environment board-all
+	@.venv-board/bin/pytest -m "slow or not slow" $(BOARD_TESTS)
 
 test-all: ## lint, types and all tests; the slow ones compare with torch and transformers
 	@.ci/environment all
 	@$(MAKE) --no-print-directory lint types
+	@if .ci/environment board-all; then $(MAKE) --no-print-directory test-board; else echo "going on without device pynq"; fi
 	@.venv/bin/pytest -m "slow or not slow"
 
 lint: ## ruff: rules and format
@@ -34,7 +42,7 @@ types: ## mypy --strict over every Python file
 	@.ci/types
 
 clean: ## remove .venv, caches and packages that were built; build/ keeps what you made there
-	rm -rf .venv .typing dist edgedec.egg-info build/lib build/lib.* build/bdist.* runtime/kernels/*.so
+	rm -rf .venv .venv-board .typing dist edgedec.egg-info build/lib build/lib.* build/bdist.* runtime/kernels/*.so
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
 	find . -name __pycache__ -prune -exec rm -rf {} +
 

@@ -100,9 +100,7 @@ class _Stubborn(Adaptive):
     def depth(self, past: int) -> int:
         return len(self.accept)
 
-    def observe(
-        self, tree: TokenTree, outcome: Outcome, *, seconds: float, draft_seconds: float, pass_seconds: float
-    ) -> None:
+    def observe(self, tree: TokenTree, outcome: Outcome, **seconds: float) -> None:
         return None
 
 

@@ -20,6 +20,7 @@ from edgedec.errors import DeviceError
 from edgedec.runtime.cost import Costed, ObservedCost
 from edgedec.runtime.decoders import open_decoder
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
+from edgedec.runtime.decoders.rounds import RoundSeconds
 from edgedec.runtime.protocols import (
     F32,
     I32,
@@ -93,9 +94,9 @@ class Ledger:
         self.rows.append(rows)
 
     def leave_round(self, seconds: float) -> None:
-        inside = self.pass_seconds + self.draft_seconds
-        self.loops.append(seconds - (inside - self._counted))
-        self._counted = inside
+        """``seconds``: of the round without its pass."""
+        self.loops.append(seconds - (self.draft_seconds - self._counted))
+        self._counted = self.draft_seconds
 
     def leave_draft(self, entered: float) -> float:
         """Returns the seconds since."""
@@ -215,11 +216,9 @@ class Bench:
     def _counting(self, count: Callable[..., None]) -> Callable[..., None]:
         """The decoder's own count of a round, with the ledger told."""
 
-        def counted(
-            tree: TokenTree, outcome: Outcome, began: float, drafted: float, verified: float, ended: float
-        ) -> None:
-            self.ledger.leave_round(ended - began)
-            count(tree, outcome, began, drafted, verified, ended)
+        def counted(tree: TokenTree, outcome: Outcome, seconds: RoundSeconds, past: int) -> None:
+            self.ledger.leave_round(seconds.total - seconds.device)
+            count(tree, outcome, seconds, past)
 
         return counted
 

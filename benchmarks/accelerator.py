@@ -29,13 +29,15 @@ from benchmarks._accelerator_figures import Case, Counted, Extended, Modelled, P
 from benchmarks._accelerator_simulation import Simulated
 from benchmarks._accelerator_traffic import Traffic
 from benchmarks._shapes import BITNET_073B
+from edgedec.boards.find import all_boards, board_names, find_board
 from edgedec.cli.console import note, print_json, print_table
 from edgedec.demo import TARGET
 from edgedec.errors import EdgedecError
-from edgedec.hw.compiler.choose import config_for_board
+from edgedec.hw.board import RESOURCES, Board
+from edgedec.hw.compiler.choose_board import config_for_board
 from edgedec.hw.compiler.shapes import shape_graph, shape_model
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.hw.estimate import BOARDS, RESOURCES, Board, board, estimate
+from edgedec.hw.estimate import estimate
 
 # The embedded model: its head is int8 in a bundle, as BitNet's is here.
 DEMO = {**json.loads((TARGET / "config.json").read_text()), "tie_word_embeddings": False}
@@ -69,14 +71,14 @@ def chosen(device: Board, shape: str, slots: int | None) -> AcceleratorConfig:
     wanted: dict[str, Any] = {} if slots is None else {"slots": slots}
     if (device.name, shape) in CONFIGS:
         return replace(CONFIGS[device.name, shape], **wanted)
-    return config_for_board(shape_model(shape_graph(SHAPES[shape])), device, **wanted)
+    return config_for_board(shape_model(shape_graph(SHAPES[shape])), device, others=all_boards(), **wanted)
 
 
 def simulated(
     shape: Mapping[str, Any], config: AcceleratorConfig, device: Board, library: Path, quick: bool, jobs: int
 ) -> Passes:
     """Passes of the RTL before the KV260's memory model, or one that is as fast as another board's."""
-    rate = None if device.name == "kv260" else device.bandwidth_bytes_s
+    rate = None if device.memory_model == "KV260" else device.bandwidth_bytes_s
     run = Simulated(shape, config, library, bandwidth=rate)
 
     def measured(case: Case, layers: int, vocab: int) -> Counted:
@@ -113,7 +115,7 @@ def measure(device: Board, passes: Passes, config: AcceleratorConfig, *, goals: 
         "goals": goals,
         "config": asdict(config),
         "bandwidth_bytes_s": device.bandwidth_bytes_s,
-        "memory": device.memory_source,
+        "memory": device.bandwidth_source,
         "estimate": needs.on(device),
         "beyond": needs.beyond(device),
         "fits": not needs.beyond(device),
@@ -169,12 +171,12 @@ def print_report(found: Mapping[str, Any], device: Board) -> None:
     print_table(rows, right=(1, 2))
     note(f"cycles are {found['kind']}")
     size = ", ".join(f"{name}={found['config'][name]}" for name in ("beat_bytes", "ports", "slots", "context", "ultra"))
-    note(f"{device.device}: {size}; memory {found['bandwidth_bytes_s'] / 1e9:g} GB/s, {found['memory']}")
+    note(f"{device.part}: {size}; memory {found['bandwidth_bytes_s'] / 1e9:g} GB/s, {found['memory']}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--board", default="kv260", help=f"one of {', '.join(BOARDS)}")
+    parser.add_argument("--board", default="kv260", help=f"one of {', '.join(board_names())}, or a board's file")
     parser.add_argument("--shape", choices=tuple(SHAPES), default="bitnet-0.73b")
     parser.add_argument(
         "--slots", type=int, help="tokens of a pass; by default as many as the board's configuration has"
@@ -190,7 +192,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     try:
-        device = board(args.board)
+        device = find_board(args.board)
         config, shape = chosen(device, args.shape, args.slots), SHAPES[args.shape]
         passes: Passes
         if args.simulate is None and (args.estimate or (device.name, args.shape) not in CONFIGS):

@@ -28,8 +28,10 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # run as a file, Python sees only this folder
 
 from benchmarks._estimate_cycles import cycle_errors
+from edgedec.boards.find import find_board
 from edgedec.cli.console import note, print_json, print_table
-from edgedec.hw.estimate import BOARDS, Board, Estimate, estimate
+from edgedec.hw.board import Board
+from edgedec.hw.estimate import Estimate, estimate
 from edgedec.hw.resources import Resources, total
 from edgedec.sim.estimate_parts import CONFIGS, QUICK, Parts, whole
 from edgedec.sim.estimate_synthesis import FAMILIES, synthesize, synthesize_all
@@ -59,7 +61,7 @@ def measure(name: str, family: str, only: Sequence[str] | None, at_once: bool) -
     """Rows of all parts of a configuration, of their sum, and of the whole if it is wanted."""
     case = CONFIGS[name]
     config = case.config if family == "xcup" else replace(case.config, ultra=False)
-    expected = _expected(estimate(config), BOARDS[_DEVICES[family]])
+    expected = _expected(estimate(config), find_board(_DEVICES[family]))
     parts = Parts(config)
     chosen = [path for path in parts.paths if path not in case.slow and (not only or path in only)]
     designs = {path: parts.designs(path) for path in chosen}

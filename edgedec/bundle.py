@@ -66,6 +66,11 @@ class Bundle:
             if not folder.exists():
                 raise UsageError(f"{folder}: no such bundle; make one with: edgedec quantize CHECKPOINT -o {folder}")
             if not file.is_file():
+                if (folder / "board.json").is_file():
+                    raise BundleError(
+                        f"{folder}: is a board bundle; run it on its board with --device pynq, or run the bundle that it "
+                        "was made from"
+                    )
                 raise BundleError(
                     f"{folder}: holds no {MANIFEST}; make a bundle with: edgedec quantize CHECKPOINT -o NAME"
                 )
@@ -173,6 +178,11 @@ class Bundle:
 
     def _tensor(self, name: str) -> Tensor:
         if name not in self.tensors:
+            if self.quantization.get("board_bundle") is True:
+                raise BundleError(
+                    f"{self.path}: is a board bundle's model, which has the embedding and no other weight; run the board "
+                    "bundle on its board, or the bundle that it was made from"
+                )
             raise BundleError(f"{self.path}: has no tensor {name}; quantize the checkpoint again")
         return self.tensors[name]
 

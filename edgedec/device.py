@@ -18,6 +18,7 @@ A device is found by its name, the name of a file in one of ``PACKAGES``, which 
 from __future__ import annotations
 
 import inspect
+from types import ModuleType
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -26,7 +27,7 @@ from numpy.typing import NDArray
 from edgedec import plugins
 from edgedec.errors import UsageError
 
-__all__ = ["PACKAGES", "Buffer", "Device", "Kind", "device_names", "open_device"]
+__all__ = ["PACKAGES", "Buffer", "Device", "Kind", "device_names", "device_options", "open_device"]
 
 PACKAGES = ("edgedec.runtime.devices", "edgedec.sim.devices")
 
@@ -50,8 +51,13 @@ class Buffer(Protocol):
     def flush(self) -> None:
         """What the host has written so far becomes what the device reads."""
 
-    def invalidate(self) -> None:
-        """What the device has written so far becomes what the host reads; what the host did not flush may be lost."""
+    def invalidate(self, start: int = 0, size_bytes: int | None = None) -> None:
+        """What the device has written so far becomes what the host reads; what the host did not flush may be lost.
+
+        Args:
+            start, size_bytes: of the bytes that the host is going to read, None being all to the end; of others nothing
+                is promised.
+        """
 
     def close(self) -> None:
         """Gives the memory back; a second time does nothing. The device must not be at work on it."""
@@ -92,7 +98,7 @@ class Device(Protocol):
         """
 
     def allocate(self, size_bytes: int, *, alignment_bytes: int = 4096) -> Buffer:
-        """A buffer at a multiple of ``alignment_bytes``, a power of two.
+        """A buffer at a multiple of ``alignment_bytes``, a power of two; allocated until it or the device is closed.
 
         Raises:
             DeviceError: there is not as much memory; names what is free.
@@ -116,6 +122,15 @@ def device_names() -> list[str]:
     return sorted(name for package in PACKAGES for name in plugins.names(package))
 
 
+def device_options(name: str) -> list[str]:
+    """Options of the device's own ``open_device``.
+
+    Raises:
+        UsageError: there is no such device; names those that there are. An error of the device's file passes through.
+    """
+    return [option for option in inspect.signature(_module(name).open_device).parameters if option != "config"]
+
+
 def open_device(name: str, config: Any, **options: Any) -> Device:
     """The device of that name.
 
@@ -129,13 +144,16 @@ def open_device(name: str, config: Any, **options: Any) -> Device:
         ToolError: something that the device needs is missing.
         DeviceError: it does not answer.
     """
-    package = next((package for package in PACKAGES if name in plugins.names(package)), None)
-    if package is None:
-        raise UsageError(f"there is no device {name!r}; known: {', '.join(device_names())}")
-    opener = plugins.load(package, name).open_device
-    known = [option for option in inspect.signature(opener).parameters if option != "config"]
+    known = device_options(name)
     for option in options:
         if option not in known:
             raise UsageError(f"device {name} has no option {option!r}; it has {', '.join(known) or 'none'}")
-    device: Device = opener(config, **options)
+    device: Device = _module(name).open_device(config, **options)
     return device
+
+
+def _module(name: str) -> ModuleType:
+    package = next((package for package in PACKAGES if name in plugins.names(package)), None)
+    if package is None:
+        raise UsageError(f"there is no device {name!r}; known: {', '.join(device_names())}")
+    return plugins.load(package, name)

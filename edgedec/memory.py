@@ -20,7 +20,16 @@ import numpy as np
 
 from edgedec.errors import BudgetError, UsageError
 
-__all__ = ["MemoryMeter", "Plan", "charged_bytes", "format_bytes", "largest_context", "parse_bytes", "phases"]
+__all__ = [
+    "MemoryMeter",
+    "MemoryUse",
+    "Plan",
+    "charged_bytes",
+    "format_bytes",
+    "largest_context",
+    "parse_bytes",
+    "phases",
+]
 
 _UNITS = {"": 1, "B": 1, **{f"{p}{s}": 1024 ** (i + 1) for i, p in enumerate("KMGT") for s in ("", "iB", "I")}}
 _UNITS |= {f"{p}B": 1000 ** (i + 1) for i, p in enumerate("KMGT")}
@@ -173,6 +182,28 @@ def charged_bytes(items: Mapping[str, int]) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MemoryUse:
+    """Of one of an accelerator's memories.
+
+    Members:
+        name: DRAM, CMA, BRAM, URAM.
+        used_bytes: by this run. has_bytes: that there are for it; None if only the board can tell.
+        source: of both figures: "data sheet", "estimated", "read from the system".
+        hint: what to do if it does not fit.
+    """
+
+    name: str
+    used_bytes: int
+    has_bytes: int | None
+    source: str
+    hint: str = "use a smaller model or --ctx-size"
+
+    @property
+    def fits(self) -> bool:
+        return self.has_bytes is None or self.used_bytes <= self.has_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """What a run will be charged, item by item, in bytes.
 
@@ -187,6 +218,7 @@ class Plan:
         fixed_baseline: itemised bytes, weights left out, of a run that plans nothing (context 1024, float16 keys and
             values, a tree of 64 nodes, whole float32 logits), load transients left out as well.
         speculation_from_bytes: the least budget at which speculation still pays, by estimate.
+        memories: of an accelerator, which hold what ``items`` names, and what it keeps on the chip beside that.
         hint: the nearest setting that fits, if this does not.
     """
 
@@ -205,6 +237,7 @@ class Plan:
     estimated_tokens_per_second: float = 0.0
     fixed_baseline: Mapping[str, int] = field(default_factory=dict)
     speculation_from_bytes: int | None = None
+    memories: tuple[MemoryUse, ...] = ()
     hint: str = ""
 
     @property
@@ -218,10 +251,22 @@ class Plan:
         found = self.phases
         return max(found, key=lambda name: sum(found[name].values()))
 
+    def require_memories(self) -> None:
+        """Raises:
+        BudgetError: one of the accelerator's memories is too small; names it and what to do.
+        """
+        for memory in self.memories:
+            if not memory.fits:
+                raise BudgetError(
+                    f"needs {format_bytes(memory.used_bytes)} of {memory.name}, there are "
+                    f"{format_bytes(memory.has_bytes or 0)} ({memory.source}); {memory.hint}"
+                )
+
     def require(self) -> None:
         """Raises:
         BudgetError: it does not fit; itemised, with the nearest setting that does.
         """
+        self.require_memories()
         if self.fits or self.budget_bytes is None:
             return
         phase = self.largest_phase

@@ -8,12 +8,13 @@ from typing import Literal
 from edgedec.errors import UsageError
 from edgedec.hw.kv_layout import KvLayout, widest_chunk
 
-__all__ = ["ACCUMULATOR_BITS", "ADDRESS_BITS", "GROUP_COLUMNS", "ROWS", "AcceleratorConfig"]
+__all__ = ["ACCUMULATOR_BITS", "ADDRESS_BITS", "CONSTANT_BEATS", "GROUP_COLUMNS", "ROWS", "AcceleratorConfig"]
 
 ROWS = 5  # of a ternary beat: a byte holds five trits, 3**5 = 243
 GROUP_COLUMNS = 3  # that share a table
 ACCUMULATOR_BITS = 32
 ADDRESS_BITS = 40  # of the bus
+CONSTANT_BEATS = 512  # that wait to be unpacked: what a RAMB18 holds
 _BLOCK_WORDS = 512  # of a RAMB18 at its widest, 36 bits
 _RESULTS = 512  # of 8 bytes, before the rows of logits: ROWS_OFFSET / RESULT_BYTES of edgedec.hw.output_layout
 _MOST_COLUMNS = 1 << 16  # of all query heads

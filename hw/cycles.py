@@ -14,8 +14,7 @@ from math import ceil, inf
 from edgedec.errors import UsageError
 from edgedec.hw.compiler.constants import item_bytes
 from edgedec.hw.compiler.program import Program
-from edgedec.hw.config import ROWS, AcceleratorConfig
-from edgedec.hw.datapath import CONSTANT_BEATS
+from edgedec.hw.config import CONSTANT_BEATS, ROWS, AcceleratorConfig
 from edgedec.hw.instructions import Destination, Instruction, Opcode, Sink, Source, When
 
 __all__ = ["Dependency", "PassCycles", "cycles", "timetable"]

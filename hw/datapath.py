@@ -20,7 +20,7 @@ from edgedec.hw import (
     unpacker,
 )
 from edgedec.hw.attention_path import AttentionPath
-from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.config import CONSTANT_BEATS, AcceleratorConfig
 from edgedec.hw.fifo import Fifo, small_queue
 from edgedec.hw.gated_activation import GatedActivation
 from edgedec.hw.head_path import HeadPath
@@ -37,11 +37,10 @@ from edgedec.hw.shapes import beat, codes, rows, scales, words
 from edgedec.hw.sink_router import SinkRouter
 from edgedec.hw.unpacker import Unpacker
 
-__all__ = ["CONSTANT_BEATS", "TRACED", "Datapath", "angles_item_bytes", "parts", "pass_parameters"]
+__all__ = ["TRACED", "Datapath", "angles_item_bytes", "parts", "pass_parameters"]
 
 _VECTORS = 4  # that may be announced ahead
 _MATRICES = 8  # whose rows have not come yet
-CONSTANT_BEATS = 512  # that wait to be unpacked: what a RAMB18 holds
 _SETTLED = 12  # cycles without any sign of work after which the units are idle: more than what lies between two of them
 TRACED = ("matrix", "codes", "scales", "attention", "residual")
 

@@ -46,6 +46,7 @@ class Adaptive:
         self._without = 0  # tokens since the last guess
         self._wait = _WAIT
         self._enough = _ROUNDS
+        self._past = 0  # rows, in the last round
         self.accept = np.full(depth, _HOPE, np.float32)
         self._counts = [0] * depth
 
@@ -64,10 +65,20 @@ class Adaptive:
         return max(found, 1)  # that nothing pays is for the clock to say: estimates of unseen sizes may be wrong
 
     def observe(
-        self, tree: TokenTree, outcome: Outcome, *, seconds: float, draft_seconds: float, pass_seconds: float
+        self,
+        tree: TokenTree,
+        outcome: Outcome,
+        *,
+        seconds: float,
+        draft_seconds: float,
+        pass_seconds: float,
+        past: int = 0,
     ) -> None:
-        """Take a round in. ``seconds``: of all of it; of these ``draft_seconds`` went into growing the tree."""
-        came, guesses = len(outcome.path), len(tree.tokens) - 1
+        """Take a round in, over ``past`` rows. ``seconds``: of all of it; in ``draft_seconds`` of these guesses were made.
+
+        Guesses made while a pass was under way took no seconds of the round, as long as the pass lasted.
+        """
+        came, guesses, self._past = len(outcome.path), len(tree.tokens) - 1, past
         self._other.append(seconds - draft_seconds - pass_seconds)
         if not guesses:
             self._without += came
@@ -103,7 +114,7 @@ class Adaptive:
 
     def _judge(self) -> None:
         tokens, seconds = zip(*self._rounds, strict=True)
-        plain = self._cost.seconds(1, 0) + median(self._other)
+        plain = self._cost.seconds(1, self._past) + median(self._other)
         if sum(tokens) * plain >= len(seconds) * median(seconds):
             self._wait, self._enough = _WAIT, _ROUNDS
         else:

@@ -12,13 +12,13 @@ from statistics import median
 import numpy as np
 
 from edgedec.bundle import Bundle
-from edgedec.errors import UsageError
+from edgedec.errors import UnsupportedError, UsageError
 from edgedec.families import context_size
 from edgedec.progress import Progress, silent
 from edgedec.runtime.decoders import open_decoder
 from edgedec.runtime.protocols import I32, Limits, Pass, State, Target
 from edgedec.runtime.sampling import Sampler, SamplingConfig
-from edgedec.runtime.targets import open_target
+from edgedec.runtime.targets import is_accelerator, open_target
 
 __all__ = ["PASS_SIZES", "BenchResult", "bench", "physical_cores"]
 
@@ -123,6 +123,11 @@ def bench(
     most = context_size(bundle.config)
     if most < _POSITIONS:
         raise UsageError(f"{bundle.path}: a context of {most} tokens is too short to measure; it takes {_POSITIONS}")
+    if is_accelerator(device):
+        raise UnsupportedError(
+            f"bench measures this host, not an accelerator ({device}); `edgedec generate --device {device} --json` has its "
+            "cycles"
+        )
     limits = Limits(nodes=max(PASS_SIZES), depth=0, positions=_POSITIONS)
     run = _Bench(open_target(bundle, device=device, limits=limits, threads=threads), limits, bundle.tokens.size)
     progress("warming up", 0, 1)

@@ -1,4 +1,4 @@
-"""Seconds of a pass, as observed in this run."""
+"""Seconds of a pass: as the target says beforehand, or as observed in this run."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from bisect import bisect_left
 from collections import deque
 from typing import Protocol, runtime_checkable
 
-from edgedec.runtime.protocols import CostModel
+from edgedec.runtime.protocols import CostModel, Target
 
-__all__ = ["Costed", "ObservedCost"]
+__all__ = ["Costed", "ObservedCost", "Priced", "run_cost"]
 
 _SLOPE = 0.08  # of the seconds of one node, for each node more, where one size was seen only
 _FIRST = 3  # passes of a size that are simply averaged
@@ -25,37 +25,65 @@ class Costed(Protocol):
     cost: CostModel | None
 
 
+@runtime_checkable
+class Priced(Protocol):
+    """A target that may know before any pass what passes cost, as a device does whose cycles can be computed.
+
+    None: it does not know; passes are measured.
+    """
+
+    @property
+    def cost_model(self) -> CostModel | None: ...
+
+
+def run_cost(target: Target) -> ObservedCost:
+    """The cost model of a run on this target."""
+    return ObservedCost(target.cost_model if isinstance(target, Priced) else None)
+
+
 class ObservedCost:
     """A shape, seconds by size, times a drift that all sizes share, the median of the last passes.
 
     A context that grows or a machine that gets busy slows sizes that are not used just now as well; without the drift a
     run that always speculates would compare itself with plain passes of long ago. Between observed sizes and beyond them
     there is a straight line. 0.0 before the first pass.
+
+    Parameters:
+        model: is the shape, by size and past, if there is one; then only the drift is observed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, model: CostModel | None = None) -> None:
+        self._model = model
         self._shape: dict[int, float] = {}
         self._counts: dict[int, int] = {}
         self._sizes: list[int] = []
         self._drifts: deque[float] = deque(maxlen=_DRIFT)
         self._drift = 1.0
 
-    def observe(self, nodes: int, seconds: float) -> None:
+    def observe(self, nodes: int, seconds: float, past: int = 0) -> None:
         seconds = max(1e-9, seconds)
+        if self._model is not None:
+            self._follow(seconds / max(1e-9, self._model.seconds(nodes, past)))
+            return
         if nodes not in self._shape:
             self._shape[nodes], self._counts[nodes] = seconds / self._drift, 0
             self._sizes = sorted(self._shape)
         shape = self._shape[nodes]
-        self._drifts.append(seconds / shape)
-        ordered = sorted(self._drifts)  # by hand: this runs once a pass, and ``statistics`` takes 20 microseconds
-        self._drift = (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
+        self._follow(seconds / shape)
         self._counts[nodes] += 1
         deviation = min(_MOST, max(-_MOST, math.log(seconds / (shape * self._drift))))
         weight = 1 / self._counts[nodes] if self._counts[nodes] <= _FIRST else _LEARN
         self._shape[nodes] = shape * math.exp(weight * deviation)
 
+    def _follow(self, drift: float) -> None:
+        self._drifts.append(drift)
+        ordered = sorted(self._drifts)  # by hand: this runs once a pass, and ``statistics`` takes 20 microseconds
+        self._drift = (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
+
     def seconds(self, nodes: int, past: int, *, variant: str = "full", batch: int = 1) -> float:
-        """The past is not told apart: the last passes had almost the same, and the drift knows them."""
+        """Without a model the past is not told apart: the last passes had almost the same, and the drift knows them."""
+        if self._model is not None:
+            return self._drift * self._model.seconds(nodes, past, variant=variant, batch=batch)
         if not self._sizes:
             return 0.0
         return batch * self._drift * self._at(nodes)

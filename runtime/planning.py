@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from edgedec.bundle import Bundle
 from edgedec.errors import UnsupportedError, UsageError
@@ -12,7 +13,10 @@ from edgedec.memory import Plan, charged_bytes, format_bytes, largest_context, p
 from edgedec.runtime.estimates import tokens_per_second
 from edgedec.runtime.protocols import Drafter, Limits
 from edgedec.runtime.speculation import SpecConfig, create_drafter
-from edgedec.runtime.targets import GPU_DEVICES, TargetModule, check_kv_bits, target_module
+from edgedec.runtime.targets import GPU_DEVICES, TargetModule, check_kv_bits, host_device, target_module
+
+if TYPE_CHECKING:
+    from edgedec.runtime.accelerator.options import AcceleratorOptions
 
 __all__ = ["RunPlan", "make_plan"]
 
@@ -68,6 +72,7 @@ class _Planner:
     widest: int  # rows of a pass that the device takes
     threads: int
     budget_bytes: int | None
+    bytes_per_second: float | None  # of an accelerator's memory
 
     def limits(self, choice: _Choice, ctx_size: int) -> Limits:
         rows = min(max(choice.rows, choice.spec.nodes), ctx_size, self.widest)
@@ -75,7 +80,7 @@ class _Planner:
         return Limits(nodes=rows, depth=depth, positions=ctx_size, budget_bytes=self.budget_bytes)
 
     def drafter(self, choice: _Choice) -> Drafter:
-        return create_drafter(choice.spec.drafter, choice.draft, device=self.device, threads=self.threads)
+        return create_drafter(choice.spec.drafter, choice.draft, device=host_device(self.device), threads=self.threads)
 
     def items(self, choice: _Choice, ctx_size: int) -> dict[str, int]:
         limits = self.limits(choice, ctx_size)
@@ -108,6 +113,7 @@ class _Planner:
             nodes=min(choice.spec.nodes, self.limits(choice, ctx_size).nodes),
             model=choice.draft is not None,
             threads=self.threads,
+            device_bytes_per_second=self.bytes_per_second,
         )
 
     def worth(self, choice: _Choice, ctx_size: int, high: int, wanted: _Choice) -> float:
@@ -188,6 +194,7 @@ def make_plan(
     spec: SpecConfig | None = None,
     budget_bytes: int | None = None,
     baseline_bytes: int = 0,
+    accelerator: AcceleratorOptions | None = None,
 ) -> RunPlan:
     """Plan a run.
 
@@ -197,6 +204,7 @@ def make_plan(
         kv_bits: how keys and values are kept; None chooses: the target's own, or less under a budget.
         spec: what to speculate with; None: nothing. ``auto`` is narrowed to what fits.
         baseline_bytes: what the process takes without the model; handed through to the plan, never counted.
+        accelerator: which, if the device is one.
 
     Raises:
         UsageError: ``ctx_size`` is negative or more than the model has, the device is unknown or has no such ``kv_bits``, or
@@ -204,11 +212,15 @@ def make_plan(
         UnsupportedError: a budget on a GPU.
         BundleError: the draft cannot be opened.
     """
-    module = target_module(device)
+    module = target_module(device, accelerator)
     check_kv_bits(module, device, kv_bits)
+    bounds = module.bounds(bundle, device)
     most = context_size(bundle.config)
+    holder = "the model"
+    if bounds.positions is not None and bounds.positions < most:
+        most, holder = bounds.positions, "the accelerator"
     if not 0 <= ctx_size <= most:
-        raise UsageError(f"--ctx-size must be 1 to {most}, which is what the model has, not {ctx_size}")
+        raise UsageError(f"--ctx-size must be 1 to {most}, which is what {holder} has, not {ctx_size}")
     high = ctx_size or min(most, DEFAULT_CONTEXT)
     if budget_bytes is not None and device in GPU_DEVICES:
         raise UnsupportedError(
@@ -221,9 +233,10 @@ def make_plan(
         bundle=bundle,
         module=module,
         device=device,
-        widest=module.widest_pass(device) or 64,
+        widest=bounds.rows or 64,
         threads=threads,
         budget_bytes=budget_bytes,
+        bytes_per_second=bounds.bytes_per_second,
     )
     choices = _choices(spec, draft, module.kv_choices(device), kv_bits, budget_bytes is not None)
     low = ctx_size or min(high, SMALLEST_CONTEXT)
@@ -252,6 +265,7 @@ def make_plan(
         speculation_from_bytes=_least_with_speculation(
             planner, _choices(spec, draft, module.kv_choices(device), kv_bits, True), low
         ),
+        memories=module.memories(bundle, limits, device),
         hint="" if fits else planner.hint(choice, chosen),
     )
     return RunPlan(plan=plan, limits=limits, spec=choice.spec, draft=choice.draft)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
 from edgedec.bundle import Bundle
 from edgedec.errors import EdgedecError, UsageError
 from edgedec.memory import MemoryMeter
+from edgedec.progress import Progress, silent
+from edgedec.runtime.accelerator.counters import Counters
+from edgedec.runtime.accelerator.timings import Counting, DeviceTimings, power_meter
 from edgedec.runtime.chat_template import render
 from edgedec.runtime.decoders import open_decoder
 from edgedec.runtime.decoders.autoregressive import Rounds
@@ -23,11 +26,15 @@ from edgedec.runtime.protocols import I32
 from edgedec.runtime.sampling import Sampler, SamplingConfig
 from edgedec.runtime.speculation import SpecConfig, create_drafter, create_policy, create_verifier
 from edgedec.runtime.stream import TextStream
-from edgedec.runtime.targets import open_target, target_module
+from edgedec.runtime.targets import host_device, is_accelerator, open_target, target_module
 from edgedec.runtime.tokenizer import Tokenizer
 from edgedec.runtime.verifiers.match import Match
 
-__all__ = ["Answer", "Session", "Timings"]
+if TYPE_CHECKING:
+    from edgedec.runtime.accelerator.options import AcceleratorOptions
+    from edgedec.runtime.accelerator.power import Energy
+
+__all__ = ["Answer", "Session", "Timings", "open_model"]
 
 CHARACTERS_PER_TOKEN = 32  # no text averages more; tokens that are longer are runs of blanks
 StopReason = Literal["eos", "stop", "limit", "context", "interrupted"]
@@ -50,6 +57,7 @@ class Timings:
     drafter: str = "none"
     rounds: Rounds = field(default_factory=Rounds)
     speculating: bool = False  # whether it still did at the end
+    accelerator: DeviceTimings | None = None
 
     @property
     def prompt_per_second(self) -> float:
@@ -80,6 +88,7 @@ class Timings:
             "verify_ms": round(1000 * self.rounds.verify_seconds, 3),
             "commit_ms": round(1000 * self.rounds.commit_seconds, 3),
             "speculating": self.speculating,
+            **({} if self.accelerator is None else {"accelerator": self.accelerator.as_json()}),
         }
 
 
@@ -100,23 +109,52 @@ class Answer:
 class Session:
     """Open with ``Session.open``; use as a context manager."""
 
-    def __init__(self, bundle: Bundle, run: RunPlan, meter: MemoryMeter, *, device: str, threads: int) -> None:
+    def __init__(
+        self,
+        bundle: Bundle,
+        run: RunPlan,
+        meter: MemoryMeter,
+        *,
+        device: str,
+        threads: int,
+        accelerator: AcceleratorOptions | None = None,
+        progress: Progress = silent,
+    ) -> None:
         self.bundle, self.run, self.meter = bundle, run, meter
         self.tokenizer = Tokenizer.load(bundle.tokenizer_file)
         meter.mark()
-        self.target = open_target(bundle, device=device, limits=run.limits, threads=threads, kv_bits=run.plan.kv_bits)
-        meter.mark()
+        self.target = open_target(
+            bundle,
+            device=device,
+            limits=run.limits,
+            threads=threads,
+            kv_bits=run.plan.kv_bits,
+            accelerator=accelerator,
+            progress=progress,
+        )
+        self._device = self.target if isinstance(self.target, Counting) else None
+        self._power = None if self._device is None else power_meter(self._device.facts)
+        try:
+            self._open_decoder(device=device, threads=threads)
+        except BaseException:
+            self._close_device()
+            raise
+
+    def _open_decoder(self, *, device: str, threads: int) -> None:
+        run, tokens = self.run, self.bundle.tokens.size
+        self.meter.mark()
         self.state = self.target.open(run.limits)
-        sampler = Sampler(SamplingConfig(), bundle.tokens.size)  # each answer brings its own, with policy and verifier
+        sampler = Sampler(SamplingConfig(), tokens)  # each answer brings its own, with policy and verifier
         self.decoder = open_decoder(
             self.target,
             self.state,
             sampler.distribution,
-            drafter=create_drafter(run.spec.drafter, run.draft, device=device, threads=threads),
-            vocab_limit=bundle.tokens.size,
+            drafter=create_drafter(run.spec.drafter, run.draft, device=host_device(device), threads=threads),
+            vocab_limit=tokens,
+            overlaps=self._device is not None,
         )
         self.decoder.open_draft(run.limits)
-        meter.mark()
+        self.meter.mark()
 
     @classmethod
     def open(
@@ -129,21 +167,31 @@ class Session:
         kv_bits: int | None = None,
         spec: SpecConfig | None = None,
         budget_bytes: int | None = None,
+        accelerator: AcceleratorOptions | None = None,
+        progress: Progress = silent,
     ) -> Self:
-        """Plan, then load. ``spec``: what to speculate with; None: nothing.
+        """Plan, then load.
+
+        Args:
+            path: of a bundle, or of a board bundle, which is for an accelerator.
+            spec: what to speculate with; None: nothing.
+            accelerator: which, where the device is one; None: the usual one.
+            progress: of what takes an accelerator minutes to prepare.
 
         Raises:
             BudgetError: no plan fits ``budget_bytes``; nothing was loaded.
             BundleError, UnsupportedError, DeviceError, UsageError: as ``Bundle.open`` and ``open_target``.
         """
-        target_module(device)  # imports ONNX Runtime: part of the baseline, not of what the model is charged
+        target_module(
+            device, accelerator
+        )  # imports ONNX Runtime: part of the baseline, not of what the model is charged
         charged = charged_folders(Path(path))
         if spec is not None and spec.draft is not None:
             charged = (*charged, *charged_folders(spec.draft))
         meter = MemoryMeter(charged)
         meter.start()
         try:
-            bundle = Bundle.open(path)
+            bundle, accelerator = open_model(Path(path), device, accelerator)
             run = make_plan(
                 bundle,
                 device=device,
@@ -153,9 +201,10 @@ class Session:
                 spec=spec,
                 budget_bytes=budget_bytes,
                 baseline_bytes=meter.baseline_bytes,
+                accelerator=accelerator,
             )
             run.plan.require()
-            return cls(bundle, run, meter, device=device, threads=threads)
+            return cls(bundle, run, meter, device=device, threads=threads, accelerator=accelerator, progress=progress)
         except BaseException:
             meter.close()
             raise
@@ -170,7 +219,14 @@ class Session:
 
     def close(self) -> None:
         self.state.close()
+        self._close_device()
         self.meter.close()
+
+    def _close_device(self) -> None:
+        if self._power is not None:
+            self._power.stop()
+        if self._device is not None:
+            self._device.close()
 
     def encode(self, prompt: str) -> I32:
         """Ids of a plain prompt.
@@ -231,6 +287,7 @@ class Session:
         ignore_eos: bool = False,
         on_text: Callable[[str], None] = lambda text: None,
         interrupted: Callable[[], bool] = lambda: False,
+        progress: Progress = silent,
     ) -> Answer:
         """Continue ``prompt`` int32 [n].
 
@@ -238,6 +295,7 @@ class Session:
             n_predict: at most so many tokens; negative: until the context is full.
             on_text: called with text as it becomes safe to print.
             interrupted: asked after each token; true ends the answer.
+            progress: of reading the prompt.
 
         Raises:
             EdgedecError: the prompt does not fit the context.
@@ -252,14 +310,19 @@ class Session:
         self.decoder.sizes_itself = self.run.spec.policy == "hardware"
         self.decoder.verifier = create_verifier(config.temperature) if drawn or not config.temperature else Match()
         self.decoder.interrupted = interrupted
+        self.decoder.on_prefill = lambda done, total: self._prefilled(done, total, progress)
+        self.decoder.top_k = self._enough(config)
         stream = TextStream(self.tokenizer, stop, context=prompt)
         answer = Answer(stop_reason="limit" if n_predict >= 0 else "context")
         kept = self.decoder.shared_prefix(prompt)
+        self._at_start = self._at_prompt = at_first = self._counters
+        if self._power is not None:
+            self._power.start()
         began = time.perf_counter()
         first = began
         for token in self._tokens(prompt, n_predict, rng):
             if not answer.tokens:
-                first = time.perf_counter()
+                first, at_first = time.perf_counter(), self._counters
             answer.tokens.append(token)
             answer.drafted.append(self.decoder.guessed)
             if token in self.bundle.tokens.eos and not ignore_eos:
@@ -277,6 +340,7 @@ class Session:
         else:  # the decoder ended by itself
             answer.stop_reason = "limit" if n_predict == 0 else "interrupted" if interrupted() else "context"
         ended = time.perf_counter()
+        energy = None if self._power is None else self._power.stop()
         self._emit(stream.finish(), answer, on_text)
         self.meter.mark()
         answer.timings = Timings(
@@ -286,13 +350,52 @@ class Session:
             predicted_n=len(answer.tokens),
             predicted_ms=1000 * (ended - first),
             planned_bytes=self.run.plan.total_bytes,
-            peak_bytes=self.meter.peak_bytes,
+            peak_bytes=self._peak_bytes,
             lossless="exact" if self.target.info.batch_invariant else "up to float ties",
             drafter=self.run.spec.drafter,
             rounds=self.decoder.rounds,
             speculating=self.run.spec.drafter != "none" and self.decoder.speculating,
+            accelerator=self._device_timings(at_first, len(answer.tokens), energy),
         )
         return answer
+
+    @property
+    def _counters(self) -> Counters:
+        return Counters() if self._device is None else self._device.counters
+
+    def _prefilled(self, done: int, total: int, progress: Progress) -> None:
+        progress("prompt tokens", done, total)
+        if done == total:
+            self._at_prompt = self._counters
+
+    def _enough(self, config: SamplingConfig) -> int:
+        """Likeliest tokens of a row that the sampler needs, where an accelerator finds them by itself; 0: whole rows."""
+        if self._device is None or config.temperature or config.repeat_penalty != 1:
+            return 0
+        return self._device.top_k
+
+    @property
+    def _peak_bytes(self) -> int:
+        """A simulated board's memories are the buffers that the driver has allocated there: the host's growth beside them is
+        the simulator's, and no board's.
+        """
+        if self._device is None:
+            return self.meter.peak_bytes
+        own = self.meter.peak_bytes if self._device.facts.kind == "measured" else 0
+        return own + self._device.device_bytes
+
+    def _device_timings(self, at_first: Counters, tokens: int, energy: Energy | None) -> DeviceTimings | None:
+        if self._device is None:
+            return None
+        return DeviceTimings(
+            facts=self._device.facts,
+            prompt=self._at_prompt - self._at_start,
+            decode=self._counters - self._at_prompt,
+            first_token_seconds=(at_first - self._at_start).seconds,
+            tokens=tokens,
+            round_seconds=self.decoder.rounds.seconds,
+            energy=None if energy is None else energy.as_json(tokens),
+        )
 
     def _tokens(self, prompt: I32, n_predict: int, rng: np.random.Generator) -> Iterator[int]:
         if n_predict == 0:
@@ -304,3 +407,19 @@ class Session:
         if text:
             answer.text += text
             on_text(text)
+
+
+def open_model(
+    path: Path, device: str, accelerator: AcceleratorOptions | None
+) -> tuple[Bundle, AcceleratorOptions | None]:
+    """The model at ``path``; a board bundle says which accelerator it is for."""
+    if not is_accelerator(device):
+        return Bundle.open(path), accelerator
+    from edgedec.runtime.accelerator.board_bundle import open_board_bundle
+    from edgedec.runtime.accelerator.board_manifest import MANIFEST
+    from edgedec.runtime.accelerator.options import AcceleratorOptions
+
+    if not (path / MANIFEST).is_file():
+        return Bundle.open(path), accelerator
+    found = open_board_bundle(path)
+    return found.model, replace(accelerator or AcceleratorOptions(), board=found.board, board_bundle=found)

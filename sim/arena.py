@@ -23,7 +23,7 @@ class ArenaBuffer:
     def flush(self) -> None:
         """Nothing to do."""
 
-    def invalidate(self) -> None:
+    def invalidate(self, start: int = 0, size_bytes: int | None = None) -> None:
         """Nothing to do."""
 
     def close(self) -> None:

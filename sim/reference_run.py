@@ -13,7 +13,7 @@ from edgedec.hw.accelerator_registers import Cause
 from edgedec.hw.compiler.program import HostFacts, Program, result_bytes
 from edgedec.hw.compiler.ternary_image import DamagedWeightsError
 from edgedec.hw.config import ADDRESS_BITS, AcceleratorConfig
-from edgedec.hw.instructions import INSTRUCTION_BYTES, MAGIC, Instruction, Opcode, Sink, When, unpack
+from edgedec.hw.instructions import INSTRUCTION_BYTES, MAGIC, Base, Instruction, Opcode, Sink, When, unpack
 from edgedec.hw.striping import block_bytes, stripe, unstripe
 from edgedec.sim.interpreter import Interpreter
 
@@ -84,7 +84,7 @@ class Runner:
             beats, descriptors = traffic(program, given)
             if beats > cycles:
                 return None
-            self._run(given, interpreter)
+            self._run(given, program, interpreter)
         except _FaultError as fault:
             return fault.outcome
         return Outcome(cause=Cause.NONE, beats=beats, descriptors=descriptors)
@@ -103,7 +103,7 @@ class Runner:
         for memory in self._memories:
             if memory.address <= address < memory.address + memory.bytes.size:
                 return memory, memory.bytes[address - memory.address :]
-        raise _FaultError(cause, address=address)
+        raise _FaultError(cause, address=address if cause == Cause.READ else 0)
 
     def _logical(self, found: U8) -> U8:
         whole = found[: found.size // block_bytes(self._config.ports) * block_bytes(self._config.ports)]
@@ -111,7 +111,13 @@ class Runner:
 
     def _loaded(self, given: Given) -> tuple[Program, Interpreter]:
         """The program in memory, and what runs it."""
-        held = {name: self._at(given.addresses[name]) for name in ("program", "image", "kv", "input")}
+        held = {"program": self._at(given.addresses["program"])}
+        for name in ("image", "kv", "input"):
+            try:
+                held[name] = self._at(given.addresses[name])
+            except _FaultError as fault:
+                code = self._logical(held["program"][1]).tobytes()
+                raise self._who_reads(name, given, code, fault.outcome.address) from fault
         versions = [(held[name][0], held[name][0].version) for name in ("program", "image")]
         key = (given.addresses, given.program_bytes, versions)
         if self._kept is None or self._kept[0] != key:
@@ -120,6 +126,15 @@ class Runner:
             )
             self._kept = key, program, Interpreter(program)
         return self._kept[1:]
+
+    def _who_reads(self, name: str, given: Given, code: bytes, address: int) -> _FaultError:
+        """What the hardware says of a buffer that is not there: the first instruction of the program that reads it."""
+        instructions, commit = self._instructions(given.program_bytes, code)
+        numbered = list(enumerate(instructions))[commit if given.commits else 0 :]
+        base = {"image": Base.IMAGE, "input": Base.INPUT}.get(name)
+        opcodes = (Opcode.CACHE, Opcode.COPY) if base is None else (Opcode.READ,)
+        found = (n for n, one in numbered if one.opcode in opcodes and (base is None or one["base"] == base))
+        return _FaultError(Cause.READ, next(found, 0), address)
 
     def _program(self, size: int, held: Mapping[str, U8]) -> Program:
         """What is in memory, as the compiler made it. ``held``: the buffers in logical order."""
@@ -169,7 +184,7 @@ class Runner:
                 raise _FaultError(Cause.DESCRIPTOR, index) from error
         return tuple(found), commit
 
-    def _run(self, given: Given, interpreter: Interpreter) -> None:
+    def _run(self, given: Given, program: Program, interpreter: Interpreter) -> None:
         """Memory is written at the end: what Ctrl-C has cut short can be run again."""
         kv = self._at(given.addresses["kv"])[1]
         interpreter.cache[:] = self._logical(kv)
@@ -184,13 +199,18 @@ class Runner:
         except BundleError as error:
             raise _FaultError(Cause.DESCRIPTOR, interpreter.at) from error
         if given.logits and not given.commits:
-            self._write_results(given, interpreter)
+            self._write_results(given, program, interpreter)
         laid = stripe(interpreter.cache, ports=self._config.ports, port_bytes=self._config.port_bytes)
         kv[: laid.size] = laid
 
-    def _write_results(self, given: Given, interpreter: Interpreter) -> None:
+    def _write_results(self, given: Given, program: Program, interpreter: Interpreter) -> None:
         address = given.addresses["output"]
-        output = self._at(address, Cause.WRITE)[1]
+        try:
+            output = self._at(address, Cause.WRITE)[1]
+        except _FaultError as fault:
+            numbered = enumerate(program.instructions)
+            heads = (n for n, one in numbered if one.opcode == Opcode.MATRIX and one["sink"] == Sink.LOGITS)
+            raise _FaultError(Cause.WRITE, max(heads, default=0)) from fault
         size = interpreter.output.size if given.logits == _WHOLE_ROWS else result_bytes(self._config)
         if output.size < size:
             raise _FaultError(Cause.WRITE, interpreter.at)

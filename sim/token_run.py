@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import UsageError
-from edgedec.hw.compiler.choose import config_for
 from edgedec.hw.compiler.program import compile_model, laid_out
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.ops import Embed
@@ -23,23 +22,9 @@ from edgedec.runtime.accelerator.report import PassReport
 from edgedec.sim.devices.sim import open_device
 from edgedec.sim.verification import TRACED_BITS, Verified
 
-__all__ = ["TokenReport", "TokenRun", "small_config"]
+__all__ = ["TokenReport", "TokenRun"]
 
 I32 = NDArray[np.int32]
-
-
-def small_config(model: IntegerModel, **overrides: Any) -> AcceleratorConfig:
-    """A configuration that simulates at a bearable speed: one port of 16 bytes, 2 slots."""
-    small = {
-        "beat_bytes": 16,
-        "slots": 2,
-        "ports": 1,
-        "context": 128,
-        "prefetch_beats": 256,
-        "top_k": 4,
-        "ultra": False,
-    }
-    return config_for(model, **(small | overrides))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,12 +12,13 @@ import pytest
 # Answers the question of its age as told; as `-m venv` copies itself to .venv, as pip writes down what it was asked.
 STAND_IN = """#!/bin/sh
 case "$*" in
-  "-m venv "*) mkdir -p .venv/bin && cp "$0" .venv/bin/python && echo venv >> calls ;;
+  "-m venv "*) mkdir -p "${*##* }/bin" "${*##* }/lib/python3/site-packages" && cp "$0" "${*##* }/bin/python" &&
+    echo venv >> calls ;;
   "-m pip "*) echo "${*##* }" >> calls && [ ! -e offline ] ;;
   *) echo "ANSWER" ;;
 esac
 """
-TOOLS = ("sh", "dirname", "cat", "cksum", "rm", "mkdir", "cp")
+TOOLS = ("sh", "dirname", "cat", "cksum", "rm", "mkdir", "cp", "sed", "ln")
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -131,6 +132,36 @@ def test_installs_once_until_something_changes(
     assert done("dev") == ["venv", ".[dev,hdl]"]
     moved = checkout.rename(tmp_path / "moved")
     assert done("dev", moved) == ["venv", ".[dev,hdl]"]
+
+
+def test_board_has_an_environment_of_its_own(run: Run, checkout: Path, python: Callable[[str, str], None]) -> None:
+    """With the requirements of pyproject.toml, and all folders linked anew each time."""
+    python("python3", "new complete 3.13.2")
+    python("python3.12", "new complete 3.12.1")
+    (checkout / "edgedec").mkdir()
+    (checkout / "edgedec" / "device.py").touch()
+    (checkout / "hw").mkdir()
+    assert run("board").returncode == 0
+    assert calls(checkout) == ["venv", "hypothesis>=6.120"]
+    tree = checkout / ".venv-board" / "tree"
+    assert (checkout / ".venv-board/lib/python3/site-packages/edgedec.pth").read_text().strip() == str(tree)
+    assert (tree / "edgedec" / "device.py").exists()
+    (checkout / "runtime").mkdir()
+    assert run("board").returncode == 0
+    assert calls(checkout) == []
+    assert sorted(path.name for path in (tree / "edgedec").iterdir()) == ["device.py", "hw", "runtime"]
+    assert run("board-all").returncode == 0
+    assert run("board").returncode == 0
+    assert calls(checkout) == ["hypothesis>=6.120"]
+    assert not (checkout / ".venv").exists()
+
+
+def test_board_needs_a_python_that_pynq_runs_on(run: Run, python: Callable[[str, str], None]) -> None:
+    python("python3", "new complete 3.13.2")
+    done = run("board")
+    assert done.returncode == 3
+    assert "python3 is 3.13.2, too new for the NumPy that pynq needs" in done.stderr
+    assert "Install Python 3.12" in done.stderr
 
 
 def test_failed_installation_is_told_and_tried_again(

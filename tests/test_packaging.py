@@ -96,7 +96,7 @@ def clean_tree(tmp_path_factory: pytest.TempPathFactory, project_root: Path) -> 
     """A copy without build products: what an earlier build left behind would be packed again."""
     copy = tmp_path_factory.mktemp("tree") / "edgedec"
     unwanted = shutil.ignore_patterns(
-        ".git", ".venv", ".typing", ".*_cache", "build", "dist", "*.egg-info", "__pycache__", LIBRARY
+        ".git", ".venv*", ".typing", ".*_cache", "build", "dist", "*.egg-info", "__pycache__", LIBRARY
     )
     shutil.copytree(project_root, copy, ignore=unwanted)
     return copy

@@ -11,8 +11,10 @@ from typer.core import TyperGroup
 
 from edgedec import __version__
 from edgedec.cli.bench import bench
+from edgedec.cli.boards import boards
 from edgedec.cli.chat import chat
 from edgedec.cli.config import load_defaults
+from edgedec.cli.deploy import deploy
 from edgedec.cli.distil import distil
 from edgedec.cli.doctor import doctor
 from edgedec.cli.eval import eval_command
@@ -91,9 +93,11 @@ for _name, _function in (
     ("bench", bench),
     ("eval", eval_command),
     ("simulate", simulate),
+    ("deploy", deploy),
     ("doctor", doctor),
 ):
     app.command(_name)(_function)
+app.add_typer(boards, name="boards")
 
 
 def main() -> None:

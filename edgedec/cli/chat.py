@@ -9,19 +9,23 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
-from edgedec.cli.console import note
+from edgedec.cli.console import note, progress
 from edgedec.cli.generate import figures, note_narrowed, text_writer, write
 from edgedec.cli.options import (
+    Board,
+    Configuration,
     CtxSize,
     Device,
     DraftMax,
     IgnoreEos,
     KvBits,
     MemoryBudget,
+    MemoryModel,
     MinP,
     Model,
     ModelDraft,
     NPredict,
+    Record,
     RepeatLastN,
     RepeatPenalty,
     ReversePrompt,
@@ -35,6 +39,7 @@ from edgedec.cli.options import (
     TopP,
     TreeNodes,
     Verbose,
+    accelerator_options,
     budget_bytes,
     option,
     resolve_model,
@@ -126,15 +131,17 @@ class _Chat:
         """
         asked = [*self.messages, {"role": "user", "content": text}]
         ids = self.session.encode_chat(asked)
-        answer = self.session.generate(
-            ids,
-            n_predict=self.n_predict,
-            sampling=self.sampling,
-            stop=self.stop,
-            ignore_eos=self.ignore_eos,
-            on_text=self._write,
-            interrupted=lambda: self.interrupts.flag,
-        )
+        with progress("reading the prompt", once=True) as report:
+            answer = self.session.generate(
+                ids,
+                n_predict=self.n_predict,
+                sampling=self.sampling,
+                stop=self.stop,
+                ignore_eos=self.ignore_eos,
+                on_text=self._write,
+                interrupted=lambda: self.interrupts.flag,
+                progress=report,
+            )
         write("\n")
         self.messages = [*asked, {"role": "assistant", "content": answer.text}]
         self.last = answer
@@ -199,6 +206,10 @@ def chat(
     spec_tree: SpecTree = "chain",
     tree_nodes: TreeNodes = 0,
     device: Device = "cpu",
+    board: Board = None,
+    configuration: Configuration = None,
+    memory: MemoryModel = None,
+    record: Record = None,
     threads: Threads = 0,
     temp: Temp = 0.8,
     top_k: TopK = 40,
@@ -232,15 +243,21 @@ def chat(
     )
     from edgedec.runtime.session import Session
 
-    with Session.open(
-        resolve_model(model),
-        device=device,
-        threads=threads,
-        ctx_size=ctx_size,
-        kv_bits=kv_bits,
-        spec=spec,
-        budget_bytes=budget_bytes(memory_budget),
-    ) as session:
+    with progress("preparing the accelerator") as report:
+        session = Session.open(
+            resolve_model(model),
+            device=device,
+            threads=threads,
+            ctx_size=ctx_size,
+            kv_bits=kv_bits,
+            spec=spec,
+            budget_bytes=budget_bytes(memory_budget),
+            accelerator=accelerator_options(
+                device, board=board, configuration=configuration, memory=memory, record=record
+            ),
+            progress=report,
+        )
+    with session:
         note_narrowed(session, spec)
         if session.bundle.chat_template is None:
             raise UsageError(f"{model}: the model has no chat template; use `edgedec generate`, which continues a text")

@@ -56,8 +56,11 @@ def print_table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> Non
 
 
 @contextmanager
-def progress(label: str) -> Iterator[Progress]:
-    """A bar on stderr: only on a terminal, and only for what takes over a second."""
+def progress(label: str, *, once: bool = False) -> Iterator[Progress]:
+    """A bar on stderr: only on a terminal, and only for what takes over a second.
+
+    ``once``: it is gone as soon as all is done, for what goes on to write to the terminal.
+    """
     if not sys.stderr.isatty():
         yield lambda what, done, total: None
         return
@@ -70,13 +73,22 @@ def progress(label: str) -> Iterator[Progress]:
     task = bars.add_task(label, total=None, what="")
     timer = threading.Timer(_PATIENCE_S, bars.start)
     timer.daemon = True
-    timer.start()
-    try:
-        yield lambda what, done, total: bars.update(task, completed=done, total=total, what=what)
-    finally:
+
+    def stop() -> None:
         timer.cancel()
         timer.join()
         bars.stop()
+
+    def update(what: str, done: int, total: int) -> None:
+        bars.update(task, completed=done, total=total, what=what)
+        if once and done >= total:
+            stop()
+
+    timer.start()
+    try:
+        yield update
+    finally:
+        stop()
 
 
 def read_text(path: Path, what: str) -> str:

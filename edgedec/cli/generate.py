@@ -10,8 +10,10 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
-from edgedec.cli.console import has_colours, note, print_json, read_text
+from edgedec.cli.console import has_colours, note, print_json, progress, read_text
 from edgedec.cli.options import (
+    Board,
+    Configuration,
     CtxSize,
     Device,
     DraftMax,
@@ -19,10 +21,12 @@ from edgedec.cli.options import (
     Json,
     KvBits,
     MemoryBudget,
+    MemoryModel,
     MinP,
     Model,
     ModelDraft,
     NPredict,
+    Record,
     RepeatLastN,
     RepeatPenalty,
     ReversePrompt,
@@ -36,6 +40,7 @@ from edgedec.cli.options import (
     TopP,
     TreeNodes,
     Verbose,
+    accelerator_options,
     budget_bytes,
     option,
     resolve_model,
@@ -107,6 +112,8 @@ def figures(answer: Answer) -> str:
     text += _speculation(timings)
     if timings.peak_bytes:
         text += f"; memory: {format_bytes(timings.peak_bytes)}, planned {format_bytes(timings.planned_bytes)}"
+    if timings.accelerator is not None:
+        text += f"\n{timings.accelerator.figures()}"
     return text
 
 
@@ -153,6 +160,10 @@ def generate(
     spec_tree: SpecTree = "chain",
     tree_nodes: TreeNodes = 0,
     device: Device = "cpu",
+    board: Board = None,
+    configuration: Configuration = None,
+    memory: MemoryModel = None,
+    record: Record = None,
     threads: Threads = 0,
     temp: Temp = 0.8,
     top_k: TopK = 40,
@@ -191,20 +202,26 @@ def generate(
     )
     from edgedec.runtime.session import Session
 
-    with Session.open(
-        resolve_model(model),
-        device=device,
-        threads=threads,
-        ctx_size=ctx_size,
-        kv_bits=kv_bits,
-        spec=spec,
-        budget_bytes=budget_bytes(memory_budget),
-    ) as session:
+    with progress("preparing the accelerator") as report:
+        session = Session.open(
+            resolve_model(model),
+            device=device,
+            threads=threads,
+            ctx_size=ctx_size,
+            kv_bits=kv_bits,
+            spec=spec,
+            budget_bytes=budget_bytes(memory_budget),
+            accelerator=accelerator_options(
+                device, board=board, configuration=configuration, memory=memory, record=record
+            ),
+            progress=report,
+        )
+    with session:
         note_narrowed(session, spec)
         ids = session.encode(text)
         if echo and not json:
             write(text)
-        with _ctrl_c() as interrupted:
+        with _ctrl_c() as interrupted, progress("reading the prompt", once=True) as report:
             answer = session.generate(
                 ids,
                 n_predict=n_predict,
@@ -213,6 +230,7 @@ def generate(
                 ignore_eos=ignore_eos,
                 on_text=(lambda text: None) if json else text_writer(session, show_draft=show_draft),
                 interrupted=interrupted,
+                progress=report,
             )
     if json:
         print_json(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,11 +16,14 @@ import typer
 from edgedec.cli.console import log_to_stderr, progress
 
 if TYPE_CHECKING:
+    from edgedec.runtime.accelerator.options import AcceleratorOptions, Generator
     from edgedec.runtime.sampling import SamplingConfig
     from edgedec.runtime.speculation import SpecConfig
 
 __all__ = [
     "EMBEDDED",
+    "Board",
+    "Configuration",
     "CtxSize",
     "Device",
     "DraftMax",
@@ -27,10 +31,12 @@ __all__ = [
     "Json",
     "KvBits",
     "MemoryBudget",
+    "MemoryModel",
     "MinP",
     "Model",
     "ModelDraft",
     "NPredict",
+    "Record",
     "RepeatLastN",
     "RepeatPenalty",
     "ReversePrompt",
@@ -44,6 +50,7 @@ __all__ = [
     "TopP",
     "TreeNodes",
     "Verbose",
+    "accelerator_options",
     "budget_bytes",
     "option",
     "resolve_model",
@@ -60,7 +67,44 @@ EMBEDDED_DRAFT = "demo-draft"
 Model = Annotated[
     str, option("-m", "--model", metavar="BUNDLE", help="Folder of a bundle, or 'demo': the embedded model.")
 ]
-Device = Annotated[str, option("--device", metavar="NAME", help="What runs the model: cpu, cuda, webgpu or reference.")]
+Device = Annotated[
+    str,
+    option(
+        "--device",
+        metavar="NAME",
+        help="What runs the model: cpu, cuda, webgpu or float_reference; or an accelerator: pynq, sim (its RTL), reference "
+        "(its program, interpreted) or replay:FILE.",
+    ),
+]
+Board = Annotated[
+    str | None,
+    option(
+        "--board",
+        metavar="NAME",
+        help="Of the accelerator: a board's name or file; kv260 without. See `edgedec boards`.",
+    ),
+]
+Configuration = Annotated[
+    str | None,
+    option(
+        "--configuration",
+        metavar="TEXT",
+        help="Of the accelerator: small (quick to simulate), board (what the board gets), or either with members: "
+        "small,slots=4.",
+    ),
+]
+MemoryModel = Annotated[
+    str | None,
+    option(
+        "--memory",
+        metavar="MODEL",
+        help="Of a simulated board: ddr (calibrated, KV260), flat or ideal; without: its best.",
+    ),
+]
+Record = Annotated[
+    Path | None,
+    option("--record", metavar="FILE", help="Keep all traffic with the accelerator, for --device replay:FILE."),
+]
 Threads = Annotated[int, option("-t", "--threads", min=0, max=256, metavar="N", help="CPU threads; 0: one per core.")]
 CtxSize = Annotated[
     int, option("-c", "--ctx-size", metavar="N", help="Tokens of context; 0: the most that is planned.")
@@ -107,7 +151,8 @@ SpecType = Annotated[
     option(
         "--spec-type",
         metavar="NAME",
-        help="What guesses tokens ahead: ngram, copy, stand, trigram, model (needs -md), auto (what pays), or none.",
+        help="What guesses tokens ahead: ngram, copy, stand, trigram, blend (of these), model (needs -md), auto (what pays), "
+        "or none.",
     ),
 ]
 ModelDraft = Annotated[
@@ -140,6 +185,40 @@ def budget_bytes(text: str | None) -> int | None:
     from edgedec.memory import parse_bytes
 
     return None if text is None else parse_bytes(text)
+
+
+def accelerator_options(
+    device: str, *, board: str | None, configuration: str | None, memory: str | None, record: Path | None = None
+) -> AcceleratorOptions | None:
+    """Which accelerator; None where the device is none and nothing is said of one.
+
+    Raises:
+        UsageError: a value that is none.
+    """
+    from edgedec.runtime.targets import is_accelerator
+
+    if not is_accelerator(device) and all(value is None for value in (board, configuration, memory, record)):
+        return None
+    from edgedec.runtime.accelerator.options import BOARD, AcceleratorOptions, check_memory, parse_configuration
+
+    size, members = parse_configuration(configuration or "small")
+    return AcceleratorOptions(
+        board=board or BOARD,
+        size=size,
+        overrides=members,
+        memory=check_memory(memory or "auto"),
+        record=record,
+        generator=_generator(),
+    )
+
+
+def _generator() -> Generator | None:
+    if find_spec("amaranth") is None:
+        return None
+    from edgedec.boards.find import all_boards
+    from edgedec.hw.generator import HardwareGenerator
+
+    return HardwareGenerator(all_boards())
 
 
 def resolve_model(name: str) -> Path:

@@ -7,18 +7,22 @@ from typing import TYPE_CHECKING
 
 from edgedec.cli.console import print_json, print_table
 from edgedec.cli.options import (
+    Board,
+    Configuration,
     CtxSize,
     Device,
     DraftMax,
     Json,
     KvBits,
     MemoryBudget,
+    MemoryModel,
     Model,
     ModelDraft,
     SpecTree,
     SpecType,
     TreeNodes,
     Verbose,
+    accelerator_options,
     budget_bytes,
     resolve_model,
     spec_config,
@@ -44,6 +48,9 @@ def plan(
     spec_tree: SpecTree = "chain",
     tree_nodes: TreeNodes = 0,
     device: Device = "cpu",
+    board: Board = None,
+    configuration: Configuration = None,
+    memory: MemoryModel = None,
     json: Json = False,
     verbose: Verbose = 0,
 ) -> None:
@@ -57,13 +64,17 @@ def plan(
         spec_tree=spec_tree,
         tree_nodes=tree_nodes,
     )
-    from edgedec.bundle import Bundle
     from edgedec.memory import MemoryMeter, format_bytes
     from edgedec.runtime.planning import make_plan
+    from edgedec.runtime.session import open_model
     from edgedec.runtime.targets import target_module
 
-    bundle = Bundle.open(resolve_model(model))
-    target_module(device)  # its libraries are part of the baseline
+    bundle, accelerator = open_model(
+        resolve_model(model),
+        device,
+        accelerator_options(device, board=board, configuration=configuration, memory=memory),
+    )
+    target_module(device, accelerator)  # its libraries are part of the baseline
     baseline = MemoryMeter().baseline_bytes
     made = make_plan(
         bundle,
@@ -73,6 +84,7 @@ def plan(
         spec=spec,
         budget_bytes=budget,
         baseline_bytes=baseline,
+        accelerator=accelerator,
     ).plan
     if json:
         data = asdict(made) | {"estimated_tokens_per_second": round(made.estimated_tokens_per_second, 3)}
@@ -81,6 +93,7 @@ def plan(
         print_json(data | {"tree": spec.policy})
     else:
         _print(made, spec.policy)
+    made.require_memories()
     if not made.fits:
         raise BudgetError(
             f"needs {format_bytes(made.total_bytes)} at context {made.ctx_size}, the memory budget is "
@@ -114,6 +127,9 @@ def _print(plan: Plan, tree: str) -> None:
     rows.append(("beside it: Python and libraries", format_bytes(plan.baseline_bytes)))
     width = 1 + len(columns)
     print_table([(*row, *[""] * (width - len(row))) for row in rows], right=range(1, width))
+    for memory in plan.memories:
+        has = "" if memory.has_bytes is None else f" of {format_bytes(memory.has_bytes)}"
+        print(f"{memory.name}: {format_bytes(memory.used_bytes)}{has} ({memory.source})")
     print("\ntotal: the largest of the sums, each of what is there at once")
     print("fixed baseline: what a run without a plan takes beside its weights, at a context of 1024 tokens,")
     print("KV of 16 bits, a tree of 64 nodes and all of its logits, as far as model and device have these")

@@ -111,11 +111,12 @@ def _run_tokens(
     json: bool,
 ) -> None:
     from edgedec.bundle import Bundle
+    from edgedec.hw.compiler.choose import small_config
     from edgedec.hw.compiler.program_file import save_program as save_program_to
     from edgedec.reference.integer_profile.calibrate import calibrate
     from edgedec.reference.integer_profile.model import prepare
     from edgedec.runtime.tokenizer import Tokenizer
-    from edgedec.sim.token_run import TokenRun, small_config
+    from edgedec.sim.token_run import TokenRun
 
     bundle = Bundle.open(resolve_model(name))
     tokenizer = Tokenizer.load(bundle.tokenizer_file)

@@ -155,7 +155,7 @@ class Matrix:
                 sizes.insert(0, size)
                 left, size = left - size, 2 * size
             if sizes and left % step:
-                sizes[0], left = sizes[0] + 1, left - 1
+                sizes[-1], left = sizes[-1] + 1, left - 1  # the odd one last, or a pair would be torn apart
             sizes = [*(min(most, left - at) for at in range(0, left, most)), *sizes]
         else:
             cut = left - _TAIL_WORDS

@@ -1,7 +1,8 @@
-"""The program of a model's shape: its constants and weights are made up, for cycles do not depend on them.
+"""The program of a model's shape: its constants and weights are made up, for sizes and cycles do not depend on them.
 
 Constants are ones; what a weight is stays open until the image is built, and all layers have the same ones. So the program
-of 24 layers is there in a second, and the image of a few of them, for a simulation, costs no more than their bytes.
+of 24 layers is there in a second, and the image of a few of them, for a simulation, costs no more than their bytes. Rows of
+trit planes may or may not be shifted one by one: here they are, which is the larger program of the two.
 """
 
 from __future__ import annotations
@@ -110,25 +111,31 @@ def _constants(graph: Graph, op: Any, real: bool) -> Any:
             output=_ones(*keys),
         )
     if isinstance(op, Linear):
-        pairs = zip(op.weights, op.schemes, strict=True)
+        parts = zip(op.weights, op.schemes, op.biases, strict=True)
         return LinearConstants(
-            matrices=tuple(_matrix(name, scheme, graph.weights[name].shape, real) for name, scheme in pairs)
+            matrices=tuple(
+                _matrix(name, scheme, graph.weights[name].shape, bool(bias), real) for name, scheme, bias in parts
+            )
         )
     return None
 
 
-def _matrix(name: str, scheme: Scheme, shape: tuple[int, ...], real: bool) -> MatrixConstants:
-    int8 = isinstance(scheme, Int8Scheme)
-    weights = _weights(shape, int8) if real else np.broadcast_to(np.int8(0), shape)
+def _matrix(name: str, scheme: Scheme, shape: tuple[int, ...], bias: bool, real: bool) -> MatrixConstants:
+    ternary = scheme if isinstance(scheme, TernaryScheme) else None
+    weights = _weights(shape, ternary is None) if real else np.broadcast_to(np.int8(0), shape)
+    rows, columns = shape
+    groups = None
+    if ternary and ternary.group_size:
+        groups = np.broadcast_to(np.uint8(1), (ternary.planes, rows, ternary.groups(columns)))
     return MatrixConstants(
         name=name,
         weight=weights,
-        groups=None,
-        trits=None if int8 else weights[None],
-        scale=_ones(shape[0] if int8 else 1),
-        row_shift=np.zeros(shape[0], np.int64),
+        groups=groups,
+        trits=np.broadcast_to(weights, (ternary.planes, *shape)) if ternary else None,
+        scale=_ones(1 if ternary else rows),
+        row_shift=np.full(rows, int(groups is not None), np.int64),
         pre_shift=0,
-        bias=None,
+        bias=np.zeros(rows, np.int64) if bias else None,
         form=None,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from types import TracebackType
 
 import numpy as np
@@ -11,20 +12,25 @@ from edgedec.device import Device
 from edgedec.errors import DeviceError, UsageError
 from edgedec.hw.accelerator_registers import COUNTS, ERROR_CAUSES, REGISTER_MAP, Cause
 from edgedec.hw.compiler.host import Host, Results
-from edgedec.hw.compiler.program import Program
+from edgedec.hw.compiler.program import Program, result_bytes
 from edgedec.hw.config import ADDRESS_BITS
 from edgedec.hw.instructions import Opcode
 from edgedec.hw.striping import block_bytes
 from edgedec.reference.integer_profile.values import Logits
-from edgedec.runtime.accelerator.regions import ADDRESS_REGISTERS, regions
+from edgedec.runtime.accelerator.regions import ADDRESS_REGISTERS, Region, regions
 from edgedec.runtime.accelerator.registers import Registers
-from edgedec.runtime.accelerator.report import PassReport
+from edgedec.runtime.accelerator.report import PassReport, issued
 from edgedec.schemes import FloatWeight, Int8Weight
 
 __all__ = ["BEST", "NO_LOGITS", "WHOLE_ROWS", "Driver", "patience_cycles"]
 
 NO_LOGITS, BEST, WHOLE_ROWS = 0, 1, 2  # register pass_parameters, field logits
+_LOG = logging.getLogger(__name__)
+
 _POLL_CYCLES = 64  # between two looks at a reset
+# Of the device's time between two looks at the registers while the interrupt is waited for: the first, and the longest. Each
+# is twice the one before, so that an interrupt that is lost costs no more than the pass itself, and a second at most.
+_FIRST_SLICE_S, _LONGEST_SLICE_S = 0.01, 1.0
 # Of a pass that is given up as lost: so many cycles for each beat that it reads, and besides for each instruction. Ten times
 # what the slowest memory and the smallest configuration that were simulated take.
 _PATIENCE_PER_BEAT, _PATIENCE_PER_INSTRUCTION = 64, 20_000
@@ -39,7 +45,7 @@ class Driver:
 
     Members:
         length: committed positions.
-        regions: the program's buffers by their names in ``Program.sizes``.
+        regions: the program's buffers by their names in ``Program.sizes``; none of them once it is closed.
         registers: by name, for a debugger and for tests.
 
     Args:
@@ -61,15 +67,17 @@ class Driver:
         self.host = Host(program, embedding)
         self.length = 0
         self.max_cycles = patience_cycles(program) if max_cycles is None else max_cycles
-        self._submitted = 0  # slots of the pass that is under way
+        self._submitted = (0, NO_LOGITS)  # slots and logits of the pass that is under way
         self._slots = 0  # of the last pass; none of them is left after its commit
+        self._written = (0, NO_LOGITS)  # slots and logits of the pass whose results are in the output buffer
         self._wanted = ""  # event of what runs, or of what was given up
+        self._interrupts = True  # none was lost yet
         stray = program.astray()
         if stray is not None:
             raise UsageError(f"instruction {self._name(stray)} leaves its buffer; compile the program again")
         self._identify()
         self.reset()  # the last user may have gone in the middle of a pass
-        self.regions = regions(device, program)
+        self.regions: dict[str, Region] = dict(regions(device, program))
         try:
             self.load()
         except BaseException:
@@ -84,10 +92,23 @@ class Driver:
     ) -> None:
         self.close()
 
+    @property
+    def pending(self) -> bool:
+        """Whether something was begun of which the end was not seen: ``finish`` waits for a pass, and the next pass gives
+        up what is left of it.
+        """
+        return bool(self._wanted)
+
     def close(self) -> None:
-        """Gives the buffers back; a second time does nothing."""
-        for region in self.regions.values():
-            region.close()
+        """Gives up what runs and gives the buffers back; a second time does nothing."""
+        try:
+            self._recover()
+        except DeviceError as error:
+            # It may still write there: memory that it was given must not become another's before the device is closed.
+            _LOG.warning("%s: the buffers stay allocated until the device is closed: %s", self.device.name, error)
+            self.regions.clear()
+        while self.regions:
+            self.regions.popitem()[1].close()
 
     def _identify(self) -> None:
         for name in ("identity", "version"):
@@ -106,10 +127,11 @@ class Driver:
     def load(self) -> None:
         """Writes program, image and addresses, again if need be; the committed positions stay."""
         program, write = self.program, self.registers.write
-        self.regions["program"].put(np.frombuffer(program.code, np.uint8))
-        self.regions["image"].put(program.image)
+        self._recover()
+        self._region("program").put(np.frombuffer(program.code, np.uint8))
+        self._region("image").put(program.image)
         for name, register in ADDRESS_REGISTERS.items():
-            write(register, self.regions[name].address)
+            write(register, self._region(name).address)
         write("program_bytes", len(program.code))
         self.registers.write_fields("interrupt_enable", done=1, error=1, committed=1)
 
@@ -131,7 +153,8 @@ class Driver:
             logits: NO_LOGITS, BEST or WHOLE_ROWS.
 
         Raises:
-            DeviceError: the accelerator gave up, or did not answer; names cause and instruction.
+            DeviceError: the accelerator gave up, or did not answer; names cause and instruction. Or it works for another
+                driver.
             UsageError: as ``Host.input``.
         """
         self.submit(ids, positions=positions, visible=visible, logits=logits, embeds=embeds)
@@ -157,8 +180,9 @@ class Driver:
             raise UsageError(f"slot {int(np.argmin(seen.diagonal()))} must see itself")
         image = self.host.input(ids, positions, embeds)
         self._recover()
-        self._slots, self._submitted = 0, n
-        self.regions["input"].put(image)
+        self._check_owner()
+        self._slots, self._submitted, self._written = 0, (n, logits), (0, NO_LOGITS)
+        self._region("input").put(image)
         self.registers.write_fields("pass_parameters", slots=n, committed=self.length, logits=logits)
         for slot in range(min(n, config.slots)):
             self.registers.write("position", int(positions[slot]), slot)
@@ -175,7 +199,7 @@ class Driver:
         if self._wanted != "done":
             raise UsageError("no pass is under way; submit one first")
         report = self.answer()
-        self._slots = self._submitted
+        self._slots, self._written = self._submitted[0], self._submitted
         return report
 
     def commit(self, nodes: I32) -> PassReport | None:
@@ -190,6 +214,7 @@ class Driver:
             raise UsageError(f"slots {kept} cannot be kept of a pass of {self._slots}; name them in ascending order")
         report, slots, self._slots = None, self._slots, 0
         if kept != list(range(len(kept))):
+            self._check_owner()
             self.registers.write("commit_slots", sum(1 << node for node in kept))
             self.registers.write_fields("pass_parameters", slots=slots, committed=self.length)
             self.ring("commit", "committed")
@@ -198,22 +223,44 @@ class Driver:
         return report
 
     def truncate(self, length: int) -> None:
-        """Forgets what lies behind the first ``length`` positions.
+        """Forgets what lies behind the first ``length`` positions; slots of a pass that stood behind more are lost.
 
         Raises:
             UsageError: there are not so many.
         """
         if not 0 <= length <= self.length:
             raise UsageError(f"cannot go back to {length} positions, there are {self.length}")
+        if length < self.length:
+            self._slots, self._submitted = 0, (0, NO_LOGITS)
         self.length = length
 
     def results(self, rows: I32) -> Results:
-        """The likeliest tokens of these slots of the last pass."""
-        return self.host.results(self.regions["output"].fetched(), rows)
+        """The likeliest tokens of these slots of the last pass.
+
+        Raises:
+            UsageError: it has not ended well, did not have these slots, or wrote no logits.
+        """
+        self._check_written(rows, BEST)
+        return self.host.results(self._region("output").fetched(result_bytes(self.program.config)), rows)
 
     def logits(self, rows: I32) -> Logits:
-        """Whole rows of logits of these slots of the last pass, which wrote them."""
-        return self.host.logits(self.regions["output"].fetched(), rows)
+        """Whole rows of logits of these slots of the last pass.
+
+        Raises:
+            UsageError: as ``results``, or it did not write whole rows.
+        """
+        self._check_written(rows, WHOLE_ROWS)
+        return self.host.logits(self._region("output").fetched(self.program.output_bytes), rows)
+
+    def _check_written(self, rows: I32, least: int) -> None:
+        slots, logits = self._written
+        if logits < least or (len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < slots):
+            wanted = "whole rows of logits" if least == WHOLE_ROWS else "results"
+            kind = ("none", "the best", "whole rows")[logits]
+            raise UsageError(
+                f"there are no {wanted} of slots {rows.tolist()}: the last pass that has ended left {kind}, of {slots} "
+                "slots; end a pass that writes them first"
+            )
 
     def reset(self, max_cycles: int = 100_000) -> None:
         """A soft reset: gives up what runs, forgets an error. Registers and memory stay.
@@ -238,6 +285,21 @@ class Driver:
         if self._wanted:
             self.reset()
 
+    def _region(self, name: str) -> Region:
+        if name not in self.regions:
+            raise DeviceError("the driver is closed; open another one")
+        return self.regions[name]
+
+    def _check_owner(self) -> None:
+        """What another driver has set up would be read and written, and nothing would tell of it."""
+        mine, found = self._region("input").address, self.registers.read(ADDRESS_REGISTERS["input"])
+        if found != mine:
+            raise DeviceError(
+                f"{self.device.name} does not work for this driver any more: its input_address is {found:#x}, not "
+                f"{mine:#x}. Another driver was opened on it, or it was switched off; open one driver at a time, and a new "
+                "one now"
+            )
+
     def ring(self, doorbell: str, event: str) -> None:
         """Starts what the registers are set up for; ``event``: the interrupt that says that it has ended well."""
         self.registers.write_fields("interrupt_status", done=1, error=1, committed=1)
@@ -250,20 +312,57 @@ class Driver:
         Raises:
             DeviceError: it was given up, or did not come in time; names what the accelerator was doing.
         """
-        self.device.wait(self.max_cycles / self.device.clock_hz)
-        happened = self.registers.set_fields("interrupt_status")
+        happened, idle = self._event()
         self.registers.write_fields("control", latch_counters=1)
         report = PassReport(**{name: self.registers.read(f"counter_{name}") for name in COUNTS})
         if "error" in happened:
             raise DeviceError(self._failure())
         if self._wanted not in happened:
-            number = report.descriptors
-            raise DeviceError(
-                f"{self.device.name} gave no answer within {self.max_cycles} cycles; {number} instructions were issued, the "
-                f"last one {self._name(max(number - 1, 0))}: reset the accelerator"
-            )
+            raise DeviceError(self._silence(report.descriptors, idle))
         self._wanted = ""
         return report
+
+    def _event(self) -> tuple[set[str], bool]:
+        """What ``interrupt_status`` says once something has happened, the time is over, or nothing runs; and whether it is
+        the last of these.
+        """
+        left, part = self.max_cycles / self.device.clock_hz, _FIRST_SLICE_S
+        while True:
+            part = min(part, left)
+            risen = self.device.wait(part)
+            # The status before the events: what ends between the two looks is seen.
+            idle = not self.registers.set_fields("status") & {"busy", "error"}
+            happened = self.registers.set_fields("interrupt_status")
+            left, part = left - part, min(2 * part, _LONGEST_SLICE_S)
+            if happened:
+                self._note(risen)
+            if happened or idle or left <= 0:
+                return happened, idle
+
+    def _note(self, risen: bool) -> None:
+        """Says once that an interrupt is missing, on which all would wait for the next look instead."""
+        if not risen and self._interrupts and not self.device.wait(_POLL_CYCLES / self.device.clock_hz):
+            self._interrupts = False
+            _LOG.warning(
+                "%s: a pass has ended and no interrupt has come; each will be noticed late. Check that the accelerator's "
+                "interrupt is connected",
+                self.device.name,
+            )
+
+    def _silence(self, number: int, idle: bool) -> str:
+        name = self.device.name
+        if idle:
+            return f"{name} gave no answer, and nothing runs on it: somebody else has reset it; begin again"
+        units = issued(
+            self.program,
+            commits=self._wanted == "committed",
+            logits=self.registers.read_field("pass_parameters", "logits") != NO_LOGITS,
+        )
+        last = f", the last one {self._name(units[number - 1])}" if 0 < number <= len(units) else ""
+        return (
+            f"{name} gave no answer within {self.max_cycles} cycles; {number} instructions were issued{last}: reset the "
+            "accelerator"
+        )
 
     def _failure(self) -> str:
         read = self.registers.read

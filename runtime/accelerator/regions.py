@@ -26,6 +26,8 @@ ADDRESS_REGISTERS = {
 
 U8 = NDArray[np.uint8]
 
+_CHUNK_BYTES = 1 << 20  # whole blocks: what an image is laid out in, so that no second one is needed
+
 
 class Region:
     """One buffer.
@@ -48,13 +50,15 @@ class Region:
 
     def put(self, image: U8) -> None:
         """Bytes in logical order to where the read ports look for them, from the region's first on."""
-        laid = stripe(image, ports=self._config.ports, port_bytes=self._config.port_bytes)
-        self.array[: laid.size] = laid
+        for start in range(0, image.size, _CHUNK_BYTES):
+            chunk = image[start : start + _CHUNK_BYTES]
+            laid = stripe(chunk, ports=self._config.ports, port_bytes=self._config.port_bytes)
+            self.array[start : start + laid.size] = laid
         self._buffer.flush()
 
-    def fetched(self) -> U8:
-        """``array``, as the device has written it so far."""
-        self._buffer.invalidate()
+    def fetched(self, size_bytes: int | None = None) -> U8:
+        """``array``, of which so many bytes from the first on, or all, are as the device has written them so far."""
+        self._buffer.invalidate(0, size_bytes)
         return self._buffer.array
 
     def close(self) -> None:

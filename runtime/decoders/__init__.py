@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from edgedec.plugins import load
+from edgedec.runtime.cost import run_cost
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder, Processor
 from edgedec.runtime.protocols import Drafter, State, Target
 
@@ -18,11 +19,13 @@ def open_decoder(
     policy: str = "chain",
     verifier: str = "match",
     vocab_limit: int = 0,
+    overlaps: bool = False,
 ) -> AutoregressiveDecoder:
     """An autoregressive decoder out of plug-ins, by name or made already.
 
     Args:
         vocab_limit: the tokenizer's size; 0: the target's.
+        overlaps: grow the next tree while the target is at work: for one that leaves the host free meanwhile.
 
     Raises:
         UsageError: a name that no plug-in has; the message lists the known ones.
@@ -35,4 +38,6 @@ def open_decoder(
         verifier=load("edgedec.runtime.verifiers", verifier).create(),
         processor=processor,
         vocab_limit=vocab_limit or target.info.vocab,
+        cost=run_cost(target),
+        overlaps=overlaps,
     )

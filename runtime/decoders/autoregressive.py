@@ -2,6 +2,7 @@
 
 Plain decoding is the same loop with a drafter that never guesses: the tree is its root, the path is the root, and the
 verifier's next token is the sample. Invariant: the text's last token is never in the cache; it is node 0 of the next pass.
+Between submitting a pass and asking for its result the host may grow the next tree (``_ahead.py``).
 Source: speculative decoding, 2211.17192; token trees, 2305.09781.
 """
 
@@ -11,12 +12,15 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
 from edgedec.errors import EdgedecError
 from edgedec.runtime.adaptive import Adaptive
 from edgedec.runtime.cost import Costed, ObservedCost
+from edgedec.runtime.decoders._ahead import Ahead, root_alone
+from edgedec.runtime.decoders.rounds import Rounds, RoundSeconds, Watch, commit_seconds
 from edgedec.runtime.protocols import (
     F32,
     I32,
@@ -28,6 +32,7 @@ from edgedec.runtime.protocols import (
     PassResult,
     State,
     Target,
+    Ticket,
     TokenTree,
     TreePolicy,
     Verifier,
@@ -38,30 +43,10 @@ from edgedec.runtime.visibility import tree as tree_visibility
 __all__ = ["AutoregressiveDecoder", "Rounds"]
 
 _CALIBRATED = (1, 2, 4)  # rows of passes that are measured beforehand, beside the largest tree's
+_NO_ROWS = np.zeros(0, np.int32)  # of logits
 _REPEATS = 4  # of which the fastest counts: others on the machine only make it slower
 
 Processor = Callable[[F32, I32], F32]  # (logits [vocab], ids so far) -> probabilities [vocab]
-
-
-@dataclass(kw_only=True)
-class Rounds:
-    """What the rounds of one answer did. Seconds add up; ``accepted[d]``: how many paths accepted a guess at depth d + 1."""
-
-    count: int = 0
-    drafted: int = 0  # nodes beyond the root
-    accepted: list[int] = field(default_factory=list)
-    read_seconds: float = 0.0  # of the draft, with the prompt
-    draft_seconds: float = 0.0
-    verify_seconds: float = 0.0
-    commit_seconds: float = 0.0
-
-    def observe(self, tree: TokenTree, outcome: Outcome) -> None:
-        self.count += 1
-        self.drafted += len(tree.tokens) - 1
-        for depth in range(len(outcome.path) - 1):
-            if depth == len(self.accepted):
-                self.accepted.append(0)
-            self.accepted[depth] += 1
 
 
 @dataclass(kw_only=True)
@@ -77,6 +62,9 @@ class AutoregressiveDecoder:
     vocab_limit: int  # the tokenizer's size; ids from here on are padding
     cost: ObservedCost = field(default_factory=ObservedCost)
     interrupted: Callable[[], bool] = lambda: False  # asked between the passes of a prefill
+    on_prefill: Callable[[int, int], None] = lambda done, total: None  # rows, before each of them and after the last
+    overlaps: bool = False  # the target is at work while the host is free: grow the next tree meanwhile
+    top_k: int = 0  # likeliest tokens that are enough for ``processor``; 0: it needs whole rows
     sizes_itself: bool = False  # the policy, as ``hardware`` does: it is given the whole depth
     cached: list[int] = field(default_factory=list)  # the ids behind the state's committed rows
     rounds: Rounds = field(default_factory=Rounds)  # of the last ``generate``
@@ -91,6 +79,7 @@ class AutoregressiveDecoder:
 
     def open_draft(self, limits: Limits) -> Draft:
         """The draft, opened when first asked for: a draft model is loaded then, and passes are measured."""
+        limits = _possible(limits)
         if self._draft is None:
             self._draft = self.drafter.open(self.target.info, limits)
             if isinstance(self._draft, Costed):
@@ -107,7 +96,7 @@ class AutoregressiveDecoder:
         for size in _REPEATS * sizes if largest > 1 else []:
             chain = np.arange(size, dtype=np.int32)
             work = Pass(ids=np.zeros(size, np.int32), positions=self.state.length + chain, logits=chain)
-            fastest[size] = min(self._submit(work).seconds, fastest.get(size, math.inf))
+            fastest[size] = min(self._run(work).seconds, fastest.get(size, math.inf))
         for size, seconds in fastest.items():
             self.cost.observe(size, seconds)
 
@@ -125,44 +114,50 @@ class AutoregressiveDecoder:
                 f"the prompt has {len(prompt)} tokens, the context holds {limits.positions}: "
                 f"it must have 1 to {limits.positions - 1}; shorten it or raise --ctx-size"
             )
-        self.rounds = Rounds()
+        limits, self.rounds = _possible(limits), Rounds()
         if not self._prefill(prompt[:-1].tolist(), limits):
             return
         draft = self.open_draft(limits)
         adaptive = self._adaptive = self._adaptive or Adaptive(limits.depth, self.cost)
-        largest = min(limits.nodes, tree_nodes or limits.nodes)
         ids = np.empty(limits.positions + 1, np.int32)
         ids[: len(prompt)] = prompt
         length = len(prompt)
+        watch = Watch(time.perf_counter)
         if limits.depth:  # a draft model reads the prompt now: that is no part of the first round
-            began = time.perf_counter()
-            draft.expand(ids[:length], _root(prompt[-1]), np.zeros(1, np.int32))
-            self.rounds.read_seconds = time.perf_counter() - began
+            draft.expand(ids[:length], root_alone(prompt), np.zeros(1, np.int32))
+            self.rounds.read_seconds = watch.lap()
+        fitted = replace(limits, nodes=min(limits.nodes, tree_nodes or limits.nodes))
+        grow = partial(self._grow, draft, adaptive, fitted)
+        ahead = Ahead(draft, grow, positions=limits.positions, rounds=self.rounds, clock=time.perf_counter)
         while self.state.length < limits.positions:
-            began, text = time.perf_counter(), ids[:length]
-            room = min(largest, limits.positions - self.state.length)
-            depth = 0 if not adaptive.on else limits.depth if self.sizes_itself else adaptive.depth(length)
-            if depth and room > 1:
-                fitted = replace(limits, nodes=room, depth=depth)
-                tree = self.policy.grow(draft, text, fitted, self.cost, adaptive.accept)
-            else:
-                tree = _root(text[-1])
-            drafted = time.perf_counter()
-            result = self._run(tree)
+            text, seconds = ids[:length], RoundSeconds()
+            watch.lap()
+            tree = (ahead.take(text) if adaptive.on else None) or grow(text)
+            seconds.draft = watch.lap()
+            work = self._pass(tree)
+            seconds.verify = watch.lap()
+            ticket = self._submit(work)
+            watch.lap()  # what the host spends in the target does not count; what the target says that it took does
+            try:
+                if self.overlaps and ahead.pays(tree):
+                    ahead.assume(text, tree)
+                    seconds.ahead = watch.lap()
+            finally:  # drafting may fail, or be interrupted: no pass may be left under way
+                (result,) = ticket.result()
+                watch.lap()
+            seconds.device = result.seconds
+            self.cost.observe(len(tree.tokens), result.seconds, self.state.length)
             outcome = self.verifier.accept(tree, self._distributions(tree, result, text), rng)
             if self.drafter.taps:
                 outcome = replace(outcome, taps=self._taps(tree, result, outcome, text))
-            verified = time.perf_counter()
+            seconds.verify += watch.lap()
             self.state.commit(outcome.path)
-            tokens = tree.tokens.tolist()
-            accepted = [tokens[node] for node in outcome.path.tolist()]
+            seconds.commit = commit_seconds(self.state, watch.lap())
+            accepted = tree.tokens[outcome.path].tolist()
             self.cached += accepted
             draft.observe(tree, outcome)
-            ended = time.perf_counter()
-            self._count(tree, outcome, began, drafted, verified, ended)
-            adaptive.observe(
-                tree, outcome, seconds=ended - began, draft_seconds=drafted - began, pass_seconds=result.seconds
-            )
+            seconds.commit += watch.lap()
+            self._count(tree, outcome, seconds, length - 1)
             for token in accepted[1:]:
                 ids[length] = token
                 length += 1
@@ -173,13 +168,25 @@ class AutoregressiveDecoder:
             self.guessed = False
             yield outcome.next_token
 
-    def _count(
-        self, tree: TokenTree, outcome: Outcome, began: float, drafted: float, verified: float, ended: float
-    ) -> None:
-        self.rounds.observe(tree, outcome)
-        self.rounds.draft_seconds += drafted - began
-        self.rounds.verify_seconds += verified - drafted
-        self.rounds.commit_seconds += ended - verified
+    def _count(self, tree: TokenTree, outcome: Outcome, seconds: RoundSeconds, past: int) -> None:
+        self.rounds.observe(tree, outcome, seconds)
+        assert self._adaptive is not None
+        self._adaptive.observe(
+            tree,
+            outcome,
+            seconds=seconds.total,
+            draft_seconds=seconds.drafting,
+            pass_seconds=seconds.device,
+            past=past,
+        )
+
+    def _grow(self, draft: Draft, adaptive: Adaptive, limits: Limits, text: I32) -> TokenTree:
+        """The tree of the round that begins with ``text``; its root alone if there is no room, or guesses do not pay."""
+        room = min(limits.nodes, limits.positions - len(text) + 1)
+        depth = 0 if not adaptive.on else limits.depth if self.sizes_itself else adaptive.depth(len(text))
+        if not depth or room <= 1:
+            return root_alone(text)
+        return self.policy.grow(draft, text, replace(limits, nodes=room, depth=depth), self.cost, adaptive.accept)
 
     def _taps(self, tree: TokenTree, result: PassResult, outcome: Outcome, text: I32) -> dict[str, F32]:
         """What the drafter asked to be told about the nodes of the path."""
@@ -211,33 +218,37 @@ class AutoregressiveDecoder:
         self.state.truncate(keep)
         del self.cached[keep:]
         for start in range(keep, len(ids), limits.nodes):
+            self.on_prefill(start, len(ids))
             if self.interrupted():
                 return False
             chunk = np.array(ids[start : start + limits.nodes], np.int32)
             positions = np.arange(start, start + len(chunk), dtype=np.int32)
-            self._submit(Pass(ids=chunk, positions=positions))
+            self.rounds.prefill_seconds += self._run(Pass(ids=chunk, positions=positions, logits=_NO_ROWS)).seconds
             self.state.commit(np.arange(len(chunk), dtype=np.int32))
             self.cached += chunk.tolist()
+        if keep < len(ids):
+            self.on_prefill(len(ids), len(ids))
         return True
 
-    def _run(self, tree: TokenTree) -> PassResult:
+    def _pass(self, tree: TokenTree) -> Pass:
         n = len(tree.tokens)
         positions = [self.state.length]
         for parent in tree.parents[1:].tolist():
             positions.append(positions[parent] + 1)
-        work = Pass(
+        return Pass(
             ids=tree.tokens,
             positions=np.array(positions, np.int32),
             visible=None if n == 1 else tree_visibility(tree.parents),
             logits=np.arange(n, dtype=np.int32),
+            top_k=self.top_k,
             taps=tuple(name for name in self.drafter.taps if name not in TOP_TAPS),
         )
-        result = self._submit(work)
-        self.cost.observe(n, result.seconds)
-        return result
 
-    def _submit(self, work: Pass) -> PassResult:
-        (result,) = self.target.submit([(self.state, work)]).result()
+    def _submit(self, work: Pass) -> Ticket:
+        return self.target.submit([(self.state, work)])
+
+    def _run(self, work: Pass) -> PassResult:
+        (result,) = self._submit(work).result()
         return result
 
     def _distributions(self, tree: TokenTree, result: PassResult, text: I32) -> Callable[[int], F32]:
@@ -255,6 +266,6 @@ class AutoregressiveDecoder:
         return distribution
 
 
-def _root(token: int) -> TokenTree:
-    """A tree without guesses."""
-    return TokenTree(tokens=np.array([token], np.int32), parents=np.array([-1], np.int32), draft={})
+def _possible(limits: Limits) -> Limits:
+    """No path is deeper than a tree has nodes: what a larger pass would cost need not be asked."""
+    return replace(limits, depth=min(limits.depth, limits.nodes - 1))

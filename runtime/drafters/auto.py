@@ -3,7 +3,8 @@
 Every candidate is asked, before each round, what it would guess next; whether it was right is known afterwards and costs
 no pass of the target. A candidate's worth is (1 + E[accepted]) / (seconds of a pass and of its guesses), E from its own
 share of right guesses; the best one drafts, and if none is worth more than no guess at all, nobody does. The draft model,
-which costs a pass of its own to be asked, is asked when it drafts, and now and then to see whether it should.
+which costs a pass of its own to be asked, is asked when it drafts, and now and then to see whether it should. A choice
+after an assumed text counts from the outcome on that makes it true, and not at all if none does.
 Source: derived here; the rate is that of 2211.17192 section 3.
 """
 
@@ -19,6 +20,7 @@ import numpy as np
 
 from edgedec.bundle import Bundle
 from edgedec.runtime.drafters import copy, model, ngram
+from edgedec.runtime.drafters._text import Confirmed
 from edgedec.runtime.protocols import (
     F32,
     I32,
@@ -49,7 +51,6 @@ class _Candidate:
     right: float = _HOPE  # share of its guesses that came true
     judged: int = 0  # guesses that this rests on
     seconds: deque[float] = field(default_factory=lambda: deque(maxlen=9))  # of a call
-    guess: int | None = None  # for the next token, in this round
     unseen: int = _LOOK  # rounds since it was asked
     read: int = 0  # tokens of the text when it was asked last
 
@@ -58,47 +59,70 @@ class _Candidate:
         return median(self.seconds) if self.seconds else 0.0
 
 
+@dataclass(kw_only=True)
+class _Choice:
+    """Who drafts after a text, and what everybody who was asked would guess there; by name."""
+
+    assumed: list[int] = field(default_factory=list)  # the text's last tokens, which are not certain
+    drafting: _Candidate | None = None
+    asked: set[str] = field(default_factory=set)
+    guesses: dict[str, int] = field(default_factory=dict)
+
+
 class _AutoDraft:
     def __init__(self, candidates: Sequence[_Candidate], limits: Limits) -> None:
         self.cost: CostModel | None = None  # of the target; the decoder gives it
         self._candidates, self._depth = candidates, limits.depth
-        self._drafting: _Candidate | None = None
+        self._confirmed = Confirmed(window=16, slack=limits.depth + 1)
+        self._choice = _Choice()  # of this round
+        self._ahead: _Choice | None = None  # of the next one, if the text becomes what was assumed
         self._past = 0
 
     def expand(self, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:
+        self._confirmed.meet(text)
+        assumed = text[self._confirmed.length :].tolist()
         if len(tree.tokens) == 1:
-            return self._choose(text, tree, nodes)
-        if self._drafting is None:
+            choice, guesses = self._choose(text, tree, nodes)
+            if assumed:
+                choice.assumed, self._ahead = assumed, choice
+            else:
+                self._settle(choice)
+            return guesses
+        choice = self._ahead if self._ahead and assumed == self._ahead.assumed else self._choice
+        if choice.drafting is None:
             return [_NOTHING for _ in nodes]
-        return self._ask(self._drafting, text, tree, nodes)
+        return self._ask(choice.drafting, text, tree, nodes)
+
+    def _settle(self, choice: _Choice) -> None:
+        """Make it this round's."""
+        self._choice, self._ahead = choice, None
+        for candidate in self._candidates:
+            candidate.unseen = 0 if candidate.name in choice.asked else candidate.unseen + 1
 
     def _ask(self, candidate: _Candidate, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:
         began = time.perf_counter()
         found = candidate.draft.expand(text, tree, nodes)
-        if 0 <= len(text) - candidate.read <= self._depth + 1:  # else it had a prompt to read
+        if abs(len(text) - candidate.read) <= self._depth + 1:  # else it had a prompt to read
             candidate.seconds.append(time.perf_counter() - began)
         candidate.read = len(text)
         return found
 
-    def _choose(self, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:
-        """The guesses of the best candidate; ``nodes`` is the root alone."""
+    def _choose(self, text: I32, tree: TokenTree, nodes: I32) -> tuple[_Choice, list[Sparse]]:
+        """The best candidate, and its guesses; ``nodes`` is the root alone."""
         self._past = len(text) - 1
-        best, chosen, guesses = self._worth(None) * _GAIN, None, [_NOTHING for _ in nodes]
+        best, choice, guesses = self._worth(None) * _GAIN, _Choice(), [_NOTHING for _ in nodes]
         for candidate in self._candidates:
-            candidate.guess = None
-            candidate.unseen += 1
             cheap = candidate.cost < _CHEAP_SECONDS
-            if not cheap and candidate.unseen < _LOOK and self._worth(candidate) <= best:
+            if not cheap and candidate.unseen + 1 < _LOOK and self._worth(candidate) <= best:
                 continue
-            candidate.unseen = 0
+            choice.asked.add(candidate.name)
             found = self._ask(candidate, text, tree, nodes)
             if not found or not len(found[0].ids):
                 continue
-            candidate.guess = int(found[0].ids[found[0].probs.argmax()])
+            choice.guesses[candidate.name] = int(found[0].ids[found[0].probs.argmax()])
             if (worth := self._worth(candidate)) > best:
-                best, chosen, guesses = worth, candidate, found
-        self._drafting = chosen
-        return guesses
+                best, choice.drafting, guesses = worth, candidate, found
+        return choice, guesses
 
     def _worth(self, candidate: _Candidate | None) -> float:
         """Tokens per second; with nothing measured yet, tokens per pass."""
@@ -120,12 +144,16 @@ class _AutoDraft:
 
     def observe(self, tree: TokenTree, outcome: Outcome) -> None:
         came = [*tree.tokens[outcome.path[1:]].tolist(), outcome.next_token]
+        self._confirmed.advance(tree, outcome)
         for candidate in self._candidates:
-            if candidate.guess is not None:
+            guess = self._choice.guesses.pop(candidate.name, None)
+            if guess is not None:
                 candidate.judged = min(candidate.judged + 1, _MEMORY)
-                candidate.right += ((candidate.guess == came[0]) - candidate.right) / (_TRUST + candidate.judged)
-                candidate.guess = None
+                candidate.right += ((guess == came[0]) - candidate.right) / (_TRUST + candidate.judged)
             candidate.draft.observe(tree, outcome)
+        if self._ahead is not None and self._ahead.assumed == came:
+            self._settle(self._ahead)
+        self._ahead = None
 
 
 class _AutoDrafter:

@@ -10,15 +10,17 @@ import numpy as np
 
 from edgedec.bundle import Bundle
 from edgedec.families import build_graph
+from edgedec.memory import MemoryUse
 from edgedec.reference.float_profile.cache import Cache
 from edgedec.reference.float_profile.model import ReferenceModel
 from edgedec.runtime.protocols import I32, Bytes, Limits, Pass, PassResult, State, TargetInfo, Ticket
+from edgedec.runtime.targets import Bounds
 from edgedec.runtime.targets._graphs import bundle_graph, embedding_name
 from edgedec.runtime.targets._results import Done, check_pass, top_k
 from edgedec.runtime.visibility import unpack
 from edgedec.schemes import TernaryScheme
 
-__all__ = ["create", "footprint", "kv_choices", "widest_pass"]
+__all__ = ["bounds", "create", "footprint", "kv_choices", "memories"]
 
 
 class _State:
@@ -102,9 +104,14 @@ def kv_choices(device: str) -> tuple[int, ...]:
     return (32, 16, 8)
 
 
-def widest_pass(device: str) -> int | None:
-    """Any number of rows."""
-    return None
+def bounds(bundle: Bundle, device: str) -> Bounds:
+    """None."""
+    return Bounds()
+
+
+def memories(bundle: Bundle, limits: Limits, device: str) -> tuple[MemoryUse, ...]:
+    """None but the host's."""
+    return ()
 
 
 def footprint(

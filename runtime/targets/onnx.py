@@ -21,11 +21,13 @@ from edgedec.bundle import Bundle
 from edgedec.errors import DeviceError, UnsupportedError
 from edgedec.graph import Graph
 from edgedec.manifest import Tensor
+from edgedec.memory import MemoryUse
 from edgedec.onnx.lowering import lower
 from edgedec.ops import Linear
 from edgedec.runtime.kernels import Kernels
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.protocols import I32, Bytes, Limits, Pass, PassResult, State, Target, TargetInfo, Ticket
+from edgedec.runtime.targets import Bounds
 from edgedec.runtime.targets._cpu import KV_CHOICES, CpuTarget, cpu_footprint
 from edgedec.runtime.targets._footprint import (
     PACKED_OPERATION_BYTES,
@@ -44,7 +46,7 @@ from edgedec.runtime.targets._results import Done, check_pass, top_k
 from edgedec.runtime.visibility import unpack
 from edgedec.schemes import Int8Scheme, TernaryScheme
 
-__all__ = ["OnnxTarget", "create", "footprint", "kv_choices", "signed_int8_is_exact", "widest_pass"]
+__all__ = ["OnnxTarget", "bounds", "create", "footprint", "kv_choices", "memories", "signed_int8_is_exact"]
 
 _MASKED = np.float32(-np.inf)
 
@@ -176,6 +178,10 @@ class OnnxTarget:
         missing = [name for name in work.taps if name not in self._taps]
         if missing:
             raise UnsupportedError(f"the session was opened without the tap {missing[0]!r}; open it with taps=")
+        if work.logits is not None and not len(work.logits):  # a run must ask for a row
+            result = self._run(state, replace(work, logits=None, top_k=0))
+            taps = {name: tap if self._tap_of_each_row(name) else tap[:0] for name, tap in result.taps.items()}
+            return replace(result, logits=result.logits[:0], taps=taps)
         n, width = len(work.ids), widest_pass(self.device)
         visible = None if work.visible is None else unpack(work.visible, n)
         if width is None or n <= width:
@@ -330,6 +336,16 @@ def _kernels(device: str) -> Kernels | None:
 def kv_choices(device: str) -> tuple[int, ...]:
     """GroupQueryAttention on the CPU keeps float32."""
     return KV_CHOICES if _kernels(device) else (32,)
+
+
+def bounds(bundle: Bundle, device: str) -> Bounds:
+    """Rows that the device takes in one run."""
+    return Bounds(rows=widest_pass(device))
+
+
+def memories(bundle: Bundle, limits: Limits, device: str) -> tuple[MemoryUse, ...]:
+    """None that is known."""
+    return ()
 
 
 def create(

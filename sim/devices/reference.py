@@ -39,8 +39,9 @@ class ReferenceBuffer:
         self.memory.bytes[:] = self.array
         self.memory.version += 1
 
-    def invalidate(self) -> None:
-        self.array[:] = self.memory.bytes
+    def invalidate(self, start: int = 0, size_bytes: int | None = None) -> None:
+        end = None if size_bytes is None else start + size_bytes
+        self.array[start:end] = self.memory.bytes[start:end]
 
     def close(self) -> None:
         if self.memory in self._release:

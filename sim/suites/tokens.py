@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from edgedec.bundle import Bundle
+from edgedec.hw.compiler.choose import small_config
 from edgedec.progress import Progress
 from edgedec.reference.integer_profile.calibrate import calibrate
 from edgedec.reference.integer_profile.model import prepare
 from edgedec.sim.suite import SuiteReport
-from edgedec.sim.token_run import TokenRun, small_config
+from edgedec.sim.token_run import TokenRun
 
 __all__ = ["run"]
 

@@ -144,6 +144,7 @@ PLAN = {
     "draft_model",
     "draft_tokens",
     "tree",
+    "memories",
     "tree_nodes",
     "pass_rows",
     "estimated_tokens_per_second",

@@ -9,6 +9,8 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,18 +25,24 @@ from edgedec.hw.striping import block_bytes
 from edgedec.ops import Embed
 from edgedec.reference.integer_profile.model import Sequence
 from edgedec.runtime.accelerator.driver import BEST, NO_LOGITS, WHOLE_ROWS, Driver
+from edgedec.runtime.accelerator.recording import Recorder
 from edgedec.schemes import TernaryScheme
 from edgedec.sim.benches.workloads import Reading, commit_readings, issued, readings
 from edgedec.sim.cocotb_runner import missing_tools
 from tests.reference.integer_profile.models import float_model, prepared
+from tests.runtime.devices.simulated_board import open_on, simulated_board
 from tests.sim.small_top import CONFIG
 
 OPTIONS: dict[str, dict[str, Any]] = {
+    "pynq": {},  # on a simulated board around ``reference``
     "reference": {},
     "sim": {"memory": "ideal", "memory_bytes": 1 << 20, "trace": True},
 }
 SLOW = (pytest.mark.slow, pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}"))
-DEVICES = ["reference", pytest.param("sim", marks=SLOW)]
+BOARD = pytest.mark.skipif(
+    find_spec("pynq") is None, reason="pynq is not installed; `.ci/environment board` installs it"
+)
+DEVICES = ["reference", "recorded", pytest.param("pynq", marks=BOARD), pytest.param("sim", marks=SLOW)]
 MODEL = prepared(*float_model(TernaryScheme(), {"head_dim": 8, "attention_bias": False}))
 
 Open = Callable[[], Device]
@@ -52,12 +60,18 @@ def embedding() -> Any:
 
 
 @pytest.fixture(params=DEVICES)
-def opened(request: pytest.FixtureRequest) -> Iterator[Open]:
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
     """Opens devices of one name."""
     devices: list[Device] = []
 
     def one_more() -> Device:
-        devices.append(open_device(request.param, CONFIG, **OPTIONS[request.param]))
+        if request.param == "recorded":
+            path = tmp_path / f"session{len(devices)}"
+            devices.append(Recorder(open_device("reference", CONFIG), path))
+        elif request.param == "pynq":
+            devices.append(open_on(simulated_board(CONFIG), CONFIG, tmp_path))
+        else:
+            devices.append(open_device(request.param, CONFIG, **OPTIONS[request.param]))
         return devices[-1]
 
     yield one_more
@@ -115,7 +129,7 @@ def _tree(parents: list[int], length: int) -> tuple[Any, Any]:
 
 
 def test_every_device_is_here() -> None:
-    assert set(OPTIONS) == {name for name in device_names() if name != "pynq"}
+    assert set(OPTIONS) == set(device_names()) - {"replay"}, "a recording answers only what it was asked"
 
 
 def test_what_it_says_of_itself(device: Device) -> None:
@@ -240,9 +254,13 @@ def given_up(driver: Driver, message: str) -> None:
 @pytest.mark.parametrize("name", ["program", "image", "kv", "input", "output"])
 @pytest.mark.parametrize("change", [64, 4096, 1 << 40])
 def test_an_address_that_cannot_be_one(started: Driver, name: str, change: int) -> None:
+    """Rung by hand: of its input's address the driver itself sees that it is not its own."""
     address = started.registers.read(f"{name}_address")
     started.registers.write(f"{name}_address", address ^ change)
-    given_up(started, f"did not begin: an address is no multiple .*{name}_address {address ^ change:#x}")
+    started.registers.write_fields("pass_parameters", slots=1, committed=4)
+    started.ring("start", "done")
+    with pytest.raises(DeviceError, match=f"did not begin: an address is no .*{name}_address {address ^ change:#x}"):
+        started.answer()
     started.registers.write(f"{name}_address", address)
     recovers(started)
 
@@ -384,7 +402,7 @@ def test_closed_twice_and_used_then(opened: Open) -> None:
 
 
 def test_a_name_or_an_option_that_is_none() -> None:
-    with pytest.raises(UsageError, match=r"no device 'board'; known: .*reference, sim"):
+    with pytest.raises(UsageError, match=r"no device 'board'; known: .*reference, .*sim"):
         open_device("board", CONFIG)
     with pytest.raises(UsageError, match="device reference has no option 'memory'; it has none"):
         open_device("reference", CONFIG, memory="ddr")

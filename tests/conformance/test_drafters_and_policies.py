@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,9 @@ from edgedec.bundle import Bundle
 from edgedec.plugins import load, names
 from edgedec.quantize.shapes import write_random_bundle
 from edgedec.runtime.cost import ObservedCost
+from edgedec.runtime.decoders._ahead import Ahead, likeliest_path
+from edgedec.runtime.decoders.rounds import Rounds
+from edgedec.runtime.drafters import auto
 from edgedec.runtime.protocols import F32, I32, Draft, Drafter, Limits, Outcome, Sparse, TargetInfo, TokenTree
 from edgedec.runtime.target_top import top_taps
 
@@ -57,6 +62,14 @@ def tiny_bundle() -> Bundle:
     write_random_bundle(path, config, "int8")
     bundle = Bundle.open(path)
     return replace(bundle, manifest=replace(bundle.manifest, tokenizer_hash=INFO.tokenizer_hash))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def timeless() -> Iterator[None]:
+    """A drafter that weighs what its guesses cost would decide now this way, now that way."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(auto, "time", SimpleNamespace(perf_counter=lambda: 0.0))
+        yield
 
 
 def create_drafter(name: str) -> Drafter:
@@ -150,13 +163,54 @@ def test_what_was_only_assumed_leaves_no_trace(name: str, seed: int) -> None:
     for _ in range(8):
         tree = any_tree(rng, int(text[-1]), 6)
         nodes = np.arange(6, dtype=np.int32)
-        for one, other in zip(plain.expand(text, tree, nodes), asked.expand(text, tree, nodes), strict=True):
-            assert one.ids.tolist() == other.ids.tolist()
-            assert one.probs.tolist() == other.probs.tolist()
+        for grown, asked_about in ((root(text.tolist()), nodes[:1]), (tree, nodes)):
+            guesses = plain.expand(text, grown, asked_about)
+            for one, other in zip(guesses, asked.expand(text, grown, asked_about), strict=True):
+                assert one.ids.tolist() == other.ids.tolist()
+                assert one.probs.tolist() == other.probs.tolist()
         for _ in range(rng.integers(0, 3)):
-            assumed = np.concatenate([text, rng.integers(0, 4, rng.integers(0, limits.depth + 1))]).astype(np.int32)
-            asked.expand(assumed, any_tree(rng, int(assumed[-1]), 6), nodes)
+            assumed = np.concatenate([text, rng.integers(0, 4, rng.integers(1, limits.depth + 2))]).astype(np.int32)
+            size = int(rng.choice([1, 6]))
+            asked.expand(assumed, any_tree(rng, int(assumed[-1]), size), nodes[:size])
         outcome = any_outcome(rng, tree)
+        plain.observe(tree, outcome)
+        asked.observe(tree, outcome)
+        text = after(text, tree, outcome)
+
+
+@pytest.mark.parametrize("policy", ["chain", "dynamic"])
+@pytest.mark.parametrize("name", names(DRAFTERS))
+@settings(max_examples=10)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_a_tree_that_was_grown_ahead_and_dropped_leaves_no_trace(name: str, policy: str, seed: int) -> None:
+    """As a decoder grows them; one that comes true is used by both drafts."""
+    rng = np.random.default_rng(seed)
+    limits = Limits(nodes=6, depth=4, positions=64)
+    plain, asked = open_draft(name, limits), open_draft(name, limits)
+
+    def grow(draft: Draft, text: I32) -> TokenTree:
+        grown: TokenTree = (
+            load(POLICIES, policy).create().grow(draft, text, limits, ObservedCost(), np.ones(4, np.float32))
+        )
+        return grown
+
+    ahead = Ahead(asked, partial(grow, asked), positions=64, rounds=Rounds(), clock=lambda: 0.0)
+    text = np.tile(rng.integers(0, 4, rng.integers(2, 6)), 4).astype(np.int32)  # so that there is something to guess
+    while len(text) < 60:
+        tree = ahead.take(text)
+        fresh = grow(plain, text)
+        if tree is None:
+            tree = grow(asked, text)
+            assert tree.tokens.tolist() == fresh.tokens.tolist()
+            assert tree.parents.tolist() == fresh.parents.tolist()
+        outcome = any_outcome(rng, tree)
+        if rng.random() < 0.5:  # what will be assumed
+            path = np.array(likeliest_path(tree), np.int32)
+            assumed = np.concatenate([text, tree.tokens[path[1:]]])
+            (guess,) = asked.expand(assumed, root(assumed.tolist()), np.zeros(1, np.int32))
+            token = int(guess.ids[guess.probs.argmax()]) if len(guess.ids) else 0
+            outcome = Outcome(path=path, next_token=token)
+        ahead.assume(text, tree)
         plain.observe(tree, outcome)
         asked.observe(tree, outcome)
         text = after(text, tree, outcome)

@@ -15,6 +15,8 @@ MODULES = [
     "edgedec.hw.compiler.program",
     "edgedec.hw.compiler.program_file",
     "edgedec.runtime.accelerator.driver",
+    "edgedec.runtime.accelerator.recording",
+    "edgedec.runtime.devices.replay",
     "edgedec.sim.devices.reference",
 ]
 SCRIPT = """

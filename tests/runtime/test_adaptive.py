@@ -103,6 +103,21 @@ def test_what_a_round_takes_beside_pass_and_draft_counts_for_plain_rounds_too() 
         assert adaptive.on == on
 
 
+def test_rounds_are_compared_with_plain_ones_over_the_same_past() -> None:
+    """Guesses that lose on an empty cache pay where a pass is dear for its past."""
+
+    class ByPast(FakeCost):
+        def seconds(self, nodes: int, past: int, *, variant: str = "full", batch: int = 1) -> float:
+            return 1.0 + 0.01 * past
+
+    for past, on in ((0, False), (200, True)):
+        adaptive = started(cost=ByPast([]))
+        outcome = Outcome(path=np.arange(2, dtype=np.int32), next_token=0)
+        for _ in range(20):  # two tokens in 3.5 seconds
+            adaptive.observe(chain(1), outcome, seconds=3.5, draft_seconds=0.0, pass_seconds=3.5, past=past)
+        assert adaptive.on == on
+
+
 def test_hope_comes_back_while_a_policy_asks_for_nothing() -> None:
     """A policy that sizes trees itself stops at a low acceptance; then nothing would ever raise it."""
     adaptive = started()
@@ -273,6 +288,17 @@ def test_rounds_and_speculating_say_what_it_did(monkeypatch: pytest.MonkeyPatch)
     assert bad[2] < 0.5 * (GOOD - BAD)
     assert bad[3] <= 8
     assert again[3] > 0.8 * again[2] > 200
+
+
+@pytest.mark.parametrize("overlaps", [False, True])
+def test_guesses_that_a_pass_hides_pay_where_others_do_not(monkeypatch: pytest.MonkeyPatch, overlaps: bool) -> None:
+    """One after the other two tokens take 2.05 seconds; with drafting hidden 1.6."""
+    played = world(monkeypatch, lambda at: True, slope=0.6, draft_seconds=0.45)
+    played.decoder.overlaps = overlaps
+    states = [speculating for _, _, speculating, _ in played.play()]
+    share = sum(states) / len(states)
+    assert share > 0.99 if overlaps else share < 0.2
+    assert played.decoder.rounds.seconds < (0.9 if overlaps else 1.02) * len(states)
 
 
 @pytest.mark.parametrize("slope", [0.02, 0.1, 0.3])

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from edgedec.runtime.cost import ObservedCost
+from edgedec.runtime.cost import ObservedCost, run_cost
 
 
 def observed(**by_size: float) -> ObservedCost:
@@ -68,3 +71,36 @@ def test_beyond_them_the_line_goes_on() -> None:
     cost.observe(1, 0.5)
     assert [cost.seconds(size, 0) for size in (1, 2, 6, 11)] == pytest.approx([0.5, 0.5 + 0.9 / 5, 1.4, 2.3])
     assert observed(n8=2.0, n4=3.0).seconds(16, 0) == pytest.approx(2.0)  # never down
+
+
+class Known:
+    """What a device's passes cost, by size and past."""
+
+    def seconds(self, nodes: int, past: int, *, variant: str = "full", batch: int = 1) -> float:
+        return batch * (1.0 + 0.1 * nodes + 0.01 * past)
+
+
+def test_a_model_that_is_given_is_believed_before_the_first_pass() -> None:
+    cost = ObservedCost(Known())
+    assert cost.seconds(1, 0) == pytest.approx(1.1)
+    assert cost.seconds(4, 100, batch=2) == pytest.approx(4.8)
+
+
+def test_of_a_model_that_is_given_only_the_drift_is_observed() -> None:
+    cost = ObservedCost(Known())
+    for past in range(50):
+        cost.observe(4, Known().seconds(4, past), past)
+    assert cost.seconds(1, 70) == pytest.approx(1.8)  # as it says: passes took what it said
+    for past in range(50, 70):
+        cost.observe(4, 1.5 * Known().seconds(4, past), past)
+    assert cost.seconds(1, 70) == pytest.approx(1.5 * 1.8)
+    cost.observe(4, 60.0, 70)
+    assert cost.seconds(1, 70) == pytest.approx(1.5 * 1.8)
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [(SimpleNamespace(cost_model=Known()), 1.1), (SimpleNamespace(cost_model=None), 0.0), (SimpleNamespace(), 0.0)],
+)
+def test_a_run_starts_from_what_its_target_knows(target: Any, expected: float) -> None:
+    assert run_cost(target).seconds(1, 0) == pytest.approx(expected)

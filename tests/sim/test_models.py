@@ -12,13 +12,14 @@ import pytest
 
 from edgedec import demo
 from edgedec.bundle import Bundle
+from edgedec.hw.compiler.choose import small_config
 from edgedec.quantize.calibration import sample_ids
 from edgedec.quantize.pipeline import QuantizeOptions, quantize
 from edgedec.quantize.readers import open_checkpoint
 from edgedec.reference.integer_profile.calibrate import calibrate
 from edgedec.reference.integer_profile.model import IntegerModel, prepare
 from edgedec.sim.cocotb_runner import missing_tools
-from edgedec.sim.token_run import TokenRun, small_config
+from edgedec.sim.token_run import TokenRun
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}")]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from edgedec.hw.compiler.matrix import Matrix
@@ -40,6 +40,7 @@ def matrix(rows: int, *, pair: bool, int8: bool, per_row: bool) -> Matrix:
     per_row=st.booleans(),
     urgent=st.booleans(),
 )
+@example(rows=306, tile=34, pair=True, int8=False, per_row=True, urgent=True)  # an odd number of words
 def test_pieces(rows: int, tile: int, pair: bool, int8: bool, per_row: bool, urgent: bool) -> None:
     """They follow each other over all rows, begin with a word and with a pair; with constants none is longer than a tile."""
     whole = matrix(rows, pair=pair, int8=int8, per_row=per_row)

@@ -17,7 +17,9 @@ from edgedec.hw.instructions import Instruction, Opcode
 from edgedec.hw.striping import block_bytes
 from edgedec.ops import Embed
 from edgedec.runtime.accelerator.driver import Driver
+from edgedec.runtime.accelerator.report import issued
 from edgedec.sim.arena import ArenaBuffer
+from edgedec.sim.benches.workloads import issued as benched
 from edgedec.sim.machine_device import MachineDevice
 from tests.reference.integer_profile.models import tiny
 
@@ -95,6 +97,40 @@ def test_a_damaged_weight_names_the_last_instruction_and_what_to_do() -> None:
         f"the accelerator gave up in instruction {number} (MATRIX {program().names[number]}): a byte of ternary weights is "
         "no five trits; reset it, and load the program again"
     )
+
+
+@pytest.mark.parametrize(("name", "wanted"), [("identity", "0x63656465"), ("version", "0x1")])
+def test_something_else_is_on_the_bus(name: str, wanted: str) -> None:
+    registers = Registers(0, 0)
+    registers.values[REGISTER_MAP[name].offset] = 0xDEADBEEF
+    device = MachineDevice("fake", registers, np.zeros(size(program()), np.uint8), clock_hz=1e8)
+    with pytest.raises(
+        DeviceError,
+        match=rf"^register {name} reads 0xdeadbeef, not {wanted}: no accelerator of this edgedec; load its bitstream$",
+    ):
+        Driver(device, program(), embedding())
+    assert REGISTER_MAP["control"].offset not in registers.values, "something was written to what is not known"
+
+
+def test_which_instructions_are_counted() -> None:
+    """As the benches, who watch the hardware, count them."""
+    units = [Opcode.LOAD, Opcode.VECTOR, Opcode.MATRIX, Opcode.ATTEND]
+    for logits in (False, True):
+        ran = [one for _, one in benched(program(), int(logits)) if one.opcode in units]
+        assert [program().instructions[n] for n in issued(program(), commits=False, logits=logits)] == ran
+    moved = [program().instructions[n] for n in issued(program(), commits=True, logits=False)]
+    assert moved == [one for one in program().instructions if one.opcode == Opcode.COPY]
+
+
+def test_a_reset_that_does_not_end() -> None:
+    driver = opened()
+    registers: Any = driver.device.machine  # type: ignore[attr-defined]
+    (resetting,) = (lsb for field, lsb in REGISTER_MAP["status"].positions() if field.name == "resetting")
+    registers.values[REGISTER_MAP["status"].offset] = 1 << resetting
+    with pytest.raises(
+        DeviceError, match="the buses are not at rest 128 cycles after a soft reset; power the board off"
+    ):
+        driver.reset(128)
 
 
 def test_an_impossible_address_is_shown() -> None:

@@ -27,8 +27,8 @@ Right = Callable[[int], bool | None]
 class Candidates:
     """``auto`` over scripted candidates by name: (seconds of a guess, whether it is right at a position; None: silent)."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, **given: tuple[float, Right]) -> None:
-        self.clock = Clock()
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, overlaps: bool = False, **given: tuple[float, Right]) -> None:
+        self.clock, self.overlaps = Clock(), overlaps
         self.clock.go(1.0)
         monkeypatch.setattr(autoregressive, "time", self.clock)
         monkeypatch.setattr(auto, "time", self.clock)
@@ -51,7 +51,8 @@ class Candidates:
     def decoder(self, drafter: Any = None) -> AutoregressiveDecoder:
         target = ScriptedTarget(TEXT, self.clock, lambda rows: 1 + 0.08 * (rows - 1))
         processor = Sampler(SamplingConfig(temperature=0), VOCAB).distribution
-        return open_decoder(target, target.open(LIMITS), processor, drafter=drafter or self.drafter)
+        drafter = drafter or self.drafter
+        return open_decoder(target, target.open(LIMITS), processor, drafter=drafter, overlaps=self.overlaps)
 
     def play(self) -> None:
         """Write it all."""
@@ -91,10 +92,13 @@ def silent(at: int) -> None:
     return None
 
 
+@pytest.mark.parametrize("overlaps", [False, True])
 @pytest.mark.parametrize("right", ["copy", "ngram", "model"])
-def test_the_candidate_that_is_right_drafts(monkeypatch: pytest.MonkeyPatch, right: str) -> None:
+def test_the_candidate_that_is_right_drafts(monkeypatch: pytest.MonkeyPatch, right: str, overlaps: bool) -> None:
     costs = {"copy": CHEAP, "ngram": CHEAP, "model": COSTLY}
-    played = Candidates(monkeypatch, **{name: (costs[name], always if name == right else never) for name in costs})
+    played = Candidates(
+        monkeypatch, overlaps, **{name: (costs[name], always if name == right else never) for name in costs}
+    )
     played.play()
     assert played.accepted_after(60) > 3.8  # of 4
     assert played.seconds_after(60) < 0.4
@@ -106,22 +110,26 @@ def test_who_is_silent_leaves_it_to_the_others(monkeypatch: pytest.MonkeyPatch) 
     assert played.accepted_after(20) > 3.8
 
 
-def test_it_follows_when_another_one_becomes_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    played = Candidates(monkeypatch, copy=(CHEAP, lambda at: at < 200), ngram=(CHEAP, lambda at: at >= 200))
+@pytest.mark.parametrize("overlaps", [False, True])
+def test_it_follows_when_another_one_becomes_right(monkeypatch: pytest.MonkeyPatch, overlaps: bool) -> None:
+    played = Candidates(monkeypatch, overlaps, copy=(CHEAP, lambda at: at < 200), ngram=(CHEAP, lambda at: at >= 200))
     played.play()
     assert np.mean([accepted for length, _, accepted in played.rounds if 40 < length < 195]) > 3.8
     assert played.accepted_after(232) > 3.8
 
 
-def test_a_costly_candidate_that_was_wrong_gets_another_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    played = Candidates(monkeypatch, copy=(CHEAP, never), ngram=(CHEAP, silent), model=(COSTLY, lambda at: at >= 100))
+@pytest.mark.parametrize("overlaps", [False, True])
+def test_a_costly_candidate_that_was_wrong_gets_another_look(monkeypatch: pytest.MonkeyPatch, overlaps: bool) -> None:
+    model = (COSTLY, lambda at: at >= 100)
+    played = Candidates(monkeypatch, overlaps, copy=(CHEAP, never), ngram=(CHEAP, silent), model=model)
     played.play()
     assert sum(guesses for length, guesses, _ in played.rounds if 60 < length < 100) == 0
     assert played.accepted_after(320) > 3.8
 
 
-def test_nobody_drafts_when_nobody_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    played = Candidates(monkeypatch, copy=(CHEAP, never), ngram=(CHEAP, never), model=(COSTLY, never))
+@pytest.mark.parametrize("overlaps", [False, True])
+def test_nobody_drafts_when_nobody_is_right(monkeypatch: pytest.MonkeyPatch, overlaps: bool) -> None:
+    played = Candidates(monkeypatch, overlaps, copy=(CHEAP, never), ngram=(CHEAP, never), model=(COSTLY, never))
     played.play()
     assert sum(guesses for length, guesses, _ in played.rounds if length > 48) == 0
     assert played.seconds_after(60) < 1.01  # the model is asked now and then
@@ -164,6 +172,20 @@ def test_the_text_does_not_depend_on_the_order_of_the_candidates(monkeypatch: py
         tokens = decoder.generate(np.array(TEXT[:8], np.int32), LIMITS, np.random.default_rng(0))
         assert list(islice(tokens, 200)) == TEXT[8:208]
         assert sum(decoder.rounds.accepted) > 40
+
+
+def test_choices_after_an_assumed_text_are_judged_when_it_comes_true(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round whose tree was waiting asks nobody any more; still everybody's guess is compared with what came."""
+    played = Candidates(monkeypatch, overlaps=True, copy=(CHEAP, always), ngram=(CHEAP, lambda at: at % 2 > 0))
+    played.play()
+    decoder = played.decoder()
+    list(islice(decoder.generate(np.array(TEXT[:8], np.int32), LIMITS, np.random.default_rng(0)), 200))
+    assert decoder.rounds.ahead_used > 30
+    draft: Any = decoder.open_draft(LIMITS)
+    by_name = {candidate.name: candidate for candidate in draft._candidates}
+    assert {candidate.judged for candidate in by_name.values()} == {auto._MEMORY}
+    assert by_name["copy"].right > 0.95
+    assert 0.3 < by_name["ngram"].right < 0.7
 
 
 def test_the_footprint_is_the_sum_of_all() -> None:

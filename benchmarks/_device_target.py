@@ -1,0 +1,308 @@
+"""A target that says what the embedded model says and takes as long as the accelerator with a larger one.
+
+A text was written once, by the embedded model on the CPU target, and what the model said after each of its tokens was kept.
+A node of a tree that lies on that text gets just that, which is what a pass would give it (the CPU target is
+``batch_invariant``: docs/accelerator.md and DESIGN 1.2); a node that leaves the text gets NaN, at which the sampler stops:
+nobody may ask what would come there. With ``inner`` the passes are really run, on the CPU target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from benchmarks._device_clock import Books, Fabric
+from benchmarks._device_cost import CostCurve, Device
+from edgedec.errors import DeviceError
+from edgedec.runtime.cost import Costed
+from edgedec.runtime.protocols import (
+    F32,
+    I32,
+    Bytes,
+    CostModel,
+    Draft,
+    Drafter,
+    Limits,
+    Outcome,
+    Pass,
+    PassResult,
+    Sparse,
+    State,
+    Target,
+    TargetInfo,
+    Ticket,
+    TokenTree,
+    TreePolicy,
+)
+from edgedec.runtime.visibility import unpack
+
+__all__ = ["DeviceTarget", "DraftTarget", "Said", "WatchedDrafter", "WatchedPolicy", "read"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Said:
+    """A text int32 [n], and float32 [n - first, vocab], what the model said after each token from ``first`` on."""
+
+    text: I32
+    first: int
+    logits: F32
+
+
+def read(target: Target, state: State, ids: I32, chunk: int) -> F32:
+    """Bring ``ids`` int32 [n] into a state; returns what was said after each, float32 [n, vocab]."""
+    said = []
+    for start in range(0, len(ids), chunk):
+        part = ids[start : start + chunk]
+        rows = np.arange(len(part), dtype=np.int32)
+        work = Pass(ids=part, positions=state.length + rows, logits=rows)
+        said.append(target.submit([(state, work)]).result()[0].logits.copy())
+        state.commit(rows)
+    return np.concatenate(said) if said else np.empty((0, target.info.vocab), np.float32)
+
+
+@dataclass(frozen=True)
+class _Ticket:
+    target: DeviceTarget
+    ends: float
+    rows: int
+    results: list[PassResult]
+
+    def result(self) -> list[PassResult]:
+        self.target.finish(self.ends, self.rows)
+        return self.results
+
+
+class _State:
+    """Rows are a number: the text says what they hold."""
+
+    def __init__(self, target: DeviceTarget, inner: State | None) -> None:
+        self._target, self.inner = target, inner
+        self.length = 0
+
+    def commit(self, nodes: I32) -> None:
+        if self.inner is not None:
+            self.inner.commit(nodes)
+        self.length += len(nodes)
+        self._target.committed(int((nodes != np.arange(len(nodes))).sum()))
+
+    def truncate(self, length: int) -> None:
+        if self.inner is not None:
+            self.inner.truncate(length)
+        self.length = length
+
+    def fork(self) -> State:
+        raise DeviceError("a replayed text has one sequence")
+
+    def close(self) -> None:
+        return None
+
+
+class DeviceTarget:
+    """Parameters:
+        info: of the embedded model.
+        vocab: words of the larger model: rows are as wide, and no more likely for it.
+        said: the text.
+        top_k: likeliest tokens of a row that the device finds; the others are -inf.
+        inner: the CPU target, to run the passes as well.
+
+    Members:
+        rows: of each pass. device_seconds, commit_seconds: that the device was at work.
+    """
+
+    def __init__(
+        self,
+        info: TargetInfo,
+        vocab: int,
+        said: Said,
+        device: Device,
+        fabric: Fabric,
+        books: Books,
+        *,
+        inner: Target | None = None,
+    ) -> None:
+        self.info, self._vocab, self._said = info, vocab, said
+        self._device, self._fabric, self._books, self._inner = device, fabric, books, inner
+        self.rows: list[int] = []
+        self.device_seconds = self.commit_seconds = 0.0
+
+    @property
+    def cost_model(self) -> CostModel:
+        return self._device.passes
+
+    def footprint(self, limits: Limits) -> Bytes:
+        return {}
+
+    def open(self, limits: Limits, conditions: Mapping[str, Any] | None = None) -> State:
+        """Holds the text up to the first token after which it is known what the model said."""
+        state = _State(self, None if self._inner is None else self._inner.open(limits))
+        state.length = self._said.first
+        if self._inner is not None and state.inner is not None:
+            read(self._inner, state.inner, self._said.text[: state.length], limits.nodes)
+        return state
+
+    def submit(self, work: Sequence[tuple[State, Pass]]) -> Ticket:
+        ((state, one),) = work
+        assert isinstance(state, _State)
+        rows, books = len(one.ids), self._books
+        books.end_lap(rows)
+        mark = books.enter()
+        logits = self._logits(one)
+        if self._inner is not None and state.inner is not None:
+            self._compare(logits, self._inner.submit([(state.inner, one)]).result()[0])
+        seconds = self._device.passes.seconds(rows, state.length)
+        books.leave(mark)
+        books.charge_known("submit", rows)
+        ends = self._fabric.begin(seconds)
+        self.rows.append(rows)
+        self.device_seconds += seconds
+        return _Ticket(self, ends, rows, [PassResult(logits=logits, top=None, taps={}, seconds=seconds)])
+
+    def finish(self, ends: float, rows: int) -> None:
+        self._books.clock.wait(ends)
+        self._books.charge_known("result", rows)
+        self._books.begin_lap()
+
+    def committed(self, rows: int) -> None:
+        """Of the rows that were kept so many were not in their places. Once a round, so the loop's own work is paid here."""
+        books = self._books
+        books.charge_known("loop", self.rows[-1])
+        if not rows:
+            return
+        books.charge_known("commit", rows)
+        seconds = self._device.commits.seconds(rows)
+        self.commit_seconds += seconds
+        books.clock.wait(self._fabric.begin(seconds))
+
+    def _logits(self, work: Pass) -> F32:
+        """float32 [rows wanted, vocab]."""
+        wanted = np.array([len(work.ids) - 1]) if work.logits is None else work.logits
+        n, said, top_k = len(work.ids), self._said, self._device.config.top_k
+        seen = np.tri(n, dtype=np.bool_) if work.visible is None else unpack(work.visible, n)
+        there = work.positions < len(said.text)
+        on_text = there & (said.text[np.minimum(work.positions, len(said.text) - 1)] == work.ids)
+        found = np.full((len(wanted), self._vocab), -np.inf, np.float32)
+        for row, node in enumerate(wanted.tolist()):
+            at = int(work.positions[node]) - said.first
+            if at < 0 or not on_text[seen[node]].all():
+                found[row] = np.nan
+                continue
+            known = said.logits[at]
+            best = np.argpartition(known, -top_k)[-top_k:]
+            found[row, best] = known[best]
+        return found
+
+    def _compare(self, logits: F32, result: PassResult) -> None:
+        """Raises:
+        DeviceError: the CPU target says something else than it did when it wrote the text.
+        """
+        on_text = ~np.isnan(logits[:, 0])
+        if (logits[on_text].argmax(axis=1) != result.logits[on_text].argmax(axis=1)).any():
+            raise DeviceError("the CPU target chose another token within a tree than alone; this is a bug in edgedec")
+
+
+class DraftTarget:
+    """A draft model's target, whose passes are the host's work, or the accelerator's.
+
+    Parameters:
+        inner: computes them.
+        curve: the accelerator's; None: the host's work.
+    """
+
+    def __init__(self, inner: Target, books: Books, fabric: Fabric, curve: CostCurve | None) -> None:
+        self._inner, self._books, self._fabric, self._curve = inner, books, fabric, curve
+        self.info = inner.info
+
+    def footprint(self, limits: Limits) -> Bytes:
+        return self._inner.footprint(limits)
+
+    def open(self, limits: Limits, conditions: Mapping[str, Any] | None = None) -> State:
+        return self._inner.open(limits, conditions)
+
+    def submit(self, work: Sequence[tuple[State, Pass]]) -> Ticket:
+        books, rows = self._books, sum(len(one.ids) for _, one in work)
+        mark = books.enter()
+        results = self._inner.submit(work).result()
+        seconds = books.leave(mark)
+        if self._curve is None:
+            books.charge("draft pass", rows, seconds)
+        else:
+            books.charge_known("submit", rows)
+            books.clock.wait(self._fabric.begin(self._curve.seconds(rows, work[0][0].length)))
+            books.charge_known("result", rows)
+        return _Done(results)
+
+
+@dataclass(frozen=True)
+class _Done:
+    results: list[PassResult]
+
+    def result(self) -> list[PassResult]:
+        return self.results
+
+
+class WatchedDrafter:
+    """A drafter whose work is in the books.
+
+    Parameters:
+        name: in the books.
+        asked: by a policy, not by another drafter.
+    """
+
+    def __init__(self, inner: Drafter, name: str, books: Books, *, asked: bool = True) -> None:
+        self._inner, self._name, self._books, self._asked = inner, name, books, asked
+        self.taps = inner.taps
+
+    def footprint(self, limits: Limits) -> Bytes:
+        return self._inner.footprint(limits)
+
+    def open(self, target: TargetInfo, limits: Limits) -> _WatchedDraft:
+        return _WatchedDraft(self._inner.open(target, limits), self._name, self._books, self._asked)
+
+
+class _WatchedDraft:
+    def __init__(self, inner: Draft, name: str, books: Books, asked: bool) -> None:
+        self._inner, self._name, self._books, self._asked = inner, name, books, asked
+
+    @property
+    def cost(self) -> CostModel | None:
+        return self._inner.cost if isinstance(self._inner, Costed) else None
+
+    @cost.setter
+    def cost(self, cost: CostModel) -> None:
+        if isinstance(self._inner, Costed):
+            self._inner.cost = cost
+
+    def expand(self, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:
+        books = self._books
+        if self._asked:
+            books.called()
+        mark = books.enter()
+        found = self._inner.expand(text, tree, nodes)
+        books.charge(f"{self._name} expand", len(nodes), books.leave(mark))
+        return found
+
+    def riders(self, tree: TokenTree) -> tuple[I32, F32] | None:
+        return self._inner.riders(tree)
+
+    def observe(self, tree: TokenTree, outcome: Outcome) -> None:
+        mark = self._books.enter()
+        self._inner.observe(tree, outcome)
+        self._books.charge(f"{self._name} observe", len(outcome.path), self._books.leave(mark))
+
+
+class WatchedPolicy:
+    """A policy whose own work is in the books: of a tree, in equal parts with each call of the draft."""
+
+    def __init__(self, inner: TreePolicy, name: str, books: Books) -> None:
+        self._inner, self._name, self._books = inner, name, books
+
+    def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> TokenTree:
+        books = self._books
+        books.begin_growing(f"{self._name} grow")
+        mark = books.enter()
+        tree = self._inner.grow(draft, text, limits, cost, accept)
+        books.end_growing(books.leave(mark))
+        return tree

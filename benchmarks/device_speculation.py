@@ -1,0 +1,241 @@
+"""Speculation on the accelerator at real cost: BitNet-0.73B's shape on a board, with the acceptance of the embedded model.
+
+    .venv/bin/python benchmarks/device_speculation.py --board kv260 [--quick] [--prompts N] [--tokens N] [--json]
+
+Everything here is simulated. Three things come together in every text:
+
+- What a pass takes: all its reads and writes before the KV260's memory model, the waits for results between them by the
+  cycle model, brought to the cycles that the RTL of this shape took (docs/accelerator.md). Likewise commits that move rows.
+- What is accepted: the embedded model's greedy texts after prompts of six kinds, from runs on the CPU target. A drafter's
+  tree meets what the model said after each of its own tokens; the text must come out as it was, or the benchmark ends with
+  an error. --check runs every pass on the CPU target as well. The embedded model writes children's stories: what a model of
+  0.73 B parameters accepts of the same drafters is not known here.
+- What the host takes: measured here, by kind of work: drafters, tree policy, the decoding loop, and the
+  accelerator's driver over a device that answers at once. The board's processor is taken to need --host-factor times as
+  long, an estimate. Reading the prompt, by target or drafter, is not counted.
+
+The draft model is the embedded draft. On the host its passes take what they take here, times the factor; "(fabric)": they
+run on the accelerator, between the target's, with a head of as many words as the target's, by the same traffic model.
+
+JSON: {"variants": {NAME: {"drafters": {NAME: {"kinds": {KIND: {...}}, "mean_tok_s": X, "harmonic_tok_s": X}}}}, ...}.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # run as a file, Python sees only this folder
+
+from benchmarks._device_clock import HostCosts, typical
+from benchmarks._device_cost import open_device_cost
+from benchmarks._device_figures import summary, variant
+from benchmarks._device_host import driver_costs
+from benchmarks._device_report import print_report
+from benchmarks._device_runs import BEYOND, Host, Method, Script, Writer, script
+from benchmarks._prompts import read_prompts, shared_prompts
+from benchmarks._shapes import BITNET_073B
+from benchmarks._speculation_model import choose
+from benchmarks.accelerator import chosen
+from benchmarks.cpu_decode import cpu_name
+from edgedec import demo
+from edgedec.boards.find import board_names, find_board
+from edgedec.bundle import Bundle
+from edgedec.cli.console import note, print_json, progress
+from edgedec.errors import EdgedecError, UnsupportedError, UsageError
+from edgedec.hw.board import Board
+from edgedec.plugins import names
+from edgedec.progress import Progress
+from edgedec.runtime.session import Session
+from edgedec.runtime.speculation import DRAFTERS
+from edgedec.runtime.targets import open_target
+
+PROMPTS, TOKENS = 3, 128
+QUICK_PROMPTS, QUICK_TOKENS = 1, 64
+SPARE = 4  # prompts that are read for each one that is wanted: some are left out
+HOST_FACTOR = 8.0
+SHAPE = "bitnet-0.73b"
+# The embedded draft as wide as it is, and with the target's words.
+DRAFT = {
+    **json.loads((demo.DRAFT / "config.json").read_text()),
+    "vocab_size": BITNET_073B["vocab_size"],
+    "tie_word_embeddings": False,
+}
+MAIN = "board's host, overlapped"
+_TREES, _SHAPES = ("auto",), ("chain", "static", "delayed", "dynamic")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What is run. ``check``: every pass on the CPU target, too."""
+
+    prompts: int
+    tokens: int
+    host_factor: float
+    quick: bool
+    check: bool
+
+
+def methods() -> list[Method]:
+    """Every drafter; those with a draft model twice."""
+    found = []
+    for name in names(DRAFTERS):
+        found.append(Method(name=name, policy="chain" if name == "none" else "hardware"))
+        if name in ("model", "auto"):
+            found.append(Method(name=name, fabric=True))
+    return found
+
+
+def scripts(settings: Settings, bar: Progress) -> list[Script]:
+    """What the embedded model writes after the prompts."""
+    with Session.open(demo.bundle_path(), threads=1) as session:
+        wanted = read_prompts(shared_prompts(), SPARE * settings.prompts)
+        found = choose(session, wanted, settings.prompts, settings.tokens + BEYOND, bar)
+        return _in_turns([script(session, task, settings.tokens) for task in found.tasks])
+
+
+def _in_turns(found: Sequence[Script]) -> list[Script]:
+    """The first of each kind, the second of each, ...: a session that writes them all does not stay with one kind."""
+    seen: dict[str, int] = {}
+    turns = []
+    for one in found:
+        seen[one.kind] = seen.get(one.kind, 0) + 1
+        turns.append(seen[one.kind])
+    return [one for _, one in sorted(zip(turns, found, strict=True), key=lambda pair: pair[0])]
+
+
+def measured(
+    writer: Writer, found: Sequence[Script], every: Sequence[Method], driver: Mapping[tuple[str, int], float]
+) -> HostCosts:
+    """What the host takes: one text of each kind, by every drafter and policy."""
+    firsts = list({one.kind: one for one in reversed(found)}.values())
+    samples: dict[tuple[str, int], list[float]] = {}
+    for method in every:
+        _, books = writer.write(firsts, method, Host(factor=0.0))
+        for key, seconds in books.samples.items():
+            samples.setdefault(key, []).extend(seconds)
+    return HostCosts(table={**{key: typical(seconds) for key, seconds in samples.items()}, **driver})
+
+
+def measure(settings: Settings, device: Board, library: Path | None) -> dict[str, Any]:
+    """All figures.
+
+    Raises:
+        EdgedecError: the shape does not fit the board, a model cannot be run, or a drafter changed the text.
+    """
+    config = chosen(device, SHAPE, None)
+    if config.slots < 2:
+        raise UnsupportedError(
+            f"the accelerator of {device.name} has one slot with this shape: it cannot verify guesses; try --board kv260"
+        )
+    with progress("device") as bar:
+        bar("passes", 0, 1)
+        cost = open_device_cost(device, config, BITNET_073B, DRAFT, library=library, quick=settings.quick)
+        driver = driver_costs(BITNET_073B, config)
+    with progress("prompts") as bar:
+        found = scripts(settings, bar)
+    bundle = Bundle.open(demo.bundle_path())
+    with Session.open(demo.bundle_path(), threads=1) as session:
+        info = session.target.info
+    writer = Writer(
+        info,
+        Bundle.open(demo.bundle_path("demo-draft")),
+        cost,
+        vocab=BITNET_073B["vocab_size"],
+        cpu=(lambda limits: open_target(bundle, limits=limits, threads=1)) if settings.check else None,
+    )
+    every = methods()
+    others = (
+        [] if settings.quick else [replace(one, policy=name) for name in _SHAPES for one in every if one.name in _TREES]
+    )
+    with progress("host") as bar:
+        bar("measured", 0, 1)
+        costs = measured(writer, found, [*every, *others], driver)
+    slow = settings.host_factor
+    hosts = {
+        "device alone": Host(factor=0.0, costs=costs),
+        "host like this one, overlapped": Host(factor=1.0, overlaps=True, costs=costs),
+        "board's host": Host(factor=slow, costs=costs),
+        MAIN: Host(factor=slow, overlaps=True, costs=costs),
+        "the same, one session for all texts": Host(factor=slow, overlaps=True, keeps=True, costs=costs),
+    }
+    variants: dict[str, Any] = {}
+    trees: dict[str, Any] = {}
+    with progress("texts") as bar:
+        for at, (name, host) in enumerate(hosts.items()):
+            bar(name, at, len(hosts) + 1)
+            variants[name] = variant({one.label: writer.write(found, one, host)[0] for one in every})
+        bar("tree shapes", len(hosts), len(hosts) + 1)
+        for one in others:
+            trees.setdefault(one.label, {})[one.policy] = writer.write(found, one, hosts[MAIN])[0]
+    return summary(variants, trees, main=MAIN) | {
+        "details": {
+            "board": device.name,
+            "config": asdict(config),
+            "prompts": {
+                kind: sum(one.kind == kind for one in found) for kind in dict.fromkeys(one.kind for one in found)
+            },
+            "tokens": settings.tokens,
+            "host_factor": settings.host_factor,
+            "host_us": costs.as_json(),
+            "host": cpu_name(),
+            "load_average": list(os.getloadavg()),
+            "passes": cost.kind,
+            "pass_ms": cost.passes.as_json(),
+            "draft_pass_ms": None if cost.draft is None else cost.draft.as_json(),
+            "commit_us": {
+                str(moved): round(1e6 * seconds, 1) for moved, seconds in enumerate(cost.commits.table.tolist())
+            },
+            "checked": settings.check,
+        }
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--board", default="kv260", help=f"one of {', '.join(board_names())}, or a board's file")
+    parser.add_argument(
+        "--quick", action="store_true", help="within a minute: fewer prompts, tokens and passes, one tree policy"
+    )
+    parser.add_argument("--prompts", type=int, help=f"of each kind; {PROMPTS} unless told")
+    parser.add_argument("--tokens", type=int, help=f"of each text; {TOKENS} unless told")
+    parser.add_argument(
+        "--host-factor",
+        type=float,
+        default=HOST_FACTOR,
+        help="times that the board's processor takes longer than this one, an estimate; %(default)s unless told",
+    )
+    parser.add_argument("--check", action="store_true", help="run every pass on the CPU target as well; takes minutes")
+    parser.add_argument(
+        "--simulate", type=Path, metavar="LIBRARY", help="the accelerator's RTL, for the passes; takes an hour or so"
+    )
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    settings = Settings(
+        prompts=args.prompts if args.prompts is not None else QUICK_PROMPTS if args.quick else PROMPTS,
+        tokens=args.tokens if args.tokens is not None else QUICK_TOKENS if args.quick else TOKENS,
+        host_factor=args.host_factor,
+        quick=args.quick,
+        check=args.check,
+    )
+    try:
+        if settings.prompts < 1 or not 16 <= settings.tokens <= 512 or not 0 <= settings.host_factor <= 1000:
+            raise UsageError("--prompts must be at least 1, --tokens 16 to 512, and --host-factor 0 to 1000")
+        result = measure(settings, find_board(args.board), args.simulate)
+    except EdgedecError as error:
+        note(f"device_speculation: {error}")
+        sys.exit(error.exit_code)
+    if args.json:
+        print_json(result)
+    else:
+        print_report(result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,178 @@
+"""``edgedec boards``: the boards that there are, and every figure of one with its source."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from edgedec.cli.console import note, print_json, print_table
+from edgedec.cli.options import Json, Verbose
+
+if TYPE_CHECKING:
+    from edgedec.hw.board import Board
+
+__all__ = ["boards"]
+
+boards = typer.Typer(no_args_is_help=True, help="List the boards, or show one of them.")
+
+# What a figure is that no data sheet states; how a member is written.
+_KINDS = {
+    "clock_hz": "assumed",
+    "most": "goal",
+    "memory_peak_bytes_s": "peak",
+    "memory_measured_bytes_s": "measured",
+}
+_EMBEDDED = "the embedded model"
+
+
+@boards.command("list")
+def list_boards(json: Json = False, verbose: Verbose = 0) -> None:
+    """List the boards that edgedec knows."""
+    from edgedec.boards.find import all_boards
+
+    found = all_boards()
+    fitting = _accelerators(found)
+    if json:
+        print_json({"boards": [_summary(board) | {"accelerator": fitting.get(board.name)} for board in found]})
+        return
+    header = ["board", "part", "LUT", "DSP", "memory", "reads", "clock", "host"]
+    rows = [header + ([f"for {_EMBEDDED}, estimated"] if fitting else [])]
+    for board in found:
+        reads = f"{_written('bandwidth_bytes_s', board.bandwidth_bytes_s)} {board.bandwidth_kind}"
+        clock = f"{_written('clock_hz', board.clock_hz)} {_KINDS['clock_hz']}"
+        memory = f"{_written('memory_bytes', board.memory_bytes)} {board.memory_kind}"
+        cells = [
+            board.name,
+            board.part,
+            f"{board.has['lut']:,}",
+            f"{board.has['dsp']:,}",
+            memory,
+            reads,
+            clock,
+            board.link,
+        ]
+        rows.append(cells + ([_in_words(fitting[board.name])] if fitting else []))
+    _print(rows, right=(2, 3))
+    note("a board of your own is a file: --board ./my_board.toml; see docs/boards.md")
+
+
+@boards.command("show")
+def show_board(
+    board: Annotated[
+        str, typer.Argument(metavar="BOARD", help="A name that `list` has, or the path of a board's file.")
+    ],
+    json: Json = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Show a board: every figure with its source."""
+    from edgedec.boards.find import find_board
+
+    found = find_board(board)
+    fitting = _accelerators([found])
+    if json:
+        bandwidth = {"bandwidth_bytes_s": found.bandwidth_bytes_s, "bandwidth_kind": found.bandwidth_kind}
+        print_json(found.members() | bandwidth | {"kinds": _KINDS, "accelerator": fitting.get(found.name)})
+        return
+    rows = [["", found.name, "", "source"]]
+    members = found.members()
+    sources = members.pop("sources")
+    for name, value in list(members.items())[1:]:
+        if value not in (None, ()) or name in sources:
+            rows.append([name, _written(name, value), _KINDS.get(name, ""), sources.get(name, "not given")])
+    if fitting:
+        rows.append([f"for {_EMBEDDED}", _in_words(fitting[found.name]), "estimated", "edgedec.hw.compiler.choose"])
+    _print(rows)
+
+
+def _summary(board: Board) -> dict[str, Any]:
+    keys = (
+        "name",
+        "title",
+        "part",
+        "family",
+        "has",
+        "clock_hz",
+        "memory_kind",
+        "memory_bytes",
+        "link",
+        "pynq",
+        "loader",
+    )
+    members = board.members()
+    bandwidth = {"bandwidth_bytes_s": board.bandwidth_bytes_s, "bandwidth_kind": board.bandwidth_kind}
+    return {key: members[key] for key in keys} | bandwidth
+
+
+def _accelerators(found: Sequence[Board]) -> dict[str, dict[str, Any]]:
+    """What each board would get for the embedded model, estimated; nothing where the generator is not installed."""
+    if find_spec("amaranth") is None:
+        return {}
+    import json
+
+    from edgedec.demo import TARGET
+    from edgedec.errors import UnsupportedError
+    from edgedec.hw.compiler.choose_board import config_for_board
+    from edgedec.hw.compiler.shapes import shape_graph, shape_model
+    from edgedec.hw.estimate import estimate
+
+    # Its head is int8 in a bundle, of its own.
+    shape = json.loads((TARGET / "config.json").read_text()) | {"tie_word_embeddings": False}
+    model = shape_model(shape_graph(shape))
+    fitting: dict[str, dict[str, Any]] = {}
+    for board in found:
+        try:
+            config = config_for_board(model, board)
+        except UnsupportedError as error:
+            fitting[board.name] = {"fits": False, "reason": str(error)}
+            continue
+        shares = {name: round(share, 3) for name, share in estimate(config).shares(board).items()}
+        sizes = {"beat_bytes": config.beat_bytes, "slots": config.slots, "context": config.context}
+        fitting[board.name] = {"fits": True, "kind": "estimated", **sizes, "shares": shares}
+    return fitting
+
+
+def _in_words(accelerator: Mapping[str, Any]) -> str:
+    if not accelerator["fits"]:
+        return f"does not fit: {accelerator['reason']}"
+    slots = f"{accelerator['slots']} slot{'s' if accelerator['slots'] > 1 else ''}"
+    return f"{accelerator['beat_bytes']} bytes a cycle, {slots}, {accelerator['shares']['lut']:.0%} of the LUTs"
+
+
+def _written(name: str, value: Any) -> str:
+    """A member for a person."""
+    from edgedec.memory import format_bytes
+
+    if value is None or value == ():
+        return "-"
+    if name == "most":
+        return ", ".join(f"{key} {share:.0%}" for key, share in value.items())
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {count:,}" for key, count in value.items())
+    if name.endswith("_bytes_s"):
+        return f"{value / 1e9:.3g} GB/s" if value < 10e9 else f"{value / 1e9:.2f} GB/s"
+    if name.endswith("_hz"):
+        return f"{value / 1e6:g} MHz"
+    if name in ("memory_bytes", "cma_bytes"):
+        return format_bytes(value)
+    return ", ".join(value) if isinstance(value, tuple) else str(value)
+
+
+def _print(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
+    """In columns that wrap on a terminal; elsewhere a line for each row, so that it can be searched."""
+    if not sys.stdout.isatty():
+        print_table(rows, right=right)
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for at, title in enumerate(rows[0]):
+        table.add_column(Text(title), justify="right" if at in right else "left")
+    for row in rows[1:]:
+        table.add_row(*map(Text, row))
+    Console(file=sys.stdout).print(table)

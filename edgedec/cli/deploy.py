@@ -1,0 +1,121 @@
+"""``edgedec deploy``: a board bundle is checked, the board is checked, and the one is copied to the other."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from edgedec.cli.console import print_json, progress
+from edgedec.cli.options import Json, Verbose, option
+from edgedec.errors import DeviceError, UsageError
+
+if TYPE_CHECKING:
+    from edgedec.runtime.accelerator.board_bundle import BoardBundle
+    from edgedec.runtime.accelerator.deploy import Host, Inspection
+
+__all__ = ["deploy"]
+
+_MARKS = {"ok": "ok      ", "note": "note    ", "failed": "FAILED  "}
+
+
+def deploy(
+    board_bundle: Annotated[Path, typer.Argument(metavar="BOARD_BUNDLE", help="Folder of a board bundle.")],
+    host: Annotated[str, option("--host", metavar="[USER@]HOST", help="The board, as ssh takes it.")] = "",
+    port: Annotated[int | None, option("--port", metavar="N", help="Of the board's ssh.")] = None,
+    identity: Annotated[Path | None, option("--identity", metavar="FILE", help="Private key for ssh.")] = None,
+    to: Annotated[
+        str | None,
+        option("--to", metavar="FOLDER", help="On the board, from the user's folder on; without: the bundle's name."),
+    ] = None,
+    dry_run: Annotated[
+        bool, option("--dry-run", help="Check the bundle, and print what would run; touch nothing.")
+    ] = False,
+    json: Json = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Check a board bundle and a board, and copy the one to the other by ssh.
+
+    A board that holds this bundle already is left as it is. Exit code 3 if the board is not ready.
+    """
+    from edgedec.runtime.accelerator.board_bundle import open_board_bundle
+    from edgedec.runtime.accelerator.board_checks import the_board
+    from edgedec.runtime.accelerator.deploy import Host, copy, folder_name, inspect_board
+
+    if not host:
+        raise UsageError("name the board with --host [USER@]HOST")
+    target = Host(address=host, port=port, identity=identity)
+    with progress("checking the bundle") as report:
+        report(board_bundle.name, 0, 1)
+        bundle = open_board_bundle(board_bundle)
+    the_board(bundle)
+    folder = folder_name(to, bundle)
+    data = _describe(bundle, target, folder, dry_run)
+    if dry_run:
+        _print_dry_run(data, bundle, target, folder, json=json)
+        return
+    with progress("checking the board") as report:
+        report(host, 0, 1)
+        found = inspect_board(bundle, target, folder)
+    data |= {"state": found.state, "checks": [asdict(check) for check in found.checks], "copied": False}
+    if not json:
+        _print_checks(found)
+    if found.failed:
+        if json:
+            print_json(data)
+        names = ", ".join(check.name for check in found.failed)
+        raise DeviceError(f"{host} is not ready: {names}; nothing was copied, the lines above say what to do")
+    if found.state != "same":
+        with progress("copying") as report:
+            copy(bundle, target, folder, progress=report)
+        data["copied"] = True
+    if json:
+        print_json(data)
+        return
+    print(
+        f"{host}:{folder} {'holds the bundle now' if data['copied'] else 'held the bundle already'}; on the board, as root:"
+    )
+    print(f"  edgedec chat --device pynq -m {shlex.quote(folder)}")
+
+
+def _describe(bundle: BoardBundle, target: Host, folder: str, dry_run: bool) -> dict[str, Any]:
+    return {
+        "host": target.address,
+        "folder": folder,
+        "dry_run": dry_run,
+        "board": bundle.board,
+        "configuration": f"{bundle.config.hash:016x}",
+        "sha256": bundle.sha256,
+        "bundle": bundle.bundle,
+        "bytes": sum((bundle.path / name).stat().st_size for name in bundle.files),
+        "files": dict(bundle.files),
+    }
+
+
+def _print_checks(found: Inspection) -> None:
+    for check in found.checks:
+        print(f"{_MARKS[check.status]}{check.name}: {check.detail}")
+        if check.fix:
+            print(f"          {check.fix}")
+
+
+def _print_dry_run(data: dict[str, Any], bundle: BoardBundle, target: Host, folder: str, *, json: bool) -> None:
+    from edgedec.memory import format_bytes
+    from edgedec.runtime.accelerator.deploy import commands
+
+    steps = [{"what": what, "command": command} for what, command in commands(bundle, target, folder)]
+    if json:
+        print_json(data | {"commands": steps})
+        return
+    print(
+        f"{bundle.path}: sound; for {bundle.board}, configuration {data['configuration']}, {format_bytes(data['bytes'])}"
+    )
+    print(f"would be checked: processor, name, Python, pynq, edgedec, contiguous memory and disk of {target.address}")
+    print(f"would be copied to {target.address}:{folder}, hashed there and renamed; not if it is there already:")
+    for name in ("board.json", *bundle.files):
+        print(f"  {name}")
+    for step in steps:
+        print(f"\n# {step['what']}\n{shlex.join(step['command'])}")

@@ -1,0 +1,110 @@
+"""The fastest accelerator for a model on a board."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from edgedec.errors import UnsupportedError
+from edgedec.hw.board import Board
+from edgedec.hw.compiler.choose import lowered, ports_of, shape_of
+from edgedec.hw.compiler.program import laid_out, lowered_sizes
+from edgedec.hw.config import ROWS, AcceleratorConfig
+from edgedec.hw.estimate import estimate
+from edgedec.reference.integer_profile.model import IntegerModel
+
+__all__ = ["config_for_board"]
+
+_BEAT_BYTES = (4, 8, 16, 32, 64)
+_SLOTS = (8, 4, 2, 1)
+_MOST_SOFTMAX_LANES = 8
+_ENOUGH = 0.9  # of the memory's bandwidth: a stream that takes so much need not be twice as wide
+_LEAST_CONTEXT = 64  # that is looked at to say what would fit
+_PREFETCH_BEATS = {True: 4096, False: 1024}  # with and without UltraRAM: longer than any wait for a result
+
+
+def config_for_board(
+    model: IntegerModel, device: Board, *, others: Iterable[Board] = (), **overrides: Any
+) -> AcceleratorConfig:
+    """The accelerator for a model on a board, by ``edgedec.hw.estimate``. Deterministic.
+
+    As wide as the board's memory is fast at the board's clock, or narrower where that does not fit; then with as many slots
+    as fit: 8, 4, 2 or 1.
+
+    Args:
+        others: boards, one of which the message names where the model does not fit this one.
+        overrides: members of AcceleratorConfig that are wanted otherwise; what is chosen is chosen among the others.
+
+    Raises:
+        UnsupportedError: the model fits no such accelerator, or does not fit the board's memory: names what it takes, what
+            there is, and the nearest that fits. As ``compile_model`` if no configuration runs the model.
+        UsageError: the overrides make no configuration.
+    """
+    beyond = ""
+    for choice in _choices(model, device, overrides):
+        config, beyond = _tried(model, device, choice)
+        if not beyond:
+            return config
+    raise UnsupportedError(
+        f"the model does not fit {device.name}: {beyond}; {_nearest(model, device, others, overrides)}"
+    )
+
+
+def _choices(model: IntegerModel, device: Board, overrides: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Members of configurations, those that are wanted most first."""
+    shape = shape_of(model) | overrides
+    possible = [size for size in _BEAT_BYTES if size >= ROWS or not shape["scaling"]]
+    clock = overrides.get("clock_hz", device.clock_hz)
+    wide = [size for size in possible if size * clock >= _ENOUGH * device.bandwidth_bytes_s]
+    widest = wide[0] if wide else possible[-1]
+    ultra = device.has["uram"] > 0
+    fixed = {"ultra": ultra, "clock_hz": clock, "prefetch_beats": _PREFETCH_BEATS[ultra]}
+    sizes = [overrides["beat_bytes"]] if "beat_bytes" in overrides else [size for size in possible if size <= widest]
+    for beat_bytes in reversed(sizes):
+        ports = ports_of(beat_bytes, device.ports, device.port_bytes)
+        for slots in [overrides["slots"]] if "slots" in overrides else _SLOTS:
+            members = {**shape, **fixed, "beat_bytes": beat_bytes, "ports": ports, "slots": slots} | overrides
+            yield {"softmax_lanes": _softmax_lanes(members)} | members
+
+
+def _softmax_lanes(members: dict[str, Any]) -> int:
+    """As many as keep up with the stream: a group of positions is ``chunks`` beats."""
+    layout = AcceleratorConfig(**{**members, "softmax_lanes": 1}).kv_layout
+    lanes = 1
+    while lanes < min(_MOST_SOFTMAX_LANES, layout.positions) and lanes * layout.chunks < layout.positions:
+        lanes *= 2
+    return lanes
+
+
+def _tried(model: IntegerModel, device: Board, members: dict[str, Any]) -> tuple[AcceleratorConfig, str]:
+    """The configuration, and what it takes too much of, or nothing."""
+    config, lowering = lowered(model, members)
+    needs = estimate(config)
+    found = []
+    for name in needs.beyond(device):
+        most = int(device.has[name] * device.most.get(name, 1.0))
+        found.append(f"it takes {needs.on(device)[name]} {name}, of {device.has[name]} at most {most} can be used")
+    size = laid_out(lowered_sizes(lowering), config.ports)[1]
+    if size > device.memory_bytes:
+        found.append(f"program, weights, cache and results take {size} bytes, the memory has {device.memory_bytes}")
+    with_ = f"with slots={config.slots}, beat_bytes={config.beat_bytes} and context={config.context} "
+    return config, with_ + " and ".join(found) if found else ""
+
+
+def _nearest(model: IntegerModel, device: Board, others: Iterable[Board], overrides: dict[str, Any]) -> str:
+    """What would fit: the same with fewer positions, or else another board."""
+    context = overrides.get("context", AcceleratorConfig.context) // 2
+    *_, least = _choices(model, device, overrides)
+    weights = lowered_sizes(lowered(model, least)[1])["image"]
+    while context >= _LEAST_CONTEXT and weights <= device.memory_bytes:
+        if _fits(model, device, {**overrides, "context": context}):
+            return f"it fits with context={context}"
+        context //= 2
+    for other in sorted(others, key=lambda board: board.memory_bytes):
+        if other is not device and _fits(model, other, overrides):
+            return f"it fits {other.name}"
+    return "use a smaller model, or a larger board"
+
+
+def _fits(model: IntegerModel, device: Board, overrides: dict[str, Any]) -> bool:
+    """Whether the smallest of a board's accelerators does."""
+    *_, least = _choices(model, device, overrides)
+    return not _tried(model, device, least)[1]

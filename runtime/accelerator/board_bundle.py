@@ -1,0 +1,272 @@
+"""The board bundle: a folder with all that a board needs to run one model. docs/board-bundle.md is its definition.
+
+Two verbs: ``write_board_bundle`` makes one, ``open_board_bundle`` opens it. Opening checks every byte, and that bitstream,
+program and model belong together, before anything is loaded. It needs NumPy and no Amaranth: it runs on the board.
+"""
+
+from __future__ import annotations
+
+import reprlib
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from edgedec import __version__
+from edgedec.atomic import new_folder
+from edgedec.bundle import Bundle, BundleWriter
+from edgedec.errors import BundleError, UsageError
+from edgedec.hw.compiler import program_file
+from edgedec.hw.compiler.program import Program
+from edgedec.hw.config import AcceleratorConfig
+from edgedec.manifest import MANIFEST as MODEL_MANIFEST
+from edgedec.runtime.accelerator.board_manifest import (
+    AGAIN,
+    BITSTREAMS,
+    HWH,
+    MANIFEST,
+    MODEL,
+    PROGRAM,
+    checked_files,
+    encode_manifest,
+    is_board_name,
+    listed_files,
+    read_json,
+    read_manifest,
+)
+from edgedec.runtime.devices._hwh import check_handoff, read_handoff
+from edgedec.runtime.tokenizer import Tokenizer
+from edgedec.schemes import FloatWeight, Int8Weight
+
+__all__ = ["BoardBundle", "open_board_bundle", "write_board_bundle"]
+
+_PROGRAM_MANIFEST = f"{PROGRAM}/{program_file.MANIFEST}"
+_MAX_PROGRAM_BYTES = 32 << 20  # a name for each of 65,536 instructions
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoardBundle:
+    """An opened, verified board bundle.
+
+    Members:
+        board: its --board name.
+        config: of the accelerator that the bitstream is.
+        bitstream, hwh: files that lie beside each other with the same stem, as PYNQ wants them.
+        model: the tokenizer, the template, the configuration and the embedding, and no other weight.
+        bundle: SHA-256 of the bundle that the program was compiled from.
+        files: of each file, by its name in the folder, its SHA-256; ``MANIFEST`` is none of them.
+        sha256: of the whole, as board.json states it.
+    """
+
+    path: Path
+    board: str
+    config: AcceleratorConfig
+    bitstream: Path
+    hwh: Path
+    model: Bundle
+    bundle: str
+    files: Mapping[str, str]
+    sha256: str
+
+    def program(self) -> Program:
+        """The compiled model, read anew at every call: its image is as large as the weights.
+
+        Raises:
+            BundleError: changed since the bundle was opened; names the file.
+        """
+        return program_file.load_program(self.path / PROGRAM)
+
+    @property
+    def embedding(self) -> FloatWeight | Int8Weight:
+        """The table whose rows are a pass's input; float and int8 arrays are views of the mapped file."""
+        (name,) = self.model.tensors
+        weight = self.model.weight(name)
+        assert isinstance(weight, FloatWeight | Int8Weight), "checked when the bundle was opened"
+        return weight
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Facts:
+    """What a program says of what it belongs to."""
+
+    configuration: int
+    bundle: str
+    embedding: str
+    vocab: int
+    hidden: int
+
+    @classmethod
+    def of(cls, program: Program) -> _Facts:
+        host = program.host
+        return cls(
+            configuration=program.config.hash,
+            bundle=host.bundle,
+            embedding=host.embedding,
+            vocab=host.vocab,
+            hidden=host.hidden,
+        )
+
+
+def write_board_bundle(path: Path, *, bundle: Bundle, program: Program, bitstream: Path, hwh: Path, board: str) -> None:
+    """Write the folder, or replace one of this kind.
+
+    Args:
+        bundle: the model that the program was compiled from; of its weights only the embedding is taken.
+        bitstream: .bit or .bin; ``hwh`` is of the same build.
+        board: its --board name.
+
+    Raises:
+        UsageError: a file is not there, or ``path`` holds something else.
+        BundleError: bitstream, program and bundle do not belong together.
+        EdgedecError: it cannot be written; nothing is left behind.
+    """
+    if not is_board_name(board):
+        raise UsageError(f"a board's name has lower-case letters, digits, '.', '_' and '-', not {board!r}")
+    if bitstream.suffix not in (".bit", ".bin"):
+        raise UsageError(f"{bitstream}: a bitstream is a .bit or a .bin file; give what the board's build made")
+    for file in (bitstream, hwh):
+        if not file.is_file() or not file.stat().st_size:
+            raise UsageError(f"{file}: no such file, or an empty one; build the accelerator for {board} first")
+    facts = _Facts.of(program)
+    if facts.bundle != bundle.sha256:
+        raise BundleError(
+            f"the program was compiled from the bundle {facts.bundle[:16] or 'of no name'}, {bundle.path} is "
+            f"{bundle.sha256[:16]}; compile this bundle for the accelerator"
+        )
+    check_handoff(read_handoff(hwh), program.config)
+    _check_model(bundle, facts)
+    with new_folder(path, MANIFEST) as folder:
+        program_file.save_program(program, folder / PROGRAM)
+        _write_model(folder / MODEL, bundle, facts.embedding)
+        shutil.copyfile(bitstream, folder / f"accelerator{bitstream.suffix}")
+        shutil.copyfile(hwh, folder / HWH)
+        content = {
+            "created_by": f"edgedec {__version__}",
+            "board": board,
+            "config": asdict(program.config),
+            "configuration": f"{program.config.hash:016x}",
+            "bundle": bundle.sha256,
+            "files": listed_files(folder),
+        }
+        (folder / MANIFEST).write_bytes(encode_manifest(content))
+
+
+def _write_model(path: Path, bundle: Bundle, embedding: str) -> None:
+    tensor = bundle.tensors[embedding]
+    parts = {part: bundle.array(embedding, part) for part in tensor.scheme.parts(tensor.shape)}
+    with BundleWriter.create(path) as writer:
+        writer.add(embedding, tensor.scheme, tensor.shape, parts)
+        writer.finish(
+            config=bundle.config,
+            quantization={
+                "method": bundle.quantization.get("method", "unknown"),
+                "board_bundle": True,  # Bundle says by this why the other weights are missing
+                "bundle": bundle.sha256,
+            },
+            tokens=bundle.tokens,
+            tokenizer_json=bundle.tokenizer_file.read_text("utf-8"),
+            chat_template=bundle.chat_template,
+        )
+
+
+def open_board_bundle(path: Path) -> BoardBundle:
+    """Verify a board bundle; the program stays on disk.
+
+    Raises:
+        UsageError: there is nothing at ``path``.
+        BundleError: no board bundle, a damaged one, or one whose parts do not belong together; names the file.
+        UnsupportedError: written by another version of the format.
+    """
+    manifest = path / MANIFEST
+    if not path.exists():
+        raise UsageError(f"{path}: no such board bundle; check the spelling of the path")
+    if not manifest.is_file():
+        raise BundleError(f"{path}: holds no {MANIFEST}, so it is no board bundle; make one, or copy it again")
+    try:
+        content = read_manifest(manifest)
+        files = dict(checked_files(path, content["files"]))
+        facts = _read_facts(path / _PROGRAM_MANIFEST)
+    except OSError as error:
+        raise BundleError(f"{error.filename or path}: cannot be read: {error.strerror}; {AGAIN}") from error
+    config = _read_config(manifest, content)
+    _check_program(path / _PROGRAM_MANIFEST, facts, config, content["bundle"])
+    check_handoff(read_handoff(path / HWH), config)
+    model = Bundle.open(path / MODEL)
+    if model.quantization.get("bundle") != content["bundle"] or list(model.tensors) != [facts.embedding]:
+        raise BundleError(
+            f"{path / MODEL / MODEL_MANIFEST}: is not the model of bundle {content['bundle'][:16]} with "
+            f"{reprlib.repr(facts.embedding)} alone; make the board bundle again"
+        )
+    _check_model(model, facts)
+    return BoardBundle(
+        path=path,
+        board=content["board"],
+        config=config,
+        bitstream=path / next(name for name in BITSTREAMS if name in files),
+        hwh=path / HWH,
+        model=model,
+        bundle=content["bundle"],
+        files=files,
+        sha256=content["sha256"],
+    )
+
+
+def _read_config(file: Path, content: Mapping[str, Any]) -> AcceleratorConfig:
+    try:
+        config = AcceleratorConfig(**content["config"])
+    except (TypeError, UsageError) as error:
+        raise BundleError(f"{file}: config: {error}; make the board bundle again with this edgedec") from None
+    if f"{config.hash:016x}" != content["configuration"]:
+        raise BundleError(
+            f"{file}: its config is {config.hash:016x}, not {reprlib.repr(content['configuration'])}; make the board "
+            "bundle again with this edgedec"
+        )
+    return config
+
+
+def _read_facts(file: Path) -> _Facts:
+    """The few words of a program's manifest that count here; ``load_program`` checks all of them."""
+    content = read_json(file, _MAX_PROGRAM_BYTES)
+    try:
+        host = content["host"]
+        facts = _Facts(
+            configuration=AcceleratorConfig(**content["config"]).hash,
+            **{name: host[name] for name in ("bundle", "embedding", "vocab", "hidden")},
+        )
+    except (KeyError, TypeError, UsageError) as error:
+        raise BundleError(f"{file}: {error}; compile the program again") from None
+    for name, kind in (("bundle", str), ("embedding", str), ("vocab", int), ("hidden", int)):
+        if type(getattr(facts, name)) is not kind:
+            raise BundleError(f"{file}: {name} is {reprlib.repr(getattr(facts, name))}; compile the program again")
+    return facts
+
+
+def _check_program(file: Path, facts: _Facts, config: AcceleratorConfig, bundle: str) -> None:
+    if facts.configuration != config.hash:
+        raise BundleError(
+            f"{file}: the program is for an accelerator of configuration {facts.configuration:016x}, {MANIFEST} says "
+            f"{config.hash:016x}; compile the model for this accelerator"
+        )
+    if facts.bundle != bundle:
+        raise BundleError(
+            f"{file}: the program was compiled from the bundle {reprlib.repr(facts.bundle[:16])}, {MANIFEST} says "
+            f"{bundle[:16]}; compile that bundle"
+        )
+
+
+def _check_model(model: Bundle, facts: _Facts) -> None:
+    """Its embedding is the one that the program expects, and the tokenizer has no id without a row."""
+    weight = model.weight(facts.embedding)
+    shape, kind = model.tensors[facts.embedding].shape, model.tensors[facts.embedding].scheme.kind
+    if not isinstance(weight, FloatWeight | Int8Weight) or shape != (facts.vocab, facts.hidden):
+        raise BundleError(
+            f"{model.weights_file}: {facts.embedding} is {kind} {shape}, the program's is "
+            f"{(facts.vocab, facts.hidden)}; compile this bundle"
+        )
+    ids = Tokenizer.load(model.tokenizer_file).size
+    if ids > facts.vocab:
+        raise BundleError(
+            f"{model.tokenizer_file}: has {ids} ids, the program {facts.vocab} rows; take the tokenizer that the model was "
+            "trained with"
+        )

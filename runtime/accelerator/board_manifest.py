@@ -1,0 +1,150 @@
+"""board.json: what it may say, and whether the files beside it are what it says. See docs/board-bundle.md.
+
+What is read here may come from strangers: every complaint names the file, and nothing is allocated on the word of the
+manifest alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import reprlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from edgedec.errors import BundleError, UnsupportedError
+from edgedec.hw.compiler import program_file
+from edgedec.manifest import MANIFEST as MODEL_MANIFEST
+from edgedec.manifest import TEMPLATE, TOKENIZER, WEIGHTS, manifest_hash
+
+__all__ = [
+    "AGAIN",
+    "BITSTREAMS",
+    "FORMAT",
+    "HWH",
+    "MANIFEST",
+    "MODEL",
+    "PROGRAM",
+    "VERSION",
+    "checked_files",
+    "encode_manifest",
+    "is_board_name",
+    "listed_files",
+    "read_json",
+    "read_manifest",
+]
+
+FORMAT, VERSION = "edgedec-board-bundle", 1
+MANIFEST, HWH, PROGRAM, MODEL = "board.json", "accelerator.hwh", "program", "model"
+BITSTREAMS = ("accelerator.bit", "accelerator.bin")
+AGAIN = "copy or make the board bundle again"
+_NEEDED = (
+    HWH,
+    *(f"{PROGRAM}/{name}" for name in (program_file.MANIFEST, program_file.CODE, program_file.IMAGE)),
+    *(f"{MODEL}/{name}" for name in (MODEL_MANIFEST, WEIGHTS, TOKENIZER)),
+)
+_ALLOWED = {*BITSTREAMS, *_NEEDED, f"{MODEL}/{TEMPLATE}"}
+_KEYS = {"format", "version", "created_by", "board", "config", "configuration", "bundle", "files", "sha256"}
+_KINDS = {"board": str, "config": dict, "configuration": str, "bundle": str, "files": dict}
+_MAX_BYTES = 1 << 20
+_BOARD = re.compile("[a-z0-9][a-z0-9._-]{0,63}")
+_HASH = re.compile("[0-9a-f]{64}")
+
+
+def is_board_name(text: str) -> bool:
+    """As --board takes it: nothing that a shell or a terminal would see anything in."""
+    return _BOARD.fullmatch(text) is not None
+
+
+def listed_files(folder: Path) -> dict[str, Any]:
+    """The entry "files" of a folder that is being written."""
+    return {name: _entry(folder / name) for name in sorted(_ALLOWED) if (folder / name).exists()}
+
+
+def encode_manifest(content: Mapping[str, Any]) -> bytes:
+    """board.json of ``content``, which holds every key but format, version and hash."""
+    whole = {"format": FORMAT, "version": VERSION, **content, "sha256": "0" * 64}
+    text = json.dumps(whole, indent=1).encode() + b"\n"
+    before, _, after = text.rpartition(b"0" * 64)
+    return before + manifest_hash(text, "0" * 64).encode() + after
+
+
+def _entry(file: Path) -> dict[str, Any]:
+    return {"bytes": file.stat().st_size, "sha256": _hash_file(file)}
+
+
+def _hash_file(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def read_json(file: Path, most_bytes: int) -> dict[str, Any]:
+    """Raises:
+    BundleError: too large, or no object in JSON.
+    """
+    if file.stat().st_size > most_bytes:
+        raise BundleError(f"{file}: larger than {most_bytes} bytes; this is no board bundle")
+    try:
+        content = json.loads(file.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise BundleError(f"{file}: not valid JSON ({error}); {AGAIN}") from None
+    if not isinstance(content, dict):
+        raise BundleError(f"{file}: must hold an object; {AGAIN}")
+    return content
+
+
+def read_manifest(file: Path) -> dict[str, Any]:
+    """board.json, its own hash checked, and the types of its values.
+
+    Raises:
+        BundleError: damaged; names the file.
+        UnsupportedError: of another version.
+    """
+    content = read_json(file, _MAX_BYTES)
+    if content.get("format") != FORMAT:
+        raise BundleError(f"{file}: not a board bundle of edgedec; name the folder of one")
+    version, stated = content.get("version"), content.get("sha256")
+    if type(version) is not int or version != VERSION:
+        raise UnsupportedError(
+            f"{file}: board bundle version {reprlib.repr(version)}, this edgedec reads {VERSION}; make the board bundle "
+            "again with this edgedec, or install the one that wrote it"
+        )
+    if not isinstance(stated, str) or not _HASH.fullmatch(stated) or manifest_hash(file.read_bytes(), stated) != stated:
+        raise BundleError(f"{file}: its hash does not match its content; {AGAIN}")
+    if set(content) != _KEYS:
+        raise BundleError(f"{file}: unknown or missing keys {reprlib.repr(sorted(set(content) ^ _KEYS))}; {AGAIN}")
+    for key, kind in _KINDS.items():
+        if type(content[key]) is not kind:
+            raise BundleError(f"{file}: {key} is {reprlib.repr(content[key])}; {AGAIN}")
+    if not _BOARD.fullmatch(content["board"]) or not _HASH.fullmatch(content["bundle"]):
+        raise BundleError(f"{file}: board or bundle is no name or no hash; {AGAIN}")
+    return content
+
+
+def checked_files(path: Path, files: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Name and hash of every listed file, which is there and of that content.
+
+    Raises:
+        BundleError: one is missing, changed or not of this format; names it.
+    """
+    manifest = path / MANIFEST
+    for name in files:
+        if name not in _ALLOWED:
+            raise BundleError(f"{manifest}: lists {reprlib.repr(name)}, which a board bundle does not have; {AGAIN}")
+    missing = [name for name in _NEEDED if name not in files]
+    if missing or sum(name in files for name in BITSTREAMS) != 1:
+        raise BundleError(f"{manifest}: must list one of {', '.join(BITSTREAMS)}, and {', '.join(_NEEDED)}; {AGAIN}")
+    for name, entry in files.items():
+        file = path / name
+        if not isinstance(entry, dict) or set(entry) != {"bytes", "sha256"}:
+            raise BundleError(f"{manifest}: file {name} must have bytes and sha256, not {reprlib.repr(entry)}; {AGAIN}")
+        if not file.is_file():
+            raise BundleError(f"{file}: missing; {AGAIN}")
+        there = file.stat().st_size
+        if type(entry["bytes"]) is not int or entry["bytes"] != there:
+            raise BundleError(f"{file}: {there} bytes, {MANIFEST} says {reprlib.repr(entry['bytes'])}; {AGAIN}")
+        if _hash_file(file) != entry["sha256"]:
+            raise BundleError(f"{file}: its hash does not match {MANIFEST}; {AGAIN}")
+        yield name, entry["sha256"]

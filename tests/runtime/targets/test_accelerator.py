@@ -1,0 +1,320 @@
+"""The accelerator as a target, on the interpreter of its program.
+
+tests/conformance/test_targets.py has what all targets share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgedec.bundle import Bundle
+from edgedec.errors import BudgetError, DeviceError, ToolError, UnsupportedError, UsageError
+from edgedec.hw.generator import HardwareGenerator
+from edgedec.quantize.shapes import write_random_bundle
+from edgedec.reference.integer_profile.values import Logits
+from edgedec.runtime.accelerator.memories import board_memories
+from edgedec.runtime.accelerator.model import buffer_bytes, chosen_config, prepare_model
+from edgedec.runtime.accelerator.opening import memory_model
+from edgedec.runtime.accelerator.options import AcceleratorOptions, check_memory, parse_configuration
+from edgedec.runtime.planning import make_plan
+from edgedec.runtime.protocols import I32, Limits, Pass, PassResult, State
+from edgedec.runtime.targets import host_device, open_target, target_module
+from edgedec.runtime.targets.accelerator import AcceleratorTarget, _floats
+
+CONFIG: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "vocab_size": 101,
+    "max_position_embeddings": 96,
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": False,
+}
+LIMITS = Limits(nodes=4, depth=3, positions=64)
+OPTIONS = AcceleratorOptions(overrides={"slots": 4})
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    path = tmp_path_factory.mktemp("bundle") / "tiny"
+    write_random_bundle(path, CONFIG, method="ternary")
+    return Bundle.open(path)
+
+
+@pytest.fixture
+def target(bundle: Bundle) -> Iterator[AcceleratorTarget]:
+    found = open_target(bundle, device="reference", limits=LIMITS, accelerator=OPTIONS)
+    assert isinstance(found, AcceleratorTarget)
+    yield found
+    found.close()
+
+
+def rows(n: int) -> I32:
+    return np.arange(n, dtype=np.int32)
+
+
+def work(state: State, ids: list[int], **options: Any) -> Pass:
+    return Pass(ids=np.array(ids, np.int32), positions=state.length + rows(len(ids)), **options)
+
+
+def run(target: AcceleratorTarget, state: State, ids: list[int], **options: Any) -> PassResult:
+    (result,) = target.submit([(state, work(state, ids, **options))]).result()
+    return result
+
+
+def test_the_likeliest_are_found_on_the_device(target: AcceleratorTarget) -> None:
+    state = target.open(LIMITS)
+    whole = run(target, state, [5, 6, 7], logits=rows(3)).logits
+    few = run(target, state, [5, 6, 7], logits=rows(3), top_k=2)
+    assert few.top is not None
+    np.testing.assert_array_equal(few.top[0], np.argsort(-whole, axis=1, kind="stable")[:, :2])
+    found = np.isfinite(few.logits)
+    assert found.sum(axis=1).tolist() == [target.top_k] * 3
+    np.testing.assert_array_equal(few.logits[found], whole[found])
+
+
+def test_a_row_whose_likeliest_are_padding_is_fetched_whole(
+    target: AcceleratorTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = target.open(LIMITS)
+    whole = run(target, state, [5, 6, 7], logits=rows(3)).logits
+    size = int(
+        np.sort(whole.argsort(axis=1)[:, -target.top_k :].min(axis=1))[-1]
+    )  # of some row none of the best is left
+    tokens = replace(target.bundle.manifest.tokens, size=size)
+    monkeypatch.setattr(Bundle, "tokens", property(lambda bundle: tokens))
+    before = target.counters.passes
+    result = run(target, state, [5, 6, 7], logits=rows(3), top_k=1)
+    assert target.counters.passes == before + 2
+    assert result.top is not None
+    np.testing.assert_array_equal(result.top[0][:, 0], whole[:, :size].argmax(axis=1))
+
+
+def test_states_take_turns_on_one_device(target: AcceleratorTarget) -> None:
+    a, b, alone = (target.open(LIMITS) for _ in range(3))
+    for token in (5, 6, 7):  # each finds the other's rows on the device
+        for state, shift in ((a, 0), (b, 10)):
+            run(target, state, [token + shift])
+            state.commit(rows(1))
+    run(target, a, [1])
+    run(target, b, [2])
+    a.commit(rows(1))  # its rows are not on the device now
+    run(target, alone, [5, 6, 7])
+    alone.commit(rows(3))
+    run(target, alone, [1])
+    alone.commit(rows(1))
+    assert a.length == alone.length == 4
+    np.testing.assert_array_equal(run(target, a, [9]).logits, run(target, alone, [9]).logits)
+
+
+def test_a_second_submit_lets_the_first_pass_end(target: AcceleratorTarget) -> None:
+    a, b = target.open(LIMITS), target.open(LIMITS)
+    first = target.submit([(a, work(a, [5, 6]))])
+    second = target.submit([(b, work(b, [7]))])
+    found = [ticket.result()[0].logits for ticket in (second, first)]
+    fresh = target.open(LIMITS)
+    np.testing.assert_array_equal(found[0], run(target, fresh, [7]).logits)
+    np.testing.assert_array_equal(found[1], run(target, fresh, [5, 6]).logits)
+
+
+def test_ctrl_c_gives_a_pass_up_and_the_next_is_clean(
+    target: AcceleratorTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = target.open(LIMITS)
+    run(target, state, [5, 6])
+    state.commit(rows(2))
+    expected = run(target, state, [7]).logits
+
+    def interrupted(timeout_s: float) -> bool:
+        raise KeyboardInterrupt
+
+    ticket = target.submit([(state, work(state, [8]))])
+    with monkeypatch.context() as patch:
+        patch.setattr(target.device, "wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            ticket.result()
+    with pytest.raises(UsageError, match="given up; submit it again"):
+        ticket.result()
+    assert state.length == 2
+    np.testing.assert_array_equal(run(target, state, [7]).logits, expected)
+
+
+def test_what_the_last_pass_did_not_have_cannot_be_kept(target: AcceleratorTarget) -> None:
+    state = target.open(LIMITS)
+    run(target, state, [5, 6])
+    for nodes in ([2], [1, 0], [0, 0]):
+        run(target, state, [5, 6])
+        with pytest.raises(UsageError, match=r"cannot be kept of a pass of 2; name them in ascending order"):
+            state.commit(np.array(nodes, np.int32))
+    with pytest.raises(UsageError, match="of a pass of 0"):
+        state.commit(rows(1))
+    with pytest.raises(UsageError, match="cannot go back to 1 rows, there are 0"):
+        state.truncate(1)
+    assert state.length == 0
+
+
+def test_counters_tell_passes_from_commits(target: AcceleratorTarget) -> None:
+    state = target.open(LIMITS)
+    run(target, state, [5, 6, 7])
+    state.commit(np.array([0, 2], np.int32))
+    run(target, state, [8])
+    state.commit(rows(1))
+    found = target.counters
+    assert (found.passes, found.commits, found.rows) == (2, 1, 4)
+    cost = target.cost_model
+    assert cost is not None
+    assert found.seconds == pytest.approx(cost.seconds(3, 0) + cost.seconds(1, 2))
+    assert target.facts.kind == "estimated", "the interpreter has no clock"
+    assert (found - found).passes == 0
+
+
+def test_a_closed_target_lets_go_of_its_device(bundle: Bundle) -> None:
+    target = open_target(bundle, device="reference", limits=LIMITS, accelerator=OPTIONS)
+    assert isinstance(target, AcceleratorTarget)
+    state = target.open(LIMITS)
+    target.close()
+    target.close()
+    with pytest.raises(DeviceError, match="closed"):
+        run(target, state, [5])
+
+
+def test_limits_that_the_accelerator_does_not_have_are_refused(bundle: Bundle) -> None:
+    with pytest.raises(UsageError, match=r"4 slots and 1024 positions, not 5 and 64; lower --tree-nodes"):
+        open_target(bundle, device="reference", limits=replace(LIMITS, nodes=5), accelerator=OPTIONS)
+    with pytest.raises(UnsupportedError, match="hands back logits only, not final_norm"):
+        open_target(bundle, device="reference", limits=LIMITS, accelerator=OPTIONS, taps=("final_norm",))
+    with pytest.raises(
+        UsageError, match=r"--board and --configuration are for accelerators \(.*sim\), not --device cpu"
+    ):
+        target_module("cpu", OPTIONS)
+
+
+@given(
+    values=st.lists(st.integers(-(2**31), 2**31 - 1), min_size=2, max_size=20),
+    mantissa=st.integers(1 << 15, (1 << 16) - 1),
+    exponent=st.integers(-60, 10),
+)
+def test_as_floats_the_likeliest_is_that_of_the_integers(values: list[int], mantissa: int, exponent: int) -> None:
+    """Two integers that float32 cannot tell apart: the smaller one must not win by its id."""
+    for row in (values, [max(values) - 1, *values], [values[0], max(values) - 1, max(values)]):
+        integers = np.array([row], np.int64)
+        found = _floats(Logits(values=integers, mantissa=np.array([mantissa]), exponent=np.array([exponent])))
+        assert int(found.argmax()) == int(integers.argmax())
+        np.testing.assert_allclose(found, np.ldexp(integers * float(mantissa), exponent), rtol=1e-6)
+
+
+@pytest.mark.parametrize("method", [{"method": "int8"}, {"method": "ternary", "planes": 2, "group_size": 64}])
+def test_a_plan_has_the_program_s_own_bytes(tmp_path: Path, method: dict[str, Any]) -> None:
+    """From the manifest alone; a row's own shifts depend on the weights, and are planned as if they were there."""
+    write_random_bundle(tmp_path / "bundle", CONFIG | {"attention_bias": True}, **method)
+    bundle = Bundle.open(tmp_path / "bundle")
+    model = prepare_model(bundle, OPTIONS, 64)
+    assert model.program.config == chosen_config(bundle, OPTIONS, 64)
+    planned = buffer_bytes(bundle, OPTIONS, 64)
+    if "planes" in method:
+        assert all(planned[name] >= size for name, size in model.program.sizes.items())
+    else:
+        assert dict(planned) == dict(model.program.sizes)
+
+
+def test_a_plan_knows_the_board_s_memories(bundle: Bundle, tmp_path: Path) -> None:
+    options = replace(OPTIONS, generator=HardwareGenerator())
+    plan = make_plan(bundle, device="sim", accelerator=options).plan
+    found = {memory.name: memory for memory in plan.memories}
+    assert list(found) == ["DRAM", "CMA", "BRAM", "URAM"]
+    assert found["DRAM"].has_bytes == 4 << 30
+    assert found["CMA"].has_bytes is None, "only the board can tell"
+    assert 0 < found["BRAM"].used_bytes <= (found["BRAM"].has_bytes or 0)
+    assert plan.pass_rows == 4
+    with pytest.raises(BudgetError, match=r"(?s)needs .* at context 96.*\n.*weights"):
+        make_plan(bundle, device="sim", accelerator=OPTIONS, budget_bytes=1 << 20).plan.require()
+
+
+def test_contiguous_memory_is_read_from_the_system(
+    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from edgedec.runtime.accelerator import memories
+    from edgedec.runtime.accelerator.cma import read_cma
+
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal: 1 kB\nCmaTotal:         131072 kB\nCmaFree:              64 kB\n")
+    monkeypatch.setattr(memories, "read_cma", lambda: read_cma(meminfo))
+    config, sizes = chosen_config(bundle, OPTIONS, 64), buffer_bytes(bundle, OPTIONS, 64)
+    (found,) = (one for one in board_memories(config, sizes, OPTIONS, "pynq") if one.name == "CMA")
+    assert (found.has_bytes, found.fits) == (64 << 10, False)
+    assert "cma=192M" in found.hint
+    with pytest.raises(BudgetError, match=r"of CMA, there are 64.0 KiB \(read from the system\); .*cma=192M"):
+        replace(make_plan(bundle, device="sim", accelerator=OPTIONS).plan, memories=(found,)).require()
+
+
+def test_a_draft_model_has_the_host() -> None:
+    assert [host_device(name) for name in ("sim", "replay:x.rec", "pynq", "cpu")] == ["cpu"] * 4
+    assert host_device("cuda") == "cuda"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("small", ("small", {})),
+        ("board", ("board", {})),
+        ("slots=4", ("small", {"slots": 4})),
+        ("board, slots=2, ultra=false,clock_hz=2e8", ("board", {"slots": 2, "ultra": False, "clock_hz": 2e8})),
+    ],
+)
+def test_configurations_are_read(text: str, found: tuple[str, dict[str, Any]]) -> None:
+    assert parse_configuration(text) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("large", "must begin with one of small, board, not 'large'"),
+        ("small,rows=3", "no member 'rows=3'; write NAME=VALUE, known: beat_bytes, "),
+        ("small,slots", "no member 'slots'; write NAME=VALUE"),
+        ("slots=many", "slots must be of type int, not 'many'"),
+        ("ultra=1", "ultra must be true or false, not '1'"),
+    ],
+)
+def test_other_configurations_are_refused(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        parse_configuration(text)
+
+
+def test_members_and_memories_are_checked(bundle: Bundle) -> None:
+    with pytest.raises(UsageError, match="no member 'colour'; known: beat_bytes"):
+        AcceleratorOptions(overrides={"colour": 1})
+    with pytest.raises(UsageError, match="--memory must be one of auto, ddr, flat, ideal, not 'fast'"):
+        check_memory("fast")
+    with pytest.raises(UsageError, match=r"no board 'kv26'; there are .*kv260"):
+        chosen_config(bundle, AcceleratorOptions(board="kv26"), 64)
+    with pytest.raises(UsageError, match="context=32, the run needs 64 positions"):
+        chosen_config(bundle, AcceleratorOptions(overrides={"context": 32}), 64)
+    with pytest.raises(UsageError, match="pynq-z2 was not measured"):
+        memory_model(AcceleratorOptions(board="pynq-z2", memory="ddr"))
+    assert [memory_model(AcceleratorOptions(board=name)) for name in ("kv260", "pynq-z2")] == ["ddr", "flat"]
+
+
+def test_a_board_s_own_accelerator_is_chosen_by_the_generator(bundle: Bundle) -> None:
+    options = AcceleratorOptions(size="board", generator=HardwareGenerator())
+    with pytest.raises(ToolError, match=r"needs the hardware generator; run: pip install 'edgedec\[hdl\]'"):
+        chosen_config(Bundle.open(bundle.path), replace(options, generator=None), 64)
+    found = chosen_config(bundle, options, 64)
+    assert (found.beat_bytes, found.ports) == (64, 4), "as wide as the KV260's memory"
+    with pytest.raises(UnsupportedError, match=r"does not fit ulx3s-85f.*beat_bytes=64"):
+        chosen_config(bundle, replace(options, board="ulx3s-85f", overrides={"beat_bytes": 64, "slots": 8}), 64)
+
+
+def test_the_program_of_a_target_is_that_of_its_bundle(target: AcceleratorTarget, bundle: Bundle) -> None:
+    assert target.program.host.bundle == bundle.sha256

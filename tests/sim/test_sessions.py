@@ -1,0 +1,73 @@
+"""The embedded model on its RTL and on the interpreter of its program: the same tokens, plain and speculative.
+
+Minutes to compile at the first time, then seconds a token: ``make test-all``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from edgedec import demo
+from edgedec.runtime.sampling import SamplingConfig
+from edgedec.runtime.session import Answer, Session
+from edgedec.runtime.speculation import SpecConfig
+from edgedec.sim.cocotb_runner import missing_tools
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}")]
+
+PROMPTS, TOKENS = 20, 6
+SPECS = {"plain": None, "speculative": SpecConfig(drafter="ngram", draft_max=1)}
+
+
+def prompts() -> list[str]:
+    """The first words of stories that the model was not trained on; many begin alike, so each is taken once."""
+    stories = [story.split() for story in demo.HELD_OUT.read_text("utf-8").split("\n\n")]
+    found = dict.fromkeys(" ".join(words[: 4 + number % 3]) for number, words in enumerate(stories) if len(words) > 20)
+    return list(found)[:PROMPTS]
+
+
+@pytest.fixture(scope="module", params=SPECS)
+def sessions(request: pytest.FixtureRequest) -> Iterator[dict[str, Session]]:
+    opened: dict[str, Session] = {}
+    try:
+        for device in ("reference", "sim"):
+            opened[device] = Session.open(demo.bundle_path("demo"), device=device, spec=SPECS[request.param])
+        yield opened
+    finally:
+        for session in opened.values():
+            session.close()
+
+
+def answers(sessions: dict[str, Session], prompt: str, **options: Any) -> list[Answer]:
+    sampling = options.pop("sampling", SamplingConfig(temperature=0))
+    return [
+        session.generate(session.encode(prompt), n_predict=TOKENS, sampling=sampling, ignore_eos=True)
+        for session in sessions.values()
+    ]
+
+
+def test_there_are_enough_prompts() -> None:
+    assert len(set(prompts())) == PROMPTS
+
+
+@pytest.mark.parametrize("number", range(PROMPTS))
+def test_rtl_and_interpreter_write_the_same_tokens(sessions: dict[str, Session], number: int) -> None:
+    reference, rtl = answers(sessions, prompts()[number])
+    assert rtl.tokens == reference.tokens
+    assert rtl.text == reference.text
+    device = rtl.timings.as_json()["accelerator"]
+    assert device["kind"] == "simulated"
+    assert device["decode"]["cycles"] > device["decode"]["beats"] > 0
+    assert device["tokens_per_second"] == pytest.approx(
+        TOKENS * device["clock_hz"] / device["decode"]["cycles"], rel=1e-3
+    )
+
+
+def test_sampling_draws_the_same_tokens(sessions: dict[str, Session]) -> None:
+    """From whole rows of logits, which the hardware writes to memory."""
+    drawn = SamplingConfig(temperature=0.8, seed=3)
+    reference, rtl = answers(sessions, prompts()[0], sampling=drawn)
+    assert rtl.tokens == reference.tokens
