@@ -12,6 +12,7 @@ from typing import ClassVar, Literal
 from edgedec.schemes import FloatScheme, Scheme
 
 __all__ = [
+    "Activation",
     "Add",
     "Attention",
     "Embed",
@@ -23,6 +24,8 @@ __all__ = [
     "Rope",
     "SelectRows",
 ]
+
+Activation = Literal["silu", "relu2", "gelu_tanh"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,10 +44,11 @@ class Operation:
 
 @dataclass(frozen=True, kw_only=True)
 class Embed(Operation):
-    """(ids int32 [n]) -> float32 [n, width]: rows of the weight [vocab, width]."""
+    """(ids int32 [n]) -> float32 [n, width]: rows of the weight [vocab, width], or given ones, times ``scale``."""
 
     kind: ClassVar[str] = "embed"
     weight: str
+    scale: float = 1.0
 
     @property
     def weight_names(self) -> tuple[str, ...]:
@@ -53,11 +57,17 @@ class Embed(Operation):
 
 @dataclass(frozen=True, kw_only=True)
 class RmsNorm(Operation):
-    """(x float32 [n, width]) -> x / sqrt(mean(x^2) + eps) * weight, float32 [n, width]. Source: 1910.07467."""
+    """(x float32 [n, heads * width]) -> x / sqrt(mean(x^2) + eps) * (offset + weight [width]), the same shape.
+
+    The mean is over ``width`` columns: with several heads each is normalized for itself, all by one weight.
+    Source: 1910.07467.
+    """
 
     kind: ClassVar[str] = "rms_norm"
     weight: str
     eps: float
+    heads: int = 1
+    offset: float = 0.0
 
     @property
     def weight_names(self) -> tuple[str, ...]:
@@ -80,13 +90,14 @@ class Linear(Operation):
 
     Several weights read the same input: q|k|v and gate|up after ``passes.fuse_linears``. With a quantized scheme the inputs
     are those of ``QuantizeActivation`` and products are summed exactly in integers (per group of columns, if the scheme has
-    groups) before any scale is applied.
+    groups) before any scale is applied. With ``soft_cap`` an output y is soft_cap * tanh(y / soft_cap).
     """
 
     kind: ClassVar[str] = "linear"
     weights: tuple[str, ...]
     biases: tuple[str | None, ...]
     schemes: tuple[Scheme, ...] = (FloatScheme(),)
+    soft_cap: float | None = None
 
     @property
     def weight_names(self) -> tuple[str, ...]:
@@ -97,15 +108,17 @@ class Linear(Operation):
 class Rope(Operation):
     """(x float32 [n, heads * head_dim], positions int32 [n]) -> the same shape, pairs rotated by position * frequency.
 
-    ``half``: pair i is (i, i + head_dim / 2) of a head (Hugging Face). ``interleaved``: (2i, 2i + 1) (llama2.c, GGUF).
-    Source: 2104.09864.
+    A head's first 2 * pairs columns are rotated and multiplied by ``magnitude``; those behind them, if there are fewer pairs
+    than head_dim / 2, pass unchanged. ``half``: pair i is (i, i + pairs) of a head (Hugging Face). ``interleaved``:
+    (2i, 2i + 1) (llama2.c, GGUF). Source: 2104.09864.
     """
 
     kind: ClassVar[str] = "rope"
     heads: int
     head_dim: int
     layout: Literal["half", "interleaved"]
-    inverse_frequencies: tuple[float, ...]  # [head_dim / 2], rope scaling already applied
+    inverse_frequencies: tuple[float, ...]  # [pairs], rope scaling already applied
+    magnitude: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,21 +127,26 @@ class Attention(Operation):
 
     Appends k and v to the state, then softmax(q . keys * scale) . values over the keys that each query may see: all
     committed rows and the rows of its pass that its tree admits, in order. Query head h reads key/value head
-    h * kv_heads // heads. With ``window`` a query at position p sees positions above p - window, and the first ``sinks``.
+    h * kv_heads // heads. With the state's ``window`` a query at position p sees positions above p - window, and the first
+    ``sinks``. With ``soft_cap`` a scaled score s is soft_cap * tanh(s / soft_cap). Source: 2408.00118 (soft-caps).
     """
 
     kind: ClassVar[str] = "attention"
     state: str
     heads: int
     scale: float
+    soft_cap: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class GatedActivation(Operation):
-    """(gate, up float32 [n, width]) -> activation(gate) * up. silu: z / (1 + exp(-z)); relu2: max(z, 0)^2."""
+    """(gate, up float32 [n, width]) -> activation(gate) * up.
+
+    silu: z / (1 + exp(-z)); relu2: max(z, 0)^2; gelu_tanh: z / 2 * (1 + tanh(sqrt(2 / pi) * (z + 0.044715 * z^3))).
+    """
 
     kind: ClassVar[str] = "gated_activation"
-    activation: Literal["silu", "relu2"]
+    activation: Activation
 
 
 @dataclass(frozen=True, kw_only=True)

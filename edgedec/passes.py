@@ -57,10 +57,17 @@ def quantize_activations(graph: Graph) -> Graph:
     return replace(graph, operations=tuple(operations), values=values)
 
 
+def _is_fusible(operation: Operation) -> bool:
+    return isinstance(operation, Linear) and operation.soft_cap is None
+
+
 def fuse_linears(graph: Graph) -> Graph:
-    """Neighbouring linears of one input become one operation with several weights: q|k|v, gate|up."""
+    """Neighbouring linears of one input become one operation with several weights: q|k|v, gate|up.
+
+    One with a soft-cap, as a head may have, stays alone: the cap would be that of all.
+    """
     operations: list[Operation] = []
-    for (fusible, _), group in groupby(graph.operations, key=lambda op: (isinstance(op, Linear), op.inputs)):
+    for (fusible, _), group in groupby(graph.operations, key=lambda op: (_is_fusible(op), op.inputs)):
         run = list(group)
         if not fusible or len(run) == 1:
             operations += run

@@ -18,6 +18,7 @@ from edgedec.ops import Attention, Linear, Operation
 from edgedec.plugins import load
 from edgedec.reference.float_profile.cache import Cache
 from edgedec.reference.float_profile.model import PassContext
+from edgedec.reference.float_profile.ops.linear import soft_capped
 from edgedec.schemes import FloatWeight
 
 __all__ = ["BatchCache", "Interpreter"]
@@ -71,6 +72,7 @@ def _attend(op: Attention, state: KvState, q: F32, k: F32, v: F32, sequences: in
         stacked = grouped.reshape(-1, state.kv_heads, shared * tokens, state.head_dim)
         scores = stacked @ k[some].swapaxes(2, 3)
         scores *= np.float32(op.scale)
+        scores = soft_capped(scores, op.soft_cap)
         scores += mask
         scores -= scores.max(axis=-1, keepdims=True)
         np.exp(scores, out=scores)
@@ -106,7 +108,7 @@ class Interpreter:
         elif isinstance(op, Linear):
             for output, weight, bias in zip(op.outputs, op.weights, op.biases, strict=True):
                 shift = self.load_tensor(bias) if bias else np.float32(0)
-                values[output] = inputs[0] @ self.load_tensor(weight).T + shift
+                values[output] = soft_capped(inputs[0] @ self.load_tensor(weight).T + shift, op.soft_cap)
         else:
             context = PassContext(
                 weights=lambda name: FloatWeight(values=self.load_tensor(name)),

@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.bundle import Bundle, BundleWriter
-from edgedec.errors import BundleError, UsageError
+from edgedec.errors import BundleError, UnsupportedError, UsageError
 from edgedec.families import build_graph
 from edgedec.graph import Graph
 from edgedec.ops import Add, Attention, Embed, GatedActivation, Linear, RmsNorm
@@ -161,6 +161,11 @@ def pad_bundle(
     sizes = (hidden_size, intermediate_size, num_hidden_layers, num_attention_heads, vocab_size)
     graph = build_graph(source.config)
     source.check(graph)
+    for op in graph.operations:
+        if (isinstance(op, Embed) and op.scale != 1) or (isinstance(op, RmsNorm) and op.offset):
+            raise UnsupportedError(
+                f"{source.path} cannot be padded: {op.kind} {op.name} has constants that padding moves"
+            )
     config = _larger_config(source.config, graph, dict(zip(SIZES, sizes, strict=True)))
     try:
         larger = build_graph(config)

@@ -243,7 +243,7 @@ class _Run:
             else:
                 interpreter.apply(op, exact, len(ids))
                 if isinstance(op, Embed):
-                    rough[op.outputs[0]] = embedding.rows(ids.reshape(-1))
+                    rough[op.outputs[0]] = embedding.rows(ids.reshape(-1)) * np.float32(op.scale)
                 else:
                     interpreter.apply(op, rough, len(ids))
             interpreter.drop_dead(index, exact, rough)

@@ -393,7 +393,7 @@ class Session:
             decode=self._counters - self._at_prompt,
             first_token_seconds=(at_first - self._at_start).seconds,
             tokens=tokens,
-            round_seconds=self.decoder.rounds.seconds,
+            rounds=self.decoder.rounds,
             energy=None if energy is None else energy.as_json(tokens),
         )
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from edgedec.errors import UnsupportedError
 from edgedec.families._config import size
+from edgedec.families._rope import longest_context
 from edgedec.graph import Graph
 from edgedec.plugins import load, names
 
@@ -20,12 +21,13 @@ DEFAULT_CONTEXT = 2048  # of configurations that do not say
 
 
 def context_size(config: Mapping[str, Any]) -> int:
-    """Positions that the model was made for.
+    """Positions that the model was made for, as far as its rotation serves: see ``_rope.longest_context``.
 
     Raises:
         BundleError: not a positive integer.
     """
-    return size(config, "max_position_embeddings", DEFAULT_CONTEXT)
+    made_for = size(config, "max_position_embeddings", DEFAULT_CONTEXT)
+    return min(made_for, longest_context(config) or made_for)
 
 
 def build_graph(config: Mapping[str, Any]) -> Graph:

@@ -6,7 +6,18 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from edgedec.graph import Graph, KvState, Value, WeightSpec
-from edgedec.ops import Add, Attention, Embed, GatedActivation, Linear, Operation, RmsNorm, Rope, SelectRows
+from edgedec.ops import (
+    Activation,
+    Add,
+    Attention,
+    Embed,
+    GatedActivation,
+    Linear,
+    Operation,
+    RmsNorm,
+    Rope,
+    SelectRows,
+)
 
 __all__ = ["GraphBuilder"]
 
@@ -34,20 +45,22 @@ class GraphBuilder:
     def _rows(self, value: str) -> str:
         return str(self.values[value].shape[0])
 
-    def embed(self, name: str, *, weight: str, vocab: int, width: int) -> str:
+    def embed(self, name: str, *, weight: str, vocab: int, width: int, scale: float = 1.0) -> str:
         self.weights[weight] = WeightSpec(shape=(vocab, width))
-        return self._emit(Embed(name=name, inputs=("ids",), outputs=(name,), weight=weight), width, "n")
+        return self._emit(Embed(name=name, inputs=("ids",), outputs=(name,), weight=weight, scale=scale), width, "n")
 
-    def rms_norm(self, name: str, x: str, *, weight: str, eps: float) -> str:
-        self.weights[weight] = WeightSpec(shape=(self._width(x),))
-        norm = RmsNorm(name=name, inputs=(x,), outputs=(name,), weight=weight, eps=eps)
+    def rms_norm(self, name: str, x: str, *, weight: str, eps: float, heads: int = 1, offset: float = 0.0) -> str:
+        self.weights[weight] = WeightSpec(shape=(self._width(x) // heads,))
+        norm = RmsNorm(name=name, inputs=(x,), outputs=(name,), weight=weight, eps=eps, heads=heads, offset=offset)
         return self._emit(norm, self._width(x), self._rows(x))
 
-    def linear(self, name: str, x: str, *, weight: str, bias: str | None = None, out: int) -> str:
+    def linear(
+        self, name: str, x: str, *, weight: str, bias: str | None = None, out: int, soft_cap: float | None = None
+    ) -> str:
         self.weights[weight] = WeightSpec(shape=(out, self._width(x)))
         if bias:
             self.weights[bias] = WeightSpec(shape=(out,))
-        linear = Linear(name=name, inputs=(x,), outputs=(name,), weights=(weight,), biases=(bias,))
+        linear = Linear(name=name, inputs=(x,), outputs=(name,), weights=(weight,), biases=(bias,), soft_cap=soft_cap)
         return self._emit(linear, out, self._rows(x))
 
     def rope(
@@ -58,6 +71,7 @@ class GraphBuilder:
         head_dim: int,
         layout: Literal["half", "interleaved"],
         inverse_frequencies: tuple[float, ...],
+        magnitude: float = 1.0,
     ) -> str:
         rope = Rope(
             name=name,
@@ -67,15 +81,35 @@ class GraphBuilder:
             head_dim=head_dim,
             layout=layout,
             inverse_frequencies=inverse_frequencies,
+            magnitude=magnitude,
         )
         return self._emit(rope, self._width(x), "n")
 
-    def attention(self, name: str, q: str, k: str, v: str, *, state: KvState, heads: int, scale: float) -> str:
+    def attention(
+        self,
+        name: str,
+        q: str,
+        k: str,
+        v: str,
+        *,
+        state: KvState,
+        heads: int,
+        scale: float,
+        soft_cap: float | None = None,
+    ) -> str:
         self.states[state.name] = state
-        attention = Attention(name=name, inputs=(q, k, v), outputs=(name,), state=state.name, heads=heads, scale=scale)
+        attention = Attention(
+            name=name,
+            inputs=(q, k, v),
+            outputs=(name,),
+            state=state.name,
+            heads=heads,
+            scale=scale,
+            soft_cap=soft_cap,
+        )
         return self._emit(attention, heads * state.head_dim, "n")
 
-    def gated_activation(self, name: str, gate: str, up: str, activation: Literal["silu", "relu2"]) -> str:
+    def gated_activation(self, name: str, gate: str, up: str, activation: Activation) -> str:
         gated = GatedActivation(name=name, inputs=(gate, up), outputs=(name,), activation=activation)
         return self._emit(gated, self._width(gate), self._rows(gate))
 

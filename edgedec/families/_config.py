@@ -8,10 +8,13 @@ from typing import Any
 
 from edgedec.errors import BundleError, UnsupportedError
 
-__all__ = ["number", "only", "size"]
+__all__ = ["MAX_LAYERS", "flag", "head_dim", "layers", "number", "only", "optional_number", "optional_size", "size"]
 
 # No real model comes near; a lying header must not make us allocate.
 MAX_SIZE = 1 << 24
+# An operation's description is small, but a lying configuration could ask for millions of them.
+MAX_LAYERS = 1 << 12
+_MAX_HEAD_DIM = 1 << 14
 
 
 def size(config: Mapping[str, Any], key: str, default: int | None = None, *, limit: int = MAX_SIZE) -> int:
@@ -52,3 +55,43 @@ def only(config: Mapping[str, Any], key: str, allowed: tuple[Any, ...]) -> Any:
             f"configuration: {key} {reprlib.repr(value)} is not supported; known: {', '.join(map(repr, allowed))}"
         )
     return value
+
+
+def flag(config: Mapping[str, Any], key: str, default: bool = False) -> bool:
+    """A truth value; ``default`` when absent or null.
+
+    Raises:
+        UnsupportedError: it is something else.
+    """
+    value = only(config, key, (None, False, True))
+    return default if value is None else bool(value)
+
+
+def optional_size(config: Mapping[str, Any], key: str) -> int | None:
+    """As ``size``; None when absent or null."""
+    return None if config.get(key) is None else size(config, key)
+
+
+def optional_number(config: Mapping[str, Any], key: str) -> float | None:
+    """As ``number``; None when absent or null."""
+    return None if config.get(key) is None else number(config, key)
+
+
+def layers(config: Mapping[str, Any]) -> int:
+    """``num_hidden_layers``, as ``size`` reads it."""
+    return size(config, "num_hidden_layers", limit=MAX_LAYERS)
+
+
+def head_dim(config: Mapping[str, Any]) -> int:
+    """``head_dim``, or what ``hidden_size`` leaves to each head.
+
+    Raises:
+        BundleError: a size is missing or out of range, or the heads do not divide the model or are odd.
+    """
+    hidden, heads = size(config, "hidden_size"), size(config, "num_attention_heads")
+    if config.get("head_dim") is None and hidden % heads:
+        raise BundleError(f"configuration: hidden_size {hidden} is not a multiple of num_attention_heads {heads}")
+    found = size(config, "head_dim", hidden // heads, limit=_MAX_HEAD_DIM)
+    if found % 2:
+        raise BundleError(f"configuration: head_dim must be even, not {found}")
+    return found

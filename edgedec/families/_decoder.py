@@ -1,93 +1,165 @@
-"""The decoder block that Llama and its relatives share: what differs between families are arguments.
+"""The decoder block that Llama and its relatives share: what differs between families is in ``Block``.
 
-Pre-norms with RMSNorm, rotary attention with grouped heads, a gated MLP; optionally a norm before each output projection.
+Norms with RMSNorm, rotary attention with grouped heads, a gated MLP.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from edgedec.errors import BundleError
 from edgedec.families._builder import GraphBuilder
-from edgedec.families._config import number, only, size
-from edgedec.families._rope import inverse_frequencies
+from edgedec.families._config import flag, head_dim, layers, number, only, size
+from edgedec.families._rope import Rotation, rotation
 from edgedec.graph import Graph, KvState
+from edgedec.ops import Activation
 
-__all__ = ["Activation", "build_decoder"]
+__all__ = ["Block", "build_decoder"]
 
-Activation = Literal["silu", "relu2"]
-
-# An operation's description is small, but a lying configuration could ask for millions of them.
-MAX_LAYERS = 1 << 12
-MAX_HEAD_DIM = 1 << 14
+_EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
-def build_decoder(
-    config: Mapping[str, Any], *, activation: Activation, default_eps: float, sub_norms: bool = False
-) -> Graph:
-    """Value names: ``layers.I.{attn_norm,q,k,v,attn,o,attn_out,mlp_norm,gate,up,down,out}``, ``final_norm``, ``logits``;
-    with ``sub_norms`` also ``layers.I.{attn_sub_norm,ffn_sub_norm}``, of what goes into ``o`` and ``down``.
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """What a family's block has. The defaults are Llama's.
+
+    Members:
+        default_eps: of the norms, where the configuration does not say.
+        tied: whether the head is the embedding, where the configuration does not say.
+        qkv_bias, o_bias, mlp_bias: which linears have biases.
+        sub_norms: norms of what goes into the linears ``o`` and ``down``.
+        post_norms: norms of what comes out of them, before it is added.
+        head_norms: norms of queries and keys, each head for itself, before they are rotated.
+        norm_offset: what is added to the weights of all norms.
+        embed_scale: what the embedding's rows are multiplied by.
+        score_scale: what attention's scores are multiplied by; None: head_dim ** -0.5.
+        score_cap, logits_cap: soft-caps of attention's scores and of the logits.
+        rotations: of each layer, None for a layer without; empty: the configuration's, in every layer.
+        windows: of each layer, None for a layer that sees everything; empty: no layer has one.
+    """
+
+    activation: Activation = "silu"
+    default_eps: float = 1e-6
+    tied: bool = False
+    qkv_bias: bool = False
+    o_bias: bool = False
+    mlp_bias: bool = False
+    sub_norms: bool = False
+    post_norms: bool = False
+    head_norms: bool = False
+    norm_offset: float = 0.0
+    embed_scale: float = 1.0
+    score_scale: float | None = None
+    score_cap: float | None = None
+    logits_cap: float | None = None
+    rotations: tuple[Rotation | None, ...] = ()
+    windows: tuple[int | None, ...] = ()
+
+
+def build_decoder(config: Mapping[str, Any], block: Block) -> Graph:
+    """Value names: ``layers.I.{attn_norm,q,k,v,attn,o,attn_out,mlp_norm,gate,up,gated,down,out}``, ``final_norm``,
+    ``logits``. With head norms also ``layers.I.{q,k}_norm``, with sub-norms ``layers.I.{attn,ffn}_sub_norm``, with
+    post-norms ``layers.I.{attn,ffn}_post_norm``.
 
     Raises:
         BundleError: a size is missing or out of range, or sizes do not fit each other.
         UnsupportedError: the configuration asks for what the block does not have.
     """
-    hidden, inter = size(config, "hidden_size"), size(config, "intermediate_size")
-    heads = size(config, "num_attention_heads")
-    kv_heads = size(config, "num_key_value_heads", heads)
-    vocab = size(config, "vocab_size")
-    eps = number(config, "rms_norm_eps", default_eps)
-    if config.get("head_dim") is None and hidden % heads:
-        raise BundleError(f"configuration: hidden_size {hidden} is not a multiple of num_attention_heads {heads}")
-    head_dim = size(config, "head_dim", hidden // heads, limit=MAX_HEAD_DIM)
-    if heads % kv_heads:
-        raise BundleError(f"configuration: {heads} heads are not a multiple of num_key_value_heads {kv_heads}")
-    if head_dim % 2:
-        raise BundleError(f"configuration: head_dim must be even, not {head_dim}")
-    if sub_norms and heads * head_dim != hidden:
-        raise BundleError(
-            f"configuration: {heads} heads of {head_dim} are not hidden_size {hidden}, as the sub-norm needs"
-        )
-    only(config, "sliding_window", (None,))
-    attention_bias = bool(only(config, "attention_bias", (None, False, True)))
-    mlp_bias = bool(only(config, "mlp_bias", (None, False, True)))
-    interleaved = bool(only(config, "rope_interleaved", (None, False, True)))
-    layout: Literal["half", "interleaved"] = "interleaved" if interleaved else "half"
-    frequencies = inverse_frequencies(config, head_dim)
+    return _Decoder(config, block).graph()
 
-    g = GraphBuilder()
-    x = g.embed("embed", weight="model.embed_tokens.weight", vocab=vocab, width=hidden)
-    for i in range(size(config, "num_hidden_layers", limit=MAX_LAYERS)):
-        at, hf = f"layers.{i}", f"model.layers.{i}"
 
-        def linear(name: str, source: str, part: str, out: int, bias: bool, at: str = at, hf: str = hf) -> str:
-            weight = f"{hf}.{part}.weight"
-            return g.linear(f"{at}.{name}", source, weight=weight, bias=f"{hf}.{part}.bias" if bias else None, out=out)
+class _Decoder:
+    def __init__(self, config: Mapping[str, Any], block: Block) -> None:
+        self.block, self.g = block, GraphBuilder()
+        self.hidden, self.inter = size(config, "hidden_size"), size(config, "intermediate_size")
+        self.heads = size(config, "num_attention_heads")
+        self.kv_heads = size(config, "num_key_value_heads", self.heads)
+        self.vocab = size(config, "vocab_size")
+        self.eps = number(config, "rms_norm_eps", block.default_eps)
+        self.head_dim, self.layers = head_dim(config), layers(config)
+        if self.heads % self.kv_heads:
+            raise BundleError(
+                f"configuration: {self.heads} heads are not a multiple of num_key_value_heads {self.kv_heads}"
+            )
+        if block.sub_norms and self.heads * self.head_dim != self.hidden:
+            raise BundleError(
+                f"configuration: {self.heads} heads of {self.head_dim} are not hidden_size {self.hidden}, "
+                "as the sub-norm needs"
+            )
+        if not block.windows:
+            only(config, "sliding_window", (None,))
+        self.windows = block.windows or (None,) * self.layers
+        self.rotations = block.rotations or (rotation(config),) * self.layers
+        interleaved = flag(config, "rope_interleaved")
+        self.layout: Literal["half", "interleaved"] = "interleaved" if interleaved else "half"
+        self.tied = flag(config, "tie_word_embeddings", block.tied)
 
-        normed = g.rms_norm(f"{at}.attn_norm", x, weight=f"{hf}.input_layernorm.weight", eps=eps)
-        q = linear("q_proj", normed, "self_attn.q_proj", heads * head_dim, attention_bias)
-        k = linear("k_proj", normed, "self_attn.k_proj", kv_heads * head_dim, attention_bias)
-        v = linear("v", normed, "self_attn.v_proj", kv_heads * head_dim, attention_bias)
-        q = g.rope(f"{at}.q", q, head_dim=head_dim, layout=layout, inverse_frequencies=frequencies)
-        k = g.rope(f"{at}.k", k, head_dim=head_dim, layout=layout, inverse_frequencies=frequencies)
-        state = KvState(name=f"{at}.kv", kv_heads=kv_heads, head_dim=head_dim)
-        mixed = g.attention(f"{at}.attn", q, k, v, state=state, heads=heads, scale=head_dim**-0.5)
-        if sub_norms:
-            mixed = g.rms_norm(f"{at}.attn_sub_norm", mixed, weight=f"{hf}.self_attn.attn_sub_norm.weight", eps=eps)
-        x = g.add(f"{at}.attn_out", x, linear("o", mixed, "self_attn.o_proj", hidden, attention_bias))
+    def graph(self) -> Graph:
+        g, scale = self.g, self.block.embed_scale
+        x = g.embed("embed", weight=_EMBEDDING, vocab=self.vocab, width=self.hidden, scale=scale)
+        for layer in range(self.layers):
+            x = self._mlp(layer, self._attention(layer, x))
+        # The rows whose logits are wanted are picked before the norm: a prefill needs one row of the head, not all.
+        normed = self._norm("final_norm", g.select_rows("wanted", x), "model.norm")
+        weight = _EMBEDDING if self.tied else _HEAD
+        cap = self.block.logits_cap
+        return g.graph(logits=g.linear("logits", normed, weight=weight, out=self.vocab, soft_cap=cap))
 
-        normed = g.rms_norm(f"{at}.mlp_norm", x, weight=f"{hf}.post_attention_layernorm.weight", eps=eps)
-        gate = linear("gate", normed, "mlp.gate_proj", inter, mlp_bias)
-        up = linear("up", normed, "mlp.up_proj", inter, mlp_bias)
-        gated = g.gated_activation(f"{at}.gated", gate, up, activation)
-        if sub_norms:
-            gated = g.rms_norm(f"{at}.ffn_sub_norm", gated, weight=f"{hf}.mlp.ffn_sub_norm.weight", eps=eps)
-        x = g.add(f"{at}.out", x, linear("down", gated, "mlp.down_proj", hidden, mlp_bias))
+    def _norm(self, name: str, x: str, module: str, heads: int = 1) -> str:
+        offset = self.block.norm_offset
+        return self.g.rms_norm(name, x, weight=f"{module}.weight", eps=self.eps, heads=heads, offset=offset)
 
-    # The rows whose logits are wanted are picked before the norm: a prefill needs one row of the head, not all.
-    wanted = g.select_rows("wanted", x)
-    normed = g.rms_norm("final_norm", wanted, weight="model.norm.weight", eps=eps)
-    tied = bool(only(config, "tie_word_embeddings", (None, False, True)))
-    head = "model.embed_tokens.weight" if tied else "lm_head.weight"
-    return g.graph(logits=g.linear("logits", normed, weight=head, out=vocab))
+    def _linear(self, name: str, x: str, module: str, out: int, bias: bool) -> str:
+        return self.g.linear(name, x, weight=f"{module}.weight", bias=f"{module}.bias" if bias else None, out=out)
+
+    def _attention(self, layer: int, x: str) -> str:
+        g, block, at, hf = self.g, self.block, f"layers.{layer}", f"model.layers.{layer}"
+        width, kv_width = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        normed = self._norm(f"{at}.attn_norm", x, f"{hf}.input_layernorm")
+        q = self._linear(f"{at}.q_proj", normed, f"{hf}.self_attn.q_proj", width, block.qkv_bias)
+        k = self._linear(f"{at}.k_proj", normed, f"{hf}.self_attn.k_proj", kv_width, block.qkv_bias)
+        v = self._linear(f"{at}.v", normed, f"{hf}.self_attn.v_proj", kv_width, block.qkv_bias)
+        if block.head_norms:
+            q = self._norm(f"{at}.q_norm", q, f"{hf}.self_attn.q_norm", self.heads)
+            k = self._norm(f"{at}.k_norm", k, f"{hf}.self_attn.k_norm", self.kv_heads)
+        scale = self.head_dim**-0.5 if block.score_scale is None else block.score_scale
+        turn = self.rotations[layer]
+        if turn is not None:
+            magnitude = turn.magnitude
+            if 2 * len(turn.frequencies) == self.head_dim:  # queries and keys grow as a whole, which the scores can do
+                scale, magnitude = scale * magnitude**2, 1.0
+            q, k = (
+                g.rope(
+                    f"{at}.{part}",
+                    rows,
+                    head_dim=self.head_dim,
+                    layout=self.layout,
+                    inverse_frequencies=turn.frequencies,
+                    magnitude=magnitude,
+                )
+                for part, rows in (("q", q), ("k", k))
+            )
+        state = KvState(name=f"{at}.kv", kv_heads=self.kv_heads, head_dim=self.head_dim, window=self.windows[layer])
+        mixed = g.attention(f"{at}.attn", q, k, v, state=state, heads=self.heads, scale=scale, soft_cap=block.score_cap)
+        if block.sub_norms:
+            mixed = self._norm(f"{at}.attn_sub_norm", mixed, f"{hf}.self_attn.attn_sub_norm")
+        out = self._linear(f"{at}.o", mixed, f"{hf}.self_attn.o_proj", self.hidden, block.o_bias)
+        if block.post_norms:
+            out = self._norm(f"{at}.attn_post_norm", out, f"{hf}.post_attention_layernorm")
+        return g.add(f"{at}.attn_out", x, out)
+
+    def _mlp(self, layer: int, x: str) -> str:
+        g, block, at, hf = self.g, self.block, f"layers.{layer}", f"model.layers.{layer}"
+        before = "pre_feedforward_layernorm" if block.post_norms else "post_attention_layernorm"
+        normed = self._norm(f"{at}.mlp_norm", x, f"{hf}.{before}")
+        gate = self._linear(f"{at}.gate", normed, f"{hf}.mlp.gate_proj", self.inter, block.mlp_bias)
+        up = self._linear(f"{at}.up", normed, f"{hf}.mlp.up_proj", self.inter, block.mlp_bias)
+        gated = g.gated_activation(f"{at}.gated", gate, up, block.activation)
+        if block.sub_norms:
+            gated = self._norm(f"{at}.ffn_sub_norm", gated, f"{hf}.mlp.ffn_sub_norm")
+        out = self._linear(f"{at}.down", gated, f"{hf}.mlp.down_proj", self.hidden, block.mlp_bias)
+        if block.post_norms:
+            out = self._norm(f"{at}.ffn_post_norm", out, f"{hf}.post_feedforward_layernorm")
+        return g.add(f"{at}.out", x, out)

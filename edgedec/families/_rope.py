@@ -1,18 +1,36 @@
 """Rotary frequencies with their scaling, computed once per model so that no executor knows the variants.
 
-Source: 2104.09864 (RoPE); 2306.15595 (linear interpolation); the Llama 3.1 model card's ``rope_scaling`` (llama3).
+Source: 2104.09864 (RoPE); 2306.15595 (linear interpolation); the Llama 3.1 model card's ``rope_scaling`` (llama3);
+2309.00071 (YaRN); 2402.13753 (LongRoPE); ``modeling_rope_utils`` of transformers 5.23 for what each leaves open.
 """
 
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from edgedec.errors import BundleError, UnsupportedError
-from edgedec.families._config import number
+from edgedec.families._config import flag, head_dim, number, optional_number, size
 
-__all__ = ["inverse_frequencies"]
+__all__ = ["KINDS", "Rotation", "longest_context", "rotation"]
+
+KINDS = ("default", "linear", "llama3", "yarn", "longrope", "dynamic")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rotation:
+    """How queries and keys of a layer are turned.
+
+    Members:
+        frequencies: radians per position of each rotated pair, [pairs].
+        magnitude: what the rotated columns are multiplied by, in queries and in keys.
+    """
+
+    frequencies: tuple[float, ...]
+    magnitude: float = 1.0
 
 
 def _llama3(frequencies: list[float], scaling: Mapping[str, Any]) -> list[float]:
@@ -30,29 +48,143 @@ def _llama3(frequencies: list[float], scaling: Mapping[str, Any]) -> list[float]
     return result
 
 
-def inverse_frequencies(config: Mapping[str, Any], head_dim: int) -> tuple[float, ...]:
-    """Radians per position of each rotated pair: [head_dim / 2].
+def _stretch(config: Mapping[str, Any], scaling: Mapping[str, Any]) -> tuple[float, int]:
+    """By how much the context was made longer, and what it was before."""
+    original = _trained_positions(config, scaling)
+    if scaling.get("factor") is not None:
+        return number(scaling, "factor", low=1), original
+    return max(1.0, size(config, "max_position_embeddings") / original), original
 
-    Reads ``rope_theta`` with ``rope_scaling``, or the newer ``rope_parameters`` that holds both.
 
-    Raises:
-        UnsupportedError: a scaling other than linear or llama3, or a partial rotation.
-        BundleError: a parameter of the scaling is missing or out of range.
+def _yarn(config: Mapping[str, Any], scaling: Mapping[str, Any], theta: float, dim: int) -> Rotation:
+    """Pairs that turn often within the original context are kept, those that turn seldom slowed by ``factor``."""
+    factor, original = _stretch(config, scaling)
+    if theta == 1:
+        raise BundleError("configuration: rope_theta must be above 1 for rope scaling 'yarn'")
+
+    def pair_that_turns(times: float) -> float:
+        return dim * math.log(original / (times * 2 * math.pi)) / (2 * math.log(theta))
+
+    fast, slow = optional_number(scaling, "beta_fast") or 32.0, optional_number(scaling, "beta_slow") or 1.0
+    low, high = pair_that_turns(fast), pair_that_turns(slow)
+    if flag(scaling, "truncate", default=True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dim - 1)
+    frequencies = []
+    for pair, frequency in enumerate(_plain(theta, dim)):
+        slowed = min(1.0, max(0.0, (pair - low) / (high - low or 0.001)))
+        frequencies.append(frequency * (1 - slowed + slowed / factor))
+    return Rotation(frequencies=tuple(frequencies), magnitude=_yarn_magnitude(scaling, factor))
+
+
+def _yarn_magnitude(scaling: Mapping[str, Any], factor: float) -> float:
+    def of(weight: float) -> float:
+        return 0.1 * weight * math.log(factor) + 1
+
+    given = optional_number(scaling, "attention_factor")
+    if given is not None:
+        return given
+    if scaling.get("mscale") and scaling.get("mscale_all_dim"):
+        return of(number(scaling, "mscale")) / of(number(scaling, "mscale_all_dim"))
+    return of(1)
+
+
+def _longrope(config: Mapping[str, Any], scaling: Mapping[str, Any], theta: float, dim: int) -> Rotation:
+    """The short factors, which hold up to the original context; ``families.context_size`` ends there.
+
+    Longer texts would take other factors for every position, those of keys that are cached already too.
     """
+    factor, original = _stretch(config, scaling)
+    short = scaling.get("short_factor")
+    if not isinstance(short, list) or len(short) != dim // 2:
+        raise BundleError(
+            f"configuration: rope short_factor must be a list of {dim // 2} numbers, not {reprlib.repr(short)}"
+        )
+    factors = [number({"short_factor": value}, "short_factor") for value in short]
+    magnitude = optional_number(scaling, "attention_factor")
+    if magnitude is None:
+        magnitude = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 and original > 1 else 1.0
+    frequencies = (frequency / slower for frequency, slower in zip(_plain(theta, dim), factors, strict=True))
+    return Rotation(frequencies=tuple(frequencies), magnitude=magnitude)
+
+
+def _plain(theta: float, dim: int) -> list[float]:
+    return [theta ** (-2 * pair / dim) for pair in range(dim // 2)]
+
+
+def _scaling(config: Mapping[str, Any]) -> Mapping[str, Any]:
     scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if not isinstance(scaling, Mapping):
         raise BundleError(f"configuration: rope_scaling must be an object, not {scaling!r}")
-    for place in (config, scaling):
-        if place.get("partial_rotary_factor") not in (None, 1, 1.0):
-            raise UnsupportedError("configuration: partial_rotary_factor other than 1 is not supported")
-    theta = number(scaling, "rope_theta", number(config, "rope_theta", 10000.0, low=1), low=1)
-    frequencies = [theta ** (-2 * pair / head_dim) for pair in range(head_dim // 2)]
+    return scaling
+
+
+def _kind(scaling: Mapping[str, Any]) -> Any:
     kind = scaling.get("rope_type", scaling.get("type", "default"))
-    if kind == "default":
-        return tuple(frequencies)
+    return "longrope" if kind == "su" else kind  # its first name
+
+
+def _trained_positions(config: Mapping[str, Any], scaling: Mapping[str, Any] | None = None) -> int:
+    """Positions that the unscaled rotation was trained with: ``original_max_position_embeddings`` where there are such."""
+    key = "original_max_position_embeddings"
+    inside = _scaling(config) if scaling is None else scaling
+    for place in (config, inside):
+        if place.get(key) is not None:
+            return size(place, key)
+    return size(config, "max_position_embeddings")
+
+
+def longest_context(config: Mapping[str, Any]) -> int | None:
+    """Positions beyond which the rotation would be another; None: there is no such bound.
+
+    Raises:
+        BundleError: the settings are no object, or a number of positions is out of range.
+    """
+    return _trained_positions(config) if _kind(_scaling(config)) == "longrope" else None
+
+
+def rotation(config: Mapping[str, Any], *, kinds: tuple[str, ...] = KINDS, partial: bool = False) -> Rotation:
+    """Frequencies and magnitude of a configuration.
+
+    Reads ``rope_theta`` with ``rope_scaling``, or the newer ``rope_parameters`` that holds both. ``kinds``: scalings that
+    the family has. ``partial``: it can turn fewer than all columns of a head (``partial_rotary_factor``).
+
+    Raises:
+        UnsupportedError: a scaling that is not known, or a partial rotation that the family does not have.
+        BundleError: a parameter of the scaling is missing or out of range.
+    """
+    scaling = _scaling(config)
+    dim = _rotated_columns(config, scaling, partial)
+    theta = number(scaling, "rope_theta", number(config, "rope_theta", 10000.0, low=1), low=1)
+    kind = _kind(scaling)
+    if kind not in kinds:
+        raise UnsupportedError(
+            f"configuration: rope scaling {reprlib.repr(kind)} is not supported; known: {', '.join(kinds)}"
+        )
+    if kind in ("default", "dynamic"):  # dynamic begins to slow down where the context ends
+        return Rotation(frequencies=tuple(_plain(theta, dim)))
     if kind == "linear":
         factor = number(scaling, "factor", low=1)
-        return tuple(frequency / factor for frequency in frequencies)
+        return Rotation(frequencies=tuple(frequency / factor for frequency in _plain(theta, dim)))
     if kind == "llama3":
-        return tuple(_llama3(frequencies, scaling))
-    raise UnsupportedError(f"configuration: rope scaling {kind!r} is not supported; known: default, linear, llama3")
+        return Rotation(frequencies=tuple(_llama3(_plain(theta, dim), scaling)))
+    if kind == "yarn":
+        return _yarn(config, scaling, theta, dim)
+    return _longrope(config, scaling, theta, dim)
+
+
+def _rotated_columns(config: Mapping[str, Any], scaling: Mapping[str, Any], partial: bool) -> int:
+    """Of each head."""
+    key, whole = "partial_rotary_factor", head_dim(config)
+    place = scaling if scaling.get(key) is not None else config
+    if place.get(key) in (None, 1):
+        return whole
+    if not partial:
+        raise UnsupportedError(f"configuration: {key} other than 1 is not supported")
+    found = int(whole * number(place, key))
+    if not 2 <= found <= whole or found % 2:
+        raise BundleError(
+            f"configuration: {key} {place[key]} leaves {found} of {whole} columns of a head to rotate; it must be an even "
+            "number, and not none"
+        )
+    return found

@@ -1,4 +1,4 @@
-"""Llama 1 to 3 and everything that shares its blocks (TinyLlama, SmolLM, llama2.c).
+"""Llama 1 to 3 and everything that shares its blocks (TinyLlama, SmolLM 1 and 2, llama2.c).
 
 Source: 2302.13971, 2307.09288, 2407.21783; configuration keys of Hugging Face's ``LlamaConfig``. ``rope_interleaved`` is
 edgedec's own key: true for checkpoints whose q and k rows pair neighbours (llama2.c).
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from edgedec.families._config import only
-from edgedec.families._decoder import build_decoder
+from edgedec.families._config import flag, only
+from edgedec.families._decoder import Block, build_decoder
 from edgedec.graph import Graph
 
 __all__ = ["build"]
@@ -19,4 +19,5 @@ __all__ = ["build"]
 def build(config: Mapping[str, Any]) -> Graph:
     """See ``build_decoder`` for the names of values."""
     only(config, "hidden_act", (None, "silu"))
-    return build_decoder(config, activation="silu", default_eps=1e-6)
+    bias = flag(config, "attention_bias")
+    return build_decoder(config, Block(qkv_bias=bias, o_bias=bias, mlp_bias=flag(config, "mlp_bias")))

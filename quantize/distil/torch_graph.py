@@ -65,20 +65,22 @@ class _Step(nn.Module):
 class _Embed(_Step):
     def __init__(self, op: Embed, weight: nn.Parameter) -> None:
         super().__init__(op)
-        self.weight = weight
+        self.weight, self.scale = weight, op.scale
 
     def take(self, values: Mapping[str, Tensor], first: int, cache: Cache | None) -> tuple[Tensor, ...]:
-        return (functional.embedding(values[self.inputs[0]], self.weight),)
+        rows = functional.embedding(values[self.inputs[0]], self.weight)
+        return (rows if self.scale == 1 else rows * self.scale,)
 
 
 class _RmsNorm(_Step):
     def __init__(self, op: RmsNorm, weight: nn.Parameter) -> None:
         super().__init__(op)
-        self.weight, self.eps = weight, op.eps
+        self.weight, self.eps, self.heads, self.offset = weight, op.eps, op.heads, op.offset
 
     def take(self, values: Mapping[str, Tensor], first: int, cache: Cache | None) -> tuple[Tensor, ...]:
-        x = values[self.inputs[0]].float()
-        return (functional.rms_norm(x, (x.shape[-1],), self.weight, self.eps),)
+        x = values[self.inputs[0]].float().unflatten(-1, (self.heads, -1))
+        gain = self.weight + self.offset if self.offset else self.weight
+        return (functional.rms_norm(x, (x.shape[-1],), gain, self.eps).flatten(-2),)
 
 
 class _Linear(_Step):
@@ -94,12 +96,13 @@ class _Linear(_Step):
         self.biases = list(biases)
         for at, bias in enumerate(biases):
             self.register_parameter(f"bias{at}", bias)
-        self.ternary = ternary
+        self.ternary, self.soft_cap = ternary, op.soft_cap
 
     def take(self, values: Mapping[str, Tensor], first: int, cache: Cache | None) -> tuple[Tensor, ...]:
-        x = values[self.inputs[0]]
+        x, cap = values[self.inputs[0]], self.soft_cap
         if self.ternary is None:
-            return tuple(functional.linear(x, w, b) for w, b in zip(self.weights, self.biases, strict=True))
+            plain = [functional.linear(x, w, b) for w, b in zip(self.weights, self.biases, strict=True)]
+            return tuple(plain if cap is None else (torch.tanh(y / cap) * cap for y in plain))
         x, size = fake_int8(x), self.ternary.group_size
         return tuple(
             functional.linear(x, fake_ternary(w, size), b) for w, b in zip(self.weights, self.biases, strict=True)
@@ -110,19 +113,23 @@ class _Rope(_Step):
     def __init__(self, op: Rope, positions: int) -> None:
         super().__init__(op)
         self.head_dim, self.interleaved = op.head_dim, op.layout == "interleaved"
+        self.columns = 2 * len(op.inverse_frequencies)  # that are rotated
         angles = torch.outer(torch.arange(positions).float(), torch.tensor(op.inverse_frequencies))
-        self.register_buffer("cos", angles.cos()[:, None], persistent=False)  # [positions, 1, head_dim / 2]
-        self.register_buffer("sin", angles.sin()[:, None], persistent=False)
+        self.register_buffer("cos", angles.cos()[:, None] * op.magnitude, persistent=False)  # [positions, 1, pairs]
+        self.register_buffer("sin", angles.sin()[:, None] * op.magnitude, persistent=False)
 
     def take(self, values: Mapping[str, Tensor], first: int, cache: Cache | None) -> tuple[Tensor, ...]:
         x = values[self.inputs[0]].float().unflatten(-1, (-1, self.head_dim))  # [batch, n, heads, head_dim]
         some = slice(first, first + x.shape[1])
         cos, sin = self.get_buffer("cos")[some], self.get_buffer("sin")[some]
+        x, rest = x[..., : self.columns], x[..., self.columns :]
         if self.interleaved:
             a, b = x[..., ::2], x[..., 1::2]
-            return (torch.stack((a * cos - b * sin, b * cos + a * sin), -1).flatten(2),)
-        a, b = x.chunk(2, dim=-1)
-        return (torch.cat((a * cos - b * sin, b * cos + a * sin), -1).flatten(2),)
+            turned = torch.stack((a * cos - b * sin, b * cos + a * sin), -1).flatten(-2)
+        else:
+            a, b = x.chunk(2, dim=-1)
+            turned = torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+        return (torch.cat((turned, rest), -1).flatten(2),)
 
 
 class _Attention(_Step):
@@ -159,6 +166,8 @@ class _Gated(_Step):
 
     def take(self, values: Mapping[str, Tensor], first: int, cache: Cache | None) -> tuple[Tensor, ...]:
         gate, up = (values[name] for name in self.inputs)
+        if self.activation == "gelu_tanh":
+            return (functional.gelu(gate, approximate="tanh") * up,)
         return ((functional.silu(gate) if self.activation == "silu" else functional.relu(gate).square()) * up,)
 
 
@@ -213,7 +222,7 @@ class TorchGraph(nn.Module):
             return _Linear(op, [tensors[w] for w in op.weights], biases, None if head in op.weights else self.ternary)
         if isinstance(op, Rope):
             return _Rope(op, self.positions)
-        if isinstance(op, Attention):
+        if isinstance(op, Attention) and op.soft_cap is None:
             return _Attention(op, self.graph.states[op.state])
         if isinstance(op, GatedActivation):
             return _Gated(op)
@@ -222,7 +231,8 @@ class TorchGraph(nn.Module):
         if isinstance(op, SelectRows):
             return _Same(op)
         raise UnsupportedError(
-            f"operation {op.name} ({op.kind}) cannot be trained: quantize/distil/torch_graph.py has no form of it"
+            f"operation {op.name} ({op.kind}{', with a soft-cap' if isinstance(op, Attention) else ''}) cannot be trained: "
+            "quantize/distil/torch_graph.py has no form of it"
         )
 
     @torch.no_grad()
@@ -240,9 +250,10 @@ class TorchGraph(nn.Module):
         small = {
             w for op in self.graph.operations if isinstance(op, Linear) and op.outputs[0] in added for w in op.weights
         }
+        offsets = {op.weight: op.offset for op in self.graph.operations if isinstance(op, RmsNorm)}
         for name, parameter in self.tensors.items():
             if parameter.ndim == 1:
-                parameter.fill_(0.0 if name.endswith("bias") else 1.0)
+                parameter.fill_(0.0 if name.endswith("bias") else 1.0 - offsets.get(name, 0.0))
             else:
                 parameter.normal_(0.0, 0.02 / (writers**0.5 if name in small else 1.0), generator=generator)
 

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 from edgedec.errors import BundleError, UnsupportedError
 from edgedec.quantize.readers.bitnet import read_bitnet_tensors
 from edgedec.quantize.readers.checkpoint import Checkpoint, TensorInfo
+from edgedec.quantize.readers.huggingface_layout import language_config, translate
 from edgedec.quantize.readers.safetensors_file import Entry, load_entry, read_entries
 from edgedec.quantize.readers.tokenizer_file import find_tokenizer, read_tokenizer
 from edgedec.quantize.readers.untrusted import MAX_JSON_BYTES, member, read_object, read_text, shown
@@ -34,11 +35,11 @@ def read_huggingface(folder: Path, tokenizer: Path | None = None) -> Checkpoint:
     config_path = member(folder, "config.json")
     if config_path is None:
         raise BundleError(f"{folder} has no config.json; pass the folder of a Hugging Face checkpoint")
-    config = read_object(config_path)
+    config = language_config(config_path, read_object(config_path))
     vocab_size = config.get("vocab_size")
     if type(vocab_size) is not int or vocab_size < 1:
         raise BundleError(f"{config_path}: vocab_size must be a positive integer, not {shown(vocab_size)}")
-    entries = _find_entries(folder)
+    config, entries = translate(config_path, config, _find_entries(folder))
     tensors, read_tensor = _tensors(config_path, config, config.pop("quantization_config", None), entries)
     checked = read_tokenizer(tokenizer or find_tokenizer(folder, "tokenizer.json"), vocab_size)
     home = checked.path.parent

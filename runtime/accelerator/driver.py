@@ -170,7 +170,7 @@ class Driver:
         embeds: NDArray[np.float32] | None = None,
     ) -> None:
         """Begins a pass, as ``forward``; the host is free until ``finish``."""
-        n, config = len(ids), self.program.config
+        n = len(ids)
         if positions is None:
             positions = np.arange(self.length, self.length + n, dtype=np.int32)
         seen = np.tri(n, dtype=np.bool_) if visible is None else visible
@@ -184,9 +184,10 @@ class Driver:
         self._slots, self._submitted, self._written = 0, (n, logits), (0, NO_LOGITS)
         self._region("input").put(image)
         self.registers.write_fields("pass_parameters", slots=n, committed=self.length, logits=logits)
-        for slot in range(min(n, config.slots)):
-            self.registers.write("position", int(positions[slot]), slot)
-            self.registers.write("mask", sum(1 << int(other) for other in np.flatnonzero(seen[slot])), slot)
+        masks = seen.astype(np.int64) @ (1 << np.arange(n, dtype=np.int64))
+        for slot, (position, mask) in enumerate(zip(positions.tolist(), masks.tolist(), strict=True)):
+            self.registers.write("position", position, slot)
+            self.registers.write("mask", mask, slot)
         self.ring("start", "done")
 
     def finish(self) -> PassReport:

@@ -10,6 +10,26 @@ from edgedec.hw.register_map import Access, Register
 __all__ = ["Registers"]
 
 
+class _Layout:
+    """Of a register, worked out once: a pass writes twenty of them, and a board's processor is slow."""
+
+    def __init__(self, register: Register) -> None:
+        self.name, self.offset, self.count, self.mask = register.name, register.offset, register.count, register.mask
+        self.bytes = register.bytes
+        self.shifts = tuple(range(0, 8 * self.bytes, 32))  # of its words
+        self.fields = {field.name: ((1 << field.bits) - 1, lsb) for field, lsb in register.positions()}
+        self.is_written = register.access not in (Access.CONSTANT, Access.READ_ONLY)
+
+    def place(self, index: int) -> int:
+        """Offset of one of several that are alike."""
+        if not 0 <= index < self.count:
+            raise UsageError(f"there are {self.count} registers {self.name}, and no number {index}")
+        return self.offset + index * self.bytes
+
+
+_LAYOUTS = {register.name: _Layout(register) for register in REGISTER_MAP.registers}
+
+
 class Registers:
     """Registers and fields of edgedec.hw.accelerator_registers. Every method raises what the device raises, and
 
@@ -22,50 +42,47 @@ class Registers:
 
     def read(self, name: str, index: int = 0) -> int:
         """A whole register; ``index``: of several that are alike."""
-        register, offset = _place(name, index)
-        words = range(register.bytes // 4)
-        return sum(self._device.read_register(offset + 4 * word) << (32 * word) for word in words)
+        layout = _layout(name)
+        offset, value = layout.place(index), 0
+        for shift in layout.shifts:
+            value |= self._device.read_register(offset + shift // 8) << shift
+        return value
 
     def read_field(self, name: str, field: str) -> int:
-        value = self.read(name)
-        for found, lsb in REGISTER_MAP[name].positions():
-            if found.name == field:
-                return value >> lsb & ((1 << found.bits) - 1)
-        raise UsageError(f"register {name} has no field {field!r}")
+        value, fields = self.read(name), _layout(name).fields
+        if field not in fields:
+            raise UsageError(f"register {name} has no field {field!r}")
+        most, lsb = fields[field]
+        return value >> lsb & most
 
     def set_fields(self, name: str) -> set[str]:
-        """Names of the one-bit fields that read 1."""
+        """Names of the fields whose lowest bit reads 1."""
         value = self.read(name)
-        return {field.name for field, lsb in REGISTER_MAP[name].positions() if value >> lsb & 1}
+        return {field for field, (_, lsb) in _layout(name).fields.items() if value >> lsb & 1}
 
     def write(self, name: str, value: int, index: int = 0) -> None:
         """A whole register."""
-        register, offset = _place(name, index)
-        if not 0 <= value <= register.mask:
-            raise UsageError(f"register {name} must be 0 to {register.mask:#x}, not {value:#x}")
-        for word in range(register.bytes // 4):
-            self._device.write_register(offset + 4 * word, value >> (32 * word) & 0xFFFFFFFF)
+        layout = _layout(name)
+        offset = layout.place(index)
+        if not 0 <= value <= layout.mask:
+            raise UsageError(f"register {name} must be 0 to {layout.mask:#x}, not {value:#x}")
+        for shift in layout.shifts:
+            self._device.write_register(offset + shift // 8, value >> shift & 0xFFFFFFFF)
 
     def write_fields(self, name: str, **fields: int) -> None:
         """A register of these fields; the others become 0."""
-        self.write(name, _composed(REGISTER_MAP[name], fields))
+        layout, value = _layout(name), 0
+        for field, given in fields.items():
+            if field not in layout.fields or not layout.is_written:
+                raise UsageError(f"register {name} has no field {field!r} to write")
+            most, lsb = layout.fields[field]
+            if not 0 <= int(given) <= most:
+                raise UsageError(f"{field} of register {name} must be 0 to {most}, not {given}")
+            value |= int(given) << lsb
+        self.write(name, value)
 
 
-def _place(name: str, index: int) -> tuple[Register, int]:
-    register = REGISTER_MAP[name]
-    if not 0 <= index < register.count:
-        raise UsageError(f"there are {register.count} registers {name}, and no number {index}")
-    return register, register.offset + index * register.bytes
-
-
-def _composed(register: Register, fields: dict[str, int]) -> int:
-    known = {field.name: (field.bits, lsb) for field, lsb in register.positions()}
-    value = 0
-    for name, given in fields.items():
-        if name not in known or register.access in (Access.CONSTANT, Access.READ_ONLY):
-            raise UsageError(f"register {register.name} has no field {name!r} to write")
-        bits, lsb = known[name]
-        if not 0 <= int(given) < 1 << bits:
-            raise UsageError(f"{name} of register {register.name} must be 0 to {(1 << bits) - 1}, not {given}")
-        value |= int(given) << lsb
-    return value
+def _layout(name: str) -> _Layout:
+    if name not in _LAYOUTS:
+        raise UsageError(f"there is no register {name!r}; known: {', '.join(_LAYOUTS)}")
+    return _LAYOUTS[name]

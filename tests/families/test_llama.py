@@ -276,8 +276,8 @@ def test_a_configuration_that_makes_no_sense(changes: dict[str, Any], message: s
         ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported; known: None, 'silu'"),
         ({"sliding_window": 4096}, "sliding_window 4096 is not supported"),
         (
-            {"rope_scaling": {"rope_type": "yarn", "factor": 2.0}},
-            "rope scaling 'yarn' is not supported; known: default",
+            {"rope_scaling": {"rope_type": "proportional", "factor": 2.0}},
+            "rope scaling 'proportional' is not supported; known: default, linear, llama3, yarn",
         ),
         ({"rope_scaling": {"type": ["linear"]}}, "rope scaling .* is not supported"),
         ({"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}, "partial_rotary_factor"),

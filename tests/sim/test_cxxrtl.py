@@ -19,7 +19,6 @@ from edgedec.errors import DeviceError, ToolError, UsageError
 from edgedec.hw.axi import axi4_write
 from edgedec.hw.striping import stripe
 from edgedec.runtime.kernels.recipe import find_compiler
-from edgedec.sim.cxxrtl.division import divide
 from edgedec.sim.cxxrtl.library import build
 from edgedec.sim.cxxrtl.simulation import Simulation
 from tests.sim.copying import IDENTITY, MAP, PORT_BYTES, Copier, Faulty
@@ -302,63 +301,3 @@ def test_a_design_that_breaks_axi_is_told_so() -> None:
     for _ in range(2):
         with pytest.raises(DeviceError, match="AR crosses 4 KiB"):
             simulation.run(1)
-
-
-DESIGN = """#include "design.h"
-namespace edgedec_design {
-
-void p_top::reset() {
-}
-
-bool p_top::eval(performer *performer) {
-	bool converged = true;
-	bool posedge_p_clk = this->posedge_p_clk();
-	// \\hdlname: a
-	value<4> p_a;
-	// cells $1 $2
-	if (posedge_p_clk) {
-		p_q.next = p_a;
-	}
-	// connection
-	p_a = p_b.curr;
-	return converged;
-}
-
-void p_top::debug_info() {
-}
-}
-"""
-MEMBERS = "struct p_top {\n\tbool eval(performer *performer = nullptr) override;\n};\n"
-
-
-def test_the_cycle_is_cut_into_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgedec.sim.cxxrtl.division._PART_CHARACTERS", 30)
-    (tmp_path / "design.cpp").write_text(DESIGN, "utf-8")
-    (tmp_path / "design.h").write_text(MEMBERS, "utf-8")
-    hot, cold = divide(tmp_path)
-    assert [path.name for path in hot + cold] == ["part_0.cpp", "part_1.cpp", "rest.cpp"]
-    first, second, rest = (path.read_text("utf-8") for path in hot + cold)
-    assert "p_q.next = p_a;" in first
-    assert "posedge_p_clk = " in first
-    assert "p_a = p_b.curr;" in second
-    assert "\teval_0(performer);\n\teval_1(performer);\n\treturn converged;\n}\n" in rest
-    assert "p_q" not in rest
-    assert "debug_info" in rest
-    assert "value<4> p_a;" in (tmp_path / "design.h").read_text("utf-8")
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("\tbool converged = true;\n", "\tbool converged = true;\n\tint surprise = 0;\n"),
-        ("\tp_a = p_b.curr;\n", "\tp_a = p_b.curr;\n\tconverged = false;\n"),
-        ("\tp_a = p_b.curr;\n", "\tvalue<4> p_c;\n"),
-        ("bool p_top::eval(performer *performer) {", "bool p_top::eval(performer *performer, int more) {"),
-    ],
-)
-def test_text_that_is_not_as_expected_stays_whole(tmp_path: Path, old: str, new: str) -> None:
-    assert old in DESIGN
-    (tmp_path / "design.cpp").write_text(DESIGN.replace(old, new), "utf-8")
-    (tmp_path / "design.h").write_text(MEMBERS, "utf-8")
-    assert divide(tmp_path) == ([tmp_path / "design.cpp"], [])
-    assert (tmp_path / "design.h").read_text("utf-8") == MEMBERS

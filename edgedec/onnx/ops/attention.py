@@ -1,6 +1,9 @@
-"""Our own TreeAttention over one buffer; without it GroupQueryAttention, the tree as an additive bias."""
+"""Our own TreeAttention over one buffer; without it GroupQueryAttention, tree and window as an additive bias."""
 
 from __future__ import annotations
+
+import numpy as np
+from onnx import TensorProto
 
 from edgedec.errors import UnsupportedError
 from edgedec.graph import KvState
@@ -12,6 +15,7 @@ from edgedec.ops import Attention, Rope
 __all__ = ["lower"]
 
 _ROTARY = {"half": 1, "interleaved": 2}
+_SHAPES = {"flat": (-1,), "column": (-1, 1)}
 
 
 def lower(op: Attention, emitter: Emitter) -> None:
@@ -21,6 +25,11 @@ def lower(op: Attention, emitter: Emitter) -> None:
 
 
 def _tree_attention(op: Attention, state: KvState, emitter: Emitter) -> str:
+    if op.soft_cap is not None:
+        raise UnsupportedError(
+            f"the CPU kernels cannot run {op.kind} {op.name}: they have no soft-cap of scores ({op.soft_cap:g}); the "
+            "portable ONNX graph and the reference (--device float_reference) can"
+        )
     if state.bits not in (32, 16, 8):
         raise UnsupportedError(f"{op.name}: KV bits must be 32, 16 or 8, not {state.bits}")
     rotation = _rotation(op, state, emitter)
@@ -49,37 +58,68 @@ def _tree_attention(op: Attention, state: KvState, emitter: Emitter) -> str:
 def _rotation(op: Attention, state: KvState, emitter: Emitter) -> Rope | None:
     """The rotation that queries and keys still wait for."""
     first, second = (emitter.rotations.get(name) for name in op.inputs[:2])
-    if (first is None) != (second is None) or (
-        first and second and (first.layout, first.inverse_frequencies) != (second.layout, second.inverse_frequencies)
-    ):
+    if (first is None) != (second is None) or (first and second and _turn(first) != _turn(second)):
         raise UnsupportedError(f"{op.name}: queries and keys are rotated differently; the reference target can run it")
     if first and first.head_dim != state.head_dim:
         raise UnsupportedError(f"{op.name}: the rotation's heads are {first.head_dim} wide, not {state.head_dim}")
     return first
 
 
+def _turn(rope: Rope) -> tuple[object, ...]:
+    return rope.layout, rope.inverse_frequencies, rope.magnitude
+
+
 def _group_query_attention(op: Attention, state: KvState, emitter: Emitter) -> str:
-    for wanted, asked, what in (
-        (32, state.bits, "KV bits"),
-        (None, state.window, "a window"),
-        (0, state.sinks, "sinks"),
-    ):
-        if asked != wanted:
-            raise UnsupportedError(
-                f"{op.name}: {what} {asked} on the portable ONNX graph; the CPU kernels (edgedec doctor) or the "
-                "reference target can run it"
-            )
+    if state.bits != 32:
+        raise UnsupportedError(
+            f"{op.name}: KV bits {state.bits} on the portable ONNX graph; the CPU kernels (edgedec doctor) or the "
+            "reference target can run it"
+        )
     shape = (1, state.kv_heads, emitter.positions, state.head_dim)
     past = [emitter.input(f"past.{state.name}.{part}", shape) for part in ("key", "value")]
     present = [emitter.output(f"present.{state.name}.{part}", shape) for part in ("key", "value")]
     q, k, v = (emitter.bound[name] for name in op.inputs)
     return emitter.node(
         "GroupQueryAttention",
-        [q, k, v, *past, "seqlens_k", "total_length", "", "", "", "attention_bias"],
+        [q, k, v, *past, "seqlens_k", "total_length", "", "", "", _bias(state, emitter)],
         op.name,
         outputs=[op.name, *present],
         domain=CONTRIB,
         num_heads=op.heads,
         kv_num_heads=state.kv_heads,
         scale=op.scale,
+        softcap=op.soft_cap or 0.0,
     )
+
+
+def _bias(state: KvState, emitter: Emitter) -> str:
+    """The additive bias, what a window hides taken out; layers with equal windows share it.
+
+    A committed row's position is its slot, as TreeAttention takes it too; the rows of the pass bring theirs.
+    """
+    if state.window is None:
+        return "attention_bias"
+    name = f"attention_bias.window{state.window}.sinks{state.sinks}"
+    if name in emitter.bound:
+        return emitter.bound[name]
+
+    def node(kind: str, inputs: list[str], part: str, **attrs: int) -> str:
+        return emitter.node(kind, inputs, f"{name}.{part}", **attrs)
+
+    zero, one = emitter.scalar("i0", 0, np.int64), emitter.scalar("i1", 1, np.int64)
+    flat, column = (emitter.constant(f"shape.{label}", np.array(sizes, np.int64)) for label, sizes in _SHAPES.items())
+    rows = node("Reshape", ["positions", flat], "rows")  # [n]
+    past = node(
+        "Sub", [node("Cast", ["total_length"], "total", to=TensorProto.INT64), node("Size", [rows], "n")], "past"
+    )
+    slots = node("Range", [zero, node("Squeeze", [past], "past.scalar"), one], "slots")
+    keys = node("Concat", [slots, rows], "keys", axis=0)  # [total], a position each
+    window = emitter.scalar(f"i{state.window}", state.window, np.int64)
+    before = node("Sub", [node("Reshape", ["positions", column], "queries"), window], "before")  # [n, 1]
+    hidden = node("LessOrEqual", [keys, before], "hidden")
+    if state.sinks:
+        sinks = emitter.scalar(f"i{state.sinks}", state.sinks, np.int64)
+        hidden = node("And", [hidden, node("GreaterOrEqual", [keys, sinks], "behind")], "hidden.behind")
+    nothing = emitter.scalar("f-inf", -np.inf)
+    emitter.bound[name] = emitter.node("Where", [hidden, nothing, "attention_bias"], name)
+    return emitter.bound[name]

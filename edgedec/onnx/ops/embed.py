@@ -1,4 +1,4 @@
-"""The embedding is an input of the session: the host looks rows up."""
+"""The embedding is an input of the session: the host looks rows up, and leaves a scale to the graph."""
 
 from __future__ import annotations
 
@@ -10,4 +10,7 @@ __all__ = ["lower"]
 
 def lower(op: Embed, emitter: Emitter) -> None:
     _, width = emitter.graph.values[op.outputs[0]].shape
-    emitter.bound[op.outputs[0]] = emitter.input("embed", (1, "n", width))
+    rows = emitter.input("embed", (1, "n", width))
+    if op.scale != 1:
+        rows = emitter.node("Mul", [rows, emitter.scalar(f"{op.name}.scale", op.scale)], op.name + ".scaled")
+    emitter.bound[op.outputs[0]] = rows

@@ -1,4 +1,4 @@
-"""silu(gate) * up, or relu(gate)^2 * up."""
+"""silu(gate) * up, relu(gate)^2 * up, or gelu(gate) * up."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ def lower(op: GatedActivation, emitter: Emitter) -> None:
     if op.activation == "silu":
         factor = emitter.node("Sigmoid", [gate], f"{op.name}.sigmoid")
         activated = emitter.node("Mul", [gate, factor], f"{op.name}.silu")
+    elif op.activation == "gelu_tanh":
+        activated = emitter.node("Gelu", [gate], f"{op.name}.gelu", approximate="tanh")
     else:
         positive = emitter.node("Relu", [gate], f"{op.name}.relu")
         activated = emitter.node("Mul", [positive, positive], f"{op.name}.relu2")

@@ -154,3 +154,12 @@ def lower(op: Linear, emitter: Emitter) -> None:
         if bias:
             product = emitter.node("Add", [product, emitter.float_weight(bias)], f"{output}.biased")
         emitter.bound[output] = product
+    if op.soft_cap is not None:
+        for output in op.outputs:
+            emitter.bound[output] = _soft_capped(emitter.bound[output], op.soft_cap, output, emitter)
+
+
+def _soft_capped(x: str, cap: float, name: str, emitter: Emitter) -> str:
+    limit = emitter.scalar(f"{name}.cap", cap)
+    bent = emitter.node("Tanh", [emitter.node("Div", [x, limit], f"{name}.in_caps")], f"{name}.bent")
+    return emitter.node("Mul", [bent, limit], f"{name}.capped")

@@ -1,6 +1,8 @@
-"""SimplifiedLayerNormalization: bit-equal for a row whatever the number of rows."""
+"""SimplifiedLayerNormalization: bit-equal for a row whatever the number of rows. Heads become an axis of their own."""
 
 from __future__ import annotations
+
+import numpy as np
 
 from edgedec.onnx.emitter import Emitter
 from edgedec.ops import RmsNorm
@@ -9,7 +11,24 @@ __all__ = ["lower"]
 
 
 def lower(op: RmsNorm, emitter: Emitter) -> None:
-    inputs = [emitter.bound[op.inputs[0]], emitter.float_weight(op.weight)]
-    emitter.bound[op.outputs[0]] = emitter.node(
-        "SimplifiedLayerNormalization", inputs, op.name, axis=-1, epsilon=op.eps, stash_type=1
-    )
+    x, gain = emitter.bound[op.inputs[0]], emitter.float_weight(op.weight)
+    if op.offset:  # added once, when the session folds constants
+        offset = emitter.scalar(f"offset.{op.offset:g}", op.offset)
+        gain = emitter.node("Add", [gain, offset], f"{op.name}.gain")
+    if op.heads == 1:
+        emitter.bound[op.outputs[0]] = _normed(op, x, gain, op.name, emitter)
+        return
+    (width,) = emitter.graph.weights[op.weight].shape
+    split = emitter.node("Reshape", [x, _shape(op.heads, width, emitter)], f"{op.name}.heads")
+    normed = _normed(op, split, gain, f"{op.name}.normed", emitter)
+    emitter.bound[op.outputs[0]] = emitter.node("Reshape", [normed, _shape(op.heads * width, None, emitter)], op.name)
+
+
+def _normed(op: RmsNorm, x: str, gain: str, name: str, emitter: Emitter) -> str:
+    return emitter.node("SimplifiedLayerNormalization", [x, gain], name, axis=-1, epsilon=op.eps, stash_type=1)
+
+
+def _shape(first: int, second: int | None, emitter: Emitter) -> str:
+    """Name of the shape [1, n, first] or [1, n, first, second]; 0 keeps what is there."""
+    sizes = [0, 0, first, *([] if second is None else [second])]
+    return emitter.constant(f"shape.{'.'.join(map(str, sizes[2:]))}", np.array(sizes, np.int64))

@@ -16,7 +16,8 @@ __all__ = ["lower", "rotary_tables"]
 def lower(op: Rope, emitter: Emitter) -> None:
     (output,) = op.outputs
     readers = [other for other in emitter.graph.operations if output in other.inputs]
-    if emitter.kernels and output not in emitter.taps and all(_rotates(other, output) for other in readers):
+    whole = 2 * len(op.inverse_frequencies) == op.head_dim  # TreeAttention turns no part of a head
+    if emitter.kernels and whole and output not in emitter.taps and all(_rotates(other, output) for other in readers):
         emitter.rotations[output] = op
         emitter.bound[output] = emitter.bound[op.inputs[0]]
         return
@@ -27,6 +28,7 @@ def lower(op: Rope, emitter: Emitter) -> None:
         domain=CONTRIB,
         interleaved=int(op.layout == "interleaved"),
         num_heads=op.heads,
+        rotary_embedding_dim=0 if whole else 2 * len(op.inverse_frequencies),  # 0: all
     )
 
 
@@ -36,7 +38,7 @@ def _rotates(reader: Operation, value: str) -> bool:
 
 
 def rotary_tables(op: Rope, emitter: Emitter) -> tuple[str, str]:
-    """Names of cos and sin, float32 [positions, head_dim / 2]; layers with equal frequencies share them."""
-    key = hashlib.sha256(repr(op.inverse_frequencies).encode()).hexdigest()[:8]
+    """Names of cos and sin, float32 [positions, pairs]; layers that turn alike share them."""
+    key = hashlib.sha256(repr((op.inverse_frequencies, op.magnitude)).encode()).hexdigest()[:8]
     cos, sin = tables(op, np.arange(emitter.positions, dtype=np.int32))
     return emitter.constant(f"rope.{key}.cos", cos), emitter.constant(f"rope.{key}.sin", sin)

@@ -18,6 +18,7 @@ from edgedec.plugins import load, names
 from edgedec.reference.integer_profile.cache import IntegerCache
 from edgedec.reference.integer_profile.calibration import Calibration
 from edgedec.reference.integer_profile.context import PassContext, Trace
+from edgedec.reference.integer_profile.defined import check_defined
 from edgedec.reference.integer_profile.numbers import Check
 from edgedec.reference.integer_profile.site import Site
 from edgedec.reference.integer_profile.values import Form, Logits, Value
@@ -35,9 +36,10 @@ def integer_graph(bundle: Bundle) -> Graph:
 
     Raises:
         BundleError: the bundle's tensors do not fit its configuration.
-        UnsupportedError: the family is not known.
+        UnsupportedError: the family is not known, or has what the integer profile does not define.
     """
     graph = build_graph(bundle.config)
+    check_defined(graph)
     bundle.check(graph)
     return fuse_linears(quantize_activations(assign_schemes(graph, bundle.schemes)))
 
@@ -55,6 +57,7 @@ def prepare(bundle: Bundle, calibration: Calibration) -> IntegerModel:
 def prepare_graph(graph: Graph, weights: Callable[[str], Weight], calibration: Calibration) -> IntegerModel:
     """As ``prepare``, of a graph that has its quantize points."""
     known = names(_OPS)
+    check_defined(graph)
     site, constants = Site(graph=graph, weights=weights, calibration=calibration), {}
     for operation in graph.operations:
         if operation.kind not in known:

@@ -121,12 +121,20 @@ def test_states_take_turns_on_one_device(target: AcceleratorTarget) -> None:
 
 def test_a_second_submit_lets_the_first_pass_end(target: AcceleratorTarget) -> None:
     a, b = target.open(LIMITS), target.open(LIMITS)
-    first = target.submit([(a, work(a, [5, 6]))])
-    second = target.submit([(b, work(b, [7]))])
-    found = [ticket.result()[0].logits for ticket in (second, first)]
-    fresh = target.open(LIMITS)
-    np.testing.assert_array_equal(found[0], run(target, fresh, [7]).logits)
-    np.testing.assert_array_equal(found[1], run(target, fresh, [5, 6]).logits)
+    for few in (0, 2):
+        first = target.submit([(a, work(a, [5, 6], top_k=few))])
+        second = target.submit([(b, work(b, [7], top_k=few))])
+        found = [ticket.result()[0].logits for ticket in (second, first)]
+        fresh = target.open(LIMITS)
+        for logits, ids in zip(found, ([7], [5, 6]), strict=True):
+            np.testing.assert_array_equal(logits, run(target, fresh, ids, top_k=few).logits)
+
+
+def test_rows_of_the_likeliest_forget_the_pass_before(target: AcceleratorTarget) -> None:
+    state = target.open(LIMITS)
+    run(target, state, [5, 6, 7], logits=rows(3), top_k=2)
+    after = run(target, state, [50], top_k=2).logits
+    assert np.isfinite(after).sum() == target.top_k
 
 
 def test_ctrl_c_gives_a_pass_up_and_the_next_is_clean(

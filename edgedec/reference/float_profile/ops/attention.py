@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from edgedec.ops import Attention
 from edgedec.reference.float_profile.model import PassContext
+from edgedec.reference.float_profile.ops.linear import soft_capped
 from edgedec.reference.float_profile.ops.quantize_activation import quantize_rows
 
 __all__ = ["run", "stored"]
@@ -45,7 +46,7 @@ def run(op: Attention, inputs: Sequence[NDArray[Any]], context: PassContext) -> 
             seen &= (at > position - state.window) | (at < state.sinks)
         for head in range(op.heads):
             shared = head * state.kv_heads // op.heads
-            scores = keys[seen, shared] @ q[i, head] * np.float32(op.scale)
+            scores = soft_capped(keys[seen, shared] @ q[i, head] * np.float32(op.scale), op.soft_cap)
             weights = np.exp(scores - scores.max())
             out[i, head] = weights @ values[seen, shared] / weights.sum()
     return (out.reshape(len(q), -1),)

@@ -1,4 +1,4 @@
-"""Embedding lookup. Negative ids take rows of the pass's own embeddings."""
+"""Embedding lookup. Negative ids take rows of the pass's own embeddings, which are scaled as the table's are."""
 
 from __future__ import annotations
 
@@ -22,4 +22,4 @@ def run(op: Embed, inputs: Sequence[NDArray[Any]], context: PassContext) -> tupl
     out = weight.rows(np.maximum(ids, 0))
     given = np.zeros((0, out.shape[1]), np.float32) if context.embeds is None else context.embeds
     out[ids < 0] = given[-ids[ids < 0] - 1]
-    return (out,)
+    return (out if op.scale == 1 else out * np.float32(op.scale),)

@@ -13,10 +13,16 @@ from edgedec.reference.float_profile.model import PassContext
 
 __all__ = ["run"]
 
+_ROOT, _CUBIC = np.float32(np.sqrt(2 / np.pi)), np.float32(0.044715)
+
 
 def run(op: GatedActivation, inputs: Sequence[NDArray[Any]], context: PassContext) -> tuple[NDArray[np.float32], ...]:
     gate, up = inputs
     if op.activation == "relu2":
         return (np.square(np.maximum(gate, 0)) * up,)
+    if op.activation == "gelu_tanh":
+        with np.errstate(over="ignore"):  # a cube may reach infinity; its tanh is then the right 1
+            inner = _ROOT * (gate + _CUBIC * gate * gate * gate)
+        return (gate / 2 * (1 + np.tanh(inner)) * up,)
     with np.errstate(over="ignore"):  # exp(-z) may reach infinity; the quotient is then the right zero
         return (gate / (1 + np.exp(-gate)) * up,)

@@ -12,7 +12,12 @@ from edgedec.ops import Linear
 from edgedec.reference.float_profile.model import PassContext
 from edgedec.schemes import FloatWeight, Int8Weight, TernaryWeight, Weight
 
-__all__ = ["run"]
+__all__ = ["run", "soft_capped"]
+
+
+def soft_capped(x: NDArray[np.float32], cap: float | None) -> NDArray[np.float32]:
+    """cap * tanh(x / cap), of the same shape; x itself without a cap."""
+    return x if cap is None else np.float32(cap) * np.tanh(x / np.float32(cap))
 
 
 def _integer_product(codes: NDArray[np.int8], matrix: NDArray[np.int8]) -> NDArray[np.int32]:
@@ -51,5 +56,5 @@ def run(op: Linear, inputs: Sequence[NDArray[Any]], context: PassContext) -> tup
     outputs = []
     for name, bias in zip(op.weights, op.biases, strict=True):
         out = _product(inputs, context.weights(name))
-        outputs.append(out + context.weights(bias).dense() if bias else out)
+        outputs.append(soft_capped(out + context.weights(bias).dense() if bias else out, op.soft_cap))
     return tuple(outputs)

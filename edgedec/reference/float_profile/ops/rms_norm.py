@@ -16,9 +16,10 @@ __all__ = ["run"]
 
 def run(op: RmsNorm, inputs: Sequence[NDArray[Any]], context: PassContext) -> tuple[NDArray[np.float32], ...]:
     (x,) = inputs
-    gain = context.weights(op.weight).dense()
-    out = np.empty_like(x)
-    for i, row in enumerate(x):
+    gain = context.weights(op.weight).dense() + np.float32(op.offset)
+    parts = x.reshape(-1, len(gain))  # a row's heads below each other
+    out = np.empty_like(parts)
+    for i, row in enumerate(parts):
         mean_square = np.square(row, dtype=np.float64).sum() / len(row)
         out[i] = row * np.float32(1 / np.sqrt(mean_square + op.eps)) * gain
-    return (out,)
+    return (out.reshape(x.shape),)

@@ -15,19 +15,23 @@ __all__ = ["run", "tables"]
 
 
 def tables(op: Rope, positions: NDArray[np.int32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """cos and sin, float32 [n, head_dim / 2]; the angle is computed in float64 so that late positions stay exact."""
+    """cos and sin times the magnitude, float32 [n, pairs]; in float64 so that late positions stay exact."""
     angles = np.outer(positions.astype(np.float64), np.array(op.inverse_frequencies))
-    return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+    cos, sin = np.cos(angles) * op.magnitude, np.sin(angles) * op.magnitude
+    return cos.astype(np.float32), sin.astype(np.float32)
 
 
 def run(op: Rope, inputs: Sequence[NDArray[Any]], context: PassContext) -> tuple[NDArray[np.float32], ...]:
     x, positions = inputs
     heads = x.reshape(len(x), op.heads, op.head_dim)
     cos, sin = (table[:, None, :] for table in tables(op, positions))
-    out = np.empty_like(heads)
-    half = op.head_dim // 2
+    out = heads.copy()
+    half = len(op.inverse_frequencies)
+    both = 2 * half  # columns behind them pass unchanged
     first, second = (
-        (np.s_[..., :half], np.s_[..., half:]) if op.layout == "half" else (np.s_[..., 0::2], np.s_[..., 1::2])
+        (np.s_[..., :half], np.s_[..., half:both])
+        if op.layout == "half"
+        else (np.s_[..., 0:both:2], np.s_[..., 1:both:2])
     )
     out[first] = heads[first] * cos - heads[second] * sin
     out[second] = heads[second] * cos + heads[first] * sin

@@ -57,7 +57,7 @@ def prepare(op: RmsNorm, site: Site) -> NormConstants:
     eps = int(np.floor(width * op.eps / source.unit**2 + 0.5))
     if eps >> _EPS_BITS:
         raise unsupported(op, f"eps {op.eps:g} is {eps} in squared units of its input; at most 2^{_EPS_BITS} - 1")
-    gain = mantissas(site.weights(op.weight).dense(), bits=15)
+    gain = mantissas(site.weights(op.weight).dense() + op.offset, bits=15)
     # The quantizer behind knows the unit of a code once m / root is taken out of it.
     unit = 2.0 ** (gain.exponent + _GAIN_SHIFT) * width**0.5
     site.set_form(op, Form(unit=unit, width=WIDE_BITS))
