@@ -50,6 +50,12 @@ class Adaptive:
         self.accept = np.full(depth, _HOPE, np.float32)
         self._counts = [0] * depth
 
+    def begin(self) -> None:
+        """A new answer begins. It may be of another kind, so what did not pay in the last one is tried again at once."""
+        if not self.on:
+            self._wait = _WAIT
+            self._hope_again()
+
     def depth(self, past: int) -> int:
         """How deep to guess in the next round; 0: not at all."""
         if not self.on or not len(self.accept):

@@ -32,7 +32,7 @@ def simulate(
     tokens: Annotated[int, option("--tokens", metavar="N", help="With -m: tokens to decode.")] = 4,
     prompt: Annotated[str, option("-p", "--prompt", metavar="TEXT", help="With -m: what they follow.")] = _PROMPT,
     beat_bytes: Annotated[int, option("--beat-bytes", metavar="N", help="Of the accelerator: bytes per cycle.")] = 16,
-    slots: Annotated[int, option("--slots", metavar="N", help="Of the accelerator: tokens of a pass.")] = 2,
+    slots: Annotated[int, option("--slots", metavar="N", help="Of the accelerator: tokens of a pass.")] = 4,
     memory: Annotated[
         str, option("--memory", metavar="MODEL", help="ddr: the KV260's, calibrated; flat: 13.3 GB/s; ideal: no limit.")
     ] = "ddr",

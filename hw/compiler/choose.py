@@ -31,14 +31,14 @@ def config_for(model: IntegerModel, **overrides: Any) -> AcceleratorConfig:
 
 
 def small_config(model: IntegerModel, **overrides: Any) -> AcceleratorConfig:
-    """A configuration that simulates at a bearable speed: one port of 16 bytes, 2 slots.
+    """A configuration that simulates at a bearable speed: one port of 16 bytes, 4 slots.
 
     Raises:
         UnsupportedError, UsageError: as ``config_for``.
     """
     small = {
         "beat_bytes": 16,
-        "slots": 2,
+        "slots": 4,
         "ports": 1,
         "context": 128,
         "prefetch_beats": 256,

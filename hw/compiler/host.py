@@ -60,6 +60,11 @@ class Host:
             )
         self.program = program
         self._table = EmbedConstants(weight=embedding, unit=2.0**-facts.residual_fraction)
+        # What a pass would work out again, on a board's slow processor: where its items go, and angles of all positions.
+        wanted = [Destination.LOAD, *([Destination.ANGLES] if facts.inverse_frequencies else [])]
+        self._offsets = {destination: program.input_offset(destination) for destination in wanted}
+        context = np.arange(program.config.context, dtype=np.int32)
+        self._cos, self._sin = rotary(context, facts.inverse_frequencies)
 
     def input(self, ids: I32, positions: I32, embeds: NDArray[np.float32] | None = None) -> U8:
         """The input buffer of a pass, uint8 [input_bytes].
@@ -80,13 +85,17 @@ class Host:
             )
         found = np.zeros(self.program.input_bytes, np.uint8)
         self._put(found, Destination.LOAD, load_items(self._table.rows(ids, embeds), slots))
-        frequencies = self.program.host.inverse_frequencies
-        if frequencies:
-            self._put(found, Destination.ANGLES, angle_items(*rotary(positions, frequencies), slots))
+        if Destination.ANGLES in self._offsets:
+            self._put(found, Destination.ANGLES, angle_items(*self._turned(positions), slots))
         return found
 
+    def _turned(self, positions: I32) -> tuple[I64, I64]:
+        if 0 <= int(positions.min()) <= int(positions.max()) < len(self._cos):
+            return self._cos[positions], self._sin[positions]
+        return rotary(positions, self.program.host.inverse_frequencies)  # the accelerator is who refuses them
+
     def _put(self, buffer: U8, destination: Destination, items: U8) -> None:
-        at = self.program.input_offset(destination)
+        at = self._offsets[destination]
         buffer[at : at + items.size] = items.reshape(-1)
 
     def results(self, output: U8, rows: I32) -> Results:

@@ -119,6 +119,7 @@ class AutoregressiveDecoder:
             return
         draft = self.open_draft(limits)
         adaptive = self._adaptive = self._adaptive or Adaptive(limits.depth, self.cost)
+        adaptive.begin()
         ids = np.empty(limits.positions + 1, np.int32)
         ids[: len(prompt)] = prompt
         length = len(prompt)

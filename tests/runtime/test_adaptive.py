@@ -74,6 +74,20 @@ def test_rounds_that_lose_end_it_and_rounds_that_gain_do_not() -> None:
         assert gaining.on
 
 
+def test_a_new_answer_tries_again_what_the_last_one_found_too_slow() -> None:
+    adaptive = started()
+    rounds_until(adaptive, False, 1.1)
+    adaptive.begin()
+    assert adaptive.on
+    assert rounds_until(adaptive, False, 1.1) <= 4, "a trial, no new beginning"
+    gaining = started()
+    for _ in range(3):
+        feed(gaining, 4, 0, 1.1)
+    before = gaining.accept.copy()
+    gaining.begin()
+    np.testing.assert_array_equal(gaining.accept, before)  # what was learned while it was on is kept
+
+
 def test_after_good_rounds_bad_ones_end_it_within_32_tokens() -> None:
     adaptive = started()
     for _ in range(50):

@@ -1,0 +1,138 @@
+"""Turns the steps of a cycle into functions of which only those run whose inputs have changed.
+
+A group of steps is a function of the values, registers, memories and inputs that it reads. One of which nothing has changed
+since it ran would set what is set already: a register's next value to the one it has, a word of a memory to what is there.
+Every change marks the groups that read what has changed: a value in the function that sets it, a register or memory when the
+cycle ends, an input before it begins; and where a clock has an edge that it did not have before, or none any more, all are
+marked. In a cycle of an accelerator most of the design stands still.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from edgedec.sim.cxxrtl.steps import Step
+
+__all__ = ["Cycle", "cycle_of"]
+
+_TOGETHER = 8  # marks that are looked at as one number
+_UPDATE = re.compile(r"\b(memory_[pi]_\w+)\.update\(")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cycle:
+    """C++ of the class p_top.
+
+    Members:
+        members: declarations that need no others before them.
+        inputs: declarations that come after those of the ports.
+        functions: definitions of each group's functions.
+        evaluate, commit: bodies of what runs them, up to their ``return``; with the variables ``performer`` and ``changed``.
+    """
+
+    members: str
+    inputs: str
+    functions: tuple[str, ...]
+    evaluate: str
+    commit: str
+
+
+def cycle_of(groups: Sequence[Sequence[Step]], edges: str, flags: Sequence[str]) -> Cycle:
+    """Args:
+    edges: declarations of the variables ``flags``, which say of each clock whether this is its edge.
+    """
+    readers: dict[str, set[int]] = defaultdict(set)
+    for number, group in enumerate(groups):
+        for name in _union(step.reads for step in group):
+            readers[name].add(number)
+    values = _union(step.values for group in groups for step in group)
+    states = _union(step.registers | step.memories for group in groups for step in group)
+    inputs = sorted(
+        name
+        for name in readers
+        if name not in values and name not in states and not name.startswith("memory_") and not name.endswith(".curr")
+    )
+    count = -(-len(groups) // _TOGETHER) * _TOGETHER
+    functions = [_functions(number, group, edges, readers) for number, group in enumerate(groups)]
+    now = " | ".join(f"unsigned{{{flag}}} << {place}" for place, flag in enumerate(flags)) or "0u"
+    watched = "".join(_if_changed(f"seen_{name}", name, f"seen_{name} = {name}; ", readers[name]) for name in inputs)
+    return Cycle(
+        members=_members(count, len(groups)),
+        inputs="".join(f"\tdecltype({name}) seen_{name};\n" for name in inputs),
+        functions=tuple(functions),
+        evaluate=(
+            f"{edges}\tconst unsigned edges_now = {now};\n"
+            "\tif (edges_now != last_edges) {\n"
+            "\t\tlast_edges = edges_now;\n"
+            "\t\tstd::memset(marked, 1, sizeof marked);\n"
+            "\t}\n"
+            f"{watched}{_each('marked', len(groups), _EVALUATE)}"
+        ),
+        commit=_each("ran", len(groups), _COMMIT),
+    )
+
+
+_EVALUATE = "\t\tif (marked[{0}]) {{ marked[{0}] = 0; ran[{0}] = 1; eval_{0}(performer); }}\n"
+_COMMIT = "\t\tif (ran[{0}]) {{ ran[{0}] = 0; changed = true; commit_{0}(); }}\n"
+
+
+def _members(count: int, groups: int) -> str:
+    """``count`` marks: as many as groups, or some more that are never set to anything but by the edge."""
+    lines = [
+        "\tbool commit_all();",
+        "\tstatic bool any(const unsigned char *marks) {",
+        "\t\tuint64_t together;",
+        "\t\tstd::memcpy(&together, marks, sizeof together);",
+        "\t\treturn together != 0;",
+        "\t}",
+        f"\talignas(8) unsigned char marked[{count}] = {{}}, ran[{count}] = {{}};",
+        "\tunsigned last_edges = ~0u;  // none that there is",
+    ]
+    for number in range(groups):
+        lines += [f"\tvoid eval_{number}(performer *performer);", f"\tvoid commit_{number}();"]
+    return "\n".join(lines) + "\n"
+
+
+def _each(marks: str, groups: int, line: str) -> str:
+    """Of groups side by side mostly none is marked."""
+    text = ""
+    for first in range(0, groups, _TOGETHER):
+        lines = "".join(line.format(number) for number in range(first, min(first + _TOGETHER, groups)))
+        text += f"\tif (any({marks} + {first})) {{\n{lines}\t}}\n"
+    return text
+
+
+def _functions(number: int, group: Sequence[Step], edges: str, readers: Mapping[str, set[int]]) -> str:
+    """Those of one group. No earlier group reads a value of it, nor does it need to hear of its own."""
+    text = "".join(_UPDATE.sub(r"edgedec::values::write(\1, ", step.text) for step in group)
+    values = sorted(name for name in _union(step.values for step in group) if max(readers.get(name, [0])) > number)
+    before = "".join(f"\tconst auto old_{place} = {name};\n" for place, name in enumerate(values))
+    after = "".join(
+        _if_changed(f"old_{place}", name, "", {reader for reader in readers[name] if reader > number})
+        for place, name in enumerate(values)
+    )
+    commit = "".join(
+        _if_changed(f"{name}.curr", f"{name}.next", f"{name}.curr = {name}.next; ", readers.get(f"{name}.curr", ()))
+        for name in sorted(_union(step.registers for step in group))
+    )
+    for name in sorted(_union(step.memories for step in group)):
+        commit += f"\tif (!{name}.write_queue.empty() && {name}.commit(observer)) {{ {_mark(readers.get(name, ()))}}}\n"
+    return (
+        f"void p_top::eval_{number}(performer *performer) {{\n\t(void)performer;\n{edges}{before}{text}{after}}}\n"
+        f"void p_top::commit_{number}() {{\n\tobserver observer;\n\t(void)observer;\n{commit}}}\n"
+    )
+
+
+def _if_changed(old: str, new: str, more: str, readers: Iterable[int]) -> str:
+    return f"\tif ({old} != {new}) {{ {more}{_mark(readers)}}}\n"
+
+
+def _mark(readers: Iterable[int]) -> str:
+    return "".join(f"marked[{number}] = 1; " for number in sorted(readers))
+
+
+def _union(sets: Iterable[frozenset[str]]) -> frozenset[str]:
+    return frozenset[str]().union(*sets)
