@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 from edgedec import __version__
 from edgedec.cli.bench import bench
 from edgedec.cli.boards import boards
+from edgedec.cli.build_bitstream import build_bitstream
 from edgedec.cli.chat import chat
 from edgedec.cli.config import load_defaults
 from edgedec.cli.deploy import deploy
@@ -93,6 +94,7 @@ for _name, _function in (
     ("bench", bench),
     ("eval", eval_command),
     ("simulate", simulate),
+    ("build-bitstream", build_bitstream),
     ("deploy", deploy),
     ("doctor", doctor),
 ):

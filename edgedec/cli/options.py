@@ -151,8 +151,7 @@ SpecType = Annotated[
     option(
         "--spec-type",
         metavar="NAME",
-        help="What guesses tokens ahead: ngram, copy, stand, trigram, blend (of these), model (needs -md), auto (what pays), "
-        "or none.",
+        help="What guesses tokens ahead: ngram, copy, stand, trigram, model (needs -md), auto (what pays), or none.",
     ),
 ]
 ModelDraft = Annotated[

@@ -90,7 +90,7 @@ def _perplexities(
 
 def quantize(
     checkpoint: Annotated[
-        Path, typer.Argument(metavar="CHECKPOINT", help="Hugging Face folder, or a llama2.c .bin file.")
+        Path, typer.Argument(metavar="CHECKPOINT", help="Hugging Face folder, GGUF or llama2.c .bin file.")
     ],
     output: Annotated[Path, option("-o", "--output", metavar="BUNDLE", help="Folder to write.")],
     method: Annotated[str, option("--method", metavar="NAME", help="int8, ternary or float.")] = "int8",

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from edgedec.errors import BundleError, UnsupportedError, UsageError
 from edgedec.quantize.readers.checkpoint import Checkpoint, TensorInfo
+from edgedec.quantize.readers.gguf import read_gguf
 from edgedec.quantize.readers.huggingface import read_huggingface
 from edgedec.quantize.readers.llama2c import read_llama2c
 from edgedec.quantize.readers.untrusted import file_bytes, read_bytes
@@ -18,10 +19,10 @@ __all__ = ["Checkpoint", "TensorInfo", "open_checkpoint"]
 
 
 def open_checkpoint(path: Path, tokenizer: Path | None = None) -> Checkpoint:
-    """Open a Hugging Face folder or a llama2.c ``.bin`` file; no tensor is read yet.
+    """Open a Hugging Face folder, a GGUF file or a llama2.c ``.bin`` file; no tensor is read yet.
 
-    ``tokenizer`` is a ``tokenizer.json``, a folder that holds one, a llama2.c ``tokenizer.bin`` or a SentencePiece
-    ``.vocab`` listing. Without it the tokenizer is looked for beside the weights.
+    ``tokenizer`` is a ``tokenizer.json``, a folder that holds one, a SentencePiece ``.model`` or ``.vocab`` listing, a
+    list of Llama 3's ranks or a llama2.c ``tokenizer.bin``. Without it the tokenizer is looked for inside the file, or beside it.
 
     Raises:
         UsageError: ``path`` or ``tokenizer`` is not there.
@@ -37,7 +38,7 @@ def open_checkpoint(path: Path, tokenizer: Path | None = None) -> Checkpoint:
         raise UsageError(f"{path} holds weights only; pass its folder, which needs config.json and tokenizer.json too")
     magic = read_bytes(path, offset=0, count=min(4, file_bytes(path)), what="the magic")
     if magic == b"GGUF":
-        raise UnsupportedError(f"{path}: GGUF is not read yet; pass a Hugging Face folder or a llama2.c .bin file")
+        return read_gguf(path, tokenizer)
     if magic == b"PK\x03\x04" or path.suffix in {".pt", ".pth"}:
         raise UnsupportedError(f"{path}: PyTorch pickles can run code and are not read; save the model as safetensors")
     return read_llama2c(path, tokenizer)

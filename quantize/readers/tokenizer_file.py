@@ -7,13 +7,15 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from edgedec.errors import BundleError, UnsupportedError, UsageError
+from edgedec.errors import BundleError, UsageError
 from edgedec.quantize.readers.llama2c_tokenizer import read_tokenizer_bin, read_vocab_listing, to_tokenizers_json
+from edgedec.quantize.readers.sentencepiece_model import read_model_file
 from edgedec.quantize.readers.untrusted import member, read_text, shown
 
-__all__ = ["CheckedTokenizer", "find_tokenizer", "read_tokenizer"]
+__all__ = ["CheckedTokenizer", "check_tokenizer", "find_tokenizer", "read_tokenizer"]
 
-_TAKEN = "tokenizer.json, llama2.c's tokenizer.bin or a SentencePiece .vocab listing"
+_TAKEN = "tokenizer.json, a SentencePiece .model or .vocab listing, Llama 3's ranks or llama2.c's tokenizer.bin"
+_MODEL = "tokenizer.model"
 _MAX_JSON_BYTES = 256 << 20  # the largest tokenizer.json in use has about 35 MB
 
 
@@ -27,17 +29,15 @@ class CheckedTokenizer:
 
 
 def find_tokenizer(folder: Path, name: str) -> Path:
-    """``folder/name``, which is required.
+    """``folder/name``, or the ``tokenizer.model`` beside it: one of them is required.
 
     Raises:
-        UnsupportedError: there is only a SentencePiece model.
         UsageError: there is no tokenizer at all.
     """
-    path = member(folder, name)
-    if path is not None:
-        return path
-    if member(folder, "tokenizer.model") is not None:
-        raise UnsupportedError(_no_sentencepiece(folder / "tokenizer.model"))
+    for found in (name, _MODEL):
+        path = member(folder, found)
+        if path is not None:
+            return path
     raise UsageError(f"{folder} has no {name}; pass the model's tokenizer with --tokenizer: {_TAKEN}")
 
 
@@ -46,7 +46,7 @@ def read_tokenizer(path: Path, vocab_size: int) -> CheckedTokenizer:
 
     Raises:
         BundleError: it is damaged, or has ids that the model's ``vocab_size`` rows do not cover.
-        UnsupportedError: it is a SentencePiece ``.model``, or a ``.vocab`` that is no BPE.
+        UnsupportedError: it is a ``.vocab`` that is no BPE, or a ``.model`` of a kind that is not read.
         UsageError: its format is not known.
     """
     if path.is_dir():
@@ -59,9 +59,18 @@ def read_tokenizer(path: Path, vocab_size: int) -> CheckedTokenizer:
         case ".vocab":
             text = to_tokenizers_json(path, read_vocab_listing(path))
         case ".model":
-            raise UnsupportedError(_no_sentencepiece(path))
+            text = read_model_file(path)
         case _:
             raise UsageError(f"{path} is not a tokenizer that is read; pass {_TAKEN}")
+    return check_tokenizer(path, text, vocab_size)
+
+
+def check_tokenizer(path: Path, text: str, vocab_size: int) -> CheckedTokenizer:
+    """A ``tokenizer.json`` that came from ``path``, tried out.
+
+    Raises:
+        BundleError: it is damaged, or has ids that the model's ``vocab_size`` rows do not cover.
+    """
     try:
         return _checked(path, text, vocab_size)
     except (KeyboardInterrupt, SystemExit, BundleError):
@@ -89,7 +98,3 @@ def _checked(path: Path, text: str, vocab_size: int) -> CheckedTokenizer:
         )
     tokenizer.decode([last])
     return CheckedTokenizer(path=path, json=text, vocabulary=tokenizer)
-
-
-def _no_sentencepiece(path: Path) -> str:
-    return f"{path}: SentencePiece .model is not read yet; pass tokenizer.bin or tokenizer.json (--tokenizer)"

@@ -23,7 +23,7 @@ from tests.cli.conftest import Edgedec
 COMMANDS = typer.main.get_command(app_module.app).commands  # type: ignore[attr-defined]
 BUNDLE = "BUNDLE"
 NAMES = {"quantize", "distil", "inspect", "plan", "generate", "chat", "bench", "eval", "simulate", "doctor", "boards"}
-NAMES |= {"deploy"}
+NAMES |= {"deploy", "build-bitstream"}
 
 
 def test_help_names_every_command(edgedec: Edgedec) -> None:

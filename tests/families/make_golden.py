@@ -74,7 +74,7 @@ _TINY: dict[str, Any] = _BASE | {
     **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 0),
 }
 _WINDOW = {"sliding_window": 5}  # of 18 positions
-_LONGROPE = {
+_LONGROPE: dict[str, Any] = {
     "original_max_position_embeddings": 512,
     "rope_scaling": {
         "type": "longrope",
@@ -199,6 +199,7 @@ def _make(
             # Without the mask of ones, transformers takes a jump in the positions for the start of another text.
             logits = model(ids, position_ids=positions, attention_mask=torch.ones_like(ids)).logits[0]
         tensors = {key: value.detach().half().numpy() for key, value in model.named_parameters()}
+        weights: dict[str, Any]
         if packed:  # an array of a file costs more than many of these tensors hold
             shapes = json.dumps([[key, value.shape] for key, value in tensors.items()])
             weights = {"shapes": np.array(shapes), "values": np.concatenate([x.reshape(-1) for x in tensors.values()])}

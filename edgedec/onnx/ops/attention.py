@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from onnx import TensorProto
 
@@ -56,17 +58,12 @@ def _tree_attention(op: Attention, state: KvState, emitter: Emitter) -> str:
 
 
 def _rotation(op: Attention, state: KvState, emitter: Emitter) -> Rope | None:
-    """The rotation that queries and keys still wait for."""
+    """The rotation that queries and keys still wait for, both or neither."""
     first, second = (emitter.rotations.get(name) for name in op.inputs[:2])
-    if (first is None) != (second is None) or (first and second and _turn(first) != _turn(second)):
-        raise UnsupportedError(f"{op.name}: queries and keys are rotated differently; the reference target can run it")
+    assert (first is None) == (second is None)
     if first and first.head_dim != state.head_dim:
         raise UnsupportedError(f"{op.name}: the rotation's heads are {first.head_dim} wide, not {state.head_dim}")
     return first
-
-
-def _turn(rope: Rope) -> tuple[object, ...]:
-    return rope.layout, rope.inverse_frequencies, rope.magnitude
 
 
 def _group_query_attention(op: Attention, state: KvState, emitter: Emitter) -> str:
@@ -103,7 +100,7 @@ def _bias(state: KvState, emitter: Emitter) -> str:
     if name in emitter.bound:
         return emitter.bound[name]
 
-    def node(kind: str, inputs: list[str], part: str, **attrs: int) -> str:
+    def node(kind: str, inputs: list[str], part: str, **attrs: Any) -> str:
         return emitter.node(kind, inputs, f"{name}.{part}", **attrs)
 
     zero, one = emitter.scalar("i0", 0, np.int64), emitter.scalar("i1", 1, np.int64)

@@ -15,9 +15,7 @@ __all__ = ["lower", "rotary_tables"]
 
 def lower(op: Rope, emitter: Emitter) -> None:
     (output,) = op.outputs
-    readers = [other for other in emitter.graph.operations if output in other.inputs]
-    whole = 2 * len(op.inverse_frequencies) == op.head_dim  # TreeAttention turns no part of a head
-    if emitter.kernels and whole and output not in emitter.taps and all(_rotates(other, output) for other in readers):
+    if emitter.kernels and all(_turns(reader, emitter) for reader in _readers(output, emitter)):
         emitter.rotations[output] = op
         emitter.bound[output] = emitter.bound[op.inputs[0]]
         return
@@ -28,13 +26,33 @@ def lower(op: Rope, emitter: Emitter) -> None:
         domain=CONTRIB,
         interleaved=int(op.layout == "interleaved"),
         num_heads=op.heads,
-        rotary_embedding_dim=0 if whole else 2 * len(op.inverse_frequencies),  # 0: all
+        rotary_embedding_dim=0 if _is_whole(op) else 2 * len(op.inverse_frequencies),  # 0: all
     )
 
 
-def _rotates(reader: Operation, value: str) -> bool:
-    """Whether ``value`` is the queries or the keys of an attention."""
-    return isinstance(reader, Attention) and value in reader.inputs[:2] and value not in reader.inputs[2:]
+def _readers(value: str, emitter: Emitter) -> list[Operation]:
+    return [op for op in emitter.graph.operations if value in op.inputs]
+
+
+def _is_whole(op: Rope) -> bool:
+    return 2 * len(op.inverse_frequencies) == op.head_dim
+
+
+def _turns(reader: Operation, emitter: Emitter) -> bool:
+    """Whether it is an attention whose queries and keys TreeAttention can turn: whole heads, both alike, and nobody else
+    wants to see them turned.
+    """
+    if not isinstance(reader, Attention):
+        return False
+    turned, rest = reader.inputs[:2], reader.inputs[2:]
+    makers = [op for op in emitter.graph.operations if isinstance(op, Rope) and op.outputs[0] in turned]
+    return (
+        {op.outputs[0] for op in makers} == set(turned)
+        and all(_is_whole(op) for op in makers)
+        and len({(op.layout, op.inverse_frequencies, op.magnitude) for op in makers}) == 1
+        and all(_readers(value, emitter) == [reader] for value in turned)
+        and not set(turned) & {*emitter.taps, *rest}
+    )
 
 
 def rotary_tables(op: Rope, emitter: Emitter) -> tuple[str, str]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
-from edgedec.ops import GatedActivation
+from edgedec.ops import Activation, GatedActivation
 from edgedec.reference.integer_profile.context import PassContext
 from edgedec.reference.integer_profile.numbers import I64, NARROW_BITS, WIDE_BITS, round_shift
 from edgedec.reference.integer_profile.site import Site, unsupported
@@ -27,7 +26,7 @@ _LEFT = 6  # so that a gate with 6 fraction bits already has the 12 of the table
 class GateConstants:
     """``index_shift``: brings |gate| * 2^6 to 12 fraction bits, 0..10; unused by relu2."""
 
-    activation: Literal["silu", "relu2"]
+    activation: Activation  # silu or relu2: defined.py refuses others
     index_shift: int
 
 
