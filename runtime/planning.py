@@ -22,6 +22,7 @@ __all__ = ["RunPlan", "make_plan"]
 
 DEFAULT_CONTEXT = 2048  # without --ctx-size, if the model has more
 SMALLEST_CONTEXT = 128  # what a plan may shrink the context to by itself, if the model has more
+_MOST_ROWS = 64  # of a pass, where the device takes any number
 PASS_ROWS = (32, 8, 1)  # rows of a prefill pass, best first
 TREES = (16, 8, 4, 2)  # guesses of a tree that a plan may shrink to
 
@@ -69,13 +70,13 @@ class _Planner:
     bundle: Bundle
     module: TargetModule
     device: str
-    widest: int  # rows of a pass that the device takes
     threads: int
     budget_bytes: int | None
     bytes_per_second: float | None  # of an accelerator's memory
 
     def limits(self, choice: _Choice, ctx_size: int) -> Limits:
-        rows = min(max(choice.rows, choice.spec.nodes), ctx_size, self.widest)
+        widest = self.module.bounds(self.bundle, self.device, ctx_size).rows or _MOST_ROWS
+        rows = min(max(choice.rows, choice.spec.nodes), ctx_size, widest)
         depth = min(choice.spec.draft_max, choice.spec.nodes - 1, rows - 1)
         return Limits(nodes=rows, depth=depth, positions=ctx_size, budget_bytes=self.budget_bytes)
 
@@ -233,7 +234,6 @@ def make_plan(
         bundle=bundle,
         module=module,
         device=device,
-        widest=bounds.rows or 64,
         threads=threads,
         budget_bytes=budget_bytes,
         bytes_per_second=bounds.bytes_per_second,
@@ -259,9 +259,8 @@ def make_plan(
         tree_nodes=min(choice.spec.nodes, limits.nodes),
         pass_rows=limits.nodes,
         estimated_tokens_per_second=planner.speed(choice, chosen),
-        fixed_baseline=_fixed_baseline(
-            planner, choices[0], most
-        ),  # of what was asked for, whatever the budget left of it
+        # Of what was asked for, whatever the budget left of it; an accelerator is built for one context.
+        fixed_baseline=_fixed_baseline(planner, choices[0], most if bounds.bytes_per_second is None else chosen),
         speculation_from_bytes=_least_with_speculation(
             planner, _choices(spec, draft, module.kv_choices(device), kv_bits, True), low
         ),

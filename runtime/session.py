@@ -32,7 +32,7 @@ from edgedec.runtime.verifiers.match import Match
 
 if TYPE_CHECKING:
     from edgedec.runtime.accelerator.options import AcceleratorOptions
-    from edgedec.runtime.accelerator.power import Energy
+    from edgedec.runtime.accelerator.power import Energy, PowerMeter
 
 __all__ = ["Answer", "Session", "Timings", "open_model"]
 
@@ -133,8 +133,10 @@ class Session:
             progress=progress,
         )
         self._device = self.target if isinstance(self.target, Counting) else None
-        self._power = None if self._device is None else power_meter(self._device.facts)
+        self._power: PowerMeter | None = None
+        self._at_start = self._at_prompt = Counters()  # of the last answer
         try:
+            self._power = None if self._device is None else power_meter(self._device.facts)
             self._open_decoder(device=device, threads=threads)
         except BaseException:
             self._close_device()
@@ -218,9 +220,11 @@ class Session:
         self.close()
 
     def close(self) -> None:
-        self.state.close()
-        self._close_device()
-        self.meter.close()
+        try:
+            self.state.close()
+            self._close_device()
+        finally:
+            self.meter.close()
 
     def _close_device(self) -> None:
         if self._power is not None:
@@ -365,8 +369,7 @@ class Session:
 
     def _prefilled(self, done: int, total: int, progress: Progress) -> None:
         progress("prompt tokens", done, total)
-        if done == total:
-            self._at_prompt = self._counters
+        self._at_prompt = self._counters
 
     def _enough(self, config: SamplingConfig) -> int:
         """Likeliest tokens of a row that the sampler needs, where an accelerator finds them by itself; 0: whole rows."""
@@ -399,6 +402,7 @@ class Session:
 
     def _tokens(self, prompt: I32, n_predict: int, rng: np.random.Generator) -> Iterator[int]:
         if n_predict == 0:
+            self.decoder.rounds = Rounds()
             return iter(())
         return self.decoder.generate(prompt, self.run.limits, rng, tree_nodes=self.run.spec.nodes)
 
@@ -421,5 +425,10 @@ def open_model(
 
     if not (path / MANIFEST).is_file():
         return Bundle.open(path), accelerator
-    found = open_board_bundle(path)
-    return found.model, replace(accelerator or AcceleratorOptions(), board=found.board, board_bundle=found)
+    found, options = open_board_bundle(path), accelerator or AcceleratorOptions()
+    if options.board not in ("", found.board) or options.size != "small" or options.overrides:
+        raise UsageError(
+            f"{path}: is the accelerator that was built for {found.board}; leave --board and --configuration out, or give "
+            "the model's own bundle"
+        )
+    return found.model, replace(options, board_bundle=found)

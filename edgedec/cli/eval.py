@@ -17,6 +17,7 @@ from edgedec.errors import EdgedecError, UsageError
 
 if TYPE_CHECKING:
     from edgedec.bundle import Bundle
+    from edgedec.runtime.accelerator.options import AcceleratorOptions
     from edgedec.runtime.choices import EncodedItem, Item
     from edgedec.runtime.protocols import I32, Limits
 
@@ -31,6 +32,7 @@ class _Job:
 
     name: str
     bundle: Bundle
+    accelerator: AcceleratorOptions | None
     limits: Limits
     window: int  # tokens
     windows: Sequence[I32]
@@ -51,6 +53,7 @@ def _naming(model: str, count: int) -> Iterator[None]:
 def _prepare(
     name: str,
     bundle: Bundle,
+    accelerator: AcceleratorOptions | None,
     *,
     text: str | None,
     items: Sequence[Item],
@@ -80,9 +83,17 @@ def _prepare(
     questions = encode_items(tokenizer, items, bos=bos, vocab_limit=vocab_limit)
     longest = max([window if windows else 1, *(question.rows for question in questions)])
     positions = ctx_size or min(context_size(bundle.config), longest)
-    limits = make_plan(bundle, device=device, ctx_size=positions).limits
+    limits = make_plan(bundle, device=device, ctx_size=positions, accelerator=accelerator).limits
     check_lengths(questions, limits.positions)
-    return _Job(name=name, bundle=bundle, limits=limits, window=window, windows=windows, questions=questions)
+    return _Job(
+        name=name,
+        bundle=bundle,
+        accelerator=accelerator,
+        limits=limits,
+        window=window,
+        windows=windows,
+        questions=questions,
+    )
 
 
 def _measure(job: _Job, *, text: str | None, device: str, threads: int, kv_bits: int | None) -> Result:
@@ -90,7 +101,14 @@ def _measure(job: _Job, *, text: str | None, device: str, threads: int, kv_bits:
     from edgedec.runtime.evaluate import perplexity
     from edgedec.runtime.targets import open_target
 
-    target = open_target(job.bundle, device=device, limits=job.limits, threads=threads, kv_bits=kv_bits)
+    target = open_target(
+        job.bundle,
+        device=device,
+        limits=job.limits,
+        threads=threads,
+        kv_bits=kv_bits,
+        accelerator=job.accelerator,
+    )
     text_score, choice_score, vocab_limit = None, None, job.bundle.tokens.size
     began = time.perf_counter()
     if text is not None:
@@ -149,18 +167,21 @@ def eval_command(
         raise UsageError("--ctx-size must be at least 2: one token to see and one to predict")
     if plot is not None:
         check_plot(plot)
-    from edgedec.bundle import Bundle
     from edgedec.families import context_size
     from edgedec.runtime.choices import read_items
+    from edgedec.runtime.session import open_model
 
     items = [] if choices is None else read_items(choices)
-    bundles = [Bundle.open(resolve_model(name)) for name in model]
+    models = [open_model(resolve_model(name), device, None) for name in model]
+    bundles = [bundle for bundle, _ in models]
     # One window for all: tokens with less before them are harder to predict.
     window = ctx_size or min([DEFAULT_WINDOW, *(context_size(bundle.config) for bundle in bundles)])
     jobs = []
-    for name, bundle in zip(model, bundles, strict=True):
+    for name, (bundle, accelerator) in zip(model, models, strict=True):
         with _naming(name, len(model)):
-            job = _prepare(name, bundle, text=content, items=items, window=window, ctx_size=ctx_size, device=device)
+            job = _prepare(
+                name, bundle, accelerator, text=content, items=items, window=window, ctx_size=ctx_size, device=device
+            )
         jobs.append(job)
     results = []
     for job in jobs:

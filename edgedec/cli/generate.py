@@ -47,7 +47,7 @@ from edgedec.cli.options import (
     sampling_config,
     spec_config,
 )
-from edgedec.errors import UsageError
+from edgedec.errors import DeviceError, UsageError
 
 if TYPE_CHECKING:
     from edgedec.runtime.session import Answer, Session, Timings
@@ -110,7 +110,9 @@ def figures(answer: Answer) -> str:
         f"ended by: {answer.stop_reason}"
     )
     text += _speculation(timings)
-    if timings.peak_bytes:
+    if timings.peak_bytes and timings.accelerator is not None and timings.accelerator.facts.kind != "measured":
+        text += f"; memory of the device: {format_bytes(timings.peak_bytes)}"
+    elif timings.peak_bytes:
         text += f"; memory: {format_bytes(timings.peak_bytes)}, planned {format_bytes(timings.planned_bytes)}"
     if timings.accelerator is not None:
         text += f"\n{timings.accelerator.figures()}"
@@ -222,16 +224,21 @@ def generate(
         if echo and not json:
             write(text)
         with _ctrl_c() as interrupted, progress("reading the prompt", once=True) as report:
-            answer = session.generate(
-                ids,
-                n_predict=n_predict,
-                sampling=sampling,
-                stop=tuple(reverse_prompt or ()),
-                ignore_eos=ignore_eos,
-                on_text=(lambda text: None) if json else text_writer(session, show_draft=show_draft),
-                interrupted=interrupted,
-                progress=report,
-            )
+            try:
+                answer = session.generate(
+                    ids,
+                    n_predict=n_predict,
+                    sampling=sampling,
+                    stop=tuple(reverse_prompt or ()),
+                    ignore_eos=ignore_eos,
+                    on_text=(lambda text: None) if json else text_writer(session, show_draft=show_draft),
+                    interrupted=interrupted,
+                    progress=report,
+                )
+            except DeviceError:
+                if not json:
+                    write("\n")  # the message begins a line of its own, behind what was written until then
+                raise
     if json:
         print_json(
             {

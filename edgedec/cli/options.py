@@ -198,11 +198,11 @@ def accelerator_options(
 
     if not is_accelerator(device) and all(value is None for value in (board, configuration, memory, record)):
         return None
-    from edgedec.runtime.accelerator.options import BOARD, AcceleratorOptions, check_memory, parse_configuration
+    from edgedec.runtime.accelerator.options import AcceleratorOptions, check_memory, parse_configuration
 
     size, members = parse_configuration(configuration or "small")
     return AcceleratorOptions(
-        board=board or BOARD,
+        board=board or "",
         size=size,
         overrides=members,
         memory=check_memory(memory or "auto"),

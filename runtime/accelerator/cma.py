@@ -11,9 +11,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgedec.errors import BudgetError, DeviceError
+from edgedec.errors import DeviceError
 
-__all__ = ["MEMINFO", "Cma", "boot_argument", "check_cma", "read_cma", "shortage"]
+__all__ = ["MEMINFO", "Cma", "boot_argument", "read_cma", "shortage"]
 
 MEMINFO = Path("/proc/meminfo")
 _STEP_BYTES = 64 << 20  # boot arguments are multiples of it
@@ -70,19 +70,6 @@ def shortage(needed_bytes: int, cma: Cma, *, root: Path = Path("/")) -> str:
     if int(argument[4:-1]) << 20 > _MANY_BYTES:
         text += "; so much must lie in one piece below 4 GiB, so look whether CmaTotal has become that"
     return text + ". Or take a smaller context"
-
-
-def check_cma(needed_bytes: int, *, meminfo: Path = MEMINFO, root: Path = Path("/")) -> Cma:
-    """What there is, if it is enough.
-
-    Raises:
-        BudgetError: it is not; names the numbers, the boot argument and where it goes.
-        DeviceError: as ``read_cma``.
-    """
-    cma = read_cma(meminfo)
-    if needed_bytes > cma.free_bytes:
-        raise BudgetError(shortage(needed_bytes, cma, root=root))
-    return cma
 
 
 def _mib(size_bytes: int) -> str:

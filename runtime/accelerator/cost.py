@@ -14,7 +14,7 @@ _STEP = 64  # positions between two pasts that are counted; keys and values are 
 
 
 class CycleCost:
-    """A CostModel of an accelerator's passes, all slots' logits wanted. Estimated: docs/accelerator.md has its error.
+    """A CostModel of an accelerator's passes. Estimated: docs/accelerator.md has its error.
 
     Args:
         bandwidth: bytes in a second that the memory gives; None: a beat in each cycle.
@@ -24,8 +24,8 @@ class CycleCost:
         self._program, self._bandwidth = program, bandwidth
         self._counted = lru_cache(maxsize=1024)(self._count)
 
-    def seconds(self, nodes: int, past: int, *, variant: str = "full", batch: int = 1) -> float:
-        """Of ``batch`` passes of ``nodes`` rows each, one after the other.
+    def seconds(self, nodes: int, past: int, *, variant: str = "full", batch: int = 1, logits: bool = True) -> float:
+        """Of ``batch`` passes of ``nodes`` rows each, one after the other; ``logits``: whether the head runs.
 
         Raises:
             UsageError: no rows, or more than the accelerator has slots.
@@ -37,8 +37,8 @@ class CycleCost:
         low = min(past, last) // _STEP * _STEP
         high = min(low + _STEP, last)
         share = (min(past, last) - low) / (high - low) if high > low else 0.0
-        return batch * ((1 - share) * self._counted(nodes, low) + share * self._counted(nodes, high))
+        return batch * ((1 - share) * self._counted(nodes, low, logits) + share * self._counted(nodes, high, logits))
 
-    def _count(self, nodes: int, past: int) -> float:
-        found = cycles(self._program, slots=nodes, committed=past, bandwidth=self._bandwidth)
+    def _count(self, nodes: int, past: int, logits: bool) -> float:
+        found = cycles(self._program, slots=nodes, committed=past, logits=logits, bandwidth=self._bandwidth)
         return found.seconds(self._program.config)

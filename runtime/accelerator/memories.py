@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from edgedec.boards.find import find_board
+from edgedec.errors import DeviceError
 from edgedec.hw.board import Board
 from edgedec.hw.compiler.program import laid_out
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.memory import MemoryUse
-from edgedec.runtime.accelerator.cma import read_cma, shortage
+from edgedec.runtime.accelerator.cma import Cma, read_cma, shortage
 from edgedec.runtime.accelerator.options import AcceleratorOptions
 
 __all__ = ["board_memories"]
@@ -26,11 +27,11 @@ def board_memories(
         sizes: of the program's buffers, in bytes.
         device: on ``pynq`` the contiguous memory is what the system has free now, else what the board's image sets aside.
     """
-    board = find_board(options.board)
+    board = find_board(options.board_name)
     needed = laid_out(sizes, config.ports)[1]
     found = [MemoryUse(name="DRAM", used_bytes=needed, has_bytes=board.memory_bytes, source="data sheet")]
-    if device == "pynq":
-        cma = read_cma()
+    cma = _cma() if device == "pynq" else None
+    if cma is not None:
         found.append(
             MemoryUse(
                 name="CMA",
@@ -45,6 +46,14 @@ def board_memories(
         aside = "" if board.cma_bytes is None else f"; a usual image sets aside {board.cma_bytes >> 20} MiB"
         found.append(MemoryUse(name="CMA", used_bytes=needed, has_bytes=None, source=f"only the board can tell{aside}"))
     return (*found, *_on_chip(config, board, options))
+
+
+def _cma() -> Cma | None:
+    """None where a plan is made beside the board."""
+    try:
+        return read_cma()
+    except DeviceError:
+        return None
 
 
 def _on_chip(config: AcceleratorConfig, board: Board, options: AcceleratorOptions) -> list[MemoryUse]:

@@ -23,8 +23,8 @@ from edgedec.schemes import FloatWeight, Int8Weight
 
 __all__ = ["AcceleratorModel", "buffer_bytes", "chosen_config", "prepare_model"]
 
-# Hardware of more positions costs a simulation nothing, but each size is a library that takes minutes to build: contexts up
-# to this one share theirs.
+# Hardware of more positions costs a simulation nothing, but each size is a library that takes minutes to build: small
+# accelerators of contexts up to this one share theirs.
 _LEAST_CONTEXT = 1024
 
 
@@ -56,11 +56,13 @@ def chosen_config(bundle: Bundle, options: AcceleratorOptions, positions: int) -
                 "--ctx-size"
             )
         return config
-    context = max(_LEAST_CONTEXT, 1 << (positions - 1).bit_length())
-    wanted = {"context": context, **options.overrides}
+    least = _LEAST_CONTEXT if options.size == "small" else 1
+    wanted = {"context": max(least, 1 << (positions - 1).bit_length()), **options.overrides}
     if wanted["context"] < positions:
-        raise UsageError(f"--configuration has context={wanted['context']}, the run needs {positions} positions")
-    key = ("accelerator_config", options.board, options.size, *sorted(wanted.items()))
+        raise UsageError(
+            f"--configuration has context={wanted['context']}, the run needs {positions} positions; lower --ctx-size"
+        )
+    key = ("accelerator_config", options.board_name, options.size, *sorted(wanted.items()))
     if key not in bundle.derived:
         bundle.derived[key] = _config(_shape(bundle), options, wanted)
     return cast(AcceleratorConfig, bundle.derived[key])
@@ -74,7 +76,7 @@ def _shape(bundle: Bundle) -> IntegerModel:
 
 
 def _config(model: IntegerModel, options: AcceleratorOptions, wanted: Mapping[str, Any]) -> AcceleratorConfig:
-    board = find_board(options.board)
+    board = find_board(options.board_name)
     members = {"clock_hz": board.clock_hz, **wanted}
     if options.size == "small":
         return small_config(model, **members)

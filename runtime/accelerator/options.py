@@ -34,7 +34,7 @@ class Generator(Protocol):
 @dataclass(frozen=True, kw_only=True)
 class AcceleratorOptions:
     """Members:
-        board: a name that boards/ has, or the path of a board's file.
+        board: a name that boards/ has, or the path of a board's file; empty: ``BOARD``, or a board bundle's own.
         size: ``small`` simulates at a bearable speed; ``board`` is what the board gets. Ignored with a board bundle, which
             says what it was built from.
         overrides: members of AcceleratorConfig that are wanted otherwise.
@@ -48,13 +48,18 @@ class AcceleratorOptions:
         UsageError: a value that is none of these, or a member that a configuration does not have.
     """
 
-    board: str = BOARD
+    board: str = ""
     size: Size = "small"
     overrides: Mapping[str, Any] = field(default_factory=dict)
     memory: MemoryModel = "auto"
     board_bundle: BoardBundle | None = None
     record: Path | None = None
     generator: Generator | None = None
+
+    @property
+    def board_name(self) -> str:
+        """Of the board that it is."""
+        return self.board or (BOARD if self.board_bundle is None else self.board_bundle.board)
 
     def __post_init__(self) -> None:
         known = [member.name for member in fields(AcceleratorConfig)]
@@ -91,6 +96,8 @@ def parse_configuration(text: str) -> tuple[Size, dict[str, Any]]:
             raise UsageError(
                 f"--configuration has no member {member!r}; write NAME=VALUE, known: {', '.join(defaults)}"
             )
+        if name in found:
+            raise UsageError(f"--configuration has {name} twice; give it once")
         found[name] = _value(name, value, type(defaults[name]))
     return cast(Size, size), found
 

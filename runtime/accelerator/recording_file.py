@@ -30,6 +30,7 @@ __all__ = [
     "RecordingReader",
     "RecordingWriter",
     "Step",
+    "check_recording",
 ]
 
 MAGIC, VERSION = b"edgedec session\n", 1
@@ -198,10 +199,17 @@ class RecordingWriter:
             ) from error
 
 
+def check_recording(path: Path) -> None:
+    """Raises:
+    UsageError: at ``path`` is something else, which recording would replace.
+    """
+    if path.exists() and not _is_recording(path):
+        raise UsageError(f"cannot write {path}: it exists and is no recording; choose another name or remove it")
+
+
 def _created(path: Path) -> IO[bytes]:
     try:
-        if path.exists() and not _is_recording(path):
-            raise UsageError(f"cannot write {path}: it exists and is no recording; choose another name or remove it")
+        check_recording(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         return path.open("wb")
     except OSError as error:

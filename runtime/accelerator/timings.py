@@ -22,6 +22,7 @@ class DeviceFacts:
     Members:
         device, board: names. ``memory``: the model of it; empty on a board.
         kind: of cycles and seconds. A device without a clock has no cycles, and its seconds are estimated.
+        live: the device is at work now; false of a session that is replayed.
     """
 
     device: str
@@ -30,6 +31,7 @@ class DeviceFacts:
     memory: str
     clock_hz: float
     config: AcceleratorConfig
+    live: bool = True
 
     def as_json(self) -> dict[str, Any]:
         config = self.config
@@ -139,8 +141,8 @@ class DeviceTimings:
 
 
 def power_meter(facts: DeviceFacts) -> PowerMeter | None:
-    """Of a board that measures its own power; nothing that was not measured has a figure."""
-    if facts.kind != "measured":
+    """Of a board that measures its own power; nothing that was not measured, here and now, has a figure."""
+    if facts.kind != "measured" or not facts.live:
         return None
     sensor = find_sensor(find_board(facts.board).power_sensors)
     return None if sensor is None else PowerMeter(sensor)

@@ -98,8 +98,8 @@ class TargetModule(Protocol):
     def kv_choices(self, device: str) -> tuple[int, ...]:
         """How many bits keys and values may be kept in; the first by default."""
 
-    def bounds(self, bundle: Bundle, device: str) -> Bounds:
-        """From the manifest alone."""
+    def bounds(self, bundle: Bundle, device: str, positions: int = 1) -> Bounds:
+        """From the manifest alone. ``positions``: that the cache has to hold; where there are many, rows may be fewer."""
 
     def memories(self, bundle: Bundle, limits: Limits, device: str) -> tuple[MemoryUse, ...]:
         """Memories of its own that the device has, and what a run takes of them."""

@@ -13,6 +13,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from edgedec.boards.find import find_board
 from edgedec.bundle import Bundle
 from edgedec.device import Device
 from edgedec.errors import UnsupportedError, UsageError
@@ -28,6 +29,7 @@ from edgedec.runtime.accelerator.model import AcceleratorModel, buffer_bytes, ch
 from edgedec.runtime.accelerator.opening import bandwidth, check_device, memory_model, opened
 from edgedec.runtime.accelerator.options import AcceleratorOptions
 from edgedec.runtime.accelerator.report import PassReport
+from edgedec.runtime.accelerator.rows import DeviceRows, Row, rows_of
 from edgedec.runtime.accelerator.timings import DeviceFacts
 from edgedec.runtime.protocols import F32, I32, Bytes, CostModel, Limits, Pass, PassResult, State, TargetInfo, Ticket
 from edgedec.runtime.targets import Bounds, TargetModule
@@ -38,17 +40,9 @@ from edgedec.runtime.visibility import unpack
 __all__ = ["AcceleratorTarget", "module"]
 
 _KV_BITS = 8
+_WITHOUT_CLOCK = "reference"
 # What a plan calls the buffers of ``Program.sizes``.
 _ITEMS = {"program": "program", "image": "weights", "cache": "kv", "input": "activations", "output": "logits"}
-
-
-@dataclass(frozen=True)
-class _Row:
-    """A committed row: what has to be sent to make it again."""
-
-    id: int
-    position: int
-    embed: bytes = b""  # of a negative id: float32 [hidden]
 
 
 class _State:
@@ -59,9 +53,9 @@ class _State:
         length: committed rows.
     """
 
-    def __init__(self, target: AcceleratorTarget, rows: list[_Row]) -> None:
+    def __init__(self, target: AcceleratorTarget, rows: list[Row]) -> None:
         self._target, self.rows = target, rows
-        self.last: list[_Row] = []
+        self.last: list[Row] = []
         self.length = len(rows)
         self.commit_seconds = 0.0  # of the last commit, in the device's time
 
@@ -141,17 +135,18 @@ class AcceleratorTarget:
         self.counters = Counters()
         self._cost = CycleCost(model.program, bandwidth)
         self.cost_model: CostModel | None = self._cost
+        recorded = getattr(device, "recorded_name", device.name)  # a replayed device's figures are another's
         self.facts = DeviceFacts(
             device=device.name,
-            kind=device.kind if _has_clock(device) else "estimated",
+            kind="estimated" if recorded == _WITHOUT_CLOCK else device.kind,
+            live=recorded == device.name,
             board=board,
             memory="" if device.kind == "measured" else memory,
             clock_hz=device.clock_hz,
             config=config,
         )
         self.top_k = config.top_k
-        self._held: list[_Row] = []  # the device's committed rows
-        self._active: _State | None = None  # whose they are, all of them
+        self._cache = DeviceRows(self.driver, lambda report, rows: self._ran(report, rows, logits=False))
         self._running: _Ticket | None = None
         self._wrote = NO_LOGITS  # what the last pass did
         vocab = model.program.host.vocab
@@ -181,14 +176,17 @@ class AcceleratorTarget:
 
     def close(self) -> None:
         """Gives up what runs, and lets go of the device; a second time does nothing."""
-        self._running = self._active = None
+        self._running = None
         try:
             self.driver.close()
         finally:
             self.device.close()
 
     def submit(self, work: Sequence[tuple[State, Pass]]) -> Ticket:
-        """Begins a pass and returns; several are run to their ends one after the other."""
+        """Begins a pass and returns; several are run to their ends one after the other.
+
+        A result's rows may be the target's own memory, which the next pass overwrites.
+        """
         if len(work) == 1:
             return self._begun(*work[0])
         return Done([self._begun(state, item).kept() for state, item in work])
@@ -200,37 +198,11 @@ class AcceleratorTarget:
             raise _no_taps(work.taps)
         if self._running is not None:
             self._running.kept()  # the device runs one pass at a time
-        self._bring_back(state)
+        self._cache.bring(state, state.rows)
         state.last = []
         self._start(work)
         self._running = ticket = _Ticket(self, state, work)
         return ticket
-
-    def _bring_back(self, state: _State) -> None:
-        """The state's rows, and no others, are the device's committed ones."""
-        if self._active is state:
-            return
-        shared = 0
-        while shared < min(len(self._held), state.length) and self._held[shared] == state.rows[shared]:
-            shared += 1
-        self.driver.truncate(shared)
-        del self._held[shared:]
-        slots = self.program.config.slots
-        while len(self._held) < state.length:
-            rows = state.rows[len(self._held) : len(self._held) + slots]
-            embeds = [np.frombuffer(row.embed, np.float32) for row in rows if row.embed]
-            numbers = iter(range(-1, -1 - len(embeds), -1))
-            ids = np.array([next(numbers) if row.embed else row.id for row in rows], np.int32)
-            positions = np.array([row.position for row in rows], np.int32)
-            self._count(
-                self.driver.forward(
-                    ids, positions=positions, logits=NO_LOGITS, embeds=np.stack(embeds) if embeds else None
-                ),
-                rows=len(rows),
-            )
-            self.driver.commit(np.arange(len(rows), dtype=np.int32))
-            self._held += rows
-        self._active = state
 
     def _start(self, work: Pass, *, whole: bool = False) -> None:
         n = len(work.ids)
@@ -261,11 +233,11 @@ class AcceleratorTarget:
             self._start(work, whole=True)
             seconds += self._finished(work)
         logits, top = found or self._whole(work)
-        state.last = [_row(work, at) for at in range(len(work.ids))]
+        state.last = rows_of(work)
         return PassResult(logits=logits, top=top, taps={}, seconds=seconds)
 
     def _finished(self, work: Pass) -> float:
-        return self._count(self.driver.finish(), rows=len(work.ids))
+        return self._ran(self.driver.finish(), len(work.ids), logits=self._wrote != NO_LOGITS)
 
     def _whole(self, work: Pass) -> tuple[F32, tuple[I32, F32] | None]:
         """Whole rows of logits, float32 [rows, vocab], and the likeliest of each."""
@@ -306,45 +278,39 @@ class AcceleratorTarget:
         if kept != sorted(set(kept)) or (kept and not 0 <= kept[0] <= kept[-1] < len(last)):
             raise UsageError(f"rows {kept} cannot be kept of a pass of {len(last)}; name them in ascending order")
         rows = [last[node] for node in kept]
-        if self._active is state:
-            report = self.driver.commit(nodes)
-            state.commit_seconds = 0.0 if report is None else self._count(report, rows=0)
-            self._held += rows
+        if self._cache.is_of(state, state.rows):
+            report = self._cache.commit(nodes, rows)
+            state.commit_seconds = 0.0 if report is None else self._committed(report)
         state.rows += rows
 
     def changed(self, state: _State) -> None:
         """A state has lost rows."""
-        if self._active is state:
-            self._active = None
+        self._cache.forget(state)
 
-    def _count(self, report: PassReport, *, rows: int) -> float:
-        """Adds a pass, or a commit, to the counters; returns its seconds of the device's time."""
-        seconds = report.cycles / self.program.config.clock_hz
-        if not report.cycles and rows:  # a device without a clock
-            seconds = self._cost.seconds(rows, self.driver.length)
+    def _ran(self, report: PassReport, rows: int, *, logits: bool) -> float:
+        """Takes a pass into the counters; its seconds in the device's time."""
+        if report.cycles:
+            seconds = report.cycles / self.facts.clock_hz
+        else:  # a device without a clock
+            seconds = self._cost.seconds(rows, self.driver.length, logits=logits)
         self.counters = self.counters.plus(report, seconds, rows=rows)
         return seconds
 
-
-def _has_clock(device: Device) -> bool:
-    """The interpreter has none, nor has what was recorded of it: passes take no cycles."""
-    return getattr(device, "recorded_name", device.name) != "reference"
-
-
-def _no_taps(taps: Sequence[str]) -> UnsupportedError:
-    return UnsupportedError(
-        f"the accelerator hands back logits only, not {', '.join(taps)}; take a drafter that needs none, or --device cpu"
-    )
+    def _committed(self, report: PassReport) -> float:
+        """The same of a commit that moved rows; a device without a clock takes no time for it."""
+        seconds = report.cycles / self.facts.clock_hz
+        self.counters = self.counters.plus(report, seconds, rows=0)
+        return seconds
 
 
 def _wanted(work: Pass) -> I32:
     return np.array([len(work.ids) - 1], np.int32) if work.logits is None else work.logits
 
 
-def _row(work: Pass, at: int) -> _Row:
-    number = int(work.ids[at])
-    embed = work.embeds[-number - 1].astype(np.float32).tobytes() if number < 0 and work.embeds is not None else b""
-    return _Row(number, int(work.positions[at]), embed)
+def _no_taps(taps: Sequence[str]) -> UnsupportedError:
+    return UnsupportedError(
+        f"the accelerator hands back logits only, not {', '.join(taps)}; take a drafter that needs none, or --device cpu"
+    )
 
 
 def _floats(logits: Logits) -> NDArray[np.float32]:
@@ -392,7 +358,7 @@ class _Module:
                 found,
                 model,
                 limits,
-                board=self.options.board,
+                board=find_board(self.options.board_name).name,
                 memory=memory_model(self.options),
                 bandwidth=bandwidth(self.options),
             )
@@ -404,14 +370,16 @@ class _Module:
         """The integer profile's."""
         return (_KV_BITS,)
 
-    def bounds(self, bundle: Bundle, device: str) -> Bounds:
-        """Its slots, and the cache of a bitstream that is there already."""
+    def bounds(self, bundle: Bundle, device: str, positions: int = 1) -> Bounds:
+        """Its slots, and the cache of an accelerator that is there already or that was asked for."""
         check_device(device, self.options)
-        config = chosen_config(bundle, self.options, 1)
+        config = chosen_config(bundle, self.options, positions)
+        fixed = self.options.board_bundle is not None or "context" in self.options.overrides
+        memory, engine = bandwidth(self.options), config.beat_bytes * config.clock_hz
         return Bounds(
             rows=config.slots,
-            positions=config.context if self.options.board_bundle else None,
-            bytes_per_second=bandwidth(self.options),
+            positions=config.context if fixed else None,
+            bytes_per_second=engine if memory is None else min(memory, engine),
         )
 
     def memories(self, bundle: Bundle, limits: Limits, device: str) -> tuple[MemoryUse, ...]:

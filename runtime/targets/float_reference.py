@@ -104,7 +104,7 @@ def kv_choices(device: str) -> tuple[int, ...]:
     return (32, 16, 8)
 
 
-def bounds(bundle: Bundle, device: str) -> Bounds:
+def bounds(bundle: Bundle, device: str, positions: int = 1) -> Bounds:
     """None."""
     return Bounds()
 

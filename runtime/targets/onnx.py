@@ -338,7 +338,7 @@ def kv_choices(device: str) -> tuple[int, ...]:
     return KV_CHOICES if _kernels(device) else (32,)
 
 
-def bounds(bundle: Bundle, device: str) -> Bounds:
+def bounds(bundle: Bundle, device: str, positions: int = 1) -> Bounds:
     """Rows that the device takes in one run."""
     return Bounds(rows=widest_pass(device))
 

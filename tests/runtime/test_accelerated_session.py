@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,25 @@ def test_progress_tells_of_the_prompt(path: Path) -> None:
     assert [step for step in told if step[0] == "prompt tokens"] == [
         ("prompt tokens", done, 17) for done in (0, 8, 16, 17)
     ]
+
+
+def test_an_answer_without_tokens_has_no_rounds_of_the_last_one(path: Path) -> None:
+    with Session.open(path, device="reference", accelerator=OPTIONS) as session:
+        session.generate(PROMPT, n_predict=5, sampling=GREEDY, ignore_eos=True)
+        nothing = session.generate(PROMPT, n_predict=0, sampling=GREEDY).timings
+        assert nothing.rounds.count == 0
+        assert nothing.as_json()["accelerator"]["decode"]["passes"] == 0
+        other = np.concatenate([PROMPT[:2], PROMPT])
+        stopped = session.generate(other, n_predict=5, sampling=GREEDY, interrupted=lambda: True)
+        assert (stopped.tokens, stopped.timings.as_json()["accelerator"]["decode"]["passes"]) == ([], 0)
+
+
+def test_an_accelerator_of_a_wanted_context_bounds_the_plan(path: Path) -> None:
+    options = replace(OPTIONS, overrides={"slots": 8, "context": 64})
+    with Session.open(path, device="reference", accelerator=options, ctx_size=64) as session:
+        assert session.target.info.positions == 64
+    with pytest.raises(UsageError, match="--ctx-size must be 1 to 64, which is what the accelerator has, not 96"):
+        Session.open(path, device="reference", accelerator=options, ctx_size=96)
 
 
 def test_what_is_for_accelerators_is_refused_elsewhere(path: Path) -> None:

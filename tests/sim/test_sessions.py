@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from edgedec import demo
+from edgedec.runtime.decoders.rounds import Rounds
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Answer, Session
 from edgedec.runtime.speculation import SpecConfig
@@ -19,7 +20,10 @@ from edgedec.sim.cocotb_runner import missing_tools
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}")]
 
 PROMPTS, TOKENS = 20, 6
-SPECS = {"plain": None, "speculative": SpecConfig(drafter="ngram", draft_max=1)}
+DRAFTED = 3  # guesses at most: with the root they are the slots of the small accelerator
+
+
+SEEN: list[tuple[Rounds, int]] = []  # of every answer of the RTL: its rounds, and commits that moved rows
 
 
 def prompts() -> list[str]:
@@ -29,12 +33,16 @@ def prompts() -> list[str]:
     return list(found)[:PROMPTS]
 
 
-@pytest.fixture(scope="module", params=SPECS)
+@pytest.fixture(scope="module", params=["plain", "speculative"])
 def sessions(request: pytest.FixtureRequest) -> Iterator[dict[str, Session]]:
-    opened: dict[str, Session] = {}
+    spec, opened = None, dict[str, Session]()
+    if request.param == "speculative":
+        spec = SpecConfig(
+            drafter="model", draft=demo.bundle_path("demo-draft"), policy="static", draft_max=DRAFTED, tree_nodes=4
+        )
     try:
         for device in ("reference", "sim"):
-            opened[device] = Session.open(demo.bundle_path("demo"), device=device, spec=SPECS[request.param])
+            opened[device] = Session.open(demo.bundle_path("demo"), device=device, spec=spec)
         yield opened
     finally:
         for session in opened.values():
@@ -58,12 +66,23 @@ def test_rtl_and_interpreter_write_the_same_tokens(sessions: dict[str, Session],
     reference, rtl = answers(sessions, prompts()[number])
     assert rtl.tokens == reference.tokens
     assert rtl.text == reference.text
+    SEEN.append((rtl.timings.rounds, rtl.timings.as_json()["accelerator"]["decode"]["commits"]))
     device = rtl.timings.as_json()["accelerator"]
     assert device["kind"] == "simulated"
     assert device["decode"]["cycles"] > device["decode"]["beats"] > 0
     assert device["tokens_per_second"] == pytest.approx(
         TOKENS * device["clock_hz"] / device["decode"]["cycles"], rel=1e-3
     )
+
+
+def test_guesses_were_accepted_and_rejected_and_moved(sessions: dict[str, Session]) -> None:
+    """Else the texts above would say nothing of speculation. Runs after them."""
+    seen, SEEN[:] = SEEN[:], []
+    if sessions["sim"].run.spec.drafter == "none":
+        return
+    accepted, drafted = sum(sum(rounds.accepted) for rounds, _ in seen), sum(rounds.drafted for rounds, _ in seen)
+    assert 0 < accepted < drafted
+    assert sum(commits for _, commits in seen) > 0, "no row had to be moved in memory"
 
 
 def test_sampling_draws_the_same_tokens(sessions: dict[str, Session]) -> None:

@@ -54,8 +54,8 @@ def test_one_that_is_lost_costs_a_slice(loop: asyncio.AbstractEventLoop) -> None
     line = Line(loop)
     later(0.03, lambda: line.raise_(tell=False))
     start = time.monotonic()
-    assert Waiter(lambda: line.high, line, loop).wait(10)
-    assert time.monotonic() - start < 1
+    assert Waiter(lambda: line.high, line, loop).wait(60)
+    assert time.monotonic() - start < 30, "it did not wait for the interrupt until the end"
 
 
 def test_one_that_is_none(loop: asyncio.AbstractEventLoop) -> None:
