@@ -1,0 +1,70 @@
+"""A session that is opened on a board bundle: the program is the bundle's, and so is the accelerator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgedec.errors import BundleError, UsageError
+from edgedec.runtime.accelerator.options import AcceleratorOptions
+from edgedec.runtime.planning import make_plan
+from edgedec.runtime.sampling import SamplingConfig
+from edgedec.runtime.session import Session, open_model
+from tests.runtime.accelerator import a_board
+
+PROMPT = np.array([5, 9, 12, 7, 5], np.int32)
+
+
+@pytest.fixture(scope="module")
+def board(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("a board")
+    return a_board.make(folder).write(folder / "bundle")
+
+
+def test_it_writes_what_its_model_would(board: Path) -> None:
+    with Session.open(board, device="reference") as session:
+        answer = session.generate(PROMPT, n_predict=20, sampling=SamplingConfig(temperature=0), ignore_eos=True)
+        assert session.run.limits.nodes == 2, "the slots of the program's accelerator"
+    assert len(answer.tokens) == 20
+    device = answer.timings.as_json()["accelerator"]
+    assert (device["board"], device["configuration"]["slots"], device["configuration"]["context"]) == ("kv260", 2, 64)
+    with Session.open(board, device="reference", accelerator=AcceleratorOptions(board="kv260")) as session:
+        again = session.generate(PROMPT, n_predict=20, sampling=SamplingConfig(temperature=0), ignore_eos=True)
+    assert again.tokens == answer.tokens
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        AcceleratorOptions(board="pynq-z2"),
+        AcceleratorOptions(size="board"),
+        AcceleratorOptions(overrides={"slots": 4}),
+    ],
+)
+def test_another_accelerator_is_refused(board: Path, options: AcceleratorOptions) -> None:
+    with pytest.raises(UsageError, match="was built for kv260; leave --board and --configuration out"):
+        Session.open(board, device="reference", accelerator=options)
+
+
+def test_a_damaged_one_is_refused_before_anything_is_loaded(board: Path, tmp_path: Path) -> None:
+    for file in board.rglob("*"):
+        target = tmp_path / file.relative_to(board)
+        if file.is_file():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(file.read_bytes())
+    bitstream = tmp_path / "accelerator.bit"
+    bitstream.write_bytes(b"!" + bitstream.read_bytes()[1:])
+    with pytest.raises(BundleError, match=r"accelerator\.bit: its hash does not match"):
+        Session.open(tmp_path, device="reference")
+
+
+def test_a_plan_can_be_made_beside_the_board(board: Path) -> None:
+    """Only the board knows its contiguous memory."""
+    bundle, options = open_model(board, "pynq", None)
+    plan = make_plan(bundle, device="pynq", accelerator=options).plan
+    assert plan.ctx_size <= 64
+    (cma,) = (memory for memory in plan.memories if memory.name == "CMA")
+    assert cma.used_bytes > 0
+    assert plan.memories[0].has_bytes == 4 << 30
