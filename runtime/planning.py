@@ -214,7 +214,7 @@ def make_plan(
         BundleError: the draft cannot be opened.
     """
     module = target_module(device, accelerator)
-    check_kv_bits(module, device, kv_bits)
+    check_kv_bits(module, device, kv_bits, bundle)
     bounds = module.bounds(bundle, device)
     most = context_size(bundle.config)
     holder = "the model"
@@ -238,7 +238,7 @@ def make_plan(
         budget_bytes=budget_bytes,
         bytes_per_second=bounds.bytes_per_second,
     )
-    choices = _choices(spec, draft, module.kv_choices(device), kv_bits, budget_bytes is not None)
+    choices = _choices(spec, draft, module.kv_choices(device, bundle), kv_bits, budget_bytes is not None)
     low = ctx_size or min(high, SMALLEST_CONTEXT)
     choice, chosen = planner.best(choices, low, high)
     items = planner.items(choice, chosen)
@@ -262,7 +262,7 @@ def make_plan(
         # Of what was asked for, whatever the budget left of it; an accelerator is built for one context.
         fixed_baseline=_fixed_baseline(planner, choices[0], most if bounds.bytes_per_second is None else chosen),
         speculation_from_bytes=_least_with_speculation(
-            planner, _choices(spec, draft, module.kv_choices(device), kv_bits, True), low
+            planner, _choices(spec, draft, module.kv_choices(device, bundle), kv_bits, True), low
         ),
         memories=module.memories(bundle, limits, device),
         hint="" if fits else planner.hint(choice, chosen),
@@ -292,7 +292,7 @@ def _fixed_baseline(planner: _Planner, choice: _Choice, most: int) -> dict[str, 
     spec = replace(choice.spec, draft_max=_BASELINE_NODES - 1, tree_nodes=_BASELINE_NODES)
     if choice.spec.drafter == "none":
         spec = replace(spec, drafter="ngram")
-    bits = 16 if 16 in planner.module.kv_choices(planner.device) else choice.kv_bits
+    bits = 16 if 16 in planner.module.kv_choices(planner.device, planner.bundle) else choice.kv_bits
     fixed = replace(choice, spec=spec, kv_bits=bits, rows=max(PASS_ROWS))
     items = phases(planner.items(fixed, min(_BASELINE_CONTEXT, most)))["run"]
     return {name: size for name, size in items.items() if name not in ("weights", "draft_weights")}

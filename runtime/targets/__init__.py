@@ -95,8 +95,8 @@ class TargetModule(Protocol):
         ``result_rows``: rows of logits that a pass may be asked for; None: all of a tree's, a plain pass's last.
         """
 
-    def kv_choices(self, device: str) -> tuple[int, ...]:
-        """How many bits keys and values may be kept in; the first by default."""
+    def kv_choices(self, device: str, bundle: Bundle | None = None) -> tuple[int, ...]:
+        """How many bits keys and values may be kept in, of this bundle or at all; the first by default."""
 
     def bounds(self, bundle: Bundle, device: str, positions: int = 1) -> Bounds:
         """From the manifest alone. ``positions``: that the cache has to hold; where there are many, rows may be fewer."""
@@ -152,15 +152,15 @@ def open_target(
         UnsupportedError: the model has an operation that the target cannot run.
     """
     module = target_module(device, accelerator, progress=progress)
-    check_kv_bits(module, device, kv_bits)
+    check_kv_bits(module, device, kv_bits, bundle)
     return module.create(bundle, device=device, limits=limits, threads=threads, taps=tuple(taps), kv_bits=kv_bits)
 
 
-def check_kv_bits(module: TargetModule, device: str, kv_bits: int | None) -> None:
+def check_kv_bits(module: TargetModule, device: str, kv_bits: int | None, bundle: Bundle | None = None) -> None:
     """Raises:
     UsageError: the device does not keep keys and values so; the message lists what it does.
     """
-    choices = module.kv_choices(device)
+    choices = module.kv_choices(device, bundle)
     if kv_bits is not None and kv_bits not in choices:
         known = ", ".join(map(str, sorted(choices)))
         hint = "" if len(choices) > 1 else "; others need the CPU kernels (edgedec doctor) or --device float_reference"

@@ -48,5 +48,6 @@ def widest_value(graph: Graph) -> int:
 
 def rotary_bytes(graph: Graph, positions: int) -> int:
     """Cosines and sines, in the model and as an initializer."""
-    pairs = max((len(op.inverse_frequencies) for op in graph.operations if isinstance(op, Rope)), default=0)
+    turns = {(op.inverse_frequencies, op.magnitude) for op in graph.operations if isinstance(op, Rope)}
+    pairs = sum(len(frequencies) for frequencies, _ in turns)
     return 2 * 8 * pairs * positions

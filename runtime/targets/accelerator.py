@@ -366,7 +366,7 @@ class _Module:
             found.close()
             raise
 
-    def kv_choices(self, device: str) -> tuple[int, ...]:
+    def kv_choices(self, device: str, bundle: Bundle | None = None) -> tuple[int, ...]:
         """The integer profile's."""
         return (_KV_BITS,)
 

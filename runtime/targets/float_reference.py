@@ -99,7 +99,7 @@ def create(
     return _ReferenceTarget(bundle, limits, taps, kv_bits)
 
 
-def kv_choices(device: str) -> tuple[int, ...]:
+def kv_choices(device: str, bundle: Bundle | None = None) -> tuple[int, ...]:
     """What a cache of that many bits gives back; the memory is that of float32."""
     return (32, 16, 8)
 

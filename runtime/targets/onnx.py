@@ -22,7 +22,7 @@ from edgedec.errors import DeviceError, UnsupportedError
 from edgedec.graph import Graph
 from edgedec.manifest import Tensor
 from edgedec.memory import MemoryUse
-from edgedec.onnx.lowering import lower
+from edgedec.onnx.lowering import kernels_lack, lower
 from edgedec.ops import Linear
 from edgedec.runtime.kernels import Kernels
 from edgedec.runtime.kernels.operator import usable
@@ -306,7 +306,7 @@ def footprint(
 
     ``unsigned_int8``: as in ``OnnxTarget``. A single copy of the int8 matrices costs nothing: each goes when it is packed.
     """
-    if _kernels(device):
+    if _kernels(device, bundle):
         return cpu_footprint(bundle, limits, threads=threads, kv_bits=kv_bits, result_rows=result_rows)
     graph = bundle_graph(bundle)
     vocab = graph.weights[embedding_name(graph)].shape[0]
@@ -329,13 +329,16 @@ def footprint(
     }
 
 
-def _kernels(device: str) -> Kernels | None:
-    return usable() if device == "cpu" else None
+def _kernels(device: str, bundle: Bundle | None = None) -> Kernels | None:
+    """Our own operators, where they work and have all that the bundle's graph asks for."""
+    if device != "cpu" or (bundle is not None and kernels_lack(bundle_graph(bundle))):
+        return None
+    return usable()
 
 
-def kv_choices(device: str) -> tuple[int, ...]:
+def kv_choices(device: str, bundle: Bundle | None = None) -> tuple[int, ...]:
     """GroupQueryAttention on the CPU keeps float32."""
-    return KV_CHOICES if _kernels(device) else (32,)
+    return KV_CHOICES if _kernels(device, bundle) else (32,)
 
 
 def bounds(bundle: Bundle, device: str, positions: int = 1) -> Bounds:
@@ -358,7 +361,7 @@ def create(
     kv_bits: int | None = None,
 ) -> Target:
     """Plug-in entry. ``device``: cpu, cuda or webgpu."""
-    kernels = _kernels(device)
+    kernels = _kernels(device, bundle)
     if kernels is not None:
         return CpuTarget(bundle, kernels, limits=limits, threads=threads, taps=taps, kv_bits=kv_bits)
     return OnnxTarget(bundle, device=device, limits=limits, threads=threads, taps=taps)

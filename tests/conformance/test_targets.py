@@ -111,7 +111,7 @@ def close(target: Target, a: Any, b: Any) -> None:
     if target.info.batch_invariant:
         np.testing.assert_array_equal(a, b)
     else:
-        np.testing.assert_allclose(a, b, atol=0.03)
+        np.testing.assert_allclose(a, b, atol=0.06)  # a code that rounds the other way moves a logit by up to 0.04
 
 
 def test_logits_agree_with_the_reference(target: Target, bundles: dict[str, Bundle], request: Any) -> None:

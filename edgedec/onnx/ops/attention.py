@@ -14,7 +14,7 @@ from edgedec.onnx.kv_cache import cache_layout
 from edgedec.onnx.ops.rope import rotary_tables
 from edgedec.ops import Attention, Rope
 
-__all__ = ["lower"]
+__all__ = ["kernels_lack", "lower"]
 
 _ROTARY = {"half": 1, "interleaved": 2}
 _SHAPES = {"flat": (-1,), "column": (-1, 1)}
@@ -26,12 +26,17 @@ def lower(op: Attention, emitter: Emitter) -> None:
     emitter.bound[op.outputs[0]] = lowered(op, state, emitter)
 
 
+def kernels_lack(op: Attention) -> str | None:
+    """Why TreeAttention cannot run an attention, to be said to people; None: it can."""
+    if op.soft_cap is None:
+        return None
+    return (
+        f"the CPU kernels cannot run {op.kind} {op.name}: they have no soft-cap of scores ({op.soft_cap:g}); the portable "
+        "ONNX graph and the reference (--device float_reference) can"
+    )
+
+
 def _tree_attention(op: Attention, state: KvState, emitter: Emitter) -> str:
-    if op.soft_cap is not None:
-        raise UnsupportedError(
-            f"the CPU kernels cannot run {op.kind} {op.name}: they have no soft-cap of scores ({op.soft_cap:g}); the "
-            "portable ONNX graph and the reference (--device float_reference) can"
-        )
     if state.bits not in (32, 16, 8):
         raise UnsupportedError(f"{op.name}: KV bits must be 32, 16 or 8, not {state.bits}")
     rotation = _rotation(op, state, emitter)

@@ -1,0 +1,69 @@
+"""Gemma 3, its language model: Gemma 2 with norms of each head of queries and keys in place of the soft-caps.
+
+Five of six layers have a window, and rotate faster than the sixth.
+
+Source: 2503.19786; ``models/gemma3`` of transformers 5.23, whose defaults these are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from edgedec.errors import BundleError
+from edgedec.families._config import number, optional_number, size
+from edgedec.families._decoder import build_decoder
+from edgedec.families._layers import sliding_layers, windows
+from edgedec.families._rope import Rotation, rotation
+from edgedec.families.gemma import block
+from edgedec.graph import Graph
+
+__all__ = ["build"]
+
+_DEFAULTS: Mapping[str, Any] = {
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "query_pre_attn_scalar": 256,
+    "sliding_window": 4096,
+}
+_PATTERN, _GLOBAL_THETA, _LOCAL_THETA = 6, 1000000.0, 10000.0
+
+
+def build(config: Mapping[str, Any]) -> Graph:
+    """See ``build_decoder`` for the names of values."""
+    config = {**_DEFAULTS, **config}
+    period = size(config, "sliding_window_pattern", _PATTERN)
+    sliding = sliding_layers(config, lambda layer: (layer + 1) % period != 0)
+    near, far = _rotations(config)
+    found = block(
+        config,
+        "hidden_activation",
+        post_norms=True,
+        head_norms=True,
+        score_scale=number(config, "query_pre_attn_scalar") ** -0.5,
+        logits_cap=optional_number(config, "final_logit_softcapping"),
+        rotations=tuple(near if one else far for one in sliding),
+        windows=windows(config, sliding),
+    )
+    return build_decoder(config, found)
+
+
+def _rotations(config: Mapping[str, Any]) -> tuple[Rotation, Rotation]:
+    """Of the layers with a window, and of those without. A scaling in the older spelling is the latter's alone."""
+    both = config.get("rope_parameters")
+    if both is None:
+        near: Any = {"rope_theta": config.get("rope_local_base_freq", _LOCAL_THETA)}
+        scaling = config.get("rope_scaling") or {}
+        if not isinstance(scaling, Mapping):
+            raise BundleError(f"configuration: rope_scaling must be an object, not {scaling!r}")
+        far: Any = {"rope_theta": config.get("rope_theta", _GLOBAL_THETA), **scaling}
+    elif isinstance(both, Mapping):
+        near, far = (both.get(f"{kind}_attention") or {} for kind in ("sliding", "full"))
+    else:
+        raise BundleError(f"configuration: rope_parameters must be an object, not {both!r}")
+    if not isinstance(near, Mapping) or not isinstance(far, Mapping):
+        raise BundleError("configuration: rope_parameters must hold an object for each kind of layer")
+    return (
+        rotation({**config, "rope_parameters": {"rope_theta": _LOCAL_THETA, **near}}),
+        rotation({**config, "rope_parameters": {"rope_theta": _GLOBAL_THETA, **far}}),
+    )

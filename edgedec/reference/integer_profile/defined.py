@@ -1,0 +1,49 @@
+"""What operations have in the float profile and not in this one, told before minutes go into calibration."""
+
+from __future__ import annotations
+
+from edgedec.graph import Graph
+from edgedec.ops import Add, Attention, Embed, GatedActivation, Linear, Operation, RmsNorm, Rope
+from edgedec.reference.integer_profile.site import unsupported
+
+__all__ = ["check_defined"]
+
+_ACTIVATIONS = ("silu", "relu2")
+_INSTEAD = "; the float targets run it (--device cpu or float_reference)"
+_REFERENCE = "; the float reference runs it (--device float_reference)"  # so far the CPU's kernels do not
+
+
+def check_defined(graph: Graph) -> None:
+    """Raises:
+    UnsupportedError: an operation asks for what the profile does not define; names it, the reason and what would run it.
+    """
+    makers = {output: op for op in graph.operations for output in op.outputs}
+    # The scale of an embedding comes last: whoever has one lacks more than that.
+    for op in sorted(graph.operations, key=lambda op: isinstance(op, Embed)):
+        reason = _undefined(op) or _normed_summand(op, makers)
+        if reason:
+            raise unsupported(op, reason + (_REFERENCE if isinstance(op, Attention) else _INSTEAD))
+
+
+def _undefined(op: Operation) -> str | None:
+    match op:
+        case Embed() if op.scale != 1:
+            return f"its rows are scaled by {op.scale:g}"
+        case RmsNorm() if op.heads > 1:
+            return f"it normalizes each of {op.heads} heads for itself"
+        case Rope() if 2 * len(op.inverse_frequencies) < op.head_dim:
+            return f"it rotates {2 * len(op.inverse_frequencies)} of a head's {op.head_dim} columns"
+        case Rope() if op.magnitude != 1:
+            return f"it multiplies what it rotates by {op.magnitude:g}"
+        case Attention() | Linear() if op.soft_cap is not None:
+            return f"its {'scores' if isinstance(op, Attention) else 'sums'} have a soft-cap of {op.soft_cap:g}"
+        case GatedActivation() if op.activation not in _ACTIVATIONS:
+            return f"its activation is {op.activation}; known: {', '.join(_ACTIVATIONS)}"
+    return None
+
+
+def _normed_summand(op: Operation, makers: dict[str, Operation]) -> str | None:
+    if not isinstance(op, Add):
+        return None
+    norms = [makers[name].name for name in op.inputs if isinstance(makers.get(name), RmsNorm)]
+    return f"what {norms[0]} normalized is added to the residual stream" if norms else None

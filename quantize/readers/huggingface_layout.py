@@ -1,0 +1,166 @@
+"""Hugging Face checkpoints that spell a known family in another way: other names, several matrices in one, more parts.
+
+Nothing is copied: a matrix that lies inside another is an entry of its own, with its own place in the file.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from edgedec.errors import BundleError, EdgedecError, UnsupportedError
+from edgedec.families import build_graph
+from edgedec.quantize.readers.safetensors_file import Entry
+from edgedec.quantize.readers.untrusted import shown
+
+__all__ = ["language_config", "translate"]
+
+log = logging.getLogger(__name__)
+
+_FLOATS = ("float32", "float16", "bfloat16")
+# Of a model that sees: keys of the whole that its language model has too, and sizes that its files leave to the class.
+_SEEING = {"gemma3": "gemma3_text"}
+_SHARED = ("bos_token_id", "eos_token_id", "quantization_config", "tie_word_embeddings")
+_LEFT_OUT = {"gemma3_text": {"vocab_size": 262208, "num_attention_heads": 8}}
+_OLDER, _NEWER = re.compile(r"^language_model\.", re.ASCII), re.compile(r"^model\.language_model\.", re.ASCII)
+_SIGHT = re.compile(r"(?:model\.)?(?:vision_tower|multi_modal_projector)\.", re.ASCII)
+# Matrices that hold others, one below the other.
+_PACKED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
+# The reproduction of BitNet b1.58 (1bitLLM/bitnet_b1_58-*): a class of its own that calls itself Llama.
+_BITNET_CLASS = "BitnetForCausalLM"
+_BITNET_NORMS = {"inner_attn_ln": "attn_sub_norm", "ffn_layernorm": "ffn_sub_norm"}
+_BITNET_DEFAULTS = {"hidden_act": "silu", "rope_theta": 10000.0, "rms_norm_eps": 1e-6}
+_BITNET_WEIGHTS = {"quant_method": "bitnet", "linear_class": "autobitlinear", "quantization_mode": "online"}
+
+
+def language_config(path: Path, config: dict[str, Any]) -> dict[str, Any]:
+    """The configuration of the language model, which models that see keep in ``text_config``.
+
+    Raises:
+        BundleError: ``text_config`` is missing.
+    """
+    family = _SEEING.get(str(config.get("model_type")))
+    if family is None:
+        return config
+    inner = config.get("text_config")
+    if not isinstance(inner, dict):
+        raise BundleError(f"{path}: text_config must be an object, not {shown(inner)}")
+    shared = {key: config[key] for key in _SHARED if key in config}
+    return {**_LEFT_OUT[family], **shared, **inner, "model_type": family}
+
+
+def translate(
+    path: Path, config: dict[str, Any], entries: Mapping[str, Entry]
+) -> tuple[dict[str, Any], dict[str, Entry]]:
+    """Configuration and tensors as the families name them; what is spelled so already is handed back as it is.
+
+    Raises:
+        BundleError: two tensors would have one name, or a packed matrix has another shape than the configuration says.
+        UnsupportedError: BitNet weights of another kind than ternary, or a packed matrix in a packed format.
+    """
+    found = _language_model(path, config, entries)
+    config, found = _reproduced_bitnet(path, config, found)
+    found = _taken_apart(path, config, found)
+    return _with_tie(config, found), found
+
+
+def _renamed(path: Path, entries: Mapping[str, Entry], names: Mapping[str, str]) -> dict[str, Entry]:
+    found: dict[str, Entry] = {}
+    for name, entry in entries.items():
+        new = names.get(name, name)
+        if new in found:
+            raise BundleError(f"{path.parent}: two tensors stand for {new!r}; the checkpoint is damaged")
+        found[new] = entry
+    return found
+
+
+def _language_model(path: Path, config: Mapping[str, Any], entries: Mapping[str, Entry]) -> dict[str, Entry]:
+    """Without what looks at pictures."""
+    if str(config.get("model_type")) not in _SEEING.values():
+        return dict(entries)
+    seeing = sum(bool(_SIGHT.match(name)) for name in entries)
+    if seeing:
+        log.warning("%s: %d tensors of its vision are left out; the bundle reads text", path.parent, seeing)
+    kept = {name: entry for name, entry in entries.items() if not _SIGHT.match(name)}
+    return _renamed(path, kept, {name: _OLDER.sub("", _NEWER.sub("model.", name)) for name in kept})
+
+
+def _reproduced_bitnet(
+    path: Path, config: dict[str, Any], entries: dict[str, Entry]
+) -> tuple[dict[str, Any], dict[str, Entry]]:
+    """Float weights that the class makes ternary by their absmean whenever it runs them."""
+    classes = config.get("architectures")
+    if not isinstance(classes, list) or _BITNET_CLASS not in classes:
+        return config, entries
+    if config.get("weight_bits", 1) != 1 or config.get("input_bits", 8) != 8:
+        raise UnsupportedError(
+            f"{path}: {_BITNET_CLASS} with weight_bits {shown(config.get('weight_bits'))} and input_bits "
+            f"{shown(config.get('input_bits'))} is not read; known: 1 and 8"
+        )
+    names = {}
+    for name in entries:
+        module, _, parameter = name.rpartition(".")
+        place, _, norm = module.rpartition(".")
+        if norm in _BITNET_NORMS:
+            names[name] = f"{place}.{_BITNET_NORMS[norm]}.{parameter}"
+    config = {**_BITNET_DEFAULTS, **config, "model_type": "bitnet"}
+    if config.get("quantization_config") is None:
+        config["quantization_config"] = dict(_BITNET_WEIGHTS)
+    return config, _renamed(path, entries, names)
+
+
+def _taken_apart(path: Path, config: Mapping[str, Any], entries: dict[str, Entry]) -> dict[str, Entry]:
+    """q|k|v and gate|up as the matrices that they hold."""
+    if not any(_packed_part(name) for name in entries):
+        return entries
+    wanted = build_graph(config).weights
+    found: dict[str, Entry] = {}
+    for name, entry in entries.items():
+        part = _packed_part(name)
+        parts = {name.replace(f".{part}.", f".{inner}."): entry for inner in _PACKED[part]} if part else {name: entry}
+        if part and all(inner in wanted for inner in parts):
+            parts = _rows(path, name, entry, {inner: wanted[inner].shape for inner in parts})
+        for inner, cut in parts.items():
+            if inner in found:
+                raise BundleError(f"{path.parent}: two tensors stand for {inner!r}; the checkpoint is damaged")
+            found[inner] = cut
+    return found
+
+
+def _packed_part(name: str) -> str | None:
+    parts = name.split(".")
+    return parts[-2] if len(parts) > 1 and parts[-2] in _PACKED else None
+
+
+def _rows(path: Path, name: str, entry: Entry, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Entry]:
+    """Each matrix's part of an entry."""
+    rows, *rest = entry.info.shape or (0,)
+    expected = (sum(shape[0] for shape in shapes.values()), *next(iter(shapes.values()))[1:])
+    if (rows, *rest) != expected:
+        raise BundleError(f"{entry.path}: tensor {name!r} is {entry.info.shape}, the configuration says {expected}")
+    if entry.info.dtype not in _FLOATS:
+        raise UnsupportedError(
+            f"{entry.path}: tensor {name!r} holds several matrices as {entry.info.dtype}; "
+            "save the model as F32, F16 or BF16, which are read"
+        )
+    found, at, row_bytes = {}, entry.offset, entry.nbytes // rows
+    for inner, shape in shapes.items():
+        size = shape[0] * row_bytes
+        found[inner] = replace(entry, offset=at, nbytes=size, info=replace(entry.info, shape=shape))
+        at += size
+    return found
+
+
+def _with_tie(config: dict[str, Any], entries: Mapping[str, Entry]) -> dict[str, Any]:
+    """``tie_word_embeddings`` said, where the files leave it to a class that ties."""
+    if config.get("tie_word_embeddings") is not None or "lm_head.weight" in entries:
+        return config
+    try:
+        tied = "lm_head.weight" not in build_graph(config).weights
+    except EdgedecError:  # said again, and better, by whoever needs the graph
+        return config
+    return config | {"tie_word_embeddings": True} if tied else config
