@@ -1,6 +1,8 @@
 # Relative paths only: make splits names at spaces, and the checkout's folder may hold one.
 .DEFAULT_GOAL := help
 STEPS ?= 1000
+# A process for each core, at most four; the tests of a file stay together, for they share what takes long to make.
+PARALLEL = -n auto --maxprocesses 4 --dist loadfile
 .PHONY: demo train-demo test test-board test-all lint types clean help
 # What runs through pynq, in an environment of its own: pynq needs an older NumPy than the rest.
 BOARD_TESTS = tests/conformance/test_devices.py tests/runtime/devices/test_pynq.py tests/boards/test_hwh.py -k "pynq or hwh"
@@ -20,7 +22,7 @@ train-demo: ## train the embedded pair anew, resumable; STEPS=20 for a smoke run
 test: ## the fast tests
 	@.ci/environment dev
 	@if .ci/environment board; then .venv-board/bin/pytest -q $(BOARD_TESTS); else echo "going on without device pynq"; fi
-	@.venv/bin/pytest
+	@.venv/bin/pytest $(PARALLEL)
 
 test-board: ## the tests of device pynq alone, slow ones too
 	@.ci/environment board-all

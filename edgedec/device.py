@@ -12,7 +12,8 @@ or a program that does what the RTL does. What the seam promises:
 - **Figures** of a device are "simulated" or "measured" and are called so wherever they are printed.
 
 A device is found by its name, the name of a file in one of ``PACKAGES``, which has the function
-``open_device(config, **options) -> Device``; nothing is registered anywhere.
+``open_device(config, **options) -> Device``; nothing is registered anywhere. A device that is one of several
+has the constant ``ARGUMENT`` too: the name of the option that stands behind its own, as in "replay:FILE".
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from numpy.typing import NDArray
 from edgedec import plugins
 from edgedec.errors import UsageError
 
-__all__ = ["PACKAGES", "Buffer", "Device", "Kind", "device_names", "device_options", "open_device"]
+__all__ = ["PACKAGES", "Buffer", "Device", "Kind", "device_argument", "device_names", "device_options", "open_device"]
 
 PACKAGES = ("edgedec.runtime.devices", "edgedec.sim.devices")
 
@@ -129,6 +130,16 @@ def device_options(name: str) -> list[str]:
         UsageError: there is no such device; names those that there are. An error of the device's file passes through.
     """
     return [option for option in inspect.signature(_module(name).open_device).parameters if option != "config"]
+
+
+def device_argument(name: str) -> str | None:
+    """The option that stands behind the device's name and a colon, a path; None: nothing may stand there.
+
+    Raises:
+        UsageError: as ``device_options``.
+    """
+    argument: str | None = getattr(_module(name), "ARGUMENT", None)
+    return argument
 
 
 def open_device(name: str, config: Any, **options: Any) -> Device:

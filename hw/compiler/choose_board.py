@@ -1,6 +1,6 @@
 """The fastest accelerator for a model on a board."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from edgedec.errors import UnsupportedError
@@ -9,6 +9,7 @@ from edgedec.hw.compiler.choose import lowered, ports_of, shape_of
 from edgedec.hw.compiler.program import laid_out, lowered_sizes
 from edgedec.hw.config import ROWS, AcceleratorConfig
 from edgedec.hw.estimate import estimate
+from edgedec.ops import Linear
 from edgedec.reference.integer_profile.model import IntegerModel
 
 __all__ = ["config_for_board"]
@@ -17,6 +18,7 @@ _BEAT_BYTES = (4, 8, 16, 32, 64)
 _SLOTS = (8, 4, 2, 1)
 _MOST_SOFTMAX_LANES = 8
 _ENOUGH = 0.9  # of the memory's bandwidth: a stream that takes so much need not be twice as wide
+_LEAST_INSTRUCTIONS = 16  # that a configuration can have
 _LEAST_CONTEXT = 64  # that is looked at to say what would fit
 _PREFETCH_BEATS = {True: 4096, False: 1024}  # with and without UltraRAM: longer than any wait for a result
 
@@ -38,13 +40,19 @@ def config_for_board(
             there is, and the nearest that fits. As ``compile_model`` if no configuration runs the model.
         UsageError: the overrides make no configuration.
     """
+    trials = _Trials(model)
     beyond = ""
-    for choice in _choices(model, device, overrides):
-        config, beyond = _tried(model, device, choice)
+    choices = list(_choices(model, device, overrides))
+    if trials.least_bytes > device.memory_bytes:
+        del choices[:-1]  # none of them can fit: one is enough to say what it takes
+    for choice in choices:
+        if choice is not choices[-1] and _is_beyond(device, choice):
+            continue
+        config, beyond = trials.tried(device, choice)
         if not beyond:
             return config
     raise UnsupportedError(
-        f"the model does not fit {device.name}: {beyond}; {_nearest(model, device, others, overrides)}"
+        f"the model does not fit {device.name}: {beyond}; {_nearest(trials, device, others, overrides)}"
     )
 
 
@@ -74,37 +82,71 @@ def _softmax_lanes(members: dict[str, Any]) -> int:
     return lanes
 
 
-def _tried(model: IntegerModel, device: Board, members: dict[str, Any]) -> tuple[AcceleratorConfig, str]:
-    """The configuration, and what it takes too much of, or nothing."""
-    config, lowering = lowered(model, members)
-    needs = estimate(config)
-    found = []
-    for name in needs.beyond(device):
-        most = int(device.has[name] * device.most.get(name, 1.0))
-        found.append(f"it takes {needs.on(device)[name]} {name}, of {device.has[name]} at most {most} can be used")
-    size = laid_out(lowered_sizes(lowering), config.ports)[1]
-    if size > device.memory_bytes:
-        found.append(f"program, weights, cache and results take {size} bytes, the memory has {device.memory_bytes}")
-    with_ = f"with slots={config.slots}, beat_bytes={config.beat_bytes} and context={config.context} "
-    return config, with_ + " and ".join(found) if found else ""
+def _is_beyond(device: Board, members: dict[str, Any]) -> bool:
+    """Whether it takes too much whatever the program is: with the fewest instructions."""
+    return bool(estimate(AcceleratorConfig(**{"instructions": _LEAST_INSTRUCTIONS, **members})).beyond(device))
 
 
-def _nearest(model: IntegerModel, device: Board, others: Iterable[Board], overrides: dict[str, Any]) -> str:
+class _Trials:
+    """What configurations take to run a model. To lower it may take half a second, so that is done once for each.
+
+    Members:
+        least_bytes: of an image, whatever the configuration: five trits are a byte.
+    """
+
+    def __init__(self, model: IntegerModel) -> None:
+        self.model = model
+        self._found: dict[tuple[Any, ...], tuple[AcceleratorConfig, Mapping[str, int]]] = {}
+        matrices = [
+            matrix
+            for op in model.graph.operations
+            if isinstance(op, Linear)
+            for matrix in model.constants[op.name].matrices
+        ]
+        self.least_bytes = sum(
+            matrix.weight.size if matrix.trits is None else matrix.trits.size // ROWS for matrix in matrices
+        )
+
+    def sizes(self, members: dict[str, Any]) -> tuple[AcceleratorConfig, Mapping[str, int]]:
+        """The configuration, with as many instructions as the program has, and the sizes of its buffers."""
+        key = tuple(sorted(members.items()))
+        if key not in self._found:
+            config, lowering = lowered(self.model, members)
+            self._found[key] = (config, lowered_sizes(lowering))
+        return self._found[key]
+
+    def tried(self, device: Board, members: dict[str, Any]) -> tuple[AcceleratorConfig, str]:
+        """The configuration, and what it takes too much of, or nothing."""
+        config, sizes = self.sizes(members)
+        needs = estimate(config)
+        found = []
+        for name in needs.beyond(device):
+            most = int(device.has[name] * device.most.get(name, 1.0))
+            found.append(f"it takes {needs.on(device)[name]} {name}, of {device.has[name]} at most {most} can be used")
+        size = laid_out(sizes, config.ports)[1]
+        if size > device.memory_bytes:
+            found.append(f"program, weights, cache and results take {size} bytes, the memory has {device.memory_bytes}")
+        with_ = f"with slots={config.slots}, beat_bytes={config.beat_bytes} and context={config.context} "
+        return config, with_ + " and ".join(found) if found else ""
+
+    def fits(self, device: Board, overrides: dict[str, Any]) -> bool:
+        """Whether the smallest of a board's accelerators does."""
+        if self.least_bytes > device.memory_bytes:
+            return False
+        *_, least = _choices(self.model, device, overrides)
+        return not _is_beyond(device, least) and not self.tried(device, least)[1]
+
+
+def _nearest(trials: _Trials, device: Board, others: Iterable[Board], overrides: dict[str, Any]) -> str:
     """What would fit: the same with fewer positions, or else another board."""
     context = overrides.get("context", AcceleratorConfig.context) // 2
-    *_, least = _choices(model, device, overrides)
-    weights = lowered_sizes(lowered(model, least)[1])["image"]
+    *_, least = _choices(trials.model, device, overrides)
+    weights = trials.sizes(least)[1]["image"]
     while context >= _LEAST_CONTEXT and weights <= device.memory_bytes:
-        if _fits(model, device, {**overrides, "context": context}):
+        if trials.fits(device, {**overrides, "context": context}):
             return f"it fits with context={context}"
         context //= 2
     for other in sorted(others, key=lambda board: board.memory_bytes):
-        if other is not device and _fits(model, other, overrides):
+        if other is not device and trials.fits(other, overrides):
             return f"it fits {other.name}"
     return "use a smaller model, or a larger board"
-
-
-def _fits(model: IntegerModel, device: Board, overrides: dict[str, Any]) -> bool:
-    """Whether the smallest of a board's accelerators does."""
-    *_, least = _choices(model, device, overrides)
-    return not _tried(model, device, least)[1]

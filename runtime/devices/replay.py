@@ -19,7 +19,9 @@ from edgedec.hw.config import AcceleratorConfig
 from edgedec.runtime.accelerator.recording import digests, zero_digests
 from edgedec.runtime.accelerator.recording_file import CHUNK_BYTES, Failure, Operation, RecordingReader, Step
 
-__all__ = ["ReplayBuffer", "ReplayDevice", "open_device"]
+__all__ = ["ARGUMENT", "ReplayBuffer", "ReplayDevice", "open_device"]
+
+ARGUMENT = "recording"  # what "replay:FILE" gives
 
 U8 = NDArray[np.uint8]
 

@@ -29,6 +29,7 @@ from edgedec.runtime.accelerator.recording import Recorder
 from edgedec.schemes import TernaryScheme
 from edgedec.sim.benches.workloads import Reading, commit_readings, issued, readings
 from edgedec.sim.cocotb_runner import missing_tools
+from edgedec.sim.link_server import LinkServer, PseudoTerminal
 from tests.reference.integer_profile.models import float_model, prepared
 from tests.runtime.devices.simulated_board import open_on, simulated_board
 from tests.sim.small_top import CONFIG
@@ -37,12 +38,13 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "pynq": {},  # on a simulated board around ``reference``
     "reference": {},
     "sim": {"memory": "ideal", "memory_bytes": 1 << 20, "trace": True},
+    "uart": {},  # over a pseudo-terminal, the other side in Python around ``reference``
 }
 SLOW = (pytest.mark.slow, pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}"))
 BOARD = pytest.mark.skipif(
     find_spec("pynq") is None, reason="pynq is not installed; `.ci/environment board` installs it"
 )
-DEVICES = ["reference", "recorded", pytest.param("pynq", marks=BOARD), pytest.param("sim", marks=SLOW)]
+DEVICES = ["reference", "recorded", "uart", pytest.param("pynq", marks=BOARD), pytest.param("sim", marks=SLOW)]
 MODEL = prepared(*float_model(TernaryScheme(), {"head_dim": 8, "attention_bias": False}))
 
 Open = Callable[[], Device]
@@ -63,6 +65,7 @@ def embedding() -> Any:
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
     """Opens devices of one name."""
     devices: list[Device] = []
+    lines: list[PseudoTerminal] = []
 
     def one_more() -> Device:
         if request.param == "recorded":
@@ -70,6 +73,10 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
             devices.append(Recorder(open_device("reference", CONFIG), path))
         elif request.param == "pynq":
             devices.append(open_on(simulated_board(CONFIG), CONFIG, tmp_path))
+        elif request.param == "uart":
+            server = LinkServer(open_device("reference", CONFIG), memory_bytes=1 << 18, granule=CONFIG.port_bytes)
+            lines.append(PseudoTerminal(server.take))
+            devices.append(open_device("uart", CONFIG, port=lines[-1].path))
         else:
             devices.append(open_device(request.param, CONFIG, **OPTIONS[request.param]))
         return devices[-1]
@@ -77,6 +84,9 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
     yield one_more
     for device in devices:
         device.close()
+    for line in lines:
+        line.close()
+        assert line.failure is None
 
 
 @pytest.fixture

@@ -1,0 +1,295 @@
+"""Build an accelerator for a board: one entry for all families; what differs between them is in flows/.
+
+    output/
+        build.json      which build this is, and the hash of every file that is written once
+        report.json, report.html
+        program/        the compiled model
+        registers.rdl   the register map as SystemRDL
+        ...             the flow's project; what the maker's tools leave
+
+The folder appears whole, with everything that the maker's tools need; then these are run in it. What they leave is no part
+of build.json's hashes. Called again with the same request, it goes on where it was.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import reprlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from edgedec import __version__, boards, hw
+from edgedec.atomic import new_file, new_folder
+from edgedec.boards.flow import Built, Design, Flow, find_flow
+from edgedec.boards.report import counted, report
+from edgedec.boards.report_page import report_page
+from edgedec.errors import BundleError, EdgedecError, ToolError, UnsupportedError, UsageError
+from edgedec.hw.accelerator_registers import REGISTER_MAP
+from edgedec.hw.board import RESOURCES, Board
+from edgedec.hw.compiler.program import Program
+from edgedec.hw.compiler.program_file import save_program
+from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.estimate import estimate
+from edgedec.hw.resources import Resources
+from edgedec.progress import Progress, silent
+
+__all__ = ["MANIFEST", "BuildResult", "Synthesis", "build", "check_build"]
+
+MANIFEST, REPORT, PAGE = "build.json", "report.json", "report.html"
+FORMAT, VERSION = "edgedec-build", 1
+_LOCK = ".lock"
+_MOST_BYTES = 4 << 20
+
+Synthesis = Callable[[AcceleratorConfig], tuple[str, Resources]]  # who made it, and what it takes
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildResult:
+    """Members:
+    output: the folder.
+    built: what the maker's tools brought; None where they were not run.
+    missing: why they could not be run; None where they were, or were not to be.
+    command: what a person runs where they are.
+    report: the content of report.json.
+    """
+
+    output: Path
+    built: Built | None
+    missing: ToolError | None
+    command: str
+    report: Mapping[str, Any]
+
+
+def check_build(board: Board, config: AcceleratorConfig) -> None:
+    """What can be said in milliseconds.
+
+    Raises:
+        UnsupportedError: the family has no flow yet, or the accelerator does not fit the board.
+        UsageError: the family cannot have such a configuration.
+    """
+    flow = find_flow(board)
+    needs = estimate(config)
+    if beyond := needs.beyond(board):
+        on = needs.on(board)
+        what = ", ".join(
+            f"{name} {on[name]:,} of {int(board.has[name] * board.most.get(name, 1.0)):,}" for name in beyond
+        )
+        raise UnsupportedError(
+            f"the accelerator does not fit {board.name}, estimated: {what}; lower slots {config.slots} or beat_bytes "
+            f"{config.beat_bytes}, or leave the choice to --configuration board"
+        )
+    flow.check_design(board, config)
+
+
+def build(
+    board: Board,
+    program: Program,
+    output: Path,
+    *,
+    run: bool = True,
+    synthesis: Synthesis | None = None,
+    progress: Progress = silent,
+) -> BuildResult:
+    """The project in ``output``, and what the maker's tools make of it.
+
+    Args:
+        run: the maker's tools, if they are there; results of an earlier run are read in any case.
+        synthesis: adds what a synthesis says to the report.
+
+    Raises:
+        UnsupportedError, UsageError: as ``check_build``.
+        UsageError: ``output`` holds something else, another build, or files that were changed.
+        ToolError: the hardware generator is missing.
+        EdgedecError: it cannot be written, another process builds there, or the maker's tools failed.
+        BundleError: what an earlier run left there is damaged.
+    """
+    design = Design(board=board, program=program)
+    check_build(board, design.config)
+    flow, output, identity = find_flow(board), output.absolute(), _identity(design)
+    if not (output / MANIFEST).is_file():
+        with suppress(_TakenError):
+            _write(design, flow, output, identity, progress)
+    _check_same(output, identity)
+    with _locked(output):
+        built, missing = flow.read_results(design, output), None
+        if built is None and run:
+            try:
+                flow.find_tools()
+            except ToolError as error:
+                missing = error
+            else:
+                built = flow.run_project(design, output, progress=progress)
+        content = _report(design, flow, output, built, synthesis, progress)
+    return BuildResult(output=output, built=built, missing=missing, command=flow.command(output), report=content)
+
+
+def _identity(design: Design) -> dict[str, str]:
+    """What makes two builds the same one."""
+    board = json.dumps(design.board.members(), sort_keys=True)
+    program = design.program
+    digest = hashlib.sha256(json.dumps(asdict(program.host), sort_keys=True).encode())
+    for data in (program.code, program.image.data):
+        digest.update(data)
+    return {
+        "board": design.board.name,
+        "board_data": hashlib.sha256(board.encode()).hexdigest(),
+        "configuration": f"{design.config.hash:016x}",
+        "clock_hz": f"{design.config.clock_hz:.0f}",
+        "program": digest.hexdigest(),
+        "generator": _code(),
+    }
+
+
+def _code() -> str:
+    """Hash of all sources that a project follows from."""
+    digest = hashlib.sha256(__version__.encode())
+    for package in (hw, boards):
+        root = Path(package.__path__[0])
+        for path in sorted(path for path in root.rglob("*") if path.suffix in (".py", ".tcl")):
+            digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def _write(design: Design, flow: Flow, output: Path, identity: Mapping[str, str], progress: Progress) -> None:
+    """Raises:
+    _TakenError: another process was faster; its folder stays.
+    """
+    with ExitStack() as until_renamed, new_folder(output, MANIFEST) as folder:
+        save_program(design.program, folder / "program")
+        (folder / "registers.rdl").write_text(REGISTER_MAP.systemrdl(), "utf-8")
+        tools = flow.write_project(design, folder, progress=progress)
+        content = {
+            "format": FORMAT,
+            "version": VERSION,
+            "created_by": f"edgedec {__version__}",
+            "identity": identity,
+            "tools": dict(tools),
+            "files": _hashes(folder),
+        }
+        (folder / MANIFEST).write_text(json.dumps(content, indent=1) + "\n", "utf-8")
+        until_renamed.enter_context(_alone_in(output.parent))
+        if (output / MANIFEST).is_file():  # perhaps with a run in it
+            raise _TakenError
+
+
+class _TakenError(Exception):
+    """The folder is there by now."""
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """For a moment: nobody else looks there, or puts a build there."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _hashes(folder: Path) -> dict[str, str]:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def _check_same(output: Path, identity: Mapping[str, str]) -> None:
+    """Raises:
+    UsageError: the folder is another build's, or a file of it was changed.
+    """
+    content = _manifest(output)
+    there = content["identity"]
+    if there != dict(identity):
+        names = ("board", "configuration", "clock_hz")
+        other = [
+            f"{name} {there.get(name)}, not {identity[name]}" for name in names if there.get(name) != identity[name]
+        ]
+        if not other:
+            same = there.get("program") == identity["program"]
+            other = ["written by another edgedec" if same else "of another model"]
+        raise UsageError(f"{output} holds another build: {'; '.join(other)}. Choose another folder, or remove it")
+    for name, digest in content["files"].items():
+        path = output / name
+        if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != digest:
+            raise UsageError(
+                f"{path} {'was changed' if path.exists() else 'is missing'} since it was written; put it back, or remove "
+                "the folder and build again"
+            )
+
+
+def _manifest(output: Path) -> dict[str, Any]:
+    path = output / MANIFEST
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise ValueError("it is too large")
+        content = json.loads(path.read_text("utf-8"))
+        files = content["files"]
+        if content["format"] != FORMAT or not isinstance(content["identity"], dict):
+            raise ValueError("it is of another format")
+        if not all(isinstance(name, str) and ".." not in Path(name).parts for name in files):
+            raise ValueError("it names files outside of the folder")
+        if not all(isinstance(digest, str) for digest in files.values()):
+            raise ValueError("its hashes are none")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise BundleError(f"{path} is damaged: {reprlib.repr(str(error))}; remove the folder and build again") from None
+    if content.get("version") != VERSION:
+        raise UnsupportedError(
+            f"{path} is of version {reprlib.repr(content.get('version'))}, not {VERSION}; take another folder"
+        )
+    assert isinstance(content, dict)
+    return content
+
+
+@contextmanager
+def _locked(output: Path) -> Iterator[None]:
+    """Two runs in one folder would write into each other's files. The kernel gives the lock up with its process."""
+    try:
+        file = (output / _LOCK).open("ab")
+    except OSError as error:
+        raise EdgedecError(f"cannot write {output}: {error.strerror or error}") from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise EdgedecError(f"another process builds in {output}; wait for it, or end it") from None
+        yield
+
+
+def _report(
+    design: Design, flow: Flow, output: Path, built: Built | None, synthesis: Synthesis | None, progress: Progress
+) -> Mapping[str, Any]:
+    """Written anew at each call: it says what is there now."""
+    manifest = _manifest(output)
+    synthesised = _earlier_synthesis(output / REPORT)
+    if synthesis is not None and synthesised is None:
+        progress("synthesis by yosys", 0, 1)
+        by, found = synthesis(design.config)
+        synthesised = {"by": by, **counted(found)}
+    content = report(
+        design,
+        label=flow.LABEL,
+        built=built,
+        synthesised=synthesised,
+        files=manifest["files"],
+        tools=manifest["tools"],
+        command=flow.command(Path(".")),
+    )
+    for name, text in ((REPORT, json.dumps(content, indent=1) + "\n"), (PAGE, report_page(content))):
+        with new_file(output / name) as partial:
+            partial.write_text(text, "utf-8")
+    return content
+
+
+def _earlier_synthesis(path: Path) -> dict[str, Any] | None:
+    """It takes minutes, and is the same for the same build."""
+    try:
+        found = json.loads(path.read_text("utf-8"))["resources"]["synthesised"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    good = isinstance(found, dict) and isinstance(found.get("by"), str)
+    return found if good and all(type(found.get(name)) is int for name in RESOURCES) else None

@@ -1,0 +1,177 @@
+"""The project: all that Vivado needs, as files with relative names. The Tcl is in tcl/; settings.tcl says for what."""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+
+from edgedec.boards.flow import Design
+from edgedec.boards.hwh import CONTROLLER, FAMILIES, write_hwh
+from edgedec.boards.vivado.tool import MINIMUM
+from edgedec.boards.vivado.wrapper import CORE, wrapper_verilog
+from edgedec.boards.yosys import accelerator_verilog, check_yosys
+from edgedec.errors import UsageError
+from edgedec.hw.board import Board
+from edgedec.hw.compiler.program_file import MANIFEST as PROGRAM_MANIFEST
+from edgedec.hw.config import ADDRESS_BITS, AcceleratorConfig
+from edgedec.hw.ip_core import INSTANCE, REGISTER_BYTES, VLNV
+from edgedec.progress import Progress, silent
+
+__all__ = ["check_design", "command", "settings", "write_project"]
+
+_TCL = {"build.tcl": "build.tcl", "block_design.tcl": "block_design.tcl", "package.tcl": "ip/package.tcl"}
+_SYSTEMS = {"zynq-ultrascale+": "zynq_ultrascale_plus.tcl", "zynq-7000": "zynq_7000.tcl"}
+# Of Vivado's board files, if they are installed: they set up memory and pins of the processing system.
+_BOARD_PARTS = {
+    "kv260": "xilinx.com:kv260_som:part0:*",
+    "ultra96-v2": "avnet.com:ultra96v2:part0:*",
+    "pynq-z2": "tul.com.tw:pynq-z2:part0:*",
+    "arty-z7-20": "digilentinc.com:arty-z7-20:part0:*",
+}
+_CONTROLLER_BYTES = 1 << 16
+_JOBS = 4
+_XDC = """\
+# The fabric's clock is constrained by the processing system that makes it, and no pin of the device is used: the accelerator
+# is reached over AXI. What is left is to keep the bitstream small, for it is loaded from a running system.
+set_property BITSTREAM.GENERAL.COMPRESS TRUE [current_design]
+"""
+
+
+def check_design(board: Board, config: AcceleratorConfig) -> None:
+    """Raises:
+    UsageError: the board's ports to memory cannot be so many or so wide.
+    """
+    bits, widths = 8 * config.port_bytes, FAMILIES[board.family].widths
+    if config.ports > board.ports or bits not in widths:
+        raise UsageError(
+            f"{board.name} has {board.ports} ports to memory of {', '.join(map(str, widths))} bits, the configuration has "
+            f"{config.ports} of {bits}; change beat_bytes or ports, which share a beat"
+        )
+
+
+def command(folder: Path) -> str:
+    """Where Vivado is; the folder may have been copied there."""
+    return f"cd {shlex.quote(str(folder))} && vivado -mode batch -source build.tcl -log vivado.log -nojournal"
+
+
+def settings(design: Design, key: str) -> Mapping[str, str]:
+    """What the Tcl has to know. ``key``: of the build; a run that is resumed must have the same."""
+    board, config = design.board, design.config
+    system = FAMILIES[board.family]
+    vendor, library, name, version = VLNV.split(":")
+    return {
+        "key": key,
+        "configuration": f"{config.hash:016x}",
+        "minimum_vivado": MINIMUM,
+        "part": board.part,
+        "board_part": _BOARD_PARTS.get(board.name, ""),
+        "project": "edgedec",
+        "design": "accelerator_system",
+        "vlnv": VLNV,
+        "vendor": vendor,
+        "library": library,
+        "name": name,
+        "version": version,
+        "instance": INSTANCE,
+        "system": system.name,
+        "controller": CONTROLLER,
+        "ports": str(config.ports),
+        "port_bits": str(8 * config.port_bytes),
+        "clock_mhz": f"{config.clock_hz / 1e6:g}",
+        "registers_address": f"{system.accelerator_address:#010x}",
+        "registers_bytes": str(REGISTER_BYTES),
+        "controller_address": f"{system.controller_address:#010x}",
+        "controller_bytes": str(_CONTROLLER_BYTES),
+        "memory_range": str(1 << ADDRESS_BITS),
+        "jobs": str(_JOBS),
+    }
+
+
+def write_project(design: Design, folder: Path, *, progress: Progress = silent) -> Mapping[str, str]:
+    """Deterministic. Needs ``folder``/program, whose hash binds what a run is resumed with.
+
+    Raises:
+        ToolError: amaranth or yosys is missing.
+    """
+    tools = check_yosys()
+    for name in ("rtl", "ip", "constraints", "simulated"):
+        (folder / name).mkdir()
+    progress("Verilog", 0, 2)
+    (folder / "rtl/accelerator_core.v").write_text(accelerator_verilog(design.config, name=CORE), "utf-8")
+    progress("project", 1, 2)
+    (folder / "rtl/accelerator.v").write_text(wrapper_verilog(design.config), "utf-8")
+    (folder / "constraints/board.xdc").write_text(_XDC, "utf-8")
+    sources = files("edgedec.boards.vivado").joinpath("tcl")
+    for source, target in {**_TCL, _SYSTEMS[design.board.family]: "processing_system.tcl"}.items():
+        (folder / target).write_text(sources.joinpath(source).read_text("utf-8"), "utf-8")
+    (folder / "settings.tcl").write_text(settings_tcl(settings(design, _key(folder))), "utf-8")
+    write_hwh(
+        design.config,
+        folder / "simulated/accelerator.hwh",
+        family=design.board.family,
+        part=design.board.part,
+    )
+    (folder / "README.md").write_text(_readme(design, folder), "utf-8")
+    progress("project", 2, 2)
+    return tools
+
+
+def settings_tcl(values: Mapping[str, str]) -> str:
+    lines = ["# Written by edgedec: what this project is for.", "array set settings {"]
+    lines += [f"    {name} {quoted(value)}" for name, value in values.items()]
+    return "\n".join([*lines, "}", ""])
+
+
+def quoted(text: str) -> str:
+    """An element of a Tcl list, whatever is in it.
+
+    Raises:
+        UsageError: a line break or another control character.
+    """
+    if not text.isprintable():
+        raise UsageError(f"{text!r} cannot be written into a Tcl script; use printable characters")
+    special = set('{}[]$"\\;# \t')
+    return "".join(f"\\{letter}" if letter in special else letter for letter in text) or "{}"
+
+
+def _key(folder: Path) -> str:
+    """Of all that a synthesis follows from."""
+    digest = hashlib.sha256()
+    for name in ("rtl/accelerator_core.v", "rtl/accelerator.v", "block_design.tcl", "processing_system.tcl"):
+        digest.update((folder / name).read_bytes())
+    digest.update((folder / "program" / PROGRAM_MANIFEST).read_bytes())
+    return digest.hexdigest()
+
+
+def _readme(design: Design, folder: Path) -> str:
+    board, config = design.board, design.config
+    return f"""\
+# An edgedec accelerator for {board.title}
+
+A Vivado project for the {board.part}, complete and non-interactive. **It was not run in Vivado** by whoever wrote it, unless
+results/ is there: see report.html. Its Tcl was run in a Tcl interpreter against stubs, by edgedec's tests.
+
+    vivado -mode batch -source build.tcl -log vivado.log -nojournal
+
+Vivado {MINIMUM} or newer; no IP is pinned to a version, the newest one of the catalogue is taken. The folder may be copied
+to another machine. An interrupted run goes on behind its synthesis, if it had come so far. Afterwards the same
+`edgedec build-bitstream` as before reads results/, completes the report and writes the board bundle.
+
+| | |
+|---|---|
+| rtl/accelerator.v | top of the IP block: the ports by their bus names |
+| rtl/accelerator_core.v | the accelerator, generated; configuration {config.hash:016x} |
+| ip/package.tcl | makes the IP block (IP-XACT) of them |
+| block_design.tcl, processing_system.tcl | the block design; what differs between the families |
+| build.tcl, settings.tcl | the entry, and what the project is for |
+| constraints/board.xdc | constraints |
+| program/ | the compiled model |
+| simulated/accelerator.hwh | a hand-off file by edgedec, not by Vivado: for the simulated board, never for a real one |
+| report.html, report.json | what this is, with figures; each says where it is from |
+| build.json | which build this is, with the hash of every file |
+| work/ | Vivado's own files, of a run |
+| results/ | bitstream, hand-off file, hardware platform and reports, of a run that came to its end |
+"""

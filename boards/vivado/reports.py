@@ -1,0 +1,131 @@
+"""What Vivado's text reports say: slack, what was placed, power."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from edgedec.errors import BundleError
+
+__all__ = ["read_power", "read_timing", "read_utilization"]
+
+_MOST_BYTES = 256 << 20
+_NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?")
+_SLACKS = {"wns_ns": "WNS(ns)", "tns_ns": "TNS(ns)", "whs_ns": "WHS(ns)"}
+_FAILING = "TNS Failing Endpoints"
+# Of edgedec.hw.board.RESOURCES: the row of a table in which UltraScale+ and 7 series have it.
+_SITES = {
+    "lut": ("CLB LUTs", "Slice LUTs"),
+    "ff": ("CLB Registers", "Slice Registers"),
+    "bram36": ("Block RAM Tile",),
+    "uram": ("URAM",),
+    "dsp": ("DSPs",),
+}
+_OPTIONAL = ("uram",)  # 7 series have none, and no row
+_POWER = {
+    "total_w": "Total On-Chip Power (W)",
+    "dynamic_w": "Dynamic (W)",
+    "static_w": "Device Static (W)",
+    "junction_c": "Junction Temperature (C)",
+}
+_AGAIN = "remove work/ and results/ and run the build again"
+
+
+def read_timing(path: Path, clock_hz: float) -> dict[str, Any]:
+    """Slack of ``report_timing_summary``, by its table "Design Timing Summary".
+
+    Args:
+        clock_hz: that was asked for.
+
+    Returns:
+        wns_ns, tns_ns, whs_ns, failing_endpoints, met, clock_hz, and achieved_hz: what the longest path would allow.
+
+    Raises:
+        BundleError: the file is missing or has no such table, or no path was timed.
+    """
+    lines = iter(_lines(path))
+    for line in lines:
+        if line.split()[:2] == ["WNS(ns)", "TNS(ns)"]:
+            names = re.split(r"\s{2,}", line.strip())
+            break
+    else:
+        raise _wrong(path, "no table with WNS(ns)")
+    rows = (row.split() for row in lines)
+    values = next((row for row in rows if row and not set("".join(row)) <= {"-"}), [])
+    found = dict(zip(names, values, strict=False))
+    slack = {key: _figure(path, name, found.get(name, "")) for key, name in _SLACKS.items()}
+    period_ns = 1e9 / clock_hz
+    return {
+        **slack,
+        "failing_endpoints": int(_figure(path, _FAILING, found.get(_FAILING, ""))),
+        "met": slack["wns_ns"] >= 0 and slack["whs_ns"] >= 0,
+        "clock_hz": clock_hz,
+        "achieved_hz": 1e9 / (period_ns - slack["wns_ns"]),
+    }
+
+
+def read_utilization(path: Path) -> Mapping[str, float]:
+    """Used, of each of RESOURCES, by ``report_utilization``. A half of bram36 is a RAM of 18 kbit.
+
+    Raises:
+        BundleError: the file is missing, or has no row of one.
+    """
+    used = dict[str, str]()
+    column = None
+    for cells in _rows(path):
+        if cells[0] == "Site Type" and "Used" in cells:
+            column = cells.index("Used")
+        elif column is not None and len(cells) > column:
+            used.setdefault(cells[0].rstrip("*"), cells[column])
+    found = dict[str, float]()
+    for name, sites in _SITES.items():
+        site = next((site for site in sites if site in used), None)
+        if site is not None:
+            found[name] = _figure(path, site, used[site])
+        elif name in _OPTIONAL:
+            found[name] = 0.0
+        else:
+            raise _wrong(path, f"no row {' or '.join(sites)}")
+    return found
+
+
+def read_power(path: Path) -> Mapping[str, float]:
+    """total_w, dynamic_w, static_w and junction_c, by ``report_power``: Vivado's estimate at its own activity rates.
+
+    Raises:
+        BundleError: the file is missing, or has no row of one.
+    """
+    cells = {row[0]: row[1] for row in reversed(list(_rows(path))) if len(row) > 1}
+    return {key: _figure(path, name, cells.get(name, "")) for key, name in _POWER.items()}
+
+
+def _lines(path: Path) -> Sequence[str]:
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise _wrong(path, f"larger than {_MOST_BYTES} bytes")
+        return path.read_text("utf-8", errors="replace").splitlines()
+    except OSError as error:
+        raise _wrong(path, f"it cannot be read ({error.strerror or error})") from None
+
+
+def _rows(path: Path) -> Iterator[list[str]]:
+    """Cells of every row of every table."""
+    for line in _lines(path):
+        if line.startswith("|"):
+            cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+            if cells[0]:
+                yield cells
+
+
+def _figure(path: Path, name: str, text: str) -> float:
+    """``1.234``, or ``12.5 (Junction temp exceeded!)``; NA, where nothing was there to be measured, is an error."""
+    match = _NUMBER.match(text)
+    if match is None:
+        raise _wrong(path, f"{name} is {text[:40] or 'missing'!r}, no number")
+    return float(match[0])
+
+
+def _wrong(path: Path, what: str) -> BundleError:
+    return BundleError(f"{path} is no report of a finished build: {what}; {_AGAIN}")

@@ -1,0 +1,122 @@
+"""A run of Vivado, and what it leaves."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from edgedec.boards.flow import Built, Design
+from edgedec.boards.vivado.project import command
+from edgedec.boards.vivado.reports import read_power, read_timing, read_utilization
+from edgedec.boards.vivado.tool import find_tools, find_vivado
+from edgedec.errors import BundleError, EdgedecError
+from edgedec.progress import Progress, silent
+
+__all__ = ["read_results", "run_project"]
+
+_RESULTS, _LOG = "results", "vivado.log"
+_STEP = re.compile(r"^edgedec: step (\d+) of (\d+): (.*)$")
+_ERROR = re.compile(r"^(ERROR:|edgedec: (?!step ))")
+_SHOWN_ERRORS = 3
+_PATIENCE_S = 30
+
+
+def run_project(design: Design, folder: Path, *, progress: Progress = silent) -> Built:
+    """Raises:
+    ToolError: Vivado is missing or too old.
+    EdgedecError: it failed; names the step, what it said, and the log.
+    """
+    find_tools()
+    words = [str(find_vivado()), "-mode", "batch", "-source", "build.tcl", "-log", _LOG, "-nojournal", "-notrace"]
+    with subprocess.Popen(
+        words,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,  # its runs are processes of their own, which have to end with it
+    ) as process:
+        try:
+            step, errors = _follow(process, progress)
+            status = process.wait()
+        except BaseException:
+            _end(process)
+            raise
+    built = None if status else read_results(design, folder)
+    if built is None:
+        said = "; ".join(errors[:_SHOWN_ERRORS]) or f"it ended with status {status} and said nothing"
+        raise EdgedecError(
+            f"Vivado failed in the step {step or 'of its start'}: {said}; see {folder / _LOG}. To go on: {command(folder)}"
+        )
+    return built
+
+
+def _follow(process: subprocess.Popen[str], progress: Progress) -> tuple[str, list[str]]:
+    """Passes its steps on; gives the last one and what went wrong."""
+    step, errors = "", list[str]()
+    assert process.stdout is not None
+    for line in process.stdout:
+        match = _STEP.match(line)
+        if match:
+            step = match[3].strip()
+            progress(step, int(match[1]) - 1, int(match[2]))
+        elif _ERROR.match(line):
+            errors.append(" ".join(line.split()))
+    return step, errors
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_PATIENCE_S)
+            return
+
+
+def read_results(design: Design, folder: Path) -> Built | None:
+    """Raises:
+    BundleError: they are of another project, or damaged.
+    """
+    results = folder / _RESULTS
+    if not results.is_dir():
+        return None
+    facts = _facts(results / "facts.txt")
+    settings = (folder / "settings.tcl").read_text("utf-8")
+    if f"    key {facts['key']}\n" not in settings:
+        raise BundleError(
+            f"{results} is of another build than this project; remove work/ and results/ and run the build again"
+        )
+    for name in ("accelerator.bit", "accelerator.hwh"):
+        if not (results / name).is_file() or not (results / name).stat().st_size:
+            raise BundleError(
+                f"{results / name} is missing or empty; remove work/ and results/ and run the build again"
+            )
+    return Built(
+        bitstream=results / "accelerator.bit",
+        hwh=results / "accelerator.hwh",
+        resources=read_utilization(results / "utilization.rpt"),
+        timing=read_timing(results / "timing_summary.rpt", float(facts["clock_mhz"]) * 1e6),
+        power=read_power(results / "power.rpt"),
+        tools={"vivado": facts["vivado"]},
+    )
+
+
+def _facts(path: Path) -> Mapping[str, str]:
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BundleError(f"{path} cannot be read ({error}); run the build again") from None
+    facts = {name: value for name, _, value in (line.partition(" ") for line in lines)}
+    known = {"key": r"[0-9a-f]{64}", "vivado": r"\S+", "clock_mhz": r"\d+(\.\d+)?"}
+    for name, pattern in known.items():
+        if not re.fullmatch(pattern, facts.get(name, "")) or (name == "clock_mhz" and not float(facts[name])):
+            raise BundleError(f"{path}: {name} is {facts.get(name, '')[:80]!r}; run the build again")
+    return facts

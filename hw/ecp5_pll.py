@@ -1,0 +1,108 @@
+"""The PLL of Lattice's ECP5: which dividers give which clocks, and its instance."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from amaranth.hdl import Instance, Signal
+
+from edgedec.errors import UsageError
+
+__all__ = ["PllSettings", "pll_instance", "pll_settings"]
+
+# Source: Lattice FPGA-DS-02012, "sysCLOCK PLL timing", speed grade 6; FPGA-TN-02200 (dividers).
+_VCO_HZ = (400e6, 800e6)
+_PHASE_DETECTOR_HZ = (3.125e6, 400e6)
+_OUTPUT_HZ = (3.125e6, 400e6)
+_MOST_DIVIDER = 128
+_OUTPUTS = ("CLKOP", "CLKOS")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PllSettings:
+    """Members:
+    input_divider, feedback_divider: the first output is input * feedback / input_divider.
+    output_dividers: of the oscillator, for each output.
+    vco_hz: the oscillator.
+    """
+
+    input_hz: float
+    input_divider: int
+    feedback_divider: int
+    output_dividers: tuple[int, ...]
+    vco_hz: float
+
+    @property
+    def output_hz(self) -> tuple[float, ...]:
+        return tuple(self.vco_hz / divider for divider in self.output_dividers)
+
+
+def pll_settings(input_hz: float, wanted_hz: Sequence[float], *, tolerance: float = 1e-3) -> PllSettings:
+    """Dividers for one or two clocks; of several possible ones the fastest phase detector, then the fastest oscillator.
+
+    Raises:
+        UsageError: none give these clocks within the tolerance.
+    """
+    if not 1 <= len(wanted_hz) <= len(_OUTPUTS) or any(not _OUTPUT_HZ[0] <= hz <= _OUTPUT_HZ[1] for hz in wanted_hz):
+        raise UsageError(f"a PLL of the ECP5 gives one or two clocks of 3.125 to 400 MHz, not {list(wanted_hz)}")
+    first = wanted_hz[0]
+    for input_divider in range(1, _MOST_DIVIDER + 1):
+        reference = input_hz / input_divider
+        if not _PHASE_DETECTOR_HZ[0] <= reference <= _PHASE_DETECTOR_HZ[1]:
+            continue
+        feedback = round(first / reference)
+        if not 1 <= feedback <= _MOST_DIVIDER or abs(feedback * reference - first) > tolerance * first:
+            continue
+        for divider in range(_MOST_DIVIDER, 0, -1):  # the first output's, from the fastest oscillator on
+            vco = feedback * reference * divider
+            if not _VCO_HZ[0] <= vco <= _VCO_HZ[1]:
+                continue
+            dividers = (divider, *(round(vco / hz) for hz in wanted_hz[1:]))
+            close = all(
+                1 <= by <= _MOST_DIVIDER and abs(vco / by - hz) <= tolerance * hz
+                for by, hz in zip(dividers, wanted_hz, strict=True)
+            )
+            if close:
+                return PllSettings(
+                    input_hz=input_hz,
+                    input_divider=input_divider,
+                    feedback_divider=feedback,
+                    output_dividers=dividers,
+                    vco_hz=vco,
+                )
+    raise UsageError(
+        f"no PLL of the ECP5 makes {' and '.join(f'{hz / 1e6:g}' for hz in wanted_hz)} MHz of {input_hz / 1e6:g} MHz; "
+        "choose other clocks, multiples of 5 MHz for instance"
+    )
+
+
+def pll_instance(settings: PllSettings, source: Signal, outputs: Sequence[Signal], locked: Signal) -> Instance:
+    """EHXPLLL; the first output is the one that feeds back, so all are in phase with it."""
+    parameters: dict[str, Any] = {
+        "p_CLKI_DIV": settings.input_divider,
+        "p_CLKFB_DIV": settings.feedback_divider,
+        "p_FEEDBK_PATH": "CLKOP",
+        "i_CLKI": source,
+        "i_CLKFB": outputs[0],
+        "i_RST": 0,
+        "i_STDBY": 0,
+        "i_PHASESEL0": 0,
+        "i_PHASESEL1": 0,
+        "i_PHASEDIR": 0,
+        "i_PHASESTEP": 0,
+        "i_PHASELOADREG": 0,
+        "i_PLLWAKESYNC": 0,
+        "i_ENCLKOP": 0,
+        "o_LOCK": locked,
+        "a_ICP_CURRENT": "12",
+        "a_LPF_RESISTOR": "8",
+    }
+    for name, divider, output in zip(_OUTPUTS, settings.output_dividers, outputs, strict=False):
+        parameters |= {
+            f"p_{name}_ENABLE": "ENABLED",
+            f"p_{name}_DIV": divider,
+            f"p_{name}_CPHASE": divider - 1,
+            f"p_{name}_FPHASE": 0,
+            f"o_{name}": output,
+        }
+    return Instance("EHXPLLL", **parameters)

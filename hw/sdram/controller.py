@@ -1,0 +1,206 @@
+"""SDR SDRAM behind AXI4 read and write ports."""
+
+from typing import Any
+
+from amaranth.hdl import Array, Cat, Module, Mux, Signal
+from amaranth.lib.wiring import Component, In, Out, connect, flipped
+
+from edgedec.hw import fifo
+from edgedec.hw.axi import Response, axi4_read, axi4_write
+from edgedec.hw.fifo import Fifo
+from edgedec.hw.pipeline import check
+from edgedec.hw.resources import Resources
+from edgedec.hw.sdram import segments, sequencer
+from edgedec.hw.sdram.chip import SdramChip
+from edgedec.hw.sdram.segments import Segments
+from edgedec.hw.sdram.sequencer import Sequencer, pins
+
+__all__ = ["SdramController", "estimate"]
+
+_READ_BEATS, _READ_CHUNK = 512, 128  # that wait in a read port's queue; of a segment at most
+_WRITE_BEATS, _WRITE_CHUNK = 128, 32
+_ANSWERS = 32  # of a write port that wait at most
+
+
+class SdramController(Component):
+    """Bytes 0 .. chip.bytes - 1 of the bus; beyond, a burst is answered DECERR. Bursts are INCR of whole beats, at addresses
+    that are multiples of a beat, with id 0: what edgedec's masters drive.
+
+    Ports take turns, a segment at a time. No port waits for what another one does not take or give: a segment is begun when
+    there is room for all that it reads, or all that it writes is there. A write that was answered is seen by every read
+    that is asked for afterwards.
+
+    Parameters:
+        chip, clock_hz, capture: see ``Sequencer``.
+        data_bytes: of all ports: 4, 8 or 16.
+        reads, writes: how many ports there are of each, 1 to 4.
+        address_bits: of the bus.
+
+    Members:
+        read0 ..: In(AXI4 read channels); write0 ..: In(AXI4 write channels).
+        ready: Out(1). The chip is initialized; before that, requests wait.
+        pins: Out(pins(chip)).
+
+    Latency: of an idle read, 11 cycles more than the Sequencer's.
+    Throughput: a beat in data_bytes / 2 cycles, less what refreshes take.
+    Source: derived here.
+    """
+
+    def __init__(
+        self,
+        *,
+        chip: SdramChip,
+        clock_hz: float,
+        data_bytes: int,
+        reads: int = 2,
+        writes: int = 2,
+        address_bits: int = 40,
+        capture: int = 0,
+    ) -> None:
+        check("reads", reads, 1, 4)
+        check("writes", writes, 1, 4)
+        self._chip, self._data_bytes, self._reads, self._writes = chip, data_bytes, reads, writes
+        self._address_bits = address_bits
+        self._row_beats = chip.row_bytes // data_bytes
+        self._sequencer = Sequencer(
+            chip=chip, clock_hz=clock_hz, data_bytes=data_bytes, ports=max(reads, writes), capture=capture
+        )
+        read = axi4_read(address_bits=address_bits, data_bytes=data_bytes)
+        write = axi4_write(address_bits=address_bits, data_bytes=data_bytes)
+        super().__init__(
+            {
+                **{f"read{n}": In(read) for n in range(reads)},
+                **{f"write{n}": In(write) for n in range(writes)},
+                "ready": Out(1),
+                "pins": Out(pins(chip)),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        m.submodules.sequencer = chip = self._sequencer
+        connect(m, chip.pins, flipped(self.pins))
+        m.d.comb += self.ready.eq(chip.ready)
+        queues = [Fifo(shape=9 * self._data_bytes, depth=_WRITE_BEATS, style="block") for _ in range(self._writes)]
+        asked = [self._read(m, n) for n in range(self._reads)]
+        asked += [self._write(m, n, queue) for n, queue in enumerate(queues)]
+        self._give_write_data(m, queues)
+        self._arbitrate(m, asked)
+        return m
+
+    def _cutter(self, m: Module, name: str, chunk: int) -> Segments:
+        m.submodules[name] = cutter = Segments(
+            memory_bytes=self._chip.bytes,
+            data_bytes=self._data_bytes,
+            chunk=min(chunk, self._row_beats),
+            address_bits=self._address_bits,
+        )
+        return cutter
+
+    def _read(self, m: Module, n: int) -> tuple[Segments, Any, Any]:
+        """A port's queue of beats, and its segments for which that has room."""
+        bus, cutter = getattr(self, f"read{n}"), self._cutter(m, f"reading{n}", _READ_CHUNK)
+        m.submodules[f"read_queue{n}"] = queue = Fifo(shape=8 * self._data_bytes + 2, depth=_READ_BEATS, style="block")
+        room, fits, begun = Signal(range(_READ_BEATS + 1), init=_READ_BEATS), Signal(), Signal()
+        given, found, bad = self._sequencer.read, Signal(8 * self._data_bytes), Signal()
+        m.d.comb += [
+            cutter.bursts.p.address.eq(bus.araddr),
+            cutter.bursts.p.len.eq(bus.arlen),
+            cutter.bursts.valid.eq(bus.arvalid),
+            bus.arready.eq(cutter.bursts.ready),
+            queue.input.payload.eq(Cat(given.p.data, given.p.bad, given.p.last)),
+            queue.input.valid.eq(given.valid & (given.p.port == n)),
+            Cat(found, bad, bus.rlast).eq(queue.output.payload),
+            bus.rdata.eq(found),
+            bus.rresp.eq(Mux(bad, Response.DECERR, Response.OKAY)),
+            bus.rvalid.eq(queue.output.valid),
+            queue.output.ready.eq(bus.rready),
+        ]
+        beats = cutter.segments.p.beats
+        # What fits now fits in the next cycle too: only this port's own segments take room.
+        m.d.sync += [
+            fits.eq((room >= beats) & cutter.segments.valid & ~begun),
+            room.eq(room + (bus.rvalid & bus.rready) - Mux(begun, beats, 0)),
+        ]
+        return cutter, fits, begun
+
+    def _write(self, m: Module, n: int, queue: Fifo) -> tuple[Segments, Any, Any]:
+        """A port's queue of data, its answers, and its segments whose data is there."""
+        bus, cutter = getattr(self, f"write{n}"), self._cutter(m, f"writing{n}", _WRITE_CHUNK)
+        m.submodules[f"write_queue{n}"] = queue
+        there, fits, begun = Signal(range(_WRITE_BEATS + 4)), Signal(), Signal()
+        pending = Signal(range(_ANSWERS + 1))
+        m.submodules[f"answers{n}"] = kept = Fifo(shape=1, depth=_ANSWERS, style="distributed")
+        room = pending != _ANSWERS
+        written, mine = self._sequencer.written, Signal()
+        m.d.comb += [
+            cutter.bursts.p.address.eq(bus.awaddr),
+            cutter.bursts.p.len.eq(bus.awlen),
+            cutter.bursts.valid.eq(bus.awvalid & room),
+            bus.awready.eq(cutter.bursts.ready & room),
+            queue.input.payload.eq(Cat(bus.wdata, bus.wstrb)),
+            queue.input.valid.eq(bus.wvalid),
+            bus.wready.eq(queue.input.ready),
+            mine.eq(written.valid & (written.p.port == n)),
+            kept.input.valid.eq(mine),
+            kept.input.payload.eq(written.p.bad),
+            bus.bvalid.eq(kept.output.valid),
+            bus.bresp.eq(Mux(kept.output.payload, Response.DECERR, Response.OKAY)),
+            kept.output.ready.eq(bus.bready),
+        ]
+        beats = cutter.segments.p.beats
+        m.d.sync += [
+            fits.eq((there >= beats) & cutter.segments.valid & ~begun),
+            there.eq(there + (bus.wvalid & bus.wready) - Mux(begun, beats, 0)),
+            pending.eq(pending + (bus.awvalid & bus.awready) - (bus.bvalid & bus.bready)),
+        ]
+        return cutter, fits, begun
+
+    def _give_write_data(self, m: Module, queues: list[Fifo]) -> None:
+        chip = self._sequencer
+        payload = Array(queue.output.payload for queue in queues)[chip.write_port]
+        m.d.comb += Cat(chip.write_data, chip.write_strobes).eq(payload)
+        for n, queue in enumerate(queues):
+            m.d.comb += queue.output.ready.eq(chip.write_take & (chip.write_port == n))
+
+    def _arbitrate(self, m: Module, asked: list[tuple[Segments, Any, Any]]) -> None:
+        """The next port, from the one behind the last on, that has a segment."""
+        chip, count = self._sequencer, len(asked)
+        last, chosen, some = Signal(range(count)), Signal(range(count)), Signal()
+        wants = Cat(fits for _, fits, _ in asked)
+        m.d.comb += some.eq(wants.any())
+        with m.Switch(last):
+            for before in range(count):
+                with m.Case(before):
+                    for step in reversed(range(1, count + 1)):
+                        with m.If(wants[(before + step) % count]):
+                            m.d.comb += chosen.eq((before + step) % count)
+        work = chip.work
+        m.d.comb += work.valid.eq(some)
+        for n, (cutter, _, begun) in enumerate(asked):
+            offered, writes = cutter.segments, n >= self._reads
+            with m.If(chosen == n):
+                m.d.comb += [
+                    begun.eq(some & work.ready),
+                    *(work.p[name].eq(offered.p[name]) for name in ("address", "beats", "bad", "final")),
+                    work.p.write.eq(writes),
+                    work.p.port.eq(n - self._reads if writes else n),
+                ]
+            m.d.comb += offered.ready.eq(begun)
+        with m.If(some & work.ready):
+            m.d.sync += last.eq(chosen)
+
+
+def estimate(*, chip: SdramChip, clock_hz: float, data_bytes: int, reads: int = 2, writes: int = 2) -> Resources:
+    """Of one SdramController; its own logic is not calibrated yet."""
+    cut = segments.estimate(memory_bytes=chip.bytes, data_bytes=data_bytes)
+    read = fifo.estimate(width=8 * data_bytes + 2, depth=_READ_BEATS, style="block") + cut + Resources(lut=40, ff=12)
+    write = (
+        fifo.estimate(width=9 * data_bytes, depth=_WRITE_BEATS, style="block")
+        + fifo.estimate(width=1, depth=_ANSWERS, style="distributed")
+        + cut
+        + Resources(lut=50, ff=16)
+    )
+    chosen = Resources(lut=20 * (reads + writes) + 9 * data_bytes, ff=3)
+    core = sequencer.estimate(chip=chip, clock_hz=clock_hz, data_bytes=data_bytes)
+    return core + read * reads + write * writes + chosen

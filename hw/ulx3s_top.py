@@ -1,0 +1,96 @@
+"""The whole of a ULX3S: clocks, pins, and a UartSystem between them. Not run on a board yet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amaranth.hdl import ClockDomain, ClockSignal, Elaboratable, Module, Signal
+from amaranth.lib import io
+from amaranth.lib.cdc import ResetSynchronizer
+
+from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.ecp5_pll import PllSettings, pll_instance, pll_settings
+from edgedec.hw.sdram.chip import IS42S16160G, SdramChip
+from edgedec.hw.uart_system import MEMORY_DOMAIN, UartSystem
+
+__all__ = ["MEMORY_HZ", "Ulx3sTop"]
+
+MEMORY_HZ = 140e6  # the fastest that the same PLL makes beside 80 MHz for a chip of the -7 grade
+_OSCILLATOR_HZ = 25e6
+# Registers at the pins, one on the way out and one on the way back, beside the sequencer's own.
+_PIN_REGISTERS = 2
+
+
+class Ulx3sTop(Elaboratable):
+    """For amaranth_boards' ULX3S platforms.
+
+    The chip's clock is the controller's, inverted: commands change half a cycle before the chip looks at them. Its data has
+    the rest of that cycle and the way through the pins; ``capture`` is for a board on which that takes a cycle more.
+
+    Parameters:
+        config: of the accelerator; its clock_hz is made by the PLL.
+        accelerator: an Accelerator of it.
+        chip, memory_hz: the SDRAM and its clock.
+        baud: of the USB serial port.
+        capture: see above, 0 or 1.
+
+    Members:
+        pll: how the clocks are made.
+    """
+
+    def __init__(
+        self,
+        config: AcceleratorConfig,
+        accelerator: Any,
+        *,
+        chip: SdramChip = IS42S16160G,
+        memory_hz: float = MEMORY_HZ,
+        baud: int = 3_000_000,
+        capture: int = 0,
+    ) -> None:
+        if capture not in (0, 1):
+            raise ValueError(f"capture must be 0 or 1, not {capture!r}")
+        self.pll: PllSettings = pll_settings(_OSCILLATOR_HZ, (config.clock_hz, memory_hz))
+        self._system = UartSystem(
+            config, accelerator, chip=chip, memory_hz=memory_hz, baud=baud, capture=_PIN_REGISTERS + capture
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        m.submodules.system = system = self._system
+        self._clocks(m, platform)
+        serial = platform.request("uart", 0, dir={"rx": "-", "tx": "-", "rts": "-", "dtr": "-"})
+        m.submodules.receive = receive = io.Buffer("i", serial.rx)
+        m.submodules.transmit = transmit = io.Buffer("o", serial.tx)
+        lamps = [platform.request("led", number, dir="-") for number in range(2)]
+        for number, (lamp, lit) in enumerate(zip(lamps, (system.ready, system.interrupt), strict=True)):
+            m.submodules[f"lamp{number}"] = buffer = io.Buffer("o", lamp)
+            m.d.comb += buffer.o.eq(lit)
+        m.d.comb += [system.receive.eq(receive.i), transmit.o.eq(system.transmit)]
+        self._memory(m, platform, system.memory)
+        return m
+
+    def _clocks(self, m: Module, platform: Any) -> None:
+        m.submodules.oscillator = oscillator = io.Buffer("i", platform.request("clk25", 0, dir="-"))
+        m.domains.sync, m.domains.memory = ClockDomain("sync"), ClockDomain(MEMORY_DOMAIN)
+        clocks, locked = [Signal(name=f"clock{number}") for number in range(2)], Signal()
+        m.submodules.pll = pll_instance(self.pll, oscillator.i, clocks, locked)
+        for domain, clock, hz in zip(("sync", MEMORY_DOMAIN), clocks, self.pll.output_hz, strict=True):
+            m.d.comb += ClockSignal(domain).eq(clock)
+            m.submodules[f"reset_{domain}"] = ResetSynchronizer(~locked, domain=domain)
+            platform.add_clock_constraint(clock, hz)
+
+    def _memory(self, m: Module, platform: Any, chip: Any) -> None:
+        """Registers at all pins, and the inverted clock."""
+        names = ("clk", "clk_en", "cs", "we", "cas", "ras", "ba", "a", "dq", "dqm")
+        ports = platform.request("sdram", 0, dir=dict.fromkeys(names, "-"))
+        low_active = {"we": chip.we_n, "cas": chip.cas_n, "ras": chip.ras_n}
+        high = {"clk_en": chip.cke, "ba": chip.bank, "a": chip.address, "dqm": chip.mask}
+        for name in ("cs", *low_active, *high):
+            m.submodules[f"memory_{name}"] = buffer = io.FFBuffer("o", getattr(ports, name), o_domain=MEMORY_DOMAIN)
+            value: Any = 1 if name == "cs" else ~low_active[name] if name in low_active else high[name]
+            m.d.comb += buffer.o.eq(value)  # the platform's ports invert what is active low
+        m.submodules.memory_dq = data = io.FFBuffer("io", ports.dq, i_domain=MEMORY_DOMAIN, o_domain=MEMORY_DOMAIN)
+        m.d.comb += [data.o.eq(chip.data_out), data.oe.eq(chip.data_drive), chip.data_in.eq(data.i)]
+        m.submodules.memory_clock = clock = io.DDRBuffer("o", ports.clk, o_domain=MEMORY_DOMAIN)
+        m.d.comb += [clock.o[0].eq(0), clock.o[1].eq(1)]

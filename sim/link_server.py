@@ -1,0 +1,191 @@
+"""The device's side of the host link in Python: docs/uart-link.md, over any device of edgedec.device."""
+
+from __future__ import annotations
+
+import os
+import select
+import struct
+import threading
+import tty
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+from edgedec.device import Device
+from edgedec.errors import DeviceError
+from edgedec.hw.link_protocol import BLOCK_BYTES, END, MOST_FRAME, Command, Identity, Status, frame, opened
+
+__all__ = ["LinkServer", "PseudoTerminal"]
+
+_REGISTER_BYTES = 4096
+_PAGE = 4096  # that a block of memory must not leave
+_LENGTHS = {  # of a command's content behind code and sequence
+    Command.IDENTIFY: 0,
+    Command.READ_REGISTER: 4,
+    Command.WRITE_REGISTER: 8,
+    Command.READ_MEMORY: 10,
+    Command.WAIT: 4,
+}
+
+
+class LinkServer:
+    """Bytes in, bytes out.
+
+    Args:
+        device: all of its memory is the link's.
+        memory_bytes: of it.
+        granule: see ``Identity``.
+
+    Members:
+        executed: (command, sequence) of each that was.
+    """
+
+    def __init__(self, device: Device, *, memory_bytes: int = 1 << 20, granule: int = 4) -> None:
+        self._device, self._granule = device, granule
+        self._memory = device.allocate(memory_bytes, alignment_bytes=1 << 14)
+        self._identity = Identity(
+            simulated=device.kind == "simulated",
+            granule=granule,
+            memory_address=self._memory.address,
+            memory_bytes=memory_bytes,
+            clock_hz=int(device.clock_hz),
+        )
+        self._received = bytearray()
+        self._expected = 0
+        self.executed: list[tuple[int, int]] = []
+
+    def take(self, data: bytes) -> bytes:
+        """The answers to all frames that these bytes complete."""
+        answers = b""
+        self._received += data
+        while (end := self._received.find(END)) >= 0:
+            between = bytes(self._received[:end])
+            del self._received[: end + 1]
+            content = opened(between) if between else None
+            if content is not None:
+                answers += frame(self._answer(content))
+        if len(self._received) > 2 * MOST_FRAME:  # noise that never ends
+            del self._received[:-1]
+        return answers
+
+    def _answer(self, content: bytes) -> bytes:
+        code, sequence, rest = content[0], content[1], content[2:]
+        ahead = (sequence - self._expected) % 256
+        if code == Command.IDENTIFY:
+            ahead = 0
+        if code not in list(Command):
+            status, found = Status.COMMAND, b""
+        elif 0 < ahead < 128:
+            status, found = Status.ORDER, b""
+        else:
+            repeated = ahead >= 128
+            if not repeated:
+                self._expected = (sequence + 1) % 256
+            status, found = self._execute(Command(code), sequence, rest, repeated)
+        return bytes((code | 0x80, sequence)) + found + bytes((status,))
+
+    def _execute(self, command: Command, sequence: int, rest: bytes, repeated: bool) -> tuple[Status, bytes]:
+        if command is Command.WRITE_MEMORY:
+            if len(rest) <= 8 or not self._possible(int.from_bytes(rest[:8], "little"), len(rest) - 8):
+                return Status.ARGUMENT, b""
+        elif len(rest) != _LENGTHS[command]:
+            return Status.ARGUMENT, b""
+        if repeated and command in (Command.WRITE_REGISTER, Command.WRITE_MEMORY):
+            return Status.OK, b""
+        self.executed.append((command, sequence))
+        answer: tuple[Status, bytes] = getattr(self, f"_{command.name.lower()}")(rest)
+        return answer
+
+    def _possible(self, address: int, size: int) -> bool:
+        aligned = address % self._granule == 0 and size % self._granule == 0 and 0 < size <= BLOCK_BYTES
+        return aligned and address % _PAGE + size <= _PAGE
+
+    def _identify(self, rest: bytes) -> tuple[Status, bytes]:
+        return Status.OK, self._identity.packed()
+
+    def _read_register(self, rest: bytes) -> tuple[Status, bytes]:
+        (offset,) = struct.unpack("<I", rest)
+        if offset % 4 or offset >= _REGISTER_BYTES:
+            return Status.ARGUMENT, b""
+        return Status.OK, struct.pack("<I", self._device.read_register(offset))
+
+    def _write_register(self, rest: bytes) -> tuple[Status, bytes]:
+        offset, value = struct.unpack("<II", rest)
+        if offset % 4 or offset >= _REGISTER_BYTES:
+            return Status.ARGUMENT, b""
+        self._device.write_register(offset, value)
+        return Status.OK, b""
+
+    def _read_memory(self, rest: bytes) -> tuple[Status, bytes]:
+        address, size = struct.unpack("<QH", rest)
+        if not self._possible(address, size):
+            return Status.ARGUMENT, b""
+        start = address - self._memory.address
+        if not 0 <= start <= self._memory.array.size - size:
+            return Status.BUS, bytes(size)
+        self._memory.invalidate(start, size)
+        return Status.OK, self._memory.array[start : start + size].tobytes()
+
+    def _write_memory(self, rest: bytes) -> tuple[Status, bytes]:
+        start, data = int.from_bytes(rest[:8], "little") - self._memory.address, rest[8:]
+        if not 0 <= start <= self._memory.array.size - len(data):
+            return Status.BUS, b""
+        self._memory.invalidate()
+        self._memory.array[start : start + len(data)] = memoryview(data)
+        self._memory.flush()
+        return Status.OK, b""
+
+    def _wait(self, rest: bytes) -> tuple[Status, bytes]:
+        (cycles,) = struct.unpack("<I", rest)
+        high = self._device.wait(max(cycles, 1) / self._device.clock_hz)
+        return Status.OK, struct.pack("<IB", cycles, high)
+
+
+class PseudoTerminal:
+    """A serial port whose other end is a function from the bytes that came to those that go back.
+
+    Members:
+        path: to open in the place of /dev/ttyUSB0.
+        failure: what the function raised, or None.
+    """
+
+    def __init__(self, answer: Callable[[bytes], bytes]) -> None:
+        self._answer = answer
+        self.failure: Exception | None = None
+        self._ours, theirs = os.openpty()
+        tty.setraw(theirs)
+        self.path = Path(os.ttyname(theirs))
+        self._theirs = theirs  # open, so that the host may come and go
+        self._stop, self._wake = os.pipe()
+        self._thread = threading.Thread(target=self._serve, name=f"pty {self.path}", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> PseudoTerminal:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """A second time does nothing."""
+        if self._thread.is_alive():
+            os.write(self._wake, b".")
+            self._thread.join()
+        for file in (self._ours, self._theirs, self._stop, self._wake):
+            if file >= 0:
+                os.close(file)
+        self._ours = self._theirs = self._stop = self._wake = -1
+
+    def _serve(self) -> None:
+        try:
+            while True:
+                ready, _, _ = select.select([self._ours, self._stop], [], [])
+                if self._stop in ready:
+                    return
+                data = self._answer(os.read(self._ours, 1 << 16))
+                while data:
+                    data = data[os.write(self._ours, data) :]
+        except (DeviceError, OSError, AssertionError) as error:
+            self.failure = error

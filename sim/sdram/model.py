@@ -1,0 +1,128 @@
+"""The model of an SDR SDRAM chip, from Python: edge by edge, with its memory as an array."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import subprocess
+from ctypes import POINTER, c_char_p, c_int64, c_uint16, c_uint32, c_void_p
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.atomic import new_file
+from edgedec.errors import ToolError
+from edgedec.hw.sdram.chip import SdramChip, SdramTimes
+from edgedec.paths import cache_folder
+from edgedec.runtime.kernels.recipe import find_compiler
+
+__all__ = ["FOLDER", "SdramCounts", "SdramModel", "parameters"]
+
+FOLDER = Path(__file__).resolve().parent
+_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion")
+_FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "edgedec_sdram_open": (c_void_p, (POINTER(c_int64),)),
+    "edgedec_sdram_close": (None, (c_void_p,)),
+    "edgedec_sdram_words": (POINTER(c_uint16), (c_void_p,)),
+    "edgedec_sdram_cycle": (c_int64, (c_void_p, POINTER(c_uint32))),
+    "edgedec_sdram_violation": (c_char_p, (c_void_p,)),
+    "edgedec_sdram_counts": (None, (c_void_p, POINTER(c_int64))),
+}
+
+
+def parameters(chip: SdramChip, times: SdramTimes) -> tuple[int, ...]:
+    """As struct Parameters of model.hpp has them."""
+    return (chip.bank_bits, chip.row_bits, chip.column_bits, *astuple(times))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SdramCounts:
+    """Since power-up. ``busy``: cycles in which a word was on the data bus; ``ready``: the mode was set."""
+
+    cycles: int
+    reads: int
+    writes: int
+    refreshes: int
+    activates: int
+    busy: int
+    ready: bool
+
+
+class SdramModel:
+    """A chip, just switched on; its memory holds zeros.
+
+    Args:
+        times: in cycles of the clock whose edges ``cycle`` is called for.
+
+    Members:
+        contents: uint8 [chip.bytes]; column c of row r of bank k is word (k << row_bits | r) << column_bits | c.
+
+    Raises:
+        ToolError: there is no compiler for it.
+    """
+
+    def __init__(self, chip: SdramChip, times: SdramTimes) -> None:
+        self._library = _load()
+        values = parameters(chip, times)
+        self._handle = self._library.edgedec_sdram_open((c_int64 * len(values))(*values))
+        words = np.ctypeslib.as_array(self._library.edgedec_sdram_words(self._handle), (chip.bytes // 2,))
+        self.contents: NDArray[np.uint8] = words.view(np.uint8)
+        self._pins = (c_uint32 * 9)()
+
+    def cycle(self, pins: tuple[int, ...]) -> int | None:
+        """A rising edge.
+
+        Args:
+            pins: cke, ras_n, cas_n, we_n, bank, address, mask, data, whether the controller drives the data.
+
+        Returns:
+            What the chip drives on the data bus until the next edge; None: nothing.
+
+        Raises:
+            AssertionError: a rule was broken; names it, the bank and the cycle.
+        """
+        self._pins[:] = list(pins)
+        found = self._library.edgedec_sdram_cycle(self._handle, self._pins)
+        violation = self._library.edgedec_sdram_violation(self._handle)
+        if violation:
+            raise AssertionError(violation.decode())
+        return None if found < 0 else int(found)
+
+    def counts(self) -> SdramCounts:
+        found = (c_int64 * 7)()
+        self._library.edgedec_sdram_counts(self._handle, found)
+        *numbers, ready = found
+        return SdramCounts(
+            **dict(zip(("cycles", "reads", "writes", "refreshes", "activates", "busy"), numbers, strict=True)),
+            ready=bool(ready),
+        )
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None):
+            self._library.edgedec_sdram_close(self._handle)
+            self._handle = None
+
+
+@functools.cache
+def _load() -> ctypes.CDLL:
+    compiler = find_compiler()
+    if compiler is None:
+        raise ToolError("the SDRAM model has to be compiled, and there is no C++ compiler; install g++ or clang++")
+    text = b"\0".join((FOLDER / name).read_bytes() for name in ("model.hpp", "api.cpp"))
+    key = hashlib.sha256(text + "\0".join((*compiler, *_FLAGS)).encode()).hexdigest()[:16]
+    output = cache_folder() / "sim" / f"sdram-{key}.so"
+    if not output.exists():
+        with new_file(output) as partial:
+            command = [*compiler, *_FLAGS, "-shared", str(FOLDER / "api.cpp"), "-o", str(partial)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise ToolError(f"{compiler[0]} refuses the SDRAM model:\n{done.stderr.strip()}")
+    library = ctypes.CDLL(str(output))
+    for name, (result, arguments) in _FUNCTIONS.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library

@@ -1,0 +1,35 @@
+"""Dividers of the ECP5's PLL."""
+
+from __future__ import annotations
+
+import pytest
+
+from edgedec.errors import UsageError
+from edgedec.hw.ecp5_pll import pll_settings
+
+
+@pytest.mark.parametrize(
+    ("input_hz", "wanted"),
+    [
+        (25e6, (80e6,)),
+        (25e6, (80e6, 140e6)),
+        (25e6, (50e6, 100e6)),
+        (25e6, (75e6, 125e6)),
+        (48e6, (80e6, 140e6)),
+        (48e6, (48e6, 96e6)),
+    ],
+)
+def test_the_clocks_come_out(input_hz: float, wanted: tuple[float, ...]) -> None:
+    found = pll_settings(input_hz, wanted)
+    assert found.output_hz == pytest.approx(wanted, rel=1e-3)
+    assert 400e6 <= found.vco_hz <= 800e6
+    oscillator = input_hz / found.input_divider * found.feedback_divider * found.output_dividers[0]
+    assert found.vco_hz == pytest.approx(oscillator)
+    assert input_hz / found.input_divider >= 3.125e6
+
+
+def test_clocks_that_cannot_be_made() -> None:
+    with pytest.raises(UsageError, match=r"no PLL of the ECP5 makes 80 and 141.7 MHz of 25 MHz; choose other clocks"):
+        pll_settings(25e6, (80e6, 141.7e6), tolerance=1e-5)
+    with pytest.raises(UsageError, match=r"one or two clocks of 3.125 to 400 MHz"):
+        pll_settings(25e6, (500e6,))

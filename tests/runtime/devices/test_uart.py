@@ -1,0 +1,248 @@
+"""The host's side of the serial link: over a line that loses, doubles and changes bytes, and where nobody answers."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgedec.device import open_device
+from edgedec.errors import DeviceError, UsageError
+from edgedec.hw.accelerator_registers import REGISTER_MAP
+from edgedec.hw.link_protocol import BLOCK_BYTES, MOST_FRAME, Command, frame, opened
+from edgedec.runtime.accelerator.opening import check_device
+from edgedec.runtime.accelerator.options import AcceleratorOptions
+from edgedec.sim.link_server import LinkServer, PseudoTerminal
+from tests.sim.small_top import CONFIG
+
+MEMORY = 1 << 16
+MASK = REGISTER_MAP["mask"].offset
+
+
+def server() -> LinkServer:
+    return LinkServer(open_device("reference", CONFIG), memory_bytes=MEMORY, granule=CONFIG.port_bytes)
+
+
+@pytest.fixture
+def line() -> Iterator[Callable[..., Any]]:
+    """Opens the device over a line that does to the bytes of each direction what it is told to."""
+    opened_: list[tuple[Any, PseudoTerminal]] = []
+
+    def over(
+        far: LinkServer,
+        there: Callable[[bytes], bytes] = bytes,
+        back: Callable[[bytes], bytes] = bytes,
+        **options: Any,
+    ) -> Any:
+        terminal = PseudoTerminal(lambda data: back(far.take(there(data))))
+        device = open_device("uart", CONFIG, port=terminal.path, **{"patience_s": 0.05} | options)
+        opened_.append((device, terminal))
+        return device
+
+    yield over
+    for device, terminal in opened_:
+        device.close()
+        terminal.close()
+        assert terminal.failure is None
+
+
+class Noise:
+    """Hits some bytes, once it is on."""
+
+    def __init__(self, rate: float, seed: int) -> None:
+        self.rate, self.rng, self.on, self.hits = rate, random.Random(seed), False, 0
+
+    def __call__(self, data: bytes) -> bytes:
+        if not self.on:
+            return data
+        found = bytearray()
+        for byte in data:
+            if self.rng.random() >= self.rate:
+                found.append(byte)
+                continue
+            self.hits += 1
+            found += self.rng.choice(
+                [b"", bytes((byte, byte)), bytes((byte ^ 4,)), self.rng.randbytes(3), b"\xc0", b"\xdb"]
+            )
+        return bytes(found)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_nothing_is_lost_or_done_twice_on_a_bad_line(line: Callable[..., Any], seed: int) -> None:
+    far, there, back = server(), Noise(0.0008, seed), Noise(0.0008, seed + 100)
+    device, rng = line(far, there, back), np.random.default_rng(seed)
+    there.on = back.on = True
+    buffers = [device.allocate(size) for size in (5000, 512, 777)]
+    for _ in range(3):
+        wanted = []
+        for buffer in buffers:
+            buffer.array[rng.integers(0, buffer.array.size, 40)] = rng.integers(0, 256, 40, np.uint8)
+            buffer.flush()
+            wanted.append(buffer.array.copy())
+        for number in range(8):
+            device.write_register(MASK + 4 * (number % 4), number + seed)
+            assert device.read_register(MASK + 4 * (number % 4)) == number + seed
+        for buffer, data in zip(buffers, wanted, strict=True):
+            buffer.array[:] = 0
+            buffer.invalidate()
+            assert (buffer.array == data).all()
+    assert there.hits + back.hits > 10
+    assert device.link.retries > 0
+    # Each command's number comes once for each round of 256: what changes something was never done twice.
+    writes = [one for one in far.executed if one[0] in (Command.WRITE_REGISTER, Command.WRITE_MEMORY)]
+    assert all(one != other for one, other in itertools.pairwise(writes))
+
+
+def test_only_what_has_changed_is_sent(line: Callable[..., Any]) -> None:
+    far = server()
+    device = line(far)
+    buffer = device.allocate(8 * BLOCK_BYTES)
+
+    def blocks() -> int:
+        far.executed.clear()
+        buffer.flush()
+        return sum(command == Command.WRITE_MEMORY for command, _ in far.executed)
+
+    assert blocks() == 8, "nobody knows what was there"
+    assert blocks() == 0
+    buffer.array[3 * BLOCK_BYTES + 5] = 9
+    assert blocks() == 1
+    far.executed.clear()
+    buffer.invalidate(BLOCK_BYTES - 1, 2)
+    assert [command for command, _ in far.executed] == [Command.READ_MEMORY] * 2
+
+
+def test_ctrl_c_leaves_the_device_usable(line: Callable[..., Any]) -> None:
+    far, slow = server(), threading.Event()
+
+    def there(data: bytes) -> bytes:
+        if slow.is_set():
+            slow.clear()
+            os.kill(os.getpid(), signal.SIGINT)
+        return data
+
+    device = line(far, there)
+    buffer = device.allocate(40 * BLOCK_BYTES)
+    buffer.array[:] = 7
+    slow.set()
+    with pytest.raises(KeyboardInterrupt):
+        _flush(buffer)
+    buffer.flush()
+    buffer.invalidate()
+    assert (buffer.array == 7).all()
+    assert device.read_register(REGISTER_MAP["identity"].offset) == REGISTER_MAP["identity"].reset
+
+
+def _flush(buffer: Any) -> None:
+    buffer.flush()
+    signal.sigtimedwait([], 1)  # the signal may come a moment late
+
+
+def test_a_device_that_falls_silent(line: Callable[..., Any]) -> None:
+    silent = threading.Event()
+    device = line(server(), lambda data: b"" if silent.is_set() else data, patience_s=0.01)
+    silent.set()
+    with pytest.raises(DeviceError, match=r"no answer from /dev/pts/\d+ to read_register, sent 6 times; check that"):
+        device.read_register(0)
+    silent.clear()
+    assert device.read_register(0) == REGISTER_MAP["identity"].reset
+
+
+def test_a_device_that_was_switched_off_and_on(line: Callable[..., Any]) -> None:
+    """It counts from 0 again: nothing is carried out until both have agreed anew."""
+    far = server()
+    device = line(far)
+    for _ in range(5):
+        device.read_register(0)
+    far._expected = 200
+    with pytest.raises(DeviceError, match="no answer from"):
+        device.write_register(MASK, 1)
+    device.write_register(MASK, 2)
+    assert device.read_register(MASK) == 2
+
+
+def test_memory_that_is_not_there(line: Callable[..., Any]) -> None:
+    device = line(server())
+    with pytest.raises(
+        DeviceError, match=f"a buffer of {MEMORY + 1} bytes does not fit the board's memory: {MEMORY} of"
+    ):
+        device.allocate(MEMORY + 1)
+    first, second = device.allocate(MEMORY // 2), device.allocate(MEMORY // 2)
+    assert abs(first.address - second.address) == MEMORY // 2
+    first.close()
+    assert device.allocate(MEMORY // 4).address == first.address
+
+
+def test_ports_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(DeviceError, match=r"there is no .*ttyUSB9; plug the board in"):
+        open_device("uart", CONFIG, port=tmp_path / "ttyUSB9")
+    (tmp_path / "file").write_text("no port")
+    with pytest.raises(DeviceError, match="file is no serial port"):
+        open_device("uart", CONFIG, port=tmp_path / "file")
+    with pytest.raises(UsageError, match=r"has no baud rate 31337; it has .*115200"):
+        open_device("uart", CONFIG, port=tmp_path / "file", baud=31337)
+
+
+def test_what_answers_is_something_else(line: Callable[..., Any]) -> None:
+    far = server()
+    answers: dict[str, Callable[[bytes], bytes]] = {
+        "no edgedec link": lambda data: _changed(data, 2, 0xFF),
+        "speaks version 9": lambda data: _changed(data, 6, 9),
+        "says of itself what cannot be": lambda data: _changed(data, 8, 3),
+        "no answer from": lambda data: b"login: ",
+    }
+    for message, back in answers.items():
+        with pytest.raises(DeviceError, match=message):
+            line(far, bytes, back, patience_s=0.01)
+
+
+def _changed(answer: bytes, at: int, value: int) -> bytes:
+    content = bytearray(opened(answer.strip(b"\xc0")) or b"")
+    content[at] = value
+    return frame(bytes(content))
+
+
+def test_one_owner_at_a_time(line: Callable[..., Any]) -> None:
+    device = line(server())
+    with pytest.raises(DeviceError, match=r"is in use by process .*close that device first"):
+        open_device("uart", CONFIG, port=device.link._port)
+
+
+def test_endless_noise_is_no_answer() -> None:
+    noise = random.Random(1).randbytes(5000).replace(b"\xc0", b"\x00")
+    with PseudoTerminal(lambda data: noise) as line, pytest.raises(DeviceError, match="no answer from"):
+        open_device("uart", CONFIG, port=line.path, patience_s=0.01)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_frames(seed: int) -> None:
+    rng = random.Random(seed)
+    content = bytes(
+        rng.choice([0xC0, 0xDB, 0xDC, 0xDD, rng.randrange(256)]) for _ in range(rng.randrange(2, MOST_FRAME - 4))
+    )
+    wire = frame(content)
+    assert wire[0] == wire[-1] == 0xC0
+    assert 0xC0 not in wire[1:-1]
+    assert opened(wire[1:-1]) == content
+    at = rng.randrange(1, len(wire) - 1)
+    assert opened(wire[1:at] + bytes((wire[at] ^ 1,)) + wire[at + 1 : -1]) != content
+
+
+def test_the_name_on_the_command_line() -> None:
+    options = AcceleratorOptions()
+    assert "baud" in check_device("uart:/dev/ttyUSB0", options)
+    for device, message in (
+        ("uart", "--device uart takes a port: write uart:PORT"),
+        ("replay", "--device replay takes a file: write replay:FILE"),
+        ("reference:x", "--device reference takes no file: write reference"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            check_device(device, options)
