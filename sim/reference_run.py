@@ -198,7 +198,7 @@ class Runner:
             raise _FaultError(Cause.WEIGHT, interpreter.at) from error
         except BundleError as error:
             raise _FaultError(Cause.DESCRIPTOR, interpreter.at) from error
-        # The cache first: what is known as one buffer may hold the results too, where the device sees all of a board's memory.
+        # The cache first: what is known as one buffer may hold the results too, where the device sees all of a board.
         laid = stripe(interpreter.cache, ports=self._config.ports, port_bytes=self._config.port_bytes)
         kv[: laid.size] = laid
         if given.logits and not given.commits:

@@ -19,6 +19,7 @@ from edgedec.cli.deploy import deploy
 from edgedec.cli.distil import distil
 from edgedec.cli.doctor import doctor
 from edgedec.cli.eval import eval_command
+from edgedec.cli.export import export
 from edgedec.cli.generate import generate
 from edgedec.cli.inspect import inspect
 from edgedec.cli.options import option
@@ -86,6 +87,7 @@ def _root(
 
 for _name, _function in (
     ("quantize", quantize),
+    ("export", export),
     ("distil", distil),
     ("inspect", inspect),
     ("plan", plan),

@@ -22,7 +22,7 @@ def open_checkpoint(path: Path, tokenizer: Path | None = None) -> Checkpoint:
     """Open a Hugging Face folder, a GGUF file or a llama2.c ``.bin`` file; no tensor is read yet.
 
     ``tokenizer`` is a ``tokenizer.json``, a folder that holds one, a SentencePiece ``.model`` or ``.vocab`` listing, a
-    list of Llama 3's ranks or a llama2.c ``tokenizer.bin``. Without it the tokenizer is looked for inside the file, or beside it.
+    list of Llama 3's ranks or a llama2.c ``tokenizer.bin``. Without it the one inside the file, or beside it, is taken.
 
     Raises:
         UsageError: ``path`` or ``tokenizer`` is not there.

@@ -23,7 +23,7 @@ from tests.cli.conftest import Edgedec
 COMMANDS = typer.main.get_command(app_module.app).commands  # type: ignore[attr-defined]
 BUNDLE = "BUNDLE"
 NAMES = {"quantize", "distil", "inspect", "plan", "generate", "chat", "bench", "eval", "simulate", "doctor", "boards"}
-NAMES |= {"deploy", "build-bitstream"}
+NAMES |= {"deploy", "export", "build-bitstream"}
 
 
 def test_help_names_every_command(edgedec: Edgedec) -> None:
@@ -169,7 +169,11 @@ DRAFTER_NAMES, POLICY_NAMES = (", ".join(names(package)) for package in (DRAFTER
         ("generate -m BUNDLE -p hi --threads 257", 2, "Invalid value for '-t' / '--threads'"),
         ("generate -m BUNDLE -p hi -n -2", 2, "Invalid value for '-n' / '--n-predict'"),
         ("chat -m BUNDLE -n -2", 2, "Invalid value for '-n' / '--n-predict'"),
-        ("generate -m BUNDLE -p hi --device gpu", 2, "there is no device 'gpu'; known: cpu, cuda, webgpu, float_reference, pynq,"),
+        (
+            "generate -m BUNDLE -p hi --device gpu",
+            2,
+            "there is no device 'gpu'; known: cpu, cuda, webgpu, float_reference, pynq,",
+        ),
         ("generate -m BUNDLE -p hi -c 5000", 2, "--ctx-size must be 1 to 4096"),
         ("generate -m BUNDLE -p hello -c 4", 1, "the prompt has 6 tokens, the context holds 4"),
         ("generate -m BUNDLE -p hi --memory-budget lots", 2, "'lots' is not a size"),

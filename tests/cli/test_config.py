@@ -83,7 +83,9 @@ def test_mistakes_name_file_and_key(edgedec: Edgedec, user_file: Path, text: str
 
 def test_the_known_keys_are_listed(edgedec: Edgedec, project_file: Path) -> None:
     project_file.write_text("[plan]\nx = 1\n")
-    known = "board, configuration, ctx-size, device, draft-max, json, kv-bits, memory, memory-budget, model, model-draft"
+    known = (
+        "board, configuration, ctx-size, device, draft-max, json, kv-bits, memory, memory-budget, model, model-draft"
+    )
     assert f"known: {known}, spec-tree, spec-type, tree-nodes\n" in edgedec("doctor").stderr
 
 

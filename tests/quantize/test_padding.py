@@ -101,7 +101,9 @@ def test_logits_are_equal_to_the_last_bit(tmp_path: Path, family: str, kind: str
 def test_a_tied_head_pads_as_an_embedding(tmp_path: Path, kind: str) -> None:
     small = small_bundle(tmp_path / "s", kind, tie_word_embeddings=True, head_dim=None)
     large = pad(small, tmp_path / "l", **LARGE["llama"])
-    np.testing.assert_array_equal(logits(large, random_ids(), "float_reference"), logits(small, random_ids(), "float_reference"))
+    np.testing.assert_array_equal(
+        logits(large, random_ids(), "float_reference"), logits(small, random_ids(), "float_reference")
+    )
 
 
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -126,7 +128,9 @@ def test_whatever_is_taken_as_exact_is(
     small = small_bundle(folder / "s", "planes2")
     sizes: dict[str, Any] = dict(zip(SIZES, (32 * ratio, intermediate, layers, 2 * groups, vocab), strict=True))
     large = pad(small, folder / "l", seed=seed, **sizes)
-    np.testing.assert_array_equal(logits(large, random_ids(9), "float_reference"), logits(small, random_ids(9), "float_reference"))
+    np.testing.assert_array_equal(
+        logits(large, random_ids(9), "float_reference"), logits(small, random_ids(9), "float_reference")
+    )
 
 
 @pytest.mark.parametrize(
@@ -168,7 +172,9 @@ def test_widths_whose_sums_change_order_are_refused(tmp_path: Path) -> None:
         pad(small, tmp_path / "l", **{**LARGE["llama"], "hidden_size": 144})
     # The stream may keep its width, for then no sum grows.
     large = pad(small, tmp_path / "l", **{**LARGE["llama"], "hidden_size": 36})
-    np.testing.assert_array_equal(logits(large, random_ids(), "float_reference"), logits(small, random_ids(), "float_reference"))
+    np.testing.assert_array_equal(
+        logits(large, random_ids(), "float_reference"), logits(small, random_ids(), "float_reference")
+    )
 
 
 def test_float_matrices_are_refused(tmp_path: Path) -> None:
@@ -248,7 +254,9 @@ def test_gains_keep_their_bits_in_a_narrow_type(tmp_path: Path) -> None:
     kinds = {name: large.array(name, "values").dtype for name in large.tensors if name.endswith("norm.weight")}
     assert kinds["model.norm.weight"] == np.float32
     assert kinds["model.layers.0.input_layernorm.weight"] == np.float16
-    np.testing.assert_array_equal(logits(large, random_ids(), "float_reference"), logits(small, random_ids(), "float_reference"))
+    np.testing.assert_array_equal(
+        logits(large, random_ids(), "float_reference"), logits(small, random_ids(), "float_reference")
+    )
 
 
 def test_a_source_that_lacks_a_tensor(tmp_path: Path) -> None:

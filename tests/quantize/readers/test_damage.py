@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from edgedec.errors import EdgedecError
 from edgedec.quantize.readers import open_checkpoint
+from tests.quantize.readers import gguf_builder
 from tests.quantize.readers.builders import write_hf, write_llama2c
 
 _MAX_BYTES = 8 << 20  # the files have a few kB
@@ -59,7 +60,12 @@ def _tokenizer_bin(folder: Path) -> tuple[Path, str]:
     return write_llama2c(folder), "tokenizer.bin"
 
 
-MAKERS = (_hf, _hf_index, _hf_config, _hf_tokenizer, _version0, _version1, _version2, _tokenizer_bin)
+def _gguf(folder: Path) -> tuple[Path, str]:
+    path = gguf_builder.write_model(folder)
+    return path, path.name
+
+
+MAKERS = (_hf, _hf_index, _hf_config, _hf_tokenizer, _version0, _version1, _version2, _tokenizer_bin, _gguf)
 
 
 @pytest.fixture(scope="module", params=MAKERS, ids=lambda make: make.__name__.strip("_"))

@@ -167,7 +167,7 @@ def test_a_file_that_shrinks_after_opening(tmp_path: Path) -> None:
         ("model.safetensors", None, BundleError, "neither model.safetensors nor model.safetensors.index.json"),
         ("model.safetensors", "pytorch_model.bin", UnsupportedError, "save the model as safetensors"),
         ("tokenizer.json", None, UsageError, "has no tokenizer.json; pass the model's tokenizer with --tokenizer"),
-        ("tokenizer.json", "tokenizer.model", UnsupportedError, "pass tokenizer.bin or tokenizer.json"),
+        ("tokenizer.json", "tokenizer.model", BundleError, "tokenizer.model: 0 bytes cannot be a tokenizer's model"),
     ],
 )
 def test_an_incomplete_folder(
@@ -184,7 +184,12 @@ def test_an_incomplete_folder(
 @pytest.mark.parametrize(
     ("name", "content", "error", "message"),
     [
-        ("m.gguf", b"GGUF\3\0\0\0", UnsupportedError, "GGUF is not read yet"),
+        (
+            "m.gguf",
+            b"GGUF\3\0\0\0",
+            BundleError,
+            "m.gguf: the counts: 16 bytes are to be read from byte 8 on, but the file ends at 8",
+        ),
         ("m.pt", b"PK\3\4", UnsupportedError, "save the model as safetensors"),
         ("m.safetensors", b"", UsageError, "pass its folder"),
     ],

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from edgedec.errors import UnsupportedError, UsageError
+from edgedec.errors import BundleError, UsageError
 from edgedec.quantize.readers import TensorInfo, open_checkpoint
 from tests.quantize.readers.builders import (
     hf_tokenizer,
@@ -72,9 +72,9 @@ def test_tokenizer_beside_or_given(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"has no tokenizer.bin; pass the model's tokenizer with --tokenizer"):
         open_checkpoint(path)
     (tmp_path / "tokenizer.model").touch()
-    with pytest.raises(UnsupportedError, match=r"SentencePiece .model is not read yet"):
+    with pytest.raises(BundleError, match=r"tokenizer.model: 0 bytes cannot be a tokenizer's model"):
         open_checkpoint(path)
-    with pytest.raises(UnsupportedError, match=r"SentencePiece .model is not read yet"):
+    with pytest.raises(BundleError, match=r"tokenizer.model: 0 bytes cannot be a tokenizer's model"):
         open_checkpoint(path, tmp_path / "tokenizer.model")
 
 

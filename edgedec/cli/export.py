@@ -1,0 +1,78 @@
+"""``edgedec export``: a bundle as a file that other programs read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from edgedec.cli.console import print_json, print_table, progress
+from edgedec.cli.options import Json, Verbose, option
+from edgedec.errors import UsageError
+
+__all__ = ["export"]
+
+FORMATS = ("gguf", "onnx", "safetensors")
+
+
+def export(
+    bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="Bundle to write in another format.")],
+    output: Annotated[Path, option("-o", "--output", metavar="PATH", help="File (gguf) or folder to write.")],
+    format: Annotated[str, option("--format", metavar="NAME", help="gguf, onnx or safetensors.")] = "gguf",
+    model_draft: Annotated[
+        Path | None,
+        option("-md", "--model-draft", metavar="BUNDLE", help="With onnx: a draft to put beside the model."),
+    ] = None,
+    json: Json = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Write a bundle for other programs. The file appears whole or not at all."""
+    from edgedec.bundle import Bundle
+
+    if format not in FORMATS:
+        raise UsageError(f"--format must be one of {', '.join(FORMATS)}, not {format!r}")
+    if model_draft is not None and format != "onnx":
+        raise UsageError("--model-draft is for --format onnx, whose configuration names a draft; leave it out")
+    opened = Bundle.open(bundle)
+    draft = None if model_draft is None else Bundle.open(model_draft)
+    with progress("exporting") as report:
+        if format == "gguf":
+            from edgedec.quantize.exporters.gguf import export_gguf
+
+            counts = export_gguf(opened, output, progress=report)
+        elif format == "onnx":
+            from edgedec.quantize.exporters.onnx import export_onnx
+
+            counts = export_onnx(opened, output, draft=draft, progress=report)
+        else:
+            from edgedec.quantize.exporters.safetensors import export_safetensors
+
+            counts = export_safetensors(opened, output)
+    files = [output] if output.is_file() else sorted(file for file in output.iterdir() if file.is_file())
+    result = {
+        "output": str(output),
+        "format": format,
+        "bytes": sum(file.stat().st_size for file in files),
+        "files": [file.name for file in files],
+        "tensors": counts,
+    }
+    if json:
+        print_json(result)
+    else:
+        _print(result)
+
+
+def _print(result: dict[str, Any]) -> None:
+    from edgedec.memory import format_bytes
+
+    kinds = ", ".join(f"{count} {kind}" for kind, count in result["tensors"].items())
+    print_table(
+        [
+            ("written", result["output"]),
+            ("format", result["format"]),
+            ("files", ", ".join(result["files"])),
+            ("tensors", kinds),
+            ("size", f"{format_bytes(result['bytes'])} ({result['bytes']:,} bytes)"),
+        ]
+    )

@@ -1,0 +1,133 @@
+"""Writing GGUF: the header, and GGML's blocks of codes that edgedec has already.
+
+Source: docs/gguf.md of ggml; ``block_tq2_0`` and ``block_q8_0`` of its ggml-common.h.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.atomic import new_file
+from edgedec.errors import UnsupportedError
+from edgedec.progress import Progress, silent
+from edgedec.quantize.readers.gguf_blocks import KINDS, Kind
+
+__all__ = ["BF16", "F16", "F32", "Q8_0", "TQ2_0", "PlannedTensor", "Value", "q8_0", "tq2_0", "write_gguf"]
+
+Array = NDArray[Any]
+Value = str | int | float | bool | Sequence[str] | Sequence[float] | Sequence[int]
+
+F32, F16, BF16, Q8_0, TQ2_0 = (KINDS[number] for number in (0, 1, 30, 8, 35))
+_ALIGNMENT = 32  # of tensors, unless the file says otherwise
+_MAGIC, _VERSION = b"GGUF", 3
+_UINT32, _INT32, _FLOAT32, _BOOL, _STRING, _ARRAY = 4, 5, 6, 7, 8, 9
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedTensor:
+    """``make`` gives the tensor's bytes, uint8 [rows, bytes of a row], when its turn comes."""
+
+    name: str
+    shape: tuple[int, ...]
+    kind: Kind
+    make: Callable[[], Array]
+
+
+def _scales(name: str, values: Array, blocks: int) -> Array:
+    """float32 [rows or 1, blocks or 1] -> the float16 of every block: uint8 [rows or 1, blocks, 2]."""
+    with np.errstate(over="ignore"):
+        half = np.broadcast_to(values.astype("<f2"), (len(values), blocks))
+    if not np.isfinite(half).all():
+        raise UnsupportedError(f"tensor {name}: a scale of {np.abs(values).max():g} does not fit into GGML's float16")
+    if (half[np.broadcast_to(values, half.shape) != 0] == 0).any():
+        raise UnsupportedError(f"tensor {name}: a scale is too small for GGML's float16; export it as safetensors")
+    return np.ascontiguousarray(half).view(np.uint8).reshape(len(half), blocks, 2)
+
+
+def q8_0(name: str, codes: NDArray[np.int8], scale: NDArray[np.float32]) -> Array:
+    """codes int8 [out, in], scale float32 [out] -> uint8 [out, bytes]: blocks of a scale and 32 codes."""
+    outputs, inputs = codes.shape
+    blocks = np.empty((outputs, inputs // 32, 34), np.uint8)
+    blocks[..., :2] = _scales(name, scale[:, None], inputs // 32)
+    blocks[..., 2:] = np.ascontiguousarray(codes).view(np.uint8).reshape(outputs, -1, 32)
+    return blocks.reshape(outputs, -1)
+
+
+def tq2_0(name: str, trits: NDArray[np.int8], scale: NDArray[np.float32]) -> Array:
+    """trits int8 [out, in], scale float32 [out or 1, in / 256 or 1] -> uint8 [out, bytes]: blocks of codes and a scale.
+
+    A code is trit + 1. Byte m of a half block of 32 bytes holds those of columns m, m + 32, m + 64 and m + 96, lowest first.
+    """
+    outputs, inputs = trits.shape
+    blocks = np.empty((outputs, inputs // 256, 66), np.uint8)
+    four = (trits + 1).view(np.uint8).reshape(outputs, -1, 2, 4, 32)
+    packed = four[..., 0, :] | four[..., 1, :] << 2 | four[..., 2, :] << 4 | four[..., 3, :] << 6
+    blocks[..., :64] = packed.reshape(outputs, -1, 64)
+    blocks[..., 64:] = _scales(name, scale, inputs // 256)
+    return blocks.reshape(outputs, -1)
+
+
+def _string(text: str) -> bytes:
+    data = text.encode()
+    return struct.pack("<Q", len(data)) + data
+
+
+def _number(value: float) -> bytes:
+    return struct.pack("<f" if isinstance(value, float) else "<i", value)
+
+
+def _value(value: Value) -> tuple[int, bytes]:
+    """GGUF's number of the type, and the bytes. Numbers of an array are signed, others are not."""
+    if isinstance(value, str):
+        return _STRING, _string(value)
+    if isinstance(value, bool):
+        return _BOOL, struct.pack("<B", value)
+    if isinstance(value, float):
+        return _FLOAT32, struct.pack("<f", value)
+    if isinstance(value, int):
+        return _UINT32, struct.pack("<I", value)
+    kind = _STRING if not value else _value(value[0])[0]
+    kind = _INT32 if kind == _UINT32 else kind
+    elements = b"".join(_string(one) if isinstance(one, str) else _number(one) for one in value)
+    return _ARRAY, struct.pack("<IQ", kind, len(value)) + elements
+
+
+def _header(metadata: Mapping[str, Value], tensors: Sequence[PlannedTensor]) -> bytes:
+    """Up to the first tensor. Sizes are listed from the innermost outwards."""
+    parts = [_MAGIC, struct.pack("<IQQ", _VERSION, len(tensors), len(metadata))]
+    for key, value in metadata.items():
+        number, data = _value(value)
+        parts += [_string(key), struct.pack("<I", number), data]
+    at = 0
+    for tensor in tensors:
+        sizes = tensor.shape[::-1]
+        parts += [_string(tensor.name), struct.pack(f"<I{len(sizes)}Q", len(sizes), *sizes)]
+        parts.append(struct.pack("<IQ", tensor.kind.number, at))
+        at += -(-tensor.kind.nbytes(tensor.shape) // _ALIGNMENT) * _ALIGNMENT
+    header = b"".join(parts)
+    return header + b"\0" * (-len(header) % _ALIGNMENT)
+
+
+def write_gguf(
+    path: Path, metadata: Mapping[str, Value], tensors: Sequence[PlannedTensor], progress: Progress = silent
+) -> None:
+    """Write ``path``, whole or not at all, one tensor in memory at a time.
+
+    Raises:
+        EdgedecError: the disk is full, or there is no permission; nothing is left behind.
+    """
+    with new_file(path) as partial, partial.open("wb") as file:
+        file.write(_header(metadata, tensors))
+        for done, tensor in enumerate(tensors, start=1):
+            data = tensor.make()
+            assert data.nbytes == tensor.kind.nbytes(tensor.shape), f"{tensor.name}: {data.nbytes} bytes"
+            file.write(np.ascontiguousarray(data).view(np.uint8).reshape(-1).data)
+            file.write(b"\0" * (-file.tell() % _ALIGNMENT))
+            progress(tensor.name, done, len(tensors))

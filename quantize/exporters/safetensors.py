@@ -1,0 +1,116 @@
+"""A bundle as a Hugging Face folder: the BitNet layout where matrices are one plane of trits, else float32.
+
+edgedec's own keys are undone: rows of q and k that pair neighbours go back to halves, norms that hold 1 + weight lose the 1.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+from tokenizers import Tokenizer
+
+from edgedec.atomic import new_folder
+from edgedec.bundle import Bundle
+from edgedec.families import build_graph
+from edgedec.ops import Linear
+from edgedec.quantize.exporters.bitnet import TernaryWeight, write_bitnet_checkpoint
+from edgedec.schemes import FloatWeight
+from edgedec.schemes import TernaryWeight as StoredTrits
+
+__all__ = ["export_safetensors"]
+
+Array = NDArray[Any]
+
+_ROTATED = re.compile(r"model\.layers\.\d+\.self_attn\.[qk]_proj\.(weight|bias)")
+_NORM = re.compile(r".*norm\.weight")
+_OWN_KEYS = ("rope_interleaved", "rms_norm_offset")
+
+
+def export_safetensors(bundle: Bundle, folder: Path) -> dict[str, int]:
+    """Write ``folder``, whole or not at all; how many tensors are ternary and how many are float.
+
+    Raises:
+        UsageError: ``folder`` holds something else.
+        UnsupportedError: the BitNet layout cannot express the model; says what.
+    """
+    config = bundle.config
+    graph = build_graph(config)
+    bundle.check(graph)
+    layers = {name for op in graph.operations if isinstance(op, Linear) for name in op.weights}
+    layers -= {graph.operations[-1].weight_names[0]}
+    ternary: dict[str, TernaryWeight] = {}
+    dense: dict[str, Array] = {}
+    for name in graph.weights:
+        weight = bundle.weight(name)
+        if name in layers and isinstance(weight, StoredTrits) and len(weight.trits) == 1:
+            scales = weight.scale[0] if weight.group_size else np.float32(weight.scale[0])
+            order = _order(config, name, weight.trits.shape[1])
+            if weight.group_size and order is not None:
+                assert isinstance(scales, np.ndarray)
+                scales = scales[order]
+            ternary[name] = TernaryWeight(trits=_ordered(weight.trits[0], order), scales=scales)
+        else:
+            values = weight.values if isinstance(weight, FloatWeight) else weight.dense()
+            dense[name] = _plain(config, name, values)
+    shown = {key: value for key, value in config.items() if key not in _OWN_KEYS}
+    tokenizer = bundle.tokenizer_file.read_bytes()
+    if ternary:
+        write_bitnet_checkpoint(
+            folder,
+            config=shown,
+            ternary=ternary,
+            dense=dense,
+            tokenizer_json=tokenizer,
+            tokenizer_config=_tokenizer_config(bundle),
+        )
+    else:
+        _write_float(folder, shown, dense, tokenizer, _tokenizer_config(bundle))
+    return ({"ternary": len(ternary)} if ternary else {}) | {"float": len(dense)}
+
+
+def _order(config: Mapping[str, Any], name: str, rows: int) -> NDArray[np.intp] | None:
+    """Of rows that pair neighbours, as halves of a head; None: they stay."""
+    if not config.get("rope_interleaved") or not _ROTATED.fullmatch(name):
+        return None
+    head_dim = int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
+    return np.arange(rows).reshape(-1, head_dim // 2, 2).swapaxes(1, 2).reshape(-1)
+
+
+def _ordered(values: Array, order: NDArray[np.intp] | None) -> Array:
+    return values if order is None else values[order]
+
+
+def _plain(config: Mapping[str, Any], name: str, values: Array) -> Array:
+    if config.get("rms_norm_offset") == 0 and _NORM.fullmatch(name):
+        return values.astype(np.float32) - np.float32(1)
+    return _ordered(values, _order(config, name, len(values)))
+
+
+def _tokenizer_config(bundle: Bundle) -> dict[str, Any]:
+    words = Tokenizer.from_file(str(bundle.tokenizer_file))
+    found: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    if bundle.tokens.bos is not None:
+        found["bos_token"] = words.id_to_token(bundle.tokens.bos)
+    if bundle.tokens.eos:
+        found["eos_token"] = words.id_to_token(bundle.tokens.eos[0])
+    if bundle.chat_template is not None:
+        found["chat_template"] = bundle.chat_template
+    return found
+
+
+def _write_float(
+    folder: Path, config: Mapping[str, Any], dense: Mapping[str, Array], tokenizer: bytes, settings: Mapping[str, Any]
+) -> None:
+    with new_folder(folder, "config.json") as new:
+        arrays = {name: np.ascontiguousarray(values, np.float32) for name, values in dense.items()}
+        save_file(arrays, new / "model.safetensors", metadata={"format": "pt"})
+        (new / "config.json").write_text(json.dumps({**config, "dtype": "float32"}, indent=2), encoding="utf-8")
+        (new / "tokenizer.json").write_bytes(tokenizer)
+        (new / "tokenizer_config.json").write_text(json.dumps(settings, indent=2), encoding="utf-8")

@@ -1,0 +1,156 @@
+"""GGUF files, as llama.cpp writes and reads them: weights, configuration and tokenizer in one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.errors import BundleError, UnsupportedError
+from edgedec.quantize.readers.checkpoint import Checkpoint, TensorInfo
+from edgedec.quantize.readers.gguf_blocks import decode, scales_of_trits
+from edgedec.quantize.readers.gguf_header import GgufHeader, GgufTensor, read_header
+from edgedec.quantize.readers.gguf_models import (
+    ROPE_FACTORS,
+    Architecture,
+    architecture,
+    configuration,
+    huggingface_name,
+)
+from edgedec.quantize.readers.gguf_tokenizer import gguf_tokenizer, special_ids
+from edgedec.quantize.readers.tokenizer_file import check_tokenizer, read_tokenizer
+from edgedec.quantize.readers.untrusted import shown
+
+__all__ = ["read_gguf"]
+
+_FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+# Of a row's 256 columns that share a scale in the file; edgedec's widest group is half as wide.
+_GROUP_SIZE = 128
+_ROTATED = ("attn_q.weight", "attn_q.bias", "attn_k.weight", "attn_k.bias")
+_IGNORED = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Source:
+    """A tensor of the model and where it comes from.
+
+    ``head_dim`` is not 0 where rows are to be put back into halves of heads; ``scale`` is a factor beside the weight.
+    """
+
+    tensor: GgufTensor
+    info: TensorInfo
+    head_dim: int
+    scale: GgufTensor | None
+
+    def load(self) -> NDArray[Any]:
+        values = _decoded(self.tensor)
+        if self.scale is not None:
+            factor = _decoded(self.scale).astype(np.float32)
+            values = values.astype(np.float32, copy=False)
+            with np.errstate(all="ignore"):  # infinity is refused with all others
+                values *= factor.reshape(-1)[0]
+        if self.head_dim:
+            for start in range(0, len(values), self.head_dim):
+                head = values[start : start + self.head_dim]
+                pairs = head.reshape(self.head_dim // 2, 2, *head.shape[1:])
+                head[...] = pairs.swapaxes(0, 1).reshape(head.shape)  # reshape copies
+        return values
+
+
+def _decoded(tensor: GgufTensor) -> NDArray[Any]:
+    return decode(tensor.path, f"tensor {tensor.name!r}", tensor.kind, tensor.offset, tensor.shape)
+
+
+def read_gguf(path: Path, tokenizer: Path | None = None) -> Checkpoint:
+    """Open a GGUF file; ``tokenizer`` (a file or a folder) replaces the one inside.
+
+    Raises:
+        BundleError: the file is damaged, or its metadata and tensors contradict each other.
+        UnsupportedError: an architecture, a type of tensor or a tokenizer that is not read.
+    """
+    header = read_header(path)
+    known = architecture(header)
+    factors = _rope_factors(header)
+    config = configuration(header, known, factors)
+    sources = _sources(header, known, config["head_dim"])
+    vocab_size = config["vocab_size"]
+    if tokenizer is not None:
+        checked = read_tokenizer(tokenizer, vocab_size)
+    else:
+        checked = check_tokenizer(path, gguf_tokenizer(header), vocab_size)
+    bos, eos = special_ids(header, vocab_size)
+    template = header.metadata.get("tokenizer.chat_template")
+    if template is not None and not isinstance(template, str):
+        raise BundleError(f"{path}: tokenizer.chat_template must be text, not {shown(template)}")
+    words = checked.vocabulary
+    return Checkpoint(
+        source=path,
+        config=config,
+        tensors={name: source.info for name, source in sources.items()},
+        read_tensor=lambda name: sources[name].load(),
+        tokenizer_json=checked.json,
+        chat_template=template,
+        bos_token=None if bos is None else words.id_to_token(bos),
+        bos_token_id=bos,
+        eos_token=words.id_to_token(eos[0]) if eos else None,
+        eos_token_ids=eos,
+    )
+
+
+def _rope_factors(header: GgufHeader) -> NDArray[np.float32] | None:
+    tensor = header.tensors.get(ROPE_FACTORS)
+    return None if tensor is None else _decoded(tensor).astype(np.float32)
+
+
+def _sources(header: GgufHeader, known: Architecture, head_dim: int) -> dict[str, _Source]:
+    scales = _scales(header)
+    found: dict[str, _Source] = {}
+    for tensor in header.tensors.values():
+        if tensor.name in _IGNORED or tensor.name in scales:
+            continue
+        name = huggingface_name(known, tensor.name)
+        if name is None:
+            raise UnsupportedError(
+                f"{header.path}: tensor {tensor.name!r} has no place in a {known.model_type}; "
+                "leaving it out would change the model"
+            )
+        rotated = known.neighbours and tensor.name.endswith(_ROTATED)
+        if rotated and tensor.shape[0] % head_dim:
+            raise BundleError(
+                f"{header.path}: tensor {tensor.name!r} has {tensor.shape[0]} rows, no multiple of {head_dim}"
+            )
+        scale = header.tensors.get(f"{tensor.name.removesuffix('weight')}scale")
+        found[name] = _Source(
+            tensor=tensor,
+            info=_info(tensor, scale),
+            head_dim=head_dim if rotated else 0,
+            scale=scale,
+        )
+    return found
+
+
+def _scales(header: GgufHeader) -> Mapping[str, GgufTensor]:
+    """Factors that belong to a weight: X.scale beside X.weight."""
+    found = {}
+    for name, tensor in header.tensors.items():
+        if name.endswith(".scale"):
+            if f"{name.removesuffix('scale')}weight" not in header.tensors:
+                raise BundleError(f"{header.path}: tensor {name!r} is the scale of a weight that is missing")
+            if tensor.shape != (1,):
+                raise UnsupportedError(f"{header.path}: tensor {name!r} is {tensor.shape}; one factor is read")
+            found[name] = tensor
+    return found
+
+
+def _info(tensor: GgufTensor, scale: GgufTensor | None) -> TensorInfo:
+    dtype = "float32" if scale is not None else _FLOATS.get(tensor.kind.name, "float32")
+    grouped = False
+    if len(tensor.shape) == 2:
+        where = f"tensor {tensor.name!r}"
+        count = scales_of_trits(tensor.path, where, tensor.kind, tensor.offset, tensor.shape)
+        grouped = count is not None and count > 1
+    return TensorInfo(shape=tensor.shape, dtype=dtype, group_size=_GROUP_SIZE if grouped else 0)

@@ -1,0 +1,219 @@
+"""GGML's types of tensors: how many bytes a row takes, and what values its blocks stand for.
+
+Decoded here: F32, F16, BF16, Q8_0, Q4_0, TQ1_0, TQ2_0. Others go through the ``gguf`` package, if it is installed.
+A tensor is decoded some rows at a time: besides the result there is never more than a few MB.
+
+Source: ``block_*`` of ggml's ggml-common.h; ``dequantize_row_*`` of its ggml-quants.c.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.errors import BundleError, UnsupportedError
+from edgedec.quantize.readers.untrusted import read_array
+
+__all__ = ["KINDS", "Kind", "decode", "scales_of_trits"]
+
+F32 = NDArray[np.float32]
+U8 = NDArray[np.uint8]
+
+_CHUNK_BYTES = 1 << 20
+_POWERS = np.array([1, 3, 9, 27, 81], np.uint8)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """A type of GGML: its number there, and ``block_bytes`` for each ``block`` values along a row."""
+
+    number: int
+    name: str
+    block: int
+    block_bytes: int
+
+    def nbytes(self, shape: tuple[int, ...]) -> int:
+        return math.prod(shape) // self.block * self.block_bytes
+
+    def row_bytes(self, columns: int) -> int:
+        return columns // self.block * self.block_bytes
+
+
+_TYPES = """
+0 F32 1 4
+1 F16 1 2
+2 Q4_0 32 18
+3 Q4_1 32 20
+6 Q5_0 32 22
+7 Q5_1 32 24
+8 Q8_0 32 34
+9 Q8_1 32 40
+10 Q2_K 256 84
+11 Q3_K 256 110
+12 Q4_K 256 144
+13 Q5_K 256 176
+14 Q6_K 256 210
+15 Q8_K 256 292
+16 IQ2_XXS 256 66
+17 IQ2_XS 256 74
+18 IQ3_XXS 256 98
+19 IQ1_S 256 50
+20 IQ4_NL 32 18
+21 IQ3_S 256 110
+22 IQ2_S 256 82
+23 IQ4_XS 256 136
+24 I8 1 1
+25 I16 1 2
+26 I32 1 4
+27 I64 1 8
+28 F64 1 8
+29 IQ1_M 256 56
+30 BF16 1 2
+34 TQ1_0 256 54
+35 TQ2_0 256 66
+39 MXFP4 32 17
+"""
+
+
+def _kinds() -> Iterator[Kind]:
+    for row in _TYPES.strip().splitlines():
+        number, name, block, block_bytes = row.split()
+        yield Kind(number=int(number), name=name, block=int(block), block_bytes=int(block_bytes))
+
+
+KINDS = {kind.number: kind for kind in _kinds()}
+_FLOATS = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype(ml_dtypes.bfloat16)}
+
+
+def _halves(blocks: U8, at: int) -> F32:
+    """The float16 at byte ``at`` of each block: float32 [rows, blocks, 1]."""
+    return np.ascontiguousarray(blocks[..., at : at + 2]).view("<f2").astype(np.float32)
+
+
+def _q8_0(blocks: U8) -> F32:
+    values: F32 = _halves(blocks, 0) * blocks[..., 2:].view(np.int8)
+    return values
+
+
+def _q4_0(blocks: U8) -> F32:
+    """Byte j holds the codes of columns j (low half) and j + 16, each plus 8."""
+    codes = np.concatenate([blocks[..., 2:] & 15, blocks[..., 2:] >> 4], axis=-1).view(np.int8) - np.int8(8)
+    values: F32 = _halves(blocks, 0) * codes
+    return values
+
+
+def _tq2_0(blocks: U8) -> F32:
+    """Byte m of each 32 holds columns m, m + 32, m + 64 and m + 96, two bits each from the lowest, as trit + 1."""
+    four = blocks[..., :64].reshape(*blocks.shape[:-1], 2, 1, 32)
+    codes = four >> np.array([0, 2, 4, 6], np.uint8).reshape(4, 1) & 3
+    if (codes == 3).any():
+        raise BundleError("a code is 3, which no trit has; the file is damaged")
+    trits = codes.reshape(*blocks.shape[:-1], 256).view(np.int8) - np.int8(1)
+    values: F32 = _halves(blocks, 64) * trits
+    return values
+
+
+def _tq1_0(blocks: U8) -> F32:
+    """Digit n of a byte, from the highest of five, is ((byte * 3^n mod 256) * 3) >> 8.
+
+    32 bytes hold five rows of 32 columns, 16 bytes five of 16, the last 4 four of 4.
+    """
+    parts = []
+    for start, width, digits in ((0, 32, 5), (32, 16, 5), (48, 4, 4)):
+        some = blocks[..., None, start : start + width] * _POWERS[:digits, None]  # wraps
+        parts.append((some.astype(np.uint16) * 3 >> 8).reshape(*blocks.shape[:-1], -1))
+    trits = np.concatenate(parts, axis=-1).astype(np.int8) - np.int8(1)
+    values: F32 = _halves(blocks, 52) * trits
+    return values
+
+
+_DECODERS: dict[str, Callable[[U8], F32]] = {"Q8_0": _q8_0, "Q4_0": _q4_0, "TQ1_0": _tq1_0, "TQ2_0": _tq2_0}
+_SCALE_AT = {"TQ1_0": 52, "TQ2_0": 64}
+
+
+def _by_package(kind: Kind, where: str) -> Callable[[U8], F32]:
+    """Decodes with the ``gguf`` package, which has all types of models."""
+    try:
+        quants: Any = importlib.import_module("gguf.quants")
+        types: Any = importlib.import_module("gguf").GGMLQuantizationType
+    except ImportError:
+        raise UnsupportedError(
+            f"{where} is {kind.name}; reading it needs the package gguf: pip install 'edgedec[gguf]', "
+            f"or save the model as F16, {', '.join(_DECODERS)}"
+        ) from None
+
+    def decoded(blocks: U8) -> F32:
+        try:
+            with np.errstate(all="ignore"):
+                found = quants.dequantize(blocks.reshape(len(blocks), -1), types(kind.number))
+        except (NotImplementedError, ValueError) as error:
+            raise UnsupportedError(f"{kind.name} cannot be decoded ({error}); save the model as F16 or Q8_0") from None
+        values: F32 = np.asarray(found, np.float32)
+        return values
+
+    return decoded
+
+
+def decode(path: Path, where: str, kind: Kind, offset: int, shape: tuple[int, ...]) -> NDArray[Any]:
+    """A tensor of ``shape``, whose last dimension runs along rows: float32, or the file's own float16 or bfloat16.
+
+    ``where`` names the tensor in messages. The caller has checked that the file holds it.
+
+    Raises:
+        BundleError: the file has shrunk, or a block is impossible.
+        UnsupportedError: a type that cannot be decoded.
+    """
+    if kind.name in _FLOATS:
+        flat = read_array(path, offset=offset, count=math.prod(shape), dtype=_FLOATS[kind.name], what=where)
+        return flat.reshape(shape)
+    decoder = _DECODERS.get(kind.name) or _by_package(kind, f"{path}: {where}")
+    columns = shape[-1]
+    rows = math.prod(shape[:-1])
+    try:
+        values = np.empty((rows, columns), np.float32)
+    except MemoryError:
+        raise BundleError(f"{path}: {where} needs {rows * columns * 4} bytes of memory, more than there is") from None
+    for start, blocks in _chunks(path, where, kind, offset, rows, columns):
+        try:
+            with np.errstate(all="ignore"):  # NaN and infinity go through, to be refused with all others
+                values[start : start + len(blocks)] = decoder(blocks).reshape(len(blocks), columns)
+        except (BundleError, UnsupportedError) as error:
+            raise type(error)(f"{path}: {where}: {error}") from None
+    return values.reshape(shape)
+
+
+def _chunks(path: Path, where: str, kind: Kind, offset: int, rows: int, columns: int) -> Iterator[tuple[int, U8]]:
+    """(first row, uint8 [rows, blocks, bytes of a block])."""
+    row_bytes = kind.row_bytes(columns)
+    some = max(1, _CHUNK_BYTES // row_bytes)
+    for start in range(0, rows, some):
+        count = min(some, rows - start)
+        data = read_array(
+            path, offset=offset + start * row_bytes, count=count * row_bytes, dtype=np.dtype(np.uint8), what=where
+        )
+        yield start, data.reshape(count, -1, kind.block_bytes)
+
+
+def scales_of_trits(path: Path, where: str, kind: Kind, offset: int, shape: tuple[int, ...]) -> int | None:
+    """How many nonzero scales a matrix of trits has, at most 2 being counted; None: the type holds no trits.
+
+    Raises:
+        BundleError: the file has shrunk.
+    """
+    if kind.name not in _SCALE_AT:
+        return None
+    found: set[float] = set()
+    for _, blocks in _chunks(path, where, kind, offset, math.prod(shape[:-1]), shape[-1]):
+        scales = np.abs(_halves(blocks, _SCALE_AT[kind.name]))
+        found |= set(np.unique(scales[scales > 0])[:2].tolist())
+        if len(found) > 1:
+            return 2
+    return len(found)

@@ -1,0 +1,219 @@
+"""SentencePiece vocabularies, wherever they come from, as the JSON of the ``tokenizers`` library.
+
+SentencePiece's BPE joins, of all neighbours whose joined piece exists, those whose piece scores best, leftmost first.
+``tokenizers`` does so with an ordered list of pairs: every way to split a piece in two, by descending score of the whole.
+Characters that are no piece become their bytes. Its unigram model takes the likeliest split, as ``tokenizers`` does.
+
+Source: ``bpe_model.cc`` and ``normalizer.cc`` of SentencePiece; ``llama-vocab.cpp`` of llama.cpp.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+from edgedec.errors import BundleError
+from edgedec.quantize.readers.untrusted import shown
+
+__all__ = ["PieceKind", "PieceVocabulary", "VocabularyPiece", "added_token", "post_processor", "to_json"]
+
+_UNDERLINE = "\u2581"
+_BYTE = re.compile(r"<0x[0-9A-F]{2}>")
+# Trained pieces have 16 characters, those that users define a few dozen; splitting is quadratic in this.
+_MAX_PIECE, _MAX_CHARACTERS = 1024, 16 << 20
+
+
+class PieceKind(IntEnum):
+    """As SentencePiece and GGUF number them."""
+
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+@dataclass(frozen=True)
+class VocabularyPiece:
+    """A token; its id is its place in the list. Spaces are SentencePiece's underlines."""
+
+    text: str
+    score: float
+    kind: PieceKind
+
+
+@dataclass(frozen=True, kw_only=True)
+class PieceVocabulary:
+    """Members:
+    prefix: texts begin with a space.
+    charsmap: SentencePiece's compiled normalization; empty: characters stay as they are.
+    squeeze: runs of spaces become one, and those around a text go.
+    unknown: the token of what no piece stands for, where no piece says that it is the one.
+    begin, end: tokens that are put before and behind a text.
+    """
+
+    pieces: Sequence[VocabularyPiece]
+    unigram: bool = False
+    prefix: bool = True
+    charsmap: bytes = b""
+    squeeze: bool = False
+    unknown: int | None = None
+    begin: int | None = None
+    end: int | None = None
+
+
+def added_token(index: int, text: str, special: bool) -> dict[str, Any]:
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    return {"id": index, "content": text, **flags, "special": special}
+
+
+def post_processor(begin: tuple[int, str] | None, end: tuple[int, str] | None) -> dict[str, Any] | None:
+    """Puts tokens before and behind a text; None if there are none."""
+    if begin is None and end is None:
+        return None
+
+    def special(token: tuple[int, str] | None) -> list[dict[str, Any]]:
+        return [{"SpecialToken": {"id": token[1], "type_id": 0}}] if token else []
+
+    def text(name: str) -> list[dict[str, Any]]:
+        return [*special(begin), {"Sequence": {"id": name, "type_id": 0}}, *special(end)]
+
+    tokens = [token for token in (begin, end) if token]
+    return {
+        "type": "TemplateProcessing",
+        "single": text("A"),
+        "pair": [*text("A"), *text("B")],
+        "special_tokens": {name: {"id": name, "ids": [index], "tokens": [name]} for index, name in tokens},
+    }
+
+
+def to_json(path: Path, vocabulary: PieceVocabulary) -> str:
+    """The ``tokenizer.json`` of a vocabulary.
+
+    Raises:
+        BundleError: a piece twice, a score that is no number, only some of the 256 byte pieces, or no unknown token.
+    """
+    pieces = vocabulary.pieces
+    _check(path, pieces)
+    unknown = next((at for at, piece in enumerate(pieces) if piece.kind is PieceKind.UNKNOWN), vocabulary.unknown)
+    has_bytes = any(piece.kind is PieceKind.BYTE for piece in pieces)
+    if unknown is None and (vocabulary.unigram or not has_bytes):
+        raise BundleError(f"{path}: the vocabulary has no unknown token, and not all characters are in it")
+    if vocabulary.unigram:
+        model: dict[str, Any] = {
+            "type": "Unigram",
+            "unk_id": unknown,
+            "vocab": [[piece.text, _unigram_score(piece)] for piece in pieces],
+            "byte_fallback": has_bytes,
+        }
+    else:
+        model = {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None if unknown is None else pieces[unknown].text,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": True,
+            "byte_fallback": has_bytes,
+            "ignore_merges": False,
+            "vocab": {piece.text: index for index, piece in enumerate(pieces)},
+            "merges": _merges(path, pieces),
+        }
+    special = {PieceKind.UNKNOWN: True, PieceKind.CONTROL: True, PieceKind.USER_DEFINED: False}
+    return json.dumps(
+        {
+            "version": "1.0",
+            "truncation": None,
+            "padding": None,
+            "added_tokens": [
+                added_token(index, piece.text, special[piece.kind])
+                for index, piece in enumerate(pieces)
+                if piece.kind in special and piece.text
+            ],
+            "normalizer": _normalizer(vocabulary),
+            "pre_tokenizer": None,
+            "post_processor": post_processor(*(_named(path, pieces, at) for at in (vocabulary.begin, vocabulary.end))),
+            "decoder": _decoder(vocabulary.prefix),
+            "model": model,
+        },
+        ensure_ascii=False,
+    )
+
+
+def _check(path: Path, pieces: Sequence[VocabularyPiece]) -> None:
+    if not pieces:
+        raise BundleError(f"{path}: the vocabulary is empty")
+    text, count = Counter(piece.text for piece in pieces).most_common(1)[0]
+    if count > 1:
+        raise BundleError(f"{path}: the piece {shown(text)} appears {count} times")
+    for index, piece in enumerate(pieces):
+        if not math.isfinite(piece.score):
+            raise BundleError(f"{path}: piece {index} ({shown(piece.text)}) has the score {piece.score}")
+        if len(piece.text) > _MAX_PIECE:
+            raise BundleError(f"{path}: piece {index} has {len(piece.text)} characters; at most {_MAX_PIECE} are read")
+        if piece.kind is PieceKind.BYTE and not _BYTE.fullmatch(piece.text):
+            raise BundleError(f"{path}: piece {index} ({shown(piece.text)}) is said to be a byte, and is none")
+    found = sum(piece.kind is PieceKind.BYTE for piece in pieces)
+    if found not in (0, 256):
+        raise BundleError(f"{path}: has {found} of the 256 byte pieces <0x00> to <0xFF>; all or none are needed")
+
+
+def _named(path: Path, pieces: Sequence[VocabularyPiece], index: int | None) -> tuple[int, str] | None:
+    if index is None:
+        return None
+    if not 0 <= index < len(pieces):
+        raise BundleError(f"{path}: the token {index}, to be put around texts, is not among {len(pieces)} pieces")
+    return index, pieces[index].text
+
+
+def _unigram_score(piece: VocabularyPiece) -> float:
+    """Only normal pieces are ever chosen: others lose against any way to spell their text."""
+    return piece.score if piece.kind is PieceKind.NORMAL else -1e6
+
+
+def _merges(path: Path, pieces: Sequence[VocabularyPiece]) -> list[tuple[str, str]]:
+    """Every way to make a piece of two others, the best-scored piece first."""
+    joinable = {piece.text: index for index, piece in enumerate(pieces) if piece.kind is PieceKind.NORMAL}
+    if sum(map(len, joinable)) > _MAX_CHARACTERS:
+        raise BundleError(f"{path}: the pieces have more than {_MAX_CHARACTERS} characters; this is no vocabulary")
+    found = []
+    for text, index in joinable.items():
+        for cut in range(1, len(text)):
+            left = joinable.get(text[:cut])
+            if left is not None and (right := joinable.get(text[cut:])) is not None:
+                found.append((-pieces[index].score, left, right))
+    return [(pieces[left].text, pieces[right].text) for _, left, right in sorted(found)]
+
+
+def _normalizer(vocabulary: PieceVocabulary) -> dict[str, Any]:
+    steps: list[dict[str, Any]] = []
+    if vocabulary.charsmap:
+        charsmap = base64.b64encode(vocabulary.charsmap).decode()
+        steps.append({"type": "Precompiled", "precompiled_charsmap": charsmap})
+    if vocabulary.squeeze:
+        steps.append({"type": "Replace", "pattern": {"Regex": "\\A +| +\\z"}, "content": ""})  # Strip takes tabs too
+        steps.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
+    if vocabulary.prefix:
+        steps.append({"type": "Prepend", "prepend": _UNDERLINE})
+    steps.append({"type": "Replace", "pattern": {"String": " "}, "content": _UNDERLINE})
+    return {"type": "Sequence", "normalizers": steps}
+
+
+def _decoder(prefix: bool) -> dict[str, Any]:
+    steps: list[dict[str, Any]] = [
+        {"type": "Replace", "pattern": {"String": _UNDERLINE}, "content": " "},
+        {"type": "ByteFallback"},
+        {"type": "Fuse"},
+    ]
+    if prefix:
+        steps.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
+    return {"type": "Sequence", "decoders": steps}

@@ -1,0 +1,207 @@
+"""SentencePiece ``.model`` files and tiktoken's lists of ranks, which some checkpoints call ``tokenizer.model`` too.
+
+A ``.model`` is a protocol buffer: fields of a number and a wire type (0 variable-length integer, 1 eight bytes, 2 length and
+bytes, 5 four bytes), one message inside another. Only the few fields that matter are looked at, and nothing is allocated
+that the file does not hold. A list of ranks has a line per token: its bytes in base64, a space, its rank.
+
+Source: ``sentencepiece_model.proto``; tiktoken's ``load.py``; Llama 3's model card for its special tokens.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+from edgedec.errors import BundleError, UnsupportedError
+from edgedec.quantize.readers import byte_tokenizer
+from edgedec.quantize.readers.piece_tokenizer import (
+    PieceKind,
+    PieceVocabulary,
+    VocabularyPiece,
+    added_token,
+    post_processor,
+    to_json,
+)
+from edgedec.quantize.readers.untrusted import file_bytes, read_bytes, shown
+
+__all__ = ["read_model_file"]
+
+_MAX_BYTES = 64 << 20
+_MAX_TOKEN_BYTES = 1024
+_UNIGRAM, _BPE = 1, 2
+_RANK = re.compile(rb"([A-Za-z0-9+/]+={0,2}) ([0-9]{1,7})")
+_LLAMA3_RANKS = 128_000
+# Of the 256 places behind the ranks, in order; the numbers are of tokens that nothing uses.
+_LLAMA3_SPECIAL = (
+    *("<|begin_of_text|>", "<|end_of_text|>"),
+    *(f"<|reserved_special_token_{at}|>" for at in range(4)),
+    *("<|start_header_id|>", "<|end_header_id|>", "<|reserved_special_token_4|>", "<|eot_id|>"),
+    *(f"<|reserved_special_token_{at}|>" for at in range(5, 251)),
+)
+
+_Field = int | bytes
+
+
+def read_model_file(path: Path) -> str:
+    """The ``tokenizer.json`` of a SentencePiece ``.model`` or of a list of ranks.
+
+    Raises:
+        BundleError: it is neither, or damaged.
+        UnsupportedError: a model of words or characters, or a list of ranks whose special tokens are not known.
+    """
+    size = file_bytes(path)
+    if not 1 <= size <= _MAX_BYTES:
+        raise BundleError(f"{path}: {size} bytes cannot be a tokenizer's model (1 to {_MAX_BYTES})")
+    data = read_bytes(path, offset=0, count=size, what="the model")
+    if _RANK.fullmatch(data.split(b"\n", 1)[0].rstrip(b"\r")):
+        return _ranks_to_json(path, data)
+    return to_json(path, _vocabulary(path, data))
+
+
+def _varint(data: bytes, at: int, where: str) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 70, 7):
+        if at >= len(data):
+            raise BundleError(f"{where} is truncated")
+        byte = data[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, at
+    raise BundleError(f"{where}: an integer has more than 64 bits; the file is damaged")
+
+
+def _fields(data: bytes, where: str) -> Iterator[tuple[int, _Field]]:
+    """(number, value) of each field of a message; fixed-size numbers as their bytes."""
+    at = 0
+    while at < len(data):
+        key, at = _varint(data, at, where)
+        number, wire = key >> 3, key & 7
+        if wire == 0:
+            value, at = _varint(data, at, where)
+            yield number, value
+            continue
+        if wire == 2:
+            length, at = _varint(data, at, where)
+        elif wire in (1, 5):
+            length = 8 if wire == 1 else 4
+        else:
+            raise BundleError(f"{where}: a field has the wire type {wire}; this is no SentencePiece model")
+        if length > len(data) - at:
+            raise BundleError(f"{where}: a field of {shown(length)} bytes ends behind it; the file is truncated")
+        yield number, data[at : at + length]
+        at += length
+
+
+def _bytes(value: _Field, where: str) -> bytes:
+    if isinstance(value, int):
+        raise BundleError(f"{where}: a field has another type than SentencePiece's; the file is damaged")
+    return value
+
+
+def _piece(data: bytes, where: str) -> VocabularyPiece:
+    text, score, kind = "", 0.0, PieceKind.NORMAL
+    for number, value in _fields(data, where):
+        if number == 1:
+            try:
+                text = _bytes(value, where).decode("utf-8")
+            except UnicodeDecodeError:
+                raise BundleError(f"{where} is not UTF-8: {shown(value)}") from None
+        elif number == 2:
+            packed = _bytes(value, where)
+            if len(packed) != 4:
+                raise BundleError(f"{where}: its score has {len(packed)} bytes, not 4")
+            (score,) = struct.unpack("<f", packed)
+        elif number == 3:
+            if value not in set(PieceKind):
+                raise BundleError(f"{where} has the type {shown(value)}, which SentencePiece does not have")
+            kind = PieceKind(value)
+    if not text:
+        raise BundleError(f"{where} is empty")
+    return VocabularyPiece(text, score, kind)
+
+
+def _vocabulary(path: Path, data: bytes) -> PieceVocabulary:
+    pieces: list[VocabularyPiece] = []
+    training, normalizing = b"", b""
+    for number, value in _fields(data, f"{path}: the model"):
+        if number == 1:
+            where = f"{path}: piece {len(pieces)}"
+            pieces.append(_piece(_bytes(value, where), where))
+        elif number == 2:
+            training = _bytes(value, f"{path}: the trainer's settings")
+        elif number == 3:
+            normalizing = _bytes(value, f"{path}: the normalizer's settings")
+    trained = dict(_fields(training, f"{path}: the trainer's settings"))
+    normal = dict(_fields(normalizing, f"{path}: the normalizer's settings"))
+    kind = trained.get(3, _UNIGRAM)
+    if kind not in (_UNIGRAM, _BPE):
+        raise UnsupportedError(f"{path}: is a model of words or characters; BPE and unigram models are read")
+    begin = trained.get(41, 1)
+    return PieceVocabulary(
+        pieces=pieces,
+        unigram=kind == _UNIGRAM,
+        prefix=bool(normal.get(3, 1)),
+        squeeze=bool(normal.get(4, 1)),
+        charsmap=_bytes(normal.get(2, b""), f"{path}: the normalizer's map"),
+        begin=begin if isinstance(begin, int) and begin < len(pieces) else None,  # -1 is 2^64 - 1: no BOS
+    )
+
+
+def _byte_letters() -> list[str]:
+    """GPT-2's letter for each byte: printable ones stand for themselves, the others follow behind Latin-1."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    letters = {byte: chr(byte) for byte in printable} | {byte: chr(256 + at) for at, byte in enumerate(others)}
+    return [letters[byte] for byte in range(256)]
+
+
+def _read_ranks(path: Path, data: bytes) -> list[bytes]:
+    """The bytes of each token, in order of rank."""
+    found: list[bytes] = []
+    for at, line in enumerate(data.splitlines()):
+        match = _RANK.fullmatch(line)
+        try:
+            token = base64.b64decode(match[1], validate=True) if match else b""
+        except binascii.Error:
+            token = b""
+        if match is None or not 1 <= len(token) <= _MAX_TOKEN_BYTES:
+            raise BundleError(f"{path}: line {at + 1} must be base64 and a rank, not {shown(line)}")
+        if int(match[2]) != at:
+            raise BundleError(f"{path}: line {at + 1} has the rank {int(match[2])}; ranks must be 0, 1, 2 and so on")
+        found.append(token)
+    if len(set(found)) != len(found):
+        raise BundleError(f"{path}: a token appears twice")
+    if missing := 256 - len({token for token in found if len(token) == 1}):
+        raise BundleError(f"{path}: {missing} of the 256 bytes are no tokens; the file is damaged")
+    return found
+
+
+def _ranks_to_json(path: Path, data: bytes) -> str:
+    """Neighbours whose joined bytes have the lowest rank are joined first: the merges of a token are all its splits."""
+    ranks = _read_ranks(path, data)
+    if len(ranks) != _LLAMA3_RANKS:
+        raise UnsupportedError(
+            f"{path}: a list of {len(ranks)} ranks does not say its special tokens, nor how texts are cut; known: "
+            f"Llama 3's of {_LLAMA3_RANKS}; pass tokenizer.json with --tokenizer"
+        )
+    place = {token: rank for rank, token in enumerate(ranks)}
+    letters = _byte_letters()
+    spelled = ["".join(letters[byte] for byte in token) for token in ranks]
+    merges = []
+    for token in ranks:
+        splits = [(place[token[:cut]], place[token[cut:]]) for cut in range(1, len(token))
+                  if token[:cut] in place and token[cut:] in place]  # fmt: skip
+        merges += [(spelled[left], spelled[right]) for left, right in sorted(splits)]
+    vocab = {text: at for at, text in enumerate(spelled)}
+    return byte_tokenizer.to_json(
+        vocab=vocab,
+        merges=merges,
+        added=[added_token(len(ranks) + at, text, special=True) for at, text in enumerate(_LLAMA3_SPECIAL)],
+        cut="llama-bpe",
+        post=post_processor((len(ranks), _LLAMA3_SPECIAL[0]), None),
+    )

@@ -1,0 +1,78 @@
+"""Bundles as Hugging Face folders: read again they are the same bundle."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgedec.bundle import Bundle
+from edgedec.errors import UsageError
+from edgedec.quantize.exporters.safetensors import export_safetensors
+from edgedec.quantize.pipeline import QuantizeOptions, quantize
+from edgedec.quantize.readers import open_checkpoint
+from edgedec.schemes import TernaryScheme
+from tests.quantize.exporters.test_gguf import assert_same_codes, write
+
+
+def again(folder: Path, method: str) -> Bundle:
+    quantize(open_checkpoint(folder), folder.with_name("again"), QuantizeOptions(method=method), vocab_limit=40)
+    return Bundle.open(folder.with_name("again"))
+
+
+@pytest.mark.parametrize("group_size", [0, 128])
+@pytest.mark.parametrize("changes", [{}, {"model_type": "bitnet"}])
+def test_trits_come_back(tmp_path: Path, group_size: int, changes: Mapping[str, Any]) -> None:
+    bundle = write(tmp_path / "a", TernaryScheme(group_size=group_size), changes)
+    assert export_safetensors(bundle, tmp_path / "m")["ternary"] == 14
+    config = json.loads((tmp_path / "m" / "config.json").read_text("utf-8"))
+    assert config["quantization_config"]["quant_method"] == "bitnet"
+    found = again(tmp_path / "m", "ternary")
+    assert_same_codes(bundle, found)
+    assert (found.tokens.bos, found.tokens.eos[0]) == (1, 2)
+    assert found.chat_template == bundle.chat_template
+
+
+@pytest.mark.parametrize("ternary", [None, TernaryScheme(planes=2, group_size=64)])
+def test_other_bundles_become_float(tmp_path: Path, ternary: TernaryScheme | None) -> None:
+    bundle = write(tmp_path / "a", ternary)
+    assert set(export_safetensors(bundle, tmp_path / "m")) == {"float"}
+    checkpoint = open_checkpoint(tmp_path / "m")
+    for name in bundle.tensors:
+        np.testing.assert_array_equal(checkpoint.load(name), bundle.weight(name).dense())
+    if ternary is None:
+        assert_same_codes(bundle, again(tmp_path / "m", "int8"))
+
+
+@pytest.mark.parametrize("group_size", [0, 128])
+def test_neighbours_become_halves(tmp_path: Path, group_size: int) -> None:
+    bundle = write(tmp_path / "a", TernaryScheme(group_size=group_size), {"rope_interleaved": True})
+    export_safetensors(bundle, tmp_path / "m")
+    checkpoint = open_checkpoint(tmp_path / "m")
+    assert "rope_interleaved" not in checkpoint.config
+    name = "model.layers.1.self_attn.k_proj.weight"
+    halves = checkpoint.load(name).reshape(2, 2, 32, 256)
+    np.testing.assert_array_equal(halves.swapaxes(1, 2).reshape(128, 256), bundle.weight(name).dense())
+
+
+def test_norms_that_hold_one_more(tmp_path: Path) -> None:
+    changes = {"model_type": "gemma", "hidden_act": None, "tie_word_embeddings": True, "rms_norm_offset": 0}
+    bundle = write(tmp_path / "a", None, changes)
+    export_safetensors(bundle, tmp_path / "m")
+    checkpoint = open_checkpoint(tmp_path / "m")
+    assert "rms_norm_offset" not in checkpoint.config
+    values = checkpoint.load("model.norm.weight")
+    np.testing.assert_array_equal(values, bundle.weight("model.norm.weight").dense() - np.float32(1))
+
+
+def test_another_folder_is_left_alone(tmp_path: Path) -> None:
+    bundle = write(tmp_path / "a", None)
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "thesis.txt").touch()
+    with pytest.raises(UsageError, match=r"cannot write"):
+        export_safetensors(bundle, tmp_path / "m")
+    assert [file.name for file in (tmp_path / "m").iterdir()] == ["thesis.txt"]
