@@ -59,7 +59,7 @@ def test_all_kinds_of_values(edgedec: Edgedec, bundle: Path, project_file: Path)
         ("[generate]\nhelp = true\n", "[generate] has no key 'help'"),
         ("[generate]\nverbose = 1\n", "[generate] has no key 'verbose'"),
         ("[inspect]\nbundle = 'x'\n", "[inspect] has no key 'bundle'; known: instructions, json, program, render-chat"),
-        ("[genrate]\ntemp = 0\n", "'genrate' is not a table of a command; known: quantize, distil, inspect, "),
+        ("[genrate]\ntemp = 0\n", "'genrate' is not a table of a command; known: quantize, export, distil, inspect, "),
         ("temp = 0\n", "'temp' is not a table of a command"),
         ("generate = 3\n", "'generate' is not a table of a command"),
         ("[generate]\ntemp = 'hot'\n", "[generate] temp: "),

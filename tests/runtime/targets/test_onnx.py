@@ -118,7 +118,7 @@ from edgedec.runtime.protocols import Limits
 from edgedec.runtime.targets import onnx
 from edgedec.runtime.targets.onnx import OnnxTarget
 bundle, limits = Bundle.open(Path(sys.argv[1])), Limits(nodes=1, depth=0, positions=1)
-onnx._kernels, unsigned = lambda device: None, bool(int(sys.argv[2]))
+onnx._kernels, unsigned = lambda device, bundle=None: None, bool(int(sys.argv[2]))
 with MemoryMeter((bundle.path,)) as meter:
     target = OnnxTarget(bundle, device="cpu", limits=limits, threads=1, taps=(), unsigned_int8=unsigned)
     kept = meter.mark()
