@@ -13,8 +13,7 @@ import pytest
 KV260 = "ZynqMP KV260 revB"
 
 # Replaces what the board has at fixed places, and does to the connection what the file "connection" says.
-_SSH = """#!{python} -IS
-import json, os, subprocess, sys
+_SSH = """import json, os, subprocess, sys
 
 board = {board!r}
 arguments = sys.argv[1:]
@@ -120,7 +119,9 @@ def fake_board(root: Path, monkeypatch: pytest.MonkeyPatch) -> FakeBoard:
     board.python(f'PYTHONPATH={root}/site exec {shlex.quote(sys.executable)} -S "$@"')
     tools = root / "tools"
     tools.mkdir()
-    (tools / "ssh").write_text(_SSH.format(python=sys.executable, board=str(root)))
-    (tools / "ssh").chmod(0o755)
+    program = tools / "ssh.py"
+    program.write_text(_SSH.format(board=str(root)))
+    # Python's own path may hold a space, which no first line of a script can.
+    _write_tool(tools / "ssh", f'exec {shlex.quote(sys.executable)} -IS {shlex.quote(str(program))} "$@"')
     monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")
     return board
