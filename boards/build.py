@@ -2,7 +2,7 @@
 
     output/
         build.json      which build this is, and the hash of every file that is written once
-        report.json, report.html
+        report.json, report.html, floor_plan.svg (where a placement is known)
         program/        the compiled model
         registers.rdl   the register map as SystemRDL
         ...             the flow's project; what the maker's tools leave
@@ -26,6 +26,7 @@ from typing import Any
 
 from edgedec import __version__, boards, hw
 from edgedec.atomic import new_file, new_folder
+from edgedec.boards.check import check_build
 from edgedec.boards.flow import Built, Design, Flow, find_flow
 from edgedec.boards.report import counted, report
 from edgedec.boards.report_page import report_page
@@ -35,13 +36,12 @@ from edgedec.hw.board import RESOURCES, Board
 from edgedec.hw.compiler.program import Program
 from edgedec.hw.compiler.program_file import save_program
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.hw.estimate import estimate
 from edgedec.hw.resources import Resources
 from edgedec.progress import Progress, silent
 
-__all__ = ["MANIFEST", "BuildResult", "Synthesis", "build", "check_build"]
+__all__ = ["MANIFEST", "BuildResult", "Synthesis", "build"]
 
-MANIFEST, REPORT, PAGE = "build.json", "report.json", "report.html"
+MANIFEST, REPORT, PAGE, FLOOR_PLAN = "build.json", "report.json", "report.html", "floor_plan.svg"
 FORMAT, VERSION = "edgedec-build", 1
 _LOCK = ".lock"
 _MOST_BYTES = 4 << 20
@@ -66,33 +66,13 @@ class BuildResult:
     report: Mapping[str, Any]
 
 
-def check_build(board: Board, config: AcceleratorConfig) -> None:
-    """What can be said in milliseconds.
-
-    Raises:
-        UnsupportedError: the family has no flow yet, or the accelerator does not fit the board.
-        UsageError: the family cannot have such a configuration.
-    """
-    flow = find_flow(board)
-    needs = estimate(config)
-    if beyond := needs.beyond(board):
-        on = needs.on(board)
-        what = ", ".join(
-            f"{name} {on[name]:,} of {int(board.has[name] * board.most.get(name, 1.0)):,}" for name in beyond
-        )
-        raise UnsupportedError(
-            f"the accelerator does not fit {board.name}, estimated: {what}; lower slots {config.slots} or beat_bytes "
-            f"{config.beat_bytes}, or leave the choice to --configuration board"
-        )
-    flow.check_design(board, config)
-
-
 def build(
     board: Board,
     program: Program,
     output: Path,
     *,
     run: bool = True,
+    seed: int = 1,
     synthesis: Synthesis | None = None,
     progress: Progress = silent,
 ) -> BuildResult:
@@ -100,6 +80,7 @@ def build(
 
     Args:
         run: the maker's tools, if they are there; results of an earlier run are read in any case.
+        seed: of ``Design``; results of another one are made anew.
         synthesis: adds what a synthesis says to the report.
 
     Raises:
@@ -109,7 +90,7 @@ def build(
         EdgedecError: it cannot be written, another process builds there, or the maker's tools failed.
         BundleError: what an earlier run left there is damaged.
     """
-    design = Design(board=board, program=program)
+    design = Design(board=board, program=program, seed=seed)
     check_build(board, design.config)
     flow, output, identity = find_flow(board), output.absolute(), _identity(design)
     if not (output / MANIFEST).is_file():
@@ -279,9 +260,14 @@ def _report(
         tools=manifest["tools"],
         command=flow.command(Path(".")),
     )
-    for name, text in ((REPORT, json.dumps(content, indent=1) + "\n"), (PAGE, report_page(content))):
-        with new_file(output / name) as partial:
-            partial.write_text(text, "utf-8")
+    picture = None if built is None else built.floor_plan
+    texts = {REPORT: json.dumps(content, indent=1) + "\n", PAGE: report_page(content, picture), FLOOR_PLAN: picture}
+    for name, text in texts.items():
+        if text is not None:
+            with new_file(output / name) as partial:
+                partial.write_text(text, "utf-8")
+        else:
+            (output / name).unlink(missing_ok=True)
     return content
 
 

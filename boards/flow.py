@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from edgedec.errors import UnsupportedError
 from edgedec.hw.board import FAMILIES, Board
-from edgedec.hw.compiler.program import Program
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.plugins import load, names
 from edgedec.progress import Progress
+
+if TYPE_CHECKING:
+    from edgedec.hw.compiler.program import Program
 
 __all__ = ["Built", "Design", "Flow", "find_flow"]
 
@@ -21,10 +23,15 @@ _PACKAGE = "edgedec.boards.flows"
 
 @dataclass(frozen=True, kw_only=True)
 class Design:
-    """What is built: an accelerator for a board, and the program that is to run on it."""
+    """What is built: an accelerator for a board, and the program that is to run on it.
+
+    Members:
+        seed: of a placement that begins with random numbers; the same gives the same.
+    """
 
     board: Board
     program: Program
+    seed: int = 1
 
     @property
     def config(self) -> AcceleratorConfig:
@@ -38,9 +45,11 @@ class Built:
     Members:
         bitstream, hwh: files in the folder; ``hwh`` is None where there is no processing system.
         resources: that were placed, of edgedec.hw.board.RESOURCES; those that the reports name.
-        timing: as reported; ``met`` is whether the clock is reached.
+        timing: as reported: met, clock_hz, achieved_hz and wns_ns; where there are several, ``clocks`` by name, each with
+            wanted_hz, achieved_hz, slack_ns and met; where it is not met and known, nearest_hz: a clock that would do.
         power: the tools' estimate, W; empty where they have none.
         tools: name -> version.
+        floor_plan: where what was placed, as SVG; None where the reports do not say it.
     """
 
     bitstream: Path
@@ -49,6 +58,7 @@ class Built:
     timing: Mapping[str, Any]
     power: Mapping[str, float] = field(default_factory=dict)
     tools: Mapping[str, str]
+    floor_plan: str | None = None
 
 
 class Flow(Protocol):

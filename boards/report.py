@@ -60,7 +60,7 @@ def report(
         },
         "resources": {
             "available": dict(board.has),
-            "usable": {name: int(board.has[name] * board.most.get(name, 1.0)) for name in RESOURCES},
+            "usable": {name: board.usable(name) for name in RESOURCES},
             "estimated": {"by": "edgedec's formulas, the accelerator alone", **estimate(config).on(board)},
             "synthesised": synthesised,
             "placed": None if built is None else {"by": _named(built), **built.resources},

@@ -19,11 +19,19 @@ th { border-bottom: 1px solid #999 } td.n { text-align: right; font-variant-nume
 """
 _KINDS = (("estimated", "#8fb8de"), ("synthesised", "#4f86c6"), ("placed", "#1f3a5f"))
 _BAR, _LEFT = 420, 80  # px
+_FLOOR_PLAN = (
+    "Every tile of the device in the colour of the part of the design that has most of its cells, as placed; a white dot "
+    "is on memories, multipliers, pins and clocks."
+)
 
 
-def report_page(content: Mapping[str, Any]) -> str:
-    """Deterministic."""
-    board, timing = content["board"], content["timing"]
+def report_page(content: Mapping[str, Any], floor_plan: str | None = None) -> str:
+    """Deterministic.
+
+    Args:
+        floor_plan: SVG.
+    """
+    board = content["board"]
     title = f"edgedec accelerator for {board['title']}"
     parts = [
         f"<h1>{escape(title)}</h1>",
@@ -33,7 +41,8 @@ def report_page(content: Mapping[str, Any]) -> str:
         "<h2>Resources</h2>",
         _resources(content["resources"]),
         "<h2>Timing and power</h2>",
-        _table(("", ""), [(name, _figure(value)) for name, value in {**timing, **(content["power"] or {})}.items()]),
+        _timing(content["timing"], content["power"] or {}),
+        *([] if floor_plan is None else ["<h2>Floor plan</h2>", floor_plan, f"<p>{_FLOOR_PLAN}</p>"]),
         "<h2>Speed</h2>",
         _speed(content["speed"]),
         "<h2>Memory</h2>",
@@ -63,6 +72,28 @@ def _next(content: Mapping[str, Any]) -> str:
         met = content["timing"].get("met")
         return "Timing is met." if met else "<b>Timing is not met</b>: it must not be used at this clock."
     return f"Where the tools are: <code>{escape(content['command'])}</code>"
+
+
+def _timing(timing: Mapping[str, Any], power: Mapping[str, Any]) -> str:
+    """Figures; each clock, where there are several; the longest paths, where they are known."""
+    paths = timing.get("critical_paths", [])
+    plain = {name: value for name, value in timing.items() if name not in ("clocks", "critical_paths")}
+    parts = [_table(("", ""), [(name, _figure(value)) for name, value in {**plain, **power}.items()])]
+    if "clocks" in timing:
+        rows = [
+            (name, f"{clock['wanted_hz'] / 1e6:g}", f"{clock['achieved_hz'] / 1e6:.2f}", str(clock["met"]))
+            for name, clock in timing["clocks"].items()
+        ]
+        parts.append(_table(("clock", "wanted, MHz", "achieved, MHz", "met"), rows, right=(1, 2)))
+    for path in paths:
+        about = (
+            f"{path['from']} to {path['to']}: {path['ns']:g} ns, {path['logic_ns']:g} in logic and "
+            f"{path['routing_ns']:g} in routing, {path['levels']} levels; {path['begins']} to {path['ends']}"
+        )
+        steps = [(step["kind"], f"{step['ns']:g}", step["at"], str(tuple(step["tile"]))) for step in path["steps"]]
+        table = _table(("", "ns", "cell or net", "tile"), steps, right=(1,))
+        parts.append(f"<details><summary>{escape(about)}</summary>{table}</details>")
+    return "\n".join(parts)
 
 
 def _members(content: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -52,8 +52,12 @@ class Bundle:
     manifest: Manifest
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> Bundle:
+    def open(cls, path: str | os.PathLike[str], *, weights: bool = True) -> Bundle:
         """Verify a bundle and read its manifest; weights stay on disk.
+
+        Args:
+            weights: verify them too, which takes a second for some hundred megabytes; without, the bundle is good for its
+                shapes and nothing else.
 
         Raises:
             UsageError: there is nothing at ``path``.
@@ -74,7 +78,7 @@ class Bundle:
                 raise BundleError(
                     f"{folder}: holds no {MANIFEST}; make a bundle with: edgedec quantize CHECKPOINT -o NAME"
                 )
-            manifest = open_manifest(folder)
+            manifest = open_manifest(folder, weights=weights)
         except OSError as error:
             raise BundleError(f"{folder}: cannot be read: {error.strerror}") from error
         return cls(path=folder, manifest=manifest)

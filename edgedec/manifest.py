@@ -238,6 +238,15 @@ def _check_values(weights: Path, tensors: Mapping[str, Tensor]) -> None:
                         )
 
 
+def _check_weights(file: Path, entry: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    with ThreadPoolExecutor(1) as pool:  # hashing lets other threads run: the values are looked at meanwhile
+        hashed = pool.submit(_hash_file, file)
+        try:
+            _check_values(file, tensors)
+        finally:  # a damaged file is said to be damaged, whatever its values are
+            _match(file, entry, hashed.result())
+
+
 def _read_tokens(file: Path, entry: Mapping[str, Any], vocab_size: Any) -> Tokens:
     """The entry; a ``vocab_size`` that is an integer limits it, another is the model family's to refuse."""
     if set(entry) != {"size", "bos", "eos"} or not isinstance(entry["eos"], list):
@@ -274,8 +283,11 @@ class Manifest:
     sha256: str
 
 
-def open_manifest(folder: Path) -> Manifest:
+def open_manifest(folder: Path, *, weights: bool = True) -> Manifest:
     """Read the manifest and check every byte of the folder against it.
+
+    Args:
+        weights: the largest file too; without, the manifest is good for shapes and nothing else.
 
     Raises:
         BundleError: damaged or incomplete; names the file.
@@ -288,13 +300,8 @@ def open_manifest(folder: Path) -> Manifest:
     file_bytes = {name: entry["bytes"] for name, entry in content["files"].items()}
     tensors = {name: _read_tensor(file, name, entry, file_bytes[WEIGHTS]) for name, entry in content["tensors"].items()}
     _check_overlaps(file, tensors)
-    weights = folder / WEIGHTS
-    with ThreadPoolExecutor(1) as pool:  # hashing lets other threads run: the values are looked at meanwhile
-        hashed = pool.submit(_hash_file, weights)
-        try:
-            _check_values(weights, tensors)
-        finally:  # a damaged file is said to be damaged, whatever its values are
-            _match(weights, content["files"][WEIGHTS], hashed.result())
+    if weights:
+        _check_weights(folder / WEIGHTS, content["files"][WEIGHTS], tensors)
     return Manifest(
         config=content["config"],
         quantization=content["quantization"],

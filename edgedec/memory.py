@@ -154,7 +154,7 @@ class MemoryMeter:
 
 
 # Of a target, or of the draft's behind ``draft_``: what its first pass and its cache bring, and what goes before them.
-_RUNNING = frozenset({"kv", "logits", "activations", "workspace", "attention_bias", "sampling"})
+_RUNNING = frozenset({"kv", "logits", "activations", "workspace", "attention_bias", "attention_scores", "sampling"})
 _LOADING = frozenset({"load_transient", "self_test"})
 _DRAFT = "draft_"
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from amaranth.hdl import Module, ResetInserter, Signal
+from amaranth.hdl import Module, Signal
 from amaranth.lib.wiring import Component, In, Out, connect, flipped
 
 from edgedec.hw import (
@@ -23,15 +23,21 @@ from edgedec.hw.config import ADDRESS_BITS, AcceleratorConfig
 from edgedec.hw.counters import Counters
 from edgedec.hw.datapath import TRACED, Datapath
 from edgedec.hw.prefetcher import Prefetcher
+from edgedec.hw.register_slice import RegisterSlice
 from edgedec.hw.registers import Registers
 from edgedec.hw.resources import Resources
 from edgedec.hw.router import Router
+from edgedec.hw.staged_reset import StagedReset
 from edgedec.hw.writer import Writer
 
 __all__ = ["ADDRESS_BITS", "REGISTER_ADDRESS_BITS", "Accelerator", "parts", "prefetch_style"]
 
 REGISTER_ADDRESS_BITS = 12
 _TO_DATAPATH = ("load", "angles", "gains", "weights", "rows", "coding", "factors", "scales", "keys_values")
+
+_RESETS = (
+    4  # router, cache, read slice, data path: with the data path's own less than edgedec.hw.command_processor.CLEARED
+)
 
 
 class Accelerator(Component):
@@ -79,10 +85,12 @@ class Accelerator(Component):
             style=prefetch_style(config),
         )
         router, writer, datapath = Router(config), Writer(config, address_bits=ADDRESS_BITS), self._datapath
-        m.submodules.router = ResetInserter(control.clear)(router)
-        m.submodules.datapath = ResetInserter(control.clear)(datapath)
-        m.submodules.writer = writer
-        m.submodules.cache = cache = ResetInserter(control.clear)(CacheWriter(config, address_bits=ADDRESS_BITS))
+        cache = CacheWriter(config, address_bits=ADDRESS_BITS)
+        reset = StagedReset(m, control.clear, _RESETS)
+        self._cut = RegisterSlice(shape=prefetcher.beats.payload.shape())
+        m.submodules.router, m.submodules.cache, m.submodules.read_slice = reset(router), reset(cache), reset(self._cut)
+        m.submodules.datapath, m.submodules.writer = datapath, writer
+        m.d.comb += datapath.clear.eq(reset.stage())
         connect(m, flipped(self.registers), registers.bus)
         m.d.comb += self.interrupt.eq(registers.interrupt)
         for port in range(config.ports):
@@ -103,7 +111,8 @@ class Accelerator(Component):
         connect(m, control.ranges, prefetcher.ranges)
         connect(m, prefetcher.error, control.read_error)
         connect(m, control.entries, router.entries)
-        connect(m, prefetcher.beats, router.beats)
+        connect(m, prefetcher.beats, self._cut.input)
+        connect(m, self._cut.output, router.beats)
         connect(m, router.program, control.program)
         connect(m, router.copy, cache.beats)
         connect(m, control.copies, cache.copies)

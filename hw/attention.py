@@ -13,6 +13,7 @@ from edgedec.hw.mac_array import column_bits, score_bits, work
 from edgedec.hw.mixture import Mixture
 from edgedec.hw.pipeline import fork
 from edgedec.hw.ram import distributed_luts
+from edgedec.hw.register_slice import sliced
 from edgedec.hw.resources import Resources
 from edgedec.hw.score_memory import ScoreMemory, visibility
 from edgedec.hw.shapes import beat, rows, words
@@ -66,8 +67,8 @@ class Attention(Component):
             see nothing give zeros.
         work: Out(work(beat_bytes, slots)); scores, columns: In, from the MacArray.
 
-    Latency: slots + 34 cycles at most from a pass's last beat to the last head's first output. With slots = 8 and nothing
-        committed 84 from a head's queries to its first output, and a head every 42.
+    Latency: slots + 36 cycles at most from a pass's last beat to the last head's first output. With slots = 8 and nothing
+        committed 86 from a head's queries to its first output, and a head every 42.
     Throughput: one beat per cycle: the softmax of a head takes place while the next head's keys stream by. Of a single head,
     or with few positions, the chain of one head shows.
     Source: docs/integer-profile.md, "Attention"; order of runs: DESIGN section 7.
@@ -127,7 +128,7 @@ class Attention(Component):
         connect(m, mixture_.output, flipped(self.output))
         m.d.comb += issue.drained.eq(mixture_.drained)
         self._constants(m)
-        fork(m, self._softmax.output, [issue.chances, mixture_.chances])
+        fork(m, sliced(m, "chances", self._softmax.output), [issue.chances, mixture_.chances])
         return m
 
     def _constants(self, m: Module) -> None:

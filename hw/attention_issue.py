@@ -138,7 +138,7 @@ class AttentionIssue(Component):
         """A group's probabilities [positions][slots], and whether they are there; the next group's gather meanwhile."""
         positions, words = self._layout.positions, self._layout.positions // self._lanes
         shape = data.ArrayLayout(data.ArrayLayout(unsigned(16), self._slots), positions)
-        coming, group = Signal(shape), Signal(shape)
+        coming, group = Signal(shape, reset_less=True), Signal(shape, reset_less=True)
         count, ready, move = Signal(range(words + 1)), Signal(), Signal()
         m.d.comb += [move.eq((count == words) & (~ready | used)), self.chances.ready.eq((count != words) | move)]
         with m.If(used):
@@ -191,8 +191,8 @@ class AttentionIssue(Component):
             for position in range(layout.positions)
         ]
         distinct = max(layout.chunk, layout.positions)
-        values = Signal(data.ArrayLayout(signed(8), lanes))
-        operands = Signal(rows(OPERAND_BITS, self._slots, distinct))
+        values = Signal(data.ArrayLayout(signed(8), lanes), reset_less=True)
+        operands = Signal(rows(OPERAND_BITS, self._slots, distinct), reset_less=True)
         m.d.sync += [
             self.work.valid.eq(go),
             self.work.p.kind.as_value().eq(Mux(weighing, Kind.COLUMNS.value, Kind.SCORES.value)),  # type: ignore[attr-defined]

@@ -14,6 +14,7 @@ from edgedec.hw.fifo import small_queue
 from edgedec.hw.head_feeder import HeadFeeder, attend
 from edgedec.hw.mac_array import column_bits, score_bits, work
 from edgedec.hw.pipeline import check, every
+from edgedec.hw.register_slice import sliced
 from edgedec.hw.resources import Resources, total
 from edgedec.hw.rotary import Rotary, angles
 from edgedec.hw.score_memory import visibility
@@ -70,7 +71,7 @@ class AttentionPath(Component):
         coded: Out(1). No part is offered, or under way to its memory.
         idle: Out(1). Nor are heads attended, and all outputs are taken.
 
-    Latency: 7 cycles from the last element's transfer to ``coded``, head_dim / 2 + 5 more if it is rotated; from the
+    Latency: 7 cycles from the last element's transfer to ``coded``, head_dim / 2 + 6 more if it is rotated; from the
         transfer of ``attends`` to the first ``work`` head_dim + 6 cycles if the beats are there.
     Throughput: an element of each slot per cycle, into the memories and, of queries, keys and values at once, out of them: a
         head takes at least head_dim cycles.
@@ -189,15 +190,15 @@ class AttentionPath(Component):
 
         ``turning``: the vector at ``input`` is rotated; ``turned``: the one that the coder is at. Neither is: it is one.
         """
-        source, past = self.input, Signal()
+        source, past, ahead = self.input, Signal(), sliced(m, "turned", turn.output)
         m.d.comb += [
             past.eq(~turning & ~turned),
             turn.input.payload.eq(source.payload),
             turn.input.valid.eq(source.valid & sourced & turning),
             source.ready.eq(Mux(turning, turn.input.ready, past & sink.ready) & sourced),
-            sink.payload.eq(Mux(turned, turn.output.payload.as_value(), source.payload.as_value())),
-            sink.valid.eq(Mux(turned, turn.output.valid, past & source.valid & sourced)),
-            turn.output.ready.eq(turned & sink.ready),
+            sink.payload.eq(Mux(turned, ahead.payload.as_value(), source.payload.as_value())),
+            sink.valid.eq(Mux(turned, ahead.valid, past & source.valid & sourced)),
+            ahead.ready.eq(turned & sink.ready),
         ]
 
     def _begin(self, m: Module, pending: Signal, attending: Signal, ready: Signal) -> Signal:

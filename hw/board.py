@@ -18,6 +18,7 @@ MEMORY_MODELS = ("KV260",)  # the sets of edgedec.sim.ddr.parameters that were f
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _MOST_SHOWN = 80  # characters of a wrong value
 _LONGEST_TEXT = 500
+_BRAM36_BYTES = 4096  # without the bits that are a byte's ninth
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +81,9 @@ class Board:
         most: shares up to which a design can still be placed and routed; 1 where none is named.
         clock_hz: of the accelerator; assumed, nothing here proves it.
         oscillator_hz, oscillator_pin: a clock that the fabric has without a processor.
-        memory_kind: of the DRAM.
+        memory_kind: of the DRAM, or what there is instead.
         memory_bytes: of it, the host's share included.
+        memory_bram36: how much of ``has`` it is, if it is made of block RAM.
         memory_peak_bytes_s: what its pins could move at most.
         memory_measured_bytes_s: what long reads by the accelerator's ports were measured to get.
         memory_model: one of MEMORY_MODELS, if this board's memory is that one.
@@ -111,6 +113,7 @@ class Board:
     oscillator_pin: str | None = None
     memory_kind: str
     memory_bytes: int
+    memory_bram36: int | None = None
     memory_peak_bytes_s: float
     memory_measured_bytes_s: float | None = None
     memory_model: str | None = None
@@ -161,6 +164,11 @@ class Board:
     def packs(self) -> bool:
         return FAMILIES[self.family].packs
 
+    def usable(self, name: str) -> int:
+        """Of one of RESOURCES, for an accelerator and what stands beside it."""
+        most = int(self.has[name] * self.most.get(name, 1.0))
+        return most - (self.memory_bram36 or 0) if name == "bram36" else most
+
     def converted(self, path: str, part: Resources) -> Resources:
         """What a part of UltraScale+ takes there."""
         family = FAMILIES[self.family]
@@ -186,6 +194,16 @@ class Board:
         if self.cma_bytes is not None and self.cma_bytes > self.memory_bytes:
             raise UsageError(
                 f"board {self.name}: cma_bytes must be at most memory_bytes {self.memory_bytes}, not {self.cma_bytes}"
+            )
+        if self.memory_bram36 is not None and self.usable("bram36") < 0:
+            raise UsageError(
+                f"board {self.name}: memory_bram36 must be at most what can be used of bram36, "
+                f"{self.usable('bram36') + self.memory_bram36}, not {self.memory_bram36}"
+            )
+        if self.memory_bram36 is not None and self.memory_bytes > self.memory_bram36 * _BRAM36_BYTES:
+            raise UsageError(
+                f"board {self.name}: memory_bytes must be at most memory_bram36 {self.memory_bram36} * {_BRAM36_BYTES}, not "
+                f"{self.memory_bytes}"
             )
         if self.port_protocol == "AXI3" and self.burst_beats > 16:
             raise UsageError(f"board {self.name}: burst_beats must be at most 16 with AXI3, not {self.burst_beats}")
@@ -286,6 +304,7 @@ _CHECKS: Mapping[str, _Check] = MappingProxyType(
         "oscillator_pin": _text,
         "memory_kind": _text,
         "memory_bytes": _number(int, 1 << 10, 1 << 40),
+        "memory_bram36": _number(int, 1, 1 << 16),
         "memory_peak_bytes_s": _number(float, 1e3, 1e13),
         "memory_measured_bytes_s": _number(float, 1e3, 1e13),
         "memory_model": _one_of(*MEMORY_MODELS),

@@ -6,8 +6,10 @@ from amaranth.hdl import Cat, Module, Signal
 from amaranth.lib import data, stream
 from amaranth.lib.wiring import Component, In, Out, connect, flipped
 
+from edgedec.hw import register_slice
 from edgedec.hw.axi import beats_log2, requests
 from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.constant_product import product
 from edgedec.hw.instruction_layouts import layout
 from edgedec.hw.instructions import Opcode
 from edgedec.hw.new_rows import (
@@ -21,6 +23,7 @@ from edgedec.hw.new_rows import (
     place,
 )
 from edgedec.hw.pipeline import carried, check, fork, pipeline
+from edgedec.hw.register_slice import RegisterSlice
 from edgedec.hw.resources import Resources
 from edgedec.hw.shapes import beat, rows
 from edgedec.hw.striping import block_bytes
@@ -55,7 +58,7 @@ class CacheWriter(Component):
         data: Out(beat(port_bytes)). One beat per request, with the chunk in all lanes that it could have.
         idle: Out(1). Nothing is in work or offered.
 
-    Latency: 4 cycles from an item to its first request. Throughput: one chunk per cycle.
+    Latency: 6 cycles from an item to its first request. Throughput: one chunk per cycle.
     Source: derived here.
     """
 
@@ -94,10 +97,11 @@ class CacheWriter(Component):
             *(keys.own.eq(self.own), values.own.eq(self.own)),
             *(moved.committed.eq(self.committed), moved.accepted.eq(self.accepted)),
         ]
-        chosen = stream.Signature(place(self._config)).create()
-        self._choose(m, [moved.places, keys.places, values.places], chosen)
-        under_way = self._locate(m, chosen)
-        m.d.comb += self.idle.eq(~(self.layers.valid | keys.busy | values.busy | moved.busy | under_way))
+        m.submodules.places = places = RegisterSlice(shape=place(self._config))
+        self._choose(m, [moved.places, keys.places, values.places], places.input)
+        under_way = self._locate(m, places.output)
+        busy = (keys.busy, values.busy, moved.busy, places.output.valid, under_way)
+        m.d.comb += self.idle.eq(~Cat(self.layers.valid, *busy).any())
         return m
 
     def _choose(self, m: Module, sources: list[Any], sink: Any) -> None:
@@ -107,11 +111,11 @@ class CacheWriter(Component):
         with m.If(sink.valid & sink.ready):
             m.d.sync += turn.eq(~turn)
         with m.If(moved.valid):
-            connect(m, moved, flipped(sink))
+            connect(m, moved, sink)
         with m.Elif(values.valid & (turn | ~keys.valid)):
-            connect(m, values, flipped(sink))
+            connect(m, values, sink)
         with m.Else():
-            connect(m, keys, flipped(sink))
+            connect(m, keys, sink)
 
     def _locate(self, m: Module, source: Any) -> Any:
         """The address of each chunk; returns whether one is under way."""
@@ -120,11 +124,13 @@ class CacheWriter(Component):
         located = stream.Signature(
             data.StructLayout({"address": self._address_bits, "codes": 8 * config.chunk})
         ).create()
+        m.submodules.located = behind = RegisterSlice(shape=located.p.shape())
         enable, valids = pipeline(m, located, source.valid, _STAGES)
+        connect(m, located, behind.input)
         m.d.comb += source.ready.eq(enable)
         position = carried(m, enable, self.committed + source.p.position)
         at = carried(m, enable, source.p.at + source.p.index)
-        group = carried(m, enable, (position >> wide) * kv.chunks)
+        group = carried(m, enable, product(position >> wide, kv.chunks))
         within = carried(m, enable, carried(m, enable, at) + group)  # beats from kv_address on
         lane = carried(m, enable, position[:wide], 2)
         m.d.comb += [
@@ -132,7 +138,7 @@ class CacheWriter(Component):
             located.p.codes.eq(carried(m, enable, source.p.codes, _STAGES)),
         ]
         asked, sent = stream.Signature(located.p.shape()).create(), stream.Signature(located.p.shape()).create()
-        fork(m, located, [asked, sent])
+        fork(m, behind.output, [asked, sent])
         m.d.comb += [
             self.requests.p.address.eq(asked.p.address),
             self.requests.p.bytes.eq(config.chunk),
@@ -142,7 +148,7 @@ class CacheWriter(Component):
             self.data.valid.eq(sent.valid),
             sent.ready.eq(self.data.ready),
         ]
-        return Cat(valids).any()
+        return Cat(valids, behind.output.valid).any()
 
     def _physical(self, beats: Any, lane: Any) -> Any:
         """Of chunk ``lane`` of a beat that many beats from kv_address on: ``striping.physical_address`` in bits."""
@@ -169,4 +175,5 @@ def estimate(config: AcceleratorConfig, *, address_bits: int = 40) -> Resources:
         ff=21 + 36 + 26 + beats + 8 + address_bits + _STAGES,
     )
     kept = Resources(lut=codes, ff=64)  # shift registers
+    kept += register_slice.estimate(width=codes + 36 + 10) + register_slice.estimate(width=codes + address_bits)
     return estimate_new_rows(config) * 2 + estimate_moved_rows(config) + chosen + located + kept

@@ -11,6 +11,7 @@ from edgedec.hw import executor, front_end, program_memory, read_issue
 from edgedec.hw.accelerator_registers import Cause
 from edgedec.hw.axi import beats_log2
 from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.constant_product import product
 from edgedec.hw.executor import UNITS, Executor
 from edgedec.hw.front_end import FrontEnd
 from edgedec.hw.instruction_layouts import layout
@@ -21,9 +22,10 @@ from edgedec.hw.resources import Resources
 from edgedec.hw.router import entry, segment
 from edgedec.hw.striping import block_bytes
 
-__all__ = ["CommandProcessor", "estimate"]
+__all__ = ["CLEARED", "CommandProcessor", "estimate"]
 
 _ADDRESSES = ("program", "image", "input", "kv", "output")
+CLEARED = 16  # cycles of a reset of the units
 _FLUSHED = 4  # cycles of flush after which the masters' idle is believed
 
 
@@ -33,6 +35,7 @@ class _State(IntEnum):
     READ = 2  # asks for the program
     LOAD = 3  # waits for it
     WALK = 4
+    VERDICT = 5  # between CHECK and READ
 
 
 class CommandProcessor(Component):
@@ -70,13 +73,13 @@ class CommandProcessor(Component):
         busy, done, error, resetting: Out(1). Levels; ``done`` until the next doorbell that is followed, or a soft reset.
         done_set, error_set, committed_set: Out(1). For a cycle; ``committed_set`` instead of ``done_set`` after a commit.
         cause: Out(8). descriptor: Out(24). error_address: Out(64), for read errors only. Held until a soft reset.
-        flush: Out(1). To the masters, until they are idle and in the cycle of ``clear``.
-        clear: Out(1). For a cycle: resets the units and the Router.
+        flush: Out(1). To the masters, until they are idle, and as long as it is ``resetting``.
+        clear: Out(1). For ``CLEARED`` cycles: resets the units and the Router, who may be as many cycles late.
         descriptor_done: Out(1). An instruction's last cycle.
         running: Out(1). As ``busy``.
 
-    Latency: 3 cycles from ``start`` to the program's range; 8 from its last beat to the first range, 9 to the first command,
-        one more where that beat holds two words.
+    Latency: 4 cycles from ``start`` to the program's range; 12 from its last beat to the first range, 13 to the first
+        command, one more where that beat holds two words.
     Throughput: as FrontEnd and Executor.
     Source: docs/accelerator.md.
     """
@@ -159,7 +162,7 @@ class CommandProcessor(Component):
         ]
         m.d.sync += [
             groups.eq((kept.committed + layout_.positions - 1) >> beats_log2(layout_.positions)),
-            kept.cached.eq(groups * layout_.chunks),
+            kept.cached.eq(product(groups, layout_.chunks)),
         ]
         with m.If((self.start | self.commit) & (state == _State.IDLE) & ~self.error & ~self.resetting):
             m.d.sync += [
@@ -173,11 +176,16 @@ class CommandProcessor(Component):
                 *(kept[name].eq(getattr(self, f"{name}_address") >> size) for name in ("image", "input", "kv")),
                 *(kept[name].eq(getattr(self, name)) for name in ("committed", "accepted", "logits")),
             ]
-        checks = state == _State.CHECK
+        verdict = state == _State.VERDICT
+        wrong_slots, too_far = Signal(), Signal()
+        m.d.sync += [
+            wrong_slots.eq((slots == 0) | (slots > self._config.slots) | foreign),
+            too_far.eq(kept.committed + slots > self._config.context),
+        ]
         return {
-            Cause.ADDRESS: checks & misplaced,
-            Cause.SLOTS: checks & ((slots == 0) | (slots > self._config.slots) | foreign),
-            Cause.POSITION: checks & (kept.committed + slots > self._config.context),
+            Cause.ADDRESS: verdict & misplaced,
+            Cause.SLOTS: verdict & wrong_slots,
+            Cause.POSITION: verdict & too_far,
         }
 
     def _misplaced(self) -> Value:
@@ -193,7 +201,8 @@ class CommandProcessor(Component):
         address, length, words, impossible = Signal(64), Signal(32), Signal.like(memory.words), Signal()
         per_beat = max(1, beat_bytes // INSTRUCTION_BYTES)
         wanted = length >> beats_log2(INSTRUCTION_BYTES)
-        arrived = (state == _State.LOAD) & memory.loaded
+        arrived, too_short = (state == _State.LOAD) & memory.loaded, Signal()
+        m.d.sync += too_short.eq(length < INSTRUCTION_BYTES)
         m.d.comb += [
             memory.words.eq(words),
             memory.first.eq(Mux(commits, memory.commit, 0)),
@@ -211,7 +220,9 @@ class CommandProcessor(Component):
                     | (wanted < 2)
                     | (wanted > self._config.instructions + 1)
                 )
-                m.d.sync += [state.eq(_State.READ), impossible.eq(bad), words.eq(Mux(bad, 1, wanted))]
+                m.d.sync += [state.eq(_State.VERDICT), impossible.eq(bad), words.eq(Mux(bad, 1, wanted))]
+            with m.Case(_State.VERDICT):
+                m.d.sync += state.eq(_State.READ)
             with m.Case(_State.READ):
                 m.d.comb += [
                     reads.p.eq(0),
@@ -227,15 +238,14 @@ class CommandProcessor(Component):
                 m.d.sync += state.eq(_State.WALK)
         return {
             Cause.CONFIGURATION: arrived & memory.foreign,
-            Cause.CUT_SHORT: (arrived & (impossible | memory.cut))
-            | ((state == _State.CHECK) & (length < INSTRUCTION_BYTES)),
+            Cause.CUT_SHORT: (arrived & (impossible | memory.cut)) | ((state == _State.VERDICT) & too_short),
         }
 
     def _expired(self, m: Module, issued: Value) -> Signal:
         """The watchdog's."""
-        waited, expired = Signal(32), Signal()
+        waited, expired = Signal(33), Signal()  # no limit is as large as its last bit
         m.d.sync += [
-            waited.eq(Mux(issued | ~self.busy, 0, waited + ~waited.all())),
+            waited.eq(Mux(issued | ~self.busy, 0, waited + ~waited[-1])),
             expired.eq(self.busy & (self.watchdog_limit != 0) & (waited > self.watchdog_limit)),
         ]
         return expired
@@ -280,14 +290,17 @@ class CommandProcessor(Component):
             ]
 
     def _reset(self, m: Module, state: Signal) -> None:
-        """Flush until the masters are idle, then a cycle of ``clear``."""
-        flushed = Signal(range(_FLUSHED + 1))
+        """Flush until the masters are idle; then ``clear``, and as many cycles without it until all have seen that."""
+        flushed, cleared = Signal(range(_FLUSHED + 1)), Signal(range(2 * CLEARED))
         m.d.comb += self.flush.eq(self.resetting)
         with m.If(self.resetting & (flushed != _FLUSHED)):
             m.d.sync += flushed.eq(flushed + 1)
-        m.d.sync += self.clear.eq(self.resetting & (flushed == _FLUSHED) & self.masters_idle & ~self.clear)
-        with m.If(self.clear):
-            m.d.sync += self.resetting.eq(0)
+        with m.If(cleared != 0):
+            m.d.sync += [cleared.eq(cleared - 1), self.clear.eq(cleared > CLEARED)]
+            with m.If(cleared == 1):
+                m.d.sync += self.resetting.eq(0)
+        with m.Elif(self.resetting & (flushed == _FLUSHED) & self.masters_idle):
+            m.d.sync += [cleared.eq(2 * CLEARED - 1), self.clear.eq(1)]
         with m.If(self.soft_reset & ~self.resetting):
             forgotten = (self.done, self.error, self.done_set, self.error_set, self.committed_set)
             m.d.sync += [

@@ -13,6 +13,8 @@ from edgedec.hw.resources import Resources
 
 __all__ = ["Counters", "estimate"]
 
+_EVENTS = ("beat", "starved", "blocked", "dependency", "descriptor_done")  # as COUNTS behind the cycles
+
 
 class Counters(Component):
     """Counts while a program runs; a latch copies all counts in one cycle, so that they belong together.
@@ -28,14 +30,15 @@ class Counters(Component):
         blocked: In(1). A result waits for the write port.
         dependency: In(1). A beat is there, and waits for an earlier result.
         descriptor_done: In(1). A descriptor ends in this cycle.
-        clear: In(1). All counts are zero from the next cycle on; the latched ones stay.
+        clear: In(1). All counts are zero, but of events behind it; the latched ones stay.
         latch: In(1).
         cycles, beats, ...: named in ``COUNTS`` with ``_latched`` behind; Out(width).
         select: In. Number of a descriptor.
         descriptor_cycles: Out(32). What the selected descriptor took, its last cycle included, at most 2**32 - 1. Of one
             that has not ended since the last clear: anything.
 
-    Latency: 2 cycles from an event to a latched count (1 to count, 1 to latch); 1 from ``select`` to ``descriptor_cycles``.
+    Latency: 3 cycles from an event to a latched count (1 to look at it, for events come late in a cycle, 1 to count, 1 to
+        latch); 2 from ``select`` to ``descriptor_cycles``.
     Source: derived here.
     """
 
@@ -46,7 +49,7 @@ class Counters(Component):
         super().__init__(
             {
                 "running": In(1),
-                **{event: In(1) for event in ("beat", "starved", "blocked", "dependency", "descriptor_done")},
+                **dict.fromkeys(_EVENTS, In(1)),
                 "clear": In(1),
                 "latch": In(1),
                 **{f"{name}_latched": Out(width) for name in COUNTS},
@@ -57,36 +60,37 @@ class Counters(Component):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        events = (1, self.beat, self.starved, self.blocked, self.dependency, self.descriptor_done)
-        for name, event in zip(COUNTS, events, strict=True):
+        seen = {name: Signal(name=f"{name}_seen") for name in (*_EVENTS, "running", "clear", "latch")}
+        m.d.sync += [register.eq(getattr(self, name)) for name, register in seen.items()]
+        for name, event in zip(COUNTS, (1, *(seen[event] for event in _EVENTS)), strict=True):
             count, latched = Signal(self._width, name=name), getattr(self, f"{name}_latched")
-            with m.If(self.clear):
+            with m.If(seen["clear"]):
                 m.d.sync += count.eq(0)
-            with m.Elif(self.running):
+            with m.Elif(seen["running"]):
                 m.d.sync += count.eq(count + event)
-            with m.If(self.latch):
+            with m.If(seen["latch"]):
                 m.d.sync += latched.eq(count)
-        self._count_descriptors(m)
+        self._count_descriptors(m, seen)
         return m
 
-    def _count_descriptors(self, m: Module) -> None:
+    def _count_descriptors(self, m: Module, seen: dict[str, Signal]) -> None:
         m.submodules.memory = memory = Memory(shape=unsigned(32), depth=self._descriptors, init=[])
         write, read = memory.write_port(), memory.read_port()
         cycles, number = Signal(32, init=1), Signal(range(self._descriptors + 1))
         ended = Signal()
         m.d.comb += [
-            ended.eq(self.running & self.descriptor_done & ~self.clear),
+            ended.eq(seen["running"] & seen["descriptor_done"] & ~seen["clear"]),
             write.addr.eq(number),
             write.data.eq(cycles),
             write.en.eq(ended & (number != self._descriptors)),
             read.addr.eq(self.select),
-            self.descriptor_cycles.eq(read.data),
         ]
-        with m.If(self.clear | ended):
+        m.d.sync += self.descriptor_cycles.eq(read.data)
+        with m.If(seen["clear"] | ended):
             m.d.sync += cycles.eq(1)
-        with m.Elif(self.running & ~cycles.all()):
+        with m.Elif(seen["running"] & ~cycles.all()):
             m.d.sync += cycles.eq(cycles + 1)
-        with m.If(self.clear):
+        with m.If(seen["clear"]):
             m.d.sync += number.eq(0)
         with m.Elif(write.en):
             m.d.sync += number.eq(number + 1)
@@ -96,4 +100,4 @@ def estimate(*, width: int = 48, descriptors: int = 2048) -> Resources:
     """Of one Counters. A counter's adder needs no LUT of its own in front of the carry chain."""
     address = (descriptors - 1).bit_length()
     memory = fifo.estimate(width=32, depth=descriptors, style="block").bram18
-    return Resources(lut=address + 15, ff=2 * len(COUNTS) * width + 32 + address + 1, bram18=memory)
+    return Resources(lut=address + 15, ff=2 * len(COUNTS) * width + 41 + address, bram18=memory)

@@ -29,18 +29,21 @@ from edgedec.hw.instructions import Opcode, Sink, Source
 from edgedec.hw.mac_array import MacArray
 from edgedec.hw.matrix_path import MatrixPath
 from edgedec.hw.quantize_path import QuantizePath
+from edgedec.hw.register_slice import RegisterSlice, sliced
 from edgedec.hw.residual_path import ResidualPath, load_item_bytes
 from edgedec.hw.resources import Resources
 from edgedec.hw.router import segment
 from edgedec.hw.score_memory import visibility
 from edgedec.hw.shapes import beat, codes, rows, scales, words
 from edgedec.hw.sink_router import SinkRouter
+from edgedec.hw.staged_reset import StagedReset
 from edgedec.hw.unpacker import Unpacker
 
 __all__ = ["TRACED", "Datapath", "angles_item_bytes", "parts", "pass_parameters"]
 
 _VECTORS = 4  # that may be announced ahead
 _MATRICES = 8  # whose rows have not come yet
+_RESETS = 9  # parts of the data path that are reset a cycle after the one before
 _SETTLED = 12  # cycles without any sign of work after which the units are idle: more than what lies between two of them
 TRACED = ("matrix", "codes", "scales", "attention", "residual")
 
@@ -72,6 +75,7 @@ class Datapath(Component):
         trace: whether the ports ``trace_`` are there, which a simulation watches.
 
     Members:
+        clear: In(1). Of a StagedReset, whose last part is ``_RESETS`` cycles late.
         parameters: In(pass_parameters(config)). Steady while a program runs.
         loads, vectors, matrices, attends: In(streams of layout(Opcode...)).
         load, angles, gains, weights, rows, coding, factors, scales, keys_values: In(streams segment(beat_bytes)): what the
@@ -111,6 +115,7 @@ class Datapath(Component):
         item = stream.Signature(segment(size))
         chunks = stream.Signature(rows(8, slots, config.chunk))
         ports = {
+            "clear": In(1),
             "parameters": In(pass_parameters(config)),
             "loads": In(stream.Signature(layout(Opcode.LOAD))),
             "vectors": In(stream.Signature(layout(Opcode.VECTOR))),
@@ -141,19 +146,20 @@ class Datapath(Component):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         config, slots = self._config, self._config.slots
-        m.submodules.matrix, m.submodules.attention, m.submodules.head = self._matrix, self._attention, self._head
-        m.submodules.residual = residual = ResidualPath(
-            slots=slots, depth=config.hidden, style=config.style(config.hidden)
-        )
-        m.submodules.gate = gate = GatedActivation(slots=slots)
-        m.submodules.quantize = quantize = QuantizePath(
+        outer = Module()
+        reset = StagedReset(outer, self.clear, _RESETS)
+        residual = ResidualPath(slots=slots, depth=config.hidden, style=config.style(config.hidden))
+        gate, sinks = GatedActivation(slots=slots), SinkRouter(slots=slots, depth=config.hidden)
+        quantize = QuantizePath(
             beat_bytes=config.beat_bytes, slots=slots, depth=_longest(config), style=config.style(_longest(config))
         )
-        m.submodules.sinks = sinks = SinkRouter(slots=slots, depth=config.hidden)
-        self._multiply(m)
+        parts = {"matrix": self._matrix, "attention": self._attention, "head": self._head, "quantize": quantize}
+        parts |= {"gate": gate, "residual": residual, "sinks": sinks, "mac": self._multiply(m), "glue": m}
+        for name, part in parts.items():
+            outer.submodules[name] = reset(part)
         self._matrices(m, sinks)
         self._load(m, residual)
-        connect(m, self._matrix.output, sinks.input)
+        connect(m, sliced(m, "drained", self._matrix.output), sinks.input)
         connect(m, sinks.additions, residual.additions)
         connect(m, sinks.residual, residual.input)
         connect(m, sinks.parts, self._attention.parts)
@@ -162,7 +168,8 @@ class Datapath(Component):
         m.d.comb += gate.activation.eq(sinks.activation)
         connect(m, sinks.vectors, self._head.vectors)
         connect(m, sinks.logits, self._head.input)
-        self._quantize(m, quantize, [residual.output, residual.output, self._attention.output, gate.output])
+        gated = sliced(m, "gated", gate.output)
+        self._quantize(m, quantize, [residual.output, residual.output, self._attention.output, gated])
         self._attend(m)
         self._give_results(m, quantize, sinks.logits)
         self._unpack_constants(m, quantize)
@@ -173,6 +180,7 @@ class Datapath(Component):
             ~self._attention.idle,
             ~self._head.idle,
             gate.output.valid,
+            gated.valid,
             *(port.valid for port in (self.loads, self.vectors, self.matrices, self.attends)),
         ).any()
         quiet = Signal(range(_SETTLED + 1))
@@ -185,18 +193,19 @@ class Datapath(Component):
                 strict=True,
             ):
                 m.d.comb += getattr(self, f"trace_{name}").eq(Cat(port.valid & port.ready, port.payload))
-        return m
+        return outer
 
-    def _multiply(self, m: Module) -> None:
+    def _multiply(self, m: Module) -> MacArray:
         """The one array of multipliers, which matrices and attention share."""
         config, matrix, attention = self._config, self._matrix, self._attention
-        m.submodules.mac = mac = MacArray(lanes=config.beat_bytes, slots=config.slots, chunk=config.chunk)
+        mac = MacArray(lanes=config.beat_bytes, slots=config.slots, chunk=config.chunk)
         connect(m, matrix.mac_codes, mac.codes)
         connect(m, matrix.mac_weights, mac.weights)
         connect(m, mac.sums, matrix.mac_sums)
         connect(m, attention.work, mac.work)
         connect(m, mac.scores, attention.scores)
         connect(m, mac.columns, attention.columns)
+        return mac
 
     def _matrices(self, m: Module, sinks: SinkRouter) -> None:
         """A matrix to the matrix path, and to a queue for those who take its rows."""
@@ -240,6 +249,7 @@ class Datapath(Component):
         m.submodules.announced = queue = SyncFIFO(width=announced.size, depth=_VECTORS)
         entry = data.View(announced, queue.r_data)
         source, eps, owed = Signal(Source), Signal(48), Signal()  # owed: the norm has not taken eps yet
+        open_ = Signal()  # from a vector's announcement to its last word: the slice must not take the next one's
         plan = quantize.vectors
         m.d.comb += [
             queue.w_data.eq(self.vectors.payload),
@@ -255,15 +265,19 @@ class Datapath(Component):
         with m.If(quantize.eps.ready):
             m.d.sync += owed.eq(0)
         with m.If(queue.r_en):
-            m.d.sync += [source.eq(entry.source), eps.eq(entry.eps), owed.eq(entry.normed)]
+            m.d.sync += [source.eq(entry.source), eps.eq(entry.eps), owed.eq(entry.normed), open_.eq(1)]
         chosen = Array(port.payload.as_value() for port in sources)[source]
+        m.submodules.chosen = cut = RegisterSlice(shape=quantize.input.payload.shape())
+        connect(m, cut.output, quantize.input)
         m.d.comb += [
-            Value.cast(quantize.input.payload).eq(chosen),
-            quantize.input.valid.eq(Array(port.valid for port in sources)[source]),
+            Value.cast(cut.input.payload).eq(chosen),
+            cut.input.valid.eq(Array(port.valid for port in sources)[source] & open_),
         ]
+        with m.If(cut.input.valid & cut.input.ready & cut.input.p.last):
+            m.d.sync += open_.eq(0)
         for port in {id(port): port for port in sources}.values():
             mine = Cat(source == number for number, other in enumerate(sources) if other is port).any()
-            m.d.comb += port.ready.eq(quantize.input.ready & mine)
+            m.d.comb += port.ready.eq(cut.input.ready & open_ & mine)
 
     def _attend(self, m: Module) -> None:
         """ATTEND to the heads and to the writer; who sees what."""
@@ -296,7 +310,8 @@ class Datapath(Component):
         """The codes to the matrices, their scales too; those of the head's codes to the head as well."""
         head, matrix = self._head, self._matrix
         connect(m, quantize.codes, matrix.codes)
-        connect(m, quantize.scales, matrix.scales)
+        factors = sliced(m, "factors", quantize.scales)
+        connect(m, factors, matrix.scales)
         # What is drained has its scales: with the first word of logits the scales that came last are the head's.
         kept, begins, owed = Signal.like(quantize.scales.payload), Signal(init=1), Signal()
         m.d.comb += [
@@ -304,8 +319,8 @@ class Datapath(Component):
             head.scales.payload.eq(kept),
             head.scales.valid.eq(owed),
         ]
-        with m.If(quantize.scales.valid & quantize.scales.ready):
-            m.d.sync += kept.eq(quantize.scales.payload)
+        with m.If(factors.valid & factors.ready):
+            m.d.sync += kept.eq(factors.payload)
         with m.If(head.scales.ready):
             m.d.sync += owed.eq(0)
         with m.If(logits.valid & logits.ready):

@@ -65,7 +65,7 @@ class Estimate:
 
     def beyond(self, device: Board) -> list[str]:
         """Of which of RESOURCES it takes more than can be placed and routed there."""
-        return [name for name, share in self.shares(device).items() if share > device.most.get(name, 1.0)]
+        return [name for name, need in self.on(device).items() if need > device.usable(name)]
 
 
 def estimate(config: AcceleratorConfig) -> Estimate:

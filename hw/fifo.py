@@ -53,11 +53,13 @@ class Fifo(Component):
         write, read = memory.write_port(), memory.read_port()
         put, take, kept = Signal(range(depth)), Signal(range(depth)), Signal(range(depth + 1))
         latched, writing, reading, moving = Signal(), Signal(), Signal(), Signal()
+        given = Signal(self._width, reset_less=True)
+        some, room = Signal(), Signal(init=1)  # of ``kept``, so that nobody waits for a comparison
         m.d.comb += [
-            self.input.ready.eq(kept != depth),
+            self.input.ready.eq(room),
             writing.eq(self.input.valid & self.input.ready),
             moving.eq(~self.output.valid | self.output.ready),  # from the memory's own register to the output's
-            reading.eq((kept != 0) & (~latched | moving)),
+            reading.eq(some & (~latched | moving)),
             write.addr.eq(put),
             write.data.eq(self.input.payload),
             write.en.eq(writing),
@@ -66,6 +68,10 @@ class Fifo(Component):
             self.level.eq(kept + latched + self.output.valid),
         ]
         m.d.sync += kept.eq(kept + writing - reading)
+        with m.If(writing & ~reading):
+            m.d.sync += [some.eq(1), room.eq(kept != depth - 1)]
+        with m.Elif(reading & ~writing):
+            m.d.sync += [some.eq(kept != 1), room.eq(1)]
         with m.If(writing):
             m.d.sync += put.eq(_after(put, depth))
         with m.If(reading):
@@ -73,7 +79,8 @@ class Fifo(Component):
         with m.Elif(moving):
             m.d.sync += latched.eq(0)
         with m.If(moving):
-            m.d.sync += [self.output.valid.eq(latched), Value.cast(self.output.payload).eq(read.data)]
+            m.d.sync += [self.output.valid.eq(latched), given.eq(read.data)]
+        m.d.comb += Value.cast(self.output.payload).eq(given)
         return m
 
 

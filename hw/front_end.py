@@ -3,12 +3,13 @@
 from enum import IntEnum
 from typing import Any
 
-from amaranth.hdl import Cat, Module, Mux, Signal, Value, unsigned
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, unsigned
 from amaranth.lib import data, stream
 from amaranth.lib.wiring import Component, In, Out
 
 from edgedec.hw.axi import beats_log2
 from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.constant_product import product
 from edgedec.hw.executor import command
 from edgedec.hw.instruction_check import out_of_range
 from edgedec.hw.instruction_layouts import layout
@@ -67,9 +68,9 @@ class FrontEnd(Component):
             stands behind the program's end. Holds.
         index: Out. Its number.
 
-    Latency: 1 cycle from an instruction to its read or command.
-    Throughput: an instruction per cycle, a range of CACHE or COPY per cycle; 2 cycles for each CACHE and COPY, and for each
-        slot of a COPY that moves 3, besides.
+    Latency: 3 cycles from an instruction to its read or command.
+    Throughput: an instruction in 4 cycles, a range of CACHE or COPY per cycle; 2 cycles for each CACHE and COPY, and for
+        each slot of a COPY that moves 6, besides.
     Source: docs/accelerator.md.
     """
 
@@ -93,52 +94,59 @@ class FrontEnd(Component):
         m = Module()
         now = Signal(fetched(self._config), reset_less=True)
         there, bad, skipped = Signal(), Signal(), Signal()
-        begins, placed, origin = Signal(self._origin(now.bits).shape()), Signal(), Signal(self._start_bits)
+        base, start = (value.shape() for value in self._origin(now.bits))
+        base, start, begins = Signal(base), Signal(start), Signal(self._start_bits + 1)
+        placed, origin = Signal(), begins[: self._start_bits]
+        # Step by step from registers to registers: parts of what is decided, then all of it.
+        out, wrong, begun, steps = Signal(), Signal(), Signal(), Signal(3)
         state, done = Signal(_State), Signal()
         source = self.instructions
         m.d.comb += [
-            source.ready.eq((~there | done) & (state != _State.HALT)),
+            source.ready.eq(~there),
             self.reads.p.index.eq(now.index),
             self.commands.p.bits.eq(now.bits),
             self.commands.p.index.eq(now.index),
             self.index.eq(now.index),
-            origin.eq(begins),
         ]
+        with m.If(~there):
+            m.d.sync += [there.eq(source.valid), now.eq(source.payload), steps.eq(source.valid)]
+        with m.Else():
+            m.d.sync += steps.eq(Cat(Const(0, 1), steps[:-1]) | steps & (1 << len(steps) - 1))
         with m.If(done):
-            m.d.sync += there.eq(0)
-        with m.If(source.valid & source.ready):
-            opcode, when = (data.View(layout(Opcode.STOP), source.p.bits)[name] for name in ("opcode", "when"))
-            logits = self.parameters.logits
-            left_out = ((when == When.WITH_LOGITS) & ~logits) | ((when == When.WITHOUT_LOGITS) & logits)
-            m.d.sync += [
-                there.eq(1),
-                now.eq(source.payload),
-                bad.eq(source.p.beyond | (~left_out & out_of_range(self._config, source.p.bits))),
-                skipped.eq(left_out & ~source.p.beyond),
-                placed.eq(~left_out & Cat(opcode == number for number in _PLACED).any()),
-                begins.eq(self._origin(source.p.bits)),
-            ]
+            m.d.sync += [there.eq(0), steps.eq(0)]
+        opcode, when = (data.View(layout(Opcode.STOP), now.bits)[name] for name in ("opcode", "when"))
+        logits, found = self.parameters.logits, self._origin(now.bits)
+        m.d.sync += [
+            out.eq(((when == When.WITH_LOGITS) & ~logits) | ((when == When.WITHOUT_LOGITS) & logits)),
+            wrong.eq(out_of_range(self._config, now.bits)),
+            placed.eq(Cat(opcode == number for number in _PLACED).any()),
+            base.eq(found[0]),
+            start.eq(found[1]),
+            # A step later
+            begins.eq(Cat((base + start)[: self._start_bits], (base + start)[self._start_bits :].any())),
+            begun.eq(placed & ~out),
+            skipped.eq(out & ~now.beyond),
+            bad.eq(now.beyond | (~out & wrong)),
+        ]
         with m.Switch(state):
-            with m.Case(_State.NEXT), m.If(there):
-                behind = placed & begins[self._start_bits :].any()
-                self._decide(m, now.bits, bad | behind, skipped, origin, state, done)
+            with m.Case(_State.NEXT), m.If(steps[-1]):
+                self._decide(m, now.bits, bad | (begun & begins[-1]), skipped, origin, state, done)
             with m.Case(_State.CACHE):
                 self._cache(m, now.bits, origin, state, done)
             with m.Case(_State.SLOT, _State.PLACE, _State.COPY):
                 self._copy(m, now.bits, origin, state, done)
         with m.If(self.restart):
-            m.d.sync += [there.eq(0), state.eq(_State.NEXT), self.broken.eq(0)]
+            m.d.sync += [there.eq(0), steps.eq(0), state.eq(_State.NEXT), self.broken.eq(0)]
         return m
 
-    def _origin(self, bits: Value) -> Value:
-        """Where an instruction of ``_PLACED`` begins: a READ, or the layer of the others; not cut off."""
+    def _origin(self, bits: Value) -> tuple[Value, Value]:
+        """Where an instruction of ``_PLACED`` begins: a READ, or the layer of the others; the two are to be added."""
         opcodes, now = (Opcode.READ, Opcode.CACHE, Opcode.ATTEND), self.parameters
         plain, cached, attends = (data.View(layout(opcode), bits) for opcode in opcodes)
         reads = plain.opcode == Opcode.READ
         base = Mux(reads, Mux(plain.base == Base.IMAGE, now.image, now.input), now.kv)
         start = Mux(plain.opcode == Opcode.ATTEND, attends.start, cached.start)  # COPY's is where CACHE's is
-        found: Value = base + Mux(reads, plain.start, start)
-        return found
+        return base, Mux(reads, plain.start, start)
 
     def _decide(
         self, m: Module, bits: Value, bad: Value, skipped: Value, origin: Value, state: Signal, done: Value
@@ -205,7 +213,8 @@ class FrontEnd(Component):
         view, reads, now = data.View(layout(Opcode.COPY), bits), self.reads, self.parameters
         layout_ = self._config.kv_layout
         slot, rank = Signal(range(self._config.slots + 1)), Signal(range(self._config.slots + 1))
-        group = Signal(20)
+        position, group, beats = Signal(20), Signal(20), Signal(20 + layout_.chunks.bit_length())
+        found = Signal(3)
         start, left = Signal(self._start_bits), Signal(FIELDS[Opcode.COPY]["heads"] + 1)
         taken = Signal()
         with m.If(state == _State.SLOT):
@@ -213,7 +222,8 @@ class FrontEnd(Component):
             m.d.sync += [
                 slot.eq(slot + 1),
                 rank.eq(rank + taken),
-                group.eq((now.committed + slot) >> beats_log2(layout_.positions)),
+                position.eq(now.committed + slot),
+                found.eq(0),
             ]
             with m.If(slot == self._config.slots):
                 m.d.comb += done.eq(1)
@@ -222,10 +232,14 @@ class FrontEnd(Component):
                 m.d.sync += state.eq(_State.PLACE)
         with m.Elif(state == _State.PLACE):
             m.d.sync += [
-                start.eq(origin + group * layout_.chunks),
+                found.eq(Cat(1, found)),
+                group.eq(position >> beats_log2(layout_.positions)),
+                beats.eq(product(group, layout_.chunks)),
+                start.eq(origin + beats),
                 left.eq(view.heads << 1),
-                state.eq(_State.COPY),
             ]
+            with m.If(found[-1]):
+                m.d.sync += state.eq(_State.COPY)
         with m.Else():
             m.d.comb += [
                 reads.valid.eq(1),

@@ -6,7 +6,7 @@ from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal, signed, unsigne
 from amaranth.lib import data, memory
 from amaranth.lib.wiring import Component, In, Out
 
-from edgedec.hw.pipeline import check, delayed, pipeline
+from edgedec.hw.pipeline import carried, check, delayed, pipeline
 from edgedec.hw.resources import Resources
 from edgedec.hw.shapes import words
 from edgedec.hw.tables import SIGMOID_STEP, SIGMOID_VALUE
@@ -14,7 +14,7 @@ from edgedec.hw.tables import SIGMOID_STEP, SIGMOID_VALUE
 __all__ = ["GatedActivation", "activation", "estimate"]
 
 _NARROW, _WIDE = 18, 27
-_STAGES = 14  # of the arithmetic; one more puts words together
+_STAGES = 15  # of the arithmetic; one more puts words together
 
 
 def activation() -> data.StructLayout:
@@ -34,7 +34,7 @@ class GatedActivation(Component):
         input: In(words(18, slots, lanes)). gate 0, up 0, gate 1, up 1, ... of whole pairs.
         output: Out(words(27, slots, lanes)). h 0, h 1, ...: half as many words, rounded up.
 
-    Latency: 15 cycles from the word that completes an output word. Throughput: one input word per cycle.
+    Latency: 16 cycles from the word that completes an output word. Throughput: one input word per cycle.
     Source: docs/integer-profile.md, "Gated activation". Two 27 x 18 multiplications per pair, ceil(lanes / 2) pairs a cycle.
     """
 
@@ -101,43 +101,44 @@ class GatedActivation(Component):
                 m.d.sync += [kept[lane][slot].eq(results[lane][slot]) for slot in range(self._slots)]
 
     def _pair(self, m: Module, enable: Any, gate: Any, up: Any) -> Any:
-        """h s27 after 14 registers; the sigmoid has 8 of them."""
-        x = Signal(signed(_NARROW))
+        """h s27 after 15 registers; the sigmoid has 9 of them."""
+        x = Signal(signed(_NARROW), reset_less=True)
         with m.If(enable):
             m.d.sync += x.eq(gate)
         sigmoid = self._sigmoid(m, enable, x)
-        gate_8 = delayed(m, enable, x, 8)
+        gate_9 = carried(m, enable, x, 9)
         relu2 = self.activation.relu2
-        left = delayed(m, enable, Mux(relu2 & (gate_8 < 0), 0, gate_8))
-        right = delayed(
-            m, enable, Mux(relu2, Mux(gate_8 < 0, 0, gate_8), sigmoid)
+        left = carried(m, enable, Mux(relu2 & (gate_9 < 0), 0, gate_9))
+        right = carried(
+            m, enable, Mux(relu2, Mux(gate_9 < 0, 0, gate_9), sigmoid)
         )  # u17: a gate above zero, or a sigmoid
-        product = delayed(m, enable, left * right)
-        z = delayed(m, enable, Mux(relu2, _rounded(product, 8), _rounded(product, 7))[:_WIDE].as_signed())
-        weighted = delayed(m, enable, z * delayed(m, enable, up, 12))
-        return delayed(m, enable, _rounded(weighted, 17)[:_WIDE].as_signed())
+        product = carried(m, enable, left * right)
+        z = carried(m, enable, Mux(relu2, _rounded(product, 8), _rounded(product, 7))[:_WIDE].as_signed())
+        weighted = carried(m, enable, z * carried(m, enable, up, 13))
+        return carried(m, enable, _rounded(weighted, 17)[:_WIDE].as_signed())
 
     def _sigmoid(self, m: Module, enable: Any, gate: Any) -> Any:
-        """u16 of a gate s18: eight registers."""
-        size = delayed(m, enable, Mux(gate < 0, -gate, gate)[: _NARROW - 1])
+        """u16 of a gate s18: nine registers."""
+        size = carried(m, enable, Mux(gate < 0, -gate, gate)[: _NARROW - 1])
         wide = Cat(Const(0, 7), size)  # 6 more fraction bits, and one below that rounds
         shift = self.activation.shift
-        coarse = delayed(m, enable, Array([wide >> (4 * k) for k in range(3)])[shift[2:]])
-        fine = delayed(m, enable, Array([coarse >> k for k in range(4)])[shift[:2]])
+        coarse = carried(m, enable, Array([wide >> (4 * k) for k in range(3)])[shift[2:]])
+        fine = carried(m, enable, Array([coarse >> k for k in range(4)])[shift[:2]])
         total = (fine >> 1) + fine[0]
-        at = delayed(m, enable, Mux(total[16:].any(), 0xFFFF, total[:16]))
+        at = carried(m, enable, Mux(total[16:].any(), 0xFFFF, total[:16]))
         entries = data.StructLayout({"value": unsigned(16), "step": unsigned(11)})
         init = [{"value": v, "step": s} for v, s in zip(SIGMOID_VALUE, SIGMOID_STEP, strict=True)]
         table = memory.Memory(shape=entries, depth=256, init=init)
         m.submodules += table
         port = table.read_port()
         m.d.comb += [port.addr.eq(at[8:]), port.en.eq(enable)]
-        between = delayed(m, enable, at[:8])
-        value = delayed(m, enable, port.data.value)
-        steps = delayed(m, enable, port.data.step * between)
-        positive = delayed(m, enable, (value + (steps >> 8) + steps[7])[:16])
-        negative = delayed(m, enable, gate < 0, 7)
-        return delayed(m, enable, Mux(negative, (1 << 16) - positive, positive)[:16])
+        between = carried(m, enable, at[:8], 2)
+        entry = carried(m, enable, port.data)  # a block RAM is slow, and so is a multiplier
+        value = carried(m, enable, entry.value)
+        steps = carried(m, enable, entry.step * between)
+        positive = carried(m, enable, (value + (steps >> 8) + steps[7])[:16])
+        negative = carried(m, enable, gate < 0, 8)
+        return carried(m, enable, Mux(negative, (1 << 16) - positive, positive)[:16])
 
 
 def _rounded(x: Any, shift: int) -> Any:
@@ -149,6 +150,6 @@ def estimate(*, slots: int, lanes: int = 1) -> Resources:
     pairs, odd = (lanes + 1) // 2, lanes % 2
     return Resources(
         lut=slots * (_WIDE * lanes + 299 * pairs + 90 * odd),
-        ff=slots * (_WIDE * (lanes + lanes // 2) + _NARROW * odd + 721 * pairs) + 35,
+        ff=slots * (_WIDE * (lanes + lanes // 2) + _NARROW * odd + 795 * pairs) + 37,
         dsp=3 * pairs * slots,  # the third is the 8 x 11 bits between two entries of the table
     )

@@ -6,11 +6,12 @@ from amaranth.hdl import Cat, Module, Mux, Signal, signed, unsigned
 from amaranth.lib import data, stream
 from amaranth.lib.wiring import Component, In, Out, connect
 
-from edgedec.hw import collector
+from edgedec.hw import collector, register_slice
 from edgedec.hw import top_k as search
 from edgedec.hw.collector import Collector
 from edgedec.hw.output_layout import RESULT_BYTES, ROWS_OFFSET
 from edgedec.hw.pipeline import check
+from edgedec.hw.register_slice import sliced
 from edgedec.hw.resources import Resources
 from edgedec.hw.shapes import beat, scales, words
 from edgedec.hw.top_k import ID_BITS, TopK
@@ -63,10 +64,10 @@ class HeadPath(Component):
         data: Out(beat(port_bytes)). The beats of each request; bytes behind its end may be anything.
         idle: Out(1). No vector is in work or offered.
 
-    Latency: from the last slot's turn of the last id, 2 cycles to the first of the likeliest, and 2 for each; with one slot
-        3 and 3. A request takes a cycle besides.
-    Throughput: an id in as many cycles as there are slots, with one slot in 2. With rows, in as many as the slots rounded
-        up to a power of two, at least 2, and a cycle besides for a request.
+    Latency: from the last slot's turn of the last id, 3 cycles to the first of the likeliest, 4 with two slots, 5 with one,
+        and 2 for each, with one slot 3. A request takes a cycle besides.
+    Throughput: an id in as many cycles as there are slots, at least 3. With rows, in as many as the slots rounded up to a
+        power of two, at least 3.
     Source: docs/integer-profile.md, "Head".
     """
 
@@ -100,7 +101,7 @@ class HeadPath(Component):
         m.d.comb += starts.eq(self.vectors.valid & self.vectors.ready)
         self._number(m, top, row, starts, wanted)
         self._collect(m, top, row, beats.input, starts)
-        self._write(m, beats.output, starts)
+        self._write(m, sliced(m, "whole", beats.output), starts)
         return m
 
     def _number(self, m: Module, top: Any, row: Any, starts: Signal, wanted: Signal) -> None:
@@ -218,5 +219,6 @@ def estimate(*, slots: int, top_k: int, port_bytes: int) -> Resources:
     return (
         search.estimate(slots=slots, k=top_k)
         + collector.estimate(width=_BITS, slots=1, lanes=port_bytes // _LOGIT_BYTES, in_lanes=1)
+        + register_slice.estimate(width=8 * port_bytes + 1)
         + Resources(lut=190 + 21 * slots, ff=100)
     )

@@ -29,6 +29,7 @@ __all__ = ["REGISTER_ADDRESS_BITS", "HostLink", "estimate"]
 
 REGISTER_ADDRESS_BITS = 12
 _HEADER, _CHECK = 2, 4  # bytes of code and sequence, of the check sum
+_SETTLE = 6  # cycles from a frame's end until it is judged
 _DATA = _HEADER + 8  # where a block begins: behind its address
 _CONTENT = {
     Command.IDENTIFY: 0,
@@ -53,8 +54,8 @@ class HostLink(Component):
         registers: Out(AXI4-Lite); read, write: Out(AXI4 channels) of the memory.
         interrupt: In(1). What WAIT waits for.
 
-    Latency: from a frame's END to the first byte of its answer, 8 cycles and what the buses take.
-    Throughput: a byte in a cycle, in and out, but for the buses.
+    Latency: from a frame's END to the first byte of its answer, 22 cycles and what the buses take.
+    Throughput: a byte in four cycles, in and out, but for the buses: a line is ten times as slow.
     Source: docs/uart-link.md.
     """
 
@@ -85,32 +86,39 @@ class HostLink(Component):
 
         expected, status, word, left = Signal(8), Signal(8), Signal(max(40, 8 * granule)), Signal(range(64))
         beats, index, waited = Signal(range(BLOCK_BYTES // granule + 1)), Signal(range(33)), Signal(32)
-        put, put_valid, put_ready, raw = Signal(8), Signal(), Signal(), Signal()
-        self._escape(m, put, put_valid, put_ready, raw)
+        remaining = Signal(33)  # to wait; below zero at the end
+        put, put_valid, put_ready, raw, summed = Signal(8), Signal(), Signal(), Signal(), Signal()
         m.submodules.sum = check = CRC32_ISO_HDLC(8).create()
-        m.d.comb += check.data.eq(put)
+        self._escape(m, put, put_valid, put_ready, raw, summed, check)
 
-        ahead, repeated = Signal(8), Signal()
-        m.d.comb += [
+        # All that a judgement is made of is registers behind registers; "settle" waits until they agree.
+        ahead, in_order, repeated, settled = Signal(8), Signal(), Signal(), Signal(_SETTLE)
+        m.d.sync += [
             ahead.eq(Mux(code == Command.IDENTIFY, 0, sequence - expected)),
+            in_order.eq(ahead == 0),
             repeated.eq(ahead[-1]),
         ]
         content = Signal(length.shape())
-        m.d.comb += content.eq(length - (_HEADER + _CHECK))
-        known, possible, bytes_of = self._judged(m, code, head, size, content)
-        write_beats = (content - 8) >> beats_log2(granule)
+        m.d.sync += content.eq(length - (_HEADER + _CHECK))
+        known, possible, beats_of = self._judged(m, code, head, size, content)
 
         with m.FSM():
             with m.State("listen"):
                 m.d.comb += listening.eq(1)
                 with m.If(whole):
+                    m.next = "settle"
+            with m.State("settle"):
+                m.d.sync += settled.eq(Cat(~settled[-1], settled))
+                with m.If(settled[-1]):
+                    m.d.sync += settled.eq(0)
                     m.next = "judge"
             with m.State("judge"):
-                m.d.sync += [status.eq(Status.OK), left.eq(0), beats.eq(0), index.eq(0), waited.eq(0)]
+                m.d.sync += [status.eq(Status.OK), left.eq(0), beats.eq(0), index.eq(0), waited.eq(1)]
+                m.d.sync += remaining.eq(head[:32] - 2)
                 m.next = "begin"
                 with m.If(~known):
                     m.d.sync += status.eq(Status.COMMAND)
-                with m.Elif((ahead != 0) & ~repeated):
+                with m.Elif(~in_order & ~repeated):
                     m.d.sync += status.eq(Status.ORDER)
                 with m.Else():
                     with m.If(~repeated):
@@ -127,24 +135,24 @@ class HostLink(Component):
                             m.d.sync += [self.registers.awvalid.eq(1), self.registers.wvalid.eq(1)]
                             m.next = "write register"
                         with m.Case(Command.READ_MEMORY):
-                            m.d.sync += [self.read.arvalid.eq(1), beats.eq(bytes_of >> beats_log2(granule))]
+                            m.d.sync += [self.read.arvalid.eq(1), beats.eq(beats_of)]
                         with m.Case(Command.WRITE_MEMORY), m.If(~repeated):
-                            m.d.sync += [self.write.awvalid.eq(1), beats.eq(write_beats)]
+                            m.d.sync += [self.write.awvalid.eq(1), beats.eq(beats_of)]
                             m.next = "write memory"
                         with m.Case(Command.WAIT):
                             m.next = "wait"
             self._register_states(m, head, status, word, left)
             self._write_state(m, block, beats, index, status)
             with m.State("wait"):
-                m.d.sync += waited.eq(waited + 1)
+                m.d.sync += [waited.eq(waited + 1), remaining.eq(remaining - 1)]
                 # Whoever asks for something does not want to wait any more.
-                with m.If(self.interrupt | (waited + 1 >= head[:32]) | waiting.output.valid):
-                    m.d.sync += [word.eq(Cat((waited + 1)[:32], self.interrupt)), left.eq(5)]
+                with m.If(self.interrupt | remaining[-1] | waiting.output.valid):
+                    m.d.sync += [word.eq(Cat(waited, self.interrupt)), left.eq(5)]
                     m.next = "begin"
             self._answer_states(
-                m, code, sequence, status, word, left, beats, index, put, put_valid, put_ready, raw, check
+                m, code, sequence, status, word, left, beats, index, put, put_valid, put_ready, raw, summed, check
             )
-        self._addresses(m, head, bytes_of, write_beats)
+        self._addresses(m, head, beats_of)
         return m
 
     def _listen(
@@ -160,88 +168,103 @@ class HostLink(Component):
         listening: Value,
         whole: Value,
     ) -> None:
-        """Bytes into a frame's parts. ``whole``: one has ended well, and is held until ``listening`` again."""
-        came, value = waiting.output, Signal(8)
+        """Bytes into a frame's parts, each in four steps. ``whole``: a frame has ended well, and is held until ``listening``
+        again.
+        """
+        came, byte, value = waiting.output, Signal(8), Signal(8)
         m.submodules.check = check = CRC32_ISO_HDLC(8).create()
         escaped, broken, fresh, take, counts = Signal(), Signal(), Signal(init=1), Signal(), Signal()
+        is_end, is_escape, wrong, matches = Signal(), Signal(), Signal(), Signal()
+        position = Signal(_DATA + 2, init=1)  # of the first bytes, which one comes now
+        enough, full, in_data = Signal(), Signal(), Signal()
+        step = Signal(3)  # known, opened, taken
         put = block.write_port()
         granule = self._identity.granule
         lanes, offset = Signal(8 * granule), Signal(length.shape())
-        is_end, is_escape = came.payload == END, came.payload == ESCAPE
         m.d.comb += [
-            came.ready.eq(listening),
-            take.eq(came.valid & listening),
-            value.eq(Mux(escaped, Mux(came.payload == ESCAPED_END, END, ESCAPE), came.payload)),
+            came.ready.eq(listening & ~step.any()),
+            take.eq(step[2]),
             counts.eq(take & ~is_end & (escaped | ~is_escape)),
             check.start.eq(take & is_end),
             check.valid.eq(counts),
             check.data.eq(value),
-            whole.eq(take & is_end & ~fresh & ~broken & ~escaped & (length >= _HEADER + _CHECK) & check.match_detected),
-            offset.eq(length - _DATA),
+            whole.eq(take & is_end & ~fresh & ~broken & ~escaped & enough & matches),
             put.data.eq(Cat(lanes[8:], value)),
             put.addr.eq(offset >> beats_log2(granule)),
-            put.en.eq(counts & (length >= _DATA) & (offset[: beats_log2(granule)] == granule - 1)),
+            put.en.eq(counts & in_data & (offset[: beats_log2(granule)] == granule - 1)),
         ]
+        m.d.sync += [
+            step.eq(Cat(came.valid & came.ready, step)),
+            is_end.eq(byte == END),
+            is_escape.eq(byte == ESCAPE),
+            wrong.eq((byte != ESCAPED_END) & (byte != ESCAPED_ESCAPE)),
+            value.eq(Mux(escaped, Mux(byte == ESCAPED_END, END, ESCAPE), byte)),
+            # The last step was long enough ago for these.
+            matches.eq(check.match_detected),
+            enough.eq(length >= _HEADER + _CHECK),
+            full.eq(length == MOST_FRAME),
+            in_data.eq((length >= _DATA) & ~fresh),
+            offset.eq(length - _DATA),
+        ]
+        with m.If(came.ready):
+            m.d.sync += byte.eq(came.payload)
         with m.If(take & is_end):
-            m.d.sync += [escaped.eq(0), broken.eq(0), fresh.eq(1)]
+            m.d.sync += [escaped.eq(0), broken.eq(0), fresh.eq(1), position.eq(1)]
         with m.Elif(take & ~escaped & is_escape):
             m.d.sync += [escaped.eq(1), fresh.eq(0)]
             with m.If(fresh):
                 m.d.sync += length.eq(0)
         with m.Elif(take):
-            at = Mux(fresh, 0, length)
-            m.d.sync += [escaped.eq(0), fresh.eq(0)]
-            with m.If(escaped & (came.payload != ESCAPED_END) & (came.payload != ESCAPED_ESCAPE)):
+            m.d.sync += [escaped.eq(0), fresh.eq(0), position.eq(position << 1)]
+            with m.If((escaped & wrong) | (full & ~fresh)):
                 m.d.sync += broken.eq(1)
-            with m.If(at == MOST_FRAME):
-                m.d.sync += broken.eq(1)
-            with m.Else():
-                m.d.sync += length.eq(at + 1)
-            with m.Switch(at):
-                with m.Case(0):
-                    m.d.sync += code.eq(value)
-                with m.Case(1):
-                    m.d.sync += sequence.eq(value)
-                for n in range(8):
-                    with m.Case(_HEADER + n):
-                        m.d.sync += head[8 * n : 8 * n + 8].eq(value)
-                for n in range(2):
-                    with m.Case(_DATA + n):
-                        m.d.sync += size[8 * n : 8 * n + 8].eq(value)
+            with m.If(fresh):
+                m.d.sync += length.eq(1)
+            with m.Elif(~full):
+                m.d.sync += length.eq(length + 1)
+            for n in range(len(position)):
+                with m.If(position[n]):
+                    m.d.sync += Cat(code, sequence, head, size).word_select(n, 8).eq(value)
             m.d.sync += lanes.eq(Cat(lanes[8:], value))
 
     def _judged(self, m: Module, code: Value, head: Value, size: Value, content: Value) -> tuple[Value, Value, Value]:
-        """Whether there is such a command, whether its arguments can be, and the bytes of its block."""
+        """Whether there is such a command, whether its arguments can be, and the beats of its block."""
         known, possible, bytes_of, block_ok = Signal(), Signal(), Signal(16), Signal()
-        granule, page = self._identity.granule, beats_log2(BOUNDARY_BYTES)
-        aligned = ~(head[: beats_log2(granule)].any() | bytes_of[: beats_log2(granule)].any())
-        m.d.comb += [
+        granule, page = beats_log2(self._identity.granule), beats_log2(BOUNDARY_BYTES)
+        of_write, some, end = Signal(16), Signal(), Signal(range(BOUNDARY_BYTES + 2 * BLOCK_BYTES))
+        aligned, small, fits, right_size, register_ok = (Signal() for _ in range(5))
+        m.d.sync += [
             known.eq((code >= min(Command)) & (code <= max(Command))),
-            bytes_of.eq(Mux(code == Command.READ_MEMORY, size, content - 8)),
-            block_ok.eq(
-                aligned & (bytes_of != 0) & (bytes_of <= BLOCK_BYTES) & (head[:page] + bytes_of <= BOUNDARY_BYTES)
-            ),
+            of_write.eq(content - 8),
+            some.eq(content > 8),
+            bytes_of.eq(Mux(code == Command.READ_MEMORY, size, of_write)),
+            aligned.eq(~(head[:granule].any() | bytes_of[:granule].any()) & (bytes_of != 0)),
+            small.eq(bytes_of <= BLOCK_BYTES),
+            end.eq(head[:page] + bytes_of[: beats_log2(BLOCK_BYTES) + 1]),
+            fits.eq(end <= BOUNDARY_BYTES),
+            block_ok.eq(aligned & small & fits),
+            register_ok.eq(~(head[:2].any() | head[REGISTER_ADDRESS_BITS:32].any())),
+            right_size.eq(0),
         ]
-        register_ok = ~(head[:2].any() | head[REGISTER_ADDRESS_BITS:32].any())
         with m.Switch(code):
             for command, size_bytes in _CONTENT.items():
                 with m.Case(command):
-                    m.d.comb += possible.eq(content == size_bytes)
+                    m.d.sync += right_size.eq(content == size_bytes)
             with m.Case(Command.WRITE_MEMORY):
-                m.d.comb += possible.eq((content > 8) & block_ok)
-        with m.If((code == Command.READ_REGISTER) & ~register_ok):
-            m.d.comb += possible.eq(0)
-        with m.If((code == Command.WRITE_REGISTER) & ~register_ok):
-            m.d.comb += possible.eq(0)
-        with m.If((code == Command.READ_MEMORY) & ~block_ok):
-            m.d.comb += possible.eq(0)
-        return known, possible, bytes_of
+                m.d.sync += right_size.eq(some)
+        of_register = (code == Command.READ_REGISTER) | (code == Command.WRITE_REGISTER)
+        of_block = (code == Command.READ_MEMORY) | (code == Command.WRITE_MEMORY)
+        m.d.sync += possible.eq(right_size & (register_ok | ~of_register) & (block_ok | ~of_block))
+        return known, possible, bytes_of >> granule
 
-    def _addresses(self, m: Module, head: Value, bytes_of: Value, write_beats: Value) -> None:
+    def _addresses(self, m: Module, head: Value, beats_of: Value) -> None:
         """What the buses are told. An address beyond theirs becomes their last one, which no memory has."""
-        bus, granule = self.registers, beats_log2(self._identity.granule)
-        beyond = head[self._bits :].any()
-        address = Cat(head[: self._bits - 1], head[self._bits - 1] | beyond)
+        bus = self.registers
+        address, most = Signal(self._bits), Signal(8)
+        m.d.sync += [
+            address.eq(Cat(head[: self._bits - 1], head[self._bits - 1] | head[self._bits :].any())),
+            most.eq(beats_of - 1),
+        ]
         m.d.comb += [
             bus.araddr.eq(head[:REGISTER_ADDRESS_BITS]),
             bus.awaddr.eq(head[:REGISTER_ADDRESS_BITS]),
@@ -250,9 +273,9 @@ class HostLink(Component):
             bus.rready.eq(1),
             bus.bready.eq(1),
             self.read.araddr.eq(address),
-            self.read.arlen.eq((bytes_of >> granule) - 1),
+            self.read.arlen.eq(most),
             self.write.awaddr.eq(address),
-            self.write.awlen.eq(write_beats - 1),
+            self.write.awlen.eq(most),
             self.write.wstrb.eq(-1),
             self.write.bready.eq(1),
         ]
@@ -305,17 +328,18 @@ class HostLink(Component):
         put_valid: Value,
         put_ready: Value,
         raw: Value,
+        summed: Value,
         check: Any,
     ) -> None:
         """END, code, sequence, what was asked for, status, check sum, END."""
         identity = Const(int.from_bytes(self._identity.packed(), "little"), 8 * 32)
         bus, granule = self.read, self._identity.granule
-        done = Signal()
-        m.d.comb += done.eq(put_valid & put_ready)
+        done, asks = Signal(), Signal()
+        m.d.comb += [done.eq(put_valid & put_ready), bus.rready.eq(asks)]
 
         def step(name: str, byte: Value | int, following: str, *, plain: bool = False) -> None:
             with m.State(name):
-                m.d.comb += [put.eq(byte), put_valid.eq(1), raw.eq(plain), check.valid.eq(done & (not plain))]
+                m.d.comb += [put.eq(byte), put_valid.eq(1), raw.eq(plain), summed.eq(not plain)]
                 with m.If(done):
                     m.next = following
 
@@ -331,13 +355,13 @@ class HostLink(Component):
                 m.d.comb += [
                     put.eq(Mux(of_identity, identity.word_select(index, 8), word[:8])),
                     put_valid.eq(1),
-                    check.valid.eq(done),
+                    summed.eq(1),
                 ]
                 with m.If(done):
                     m.d.sync += [word.eq(word >> 8), left.eq(left - 1), index.eq(index + 1)]
             with m.Elif((beats != 0) & (code == Command.READ_MEMORY)):
-                m.d.comb += bus.rready.eq(1)
-                with m.If(bus.rvalid):
+                m.d.sync += asks.eq(~(asks & bus.rvalid))
+                with m.If(asks & bus.rvalid):
                     m.d.sync += [word.eq(bus.rdata), left.eq(granule), beats.eq(beats - 1)]
                     with m.If(bus.rresp != Response.OKAY):
                         m.d.sync += status.eq(Status.BUS)
@@ -351,17 +375,30 @@ class HostLink(Component):
                     m.next = f"check{n + 1}" if n + 1 < _CHECK else "end"
         step("end", END, "listen", plain=True)
 
-    def _escape(self, m: Module, put: Value, put_valid: Value, put_ready: Value, raw: Value) -> None:
-        """Bytes that would be END or ESCAPE become two."""
-        second, special = Signal(), Signal()
-        m.d.comb += [
-            special.eq(~raw & ((put == END) | (put == ESCAPE))),
-            self.sent.valid.eq(put_valid),
-            self.sent.payload.eq(Mux(special, Mux(second, Mux(put == END, ESCAPED_END, ESCAPED_ESCAPE), ESCAPE), put)),
-            put_ready.eq(self.sent.ready & (second | ~special)),
-        ]
-        with m.If(self.sent.valid & self.sent.ready):
-            m.d.sync += second.eq(special & ~second)
+    def _escape(
+        self, m: Module, put: Value, put_valid: Value, put_ready: Value, raw: Value, summed: Value, check: Any
+    ) -> None:
+        """Bytes that would be END or ESCAPE become two; ``summed``: this one is for the check sum."""
+        byte, plain, counted, escapes = Signal(8), Signal(), Signal(), Signal()
+        m.d.comb += [check.data.eq(byte), check.valid.eq(counted)]
+        m.d.sync += counted.eq(0)
+        with m.FSM(name="sending"):
+            with m.State("free"):
+                m.d.comb += put_ready.eq(1)
+                m.d.sync += [byte.eq(put), plain.eq(raw), counted.eq(put_valid & summed)]
+                with m.If(put_valid):
+                    m.next = "look"
+            with m.State("look"):
+                m.d.sync += escapes.eq(~plain & ((byte == END) | (byte == ESCAPE)))
+                m.next = "offer"
+            with m.State("offer"):
+                m.d.sync += [self.sent.valid.eq(1), self.sent.payload.eq(Mux(escapes, ESCAPE, byte))]
+                m.next = "offered"
+            with m.State("offered"), m.If(self.sent.ready):
+                m.d.sync += [escapes.eq(0), self.sent.payload.eq(Mux(byte == END, ESCAPED_END, ESCAPED_ESCAPE))]
+                with m.If(~escapes):
+                    m.d.sync += self.sent.valid.eq(0)
+                    m.next = "free"
 
 
 def estimate(*, granule: int) -> Resources:

@@ -4,7 +4,7 @@ from typing import Any
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import data, stream
-from amaranth.lib.fifo import SyncFIFO
+from amaranth.lib.fifo import SyncFIFO, SyncFIFOBuffered
 from amaranth.lib.wiring import Component, In, Out, connect, flipped
 
 from edgedec.hw import (
@@ -29,6 +29,7 @@ from edgedec.hw.mac_array import linear_sums, linear_sums_bits, linear_weights
 from edgedec.hw.matrix_sequencer import MatrixSequencer, shape, step
 from edgedec.hw.partial_sums import PartialSums
 from edgedec.hw.pipeline import check, every
+from edgedec.hw.register_slice import sliced
 from edgedec.hw.resources import Resources, total
 from edgedec.hw.row_packer import RowPacker
 from edgedec.hw.serializer import Serializer
@@ -93,7 +94,7 @@ class MatrixPath(Component):
         error: Out(1). For a cycle after a ternary weight's byte above 242.
         idle: Out(1). Every matrix that was taken has left ``output``.
 
-    Latency: from the last beat of a matrix to its last row that of the lookup engine, or 5 + log2(beat_bytes) for int8, 7
+    Latency: from the last beat of a matrix to its last row that of the lookup engine, or 5 + log2(beat_bytes) for int8, 8
         cycles, that of the drain, and a cycle for each row that waits: 4 of each word of a ternary
         matrix's last tile, 4 of an int8 one's last word, less those spare; from a fresh vector's first block to the first
         beat that uses it beat_bytes / 8 + 17 cycles, beat_bytes / 8 + 3 for int8.
@@ -157,7 +158,7 @@ class MatrixPath(Component):
         m.submodules.summed, m.submodules.serializer = self._summed, self._serializer
         connect(m, self._partial.output, self._summed.input)
         connect(m, self._summed.output, self._serializer.input)
-        connect(m, self._serializer.output, self._drain.input)
+        connect(m, sliced(m, "elements", self._serializer.output), self._drain.input)
         connect(m, flipped(self.rows), self._drain.rows)
         connect(m, self._drain.output, flipped(self.output))
         m.d.comb += self.error.eq(self._engine.error)
@@ -279,12 +280,12 @@ class MatrixPath(Component):
                     Mux(int8, packer.output.payload[row][slot], ternary.payload[row][slot])
                 )
 
-    def _queue(self, m: Module, name: str) -> SyncFIFO:
-        queue = SyncFIFO(width=step(self._tile_words).size, depth=_AHEAD)
+    def _queue(self, m: Module, name: str) -> SyncFIFOBuffered:
+        queue = SyncFIFOBuffered(width=step(self._tile_words).size, depth=_AHEAD)
         m.submodules[f"queue_{name}"] = queue
         return queue
 
-    def _route(self, m: Module, steps: SyncFIFO, now: Any) -> None:
+    def _route(self, m: Module, steps: SyncFIFOBuffered, now: Any) -> None:
         """Beats of a step: mantissas, then weights; who takes them knows where they end."""
         engine, ternary = self._engine, Signal()
         engine_turn = Signal(init=1)
@@ -316,7 +317,7 @@ class MatrixPath(Component):
         with m.Elif(mantissas.fills.valid & mantissas.fills.ready):
             m.d.sync += held.eq(1)
 
-    def _multiply(self, m: Module, packer: RowPacker, steps: SyncFIFO, now: Any) -> None:
+    def _multiply(self, m: Module, packer: RowPacker, steps: SyncFIFOBuffered, now: Any) -> None:
         """Beats of an int8 step: five to a word, which begins only where its sums will find room."""
         sink, row, word = self.mac_weights, Signal(range(ROWS)), Signal(range(self._tile_words))
         final, row_last, open_, taken = Signal(), Signal(), Signal(), Signal()

@@ -10,7 +10,7 @@ from edgedec.hw.divider import Divider
 from edgedec.hw.kv_layout import KvLayout
 from edgedec.hw.mac_array import column_bits
 from edgedec.hw.normalize import Normalize
-from edgedec.hw.pipeline import check, delayed, every, pipeline, reduced
+from edgedec.hw.pipeline import carried, check, delayed, every, pipeline, reduced
 from edgedec.hw.ram import distributed_luts
 from edgedec.hw.resources import Resources
 from edgedec.hw.score_memory import visibility
@@ -44,7 +44,7 @@ class Mixture(Component):
         output: Out(words(27, slots, out_lanes)). Heads one after the other, ``last`` where ``ends`` says so. A row
             that sees nothing gives zeros.
 
-    Latency: slots + 33 cycles, or a few more with lanes, from a head's last probability to its first output; 8 from its last
+    Latency: slots + 33 cycles, or a few more with lanes, from a head's last probability to its first output; 9 from its last
         column if that is later.
     Throughput: out_lanes * slots elements per cycle; a head's sums are given while the next head's scores form.
     Source: docs/integer-profile.md, "Attention".
@@ -105,22 +105,27 @@ class Mixture(Component):
         write, port = sums.write_port(), sums.read_port(domain="comb")
         chunk = Signal(range(layout.chunks))
         count = _groups(config.committed, layout.positions) + _groups(config.own, layout.positions)
-        group = Signal(count.shape())
-        valid, last_chunk, complete = self.columns.valid, chunk == layout.chunks - 1, Signal()
-        m.d.comb += [
-            port.addr.eq(Mux(valid, chunk, read)),
-            write.addr.eq(chunk),
-            write.en.eq(valid),
-            complete.eq(valid & last_chunk & (group + 1 == count)),
-        ]
+        least, group = Signal(count.shape()), Signal(count.shape())
+        valid, last_chunk, last_group, complete = self.columns.valid, chunk == layout.chunks - 1, Signal(), Signal()
+        m.d.sync += [least.eq(count - 1), write.en.eq(valid), write.addr.eq(chunk)]
+        # A cycle old where it has been the same for a cycle when it is looked at.
+        m.d["sync" if layout.chunks > 1 else "comb"] += last_group.eq(group == least)
+        m.d.comb += port.addr.eq(Mux(valid, chunk, read))
+        # A register between the sums that are read and the addition: a chunk comes again when its sums are there, unless it
+        # is the only one.
         for element in range(layout.chunk):
             for slot in range(self._slots):
-                before = Mux(group == 0, 0, port.data[element][slot])
-                m.d.comb += write.data[element][slot].eq(before + self.columns.payload[element][slot])
+                there, given = port.data[element][slot], self.columns.payload[element][slot]
+                if layout.chunks == 1:
+                    there = Mux(write.en, write.data[element][slot], there)
+                before, column = (Signal.like(value, reset_less=True) for value in (there, given))
+                m.d.sync += [before.eq(Mux(group == 0, 0, there)), column.eq(given)]
+                m.d.comb += write.data[element][slot].eq(before + column)
+        m.d.sync += complete.eq(valid & last_chunk & last_group)
         with m.If(valid):
             m.d.sync += chunk.eq(chunk + 1)
             with m.If(last_chunk):
-                m.d.sync += [chunk.eq(0), group.eq(Mux(complete, 0, group + 1))]
+                m.d.sync += [chunk.eq(0), group.eq(Mux(last_group, 0, group + 1))]
         return port.data, complete
 
     def _total(self, m: Module) -> tuple[Any, Any, Any]:
@@ -204,16 +209,16 @@ class Mixture(Component):
         ended = delayed(m, enable, end, _DRAIN_STAGES)
         m.d.comb += [release.eq(self.output.valid & self.output.ready & ended), self.output.p.last.eq(ended & last)]
         for lane in range(self._out_lanes):
-            scale = delayed(m, enable, self.scales.payload[lane])
+            scale = carried(m, enable, self.scales.payload[lane])
             for slot in range(self._slots):
                 choices = [mixed[first + lane][slot] for first in range(0, self._layout.chunk, self._out_lanes)]
-                x = delayed(m, enable, Cat(Const(0, 1), Array(choices)[part]).as_signed())
+                x = carried(m, enable, Cat(Const(0, 1), Array(choices)[part]).as_signed())
                 for low, step in ((shifts[slot][2:], 4), (shifts[slot][:2], 1)):
-                    x = delayed(m, enable, Array([x >> (step * k) for k in range(1 << len(low))])[low])
-                short = delayed(m, enable, ((x >> 1) + x[0])[:24].as_signed())
-                scaled = delayed(m, enable, reciprocals[slot] * scale)
-                factor = delayed(m, enable, ((scaled >> 16) + scaled[15])[:17], 2)
-                product = delayed(m, enable, short * factor)
+                    x = carried(m, enable, Array([x >> (step * k) for k in range(1 << len(low))])[low])
+                short = carried(m, enable, ((x >> 1) + x[0])[:24].as_signed())
+                scaled = carried(m, enable, reciprocals[slot] * scale)
+                factor = carried(m, enable, ((scaled >> 16) + scaled[15])[:17], 2)
+                product = carried(m, enable, short * factor)
                 with m.If(enable):
                     m.d.sync += self.output.p.values[lane][slot].eq((product + (1 << (_OUT_SHIFT - 1))) >> _OUT_SHIFT)
 

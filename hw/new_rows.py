@@ -87,11 +87,13 @@ class NewRows(Component):
         config, sink = self._config, self.places
         at, run, heads = Signal(36), Signal(_RUN_BITS), Signal(8)  # heads: that are left
         index, slot, ends = Signal.like(sink.p.index), Signal(SLOT_BITS), Signal()
+        last = Signal(SLOT_BITS)  # slot in use; steady while a layer is in work
+        m.d.sync += last.eq(self.own - 1)
         m.d.comb += [
             self.layers.ready.eq(heads == 0),
             self.busy.eq(self.layers.valid | (heads != 0)),
             sink.valid.eq(self.rows.valid & (heads != 0)),
-            ends.eq(slot == self.own - 1),
+            ends.eq(slot == last),
             self.rows.ready.eq(sink.ready & ends & (heads != 0)),
             sink.p.at.eq(at),
             sink.p.index.eq(index),

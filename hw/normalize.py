@@ -49,7 +49,8 @@ class Normalize(Component):
         x, zeros, tag = self.input.p.value, Signal(0), self.input.p.tag
         for step in reversed(range(steps)):
             span = 1 << step
-            shifted, found, moved = Signal(self._bits), Signal(steps - step), Signal.like(tag)
+            shifted, found = Signal(self._bits, reset_less=True), Signal(steps - step, reset_less=True)
+            moved = Signal.like(tag, reset_less=True)
             empty = ~x[-span:].any()
             with m.If(enable):
                 m.d.sync += [shifted.eq(Mux(empty, x << span, x)), found.eq(Cat(empty, zeros)), moved.eq(tag)]

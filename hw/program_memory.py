@@ -48,7 +48,7 @@ class ProgramMemory(Component):
         first: In.
         instructions: Out(stream ``fetched(config)``). Behind the last one, one that is ``beyond``, for ever.
 
-    Latency: 2 cycles from the last beat to ``loaded``, one more where a beat holds two words; 3 from ``walk`` to the first
+    Latency: 3 cycles from the last beat to ``loaded``, one more where a beat holds two words; 3 from ``walk`` to the first
         instruction.
     Throughput: one word per cycle in and out.
     Source: derived here. Block RAM with a register behind it.
@@ -89,12 +89,13 @@ class ProgramMemory(Component):
         header = data.View(header_layout(), items.payload)
         begun, left = Signal(), Signal(range(self._config.instructions + 2))
         following = Signal.like(left)  # instructions, by the length
+        other, beyond = Signal(), Signal()
         m.d.comb += [
             items.ready.eq(1),
             port.data.eq(items.payload),
             port.en.eq(items.valid & begun & (left != 0)),
             following.eq(self.words - 1),
-            self.loaded.eq(begun & (left == 0)),
+            self.cut.eq(other | beyond),
         ]
         with m.If(items.valid & begun):
             m.d.sync += left.eq(left - (left != 0))
@@ -106,24 +107,27 @@ class ProgramMemory(Component):
                 left.eq(following),
                 port.addr.eq(0),
                 self.foreign.eq((header.magic != MAGIC) | (header.configuration != self._config.hash)),
-                self.cut.eq((header.instructions != following) | (header.commit >= header.instructions)),
+                other.eq(header.instructions != following),
+                beyond.eq(header.commit >= header.instructions),
                 self.commit.eq(header.commit),
             ]
+        m.d.sync += self.loaded.eq(begun & (left == 0))
         with m.If(self.begin):
-            m.d.sync += begun.eq(0)
+            m.d.sync += [begun.eq(0), self.loaded.eq(0)]
 
     def _hand_out(self, m: Module, memory: Memory) -> None:
         """Two registers that move as one: the memory's own and the one behind it."""
         sink, port = self.instructions, memory.read_port(transparent_for=())
         walking, number, moving = Signal(), Signal(index_bits(self._config)), Signal()
-        beyond = Signal()
+        beyond, last = Signal(), Signal.like(number)  # the number behind the last instruction's
         latched, latched_number, latched_beyond = Signal(), Signal.like(number), Signal()
         m.d.comb += [
             moving.eq(~sink.valid | sink.ready),
-            beyond.eq(number == (self.words - 1)),
+            beyond.eq(number == last),
             port.addr.eq(number),
             port.en.eq(moving),
         ]
+        m.d.sync += last.eq(self.words - 1)
         with m.If(moving):
             m.d.sync += [
                 number.eq(number + (walking & ~beyond)),

@@ -9,6 +9,7 @@ from amaranth.lib.wiring import Component, In, Out, connect, flipped
 from edgedec.hw import gearbox, requantizer, rms_norm, row_statistics, vector_memory
 from edgedec.hw.gearbox import Gearbox
 from edgedec.hw.pipeline import check, fork
+from edgedec.hw.register_slice import sliced
 from edgedec.hw.requantizer import Requantizer
 from edgedec.hw.resources import Resources, total
 from edgedec.hw.rms_norm import RmsNorm
@@ -45,7 +46,7 @@ class QuantizePath(Component):
         codes: Out(codes(slots, beat_bytes)).
         scales: Out(scales(slots)). One item per vector.
 
-    Latency: from a vector's last element to its first block slots + beat_bytes + 31 cycles, 3 more if normed.
+    Latency: from a vector's last element to its first block slots + beat_bytes + 32 cycles, 3 more if normed.
     Throughput: an element per cycle in; then a block in beat_bytes + 2 cycles if nothing stops it; then the next vector.
     Source: docs/integer-profile.md, "RMS norm" and "Quantize".
     """
@@ -78,7 +79,7 @@ class QuantizePath(Component):
         connect(m, flipped(self.eps), norm.eps)
         connect(m, norm.roots, requantizer.roots)
         connect(m, memory.output, requantizer.input)
-        connect(m, requantizer.output, gearbox.input)
+        connect(m, sliced(m, "requantized", requantizer.output), gearbox.input)
         connect(m, requantizer.scales, flipped(self.scales))
         connect(m, gearbox.output, flipped(self.codes))
         normed, filling, ended = Signal(), Signal(), Signal()

@@ -6,7 +6,7 @@ from amaranth.hdl import Module, Mux, Signal, signed
 from amaranth.lib import data, memory, stream
 from amaranth.lib.wiring import Component, In, Out
 
-from edgedec.hw.pipeline import check, delayed, pipeline, saturate
+from edgedec.hw.pipeline import carried, check, delayed, pipeline, saturate
 from edgedec.hw.ram import distributed_luts
 from edgedec.hw.resources import Resources
 from edgedec.hw.shapes import rows, words
@@ -122,22 +122,22 @@ class Rotary(Component):
     def _turn(self, m: Module, enable: Any, pending: Any, a: Any, b: Any, table: Any, index: Any) -> None:
         """Five stages: operands, products, sum, rounding, saturation."""
         m.d.comb += table.addr.eq(index)
-        minus = delayed(m, enable, ~pending, 2)
+        minus = carried(m, enable, ~pending, 2)
         for lane in range(self._lanes):
             for slot in range(self._slots):
-                cos = delayed(m, enable, table.data.cos[lane][slot])
-                sin = delayed(m, enable, table.data.sin[lane][slot])
-                x, y = Signal(signed(_NARROW)), Signal(signed(_NARROW))
+                cos = carried(m, enable, table.data.cos[lane][slot])
+                sin = carried(m, enable, table.data.sin[lane][slot])
+                x, y = Signal(signed(_NARROW), reset_less=True), Signal(signed(_NARROW), reset_less=True)
                 with m.If(enable):
                     m.d.sync += [
                         x.eq(Mux(pending, b[lane][slot], a[lane][slot])),
                         y.eq(Mux(pending, a[lane][slot], self.input.p["values"][lane][slot])),
                     ]
-                along, across = delayed(m, enable, x * cos), delayed(m, enable, y * sin)
-                total = Signal(signed(35))
+                along, across = carried(m, enable, x * cos), carried(m, enable, y * sin)
+                total = Signal(signed(35), reset_less=True)
                 with m.If(enable):
                     m.d.sync += total.eq(Mux(minus, along - across, along + across))
-                rounded = delayed(m, enable, (total + (1 << (_ROUNDING_SHIFT - 1))) >> _ROUNDING_SHIFT)
+                rounded = carried(m, enable, (total + (1 << (_ROUNDING_SHIFT - 1))) >> _ROUNDING_SHIFT)
                 with m.If(enable):
                     m.d.sync += self.output.p["values"][lane][slot].eq(saturate(rounded, _NARROW))
 

@@ -121,7 +121,7 @@ class ScoreMemory(Component):
         """Adds up chunks and gives the positions of a group ``lanes`` at a time, with who sees them."""
         positions, words = self._layout.positions, self._layout.positions // self._lanes
         scores = data.ArrayLayout(data.ArrayLayout(signed(self._bits), self._slots), positions)
-        total, partial, waiting = Signal(scores), Signal(scores), Signal(scores)
+        total, partial, waiting = Signal(scores), Signal(scores, reset_less=True), Signal(scores, reset_less=True)
         chunk, left = Signal(range(self._layout.chunks)), Signal(range(words + 1))
         for position in range(positions):
             for slot in range(self._slots):
@@ -156,12 +156,14 @@ class ScoreMemory(Component):
         )
         index, at, own, bank = Signal(range(self._depth)), Signal(range(self._depth)), Signal(), Signal()
         in_own, last = Signal(), Signal()
-        part_words = Signal(range(self._depth + 1))
-        m.d.comb += [
-            in_own.eq(own | (config.committed == 0)),
-            part_words.eq(_groups(Mux(in_own, config.own, config.committed), self._layout.positions) * words),
-            last.eq(at + 1 == part_words),
+        # Of what is steady, in registers; a pass begins well behind its visibility.
+        none, own_end, committed_end = Signal(), Signal(range(self._depth + 1)), Signal(range(self._depth + 1))
+        m.d.sync += [
+            none.eq(config.committed == 0),
+            own_end.eq(_groups(config.own, self._layout.positions) * words - 1),
+            committed_end.eq(_groups(config.committed, self._layout.positions) * words - 1),
         ]
+        m.d.comb += [in_own.eq(own | none), last.eq(at == Mux(in_own, own_end, committed_end))]
         m.d.sync += [word.valid.eq(valid), word.index.eq(index), word.bank.eq(bank)]
         m.d.sync += [word.first.eq(index == 0), word.last.eq(in_own & last)]
         for lane, line in enumerate(scores):
@@ -202,7 +204,7 @@ class ScoreMemory(Component):
             ]
             state = self._register(m, state)
         valid, first, last, bank = state[0], state[1], state[2], state[3]
-        largest = Signal(data.ArrayLayout(data.ArrayLayout(signed(self._bits), self._slots), 2))
+        largest = Signal(data.ArrayLayout(data.ArrayLayout(signed(self._bits), self._slots), 2), reset_less=True)
         done = Signal(2)
         for one in range(2):
             with m.If(valid & (bank == one)):
@@ -224,17 +226,18 @@ class ScoreMemory(Component):
         offered, last = filled.bit_select(bank, 1), Signal()
         enable, _ = pipeline(m, self.output, offered, _READ_STAGES)
         groups = _groups(config.committed, self._layout.positions) + _groups(config.own, self._layout.positions)
-        finished = Signal(2)
+        finished, end = Signal(2), Signal(range(self._depth + 1))
+        m.d.sync += end.eq(groups * words - 1)
         m.d.comb += [
             port.addr.eq(index + bank * self._depth),
             port.en.eq(enable),
-            last.eq(index + 1 == groups * words),
+            last.eq(index == end),
             finished.eq((offered & last & enable) << bank),
         ]
         m.d.sync += filled.eq((filled | done) & ~finished)
         with m.If(offered & enable):
             m.d.sync += [index.eq(Mux(last, 0, index + 1)), bank.eq(bank ^ last)]
-        state, entry = Cat(bank, last), Signal(port.data.shape())
+        state, entry = Cat(bank, last), Signal(port.data.shape(), reset_less=True)
         states = [state]
         with m.If(enable):
             m.d.sync += entry.eq(port.data)
@@ -250,7 +253,8 @@ class ScoreMemory(Component):
         for lane in range(self._lanes):
             for slot in range(self._slots):
                 top = Mux(states[2][0], largest[1][slot], largest[0][slot])
-                distance = Signal(self._bits, name=f"distance_{lane}_{slot}")  # never negative where visible
+                # Never negative where visible.
+                distance = Signal(self._bits, name=f"distance_{lane}_{slot}", reset_less=True)
                 with m.If(enable):
                     m.d.sync += distance.eq(top - entry.scores[lane][slot])
                     m.d.sync += self.output.p.distances[lane][slot].eq(

@@ -7,7 +7,6 @@ from amaranth.lib import stream
 from amaranth.lib.wiring import Component, In, Out
 
 from edgedec.hw.attention_path import part
-from edgedec.hw.config import ROWS
 from edgedec.hw.gated_activation import activation
 from edgedec.hw.head_path import vocabulary
 from edgedec.hw.instruction_layouts import layout
@@ -68,11 +67,11 @@ class SinkRouter(Component):
         m = Module()
         matrix, source = self.matrices.p, self.input
         now, continued = Signal(layout(Opcode.MATRIX)), Signal()  # continued: the vector has begun in an earlier matrix
-        told = Signal()
+        told, elements = Signal(), Signal(self.additions.p.elements.shape())
         attending = (now.sink == Sink.QUERIES) | (now.sink == Sink.KEYS) | (now.sink == Sink.VALUES)
         m.d.comb += [
             self.additions.p.start.eq(now.start),
-            self.additions.p.elements.eq(now.words * ROWS - now.spare),
+            self.additions.p.elements.eq(elements),
             self.additions.p.more.eq(now.more),
             self.additions.p.onward.eq(now.onward),
             self.parts.p.part.eq(now.sink - Sink.QUERIES),
@@ -84,7 +83,10 @@ class SinkRouter(Component):
         with m.FSM() as machine:
             with m.State("idle"):
                 m.d.comb += self.matrices.ready.eq(1)
-                m.d.sync += now.eq(matrix)
+                m.d.sync += [
+                    now.eq(matrix),
+                    elements.eq((matrix.words << 2) + matrix.words - matrix.spare),
+                ]  # ROWS is 5
                 with m.If(self.matrices.valid):
                     m.next = "tell"
             with m.State("tell"):
@@ -128,7 +130,4 @@ def _elements(port: Any) -> list[Any]:
 def estimate(*, slots: int, depth: int) -> Resources:
     """Of a SinkRouter with these parameters: wires, what it has to tell of a matrix, and its rows from its words."""
     bits = depth.bit_length()
-    multiplied = bits > 8  # by five: in a DSP48E2, as yosys does it
-    return Resources(
-        lut=bits + (29 if multiplied else 31), ff=2 * bits + (74 if multiplied else 68), dsp=int(multiplied)
-    )
+    return Resources(lut=3 * bits + 31, ff=3 * bits + 68)

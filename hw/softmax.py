@@ -6,7 +6,7 @@ from amaranth.hdl import Array, Cat, Const, Module, Mux, unsigned
 from amaranth.lib import data, memory, stream
 from amaranth.lib.wiring import Component, In, Out
 
-from edgedec.hw.pipeline import check, delayed, pipeline
+from edgedec.hw.pipeline import carried, check, pipeline
 from edgedec.hw.resources import Resources
 from edgedec.hw.tables import EXP2, LAST_EXPONENT
 
@@ -65,14 +65,14 @@ class Softmax(Component):
         taken = self.input.p
         enable, _ = pipeline(m, self.output, self.input.valid, _LATENCY)
         m.d.comb += self.input.ready.eq(enable)
-        m.d.comb += self.output.p.last.eq(delayed(m, enable, taken.last, _LATENCY))
+        m.d.comb += self.output.p.last.eq(carried(m, enable, taken.last, _LATENCY))
         for slot in range(self._slots):
-            factor = delayed(m, enable, taken.factors[slot])
-            shifts = [delayed(m, enable, taken.shifts[slot], 3)]
-            shifts += [delayed(m, enable, shifts[0]), delayed(m, enable, shifts[0], 2)]
+            factor = carried(m, enable, taken.factors[slot])
+            shifts = [carried(m, enable, taken.shifts[slot], 3)]
+            shifts += [carried(m, enable, shifts[0]), carried(m, enable, shifts[0], 2)]
             for lane in range(self._lanes):
-                distance = delayed(m, enable, taken.distances[lane][slot])
-                visible = delayed(m, enable, taken.visible[lane][slot], _LATENCY - 1)
+                distance = carried(m, enable, taken.distances[lane][slot])
+                visible = carried(m, enable, taken.visible[lane][slot], _LATENCY - 1)
                 octaves = self._octaves(m, enable, distance, factor, shifts)
                 chance = self._power(m, enable, octaves)
                 with m.If(enable):
@@ -81,11 +81,11 @@ class Softmax(Component):
 
     def _octaves(self, m: Module, enable: Any, distance: Any, factor: Any, shifts: list[Any]) -> Any:
         """Stages 2 to 8: u13. The product is kept with a zero below it, so that the bit that rounds is not lost."""
-        x = Cat(Const(0, 1), delayed(m, enable, distance * factor, 2))
+        x = Cat(Const(0, 1), carried(m, enable, distance * factor, 2))
         for step, shift in ((16, shifts[0][4:6]), (4, shifts[1][2:4]), (1, shifts[2][:2])):
-            x = delayed(m, enable, Array([x >> (step * k) for k in range(4)])[shift])
-        rounded, large = delayed(m, enable, x[1:14] + x[0]), delayed(m, enable, x[14:].any())
-        return delayed(m, enable, Mux(large | (rounded > LAST_EXPONENT), LAST_EXPONENT, rounded)[:13])
+            x = carried(m, enable, Array([x >> (step * k) for k in range(4)])[shift])
+        rounded, large = carried(m, enable, x[1:14] + x[0]), carried(m, enable, x[14:].any())
+        return carried(m, enable, Mux(large | (rounded > LAST_EXPONENT), LAST_EXPONENT, rounded)[:13])
 
     def _power(self, m: Module, enable: Any, octaves: Any) -> Any:
         """Stages 9 to 12: the table's entry, shifted, with a bit more below."""
@@ -93,9 +93,9 @@ class Softmax(Component):
         m.submodules += table
         port = table.read_port()
         m.d.comb += [port.addr.eq(octaves[:8]), port.en.eq(enable)]
-        entry, whole = delayed(m, enable, Cat(Const(0, 1), port.data)), delayed(m, enable, octaves[8:], 2)
-        coarse = delayed(m, enable, Array([entry >> (4 * k) for k in range(5)])[whole[2:]])
-        return delayed(m, enable, Array([coarse >> k for k in range(4)])[delayed(m, enable, whole[:2])])
+        entry, whole = carried(m, enable, Cat(Const(0, 1), port.data)), carried(m, enable, octaves[8:], 2)
+        coarse = carried(m, enable, Array([entry >> (4 * k) for k in range(5)])[whole[2:]])
+        return carried(m, enable, Array([coarse >> k for k in range(4)])[carried(m, enable, whole[:2])])
 
 
 def estimate(*, slots: int, lanes: int = 1) -> Resources:

@@ -68,7 +68,8 @@ class SumsOfSquares(Component):
             for name, sign in (("small", 1), ("big", 0)):
                 terms = [Mux(fits == sign, square, 0) for square, fits in squares]
                 term, _ = reduced(m, enable, terms, lambda a, b: a + b)
-                total, found = Signal(_SUM_BITS, name=f"{name}_{slot}"), Signal(_SUM_BITS, name=f"{name}_{slot}_found")
+                total = Signal(_SUM_BITS, name=f"{name}_{slot}", reset_less=True)
+                found = Signal(_SUM_BITS, name=f"{name}_{slot}_found", reset_less=True)
                 now = Mux(fresh, 0, total) + term
                 with m.If(enable & valid):
                     m.d.sync += total.eq(now)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from amaranth.hdl import Cat, Module, Mux, Signal, Value, signed, unsigned
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, signed, unsigned
 from amaranth.lib import data, stream
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import Component, In, Out
@@ -27,9 +27,9 @@ def candidates() -> stream.Signature:
 class TopK(Component):
     """Keeps the k largest of each slot in order: the larger first, of equal ones the smaller id.
 
-    The slots share one search: a slot's k entries are a row of a memory in LUTs, read in one cycle, compared and written in
-    the next. With one slot the row would be read before it is written, so every other cycle waits. Nothing clears the
-    memory: how many of a row's entries count is kept beside it.
+    The slots share one search: a slot's k entries are a row of a memory in LUTs, read in one cycle, compared in the next and
+    written in the one after it. A slot's next turn waits for that, so with one or two slots nothing is read in some cycles.
+    Nothing clears the memory: how many of a row's entries count is kept beside it.
 
     Parameters:
         slots: 1 to 8.
@@ -41,9 +41,9 @@ class TopK(Component):
         output: Out(candidates()). Of each rank the entries of all slots, k ranks per vocabulary; where it has fewer ids, the
             rest are logits of -2^31 with id 0. ``last`` with the last slot's of the last rank.
 
-    Latency: 2 cycles from the last logit to the first entry; 3 with one slot.
-    Throughput: a logit per cycle, or an entry; with one slot in every other cycle. None is taken from the last logit until
-        the last entry has left.
+    Latency: 2 cycles from the last logit to the first entry; 3 with two slots, 4 with one.
+    Throughput: a logit per cycle, or an entry; with two slots two in three cycles, with one slot one in three. None is taken
+        from the last logit until the last entry has left.
     Source: insertion into a sorted row, all of it compared at once; derived here.
     """
 
@@ -62,23 +62,38 @@ class TopK(Component):
         # The row that was read, and what is done with it: a logit put in, or the first entry given away.
         held, taken = Signal(row, reset_less=True), Signal(_ENTRY, reset_less=True)
         putting, giving, place, final = Signal(), Signal(), Signal(range(slots)), Signal()
+        # The same a cycle later, to be written, with what the comparisons have found.
+        old, new, behind, gives = Signal.like(held), Signal.like(taken), Signal(self._k), Signal()
+        writing, there = Signal(), Signal.like(place)
         filled = Signal(self._k)  # entries that the rows hold; what lies behind them is of vocabularies before
         slot, rank, closed = Signal(range(slots)), Signal(range(self._k)), Signal()  # closed: the last logit was taken
-        waits = (putting | giving) if slots == 1 else giving
-        arrives, leaves, looks, ended = Signal(), Signal(), Signal(), Signal()
+        arrives, leaves, looks, ended, waits = Signal(), Signal(), Signal(), Signal(), Signal()
+        # Of more slots none comes again before it is written, but where an entry waits to be taken.
+        waits_put, waits_give = Const(0), giving & ~sink.ready
+        if slots <= 2:
+            again = (putting & (place == slot)) | (writing & (there == slot))
+            waits_put, waits_give = again, again | waits_give | (giving & (place == slot))
         m.d.comb += [
+            waits.eq(waits_put | giving),
             source.ready.eq(~closed & ~waits),
             arrives.eq(source.valid & source.ready),
             leaves.eq(giving & sink.ready),
-            looks.eq(closed & (~waits if slots == 1 else ~giving | sink.ready)),
+            looks.eq(closed & ~waits_give),
             ended.eq((rank == self._k - 1) & (slot == slots - 1)),
             read.addr.eq(slot),
             sink.valid.eq(giving),
             sink.p.logit.eq(Mux(filled[0], held[0].logit, _LEAST)),
             sink.p.id.eq(Mux(filled[0], held[0].id, 0)),
             sink.p.last.eq(final),
-            write.addr.eq(place),
-            write.en.eq(putting | giving),  # the same again while nobody takes it
+            write.addr.eq(there),
+            write.en.eq(writing),
+        ]
+        # Entries that the logit goes before; where one is, so are all after it.
+        m.d.sync += [
+            *(old.eq(held), new.eq(taken), there.eq(place)),
+            behind.eq(Cat(~filled[i] | (taken.logit > held[i].logit) for i in range(self._k))),
+            gives.eq(giving),
+            writing.eq(putting | leaves),
         ]
         m.d.sync += putting.eq(arrives)
         with m.If(sink.ready):
@@ -102,13 +117,11 @@ class TopK(Component):
                 m.d.sync += filled.eq(Cat(1, filled))
             with m.If(leaves):
                 m.d.sync += filled.eq(filled >> 1)
-        m.d.comb += Value.cast(write.data).eq(Cat(self._changed(held, taken, filled, giving)))
+        m.d.comb += Value.cast(write.data).eq(Cat(self._changed(old, new, behind, gives)))
         return m
 
-    def _changed(self, held: Any, taken: Any, filled: Signal, giving: Signal) -> list[Value]:
+    def _changed(self, held: Any, taken: Any, behind: Signal, giving: Signal) -> list[Value]:
         """The row with ``taken`` put in, or without its first entry: each is one of four, chosen by two bits."""
-        # Entries that the logit goes before; where one is, so are all after it.
-        behind = [~filled[i] | (taken.logit > held[i].logit) for i in range(self._k)]
         found = []
         for i in range(self._k):
             before, after = held[max(i - 1, 0)].as_value(), held[min(i + 1, self._k - 1)].as_value()
@@ -123,4 +136,4 @@ def estimate(*, slots: int, k: int) -> Resources:
     """Of a TopK with these parameters."""
     bits = _ENTRY_BITS * k
     chosen = bits + 25 * k + 65  # an entry of four, and its comparison; control
-    return Resources(lut=distributed_luts(bits, slots) + chosen, ff=bits + _ENTRY_BITS + k + 13)
+    return Resources(lut=distributed_luts(bits, slots) + chosen, ff=2 * bits + 2 * _ENTRY_BITS + 2 * k + 18)

@@ -3,37 +3,24 @@
 from typing import Any
 
 from amaranth.hdl import DomainRenamer, Module
-from amaranth.lib.wiring import Component, In, Out, connect, flipped
+from amaranth.lib.wiring import Out, connect, flipped
 
-from edgedec.hw import axi_crossing, host_link, uart
+from edgedec.hw import axi_crossing
 from edgedec.hw.axi_crossing import AxiReadCrossing, AxiWriteCrossing
 from edgedec.hw.config import ADDRESS_BITS, AcceleratorConfig
-from edgedec.hw.host_link import HostLink
-from edgedec.hw.link_protocol import Identity
 from edgedec.hw.resources import Resources
 from edgedec.hw.sdram import controller
 from edgedec.hw.sdram.chip import SdramChip
 from edgedec.hw.sdram.controller import SdramController
 from edgedec.hw.sdram.sequencer import pins
-from edgedec.hw.uart import UartReceiver, UartTransmitter
+from edgedec.hw.serial_system import SerialSystem, linked_parts
 
-__all__ = ["MEMORY_DOMAIN", "UartSystem", "identity_of", "parts"]
+__all__ = ["MEMORY_DOMAIN", "UartSystem", "parts"]
 
 MEMORY_DOMAIN = "memory"
 
 
-def identity_of(config: AcceleratorConfig, chip: SdramChip, *, simulated: bool) -> Identity:
-    """What the link of such a system says."""
-    return Identity(
-        simulated=simulated,
-        granule=config.port_bytes,
-        memory_address=0,
-        memory_bytes=chip.bytes,
-        clock_hz=int(config.clock_hz),
-    )
-
-
-class UartSystem(Component):
+class UartSystem(SerialSystem):
     """Two clocks: "sync" of config.clock_hz for accelerator and link, "memory" of memory_hz for the controller. The
     chip's own clock and the pins' registers are the board's.
 
@@ -67,12 +54,6 @@ class UartSystem(Component):
         capture: int = 0,
         simulated: bool = False,
     ) -> None:
-        if config.ports != 1:
-            raise ValueError(f"config.ports must be 1 with one memory of 16 bits, not {config.ports!r}")
-        self._config, self._accelerator, self._chip = config, accelerator, chip
-        self._link = HostLink(identity_of(config, chip, simulated=simulated), address_bits=ADDRESS_BITS)
-        self._receiver = UartReceiver(clock_hz=config.clock_hz, baud=baud)
-        self._transmitter = UartTransmitter(clock_hz=config.clock_hz, baud=baud)
         self._controller = SdramController(
             chip=chip,
             clock_hz=memory_hz,
@@ -83,33 +64,21 @@ class UartSystem(Component):
             capture=capture,
         )
         super().__init__(
-            {
-                "receive": In(1, init=1),
-                "transmit": Out(1, init=1),
-                "memory": Out(pins(chip)),
-                "ready": Out(1),
-                "interrupt": Out(1),
-            }
+            config,
+            accelerator,
+            memory_bytes=chip.bytes,
+            baud=baud,
+            simulated=simulated,
+            members={"memory": Out(pins(chip)), "ready": Out(1)},
         )
 
     def elaborate(self, platform: Any) -> Module:
-        m = Module()
-        m.submodules.accelerator, m.submodules.link = accelerator, link = self._accelerator, self._link
-        m.submodules.receiver, m.submodules.transmitter = self._receiver, self._transmitter
+        m, managers = self._linked()
         m.submodules.controller = DomainRenamer(MEMORY_DOMAIN)(self._controller)
         memory = self._controller
-        connect(m, self._receiver.bytes, link.received)
-        connect(m, link.sent, self._transmitter.bytes)
-        connect(m, link.registers, accelerator.registers)
         connect(m, memory.pins, flipped(self.memory))
-        m.d.comb += [
-            self._receiver.line.eq(self.receive),
-            self.transmit.eq(self._transmitter.line),
-            link.interrupt.eq(accelerator.interrupt),
-            self.interrupt.eq(accelerator.interrupt),
-            self.ready.eq(memory.ready),
-        ]
-        for number, (reads, writes) in enumerate(((accelerator.read0, accelerator.write), (link.read, link.write))):
+        m.d.comb += self.ready.eq(memory.ready)
+        for number, (reads, writes) in enumerate(managers):
             m.submodules[f"read_crossing{number}"] = read = AxiReadCrossing(
                 address_bits=ADDRESS_BITS, data_bytes=self._config.port_bytes
             )
@@ -127,8 +96,7 @@ def parts(config: AcceleratorConfig, *, chip: SdramChip, memory_hz: float) -> di
     """What stands beside the accelerator, by submodule; estimated for UltraScale+ as all parts are, not calibrated yet."""
     crossing = axi_crossing.estimate(address_bits=ADDRESS_BITS, data_bytes=config.port_bytes)
     return {
-        "link": host_link.estimate(granule=config.port_bytes),
-        "uart": uart.estimate(),
+        **linked_parts(config),
         "controller": controller.estimate(chip=chip, clock_hz=memory_hz, data_bytes=config.port_bytes),
         "crossings": crossing * 2,
     }

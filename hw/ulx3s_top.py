@@ -2,23 +2,59 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
-from amaranth.hdl import ClockDomain, ClockSignal, Elaboratable, Module, Signal
+from amaranth.hdl import Elaboratable, Module, Signal
 from amaranth.lib import io
-from amaranth.lib.cdc import ResetSynchronizer
 
+from edgedec.errors import UsageError
+from edgedec.hw.black_box import BlackBox
 from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.ecp5_clock import started_clock
 from edgedec.hw.ecp5_pll import PllSettings, pll_instance, pll_settings
+from edgedec.hw.resources import Resources
 from edgedec.hw.sdram.chip import IS42S16160G, SdramChip
-from edgedec.hw.uart_system import MEMORY_DOMAIN, UartSystem
+from edgedec.hw.uart_system import MEMORY_DOMAIN, UartSystem, parts
 
-__all__ = ["MEMORY_HZ", "Ulx3sTop"]
+__all__ = ["MEMORY_HZ", "TOP", "Ulx3sTop", "beside", "clocks", "platform"]
 
 MEMORY_HZ = 140e6  # the fastest that the same PLL makes beside 80 MHz for a chip of the -7 grade
 _OSCILLATOR_HZ = 25e6
 # Registers at the pins, one on the way out and one on the way back, beside the sequencer's own.
 _PIN_REGISTERS = 2
+
+
+def platform(device: str) -> Any:
+    """amaranth_boards' platform.
+
+    Args:
+        device: the part's name up to its package, as LFE5U-85F.
+
+    Raises:
+        UsageError: there is no such ULX3S.
+    """
+    from amaranth_boards import ulx3s
+
+    found = getattr(ulx3s, f"ULX3S_{device.removeprefix('LFE5U-')}_Platform", None)
+    if found is None:
+        raise UsageError(f"there is no ULX3S with a {device}, but with LFE5U-12F, -25F, -45F and -85F")
+    return found()
+
+
+def clocks(config: AcceleratorConfig, memory_hz: float = MEMORY_HZ) -> PllSettings:
+    """How the PLL makes those of ``Ulx3sTop.domains``.
+
+    Raises:
+        UsageError: it does not.
+    """
+    return pll_settings(_OSCILLATOR_HZ, (config.clock_hz, memory_hz))
+
+
+def beside(config: AcceleratorConfig) -> dict[str, Resources]:
+    """What stands beside the accelerator, by submodule; estimated."""
+    return parts(config, chip=IS42S16160G, memory_hz=MEMORY_HZ)
 
 
 class Ulx3sTop(Elaboratable):
@@ -33,10 +69,15 @@ class Ulx3sTop(Elaboratable):
         chip, memory_hz: the SDRAM and its clock.
         baud: of the USB serial port.
         capture: see above, 0 or 1.
+        module: the system is an instance of this module, which is synthesized by itself; without, it is inside.
 
     Members:
         pll: how the clocks are made.
+        system: the UartSystem.
+        domains: its clock domains, as ``BlackBox`` takes them.
     """
+
+    domains: Mapping[str, str] = MappingProxyType({"sync": "", MEMORY_DOMAIN: f"{MEMORY_DOMAIN}_"})
 
     def __init__(
         self,
@@ -47,17 +88,22 @@ class Ulx3sTop(Elaboratable):
         memory_hz: float = MEMORY_HZ,
         baud: int = 3_000_000,
         capture: int = 0,
+        module: str | None = None,
     ) -> None:
         if capture not in (0, 1):
             raise ValueError(f"capture must be 0 or 1, not {capture!r}")
-        self.pll: PllSettings = pll_settings(_OSCILLATOR_HZ, (config.clock_hz, memory_hz))
-        self._system = UartSystem(
+        self.pll = clocks(config, memory_hz)
+        self.system = UartSystem(
             config, accelerator, chip=chip, memory_hz=memory_hz, baud=baud, capture=_PIN_REGISTERS + capture
         )
+        self._module = module
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        m.submodules.system = system = self._system
+        system: Any = self.system
+        if self._module is not None:
+            system = BlackBox(self.system, module=self._module, domains=self.domains)
+        m.submodules.system = system
         self._clocks(m, platform)
         serial = platform.request("uart", 0, dir={"rx": "-", "tx": "-", "rts": "-", "dtr": "-"})
         m.submodules.receive = receive = io.Buffer("i", serial.rx)
@@ -72,13 +118,10 @@ class Ulx3sTop(Elaboratable):
 
     def _clocks(self, m: Module, platform: Any) -> None:
         m.submodules.oscillator = oscillator = io.Buffer("i", platform.request("clk25", 0, dir="-"))
-        m.domains.sync, m.domains.memory = ClockDomain("sync"), ClockDomain(MEMORY_DOMAIN)
         clocks, locked = [Signal(name=f"clock{number}") for number in range(2)], Signal()
         m.submodules.pll = pll_instance(self.pll, oscillator.i, clocks, locked)
         for domain, clock, hz in zip(("sync", MEMORY_DOMAIN), clocks, self.pll.output_hz, strict=True):
-            m.d.comb += ClockSignal(domain).eq(clock)
-            m.submodules[f"reset_{domain}"] = ResetSynchronizer(~locked, domain=domain)
-            platform.add_clock_constraint(clock, hz)
+            started_clock(m, platform, domain, clock, locked, hz)
 
     def _memory(self, m: Module, platform: Any, chip: Any) -> None:
         """Registers at all pins, and the inverted clock."""
@@ -94,3 +137,6 @@ class Ulx3sTop(Elaboratable):
         m.d.comb += [data.o.eq(chip.data_out), data.oe.eq(chip.data_drive), chip.data_in.eq(data.i)]
         m.submodules.memory_clock = clock = io.DDRBuffer("o", ports.clk, o_domain=MEMORY_DOMAIN)
         m.d.comb += [clock.o[0].eq(0), clock.o[1].eq(1)]
+
+
+TOP = Ulx3sTop

@@ -1,16 +1,21 @@
 """Checkpoint in, bundle out, tensor by tensor.
 
-Peak memory stays near the largest tensor: each is loaded, quantized, written and dropped. Ternary planes with calibration
-walk the graph instead of the list of tensors, because the inputs of a layer come from the quantized layers before it. They
-take more: the activations of all calibration tokens twice, and four float64 matrices [in, in] of the widest linear.
+Peak memory stays near the largest tensor: each is loaded, quantized, written and dropped. An executor does several at once,
+each worker with one tensor; this process writes what they send, in the order of the bundle, so that the bytes are the same
+wherever they were made. Ternary planes with calibration walk the graph instead of the list of tensors, because the inputs of
+a layer come from the quantized layers before it. They take more: the activations of all calibration tokens twice, and four
+float64 matrices [in, in] of the widest linear.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +24,7 @@ from numpy.typing import NDArray
 
 from edgedec.bundle import BundleWriter
 from edgedec.errors import BundleError, UnsupportedError, UsageError
+from edgedec.executors import Executor
 from edgedec.families import build_graph
 from edgedec.graph import Graph
 from edgedec.manifest import Tokens
@@ -26,21 +32,23 @@ from edgedec.ops import Add, Embed, Linear
 from edgedec.passes import fuse_linears
 from edgedec.progress import Progress, silent
 from edgedec.quantize.interpreter import Interpreter
-from edgedec.quantize.methods.int8 import quantize_int8
-from edgedec.quantize.methods.native import native_ternary, native_ternary_groups
+from edgedec.quantize.jobs import Job, load_finite, run_job
 from edgedec.quantize.methods.planes import Statistics, quantize_planes
 from edgedec.quantize.readers import Checkpoint
+from edgedec.quantize.readers.checkpoint import Maker, Makers
 from edgedec.reference.float_profile.ops.quantize_activation import quantize_rows
 from edgedec.schemes import FloatScheme, Int8Scheme, Int8Weight, Scheme, TernaryScheme, TernaryWeight
 
-__all__ = ["QuantizeOptions", "Report", "checkpoint_graph", "quantize", "tensor_loader"]
+__all__ = ["QuantizeOptions", "Report", "checkpoint_graph", "local_workers", "quantize", "tensor_loader"]
 
 log = logging.getLogger(__name__)
 
+Array = NDArray[Any]
 F32 = NDArray[np.float32]
 
 METHODS = ("int8", "ternary", "float")
-_ROWS_AT_ONCE = 2048  # of an embedding or head that is converted to float32 piece by piece
+_WORTH_PROCESSES = 50_000_000  # parameters; of fewer, starting a process takes longer than what it would do
+_MOST_WORKERS = 8  # unless told otherwise: each holds a tensor and the libraries, and one process writes for all
 # Buffers that some exporters write and no model reads.
 _IGNORED = re.compile(r".*(rotary_emb\.inv_freq|\.masked_bias|\.attention\.bias)$")
 
@@ -67,12 +75,14 @@ class Report:
     """``bits_per_weight``: all stored tensors, scales included, over all parameters of the checkpoint.
 
     ``group_size``: columns of a ternary matrix that share a scale, the most of any; 0: one scale per tensor, or none.
+    ``worker_bytes``: resident at most, libraries included, of each process that an executor brought in.
     """
 
     parameters: int = 0
     group_size: int = 0
     stored_bytes: int = 0
     methods: dict[str, int] = field(default_factory=dict)  # scheme -> number of tensors
+    worker_bytes: dict[int, int] = field(default_factory=dict)  # process, other than this one -> its peak
 
     @property
     def bits_per_weight(self) -> float:
@@ -109,12 +119,22 @@ def checkpoint_graph(checkpoint: Checkpoint) -> tuple[Graph, dict[str, str]]:
     return graph, sources
 
 
+def local_workers(checkpoint: Checkpoint) -> int:
+    """How many processes of this machine to quantize a checkpoint with: one per core up to 8, and one if it is small."""
+    if sum(int(np.prod(info.shape)) for info in checkpoint.tensors.values()) < _WORTH_PROCESSES:
+        return 1
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return min(cores, _MOST_WORKERS)
+
+
 def _load(checkpoint: Checkpoint, name: str) -> NDArray[Any]:
-    array = checkpoint.load(name)
-    for start in range(0, len(array), _ROWS_AT_ONCE):
-        if not np.isfinite(array[start : start + _ROWS_AT_ONCE].astype(np.float32, copy=False)).all():
-            raise BundleError(f"{checkpoint.source}: tensor {name} holds NaN or infinity; the checkpoint is damaged")
-    return array
+    return load_finite(partial(checkpoint.load, name), f"{checkpoint.source}: tensor {name}")
+
+
+def _maker(checkpoint: Checkpoint, name: str) -> Maker:
+    """What loads one tensor, in any process if the reader's own can."""
+    read = checkpoint.read_tensor
+    return read.by_name[name] if isinstance(read, Makers) else partial(checkpoint.load, name)
 
 
 def tensor_loader(checkpoint: Checkpoint, sources: dict[str, str]) -> Callable[[str], F32]:
@@ -126,9 +146,17 @@ class _Run:
     """One quantization: what is shared by its steps."""
 
     def __init__(
-        self, checkpoint: Checkpoint, writer: BundleWriter, options: QuantizeOptions, progress: Progress
+        self,
+        checkpoint: Checkpoint,
+        writer: BundleWriter,
+        options: QuantizeOptions,
+        calibrated: bool,
+        executor: Executor | None,
+        progress: Progress,
     ) -> None:
         self.checkpoint, self.writer, self.options, self.progress = checkpoint, writer, options, progress
+        self.calibrated, self.executor = calibrated, executor
+        self.rounded: Int8Weight | None = None  # the embedding, for calibration
         self.graph, self.sources = checkpoint_graph(checkpoint)
         self.head = self.graph.operations[-1].weight_names[0]
         self.embedding = next(op.weight for op in self.graph.operations if isinstance(op, Embed))
@@ -143,7 +171,7 @@ class _Run:
         self._sizes, self._done = sizes, 0
         self._all = sum(size for name, size in sizes.items() if not (self.tied and name == self.head))
 
-    def _add(self, name: str, scheme: Scheme, parts: dict[str, NDArray[Any]]) -> None:
+    def _add(self, name: str, scheme: Scheme, parts: Mapping[str, Array]) -> None:
         shape = self.graph.weights[name].shape
         self.writer.add(name, scheme, shape, parts)
         if isinstance(scheme, TernaryScheme):
@@ -153,32 +181,6 @@ class _Run:
         self._done += self._sizes[name]
         self.progress(name, self._done, self._all)
 
-    def add_float(self, name: str) -> None:
-        array = _load(self.checkpoint, self.sources[name])
-        self._add(name, FloatScheme(dtype=array.dtype.name), {"values": array})
-
-    def add_int8(self, name: str) -> Int8Weight:
-        array = _load(self.checkpoint, self.sources[name])
-        codes, scale = np.empty(array.shape, np.int8), np.empty(len(array), np.float32)
-        for start in range(0, len(array), _ROWS_AT_ONCE):
-            some = slice(start, start + _ROWS_AT_ONCE)
-            codes[some], scale[some] = quantize_int8(array[some].astype(np.float32))
-        del array
-        self._add(name, Int8Scheme(rows=True), {"codes": codes, "scale": scale})
-        return Int8Weight(codes=codes, scale=scale)
-
-    def add_native(self, name: str) -> None:
-        array = _load(self.checkpoint, self.sources[name])
-        scheme = TernaryScheme(group_size=self.checkpoint.tensors[self.sources[name]].group_size)
-        where = f"{self.checkpoint.source}: tensor {self.sources[name]}: it"
-        if scheme.group_size:
-            trits, scales = native_ternary_groups(array, scheme.group_size, where)
-            scale = scales[None]
-        else:
-            trits, one = native_ternary(array, where)
-            scale = np.array([one], np.float32)
-        self._add(name, scheme, {"codes": scheme.pack(trits[None]), "scale": scale})
-
     def add_planes(self, name: str, matrix: F32, statistics: Statistics | None) -> F32:
         """Write one matrix as planes and return what it now stands for."""
         scheme = TernaryScheme(planes=self.options.planes, group_size=self.options.group_size)
@@ -186,34 +188,58 @@ class _Run:
         self._add(name, scheme, {"codes": scheme.pack(trits), "scale": scale})
         return TernaryWeight(trits=trits, scale=scale, group_size=scheme.group_size).dense()
 
-    def add_embedding(self) -> Int8Weight | None:
-        """The embedding, and what it was rounded to; None if it is kept as it is."""
-        if self.native or self.options.method == "float":
-            self.add_float(self.embedding)
+    def outside(self) -> list[str]:
+        """Embedding, head (unless it is the embedding), norms and biases, in the bundle's order."""
+        rest = [
+            name
+            for name, spec in self.graph.weights.items()
+            if (name == self.head and not self.tied) or len(spec.shape) == 1
+        ]
+        return [self.embedding, *rest]
+
+    def inside(self) -> list[str]:
+        """The layers' matrices, in the bundle's order."""
+        return [name for name in self.matrices if name != self.head]
+
+    def _scheme(self, name: str) -> Int8Scheme | TernaryScheme | None:
+        """What a tensor becomes; None: it stays as it is."""
+        floats = self.options.method == "float" or (self.native and name == self.embedding)
+        if floats or len(self.graph.weights[name].shape) == 1:
             return None
-        return self.add_int8(self.embedding)
+        if self.options.method == "int8" or name in (self.embedding, self.head):
+            return Int8Scheme(rows=True)
+        if self.native:
+            return TernaryScheme(group_size=self.checkpoint.tensors[self.sources[name]].group_size)
+        return TernaryScheme(planes=self.options.planes, group_size=self.options.group_size)
 
-    def add_other(self) -> None:
-        """The head, unless it is the embedding, norms and biases."""
-        for name, spec in self.graph.weights.items():
-            if name == self.head:
-                if not self.tied:
-                    self.add_float(name) if self.options.method == "float" else self.add_int8(name)
-            elif len(spec.shape) == 1:
-                self.add_float(name)
+    def _job(self, name: str, scheme: Int8Scheme | TernaryScheme) -> Job:
+        source = self.sources[name]
+        return Job(
+            make=_maker(self.checkpoint, source),
+            where=f"{self.checkpoint.source}: tensor {source}",
+            scheme=scheme,
+            fitted=bool(self.options.planes),
+        )
 
-    def add_layers(self) -> None:
-        for name in self.matrices:
-            if name == self.head:
+    def add(self, names: list[str]) -> None:
+        """Quantize and write tensors, in this order."""
+        schemes = {name: self._scheme(name) for name in names}
+        jobs = [self._job(name, scheme) for name, scheme in schemes.items() if scheme]
+        results = map(run_job, jobs) if self.executor is None else self.executor.map(run_job, jobs)
+        for name, scheme in schemes.items():
+            if scheme is None:
+                values = _load(self.checkpoint, self.sources[name])
+                self._add(name, FloatScheme(dtype=values.dtype.name), {"values": values})
+                del values
                 continue
-            if self.options.method == "float":
-                self.add_float(name)
-            elif self.options.method == "int8":
-                self.add_int8(name)
-            elif not self.options.planes:
-                self.add_native(name)
-            else:
-                self.add_planes(name, tensor_loader(self.checkpoint, self.sources)(name), None)
+            done = next(results)
+            if done.process != os.getpid():
+                self.report.worker_bytes[done.process] = done.peak_bytes
+            if name == self.embedding and isinstance(scheme, Int8Scheme) and self.calibrated:
+                self.rounded = Int8Weight(codes=done.parts["codes"], scale=done.parts["scale"])
+            self._add(name, scheme, done.parts)
+            del done
+        assert next(results, None) is None  # the executor's map has ended
 
     def add_layers_calibrated(self, ids: NDArray[np.int32], embedding: Int8Weight) -> None:
         """Walk the graph on ids int32 [B, T] twice in step: as the float model, and as the model quantized so far.
@@ -264,31 +290,35 @@ def quantize(
     *,
     vocab_limit: int,
     calibration: NDArray[np.int32] | None = None,
+    executor: Executor | None = None,
     progress: Progress = silent,
 ) -> Report:
     """Write ``output``, whole or not at all.
 
     Args:
         vocab_limit: number of ids that the tokenizer has.
-        progress: hears of each tensor, in parameters done and in all.
         calibration: ids int32 [B, T] whose activations guide the planes; None fits the weights alone.
+        executor: quantizes the tensors, several at once; None: this process, one by one. The bytes are the same. Calibrated
+            planes are made here, one after the other.
+        progress: hears of each tensor, in parameters done and in all.
 
     Raises:
         BundleError: the checkpoint is damaged, incomplete or does not belong together; names file and tensor.
         UnsupportedError: its family, a tensor's type, or (native ternary) a tensor that is not ternary.
-        UsageError, EdgedecError: the output cannot be written; nothing is left behind.
+        UsageError, EdgedecError: the output cannot be written, or a worker was killed; nothing is left behind.
     """
     vocab = checkpoint.config["vocab_size"]
     if vocab_limit > vocab:
         raise BundleError(f"{checkpoint.source}: the tokenizer has {vocab_limit} ids, the model only {vocab}")
     with BundleWriter.create(output) as writer:
-        run = _Run(checkpoint, writer, options, progress)
-        embedding = run.add_embedding()
-        run.add_other()
-        if options.planes and calibration is not None and embedding is not None:
-            run.add_layers_calibrated(calibration, embedding)
+        calibrated = bool(options.planes) and calibration is not None
+        run = _Run(checkpoint, writer, options, calibrated, executor, progress)
+        if calibration is not None and calibrated:
+            run.add(run.outside())
+            assert run.rounded is not None
+            run.add_layers_calibrated(calibration, run.rounded)
         else:
-            run.add_layers()
+            run.add([*run.outside(), *run.inside()])
         writer.finish(
             config=dict(checkpoint.config) | {"tie_word_embeddings": run.tied},
             quantization={

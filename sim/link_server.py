@@ -50,6 +50,7 @@ class LinkServer:
             memory_bytes=memory_bytes,
             clock_hz=int(device.clock_hz),
         )
+        self._held = False  # something that was written is not flushed yet
         self._received = bytearray()
         self._expected = 0
         self.executed: list[tuple[int, int]] = []
@@ -93,6 +94,9 @@ class LinkServer:
         if repeated and command in (Command.WRITE_REGISTER, Command.WRITE_MEMORY):
             return Status.OK, b""
         self.executed.append((command, sequence))
+        if command is not Command.WRITE_MEMORY and self._held:
+            self._memory.flush()
+            self._held = False
         answer: tuple[Status, bytes] = getattr(self, f"_{command.name.lower()}")(rest)
         return answer
 
@@ -130,9 +134,10 @@ class LinkServer:
         start, data = int.from_bytes(rest[:8], "little") - self._memory.address, rest[8:]
         if not 0 <= start <= self._memory.array.size - len(data):
             return Status.BUS, b""
-        self._memory.invalidate()
+        if not self._held:
+            self._memory.invalidate()
+            self._held = True
         self._memory.array[start : start + len(data)] = memoryview(data)
-        self._memory.flush()
         return Status.OK, b""
 
     def _wait(self, rest: bytes) -> tuple[Status, bytes]:

@@ -1,10 +1,12 @@
-// A UartSystem with its memory chip and the far end of its serial line; two clocks. design.h is written beside it.
+// A system with its memory chip, if it has one, and the far end of its serial line. design.h is written beside it.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <deque>
 #include <memory>
 #include <string>
+#include <type_traits>
+#include <utility>
 
 #include "design.h"
 #include "model.hpp"
@@ -22,12 +24,41 @@ uint32_t number(const cxxrtl::value<N>& port) { return port.data[0]; }
 template <size_t N>
 uint32_t number(const cxxrtl::wire<N>& port) { return port.curr.data[0]; }
 
+// A register at each pin, on the way out and on the way back: what the board has beside the system.
+template <class T>
+class Delay {
+public:
+    Delay(size_t cycles, const T& first) : kept_(cycles, first) {}
+    T operator()(const T& next) {
+        kept_.push_back(next);
+        const T found = kept_.front();
+        kept_.pop_front();
+        return found;
+    }
+
+private:
+    std::deque<T> kept_;
+};
+
+// Whether a design has pins for a memory, and a clock of it; else its memory is inside.
+template <class Top, class = void>
+struct HasPins : std::false_type {};
+template <class Top>
+struct HasPins<Top, std::void_t<decltype(std::declval<Top&>().p_memory____cke)>> : std::true_type {};
+
 class Board {
 public:
-    // Half periods of the clocks are not needed: an edge up, an edge down at once, in the order of time.
-    Board(const Parameters& parameters, double clock_hz, double memory_hz, double baud)
-        : chip_(parameters), ratio_(memory_hz / clock_hz), bit_(clock_hz / baud) {
+    // ``registers``: at the pins of the memory, out and back together.
+    Board(const Parameters& parameters, double clock_hz, double memory_hz, double baud, int64_t registers)
+        : chip_(parameters),
+          ratio_(memory_hz / clock_hz),
+          bit_(clock_hz / baud),
+          out_(static_cast<size_t>(registers + 1) / 2, Pins{0, 1, 1, 1, 0, 0, 3, 0, 0}),
+          back_(static_cast<size_t>(registers) / 2, 0xdead) {
         top_.p_receive.set<uint32_t>(1);
+        // One evaluation for an edge is enough where it settles all of the design: it yields what the outputs are before
+        // the edge and what the registers are after it. A design with feedback has to settle before the edge.
+        one_pass_ = top_.eval();
         top_.step();
     }
 
@@ -35,13 +66,12 @@ public:
         to_send_.insert(to_send_.end(), in, in + count);
         int64_t said = 0;
         for (int64_t i = 0; i < cycles && chip_.violation().empty(); ++i) {
-            for (ahead_ += ratio_; ahead_ >= 1; ahead_ -= 1) memory_edge();
+            for (ahead_ += ratio_; ahead_ >= 1; ahead_ -= 1) memory_edge(top_);
             top_.p_receive.set<uint32_t>(line());
-            top_.p_clk.set<uint32_t>(1);
-            top_.step();
-            top_.p_clk.set<uint32_t>(0);
-            top_.step();
-            const int byte = heard(number(top_.p_transmit));
+            before_edge(top_.p_clk, top_.prev_p_clk);
+            const uint32_t level = number(top_.p_transmit);
+            after_edge(top_.p_clk);
+            const int byte = heard(level);
             if (byte >= 0 && said < room) out[said++] = static_cast<uint8_t>(byte);
             ++now_;
         }
@@ -53,24 +83,50 @@ public:
     bool sending() const { return !to_send_.empty(); }
 
 private:
-    void memory_edge() {
-        const Pins pins{number(top_.p_memory____cke),   number(top_.p_memory____ras__n), number(top_.p_memory____cas__n),
-                        number(top_.p_memory____we__n), number(top_.p_memory____bank),   number(top_.p_memory____address),
-                        number(top_.p_memory____mask),  number(top_.p_memory____data__out),
-                        number(top_.p_memory____data__drive)};
-        uint32_t answer = 0xdead;
-        if (!chip_.cycle(pins, &answer)) answer = 0xdead;
-        top_.p_memory__clk.set<uint32_t>(1);
+    // All outputs are as they are when the clock rises. In one pass the clocks themselves stay high, so that what is beside
+    // the edge stands still.
+    template <class Clock>
+    void before_edge(Clock& clock, Clock& before) {
+        if (!one_pass_) {
+            top_.step();
+            return;
+        }
+        before.template set<uint32_t>(0);
+        clock.template set<uint32_t>(1);
+        top_.eval();
+    }
+
+    template <class Clock>
+    void after_edge(Clock& clock) {
+        if (one_pass_) {
+            top_.commit();
+            return;
+        }
+        clock.template set<uint32_t>(1);
         top_.step();
-        top_.p_memory____data__in.set<uint32_t>(answer);
-        top_.p_memory__clk.set<uint32_t>(0);
+        clock.template set<uint32_t>(0);
         top_.step();
+    }
+
+    template <class Top>
+    void memory_edge(Top& top) {
+        if constexpr (HasPins<Top>::value) {
+            before_edge(top.p_memory__clk, top.prev_p_memory__clk);
+            const Pins pins{number(top.p_memory____cke),   number(top.p_memory____ras__n), number(top.p_memory____cas__n),
+                            number(top.p_memory____we__n), number(top.p_memory____bank),   number(top.p_memory____address),
+                            number(top.p_memory____mask),  number(top.p_memory____data__out),
+                            number(top.p_memory____data__drive)};
+            uint32_t answer = 0xdead;
+            if (!chip_.cycle(out_(pins), &answer)) answer = 0xdead;
+            after_edge(top.p_memory__clk);
+            top.p_memory____data__in.template set<uint32_t>(back_(answer));
+        }
     }
 
     // The line to the board: idle high, start low, eight bits, stop high.
     uint32_t line() {
         if (to_send_.empty()) return 1;
-        const int at = static_cast<int>(sent_++ / bit_);
+        const int at = static_cast<int>(static_cast<double>(sent_++) / bit_);
         if (at >= 10) {
             to_send_.pop_front();
             sent_ = 0;
@@ -86,7 +142,7 @@ private:
             return -1;
         }
         ++hearing_;
-        if (hearing_ < (taken_ + 0.5) * bit_) return -1;
+        if (static_cast<double>(hearing_) < (taken_ + 0.5) * bit_) return -1;
         if (taken_ > 0 && taken_ < 9) bits_ |= level << (taken_ - 1);
         if (taken_++ < 9) return -1;
         hearing_ = -1;
@@ -94,8 +150,11 @@ private:
     }
 
     edgedec_design::p_top top_;
+    bool one_pass_ = false;
     Model chip_;
     double ratio_, ahead_ = 0, bit_;
+    Delay<Pins> out_;
+    Delay<uint32_t> back_;
     std::deque<uint8_t> to_send_;
     int64_t sent_ = 0, hearing_ = -1, now_ = 0;
     uint32_t bits_ = 0;
@@ -106,16 +165,19 @@ Board& of(void* handle) { return *static_cast<Board*>(handle); }
 
 }  // namespace
 
-EXPORT void* edgedec_board_open(const int64_t* parameters, double clock_hz, double memory_hz, double baud) {
-    Parameters p;
-    std::memcpy(&p, parameters, sizeof p);
-    return new Board(p, clock_hz, memory_hz, baud);
+// ``parameters``: of the memory chip; null, and memory_hz 0, without one.
+EXPORT void* edgedec_board_open(const int64_t* parameters, double clock_hz, double memory_hz, double baud, int64_t registers) {
+    Parameters p{};
+    if (parameters) std::memcpy(&p, parameters, sizeof p);
+    return new Board(p, clock_hz, memory_hz, baud, registers);
 }
 EXPORT void edgedec_board_close(void* handle) { delete &of(handle); }
 // So many cycles, with bytes to send; how many bytes came meanwhile.
 EXPORT int64_t edgedec_board_run(void* handle, int64_t cycles, const uint8_t* in, int64_t count, uint8_t* out, int64_t room) {
     return of(handle).run(cycles, in, count, out, room);
 }
+// Whether some of what was given is still to be sent.
+EXPORT int edgedec_board_sending(void* handle) { return of(handle).sending(); }
 EXPORT const char* edgedec_board_violation(void* handle) { return of(handle).chip().violation().c_str(); }
 EXPORT int64_t edgedec_board_cycles(void* handle) { return of(handle).now(); }
 EXPORT uint16_t* edgedec_board_words(void* handle) { return of(handle).chip().words(); }

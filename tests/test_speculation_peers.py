@@ -210,11 +210,6 @@ def test_what_a_gguf_cannot_hold_is_refused(
     assert not (tmp_path / "model.gguf").exists()
 
 
-def test_a_scale_past_float16_is_refused(module: Callable[[str], ModuleType]) -> None:
-    with pytest.raises(UnsupportedError, match="does not fit into GGML's float16"):
-        module("_gguf")._q8_0(np.ones((1, 32), np.int8), np.array([1e6], np.float32))
-
-
 def test_a_smaller_vocabulary_is_refused(module: Callable[[str], ModuleType], padded: Bundle, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="at least the model's 60, not 59"):
         module("_gguf").write_llama(padded, tmp_path / "model.gguf", vocab=59)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import subprocess
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from edgedec.boards.flow import Built, Design
+from edgedec.boards.steps import run_steps
 from edgedec.boards.vivado.project import command
 from edgedec.boards.vivado.reports import read_power, read_timing, read_utilization
 from edgedec.boards.vivado.tool import find_tools, find_vivado
@@ -20,10 +17,6 @@ from edgedec.progress import Progress, silent
 __all__ = ["read_results", "run_project"]
 
 _RESULTS, _LOG = "results", "vivado.log"
-_STEP = re.compile(r"^edgedec: step (\d+) of (\d+): (.*)$")
-_ERROR = re.compile(r"^(ERROR:|edgedec: (?!step ))")
-_SHOWN_ERRORS = 3
-_PATIENCE_S = 30
 
 
 def run_project(design: Design, folder: Path, *, progress: Progress = silent) -> Built:
@@ -33,52 +26,14 @@ def run_project(design: Design, folder: Path, *, progress: Progress = silent) ->
     """
     find_tools()
     words = [str(find_vivado()), "-mode", "batch", "-source", "build.tcl", "-log", _LOG, "-nojournal", "-notrace"]
-    with subprocess.Popen(
-        words,
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,  # its runs are processes of their own, which have to end with it
-    ) as process:
-        try:
-            step, errors = _follow(process, progress)
-            status = process.wait()
-        except BaseException:
-            _end(process)
-            raise
-    built = None if status else read_results(design, folder)
+    ran = run_steps(words, folder, progress=progress)
+    built = None if ran.status else read_results(design, folder)
     if built is None:
-        said = "; ".join(errors[:_SHOWN_ERRORS]) or f"it ended with status {status} and said nothing"
         raise EdgedecError(
-            f"Vivado failed in the step {step or 'of its start'}: {said}; see {folder / _LOG}. To go on: {command(folder)}"
+            f"Vivado failed in the step {ran.step or 'of its start'}: {ran.said}; see {folder / _LOG}. "
+            f"To go on: {command(folder)}"
         )
     return built
-
-
-def _follow(process: subprocess.Popen[str], progress: Progress) -> tuple[str, list[str]]:
-    """Passes its steps on; gives the last one and what went wrong."""
-    step, errors = "", list[str]()
-    assert process.stdout is not None
-    for line in process.stdout:
-        match = _STEP.match(line)
-        if match:
-            step = match[3].strip()
-            progress(step, int(match[1]) - 1, int(match[2]))
-        elif _ERROR.match(line):
-            errors.append(" ".join(line.split()))
-    return step, errors
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(_PATIENCE_S)
-            return
 
 
 def read_results(design: Design, folder: Path) -> Built | None:

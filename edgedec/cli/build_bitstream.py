@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from edgedec.cli.console import note, print_json, print_table, progress
 from edgedec.cli.options import Json, Model, Verbose, option, resolve_model
-from edgedec.errors import EdgedecError, ToolError
+from edgedec.errors import EdgedecError, ToolError, UsageError
 
 if TYPE_CHECKING:
     from edgedec.boards.build import BuildResult, Synthesis
+    from edgedec.boards.flow import Built
     from edgedec.bundle import Bundle
     from edgedec.hw.board import Board
     from edgedec.hw.compiler.program import Program
@@ -28,7 +31,7 @@ def build_bitstream(
         str,
         option("--board", metavar="NAME", help="A name that `edgedec boards list` has, or the path of a board's file."),
     ],
-    output: Annotated[Path, option("-o", "--output", metavar="FOLDER", help="Folder to build in.")],
+    output: Annotated[Path | None, option("-o", "--output", metavar="FOLDER", help="Folder to build in.")] = None,
     configuration: Annotated[
         str,
         option(
@@ -37,29 +40,69 @@ def build_bitstream(
             help="board (the fastest that fits) or small, either with members: board,slots=4,context=2048.",
         ),
     ] = "board",
+    seed: Annotated[
+        int,
+        option(
+            "--seed",
+            metavar="N",
+            min=0,
+            max=(1 << 31) - 1,
+            help="Of the placement on ECP5: the same gives the same bitstream.",
+        ),
+    ] = 1,
+    load: Annotated[bool, option("--load", help="Load what was built into the board, by openFPGALoader.")] = False,
     no_build: Annotated[bool, option("--no-build", help="Write everything; run no maker's tools.")] = False,
     synthesize: Annotated[
         bool, option("--synthesize", help="Also count resources by a synthesis in yosys: minutes to hours.")
     ] = False,
+    explore: Annotated[
+        bool, option("--explore", help="Build nothing: estimate all accelerators for the board, and print the best.")
+    ] = False,
+    executor: Annotated[
+        str, option("--executor", metavar="NAME", help="Of --explore: local, or ray: a Ray cluster.")
+    ] = "local",
+    workers: Annotated[
+        int, option("--workers", metavar="N", min=0, help="Of --explore: at a time; 0: one per core.")
+    ] = 0,
     json: Json = False,
     verbose: Verbose = 0,
 ) -> None:
-    """Build the accelerator of a model for a board, and the board bundle that `edgedec deploy` takes.
+    """Build the accelerator of a model for a board: a bitstream, or the board bundle that `edgedec deploy` takes.
 
     Without the maker's tools everything is written that they need, and the exit code is 3.
     """
+    if explore and (load or no_build or synthesize):
+        raise UsageError("--explore builds nothing; leave out --load, --no-build and --synthesize")
+    if not explore and (executor != "local" or workers):
+        raise UsageError("--executor and --workers are for --explore; a build has no use for them")
+    if output is None and not explore:
+        raise UsageError("-o is missing; name a folder to build in, such as -o build")
+    if load and no_build:
+        raise UsageError("--load needs something that was built; leave --no-build out")
     if find_spec("amaranth") is None:
         raise ToolError("building needs Amaranth and yosys; run: pip install 'edgedec[hdl]'")
-    from edgedec.boards.build import build, check_build
+    from edgedec.boards.check import check_build
     from edgedec.boards.find import find_board
     from edgedec.boards.flow import find_flow
+    from edgedec.boards.load import find_loader, load_bitstream
     from edgedec.bundle import Bundle
 
     target = find_board(board)
     find_flow(target)
-    bundle = Bundle.open(resolve_model(model))
+    if load:
+        find_loader(target)
+    path = resolve_model(model)
+    bundle = Bundle.open(path, weights=False)  # its shapes, so that what does not fit is refused in a second
+    if output is None or explore:
+        from edgedec.cli._explore import run_explore
+
+        run_explore(bundle, target, configuration, output=output, executor=executor, workers=workers, as_json=json)
+        return
     config = _config(bundle, target, configuration)
     check_build(target, config)
+    from edgedec.boards.build import build
+
+    bundle = Bundle.open(path)
     with progress("compiling the model") as report:
         program = _program(bundle, config, report)
     with progress("building") as report:
@@ -68,20 +111,25 @@ def build_bitstream(
             program,
             output,
             run=not no_build,
+            seed=seed,
             synthesis=_synthesis() if synthesize else None,
             progress=report,
         )
-    path = _write_bundle(result, bundle, program, target)
-    data = _describe(result, path)
+    deployed = _write_bundle(result, bundle, program, target)
+    data = _describe(result, deployed) | {"chat": _chat(model, target)}
     if json:
         print_json(data)
     else:
         _print(data)
     _complain(result, no_build=no_build)
+    if load and result.built is not None:
+        load_bitstream(target, result.built.bitstream)
+        note(f"loaded into {target.name}, until its power goes")
 
 
 def _config(bundle: Bundle, board: Board, text: str) -> AcceleratorConfig:
     """By the model's shape alone, so that what does not fit is refused before anything is read."""
+    from edgedec.boards.check import is_possible
     from edgedec.boards.find import all_boards
     from edgedec.hw.compiler.choose import small_config
     from edgedec.hw.compiler.choose_board import config_for_board
@@ -93,7 +141,7 @@ def _config(bundle: Bundle, board: Board, text: str) -> AcceleratorConfig:
     model = shape_model(integer_graph(bundle))
     if size == "small":
         return small_config(model, **{"clock_hz": board.clock_hz, **members})
-    return config_for_board(model, board, others=all_boards(), **members)
+    return config_for_board(model, board, others=all_boards(), accepts=partial(is_possible, board), **members)
 
 
 def _program(bundle: Bundle, config: AcceleratorConfig, report: Any) -> Program:
@@ -104,6 +152,13 @@ def _program(bundle: Bundle, config: AcceleratorConfig, report: Any) -> Program:
     integers = prepare(bundle, calibrated(bundle, progress=report))
     report("compile", 0, 1)
     return compile_model(integers, config, bundle=bundle.sha256)
+
+
+def _chat(model: str, board: Board) -> str | None:
+    """What talks to the board once it is loaded; None where a board bundle is deployed."""
+    if board.link != "uart":
+        return None
+    return f"edgedec chat -m {shlex.quote(str(model))} --device uart:/dev/ttyUSB0 --board {board.name}"
 
 
 def _synthesis() -> Synthesis:
@@ -154,11 +209,7 @@ def _print(data: dict[str, Any]) -> None:
     for name, there in resources["available"].items():
         rows.append([name, f"{there:,}", *(f"{resources[kind].get(name, 0):,}" for kind in kinds)])
     print_table(rows, right=range(1, len(kinds) + 2))
-    timing = data["timing"]
-    if timing["kind"] == "assumed":
-        print(f"clock {timing['clock_hz'] / 1e6:g} MHz, assumed")
-    else:
-        print(f"clock {timing['clock_hz'] / 1e6:g} MHz, slack {timing['wns_ns']:g} ns by {timing['by']}")
+    _print_timing(data["timing"])
     first = speed["passes"][0]
     print(f"{first['tokens_per_second']:.1f} tokens/s, {speed['kind']}, behind {first['committed']} positions")
     print(f"report: {data['report']}")
@@ -168,6 +219,20 @@ def _print(data: dict[str, Any]) -> None:
         )
     elif data["state"] == "written":
         print(f"where the tools are:\n  {data['command']}")
+    elif data["bitstream"]:
+        print(f"bitstream: {data['bitstream']}")
+        if data["chat"] and data["timing"]["met"]:
+            print(f"with it in the board (program/ has the compiled model):\n  {data['chat']}")
+
+
+def _print_timing(timing: dict[str, Any]) -> None:
+    if timing["kind"] == "assumed":
+        print(f"clock {timing['clock_hz'] / 1e6:g} MHz, assumed")
+        return
+    print(f"clock {timing['clock_hz'] / 1e6:g} MHz, slack {timing['wns_ns']:g} ns by {timing['by']}")
+    for name, clock in timing.get("clocks", {}).items():
+        met = "met" if clock["met"] else "not met"
+        print(f"  {name}: {clock['achieved_hz'] / 1e6:.2f} MHz of {clock['wanted_hz'] / 1e6:g}, {met}")
 
 
 def _complain(result: BuildResult, *, no_build: bool) -> None:
@@ -177,12 +242,30 @@ def _complain(result: BuildResult, *, no_build: bool) -> None:
             f"nothing was built, only written: {result.missing}. To build it elsewhere, copy {result.output} there and run: "
             f"{result.command}"
         )
-    timing = {} if result.built is None else result.built.timing
-    if timing and not timing["met"]:
-        clock = int(timing["achieved_hz"] / 1e6)
-        raise EdgedecError(
-            f"timing is not met: slack {timing['wns_ns']:g} ns (hold {timing['whs_ns']:g}) at {timing['clock_hz'] / 1e6:g} "
-            f"MHz, so there is no board bundle; try --configuration board,clock_hz={clock}e6 in another folder"
-        )
+    if result.built is not None and not result.built.timing["met"]:
+        raise EdgedecError(_missed(result.built))
     if no_build and result.built is None:
         note("nothing was built: --no-build")
+
+
+def _missed(built: Built) -> str:
+    """Which clock, and one that would do."""
+    timing = built.timing
+    at = f"at {timing['clock_hz'] / 1e6:g} MHz"
+    if "clocks" not in timing:
+        slower = int(timing["achieved_hz"] / 1e6)
+        return (
+            f"timing is not met: slack {timing['wns_ns']:g} ns (hold {timing['whs_ns']:g}) {at}, so there is no board "
+            f"bundle; try --configuration board,clock_hz={slower}e6 in another folder"
+        )
+    slow = ", ".join(
+        f"{name} {clock['achieved_hz'] / 1e6:.2f} MHz of {clock['wanted_hz'] / 1e6:g}"
+        for name, clock in timing["clocks"].items()
+        if not clock["met"]
+    )
+    nearest = timing["nearest_hz"]
+    other = "" if nearest is None else f", or --configuration board,clock_hz={nearest / 1e6:g}e6 in another folder"
+    return (
+        f"timing is not met: {slow}; {built.bitstream.name} must not be used. Try another placement, --seed "
+        f"{timing['seed'] + 1}{other}"
+    )

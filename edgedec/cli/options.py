@@ -72,8 +72,8 @@ Device = Annotated[
     option(
         "--device",
         metavar="NAME",
-        help="What runs the model: cpu, cuda, webgpu or float_reference; or an accelerator: pynq, sim (its RTL), reference "
-        "(its program, interpreted) or replay:FILE.",
+        help="What runs the model: cpu, cuda, webgpu or float_reference; or an accelerator: pynq, uart:PORT, sim (its RTL), "
+        "reference (its program, interpreted) or replay:FILE.",
     ),
 ]
 Board = Annotated[
@@ -81,7 +81,8 @@ Board = Annotated[
     option(
         "--board",
         metavar="NAME",
-        help="Of the accelerator: a board's name or file; kv260 without. See `edgedec boards`.",
+        help="Of the accelerator: a board's name or file; without: kv260, and behind uart:PORT "
+        "ulx3s-85f. See `edgedec boards`.",
     ),
 ]
 Configuration = Annotated[
@@ -89,8 +90,8 @@ Configuration = Annotated[
     option(
         "--configuration",
         metavar="TEXT",
-        help="Of the accelerator: small (quick to simulate), board (what the board gets), or either with members: "
-        "small,slots=4.",
+        help="Of the accelerator: small (quick to simulate), board (what the board gets, and what is behind uart:PORT "
+        "unless said otherwise), or either with members: small,slots=4.",
     ),
 ]
 MemoryModel = Annotated[
@@ -198,11 +199,13 @@ def accelerator_options(
 
     if not is_accelerator(device) and all(value is None for value in (board, configuration, memory, record)):
         return None
-    from edgedec.runtime.accelerator.options import AcceleratorOptions, check_memory, parse_configuration
+    from edgedec.runtime.accelerator.options import LINE_BOARD, AcceleratorOptions, check_memory, parse_configuration
 
-    size, members = parse_configuration(configuration or "small")
+    line = device.partition(":")[0] == "uart"
+    size, members = parse_configuration(configuration or ("board" if line else "small"))
     return AcceleratorOptions(
-        board=board or "",
+        board=board or (LINE_BOARD if line else ""),
+        built=line,
         size=size,
         overrides=members,
         memory=check_memory(memory or "auto"),

@@ -23,7 +23,7 @@ __all__ = ["quantize"]
 
 WINDOW_TOKENS = 256  # of calibration and evaluation, if the model's context has as many
 EVAL_TOKENS = 6144
-NO_CALIBRATION = "none"
+NO_TEXT = "none"
 
 
 def _text_windows(checkpoint: Checkpoint, tokenizer: Tokenizer, file: Path, what: str) -> list[NDArray[np.int32]]:
@@ -44,7 +44,7 @@ def _calibration(
     """ids int32 [sequences, length] from a file, or from the float model if none is named; None for ``none``."""
     from edgedec.quantize.calibration import full_windows, sample_ids
 
-    if source == NO_CALIBRATION:
+    if source == NO_TEXT:
         return None
     if source is None:
         with progress("writing calibration text with the float model"):
@@ -107,18 +107,23 @@ def quantize(
     ] = None,
     calibration_tokens: Annotated[int, option("--calibration-tokens", metavar="N", min=1, help="Tokens of it.")] = 8192,
     eval_text: Annotated[
-        Path | None, option("--eval-text", metavar="FILE", help="Text to score on; else the model writes one.")
+        Path | None,
+        option("--eval-text", metavar="FILE", help="Text to score on, or 'none'; else the model writes one."),
     ] = None,
     seed: Annotated[int, option("--seed", metavar="N", min=0, help="Of the text that the model writes.")] = 0,
+    executor: Annotated[
+        str, option("--executor", metavar="NAME", help="Where tensors are quantized: local or ray.")
+    ] = "local",
+    workers: Annotated[int, option("--workers", metavar="N", min=0, help="Tensors at the same time; 0: as pays.")] = 0,
     json: Json = False,
     verbose: Verbose = 0,
 ) -> None:
     """Turn a checkpoint into a bundle. It appears whole or not at all."""
+    from edgedec.executors import open_executor
     from edgedec.memory import MemoryMeter
-    from edgedec.quantize.pipeline import QuantizeOptions
+    from edgedec.quantize.pipeline import QuantizeOptions, local_workers
     from edgedec.quantize.pipeline import quantize as write_bundle
     from edgedec.quantize.readers import open_checkpoint
-    from edgedec.runtime.targets import target_module
     from edgedec.runtime.tokenizer import Tokenizer
 
     options = QuantizeOptions(method=method, planes=planes, group_size=group_size)
@@ -126,24 +131,38 @@ def quantize(
         raise UsageError(
             "--calibration is for ternary planes: add --method ternary --planes 1, 2 or 3, or leave it out"
         )
-    target_module("cpu")  # ONNX Runtime's import is no part of what quantizing takes
+    if executor != "local":
+        checkpoint = checkpoint.absolute()  # for processes that began in another folder
     with MemoryMeter((checkpoint if checkpoint.is_dir() else checkpoint.parent,)) as meter:
         opened = open_checkpoint(checkpoint, tokenizer)
         words = Tokenizer(opened.tokenizer_json, str(opened.source))
         windows = None
-        if eval_text is not None:  # read before anything is written: a wrong path must not cost a quantization
+        scores = eval_text is None or str(eval_text) != NO_TEXT
+        if (
+            eval_text is not None and scores
+        ):  # read before anything is written: a wrong path must not cost a quantization
             windows = _text_windows(opened, words, eval_text, "--eval-text")
             windows = windows[: EVAL_TOKENS // len(windows[0])]
+        if workers == 0 and executor == "local":
+            workers = local_workers(opened)
         began = time.perf_counter()
         ids = _calibration(opened, words, calibration, calibration_tokens, seed) if planes else None
-        with progress("quantizing") as report_progress:
+        with open_executor(executor, workers=workers) as pool, progress("quantizing") as report_progress:
             report = write_bundle(
-                opened, output, options, vocab_limit=words.size, calibration=ids, progress=report_progress
+                opened,
+                output,
+                options,
+                vocab_limit=words.size,
+                calibration=ids,
+                executor=pool,
+                progress=report_progress,
             )
         seconds = time.perf_counter() - began
         meter.mark()
-        peak_bytes = meter.peak_bytes
-    before, after, scored = _perplexities(opened, words, output, windows, seed)
+        peak_bytes = meter.peak_bytes + sum(report.worker_bytes.values())
+    before, after, scored = None, None, 0
+    if scores:
+        before, after, scored = _perplexities(opened, words, output, windows, seed)
     result = {
         "output": str(output),
         "method": method,

@@ -40,21 +40,44 @@ def simulate(
     save_program: Annotated[
         Path | None, option("--save-program", metavar="FOLDER", help="With -m: also write the compiled program there.")
     ] = None,
+    terminal: Annotated[
+        bool, option("--terminal", help="With -m: serve the board's serial line until Ctrl-C, for --device uart:PORT.")
+    ] = False,
+    board: Annotated[
+        str | None, option("--board", metavar="NAME", help="With --terminal: the board; ulx3s-85f without.")
+    ] = None,
+    configuration: Annotated[
+        str | None,
+        option("--configuration", metavar="TEXT", help="With --terminal: as build-bitstream takes it; board without."),
+    ] = None,
+    baud: Annotated[
+        int, option("--baud", min=0, metavar="N", help="With --terminal: of the simulated line; 0: as fast as it can.")
+    ] = 0,
     json: Json = False,
     verbose: Verbose = 0,
 ) -> None:
-    """Run the accelerator's RTL and compare it with the integer reference.
+    """Run the accelerator's RTL and compare it with the integer reference, or let others talk with it.
 
     The first run of a configuration translates and compiles it, which takes minutes; the result is kept.
     """
     if (bench is None) == (model is None):
         raise UsageError("give either --bench NAME or -m BUNDLE")
+    if not terminal and (board is not None or configuration is not None or baud):
+        raise UsageError("--board, --configuration and --baud go with --terminal; give that too")
+    if terminal and model is None:
+        raise UsageError("--terminal needs the model that the accelerator is for: give -m BUNDLE")
     if find_spec("amaranth") is None:
         raise ToolError("the simulation needs Amaranth and yosys; run: pip install 'edgedec[hdl]'")
     if bench is not None:
         _run_suites(bench, quick=quick, json=json)
         return
     assert model is not None
+    if terminal:
+        from edgedec.cli._terminal import serve
+        from edgedec.runtime.accelerator.options import LINE_BOARD
+
+        serve(model, board=board or LINE_BOARD, configuration=configuration or "board", baud=baud, json=json)
+        return
     sizes = {"beat_bytes": beat_bytes, "slots": slots}
     _run_tokens(model, prompt, tokens, sizes, memory=memory, save_program=save_program, json=json)
 

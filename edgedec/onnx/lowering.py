@@ -21,19 +21,11 @@ from edgedec.graph import Graph
 from edgedec.manifest import Tensor
 from edgedec.onnx.emitter import Emitter
 from edgedec.onnx.kv_cache import cache_layout
-from edgedec.onnx.ops import attention
-from edgedec.ops import Attention
 from edgedec.plugins import load, names
 
-__all__ = ["kernels_lack", "lower"]
+__all__ = ["lower"]
 
 _OPS = "edgedec.onnx.ops"
-
-
-def kernels_lack(graph: Graph) -> str | None:
-    """Why a session with our own operators cannot run ``graph``, though one without them may; None: it can."""
-    reasons = (attention.kernels_lack(op) for op in graph.operations if isinstance(op, Attention))
-    return next((reason for reason in reasons if reason), None)
 
 
 def lower(
@@ -55,11 +47,8 @@ def lower(
         unsigned_int8: int8 matrices as uint8 with zero point 128: exact where uint8 x int8 saturates, and slower.
 
     Raises:
-        UnsupportedError: an operation has no ONNX lowering, or our own operators lack it, or a tap names no value.
+        UnsupportedError: an operation has no ONNX lowering, or a tap names no value.
     """
-    lack = kernels_lack(graph) if kernels else None
-    if lack:
-        raise UnsupportedError(lack)
     emitter = Emitter(
         graph=graph,
         tensors=tensors,

@@ -1,6 +1,6 @@
 """The fastest accelerator for a model on a board."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from edgedec.errors import UnsupportedError
@@ -24,7 +24,12 @@ _PREFETCH_BEATS = {True: 4096, False: 1024}  # with and without UltraRAM: longer
 
 
 def config_for_board(
-    model: IntegerModel, device: Board, *, others: Iterable[Board] = (), **overrides: Any
+    model: IntegerModel,
+    device: Board,
+    *,
+    others: Iterable[Board] = (),
+    accepts: Callable[[AcceleratorConfig], bool] = lambda config: True,
+    **overrides: Any,
 ) -> AcceleratorConfig:
     """The accelerator for a model on a board, by ``edgedec.hw.estimate``. Deterministic.
 
@@ -33,6 +38,8 @@ def config_for_board(
 
     Args:
         others: boards, one of which the message names where the model does not fit this one.
+        accepts: whether there is room for what stands beside an accelerator. If for none that fits alone, the smallest of
+            them is given.
         overrides: members of AcceleratorConfig that are wanted otherwise; what is chosen is chosen among the others.
 
     Raises:
@@ -41,7 +48,7 @@ def config_for_board(
         UsageError: the overrides make no configuration.
     """
     trials = _Trials(model)
-    beyond = ""
+    beyond, alone = "", None
     choices = list(_choices(model, device, overrides))
     if trials.least_bytes > device.memory_bytes:
         del choices[:-1]  # none of them can fit: one is enough to say what it takes
@@ -50,7 +57,11 @@ def config_for_board(
             continue
         config, beyond = trials.tried(device, choice)
         if not beyond:
-            return config
+            if accepts(config):
+                return config
+            alone = config
+    if alone is not None:
+        return alone
     raise UnsupportedError(
         f"the model does not fit {device.name}: {beyond}; {_nearest(trials, device, others, overrides)}"
     )
@@ -121,8 +132,10 @@ class _Trials:
         needs = estimate(config)
         found = []
         for name in needs.beyond(device):
-            most = int(device.has[name] * device.most.get(name, 1.0))
-            found.append(f"it takes {needs.on(device)[name]} {name}, of {device.has[name]} at most {most} can be used")
+            of = f"of {device.has[name]} at most {device.usable(name)} can be used"
+            if name == "bram36" and device.memory_bram36:
+                of += f" where {device.memory_bram36} are the memory"
+            found.append(f"it takes {needs.on(device)[name]} {name}, {of}")
         size = laid_out(sizes, config.ports)[1]
         if size > device.memory_bytes:
             found.append(f"program, weights, cache and results take {size} bytes, the memory has {device.memory_bytes}")

@@ -85,7 +85,8 @@ class TernaryLayout:
 
     @property
     def beats(self) -> int:
-        return sum(len(part) for _, part in self._parts())
+        tiles: list[int] = [tile.stop - tile.start for tile in self.tiles]
+        return self.planes * sum(words * self.blocks + self.groups * self.mantissa_beats(words) for words in tiles)
 
     def _parts(self) -> Iterator[tuple["_Part", range]]:
         """Runs of beats, and where they lie."""

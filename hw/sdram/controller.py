@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from amaranth.hdl import Array, Cat, Module, Mux, Signal
+from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib.wiring import Component, In, Out, connect, flipped
 
 from edgedec.hw import fifo
@@ -103,13 +103,18 @@ class SdramController(Component):
         m.submodules[f"read_queue{n}"] = queue = Fifo(shape=8 * self._data_bytes + 2, depth=_READ_BEATS, style="block")
         room, fits, begun = Signal(range(_READ_BEATS + 1), init=_READ_BEATS), Signal(), Signal()
         given, found, bad = self._sequencer.read, Signal(8 * self._data_bytes), Signal()
+        arrived, mine = Signal(8 * self._data_bytes + 2), Signal()
+        m.d.sync += [
+            arrived.eq(Cat(given.p.data, given.p.bad, given.p.last)),
+            mine.eq(given.valid & (given.p.port == n)),
+        ]
         m.d.comb += [
             cutter.bursts.p.address.eq(bus.araddr),
             cutter.bursts.p.len.eq(bus.arlen),
             cutter.bursts.valid.eq(bus.arvalid),
             bus.arready.eq(cutter.bursts.ready),
-            queue.input.payload.eq(Cat(given.p.data, given.p.bad, given.p.last)),
-            queue.input.valid.eq(given.valid & (given.p.port == n)),
+            queue.input.payload.eq(arrived),
+            queue.input.valid.eq(mine),
             Cat(found, bad, bus.rlast).eq(queue.output.payload),
             bus.rdata.eq(found),
             bus.rresp.eq(Mux(bad, Response.DECERR, Response.OKAY)),
@@ -117,10 +122,12 @@ class SdramController(Component):
             queue.output.ready.eq(bus.rready),
         ]
         beats = cutter.segments.p.beats
-        # What fits now fits in the next cycle too: only this port's own segments take room.
+        # What fits now fits in later cycles too: only this port's own segments take room.
+        freed = Signal()
         m.d.sync += [
+            freed.eq(bus.rvalid & bus.rready),
             fits.eq((room >= beats) & cutter.segments.valid & ~begun),
-            room.eq(room + (bus.rvalid & bus.rready) - Mux(begun, beats, 0)),
+            room.eq(room + freed - Mux(begun, beats, 0)),
         ]
         return cutter, fits, begun
 
@@ -131,7 +138,7 @@ class SdramController(Component):
         there, fits, begun = Signal(range(_WRITE_BEATS + 4)), Signal(), Signal()
         pending = Signal(range(_ANSWERS + 1))
         m.submodules[f"answers{n}"] = kept = Fifo(shape=1, depth=_ANSWERS, style="distributed")
-        room = pending != _ANSWERS
+        asked, given, room, bad = Signal(), Signal(), Signal(), Signal()
         written, mine = self._sequencer.written, Signal()
         m.d.comb += [
             cutter.bursts.p.address.eq(bus.awaddr),
@@ -141,54 +148,63 @@ class SdramController(Component):
             queue.input.payload.eq(Cat(bus.wdata, bus.wstrb)),
             queue.input.valid.eq(bus.wvalid),
             bus.wready.eq(queue.input.ready),
-            mine.eq(written.valid & (written.p.port == n)),
             kept.input.valid.eq(mine),
-            kept.input.payload.eq(written.p.bad),
+            kept.input.payload.eq(bad),
             bus.bvalid.eq(kept.output.valid),
             bus.bresp.eq(Mux(kept.output.payload, Response.DECERR, Response.OKAY)),
             kept.output.ready.eq(bus.bready),
         ]
         beats = cutter.segments.p.beats
+        came = Signal()
         m.d.sync += [
+            mine.eq(written.valid & (written.p.port == n)),
+            bad.eq(written.p.bad),
+            came.eq(bus.wvalid & bus.wready),
             fits.eq((there >= beats) & cutter.segments.valid & ~begun),
-            there.eq(there + (bus.wvalid & bus.wready) - Mux(begun, beats, 0)),
-            pending.eq(pending + (bus.awvalid & bus.awready) - (bus.bvalid & bus.bready)),
+            there.eq(there + came - Mux(begun, beats, 0)),
+            asked.eq(bus.awvalid & bus.awready),
+            given.eq(bus.bvalid & bus.bready),
+            pending.eq(pending + asked - given),
+            room.eq(pending < _ANSWERS - 3),  # as it was: some more may have been asked for since
         ]
         return cutter, fits, begun
 
     def _give_write_data(self, m: Module, queues: list[Fifo]) -> None:
         chip = self._sequencer
-        payload = Array(queue.output.payload for queue in queues)[chip.write_port]
-        m.d.comb += Cat(chip.write_data, chip.write_strobes).eq(payload)
         for n, queue in enumerate(queues):
-            m.d.comb += queue.output.ready.eq(chip.write_take & (chip.write_port == n))
+            take = chip.write_take[n]
+            m.d.comb += queue.output.ready.eq(take)
+            with m.If(take):
+                m.d.comb += Cat(chip.write_data, chip.write_strobes).eq(queue.output.payload)
 
     def _arbitrate(self, m: Module, asked: list[tuple[Segments, Any, Any]]) -> None:
-        """The next port, from the one behind the last on, that has a segment."""
-        chip, count = self._sequencer, len(asked)
-        last, chosen, some = Signal(range(count)), Signal(range(count)), Signal()
+        """The next port, from the one behind the last on, that has a segment; then the segment."""
+        work, count = self._sequencer.work, len(asked)
+        last, begins, free = Signal(count, init=1), Signal(count), Signal()
         wants = Cat(fits for _, fits, _ in asked)
-        m.d.comb += some.eq(wants.any())
-        with m.Switch(last):
-            for before in range(count):
-                with m.Case(before):
-                    for step in reversed(range(1, count + 1)):
-                        with m.If(wants[(before + step) % count]):
-                            m.d.comb += chosen.eq((before + step) % count)
-        work = chip.work
-        m.d.comb += work.valid.eq(some)
+        m.d.comb += free.eq((~work.valid | work.ready) & ~begins.any())
+        with m.If(work.ready):
+            m.d.sync += work.valid.eq(0)
         for n, (cutter, _, begun) in enumerate(asked):
+            # Where the last one was ``before``, those between it and this one go first.
+            turn = Cat(
+                last[before]
+                & ~Cat(
+                    wants[between % count] for between in range(before + 1, before + (n - before - 1) % count + 1)
+                ).any()
+                for before in range(count)
+            ).any()
+            m.d.sync += begins[n].eq(free & wants[n] & turn)
             offered, writes = cutter.segments, n >= self._reads
-            with m.If(chosen == n):
-                m.d.comb += [
-                    begun.eq(some & work.ready),
+            m.d.comb += [begun.eq(begins[n]), offered.ready.eq(begun)]
+            with m.If(begun):
+                m.d.sync += [
+                    work.valid.eq(1),
                     *(work.p[name].eq(offered.p[name]) for name in ("address", "beats", "bad", "final")),
                     work.p.write.eq(writes),
                     work.p.port.eq(n - self._reads if writes else n),
+                    last.eq(1 << n),
                 ]
-            m.d.comb += offered.ready.eq(begun)
-        with m.If(some & work.ready):
-            m.d.sync += last.eq(chosen)
 
 
 def estimate(*, chip: SdramChip, clock_hz: float, data_bytes: int, reads: int = 2, writes: int = 2) -> Resources:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from amaranth.hdl import Const, Module, Mux, Signal
+from amaranth.hdl import Const, Module, Mux, Signal, signed
 from amaranth.lib import data, stream
 from amaranth.lib.wiring import Component, In, Out
 
@@ -37,8 +37,8 @@ class Segments(Component):
         bursts: In(stream {address, len}), AxADDR and AxLEN of bursts of whole beats at ascending addresses.
         segments: Out(stream of ``segment_layout``).
 
-    Latency: 2 cycles.
-    Throughput: a burst of n segments in n + 1 cycles.
+    Latency: 4 cycles.
+    Throughput: a burst of n segments in 3 n + 1 cycles.
     Source: derived here.
     """
 
@@ -59,39 +59,49 @@ class Segments(Component):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         given, offered = self.bursts, self.segments
-        address, left, bad, busy = Signal(self._layout["address"].shape), Signal(9), Signal(), Signal()
-        rest, beats, final = Signal(9), Signal(9), Signal()
+        # ``more``: beats behind the first that are left. A step's sums are registers of the next one.
+        address, more, left, bad = Signal(self._layout["address"].shape), Signal(8), Signal(9), Signal()
+        rest, behind = Signal(9), Signal(signed(10))  # of the chunk; left behind it, less one
         inside = beats_log2(self._chunk)
-        m.d.comb += [
-            given.ready.eq(~busy),
-            rest.eq(self._chunk - (address[:inside] if inside else Const(0))),
-            final.eq(left <= rest),
-            beats.eq(Mux(final, left, rest)),
-        ]
-        with m.If(given.valid & ~busy):
-            m.d.sync += [
-                address.eq(given.p.address[self._size : self._top]),
-                bad.eq(given.p.address[self._top :].any()),
-                left.eq(given.p.len + 1),
-                busy.eq(1),
-            ]
-        with m.If(offered.ready):
+        low, high = address[:inside], address[inside:]
+        with m.FSM():
+            with m.State("taking"):
+                m.d.comb += given.ready.eq(1)
+                m.d.sync += [
+                    address.eq(given.p.address[self._size : self._top]),
+                    bad.eq(given.p.address[self._top :].any()),
+                    more.eq(given.p.len),
+                ]
+                with m.If(given.valid):
+                    m.next = "measuring"
+            with m.State("measuring"):
+                m.d.sync += [left.eq(more + 1), rest.eq(self._chunk - (low if inside else Const(0)))]
+                m.next = "comparing"
+            with m.State("comparing"):
+                m.d.sync += behind.eq(more - rest)
+                m.next = "cutting"
+            with m.State("cutting"), m.If(~offered.valid):
+                final = behind[-1]
+                m.d.sync += [
+                    offered.valid.eq(1),
+                    offered.p.address.eq(address),
+                    offered.p.beats.eq(Mux(final, left, rest)),
+                    offered.p.bad.eq(bad),
+                    offered.p.final.eq(final),
+                    more.eq(behind),
+                    low.eq(0),
+                    high.eq(high + 1),
+                ]
+                with m.If(final):
+                    m.next = "taking"
+                with m.Else():
+                    m.next = "measuring"
+        with m.If(offered.valid & offered.ready):
             m.d.sync += offered.valid.eq(0)
-        with m.If(busy & (~offered.valid | offered.ready)):
-            m.d.sync += [
-                offered.valid.eq(1),
-                offered.p.address.eq(address),
-                offered.p.beats.eq(beats),
-                offered.p.bad.eq(bad),
-                offered.p.final.eq(final),
-                address.eq(address + beats),
-                left.eq(left - beats),
-                busy.eq(~final),
-            ]
         return m
 
 
 def estimate(*, memory_bytes: int, data_bytes: int) -> Resources:
     """Of one Segments."""
     bits = beats_log2(memory_bytes // data_bytes)
-    return Resources(lut=bits + 34, ff=2 * bits + 23)
+    return Resources(lut=bits + 44, ff=2 * bits + 52)

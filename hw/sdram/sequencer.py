@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from amaranth.hdl import Array, Cat, Module, Mux, Signal, Value
+from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, stream
 from amaranth.lib.wiring import Component, In, Out, Signature
 
@@ -15,6 +15,7 @@ from edgedec.hw.sdram.segments import segment_layout
 __all__ = ["Sequencer", "estimate", "pins", "work_layout"]
 
 _PRECHARGE_ALL = 1 << 10  # address bit of PRECHARGE
+_AHEAD = 2  # cycles that a decision on conditions lies before its command
 # ras_n, cas_n, we_n
 _NOP, _MODE, _REFRESH, _PRECHARGE, _ACTIVATE, _WRITE, _READ = 0b111, 0b000, 0b001, 0b010, 0b011, 0b100, 0b101
 
@@ -49,6 +50,9 @@ class Sequencer(Component):
 
     A refresh comes between two beats, at most a beat and the time to close all rows after it is due, whatever is asked for.
 
+    Every decision is a register, taken from registered conditions a cycle or two ahead of its command; what a limit of the
+    chip asks for is counted from there, so that it costs no time.
+
     Parameters:
         chip: what is driven.
         clock_hz: of this component, and of the chip.
@@ -58,16 +62,15 @@ class Sequencer(Component):
 
     Members:
         work: In(stream of ``work_layout``). A segment is taken when its data can be taken or given without a stop.
-        write_port: Out. Of which port ``write_data`` and ``write_strobes`` have to be.
-        write_data, write_strobes: In(8 * data_bytes, data_bytes). The next beat of that port.
-        write_take: Out(1). It was taken.
+        write_take: Out(ports). Of this port the next beat is taken, of one at most.
+        write_data, write_strobes: In(8 * data_bytes, data_bytes). That beat.
         written: Out(stream {port, bad}, always ready). The last beat of a burst is on its way to the chip: what is read
             from now on has it.
         read: Out(stream {port, data, bad, last}, always ready). A beat; ``last`` of its burst.
         ready: Out(1). The chip is initialized.
         pins: Out(pins(chip)).
 
-    Latency: of a read in an open row, cas + 7 cycles and the words of a beat.
+    Latency: of a read in an open row, cas + 11 cycles and the words of a beat.
     Throughput: a beat in data_bytes / 2 cycles.
     Source: JEDEC 21-C, 3.11.5; the limits of edgedec.hw.sdram.chip.
     """
@@ -79,18 +82,17 @@ class Sequencer(Component):
         check("capture", capture, 0, 3)
         self._chip, self._times, self._data_bytes = chip, chip.times(clock_hz), data_bytes
         self._words = data_bytes // chip.word_bytes
-        self._delay = self._times.cas + 2 + capture  # from a decision to the word in ``caught``
-        self._work = work_layout(chip, data_bytes, ports)
+        self._delay = self._times.cas + 3 + capture  # from ``column`` to the word in ``caught``
+        self._work, self._ports = work_layout(chip, data_bytes, ports), ports
         number = self._work["port"].shape
         done = data.StructLayout({"port": number, "bad": 1})
         beat = data.StructLayout({"port": number, "data": 8 * data_bytes, "bad": 1, "last": 1})
         super().__init__(
             {
                 "work": In(stream.Signature(self._work)),
-                "write_port": Out(number),
                 "write_data": In(8 * data_bytes),
                 "write_strobes": In(data_bytes),
-                "write_take": Out(1),
+                "write_take": Out(ports),
                 "written": Out(stream.Signature(done, always_ready=True)),
                 "read": Out(stream.Signature(beat, always_ready=True)),
                 "ready": Out(1),
@@ -102,208 +104,264 @@ class Sequencer(Component):
         m = Module()
         chip, t, words = self._chip, self._times, self._words
         banks = range(1 << chip.bank_bits)
-        command, bank, address = Signal(3, init=_NOP), Signal(chip.bank_bits), Signal(chip.row_bits)
-        m.d.comb += command.eq(_NOP)
-        m.d.sync += [
-            Cat(self.pins.we_n, self.pins.cas_n, self.pins.ras_n).eq(command),
-            self.pins.bank.eq(bank),
-            self.pins.address.eq(address),
-            self.pins.cke.eq(1),
-        ]
         # Of each bank: what is open, and how long it must be left alone.
         opened, rows = Signal(len(banks)), Array(Signal(chip.row_bits, name=f"row{n}") for n in banks)
-        wait = {
-            name: [self._timer(m, f"{name}{n}") for n in banks] for name in ("column", "held", "data", "close", "cycle")
-        }
-        can_precharge = Cat(wait["held"][n].free & wait["data"][n].free for n in banks)
-        can_activate = Cat(wait["close"][n].free & wait["cycle"][n].free for n in banks)
-        can_column = Cat(wait["column"][n].free for n in banks)
-        apart, reads, writes = (self._timer(m, name) for name in ("apart", "reads", "writes"))
+        active = [_Timer(m, max(t.rcd, t.ras, t.rc), f"active{n}") for n in banks]
+        closed = [_Timer(m, t.rp, f"closed{n}") for n in banks]
+        used = [_Timer(m, max(words, words - 1 + t.wr), f"used{n}") for n in banks]
+        apart, reads = _Timer(m, t.rrd, "apart"), _Timer(m, words + 1, "reads")
+        writes = _Timer(m, t.cas + words + 2, "writes")
+        can_precharge, can_activate = Signal(len(banks)), Signal(len(banks))
+        m.d.sync += [
+            can_precharge.eq(Cat(active[n].free(t.ras) & used[n].free() for n in banks)),
+            can_activate.eq(Cat(active[n].free(t.rc) & closed[n].free() & apart.free() for n in banks)),
+        ]
+        can_column = Cat(active[n].free(t.rcd) for n in banks)
 
         now = _Segment(self._work, chip, self._data_bytes, "now")
         after = _Segment(self._work, chip, self._data_bytes, "after")
-        closing, running = Signal(), Signal()  # a refresh is due; no other command
-        same, move, column = Signal(), Signal(), Signal()
+        row = _RowCommand(chip)
+        closing, allowed = Signal(), Signal()  # a refresh is due; commands of segments may be decided on
+        coming, column, finished, move, everything = Signal(), Signal(), Signal(), Signal(), Signal()
+        now_ready, after_ready = Signal(), Signal()  # ``finished``: with its last column
         m.d.comb += [
-            same.eq(now.valid & (now.bank == after.bank)),
-            move.eq(after.valid & after.checked & ~now.valid & running & ~closing),
+            coming.eq(now_ready & ~column & Mux(now.work.write, writes.free(), reads.free())),
+            move.eq(after.checked & ~closing & ~(row.valid & row.after) & (~now.valid | finished)),
             self.work.ready.eq(~after.valid),
-            column.eq(
-                now.valid
-                & now.hit
-                & running
-                & ~closing
-                & can_column.bit_select(now.bank, 1)
-                & Mux(now.work.write, writes.free, reads.free)
-            ),
         ]
-        self._advance(m, now, after, same, move, opened, rows)
-        allowed = running & ~closing
-        # Of two that are possible the column goes first, then the row of the segment whose columns are wanted.
-        pick = Signal()  # the row command is for ``after``
-        m.d.comb += pick.eq(~now.valid | now.hit)
-        conflict, closed = Mux(pick, after.conflict, now.conflict), Mux(pick, after.closed, now.closed)
-        rows_of, bank_of = Mux(pick, after.row, now.row), Mux(pick, after.bank, now.bank)
-        may = allowed & ~column & Mux(pick, after.valid & after.checked & now.valid & ~same, 1)
-        precharge, activate = Signal(), Signal()
-        m.d.comb += [
-            precharge.eq(may & conflict & can_precharge.bit_select(bank_of, 1)),
-            activate.eq(may & closed & can_activate.bit_select(bank_of, 1) & apart.free),
+        # Columns never follow each other at once: a beat has two words at least.
+        m.d.sync += [
+            column.eq(coming),
+            finished.eq(coming & now.last),
+            after_ready.eq(after.checked & after.hit & allowed & can_column.bit_select(after.bank, 1) & ~move),
+            now_ready.eq(allowed & Mux(move, after_ready, now.hit & can_column.bit_select(now.bank, 1) & ~finished)),
         ]
-        with m.If(column):
-            m.d.comb += [command.eq(Mux(now.work.write, _WRITE, _READ)), bank.eq(now.bank), address.eq(now.column)]
-        with m.Else():
-            m.d.comb += [bank.eq(bank_of), address.eq(Mux(activate, rows_of, 0))]
-            with m.If(precharge):
-                m.d.comb += command.eq(_PRECHARGE)
-            with m.If(activate):
-                m.d.comb += command.eq(_ACTIVATE)
-        everything = self._administer(m, command, bank, address, can_precharge, running, closing)
+        self._advance(m, now, after, move, finished, column, opened, rows)
+        fire = self._row_command(m, row, now, after, allowed, column, can_precharge, can_activate)
+        administered = self._administer(m, can_precharge, allowed, closing, everything)
 
         for n in banks:
-            chosen = bank == n
-            with m.If(everything | (precharge & chosen)):
+            chosen = fire & row.banks[n]
+            with m.If(chosen & row.conflict):
                 m.d.sync += opened[n].eq(0)
-                wait["close"][n].start(m, t.rp)
-            with m.If(activate & chosen):
-                m.d.sync += [opened[n].eq(1), rows[n].eq(rows_of)]
-                wait["column"][n].start(m, t.rcd)
-                wait["held"][n].start(m, t.ras)
-                wait["cycle"][n].start(m, t.rc)
-            with m.If(column & chosen):
-                wait["data"][n].start(m, Mux(now.work.write, words - 1 + t.wr, words))
-        with m.If(activate):
+                closed[n].start(m, t.rp)
+            with m.If(chosen & ~row.conflict):
+                m.d.sync += [opened[n].eq(1), rows[n].eq(row.row)]
+                active[n].start(m)
+            with m.If(column & (now.bank == n)):
+                with m.If(now.work.write):
+                    used[n].start(m, words - 1 + t.wr)
+                with m.Else():
+                    used[n].start(m, words)
+        with m.If(fire & ~row.conflict):
             apart.start(m, t.rrd)
         with m.If(column):
-            reads.start(m, words)
-            writes.start(m, Mux(now.work.write, words, t.cas + words + 1))
-        with m.If(precharge):
-            self._state(m, pick, now, after, "closed")
-        with m.If(activate):
-            self._state(m, pick, now, after, "hit")
+            reads.start(m, words + 1)
+            with m.If(now.work.write):
+                writes.start(m, words + 1)
+            with m.Else():
+                writes.start(m, t.cas + words + 2)
+        for segment, chosen in ((now, ~row.after), (after, row.after)):
+            with m.If(fire & chosen):
+                m.d.sync += [segment.conflict.eq(0), segment.hit.eq(~row.conflict)]
         with m.If(everything):
-            m.d.sync += [now.hit.eq(0), now.conflict.eq(0), now.closed.eq(1), after.checked.eq(0)]
-        self._column(m, now, column)
+            m.d.sync += [opened.eq(0), now.hit.eq(0), now.conflict.eq(0), after.checked.eq(0), after.compared.eq(0)]
+        self._command(m, now, column, row, fire, administered)
         self._write(m, now, column)
         self._read(m, now, column)
         return m
 
-    def _timer(self, m: Module, name: str) -> "_Timer":
-        longest = max(self._times.rc, self._times.cas + self._words + 1, self._words + self._times.wr)
-        timer = _Timer(longest, name)
-        with m.If(~timer.free):
-            m.d.sync += [timer.left.eq(timer.left - 1), timer.free.eq(timer.left == 1)]
-        return timer
-
-    def _state(self, m: Module, pick: Value, now: "_Segment", after: "_Segment", name: str) -> None:
-        for segment, chosen in ((now, ~pick), (after, pick)):
-            with m.If(chosen):
-                m.d.sync += [getattr(segment, other).eq(other == name) for other in ("hit", "conflict", "closed")]
-
     def _advance(
-        self, m: Module, now: "_Segment", after: "_Segment", same: Value, move: Value, opened: Value, rows: Array
+        self,
+        m: Module,
+        now: "_Segment",
+        after: "_Segment",
+        move: Value,
+        finished: Value,
+        column: Value,
+        opened: Value,
+        rows: Array,
     ) -> None:
         """Work to ``after``, there compared with the rows that are open, or will be by then, to ``now``."""
         with m.If(self.work.valid & ~after.valid):
-            m.d.sync += [after.work.eq(self.work.payload), after.valid.eq(1), after.checked.eq(0)]
-        is_open, row = same | opened.bit_select(after.bank, 1), Mux(same, now.row, rows[after.bank])
-        with m.If(after.valid & ~after.checked):
+            m.d.sync += [after.work.eq(self.work.payload), after.valid.eq(1)]
+        # The rows are as this segment will find them once the one before has its own.
+        is_open, row = Signal(), Signal(self._chip.row_bits)
+        m.d.sync += [
+            after.compared.eq(after.valid & ~after.compared & ~after.checked & (~now.valid | now.hit)),
+            is_open.eq(opened.bit_select(after.bank, 1)),
+            row.eq(rows[after.bank]),
+            after.apart.eq(after.bank != now.bank),
+            after.last.eq(after.work.beats == 1),
+        ]
+        with m.If(after.compared):
             m.d.sync += [
                 after.checked.eq(1),
                 after.hit.eq(is_open & (row == after.row)),
                 after.conflict.eq(is_open & (row != after.row)),
-                after.closed.eq(~is_open),
             ]
+        beats, columns = now.work.beats, now.work.address[: len(now.in_row)]
         with m.If(move):
-            m.d.sync += [after.valid.eq(0), now.valid.eq(1), now.work.eq(after.work)]
-            m.d.sync += [getattr(now, name).eq(getattr(after, name)) for name in ("hit", "conflict", "closed")]
+            m.d.sync += [after.valid.eq(0), after.checked.eq(0), after.compared.eq(0), now.valid.eq(1)]
+            m.d.sync += [now.work.eq(after.work)]
+            m.d.sync += [getattr(now, name).eq(getattr(after, name)) for name in ("hit", "conflict", "last")]
+        with m.Elif(finished):
+            m.d.sync += [now.valid.eq(0), now.hit.eq(0)]
+        with m.Elif(column):
+            # A segment ends before its row does.
+            m.d.sync += [beats.eq(beats - 1), columns.eq(columns + 1), now.last.eq(beats == 2)]
 
-    def _administer(
+    def _row_command(
         self,
         m: Module,
-        command: Value,
-        bank: Value,
-        address: Value,
+        row: "_RowCommand",
+        now: "_Segment",
+        after: "_Segment",
+        allowed: Value,
+        column: Value,
         can_precharge: Value,
-        running: Value,
-        closing: Value,
+        can_activate: Value,
     ) -> Value:
-        """The chip's initialization, and refreshes. Gives the cycle in which all rows are closed."""
-        t, everything = self._times, Signal()
-        mode = beats_log2(self._words) | t.cas << 4
-        left, first = Signal(range(max(t.startup, t.rfc, t.mrd) + 1), init=t.startup), Signal(2, init=2)
-        due = Signal(range(t.refresh_interval), init=t.refresh_interval - 1)
-        m.d.sync += due.eq(Mux(due == 0, t.refresh_interval - 1, due - 1))
-        with m.If(due == 0):
-            m.d.sync += closing.eq(self.ready)
-        waited = Signal()
-        m.d.comb += waited.eq(left == 0)
+        """What the segment needs whose columns are wanted, then the next one. Gives the cycle in which it is done."""
+        fire, possible = Signal(), Signal()
+        for_after = after.checked & ~after.hit & after.apart & now.valid & now.hit & ~now.last
+        m.d.comb += [
+            fire.eq(row.possible & ~column),
+            possible.eq((row.banks & Mux(row.conflict, can_precharge, can_activate)).any()),
+        ]
+        with m.If(~row.valid):
+            bank = Mux(now.hit, after.bank, now.bank)
+            m.d.sync += [
+                row.valid.eq(allowed & ((now.valid & ~now.hit) | for_after)),
+                row.after.eq(now.hit),
+                row.banks.eq(Cat(bank == n for n in range(len(row.banks)))),
+                row.bank.eq(bank),
+                row.row.eq(Mux(now.hit, after.row, now.row)),
+                row.conflict.eq(Mux(now.hit, after.conflict, now.conflict)),
+            ]
+        with m.Elif(fire | (~allowed & ~row.possible)):
+            m.d.sync += row.valid.eq(0)
+        with m.If(~row.possible):
+            m.d.sync += row.possible.eq(row.valid & allowed & possible)
+        with m.Elif(fire):
+            m.d.sync += row.possible.eq(0)
+        return fire
+
+    def _administer(
+        self, m: Module, can_precharge: Value, allowed: Value, closing: Value, everything: Value
+    ) -> tuple[Value, Value]:
+        """The chip's initialization, and refreshes; ``everything``: all rows are closed.
+
+        Gives the command, a cycle late, and whether its address is a mode or says all banks.
+        """
+        t = self._times
+        command, mode = Signal(3, init=_NOP), Signal()
+        m.d.sync += [command.eq(_NOP), mode.eq(0)]
+        # All end when they are negative.
+        booting = Signal(t.startup.bit_length() + 1, init=max(t.startup - 3, 0))
+        left = Signal(max(t.rfc, t.mrd, t.rp).bit_length() + 1)
+        due = Signal(t.refresh_interval.bit_length() + 1, init=t.refresh_interval - 2)
+        first, quiet = Signal(2, init=2), Signal(3)
+        m.d.sync += [due.eq(Mux(due[-1], t.refresh_interval - 2, due - 1)), quiet.eq(Cat(closing, quiet))]
+        with m.If(due[-1] & self.ready):
+            m.d.sync += [closing.eq(1), allowed.eq(0)]
+        with m.If(~booting[-1]):
+            m.d.sync += booting.eq(booting - 1)
+        waited = left[-1]
         with m.If(~waited):
             m.d.sync += left.eq(left - 1)
+
+        def wait(cycles: int) -> Value:
+            """For ``left``: so many cycles after this one."""
+            return Const(max(cycles - 2, -1), len(left))
+
         with m.FSM():
-            with m.State("startup"), m.If(waited):
+            with m.State("startup"), m.If(booting[-1]):
                 m.d.comb += everything.eq(1)
                 m.next = "refresh"
             with m.State("refresh"), m.If(waited):
-                m.d.comb += command.eq(_REFRESH)
-                m.d.sync += [left.eq(t.rfc - 1), closing.eq(0), first.eq(Mux(first == 0, 0, first - 1))]
+                m.d.sync += [command.eq(_REFRESH), closing.eq(0), quiet.eq(0)]
+                m.d.sync += [left.eq(Mux(self.ready, wait(t.rfc - 2), wait(t.rfc))), first.eq(first - first.any())]
                 m.next = "refreshed"
             with m.State("refreshed"), m.If(waited):
                 with m.If(self.ready):
+                    m.d.sync += allowed.eq(1)
                     m.next = "run"
                 with m.Elif(first == 0):
-                    m.d.comb += [command.eq(_MODE), bank.eq(0), address.eq(mode)]
-                    m.d.sync += [left.eq(t.mrd - 1), self.ready.eq(1)]
+                    m.d.sync += [command.eq(_MODE), mode.eq(1), left.eq(wait(t.mrd - 2)), self.ready.eq(1)]
                 with m.Else():
                     m.next = "refresh"
-            with m.State("run"):
-                m.d.comb += running.eq(1)
-                with m.If(closing & can_precharge.all()):
-                    m.d.comb += everything.eq(1)
-                    m.next = "refresh"
+            # What was decided before it was closing is done by now.
+            with m.State("run"), m.If(quiet[-1] & can_precharge.all()):
+                m.d.comb += everything.eq(1)
+                m.next = "refresh"
         with m.If(everything):
-            m.d.comb += [command.eq(_PRECHARGE), address.eq(_PRECHARGE_ALL)]
-            m.d.sync += left.eq(t.rp - 1)
-        return everything
+            m.d.sync += [command.eq(_PRECHARGE), left.eq(wait(t.rp))]
+        return command, mode
 
-    def _column(self, m: Module, now: "_Segment", column: Value) -> None:
+    def _command(
+        self,
+        m: Module,
+        now: "_Segment",
+        column: Value,
+        row: "_RowCommand",
+        fire: Value,
+        administered: tuple[Value, Value],
+    ) -> None:
+        """To the pins, two registers behind the decision."""
+        command, bank = Signal(3, init=_NOP), Signal(self._chip.bank_bits)
+        address, other, mode = Signal(self._chip.row_bits), Signal(self._chip.row_bits), self._times.cas << 4
+        activate = fire & ~row.conflict
+        m.d.sync += [
+            bank.eq(Mux(column, now.bank, row.bank)),
+            address.eq(Mux(column, now.column, Mux(activate, row.row, 0))),
+            command.eq(administered[0]),
+            other.eq(Mux(administered[1], mode | beats_log2(self._words), _PRECHARGE_ALL)),
+        ]
+        theirs = Signal()
+        m.d.sync += theirs.eq(administered[0] != _NOP)
         with m.If(column):
-            m.d.sync += [now.work.beats.eq(now.work.beats - 1), now.work.address.eq(now.work.address + 1)]
-            with m.If(now.work.beats == 1):
-                m.d.sync += now.valid.eq(0)
+            m.d.sync += command.eq(Mux(now.work.write, _WRITE, _READ))
+        with m.Elif(fire):
+            m.d.sync += command.eq(Mux(row.conflict, _PRECHARGE, _ACTIVATE))
+        m.d.sync += [
+            Cat(self.pins.we_n, self.pins.cas_n, self.pins.ras_n).eq(command),
+            self.pins.bank.eq(Mux(theirs, 0, bank)),
+            self.pins.address.eq(Mux(theirs, other, address)),
+            self.pins.cke.eq(1),
+        ]
 
     def _write(self, m: Module, now: "_Segment", column: Value) -> None:
         """A beat's words go out one by one, the first with its command."""
         words, width, lanes = self._words, 8 * self._chip.word_bytes, self._chip.word_bytes
-        rest, masks, left = Signal(width * words), Signal(lanes * words), Signal(range(words + 1))
-        starts = Signal()
-        blocked = self.write_strobes & ~now.work.bad.replicate(self._data_bytes)
-        m.d.comb += [
+        rest, masks, going = Signal(width * words), Signal(lanes * words), Signal(words)
+        starts, bad, strobes = Signal(), Signal(), self.write_strobes
+        m.d.sync += [
             starts.eq(column & now.work.write),
-            self.write_port.eq(now.work.port),
-            self.write_take.eq(starts),
+            bad.eq(now.work.bad),
+            self.write_take.eq(Cat(column & now.work.write & (now.work.port == n) for n in range(self._ports))),
         ]
+        blocked = strobes & ~bad.replicate(self._data_bytes)
         with m.If(starts):
             m.d.sync += [
                 rest.eq(self.write_data[width:]),
                 masks.eq(~blocked[lanes:]),
-                left.eq(words - 1),
+                going.eq((1 << (words - 1)) - 1),
                 self.pins.data_out.eq(self.write_data),
                 self.pins.mask.eq(~blocked),
-                self.pins.data_drive.eq(1),
             ]
         with m.Else():
             m.d.sync += [
                 rest.eq(rest[width:]),
                 masks.eq(masks[lanes:]),
-                left.eq(Mux(left == 0, 0, left - 1)),
+                going.eq(going[1:]),
                 self.pins.data_out.eq(rest),
                 # Low in between: READ heeds it two cycles ahead.
-                self.pins.mask.eq(Mux(left == 0, Mux(self.ready, 0, -1), masks)),
-                self.pins.data_drive.eq(left != 0),
+                self.pins.mask.eq(Mux(going[0], masks, (~self.ready).replicate(lanes))),
             ]
         m.d.sync += [
-            self.written.valid.eq(starts & now.work.final & (now.work.beats == 1)),
+            self.pins.data_drive.eq(starts | going[0]),
+            self.written.valid.eq(column & now.work.write & now.work.final & now.last),
             self.written.p.port.eq(now.work.port),
             self.written.p.bad.eq(now.work.bad),
         ]
@@ -315,11 +373,7 @@ class Sequencer(Component):
         m.d.sync += caught.eq(Cat(caught[width:], self.pins.data_in))
         layout = data.StructLayout({"port": self._work["port"].shape, "bad": 1, "last": 1})
         asked, tag = column & ~now.work.write, Signal(layout)
-        m.d.comb += [
-            tag.port.eq(now.work.port),
-            tag.bad.eq(now.work.bad),
-            tag.last.eq(now.work.final & (now.work.beats == 1)),
-        ]
+        m.d.comb += [tag.port.eq(now.work.port), tag.bad.eq(now.work.bad), tag.last.eq(now.work.final & now.last)]
         for _ in range(self._delay + words - 1):
             later, there = Signal(layout, reset_less=True), Signal()
             m.d.sync += [later.eq(tag), there.eq(asked)]
@@ -332,29 +386,50 @@ class Sequencer(Component):
 
 
 class _Timer:
-    """Not before so many cycles have passed since the last start."""
+    """How long it is since the last start. Who asks does so two cycles before the command that waits for it."""
 
-    def __init__(self, longest: int, name: str) -> None:
-        self.left, self.free = Signal(range(longest + 1), name=f"{name}_left"), Signal(name=f"{name}_free", init=1)
+    def __init__(self, m: Module, longest: int, name: str) -> None:
+        self._longest = max(longest - _AHEAD, 1)
+        self._left = Signal(self._longest, name=f"{name}_left")  # ones, as many as cycles are left
+        m.d.sync += self._left.eq(self._left >> 1)
 
-    def start(self, m: Module, cycles: Any) -> None:
-        """``free`` so many cycles after this one, 1 at least."""
-        m.d.sync += [self.left.eq(cycles - 1), self.free.eq(cycles == 1)]
+    def start(self, m: Module, cycles: int | None = None) -> None:
+        """At the longest, or so many cycles after this one, it is free; not sooner than in the next cycle."""
+        ones = self._longest if cycles is None else max(cycles - _AHEAD, 1)
+        m.d.sync += self._left.eq((1 << (ones - 1)) - 1)
+
+    def free(self, cycles: int | None = None) -> Value:
+        """That cycle has come; of one that was started at the longest, so many cycles have passed."""
+        passed = self._longest if cycles is None else max(cycles - _AHEAD, 1)
+        return ~self._left[self._longest - passed]
 
 
 class _Segment:
-    """What is worked on, and whether its row is the open one, another one is, or none."""
+    """What is worked on, and whether its row is the open one (``hit``), another one is (``conflict``), or none."""
 
     def __init__(self, layout: data.StructLayout, chip: SdramChip, data_bytes: int, name: str) -> None:
         self.work = Signal(layout, name=name)
-        self.valid, self.checked, self.hit, self.conflict, self.closed = (
-            Signal(name=f"{name}_{state}") for state in ("valid", "checked", "hit", "conflict", "closed")
+        self.valid, self.compared, self.checked, self.hit, self.conflict, self.apart, self.last = (
+            Signal(name=f"{name}_{state}")
+            for state in ("valid", "compared", "checked", "hit", "conflict", "apart", "last")
         )
         words = beats_log2(data_bytes // chip.word_bytes)
         column, address = chip.column_bits - words, self.work.address
-        self.column = Cat(Signal(words, name=f"{name}_zero"), address[:column])
+        self.in_row = address[:column]
+        self.column = Cat(Signal(words, name=f"{name}_zero"), self.in_row)
         self.bank = address[column : column + chip.bank_bits]
         self.row = address[column + chip.bank_bits :]
+
+
+class _RowCommand:
+    """A PRECHARGE (``conflict``) or ACTIVATE that is waited for, and then ``possible``."""
+
+    def __init__(self, chip: SdramChip) -> None:
+        self.valid, self.possible, self.after, self.conflict = (
+            Signal(name=f"row_{name}") for name in ("valid", "possible", "after", "conflict")
+        )
+        self.banks, self.bank = Signal(1 << chip.bank_bits, name="row_banks"), Signal(chip.bank_bits, name="row_bank")
+        self.row = Signal(chip.row_bits, name="row_row")
 
 
 def estimate(*, chip: SdramChip, clock_hz: float, data_bytes: int) -> Resources:

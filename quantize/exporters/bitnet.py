@@ -10,14 +10,12 @@ Source: ``integrations/bitnet.py`` of transformers 5.23; docs/bitnet-checkpoints
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,6 +24,8 @@ from edgedec.errors import UnsupportedError, UsageError
 from edgedec.families import build_graph
 from edgedec.graph import Graph
 from edgedec.ops import Linear
+from edgedec.quantize.exporters.safetensors_file import DTYPES, PlannedTensor, write_safetensors
+from edgedec.quantize.methods.float_bits import all_finite
 
 __all__ = ["TernaryWeight", "pack_trits", "write_bitnet_checkpoint"]
 
@@ -33,12 +33,6 @@ Array = NDArray[Any]
 
 _GROUP_SIZES = (32, 64, 128)
 _CONFIG, _WEIGHTS = "config.json", "model.safetensors"
-_DTYPES = {
-    np.dtype(np.uint8): "U8",
-    np.dtype(np.float16): "F16",
-    np.dtype(ml_dtypes.bfloat16): "BF16",
-    np.dtype(np.float32): "F32",
-}
 _ARCHITECTURES = {"bitnet": "BitNetForCausalLM", "llama": "LlamaForCausalLM"}
 
 
@@ -77,6 +71,7 @@ def write_bitnet_checkpoint(
     Args:
         config: of a Hugging Face ``config.json``; ``quantization_config`` and ``dtype`` are replaced.
         ternary: by name, ending in ``.weight``; linears of layers only.
+            Like ``dense`` it is read several times, a tensor at a time, and may make each when it is asked for.
         dense: all other tensors of the model, float32, float16 or bfloat16. If all have one type, it is kept, and is the
             ``dtype`` that transformers rounds the scales to; if not, all become float32, because transformers casts
             neither them nor the rows that they are multiplied with.
@@ -101,9 +96,9 @@ def write_bitnet_checkpoint(
                 f"tensor {name} has a bias, which transformers would multiply with the scale; give the matrix as dense"
             )
     for name, array in dense.items():
-        if array.dtype not in _DTYPES or array.dtype == np.uint8:
+        if array.dtype not in DTYPES or array.dtype == np.uint8:
             raise UsageError(f"tensor {name}: must be float32, float16 or bfloat16, not {array.dtype}")
-        if not np.isfinite(array.astype(np.float32, copy=False)).all():
+        if not all_finite(np.ascontiguousarray(array)):
             raise UsageError(f"tensor {name} holds NaN or infinity; a checkpoint with it would be refused")
     dtypes = {array.dtype for array in dense.values()}
     dtype = dtypes.pop() if len(dtypes) == 1 else np.dtype(np.float32)
@@ -164,9 +159,12 @@ def _quantization_config(graph: Graph, ternary: Mapping[str, TernaryWeight]) -> 
         "quantization_mode": "offline",
         "modules_to_not_convert": kept,
     }
-    grouped = [weight for weight in ternary.values() if np.ndim(weight.scales)]
-    if grouped:
-        sizes = [_possible_group_sizes(weight.trits, np.asarray(weight.scales)) for weight in grouped]
+    sizes = [
+        _possible_group_sizes(weight.trits, np.asarray(weight.scales))
+        for weight in ternary.values()
+        if np.ndim(weight.scales)
+    ]
+    if sizes:
         if not (common := set.intersection(*sizes)):
             raise UsageError("the scales of the ternary tensors have different group sizes; a checkpoint has one")
         found["group_size"] = min(common)  # several fit only where each row is one group anyway
@@ -219,27 +217,29 @@ def _stored_scales(weight: TernaryWeight) -> NDArray[np.float32]:
 def _write_weights(
     path: Path, ternary: Mapping[str, TernaryWeight], dense: Mapping[str, Array], dtype: np.dtype[Any]
 ) -> None:
-    """A safetensors file, one tensor in memory at a time; wide types first, so that each is aligned."""
-    stored: list[tuple[str, np.dtype[Any], tuple[int, ...], Callable[[], Array]]] = []
-    for name, array in dense.items():
-        stored.append((name, dtype, array.shape, partial(array.astype, dtype)))
+    """Each tensor is taken out of its mapping when its turn comes."""
+    planned = [
+        PlannedTensor(name=name, dtype=dtype, shape=array.shape, make=partial(_stored_dense, dense, name, dtype))
+        for name, array in dense.items()
+    ]
     for name, weight in ternary.items():
         outputs, inputs = weight.trits.shape
-        shape = np.shape(weight.scales) or (1,)
-        stored.append((f"{name}_scale", np.dtype(np.float32), shape, partial(_stored_scales, weight)))
-        stored.append((name, np.dtype(np.uint8), (-(-outputs // 4), inputs), partial(_stored_trits, weight)))
-    stored.sort(key=lambda item: (-item[1].itemsize, item[0]))
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}  # without it transformers refuses the file
-    at = 0
-    for name, kind, shape, _ in stored:
-        end = at + kind.itemsize * math.prod(shape)
-        header[name] = {"dtype": _DTYPES[kind], "shape": list(shape), "data_offsets": [at, end]}
-        at = end
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    with path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for _, kind, shape, make in stored:
-            array = np.ascontiguousarray(make())
-            assert (array.dtype, array.shape) == (kind, shape)
-            file.write(array.view(np.uint8).reshape(-1).data)
+        scales, trits = partial(_stored_scales_of, ternary, name), partial(_stored_trits_of, ternary, name)
+        single, codes = np.dtype(np.float32), np.dtype(np.uint8)
+        planned.append(
+            PlannedTensor(name=f"{name}_scale", dtype=single, shape=np.shape(weight.scales) or (1,), make=scales)
+        )
+        planned.append(PlannedTensor(name=name, dtype=codes, shape=(-(-outputs // 4), inputs), make=trits))
+    write_safetensors(path, planned)
+
+
+def _stored_dense(dense: Mapping[str, Array], name: str, dtype: np.dtype[Any]) -> Array:
+    return dense[name].astype(dtype, copy=False)
+
+
+def _stored_scales_of(ternary: Mapping[str, TernaryWeight], name: str) -> Array:
+    return _stored_scales(ternary[name])
+
+
+def _stored_trits_of(ternary: Mapping[str, TernaryWeight], name: str) -> Array:
+    return _stored_trits(ternary[name])

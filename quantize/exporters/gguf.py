@@ -3,14 +3,12 @@
 Trits with one scale for each 256 columns become TQ2_0, int8 codes Q8_0. Only scales lose bits: GGML keeps them in float16.
 Trits that do not fit (several planes, smaller groups, rows that are no multiple of 256) and int8 rows that are no multiple
 of 32 become float16; of one plane the trits are still the same when they are read back.
-
-Source: ``llama-arch.cpp`` and ``models/`` of llama.cpp for names, keys and the order of rows.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,8 +20,9 @@ from edgedec.bundle import Bundle
 from edgedec.errors import UnsupportedError
 from edgedec.families import build_graph
 from edgedec.graph import Graph
-from edgedec.ops import Embed, RmsNorm, Rope
+from edgedec.ops import Embed, RmsNorm
 from edgedec.progress import Progress, silent
+from edgedec.quantize.exporters.gguf_architectures import Target, check_same, find_target, metadata, rope_factors
 from edgedec.quantize.exporters.gguf_file import (
     BF16,
     F16,
@@ -31,7 +30,6 @@ from edgedec.quantize.exporters.gguf_file import (
     Q8_0,
     TQ2_0,
     PlannedTensor,
-    Value,
     q8_0,
     tq2_0,
     write_gguf,
@@ -39,20 +37,13 @@ from edgedec.quantize.exporters.gguf_file import (
 from edgedec.quantize.exporters.gguf_tokenizer import vocabulary
 from edgedec.quantize.methods.int8 import quantize_int8
 from edgedec.quantize.readers.gguf_blocks import Kind
-from edgedec.quantize.readers.gguf_models import gguf_name
+from edgedec.quantize.readers.gguf_names import gguf_name
 from edgedec.schemes import FloatWeight, Int8Weight, TernaryWeight, Weight
 
 __all__ = ["export_gguf"]
 
 Array = NDArray[Any]
 
-# model_type: (architecture, q's and k's rows lie as neighbours)
-_ARCHITECTURES = {
-    "llama": ("llama", True),
-    "qwen2": ("qwen2", False),
-    "qwen3": ("qwen3", False),
-    "bitnet": ("bitnet", False),
-}
 _FLOATS = {"float32": F32, "float16": F16, "bfloat16": BF16}
 _BLOCK, _GROUP = 256, 128
 _ROTATED = re.compile(r"model\.layers\.\d+\.self_attn\.([qk])_proj\.(weight|bias)")
@@ -69,53 +60,62 @@ def export_gguf(bundle: Bundle, path: Path, *, progress: Progress = silent) -> d
     config = bundle.config
     graph = build_graph(config)
     bundle.check(graph)
-    name, neighbours = _architecture(bundle)
-    metadata = _metadata(bundle, graph, name) | vocabulary(bundle)
-    heads = _Rows(config, neighbours and not config.get("rope_interleaved"))
-    left_out = _head_of_bitnet(bundle, graph) if name == "bitnet" else None
-    tensors = []
-    counts: dict[str, int] = {}
-    for weight, spec in graph.weights.items():
-        if weight == left_out:
-            continue
-        kind = _kind(bundle, weight)
-        counts[kind.name] = counts.get(kind.name, 0) + 1
-        make = partial(_bytes, bundle, weight, kind, heads)
-        tensors.append(PlannedTensor(name=gguf_name(weight), shape=spec.shape, kind=kind, make=make))
-    if (factors := _rope_factors(config, graph)) is not None:
-        tensors.append(
-            PlannedTensor(name="rope_freqs.weight", shape=factors.shape, kind=F32, make=lambda: factors[None])
-        )
-    write_gguf(path, metadata, tensors, progress)
-    return counts
+    target = find_target(bundle)
+    left_out = _head_of_bitnet(bundle, graph) if target.name == "bitnet" else None
+    factors = rope_factors(config, graph)
+    rows = _Rows(graph, target.neighbours and not config.get("rope_interleaved"))
+    tensors = [
+        _planned(bundle, graph, target, names, rows)
+        for names in _stored_together(graph, target)
+        if names != (left_out,)
+    ]
+    for name, values in factors.items():
+        tensors.append(PlannedTensor(name=name, shape=values.shape, kind=F32, make=partial(np.atleast_2d, values)))
+    described = metadata(bundle, graph, target.name)
+    same = build_graph({**config, "tie_word_embeddings": True}) if left_out else graph
+    check_same(bundle, same, described, {tensor.name: tensor.shape for tensor in tensors}, factors)
+    write_gguf(path, described | vocabulary(bundle), tensors, progress)
+    return dict(Counter(tensor.kind.name for tensor in tensors if tensor.name not in factors))
 
 
-def _architecture(bundle: Bundle) -> tuple[str, bool]:
-    config = bundle.config
-    found = _ARCHITECTURES.get(config["model_type"])
-    if found is None:
-        raise UnsupportedError(
-            f"{bundle.path}: {config['model_type']} is not written as GGUF; known: {', '.join(_ARCHITECTURES)}"
-        )
-    if config["model_type"] == "bitnet" and config.get("hidden_act") != "silu":
-        raise UnsupportedError(
-            f"{bundle.path}: llama.cpp's bitnet has silu, this model relu2; export it as safetensors, for bitnet.cpp"
-        )
-    if found[1] is False and config.get("rope_interleaved"):
-        raise UnsupportedError(
-            f"{bundle.path}: llama.cpp rotates halves of a {found[0]}'s heads, this model neighbours"
-        )
-    for key in ("use_sliding_window", "partial_rotary_factor"):
-        if config.get(key):
-            raise UnsupportedError(f"{bundle.path}: {key} has no counterpart in llama.cpp's {found[0]}")
+def _stored_together(graph: Graph, target: Target) -> list[tuple[str, ...]]:
+    """Our tensors, those in one entry that llama.cpp wants as one, the rows of the first in front."""
+    found: list[tuple[str, ...]] = []
+    for name in graph.weights:
+        if target.gated_up and ".gate_proj." in name:
+            found.append((name, name.replace(".gate_proj.", ".up_proj.")))
+        elif not (target.gated_up and ".up_proj." in name):
+            found.append((name,))
     return found
+
+
+def _planned(bundle: Bundle, graph: Graph, target: Target, names: tuple[str, ...], rows: _Rows) -> PlannedTensor:
+    kinds = {_kind(bundle, name) for name in names}
+    kind = kinds.pop() if len(kinds) == 1 else F16
+    shapes = [graph.weights[name].shape for name in names]
+
+    def make() -> Array:
+        parts = [_bytes(bundle, name, kind, rows) for name in names]
+        return parts[0] if len(parts) == 1 else np.concatenate([part.reshape(len(part), -1) for part in parts])
+
+    return PlannedTensor(
+        name=gguf_name(names[-1], post_norms=target.post_norms),
+        shape=(sum(shape[0] for shape in shapes), *shapes[0][1:]),
+        kind=kind,
+        make=make,
+    )
 
 
 class _Rows:
     """The order of q's and k's rows: llama.cpp rotates neighbours, Hugging Face's layout the halves of a head."""
 
-    def __init__(self, config: Mapping[str, Any], moved: bool) -> None:
-        self._dim, self._moved = _head_dim(config), moved
+    def __init__(self, graph: Graph, moved: bool) -> None:
+        self._dim, self._moved = next(iter(graph.states.values())).head_dim, moved
+        self._offsets = {op.weight: op.offset for op in graph.operations if isinstance(op, RmsNorm)}
+
+    def shifted(self, name: str, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Norms as llama.cpp wants them, what is added to their weight within it."""
+        return values + np.float32(self._offsets[name]) if self._offsets.get(name) else values
 
     def arranged(self, name: str, stored: Array) -> Array:
         """``stored`` [rows, ...] as llama.cpp wants it."""
@@ -123,10 +123,6 @@ class _Rows:
             return stored
         halves = stored.reshape(-1, 2, self._dim // 2, *stored.shape[1:])
         return halves.swapaxes(1, 2).reshape(stored.shape)
-
-
-def _head_dim(config: Mapping[str, Any]) -> int:
-    return int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
 
 
 def _kind(bundle: Bundle, name: str) -> Kind:
@@ -163,11 +159,13 @@ def _bytes(bundle: Bundle, name: str, kind: Kind, rows: _Rows) -> Array:
     if kind is Q8_0:
         assert isinstance(weight, Int8Weight)
         return rows.arranged(name, q8_0(name, weight.codes, weight.scale))
-    if isinstance(weight, FloatWeight):
-        values: Array = weight.values.astype(np.float32) if kind is F32 else weight.values
+    if isinstance(weight, FloatWeight) and kind is _FLOATS[weight.values.dtype.name]:
+        values: Array = weight.values
+    elif kind is F32:
+        values = weight.dense()
     else:
         values = _halved(name, weight.dense())
-    return np.ascontiguousarray(rows.arranged(name, values)).view(np.uint8)
+    return np.ascontiguousarray(rows.arranged(name, rows.shifted(name, values))).view(np.uint8)
 
 
 def _halved(name: str, values: NDArray[np.float32]) -> NDArray[np.float16]:
@@ -203,46 +201,3 @@ def _head_of_bitnet(bundle: Bundle, graph: Graph) -> str | None:
                 f"{bundle.path}: llama.cpp's bitnet has no head but the embedding; this one has both"
             )
     return head
-
-
-def _metadata(bundle: Bundle, graph: Graph, name: str) -> dict[str, Value]:
-    config = bundle.config
-    heads, head_dim = config["num_attention_heads"], _head_dim(config)
-    found: dict[str, Value] = {
-        "general.architecture": name,
-        "general.name": bundle.path.stem,
-        "general.quantization_version": 2,
-        f"{name}.vocab_size": config["vocab_size"],
-        f"{name}.context_length": config.get("max_position_embeddings") or 2048,
-        f"{name}.embedding_length": config["hidden_size"],
-        f"{name}.block_count": config["num_hidden_layers"],
-        f"{name}.feed_forward_length": config["intermediate_size"],
-        f"{name}.attention.head_count": heads,
-        f"{name}.attention.head_count_kv": config.get("num_key_value_heads") or heads,
-        f"{name}.attention.key_length": head_dim,
-        f"{name}.attention.value_length": head_dim,
-        f"{name}.attention.layer_norm_rms_epsilon": next(op.eps for op in graph.operations if isinstance(op, RmsNorm)),
-        f"{name}.rope.dimension_count": head_dim,
-    }
-    scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    theta = scaling.get("rope_theta") or config.get("rope_theta") or 10000.0
-    found[f"{name}.rope.freq_base"] = float(theta)
-    kind = scaling.get("rope_type", scaling.get("type", "default"))
-    if kind == "linear":
-        found |= {f"{name}.rope.scaling.type": "linear", f"{name}.rope.scaling.factor": float(scaling["factor"])}
-    elif kind not in ("default", "llama3"):
-        raise UnsupportedError(f"{bundle.path}: rope scaling {kind!r} is not written as GGUF; known: linear, llama3")
-    return found
-
-
-def _rope_factors(config: Mapping[str, Any], graph: Graph) -> NDArray[np.float32] | None:
-    """By how much each pair is slowed, where that is no plain scaling; llama.cpp reads it as a tensor."""
-    scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    if scaling.get("rope_type", scaling.get("type")) != "llama3":
-        return None
-    theta = float(scaling.get("rope_theta") or config.get("rope_theta") or 10000.0)
-    turned = next(op for op in graph.operations if isinstance(op, Rope)).inverse_frequencies
-    pairs = len(turned)
-    plain = theta ** (-np.arange(pairs) / pairs)
-    factors: NDArray[np.float32] = (plain / np.asarray(turned)).astype(np.float32)
-    return factors

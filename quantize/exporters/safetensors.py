@@ -1,6 +1,7 @@
 """A bundle as a Hugging Face folder: the BitNet layout where matrices are one plane of trits, else float32.
 
-edgedec's own keys are undone: rows of q and k that pair neighbours go back to halves, norms that hold 1 + weight lose the 1.
+One tensor is in memory at a time. edgedec's own keys are undone: rows of q and k that pair neighbours go back to halves,
+norms that hold 1 + weight lose the 1.
 """
 
 from __future__ import annotations
@@ -8,12 +9,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.numpy import save_file
 from tokenizers import Tokenizer
 
 from edgedec.atomic import new_folder
@@ -21,13 +22,15 @@ from edgedec.bundle import Bundle
 from edgedec.families import build_graph
 from edgedec.ops import Linear
 from edgedec.quantize.exporters.bitnet import TernaryWeight, write_bitnet_checkpoint
-from edgedec.schemes import FloatWeight
+from edgedec.quantize.exporters.safetensors_file import MadeWhenAsked, PlannedTensor, write_safetensors
+from edgedec.schemes import FloatWeight, Scheme, TernaryScheme
 from edgedec.schemes import TernaryWeight as StoredTrits
 
 __all__ = ["export_safetensors"]
 
 Array = NDArray[Any]
 
+_SINGLE = np.dtype(np.float32)
 _ROTATED = re.compile(r"model\.layers\.\d+\.self_attn\.[qk]_proj\.(weight|bias)")
 _NORM = re.compile(r".*norm\.weight")
 _OWN_KEYS = ("rope_interleaved", "rms_norm_offset")
@@ -45,34 +48,40 @@ def export_safetensors(bundle: Bundle, folder: Path) -> dict[str, int]:
     bundle.check(graph)
     layers = {name for op in graph.operations if isinstance(op, Linear) for name in op.weights}
     layers -= {graph.operations[-1].weight_names[0]}
-    ternary: dict[str, TernaryWeight] = {}
-    dense: dict[str, Array] = {}
-    for name in graph.weights:
-        weight = bundle.weight(name)
-        if name in layers and isinstance(weight, StoredTrits) and len(weight.trits) == 1:
-            scales = weight.scale[0] if weight.group_size else np.float32(weight.scale[0])
-            order = _order(config, name, weight.trits.shape[1])
-            if weight.group_size and order is not None:
-                assert isinstance(scales, np.ndarray)
-                scales = scales[order]
-            ternary[name] = TernaryWeight(trits=_ordered(weight.trits[0], order), scales=scales)
-        else:
-            values = weight.values if isinstance(weight, FloatWeight) else weight.dense()
-            dense[name] = _plain(config, name, values)
+    trits = [name for name in graph.weights if name in layers and _is_one_plane(bundle.tensors[name].scheme)]
+    rest = [name for name in graph.weights if name not in set(trits)]
+    ternary = MadeWhenAsked(trits, partial(_ternary, bundle))
+    dense = MadeWhenAsked(rest, partial(_dense, bundle))
     shown = {key: value for key, value in config.items() if key not in _OWN_KEYS}
-    tokenizer = bundle.tokenizer_file.read_bytes()
     if ternary:
         write_bitnet_checkpoint(
             folder,
             config=shown,
             ternary=ternary,
             dense=dense,
-            tokenizer_json=tokenizer,
+            tokenizer_json=bundle.tokenizer_file.read_bytes(),
             tokenizer_config=_tokenizer_config(bundle),
         )
     else:
-        _write_float(folder, shown, dense, tokenizer, _tokenizer_config(bundle))
+        _write_float(bundle, folder, shown, dense, _tokenizer_config(bundle))
     return ({"ternary": len(ternary)} if ternary else {}) | {"float": len(dense)}
+
+
+def _is_one_plane(scheme: Scheme) -> bool:
+    return isinstance(scheme, TernaryScheme) and scheme.planes == 1
+
+
+def _ternary(bundle: Bundle, name: str) -> TernaryWeight:
+    weight = bundle.weight(name)
+    assert isinstance(weight, StoredTrits)
+    order = _order(bundle.config, name, weight.trits.shape[1])
+    scales = _ordered(weight.scale[0], order) if weight.group_size else np.float32(weight.scale[0])
+    return TernaryWeight(trits=_ordered(weight.trits[0], order), scales=scales)
+
+
+def _dense(bundle: Bundle, name: str) -> Array:
+    weight = bundle.weight(name)
+    return _plain(bundle.config, name, weight.values if isinstance(weight, FloatWeight) else weight.dense())
 
 
 def _order(config: Mapping[str, Any], name: str, rows: int) -> NDArray[np.intp] | None:
@@ -105,12 +114,23 @@ def _tokenizer_config(bundle: Bundle) -> dict[str, Any]:
     return found
 
 
+def _single(dense: Mapping[str, Array], name: str) -> Array:
+    return dense[name].astype(np.float32, copy=False)
+
+
 def _write_float(
-    folder: Path, config: Mapping[str, Any], dense: Mapping[str, Array], tokenizer: bytes, settings: Mapping[str, Any]
+    bundle: Bundle, folder: Path, config: Mapping[str, Any], dense: Mapping[str, Array], settings: Mapping[str, Any]
 ) -> None:
     with new_folder(folder, "config.json") as new:
-        arrays = {name: np.ascontiguousarray(values, np.float32) for name, values in dense.items()}
-        save_file(arrays, new / "model.safetensors", metadata={"format": "pt"})
+        write_safetensors(
+            new / "model.safetensors",
+            [
+                PlannedTensor(
+                    name=name, dtype=_SINGLE, shape=bundle.tensors[name].shape, make=partial(_single, dense, name)
+                )
+                for name in dense
+            ],
+        )
         (new / "config.json").write_text(json.dumps({**config, "dtype": "float32"}, indent=2), encoding="utf-8")
-        (new / "tokenizer.json").write_bytes(tokenizer)
+        (new / "tokenizer.json").write_bytes(bundle.tokenizer_file.read_bytes())
         (new / "tokenizer_config.json").write_text(json.dumps(settings, indent=2), encoding="utf-8")

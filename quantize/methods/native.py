@@ -1,20 +1,34 @@
-"""Natively ternary weights: taken as they are, and checked that they are ternary."""
+"""Natively ternary weights: taken as they are, and checked that they are ternary; or made so by their mean magnitude."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from edgedec.errors import UnsupportedError
+from edgedec.quantize.methods.float_bits import (
+    Rows,
+    absolute_sum,
+    all_finite,
+    largest_magnitude,
+    least_magnitude,
+    nonzeros,
+    pieces,
+    signs_from,
+    value_of,
+)
 
-__all__ = ["native_ternary", "native_ternary_groups"]
+__all__ = ["absmean_ternary", "native_ternary", "native_ternary_groups"]
 
 F32 = npt.NDArray[np.float32]
 
+_LEAST_MEAN = np.float32(1e-5)  # of absmean, as in transformers
 
-def native_ternary(weight: npt.NDArray[Any], name: str = "tensor") -> tuple[npt.NDArray[np.int8], np.float32]:
+
+def native_ternary(weight: Rows, name: str = "tensor") -> tuple[npt.NDArray[np.int8], np.float32]:
     """Trits int8 in {-1, 0, 1} and the one scale, so that ``scale * trits`` equals ``weight`` exactly.
 
     ``weight`` [out, in] is float32, float16 or bfloat16; ``name`` is for messages. The scale is the one nonzero
@@ -22,17 +36,41 @@ def native_ternary(weight: npt.NDArray[Any], name: str = "tensor") -> tuple[npt.
 
     Raises: UnsupportedError if there is more than one nonzero magnitude, or a value that is not finite.
     """
-    values = weight.astype(np.float32, copy=False)
-    scale = np.float32(np.abs(values).max(initial=0))
-    _require_finite(values, name)
-    trits = _signs(values)
-    if not np.array_equal(scale * trits, values):
+    _require_finite(weight, name)
+    largest = largest_magnitude(weight)
+    trits = signs_from(weight, largest)
+    if nonzeros(weight) != np.count_nonzero(trits):
+        values = np.asarray(weight[:], np.float32)
         distinct = np.unique(np.abs(values[values != 0])).size
         raise UnsupportedError(
             f"{name} is not ternary: it has {distinct} distinct nonzero magnitudes, a ternary tensor has 1; "
             "quantize it with --planes 2"
         )
-    return trits, scale
+    return trits, value_of(weight.dtype, largest)
+
+
+def absmean_ternary(weight: Rows, name: str = "tensor") -> tuple[npt.NDArray[np.int8], np.float32]:
+    """A float matrix made ternary: nearest of -m, 0 and m, with m the mean magnitude, rounded to the matrix' type.
+
+    Returns trits int8 [out, in] and the scale float32, 0 where no trit is left. transformers sums in float32, here it is
+    float64: a weight within a rounding error of m / 2 may go the other way.
+
+    Raises: FloatingPointError if a value is not finite, UnsupportedError if the scale is not.
+
+    Source: 2402.17764, equations 1 to 3; ``AutoBitLinear`` of transformers 5.23.
+    """
+    total = absolute_sum(weight)
+    if math.isnan(total):
+        raise FloatingPointError(f"{name} holds values that are not finite")
+    mean = np.float32(total / math.prod(weight.shape))
+    inverse = np.float32(1) / np.maximum(mean, _LEAST_MEAN)
+    scale = np.float32((np.float32(1) / inverse).astype(weight.dtype))
+    if not np.isfinite(scale):
+        raise UnsupportedError(f"{name} holds magnitudes whose mean does not fit into {weight.dtype}")
+    with np.errstate(over="ignore"):  # beyond the range is far above the middle
+        # rint(v * inverse) is at least 1; it grows with v.
+        trits = signs_from(weight, least_magnitude(weight.dtype, lambda value: bool(np.rint(value * inverse) >= 1)))
+    return trits, scale if trits.any() else np.float32(0)
 
 
 def native_ternary_groups(
@@ -44,26 +82,25 @@ def native_ternary_groups(
 
     Raises: UnsupportedError if a group has more than one nonzero magnitude, or a value that is not finite.
     """
-    values = weight.astype(np.float32, copy=False)
-    _require_finite(values, name)
-    starts = np.arange(0, values.shape[1], group_size)
-    scales: F32 = np.maximum.reduceat(np.abs(values), starts, axis=1)
-    trits = _signs(values)
-    for group, start in enumerate(starts):
-        some = slice(start, start + group_size)
-        wrong = (scales[:, group, None] * trits[:, some] != values[:, some]).any(axis=1)
-        if wrong.any():
-            raise UnsupportedError(
-                f"{name} is not ternary in groups of {group_size}: row {int(wrong.argmax())} has several nonzero "
-                f"magnitudes from column {start} on; quantize it with --planes 2"
-            )
+    weight = np.ascontiguousarray(weight)
+    _require_finite(weight, name)
+    starts = np.arange(0, weight.shape[1], group_size)
+    scales = np.empty((len(weight), len(starts)), np.float32)
+    trits = signs_from(weight, 1)
+    for some in pieces(*weight.shape):
+        magnitudes = np.abs(weight[some].astype(np.float32, copy=False))
+        scales[some] = np.maximum.reduceat(magnitudes, starts, axis=1)
+        for group, start in enumerate(starts):
+            inside = slice(start, start + group_size)
+            wrong = (scales[some, group, None] * np.abs(trits[some, inside]) != magnitudes[:, inside]).any(axis=1)
+            if wrong.any():
+                raise UnsupportedError(
+                    f"{name} is not ternary in groups of {group_size}: row {some.start + int(wrong.argmax())} has "
+                    f"several nonzero magnitudes from column {start} on; quantize it with --planes 2"
+                )
     return trits, scales
 
 
-def _require_finite(values: F32, name: str) -> None:
-    if not np.isfinite(values).all():
+def _require_finite(weight: Rows, name: str) -> None:
+    if not all_finite(weight):
         raise UnsupportedError(f"{name} holds values that are not finite; a ternary tensor holds -s, 0 and s only")
-
-
-def _signs(values: F32) -> npt.NDArray[np.int8]:
-    return (values > 0).astype(np.int8) - (values < 0).astype(np.int8)

@@ -24,8 +24,10 @@ from numpy.typing import NDArray
 from edgedec.errors import BundleError, UnsupportedError
 from edgedec.families import build_graph
 from edgedec.ops import Linear
-from edgedec.quantize.readers.checkpoint import TensorInfo
-from edgedec.quantize.readers.safetensors_file import Entry, load_bytes, load_entry
+from edgedec.quantize.methods.float_bits import pieces
+from edgedec.quantize.methods.native import absmean_ternary
+from edgedec.quantize.readers.checkpoint import Makers, TensorInfo, Trits
+from edgedec.quantize.readers.safetensors_file import Entry, StoredTensor, load_bytes, load_entry
 from edgedec.quantize.readers.untrusted import shown
 
 __all__ = ["read_bitnet_tensors"]
@@ -33,8 +35,6 @@ __all__ = ["read_bitnet_tensors"]
 F32 = NDArray[np.float32]
 
 _GROUP_SIZES = (32, 64, 128)
-_LEAST_MEAN = np.float32(1e-5)  # of absmean, as in transformers
-_ROWS_AT_ONCE = 2048
 _SCALE = "_scale"  # behind X.weight
 # transformers takes a regular expression here; one from a stranger could run for ever.
 _PLAIN = re.compile(r"\w+(\.\w+)*\.?", re.ASCII)
@@ -75,14 +75,12 @@ class _StoredMatrix:
         values: F32 = load_entry(name, entry).astype(np.float32) * self._factors()[0, 0]
         return values
 
-    def load(self) -> F32:
+    def __call__(self) -> F32:
         """scale * trit, float32 [out, in]; every product is exact."""
-        factors = self._factors()
-        outputs = self.info.shape[0]
-        if self.entry.info.dtype == "U8":
-            values = self._unpacked()[:outputs]
-        else:
-            values = load_entry(self.name, self.entry).astype(np.float32, copy=False)
+        values = load_entry(self.name, self.entry).astype(np.float32, copy=False)
+        return self._scaled(values, self._factors())
+
+    def _scaled(self, values: F32, factors: F32) -> F32:
         width = self.info.group_size or self.info.shape[1]
         with np.errstate(over="ignore"):  # infinity is refused with all others
             for group in range(factors.shape[1]):
@@ -102,21 +100,62 @@ class _StoredMatrix:
             )
         return factors if factors.ndim == 2 else factors.reshape(1, 1)
 
-    def _unpacked(self) -> F32:
-        """Trits as float32 [4 * packed rows, in]: up to three rows at the end are padding, and have code 0."""
+
+@dataclass(frozen=True, kw_only=True)
+class _PackedMatrix(_StoredMatrix):
+    """Four codes in a byte."""
+
+    def __call__(self) -> F32:
+        return self._scaled(self._unpacked().astype(np.float32), self._factors())
+
+    def trits(self) -> Trits:
+        trits, factors = self._unpacked(), self._factors()
+        starts = np.arange(0, trits.shape[1], self.info.group_size or trits.shape[1])
+        used = np.empty((len(trits), len(starts)), np.bool_)
+        for some in pieces(*trits.shape):
+            used[some] = np.logical_or.reduceat(trits[some] != 0, starts, axis=1)
+        if self.info.group_size:
+            return Trits(trits, np.where(used, factors, np.float32(0)))
+        return Trits(trits, factors[0, 0] if used.any() else np.float32(0))
+
+    def _unpacked(self) -> NDArray[np.int8]:
+        """Trits [out, in]; up to three rows behind them are padding, and have code 0."""
         codes = load_bytes(self.name, self.entry)
-        for start in range(0, len(codes), _ROWS_AT_ONCE):
-            some = codes[start : start + _ROWS_AT_ONCE]
-            if (some & some >> 1 & 0x55).any():
+        rows, (outputs, inputs) = len(codes), self.info.shape
+        trits = np.empty((outputs, inputs), np.int8)
+        for some in pieces(rows, inputs):
+            four = codes[some]
+            if (four & four >> 1 & 0x55).any():
                 raise BundleError(f"{self.where}: a packed code is 3, which no trit has; the file is damaged")
-        rows = len(codes)
-        values = np.empty((4 * rows, codes.shape[1]), np.float32)
-        for quarter in range(4):
-            values[quarter * rows : (quarter + 1) * rows] = codes >> 2 * quarter & 3
-        if values[self.info.shape[0] :].any():
-            raise BundleError(f"{self.where}: the rows behind the last one are not empty; it belongs to another model")
-        values -= 1
-        return values
+            for quarter in range(4):
+                found = (four >> 2 * quarter & 3).view(np.int8)
+                first = quarter * rows + some.start
+                inside = found[: max(0, outputs - first)]
+                np.subtract(inside, np.int8(1), out=trits[first : first + len(inside)])
+                if found[len(inside) :].any():
+                    raise BundleError(
+                        f"{self.where}: the rows behind the last one are not empty; it belongs to another model"
+                    )
+        return trits
+
+
+@dataclass(frozen=True, kw_only=True)
+class _OnlineMatrix:
+    """A float matrix that its class makes ternary when it runs it."""
+
+    name: str
+    entry: Entry
+
+    def __call__(self) -> F32:
+        found = self.trits()
+        return found.trits * np.float32(found.scales)
+
+    def trits(self) -> Trits:
+        where = f"{self.entry.path}: tensor {self.name}"
+        try:
+            return Trits(*absmean_ternary(StoredTensor(name=self.name, entry=self.entry), where))
+        except FloatingPointError:
+            raise BundleError(f"{where} holds NaN or infinity; the checkpoint is damaged") from None
 
 
 def read_bitnet_tensors(
@@ -157,19 +196,19 @@ def read_bitnet_tensors(
             raise BundleError(f"{where} is packed or scaled, but no linear that the configuration converts")
         if scale is not None:
             matrix = _stored_matrix(name, entry, scale, layout, graph.weights[name].shape)
-            tensors[name], makers[name] = matrix.info, matrix.load
+            tensors[name], makers[name] = matrix.info, matrix
             if not layout.divides and (bias := name.removesuffix("weight") + "bias") in entries:
                 scaled_biases[bias] = matrix
         elif name in converted:
-            tensors[name], makers[name] = replace(entry.info, dtype="float32"), partial(_absmean, name, entry)
+            tensors[name], makers[name] = replace(entry.info, dtype="float32"), _OnlineMatrix(name=name, entry=entry)
         else:
-            tensors[name], makers[name] = entry.info, partial(load_entry, name, entry)
+            tensors[name], makers[name] = entry.info, StoredTensor(name=name, entry=entry)
     for name, matrix in scaled_biases.items():
         if matrix.info.group_size:
             raise UnsupportedError(f"{matrix.where}: a bias beside scales per group is not supported")
         tensors[name] = replace(tensors[name], dtype="float32")
         makers[name] = partial(matrix.load_bias, name, entries[name])
-    return tensors, lambda name: makers[name]()
+    return tensors, Makers(makers)
 
 
 def _stored_matrix(name: str, entry: Entry, scale: Entry, layout: _Layout, shape: tuple[int, ...]) -> _StoredMatrix:
@@ -189,26 +228,8 @@ def _stored_matrix(name: str, entry: Entry, scale: Entry, layout: _Layout, shape
         )
     group_size = layout.group_size if scale.info.shape == grouped else 0
     info = TensorInfo(shape=shape, dtype="float32", group_size=group_size)
-    return _StoredMatrix(name=name, entry=entry, scale=scale, divides=layout.divides, info=info)
-
-
-def _absmean(name: str, entry: Entry) -> F32:
-    """A float matrix made ternary: nearest of -m, 0 and m, with m the mean magnitude, rounded to the file's type.
-
-    transformers sums in float32, here it is float64: a weight within a rounding error of m / 2 may go the other way.
-    """
-    weight = load_entry(name, entry)
-    total = 0.0
-    for start in range(0, len(weight), _ROWS_AT_ONCE):
-        total += float(np.abs(weight[start : start + _ROWS_AT_ONCE].astype(np.float64)).sum())
-    values = weight.astype(np.float32, copy=False)
-    with np.errstate(all="ignore"):  # NaN and infinity go through, to be refused with all others
-        inverse = np.float32(1) / np.maximum(np.float32(total / weight.size), _LEAST_MEAN)
-        values *= inverse
-        np.rint(values, out=values)
-        np.clip(values, -1, 1, out=values)
-        values *= (np.float32(1) / inverse).astype(weight.dtype).astype(np.float32)
-    return values
+    kind = _PackedMatrix if packed else _StoredMatrix
+    return kind(name=name, entry=entry, scale=scale, divides=layout.divides, info=info)
 
 
 def _layout(path: Path, quantization: Mapping[str, Any]) -> _Layout:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import BundleError
 
-__all__ = ["Checkpoint", "TensorInfo"]
+__all__ = ["Checkpoint", "Makers", "TensorInfo", "TernaryMaker", "Trits"]
+
+Maker = Callable[[], NDArray[Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +30,32 @@ class TensorInfo:
     shape: tuple[int, ...]
     dtype: str
     group_size: int = 0
+
+
+class Trits(NamedTuple):
+    """A ternary matrix as it is: ``trits`` int8 [out, in], ``scales`` float32 () or [out, groups], 0 where all trits are."""
+
+    trits: NDArray[np.int8]
+    scales: NDArray[np.float32] | np.float32
+
+
+@runtime_checkable
+class TernaryMaker(Protocol):
+    """Loads a matrix that its reader knows to be ternary, as float32 or as it is, which takes a quarter of the memory."""
+
+    def __call__(self) -> NDArray[Any]: ...
+
+    def trits(self) -> Trits: ...
+
+
+@dataclass(frozen=True)
+class Makers:
+    """``read_tensor`` of a reader: what loads each tensor by itself. Pickle takes each, so another process can call it."""
+
+    by_name: Mapping[str, Maker]
+
+    def __call__(self, name: str) -> NDArray[Any]:
+        return self.by_name[name]()
 
 
 @dataclass(frozen=True, kw_only=True)

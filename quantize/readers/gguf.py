@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import BundleError, UnsupportedError
-from edgedec.quantize.readers.checkpoint import Checkpoint, TensorInfo
+from edgedec.quantize.readers.checkpoint import Checkpoint, Makers, TensorInfo
 from edgedec.quantize.readers.gguf_blocks import decode, scales_of_trits
-from edgedec.quantize.readers.gguf_header import GgufHeader, GgufTensor, read_header
-from edgedec.quantize.readers.gguf_models import (
-    ROPE_FACTORS,
-    Architecture,
-    architecture,
-    configuration,
-    huggingface_name,
-)
+from edgedec.quantize.readers.gguf_header import GgufHeader, GgufTensor
+from edgedec.quantize.readers.gguf_models import ROPE_FACTORS, Architecture, RopeFactors, architecture, configuration
+from edgedec.quantize.readers.gguf_names import huggingface_names
+from edgedec.quantize.readers.gguf_parts import read_parts
 from edgedec.quantize.readers.gguf_tokenizer import gguf_tokenizer, special_ids
 from edgedec.quantize.readers.tokenizer_file import check_tokenizer, read_tokenizer
 from edgedec.quantize.readers.untrusted import shown
@@ -30,8 +26,7 @@ __all__ = ["read_gguf"]
 _FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 # Of a row's 256 columns that share a scale in the file; edgedec's widest group is half as wide.
 _GROUP_SIZE = 128
-_ROTATED = ("attn_q.weight", "attn_q.bias", "attn_k.weight", "attn_k.bias")
-_IGNORED = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+_ROTATED = ("q_proj.weight", "q_proj.bias", "k_proj.weight", "k_proj.bias")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,17 +61,16 @@ def _decoded(tensor: GgufTensor) -> NDArray[Any]:
 
 
 def read_gguf(path: Path, tokenizer: Path | None = None) -> Checkpoint:
-    """Open a GGUF file; ``tokenizer`` (a file or a folder) replaces the one inside.
+    """Open a GGUF file, or any part of a split one; ``tokenizer`` (a file or a folder) replaces the one inside.
 
     Raises:
         BundleError: the file is damaged, or its metadata and tensors contradict each other.
         UnsupportedError: an architecture, a type of tensor or a tokenizer that is not read.
     """
-    header = read_header(path)
+    header = read_parts(path)
     known = architecture(header)
-    factors = _rope_factors(header)
-    config = configuration(header, known, factors)
-    sources = _sources(header, known, config["head_dim"])
+    config = configuration(header, known, _rope_factors(header))
+    sources = _sources(header, known, config)
     vocab_size = config["vocab_size"]
     if tokenizer is not None:
         checked = read_tokenizer(tokenizer, vocab_size)
@@ -91,7 +85,7 @@ def read_gguf(path: Path, tokenizer: Path | None = None) -> Checkpoint:
         source=path,
         config=config,
         tensors={name: source.info for name, source in sources.items()},
-        read_tensor=lambda name: sources[name].load(),
+        read_tensor=Makers({name: source.load for name, source in sources.items()}),
         tokenizer_json=checked.json,
         chat_template=template,
         bos_token=None if bos is None else words.id_to_token(bos),
@@ -101,35 +95,56 @@ def read_gguf(path: Path, tokenizer: Path | None = None) -> Checkpoint:
     )
 
 
-def _rope_factors(header: GgufHeader) -> NDArray[np.float32] | None:
-    tensor = header.tensors.get(ROPE_FACTORS)
-    return None if tensor is None else _decoded(tensor).astype(np.float32)
+def _rope_factors(header: GgufHeader) -> RopeFactors:
+    found = {name: header.tensors[name] for name in ROPE_FACTORS if name in header.tensors}
+    return {name: _decoded(tensor).astype(np.float32) for name, tensor in found.items()}
 
 
-def _sources(header: GgufHeader, known: Architecture, head_dim: int) -> dict[str, _Source]:
-    scales = _scales(header)
+def _sources(header: GgufHeader, known: Architecture, config: Mapping[str, Any]) -> dict[str, _Source]:
+    scales, head_dim = _scales(header), config["head_dim"]
     found: dict[str, _Source] = {}
     for tensor in header.tensors.values():
-        if tensor.name in _IGNORED or tensor.name in scales:
+        if tensor.name in ROPE_FACTORS or tensor.name in scales:
             continue
-        name = huggingface_name(known, tensor.name)
-        if name is None:
+        names = huggingface_names(tensor.name, post_norms=known.post_norms, gated_up=known.gated_up)
+        if not names:
             raise UnsupportedError(
                 f"{header.path}: tensor {tensor.name!r} has no place in a {known.model_type}; "
                 "leaving it out would change the model"
             )
-        rotated = known.neighbours and tensor.name.endswith(_ROTATED)
-        if rotated and tensor.shape[0] % head_dim:
-            raise BundleError(
-                f"{header.path}: tensor {tensor.name!r} has {tensor.shape[0]} rows, no multiple of {head_dim}"
-            )
         scale = header.tensors.get(f"{tensor.name.removesuffix('weight')}scale")
-        found[name] = _Source(
-            tensor=tensor,
-            info=_info(tensor, scale),
-            head_dim=head_dim if rotated else 0,
-            scale=scale,
+        for name, part in zip(names, _parts(tensor, names, config), strict=True):
+            if name in found:
+                raise BundleError(
+                    f"{header.path}: tensors {found[name].tensor.name!r} and {tensor.name!r} are both {name}"
+                )
+            rotated = known.neighbours and name.endswith(_ROTATED)
+            if rotated and part.shape[0] % head_dim:
+                raise BundleError(
+                    f"{header.path}: tensor {tensor.name!r} has {part.shape[0]} rows, no multiple of {head_dim}"
+                )
+            found[name] = _Source(
+                tensor=part, info=_info(part, scale), head_dim=head_dim if rotated else 0, scale=scale
+            )
+    return found
+
+
+def _parts(tensor: GgufTensor, names: tuple[str, ...], config: Mapping[str, Any]) -> list[GgufTensor]:
+    """The rows of each of ``names``, one behind the other."""
+    if len(names) == 1:
+        return [tensor]
+    kv_rows, inner = config["num_key_value_heads"] * config["head_dim"], config["intermediate_size"]
+    rows = {"q_proj": config["num_attention_heads"] * config["head_dim"], "k_proj": kv_rows, "v_proj": kv_rows}
+    counts = [(rows | {"gate_proj": inner, "up_proj": inner})[name.split(".")[-2]] for name in names]
+    if sum(counts) != tensor.shape[0]:
+        raise BundleError(
+            f"{tensor.path}: tensor {tensor.name!r} has {tensor.shape[0]} rows, not {' + '.join(map(str, counts))}"
         )
+    found, start = [], 0
+    for count in counts:
+        offset = tensor.offset + tensor.kind.nbytes((start, *tensor.shape[1:]))
+        found.append(replace(tensor, shape=(count, *tensor.shape[1:]), offset=offset))
+        start += count
     return found
 
 

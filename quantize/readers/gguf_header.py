@@ -149,11 +149,11 @@ class _Cursor:
 
 
 def read_header(path: Path) -> GgufHeader:
-    """Metadata and tensors of a GGUF file.
+    """Metadata and tensors of one GGUF file, which may be a part of a model: ``gguf_parts`` puts those together.
 
     Raises:
         BundleError: the file is truncated, or its header contradicts itself or the file; names the entry.
-        UnsupportedError: big-endian, another version, split over several files, or a type of tensor that is not known.
+        UnsupportedError: big-endian, another version, or a type of tensor that is not known.
     """
     size = file_bytes(path)
     try:
@@ -227,11 +227,6 @@ def _placed(
     size: int,
 ) -> dict[str, GgufTensor]:
     """Every tensor inside the file, aligned, and following the one before it without a hole."""
-    splits = metadata.get("split.count", 0)
-    if splits not in (0, 1):
-        raise UnsupportedError(
-            f"{path}: is one of {shown(splits)} parts; join them first: llama-gguf-split --merge FIRST.gguf WHOLE.gguf"
-        )
     alignment = metadata.get("general.alignment", 32)
     if type(alignment) is not int or not 8 <= alignment <= _MAX_ALIGNMENT or alignment & (alignment - 1):
         raise BundleError(f"{path}: general.alignment must be a power of two from 8, not {shown(alignment)}")

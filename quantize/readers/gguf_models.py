@@ -1,16 +1,16 @@
 """llama.cpp's architectures as Hugging Face configurations and names.
 
 What differs: names; q's and k's rows, which llama.cpp keeps as neighbours where it rotates neighbours; Gemma's norms, which
-hold 1 + weight; long-context rotations, which may be a tensor of factors.
+hold 1 + weight; long-context rotations, which may be tensors of factors; matrices that hold others.
 
-Source: ``llama-arch.cpp`` and ``models/`` of llama.cpp, and its ``conversion/``, which writes these files.
+Source: ``llama-arch.cpp`` and ``models/`` of llama.cpp, and its ``conversion/``, which writes these files; ``src/llama.cpp``
+of bitnet.cpp's fork for ``bitnet-b1.58``, whose graph has a squared ReLU where that of ``bitnet`` has a SiLU.
 """
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,32 +21,17 @@ from edgedec.errors import BundleError, UnsupportedError
 from edgedec.quantize.readers.gguf_header import GgufHeader, Value
 from edgedec.quantize.readers.untrusted import shown
 
-__all__ = ["ROPE_FACTORS", "Architecture", "architecture", "configuration", "gguf_name", "huggingface_name"]
+__all__ = [
+    "ROPE_FACTORS",
+    "Architecture",
+    "RopeFactors",
+    "architecture",
+    "configuration",
+]
 
-ROPE_FACTORS = "rope_freqs.weight"
-
-_TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
-_BLOCK = re.compile(r"blk\.(\d{1,4})\.(\w+)\.(weight|bias)", re.ASCII)
-_PARTS = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "attn_q_norm": "self_attn.q_norm",
-    "attn_k_norm": "self_attn.k_norm",
-    "attn_sub_norm": "self_attn.attn_sub_norm",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-    "ffn_sub_norm": "mlp.ffn_sub_norm",
-}
-_POST_NORMS = {
-    "ffn_norm": "pre_feedforward_layernorm",
-    "post_attention_norm": "post_attention_layernorm",
-    "post_ffw_norm": "post_feedforward_layernorm",
-}
+# Tensors of factors: of every context, or of one up to the original context and of longer ones.
+ROPE_FACTORS = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
+RopeFactors = Mapping[str, NDArray[np.float32]]
 
 _Config = dict[str, Any]
 
@@ -57,12 +42,16 @@ class Architecture:
     model_type: the family's name.
     neighbours: q and k rows lie as neighbours (2i, 2i+1), not as halves of a head.
     post_norms: there are norms behind attention and MLP.
+    partial: it can rotate a part of each head.
+    gated_up: ``ffn_up`` holds the gate's rows, then its own.
     more: what its configuration has besides the common keys.
     """
 
     model_type: str
     neighbours: bool = False
     post_norms: bool = False
+    partial: bool = False
+    gated_up: bool = False
     more: Callable[[_Reader, _Config], _Config] = lambda _reader, _config: {}
 
 
@@ -76,7 +65,7 @@ class _Reader:
         full = f"{self.name}.{key}"
         return full, self.header.metadata.get(full)
 
-    def integer(self, key: str, default: int | None = None) -> int:
+    def integer(self, key: str, default: int | None = None, *, least: int = 1) -> int:
         full, value = self._get(key)
         if isinstance(value, np.ndarray):  # one for each layer
             if value.size and (value == value[0]).all():
@@ -84,8 +73,9 @@ class _Reader:
             else:
                 raise UnsupportedError(f"{self.header.path}: {full} differs between layers, which no family has")
         value = default if value is None else value
-        if type(value) is not int or not 0 < value < 1 << 31:
-            raise BundleError(f"{self.header.path}: {full} must be a positive integer, not {shown(value)}")
+        if type(value) is not int or not least <= value < 1 << 31:
+            kind = "a positive integer" if least else "an integer from 0"
+            raise BundleError(f"{self.header.path}: {full} must be {kind}, not {shown(value)}")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
@@ -125,6 +115,20 @@ def _bitnet(reader: _Reader, config: _Config) -> _Config:
     return {"hidden_act": "silu", "tie_word_embeddings": True}
 
 
+def _bitnet_b158(reader: _Reader, config: _Config) -> _Config:
+    return {"hidden_act": "relu2", "tie_word_embeddings": True}
+
+
+def _phi3(reader: _Reader, config: _Config) -> _Config:
+    """The window is the model's, though llama.cpp leaves it out; 0 says that there is none."""
+    found: _Config = {
+        "hidden_act": "silu",
+        "sliding_window": reader.integer("attention.sliding_window", 0, least=0) or None,
+    }
+    original = reader.integer("rope.scaling.original_context_length", config["max_position_embeddings"])
+    return found | {"original_max_position_embeddings": original}
+
+
 def _gemma(reader: _Reader, config: _Config) -> _Config:
     return {"hidden_act": "gelu_pytorch_tanh", "rms_norm_offset": 0, "tie_word_embeddings": True}
 
@@ -137,6 +141,10 @@ def _query_scalar(config: _Config, layers_27b: int) -> float:
 
 
 def _gemma2(reader: _Reader, config: _Config) -> _Config:
+    if reader.integer("attention.sliding_window_pattern", 2) != 2:
+        raise UnsupportedError(
+            f"{reader.header.path}: windows in other than every second layer of a gemma2 are not read"
+        )
     return {
         "hidden_activation": "gelu_pytorch_tanh",
         "rms_norm_offset": 0,
@@ -175,6 +183,8 @@ _ARCHITECTURES = {
     "qwen2": Architecture(model_type="qwen2", more=_qwen),
     "qwen3": Architecture(model_type="qwen3", more=_qwen),
     "bitnet": Architecture(model_type="bitnet", more=_bitnet),
+    "bitnet-b1.58": Architecture(model_type="bitnet", more=_bitnet_b158),
+    "phi3": Architecture(model_type="phi3", partial=True, gated_up=True, more=_phi3),
     "gemma": Architecture(model_type="gemma", more=_gemma),
     "gemma2": Architecture(model_type="gemma2", post_norms=True, more=_gemma2),
     "gemma3": Architecture(model_type="gemma3_text", post_norms=True, more=_gemma3),
@@ -195,37 +205,8 @@ def architecture(header: GgufHeader) -> Architecture:
     return found
 
 
-def huggingface_name(known: Architecture, name: str) -> str | None:
-    """Of a tensor; None for one that no family has."""
-    stem, _, parameter = name.rpartition(".")
-    if stem in _TOP and parameter == "weight":
-        return f"{_TOP[stem]}.weight"
-    match = _BLOCK.fullmatch(name)
-    if not match:
-        return None
-    layer, part, parameter = match.groups()
-    found = (_POST_NORMS.get(part) if known.post_norms else None) or _PARTS.get(part)
-    return f"model.layers.{int(layer)}.{found}.{parameter}" if found and layer == str(int(layer)) else None
-
-
-def gguf_name(name: str) -> str:
-    """The inverse of ``huggingface_name`` for families without post-norms.
-
-    Raises:
-        UnsupportedError: llama.cpp has no name for it.
-    """
-    stem, _, parameter = name.rpartition(".")
-    if stem in _TOP.values():
-        return f"{next(ours for ours, theirs in _TOP.items() if theirs == stem)}.{parameter}"
-    *_, layer, part = stem.split(".", 3) if stem.count(".") > 2 else ("", stem)
-    found = next((ours for ours, theirs in _PARTS.items() if theirs == part), None)
-    if found is None:
-        raise UnsupportedError(f"tensor {name} has no name in llama.cpp's files")
-    return f"blk.{layer}.{found}.{parameter}"
-
-
-def configuration(header: GgufHeader, known: Architecture, rope_factors: NDArray[np.float32] | None) -> _Config:
-    """What ``config.json`` would say. ``rope_factors``: the tensor of that name, where there is one.
+def configuration(header: GgufHeader, known: Architecture, rope_factors: RopeFactors) -> _Config:
+    """What ``config.json`` would say. ``rope_factors``: those of ``ROPE_FACTORS`` that there are.
 
     Raises:
         BundleError: a key is missing or impossible.
@@ -245,7 +226,8 @@ def configuration(header: GgufHeader, known: Architecture, rope_factors: NDArray
     head_dim = reader.integer("attention.key_length", max(1, hidden // heads))
     if head_dim % 2:
         raise BundleError(f"{header.path}: {name}: heads of {head_dim} columns cannot be rotated, which goes in pairs")
-    for key in ("attention.value_length", "rope.dimension_count"):
+    turned = reader.integer("rope.dimension_count", head_dim)
+    for key in ("attention.value_length", "rope.dimension_count")[: 1 if known.partial else 2]:
         if reader.integer(key, head_dim) != head_dim:
             raise UnsupportedError(
                 f"{header.path}: {name}.{key} other than the {head_dim} columns of a head is not read"
@@ -264,17 +246,46 @@ def configuration(header: GgufHeader, known: Architecture, rope_factors: NDArray
         "rope_theta": _short(reader.number("rope.freq_base", 10000.0)),
         "tie_word_embeddings": "output.weight" not in header.tensors,
     }
+    if turned != head_dim:
+        config["partial_rotary_factor"] = _share(reader, turned, head_dim)
     config |= known.more(reader, config)
-    scaling = _rope_scaling(reader, config, rope_factors)
+    scaling = _rope_scaling(reader, config, turned, rope_factors)
     return config | {"rope_scaling": scaling} if scaling else config
 
 
-def _rope_scaling(reader: _Reader, config: _Config, factors: NDArray[np.float32] | None) -> _Config | None:
+def _share(reader: _Reader, turned: int, head_dim: int) -> float:
+    """Of a head's columns, so that the product is no less than ``turned``."""
+    if turned > head_dim or turned % 2:
+        raise BundleError(
+            f"{reader.header.path}: {reader.name}.rope.dimension_count must be an even number up to {head_dim}, not {turned}"
+        )
+    share = turned / head_dim
+    return share if int(head_dim * share) == turned else math.nextafter(share, 1)
+
+
+def _rope_scaling(reader: _Reader, config: _Config, turned: int, factors: RopeFactors) -> _Config | None:
+    """``turned``: columns of a head that are rotated."""
     path, kind = reader.header.path, reader.header.metadata.get(f"{reader.name}.rope.scaling.type", "none")
-    if factors is not None:
-        return _by_factors(reader, config, factors)
+    factor = _short(reader.number("rope.scaling.factor", 1.0))
+    if factors and (kind == "yarn" or (kind == "linear" and factor != 1)):
+        raise UnsupportedError(f"{path}: {min(factors)!r} beside {reader.name}.rope.scaling.type {kind} is not read")
+    for name, values in factors.items():
+        if values.shape != (turned // 2,) or not np.isfinite(values).all() or (values <= 0).any():
+            raise BundleError(f"{path}: tensor {name!r} must be {turned // 2} positive numbers, not {values.shape}")
+    everywhere, short, long = (factors.get(name) for name in ROPE_FACTORS)
+    if everywhere is not None:
+        return _by_factors(config, turned, everywhere)
+    if short is not None and long is not None:
+        return {
+            "rope_type": "longrope",
+            "short_factor": [float(one) for one in short],
+            "long_factor": [float(one) for one in long],
+            "attention_factor": _short(reader.number("rope.scaling.attn_factor", 1.0)),
+            "original_max_position_embeddings": reader.integer("rope.scaling.original_context_length"),
+        }
+    if factors:
+        raise BundleError(f"{path}: tensor {min(factors)!r} is there, but not the one for shorter or longer contexts")
     if kind == "linear":
-        factor = _short(reader.number("rope.scaling.factor", 1.0))
         return {"rope_type": "linear", "factor": factor} if factor != 1 else None
     if kind == "yarn":
         return {
@@ -289,15 +300,9 @@ def _rope_scaling(reader: _Reader, config: _Config, factors: NDArray[np.float32]
     return None
 
 
-def _by_factors(reader: _Reader, config: _Config, factors: NDArray[np.float32]) -> _Config:
+def _by_factors(config: _Config, turned: int, factors: NDArray[np.float32]) -> _Config:
     """Llama 3.1's scaling, if the factors are its; else the factors themselves."""
-    head_dim, theta = config["head_dim"], config["rope_theta"]
-    if factors.shape != (head_dim // 2,) or not np.isfinite(factors).all() or (factors <= 0).any():
-        raise BundleError(
-            f"{reader.header.path}: tensor {ROPE_FACTORS!r} must be {head_dim // 2} positive numbers, "
-            f"not {factors.shape}"
-        )
-    plain = theta ** (-2 * np.arange(head_dim // 2) / head_dim)
+    plain = config["rope_theta"] ** (-2 * np.arange(turned // 2) / turned)
     slowest, low, high, original = _short(float(factors.max())), 1.0, 4.0, 8192
     keep = np.clip((original * plain / (2 * np.pi) - low) / (high - low), 0, 1)
     if np.allclose(1 / (keep + (1 - keep) / slowest), factors, rtol=1e-4):

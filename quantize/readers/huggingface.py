@@ -12,9 +12,9 @@ from tokenizers import Tokenizer
 
 from edgedec.errors import BundleError, UnsupportedError
 from edgedec.quantize.readers.bitnet import read_bitnet_tensors
-from edgedec.quantize.readers.checkpoint import Checkpoint, TensorInfo
+from edgedec.quantize.readers.checkpoint import Checkpoint, Makers, TensorInfo
 from edgedec.quantize.readers.huggingface_layout import language_config, translate
-from edgedec.quantize.readers.safetensors_file import Entry, load_entry, read_entries
+from edgedec.quantize.readers.safetensors_file import Entry, StoredTensor, read_entries
 from edgedec.quantize.readers.tokenizer_file import find_tokenizer, read_tokenizer
 from edgedec.quantize.readers.untrusted import MAX_JSON_BYTES, member, read_object, read_text, shown
 
@@ -81,7 +81,8 @@ def _tensors(
 ) -> tuple[dict[str, TensorInfo], Callable[[str], NDArray[Any]]]:
     """What the entries stand for, and the function that loads one by its name."""
     if quantization is None:
-        return {name: entry.info for name, entry in entries.items()}, lambda name: load_entry(name, entries[name])
+        makers = {name: StoredTensor(name=name, entry=entry) for name, entry in entries.items()}
+        return {name: entry.info for name, entry in entries.items()}, Makers(makers)
     if not isinstance(quantization, dict):
         raise BundleError(f"{path}: quantization_config must be an object, not {shown(quantization)}")
     method = quantization.get("quant_method")

@@ -14,6 +14,7 @@ import math
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import BundleError, UnsupportedError
-from edgedec.quantize.readers.checkpoint import Checkpoint, TensorInfo
+from edgedec.quantize.readers.checkpoint import Checkpoint, Makers, TensorInfo
 from edgedec.quantize.readers.tokenizer_file import find_tokenizer, read_tokenizer
 from edgedec.quantize.readers.untrusted import file_bytes, read_array, read_bytes
 
@@ -105,7 +106,7 @@ def read_llama2c(path: Path, tokenizer: Path | None = None) -> Checkpoint:
         source=path,
         config=_config(header),
         tensors={name: TensorInfo(shape=place.block.shape, dtype="float32") for name, place in places.items()},
-        read_tensor=lambda name: _load(path, name, places[name]),
+        read_tensor=Makers({name: partial(_load, path, name, place) for name, place in places.items()}),
         tokenizer_json=checked.json,
         chat_template=None,
         bos_token=checked.vocabulary.id_to_token(1),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from edgedec.errors import BundleError, UnsupportedError
 from edgedec.quantize.readers.checkpoint import TensorInfo
 from edgedec.quantize.readers.untrusted import file_bytes, parse_object, read_array, read_bytes, shown
 
-__all__ = ["Entry", "load_bytes", "load_entry", "read_entries"]
+__all__ = ["Entry", "StoredTensor", "load_bytes", "load_entry", "read_entries"]
 
 _MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 _MAX_RANK = 8
@@ -121,6 +121,15 @@ def _check_filled(path: Path, entries: dict[str, Entry], start: int, size: int) 
         raise BundleError(f"{path}: {size - at} bytes behind the last tensor belong to none")
 
 
+def _float_type(name: str, entry: Entry) -> np.dtype[Any]:
+    dtype = _LOADED.get(entry.info.dtype)
+    if dtype is None:
+        raise UnsupportedError(
+            f"{entry.path}: tensor {name!r} is {entry.info.dtype}; save the model as F32, F16 or BF16, which are read"
+        )
+    return dtype
+
+
 def load_entry(name: str, entry: Entry) -> NDArray[Any]:
     """Read one tensor.
 
@@ -128,12 +137,36 @@ def load_entry(name: str, entry: Entry) -> NDArray[Any]:
         BundleError: the file has shrunk since its header was read.
         UnsupportedError: the type is not F32, F16 or BF16.
     """
-    dtype = _LOADED.get(entry.info.dtype)
-    if dtype is None:
-        raise UnsupportedError(
-            f"{entry.path}: tensor {name!r} is {entry.info.dtype}; save the model as F32, F16 or BF16, which are read"
+    return _load(name, entry, _float_type(name, entry))
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredTensor:
+    """A tensor that is read when it is called, or some rows of it when it is sliced. Raises what ``load_entry`` does."""
+
+    name: str
+    entry: Entry
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.entry.info.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return _float_type(self.name, self.entry)
+
+    def __call__(self) -> NDArray[Any]:
+        return load_entry(self.name, self.entry)
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        start, stop, step = rows.indices(self.shape[0])
+        assert step == 1
+        row_bytes = self.entry.nbytes // self.shape[0]
+        info = replace(self.entry.info, shape=(stop - start, *self.shape[1:]))
+        part = replace(
+            self.entry, offset=self.entry.offset + start * row_bytes, nbytes=(stop - start) * row_bytes, info=info
         )
-    return _load(name, entry, dtype)
+        return load_entry(self.name, part)
 
 
 def load_bytes(name: str, entry: Entry) -> NDArray[np.uint8]:

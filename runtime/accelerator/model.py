@@ -57,15 +57,22 @@ def chosen_config(bundle: Bundle, options: AcceleratorOptions, positions: int) -
             )
         return config
     least = _LEAST_CONTEXT if options.size == "small" else 1
-    wanted = {"context": max(least, 1 << (positions - 1).bit_length()), **options.overrides}
-    if wanted["context"] < positions:
+    wanted = dict(options.overrides)
+    if not options.built:
+        wanted = {"context": max(least, 1 << (positions - 1).bit_length()), **wanted}
+    if "context" in wanted and wanted["context"] < positions:
         raise UsageError(
             f"--configuration has context={wanted['context']}, the run needs {positions} positions; lower --ctx-size"
         )
     key = ("accelerator_config", options.board_name, options.size, *sorted(wanted.items()))
     if key not in bundle.derived:
         bundle.derived[key] = _config(_shape(bundle), options, wanted)
-    return cast(AcceleratorConfig, bundle.derived[key])
+    config = cast(AcceleratorConfig, bundle.derived[key])
+    if positions > config.context:
+        raise UsageError(
+            f"the accelerator of {options.board_name} holds {config.context} positions, not {positions}; lower --ctx-size"
+        )
+    return config
 
 
 def _shape(bundle: Bundle) -> IntegerModel:

@@ -13,9 +13,18 @@ from edgedec.hw.config import AcceleratorConfig
 from edgedec.reference.integer_profile.model import IntegerModel
 from edgedec.runtime.accelerator.board_bundle import BoardBundle
 
-__all__ = ["BOARD", "AcceleratorOptions", "Generator", "MemoryModel", "Size", "check_memory", "parse_configuration"]
+__all__ = [
+    "BOARD",
+    "LINE_BOARD",
+    "AcceleratorOptions",
+    "Generator",
+    "MemoryModel",
+    "Size",
+    "check_memory",
+    "parse_configuration",
+]
 
-BOARD = "kv260"  # unless another is named
+BOARD, LINE_BOARD = "kv260", "ulx3s-85f"  # unless another is named: of all devices, and behind a serial line
 
 Size = Literal["small", "board"]
 MemoryModel = Literal["auto", "ddr", "flat", "ideal"]
@@ -41,6 +50,8 @@ class AcceleratorOptions:
         memory: of a simulated device: ``ddr`` is the KV260's, calibrated; ``flat`` moves what the board's memory gives to
             long reads; ``ideal`` has no such limit; ``auto`` is ``ddr`` or ``flat``, as the board has it.
         board_bundle: what was built for a board, with its program; None compiles the model now.
+        built: the accelerator is there already, as `edgedec build-bitstream` makes it from board, size and overrides; a run
+            that needs more positions is refused, and not given another accelerator.
         record: file that all traffic with the device is written to.
         generator: for size ``board``, and for what a plan says of the memories on the chip.
 
@@ -53,6 +64,7 @@ class AcceleratorOptions:
     overrides: Mapping[str, Any] = field(default_factory=dict)
     memory: MemoryModel = "auto"
     board_bundle: BoardBundle | None = None
+    built: bool = False
     record: Path | None = None
     generator: Generator | None = None
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import math
 import os
 import select
 import termios
@@ -15,6 +17,9 @@ from edgedec.hw.link_protocol import END, MOST_FRAME, Command, Identity, Status,
 
 __all__ = ["Link"]
 
+_PATIENCE_S, _PSEUDO_PATIENCE_S = 0.5, 10.0  # unless another is given; behind a pseudo-terminal there is a simulation
+_FIRST_PATIENCE_S = 2.0  # at most then, to find out whether anybody is there
+_PSEUDO_MAJORS = range(136, 144)  # of Linux' pseudo-terminals, on the host's side
 _TRIES = 6  # of one command, each waiting longer than the one before
 _MOST_UNDERWAY = 64  # commands; a device tells old from new by half of the sequence numbers
 _MOST_NOISE = 4 * MOST_FRAME
@@ -26,10 +31,14 @@ class Link:
     Args:
         port: of the operating system; a pseudo-terminal will do.
         baud: 8 bits, no parity, 1 stop bit, no flow control.
-        patience_s: of the host's time without a byte from the device, after which a command is sent again.
+        patience_s: of the host's time without an answer, after which a command is sent again; 0: half a second, or more
+            behind a pseudo-terminal.
 
     Members:
+        port: its path.
         identity: of the device.
+        patience_s: see above.
+        pseudo: the port is a pseudo-terminal, which no board is behind.
         retries: frames that were sent again.
 
     Raises:
@@ -38,14 +47,12 @@ class Link:
     """
 
     def __init__(self, port: Path, baud: int, patience_s: float) -> None:
-        speed = getattr(termios, f"B{baud}", None)
-        if speed is None:
-            rates = sorted(int(name[1:]) for name in dir(termios) if name[0] == "B" and name[1:].isdigit())
-            raise UsageError(f"a serial port here has no baud rate {baud}; it has {', '.join(map(str, rates[1:]))}")
-        if patience_s <= 0:
-            raise UsageError(f"patience_s must be more than 0, not {patience_s!r}")
-        self._port, self._patience_s = port, patience_s
-        self._file = _opened(port, speed)
+        if not 0 <= patience_s < math.inf:
+            raise UsageError(f"patience_s must be 0 or more, not {patience_s!r}")
+        self._file, self.pseudo = _opened(port, baud)
+        self.port, self._baud = port, baud
+        self.patience_s = patience_s or (_PSEUDO_PATIENCE_S if self.pseudo else _PATIENCE_S)
+        self._first_patience_s = patience_s or min(self.patience_s, _FIRST_PATIENCE_S)
         self._received = bytearray()
         self._sequence, self._lost, self.retries = 0, True, 0
         try:
@@ -95,7 +102,7 @@ class Link:
                 sent += len(wire)
             if not waiting:
                 break
-            answer = self._next_answer(self._patience_s * (1 + tries))
+            answer = self._next_answer(self.patience_s * (1 + tries))
             position = next((n for n, one in enumerate(waiting) if answer and one[0] == answer[1]), None)
             astray = answer is not None and position is not None and (position > 0 or answer[-1] == Status.ORDER)
             if answer is None or (astray and not again):
@@ -127,7 +134,7 @@ class Link:
         for attempt in range(_TRIES):
             sequence, self._sequence = self._sequence, (self._sequence + 1) % 256
             self._write(frame(bytes((Command.IDENTIFY, sequence))))
-            end = time.monotonic() + self._patience_s * (1 + attempt)
+            end = time.monotonic() + self._first_patience_s * (1 + attempt)
             while (left := end - time.monotonic()) > 0:
                 answer = self._next_answer(left)
                 if answer is not None and answer[:2] == bytes((Command.IDENTIFY | 0x80, sequence)):
@@ -166,9 +173,9 @@ class Link:
 
     def _write(self, data: bytes) -> None:
         while data:
-            _, ready, _ = select.select([], [self._file], [], self._patience_s * _TRIES)
+            _, ready, _ = select.select([], [self._file], [], self.patience_s * _TRIES)
             if not ready:
-                raise DeviceError(f"{self._port} takes no more bytes; unplug the board and plug it in again")
+                raise DeviceError(f"{self.port} takes no more bytes; {self._again()}")
             try:
                 data = data[os.write(self._file, data) :]
             except BlockingIOError:
@@ -183,14 +190,27 @@ class Link:
             self._read()
 
     def _gone(self, why: str) -> DeviceError:
+        if self.pseudo:
+            return DeviceError(f"{self.port} is gone ({why}): has the simulation ended? {self._again()}")
         return DeviceError(
-            f"{self._port} is gone ({why}): was the board unplugged? plug it in and open the device again"
+            f"{self.port} is gone ({why}): was the board unplugged? plug it in and open the device again"
         )
 
+    def _again(self) -> str:
+        """What to do where a board would be plugged in anew."""
+        if self.pseudo:
+            return "start it again, and give the path that it prints"
+        return "unplug the board and plug it in again"
+
     def _silence(self, command: Command) -> DeviceError:
+        asked = f"no answer from {self.port} to {command.name.lower()}, sent {_TRIES} times"
+        if self.pseudo:
+            return DeviceError(
+                f"{asked}; check that the simulation behind it runs: edgedec simulate -m MODEL --terminal"
+            )
         return DeviceError(
-            f"no answer from {self._port} to {command.name.lower()}, sent {_TRIES} times; check that the board's bitstream "
-            "is loaded and that its baud rate is this one"
+            f"{asked}; check that the board's bitstream is loaded and its baud rate is {self._baud}; give another one as "
+            f"uart:{self.port},baud=N"
         )
 
     def _refusal(self, command: Command, content: bytes, status: int) -> DeviceError:
@@ -199,20 +219,26 @@ class Link:
             Status.ARGUMENT: "cannot do it with these arguments",
             Status.BUS: "found nothing at that address",
         }.get(Status(status) if status in list(Status) else Status.ORDER, f"answers {status}")
-        return DeviceError(f"{self._port}: {command.name.lower()} {content[:16].hex()} was refused: the device {what}")
+        return DeviceError(f"{self.port}: {command.name.lower()} {content[:16].hex()} was refused: the device {what}")
 
 
-def _opened(port: Path, speed: int) -> int:
-    """A file of raw bytes."""
+def _opened(port: Path, baud: int) -> tuple[int, bool]:
+    """A file of raw bytes, and whether it is a pseudo-terminal, which has no rate."""
     try:
         file = os.open(port, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         raise DeviceError(f"there is no {port}; plug the board in, and look for it with: ls /dev/ttyUSB*") from None
     except PermissionError:
-        raise DeviceError(f"{port} may not be opened; join its group: sudo usermod -aG dialout $USER") from None
+        raise DeviceError(
+            f"{port} may not be opened; join its group and log in again: sudo usermod -aG {_group(port)} $USER"
+        ) from None
     except OSError as error:
+        if error.errno == errno.EBUSY:
+            raise DeviceError(f"another program has {port}; end it, fuser -v {port} names it") from error
         raise DeviceError(f"{port} cannot be opened: {error.strerror}; give the path of a serial port") from error
     try:
+        pseudo = os.major(os.fstat(file).st_rdev) in _PSEUDO_MAJORS
+        speed = _speed(baud, pseudo)
         mode = termios.tcgetattr(file)
         mode[0] = mode[1] = mode[3] = 0
         mode[2] = termios.CS8 | termios.CREAD | termios.CLOCAL
@@ -221,5 +247,26 @@ def _opened(port: Path, speed: int) -> int:
         termios.tcsetattr(file, termios.TCSANOW, mode)
     except termios.error as error:
         os.close(file)
-        raise DeviceError(f"{port} is no serial port: {error.args[-1]}") from error
-    return file
+        raise DeviceError(
+            f"{port} is no serial port: {error.args[-1]}; give the path of one, as /dev/ttyUSB0"
+        ) from error
+    except BaseException:
+        os.close(file)
+        raise
+    return file, pseudo
+
+
+def _speed(baud: int, pseudo: bool) -> int:
+    speed: int | None = getattr(termios, f"B{baud}", None)
+    if speed is None and not pseudo:
+        rates = sorted(int(name[1:]) for name in dir(termios) if name[0] == "B" and name[1:].isdigit())
+        raise UsageError(f"a serial port here has no baud rate {baud}; it has {', '.join(map(str, rates[1:]))}")
+    return termios.B38400 if speed is None else speed
+
+
+def _group(port: Path) -> str:
+    """That may open it."""
+    try:
+        return port.group()
+    except (OSError, KeyError):
+        return "dialout"

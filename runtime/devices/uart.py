@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,13 +20,17 @@ from edgedec.errors import DeviceError, UsageError
 from edgedec.hw.accelerator_registers import REGISTER_MAP
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.link_protocol import Command
+from edgedec.progress import Progress, silent
 from edgedec.runtime.accelerator.lock import DeviceLock
 from edgedec.runtime.devices._link import Link
 
 __all__ = ["ARGUMENT", "UartBuffer", "UartDevice", "open_device"]
 
 ARGUMENT = "port"  # what "uart:/dev/ttyUSB0" gives
-_SLICE_S = 0.1  # of the device's time in one command
+_FIRST_SLICE_S, _LONGEST_SLICE_S = 1e-3, 0.1  # of the device's time in one command
+_SHARE = 8  # of the host's patience, in which a wait is to be answered: a simulation's seconds are long
+_REPORTED = 1 << 16  # bytes that are sent together, from which on it is said how far they are
+_STEP = 32  # blocks between two such reports
 _MOST_CYCLES = (1 << 32) - 1
 
 U8 = NDArray[np.uint8]
@@ -73,13 +78,14 @@ class UartDevice:
 
     name = "uart"
 
-    def __init__(self, link: Link, lock: DeviceLock) -> None:
-        self.link, self._lock = link, lock
+    def __init__(self, link: Link, lock: DeviceLock, progress: Progress = silent) -> None:
+        self.link, self._lock, self._progress = link, lock, progress
         identity = link.identity
-        self.kind: Kind = "simulated" if identity.simulated else "measured"
+        self.kind: Kind = "simulated" if identity.simulated or link.pseudo else "measured"
         self.clock_hz = float(identity.clock_hz)
         self._first, self._size, self._block = identity.memory_address, identity.memory_bytes, identity.block_bytes
         self._taken: dict[int, int] = {}  # first byte -> size
+        self._slice_s = _FIRST_SLICE_S
         self._closed = False
 
     def read_register(self, offset: int) -> int:
@@ -124,11 +130,18 @@ class UartDevice:
         self._check_open()
         left = max(1, math.ceil(timeout_s * self.clock_hz))
         while True:
-            asked = min(left, max(1, int(_SLICE_S * self.clock_hz)), _MOST_CYCLES)
+            asked = min(left, max(1, int(self._slice_s * self.clock_hz)), _MOST_CYCLES)
+            begun = time.monotonic()
             waited, high = struct.unpack("<IB", self.link.ask(Command.WAIT, struct.pack("<I", asked)))
+            self._learn(waited, time.monotonic() - begun)
             left -= waited
             if high or left <= 0:
                 return bool(high)
+
+    def _learn(self, cycles: int, took_s: float) -> None:
+        """How much of the device's time may be asked for without its looking silent; at most twice as much each time."""
+        allowed = cycles / self.clock_hz * self.link.patience_s / _SHARE / max(took_s, 1e-6)
+        self._slice_s = min(max(allowed, _FIRST_SLICE_S / 100), 2 * self._slice_s, _LONGEST_SLICE_S)
 
     def send(self, address: int, data: U8, blocks: NDArray[np.intp], size: int) -> Iterator[int]:
         """Blocks of a buffer, and each again when the device has it."""
@@ -140,7 +153,10 @@ class UartDevice:
             )
             for n in blocks
         )
-        for n, _ in zip(blocks, self.link.exchange(commands), strict=True):
+        report = self._progress if len(blocks) * size >= _REPORTED else silent
+        for done, (n, _) in enumerate(zip(blocks, self.link.exchange(commands), strict=True)):
+            if done % _STEP == 0 or done + 1 == len(blocks):
+                report("send, bytes", (done + 1) * size, len(blocks) * size)
             yield int(n)
 
     def fetch(self, address: int, blocks: NDArray[np.intp], size: int) -> Iterator[tuple[int, U8]]:
@@ -161,14 +177,22 @@ class UartDevice:
             raise DeviceError(f"device {self.name} is closed; open it again")
 
 
-def open_device(config: AcceleratorConfig, *, port: Path, baud: int = 3_000_000, patience_s: float = 0.5) -> UartDevice:
+def open_device(
+    config: AcceleratorConfig,
+    *,
+    port: Path,
+    baud: int = 3_000_000,
+    patience_s: float = 0.0,
+    progress: Progress = silent,
+) -> UartDevice:
     """The board at a serial port; it is this process's alone until the device is closed.
 
     Args:
         config: what the driver compares with the registers.
-        port: for instance /dev/ttyUSB0.
-        baud: as the bitstream was built for.
-        patience_s: without an answer, then a command is sent again; a simulated board needs more.
+        port: for instance /dev/ttyUSB0; a pseudo-terminal is a simulation.
+        baud: as the bitstream was built for; a pseudo-terminal has none.
+        patience_s: without an answer, then a command is sent again; 0: half a second, or ten behind a pseudo-terminal.
+        progress: of what takes long to send.
 
     Raises:
         DeviceError: no such port, nobody answers, or another process has it.
@@ -176,7 +200,7 @@ def open_device(config: AcceleratorConfig, *, port: Path, baud: int = 3_000_000,
     """
     lock = DeviceLock(f"uart-{port.resolve()}")
     try:
-        return UartDevice(Link(port, baud, patience_s), lock)
+        return UartDevice(Link(port, baud, patience_s), lock, progress)
     except BaseException:
         lock.release()
         raise

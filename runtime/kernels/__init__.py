@@ -25,7 +25,7 @@ __all__ = ["CODE_PATHS", "Kernels", "load"]
 
 PORTABLE = "portable"  # EDGEDEC_KERNEL: no kernels, the graph of stock operators
 CODE_PATHS = ("avx512vnni", "avx2", "neon_dotprod", "neon", "scalar")
-_ABI = 1  # edgedec_abi() in api.cpp
+_ABI = 2  # edgedec_abi() in api.cpp
 _TILE_ROWS = 16
 _LOG = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
         (
             *(c_char_p, c_int64, *_CACHE, c_void_p, c_int64, c_int64),  # path, heads, cache, past, tokens
             *(*(c_void_p,) * 5, c_int64),  # queries, keys, values, positions, visible and its words
-            *(c_int64, c_int64, c_float, c_int32, c_void_p, c_void_p, c_void_p),  # window ... out
+            *(c_int64, c_int64, c_float, c_float, c_int32, c_void_p, c_void_p, c_void_p),  # window ... out
         ),
     ),
 }

@@ -38,7 +38,7 @@ const edgedec::Path* runnable(const char* name) {
 }  // namespace
 
 // Raised with every change of a layout or of a signature below.
-EDGEDEC_API int32_t edgedec_abi() { return 1; }
+EDGEDEC_API int32_t edgedec_abi() { return 2; }
 
 EDGEDEC_API const char* edgedec_error() { return last_error.c_str(); }
 
@@ -195,8 +195,8 @@ EDGEDEC_API int32_t edgedec_attention(const char* path, int64_t heads, int64_t k
                                       int64_t capacity, int32_t bits, uint8_t* cache, int64_t past, int64_t tokens,
                                       const float* queries, const float* keys, const float* values,
                                       const int64_t* positions, const uint64_t* visible, int64_t words, int64_t window,
-                                      int64_t sinks, float scale, int32_t rotary, const float* cos, const float* sin,
-                                      float* out) {
+                                      int64_t sinks, float scale, float cap, int32_t rotary, const float* cos,
+                                      const float* sin, float* out) {
     const edgedec::Path* use = runnable(path);
     if (!use) return -1;
     const edgedec::KvLayout layout{kv_heads, head_dim, capacity, bits};
@@ -207,7 +207,7 @@ EDGEDEC_API int32_t edgedec_attention(const char* path, int64_t heads, int64_t k
     edgedec::AttentionBlock block{};
     block.layout = layout, block.cache = cache, block.past = past, block.tokens = tokens, block.group = heads / kv_heads;
     block.queries = queries, block.out = out, block.positions = positions, block.visible = visible, block.words = words;
-    block.window = window, block.sinks = sinks, block.scale = scale, block.rotary = turn;
+    block.window = window, block.sinks = sinks, block.scale = scale, block.cap = cap, block.rotary = turn;
     if (const char* problem = edgedec::attention_problem(rows, block)) return fail(problem);
     try {
         const edgedec::AttentionPass pass(*use, rows, block);

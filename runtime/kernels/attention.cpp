@@ -40,6 +40,7 @@ const char* attention_problem(const AttentionRows& rows, const AttentionBlock& b
     if (block.past < 0 || block.past + block.tokens > rows.layout.positions) return "the pass does not fit the cache";
     if (block.group < 1) return "every key/value head needs a query head";
     if (block.window < 0 || block.sinks < 0) return "window and sinks must not be negative";
+    if (!(block.cap == 0 || (block.cap > 1e-30f && block.cap < 1e30f))) return "cap must be 0 or positive";
     if (block.words * 64 < block.tokens) return "the mask has too few bits";
     for (int64_t i = 0; i < block.tokens; ++i) {
         if (rows.positions[i] < 0 || rows.positions[i] >= rows.layout.positions) return "a position is outside the cache";

@@ -2,7 +2,8 @@
 // of keys and values that it sees. Never of their slots, of masked neighbours, of other queries, or of the threads.
 //
 // Order of the float operations of one query and head, whatever the path (fma: one rounding):
-//   score[key] = fma chain over the dimensions, from 0;  times the key's scale (int8);  times `scale`
+//   score[key] = fma chain over the dimensions, from 0;  times the key's scale (int8);  times `scale`;  with a cap:
+//   cap_of() in attention_tile.hpp, element by element
 //   weight[key] = exp(score - largest score): exp_of() in attention_tile.hpp, element by element
 //   total = sum of weights, and for each dimension an fma chain of weight (times the value's scale) and value, from 0: both
 //   over the visible keys in the order of their slots;  out = chain / total
@@ -72,6 +73,7 @@ struct AttentionBlock {
     int64_t words;
     int64_t window, sinks;  // window 0: none
     float scale;
+    float cap;  // a score s becomes cap * tanh(s / cap); 0: it stays
     Rotary rotary;
     float* scratch;  // scratch_floats()
 

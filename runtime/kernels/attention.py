@@ -55,6 +55,7 @@ def attend(
     positions: I32,
     visible: U64,
     scale: float,
+    cap: float = 0.0,
     rotary: int = 0,
     tables: tuple[F32, F32] | None = None,
     code_path: str | None = None,
@@ -64,6 +65,7 @@ def attend(
     Args:
         queries: float32 [n, heads * head_dim]; keys, values: [n, kv_heads * head_dim]; before rotation.
         visible: as in ``Pass``.
+        cap: of scores, as ``ops.Attention.soft_cap``; 0: none.
         rotary: 0 none, 1 pairs (i, i + half), 2 pairs (2 i, 2 i + 1); tables: cos and sin [capacity, head_dim / 2].
 
     Raises:
@@ -85,7 +87,7 @@ def attend(
         "edgedec_attention",
         *(code_path.encode() if code_path else None, heads, *_sizes(state, capacity)),
         *(_checked(cache, state, capacity), past, n, *(array.ctypes.data for array in arrays), arrays[4].shape[1]),
-        *(state.window or 0, state.sinks, scale, rotary),
+        *(state.window or 0, state.sinks, scale, cap, rotary),
         *(table.ctypes.data for table in turning or (out, out)),  # never read without rotary
         out.ctypes.data,
     )

@@ -26,6 +26,7 @@ struct Avx2 {
     static Type broadcast(float x) { return _mm256_set1_ps(x); }
     static Type fma(Type a, Type b, Type c) { return _mm256_fmadd_ps(a, b, c); }
     static Type mul(Type a, Type b) { return _mm256_mul_ps(a, b); }
+    static Type div(Type a, Type b) { return _mm256_div_ps(a, b); }
     static Type add(Type a, Type b) { return _mm256_add_ps(a, b); }
     static Type sub(Type a, Type b) { return _mm256_sub_ps(a, b); }
     static Type min(Type a, Type b) { return _mm256_min_ps(a, b); }

@@ -38,6 +38,7 @@ struct Avx512 {
     static Type broadcast(float x) { return _mm512_set1_ps(x); }
     static Type fma(Type a, Type b, Type c) { return _mm512_fmadd_ps(a, b, c); }
     static Type mul(Type a, Type b) { return _mm512_mul_ps(a, b); }
+    static Type div(Type a, Type b) { return _mm512_div_ps(a, b); }
     static Type add(Type a, Type b) { return _mm512_add_ps(a, b); }
     static Type sub(Type a, Type b) { return _mm512_sub_ps(a, b); }
     static Type min(Type a, Type b) { return _mm512_min_ps(a, b); }

@@ -31,6 +31,7 @@ struct Neon {
     static Type broadcast(float x) { return vdupq_n_f32(x); }
     static Type fma(Type a, Type b, Type c) { return vfmaq_f32(c, a, b); }
     static Type mul(Type a, Type b) { return vmulq_f32(a, b); }
+    static Type div(Type a, Type b) { return vdivq_f32(a, b); }
     static Type add(Type a, Type b) { return vaddq_f32(a, b); }
     static Type sub(Type a, Type b) { return vsubq_f32(a, b); }
     static Type min(Type a, Type b) { return vbslq_f32(vcltq_f32(a, b), a, b); }  // vminq makes NaN of one

@@ -23,6 +23,7 @@ struct Scalar {
     static Type broadcast(float x) { return x; }
     static Type fma(Type a, Type b, Type c) { return __builtin_fmaf(a, b, c); }
     static Type mul(Type a, Type b) { return a * b; }
+    static Type div(Type a, Type b) { return a / b; }
     static Type add(Type a, Type b) { return a + b; }
     static Type sub(Type a, Type b) { return a - b; }
     static Type min(Type a, Type b) { return a < b ? a : b; }

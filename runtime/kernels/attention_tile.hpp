@@ -2,8 +2,9 @@
 // instructions; as in ternary_tile.hpp everything is local and nothing of the standard library is used.
 //
 // Lanes gives: kWidth floats in a Type (kWidth divides 16), kSums (accumulators that fit the registers), kRowsAtOnce (at most
-// kRows), load, and one for a single number, from float*, uint16_t* (float16) and int8_t*, store, store_half, broadcast, fma (one rounding), mul, add, sub, min and max (of two,
-// the second if either is NaN), and times_power(y, z): y * 2^n, where z = n + kMagic.
+// kRows), load, and one for a single number, from float*, uint16_t* (float16) and int8_t*, store, store_half, broadcast,
+// fma (one rounding), mul, div, add, sub, min and max (of two, the second if either is NaN), and times_power(y, z): y * 2^n,
+// where z = n + kMagic.
 #pragma once
 
 #include "attention.hpp"
@@ -15,24 +16,44 @@ constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an int
 constexpr float kMostHalf = 65504.0f;
 constexpr int64_t kValueTile = 128;  // slots whose values stay in the first cache while all dimensions are summed
 
-// exp(x) for x <= 0; below -87 that of -87. Relative error 1e-7. -inf and NaN give NaN.
+// e^x = 2^n * (1 + r + y * r^2), where n + kMagic is returned. |x| at most 87.
 // Source: the polynomial of Cephes' expf; n = round(x / ln 2) by addition of kMagic, derived here.
 template <class Lanes>
-EDGEDEC_INLINE typename Lanes::Type exp_of(typename Lanes::Type x) {
-    const auto low = Lanes::max(Lanes::broadcast(-87.0f), x);
-    const auto z = Lanes::fma(low, Lanes::broadcast(1.44269504088896341f), Lanes::broadcast(kMagic));
+EDGEDEC_INLINE typename Lanes::Type parts_of_exp(typename Lanes::Type x, typename Lanes::Type& r, typename Lanes::Type& y) {
+    const auto z = Lanes::fma(x, Lanes::broadcast(1.44269504088896341f), Lanes::broadcast(kMagic));
     const auto n = Lanes::sub(z, Lanes::broadcast(kMagic));
-    auto r = Lanes::fma(n, Lanes::broadcast(-0.693359375f), low);
+    r = Lanes::fma(n, Lanes::broadcast(-0.693359375f), x);
     r = Lanes::fma(n, Lanes::broadcast(2.12194440e-4f), r);
-    auto y = Lanes::broadcast(1.9875691500e-4f);
+    y = Lanes::broadcast(1.9875691500e-4f);
     y = Lanes::fma(y, r, Lanes::broadcast(1.3981999507e-3f));
     y = Lanes::fma(y, r, Lanes::broadcast(8.3334519073e-3f));
     y = Lanes::fma(y, r, Lanes::broadcast(4.1665795894e-2f));
     y = Lanes::fma(y, r, Lanes::broadcast(1.6666665459e-1f));
     y = Lanes::fma(y, r, Lanes::broadcast(5.0000001201e-1f));
+    return z;
+}
+
+// exp(x) for x <= 0; below -87 that of -87. Relative error 1e-7. -inf and NaN give NaN.
+template <class Lanes>
+EDGEDEC_INLINE typename Lanes::Type exp_of(typename Lanes::Type x) {
+    typename Lanes::Type r, y;
+    const auto z = parts_of_exp<Lanes>(Lanes::max(Lanes::broadcast(-87.0f), x), r, y);
     y = Lanes::fma(y, Lanes::mul(r, r), Lanes::add(r, Lanes::broadcast(1.0f)));
     // x - x: 0, or NaN, whose bits times_power may have turned into a number.
     return Lanes::add(Lanes::times_power(y, z), Lanes::sub(x, x));
+}
+
+// cap * tanh(x / cap), where `twice` is 2 / cap. Relative error 3e-7; NaN stays NaN.
+// tanh(u) = e / (e + 2) with e = exp(2 u) - 1, summed so that what is small keeps its digits; beyond 9 tanh is 1 in float32.
+template <class Lanes>
+EDGEDEC_INLINE typename Lanes::Type cap_of(typename Lanes::Type x, float cap, float twice) {
+    auto u = Lanes::mul(x, Lanes::broadcast(twice));
+    u = Lanes::max(Lanes::broadcast(-18.0f), Lanes::min(Lanes::broadcast(18.0f), u));
+    typename Lanes::Type r, y;
+    const auto z = parts_of_exp<Lanes>(u, r, y);
+    const auto power = Lanes::times_power(Lanes::broadcast(1.0f), z);
+    const auto e = Lanes::fma(power, Lanes::fma(y, Lanes::mul(r, r), r), Lanes::sub(power, Lanes::broadcast(1.0f)));
+    return Lanes::mul(Lanes::broadcast(cap), Lanes::div(e, Lanes::add(e, Lanes::broadcast(2.0f))));
 }
 
 // Each product and sum is rounded, as NumPy does it.
@@ -164,6 +185,12 @@ class Rows {
         int64_t slot = start / kWidth * kWidth;
         for (; slot + kStrips * kWidth <= stop; slot += kStrips * kWidth) score_strips<kStrips>(slot);
         for (; slot < stop; slot += kWidth) score_strips<1>(slot);
+        if (b_.cap <= 0) return;
+        const float twice = 2.0f / b_.cap;
+        for (int r = 0; r < R; ++r)
+            for (float *at = weights_ + r * stride_ + start / kWidth * kWidth, *end = weights_ + r * stride_ + slot; at < end;
+                 at += kWidth)
+                Lanes::store(at, cap_of<Lanes>(Lanes::load(at), b_.cap, twice));
     }
 
     template <int S>

@@ -186,6 +186,7 @@ std::vector<float> attention(const Path& path, uint32_t seed, int64_t tokens, in
         block.group = kHeads / 2, block.queries = queries.data(), block.out = out.data();
         block.positions = positions.data(), block.visible = visible.data(), block.words = 1;
         block.window = tokens == 4 ? 9 : 0, block.sinks = 3, block.scale = 0.25f, block.rotary = rotary;
+        block.cap = tokens % 4 == 1 ? 1.5f : 0.0f;
         const AttentionPass pass(path, rows, block);
         for (int64_t task = 0; task < pass.tasks(); ++task) pass.run(task);
     }

@@ -4,8 +4,8 @@
 // [n, words] (bit j of row i: row i sees row j of the pass), past int64 [1] (committed rows), cache uint8 [bytes], which is
 // written to: one buffer for all states of a model, this one's from `offset` on (layout: attention.hpp); with rotary, cos and
 // sin float32 [positions, head_dim / 2], initializers. Attributes: heads, kv_heads, head_dim, bits, capacity (positions),
-// offset, window (0: none), sinks, rotary (0: none, 1: half, 2: interleaved), and scale (float). Output: float32
-// [1, n, heads * head_dim].
+// offset, window (0: none), sinks, rotary (0: none, 1: half, 2: interleaved), and the floats scale and cap (of
+// scores, 0: none). Output: float32 [1, n, heads * head_dim].
 #include <string>
 #include <vector>
 
@@ -38,6 +38,7 @@ class Kernel : public Operator {
         for (const auto& number : numbers)
             EDGEDEC_TRY(api_.KernelInfoGetAttribute_int64(info, number.name, number.value));
         EDGEDEC_TRY(api_.KernelInfoGetAttribute_float(info, "scale", &scale_));
+        EDGEDEC_TRY(api_.KernelInfoGetAttribute_float(info, "cap", &cap_));
         layout_.bits = bits == 8 || bits == 16 || bits == 32 ? static_cast<int32_t>(bits) : 0;
         if (layout_.problem()) return refuse(layout_.problem());
         if (heads_ < 1 || heads_ % layout_.kv_heads) return refuse("heads must be a multiple of key/value heads");
@@ -97,7 +98,7 @@ class Kernel : public Operator {
         block.layout = layout_, block.cache = base, block.past = rows.start, block.tokens = tokens;
         block.group = heads_ / layout_.kv_heads, block.queries = static_cast<float*>(q), block.out = out;
         block.positions = at, block.visible = static_cast<uint64_t*>(visible), block.words = words;
-        block.window = window_, block.sinks = sinks_, block.scale = scale_, block.rotary = rotary_;
+        block.window = window_, block.sinks = sinks_, block.scale = scale_, block.cap = cap_, block.rotary = rotary_;
         if (const char* problem = attention_problem(rows, block)) return refuse(problem);
         const AttentionPass pass(*path_, rows, block);
         const auto run = [](void* user, size_t task) {
@@ -116,7 +117,7 @@ class Kernel : public Operator {
     KvLayout layout_{};
     Rotary rotary_{};
     int64_t heads_ = 0, offset_ = 0, window_ = 0, sinks_ = 0;
-    float scale_ = 1.0f;
+    float scale_ = 1.0f, cap_ = 0.0f;
 };
 
 }  // namespace

@@ -359,7 +359,7 @@ class _Module:
                 model,
                 limits,
                 board=find_board(self.options.board_name).name,
-                memory=memory_model(self.options),
+                memory="" if self.options.built else memory_model(self.options),
                 bandwidth=bandwidth(self.options),
             )
         except BaseException:
@@ -374,7 +374,8 @@ class _Module:
         """Its slots, and the cache of an accelerator that is there already or that was asked for."""
         check_device(device, self.options)
         config = chosen_config(bundle, self.options, positions)
-        fixed = self.options.board_bundle is not None or "context" in self.options.overrides
+        options = self.options
+        fixed = options.board_bundle is not None or options.built or "context" in options.overrides
         memory, engine = bandwidth(self.options), config.beat_bytes * config.clock_hz
         return Bounds(
             rows=config.slots,

@@ -22,8 +22,8 @@ from edgedec.errors import DeviceError, UnsupportedError
 from edgedec.graph import Graph
 from edgedec.manifest import Tensor
 from edgedec.memory import MemoryUse
-from edgedec.onnx.lowering import kernels_lack, lower
-from edgedec.ops import Linear
+from edgedec.onnx.lowering import lower
+from edgedec.ops import Attention, Linear
 from edgedec.runtime.kernels import Kernels
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.protocols import I32, Bytes, Limits, Pass, PassResult, State, Target, TargetInfo, Ticket
@@ -51,6 +51,8 @@ __all__ = ["OnnxTarget", "bounds", "create", "footprint", "kv_choices", "memorie
 _MASKED = np.float32(-np.inf)
 
 _ACTIVATION_COPIES = 12  # values alive at once, in units of the widest
+# Of each row and position while a window's bias is made, before any scores are: two of floats and what they hide.
+_MASKING = 10
 _LOGITS_COPIES = 3  # ONNX Runtime's int32 and float32 results, and ours
 
 
@@ -145,7 +147,7 @@ class OnnxTarget:
             raise DeviceError(f"ONNX Runtime cannot load {self.bundle.path} on {self.device}: {error}") from error
 
     def footprint(self, limits: Limits) -> Bytes:
-        return footprint(self.bundle, limits, device=self.device, unsigned_int8=self._unsigned_int8)
+        return _portable_footprint(self.bundle, limits, unsigned_int8=self._unsigned_int8)
 
     def new_memory(self) -> CacheMemory:
         shapes = {
@@ -304,10 +306,17 @@ def footprint(
 ) -> Bytes:
     """Charged bytes by item on the CPU. Shapes give most of it; the constants were measured (ONNX Runtime 1.31).
 
-    ``unsigned_int8``: as in ``OnnxTarget``. A single copy of the int8 matrices costs nothing: each goes when it is packed.
+    ``unsigned_int8``: as in ``OnnxTarget``.
     """
-    if _kernels(device, bundle):
+    if _kernels(device):
         return cpu_footprint(bundle, limits, threads=threads, kv_bits=kv_bits, result_rows=result_rows)
+    return _portable_footprint(bundle, limits, result_rows=result_rows, unsigned_int8=unsigned_int8)
+
+
+def _portable_footprint(
+    bundle: Bundle, limits: Limits, *, result_rows: int | None = None, unsigned_int8: bool | None = None
+) -> Bytes:
+    """Of stock operators. A single copy of the int8 matrices costs nothing: each goes when it is packed."""
     graph = bundle_graph(bundle)
     vocab = graph.weights[embedding_name(graph)].shape[0]
     matrices = _matrices(bundle, graph)
@@ -316,11 +325,14 @@ def footprint(
         unsigned_int8 = _multiplies_int8(graph) and not signed_int8_is_exact()
     excess = max(0, _copied_bytes(matrices, unsigned_int8) - weights)
     rows = result_rows or usual_result_rows(limits)
+    windows = {(state.window, state.sinks) for state in graph.states.values() if state.window is not None}
+    heads = max((op.heads for op in graph.operations if isinstance(op, Attention)), default=0)
     return {
         "weights": weights + 4 * vocab,  # rows of the embedding have a scale each
         "kv": limits.positions * sum(state.row_bytes() for state in graph.states.values()),
         "logits": _LOGITS_COPIES * 4 * vocab * rows,
-        "attention_bias": 4 * limits.nodes * limits.positions,
+        "attention_bias": 4 * (1 + len(windows)) * limits.nodes * limits.positions,  # one for each kind of window too
+        "attention_scores": max(4 * heads, _MASKING if windows else 0) * limits.nodes * limits.positions,
         "activations": _ACTIVATION_COPIES * 4 * limits.nodes * widest_value(graph),
         "rotary_tables": rotary_bytes(graph, limits.positions),
         "session": PACKED_OPERATION_BYTES * len(graph.operations),
@@ -329,16 +341,14 @@ def footprint(
     }
 
 
-def _kernels(device: str, bundle: Bundle | None = None) -> Kernels | None:
-    """Our own operators, where they work and have all that the bundle's graph asks for."""
-    if device != "cpu" or (bundle is not None and kernels_lack(bundle_graph(bundle))):
-        return None
-    return usable()
+def _kernels(device: str) -> Kernels | None:
+    """Our own operators, where they work."""
+    return usable() if device == "cpu" else None
 
 
 def kv_choices(device: str, bundle: Bundle | None = None) -> tuple[int, ...]:
     """GroupQueryAttention on the CPU keeps float32."""
-    return KV_CHOICES if _kernels(device, bundle) else (32,)
+    return KV_CHOICES if _kernels(device) else (32,)
 
 
 def bounds(bundle: Bundle, device: str, positions: int = 1) -> Bounds:
@@ -361,7 +371,7 @@ def create(
     kv_bits: int | None = None,
 ) -> Target:
     """Plug-in entry. ``device``: cpu, cuda or webgpu."""
-    kernels = _kernels(device, bundle)
+    kernels = _kernels(device)
     if kernels is not None:
         return CpuTarget(bundle, kernels, limits=limits, threads=threads, taps=taps, kv_bits=kv_bits)
     return OnnxTarget(bundle, device=device, limits=limits, threads=threads, taps=taps)

@@ -3,8 +3,9 @@
 A group of steps is a function of the values, registers, memories and inputs that it reads. One of which nothing has changed
 since it ran would set what is set already: a register's next value to the one it has, a word of a memory to what is there.
 Every change marks the groups that read what has changed: a value in the function that sets it, a register or memory when the
-cycle ends, an input before it begins; and where a clock has an edge that it did not have before, or none any more, all are
-marked. In a cycle of an accelerator most of the design stands still.
+cycle ends, an input before it begins. What sets registers and memories of one clock keeps its mark until that clock has an
+edge; a group in which several clocks meet, or a clock and a value, is also marked whenever a clock has an edge that it did
+not have before, or none any more. In a cycle of an accelerator most of the design stands still.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from edgedec.sim.cxxrtl.steps import Step
 __all__ = ["Cycle", "cycle_of"]
 
 _TOGETHER = 8  # marks that are looked at as one number
+_WORD = re.compile(r"\b(?:pos|neg)edge_\w+")
 _UPDATE = re.compile(r"\b(memory_[pi]_\w+)\.update\(")
 
 
@@ -57,6 +59,13 @@ def cycle_of(groups: Sequence[Sequence[Step]], edges: str, flags: Sequence[str])
     )
     count = -(-len(groups) // _TOGETHER) * _TOGETHER
     functions = [_functions(number, group, edges, readers) for number, group in enumerate(groups)]
+    clocks = [_flags(group, flags) for group in groups]
+    mixed = [
+        number
+        for number, (group, own) in enumerate(zip(groups, clocks, strict=True))
+        if len(own) > 1 or (own and any(step.values for step in group))
+    ]
+    gates = ["" if number in mixed else "".join(f" && {flag}" for flag in own) for number, own in enumerate(clocks)]
     now = " | ".join(f"unsigned{{{flag}}} << {place}" for place, flag in enumerate(flags)) or "0u"
     watched = "".join(_if_changed(f"seen_{name}", name, f"seen_{name} = {name}; ", readers[name]) for name in inputs)
     return Cycle(
@@ -66,17 +75,31 @@ def cycle_of(groups: Sequence[Sequence[Step]], edges: str, flags: Sequence[str])
         evaluate=(
             f"{edges}\tconst unsigned edges_now = {now};\n"
             "\tif (edges_now != last_edges) {\n"
+            "\t\tif (last_edges == ~0u) std::memset(marked, 1, sizeof marked);\n"
             "\t\tlast_edges = edges_now;\n"
-            "\t\tstd::memset(marked, 1, sizeof marked);\n"
+            f"\t\t{_mark(mixed)}\n"
             "\t}\n"
-            f"{watched}{_each('marked', len(groups), _EVALUATE)}"
+            f"{watched}{_marked([_evaluated(number, group, gates[number]) for number, group in enumerate(groups)])}"
         ),
-        commit=_each("ran", len(groups), _COMMIT),
+        commit=_COMMIT.format(", ".join(f"&p_top::commit_{number}" for number in range(len(groups)))),
     )
 
 
-_EVALUATE = "\t\tif (marked[{0}]) {{ marked[{0}] = 0; ran[{0}] = 1; eval_{0}(performer); }}\n"
-_COMMIT = "\t\tif (ran[{0}]) {{ ran[{0}] = 0; changed = true; commit_{0}(); }}\n"
+_COMMIT = (
+    "\tstatic void (p_top::*const commits[])() = {{{}}};\n"
+    "\tchanged |= ran_count != 0;\n"
+    "\tfor (unsigned number = 0; number < ran_count; ++number) {{\n"
+    "\t\thas_run[ran_list[number]] = 0;\n"
+    "\t\t(this->*commits[ran_list[number]])();\n"
+    "\t}}\n"
+    "\tran_count = 0;\n"
+)
+
+
+def _evaluated(number: int, group: Sequence[Step], gate: str) -> str:
+    """What sets values only has nothing to do when the cycle ends."""
+    noted = f"ran({number}); " if any(step.registers or step.memories for step in group) else ""
+    return f"\t\tif (marked[{number}]{gate}) {{ marked[{number}] = 0; {noted}eval_{number}(performer); }}\n"
 
 
 def _members(count: int, groups: int) -> str:
@@ -88,7 +111,13 @@ def _members(count: int, groups: int) -> str:
         "\t\tstd::memcpy(&together, marks, sizeof together);",
         "\t\treturn together != 0;",
         "\t}",
-        f"\talignas(8) unsigned char marked[{count}] = {{}}, ran[{count}] = {{}};",
+        f"\talignas(8) unsigned char marked[{count}] = {{}}, has_run[{count}] = {{}};",
+        f"\tunsigned ran_list[{count}], ran_count = 0;",
+        "\tvoid ran(unsigned number) {",
+        "\t\tif (has_run[number]) return;",
+        "\t\thas_run[number] = 1;",
+        "\t\tran_list[ran_count++] = number;",
+        "\t}",
         "\tunsigned last_edges = ~0u;  // none that there is",
     ]
     for number in range(groups):
@@ -96,12 +125,17 @@ def _members(count: int, groups: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _each(marks: str, groups: int, line: str) -> str:
-    """Of groups side by side mostly none is marked."""
+def _flags(group: Sequence[Step], known: Sequence[str]) -> list[str]:
+    """Those of its clocks."""
+    found = {word for step in group for word in _WORD.findall(step.text)}
+    return [flag for flag in known if flag in found]
+
+
+def _marked(lines: Sequence[str]) -> str:
+    """A line for each group; of groups side by side mostly none is marked."""
     text = ""
-    for first in range(0, groups, _TOGETHER):
-        lines = "".join(line.format(number) for number in range(first, min(first + _TOGETHER, groups)))
-        text += f"\tif (any({marks} + {first})) {{\n{lines}\t}}\n"
+    for first in range(0, len(lines), _TOGETHER):
+        text += f"\tif (any(marked + {first})) {{\n{''.join(lines[first : first + _TOGETHER])}\t}}\n"
     return text
 
 

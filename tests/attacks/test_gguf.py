@@ -187,7 +187,19 @@ CASES: dict[str, tuple[bytes | Callable[[Path], bytes], type[EdgedecError], str]
     "alignment zero": (model(general__alignment=0), BundleError, r"must be a power of two from 8, not 0"),
     "alignment 33": (model(general__alignment=33), BundleError, r"must be a power of two from 8, not 33"),
     "alignment 2^31": (model(general__alignment=1 << 31), BundleError, r"must be a power of two from 8"),
-    "one of several parts": (model(split__count=3), UnsupportedError, r"is one of 3 parts; join them first"),
+    "part without its number": (model(split__count=3), BundleError, r"split.no must be an integer in 0..2, not None"),
+    "part under another name": (
+        model(split__count=3, split__no=1, split__tensors__count=9),
+        BundleError,
+        r"is part 2 of 3, so its name must end with -00002-of-00003.gguf",
+    ),
+    "part behind the last": (model(split__count=3, split__no=3), BundleError, r"split.no must be an integer in 0..2"),
+    "4,294,967,295 parts": (model(split__count=_HUGE >> 32), BundleError, r"split.count must be an integer in 0..9999"),
+    "parts that are text": (
+        model(split__count="3"),
+        BundleError,
+        r"split.count must be an integer in 0..9999, not '3'",
+    ),
     # --- the model
     "architecture missing": (
         model(general__architecture=None),
@@ -307,6 +319,37 @@ def test_attack_is_refused(tmp_path: Path, case: str) -> None:
     assert str(path) in str(caught.value), "the message names the file"
     assert len(str(caught.value)) < 600
     assert peak < _MAX_BYTES
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"split__tensors__count": 99}, r"its 2 parts have 11 tensors, but split.tensors.count is 99"),
+        ({"split__tensors__count": 1}, r"its 2 parts have 11 tensors, but split.tensors.count is 1"),
+        ({"split__tensors__count": None}, r"split.tensors.count must be an integer"),
+        ({"general__architecture": "qwen2"}, r"00002-of-00002.gguf: its general.architecture is not that of"),
+    ],
+)
+def test_parts_that_lie(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    """The first has the tensors, the second more of the metadata than it should."""
+    counts: dict[str, Any] = {"split__count": 2, "split__tensors__count": 11}
+    lies = {key: value for key, value in changes.items() if key.startswith("split")}
+    first = metadata(split__no=0, **(counts | lies))
+    second = metadata(split__no=1, **(counts | changes))
+    path = tmp_path / "m-00001-of-00002.gguf"
+    path.write_bytes(file_bytes(first, tensors()))
+    (tmp_path / "m-00002-of-00002.gguf").write_bytes(file_bytes(second, []))
+    with pytest.raises(BundleError, match=message):
+        open_checkpoint(path)
+
+
+def test_a_damaged_part_is_named(tmp_path: Path) -> None:
+    counts: dict[str, Any] = {"split__count": 2, "split__tensors__count": 11}
+    path = tmp_path / "m-00001-of-00002.gguf"
+    path.write_bytes(file_bytes(metadata(split__no=0, **counts), tensors()))
+    (tmp_path / "m-00002-of-00002.gguf").write_bytes(b"GGUF")
+    with pytest.raises(BundleError, match=r"m-00002-of-00002.gguf: the version"):
+        open_checkpoint(path)
 
 
 def test_codes_that_no_trit_has(tmp_path: Path) -> None:

@@ -13,11 +13,13 @@ import pytest
 
 from edgedec import boards
 from edgedec.boards.find import all_boards, board_names, find_board
-from edgedec.demo import TARGET
+from edgedec.demo import DRAFT, TARGET
 from edgedec.errors import UnsupportedError, UsageError
+from edgedec.graph import Graph
 from edgedec.hw.board import FAMILIES, MEMORY_MODELS, RESOURCES, Board
 from edgedec.hw.compiler.choose_board import config_for_board
 from edgedec.hw.compiler.shapes import shape_graph, shape_model
+from edgedec.hw.compiler.ternary_image import TernaryLayout
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.estimate import estimate
 from edgedec.quantize.shapes import SHAPES
@@ -36,7 +38,7 @@ HAS = {
 PEAKS = {  # bytes of the data bus x transfers a second
     "arty-z7-20": 2 * 1_050e6,
     "kv260": 8 * 2_133e6,
-    "orangecrab-85f": 2 * 800e6,
+    "orangecrab-85f": 8 * 80e6,  # block RAM: a beat in every cycle
     "pynq-z2": 2 * 1_050e6,
     "ultra96-v2": 4 * 1_067e6,
     "ulx3s-85f": 2 * 143e6,
@@ -44,11 +46,15 @@ PEAKS = {  # bytes of the data bus x transfers a second
 NAMES = pytest.mark.parametrize("name", board_names())
 
 
+def _shape(folder: Path) -> Graph:
+    """An embedded model's; its head is int8, of its own."""
+    config = json.loads((folder / "config.json").read_text())
+    return shape_graph({**config, "tie_word_embeddings": False})
+
+
 @pytest.fixture(scope="module")
 def embedded() -> IntegerModel:
-    """The embedded model's shape; its head is int8, of its own."""
-    config = json.loads((TARGET / "config.json").read_text())
-    return shape_model(shape_graph({**config, "tie_word_embeddings": False}))
+    return shape_model(_shape(TARGET))
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +95,8 @@ def test_it_has_what_its_data_sheet_says(name: str) -> None:
     board = find_board(name)
     assert dict(board.has) == dict(zip(RESOURCES, HAS[name], strict=True))
     assert board.memory_peak_bytes_s == pytest.approx(PEAKS[name], rel=2e-3)
-    assert dict(board.most) == {"lut": 0.75, "bram36": 0.75, "uram": 0.75, "dsp": 0.65}, "the KV260's goals, everywhere"
+    goals = {"lut": 0.75, "bram36": 0.75, "uram": 0.75, "dsp": 0.65}  # the KV260's, everywhere
+    assert dict(board.most) == goals | ({"bram36": 1.0} if board.memory_bram36 else {}), "but where it is the memory"
 
 
 @NAMES
@@ -115,8 +122,15 @@ def test_its_members_go_together(name: str) -> None:
 
 @NAMES
 def test_the_embedded_model_gets_an_accelerator(name: str, embedded: IntegerModel) -> None:
-    board = find_board(name)
-    config = config_for_board(embedded, board)
+    """Or, where its weights alone are more than the memory, the drafter does; both are told what would fit."""
+    board, model, context = find_board(name), embedded, 1024
+    if board.memory_bram36:
+        with pytest.raises(UnsupportedError, match=rf"the memory has {board.memory_bytes}; it fits ulx3s-85f$"):
+            config_for_board(embedded, board, others=all_boards())
+        model, context = shape_model(_shape(DRAFT)), 64
+        with pytest.raises(UnsupportedError, match=rf"the memory has {board.memory_bytes}; it fits with context=64$"):
+            config_for_board(model, board, others=all_boards())
+    config = config_for_board(model, board, context=context)
     needs = estimate(config)
     assert needs.beyond(board) == []
     assert all(0 <= share <= 1 for share in needs.shares(board).values())
@@ -218,6 +232,26 @@ def test_a_board_that_is_too_small_is_refused_with_numbers(embedded: IntegerMode
         config_for_board(embedded, board)
 
 
+def test_a_memory_of_block_ram_is_part_of_what_there_is() -> None:
+    """What it takes is not there for an accelerator, and it holds no more than its blocks do."""
+    board = Board(**SMALL | {"memory_bram36": 20, "memory_bytes": 20 * 4096, "most": {"bram36": 1.0, "lut": 0.5}})
+    assert (board.usable("bram36"), board.usable("lut"), board.usable("dsp")) == (8, 12_144, 28)
+    with pytest.raises(UsageError, match=r"memory_bytes must be at most memory_bram36 20 \* 4096, not 81921"):
+        Board(**SMALL | {"memory_bram36": 20, "memory_bytes": 20 * 4096 + 1})
+    with pytest.raises(UsageError, match="memory_bram36 must be at most what can be used of bram36, 21, not 22"):
+        Board(**SMALL | {"memory_bram36": 22, "memory_bytes": 4096})
+
+
+def test_too_little_is_left_of_the_block_ram(embedded: IntegerModel) -> None:
+    board = Board(**find_board("ulx3s-85f").members() | {"memory_bram36": 70, "memory_bytes": 280 << 10})
+    model = shape_model(_shape(DRAFT))
+    message = (
+        r"bram36, of 104 at most 8 can be used where 70 are the memory and .*; use a smaller model, or a larger board$"
+    )
+    with pytest.raises(UnsupportedError, match=message):
+        config_for_board(model, board, context=64, slots=1)
+
+
 def test_boards_need_no_amaranth_and_no_numpy() -> None:
     import subprocess
     import sys
@@ -236,3 +270,25 @@ def test_boards_need_no_amaranth_and_no_numpy() -> None:
 def test_the_default_configuration_is_the_kv260_s() -> None:
     config, board = AcceleratorConfig(), find_board("kv260")
     assert (config.ports, config.port_bytes, config.clock_hz) == (board.ports, board.port_bytes, board.clock_hz)
+
+
+def test_a_refusal_walks_through_no_image(bitnet: IntegerModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is by formulas: a second for a model of 0.7 billion weights, not a walk over its half a million runs of beats."""
+
+    def walked(layout: TernaryLayout) -> Any:
+        raise AssertionError("this takes seconds")
+
+    monkeypatch.setattr(TernaryLayout, "_parts", walked)
+    with pytest.raises(UnsupportedError, match=r"the model does not fit ulx3s-85f: .*; it fits "):
+        config_for_board(bitnet, find_board("ulx3s-85f"), others=all_boards())
+
+
+def test_there_is_room_for_what_stands_beside(embedded: IntegerModel) -> None:
+    """What fits alone and is not accepted is passed over for something smaller; if nothing is, the smallest is given."""
+    board = find_board("ulx3s-85f")
+    free = config_for_board(embedded, board)
+    assert free.slots > 1
+    lower = config_for_board(embedded, board, accepts=lambda config: config.slots < free.slots)
+    assert (lower.beat_bytes, lower.slots) == (free.beat_bytes, free.slots // 2)
+    least = config_for_board(embedded, board, accepts=lambda config: False)
+    assert (least.beat_bytes, least.slots) == (4, 1)

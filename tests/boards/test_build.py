@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.boards.build import build, check_build
+from edgedec.boards.build import build
+from edgedec.boards.check import check_build
 from edgedec.boards.find import find_board
 from edgedec.boards.flow import find_flow
 from edgedec.boards.hwh import write_hwh

@@ -128,3 +128,19 @@ def test_a_folder_that_is_no_bundle_is_not_overwritten(edgedec: Edgedec, checkpo
     assert outcome.code == 2
     assert "it exists and holds no manifest.json" in outcome.stderr
     assert Path("out/diary").read_text() == "dear"
+
+
+def test_workers_change_nothing_but_the_memory(edgedec: Edgedec, checkpoint: Path) -> None:
+    options = ("--method", "ternary", "--planes", "1", "--calibration", "none", "--eval-text", "none", "--json")
+    alone: dict[str, Any] = edgedec("quantize", checkpoint, "-o", "alone", *options).json
+    several: dict[str, Any] = edgedec("quantize", checkpoint, "-o", "several", "--workers", "2", *options).json
+    assert Bundle.open("alone").sha256 == Bundle.open("several").sha256
+    assert (several["perplexity_before"], several["perplexity_after"], several["eval_tokens"]) == (None, None, 0)
+    assert several["peak_bytes"] > alone["peak_bytes"] + (10 << 20), "two processes, each with NumPy"
+
+
+def test_an_executor_that_does_not_exist(edgedec: Edgedec, checkpoint: Path) -> None:
+    outcome = edgedec("quantize", checkpoint, "-o", "out", "--executor", "slurm")
+    assert outcome.code == 2
+    assert "executors has no 'slurm'; known: local, ray" in outcome.stderr
+    assert not Path("out").exists()

@@ -138,6 +138,22 @@ def test_opening_reads_no_weights_into_memory(tmp_path: Path) -> None:
     assert peak < 4 << 20
 
 
+def test_shapes_alone_are_read_without_the_weights(tmp_path: Path) -> None:
+    """What is refused for its size is refused at once, however large it is; whoever runs it looks at all of it."""
+    scheme, shape = TernaryScheme(planes=1, group_size=0), (64, 64)
+    with BundleWriter.create(tmp_path / "model") as writer:
+        writer.add("w", scheme, shape, random_parts(np.random.default_rng(0), scheme, shape))
+        finish(writer)
+    weights = tmp_path / "model/weights.bin"
+    weights.write_bytes(bytes(weights.stat().st_size))
+    assert Bundle.open(tmp_path / "model", weights=False).schemes == {"w": scheme}
+    with pytest.raises(BundleError, match="its hash does not match"):
+        Bundle.open(tmp_path / "model")
+    weights.write_bytes(b"")
+    with pytest.raises(BundleError, match="0 bytes, the manifest says"):
+        Bundle.open(tmp_path / "model", weights=False)
+
+
 def owner(array: NDArray[Any]) -> Any:
     while isinstance(array.base, np.ndarray):
         array = array.base

@@ -25,6 +25,18 @@ class Row:
     note: str = ""
 
 
+# Operation -> models that have one which the integer profile does not define: the table in docs/integer-profile.md.
+UNDEFINED: Mapping[str, tuple[str, ...]] = {
+    "rms_norm": ("Qwen 3", "Gemma 3"),
+    "rope": ("Phi 4 mini",),
+    "attention": ("Gemma 2",),
+    "linear": ("Gemma 2",),
+    "gated_activation": ("Gemma", "Gemma 2", "Gemma 3"),
+    "add": ("Gemma 2", "Gemma 3"),
+    "embed": ("Gemma", "Gemma 2", "Gemma 3"),
+}
+
+
 def _integers(reason: str) -> dict[str, str]:
     """The accelerator runs the integer profile's program: what that does not define, it has not."""
     return dict.fromkeys(INTEGERS, reason)
@@ -32,7 +44,7 @@ def _integers(reason: str) -> dict[str, str]:
 
 _HEAD_NORMS = _integers("it normalizes each of 2 heads for itself")
 _GELU = _integers("its activation is gelu_tanh; known: silu, relu2")
-_CAPPED = {"CPU kernels": "they have no soft-cap of scores", **_integers("its scores have a soft-cap of 4")}
+_CAPPED = _integers("its scores have a soft-cap of 4")
 
 ROWS = (
     Row(title="Llama 1 to 3, TinyLlama, SmolLM 1 and 2", family="llama", golden="grouped_tied"),
@@ -87,6 +99,8 @@ rounding on int8 ones; under the integer profile a correlation above 0.98 with t
 that its program, interpreted, gives the integer profile's numbers exactly.
 
 """
+_REASONS = """What the refusals say, each of one operation (numbers are those of the tests' small models);
+[what does not map](integer-profile.md#what-does-not-map) has all reasons:"""
 _TAIL = """
 Rope scalings: default, linear, llama3, yarn, longrope (up to the original context), dynamic (up to the context). Every other
 setting that would change the model is an `UnsupportedError` that names it. The families take any weight scheme: int8 and
@@ -108,7 +122,7 @@ def document() -> str:
                 reasons.append(reason)
             cells.append("yes" if reason is None else f"no ({reasons.index(reason) + 1})")
         lines.append(f"| {row.title} | `{row.family}` | {' | '.join(cells)} | {row.note} |")
-    lines += ["", "What the refusals say (numbers are those of the tests' small models):", ""]
+    lines += ["", _REASONS, ""]
     lines += [f"{number}. {reason}" for number, reason in enumerate(reasons, 1)]
     return _HEAD + "\n".join(lines) + "\n" + _TAIL
 

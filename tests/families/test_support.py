@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -11,8 +11,11 @@ import pytest
 
 from edgedec.bundle import Bundle
 from edgedec.errors import UnsupportedError
+from edgedec.families import build_graph
+from edgedec.graph import Graph
+from edgedec.ops import Operation
 from edgedec.plugins import names
-from edgedec.reference.integer_profile import head
+from edgedec.reference.integer_profile import defined, head
 from edgedec.reference.integer_profile.calibrate import calibrate
 from edgedec.reference.integer_profile.model import prepare
 from edgedec.runtime.accelerator.calibrated import calibrated
@@ -128,6 +131,37 @@ def test_the_integer_profile(row: Row, bundles: Mapping[str, Bundle], expected: 
         found.append(head.real(sequence.forward(ids[start:stop], check=True)))
         sequence.commit(np.arange(stop - start, dtype=np.int32))
     assert np.array_equal(np.concatenate(found).astype(np.float32), accelerated[:12])
+
+
+def test_every_reason_is_in_the_integer_profiles_document(row: Row) -> None:
+    """All operations that it does not define, not just the one that a refusal names."""
+    lacking = undefined(build_graph(golden.read(row.golden).config))
+    title = row.title.partition(",")[0]
+    assert {kind for kind, titles in support.UNDEFINED.items() if title in titles} == lacking
+    text = (support.DOCUMENT.parent / "integer-profile.md").read_text(encoding="utf-8")
+    rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    assert {line[0].removeprefix("| ") for line in rows if title in line[-1].removesuffix(" |").split(", ")} == lacking
+
+
+def undefined(graph: Graph) -> set[str]:
+    """Kinds of the operations that are refused when those refused before are taken for defined."""
+    found: set[str] = set()
+    while True:
+        try:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(defined, "_undefined", partial(_unless, found, defined._undefined))
+                patch.setattr(defined, "_normed_summand", partial(_unless, found, defined._normed_summand))
+                defined.check_defined(graph)
+        except UnsupportedError as error:
+            kind = str(error).removeprefix("the integer profile cannot run ").partition(" ")[0]
+            assert kind not in found
+            found.add(kind)
+        else:
+            return found
+
+
+def _unless(known: set[str], judge: Callable[..., str | None], op: Operation, *more: Any) -> str | None:
+    return None if op.kind in known else judge(op, *more)
 
 
 def test_the_document_is_up_to_date() -> None:

@@ -146,7 +146,7 @@ def test_a_beat_a_cycle(lanes: int) -> None:
         beats = KvLayout(beat_bytes=8, head_dim=8, chunk=4).beats(committed) * 6
         assert len(cycles["beats"]) == beats
         spent.append(cycles["beats"][-1] - cycles["beats"][0] - beats)
-        assert cycles["output"][2 * 8] - cycles["beats"][-1] <= 2 + 34  # the documented latency
+        assert cycles["output"][2 * 8] - cycles["beats"][-1] <= 2 + 36  # the documented latency
     assert spent[0] == spent[1]
     assert spent[0] < 70  # mostly the last head's softmax, which no other head hides
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from edgedec.hw.accelerator_registers import ERROR_CAUSES, Cause
-from edgedec.hw.command_processor import CommandProcessor, estimate
+from edgedec.hw.command_processor import CLEARED, CommandProcessor, estimate
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.instructions import Base, Destination, Instruction, Opcode, When, pack
 from edgedec.hw.striping import block_bytes
@@ -61,7 +61,7 @@ async def clean(ctx: Any, bench: Bench, raw: bytes) -> None:
     assert not ctx.get(control.busy)
     await bench.press(ctx, "start")  # ignored: it is not over
     await bench.rest(ctx)
-    assert len(bench.pulses["clear"]) == 1
+    assert len(bench.pulses["clear"]) == CLEARED
     assert not ctx.get(control.error | control.done | control.flush | control.clear)
     assert [ctx.get(value) for value in (control.cause, control.descriptor, control.error_address)] == [0, 0, 0]
     commands, ranges = len(bench.commands), len(bench.ranges)

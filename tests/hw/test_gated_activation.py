@@ -50,7 +50,7 @@ def test_equal_to_the_formulas(
         assert result.tolist() == expected(*pair, relu2, shift).tolist()
     if not idle and not stall:
         assert np.ptp(cycles["input"]) == len(words) - 1
-        assert cycles["output"][-1] - cycles["input"][-1] == 15
+        assert cycles["output"][-1] - cycles["input"][-1] == 16
 
 
 @pytest.mark.parametrize("shift", range(11))

@@ -134,7 +134,21 @@ def test_inputs_are_watched() -> None:
     assert cycle.inputs == "\tdecltype(p_in) seen_p_in;\n"
     assert "if (seen_p_in != p_in) { seen_p_in = p_in; marked[0] = 1; }" in cycle.evaluate
     assert "edges_now = unsigned{posedge_p_clk} << 0;" in cycle.evaluate
-    assert cycle.commit.count("commit_1();") == 1
+    assert cycle.commit.count("&p_top::commit_1") == 1
+
+
+def test_what_a_clock_sets_waits_for_its_edge() -> None:
+    """Of one module, two clocks, and a step of both: a group each, and only the last is run at all edges."""
+    step = "\t// cell\n\tif ({0}) {{\n\t\tp_{1}.next = p_in;\n\t}}\n"
+    both = step.format("posedge_p_a || posedge_p_b", "z")
+    flags = ["posedge_p_a", "posedge_p_b"]
+    groups = grouped(read_steps("".join(step.format(*one) for one in zip(flags, "xy", strict=True)) + both))
+    assert [sorted(step.registers) for (step,) in groups] == [["p_x"], ["p_z"], ["p_y"]]
+    cycle = cycle_of(groups, "".join(f"\tbool {flag} = this->{flag}();\n" for flag in flags), flags)
+    assert "if (marked[0] && posedge_p_a) {" in cycle.evaluate
+    assert "if (marked[1]) {" in cycle.evaluate
+    assert "if (marked[2] && posedge_p_b) {" in cycle.evaluate
+    assert "\t\tmarked[1] = 1; \n" in cycle.evaluate
 
 
 def test_groups_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +212,8 @@ def test_the_cycle_is_cut_into_files(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "posedge_p_clk = " in second
     assert "p_q.next = p_a;" in second
     assert "if (p_q.curr != p_q.next) { p_q.curr = p_q.next; }" in second
-    assert "if (marked[1]) { marked[1] = 0; ran[1] = 1; eval_1(performer); }" in whole
+    assert "if (marked[0]) { marked[0] = 0; eval_0(performer); }" in whole
+    assert "if (marked[1] && posedge_p_clk) { marked[1] = 0; ran(1); eval_1(performer); }" in whole
     assert "if (p_b.commit(observer)) changed = true;\n\t\tprev_p_clk = p_clk;\n" in whole
     assert "p_q.next" not in rest
     assert "void p_top::reset() {\n\tlast_edges = ~0u;\n\tp_q = " in rest
@@ -319,7 +334,7 @@ def test_parts_of_values_are_what_cxxrtl_makes_them(tmp_path: Path) -> None:
     (tmp_path / "values.cpp").write_text(VALUES.replace("CALLS", calls), "utf-8")
     compiler = find_compiler()
     assert compiler is not None
-    includes = [f"-I{library.FOLDER}", "-isystem", str(library._runtime())]
+    includes = [f"-I{library.FOLDER}", "-isystem", str(library.headers())]
     flags = ["-std=c++17", "-O0", "-Wall", "-Wextra", "-Wconversion", "-Werror"]
     command = [*compiler, *flags, *includes, str(tmp_path / "values.cpp"), "-o", str(tmp_path / "values")]
     made = subprocess.run(command, capture_output=True, text=True, check=False)

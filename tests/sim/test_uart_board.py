@@ -43,7 +43,7 @@ def terminal() -> Iterator[BoardTerminal]:
 
 @pytest.fixture
 def device(terminal: BoardTerminal) -> Iterator[Any]:
-    device = open_device("uart", CONFIG, port=terminal.path, patience_s=5.0)
+    device = open_device("uart", CONFIG, port=terminal.path)
     yield device
     device.close()
 

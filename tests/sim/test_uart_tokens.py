@@ -40,7 +40,7 @@ def test_tokens_over_the_line() -> None:
     board = UartBoard(build(system), CONFIG, chip=CHIP, memory_hz=MEMORY_HZ, baud=BAUD)
     sequence, length = model.open(), 0
     with BoardTerminal(board) as terminal:
-        device = open_device("uart", CONFIG, port=terminal.path, patience_s=20.0)
+        device = open_device("uart", CONFIG, port=terminal.path)
         with Driver(device, compile_model(model, CONFIG), embedding) as driver:
             for ids in ([7, 14], [21], [28, 35], [1]):
                 n, array = len(ids), np.array(ids, np.int32)

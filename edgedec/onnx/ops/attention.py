@@ -14,7 +14,7 @@ from edgedec.onnx.kv_cache import cache_layout
 from edgedec.onnx.ops.rope import rotary_tables
 from edgedec.ops import Attention, Rope
 
-__all__ = ["kernels_lack", "lower"]
+__all__ = ["lower"]
 
 _ROTARY = {"half": 1, "interleaved": 2}
 _SHAPES = {"flat": (-1,), "column": (-1, 1)}
@@ -24,16 +24,6 @@ def lower(op: Attention, emitter: Emitter) -> None:
     state = emitter.graph.states[op.state]
     lowered = _tree_attention if emitter.kernels else _group_query_attention
     emitter.bound[op.outputs[0]] = lowered(op, state, emitter)
-
-
-def kernels_lack(op: Attention) -> str | None:
-    """Why TreeAttention cannot run an attention, to be said to people; None: it can."""
-    if op.soft_cap is None:
-        return None
-    return (
-        f"the CPU kernels cannot run {op.kind} {op.name}: they have no soft-cap of scores ({op.soft_cap:g}); the portable "
-        "ONNX graph and the reference (--device float_reference) can"
-    )
 
 
 def _tree_attention(op: Attention, state: KvState, emitter: Emitter) -> str:
@@ -59,6 +49,7 @@ def _tree_attention(op: Attention, state: KvState, emitter: Emitter) -> str:
         sinks=state.sinks,
         rotary=_ROTARY[rotation.layout] if rotation else 0,
         scale=float(op.scale),
+        cap=float(op.soft_cap or 0.0),
     )
 
 

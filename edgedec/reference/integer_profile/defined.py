@@ -10,7 +10,6 @@ __all__ = ["check_defined"]
 
 _ACTIVATIONS = ("silu", "relu2")
 _INSTEAD = "; the float targets run it (--device cpu or float_reference)"
-_REFERENCE = "; the float reference runs it (--device float_reference)"  # so far the CPU's kernels do not
 
 
 def check_defined(graph: Graph) -> None:
@@ -22,7 +21,7 @@ def check_defined(graph: Graph) -> None:
     for op in sorted(graph.operations, key=lambda op: isinstance(op, Embed)):
         reason = _undefined(op) or _normed_summand(op, makers)
         if reason:
-            raise unsupported(op, reason + (_REFERENCE if isinstance(op, Attention) else _INSTEAD))
+            raise unsupported(op, reason + _INSTEAD)
 
 
 def _undefined(op: Operation) -> str | None:

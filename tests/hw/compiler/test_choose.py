@@ -36,6 +36,22 @@ STORIES: dict[str, Any] = {  # of the embedded model's size
 }
 
 
+# The embedded drafter, for a memory that does not hold the embedded model.
+DRAFT = {
+    **STORIES,
+    "hidden_size": 96,
+    "intermediate_size": 256,
+    "num_attention_heads": 1,
+    "num_key_value_heads": 1,
+    "num_hidden_layers": 2,
+}
+
+
+def that_fits(device: Board, stories: IntegerModel) -> tuple[IntegerModel, dict[str, Any]]:
+    """A model, and what is wanted otherwise for it."""
+    return (shape_model(shape_graph(DRAFT)), {"context": 64}) if device.memory_bram36 else (stories, {})
+
+
 @pytest.fixture(scope="module")
 def stories() -> IntegerModel:
     return shape_model(shape_graph(STORIES))
@@ -55,9 +71,10 @@ def with_most(device: Board, **most: int) -> Board:
 @pytest.mark.parametrize("name", board_names())
 def test_every_board_runs_the_embedded_model(name: str, stories: IntegerModel) -> None:
     device = find_board(name)
-    config = config_for_board(stories, device)
+    model, wanted = that_fits(device, stories)
+    config = config_for_board(model, device, **wanted)
     assert estimate(config).beyond(device) == []
-    assert config == config_for_board(shape_model(shape_graph(STORIES)), device)
+    assert config == config_for_board(shape_model(model.graph), device, **wanted)
     assert config.clock_hz == device.clock_hz
     assert config.ultra == (device.has["uram"] > 0)
     assert config.port_bytes >= min(device.port_bytes, config.beat_bytes)
@@ -69,7 +86,9 @@ def test_every_board_runs_the_embedded_model(name: str, stories: IntegerModel) -
 @pytest.mark.parametrize("name", board_names())
 def test_the_stream_is_as_wide_as_the_memory_is_fast(name: str, stories: IntegerModel) -> None:
     """Nine tenths of the bandwidth at least, and half as wide would not do. All have room for that."""
-    device, config = find_board(name), config_for_board(stories, find_board(name))
+    device = find_board(name)
+    model, wanted = that_fits(device, stories)
+    config = config_for_board(model, device, **wanted)
     rate = config.beat_bytes * config.clock_hz
     assert rate >= 0.9 * device.bandwidth_bytes_s
     assert config.beat_bytes == 4 or rate / 2 < 0.9 * device.bandwidth_bytes_s
@@ -92,11 +111,12 @@ def test_weights_that_the_memory_does_not_hold(large: IntegerModel) -> None:
 @pytest.mark.parametrize("name", board_names())
 def test_the_program_is_what_was_estimated(kind: str, name: str) -> None:
     """It compiles for the configuration, with mantissas of groups too, and lies within the board's memory."""
-    model = tiny(kind)[2]
-    config = config_for_board(model, find_board(name))
+    model, device = tiny(kind)[2], find_board(name)
+    wanted: dict[str, Any] = {"context": 256} if device.memory_bram36 else {}
+    config = config_for_board(model, device, **wanted)
     assert config.scaling <= (config.beat_bytes >= 8)
     program = compile_model(model, config)
-    assert laid_out(program.sizes, config.ports)[1] <= find_board(name).memory_bytes
+    assert laid_out(program.sizes, config.ports)[1] <= device.memory_bytes
 
 
 def test_memory_to_the_byte() -> None:

@@ -146,6 +146,12 @@ def test_what_does_not_map(changes: dict[str, int], message: str) -> None:
         TernaryLayout(**{"beat_bytes": 64, "tile_words": 2, "planes": 1, "rows": 5, "columns": 64, **changes})
 
 
+@given(contents())
+def test_beats_are_those_of_its_parts(content: Content) -> None:
+    layout = content[0]
+    assert layout.beats == sum(len(part) for _, part in layout._parts())
+
+
 def test_wrong_content_is_refused() -> None:
     layout, trits, mantissas = filled(TernaryLayout(beat_bytes=8, tile_words=2, planes=1, rows=7, columns=13))
     assert mantissas is None

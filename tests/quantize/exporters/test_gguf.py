@@ -18,6 +18,7 @@ from edgedec.families import build_graph
 from edgedec.manifest import Tokens
 from edgedec.ops import Embed, Linear
 from edgedec.quantize.exporters.gguf import export_gguf
+from edgedec.quantize.exporters.gguf_file import q8_0
 from edgedec.quantize.methods.int8 import quantize_int8
 from edgedec.quantize.pipeline import QuantizeOptions, quantize
 from edgedec.quantize.readers import open_checkpoint
@@ -202,10 +203,6 @@ def test_linear_scaling_comes_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"model_type": "gemma", "tie_word_embeddings": True, "hidden_act": None},
-            r"gemma is not written as GGUF; known: llama, qwen2",
-        ),
         (BITNET | {"hidden_act": "relu2"}, r"llama.cpp's bitnet has silu, this model relu2"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, r"rope scaling 'yarn' is not written as GGUF"),
         (QWEN | {"rope_interleaved": True}, r"llama.cpp rotates halves of a qwen2's heads"),
@@ -216,6 +213,12 @@ def test_what_llama_cpp_cannot_express(tmp_path: Path, changes: Mapping[str, Any
     with pytest.raises(UnsupportedError, match=message):
         export_gguf(bundle, tmp_path / "m.gguf")
     assert not (tmp_path / "m.gguf").exists()
+
+
+@pytest.mark.parametrize("scale", [1e6, 1e-9])
+def test_a_scale_that_float16_has_not(scale: float) -> None:
+    with pytest.raises(UnsupportedError, match=r"tensor a: a scale .* GGML's float16"):
+        q8_0("a", np.ones((1, 32), np.int8), np.array([scale], np.float32))
 
 
 def test_a_tokenizer_that_llama_cpp_has_no_kind_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

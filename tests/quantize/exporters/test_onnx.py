@@ -6,6 +6,7 @@ tests/test_speculation_peers.py runs the graph pass by pass on caches; here are 
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,13 @@ from numpy.typing import NDArray
 from edgedec.bundle import Bundle
 from edgedec.errors import UnsupportedError, UsageError
 from edgedec.families import build_graph
+from edgedec.paths import cache_folder
 from edgedec.quantize.exporters.onnx import export_onnx
 from edgedec.reference.float_profile.model import ReferenceModel
 from edgedec.schemes import FloatWeight, TernaryScheme
 from tests.quantize.exporters.test_gguf import write
+from tests.quantize.exporters.test_gguf_families import FAMILIES
+from tests.quantize.exporters.test_gguf_families import write as write_family
 
 SMALL: Mapping[str, Any] = {"num_hidden_layers": 1, "intermediate_size": 256}
 
@@ -94,10 +98,86 @@ def test_a_draft_with_another_tokenizer(tmp_path: Path, monkeypatch: pytest.Monk
     assert not (tmp_path / "m").exists()
 
 
-def test_families_that_are_not_written(tmp_path: Path) -> None:
-    bundle = write(tmp_path / "a", TernaryScheme(), {"model_type": "qwen3", **SMALL})
-    with pytest.raises(
-        UnsupportedError, match=r"qwen3 is not written as ONNX for others; known: llama, qwen2, mistral"
-    ):
+ONNX_FAMILIES: dict[str, dict[str, Any]] = {
+    **FAMILIES,
+    "phi3 partial": {**FAMILIES["phi3 partial"], "head_dim": 32, "partial_rotary_factor": 0.5},
+    "phi3 partial longrope": {
+        **FAMILIES["phi3 longrope"],
+        "head_dim": 32,
+        "partial_rotary_factor": 0.5,
+        "sliding_window": 7,
+    },
+    "mistral window": {**FAMILIES["mistral"], "sliding_window": 6},
+}
+
+
+@pytest.mark.parametrize("family", ONNX_FAMILIES)
+def test_every_family(tmp_path: Path, family: str) -> None:
+    """The reference's logits in a prefill, in steps and in a prefill behind them; windows and caps are reached."""
+    bundle = write_family(tmp_path / "b", ONNX_FAMILIES[family])
+    export_onnx(bundle, tmp_path / "m")
+    graph = build_graph(bundle.config)
+    ids = np.random.default_rng(0).integers(0, 40, 30)
+    model = ReferenceModel(graph, bundle.weight)
+    wanted = model.forward(ids.astype(np.int32), model.new_cache())[0][:, :40]
+    session = ort.InferenceSession(str(tmp_path / "m" / "model.onnx"))
+    names = [output.name for output in session.get_outputs()]
+    past: dict[str, Any] = {
+        f"past_key_values.{at}.{part}": np.zeros((1, state.kv_heads, 0, state.head_dim), np.float32)
+        for at, state in enumerate(graph.states.values())
+        for part in ("key", "value")
+    }
+    found = []
+    for start, stop in ((0, 13), (13, 14), (14, 15), (15, 30)):
+        feeds = {"input_ids": ids[None, start:stop], "attention_mask": np.ones((1, stop), np.int64), **past}
+        made = dict(zip(names, session.run(names, feeds), strict=True))
+        found.append(made.pop("logits")[0])
+        past = {name.replace("present", "past_key_values"): values for name, values in made.items()}
+    assert np.abs(np.concatenate(found) - wanted).max() < 3e-4 * wanted.std()
+    kind = json.loads((tmp_path / "m" / "genai_config.json").read_text("utf-8"))["model"]["type"]
+    assert kind == ("decoder" if family == "bitnet" else bundle.config["model_type"])
+
+
+def test_a_rotation_that_the_operator_has_not(tmp_path: Path) -> None:
+    bundle = write_family(tmp_path / "b", FAMILIES["phi3 partial"])
+    message = r"rope layers.0.q rotates 12 columns of a head; .* multiples of 16; export it as gguf or safetensors"
+    with pytest.raises(UnsupportedError, match=message):
         export_onnx(bundle, tmp_path / "m")
     assert not (tmp_path / "m").exists()
+
+
+_GENAI = """
+import json, sys
+import onnxruntime_genai as og
+folder, *ids = sys.argv[1:]
+model = og.Model(folder)
+params = og.GeneratorParams(model)
+params.set_search_options(max_length=len(ids) + 20)
+generator = og.Generator(model, params)
+generator.append_tokens([int(one) for one in ids])
+while not generator.is_done():
+    generator.generate_next_token()
+print(json.dumps([int(one) for one in generator.get_sequence(0)][len(ids):]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ONNX_FAMILIES)
+def test_genai_writes_the_same_text(tmp_path: Path, family: str) -> None:
+    """Speculating, as its configuration says."""
+    python = next(cache_folder().glob("peers/onnxruntime-genai-*/bin/python"), None)
+    if python is None:
+        pytest.skip("onnxruntime-genai is not installed: python benchmarks/speculation.py installs it")
+    bundle = write_family(tmp_path / "b", ONNX_FAMILIES[family])
+    export_onnx(bundle, tmp_path / "m")
+    prompt = [int(one) for one in np.random.default_rng(1).integers(4, 40, 14)]
+    command = [str(python), "-c", _GENAI, str(tmp_path / "m"), *map(str, prompt)]
+    found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
+    reference = ReferenceModel(build_graph(bundle.config), bundle.weight)
+    cache, text, rows = reference.new_cache(), list[int](), np.array(prompt, np.int32)
+    while len(text) < 20 and not set(text) & set(bundle.tokens.eos):
+        text.append(int(reference.forward(rows, cache)[0][-1][:40].argmax()))
+        cache.commit(np.arange(len(rows), dtype=np.int32))
+        rows = np.array(text[-1:], np.int32)
+    ended = text[-1] in bundle.tokens.eos  # genai leaves it out
+    assert found == (text[:-1] if ended else text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -76,3 +77,15 @@ def test_another_folder_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"cannot write"):
         export_safetensors(bundle, tmp_path / "m")
     assert [file.name for file in (tmp_path / "m").iterdir()] == ["thesis.txt"]
+
+
+@pytest.mark.parametrize("ternary", [None, TernaryScheme()])
+def test_one_tensor_is_in_memory_at_a_time(tmp_path: Path, ternary: TernaryScheme | None) -> None:
+    bundle = write(tmp_path / "a", ternary, {"num_hidden_layers": 12})
+    shapes = [tensor.shape for tensor in bundle.tensors.values() if len(tensor.shape) == 2]
+    largest, whole = (4 * count(rows * columns for rows, columns in shapes) for count in (max, sum))
+    tracemalloc.start()
+    export_safetensors(bundle, tmp_path / "m")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 4 * largest + (1 << 20) < whole / 2

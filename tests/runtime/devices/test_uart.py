@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import random
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +20,10 @@ import pytest
 from edgedec.device import open_device
 from edgedec.errors import DeviceError, UsageError
 from edgedec.hw.accelerator_registers import REGISTER_MAP
-from edgedec.hw.link_protocol import BLOCK_BYTES, MOST_FRAME, Command, frame, opened
+from edgedec.hw.link_protocol import BLOCK_BYTES, MOST_FRAME, Command, Status, frame, opened
 from edgedec.runtime.accelerator.opening import check_device
 from edgedec.runtime.accelerator.options import AcceleratorOptions
+from edgedec.runtime.devices import _link
 from edgedec.sim.link_server import LinkServer, PseudoTerminal
 from tests.sim.small_top import CONFIG
 
@@ -191,6 +195,108 @@ def test_ports_that_are_none(tmp_path: Path) -> None:
         open_device("uart", CONFIG, port=tmp_path / "file", baud=31337)
 
 
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [
+        (errno.EACCES, r"may not be opened; join its group and log in again: sudo usermod -aG \w+ \$USER"),
+        (errno.EBUSY, r"another program has .*ttyUSB0; end it, fuser -v .*ttyUSB0 names it"),
+        (errno.EIO, r"cannot be opened: Input/output error; give the path of a serial port"),
+    ],
+)
+def test_ports_that_others_keep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, message: str) -> None:
+    port, real = tmp_path / "ttyUSB0", os.open
+    port.touch()
+
+    def opened(path: Any, *arguments: Any, **options: Any) -> int:
+        if path == port:
+            raise OSError(number, os.strerror(number), str(path))
+        return real(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "open", opened)
+    with pytest.raises(DeviceError, match=message):
+        open_device("uart", CONFIG, port=port)
+
+
+def test_the_port_vanishes() -> None:
+    """In the middle of a transfer; all that follows says the same, and closing does not fail."""
+    far, gone = server(), threading.Event()
+
+    def there(data: bytes) -> bytes:
+        if gone.is_set():
+            raise OSError("the adapter was pulled out")
+        return far.take(data)
+
+    terminal = PseudoTerminal(there)
+    device = open_device("uart", CONFIG, port=terminal.path, patience_s=0.05)
+    buffer = device.allocate(MEMORY)
+    gone.set()
+    closing = threading.Timer(0.1, terminal.close)
+    closing.start()
+    for _ in range(2):
+        with pytest.raises(
+            DeviceError, match=r"/dev/pts/\d+ is gone \(.*\): has the simulation ended\? start it again"
+        ):
+            buffer.flush()
+        closing.join()
+    device.close()
+    device.close()
+    with pytest.raises(DeviceError, match="device uart is closed; open it again"):
+        device.read_register(0)
+
+
+def test_nobody_answers_on_a_serial_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it is no pseudo-terminal, the board's bitstream and rate may be others."""
+    monkeypatch.setattr(_link, "_PSEUDO_MAJORS", ())
+    with (
+        PseudoTerminal(lambda data: b"") as line,
+        pytest.raises(DeviceError, match="is loaded and its baud rate is 9600"),
+    ):
+        open_device("uart", CONFIG, port=line.path, baud=9600, patience_s=0.01)
+
+
+def test_a_pseudo_terminal_is_a_simulation(line: Callable[..., Any]) -> None:
+    """Whatever its other side says of itself; it is waited for longer, and has no baud rate."""
+    far = server()
+    far._identity = replace(far._identity, simulated=False)
+    device = line(far, patience_s=0.0, baud=31337)
+    assert device.kind == "simulated"
+    assert device.link.patience_s == 10
+
+
+def test_a_slow_device_is_asked_for_less_at_a_time(line: Callable[..., Any]) -> None:
+    """So that its answers come within the host's patience."""
+    waits: list[int] = []
+
+    class Slow(LinkServer):
+        def _wait(self, rest: bytes) -> tuple[Status, bytes]:
+            waits.append(int.from_bytes(rest, "little"))
+            time.sleep(waits[-1] * 1e-7)
+            return Status.OK, rest + b"\0"
+
+    slow = Slow(open_device("reference", CONFIG), memory_bytes=MEMORY, granule=CONFIG.port_bytes)
+    device = line(slow, patience_s=0.4)
+    assert not device.wait(4e6 / device.clock_hz)
+    assert device.link.retries == 0
+    assert max(waits) * 1e-7 < 0.2
+    assert sum(waits) == pytest.approx(4e6, abs=2)
+    waits.clear()
+    device._learn(10**9, 1e-3)
+    assert device._slice_s <= 0.1
+
+
+def test_long_transfers_say_how_far_they_are(line: Callable[..., Any]) -> None:
+    said: list[tuple[str, int, int]] = []
+    device = line(server(), progress=lambda *one: said.append(one))
+    buffer = device.allocate(MEMORY // 2)
+    buffer.flush()
+    assert not said, "less than it is worth"
+    buffer.close()
+    device.allocate(MEMORY).flush()
+    assert said[0][0] == "send, bytes"
+    assert said[-1][1:] == (MEMORY, MEMORY)
+    assert all(one[1] < other[1] for one, other in itertools.pairwise(said))
+
+
 def test_what_answers_is_something_else(line: Callable[..., Any]) -> None:
     far = server()
     answers: dict[str, Callable[[bytes], bytes]] = {
@@ -213,7 +319,7 @@ def _changed(answer: bytes, at: int, value: int) -> bytes:
 def test_one_owner_at_a_time(line: Callable[..., Any]) -> None:
     device = line(server())
     with pytest.raises(DeviceError, match=r"is in use by process .*close that device first"):
-        open_device("uart", CONFIG, port=device.link._port)
+        open_device("uart", CONFIG, port=device.link.port)
 
 
 def test_endless_noise_is_no_answer() -> None:

@@ -38,6 +38,7 @@ class Sequence:
     rotary: int = 1
     code_path: str | None = None
     seed: int = 0
+    cap: float = 0.0
     length: int = 0
     cache: NDArray[np.uint8] = field(init=False)
 
@@ -79,6 +80,7 @@ class Sequence:
             positions=positions,
             visible=visibility.pack(visible),
             scale=self.scale,
+            cap=self.cap,
             rotary=self.rotary,
             tables=self.tables() if self.rotary else None,
             code_path=self.code_path,
@@ -124,6 +126,8 @@ def defined(sequence: Sequence, tokens: list[int]) -> NDArray[np.float64]:
             seen &= (positions > i - state.window) | (positions < state.sinks)
         for head in range(q.shape[1]):
             scores = keys[seen, head // sequence.group] @ q[i, head] * sequence.scale
+            if sequence.cap:
+                scores = sequence.cap * np.tanh(scores / sequence.cap)
             weights = np.exp(scores - scores.max())
             out[i, head] = weights @ values[seen, head // sequence.group] / weights.sum()
     return out.reshape(n, -1)
@@ -149,23 +153,25 @@ SHAPES = [
 
 
 @pytest.mark.parametrize("code_path", USABLE)
+@pytest.mark.parametrize("cap", [0.0, 0.7, 50.0])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_every_path_computes_what_is_defined(code_path: str, shape: tuple[KvState, int, int]) -> None:
+def test_every_path_computes_what_is_defined(code_path: str, shape: tuple[KvState, int, int], cap: float) -> None:
     """Passes of many sizes over one text; float32 stays within 5e-6 of float64."""
     state, group, rotary = shape
-    sequence = Sequence(state, group, rotary, code_path)
+    sequence = Sequence(state, group, rotary, code_path, cap=cap)
     tokens = list(range(CAPACITY - 2))
     pieces = np.split(np.array(tokens), np.cumsum([1, 5, 32, 7, 64, 1, 8]))
     found = np.concatenate([sequence.chain(piece.tolist()) for piece in pieces])
     np.testing.assert_allclose(found, defined(sequence, tokens), rtol=5e-6, atol=5e-6)
 
 
+@pytest.mark.parametrize("cap", [0.0, 1.5])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_all_paths_give_the_same_bits(shape: tuple[KvState, int, int]) -> None:
+def test_all_paths_give_the_same_bits(shape: tuple[KvState, int, int], cap: float) -> None:
     state, group, rotary = shape
     results = []
     for code_path in USABLE:
-        sequence = Sequence(state, group, rotary, code_path)
+        sequence = Sequence(state, group, rotary, code_path, cap=cap)
         results.append((sequence.chain(list(range(50))), sequence.chain(list(range(50, 61))), sequence.cache))
     assert len({tuple(array.tobytes() for array in result) for result in results}) == 1
 
@@ -176,7 +182,7 @@ def test_a_tree_whose_path_is_committed_equals_the_chain(data: st.DataObject, bi
     """To the bit: the path's rows in the tree, and all that follows the commit, whatever else was in the tree."""
     window = data.draw(st.sampled_from([None, 3, 11]))
     state = kv(data.draw(st.integers(1, 2)), data.draw(st.sampled_from([6, 16, 20])), bits, window=window, sinks=2)
-    group = data.draw(st.integers(1, 5))
+    group, cap = data.draw(st.integers(1, 5)), data.draw(st.sampled_from([0.0, 2.0]))
     text = list(range(data.draw(st.integers(1, 40))))
     n = data.draw(st.integers(2, 40))
     parents = [-1] + [data.draw(st.integers(max(0, i - 6), i - 1)) for i in range(1, n)]
@@ -188,7 +194,7 @@ def test_a_tree_whose_path_is_committed_equals_the_chain(data: st.DataObject, bi
         depth[i] = depth[parents[i]] + 1
     tokens = [1000 + node for node in range(n)]
 
-    tree, chain = (Sequence(state, group, code_path=code_path) for _ in range(2))
+    tree, chain = (Sequence(state, group, code_path=code_path, cap=cap) for _ in range(2))
     tree.chain(text)
     for token in text:  # one by one here, all at once there
         chain.chain([token])
@@ -281,6 +287,34 @@ def test_float16_is_rounded_as_numpy_rounds_it(values: list[float]) -> None:
         np.testing.assert_array_equal(found, stored(given_values[None], 16)[0])
 
 
+@pytest.mark.parametrize("code_path", USABLE)
+def test_the_cap_bends_scores_of_any_size(code_path: str) -> None:
+    """Small ones keep their digits, large ones end at the cap, on both sides: read back from the weights of two keys."""
+    assert KERNELS is not None
+    scores = np.array([0, *(sign * 10.0**power for power in range(-30, 38, 2) for sign in (1, -1)), np.inf], np.float32)
+    for cap in (0.5, 8.0):
+        capped = cap * np.tanh(scores.astype(np.float64) / cap)
+        for score, bent in zip(scores, capped, strict=True):
+            zero = np.zeros((2, 2), np.float32)
+            zero[1, 0] = score
+            found = attend(
+                KERNELS,
+                np.zeros(kv_bytes(kv(1, 2, 32), 2), np.uint8),
+                kv(1, 2, 32),
+                2,
+                queries=np.array([[1, 0], [1, 0]], np.float32),
+                keys=zero,
+                values=np.array([[1, 0], [0, 1]], np.float32),
+                past=0,
+                positions=np.arange(2, dtype=np.int32),
+                visible=visibility.pack(np.tri(2, dtype=np.bool_)),
+                scale=1.0,
+                cap=cap,
+                code_path=code_path,
+            )
+            np.testing.assert_allclose(found[1], [1 / (1 + np.exp(bent)), 1 / (1 + np.exp(-bent))], rtol=3e-6)
+
+
 def test_what_does_not_fit_is_refused() -> None:
     assert KERNELS is not None
     sequence = Sequence(kv(), 3)
@@ -329,6 +363,7 @@ def session(threads: int, **changes: Any) -> ort.InferenceSession:
         "sinks": 0,
         "rotary": 1,
         "scale": 0.37,
+        "cap": 0.0,
     } | changes
     tables = [numpy_helper.from_array(np.ones((CAPACITY, 16), np.float32) * i, name) for i, name in enumerate("cs")]
     names = ["q", "k", "v", "positions", "visible", "past", "cache", *("cs" if attributes["rotary"] else "")]

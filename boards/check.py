@@ -1,0 +1,43 @@
+"""Whether a board can have an accelerator, before anything is made; apart from ``build``, for it has to take no second."""
+
+from __future__ import annotations
+
+from edgedec.boards.flow import find_flow
+from edgedec.errors import UnsupportedError
+from edgedec.hw.board import Board
+from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.estimate import estimate
+
+__all__ = ["check_build", "is_possible"]
+
+
+def check_build(board: Board, config: AcceleratorConfig) -> None:
+    """What can be said in milliseconds.
+
+    Raises:
+        UnsupportedError: the family has no flow yet, or the accelerator does not fit the board.
+        UsageError: the family cannot have such a configuration.
+    """
+    flow = find_flow(board)
+    needs = estimate(config)
+    if beyond := needs.beyond(board):
+        on = needs.on(board)
+        what = ", ".join(f"{name} {on[name]:,} of {board.usable(name):,}" for name in beyond)
+        raise UnsupportedError(
+            f"the accelerator does not fit {board.name}, estimated: {what}; lower slots {config.slots} or beat_bytes "
+            f"{config.beat_bytes}, or leave the choice to --configuration board"
+        )
+    flow.check_design(board, config)
+
+
+def is_possible(board: Board, config: AcceleratorConfig) -> bool:
+    """Whether it fits, with all that stands beside it.
+
+    Raises:
+        UsageError: as ``check_build``.
+    """
+    try:
+        check_build(board, config)
+    except UnsupportedError:
+        return False
+    return True

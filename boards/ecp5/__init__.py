@@ -1,0 +1,1 @@
+"""The flow for ECP5, fully open: yosys, nextpnr and ecppack."""

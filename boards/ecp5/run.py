@@ -1,0 +1,97 @@
+"""A run of the tools, and what it leaves."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import reprlib
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from edgedec.boards.ecp5.floor_plan import floor_plan
+from edgedec.boards.ecp5.project import command, lowered_clock
+from edgedec.boards.ecp5.reports import read_report
+from edgedec.boards.ecp5.tool import find_tools
+from edgedec.boards.flow import Built, Design
+from edgedec.boards.steps import run_steps
+from edgedec.errors import BundleError, EdgedecError
+from edgedec.progress import Progress, silent
+
+__all__ = ["read_results", "run_project"]
+
+_FACTS, _REPORT, _PLACEMENT = "results/facts.json", "results/nextpnr.json", "results/placement.tsv"
+_AGAIN = "remove results/ and run the build again"
+
+
+def run_project(design: Design, folder: Path, *, progress: Progress = silent) -> Built:
+    """Raises:
+    ToolError: a tool is missing or too old.
+    EdgedecError: one failed; names the step, what it said, and the logs.
+    """
+    find_tools()
+    words = [sys.executable, "build.py", "--seed", str(design.seed)]
+    ran = run_steps(words, folder, progress=progress)
+    built = None if ran.status else read_results(design, folder)
+    if built is None:
+        raise EdgedecError(
+            f"building failed in the step {ran.step or 'of its start'}: {ran.said}; see the logs in {folder / 'work'}. "
+            f"To go on, run edgedec again, or: {command(folder)}"
+        )
+    return built
+
+
+def read_results(design: Design, folder: Path) -> Built | None:
+    """Raises:
+    BundleError: they are of another project, or damaged.
+    """
+    if not (folder / _FACTS).is_file():
+        return None
+    facts = _facts(folder / _FACTS)
+    if facts["key"] != json.loads((folder / "settings.json").read_text("utf-8"))["key"]:
+        raise BundleError(f"{folder / _FACTS} is of another build than this project; {_AGAIN}")
+    if facts["seed"] != design.seed:
+        return None
+    for name, wanted in facts["files"].items():
+        path = folder / name
+        if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != wanted:
+            raise BundleError(f"{path} {'was changed' if path.exists() else 'is missing'} since it was made; {_AGAIN}")
+    clocks = json.loads((folder / "settings.json").read_text("utf-8"))["clocks_hz"]
+    resources, timing = read_report(folder / _REPORT, clocks)
+    timing |= {"seed": facts["seed"]}
+    if not timing["met"]:
+        timing["nearest_hz"] = _nearest(design, timing)
+    return Built(
+        bitstream=folder / facts["bitstream"],
+        hwh=None,
+        resources=resources,
+        timing=timing,
+        tools=facts["tools"],
+        floor_plan=floor_plan(folder / _PLACEMENT),
+    )
+
+
+def _nearest(design: Design, timing: Mapping[str, Any]) -> float | None:
+    """A clock that would do; none if it is another one that is missed."""
+    first, *others = timing["clocks"].values()
+    return lowered_clock(design, first["achieved_hz"]) if all(clock["met"] for clock in others) else None
+
+
+def _facts(path: Path) -> dict[str, Any]:
+    try:
+        facts = json.loads(path.read_text("utf-8"))
+        good = (
+            isinstance(facts["key"], str)
+            and type(facts["seed"]) is int
+            and isinstance(facts["bitstream"], str)
+            and {facts["bitstream"], _REPORT, _PLACEMENT} == set(facts["files"])
+            and Path(facts["bitstream"]).name == facts["bitstream"]
+            and all(isinstance(text, str) for text in [*facts["tools"].values(), *facts["files"].values()])
+        )
+        if not good:
+            raise ValueError("a member is of another type")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise BundleError(f"{path} is damaged: {reprlib.repr(str(error))}; {_AGAIN}") from None
+    assert isinstance(facts, dict)
+    return facts

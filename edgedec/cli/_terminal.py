@@ -1,0 +1,117 @@
+"""``edgedec simulate --terminal``: what ``build-bitstream`` builds for a board, simulated behind a pseudo-terminal."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from edgedec.cli.console import note, print_json, progress
+from edgedec.cli.options import resolve_model
+from edgedec.errors import EdgedecError
+from edgedec.progress import Progress
+
+if TYPE_CHECKING:
+    from edgedec.hw.board import Board
+    from edgedec.hw.config import AcceleratorConfig
+    from edgedec.sim.uart_board import BoardTerminal
+
+__all__ = ["serve"]
+
+_LOOK_S = 0.5  # between two looks at the simulation
+
+
+def serve(model: str, *, board: str, configuration: str, baud: int, json: bool) -> None:
+    """Until Ctrl-C.
+
+    Args:
+        baud: of the simulated line; 0: the fastest that the gateware does.
+
+    Raises:
+        UsageError: a value that is none, or a board without a serial line.
+        UnsupportedError: the model does not fit the board, or there is no simulation of the board's memory.
+        ToolError: a tool is missing or fails.
+        EdgedecError: the simulation found that a rule of the memory was broken.
+    """
+    from edgedec.boards.find import find_board
+    from edgedec.sim.uart_board import BoardTerminal, check_board, fastest_baud, simulated_board
+
+    target = find_board(board)
+    check_board(target)
+    config = _config(model, board, configuration)
+    baud = baud or fastest_baud(config)
+    with progress("building the simulation") as report:
+        machine = simulated_board(target, config, baud=baud, progress=report)
+    with BoardTerminal(machine) as terminal:
+        _say(_facts(terminal, model, target, configuration, config, baud), target, json=json)
+        begun = time.monotonic()
+        try:
+            with _ended_by_signals(), progress("simulating") as report:
+                _watch(terminal, report)
+        except KeyboardInterrupt:
+            note(f"{machine.cycles:,} cycles simulated in {time.monotonic() - begun:.0f} s")
+    if terminal.failure is not None:
+        raise EdgedecError(f"the simulation ended: {terminal.failure}") from terminal.failure
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Also where a shell has started it in the background, which ignores Ctrl-C there."""
+    before = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _config(model: str, board: str, configuration: str) -> AcceleratorConfig:
+    """As a command with ``--device uart:`` has it."""
+    from edgedec.bundle import Bundle
+    from edgedec.cli.options import accelerator_options
+    from edgedec.runtime.accelerator.model import chosen_config
+
+    options = accelerator_options("uart", board=board, configuration=configuration, memory=None)
+    assert options is not None
+    return chosen_config(Bundle.open(resolve_model(model)), options, 1)
+
+
+def _facts(
+    terminal: BoardTerminal, model: str, board: Board, configuration: str, config: AcceleratorConfig, baud: int
+) -> dict[str, Any]:
+    more = "" if configuration == "board" else f" --configuration {configuration}"
+    return {
+        "simulated": True,
+        "port": str(terminal.path),
+        "board": board.name,
+        "configuration": f"{config.hash:016x}",
+        "clock_hz": config.clock_hz,
+        "baud": baud,
+        "command": f"edgedec chat -m {model} --device uart:{terminal.path} --board {board.name}{more}",
+    }
+
+
+def _say(facts: dict[str, Any], board: Board, *, json: bool) -> None:
+    if json:
+        print_json(facts)
+        return
+    faster = "" if board.baud == facts["baud"] else f", not the board's {(board.baud or 0) / 1e6:g}"
+    print(
+        f"{facts['port']}: {facts['board']} of configuration {facts['configuration']}, simulated at "
+        f"{facts['clock_hz'] / 1e6:g} MHz; the line has {facts['baud'] / 1e6:g} Mbaud{faster}\n"
+        f"in another shell:\n  {facts['command']}\nCtrl-C ends it",
+        flush=True,
+    )
+
+
+def _watch(terminal: BoardTerminal, report: Progress) -> None:
+    """Until the simulation ends by itself, which it should not."""
+    before, then = terminal.board.cycles, time.monotonic()
+    while terminal.running:
+        time.sleep(_LOOK_S)
+        cycles, now = terminal.board.cycles, time.monotonic()
+        rate = "waits for a command" if terminal.stands else f"{(cycles - before) / (now - then):,.0f} a second"
+        report(f"{cycles:,} cycles, {rate}", 0, 1)
+        before, then = cycles, now

@@ -1,0 +1,135 @@
+"""The whole of an OrangeCrab r0.2: clock, pins, and an OnChipSystem between them. Not run on a board yet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from amaranth.build import Attrs, Pins, Resource, Subsignal
+from amaranth.hdl import ClockDomain, ClockSignal, Elaboratable, Module, Signal
+from amaranth.lib import io
+from amaranth.lib.cdc import FFSynchronizer
+
+from edgedec.errors import UsageError
+from edgedec.hw.black_box import BlackBox
+from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.ecp5_clock import started_clock
+from edgedec.hw.ecp5_pll import PllSettings, pll_instance, pll_settings
+from edgedec.hw.on_chip_system import OnChipSystem, parts
+from edgedec.hw.resources import Resources
+
+__all__ = ["MEMORY_BYTES", "TOP", "OrangeCrabTop", "beside", "clocks", "platform"]
+
+MEMORY_BYTES = 304 << 10  # 152 of the 208 blocks of an 85F; the accelerator and the link have the others
+_OSCILLATOR_HZ = 48e6
+_BUTTON_DOMAIN = "button"
+# The header's 0 and 1, which the Feather's outline has for a serial line: what comes to the board, and what leaves it.
+_SERIAL = Resource(
+    "uart",
+    0,
+    Subsignal("rx", Pins("0", dir="i", conn=("io", 0)), Attrs(PULLMODE="UP")),  # idle with nothing connected
+    Subsignal("tx", Pins("1", dir="o", conn=("io", 0))),
+    Attrs(IO_TYPE="LVCMOS33"),
+)
+
+
+def platform(device: str) -> Any:
+    """amaranth_boards' platform, and a serial line on its header.
+
+    Args:
+        device: the part's name up to its package, as LFE5U-85F.
+
+    Raises:
+        UsageError: there is no such OrangeCrab.
+    """
+    from amaranth_boards import orangecrab_r0_2
+
+    found = getattr(orangecrab_r0_2, f"OrangeCrabR0_2_{device.removeprefix('LFE5U-')}Platform", None)
+    if found is None:
+        raise UsageError(f"there is no OrangeCrab r0.2 with a {device}, but with LFE5U-25F and -85F")
+    made = found()
+    made.add_resources([_SERIAL])
+    return made
+
+
+def clocks(config: AcceleratorConfig) -> PllSettings:
+    """How the PLL makes those of ``OrangeCrabTop.domains``.
+
+    Raises:
+        UsageError: it does not.
+    """
+    return pll_settings(_OSCILLATOR_HZ, (config.clock_hz,))
+
+
+def beside(config: AcceleratorConfig) -> dict[str, Resources]:
+    """What stands beside the accelerator, by submodule; estimated. The memory's blocks are counted as the board's memory."""
+    found = parts(config, memory_bytes=MEMORY_BYTES)
+    return {**found, "memory": replace(found["memory"], bram18=0)}
+
+
+class OrangeCrabTop(Elaboratable):
+    """For ``platform``. The LED is green when the clock runs, and red when the accelerator asks for its host. The button
+    loads the FPGA anew; held down meanwhile, it stops in the bootloader, which waits for another bitstream by USB.
+
+    Parameters:
+        config: of the accelerator; its clock_hz is made by the PLL.
+        accelerator: an Accelerator of it.
+        memory_bytes: of block RAM.
+        baud: of the line on the header.
+        module: the system is an instance of this module, which is synthesized by itself; without, it is inside.
+
+    Members:
+        pll: how the clock is made.
+        system: the OnChipSystem.
+        domains: its clock domains, as ``BlackBox`` takes them.
+    """
+
+    domains: Mapping[str, str] = MappingProxyType({"sync": ""})
+
+    def __init__(
+        self,
+        config: AcceleratorConfig,
+        accelerator: Any,
+        *,
+        memory_bytes: int = MEMORY_BYTES,
+        baud: int = 1_000_000,
+        module: str | None = None,
+    ) -> None:
+        self.pll = clocks(config)
+        self.system = OnChipSystem(config, accelerator, memory_bytes=memory_bytes, baud=baud)
+        self._module = module
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        system: Any = self.system
+        if self._module is not None:
+            system = BlackBox(self.system, module=self._module, domains=self.domains)
+        m.submodules.system = system
+        locked = self._clock(m, platform)
+        serial = platform.request("uart", 0, dir={"rx": "-", "tx": "-"})
+        m.submodules.receive = receive = io.Buffer("i", serial.rx)
+        m.submodules.transmit = transmit = io.Buffer("o", serial.tx)
+        m.d.comb += [system.receive.eq(receive.i), transmit.o.eq(system.transmit)]
+        lamp = platform.request("rgb_led", 0, dir={"r": "-", "g": "-", "b": "-"})
+        for name, lit in {"r": system.interrupt, "g": locked, "b": 0}.items():
+            m.submodules[f"lamp_{name}"] = buffer = io.Buffer("o", getattr(lamp, name))
+            m.d.comb += buffer.o.eq(lit)
+        return m
+
+    def _clock(self, m: Module, platform: Any) -> Signal:
+        """The PLL's, and the oscillator's for the button, which has to work whatever the PLL does."""
+        m.submodules.oscillator = oscillator = io.Buffer("i", platform.request("clk", 0, dir="-"))
+        m.domains.button = ClockDomain(_BUTTON_DOMAIN, reset_less=True)
+        clock, locked = Signal(name="clock"), Signal()
+        m.submodules.pll = pll_instance(self.pll, oscillator.i, [clock], locked)
+        m.d.comb += ClockSignal(_BUTTON_DOMAIN).eq(oscillator.i)
+        started_clock(m, platform, "sync", clock, locked, self.pll.output_hz[0])
+        m.submodules.button = button = io.Buffer("i", platform.request("button", 0, dir="-"))
+        m.submodules.program = program = io.Buffer("o", platform.request("program", 0, dir="-"))
+        m.submodules.pressed = FFSynchronizer(button.i, program.o, o_domain=_BUTTON_DOMAIN)
+        return locked
+
+
+TOP = OrangeCrabTop

@@ -1,0 +1,58 @@
+"""Registers across a stream in both directions: what cuts a long chain of ``ready``."""
+
+from typing import Any
+
+from amaranth.hdl import Module, Mux, Shape, ShapeLike, Signal, Value
+from amaranth.lib import stream
+from amaranth.lib.wiring import Component, In, Out, connect
+
+from edgedec.hw.resources import Resources
+
+__all__ = ["RegisterSlice", "estimate", "sliced"]
+
+
+class RegisterSlice(Component):
+    """A queue of two items. A pipeline that stalls as one takes its ``enable`` from the next one's, and so on to the last:
+    a slice between two of them makes two short paths of one long one.
+
+    Parameters:
+        shape: of the payload.
+
+    Members:
+        input, output: In, Out(stream of shape). All that a side sees of the other is registered.
+
+    Latency: 1 cycle.
+    Throughput: one item per cycle.
+    Source: known as a skid buffer.
+    """
+
+    def __init__(self, *, shape: ShapeLike) -> None:
+        Shape.cast(shape)
+        super().__init__({"input": In(stream.Signature(shape)), "output": Out(stream.Signature(shape))})
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        source, sink = Value.cast(self.input.payload), Value.cast(self.output.payload)
+        kept, spare = Signal(), Signal(len(source), reset_less=True)
+        m.d.comb += self.input.ready.eq(~kept)
+        with m.If(~kept):  # not only when it is needed: that would hang on ``output.ready``
+            m.d.sync += spare.eq(source)
+        item = Signal(len(source), reset_less=True)
+        m.d.comb += sink.eq(item)
+        with m.If(~self.output.valid | self.output.ready):
+            m.d.sync += [self.output.valid.eq(kept | self.input.valid), kept.eq(0), item.eq(Mux(kept, spare, source))]
+        with m.Elif(self.input.valid):
+            m.d.sync += kept.eq(1)
+        return m
+
+
+def sliced(m: Module, name: str, source: Any) -> Any:
+    """The stream ``source`` behind a slice, a submodule of that name. A constant ``ready`` of it is no reason for one."""
+    m.submodules[name] = cut = RegisterSlice(shape=source.payload.shape())
+    connect(m, source, cut.input)
+    return cut.output
+
+
+def estimate(*, width: int) -> Resources:
+    """Of one RegisterSlice."""
+    return Resources(lut=width + 3, ff=2 * width + 2)

@@ -1,0 +1,86 @@
+"""What the fabric of every board with a serial line has: accelerator and host link. A memory is added by who inherits."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from amaranth.hdl import Module
+from amaranth.lib.wiring import Component, In, Out, connect
+
+from edgedec.hw import host_link, uart
+from edgedec.hw.config import ADDRESS_BITS, AcceleratorConfig
+from edgedec.hw.host_link import HostLink
+from edgedec.hw.link_protocol import Identity
+from edgedec.hw.resources import Resources
+from edgedec.hw.uart import UartReceiver, UartTransmitter
+
+__all__ = ["SerialSystem", "identity_of", "linked_parts"]
+
+
+def identity_of(config: AcceleratorConfig, *, memory_bytes: int, simulated: bool) -> Identity:
+    """What the link of such a system says."""
+    return Identity(
+        simulated=simulated,
+        granule=config.port_bytes,
+        memory_address=0,
+        memory_bytes=memory_bytes,
+        clock_hz=int(config.clock_hz),
+    )
+
+
+class SerialSystem(Component):
+    """Accelerator, link and line, all in "sync" of config.clock_hz.
+
+    Parameters:
+        config: of the accelerator; one port, of 4, 8 or 16 bytes.
+        accelerator: an Accelerator of it, or what has its ports.
+        memory_bytes: from address 0 on.
+        baud: of the line.
+        simulated: the link says so.
+        members: ports that the inheriting class has besides.
+
+    Members:
+        receive: In(1); transmit: Out(1). Of the serial line.
+        interrupt: Out(1). The accelerator's, for a lamp.
+    """
+
+    def __init__(
+        self,
+        config: AcceleratorConfig,
+        accelerator: Any,
+        *,
+        memory_bytes: int,
+        baud: int,
+        simulated: bool,
+        members: Mapping[str, Any],
+    ) -> None:
+        if config.ports != 1:
+            raise ValueError(f"config.ports must be 1 with one memory, not {config.ports!r}")
+        self._config, self._accelerator = config, accelerator
+        identity = identity_of(config, memory_bytes=memory_bytes, simulated=simulated)
+        self._link = HostLink(identity, address_bits=ADDRESS_BITS)
+        self._receiver = UartReceiver(clock_hz=config.clock_hz, baud=baud)
+        self._transmitter = UartTransmitter(clock_hz=config.clock_hz, baud=baud)
+        super().__init__(
+            {"receive": In(1, init=1), "transmit": Out(1, init=1), **members, "interrupt": Out(1)},
+        )
+
+    def _linked(self) -> tuple[Module, list[tuple[Any, Any]]]:
+        """All but the memory, and whose managers, reading and writing, are to be connected to it."""
+        m = Module()
+        m.submodules.accelerator, m.submodules.link = accelerator, link = self._accelerator, self._link
+        m.submodules.receiver, m.submodules.transmitter = self._receiver, self._transmitter
+        connect(m, self._receiver.bytes, link.received)
+        connect(m, link.sent, self._transmitter.bytes)
+        connect(m, link.registers, accelerator.registers)
+        m.d.comb += [
+            self._receiver.line.eq(self.receive),
+            self.transmit.eq(self._transmitter.line),
+            link.interrupt.eq(accelerator.interrupt),
+            self.interrupt.eq(accelerator.interrupt),
+        ]
+        return m, [(accelerator.read0, accelerator.write), (link.read, link.write)]
+
+
+def linked_parts(config: AcceleratorConfig) -> dict[str, Resources]:
+    """What stands beside accelerator and memory, by submodule; estimated for UltraScale+ as all parts are."""
+    return {"link": host_link.estimate(granule=config.port_bytes), "uart": uart.estimate()}

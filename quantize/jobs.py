@@ -1,0 +1,144 @@
+"""One tensor's way from a checkpoint into stored codes, as a piece of work that any process can do.
+
+A job holds no weights, only what loads them, so that it is small to send; what comes back is what a bundle stores. Its bytes
+depend on the job alone, not on where or beside what it ran.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.errors import BundleError
+from edgedec.quantize.methods.float_bits import Rows, all_finite, pieces
+from edgedec.quantize.methods.int8 import quantize_int8
+from edgedec.quantize.methods.native import native_ternary, native_ternary_groups
+from edgedec.quantize.methods.planes import quantize_planes
+from edgedec.quantize.readers.checkpoint import Maker, TernaryMaker, Trits
+from edgedec.quantize.readers.safetensors_file import StoredTensor
+from edgedec.schemes import Int8Scheme, TernaryScheme
+
+__all__ = ["Done", "Job", "load_finite", "run_job"]
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """Quantize one matrix.
+
+    Members:
+        make: loads it.
+        where: the tensor, in messages.
+        scheme: of what is stored; its planes are fitted to the weights where ``fitted``, else they are in them already.
+    """
+
+    make: Maker
+    where: str
+    scheme: Int8Scheme | TernaryScheme
+    fitted: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done:
+    """What a job made.
+
+    Members:
+        parts: as ``scheme.parts`` says.
+        process: that did it; peak_bytes: the most memory that it has had resident so far. 0 where the system does not say.
+    """
+
+    parts: Mapping[str, Array]
+    process: int
+    peak_bytes: int
+
+
+def load_finite(make: Maker, where: str) -> Array:
+    """A tensor's values.
+
+    Raises:
+        BundleError: one of them is NaN or infinite, or the tensor cannot be read.
+    """
+    array = np.ascontiguousarray(make())
+    if not all_finite(array):
+        raise BundleError(f"{where} holds NaN or infinity; the checkpoint is damaged")
+    return array
+
+
+def run_job(job: Job) -> Done:
+    """Do it here.
+
+    Raises:
+        BundleError: the tensor is damaged, or cannot be read.
+        UnsupportedError: it is to be ternary, and is not; or its type is not read.
+    """
+    if isinstance(job.scheme, Int8Scheme):
+        parts = _int8(job)
+    elif job.fitted:
+        parts = _planes(load_finite(job.make, job.where), job.scheme)
+    else:
+        parts = _native(job, job.scheme)
+    return Done(parts=parts, process=os.getpid(), peak_bytes=_peak_bytes())
+
+
+def _rows(job: Job) -> Rows:
+    """The tensor, in its file if it lies there as it is."""
+    return job.make if isinstance(job.make, StoredTensor) else job.make()
+
+
+def _require_finite(job: Job, array: Rows) -> None:
+    if not all_finite(array):
+        raise BundleError(f"{job.where} holds NaN or infinity; the checkpoint is damaged")
+
+
+def _int8(job: Job) -> dict[str, Array]:
+    array = _rows(job)
+    codes, scale = np.empty(array.shape, np.int8), np.empty(array.shape[0], np.float32)
+    for some in pieces(*array.shape):
+        piece = array[some]
+        _require_finite(job, piece)
+        codes[some], scale[some] = quantize_int8(piece.astype(np.float32))
+    return {"codes": codes, "scale": scale}
+
+
+def _planes(array: Array, scheme: TernaryScheme) -> dict[str, Array]:
+    trits, scale = quantize_planes(array.astype(np.float32, copy=False), scheme.planes, scheme.group_size)
+    return {"codes": scheme.pack(trits), "scale": scale}
+
+
+def _native(job: Job, scheme: TernaryScheme) -> dict[str, Array]:
+    trits, scales = _trits(job, scheme.group_size)
+    scale = scales[None] if scheme.group_size else np.reshape(scales, 1)
+    return {"codes": scheme.pack(trits[None]), "scale": np.asarray(scale, np.float32)}
+
+
+def _trits(job: Job, group_size: int) -> Trits:
+    """The reader's own trits, if it has them with scales for the same groups."""
+    if isinstance(job.make, TernaryMaker):
+        found = job.make.trits()
+        if bool(np.ndim(found.scales)) == bool(group_size):
+            if not np.isfinite(found.scales).all():
+                raise BundleError(f"{job.where} holds NaN or infinity; the checkpoint is damaged")
+            return found
+    where = f"{job.where}: it"
+    if group_size:
+        return Trits(*native_ternary_groups(load_finite(job.make, job.where), group_size, where))
+    array = _rows(job)
+    _require_finite(job, array)
+    return Trits(*native_ternary(array, where))
+
+
+def _peak_bytes() -> int:
+    """Of this program; what getrusage has begins with the process that started it."""
+    try:
+        match = re.search(rb"^VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_bytes(), re.MULTILINE)
+    except OSError:
+        return 0
+    return int(match[1]) * 1024 if match else 0

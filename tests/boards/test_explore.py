@@ -1,0 +1,272 @@
+"""``explore``: what is on a front, and that each point is what its text builds."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgedec.boards.explore import FRONTS, SWEPT, Exploration, explore, pareto
+from edgedec.boards.explore_plot import write_plot
+from edgedec.boards.find import find_board
+from edgedec.errors import EdgedecError, ToolError, UnsupportedError, UsageError
+from edgedec.executors import Executor, open_executor
+from edgedec.hw.board import Board
+from edgedec.hw.compiler.choose_board import config_for_board
+from edgedec.hw.compiler.shapes import shape_graph, shape_model, shape_program
+from edgedec.hw.cycles import cycles
+from edgedec.hw.estimate import estimate
+from edgedec.runtime.accelerator.options import parse_configuration
+
+pytest.importorskip("amaranth", reason="the hardware generator is not installed")
+
+SHAPE = {
+    "model_type": "llama",
+    "hidden_size": 96,
+    "intermediate_size": 200,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "vocab_size": 300,
+    "tie_word_embeddings": False,
+}
+GRAPH = shape_graph(SHAPE)
+KV260, ULX3S, PYNQ = map(find_board, ("kv260", "ulx3s-85f", "pynq-z2"))
+FEW = {"tile_rows": 80, "prefetch_beats": 256}  # of all combinations
+
+
+@pytest.fixture(scope="module")
+def inline() -> Iterator[Executor]:
+    with open_executor(workers=1) as executor:
+        yield executor
+
+
+@pytest.fixture(scope="module")
+def few(inline: Executor) -> Exploration:
+    return explore(GRAPH, KV260, FEW, executor=inline)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "front"),
+    [
+        ([], []),
+        ([(3, 1)], [0]),
+        ([(1, 1), (2, 2), (3, 3)], [0, 1, 2]),
+        ([(3, 3), (1, 1), (2, 2)], [1, 2, 0]),
+        ([(1, 5), (2, 5), (3, 4)], [0]),  # costs more for the same, or less
+        ([(1, 4), (1, 5)], [1]),
+        ([(1, 5), (1, 5), (2, 6)], [0, 2]),  # the first of equal ones
+        ([(1, 1), (2, 0.5), (2, 3), (4, 3), (5, 3.5)], [0, 2, 4]),
+    ],
+)
+def test_fronts_made_by_hand(pairs: list[tuple[float, float]], front: list[int]) -> None:
+    assert pareto(pairs) == front
+
+
+def dominates(one: tuple[float, float], other: tuple[float, float]) -> bool:
+    return one != other and one[0] <= other[0] and one[1] >= other[1]
+
+
+@given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), max_size=30))
+def test_who_is_on_a_front_is_dominated_by_nobody_and_every_other_is(pairs: list[tuple[float, float]]) -> None:
+    front = pareto(pairs)
+    assert [pairs[number] for number in front] == sorted({pairs[number] for number in front})
+    for number, pair in enumerate(pairs):
+        beaten = any(dominates(other, pair) for other in pairs)
+        equal = any(pairs[member] == pair for member in front)
+        assert (number in front) <= (not beaten)
+        assert beaten != equal
+
+
+def test_all_that_a_board_can_have_is_there_once(few: Exploration) -> None:
+    found = [tuple(getattr(point.config, name) for name in SWEPT) for point in few.points]
+    assert len(set(found)) == len(found)
+    assert {point.config.slots for point in few.points} == {1, 2, 4, 8}
+    # Of 4 bytes at least and of the board's 16 at most.
+    ports = {(point.config.beat_bytes, point.config.ports) for point in few.points}
+    assert ports == {(4, 1), (8, 1), (8, 2), (16, 1), (16, 2), (16, 4), (32, 2), (32, 4), (64, 4)}
+    assert all((point.config.tile_rows, point.config.prefetch_beats) == (80, 256) for point in few.points)
+
+
+def test_a_point_is_what_its_text_builds(few: Exploration) -> None:
+    model = shape_model(GRAPH)
+    for point in few.points[::7]:
+        size, members = parse_configuration(point.text)
+        assert size == "board"
+        if point.fits:
+            assert config_for_board(model, KV260, **members) == point.config
+        assert point.resources == estimate(point.config).on(KV260)
+        program = shape_program(GRAPH, point.config)
+        for speed in point.speeds:
+            found = cycles(program, slots=speed.tokens, committed=speed.committed, bandwidth=KV260.bandwidth_bytes_s)
+            assert speed.cycles == found.cycles
+            assert speed.tokens_per_second == pytest.approx(speed.tokens * 250e6 / found.cycles)
+        assert {speed.tokens for speed in point.speeds} == ({1, point.config.slots} if point.fits else set())
+
+
+def test_passes_are_behind_the_same_positions_everywhere(few: Exploration) -> None:
+    assert few.depths == (128, 1016)  # the context is 1,024, less the most slots
+    for point in few.points:
+        if not point.fits:
+            continue
+        assert sorted({speed.committed for speed in point.speeds}) == [128, 1016]
+        assert point.rate("token") == next(s.tokens_per_second for s in point.speeds if s.tokens == 1)
+        assert point.rate("pass", 1) == point.speeds[-1].tokens_per_second
+
+
+def test_no_point_is_cheaper_and_faster_than_one_of_the_front(few: Exploration) -> None:
+    for front in FRONTS:
+        numbers = few.fronts[front]
+        pairs = [(point.resources["lut"], point.rate(front)) for point in few.points if point.fits]
+        best = [(few.points[number].resources["lut"], few.points[number].rate(front)) for number in numbers]
+        assert [pairs[at] for at in pareto(pairs)] == best
+        assert len(best) >= 2
+    assert all(few.points[number].config.slots == 1 for number in few.fronts["token"])
+
+
+def test_the_chosen_one_is_the_boards(inline: Executor) -> None:
+    overrides: dict[str, Any] = {"slots": 2, "beat_bytes": 16, "context": 256, "softmax_lanes": 1}
+    found = explore(GRAPH, KV260, overrides, executor=inline)
+    assert found.chosen is not None
+    assert found.points[found.chosen].config == config_for_board(shape_model(GRAPH), KV260, **overrides)
+    assert all(point.text.startswith("board,context=256,beat_bytes=16,ports=") for point in found.points)
+    assert found.depths == (128, 254)
+
+
+def test_wanted_members_are_kept_and_shown(inline: Executor) -> None:
+    overrides: dict[str, Any] = {
+        **FEW,
+        "slots": 3,
+        "ports": 1,
+        "ultra": False,
+        "clock_hz": 200e6,
+        "top_k": 4,
+        "context": 100,
+    }
+    found = explore(GRAPH, KV260, overrides, executor=inline)
+    for point in found.points:
+        assert all(getattr(point.config, name) == value for name, value in overrides.items())
+        assert parse_configuration(point.text)[1].items() >= overrides.items()
+    assert found.depths == (97,)
+
+
+def test_processes_and_this_process_find_the_same(few: Exploration) -> None:
+    told: list[tuple[int, int]] = []
+    with open_executor(workers=2) as executor:
+        found = explore(
+            GRAPH, KV260, FEW, executor=executor, progress=lambda what, done, total: told.append((done, total))
+        )
+    assert found == few
+    assert told == [(done + 1, len(told)) for done in range(len(told))]
+
+
+@pytest.mark.slow
+def test_a_ray_cluster_finds_the_same(few: Exploration) -> None:
+    pytest.importorskip("ray")
+    with open_executor("ray", workers=2) as executor:
+        assert explore(GRAPH, KV260, FEW, executor=executor) == few
+
+
+def test_what_does_not_fit_says_why_and_has_no_speed(inline: Executor) -> None:
+    small = replace(KV260, has={**KV260.has, "lut": 50_000, "dsp": 200}, most={})
+    found = explore(GRAPH, small, FEW, executor=inline)
+    misfits = [point for point in found.points if not point.fits]
+    assert misfits
+    for point in found.points:
+        beyond = [name for name in ("lut", "dsp") if point.resources[name] > small.has[name]]
+        assert [text.split()[0] for text in point.beyond] == beyond
+        assert bool(point.speeds) == point.fits == (not beyond)
+    assert f"lut {misfits[-1].resources['lut']:,} of 50,000" in misfits[-1].beyond
+    assert all(found.points[number].fits for numbers in found.fronts.values() for number in numbers)
+
+
+def test_it_finds_what_the_boards_choice_does_not_look_at(inline: Executor) -> None:
+    """Narrower tiles take less memory."""
+    roomy = replace(PYNQ, most={})
+    one: dict[str, Any] = {"slots": 1, "beat_bytes": 8, "ports": 1}
+    found = explore(GRAPH, roomy, one, executor=inline)
+    least = min(point.resources["bram36"] for point in found.points)
+    board = replace(roomy, has={**PYNQ.has, "bram36": least})
+    with pytest.raises(UnsupportedError, match="does not fit"):
+        config_for_board(shape_model(GRAPH), board, **one)
+    found = explore(GRAPH, board, one, executor=inline)
+    assert found.chosen is None
+    assert "does not fit" in found.refusal
+    assert 0 < sum(point.fits for point in found.points) < len(found.points)
+
+
+class _Unused:
+    """An executor that nothing may be asked of."""
+
+    workers = 1
+
+
+def refusal(board: Board, shape: dict[str, Any], **overrides: Any) -> tuple[EdgedecError, EdgedecError]:
+    """Of ``explore`` before it tries anything, and of ``config_for_board``."""
+    graph, found = shape_graph(shape), []
+    others = (ULX3S, KV260)
+    for act in (
+        lambda: explore(graph, board, overrides, executor=cast(Executor, _Unused()), others=others),
+        lambda: config_for_board(shape_model(graph), board, others=others, **overrides),
+    ):
+        with pytest.raises(EdgedecError) as caught:
+            act()
+        found.append(caught.value)
+    return found[0], found[1]
+
+
+def test_a_model_that_fits_nothing_is_refused_with_the_nearest() -> None:
+    large = {**SHAPE, "hidden_size": 1536, "intermediate_size": 4096, "num_hidden_layers": 4, "vocab_size": 20_000}
+    found, wanted = refusal(ULX3S, large)
+    assert (type(found), str(found)) == (UnsupportedError, str(wanted))
+    assert "it fits kv260" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ({"slots": 9}, "slots must be 1 to 8, not 9"),
+        ({"tile_rows": 81}, "tile_rows must be a multiple of 5, not 81"),
+        ({"ports": 3}, "ports must be 1, 2 or 4"),
+        ({"softmax_lanes": 3}, "softmax_lanes must be a power of two"),
+        ({"beat_bytes": 64, "ports": 1}, "no such accelerator"),
+    ],
+)
+def test_members_that_no_accelerator_has(overrides: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        explore(GRAPH, KV260, overrides, executor=cast(Executor, _Unused()))
+
+
+def test_a_clock_that_the_family_cannot_have(inline: Executor) -> None:
+    with pytest.raises(UsageError, match=r"no PLL of the ECP5 makes 333\.33"):
+        explore(GRAPH, ULX3S, {**FEW, "clock_hz": 333.33e6}, executor=inline)
+
+
+def test_a_picture_is_the_same_each_time(few: Exploration, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    for name in ("one.svg", "two.svg"):
+        write_plot(tmp_path / name, few)
+    text = (tmp_path / "one.svg").read_text("utf-8")
+    assert text == (tmp_path / "two.svg").read_text("utf-8")
+    for said in (
+        "AMD Kria KV260",
+        "estimated",
+        "one token in a pass",
+        f"{sum(point.fits for point in few.points)} that fit",
+        "Pareto front",
+    ):
+        assert said in text
+
+
+def test_a_picture_needs_matplotlib(few: Exploration, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ToolError, match=r"pip install 'edgedec\[plot\]'"):
+        write_plot(tmp_path / "one.svg", few)
+    assert not any(tmp_path.iterdir())

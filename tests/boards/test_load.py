@@ -1,0 +1,52 @@
+"""Loading by openFPGALoader: a stand-in for it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from edgedec.boards.find import find_board
+from edgedec.boards.load import find_loader, load_bitstream
+from edgedec.errors import DeviceError, ToolError, UnsupportedError
+
+BOARD = find_board("ulx3s-85f")
+
+
+def install(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Path:
+    """A program openFPGALoader, first on the PATH."""
+    folder.mkdir()
+    path = folder / "openFPGALoader"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    return path
+
+
+def test_it_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path / "bin", monkeypatch, f'echo "$@" > {tmp_path}/words')
+    load_bitstream(BOARD, tmp_path / "a b.bit")
+    assert (tmp_path / "words").read_text() == f"-b ulx3s {tmp_path}/a b.bit\n"
+
+
+def test_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ToolError, match=r"openFPGALoader is not on the PATH; install it .*, or leave --load out"):
+        load_bitstream(BOARD, tmp_path / "a.bit")
+    with pytest.raises(UnsupportedError, match="kv260 has no name in openFPGALoader"):
+        find_loader(find_board("kv260"))
+
+
+def test_one_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = install(tmp_path / "bin", monkeypatch, "echo empty; echo; echo unable to open ftdi device: -3 >&2; exit 1")
+    said = r"could not load a.bit into ulx3s-85f: empty; unable to open ftdi device: -3; check the cable"
+    with pytest.raises(DeviceError, match=said):
+        load_bitstream(BOARD, tmp_path / "a.bit")
+    path.write_bytes(b"\0\0")
+    with pytest.raises(ToolError, match=r"openFPGALoader does not start"):
+        load_bitstream(BOARD, tmp_path / "a.bit")
+    path.write_text("#!/bin/sh\nexec sleep 20\n")
+    monkeypatch.setattr("edgedec.boards.load._TIMEOUT_S", 0.2)
+    with pytest.raises(DeviceError, match=r"did not end within 0\.2 s; check the cable"):
+        load_bitstream(BOARD, tmp_path / "a.bit")

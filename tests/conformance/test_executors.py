@@ -1,0 +1,455 @@
+"""What every executor owes: the results in order, an item's own exception, and nothing left running."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgedec.errors import BudgetError, DeviceError, EdgedecError, ToolError, UsageError
+from edgedec.executors import Executor, executor_names, open_executor
+
+# A module of its own: workers import what they run, and have no `tests`.
+WORK = """
+import os, signal, time
+from pathlib import Path
+from edgedec.errors import BudgetError
+
+def square(x):
+    return x * x
+
+def late_square(x):
+    time.sleep(0.05 * (x % 3 == 0))
+    return x * x
+
+def here(_):
+    time.sleep(0.05)
+    return os.getpid()
+
+def picky(x):
+    if x == 3:
+        raise BudgetError(f"{x} does not fit")
+    return x
+
+def slow_or_failing(job):
+    folder, x = Path(job[0]), job[1]
+    (folder / f"begun-{x}").write_text(str(os.getpid()))
+    if x == 0:
+        while not (folder / "begun-1").exists():
+            time.sleep(0.01)
+        raise ValueError("first")
+    try:
+        for _ in range(600):
+            time.sleep(0.1)  # which Ray does not interrupt
+    finally:
+        (folder / f"cleared-{x}").touch()
+
+class Awkward(Exception):
+    def __init__(self, *, number):
+        super().__init__(f"number {number}")
+
+def awkward(x):
+    raise Awkward(number=x)
+
+def leave(x):
+    raise SystemExit(7)
+
+def killed(x):
+    if x == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return x
+
+def killed_by(x):
+    os._exit(3)
+
+def total(array):
+    return array + 1
+
+def unpicklable(x):
+    return lambda: x
+
+def text(x):
+    return f"{x!r:.10}"
+"""
+KINDS = [
+    pytest.param(("local", 1), id="local-1"),
+    pytest.param(("local", 3), id="local-3"),
+    pytest.param(("ray", 2), id="ray", marks=pytest.mark.slow),  # Ray starts in several seconds
+]
+OTHERS = [kind for kind in KINDS if kind.id != "local-1"]  # that have processes
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder: Path = tmp_path_factory.mktemp("executors")
+    (folder / "executor_work.py").write_text(WORK)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def work(folder: Path) -> Iterator[ModuleType]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        yield import_module("executor_work")
+        sys.modules.pop("executor_work", None)
+
+
+@pytest.fixture(scope="module")
+def cluster(folder: Path) -> Iterator[None]:
+    """One for all tests: the executor uses the one that it is connected to, and leaves it."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    ray = pytest.importorskip("ray")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(folder))
+        patch.delenv("RAY_ADDRESS", raising=False)
+        ray.init("local", num_cpus=3, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+        yield
+        assert ray.is_initialized()
+        ray.shutdown()
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def executor(request: pytest.FixtureRequest, work: ModuleType) -> Iterator[Executor]:
+    yield from opened(request)
+
+
+@pytest.fixture(scope="module", params=OTHERS)
+def elsewhere(request: pytest.FixtureRequest, work: ModuleType) -> Iterator[Executor]:
+    yield from opened(request)
+
+
+def opened(request: pytest.FixtureRequest) -> Iterator[Executor]:
+    name, workers = request.param
+    if name == "ray":
+        request.getfixturevalue("cluster")
+    with open_executor(name, workers=workers) as executor:
+        assert executor.workers == workers
+        yield executor
+
+
+def test_every_plug_in_is_under_test() -> None:
+    assert {kind.values[0][0] for kind in KINDS} == set(executor_names())  # type: ignore[index]
+
+
+def test_results_come_in_order_though_work_ends_in_another(executor: Executor, work: ModuleType) -> None:
+    assert list(executor.map(work.late_square, range(20))) == [x * x for x in range(20)]
+
+
+def test_an_executor_maps_again(executor: Executor, work: ModuleType) -> None:
+    assert list(executor.map(work.square, [1, 2])) == [1, 4]
+    assert list(executor.map(work.text, ["ab", 3])) == ["'ab'", "3"]
+
+
+def test_no_items_are_no_results(executor: Executor, work: ModuleType) -> None:
+    assert list(executor.map(work.square, [])) == []
+    assert list(executor.map(work.square, iter(()))) == []
+
+
+def test_work_is_done_where_it_should_be(executor: Executor, work: ModuleType) -> None:
+    processes = set(executor.map(work.here, range(8)))
+    if executor.workers == 1:
+        assert processes == {os.getpid()}
+    else:
+        assert os.getpid() not in processes
+        assert 2 <= len(processes) <= 3  # Ray may have one to spare
+
+
+def test_items_are_taken_as_workers_get_free(executor: Executor, work: ModuleType) -> None:
+    taken = []
+
+    def items() -> Iterator[int]:
+        for x in range(100):
+            taken.append(x)
+            yield x
+
+    results = executor.map(work.square, items())
+    assert taken == []
+    assert next(results) == 0
+    assert len(taken) <= 1 + 5 * executor.workers
+    assert list(results) == [x * x for x in range(1, 100)]
+
+
+def test_progress_counts_up_to_all(executor: Executor, work: ModuleType) -> None:
+    told: list[tuple[str, int, int]] = []
+    list(executor.map(work.square, [5] * 7, progress=lambda *found: told.append(found), label="trials"))
+    assert told == [("trials", done, 7) for done in range(1, 8)]
+    list(executor.map(work.square, (x for x in [5]), progress=lambda *found: told.append(found)))
+    assert len(told) == 7
+
+
+def test_big_items_and_results_pass_unharmed(executor: Executor, work: ModuleType) -> None:
+    arrays = [np.full(500_000, x, np.int64) for x in range(4)]  # 4 MB each, far more than a pipe holds
+    for x, found in enumerate(executor.map(work.total, arrays)):
+        assert (found == x + 1).all()
+        found[0] = 0  # a result is the caller's own
+
+
+def test_an_items_exception_is_its_own(executor: Executor, work: ModuleType) -> None:
+    results = executor.map(work.picky, range(10))
+    assert [next(results) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(BudgetError, match=r"^3 does not fit") as caught:
+        next(results)
+    assert type(caught.value) is BudgetError
+    assert str(caught.value) == "3 does not fit"
+    assert list(results) == []
+    assert list(executor.map(work.picky, [1])) == [1]
+
+
+def test_a_worker_says_where_it_failed(elsewhere: Executor, work: ModuleType) -> None:
+    with pytest.raises(BudgetError) as caught:
+        list(elsewhere.map(work.picky, [3]))
+    assert "in picky" in caught.value.__notes__[0]
+
+
+def test_the_first_failure_in_order_is_raised(executor: Executor, work: ModuleType) -> None:
+    with pytest.raises(TypeError, match="bytes formatting"):
+        list(executor.map(work.late_square, [0, 3, b"x", 1, "later"]))
+
+
+def test_a_call_for_the_exit_passes_through(executor: Executor, work: ModuleType) -> None:
+    with pytest.raises(SystemExit) as caught:
+        list(executor.map(work.leave, [1]))
+    assert caught.value.code == 7
+
+
+def test_an_exception_that_pickle_loses_keeps_its_text(elsewhere: Executor, work: ModuleType) -> None:
+    with pytest.raises(EdgedecError, match=r"^executor_work\.Awkward: number 4$"):
+        list(elsewhere.map(work.awkward, [4]))
+
+
+def test_what_pickle_cannot_take_is_an_error_that_leaves_the_executor_usable(
+    elsewhere: Executor, work: ModuleType
+) -> None:
+    for function, items in ((work.unpicklable, [1]), (work.square, [lambda: 1]), (lambda x: x, [1])):
+        with pytest.raises(Exception, match=r"(?i)pickle"):
+            list(elsewhere.map(function, items))
+    assert list(elsewhere.map(work.square, [3])) == [9]
+
+
+def test_items_that_fail_to_come_end_the_map(executor: Executor, work: ModuleType) -> None:
+    def items() -> Iterator[int]:
+        yield 1
+        raise ZeroDivisionError("no more")
+
+    with pytest.raises(ZeroDivisionError):
+        list(executor.map(work.square, items()))
+    assert list(executor.map(work.square, [3])) == [9]
+
+
+def test_a_failure_interrupts_what_runs_and_begins_nothing_else(
+    elsewhere: Executor, work: ModuleType, tmp_path: Path
+) -> None:
+    jobs = [(str(tmp_path), x) for x in range(20)]
+    began = time.monotonic()
+    with pytest.raises(ValueError, match="first"):
+        list(elsewhere.map(work.slow_or_failing, jobs))
+    begun = names(tmp_path, "begun")
+    assert len(begun) <= elsewhere.workers
+    wait_for(lambda: names(tmp_path, "cleared") == begun - {"0"})
+    assert time.monotonic() - began < 30
+    assert names(tmp_path, "begun") == begun
+    assert list(elsewhere.map(work.square, [3])) == [9]
+
+
+def test_closing_the_results_does_the_same(elsewhere: Executor, work: ModuleType, tmp_path: Path) -> None:
+    results: Any = elsewhere.map(work.slow_or_failing, [(str(tmp_path), x) for x in range(20)])
+    with pytest.raises(ValueError, match="first"):
+        next(results)
+    results.close()
+    wait_for(lambda: "1" in names(tmp_path, "cleared"))
+
+
+def test_a_killed_worker_names_its_item(elsewhere: Executor, work: ModuleType) -> None:
+    results = elsewhere.map(work.killed, range(6))
+    assert [next(results), next(results)] == [0, 1]
+    with pytest.raises(EdgedecError, match=r"^item 2, 2: its worker .*take fewer workers$"):
+        next(results)
+    assert list(elsewhere.map(work.killed, [0, 1])) == [0, 1]
+
+
+def test_a_killed_process_names_its_signal(work: ModuleType) -> None:
+    with open_executor("local", workers=2) as executor, pytest.raises(EdgedecError, match="was killed by SIGKILL"):
+        list(executor.map(work.killed, [2]))
+
+
+def test_a_long_item_is_cut_in_messages(work: ModuleType) -> None:
+    with open_executor("local", workers=2) as executor, pytest.raises(EdgedecError) as caught:
+        list(executor.map(work.killed_by, ["x" * 10**6]))
+    assert len(str(caught.value)) < 300
+    assert "ended with code 3" in str(caught.value)
+
+
+def test_maps_of_one_executor_do_not_overlap(executor: Executor, work: ModuleType) -> None:
+    first = executor.map(work.square, [1, 2, 3])
+    assert next(first) == 1
+    with pytest.raises(UsageError, match="another map of this executor goes on"):
+        next(executor.map(work.square, [4]))
+    assert list(first) == [4, 9]
+    assert list(executor.map(work.square, [4])) == [16]
+
+
+def test_a_closed_executor_says_so(work: ModuleType) -> None:
+    for workers in (1, 2):
+        with open_executor("local", workers=workers) as executor:
+            left = executor.map(work.square, range(50))
+            next(left)
+        for act in (lambda: next(left), lambda: executor.map(work.square, [1])):  # noqa: B023 - called here
+            with pytest.raises(UsageError, match="the executor is closed"):
+                act()
+
+
+def test_no_process_stays(work: ModuleType) -> None:
+    with open_executor("local", workers=2) as executor:
+        processes = set(executor.map(work.here, range(6)))
+    assert len(processes) == 2
+    assert not any(is_running(process) for process in processes)
+
+
+SCRIPT = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import executor_work
+from edgedec.executors import open_executor
+
+if __name__ == "__main__":
+    with open_executor(sys.argv[3], workers=2) as executor:
+        list(executor.map(executor_work.slow_or_failing, [(sys.argv[2], x) for x in range(1, 9)]))
+"""
+
+
+@pytest.mark.parametrize("group", [False, True], ids=["parent", "group"])
+@pytest.mark.parametrize("name", ["local", pytest.param("ray", marks=pytest.mark.slow)])
+def test_ctrl_c_ends_the_workers(folder: Path, tmp_path: Path, name: str, group: bool) -> None:
+    """``group``: as a terminal does it, to all processes; else to the parent alone."""
+    if find_spec(name) is None and name != "local":
+        pytest.skip(f"{name} is not installed")
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    process = subprocess.Popen(
+        [sys.executable, str(script), str(folder), str(tmp_path), name],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": str(folder)},
+    )
+    wait_for(lambda: names(tmp_path, "begun") == {"1", "2"} or process.poll() is not None, 120)
+    workers = [int(file.read_text()) for file in tmp_path.glob("begun-*")]
+    (os.killpg if group else os.kill)(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGINT, said
+    assert said.count("Traceback") <= 1, said
+    wait_for(lambda: not any(is_running(worker) for worker in workers))
+    if name == "local":
+        assert names(tmp_path, "cleared") == {"1", "2"}
+    assert names(tmp_path, "begun") == {"1", "2"}
+
+
+def test_workers_end_when_their_parent_is_killed(folder: Path, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.replace("slow_or_failing, [(sys.argv[2], x) for x in range(1, 9)]", "here, range(10**6)"))
+    process = subprocess.Popen([sys.executable, str(script), str(folder), str(tmp_path), "local"])
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    if not children.exists():
+        process.kill()
+        pytest.skip("only Linux lists a process's children")
+
+    def workers() -> list[int]:
+        found = map(int, children.read_text().split())
+        return [child for child in found if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+
+    wait_for(lambda: len(workers()) == 2)
+    found = workers()
+    process.kill()
+    process.wait()
+    wait_for(lambda: not any(is_running(worker) for worker in found))
+
+
+ALONE = """
+import ray
+from edgedec.executors import open_executor
+
+with open_executor("ray") as executor:
+    assert ray.is_initialized()
+    assert executor.workers == int(ray.cluster_resources()["CPU"])
+    print(*executor.map(abs, range(-9, 0)))
+assert not ray.is_initialized()
+"""
+
+
+@pytest.mark.slow
+def test_ray_starts_a_cluster_where_there_is_none_and_ends_it_quietly() -> None:
+    pytest.importorskip("ray")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    done = subprocess.run([sys.executable, "-c", ALONE], env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "9 8 7 6 5 4 3 2 1\n", "")
+
+
+@pytest.mark.slow
+def test_ray_names_the_cluster_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = pytest.importorskip("ray")
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    with pytest.raises(DeviceError, match=r"no Ray cluster answers at RAY_ADDRESS=127\.0\.0\.1:1: .*refused"):
+        open_executor("ray")
+
+
+def test_a_cluster_that_does_not_start_is_an_error_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(**_: Any) -> None:
+        raise Exception("The current node timed out\nduring startup.")
+
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False, init=init))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with pytest.raises(DeviceError, match=r"reached or started: The current node timed out during startup\.; try"):
+        open_executor("ray")
+
+
+def test_missing_ray_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ToolError, match=r"pip install 'edgedec\[ray\]'"):
+        open_executor("ray")
+
+
+def test_an_unknown_executor_lists_the_known() -> None:
+    with pytest.raises(UsageError, match=r"executors has no 'cloud'; known: local, ray"):
+        open_executor("cloud")
+
+
+def test_workers_are_counted_from_one_and_default_to_the_cores() -> None:
+    with pytest.raises(UsageError, match="workers must be at least 1, or 0 for one per core, not -1"):
+        open_executor(workers=-1)
+    with open_executor() as executor:
+        assert 1 <= executor.workers <= (os.cpu_count() or 1)
+
+
+def names(folder: Path, kind: str) -> set[str]:
+    return {file.name.removeprefix(f"{kind}-") for file in folder.glob(f"{kind}-*")}
+
+
+def wait_for(happened: Callable[[], bool], seconds: float = 30) -> None:
+    until = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < until, "it did not happen"
+        time.sleep(0.02)
+
+
+def is_running(process: int) -> bool:
+    """A zombie is not."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return True
