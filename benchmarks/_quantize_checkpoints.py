@@ -115,7 +115,8 @@ def _pool(ternary: bool) -> NDArray[np.float16]:
     """Random values that all matrices are pieces of: drawing each by itself would take minutes."""
     rng = np.random.default_rng(REVISION)
     if ternary:
-        return np.array([-_STD, 0, _STD], np.float16)[rng.integers(0, 3, 2 * _AT_ONCE, np.uint8)]
+        trits: NDArray[np.float16] = np.array([-_STD, 0, _STD], np.float16)[rng.integers(0, 3, 2 * _AT_ONCE, np.uint8)]
+        return trits
     return (rng.standard_normal(2 * _AT_ONCE, np.float32) * np.float32(_STD)).astype(np.float16)
 
 

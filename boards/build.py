@@ -105,9 +105,10 @@ def build(
             except ToolError as error:
                 missing = error
             else:
+                _report(design, flow, output, None, None, progress)  # which a run that fails leaves
                 built = flow.run_project(design, output, progress=progress)
         content = _report(design, flow, output, built, synthesis, progress)
-    return BuildResult(output=output, built=built, missing=missing, command=flow.command(output), report=content)
+    return BuildResult(output=output, built=built, missing=missing, command=flow.command(output, seed), report=content)
 
 
 def _identity(design: Design) -> dict[str, str]:
@@ -258,7 +259,7 @@ def _report(
         synthesised=synthesised,
         files=manifest["files"],
         tools=manifest["tools"],
-        command=flow.command(Path(".")),
+        command=flow.command(Path("."), design.seed),
     )
     picture = None if built is None else built.floor_plan
     texts = {REPORT: json.dumps(content, indent=1) + "\n", PAGE: report_page(content, picture), FLOOR_PLAN: picture}

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from edgedec.boards.check import is_possible
 from edgedec.boards.flow import find_flow
 from edgedec.errors import UnsupportedError, UsageError
 from edgedec.executors import Executor
@@ -129,7 +130,7 @@ def explore(
     """
     model, refusal, chosen = shape_model(graph), None, None
     try:
-        chosen = config_for_board(model, board, others=others, **overrides)
+        chosen = config_for_board(model, board, others=others, accepts=partial(is_possible, board), **overrides)
     except (UnsupportedError, UsageError) as error:
         refusal = error
     groups = _groups(model, board, overrides)

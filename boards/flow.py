@@ -83,8 +83,8 @@ class Flow(Protocol):
             ToolError: the hardware generator is missing.
         """
 
-    def command(self, folder: Path) -> str:
-        """To be run by a person, in a shell, where the tools are."""
+    def command(self, folder: Path, seed: int = 1) -> str:
+        """To be run by a person, in a shell, where the tools are. ``seed``: as of ``Design``."""
 
     def find_tools(self) -> Mapping[str, str]:
         """Name -> version.

@@ -20,7 +20,7 @@ from edgedec.hw.uart_system import MEMORY_DOMAIN, UartSystem, parts
 
 __all__ = ["MEMORY_HZ", "TOP", "Ulx3sTop", "beside", "clocks", "platform"]
 
-MEMORY_HZ = 140e6  # the fastest that the same PLL makes beside 80 MHz for a chip of the -7 grade
+MEMORY_HZ = 100e6  # nextpnr-ecp5 reached 114 with the accelerator of the embedded model; the PLL makes it beside 60
 _OSCILLATOR_HZ = 25e6
 # Registers at the pins, one on the way out and one on the way back, beside the sequencer's own.
 _PIN_REGISTERS = 2

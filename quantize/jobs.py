@@ -115,7 +115,7 @@ def _planes(array: Array, scheme: TernaryScheme) -> dict[str, Array]:
 
 def _native(job: Job, scheme: TernaryScheme) -> dict[str, Array]:
     trits, scales = _trits(job, scheme.group_size)
-    scale = scales[None] if scheme.group_size else np.reshape(scales, 1)
+    scale = np.asarray(scales)[None]
     return {"codes": scheme.pack(trits[None]), "scale": np.asarray(scale, np.float32)}
 
 

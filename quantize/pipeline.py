@@ -48,7 +48,7 @@ F32 = NDArray[np.float32]
 
 METHODS = ("int8", "ternary", "float")
 _WORTH_PROCESSES = 50_000_000  # parameters; of fewer, starting a process takes longer than what it would do
-_MOST_WORKERS = 8  # unless told otherwise: each holds a tensor and the libraries, and one process writes for all
+_MOST_WORKERS = 4  # unless told otherwise: each holds a tensor and the libraries, and one process writes for all
 # Buffers that some exporters write and no model reads.
 _IGNORED = re.compile(r".*(rotary_emb\.inv_freq|\.masked_bias|\.attention\.bias)$")
 

@@ -75,6 +75,7 @@ def steps_of(settings: dict[str, Any], seed: int) -> list[Step]:
             "nextpnr-ecp5",
             [
                 *("--quiet", "--log", LOG, *settings["device"], "--seed", str(seed), "--timing-allow-fail"),
+                *("--router", "router2"),  # minutes where the other one takes up to hours
                 *("--json", "top.json", "--lpf", "board.lpf", "--textcfg", "top.config"),
                 *("--report", REPORT, "--write", "placed.json"),
             ],

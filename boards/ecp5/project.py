@@ -25,7 +25,7 @@ from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.estimate import estimate
 from edgedec.progress import Progress, silent
 
-__all__ = ["SYSTEM", "accelerator_of", "check_design", "command", "lowered_clock", "write_project"]
+__all__ = ["SYSTEM", "SYSTEM_SCRIPT", "accelerator_of", "check_design", "command", "lowered_clock", "write_project"]
 
 SYSTEM = "edgedec_system"  # the module of all but pins and clocks
 _PORT_BYTES = (4, 8, 16)
@@ -38,7 +38,7 @@ clean
 synth_ecp5 -flatten -top {top} -run map_cells:
 """
 _TIDY = "delete t:$scopeinfo\nattrmap -remove src -remove module_src\nattrmap -modattr -remove src\n"
-_SYSTEM = f"""\
+SYSTEM_SCRIPT = f"""\
 read_rtlil accelerator_system.il
 {_SYNTHESIS.format(top=SYSTEM)}{_TIDY}select {SYSTEM}
 write_rtlil -selected system.il
@@ -93,9 +93,9 @@ def _counted(board: Board, found: Any) -> dict[str, int]:
     return {"lut": there.lut, "ff": there.ff, "bram36": -(-there.bram18 // 2), "uram": there.uram, "dsp": there.dsp}
 
 
-def command(folder: Path) -> str:
+def command(folder: Path, seed: int = 1) -> str:
     """Where the tools are; the folder may have been copied there."""
-    return f"cd {shlex.quote(str(folder))} && python3 build.py"
+    return f"cd {shlex.quote(str(folder))} && python3 build.py{'' if seed == 1 else f' --seed {seed}'}"
 
 
 def write_project(design: Design, folder: Path, *, progress: Progress = silent) -> Mapping[str, str]:
@@ -110,7 +110,7 @@ def write_project(design: Design, folder: Path, *, progress: Progress = silent) 
     progress("hardware", 0, 2)
     clocks = _write_hardware(design, folder)
     progress("project", 1, 2)
-    (folder / "synthesis/system.ys").write_text(_SYSTEM, "utf-8")
+    (folder / "synthesis/system.ys").write_text(SYSTEM_SCRIPT, "utf-8")
     (folder / "synthesis/top.ys").write_text(_TOP, "utf-8")
     source = files("edgedec.boards.ecp5").joinpath("build_script.py").read_text("utf-8")
     (folder / "build.py").write_text(source, "utf-8")

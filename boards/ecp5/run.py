@@ -37,7 +37,7 @@ def run_project(design: Design, folder: Path, *, progress: Progress = silent) ->
     if built is None:
         raise EdgedecError(
             f"building failed in the step {ran.step or 'of its start'}: {ran.said}; see the logs in {folder / 'work'}. "
-            f"To go on, run edgedec again, or: {command(folder)}"
+            f"To go on, run edgedec again, or: {command(folder, design.seed)}"
         )
     return built
 

@@ -52,7 +52,7 @@ def check_design(board: Board, config: AcceleratorConfig) -> None:
         )
 
 
-def command(folder: Path) -> str:
+def command(folder: Path, seed: int = 1) -> str:
     """Where Vivado is; the folder may have been copied there."""
     return f"cd {shlex.quote(str(folder))} && vivado -mode batch -source build.tcl -log vivado.log -nojournal"
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from edgedec.cli.console import note, print_json, progress
-from edgedec.cli.options import resolve_model
+from edgedec.cli.options import line_command, resolve_model
 from edgedec.errors import EdgedecError
 from edgedec.progress import Progress
 
@@ -45,7 +46,11 @@ def serve(model: str, *, board: str, configuration: str, baud: int, json: bool) 
     with progress("building the simulation") as report:
         machine = simulated_board(target, config, baud=baud, progress=report)
     with BoardTerminal(machine) as terminal:
-        _say(_facts(terminal, model, target, configuration, config, baud), target, json=json)
+        _say(
+            _facts(terminal, line_command(model, str(terminal.path), board, configuration), target, config, baud),
+            target,
+            json=json,
+        )
         begun = time.monotonic()
         try:
             with _ended_by_signals(), progress("simulating") as report:
@@ -78,10 +83,7 @@ def _config(model: str, board: str, configuration: str) -> AcceleratorConfig:
     return chosen_config(Bundle.open(resolve_model(model)), options, 1)
 
 
-def _facts(
-    terminal: BoardTerminal, model: str, board: Board, configuration: str, config: AcceleratorConfig, baud: int
-) -> dict[str, Any]:
-    more = "" if configuration == "board" else f" --configuration {configuration}"
+def _facts(terminal: BoardTerminal, command: str, board: Board, config: AcceleratorConfig, baud: int) -> dict[str, Any]:
     return {
         "simulated": True,
         "port": str(terminal.path),
@@ -89,13 +91,14 @@ def _facts(
         "configuration": f"{config.hash:016x}",
         "clock_hz": config.clock_hz,
         "baud": baud,
-        "command": f"edgedec chat -m {model} --device uart:{terminal.path} --board {board.name}{more}",
+        "command": command,
     }
 
 
 def _say(facts: dict[str, Any], board: Board, *, json: bool) -> None:
     if json:
         print_json(facts)
+        sys.stdout.flush()  # whoever reads it waits for the port, and the command does not end
         return
     faster = "" if board.baud == facts["baud"] else f", not the board's {(board.baud or 0) / 1e6:g}"
     print(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from edgedec.cli.console import note, print_json, print_table, progress
-from edgedec.cli.options import Json, Model, Verbose, option, resolve_model
+from edgedec.cli.options import Json, Model, Verbose, line_command, option, resolve_model
 from edgedec.errors import EdgedecError, ToolError, UsageError
 
 if TYPE_CHECKING:
@@ -116,12 +115,12 @@ def build_bitstream(
             progress=report,
         )
     deployed = _write_bundle(result, bundle, program, target)
-    data = _describe(result, deployed) | {"chat": _chat(model, target)}
+    data = _describe(result, deployed) | {"chat": _chat(model, target, board, configuration)}
     if json:
         print_json(data)
     else:
         _print(data)
-    _complain(result, no_build=no_build)
+    _complain(result, configuration, no_build=no_build)
     if load and result.built is not None:
         load_bitstream(target, result.built.bitstream)
         note(f"loaded into {target.name}, until its power goes")
@@ -154,11 +153,11 @@ def _program(bundle: Bundle, config: AcceleratorConfig, report: Any) -> Program:
     return compile_model(integers, config, bundle=bundle.sha256)
 
 
-def _chat(model: str, board: Board) -> str | None:
+def _chat(model: str, target: Board, board: str, configuration: str) -> str | None:
     """What talks to the board once it is loaded; None where a board bundle is deployed."""
-    if board.link != "uart":
+    if target.link != "uart":
         return None
-    return f"edgedec chat -m {shlex.quote(str(model))} --device uart:/dev/ttyUSB0 --board {board.name}"
+    return line_command(model, "/dev/ttyUSB0", board, configuration)
 
 
 def _synthesis() -> Synthesis:
@@ -235,7 +234,7 @@ def _print_timing(timing: dict[str, Any]) -> None:
         print(f"  {name}: {clock['achieved_hz'] / 1e6:.2f} MHz of {clock['wanted_hz'] / 1e6:g}, {met}")
 
 
-def _complain(result: BuildResult, *, no_build: bool) -> None:
+def _complain(result: BuildResult, configuration: str, *, no_build: bool) -> None:
     """What keeps the exit code from 0."""
     if result.missing is not None:
         raise ToolError(
@@ -243,20 +242,24 @@ def _complain(result: BuildResult, *, no_build: bool) -> None:
             f"{result.command}"
         )
     if result.built is not None and not result.built.timing["met"]:
-        raise EdgedecError(_missed(result.built))
+        raise EdgedecError(_missed(result.built, configuration))
     if no_build and result.built is None:
         note("nothing was built: --no-build")
 
 
-def _missed(built: Built) -> str:
+def _missed(built: Built, configuration: str) -> str:
     """Which clock, and one that would do."""
+
+    def slower(mhz: float) -> str:
+        members = [part for part in configuration.split(",") if not part.strip().startswith("clock_hz=")]
+        return f"--configuration {','.join([*members, f'clock_hz={mhz:g}e6'])} in another folder"
+
     timing = built.timing
     at = f"at {timing['clock_hz'] / 1e6:g} MHz"
     if "clocks" not in timing:
-        slower = int(timing["achieved_hz"] / 1e6)
         return (
             f"timing is not met: slack {timing['wns_ns']:g} ns (hold {timing['whs_ns']:g}) {at}, so there is no board "
-            f"bundle; try --configuration board,clock_hz={slower}e6 in another folder"
+            f"bundle; try {slower(int(timing['achieved_hz'] / 1e6))}"
         )
     slow = ", ".join(
         f"{name} {clock['achieved_hz'] / 1e6:.2f} MHz of {clock['wanted_hz'] / 1e6:g}"
@@ -264,7 +267,7 @@ def _missed(built: Built) -> str:
         if not clock["met"]
     )
     nearest = timing["nearest_hz"]
-    other = "" if nearest is None else f", or --configuration board,clock_hz={nearest / 1e6:g}e6 in another folder"
+    other = "" if nearest is None else f", or {slower(nearest / 1e6)}"
     return (
         f"timing is not met: {slow}; {built.bitstream.name} must not be used. Try another placement, --seed "
         f"{timing['seed'] + 1}{other}"

@@ -5,6 +5,7 @@ A parameter is named after its long option: environment variables and configurat
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -52,6 +53,7 @@ __all__ = [
     "Verbose",
     "accelerator_options",
     "budget_bytes",
+    "line_command",
     "option",
     "resolve_model",
     "sampling_config",
@@ -221,6 +223,14 @@ def _generator() -> Generator | None:
     from edgedec.hw.generator import HardwareGenerator
 
     return HardwareGenerator(all_boards())
+
+
+def line_command(model: str, port: str, board: str, configuration: str) -> str:
+    """What talks with a board at a serial port, for a shell; the last two as they were given to make the board's
+    accelerator.
+    """
+    more = [] if configuration == "board" else ["--configuration", configuration]
+    return shlex.join(["edgedec", "chat", "-m", str(model), "--device", f"uart:{port}", "--board", board, *more])
 
 
 def resolve_model(name: str) -> Path:

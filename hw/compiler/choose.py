@@ -58,6 +58,10 @@ def shape_of(model: IntegerModel) -> dict[str, Any]:
         matrix for op in graph.operations if isinstance(op, Linear) for matrix in model.constants[op.name].matrices
     ]
     widths = [graph.values[op.inputs[0]].shape[1] for op in graph.operations if isinstance(op, QuantizeActivation)]
+    if not matrices or not widths:
+        raise UnsupportedError(
+            "the accelerator runs ternary and int8 matrices, and the model has none: quantize it with --method int8"
+        )
     most_rows = max(len(matrix.weight) for matrix in matrices)
     kv_heads = max(state.kv_heads for state in states)
     heads = max(op.heads for op in graph.operations if isinstance(op, Attention))

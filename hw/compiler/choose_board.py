@@ -70,7 +70,8 @@ def config_for_board(
 def _choices(model: IntegerModel, device: Board, overrides: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Members of configurations, those that are wanted most first."""
     shape = shape_of(model) | overrides
-    possible = [size for size in _BEAT_BYTES if size >= ROWS or not shape["scaling"]]
+    narrowest = {2: 8, 4: 16}.get(overrides.get("ports", 1), 4)  # a port has at least 4 bytes
+    possible = [size for size in _BEAT_BYTES if size >= narrowest and (size >= ROWS or not shape["scaling"])]
     clock = overrides.get("clock_hz", device.clock_hz)
     wide = [size for size in possible if size * clock >= _ENOUGH * device.bandwidth_bytes_s]
     widest = wide[0] if wide else possible[-1]

@@ -72,7 +72,8 @@ def _infinity(dtype: np.dtype[Any]) -> int:
 
 def _magnitudes(piece: Array) -> Array:
     bits = _unsigned(piece)
-    return bits & bits.dtype.type(_sign(piece.dtype) - 1)
+    magnitudes: Array = bits & bits.dtype.type(_sign(piece.dtype) - 1)
+    return magnitudes
 
 
 def value_of(dtype: np.dtype[Any], bits: int) -> np.float32:

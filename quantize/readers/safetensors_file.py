@@ -122,7 +122,7 @@ def _check_filled(path: Path, entries: dict[str, Entry], start: int, size: int) 
 
 
 def _float_type(name: str, entry: Entry) -> np.dtype[Any]:
-    dtype = _LOADED.get(entry.info.dtype)
+    dtype: np.dtype[Any] | None = _LOADED.get(entry.info.dtype)
     if dtype is None:
         raise UnsupportedError(
             f"{entry.path}: tensor {name!r} is {entry.info.dtype}; save the model as F32, F16 or BF16, which are read"

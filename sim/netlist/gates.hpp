@@ -1,7 +1,7 @@
 // A netlist of ECP5 cells, simulated: only those cells run whose inputs have changed. The tables of a design are written by
 // design.py; what each cell does follows yosys' models where there are any (share/lattice/common_sim.vh, ccu2c_sim.vh), and
 // for DP16KD and MULT18X18D the rules that yosys' memory and multiplier mapping rely on (share/lattice/brams_16kd.txt,
-// dsp_map_18x18.v) and Lattice's FPGA-TN-02204 and FPGA-TN-02205.
+// dsp_map_18x18.v).
 #pragma once
 #include <cstddef>
 #include <cstdint>

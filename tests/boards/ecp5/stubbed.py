@@ -16,7 +16,7 @@ from edgedec.boards.flow import Design
 from edgedec.hw.board import Board
 
 BOARD: Board = find_board("ulx3s-85f")
-SIZES = {"beat_bytes": 4, "ports": 1, "slots": 1, "ultra": False, "clock_hz": 80_000_000}
+SIZES = {"beat_bytes": 4, "ports": 1, "slots": 1, "ultra": False, "clock_hz": 60_000_000}
 _COMMON = """
     import hashlib, json, os, sys, time
     from pathlib import Path
@@ -79,8 +79,8 @@ def report(sync: float = 83.21, memory: float = 151.5) -> str:
     content = {
         "critical_paths": [{"from": "posedge $glbnet$clk", "to": "posedge $glbnet$clock1", "path": path}],
         "fmax": {
-            "$glbnet$clock1": {"achieved": memory, "constraint": 140.0167999267578},
-            "$glbnet$clk": {"achieved": sync, "constraint": 80.0},
+            "$glbnet$clock1": {"achieved": memory, "constraint": 100.01000213623047},
+            "$glbnet$clk": {"achieved": sync, "constraint": 60.00240325927734},
         },
         "utilization": {name: {"used": count, "available": 9999} for name, count in used.items()},
     }
@@ -109,7 +109,7 @@ def fake_hardware(monkeypatch: pytest.MonkeyPatch) -> None:
         )
         (folder / "rtl/board.il").write_text("board\n")
         (folder / "constraints/board.lpf").write_text("pins\n")
-        return {"sync": design.config.clock_hz, "memory": 140e6}
+        return {"sync": design.config.clock_hz, "memory": 100e6}
 
     monkeypatch.setattr(project, "_write_hardware", write)
 
