@@ -42,7 +42,9 @@ def test_the_longest_path(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(("sync", "memory", "met"), [(60.01, 101.0, True), (59.99, 101.0, False), (60.01, 100.005, False)])
+@pytest.mark.parametrize(
+    ("sync", "memory", "met"), [(60.01, 101.0, True), (59.99, 101.0, False), (60.01, 100.005, False)]
+)
 def test_met_is_by_every_clock(tmp_path: Path, sync: float, memory: float, met: bool) -> None:
     assert read_report(written(tmp_path, stubbed.report(sync, memory)), CLOCKS)[1]["met"] is met
 
