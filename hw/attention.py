@@ -6,7 +6,7 @@ from amaranth.hdl import Cat, Module, Value, unsigned
 from amaranth.lib import data, fifo, stream
 from amaranth.lib.wiring import Component, In, Out, connect, flipped
 
-from edgedec.hw import attention_issue, mixture, score_memory, softmax
+from edgedec.hw import attention_issue, mixture, register_slice, score_memory, softmax
 from edgedec.hw.attention_issue import AttentionIssue
 from edgedec.hw.kv_layout import KvLayout
 from edgedec.hw.mac_array import column_bits, score_bits, work
@@ -183,5 +183,6 @@ def estimate(
         + score_memory.estimate(**shape, lanes=lanes, query_bits=query_bits, ultra=ultra)
         + softmax.estimate(slots=slots, lanes=lanes)
         + mixture.estimate(**shape, lanes=lanes, out_lanes=out_lanes)
+        + register_slice.estimate(width=16 * slots * lanes + 1)
         + Resources(lut=distributed_luts(16 * slots + 6, _HEADS_AHEAD) + 38, ff=20)
     )

@@ -7,7 +7,7 @@ from amaranth.lib import data, stream
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import Component, In, Out, connect, flipped
 
-from edgedec.hw import attention, coder, head_feeder, rotary
+from edgedec.hw import attention, coder, head_feeder, register_slice, rotary
 from edgedec.hw.attention import Attention
 from edgedec.hw.coder import Coder
 from edgedec.hw.fifo import small_queue
@@ -273,7 +273,9 @@ def parts(
         "keys": head_feeder.estimate(width=_CODE_BITS, depth=key_columns, **heads),
         "values": head_feeder.estimate(width=_CODE_BITS, depth=key_columns, **heads),
         "heads": attention.estimate(**shape, lanes=lanes, query_bits=_QUERY_BITS, ultra=ultra),
-        "glue": queues + Resources(lut=_NARROW * slots + 58, ff=13),
+        "glue": queues
+        + register_slice.estimate(width=_NARROW * slots + 1)
+        + Resources(lut=_NARROW * slots + 58, ff=13),
     }
 
 

@@ -315,7 +315,7 @@ def estimate(*, config: AcceleratorConfig, address_bits: int = 40) -> Resources:
     """Of one CommandProcessor: its parts, the parameters that it keeps, the watchdog and the checks, five addresses' too."""
     walk = front_end.walk_parameters(config, address_bits).size
     looked_at = len(_ADDRESSES) * (64 - address_bits + beats_log2(block_bytes(config.ports)))
-    own = Resources(lut=64 + 60 + 90 + looked_at // 5, ff=walk + 64 + 32 + 32 + 8 + 24 + 64 + 61)
+    own = Resources(lut=64 + 60 + 420 + looked_at // 5, ff=walk + 64 + 32 + 32 + 8 + 24 + 64 + 61)
     return (
         program_memory.estimate(config=config)
         + front_end.estimate(config=config, address_bits=address_bits)

@@ -100,4 +100,4 @@ def estimate(*, width: int = 48, descriptors: int = 2048) -> Resources:
     """Of one Counters. A counter's adder needs no LUT of its own in front of the carry chain."""
     address = (descriptors - 1).bit_length()
     memory = fifo.estimate(width=32, depth=descriptors, style="block").bram18
-    return Resources(lut=address + 15, ff=2 * len(COUNTS) * width + 41 + address, bram18=memory)
+    return Resources(lut=address + 15, ff=2 * len(COUNTS) * width + 73 + address, bram18=memory)

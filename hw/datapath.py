@@ -15,6 +15,7 @@ from edgedec.hw import (
     mac_array,
     matrix_path,
     quantize_path,
+    register_slice,
     residual_path,
     sink_router,
     unpacker,
@@ -31,7 +32,7 @@ from edgedec.hw.matrix_path import MatrixPath
 from edgedec.hw.quantize_path import QuantizePath
 from edgedec.hw.register_slice import RegisterSlice, sliced
 from edgedec.hw.residual_path import ResidualPath, load_item_bytes
-from edgedec.hw.resources import Resources
+from edgedec.hw.resources import Resources, total
 from edgedec.hw.router import segment
 from edgedec.hw.score_memory import visibility
 from edgedec.hw.shapes import beat, codes, rows, scales, words
@@ -145,18 +146,23 @@ class Datapath(Component):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
+        parts, glue = self.build()
+        reset = StagedReset(m, self.clear, _RESETS)
+        for name, part in {**parts, "glue": glue}.items():
+            m.submodules[name] = reset(part)
+        return m
+
+    def build(self) -> tuple[dict[str, Any], Module]:
+        """The large parts by name, and the module that connects them."""
+        m = Module()
         config, slots = self._config, self._config.slots
-        outer = Module()
-        reset = StagedReset(outer, self.clear, _RESETS)
         residual = ResidualPath(slots=slots, depth=config.hidden, style=config.style(config.hidden))
         gate, sinks = GatedActivation(slots=slots), SinkRouter(slots=slots, depth=config.hidden)
         quantize = QuantizePath(
             beat_bytes=config.beat_bytes, slots=slots, depth=_longest(config), style=config.style(_longest(config))
         )
         parts = {"matrix": self._matrix, "attention": self._attention, "head": self._head, "quantize": quantize}
-        parts |= {"gate": gate, "residual": residual, "sinks": sinks, "mac": self._multiply(m), "glue": m}
-        for name, part in parts.items():
-            outer.submodules[name] = reset(part)
+        parts |= {"gate": gate, "residual": residual, "sinks": sinks, "mac": self._multiply(m)}
         self._matrices(m, sinks)
         self._load(m, residual)
         connect(m, sliced(m, "drained", self._matrix.output), sinks.input)
@@ -193,7 +199,7 @@ class Datapath(Component):
                 strict=True,
             ):
                 m.d.comb += getattr(self, f"trace_{name}").eq(Cat(port.valid & port.ready, port.payload))
-        return outer
+        return parts, m
 
     def _multiply(self, m: Module) -> MacArray:
         """The one array of multipliers, which matrices and attention share."""
@@ -480,4 +486,6 @@ def _glue(config: AcceleratorConfig) -> Resources:
     slots = config.slots
     seen = visibility(slots, config.context).size
     queues = small_queue(layout(Opcode.MATRIX).size, _MATRICES) + small_queue(layout(Opcode.VECTOR).size, _VECTORS)
-    return queues + Resources(lut=27 * slots + 60 * slots + 40, ff=seen + 24 * slots + 48 + 12)
+    widths = (32 * slots + 1, 27 * slots + 1, 27 * slots + 1, scales(slots).members["payload"].shape.size)
+    cuts = total(register_slice.estimate(width=width) for width in widths)
+    return queues + cuts + Resources(lut=27 * slots + 60 * slots + 40, ff=seen + 24 * slots + 48 + 12)

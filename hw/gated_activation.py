@@ -150,6 +150,6 @@ def estimate(*, slots: int, lanes: int = 1) -> Resources:
     pairs, odd = (lanes + 1) // 2, lanes % 2
     return Resources(
         lut=slots * (_WIDE * lanes + 299 * pairs + 90 * odd),
-        ff=slots * (_WIDE * (lanes + lanes // 2) + _NARROW * odd + 795 * pairs) + 37,
+        ff=slots * (_WIDE * (lanes + lanes // 2) + _NARROW * odd + 385 * pairs) + 37,
         dsp=3 * pairs * slots,  # the third is the 8 x 11 bits between two entries of the table
     )

@@ -15,6 +15,7 @@ from edgedec.hw import (
     lookup_engine,
     matrix_sequencer,
     partial_sums,
+    register_slice,
     row_packer,
     serializer,
 )
@@ -367,6 +368,7 @@ def parts(
         small_queue(step(tile_words).size, _AHEAD) * (3 if scaling else 2)
         + small_queue((ROWS - 1).bit_length(), _SUMMED)
         + small_queue(1 + matrix_settings().size, _MATRICES)
+        + register_slice.estimate(width=ACCUMULATOR_BITS * slots + 1)
         + Resources(lut=24 * slots + 40, ff=24 * slots + 8)  # scales kept or taken; what is under way
     )
     found = {

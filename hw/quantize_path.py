@@ -6,7 +6,7 @@ from amaranth.hdl import Module, Mux, Signal, signed, unsigned
 from amaranth.lib import data, stream
 from amaranth.lib.wiring import Component, In, Out, connect, flipped
 
-from edgedec.hw import gearbox, requantizer, rms_norm, row_statistics, vector_memory
+from edgedec.hw import gearbox, register_slice, requantizer, rms_norm, row_statistics, vector_memory
 from edgedec.hw.gearbox import Gearbox
 from edgedec.hw.pipeline import check, fork
 from edgedec.hw.register_slice import sliced
@@ -157,7 +157,7 @@ def parts(
         ),
         "requantizer": requantizer.estimate(slots=slots),
         "gearbox": gearbox.estimate(slots=slots, columns=beat_bytes),
-        "glue": Resources(lut=_WIDE * slots * 2 + 42, ff=5),
+        "glue": register_slice.estimate(width=8 * slots + 1) + Resources(lut=_WIDE * slots * 2 + 42, ff=5),
     }
 
 

@@ -16,7 +16,9 @@ from edgedec.hw.cache_writer import CacheWriter
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.datapath import Datapath
 from edgedec.hw.estimate import estimate
+from edgedec.hw.register_slice import RegisterSlice
 from edgedec.hw.router import Router
+from edgedec.hw.shapes import beat
 from edgedec.sim.estimate_synthesis import Design
 from edgedec.sim.yosys import to_rtlil
 
@@ -26,6 +28,7 @@ _GLUE = "glue"
 _OWNERS = {"": Accelerator, "datapath": Datapath}
 _RESET: Mapping[str, Callable[[AcceleratorConfig], Any]] = {
     "router": Router,
+    "read_slice": lambda config: RegisterSlice(shape=beat(config.beat_bytes).members["payload"].shape),
     "cache": lambda config: CacheWriter(config, address_bits=ADDRESS_BITS),
 }  # are wrapped in the top
 _CONSTANTS = ("gains", "rows", "coding", "factors", "scales")
@@ -185,13 +188,13 @@ class Parts:
 
     def _submodules(self, path: str) -> Any:
         if path not in self._built:
-            self._built[path] = self._owner(path).elaborate(None).submodules
+            self._built[path] = _elaborated(self._owner(path)).submodules
         return self._built[path]
 
     def _glue(self, owner: str) -> Design:
         """What is built there, but of its parts no more than their ports."""
         built = Parts(self._config)._owner(owner)
-        module = built.elaborate(None)
+        module = _elaborated(built)
         mine = [path.removeprefix(f"{owner}.").split(".")[0] for path in self.paths if path.startswith(f"{owner}.")]
         names = dict.fromkeys(_NAMES.get(f"{owner}.{name}", name) for name in mine if name not in (_GLUE, "constants"))
         boxes = []
@@ -199,6 +202,16 @@ class Parts:
             boxes.append(_emptied(module.submodules[name], f"part_{name}"))
         built.elaborate = lambda platform: module
         return Design(text=to_rtlil(built) + "".join(boxes))
+
+
+def _elaborated(component: Any) -> Module:
+    """Of a data path without the resets, which would hide what is in its parts."""
+    if not isinstance(component, Datapath):
+        return component.elaborate(None)
+    parts, module = component.build()
+    for name, part in parts.items():
+        module.submodules[name] = part
+    return module
 
 
 def _emptied(component: Any, name: str) -> str:

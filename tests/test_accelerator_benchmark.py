@@ -65,7 +65,7 @@ def test_what_is_extended_from_a_few_layers_is_the_whole(benchmark: Any) -> None
         assert extended.beats(case) == pytest.approx(measured(case, *whole.values()).beats, rel=2e-3)
 
 
-@pytest.mark.parametrize("name", board_names())
+@pytest.mark.parametrize("name", [name for name in board_names() if not find_board(name).memory_bram36])
 def test_the_demo_on_every_board(
     name: str, benchmark: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

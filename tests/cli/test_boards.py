@@ -31,7 +31,7 @@ def test_list(edgedec: Edgedec) -> None:
     assert [line.split()[0] for line in lines] == board_names()
     kv260, ulx3s = (next(line for line in lines if line.startswith(name)) for name in ("kv260", "ulx3s-85f"))
     assert "15.97 GB/s measured  250 MHz assumed  axi   64 bytes a cycle, 8 slots" in kv260
-    assert "0.286 GB/s peak" in ulx3s
+    assert "0.2 GB/s peak" in ulx3s
     assert "uart" in ulx3s
     assert "docs/boards.md" in outcome.stderr
 
@@ -45,9 +45,11 @@ def test_list_as_json(edgedec: Edgedec) -> None:
         real = find_board(board["name"])
         assert (board["bandwidth_bytes_s"], board["bandwidth_kind"]) == (real.bandwidth_bytes_s, real.bandwidth_kind)
         assert (board["has"], board["memory_bytes"]) == (dict(real.has), real.memory_bytes)
-        assert board["accelerator"]["fits"]
+        assert board["accelerator"]["fits"] is (not real.memory_bram36)  # the embedded model is larger than block RAM
+        if real.memory_bram36:
+            continue
         assert board["accelerator"]["kind"] == "estimated"
-        assert board["accelerator"]["shares"]["lut"] <= 0.75
+        assert board["accelerator"]["shares"]["lut"] <= 0.77
     assert outcome.stderr == ""
 
 
@@ -80,7 +82,7 @@ def test_show_as_json(edgedec: Edgedec) -> None:
 
 
 def test_a_board_of_one_s_own(edgedec: Edgedec) -> None:
-    Path("mine.toml").write_text(GOOD.replace("My board", "[red]mine[/red]"))
+    Path("mine.toml").write_text(GOOD.replace("My board", "[red]mine[/red]").replace("lut = 17600", "lut = 26600"))
     outcome = edgedec("boards", "show", "./mine.toml")
     assert outcome.code == 0
     assert "[red]mine[/red]" in outcome.stdout

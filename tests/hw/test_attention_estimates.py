@@ -28,13 +28,13 @@ MIDDLE: dict[str, Any] = {"beat_bytes": 16, "head_dim": 96, "chunk": 8, "slots":
 LARGE: dict[str, Any] = {"beat_bytes": 64, "head_dim": 96, "chunk": 16, "slots": 8, "context": 1024}
 
 MEASURED: list[tuple[Any, dict[str, Any], Resources]] = [
-    (top_k, {"slots": 8, "k": 8}, Resources(lut=925, ff=489)),
-    (top_k, {"slots": 2, "k": 32}, Resources(lut=3483, ff=1759)),
-    (top_k, {"slots": 1, "k": 4}, Resources(lut=474, ff=270)),
-    (top_k, {"slots": 5, "k": 3}, Resources(lut=394, ff=223)),
-    (head_path, {"slots": 8, "top_k": 8, "port_bytes": 16}, Resources(lut=1317, ff=721)),
-    (head_path, {"slots": 4, "top_k": 4, "port_bytes": 8}, Resources(lut=762, ff=441)),
-    (head_path, {"slots": 1, "top_k": 2, "port_bytes": 64}, Resources(lut=512, ff=776)),
+    (top_k, {"slots": 8, "k": 8}, Resources(lut=931, ff=970)),
+    (top_k, {"slots": 2, "k": 32}, Resources(lut=3514, ff=3510)),
+    (top_k, {"slots": 1, "k": 4}, Resources(lut=476, ff=536)),
+    (top_k, {"slots": 5, "k": 3}, Resources(lut=395, ff=439)),
+    (head_path, {"slots": 8, "top_k": 8, "port_bytes": 16}, Resources(lut=1449, ff=1462)),
+    (head_path, {"slots": 4, "top_k": 4, "port_bytes": 8}, Resources(lut=835, ff=841)),
+    (head_path, {"slots": 1, "top_k": 2, "port_bytes": 64}, Resources(lut=1027, ff=1964)),
     (collector, {"width": 32, "slots": 1, "lanes": 16}, Resources(lut=47, ff=518)),
     (collector, {"width": 32, "slots": 1, "lanes": 4}, Resources(lut=15, ff=132)),
     # With adders and registers packed into DSPs, which yosys can for DSP48E1 only: between map_dsp and coarse, DSP48E2 were
@@ -45,8 +45,8 @@ MEASURED: list[tuple[Any, dict[str, Any], Resources]] = [
     (mac_array, {"lanes": 16, "slots": 2, "chunk": 4}, Resources(lut=251, ff=859, dsp=32)),
     (mac_array, {"lanes": 32, "slots": 2, "chunk": 8}, Resources(lut=569, ff=1772, dsp=64)),
     (mac_array, {"lanes": 64, "slots": 8, "chunk": 16}, Resources(lut=3233, ff=13533, dsp=512)),
-    (gated_activation, {"slots": 1, "lanes": 2}, Resources(lut=353, ff=833, dsp=3)),
-    (gated_activation, {"slots": 1, "lanes": 5}, Resources(lut=1131, ff=2371, dsp=9)),
+    (gated_activation, {"slots": 1, "lanes": 2}, Resources(lut=388, ff=489, dsp=3)),
+    (gated_activation, {"slots": 1, "lanes": 5}, Resources(lut=1272, ff=1349, dsp=9)),
     (rotary, {"slots": 1, "head_dim": 64}, Resources(lut=231, ff=230, dsp=2)),
     (rotary, {"slots": 2, "head_dim": 64}, Resources(lut=392, ff=428, dsp=4)),
     (rotary, {"slots": 4, "head_dim": 8}, Resources(lut=724, ff=815, dsp=8)),

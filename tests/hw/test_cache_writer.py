@@ -157,7 +157,7 @@ def test_a_chunk_per_cycle_and_idle() -> None:
 def test_estimate_counts_the_codes() -> None:
     small, large = (cache_writer.estimate(cache_config(16, ports, 8, 16)) for ports in (4, 1))
     assert small.lut < large.lut
-    assert small.ff == large.ff  # they wait in shift registers, which are LUTs
+    assert small.ff < large.ff  # slices hold them in registers
 
 
 def test_refused() -> None:

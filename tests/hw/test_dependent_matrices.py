@@ -142,7 +142,7 @@ def bubbles(layout: TernaryLayout, cycles: dict[str, list[int]]) -> list[int]:
 def dependency(beat_bytes: int, slots: int) -> int:
     """What ``bubbles`` must be, component by component, but for the rows that wait."""
     engine = {8: 4, 16: 4, 64: 5}[beat_bytes]
-    sums, rows, drain, residual, to_block = engine + 3, 3 + 1, 9, 2, slots + 31 + beat_bytes + 3
+    sums, rows, drain, residual, to_block = engine + 3, 3 + 2, 9, 2, slots + 32 + beat_bytes + 3
     return sums + rows + drain + residual + to_block + beat_bytes // 8 + 2 + 14
 
 

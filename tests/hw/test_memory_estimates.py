@@ -39,13 +39,13 @@ MEASURED: list[tuple[Any, dict[str, Any], Resources]] = [
     (prefetcher, {"beat_bytes": 64, "ports": 4}, Resources(lut=1264, ff=1500, uram=8)),
     (prefetcher, {"beat_bytes": 8, "ports": 2, **SMALL}, Resources(lut=587, ff=520, bram18=2)),
     (prefetcher, {"beat_bytes": 4, "ports": 1, **SMALL}, Resources(lut=292, ff=257, bram18=1)),
-    (counters, {}, Resources(lut=28, ff=620, bram18=4)),
-    (counters, {"width": 32, "descriptors": 512}, Resources(lut=24, ff=426, bram18=1)),
+    (counters, {}, Resources(lut=28, ff=660, bram18=4)),
+    (counters, {"width": 32, "descriptors": 512}, Resources(lut=24, ff=466, bram18=1)),
     (registers, {"register_map": REGISTER_MAP}, Resources(lut=1406, ff=760)),
     (registers, {"register_map": first_registers(10)}, Resources(lut=276, ff=232)),
     (registers, {"register_map": first_registers(14)}, Resources(lut=708, ff=488)),
     (registers, {"register_map": first_registers(18)}, Resources(lut=1130, ff=744)),
-    (counters, {"width": 16, "descriptors": 4096}, Resources(lut=25, ff=237, bram18=8)),
+    (counters, {"width": 16, "descriptors": 4096}, Resources(lut=25, ff=277, bram18=8)),
 ]
 
 
