@@ -66,8 +66,9 @@ def _timing(content: Mapping[str, Any], clocks_hz: Mapping[str, float]) -> dict[
     clocks = dict[str, dict[str, Any]]()
     names = dict[str, str]()  # nextpnr's net -> ours
     for name, wanted in clocks_hz.items():
-        close = (net for net, (_, limit) in nets.items() if abs(limit - wanted) <= _CLOSE * wanted)
-        net = next((net for net in close if net not in names), None)
+        # Before the gate that begins it a clock is a net of its own, with three registers: the slowest one is meant.
+        close = [net for net, (_, limit) in nets.items() if abs(limit - wanted) <= _CLOSE * wanted and net not in names]
+        net = min(close, key=lambda net: nets[net][0], default=None)
         if net is None:
             raise ValueError(f"no {wanted / 1e6:g} MHz")
         names[net] = name
@@ -121,9 +122,8 @@ def _path(found: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
 
 def _edge(text: str, names: Mapping[str, str]) -> str:
     """``posedge $glbnet$clk`` as ``sync``."""
-    for net, name in names.items():
-        text = text.replace(net, name)
-    return text.replace("posedge ", "")
+    net = text.removeprefix("posedge ")
+    return names.get(net, net)
 
 
 def _short(name: str) -> str:

@@ -49,6 +49,18 @@ def test_met_is_by_every_clock(tmp_path: Path, sync: float, memory: float, met: 
     assert read_report(written(tmp_path, stubbed.report(sync, memory)), CLOCKS)[1]["met"] is met
 
 
+def test_a_clock_is_not_taken_for_what_is_before_its_gate(tmp_path: Path) -> None:
+    content = json.loads(stubbed.report())
+    slow, limit = content["fmax"].pop("$glbnet$clk"), 60.00240325927734
+    content["fmax"] |= {"clock0": {"achieved": 995.0, "constraint": limit}, "clk": slow}
+    edges = {"from": "posedge clk", "to": "posedge memory_clk"}
+    content["fmax"]["memory_clk"] = content["fmax"].pop("$glbnet$clock1")
+    content["critical_paths"][0] |= edges
+    _, timing = read_report(written(tmp_path, json.dumps(content)), CLOCKS)
+    assert timing["achieved_hz"] == pytest.approx(83.21e6)
+    assert [(path["from"], path["to"]) for path in timing["critical_paths"]] == [("sync", "memory")]
+
+
 @pytest.mark.parametrize(
     "damage",
     [
