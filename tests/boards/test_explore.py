@@ -236,7 +236,7 @@ def test_a_model_that_fits_nothing_is_refused_with_the_nearest() -> None:
         ({"tile_rows": 81}, "tile_rows must be a multiple of 5, not 81"),
         ({"ports": 3}, "ports must be 1, 2 or 4"),
         ({"softmax_lanes": 3}, "softmax_lanes must be a power of two"),
-        ({"beat_bytes": 64, "ports": 1}, "no such accelerator"),
+        ({"beat_bytes": 64, "ports": 1}, "4 ports to memory of 32, 64, 128 bits, the configuration has 1 of 512"),
     ],
 )
 def test_members_that_no_accelerator_has(overrides: dict[str, Any], said: str) -> None:
