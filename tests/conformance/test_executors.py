@@ -42,18 +42,26 @@ def picky(x):
         raise BudgetError(f"{x} does not fit")
     return x
 
+def begin(folder, x):
+    # the file is there with all that is in it, or not at all
+    new = folder / f"new-{x}"
+    new.write_text(str(os.getpid()))
+    new.rename(folder / f"begun-{x}")
+
 def slow_or_failing(job):
     folder, x = Path(job[0]), job[1]
-    (folder / f"begun-{x}").write_text(str(os.getpid()))
     if x == 0:
+        begin(folder, x)
         while not (folder / "begun-1").exists():
             time.sleep(0.01)
         raise ValueError("first")
     try:
+        begin(folder, x)  # in here: the interrupt may come right behind it
         for _ in range(600):
             time.sleep(0.1)  # which Ray does not interrupt
     finally:
-        (folder / f"cleared-{x}").touch()
+        if (folder / f"begun-{x}").exists():
+            (folder / f"cleared-{x}").touch()
 
 class Awkward(Exception):
     def __init__(self, *, number):
