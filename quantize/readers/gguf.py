@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import BundleError, UnsupportedError
+from edgedec.quantize.readers import gguf_i2s
 from edgedec.quantize.readers.checkpoint import Checkpoint, Makers, TensorInfo
 from edgedec.quantize.readers.gguf_blocks import decode, scales_of_trits
 from edgedec.quantize.readers.gguf_header import GgufHeader, GgufTensor
@@ -57,7 +58,8 @@ class _Source:
 
 
 def _decoded(tensor: GgufTensor) -> NDArray[Any]:
-    return decode(tensor.path, f"tensor {tensor.name!r}", tensor.kind, tensor.offset, tensor.shape)
+    read = gguf_i2s.decode if tensor.kind in gguf_i2s.LAYOUTS else decode
+    return read(tensor.path, f"tensor {tensor.name!r}", tensor.kind, tensor.offset, tensor.shape)
 
 
 def read_gguf(path: Path, tokenizer: Path | None = None) -> Checkpoint:
@@ -67,7 +69,7 @@ def read_gguf(path: Path, tokenizer: Path | None = None) -> Checkpoint:
         BundleError: the file is damaged, or its metadata and tensors contradict each other.
         UnsupportedError: an architecture, a type of tensor or a tokenizer that is not read.
     """
-    header = read_parts(path)
+    header = _with_layouts(read_parts(path))
     known = architecture(header)
     config = configuration(header, known, _rope_factors(header))
     sources = _sources(header, known, config)
@@ -92,6 +94,20 @@ def read_gguf(path: Path, tokenizer: Path | None = None) -> Checkpoint:
         bos_token_id=bos,
         eos_token=words.id_to_token(eos[0]) if eos else None,
         eos_token_ids=eos,
+    )
+
+
+def _with_layouts(header: GgufHeader) -> GgufHeader:
+    """I2_S becomes one of its layouts."""
+    if not any(tensor.kind is gguf_i2s.I2_S for tensor in header.tensors.values()):
+        return header
+    layout = gguf_i2s.layout_of(header)
+    return replace(
+        header,
+        tensors={
+            name: replace(tensor, kind=layout) if tensor.kind is gguf_i2s.I2_S else tensor
+            for name, tensor in header.tensors.items()
+        },
     )
 
 
@@ -133,6 +149,8 @@ def _parts(tensor: GgufTensor, names: tuple[str, ...], config: Mapping[str, Any]
     """The rows of each of ``names``, one behind the other."""
     if len(names) == 1:
         return [tensor]
+    if tensor.kind.tail_bytes:
+        raise UnsupportedError(f"{tensor.path}: tensor {tensor.name!r} is {tensor.kind.name}, of more than one matrix")
     kv_rows, inner = config["num_key_value_heads"] * config["head_dim"], config["intermediate_size"]
     rows = {"q_proj": config["num_attention_heads"] * config["head_dim"], "k_proj": kv_rows, "v_proj": kv_rows}
     counts = [(rows | {"gate_proj": inner, "up_proj": inner})[name.split(".")[-2]] for name in names]

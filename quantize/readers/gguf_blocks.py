@@ -1,6 +1,7 @@
 """GGML's types of tensors: how many bytes a row takes, and what values its blocks stand for.
 
-Decoded here: F32, F16, BF16, Q8_0, Q4_0, TQ1_0, TQ2_0. Others go through the ``gguf`` package, if it is installed.
+Decoded here: F32, F16, BF16, Q8_0, Q4_0, TQ1_0, TQ2_0. Others go through the ``gguf`` package, if it is installed, but for
+bitnet.cpp's I2_S, of whose number GGML knows no more: see ``gguf_i2s``.
 A tensor is decoded some rows at a time: besides the result there is never more than a few MB.
 
 Source: ``block_*`` of ggml's ggml-common.h; ``dequantize_row_*`` of its ggml-quants.c.
@@ -33,15 +34,16 @@ _POWERS = np.array([1, 3, 9, 27, 81], np.uint8)
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """A type of GGML: its number there, and ``block_bytes`` for each ``block`` values along a row."""
+    """A type of GGML: its number there, ``block_bytes`` for each ``block`` values along a row, ``tail_bytes`` behind all."""
 
     number: int
     name: str
     block: int
     block_bytes: int
+    tail_bytes: int = 0
 
     def nbytes(self, shape: tuple[int, ...]) -> int:
-        return math.prod(shape) // self.block * self.block_bytes
+        return math.prod(shape) // self.block * self.block_bytes + self.tail_bytes
 
     def row_bytes(self, columns: int) -> int:
         return columns // self.block * self.block_bytes
@@ -79,14 +81,21 @@ _TYPES = """
 30 BF16 1 2
 34 TQ1_0 256 54
 35 TQ2_0 256 66
+36 I2_S 64 16 32
 39 MXFP4 32 17
 """
 
 
 def _kinds() -> Iterator[Kind]:
     for row in _TYPES.strip().splitlines():
-        number, name, block, block_bytes = row.split()
-        yield Kind(number=int(number), name=name, block=int(block), block_bytes=int(block_bytes))
+        number, name, block, block_bytes, *tail = row.split()
+        yield Kind(
+            number=int(number),
+            name=name,
+            block=int(block),
+            block_bytes=int(block_bytes),
+            tail_bytes=sum(map(int, tail)),
+        )
 
 
 KINDS = {kind.number: kind for kind in _kinds()}

@@ -31,7 +31,6 @@ Value = bool | int | float | str | list[str] | NDArray[Any]
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 _STRING, _ARRAY, _BOOL = 8, 9, 7
-_I2_S = 36  # bitnet.cpp's number; GGML has retired it
 _NUMBERS: dict[int, np.dtype[Any]] = {
     0: np.dtype("u1"),
     1: np.dtype("i1"),
@@ -206,12 +205,6 @@ def _tensor(cursor: _Cursor, at: int) -> tuple[str, tuple[int, ...], Kind, int]:
     if not all(1 <= size < 1 << 40 for size in sizes):
         raise BundleError(f"{path}: {where} has the impossible shape {shown(sizes[::-1])}")
     kind = KINDS.get(number)
-    if number == _I2_S:
-        raise UnsupportedError(
-            f"{path}: {where} is I2_S, whose layout depends on the machine that ran bitnet.cpp: blocks of 128 columns on "
-            "x86, of 64 on ARM (NEON), and the file does not say which; pass the checkpoint that it was made from, or "
-            "convert that to TQ2_0 with llama-quantize"
-        )
     if kind is None:
         raise UnsupportedError(f"{path}: {where} has GGML's type {number}, which is not known; save it as F16 or Q8_0")
     if sizes[0] % kind.block:

@@ -161,10 +161,15 @@ CASES: dict[str, tuple[bytes | Callable[[Path], bytes], type[EdgedecError], str]
         r"tensor 'output_norm.weight' (overlaps|leaves a hole)|ends at byte \d{20,}, but the file at",
     ),
     "type unknown to GGML": (with_tensor(kind=999), UnsupportedError, r"has GGML's type 999, which is not known"),
-    "I2_S": (
+    "I2_S of rows that are no blocks": (
         with_tensor(kind=36),
+        BundleError,
+        r"rows of 8, no multiple of I2_S's block of 64",
+    ),
+    "I2_S of three dimensions": (
+        with_tensor(kind=36, sizes=(64, 1, 1), data=bytes(48)),
         UnsupportedError,
-        r"is I2_S, whose layout depends .* blocks of 128 columns on x86, of 64 on ARM",
+        r"is I2_S, and of shape \(1, 1, 64\), no matrix",
     ),
     "rows that are no blocks": (
         with_tensor(kind=builder.Q8_0),

@@ -26,6 +26,8 @@ PACKAGES = ("Q4_1", "Q5_0", "Q5_1", "MXFP4")
 
 def test_sizes_of_types_are_the_packages() -> None:
     for number, kind in KINDS.items():
+        if kind.name == "I2_S":  # bitnet.cpp's, which the package does not know
+            continue
         name = gguf.GGMLQuantizationType(number)
         assert (name.name, gguf.GGML_QUANT_SIZES[name]) == (kind.name, (kind.block, kind.block_bytes))
 

@@ -1,0 +1,149 @@
+"""I2_S, bitnet.cpp's type of trits: two bits each, as trit + 1, and behind a matrix's codes its float32 scale and 28 bytes.
+
+Which four trits share a byte depends on the machine and the release that wrote the file, and nothing in the file says
+which. The weights themselves do: a neuron with many zeros in its rows of the gate and of up has many in its column of down
+too, if down is read as it was written. Where that is not clear (random weights, very small models) nothing is guessed.
+
+Source: ``quantize_i2_s`` of bitnet.cpp's ggml-bitnet-mad.cpp.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.errors import BundleError, UnsupportedError
+from edgedec.quantize.readers.gguf_blocks import KINDS, Kind
+from edgedec.quantize.readers.gguf_header import GgufHeader, GgufTensor
+from edgedec.quantize.readers.untrusted import read_array
+
+__all__ = ["I2_S", "LAYOUTS", "decode", "layout_of"]
+
+I2_S = KINDS[36]
+_TAIL_BYTES = I2_S.tail_bytes
+_X86 = Kind(number=36, name="I2_S of x86", block=128, block_bytes=32, tail_bytes=_TAIL_BYTES)
+_ARM = Kind(number=36, name="I2_S of ARM", block=64, block_bytes=16, tail_bytes=_TAIL_BYTES)
+# Later releases on x86, unless built with ACT_PARALLEL: a byte holds a column of four rows.
+_ROWS = Kind(number=36, name="I2_S by rows", block=4, block_bytes=1, tail_bytes=_TAIL_BYTES)
+LAYOUTS = (_X86, _ARM, _ROWS)
+
+_CHUNK_BYTES = 1 << 20
+_ROWS_TOGETHER = 4
+_SHIFTS = np.array([6, 4, 2, 0], np.uint8)
+_CLEAR = 8.0  # standard deviations between the best layout and the next one
+
+I8 = NDArray[np.int8]
+
+
+def decode(path: Path, where: str, kind: Kind, offset: int, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """float32 of ``shape`` [rows, columns]: -scale, 0 and scale; ``kind`` is one of ``LAYOUTS``.
+
+    Raises:
+        BundleError: the file has shrunk, or a code is no trit's.
+    """
+    scale_at = offset + math.prod(shape) // 4
+    scale = read_array(path, offset=scale_at, count=1, dtype=np.dtype("<f4"), what=f"the scale of {where}")[0]
+    try:
+        values = np.empty(shape, np.float32)
+    except MemoryError:
+        raise BundleError(f"{path}: {where} needs {math.prod(shape) * 4} bytes of memory, more than there is") from None
+    for start, trits in _chunks(path, where, kind, offset, shape):
+        with np.errstate(all="ignore"):  # NaN and infinity go through, to be refused with all others
+            np.multiply(trits, scale, out=values[start : start + len(trits)])
+    return values
+
+
+def layout_of(header: GgufHeader) -> Kind:
+    """The layout of all I2_S matrices of a model.
+
+    Raises:
+        BundleError: a code is no trit's, or the file has shrunk.
+        UnsupportedError: the weights do not tell.
+    """
+    found = [tensor for tensor in header.tensors.values() if tensor.kind is I2_S]
+    for tensor in found:
+        if len(tensor.shape) != 2:
+            raise UnsupportedError(
+                f"{tensor.path}: tensor {tensor.name!r} is I2_S, and of shape {tensor.shape}, no matrix"
+            )
+    kinds = [kind for kind in LAYOUTS if all(_fits(kind, tensor) for tensor in found)]
+    if len(kinds) == 1:
+        return kinds[0]
+    best, lead = _compared(header, kinds)
+    if lead < _CLEAR:
+        raise UnsupportedError(
+            f"{header.path}: tensor {found[0].name!r} is I2_S, whose layout depends on the machine that ran bitnet.cpp "
+            "(blocks of 128 columns or four rows on x86, of 64 columns on ARM); the file does not say which, and its "
+            f"weights do not tell: the zeros of gate, up and down speak for {best.name!r} by {lead:.1f} standard "
+            f"deviations, and {_CLEAR:.0f} are needed; pass the checkpoint that it was made from, or convert that to "
+            "TQ2_0 with llama-quantize"
+        )
+    return best
+
+
+def _fits(kind: Kind, tensor: GgufTensor) -> bool:
+    if kind is _ROWS:
+        return tensor.shape[0] % _ROWS_TOGETHER == 0
+    return tensor.shape[1] % kind.block == 0
+
+
+def _compared(header: GgufHeader, kinds: list[Kind]) -> tuple[Kind, float]:
+    """The layout for which the zeros agree most, and by how many standard deviations more than for any other.
+
+    Under a wrong one a layer's correlation times the root of its neurons' number is about normal with deviation 1.
+    """
+    sums, lead, best = np.zeros(len(kinds)), 0.0, 0
+    for layer in count():
+        matrices = [header.tensors.get(f"blk.{layer}.ffn_{name}.weight") for name in ("gate", "up", "down")]
+        if any(matrix is None for matrix in matrices):
+            break
+        gate, up, down = (matrix for matrix in matrices if matrix is not None)
+        if not gate.kind is up.kind is down.kind is I2_S or not gate.shape == up.shape == down.shape[::-1]:
+            continue  # a shape that contradicts the others is found when the model is checked
+        sums += [_agreement(kind, gate, up, down) for kind in kinds]
+        order = np.argsort(-np.abs(sums))
+        best = int(order[0])
+        lead = float(abs(sums[best]) - abs(sums[order[1]])) / math.sqrt(2 * (layer + 1))
+        if lead >= 2 * _CLEAR:
+            break
+    return kinds[best], lead
+
+
+def _agreement(kind: Kind, gate: GgufTensor, up: GgufTensor, down: GgufTensor) -> float:
+    """Correlation of the neurons' weights that are not zero, those that come in with those that go out; times sqrt(n)."""
+    inner = gate.shape[0]
+    into, out = np.zeros(inner), np.zeros(inner)
+    for matrix in (gate, up):
+        for start, trits in _chunks(matrix.path, f"tensor {matrix.name!r}", kind, matrix.offset, matrix.shape):
+            into[start : start + len(trits)] += np.count_nonzero(trits, axis=1)
+    for _, trits in _chunks(down.path, f"tensor {down.name!r}", kind, down.offset, down.shape):
+        out += np.count_nonzero(trits, axis=0)
+    into -= into.mean()
+    out -= out.mean()
+    norm = math.sqrt(float(into @ into) * float(out @ out))
+    return float(into @ out) / norm * math.sqrt(inner) if norm else 0.0
+
+
+def _chunks(path: Path, where: str, kind: Kind, offset: int, shape: tuple[int, ...]) -> Iterator[tuple[int, I8]]:
+    """(first row, trits int8 [some rows, columns])."""
+    rows, columns = shape
+    some = max(1, _CHUNK_BYTES // columns) * _ROWS_TOGETHER
+    for start in range(0, rows, some):
+        number = min(some, rows - start)
+        data = read_array(
+            path,
+            offset=offset + start * columns // 4,
+            count=number * columns // 4,
+            dtype=np.dtype(np.uint8),
+            what=where,
+        )
+        together = columns if kind is _ROWS else kind.block_bytes
+        codes = data.reshape(-1, 1, together) >> _SHIFTS[:, None] & 3
+        if (codes == 3).any():
+            raise BundleError(f"{path}: {where}: a code is 3, which no trit has; the file is damaged")
+        yield start, codes.reshape(number, columns).view(np.int8) - np.int8(1)
