@@ -26,6 +26,7 @@ BOARD = Board(
     host_clock_hz=650e6,
     link="axi",
     loader="arty_z7_20",
+    loads="fabric",
     sources=MappingProxyType(
         {
             "title": "Digilent",
@@ -51,6 +52,7 @@ BOARD = Board(
             "pynq": "PYNQ has no image for this board; one has to be built",
             "link": "AMD UG585: the processor reaches the fabric over AXI",
             "loader": "trabucayre/openFPGALoader, src/board.hpp",
+            "loads": "trabucayre/openFPGALoader, doc/boards.yml: no flash of it",
         }
     ),
 )

@@ -28,7 +28,7 @@ from edgedec import __version__, boards, hw
 from edgedec.atomic import new_file, new_folder
 from edgedec.boards.check import check_build
 from edgedec.boards.flow import Built, Design, Flow, find_flow
-from edgedec.boards.report import counted, report
+from edgedec.boards.report import report
 from edgedec.boards.report_page import report_page
 from edgedec.errors import BundleError, EdgedecError, ToolError, UnsupportedError, UsageError
 from edgedec.hw.accelerator_registers import REGISTER_MAP
@@ -53,10 +53,10 @@ Synthesis = Callable[[AcceleratorConfig], tuple[str, Resources]]  # who made it,
 class BuildResult:
     """Members:
     output: the folder.
-    built: what the maker's tools brought; None where they were not run.
+    built: what the maker's tools brought, of the seed that was asked for; None where they were not run.
     missing: why they could not be run; None where they were, or were not to be.
     command: what a person runs where they are.
-    report: the content of report.json.
+    report: the content of report.json, which is of the bitstream that is in the folder, perhaps of another seed.
     """
 
     output: Path
@@ -98,16 +98,17 @@ def build(
             _write(design, flow, output, identity, progress)
     _check_same(output, identity)
     with _locked(output):
-        built, missing = flow.read_results(design, output), None
+        there, missing = flow.read_results(design, output), None
+        built = there if there is None or there.seed in (None, seed) else None
         if built is None and run:
             try:
                 flow.find_tools()
             except ToolError as error:
                 missing = error
             else:
-                _report(design, flow, output, None, None, progress)  # which a run that fails leaves
-                built = flow.run_project(design, output, progress=progress)
-        content = _report(design, flow, output, built, synthesis, progress)
+                _report(design, flow, output, there, None, progress)  # which a run that fails leaves
+                built = there = flow.run_project(design, output, progress=progress)
+        content = _report(design, flow, output, there, synthesis, progress)
     return BuildResult(output=output, built=built, missing=missing, command=flow.command(output, seed), report=content)
 
 
@@ -247,19 +248,21 @@ def _report(
 ) -> Mapping[str, Any]:
     """Written anew at each call: it says what is there now."""
     manifest = _manifest(output)
-    synthesised = _earlier_synthesis(output / REPORT)
+    # A run has put the report of an earlier bitstream into work/.
+    synthesised = _earlier_synthesis(output / REPORT) or _earlier_synthesis(output / "work" / REPORT)
     if synthesis is not None and synthesised is None:
         progress("synthesis by yosys", 0, 1)
         by, found = synthesis(design.config)
-        synthesised = {"by": by, **counted(found)}
+        synthesised = {"by": by, **found.counted()}
     content = report(
         design,
         label=flow.LABEL,
         built=built,
+        bitstream=None if built is None else _stated(built.bitstream, output),
         synthesised=synthesised,
         files=manifest["files"],
         tools=manifest["tools"],
-        command=flow.command(Path("."), design.seed),
+        command=flow.command(Path("."), design.seed if built is None or built.seed is None else built.seed),
     )
     picture = None if built is None else built.floor_plan
     texts = {REPORT: json.dumps(content, indent=1) + "\n", PAGE: report_page(content, picture), FLOOR_PLAN: picture}
@@ -270,6 +273,10 @@ def _report(
         else:
             (output / name).unlink(missing_ok=True)
     return content
+
+
+def _stated(path: Path, output: Path) -> dict[str, str]:
+    return {"name": str(path.relative_to(output)), "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
 
 
 def _earlier_synthesis(path: Path) -> dict[str, Any] | None:

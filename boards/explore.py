@@ -22,7 +22,7 @@ from edgedec.hw.compiler.choose_board import config_for_board
 from edgedec.hw.compiler.lowering import Lowering
 from edgedec.hw.compiler.program import HostFacts, Program, laid_out, lowered_sizes
 from edgedec.hw.compiler.shapes import shape_model
-from edgedec.hw.config import ROWS, AcceleratorConfig
+from edgedec.hw.config import ROWS, AcceleratorConfig, configuration_text
 from edgedec.hw.cycles import cycles
 from edgedec.hw.estimate import estimate
 from edgedec.progress import Progress, silent
@@ -331,8 +331,4 @@ def _text(config: AcceleratorConfig, overridden: frozenset[str]) -> str:
     """What was swept, and what was wanted, which is said first."""
     members = asdict(config)
     names = [member.name for member in fields(config) if member.name in overridden and member.name not in SWEPT]
-    return ",".join(["board", *(f"{name}={_shown(members[name])}" for name in [*names, *SWEPT])])
-
-
-def _shown(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else f"{value}"
+    return configuration_text("board", {name: members[name] for name in [*names, *SWEPT]})

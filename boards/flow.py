@@ -50,6 +50,7 @@ class Built:
         power: the tools' estimate, W; empty where they have none.
         tools: name -> version.
         floor_plan: where what was placed, as SVG; None where the reports do not say it.
+        seed: of the placement; None where the tools take none.
     """
 
     bitstream: Path
@@ -59,6 +60,7 @@ class Built:
     power: Mapping[str, float] = field(default_factory=dict)
     tools: Mapping[str, str]
     floor_plan: str | None = None
+    seed: int | None = None
 
 
 class Flow(Protocol):
@@ -102,7 +104,7 @@ class Flow(Protocol):
         """
 
     def read_results(self, design: Design, folder: Path) -> Built | None:
-        """What a run left there that came to its end, here or elsewhere; None without one.
+        """What a run left there that came to its end, here or elsewhere, whatever its seed; None without one.
 
         Raises:
             BundleError: it is of another design, or damaged.

@@ -1,4 +1,4 @@
-"""Put a bitstream into a board's device, by openFPGALoader."""
+"""Put a bitstream into a board: into its fabric, or into the flash that it starts from, by openFPGALoader."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ def find_loader(board: Board) -> str:
         ToolError: it is not installed.
     """
     if board.loader is None:
-        raise UnsupportedError(
-            f"{board.name} has no name in {_PROGRAM} (loader); copy the board bundle with edgedec deploy"
-        )
+        other = "copy the board bundle with edgedec deploy"
+        if board.link == "uart":
+            other = "load the .bit with the board's own program, or give loader and loads in the board's file"
+        raise UnsupportedError(f"{board.name} has no name in {_PROGRAM}; leave --load out, and {other}")
     path = shutil.which(_PROGRAM)
     if path is None:
         raise ToolError(
@@ -37,7 +38,7 @@ def find_loader(board: Board) -> str:
 
 
 def load_bitstream(board: Board, path: Path) -> None:
-    """Into the device itself, not its flash: until the power goes.
+    """Where to, the board's ``loads`` says.
 
     Raises:
         UnsupportedError, ToolError: as ``find_loader``.
@@ -64,7 +65,7 @@ def load_bitstream(board: Board, path: Path) -> None:
     if done.returncode:
         lines = [line.strip() for line in done.stdout.replace("\r", "\n").splitlines() if line.strip()]
         said = "; ".join(lines[-_SHOWN_LINES:]) or f"status {done.returncode} and nothing else"
-        raise DeviceError(
-            f"{_PROGRAM} could not load {path.name} into {board.name}: {said}; check the cable, and that you may use the "
-            "device"
-        )
+        check = "the cable, and that you may use the device"
+        if board.loads == "flash":
+            check = "the cable, that you may use the device, and that the board's bootloader runs"
+        raise DeviceError(f"{_PROGRAM} could not load {path.name} into {board.name}: {said}; check {check}")

@@ -28,6 +28,7 @@ BOARD = Board(
     pynq="3.1",
     link="axi",
     loader="pynq_z2",
+    loads="fabric",
     sources=MappingProxyType(
         {
             "title": "TUL",
@@ -53,6 +54,7 @@ BOARD = Board(
             "pynq": "pynq 4 dropped Zynq-7000, 3.1 has it",
             "link": "AMD UG585: the processor reaches the fabric over AXI",
             "loader": "trabucayre/openFPGALoader, src/board.hpp",
+            "loads": "trabucayre/openFPGALoader, doc/boards.yml: no flash of it",
         }
     ),
 )

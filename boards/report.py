@@ -15,9 +15,8 @@ from edgedec.hw.board import RESOURCES
 from edgedec.hw.compiler.program import laid_out
 from edgedec.hw.cycles import cycles
 from edgedec.hw.estimate import estimate
-from edgedec.hw.resources import Resources
 
-__all__ = ["FORMAT", "VERSION", "counted", "report"]
+__all__ = ["FORMAT", "VERSION", "report"]
 
 FORMAT, VERSION = "edgedec-build-report", 1
 _NOT_RUN = "not run in {}"
@@ -29,6 +28,7 @@ def report(
     *,
     label: str,
     built: Built | None,
+    bitstream: Mapping[str, str] | None,
     synthesised: Mapping[str, Any] | None,
     files: Mapping[str, str],
     tools: Mapping[str, str],
@@ -39,6 +39,7 @@ def report(
 
     Args:
         label: of the maker's tools.
+        bitstream: name and SHA-256 of what was built.
         synthesised: by whom, and counts of RESOURCES.
         files: name -> SHA-256.
         tools: name -> version.
@@ -50,6 +51,7 @@ def report(
         "state": "written" if built is None else "built",
         "label": _NOT_RUN.format(label) if built is None else f"built by {label}",
         "command": command,
+        "bitstream": bitstream,
         "board": {name: board.members()[name] for name in ("name", "title", "part", "family", "clock_hz")},
         "configuration": {"hash": f"{config.hash:016x}", **asdict(config)},
         "program": {
@@ -78,17 +80,6 @@ def report(
             **(built.tools if built else {}),
         },
         "files": dict(files),
-    }
-
-
-def counted(found: Resources) -> dict[str, int]:
-    """By the names of RESOURCES."""
-    return {
-        "lut": found.lut,
-        "ff": found.ff,
-        "bram36": -(-found.bram18 // 2),
-        "uram": found.uram,
-        "dsp": found.dsp,
     }
 
 

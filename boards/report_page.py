@@ -60,7 +60,7 @@ def report_page(content: Mapping[str, Any], floor_plan: str | None = None) -> st
         "<h2>Made by</h2>",
         _table(("", ""), list(content["tools"].items())),
         "<h2>Files</h2>",
-        _files(content["files"]),
+        _files(content),
     ]
     head = f'<meta charset="utf-8"><title>{escape(title)}</title><style>{_STYLE}</style>'
     before = f'<!doctype html>\n<html lang="en"><head>{head}</head><body>'
@@ -184,7 +184,9 @@ def _registers(registers: Iterable[Mapping[str, Any]]) -> Iterable[Sequence[str]
             yield "", f"· {field['name']}", bits, field["description"]
 
 
-def _files(files: Mapping[str, str]) -> str:
+def _files(content: Mapping[str, Any]) -> str:
+    built = content["bitstream"]
+    files = {**({} if built is None else {built["name"]: built["sha256"]}), **content["files"]}
     rows = "".join(
         f"<tr><td>{escape(name)}</td><td class=hash>{escape(digest)}</td></tr>" for name, digest in files.items()
     )

@@ -6,14 +6,16 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from edgedec.boards.flow import Built
+from edgedec.errors import EdgedecError
 from edgedec.progress import Progress, silent
 
-__all__ = ["Ran", "run_steps"]
+__all__ = ["Ran", "build_by_steps", "run_steps"]
 
 _STEP = re.compile(r"^edgedec: step (\d+) of (\d+): (.*)$")
 _ERROR = re.compile(r"^(ERROR:|edgedec: (?!step ))")
@@ -37,6 +39,36 @@ class Ran:
     @property
     def said(self) -> str:
         return "; ".join(self.errors[:_SHOWN_ERRORS]) or f"it ended with status {self.status} and said nothing"
+
+
+def build_by_steps(
+    words: Sequence[str],
+    folder: Path,
+    results: Callable[[], Built | None],
+    *,
+    who: str,
+    log: str,
+    again: str,
+    progress: Progress = silent,
+) -> Built:
+    """``run_steps``, and what it leaves.
+
+    Args:
+        results: reads them.
+        who: is said to have failed.
+        log: the file or folder that says why.
+        again: what a person does then.
+
+    Raises:
+        EdgedecError: it failed; names the step, what it said, and the log.
+    """
+    ran = run_steps(words, folder, progress=progress)
+    built = None if ran.status else results()
+    if built is None:
+        raise EdgedecError(
+            f"{who} failed in the step {ran.step or 'of its start'}: {ran.said}; see {folder / log}. To go on{again}"
+        )
+    return built
 
 
 def run_steps(words: Sequence[str], folder: Path, *, progress: Progress = silent) -> Ran:

@@ -25,6 +25,7 @@ BOARD = Board(
     link="uart",
     baud=3_000_000,
     loader="ulx3s",
+    loads="fabric",
     sources=MappingProxyType(
         {
             "title": "emard/ulx3s",
@@ -47,6 +48,7 @@ BOARD = Board(
             "link": "emard/ulx3s, doc/MANUAL.md: USB serial port to the fabric",
             "baud": "FTDI FT231X data sheet: at most 3 Mbaud",
             "loader": "trabucayre/openFPGALoader, src/board.hpp",
+            "loads": "trabucayre/openFPGALoader: without --write-flash",
         }
     ),
 )

@@ -97,6 +97,7 @@ class Board:
         link: how the host reaches the accelerator: over AXI from a processor on the chip, or over a serial line.
         baud: of that line.
         loader: the board's name in openFPGALoader.
+        loads: what that writes: the fabric itself, until the power goes, or the flash that it starts from.
         sources: member -> where its value is from.
 
     Raises:
@@ -130,6 +131,7 @@ class Board:
     link: Literal["axi", "uart"]
     baud: int | None = None
     loader: str | None = None
+    loads: Literal["fabric", "flash"] | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -182,7 +184,8 @@ class Board:
         return {name: dict(value) if isinstance(value, Mapping) else value for name, value in values}
 
     def _check_together(self) -> None:
-        for one, other in (("oscillator_hz", "oscillator_pin"), ("host_cores", "host_clock_hz")):
+        pairs = (("oscillator_hz", "oscillator_pin"), ("host_cores", "host_clock_hz"), ("loader", "loads"))
+        for one, other in pairs:
             if (getattr(self, one) is None) != (getattr(self, other) is None):
                 raise UsageError(f"board {self.name}: {one} and {other} go together: give both or neither")
         if (self.link == "uart") != (self.baud is not None):
@@ -321,6 +324,7 @@ _CHECKS: Mapping[str, _Check] = MappingProxyType(
         "link": _one_of("axi", "uart"),
         "baud": _number(int, 300, 12_000_000),
         "loader": _text,
+        "loads": _one_of("fabric", "flash"),
         "sources": _sources,
     }
 )

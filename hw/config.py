@@ -2,13 +2,22 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Literal
+from typing import Any, Literal
 
 from edgedec.errors import UsageError
 from edgedec.hw.kv_layout import KvLayout, widest_chunk
 
-__all__ = ["ACCUMULATOR_BITS", "ADDRESS_BITS", "CONSTANT_BEATS", "GROUP_COLUMNS", "ROWS", "AcceleratorConfig"]
+__all__ = [
+    "ACCUMULATOR_BITS",
+    "ADDRESS_BITS",
+    "CONSTANT_BEATS",
+    "GROUP_COLUMNS",
+    "ROWS",
+    "AcceleratorConfig",
+    "configuration_text",
+]
 
 ROWS = 5  # of a ternary beat: a byte holds five trits, 3**5 = 243
 GROUP_COLUMNS = 3  # that share a table
@@ -173,3 +182,8 @@ class AcceleratorConfig:
             del members[name]
         digest = hashlib.sha256(json.dumps(members, sort_keys=True).encode()).digest()
         return int.from_bytes(digest[:8], "little")
+
+
+def configuration_text(size: str, members: Mapping[str, Any]) -> str:
+    """As ``--configuration`` takes it: "board,slots=4,ultra=false"."""
+    return ",".join([size, *(f"{name}={str(value).lower()}" for name, value in members.items())])

@@ -48,13 +48,7 @@ class Estimate:
         found = total(device.converted(path, part) for path, part in self.parts.items())
         if not device.packs:
             found += device.converted("datapath.mac", self.in_multipliers)
-        return {
-            "lut": found.lut,
-            "ff": found.ff,
-            "bram36": -(-found.bram18 // 2),
-            "uram": found.uram,
-            "dsp": found.dsp,
-        }
+        return found.counted()
 
     def shares(self, device: Board) -> dict[str, float]:
         """The same as shares of what there is; infinite where it needs what the device has not."""

@@ -12,10 +12,10 @@ from amaranth.hdl import ClockDomain, ClockSignal, Elaboratable, Module, Signal
 from amaranth.lib import io
 from amaranth.lib.cdc import FFSynchronizer
 
-from edgedec.errors import UsageError
 from edgedec.hw.black_box import BlackBox
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.ecp5_clock import started_clock
+from edgedec.hw.ecp5_platform import board_platform
 from edgedec.hw.ecp5_pll import PllSettings, pll_instance, pll_settings
 from edgedec.hw.on_chip_system import OnChipSystem, parts
 from edgedec.hw.resources import Resources
@@ -44,12 +44,7 @@ def platform(device: str) -> Any:
     Raises:
         UsageError: there is no such OrangeCrab.
     """
-    from amaranth_boards import orangecrab_r0_2
-
-    found = getattr(orangecrab_r0_2, f"OrangeCrabR0_2_{device.removeprefix('LFE5U-')}Platform", None)
-    if found is None:
-        raise UsageError(f"there is no OrangeCrab r0.2 with a {device}, but with LFE5U-25F and -85F")
-    made = found()
+    made = board_platform("orangecrab_r0_2", "OrangeCrabR0_2_{}Platform", device, title="OrangeCrab r0.2")
     made.add_resources([_SERIAL])
     return made
 

@@ -34,6 +34,16 @@ class Resources:
     def __mul__(self, n: int) -> "Resources":
         return Resources(lut=self.lut * n, ff=self.ff * n, bram18=self.bram18 * n, uram=self.uram * n, dsp=self.dsp * n)
 
+    def counted(self) -> dict[str, int]:
+        """By the names of edgedec.hw.board.RESOURCES."""
+        return {
+            "lut": self.lut,
+            "ff": self.ff,
+            "bram36": -(-self.bram18 // 2),
+            "uram": self.uram,
+            "dsp": self.dsp,
+        }
+
 
 def total(parts: Iterable[Resources]) -> Resources:
     """The sum; nothing without any."""

@@ -9,10 +9,10 @@ from typing import Any
 from amaranth.hdl import Elaboratable, Module, Signal
 from amaranth.lib import io
 
-from edgedec.errors import UsageError
 from edgedec.hw.black_box import BlackBox
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.ecp5_clock import started_clock
+from edgedec.hw.ecp5_platform import board_platform
 from edgedec.hw.ecp5_pll import PllSettings, pll_instance, pll_settings
 from edgedec.hw.resources import Resources
 from edgedec.hw.sdram.chip import IS42S16160G, SdramChip
@@ -35,12 +35,7 @@ def platform(device: str) -> Any:
     Raises:
         UsageError: there is no such ULX3S.
     """
-    from amaranth_boards import ulx3s
-
-    found = getattr(ulx3s, f"ULX3S_{device.removeprefix('LFE5U-')}_Platform", None)
-    if found is None:
-        raise UsageError(f"there is no ULX3S with a {device}, but with LFE5U-12F, -25F, -45F and -85F")
-    return found()
+    return board_platform("ulx3s", "ULX3S_{}_Platform", device, title="ULX3S")
 
 
 def clocks(config: AcceleratorConfig, memory_hz: float = MEMORY_HZ) -> PllSettings:

@@ -122,7 +122,8 @@ def check_board(board: Board) -> None:
     """
     if board.link != "uart":
         raise UsageError(
-            f"{board.name} has no serial line, so it has no terminal; name one of {', '.join(_TOPS)}, or take --device sim"
+            f"{board.name} has no serial line, so it has no terminal; name one that has, as ulx3s-85f or orangecrab-85f, or "
+            "take --device sim"
         )
     if board.name not in _TOPS and board.memory_bram36 is None:
         raise UnsupportedError(

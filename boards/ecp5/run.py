@@ -7,6 +7,7 @@ import json
 import reprlib
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ from edgedec.boards.ecp5.project import command, lowered_clock
 from edgedec.boards.ecp5.reports import read_report
 from edgedec.boards.ecp5.tool import find_tools
 from edgedec.boards.flow import Built, Design
-from edgedec.boards.steps import run_steps
-from edgedec.errors import BundleError, EdgedecError
+from edgedec.boards.steps import build_by_steps
+from edgedec.errors import BundleError
 from edgedec.progress import Progress, silent
 
 __all__ = ["read_results", "run_project"]
@@ -31,15 +32,15 @@ def run_project(design: Design, folder: Path, *, progress: Progress = silent) ->
     EdgedecError: one failed; names the step, what it said, and the logs.
     """
     find_tools()
-    words = [sys.executable, "build.py", "--seed", str(design.seed)]
-    ran = run_steps(words, folder, progress=progress)
-    built = None if ran.status else read_results(design, folder)
-    if built is None:
-        raise EdgedecError(
-            f"building failed in the step {ran.step or 'of its start'}: {ran.said}; see the logs in {folder / 'work'}. "
-            f"To go on, run edgedec again, or: {command(folder, design.seed)}"
-        )
-    return built
+    return build_by_steps(
+        [sys.executable, "build.py", "--seed", str(design.seed)],
+        folder,
+        partial(read_results, design, folder),
+        who="building",
+        log="work",
+        again=f", run edgedec again, or: {command(folder, design.seed)}",
+        progress=progress,
+    )
 
 
 def read_results(design: Design, folder: Path) -> Built | None:
@@ -51,8 +52,6 @@ def read_results(design: Design, folder: Path) -> Built | None:
     facts = _facts(folder / _FACTS)
     if facts["key"] != json.loads((folder / "settings.json").read_text("utf-8"))["key"]:
         raise BundleError(f"{folder / _FACTS} is of another build than this project; {_AGAIN}")
-    if facts["seed"] != design.seed:
-        return None
     for name, wanted in facts["files"].items():
         path = folder / name
         if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != wanted:
@@ -69,6 +68,7 @@ def read_results(design: Design, folder: Path) -> Built | None:
         timing=timing,
         tools=facts["tools"],
         floor_plan=floor_plan(folder / _PLACEMENT),
+        seed=facts["seed"],
     )
 
 

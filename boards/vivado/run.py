@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from edgedec.boards.flow import Built, Design
-from edgedec.boards.steps import run_steps
+from edgedec.boards.steps import build_by_steps
 from edgedec.boards.vivado.project import command
 from edgedec.boards.vivado.reports import read_power, read_timing, read_utilization
 from edgedec.boards.vivado.tool import find_tools, find_vivado
-from edgedec.errors import BundleError, EdgedecError
+from edgedec.errors import BundleError
 from edgedec.progress import Progress, silent
 
 __all__ = ["read_results", "run_project"]
@@ -26,14 +27,15 @@ def run_project(design: Design, folder: Path, *, progress: Progress = silent) ->
     """
     find_tools()
     words = [str(find_vivado()), "-mode", "batch", "-source", "build.tcl", "-log", _LOG, "-nojournal", "-notrace"]
-    ran = run_steps(words, folder, progress=progress)
-    built = None if ran.status else read_results(design, folder)
-    if built is None:
-        raise EdgedecError(
-            f"Vivado failed in the step {ran.step or 'of its start'}: {ran.said}; see {folder / _LOG}. "
-            f"To go on: {command(folder)}"
-        )
-    return built
+    return build_by_steps(
+        words,
+        folder,
+        partial(read_results, design, folder),
+        who="Vivado",
+        log=_LOG,
+        again=f": {command(folder)}",
+        progress=progress,
+    )
 
 
 def read_results(design: Design, folder: Path) -> Built | None:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from typing import Annotated, Any
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -30,7 +34,8 @@ from edgedec.errors import EdgedecError
 
 __all__ = ["app", "main"]
 
-INTERRUPTED = 130  # 128 + SIGINT, as shells count
+_SIGNALLED = 128  # and the signal's number, as shells count
+INTERRUPTED = _SIGNALLED + signal.SIGINT
 
 
 class _Commands(TyperGroup):
@@ -40,7 +45,8 @@ class _Commands(TyperGroup):
         if hasattr(sys.stdout, "reconfigure") and sys.stdout.errors == "strict":
             sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a character must not end a generation
         try:
-            result = super().invoke(ctx)
+            with _ended_by_signals():
+                result = super().invoke(ctx)
             sys.stdout.flush()
         except EdgedecError as error:
             print(f"edgedec: {error}", file=sys.stderr)
@@ -52,6 +58,31 @@ class _Commands(TyperGroup):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(1) from error
         return result
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """What ends a command from outside lets it end what it has started and clear away what is half written, as Ctrl-C does.
+
+    What is ignored stays so (``nohup``).
+    """
+    numbers = [signal.SIGTERM, *([] if sys.platform == "win32" else [signal.SIGHUP])]
+    heard = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
+
+    def end(number: int, frame: object) -> NoReturn:
+        for other in heard:
+            signal.signal(other, signal.SIG_IGN)  # a second one must not disturb what the first one has begun
+        sys.exit(_SIGNALLED + number)
+
+    if threading.current_thread() is not threading.main_thread():  # no other one may have handlers
+        heard.clear()
+    for number in heard:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in heard:
+            signal.signal(number, signal.SIG_DFL)
 
 
 # Plain help and messages: boxes would break paths in the middle.

@@ -101,6 +101,7 @@ def _summary(board: Board) -> dict[str, Any]:
         "link",
         "pynq",
         "loader",
+        "loads",
     )
     members = board.members()
     bandwidth = {"bandwidth_bytes_s": board.bandwidth_bytes_s, "bandwidth_kind": board.bandwidth_kind}

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["build_bitstream"]
 
 _BUNDLE = "accelerator.board"
+_SEED = 1
 
 
 def build_bitstream(
@@ -40,16 +41,18 @@ def build_bitstream(
         ),
     ] = "board",
     seed: Annotated[
-        int,
+        int | None,
         option(
             "--seed",
             metavar="N",
             min=0,
             max=(1 << 31) - 1,
-            help="Of the placement on ECP5: the same gives the same bitstream.",
+            help="Of the placement on ECP5: the same gives the same bitstream; 1 without.",
         ),
-    ] = 1,
-    load: Annotated[bool, option("--load", help="Load what was built into the board, by openFPGALoader.")] = False,
+    ] = None,
+    load: Annotated[
+        bool, option("--load", help="Load what was built into the board, or into its flash, by openFPGALoader.")
+    ] = False,
     no_build: Annotated[bool, option("--no-build", help="Write everything; run no maker's tools.")] = False,
     synthesize: Annotated[
         bool, option("--synthesize", help="Also count resources by a synthesis in yosys: minutes to hours.")
@@ -70,8 +73,11 @@ def build_bitstream(
 
     Without the maker's tools everything is written that they need, and the exit code is 3.
     """
-    if explore and (load or no_build or synthesize):
-        raise UsageError("--explore builds nothing; leave out --load, --no-build and --synthesize")
+    of_builds = {"--seed": seed is not None, "--load": load, "--no-build": no_build, "--synthesize": synthesize}
+    if explore and any(of_builds.values()):
+        given = [name for name, is_given in of_builds.items() if is_given]
+        it = "it" if len(given) == 1 else "them"
+        raise UsageError(f"--explore builds nothing, and has no use for {', '.join(given)}: leave {it} out")
     if not explore and (executor != "local" or workers):
         raise UsageError("--executor and --workers are for --explore; a build has no use for them")
     if output is None and not explore:
@@ -110,7 +116,7 @@ def build_bitstream(
             program,
             output,
             run=not no_build,
-            seed=seed,
+            seed=_SEED if seed is None else seed,
             synthesis=_synthesis() if synthesize else None,
             progress=report,
         )
@@ -123,7 +129,8 @@ def build_bitstream(
     _complain(result, configuration, no_build=no_build)
     if load and result.built is not None:
         load_bitstream(target, result.built.bitstream)
-        note(f"loaded into {target.name}, until its power goes")
+        into_flash = f"written into the flash of {target.name}, from which it starts"
+        note(into_flash if target.loads == "flash" else f"loaded into {target.name}, until its power goes")
 
 
 def _config(bundle: Bundle, board: Board, text: str) -> AcceleratorConfig:
@@ -216,9 +223,9 @@ def _print(data: dict[str, Any]) -> None:
         print(
             f"board bundle: {data['board_bundle']}; copy it with: edgedec deploy {data['board_bundle']} --host USER@BOARD"
         )
-    elif data["state"] == "written":
+    elif data["bitstream"] is None:
         print(f"where the tools are:\n  {data['command']}")
-    elif data["bitstream"]:
+    else:
         print(f"bitstream: {data['bitstream']}")
         if data["chat"] and data["timing"]["met"]:
             print(f"with it in the board (program/ has the compiled model):\n  {data['chat']}")
@@ -236,15 +243,18 @@ def _print_timing(timing: dict[str, Any]) -> None:
 
 def _complain(result: BuildResult, configuration: str, *, no_build: bool) -> None:
     """What keeps the exit code from 0."""
+    there = ""
+    if result.built is None and result.report["state"] == "built":
+        there = f"; what is there is of --seed {result.report['timing']['seed']}"
     if result.missing is not None:
         raise ToolError(
-            f"nothing was built, only written: {result.missing}. To build it elsewhere, copy {result.output} there and run: "
-            f"{result.command}"
+            f"nothing was built, only written: {result.missing}{there}. To build it elsewhere, copy {result.output} there "
+            f"and run: {result.command}"
         )
     if result.built is not None and not result.built.timing["met"]:
         raise EdgedecError(_missed(result.built, configuration))
     if no_build and result.built is None:
-        note("nothing was built: --no-build")
+        note(f"nothing was built: --no-build{there}")
 
 
 def _missed(built: Built, configuration: str) -> str:

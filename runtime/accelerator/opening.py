@@ -12,6 +12,7 @@ from edgedec.device import Device, device_argument, device_options, open_device
 from edgedec.errors import DeviceError, UsageError
 from edgedec.hw.accelerator_registers import REGISTER_MAP
 from edgedec.hw.compiler.program import Program, laid_out
+from edgedec.hw.config import configuration_text
 from edgedec.progress import Progress
 from edgedec.runtime.accelerator.options import AcceleratorOptions
 from edgedec.runtime.accelerator.recording import Recorder
@@ -127,7 +128,7 @@ def _check_configuration(found: Device, program: Program, options: AcceleratorOp
     there, wanted = low | high << 32, program.config.hash
     if there == wanted:
         return
-    asked = ",".join([options.size, *(f"{name}={value}" for name, value in options.overrides.items())])
+    asked = configuration_text(options.size, options.overrides)
     ours = f"this model with --board {options.board_name} --configuration {asked}"
     if options.board_bundle is not None:
         ours = str(options.board_bundle.path)

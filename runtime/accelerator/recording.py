@@ -93,7 +93,7 @@ class Recorder:
             raise
         except BaseException as error:
             if not self.writer.closed:
-                ended = Failure.INTERRUPTED if isinstance(error, KeyboardInterrupt) else Failure.DEVICE
+                ended = Failure.DEVICE if isinstance(error, Exception) else Failure.INTERRUPTED
                 self.writer.add(operation, given, failure=ended, text=str(error))
             raise
         if not self.writer.closed:

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgedec.errors import UnsupportedError
+from edgedec.sim.cxxrtl.division import NAMESPACE
 from edgedec.sim.netlist.cells import NO_NET, ONE, ZERO, Block, Part, parts_of
 from edgedec.sim.netlist.reader import Netlist, read_netlist
 
-__all__ = ["FOLDER", "NAMESPACE", "write_cells", "write_design"]
+__all__ = ["FOLDER", "write_cells", "write_design"]
 
 FOLDER = Path(__file__).resolve().parent
-NAMESPACE = "edgedec_design"  # as that of the designs that CXXRTL writes
 _BIG_MEMORY, _SMALL_MEMORY = 512, 16
 _LINE = 32  # numbers of a table that are written in a line
 

@@ -13,7 +13,7 @@ from edgedec.errors import UsageError
 from edgedec.sim.netlist.cells import ONE, ZERO, Cell
 from edgedec.sim.yosys import run_yosys
 
-__all__ = ["Netlist", "read_netlist"]
+__all__ = ["Netlist", "netlist_text", "read_netlist"]
 
 _COMMANDS = {".il": "read_rtlil", ".v": "read_verilog"}
 
@@ -33,6 +33,18 @@ class Netlist:
     outputs: dict[str, tuple[int, ...]]
 
 
+def netlist_text(path: Path) -> str:
+    """Raises:
+    UsageError: there is no such file, or it is of another kind.
+    """
+    if path.suffix not in _COMMANDS:
+        raise UsageError(f"{path}: a netlist is a file .il (RTLIL) or .v (Verilog); name one of these")
+    try:
+        return path.read_text("utf-8")
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}; build the board's bitstream first") from error
+
+
 def read_netlist(path: Path) -> Netlist:
     """Of a file .il (RTLIL) or .v (Verilog). A pin that may have any value (x) has 0.
 
@@ -40,12 +52,7 @@ def read_netlist(path: Path) -> Netlist:
         UsageError: there is no such file, or more than one module in it.
         ToolError: yosys is missing or cannot read it.
     """
-    if path.suffix not in _COMMANDS:
-        raise UsageError(f"{path}: a netlist is a file .il (RTLIL) or .v (Verilog); name one of these")
-    try:
-        text = path.read_text("utf-8")
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}; build the board's bitstream first") from error
+    text = netlist_text(path)
     with tempfile.TemporaryDirectory(prefix="edgedec-netlist-") as temporary:
         folder = Path(temporary)
         (folder / f"netlist{path.suffix}").write_text(text, "utf-8")

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import sys
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +22,7 @@ from edgedec.hw.compiler.program import Program
 from edgedec.hw.compiler.program_file import load_program
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.resources import Resources
+from tests.boards.interrupting import interrupt_build
 from tests.boards.vivado import stubbed, texts
 from tests.boards.vivado.stubbed import SIZES
 
@@ -182,34 +179,13 @@ def test_a_build_that_fails_and_goes_on(
     assert "create_project" not in log.read_text()
 
 
-INTERRUPTED = """
-import sys
-from pathlib import Path
-from edgedec.boards.build import build
-from edgedec.boards.find import find_board
-from edgedec.hw.compiler.program_file import load_program
-build(find_board("kv260"), load_program(Path(sys.argv[1]) / "program"), Path(sys.argv[1]))
-"""
-
-
 def test_one_that_is_interrupted(
     program: Program, output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl-C while Vivado works: nothing of it goes on, and the next call builds."""
     build(KV260, program, output, run=False)
     log = install(tmp_path, monkeypatch, program.config, hang="wait_on_run")
-    process = subprocess.Popen([sys.executable, "-c", INTERRUPTED, str(output)], stderr=subprocess.DEVNULL)
-    limit = time.monotonic() + 60
-    while not log.exists() or "wait_on_run" not in log.read_text():
-        assert time.monotonic() < limit
-        assert process.poll() is None
-        time.sleep(0.02)
-    with pytest.raises(EdgedecError, match="another process builds in"):
-        build(KV260, program, output)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(30) != 0
-    running = subprocess.run(["ps", "-ewwo", "args"], capture_output=True, text=True).stdout
-    assert str(log) not in running
+    interrupt_build(KV260, program, output, log, "wait_on_run")
     monkeypatch.delenv("STUB_HANG")
     assert build(KV260, program, output).built is not None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,8 +35,14 @@ def test_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ToolError, match=r"openFPGALoader is not on the PATH; install it .*, or leave --load out"):
         load_bitstream(BOARD, tmp_path / "a.bit")
-    with pytest.raises(UnsupportedError, match="kv260 has no name in openFPGALoader"):
+    bundle = r"kv260 has no name in openFPGALoader; leave --load out, and copy the board bundle with edgedec deploy"
+    with pytest.raises(UnsupportedError, match=bundle):
         find_loader(find_board("kv260"))
+    own = replace(BOARD, name="my-board", loader=None, loads=None)
+    with pytest.raises(
+        UnsupportedError, match=r"leave --load out, and load the \.bit with the board's own program, or .*"
+    ):
+        find_loader(own)
 
 
 def test_one_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,6 +50,10 @@ def test_one_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     said = r"could not load a.bit into ulx3s-85f: empty; unable to open ftdi device: -3; check the cable"
     with pytest.raises(DeviceError, match=said):
         load_bitstream(BOARD, tmp_path / "a.bit")
+    with pytest.raises(
+        DeviceError, match=r"check the cable, that you may use the device, and that the board's bootloader"
+    ):
+        load_bitstream(find_board("orangecrab-85f"), tmp_path / "a.bit")
     path.write_bytes(b"\0\0")
     with pytest.raises(ToolError, match=r"openFPGALoader does not start"):
         load_bitstream(BOARD, tmp_path / "a.bit")

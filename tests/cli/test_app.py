@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -275,6 +276,39 @@ def test_ctrl_c_is_130(edgedec: Edgedec, bundle: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("edgedec.cli.generate.write", interrupt)
     outcome = edgedec("generate", "-m", bundle, "-p", "o", "--temp", "0")
     assert (outcome.code, outcome.stdout) == (130, "")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_other_signals_end_a_command_as_well(
+    edgedec: Edgedec, bundle: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, code: int
+) -> None:
+    """What is open is closed; a second one does not disturb that; and afterwards they are what they were before."""
+    closed = []
+
+    def interrupt(text: str) -> None:
+        try:
+            signal.raise_signal(number)
+        finally:
+            signal.raise_signal(signal.SIGTERM)
+            closed.append(text)
+
+    monkeypatch.setattr("edgedec.cli.generate.write", interrupt)
+    before = signal.signal(number, signal.SIG_DFL)
+    try:
+        outcome = edgedec("generate", "-m", bundle, "-p", "o", "--temp", "0")
+        assert signal.getsignal(number) is signal.SIG_DFL
+    finally:
+        signal.signal(number, before)
+    assert (outcome.code, outcome.stdout, len(closed)) == (code, "", 1)
+
+
+def test_what_nohup_ignores_stays_ignored(edgedec: Edgedec, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgedec.cli.generate.write", lambda text: signal.raise_signal(signal.SIGHUP))
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert edgedec("generate", "-m", bundle, "-p", "o", "--temp", "0", "-n", "3").code == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_verbose_logs_to_stderr(edgedec: Edgedec, checkpoint: Path) -> None:

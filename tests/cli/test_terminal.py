@@ -141,7 +141,11 @@ def test_a_simulation_that_fails(edgedec: Edgedec, bundle: Path, boards: list[An
         (["--terminal"], 2, "give either --bench NAME or -m BUNDLE"),
         (["--terminal", "--bench", "top"], 2, "--terminal needs the model that the accelerator is for"),
         (["-m", "MODEL", "--board", "ulx3s-85f"], 2, "--board, --configuration and --baud go with --terminal"),
-        (["-m", "MODEL", "--terminal", "--board", "kv260"], 2, "kv260 has no serial line, so it has no terminal"),
+        (
+            ["-m", "MODEL", "--terminal", "--board", "kv260"],
+            2,
+            "kv260 has no serial line, so it has no terminal; name one that has, as ulx3s-85f or orangecrab-85f, or",
+        ),
         (["-m", "MODEL", "--terminal", "--board", "moon"], 2, "no board 'moon'; there are"),
         (["-m", "MODEL", "--terminal", "--configuration", "huge"], 2, "--configuration must begin with one of"),
         (["-m", "MODEL", "--terminal", "--baud", "15000001"], 2, "--baud must be from 1 to 15000000, a quarter of"),

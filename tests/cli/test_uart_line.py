@@ -13,6 +13,7 @@ from edgedec.cli.options import accelerator_options
 from edgedec.device import open_device
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.runtime.accelerator.model import chosen_config
+from edgedec.runtime.accelerator.options import parse_configuration
 from edgedec.sim.link_server import LinkServer, PseudoTerminal
 from tests.cli.conftest import Edgedec
 from tests.runtime.accelerator import a_board
@@ -101,6 +102,14 @@ def test_another_configuration_is_named_with_what_to_give(edgedec: Edgedec, bund
     assert f"is an accelerator of configuration {there.hash:016x}" in found.stderr
     assert f"--board ulx3s-85f --configuration board,slots=1 has {wanted.hash:016x}" in found.stderr
     assert "as they were given to edgedec build-bitstream" in found.stderr
+
+
+def test_what_is_named_can_be_given(edgedec: Edgedec, bundle: Path, port: Path) -> None:
+    """Word by word: of booleans and of clocks as well."""
+    text = "board,slots=1,ultra=false,clock_hz=50e6"
+    found = edgedec("generate", "-m", bundle, "--device", f"uart:{port}", "--configuration", text, *ASKED)
+    named = found.stderr.split("--configuration ")[1].split()[0]
+    assert parse_configuration(named) == parse_configuration(text)
 
 
 def test_a_longer_context_than_the_accelerator_has(edgedec: Edgedec, bundle: Path, port: Path) -> None:

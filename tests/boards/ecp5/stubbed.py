@@ -28,7 +28,8 @@ _COMMON = """
         if os.environ.get("STUB_FAIL") == name:
             print("ERROR: Max frequency of nothing", file=sys.stderr)
             sys.exit(1)
-        while os.environ.get("STUB_HANG") == name:
+        until = time.monotonic() + 120  # so that none is left behind by a test that fails
+        while os.environ.get("STUB_HANG") == name and time.monotonic() < until:
             time.sleep(0.05)
         names = sorted(path for path in Path().iterdir() if path.name != "tool.log")
         return hashlib.sha256(b"".join(path.read_bytes() for path in names)).hexdigest()
@@ -66,8 +67,8 @@ CELLS = {
 }
 
 
-def report(sync: float = 83.21, memory: float = 151.5) -> str:
-    """As nextpnr writes it; achieved MHz."""
+def report(sync: float = 83.21, memory: float = 151.5, wanted: float = 60.00240325927734) -> str:
+    """As nextpnr writes it; achieved MHz, and what was ``wanted`` of sync."""
     step = {"cell": "system.accelerator.datapath.matrix.engine.sum_LUT4_Z_1", "loc": [3, 4], "port": "A"}
     path = [
         {"delay": 0.525, "from": step, "to": step, "type": "clk-to-q"},
@@ -80,7 +81,7 @@ def report(sync: float = 83.21, memory: float = 151.5) -> str:
         "critical_paths": [{"from": "posedge $glbnet$clk", "to": "posedge $glbnet$clock1", "path": path}],
         "fmax": {
             "$glbnet$clock1": {"achieved": memory, "constraint": 100.01000213623047},
-            "$glbnet$clk": {"achieved": sync, "constraint": 60.00240325927734},
+            "$glbnet$clk": {"achieved": sync, "constraint": wanted},
         },
         "utilization": {name: {"used": count, "available": 9999} for name, count in used.items()},
     }

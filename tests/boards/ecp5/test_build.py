@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
@@ -17,16 +16,20 @@ from typing import Any
 
 import pytest
 
+from edgedec.boards import steps
 from edgedec.boards.build import build
 from edgedec.boards.check import check_build
 from edgedec.boards.ecp5 import build_script, tool
 from edgedec.boards.ecp5.tops import part_of
 from edgedec.boards.flow import find_flow
+from edgedec.boards.steps import Ran
 from edgedec.errors import BundleError, EdgedecError, ToolError, UnsupportedError, UsageError
 from edgedec.hw.compiler.program import Program
 from edgedec.hw.estimate import estimate
+from edgedec.hw.resources import Resources
 from tests.boards.ecp5 import stubbed
 from tests.boards.ecp5.stubbed import BOARD, SIZES
+from tests.boards.interrupting import interrupt_build
 from tests.boards.vivado.stubbed import model
 
 pytest.importorskip("amaranth", reason="the hardware generator is not installed")
@@ -175,43 +178,157 @@ def test_a_tool_that_fails(
     assert calls(log) == ["yosys", "yosys", "nextpnr", "ecppack"][len(before) :]
 
 
-INTERRUPTED = """
-import sys
-from pathlib import Path
-from edgedec.boards.build import build
-from edgedec.boards.find import find_board
-from edgedec.hw.compiler.program_file import load_program
-build(find_board("ulx3s-85f"), load_program(Path(sys.argv[1]) / "program"), Path(sys.argv[1]))
-"""
-
-
 def test_one_that_is_interrupted(program: Program, output: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C while nextpnr works: nothing goes on, and the next call does not synthesize again."""
     build(BOARD, program, output, run=False)
     monkeypatch.setenv("STUB_HANG", "nextpnr")
-    process = subprocess.Popen([sys.executable, "-c", INTERRUPTED, str(output)], stderr=subprocess.DEVNULL)
-    limit = time.monotonic() + 60
-    while not log.exists() or "nextpnr" not in log.read_text():
-        assert time.monotonic() < limit
-        assert process.poll() is None
-        time.sleep(0.02)
-    with pytest.raises(EdgedecError, match="another process builds in"):
-        build(BOARD, program, output)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(60) != 0
-    running = [path for path in Path("/proc").glob("[0-9]*/cwd") if _inside(path, output)]
-    assert running == []
+    interrupt_build(BOARD, program, output, log, "nextpnr")
+    assert not (output / "work/new").exists()
     monkeypatch.delenv("STUB_HANG")
     calls(log)
     assert build(BOARD, program, output).built is not None
     assert calls(log) == ["nextpnr", "ecppack"]
 
 
-def _inside(link: Path, folder: Path) -> bool:
-    try:
-        return Path(os.readlink(link)).is_relative_to(folder)
-    except OSError:
-        return False
+RESULTS = ("ulx3s-85f.bit", "report.json", "report.html", "floor_plan.svg", "results/facts.json")
+
+
+def results(output: Path) -> dict[str, bytes]:
+    """The bitstream, and what says what it is."""
+    return {name: (output / name).read_bytes() for name in RESULTS if (output / name).exists()}
+
+
+@pytest.mark.parametrize("failing", ["nextpnr", "ecppack"])
+def test_another_seed_that_fails_takes_nothing_away(
+    program: Program, output: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    build(BOARD, program, output)
+    before = results(output)
+    assert set(before) == set(RESULTS)
+    monkeypatch.setenv("STUB_FAIL", failing)
+    with pytest.raises(EdgedecError, match="failed in the step"):
+        build(BOARD, program, output, seed=2)
+    assert results(output) == before
+    monkeypatch.setenv("STUB_FAIL", "yosys")
+    shutil.rmtree(output / "netlist")
+    with pytest.raises(EdgedecError, match="failed in the step"):
+        build(BOARD, program, output, seed=2)
+    assert results(output) == before
+
+
+def test_another_seed_that_is_interrupted_takes_nothing_away(
+    program: Program, output: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build(BOARD, program, output)
+    before = results(output)
+    calls(log)
+    monkeypatch.setenv("STUB_HANG", "nextpnr")
+    interrupt_build(BOARD, program, output, log, "nextpnr", seed=2)
+    assert results(output) == before
+    monkeypatch.delenv("STUB_HANG")
+    assert build(BOARD, program, output, seed=2).report["timing"]["seed"] == 2
+    after = results(output)
+    assert all(after[name] != before[name] for name in RESULTS if name != "floor_plan.svg")
+
+
+def test_another_seed_that_is_not_built_is_not_reported(program: Program, output: Path) -> None:
+    """The report is of the bitstream that is there."""
+    build(BOARD, program, output)
+    before = results(output)
+    other = build(BOARD, program, output, seed=2, run=False)
+    assert (other.built, other.command[-8:]) == (None, "--seed 2")
+    assert (other.report["state"], other.report["timing"]["seed"]) == ("built", 1)
+    assert results(output) == before
+
+
+def check_what_it_says(output: Path) -> None:
+    """A bitstream is there, and whoever says something of it says it of that one."""
+    found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in output.glob("ulx3s-85f*.bit")}
+    assert len(found) >= 1
+    report, facts, page = (output / name for name in ("report.json", "results/facts.json", "report.html"))
+    if report.exists():
+        content = json.loads(report.read_text())
+        stated = content["bitstream"]
+        assert (stated is None) == (content["state"] == "written")
+        assert stated is None or found[stated["name"]] == stated["sha256"]
+    if page.exists() and "Timing is" in page.read_text():
+        assert any(digest in page.read_text() for digest in found.values())
+    if facts.exists():
+        for name, digest in json.loads(facts.read_text())["files"].items():
+            assert hashlib.sha256((output / name).read_bytes()).hexdigest() == digest
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+@pytest.mark.parametrize("sync", [83.21, 53.3])
+def test_nothing_is_said_of_another_bitstream_at_any_moment(
+    program: Program, output: Path, monkeypatch: pytest.MonkeyPatch, sync: float, by_hand: bool
+) -> None:
+    """Whenever it is killed: before and behind every rename and removal, of the script's and of edgedec's own."""
+    build(BOARD, program, output)
+    check_what_it_says(output)
+    moments = 0
+
+    def watched(real: Any) -> Any:
+        def act(*args: Any, **options: Any) -> Any:
+            nonlocal moments
+            moments += 1
+            done = real(*args, **options)
+            check_what_it_says(output)
+            return done
+
+        return act
+
+    def in_this_process(words: list[str], folder: Path, **options: Any) -> Ran:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(folder)
+            build_script.build(seed=2, native=False)
+        return Ran(status=0, step="", errors=[])
+
+    monkeypatch.setattr(steps, "run_steps", in_this_process)
+    monkeypatch.setenv("STUB_REPORT", stubbed.report(sync))
+    for name in ("replace", "unlink", "rename"):
+        monkeypatch.setattr(os, name, watched(getattr(os, name)))
+    if by_hand:
+        in_this_process([], output)
+    found = build(BOARD, program, output, seed=2)
+    assert found.report["timing"]["seed"] == 2
+    assert moments > 10
+    assert [path.name for path in output.glob("*.bit")] == [found.report["bitstream"]["name"]]
+
+
+def test_one_that_is_killed_while_the_results_take_their_names(
+    program: Program, output: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next call goes on with them; of the earlier report nothing is lost that takes long."""
+    synthesis = ("yosys 1", Resources(lut=11, ff=22, bram18=3, uram=4, dsp=5))
+    build(BOARD, program, output, synthesis=lambda config: synthesis)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(output)
+        real = os.replace
+
+        def killed(source: Path, target: Path) -> None:
+            if Path(target).name == "facts.json":
+                raise InterruptedError
+            real(source, target)
+
+        patch.setattr(os, "replace", killed)
+        with pytest.raises(InterruptedError):
+            build_script.build(seed=2, native=False)
+    check_what_it_says(output)
+    calls(log)
+    found = build(BOARD, program, output, seed=2)
+    assert (calls(log), found.report["resources"]["synthesised"]["lut"]) == ([], 11)
+    check_what_it_says(output)
+
+
+def test_bitstreams_of_other_people_stay(program: Program, output: Path) -> None:
+    build(BOARD, program, output)
+    for name in ("other.bit", "ulx3s-85f.mine.bit", "old/ulx3s-85f.bit"):
+        (output / name).parent.mkdir(exist_ok=True)
+        (output / name).write_text("mine")
+    build(BOARD, program, output, seed=2)
+    mine = [path for path in sorted(output.rglob("*.bit")) if path.read_text() == "mine"]
+    assert [str(path.relative_to(output)) for path in mine] == ["old/ulx3s-85f.bit", "other.bit", "ulx3s-85f.mine.bit"]
 
 
 @pytest.mark.parametrize(
@@ -389,10 +506,23 @@ def test_what_does_not_fit_beside_the_system(program: Program) -> None:
     alone = replace(BOARD, most={"lut": enough / 83_640})
     with pytest.raises(
         UnsupportedError,
-        match=r"does not fit ulx3s-85f beside memory controller and host link, estimated: [\d,]+ and [\d,]+ lut",
+        match=r"does not fit ulx3s-85f beside memory controller and host link, estimated: [\d,]+ and [\d,]+ lut .*; "
+        "take a smaller model, or a larger board$",
     ):
         check_build(alone, program.config)
     check_build(BOARD, program.config)
+
+
+def test_the_nearest_that_fits_is_named(program: Program) -> None:
+    wide = replace(program.config, beat_bytes=8, slots=2)
+    has = estimate(wide).on(BOARD)["lut"] + 100
+    small = replace(BOARD, most={"lut": has / 83_640})
+    with pytest.raises(UnsupportedError, match=r"; it fits with slots=\d,beat_bytes=\d+$") as found:
+        check_build(small, wide)
+    text = str(found.value).rpartition(" with ")[2]
+    members: dict[str, Any] = {name: int(value) for name, value in (part.split("=") for part in text.split(","))}
+    check_build(small, replace(wide, **members))
+    assert members["beat_bytes"] * members["slots"] < 8 * 2
 
 
 def test_parts() -> None:

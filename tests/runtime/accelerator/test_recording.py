@@ -203,6 +203,23 @@ def test_errors_and_interrupts_are_replayed(path: Path) -> None:
     device.close()
 
 
+def test_a_command_that_is_ended_was_interrupted(path: Path) -> None:
+    """By SIGTERM: that is no fault of the device's."""
+
+    class Ended(ReferenceDevice):
+        def wait(self, timeout_s: float) -> bool:
+            raise SystemExit(143)
+
+    recorder = Recorder(Ended(CONFIG), path)
+    with pytest.raises(SystemExit):
+        recorder.wait(0.1)
+    recorder.close()
+    device = replay(path)
+    with pytest.raises(KeyboardInterrupt):
+        device.wait(0.1)
+    device.close()
+
+
 def test_memory_that_does_not_fit_is_replayed(path: Path) -> None:
     class Small(ReferenceDevice):
         def allocate(self, size_bytes: int, *, alignment_bytes: int = 4096) -> Any:

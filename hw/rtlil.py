@@ -1,0 +1,42 @@
+"""Components as RTLIL, the same text in every process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amaranth.back import rtlil
+from amaranth.hdl import ClockDomain, Const, Fragment, Value
+from amaranth.hdl._ir import PortDirection
+from amaranth.hdl._xfrm import DomainCollector
+from amaranth.lib.wiring import In
+
+__all__ = ["to_rtlil"]
+
+
+def to_rtlil(component: Any, *, name: str = "top", platform: Any = None) -> str:
+    """A component as yosys reads it: ports are named ``member__member``, and behind them each clock domain's.
+
+    The constant ``ready`` of a stream that is always ready is no port.
+    """
+    ports: dict[str, tuple[Any, PortDirection]] = {}
+    for path, member, value in component.signature.flatten(component):
+        value = Value.cast(value)
+        if not isinstance(value, Const):
+            direction = PortDirection.Input if member.flow is In else PortDirection.Output
+            ports["__".join(map(str, path))] = (value, direction)
+    fragment = Fragment.get(component, platform)
+    # Amaranth would make these domains itself, in the order of a set of strings, which is another one in each process.
+    for domain in _missing_domains(fragment):
+        made = ClockDomain(domain)
+        fragment.add_domains(made)
+        ports |= {signal.name: (signal, PortDirection.Input) for signal in (made.clk, made.rst)}
+    text: str = rtlil.convert(fragment, name=name, ports=ports, emit_src=False)
+    return text
+
+
+def _missing_domains(fragment: Any) -> list[str]:
+    collector = DomainCollector()
+    collector(fragment)
+    return sorted(
+        collector.used_domains - collector.defined_domains - {"comb"}, key=lambda name: (name != "sync", name)
+    )

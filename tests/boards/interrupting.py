@@ -1,0 +1,80 @@
+"""A build in a process of its own that is ended while a tool works."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from edgedec.boards.build import build
+from edgedec.errors import EdgedecError
+from edgedec.hw.board import Board
+from edgedec.hw.compiler.program import Program
+
+_LIMIT_S = 60
+_BUILD = """
+import sys
+from pathlib import Path
+from edgedec.boards.build import build
+from edgedec.boards.find import find_board
+from edgedec.hw.compiler.program_file import load_program
+build(find_board(sys.argv[2]), load_program(Path(sys.argv[1]) / "program"), Path(sys.argv[1]), seed=int(sys.argv[3]))
+"""
+
+
+def interrupt_build(board: Board, program: Program, output: Path, log: Path, word: str, *, seed: int = 1) -> None:
+    """Ctrl-C once the tools' log has the word; until then nobody else may build there, and nothing of it goes on."""
+
+    def another() -> None:
+        with pytest.raises(EdgedecError, match="another process builds in"):
+            build(board, program, output, seed=seed)
+
+    command = [sys.executable, "-c", _BUILD, str(output), board.name, str(seed)]
+    assert ended(command, signal.SIGINT, log, word, meanwhile=another) != 0
+    assert running_in(output) == []
+
+
+def ended(
+    command: Sequence[str],
+    number: signal.Signals,
+    log: Path,
+    word: str,
+    *,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> int:
+    """The exit code of what gets a signal, itself alone, once ``log`` has the word."""
+
+    def heard() -> None:  # also where these tests run behind nohup, or in a shell's background
+        signal.signal(number, signal.SIG_DFL)
+
+    nowhere = subprocess.DEVNULL
+    with subprocess.Popen(command, stdout=nowhere, stderr=nowhere, preexec_fn=heard) as process:
+        try:
+            limit = time.monotonic() + _LIMIT_S
+            while not log.exists() or word not in log.read_text():
+                assert time.monotonic() < limit
+                assert process.poll() is None
+                time.sleep(0.02)
+            meanwhile()
+            process.send_signal(number)
+            return process.wait(_LIMIT_S)
+        finally:
+            process.kill()
+
+
+def running_in(folder: Path) -> list[Path]:
+    """Processes whose folder it is, or is in it."""
+    return [link.parent for link in Path("/proc").glob("[0-9]*/cwd") if _is_inside(link, folder)]
+
+
+def _is_inside(link: Path, folder: Path) -> bool:
+    try:
+        return Path(os.readlink(link)).is_relative_to(folder)
+    except OSError:
+        return False

@@ -1,0 +1,72 @@
+"""The text of a component is the same in every process, and Amaranth's own where that is."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("amaranth", reason="the hardware generator is not installed")
+
+from amaranth.back import rtlil
+from amaranth.hdl import Module
+from amaranth.lib.wiring import Component, In, Out
+
+from edgedec.hw.rtlil import to_rtlil
+
+PRINTED = """
+from amaranth.hdl import Module
+from amaranth.lib.wiring import Component, In, Out
+from edgedec.hw.rtlil import to_rtlil
+
+class Several(Component):
+    def __init__(self):
+        super().__init__({"a": In(3), **{f"b{n}": Out(3) for n in range(5)}})
+
+    def elaborate(self, platform):
+        m = Module()
+        for n, domain in enumerate(("fast", "sync", "memory", "link", "slow")):
+            m.d[domain] += getattr(self, f"b{n}").eq(self.a)
+        return m
+
+print(to_rtlil(Several()))
+"""
+
+
+class Register(Component):
+    """``domain`` None: combinational."""
+
+    def __init__(self, domain: str | None) -> None:
+        self._domain = domain or "comb"
+        super().__init__({"a": In(3), "b": Out(3)})
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        m.d[self._domain] += self.b.eq(self.a)
+        return m
+
+
+def test_it_does_not_depend_on_the_process() -> None:
+    texts = {
+        subprocess.run(
+            [sys.executable, "-c", PRINTED],
+            env={**os.environ, "PYTHONHASHSEED": str(seed)},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in range(4)
+    }
+    (text,) = texts
+    ports = re.findall(r"(?m)^  wire width 1 input \d+ +\\(\S+)$", text)
+    assert ports == [
+        f"{domain}{end}" for domain in ("", "fast_", "link_", "memory_", "slow_") for end in ("clk", "rst")
+    ]
+
+
+@pytest.mark.parametrize("domain", [None, "sync", "other"])
+def test_it_is_amaranths_with_one_domain(domain: str | None) -> None:
+    assert to_rtlil(Register(domain)) == rtlil.convert(Register(domain), emit_src=False)
