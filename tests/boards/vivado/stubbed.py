@@ -49,7 +49,7 @@ def interpreter() -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Ran:
-    """``commands``: what Vivado would have been told, with the folder as <output>."""
+    """``commands``: what Vivado would have been told, with the folder as <output>, and its work/ as <work>."""
 
     status: int
     said: str
@@ -69,7 +69,7 @@ def plain(line: str, folder: Path) -> str:
     """Without the folder, however Tcl wrote it into a list."""
     text = str(folder)
     special = "".join(f"\\{letter}" if letter in '{}[]$"\\; ' else letter for letter in text)
-    return line.replace(special, "<output>").replace(text, "<output>")
+    return line.replace(special, "<output>").replace(text, "<output>").replace("<output>/work", "<work>")
 
 
 def model(folder: Path, **members: int) -> tuple[Bundle, Program]:

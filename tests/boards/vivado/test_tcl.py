@@ -140,7 +140,7 @@ def test_a_run_that_was_interrupted_goes_on(projects: dict[str, Path], tmp_path:
     assert [
         line for line in again.commands if line.startswith(("open_project", "reset_run", "launch_runs", "create_"))
     ] == [
-        "open_project <output>/work/project/edgedec.xpr",
+        "open_project <work>/project/edgedec.xpr",
         "reset_run impl_1",
         "launch_runs impl_1 -to_step write_bitstream -jobs 4",
     ]
