@@ -99,13 +99,13 @@ def read_gguf(path: Path, tokenizer: Path | None = None) -> Checkpoint:
 
 def _with_layouts(header: GgufHeader) -> GgufHeader:
     """I2_S becomes one of its layouts."""
-    if not any(tensor.kind is gguf_i2s.I2_S for tensor in header.tensors.values()):
+    if not any(tensor.kind == gguf_i2s.I2_S for tensor in header.tensors.values()):
         return header
     layout = gguf_i2s.layout_of(header)
     return replace(
         header,
         tensors={
-            name: replace(tensor, kind=layout) if tensor.kind is gguf_i2s.I2_S else tensor
+            name: replace(tensor, kind=layout) if tensor.kind == gguf_i2s.I2_S else tensor
             for name, tensor in header.tensors.items()
         },
     )

@@ -65,7 +65,7 @@ def layout_of(header: GgufHeader) -> Kind:
         BundleError: a code is no trit's, or the file has shrunk.
         UnsupportedError: the weights do not tell.
     """
-    found = [tensor for tensor in header.tensors.values() if tensor.kind is I2_S]
+    found = [tensor for tensor in header.tensors.values() if tensor.kind == I2_S]
     for tensor in found:
         if len(tensor.shape) != 2:
             raise UnsupportedError(
@@ -87,7 +87,7 @@ def layout_of(header: GgufHeader) -> Kind:
 
 
 def _fits(kind: Kind, tensor: GgufTensor) -> bool:
-    if kind is _ROWS:
+    if kind == _ROWS:
         return tensor.shape[0] % _ROWS_TOGETHER == 0
     return tensor.shape[1] % kind.block == 0
 
@@ -103,7 +103,7 @@ def _compared(header: GgufHeader, kinds: list[Kind]) -> tuple[Kind, float]:
         if any(matrix is None for matrix in matrices):
             break
         gate, up, down = (matrix for matrix in matrices if matrix is not None)
-        if not gate.kind is up.kind is down.kind is I2_S or not gate.shape == up.shape == down.shape[::-1]:
+        if not gate.kind == up.kind == down.kind == I2_S or not gate.shape == up.shape == down.shape[::-1]:
             continue  # a shape that contradicts the others is found when the model is checked
         sums += [_agreement(kind, gate, up, down) for kind in kinds]
         order = np.argsort(-np.abs(sums))
@@ -142,7 +142,7 @@ def _chunks(path: Path, where: str, kind: Kind, offset: int, shape: tuple[int, .
             dtype=np.dtype(np.uint8),
             what=where,
         )
-        together = columns if kind is _ROWS else kind.block_bytes
+        together = columns if kind == _ROWS else kind.block_bytes
         codes = data.reshape(-1, 1, together) >> _SHIFTS[:, None] & 3
         if (codes == 3).any():
             raise BundleError(f"{path}: {where}: a code is 3, which no trit has; the file is damaged")

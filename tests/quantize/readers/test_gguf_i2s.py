@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import struct
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from edgedec.bundle import Bundle
 from edgedec.demo import bundle_path
 from edgedec.errors import BundleError, UnsupportedError
 from edgedec.quantize.pipeline import QuantizeOptions, quantize
-from edgedec.quantize.readers import open_checkpoint
+from edgedec.quantize.readers import Checkpoint, open_checkpoint
 from edgedec.quantize.readers.gguf_header import read_header
 from edgedec.quantize.readers.gguf_i2s import layout_of
 from edgedec.schemes import TernaryWeight
@@ -100,11 +101,13 @@ def test_each_layout_is_told_apart(tmp_path: Path, layout: str) -> None:
             np.testing.assert_array_equal(found, trits * np.float32(0.5), name)
 
 
-def test_ternary_takes_it_without_loss(tmp_path: Path) -> None:
+@pytest.mark.parametrize("layout", ["x86", "rows"])
+def test_ternary_takes_it_without_loss(tmp_path: Path, layout: str) -> None:
     layer = planted(np.random.default_rng(3), importance=True)
     path = tmp_path / "model.gguf"
-    path.write_bytes(model([layer], "x86"))
-    quantize(open_checkpoint(path), tmp_path / "b", QuantizeOptions(method="ternary"), vocab_limit=builder.VOCAB)
+    path.write_bytes(model([layer], layout))
+    checkpoint: Checkpoint = pickle.loads(pickle.dumps(open_checkpoint(path)))  # as workers get it
+    quantize(checkpoint, tmp_path / "b", QuantizeOptions(method="ternary"), vocab_limit=builder.VOCAB)
     for name, trits in layer.items():
         weight = Bundle.open(tmp_path / "b").weight(f"model.layers.0.{NAMES[name]}.weight")
         assert isinstance(weight, TernaryWeight)
