@@ -17,6 +17,9 @@ def to_rtlil(component: Any, *, name: str = "top", platform: Any = None) -> str:
     """A component as yosys reads it: ports are named ``member__member``, and behind them each clock domain's.
 
     The constant ``ready`` of a stream that is always ready is no port.
+
+    Raises:
+        ValueError: a member has the name of a clock or a reset.
     """
     ports: dict[str, tuple[Any, PortDirection]] = {}
     for path, member, value in component.signature.flatten(component):
@@ -29,7 +32,10 @@ def to_rtlil(component: Any, *, name: str = "top", platform: Any = None) -> str:
     for domain in _missing_domains(fragment):
         made = ClockDomain(domain)
         fragment.add_domains(made)
-        ports |= {signal.name: (signal, PortDirection.Input) for signal in (made.clk, made.rst)}
+        for signal in (made.clk, made.rst):
+            if signal.name in ports:
+                raise ValueError(f"{name} has a member {signal.name}, which is the name of a port of domain {domain}")
+            ports[signal.name] = (signal, PortDirection.Input)
     text: str = rtlil.convert(fragment, name=name, ports=ports, emit_src=False)
     return text
 

@@ -150,7 +150,10 @@ def _parts(tensor: GgufTensor, names: tuple[str, ...], config: Mapping[str, Any]
     if len(names) == 1:
         return [tensor]
     if tensor.kind.tail_bytes:
-        raise UnsupportedError(f"{tensor.path}: tensor {tensor.name!r} is {tensor.kind.name}, of more than one matrix")
+        raise UnsupportedError(
+            f"{tensor.path}: tensor {tensor.name!r} is {tensor.kind.name}, and of more than one matrix; save them "
+            "apart, or as TQ2_0"
+        )
     kv_rows, inner = config["num_key_value_heads"] * config["head_dim"], config["intermediate_size"]
     rows = {"q_proj": config["num_attention_heads"] * config["head_dim"], "k_proj": kv_rows, "v_proj": kv_rows}
     counts = [(rows | {"gate_proj": inner, "up_proj": inner})[name.split(".")[-2]] for name in names]

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -28,13 +27,14 @@ I2_S = KINDS[36]
 _TAIL_BYTES = I2_S.tail_bytes
 _X86 = Kind(number=36, name="I2_S of x86", block=128, block_bytes=32, tail_bytes=_TAIL_BYTES)
 _ARM = Kind(number=36, name="I2_S of ARM", block=64, block_bytes=16, tail_bytes=_TAIL_BYTES)
-# Later releases on x86, unless built with ACT_PARALLEL: a byte holds a column of four rows.
+# On x86 in builds without ACT_PARALLEL, which is not the default: a byte holds a column of four rows.
 _ROWS = Kind(number=36, name="I2_S by rows", block=4, block_bytes=1, tail_bytes=_TAIL_BYTES)
 LAYOUTS = (_X86, _ARM, _ROWS)
 
 _CHUNK_BYTES = 1 << 20
 _ROWS_TOGETHER = 4
 _SHIFTS = np.array([6, 4, 2, 0], np.uint8)
+_MOST = 1 << 20  # rows or columns; ten times as many as the largest models have
 _CLEAR = 8.0  # standard deviations between the best layout and the next one
 
 I8 = NDArray[np.int8]
@@ -67,21 +67,26 @@ def layout_of(header: GgufHeader) -> Kind:
     """
     found = [tensor for tensor in header.tensors.values() if tensor.kind == I2_S]
     for tensor in found:
-        if len(tensor.shape) != 2:
+        if len(tensor.shape) != 2 or max(tensor.shape) > _MOST:
             raise UnsupportedError(
-                f"{tensor.path}: tensor {tensor.name!r} is I2_S, and of shape {tensor.shape}, no matrix"
+                f"{tensor.path}: tensor {tensor.name!r} is I2_S, and of shape {tensor.shape}; it must be a matrix of at "
+                f"most {_MOST} rows and columns"
             )
     kinds = [kind for kind in LAYOUTS if all(_fits(kind, tensor) for tensor in found)]
     if len(kinds) == 1:
         return kinds[0]
-    best, lead = _compared(header, kinds)
+    best, lead, layers = _compared(header, kinds)
     if lead < _CLEAR:
+        told = (
+            f"its weights do not tell: the zeros of gate, up and down of {layers} layers speak for {best.name!r} by "
+            f"{lead:.1f} standard deviations, and {_CLEAR:.0f} are needed"
+            if layers
+            else "it has no layer whose gate, up and down would tell, all three in I2_S"
+        )
         raise UnsupportedError(
-            f"{header.path}: tensor {found[0].name!r} is I2_S, whose layout depends on the machine that ran bitnet.cpp "
-            "(blocks of 128 columns or four rows on x86, of 64 columns on ARM); the file does not say which, and its "
-            f"weights do not tell: the zeros of gate, up and down speak for {best.name!r} by {lead:.1f} standard "
-            f"deviations, and {_CLEAR:.0f} are needed; pass the checkpoint that it was made from, or convert that to "
-            "TQ2_0 with llama-quantize"
+            f"{header.path}: tensor {found[0].name!r} is I2_S, whose layout depends on the machine that ran bitnet.cpp and "
+            "on its build (blocks of 128 columns or four rows on x86, of 64 columns on ARM); the file does not say which, "
+            f"and {told}; pass the checkpoint that it was made from, or convert that to TQ2_0 with llama-quantize"
         )
     return best
 
@@ -92,30 +97,40 @@ def _fits(kind: Kind, tensor: GgufTensor) -> bool:
     return tensor.shape[1] % kind.block == 0
 
 
-def _compared(header: GgufHeader, kinds: list[Kind]) -> tuple[Kind, float]:
-    """The layout for which the zeros agree most, and by how many standard deviations more than for any other.
+def _compared(header: GgufHeader, kinds: list[Kind]) -> tuple[Kind, float, int]:
+    """The layout for which the zeros agree most, by how many deviations more than for any other, in how many layers.
 
     Under a wrong one a layer's correlation times the root of its neurons' number is about normal with deviation 1.
     """
-    sums, lead, best = np.zeros(len(kinds)), 0.0, 0
-    for layer in count():
-        matrices = [header.tensors.get(f"blk.{layer}.ffn_{name}.weight") for name in ("gate", "up", "down")]
-        if any(matrix is None for matrix in matrices):
-            break
-        gate, up, down = (matrix for matrix in matrices if matrix is not None)
-        if not gate.kind == up.kind == down.kind == I2_S or not gate.shape == up.shape == down.shape[::-1]:
-            continue  # a shape that contradicts the others is found when the model is checked
+    sums, lead, best, layers = np.zeros(len(kinds)), 0.0, 0, 0
+    for gate, up, down in _layers(header):
+        layers += 1
         sums += [_agreement(kind, gate, up, down) for kind in kinds]
         order = np.argsort(-np.abs(sums))
         best = int(order[0])
-        lead = float(abs(sums[best]) - abs(sums[order[1]])) / math.sqrt(2 * (layer + 1))
+        lead = float(abs(sums[best]) - abs(sums[order[1]])) / math.sqrt(2 * layers)
         if lead >= 2 * _CLEAR:
             break
-    return kinds[best], lead
+    return kinds[best], lead, layers
+
+
+def _layers(header: GgufHeader) -> Iterator[tuple[GgufTensor, GgufTensor, GgufTensor]]:
+    """Gate, up and down of the layers that have all three, in I2_S and of shapes that belong together."""
+    for name, down in header.tensors.items():
+        if not name.endswith(".ffn_down.weight"):
+            continue
+        gate, up = (header.tensors.get(name.replace("ffn_down", other)) for other in ("ffn_gate", "ffn_up"))
+        if gate is None or up is None or not gate.kind == up.kind == down.kind == I2_S:
+            continue
+        if gate.shape == up.shape == down.shape[::-1]:  # others are found when the model is checked
+            yield gate, up, down
 
 
 def _agreement(kind: Kind, gate: GgufTensor, up: GgufTensor, down: GgufTensor) -> float:
-    """Correlation of the neurons' weights that are not zero, those that come in with those that go out; times sqrt(n)."""
+    """How alike the neurons are ranked by weights that are not zero, those that come in and those that go out.
+
+    Spearman's correlation times sqrt(n): of the ranks, so that no single neuron decides.
+    """
     inner = gate.shape[0]
     into, out = np.zeros(inner), np.zeros(inner)
     for matrix in (gate, up):
@@ -123,10 +138,16 @@ def _agreement(kind: Kind, gate: GgufTensor, up: GgufTensor, down: GgufTensor) -
             into[start : start + len(trits)] += np.count_nonzero(trits, axis=1)
     for _, trits in _chunks(down.path, f"tensor {down.name!r}", kind, down.offset, down.shape):
         out += np.count_nonzero(trits, axis=0)
-    into -= into.mean()
-    out -= out.mean()
-    norm = math.sqrt(float(into @ into) * float(out @ out))
-    return float(into @ out) / norm * math.sqrt(inner) if norm else 0.0
+    one, other = _ranks(into), _ranks(out)
+    norm = math.sqrt(float(one @ one) * float(other @ other))
+    return float(one @ other) / norm * math.sqrt(inner) if norm else 0.0
+
+
+def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Less their mean; equal values share theirs."""
+    _, place, number = np.unique(values, return_inverse=True, return_counts=True)
+    ranks: NDArray[np.float64] = (np.cumsum(number) - (number - 1) / 2)[place]
+    return ranks - ranks.mean()
 
 
 def _chunks(path: Path, where: str, kind: Kind, offset: int, shape: tuple[int, ...]) -> Iterator[tuple[int, I8]]:

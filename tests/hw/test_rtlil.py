@@ -70,3 +70,17 @@ def test_it_does_not_depend_on_the_process() -> None:
 @pytest.mark.parametrize("domain", [None, "sync", "other"])
 def test_it_is_amaranths_with_one_domain(domain: str | None) -> None:
     assert to_rtlil(Register(domain)) == rtlil.convert(Register(domain), emit_src=False)
+
+
+def test_a_member_is_no_clock() -> None:
+    class Odd(Component):
+        def __init__(self) -> None:
+            super().__init__({"clk": In(1), "b": Out(1)})
+
+        def elaborate(self, platform: object) -> Module:
+            m = Module()
+            m.d.sync += self.b.eq(self.clk)
+            return m
+
+    with pytest.raises(ValueError, match="top has a member clk"):
+        to_rtlil(Odd())

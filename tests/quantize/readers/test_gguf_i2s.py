@@ -125,6 +125,21 @@ def test_weights_that_do_not_tell_are_refused(tmp_path: Path, layout: str) -> No
         open_checkpoint(path)
 
 
+def test_a_few_neurons_do_not_decide(tmp_path: Path) -> None:
+    """Dead ones, going out others than coming in, which meet where the file is read in blocks of 64."""
+    layer = planted(np.random.default_rng(7), importance=False)
+    for column in (40, 170, 300, 430):
+        byte, place = column // 128 * 32 + column % 32, column % 128 // 32
+        layer["ffn_down"][:, column] = 0
+        met = byte // 16 * 64 + place * 16 + byte % 16
+        assert met != column
+        layer["ffn_gate"][met] = layer["ffn_up"][met] = 0
+    path = tmp_path / "model.gguf"
+    path.write_bytes(model([layer], "x86"))
+    with pytest.raises(UnsupportedError, match="do not tell"):
+        open_checkpoint(path)
+
+
 def test_rows_of_an_odd_number_of_64_columns_are_of_arm(tmp_path: Path) -> None:
     """The shape is enough, whatever the weights say."""
     rng = np.random.default_rng(5)
