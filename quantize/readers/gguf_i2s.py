@@ -146,8 +146,9 @@ def _agreement(kind: Kind, gate: GgufTensor, up: GgufTensor, down: GgufTensor) -
 def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Less their mean; equal values share theirs."""
     _, place, number = np.unique(values, return_inverse=True, return_counts=True)
-    ranks: NDArray[np.float64] = (np.cumsum(number) - (number - 1) / 2)[place]
-    return ranks - ranks.mean()
+    ranks = np.cumsum(number) - (number - 1) / 2 - (len(values) + 1) / 2
+    shared: NDArray[np.float64] = ranks[place]
+    return shared
 
 
 def _chunks(path: Path, where: str, kind: Kind, offset: int, shape: tuple[int, ...]) -> Iterator[tuple[int, I8]]:
