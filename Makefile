@@ -2,8 +2,9 @@
 .DEFAULT_GOAL := help
 STEPS ?= 1000
 # A process for each core, at most four; the tests of a file stay together, for they share what takes long to make.
-PARALLEL = -n auto --maxprocesses 4 --dist loadfile
-.PHONY: demo train-demo test test-board test-all lint types clean help
+# Files in their order, not those with the most tests first: the one that places and routes has three.
+PARALLEL = -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+.PHONY: demo train-demo test test-board test-all fuzz lint types clean help
 # What runs through pynq, in an environment of its own: pynq needs an older NumPy than the rest.
 BOARD_TESTS = tests/conformance/test_devices.py tests/runtime/devices/test_pynq.py tests/boards/test_hwh.py -k "pynq or hwh"
 
@@ -33,6 +34,10 @@ test-all: ## lint, types and all tests; the slow ones compare with torch and tra
 	@$(MAKE) --no-print-directory lint types
 	@if .ci/environment board-all; then $(MAKE) --no-print-directory test-board; else echo "going on without device pynq"; fi
 	@.venv/bin/pytest -m "slow or not slow"
+
+fuzz: ## 100,000 inputs for each reader of checkpoints; FUZZ="--readers gguf --inputs 5000"; see docs/fuzzing.md
+	@.ci/environment dev
+	@.venv/bin/python -m tests.attacks.fuzz.campaign $(FUZZ)
 
 lint: ## ruff: rules and format
 	@.ci/environment dev

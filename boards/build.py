@@ -230,7 +230,9 @@ def _manifest(output: Path) -> dict[str, Any]:
 
 @contextmanager
 def _locked(output: Path) -> Iterator[None]:
-    """Two runs in one folder would write into each other's files. The kernel gives the lock up with its process."""
+    """Two runs in one folder would write into each other's files. The kernel frees the lock with the last process that has
+    it: what ``run_steps`` starts gets it, too, and may go on where this process is killed.
+    """
     try:
         file = (output / _LOCK).open("ab")
     except OSError as error:
@@ -240,6 +242,7 @@ def _locked(output: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise EdgedecError(f"another process builds in {output}; wait for it, or end it") from None
+        os.set_inheritable(file.fileno(), True)
         yield
 
 

@@ -72,7 +72,8 @@ def build_by_steps(
 
 
 def run_steps(words: Sequence[str], folder: Path, *, progress: Progress = silent) -> Ran:
-    """What it starts is in a process group of its own, all of which ends if this is interrupted.
+    """What it starts is in a process group of its own, all of which ends if this is interrupted. Descriptors that are
+    inheritable go to it: the lock of the folder.
 
     Raises:
         OSError: it cannot be started.
@@ -86,6 +87,7 @@ def run_steps(words: Sequence[str], folder: Path, *, progress: Progress = silent
         text=True,
         errors="replace",
         start_new_session=True,
+        close_fds=False,
     ) as process:
         try:
             step, errors = _follow(process, progress)

@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 from edgedec.bundle import BundleWriter
 from edgedec.errors import BundleError, UnsupportedError, UsageError
 from edgedec.executors import Executor
-from edgedec.families import build_graph
 from edgedec.graph import Graph
 from edgedec.manifest import Tokens
 from edgedec.ops import Add, Embed, Linear
@@ -35,7 +34,7 @@ from edgedec.quantize.interpreter import Interpreter
 from edgedec.quantize.jobs import Job, load_finite, run_job
 from edgedec.quantize.methods.planes import Statistics, quantize_planes
 from edgedec.quantize.readers import Checkpoint
-from edgedec.quantize.readers.checkpoint import Maker, Makers
+from edgedec.quantize.readers.checkpoint import Maker, Makers, model_graph
 from edgedec.reference.float_profile.ops.quantize_activation import quantize_rows
 from edgedec.schemes import FloatScheme, Int8Scheme, Int8Weight, Scheme, TernaryScheme, TernaryWeight
 
@@ -96,7 +95,7 @@ def checkpoint_graph(checkpoint: Checkpoint) -> tuple[Graph, dict[str, str]]:
         BundleError: a tensor is missing or has another shape.
         UnsupportedError: the family is unknown, or the checkpoint has tensors that the family would ignore.
     """
-    graph = build_graph(checkpoint.config | {"tie_word_embeddings": False})
+    graph = model_graph(checkpoint.source, checkpoint.config | {"tie_word_embeddings": False})
     tied = bool(checkpoint.config.get("tie_word_embeddings"))
     sources = {name: name for name in graph.weights}
     if tied:

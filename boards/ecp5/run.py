@@ -33,7 +33,7 @@ def run_project(design: Design, folder: Path, *, progress: Progress = silent) ->
     """
     find_tools()
     return build_by_steps(
-        [sys.executable, "build.py", "--seed", str(design.seed)],
+        [sys.executable, "build.py", "--seed", str(design.seed), "--locked"],
         folder,
         partial(read_results, design, folder),
         who="building",
@@ -44,18 +44,22 @@ def run_project(design: Design, folder: Path, *, progress: Progress = silent) ->
 
 
 def read_results(design: Design, folder: Path) -> Built | None:
-    """Raises:
-    BundleError: they are of another project, or damaged.
+    """None also where the bitstream itself is gone, or what is damaged is of another seed: it is built, and takes its place.
+
+    Raises:
+        BundleError: they are of another project, or damaged: a person may want to know, before an hour of work or where
+            there are no tools.
     """
     if not (folder / _FACTS).is_file():
         return None
     facts = _facts(folder / _FACTS)
     if facts["key"] != json.loads((folder / "settings.json").read_text("utf-8"))["key"]:
         raise BundleError(f"{folder / _FACTS} is of another build than this project; {_AGAIN}")
-    for name, wanted in facts["files"].items():
-        path = folder / name
-        if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != wanted:
-            raise BundleError(f"{path} {'was changed' if path.exists() else 'is missing'} since it was made; {_AGAIN}")
+    damaged = [folder / name for name, digest in facts["files"].items() if not _is_whole(folder / name, digest)]
+    if damaged and (facts["seed"] != design.seed or not (folder / facts["bitstream"]).exists()):
+        return None
+    for path in damaged:
+        raise BundleError(f"{path} {'was changed' if path.exists() else 'is missing'} since it was made; {_AGAIN}")
     clocks = json.loads((folder / "settings.json").read_text("utf-8"))["clocks_hz"]
     resources, timing = read_report(folder / _REPORT, clocks)
     timing |= {"seed": facts["seed"]}
@@ -70,6 +74,10 @@ def read_results(design: Design, folder: Path) -> Built | None:
         floor_plan=floor_plan(folder / _PLACEMENT),
         seed=facts["seed"],
     )
+
+
+def _is_whole(path: Path, digest: str) -> bool:
+    return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == digest
 
 
 def _nearest(design: Design, timing: Mapping[str, Any]) -> float | None:

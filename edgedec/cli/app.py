@@ -64,7 +64,7 @@ class _Commands(TyperGroup):
 def _ended_by_signals() -> Iterator[None]:
     """What ends a command from outside lets it end what it has started and clear away what is half written, as Ctrl-C does.
 
-    What is ignored stays so (``nohup``).
+    What is ignored stays so (``nohup``); and behind a signal all are ignored until Python has ended.
     """
     numbers = [signal.SIGTERM, *([] if sys.platform == "win32" else [signal.SIGHUP])]
     heard = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
@@ -82,7 +82,8 @@ def _ended_by_signals() -> Iterator[None]:
         yield
     finally:
         for number in heard:
-            signal.signal(number, signal.SIG_DFL)
+            if signal.getsignal(number) is end:
+                signal.signal(number, signal.SIG_DFL)
 
 
 # Plain help and messages: boxes would break paths in the middle.

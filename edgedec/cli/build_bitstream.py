@@ -7,6 +7,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
 from edgedec.cli.console import note, print_json, print_table, progress
 from edgedec.cli.options import Json, Model, Verbose, line_command, option, resolve_model
 from edgedec.errors import EdgedecError, ToolError, UsageError
@@ -26,6 +28,7 @@ _SEED = 1
 
 
 def build_bitstream(
+    ctx: typer.Context,
     model: Model,
     board: Annotated[
         str,
@@ -73,16 +76,14 @@ def build_bitstream(
 
     Without the maker's tools everything is written that they need, and the exit code is 3.
     """
-    of_builds = {"--seed": seed is not None, "--load": load, "--no-build": no_build, "--synthesize": synthesize}
-    if explore and any(of_builds.values()):
-        given = [name for name, is_given in of_builds.items() if is_given]
+    if explore and (given := _given(ctx, "seed", "load", "no_build", "synthesize")):
         it = "it" if len(given) == 1 else "them"
         raise UsageError(f"--explore builds nothing, and has no use for {', '.join(given)}: leave {it} out")
-    if not explore and (executor != "local" or workers):
+    if not explore and _given(ctx, "executor", "workers"):
         raise UsageError("--executor and --workers are for --explore; a build has no use for them")
     if output is None and not explore:
         raise UsageError("-o is missing; name a folder to build in, such as -o build")
-    if load and no_build:
+    if load and no_build and not explore:
         raise UsageError("--load needs something that was built; leave --no-build out")
     if find_spec("amaranth") is None:
         raise ToolError("building needs Amaranth and yosys; run: pip install 'edgedec[hdl]'")
@@ -94,7 +95,7 @@ def build_bitstream(
 
     target = find_board(board)
     find_flow(target)
-    if load:
+    if load and not explore:
         find_loader(target)
     path = resolve_model(model)
     bundle = Bundle.open(path, weights=False)  # its shapes, so that what does not fit is refused in a second
@@ -131,6 +132,16 @@ def build_bitstream(
         load_bitstream(target, result.built.bitstream)
         into_flash = f"written into the flash of {target.name}, from which it starts"
         note(into_flash if target.loads == "flash" else f"loaded into {target.name}, until its power goes")
+
+
+def _given(ctx: typer.Context, *names: str) -> list[str]:
+    """Those that this call was given; what edgedec.toml and the environment say may be for other calls."""
+    sources = {name: ctx.get_parameter_source(name) for name in names}
+    return [
+        f"--{name.replace('_', '-')}"
+        for name, source in sources.items()
+        if source is not None and source.name == "COMMANDLINE"
+    ]
 
 
 def _config(bundle: Bundle, board: Board, text: str) -> AcceleratorConfig:

@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from edgedec.errors import DeviceError, ToolError
@@ -79,10 +83,27 @@ class _Cluster:
 def _connect(ray: Any) -> None:
     _check_address(os.environ.get("RAY_ADDRESS", ""))
     try:
-        ray.init(logging_level=logging.ERROR, log_to_driver=False, include_dashboard=False)
+        with _sigterm_kept():
+            ray.init(logging_level=logging.ERROR, log_to_driver=False, include_dashboard=False)
     except Exception as error:  # Ray raises bare ones, of a node that took too long to start for instance
         said = " ".join(str(error).split())
         raise DeviceError(f"no Ray cluster could be reached or started: {said}; try --executor local") from error
+
+
+@contextmanager
+def _sigterm_kept() -> Iterator[None]:
+    """Ray takes SIGTERM for itself, prints its native stack and exits with 15: what it means is the program's affair."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        try:
+            yield
+        finally:
+            if before is not None and threading.current_thread() is threading.main_thread():  # others may set none
+                signal.signal(signal.SIGTERM, before)
+    except SystemExit as error:
+        if error.code == signal.SIGTERM and callable(before):  # it came meanwhile
+            signal.raise_signal(signal.SIGTERM)
+        raise
 
 
 def _check_address(address: str) -> None:

@@ -6,6 +6,7 @@ families read the same way.
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -39,7 +40,9 @@ def build_graph(config: Mapping[str, Any]) -> Graph:
     """
     family = config.get("model_type")
     if not isinstance(family, str) or family not in names(__name__):
-        raise UnsupportedError(f"model_type {family!r} is not supported; known: {', '.join(names(__name__))}")
+        raise UnsupportedError(
+            f"model_type {reprlib.repr(family)} is not supported; known: {', '.join(names(__name__))}"
+        )
     graph = load(__name__, family).build(config)
     assert isinstance(graph, Graph)
     return graph

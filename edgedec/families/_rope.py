@@ -17,6 +17,7 @@ from edgedec.families._config import flag, head_dim, number, optional_number, si
 
 __all__ = ["KINDS", "Rotation", "longest_context", "rotation"]
 
+_LEAST = 1e-30  # of divisors: what is divided by them stays finite, in float32 too
 KINDS = ("default", "linear", "llama3", "yarn", "longrope", "dynamic")
 
 
@@ -65,7 +66,7 @@ def _yarn(config: Mapping[str, Any], scaling: Mapping[str, Any], theta: float, d
     def pair_that_turns(times: float) -> float:
         return dim * math.log(original / (times * 2 * math.pi)) / (2 * math.log(theta))
 
-    fast, slow = optional_number(scaling, "beta_fast") or 32.0, optional_number(scaling, "beta_slow") or 1.0
+    fast, slow = _turns(scaling, "beta_fast", 32.0), _turns(scaling, "beta_slow", 1.0)
     low, high = pair_that_turns(fast), pair_that_turns(slow)
     if flag(scaling, "truncate", default=True):
         low, high = math.floor(low), math.ceil(high)
@@ -75,6 +76,10 @@ def _yarn(config: Mapping[str, Any], scaling: Mapping[str, Any], theta: float, d
         slowed = min(1.0, max(0.0, (pair - low) / (high - low or 0.001)))
         frequencies.append(frequency * (1 - slowed + slowed / factor))
     return Rotation(frequencies=tuple(frequencies), magnitude=_yarn_magnitude(scaling, factor))
+
+
+def _turns(scaling: Mapping[str, Any], key: str, usual: float) -> float:
+    return usual if scaling.get(key) is None else number(scaling, key, low=_LEAST)
 
 
 def _yarn_magnitude(scaling: Mapping[str, Any], factor: float) -> float:
@@ -100,7 +105,7 @@ def _longrope(config: Mapping[str, Any], scaling: Mapping[str, Any], theta: floa
         raise BundleError(
             f"configuration: rope short_factor must be a list of {dim // 2} numbers, not {reprlib.repr(short)}"
         )
-    factors = [number({"short_factor": value}, "short_factor") for value in short]
+    factors = [number({"short_factor": value}, "short_factor", low=_LEAST) for value in short]
     magnitude = optional_number(scaling, "attention_factor")
     if magnitude is None:
         magnitude = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 and original > 1 else 1.0
@@ -115,7 +120,7 @@ def _plain(theta: float, dim: int) -> list[float]:
 def _scaling(config: Mapping[str, Any]) -> Mapping[str, Any]:
     scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if not isinstance(scaling, Mapping):
-        raise BundleError(f"configuration: rope_scaling must be an object, not {scaling!r}")
+        raise BundleError(f"configuration: rope_scaling must be an object, not {reprlib.repr(scaling)}")
     return scaling
 
 

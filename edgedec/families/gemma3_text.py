@@ -7,6 +7,7 @@ Source: 2503.19786; ``models/gemma3`` of transformers 5.23, whose defaults these
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -55,12 +56,12 @@ def _rotations(config: Mapping[str, Any]) -> tuple[Rotation, Rotation]:
         near: Any = {"rope_theta": config.get("rope_local_base_freq", _LOCAL_THETA)}
         scaling = config.get("rope_scaling") or {}
         if not isinstance(scaling, Mapping):
-            raise BundleError(f"configuration: rope_scaling must be an object, not {scaling!r}")
+            raise BundleError(f"configuration: rope_scaling must be an object, not {reprlib.repr(scaling)}")
         far: Any = {"rope_theta": config.get("rope_theta", _GLOBAL_THETA), **scaling}
     elif isinstance(both, Mapping):
         near, far = (both.get(f"{kind}_attention") or {} for kind in ("sliding", "full"))
     else:
-        raise BundleError(f"configuration: rope_parameters must be an object, not {both!r}")
+        raise BundleError(f"configuration: rope_parameters must be an object, not {reprlib.repr(both)}")
     if not isinstance(near, Mapping) or not isinstance(far, Mapping):
         raise BundleError("configuration: rope_parameters must hold an object for each kind of layer")
     return (

@@ -22,11 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import BundleError, UnsupportedError
-from edgedec.families import build_graph
 from edgedec.ops import Linear
 from edgedec.quantize.methods.float_bits import pieces
 from edgedec.quantize.methods.native import absmean_ternary
-from edgedec.quantize.readers.checkpoint import Makers, TensorInfo, Trits
+from edgedec.quantize.readers.checkpoint import Makers, TensorInfo, Trits, model_graph
 from edgedec.quantize.readers.safetensors_file import Entry, StoredTensor, load_bytes, load_entry
 from edgedec.quantize.readers.untrusted import shown
 
@@ -72,7 +71,9 @@ class _StoredMatrix:
 
     def load_bias(self, name: str, entry: Entry) -> F32:
         """``AutoBitLinear`` multiplies the whole output with the scale, after the bias."""
-        values: F32 = load_entry(name, entry).astype(np.float32) * self._factors()[0, 0]
+        values: F32 = load_entry(name, entry).astype(np.float32)
+        with np.errstate(all="ignore"):  # as for the matrix
+            values *= self._factors()[0, 0]
         return values
 
     def __call__(self) -> F32:
@@ -82,7 +83,7 @@ class _StoredMatrix:
 
     def _scaled(self, values: F32, factors: F32) -> F32:
         width = self.info.group_size or self.info.shape[1]
-        with np.errstate(over="ignore"):  # infinity is refused with all others
+        with np.errstate(all="ignore"):  # NaN and infinity go through, to be refused with all others
             for group in range(factors.shape[1]):
                 values[:, group * width : (group + 1) * width] *= factors[:, group : group + 1]
         return values
@@ -168,7 +169,7 @@ def read_bitnet_tensors(
         UnsupportedError: a variant of the format that is not read.
     """
     layout = _layout(config_path, quantization)
-    graph = build_graph(config)
+    graph = model_graph(config_path, config)
     linears = {name for op in graph.operations if isinstance(op, Linear) for name in op.weights}
     converted = {name for name in linears if layout.converts(name.removesuffix(".weight"))}
     if layout.online and config.get("tie_word_embeddings") and layout.converts("lm_head"):

@@ -10,9 +10,11 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.errors import BundleError
+from edgedec.errors import BundleError, UnsupportedError
+from edgedec.families import build_graph, context_size
+from edgedec.graph import Graph
 
-__all__ = ["Checkpoint", "Makers", "TensorInfo", "TernaryMaker", "Trits"]
+__all__ = ["Checkpoint", "Makers", "TensorInfo", "TernaryMaker", "Trits", "model_graph"]
 
 Maker = Callable[[], NDArray[Any]]
 
@@ -93,3 +95,16 @@ class Checkpoint:
         if name not in self.tensors:
             raise BundleError(f"{self.source}: there is no tensor {name!r}; the checkpoint is incomplete")
         return self.read_tensor(name)
+
+
+def model_graph(source: Path, config: Mapping[str, Any]) -> Graph:
+    """The graph of a configuration out of ``source``, which errors name: the families' own speak of a configuration.
+
+    Raises:
+        BundleError, UnsupportedError: see ``build_graph`` and ``context_size``.
+    """
+    try:
+        context_size(config)  # asked for only by what runs the model, when it would be too late
+        return build_graph(config)
+    except (BundleError, UnsupportedError) as error:
+        raise type(error)(f"{source}: {error}") from None

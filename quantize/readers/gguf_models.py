@@ -33,6 +33,7 @@ __all__ = [
 ROPE_FACTORS = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
 RopeFactors = Mapping[str, NDArray[np.float32]]
 
+_MAX_LAYERS = 1 << 12  # as many as a family takes: some configurations have a list of them
 _Config = dict[str, Any]
 
 
@@ -65,7 +66,7 @@ class _Reader:
         full = f"{self.name}.{key}"
         return full, self.header.metadata.get(full)
 
-    def integer(self, key: str, default: int | None = None, *, least: int = 1) -> int:
+    def integer(self, key: str, default: int | None = None, *, least: int = 1, most: int = (1 << 31) - 1) -> int:
         full, value = self._get(key)
         if isinstance(value, np.ndarray):  # one for each layer
             if value.size and (value == value[0]).all():
@@ -73,8 +74,9 @@ class _Reader:
             else:
                 raise UnsupportedError(f"{self.header.path}: {full} differs between layers, which no family has")
         value = default if value is None else value
-        if type(value) is not int or not least <= value < 1 << 31:
+        if type(value) is not int or not least <= value <= most:
             kind = "a positive integer" if least else "an integer from 0"
+            kind += f" up to {most}"
             raise BundleError(f"{self.header.path}: {full} must be {kind}, not {shown(value)}")
         return value
 
@@ -215,7 +217,7 @@ def configuration(header: GgufHeader, known: Architecture, rope_factors: RopeFac
     name = header.metadata["general.architecture"]
     assert isinstance(name, str)
     reader = _Reader(header, name)
-    if header.metadata.get(f"{name}.expert_count", 0) not in (0, False):
+    if reader.integer("expert_count", 0, least=0):
         raise UnsupportedError(f"{header.path}: {name}.expert_count: models with experts are not read")
     embedding = header.tensors.get("token_embd.weight")
     if embedding is None or len(embedding.shape) != 2:
@@ -236,7 +238,7 @@ def configuration(header: GgufHeader, known: Architecture, rope_factors: RopeFac
         "model_type": known.model_type,
         "hidden_size": hidden,
         "intermediate_size": reader.integer("feed_forward_length"),
-        "num_hidden_layers": reader.integer("block_count"),
+        "num_hidden_layers": reader.integer("block_count", most=_MAX_LAYERS),
         "num_attention_heads": heads,
         "num_key_value_heads": reader.integer("attention.head_count_kv", heads),
         "head_dim": head_dim,
@@ -266,6 +268,8 @@ def _share(reader: _Reader, turned: int, head_dim: int) -> float:
 def _rope_scaling(reader: _Reader, config: _Config, turned: int, factors: RopeFactors) -> _Config | None:
     """``turned``: columns of a head that are rotated."""
     path, kind = reader.header.path, reader.header.metadata.get(f"{reader.name}.rope.scaling.type", "none")
+    if not isinstance(kind, str):
+        raise BundleError(f"{path}: {reader.name}.rope.scaling.type must be text, not {shown(kind)}")
     factor = _short(reader.number("rope.scaling.factor", 1.0))
     if factors and (kind == "yarn" or (kind == "linear" and factor != 1)):
         raise UnsupportedError(f"{path}: {min(factors)!r} beside {reader.name}.rope.scaling.type {kind} is not read")

@@ -14,6 +14,7 @@ from typing import Any
 
 from edgedec.errors import BundleError, EdgedecError, UnsupportedError
 from edgedec.families import build_graph
+from edgedec.quantize.readers.checkpoint import model_graph
 from edgedec.quantize.readers.safetensors_file import Entry
 from edgedec.quantize.readers.untrusted import shown
 
@@ -117,7 +118,7 @@ def _taken_apart(path: Path, config: Mapping[str, Any], entries: dict[str, Entry
     """q|k|v and gate|up as the matrices that they hold."""
     if not any(_packed_part(name) for name in entries):
         return entries
-    wanted = build_graph(config).weights
+    wanted = model_graph(path, config).weights
     found: dict[str, Entry] = {}
     for name, entry in entries.items():
         part = _packed_part(name)

@@ -8,14 +8,16 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from edgedec.errors import BundleError, UsageError
+from edgedec.quantize.readers.charsmap import check_charsmaps
 from edgedec.quantize.readers.llama2c_tokenizer import read_tokenizer_bin, read_vocab_listing, to_tokenizers_json
 from edgedec.quantize.readers.sentencepiece_model import read_model_file
-from edgedec.quantize.readers.untrusted import member, read_text, shown
+from edgedec.quantize.readers.untrusted import member, printable, read_text, shown
 
 __all__ = ["CheckedTokenizer", "check_tokenizer", "find_tokenizer", "read_tokenizer"]
 
 _TAKEN = "tokenizer.json, a SentencePiece .model or .vocab listing, Llama 3's ranks or llama2.c's tokenizer.bin"
 _MODEL = "tokenizer.model"
+_TRIAL = "a Z é\u00a0中\U0001f999\n\t0 <s>\u2581x"
 _MAX_JSON_BYTES = 256 << 20  # the largest tokenizer.json in use has about 35 MB
 
 
@@ -76,25 +78,32 @@ def check_tokenizer(path: Path, text: str, vocab_size: int) -> CheckedTokenizer:
     except (KeyboardInterrupt, SystemExit, BundleError):
         raise
     except BaseException as error:  # the library's panics are no Exception
-        raise BundleError(f"{path} is not a usable tokenizer: {error}") from None
+        raise BundleError(f"{path} is not a usable tokenizer: {printable(str(error))}") from None
 
 
 def _checked(path: Path, text: str, vocab_size: int) -> CheckedTokenizer:
+    check_charsmaps(text)
     tokenizer = Tokenizer.from_str(text)
-    if tokenizer.padding is not None or tokenizer.truncation is not None:
-        tokenizer.no_padding()
-        tokenizer.no_truncation()
-        text = tokenizer.to_str()
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     if not vocabulary:
         raise BundleError(f"{path}: the vocabulary is empty")
     token, last = max(vocabulary.items(), key=lambda item: item[1])
-    # A trial run: a post-processor may name tokens that are not there, or ids out of reach.
-    last = max(last, *tokenizer.encode("a").ids)
+    _check_last(path, token, last, vocab_size)  # before the library writes it, for which it counts up to the last id
+    if tokenizer.padding is not None or tokenizer.truncation is not None:
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        text = tokenizer.to_str()
+        tokenizer = Tokenizer.from_str(text)  # which the library does not promise
+    # A trial run: a post-processor may name tokens that are not there, or ids out of reach; so may the unknown token.
+    last = max(last, *tokenizer.encode(_TRIAL).ids)
+    _check_last(path, token, last, vocab_size)
+    tokenizer.decode([last])
+    return CheckedTokenizer(path=path, json=text, vocabulary=tokenizer)
+
+
+def _check_last(path: Path, token: str, last: int, vocab_size: int) -> None:
     if last >= vocab_size:
         raise BundleError(
             f"{path}: has token id {last} ({shown(token)}), but the model's vocabulary ends at {vocab_size - 1}; "
             "this tokenizer belongs to another model"
         )
-    tokenizer.decode([last])
-    return CheckedTokenizer(path=path, json=text, vocabulary=tokenizer)

@@ -20,6 +20,7 @@ __all__ = [
     "file_bytes",
     "member",
     "parse_object",
+    "printable",
     "read_array",
     "read_bytes",
     "read_object",
@@ -29,13 +30,19 @@ __all__ = [
 
 MAX_JSON_BYTES = 32 << 20  # the index of a 700 GB checkpoint has 9 MB; parsed objects take up to 30 times the text
 
+_MAX_QUOTED = 300  # characters
 _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxother = _REPR.maxlong = 80
 
 
 def shown(value: object) -> str:
-    """``repr`` for messages, short whatever the file holds."""
-    return _REPR.repr(value)
+    """``repr`` for messages: short whatever the file holds, and one line, which an array's own is not."""
+    return " ".join(line.strip() for line in _REPR.repr(value).split("\n"))
+
+
+def printable(text: str) -> str:
+    """A library's own message about a file, which may quote it: short, one line, and nothing that a terminal obeys."""
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text[:_MAX_QUOTED])
 
 
 def file_bytes(path: Path) -> int:

@@ -240,6 +240,26 @@ def test_refused_when_opened(name: str, tmp_path: Path) -> None:
     assert peak < 8 << 20
 
 
+def _overflowing_bias(folder: Path) -> None:
+    made = model(mlp_bias=True)
+    bias = {NAME.replace("weight", "bias"): np.full(70, 3e38, np.float32), SCALE: np.array([1e10], np.float32)}
+    write(folder, made, tensors(made) | bias, **OFFLINE)
+
+
+def _signalling_nan(folder: Path) -> None:
+    """A NaN for which the processor reports an invalid operation."""
+    made = model()
+    values = np.full((70, 40), 0x7F800001, np.uint32).view(np.float32)
+    write(folder, made, tensors(made) | {NAME: values}, **OFFLINE)
+
+
+LOADED |= {
+    "bias beyond float32": (_overflowing_bias, BundleError, r"gate_proj.bias holds NaN or infinity"),
+    "weight a NaN that signals": (_signalling_nan, BundleError, rf"{NAME} holds NaN or infinity"),
+}
+
+
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("name", LOADED)
 def test_refused_when_loaded(name: str, tmp_path: Path) -> None:
     attack, error, message = LOADED[name]

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from edgedec.errors import BundleError, EdgedecError, UnsupportedError
+from edgedec.quantize.pipeline import checkpoint_graph
 from edgedec.quantize.readers import open_checkpoint
 from tests.quantize.readers.builders import (
     hf_tokenizer,
@@ -494,6 +495,53 @@ def test_attack_is_refused(tmp_path: Path, case: str) -> None:
     assert str(tmp_path) in str(caught.value), "the message names the file"
     assert len(str(caught.value)) < 600
     assert peak < 8 << 20
+
+
+_YARN = {"type": "yarn", "factor": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hidden_size": "8"}, r"configuration: hidden_size must be an integer in 1\.\.\d+, not '8'"),
+        ({"model_type": "m" * 9999}, r"model_type 'm+\.\.\.m+' is not supported; known: bitnet"),
+        (
+            {"rope_scaling": ["linear"] * 999},
+            r"configuration: rope_scaling must be an object, not \['linear', .*\.\.\.\]",
+        ),
+        ({"max_position_embeddings": [64]}, r"configuration: max_position_embeddings must be an integer"),
+        (
+            {"rope_scaling": {**_YARN, "beta_fast": 1e-320}},
+            r"configuration: beta_fast must be a number of at least 1e-30",
+        ),
+        (
+            {"rope_scaling": {**_YARN, "beta_slow": 1e-320}},
+            r"configuration: beta_slow must be a number of at least 1e-30",
+        ),
+        (
+            {"rope_scaling": {"type": "longrope", "factor": 2.0, "short_factor": [1e-320, 1.0]}},
+            r"configuration: short_factor must be a number of at least 1e-30, not 1e-320",
+        ),
+        ({"max_position_embeddings": 1 << 40}, r"configuration: max_position_embeddings must be an integer in 1"),
+    ],
+)
+def test_what_the_family_refuses_names_the_checkpoint(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    """The positions too, which nothing but running the model asks for."""
+    sizes = {"intermediate_size": 3, "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 64}
+    checkpoint = open_checkpoint(write_hf(tmp_path, **(sizes | changes)))
+    with pytest.raises(EdgedecError, match=f"^{tmp_path}: {message}") as caught:
+        checkpoint_graph(checkpoint)
+    assert len(str(caught.value)) < 600
+
+
+@pytest.mark.parametrize("version", ["\x1b[2J", "a\nb", "x" * 9999])
+def test_what_a_library_quotes_is_made_harmless(tmp_path: Path, version: str) -> None:
+    write_hf(tmp_path)
+    write_json(tmp_path / "tokenizer.json", hf_tokenizer(version=version))
+    with pytest.raises(BundleError, match=r"tokenizer.json is not a usable tokenizer: Unknown tok") as caught:
+        open_checkpoint(tmp_path)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 600
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])

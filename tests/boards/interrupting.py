@@ -8,6 +8,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -30,14 +32,19 @@ build(find_board(sys.argv[2]), load_program(Path(sys.argv[1]) / "program"), Path
 
 def interrupt_build(board: Board, program: Program, output: Path, log: Path, word: str, *, seed: int = 1) -> None:
     """Ctrl-C once the tools' log has the word; until then nobody else may build there, and nothing of it goes on."""
+    another = partial(another_is_refused, board, program, output)
+    assert ended(building(output, board, seed), signal.SIGINT, log, word, meanwhile=another) != 0
+    assert running_in(output) == {}
 
-    def another() -> None:
-        with pytest.raises(EdgedecError, match="another process builds in"):
-            build(board, program, output, seed=seed)
 
-    command = [sys.executable, "-c", _BUILD, str(output), board.name, str(seed)]
-    assert ended(command, signal.SIGINT, log, word, meanwhile=another) != 0
-    assert running_in(output) == []
+def another_is_refused(board: Board, program: Program, output: Path) -> None:
+    with pytest.raises(EdgedecError, match="another process builds in"):
+        build(board, program, output, run=False)
+
+
+def building(output: Path, board: Board, seed: int) -> list[str]:
+    """The command that goes on in a folder that is written."""
+    return [sys.executable, "-c", _BUILD, str(output), board.name, str(seed)]
 
 
 def ended(
@@ -51,7 +58,8 @@ def ended(
     """The exit code of what gets a signal, itself alone, once ``log`` has the word."""
 
     def heard() -> None:  # also where these tests run behind nohup, or in a shell's background
-        signal.signal(number, signal.SIG_DFL)
+        if number != signal.SIGKILL:
+            signal.signal(number, signal.SIG_DFL)
 
     nowhere = subprocess.DEVNULL
     with subprocess.Popen(command, stdout=nowhere, stderr=nowhere, preexec_fn=heard) as process:
@@ -68,13 +76,10 @@ def ended(
             process.kill()
 
 
-def running_in(folder: Path) -> list[Path]:
-    """Processes whose folder it is, or is in it."""
-    return [link.parent for link in Path("/proc").glob("[0-9]*/cwd") if _is_inside(link, folder)]
-
-
-def _is_inside(link: Path, folder: Path) -> bool:
-    try:
-        return Path(os.readlink(link)).is_relative_to(folder)
-    except OSError:
-        return False
+def running_in(folder: Path) -> dict[int, Path]:
+    """Processes whose folder it is, or is in it; with the folder of each."""
+    found = {}
+    for link in Path("/proc").glob("[0-9]*/cwd"):
+        with suppress(OSError):
+            found[int(link.parent.name)] = Path(os.readlink(link))
+    return {process: path for process, path in found.items() if path.is_relative_to(folder)}

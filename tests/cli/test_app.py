@@ -282,7 +282,7 @@ def test_ctrl_c_is_130(edgedec: Edgedec, bundle: Path, monkeypatch: pytest.Monke
 def test_other_signals_end_a_command_as_well(
     edgedec: Edgedec, bundle: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, code: int
 ) -> None:
-    """What is open is closed; a second one does not disturb that; and afterwards they are what they were before."""
+    """What is open is closed; a second one does not disturb that."""
     closed = []
 
     def interrupt(text: str) -> None:
@@ -293,13 +293,42 @@ def test_other_signals_end_a_command_as_well(
             closed.append(text)
 
     monkeypatch.setattr("edgedec.cli.generate.write", interrupt)
-    before = signal.signal(number, signal.SIG_DFL)
+    before = {one: signal.signal(one, signal.SIG_DFL) for one in (signal.SIGTERM, signal.SIGHUP)}
     try:
         outcome = edgedec("generate", "-m", bundle, "-p", "o", "--temp", "0")
-        assert signal.getsignal(number) is signal.SIG_DFL
     finally:
-        signal.signal(number, before)
+        for one, handler in before.items():
+            signal.signal(one, handler)
     assert (outcome.code, outcome.stdout, len(closed)) == (code, "", 1)
+
+
+def test_without_a_signal_they_are_what_they_were_before(edgedec: Edgedec, bundle: Path) -> None:
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        assert edgedec("generate", "-m", bundle, "-p", "o", "--temp", "0", "-n", "1").code == 0
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+TWO_SIGNALS = """
+import atexit, signal, sys
+import edgedec.cli.app as app, edgedec.cli.plan as plan
+for number in (signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, signal.SIG_DFL)
+first, second = (signal.Signals[name] for name in sys.argv.pop().split(","))
+plan.budget_bytes = lambda text: signal.raise_signal(first)
+atexit.register(signal.raise_signal, second)
+app.main()
+"""
+
+
+@pytest.mark.parametrize(("both", "code"), [("SIGHUP,SIGTERM", 129), ("SIGTERM,SIGHUP", 143), ("SIGTERM,SIGTERM", 143)])
+def test_a_second_signal_while_python_ends_changes_nothing(both: str, code: int) -> None:
+    """A terminal that is closed, then a session manager: the exit code is the first one's."""
+    command = [sys.executable, "-c", TWO_SIGNALS, "plan", "-m", "x", both]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
 
 
 def test_what_nohup_ignores_stays_ignored(edgedec: Edgedec, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,7 +126,7 @@ def test_a_signal_ends_what_it_has_started(
     command = [sys.executable, "-m", "edgedec", *map(str, words(source))]
     assert ended(command, number, log, "nextpnr") == code
     output = Path("a build").absolute()
-    assert running_in(output) == []
+    assert running_in(output) == {}
     assert not (output / "work/new").exists()
     monkeypatch.delenv("STUB_HANG")
     log.unlink()

@@ -153,6 +153,36 @@ def test_wrong_requests(edgedec: Edgedec, source: Path, more: list[str], said: s
     assert said in outcome.stderr
 
 
+@pytest.mark.parametrize("by", ["file", "environment"])
+def test_what_is_set_for_builds_is_no_obstacle(
+    edgedec: Edgedec, source: Path, by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody can leave it out of a call. A flag counts, whatever else is set."""
+    monkeypatch.setenv("PATH", "")  # no loader, either
+    table = {"seed": "3", "load": "true", "no-build": "true", "synthesize": "true"}
+    environment = {f"EDGEDEC_BUILD_BITSTREAM_{key.replace('-', '_').upper()}": text for key, text in table.items()}
+    if by == "file":
+        environment = {}
+        Path("edgedec.toml").write_text("\n".join(["[build-bitstream]", *(f"{key} = {table[key]}" for key in table)]))
+    outcome = edgedec(*words(source), env=environment)
+    assert (outcome.code, outcome.stderr) == (0, "")
+    outcome = edgedec(*words(source), "--seed", "3", env=environment)
+    assert (outcome.code, "has no use for --seed: leave it out" in outcome.stderr) == (2, True)
+
+
+def test_what_is_set_for_explorations_is_no_obstacle(
+    edgedec: Edgedec, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.boards.vivado import stubbed
+
+    stubbed.fake_core(monkeypatch)
+    Path("edgedec.toml").write_text('[build-bitstream]\nexecutor = "ray"\nworkers = 2\n')
+    named = ["build-bitstream", "-m", source, "--board", "kv260", "--configuration", FEW + ",ports=4,slots=1"]
+    assert edgedec(*named, "-o", "x", "--no-build").code == 0
+    outcome = edgedec(*named, "-o", "x", "--no-build", "--workers", "2")
+    assert (outcome.code, "--executor and --workers are for --explore" in outcome.stderr) == (2, True)
+
+
 def test_a_build_needs_a_folder_and_no_workers(edgedec: Edgedec, source: Path) -> None:
     named = ["build-bitstream", "-m", source, "--board", "kv260"]
     outcome = edgedec(*named)

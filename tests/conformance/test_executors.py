@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from importlib import import_module
@@ -420,6 +421,81 @@ def test_a_cluster_that_does_not_start_is_an_error_of_its_own(monkeypatch: pytes
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with pytest.raises(DeviceError, match=r"reached or started: The current node timed out during startup\.; try"):
         open_executor("ray")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("before", [signal.SIG_DFL, signal.SIG_IGN, lambda *_: None])
+def test_ray_leaves_sigterm_to_the_program(monkeypatch: pytest.MonkeyPatch, before: Any, fails: bool) -> None:
+    def init(**_: Any) -> None:
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(number))  # as Ray does
+        if fails:
+            raise Exception("no")
+
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False, init=init))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    its = signal.signal(signal.SIGTERM, before)
+    try:
+        with pytest.raises(DeviceError if fails else AttributeError):  # there is nothing to it but its init
+            open_executor("ray")
+        assert signal.getsignal(signal.SIGTERM) is before
+    finally:
+        signal.signal(signal.SIGTERM, its)
+
+
+def test_a_sigterm_while_ray_starts_is_the_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which takes several seconds."""
+
+    def init(**_: Any) -> None:
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(number))
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False, init=init))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    its = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
+    try:
+        with pytest.raises(SystemExit) as caught:
+            open_executor("ray")
+    finally:
+        signal.signal(signal.SIGTERM, its)
+    assert caught.value.code == 143
+
+
+def test_ray_is_reached_from_any_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nobody may set a handler."""
+    reached: list[str] = []
+    stand_in = SimpleNamespace(is_initialized=lambda: False, init=lambda **_: reached.append("init"))
+    monkeypatch.setitem(sys.modules, "ray", stand_in)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+    def open_one() -> None:
+        with pytest.raises(AttributeError, match="cluster_resources"):
+            open_executor("ray")
+        reached.append("open")
+
+    thread = threading.Thread(target=open_one)
+    thread.start()
+    thread.join()
+    assert reached == ["init", "open"]
+
+
+ENDED = """
+import os, signal, sys
+from edgedec.executors import open_executor
+
+signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
+with open_executor("ray", workers=1) as executor:
+    list(executor.map(abs, [-1]))
+    os.kill(os.getpid(), signal.SIGTERM)
+    list(executor.map(abs, range(10**6)))
+"""
+
+
+@pytest.mark.slow
+def test_sigterm_ends_a_program_with_a_cluster_quietly() -> None:
+    pytest.importorskip("ray")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    done = subprocess.run([sys.executable, "-c", ENDED], env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (143, "", "")
 
 
 def test_missing_ray_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

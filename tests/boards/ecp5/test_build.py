@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,7 +34,7 @@ from edgedec.hw.estimate import estimate
 from edgedec.hw.resources import Resources
 from tests.boards.ecp5 import stubbed
 from tests.boards.ecp5.stubbed import BOARD, SIZES
-from tests.boards.interrupting import interrupt_build
+from tests.boards.interrupting import another_is_refused, building, ended, interrupt_build, running_in
 from tests.boards.vivado.stubbed import model
 
 pytest.importorskip("amaranth", reason="the hardware generator is not installed")
@@ -188,6 +193,70 @@ def test_one_that_is_interrupted(program: Program, output: Path, log: Path, monk
     calls(log)
     assert build(BOARD, program, output).built is not None
     assert calls(log) == ["nextpnr", "ecppack"]
+
+
+def test_one_that_is_killed_keeps_others_out_while_its_tools_go_on(
+    program: Program, output: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed itself, as for want of memory, it cannot end them; they would share work/new with the next."""
+    build(BOARD, program, output, run=False)
+    monkeypatch.setenv("STUB_HANG", "nextpnr")
+    assert ended(building(output, BOARD, 1), signal.SIGKILL, log, "nextpnr") == -signal.SIGKILL
+    left = running_in(output)
+    try:
+        assert {path.name for path in left.values()} == {"a build", "new"}  # build.py and its tool
+        script = next(process for process, path in left.items() if path == output)
+        another_is_refused(BOARD, program, output)
+        refused = subprocess.run([sys.executable, output / "build.py"], capture_output=True, text=True, check=False)
+        assert (refused.returncode, refused.stdout) == (
+            1,
+            "edgedec: another process builds here; wait for it, or end it\n",
+        )
+        os.kill(script, signal.SIGKILL)
+        del left[script]
+        another_is_refused(BOARD, program, output)  # for the tool writes
+    finally:
+        for process in left:
+            os.kill(process, signal.SIGKILL)
+    wait_until_gone(output)
+    monkeypatch.delenv("STUB_HANG")
+    assert build(BOARD, program, output, seed=2).report["timing"]["seed"] == 2
+
+
+def test_a_run_by_hand_keeps_others_out(
+    program: Program, output: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build(BOARD, program, output, run=False)
+    monkeypatch.setenv("STUB_HANG", "nextpnr")
+    command = [sys.executable, str(output / "build.py")]
+    refused = partial(another_is_refused, BOARD, program, output)
+    assert ended(command, signal.SIGTERM, log, "nextpnr", meanwhile=refused) == 128 + signal.SIGTERM
+    assert running_in(output) == {}
+    monkeypatch.delenv("STUB_HANG")
+    assert build(BOARD, program, output).built is not None
+
+
+def wait_until_gone(output: Path) -> None:
+    limit = time.monotonic() + 30
+    while running_in(output):
+        assert time.monotonic() < limit
+        time.sleep(0.02)
+
+
+def test_where_there_are_no_locks_a_run_by_hand_goes_on(
+    program: Program, output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On Windows, and on some file systems of clusters."""
+
+    def none(*args: Any) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    build(BOARD, program, output, run=False)
+    monkeypatch.chdir(output)
+    for lock in (SimpleNamespace(LOCK_EX=0, LOCK_NB=0, flock=none), None):
+        monkeypatch.setattr(build_script, "fcntl", lock)
+        with build_script.alone():
+            assert (output / ".lock").is_file()
 
 
 RESULTS = ("ulx3s-85f.bit", "report.json", "report.html", "floor_plan.svg", "results/facts.json")
@@ -449,11 +518,55 @@ def test_results_that_were_changed(program: Program, output: Path, name: str) ->
         BundleError, match=rf"{name} was changed since it was made; remove results/ and run the build again"
     ):
         build(BOARD, program, output)
-    path.unlink()
-    with pytest.raises(BundleError, match=rf"{name} is missing since"):
-        build(BOARD, program, output)
     shutil.rmtree(output / "results")
-    assert build(BOARD, program, output).built is not None
+    found = build(BOARD, program, output)
+    assert (found.built is not None, found.report["timing"]["seed"]) == (True, 1)
+    assert name != "ulx3s-85f.bit" or path.read_bytes() == data
+
+
+@pytest.mark.parametrize("name", ["results/nextpnr.json", "results/placement.tsv"])
+def test_results_that_are_missing(program: Program, output: Path, name: str) -> None:
+    build(BOARD, program, output)
+    (output / name).unlink()
+    with pytest.raises(BundleError, match=rf"{name} is missing since it was made; remove results/"):
+        build(BOARD, program, output)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_bitstream_that_is_put_elsewhere_is_built(program: Program, output: Path, seed: int) -> None:
+    """To keep it, for instance; there it stays."""
+    build(BOARD, program, output)
+    kept = (output / "ulx3s-85f.bit").rename(output / "seed1.bit")
+    data = kept.read_bytes()
+    assert build(BOARD, program, output, seed=seed, run=False).report["state"] == "written"
+    found = build(BOARD, program, output, seed=seed)
+    assert found.report["timing"]["seed"] == seed
+    assert (kept.read_bytes(), (output / "ulx3s-85f.bit").read_bytes() == data) == (data, seed == 1)
+    check_what_it_says(output)
+
+
+@pytest.mark.parametrize("name", ["ulx3s-85f.bit", "results/nextpnr.json", "results/placement.tsv"])
+def test_another_seed_takes_the_place_of_what_is_damaged(program: Program, output: Path, name: str) -> None:
+    build(BOARD, program, output)
+    (output / name).write_text("rubbish")
+    assert build(BOARD, program, output, seed=2).report["timing"]["seed"] == 2
+    check_what_it_says(output)
+
+
+@pytest.mark.parametrize("name", ["ulx3s-85f.bit", "results/nextpnr.json", "results/placement.tsv"])
+@pytest.mark.parametrize("missing", [False, True])
+def test_a_run_by_hand_mends_what_is_damaged(
+    program: Program, output: Path, log: Path, name: str, missing: bool
+) -> None:
+    build(BOARD, program, output)
+    data = (output / name).read_bytes()
+    (output / name).write_text("rubbish")
+    if missing:
+        (output / name).unlink()
+    calls(log)
+    subprocess.run([sys.executable, output / "build.py"], capture_output=True, check=True)
+    assert ((output / name).read_bytes(), calls(log)) == (data, [])
+    assert build(BOARD, program, output, run=False).built is not None
 
 
 def test_work_that_was_changed_is_done_again(program: Program, output: Path, log: Path) -> None:

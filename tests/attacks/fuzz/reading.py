@@ -1,0 +1,75 @@
+"""Reading wholly: every tensor loaded, the graph built, and what a checkpoint promises held against what it has."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from edgedec.families import context_size
+from edgedec.ops import Rope
+from edgedec.quantize.pipeline import checkpoint_graph
+from edgedec.quantize.readers import Checkpoint, open_checkpoint
+from edgedec.quantize.readers.checkpoint import Makers
+from edgedec.quantize.readers.tokenizer_file import read_tokenizer
+
+__all__ = ["read_checkpoint", "read_vocabulary"]
+
+_TEXT = "the <unk></s> Ω\u0301 \U0001f600\u2581 \u200d\r\n\ufb01 12"
+
+
+def read_checkpoint(path: Path) -> None:
+    """Raises:
+    EdgedecError: the reader's refusal.
+    AssertionError: the reader broke its word.
+    """
+    checkpoint = open_checkpoint(path)
+    for name, info in checkpoint.tensors.items():
+        array = checkpoint.load(name)
+        assert (array.shape, array.dtype.name) == (info.shape, info.dtype), "a tensor is what was said of it"
+        assert array.flags.c_contiguous
+    vocab_size = checkpoint.config["vocab_size"]
+    named = [*checkpoint.eos_token_ids, *([] if checkpoint.bos_token_id is None else [checkpoint.bos_token_id])]
+    assert all(type(one) is int and 0 <= one < vocab_size for one in named), "ids lie inside the vocabulary"
+    json.dumps(checkpoint.config, allow_nan=False, ensure_ascii=False).encode()  # as a bundle will hold it
+    assert "quantization_config" not in checkpoint.config
+    _check_tokenizer(checkpoint.tokenizer_json)
+    assert checkpoint.chat_template is None or checkpoint.chat_template.encode() is not None
+    graph, _ = checkpoint_graph(checkpoint)  # from here on tensors have the shapes that the model needs
+    _check_trits(checkpoint)
+    assert all(
+        math.isfinite(one) for op in graph.operations if isinstance(op, Rope) for one in op.inverse_frequencies
+    ), "rotations are finite"
+    assert context_size(checkpoint.config) >= 1
+
+
+def _check_trits(checkpoint: Checkpoint) -> None:
+    """A ternary matrix is the same whether it is loaded as numbers or as trits and scales."""
+    if not isinstance(checkpoint.read_tensor, Makers):
+        return
+    for name, maker in checkpoint.read_tensor.by_name.items():
+        if hasattr(maker, "trits"):  # TernaryMaker, which is slow to ask for
+            trits, scales = maker.trits()
+            width = checkpoint.tensors[name].group_size or trits.shape[1]
+            factors = np.asarray(scales).reshape(-1, 1) if np.ndim(scales) == 0 else np.asarray(scales)
+            spread = factors[:, np.arange(trits.shape[1]) // width]
+            assert np.array_equal(trits * spread, checkpoint.load(name)), "trits and numbers are the same matrix"
+
+
+def _check_tokenizer(text: str) -> None:
+    """It can be read again out of a bundle, and encodes any text."""
+    Tokenizer.from_str(text).encode(_TEXT)
+    tokenizer = json.loads(text)
+    assert tokenizer.get("padding") is None, "nothing is padded"
+    assert tokenizer.get("truncation") is None, "nothing is cut off"
+    text.encode()
+
+
+def read_vocabulary(path: Path, vocab_size: int) -> None:
+    """A tokenizer alone, of a model of ``vocab_size`` rows."""
+    checked = read_tokenizer(path, vocab_size)
+    _check_tokenizer(checked.json)
+    assert all(0 <= index < vocab_size for index in checked.vocabulary.get_vocab().values())
