@@ -39,10 +39,11 @@ fuzz: ## 100,000 inputs for each reader of checkpoints; FUZZ="--readers gguf --i
 	@.ci/environment dev
 	@.venv/bin/python -m tests.attacks.fuzz.campaign $(FUZZ)
 
-lint: ## ruff: rules and format
+lint: ## ruff: rules and format; openings of docstrings and comments
 	@.ci/environment dev
 	.venv/bin/ruff check
 	.venv/bin/ruff format --check
+	.venv/bin/python .ci/prose.py
 
 types: ## mypy --strict over every Python file
 	@.ci/environment dev
