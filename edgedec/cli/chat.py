@@ -243,9 +243,10 @@ def chat(
     )
     from edgedec.runtime.session import Session
 
-    with progress("preparing the accelerator") as report:
+    bundle = resolve_model(model)
+    with progress("preparing the model") as report:
         session = Session.open(
-            resolve_model(model),
+            bundle,
             device=device,
             threads=threads,
             ctx_size=ctx_size,

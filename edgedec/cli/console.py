@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from edgedec.errors import UsageError
-from edgedec.progress import Progress
+from edgedec.progress import LINE_INTERVAL_S, Progress, ProgressLines
 
 __all__ = ["has_colours", "log_to_stderr", "note", "print_json", "print_table", "progress", "read_text"]
 
@@ -57,12 +57,13 @@ def print_table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> Non
 
 @contextmanager
 def progress(label: str, *, once: bool = False) -> Iterator[Progress]:
-    """A bar on stderr: only on a terminal, and only for what takes over a second.
+    """Show on stderr how far work is: on a terminal a bar, for what takes over a second; elsewhere a line every ten seconds.
 
-    ``once``: it is gone as soon as all is done, for what goes on to write to the terminal.
+    ``once``: it ends as soon as all is done, for what goes on to write to the terminal.
     """
     if not sys.stderr.isatty():
-        yield lambda what, done, total: None
+        with ProgressLines(label, note, once=once, interval_s=LINE_INTERVAL_S) as lines:
+            yield lines.update
         return
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,6 +12,7 @@ import typer
 from edgedec.cli.console import note, print_json, print_table, progress
 from edgedec.cli.options import Json, Threads, Verbose, option
 from edgedec.errors import ToolError, UsageError
+from edgedec.progress import silent
 
 __all__ = ["distil"]
 
@@ -116,7 +118,7 @@ def distil(
     opened = open_checkpoint(teacher, tokenizer)
     place = find_place(device, precision)
     try:
-        with progress("distilling") as report:
+        with progress("distilling") if place.first else nullcontext(silent) as report:
             result = run(
                 opened,
                 output,

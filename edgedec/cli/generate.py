@@ -204,9 +204,10 @@ def generate(
     )
     from edgedec.runtime.session import Session
 
-    with progress("preparing the accelerator") as report:
+    bundle = resolve_model(model)
+    with progress("preparing the model") as report:
         session = Session.open(
-            resolve_model(model),
+            bundle,
             device=device,
             threads=threads,
             ctx_size=ctx_size,
@@ -223,7 +224,9 @@ def generate(
         ids = session.encode(text)
         if echo and not json:
             write(text)
-        with _ctrl_c() as interrupted, progress("reading the prompt", once=True) as report:
+        # Text that appears as it is written is progress enough; with --json nothing appears before the end.
+        working = progress("generating") if json else progress("reading the prompt", once=True)
+        with _ctrl_c() as interrupted, working as report:
             try:
                 answer = session.generate(
                     ids,
@@ -231,7 +234,9 @@ def generate(
                     sampling=sampling,
                     stop=tuple(reverse_prompt or ()),
                     ignore_eos=ignore_eos,
-                    on_text=(lambda text: None) if json else text_writer(session, show_draft=show_draft),
+                    on_text=(lambda text: report("writing", 0, 1))
+                    if json
+                    else text_writer(session, show_draft=show_draft),
                     interrupted=interrupted,
                     progress=report,
                 )

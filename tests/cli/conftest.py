@@ -62,6 +62,12 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_bundle(checkpoint, folder / "bundle")
 
 
+@pytest.fixture(autouse=True)
+def _no_progress_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a command of this process writes to stderr does not depend on how busy the machine is."""
+    monkeypatch.setattr("edgedec.cli.console.LINE_INTERVAL_S", 86400.0)
+
+
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch) -> list[Answer]:
     """The answers that commands of this process got."""

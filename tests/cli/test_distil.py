@@ -153,7 +153,9 @@ def test_interrupted_and_resumed(edgedec: Edgedec, checkpoint: Path, tmp_path: P
     )
     try:
         assert process.stderr is not None
-        assert process.stderr.readline().startswith("step 1/60 ")
+        lines = iter(process.stderr.readline, "")
+        first = next(line for line in lines if not line.startswith("distilling"))  # on a busy machine, how far it is
+        assert first.startswith("step 1/60 ")
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=120)
     finally:

@@ -1,0 +1,31 @@
+"""What commands write to stderr about long work."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from edgedec.cli.console import progress
+
+LABEL = "quantizing"
+
+
+def test_without_a_terminal_lines_come_and_stdout_stays_empty(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgedec.cli.console.LINE_INTERVAL_S", 0.01)
+    said, end = "", time.monotonic() + 60
+    with progress(LABEL) as report:
+        report("layers.3", 1, 4)
+        while not said and time.monotonic() < end:
+            time.sleep(0.001)
+            said = capsys.readouterr().err
+    assert said.splitlines()[0] == "quantizing: 25 %, layers.3 (0 s)"
+    assert capsys.readouterr().out == ""
+
+
+def test_quick_work_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress(LABEL) as report:
+        report("layers.3", 1, 4)
+    assert capsys.readouterr() == ("", "")

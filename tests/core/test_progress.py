@@ -1,0 +1,140 @@
+"""Lines about long work: when they come and what they say, by a clock of the test's own."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+
+import pytest
+
+from edgedec.progress import LINE_INTERVAL_S, ProgressLines
+
+PATIENCE_S = 60.0  # of a test that has failed
+
+
+class FakeTime:
+    """A clock that stands still until the test advances it, and the wait of the thread that writes."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.asked: queue.Queue[float] = queue.Queue()  # seconds of each wait
+        self._answers: queue.Queue[bool] = queue.Queue()
+
+    def clock(self) -> float:
+        return self.now
+
+    def wait(self, seconds: float) -> bool:
+        self.asked.put(seconds)
+        return self._answers.get(timeout=PATIENCE_S)
+
+    def advance(self, seconds: float) -> None:
+        """End the wait under way after so many seconds; return when the thread waits again."""
+        self.now += seconds
+        self._answers.put(False)
+        self.waited = self.asked.get(timeout=PATIENCE_S)
+
+    def end(self) -> None:
+        self._answers.put(True)
+
+
+@pytest.fixture
+def fake() -> FakeTime:
+    return FakeTime()
+
+
+def opened(fake: FakeTime, written: list[str], **more: bool) -> ProgressLines:
+    return ProgressLines("quantizing", written.append, clock=fake.clock, wait=fake.wait, **more)
+
+
+def test_a_line_every_ten_seconds(fake: FakeTime) -> None:
+    written: list[str] = []
+    with opened(fake, written) as lines:
+        assert fake.asked.get(timeout=PATIENCE_S) == LINE_INTERVAL_S == 10
+        fake.advance(10)
+        assert written == ["quantizing (10 s)"], "nothing was reported yet"
+        lines.update("layers.3", 12, 96)
+        assert len(written) == 1, "a report is no line"
+        fake.advance(10)
+        lines.update("layers.5", 24, 96)
+        lines.update("layers.6", 25, 96)
+        fake.advance(10)
+        lines.update("synthesis", 0, 1)
+        fake.advance(10)
+        fake.end()
+    assert written[1:] == [
+        "quantizing: 12 %, layers.3 (20 s)",
+        "quantizing: 26 %, layers.6 (30 s)",
+        "quantizing: synthesis (40 s)",
+    ]
+
+
+def test_a_wait_that_ends_early_writes_nothing(fake: FakeTime) -> None:
+    written: list[str] = []
+    with opened(fake, written):
+        fake.asked.get(timeout=PATIENCE_S)
+        fake.advance(9.875)
+        assert (written, fake.waited) == ([], 0.125)
+        fake.advance(0.125)
+        assert (written, fake.waited) == (["quantizing (10 s)"], 10)
+        fake.end()
+
+
+def test_a_machine_that_slept_writes_one_line(fake: FakeTime) -> None:
+    written: list[str] = []
+    with opened(fake, written):
+        fake.asked.get(timeout=PATIENCE_S)
+        fake.advance(47)
+        assert (written, fake.waited) == (["quantizing (47 s)"], 3), "the next one comes after 50 seconds"
+        fake.end()
+
+
+def test_quick_work_writes_nothing() -> None:
+    written: list[str] = []
+    with ProgressLines("quantizing", written.append) as lines:
+        lines.update("layers.3", 1, 2)
+    assert written == []
+    assert not [thread for thread in threading.enumerate() if thread.name == "edgedec-progress"]
+
+
+def test_once_ends_when_all_is_done(fake: FakeTime) -> None:
+    written: list[str] = []
+    with opened(fake, written, once=True) as lines:
+        fake.asked.get(timeout=PATIENCE_S)
+        lines.update("prompt tokens", 31, 32)
+        fake.advance(10)
+        fake.now += 10
+        fake.end()
+        lines.update("prompt tokens", 32, 32)
+        assert not [thread for thread in threading.enumerate() if thread.name == "edgedec-progress"]
+    assert written == ["quantizing: 96 %, prompt tokens (10 s)"]
+
+
+def test_a_closed_stderr_ends_the_lines_and_not_the_work(fake: FakeTime) -> None:
+    tried = []
+
+    def write(line: str) -> None:
+        tried.append(line)
+        raise BrokenPipeError
+
+    with ProgressLines("quantizing", write, clock=fake.clock, wait=fake.wait) as lines:
+        fake.asked.get(timeout=PATIENCE_S)
+        fake.now += 10
+        fake._answers.put(False)
+        lines._thread.join(PATIENCE_S)  # type: ignore[union-attr]
+        lines.update("layers.3", 1, 2)
+    assert len(tried) == 1
+
+
+def test_an_error_passes_through_and_ends_the_thread() -> None:
+    with pytest.raises(KeyError), ProgressLines("quantizing", lambda line: None):
+        raise KeyError
+    assert not [thread for thread in threading.enumerate() if thread.name == "edgedec-progress"]
+
+
+def test_the_default_clock_is_real_time() -> None:
+    written = threading.Event()
+    began = time.monotonic()
+    with ProgressLines("quantizing", lambda line: written.set(), interval_s=0.05):
+        assert written.wait(PATIENCE_S)
+        assert time.monotonic() - began >= 0.05, "it came too early"
