@@ -10,6 +10,7 @@ from pathlib import Path
 from benchmarks._peers import LlamaCpp
 from benchmarks._process_tree import TreeRun, run_tree
 from edgedec.errors import ToolError
+from edgedec.install_hint import pip_install
 
 __all__ = ["PeerRun", "check_converter", "run_peer"]
 
@@ -48,7 +49,7 @@ def check_converter(llama: LlamaCpp) -> Path:
     if missing or not script.exists():
         what = f"the packages {', '.join(missing)}" if missing else str(script)
         raise ToolError(
-            f"llama.cpp's converter needs {what}; pip install {' '.join(_NEEDED)}, or measure edgedec alone with --no-peer"
+            f"llama.cpp's converter needs {what}; run: {pip_install(*_NEEDED)}, or measure edgedec alone with --no-peer"
         )
     return script
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from edgedec.atomic import new_file
 from edgedec.boards.explore import FRONTS, Exploration
 from edgedec.errors import ToolError
+from edgedec.install_hint import install_extra
 
 __all__ = ["write_plot"]
 
@@ -26,7 +27,7 @@ def write_plot(path: Path, found: Exploration) -> None:
         from matplotlib.figure import Figure
         from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
     except ImportError as error:
-        raise ToolError(f"the picture needs matplotlib; run: pip install 'edgedec[plot]' ({error})") from error
+        raise ToolError(f"the picture needs matplotlib; run: {install_extra('plot')} ({error})") from error
 
     figure = Figure(figsize=(11, 4.6), layout="constrained")
     FigureCanvasSVG(figure)

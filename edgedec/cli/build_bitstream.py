@@ -12,6 +12,7 @@ import typer
 from edgedec.cli.console import note, print_json, print_table, progress
 from edgedec.cli.options import Json, Model, Verbose, line_command, option, resolve_model
 from edgedec.errors import EdgedecError, ToolError, UsageError
+from edgedec.install_hint import install_extra
 
 if TYPE_CHECKING:
     from edgedec.boards.build import BuildResult, Synthesis
@@ -86,7 +87,7 @@ def build_bitstream(
     if load and no_build and not explore:
         raise UsageError("--load needs something that was built; leave --no-build out")
     if find_spec("amaranth") is None:
-        raise ToolError("building needs Amaranth and yosys; run: pip install 'edgedec[hdl]'")
+        raise ToolError(f"building needs Amaranth and yosys; run: {install_extra('hdl')}")
     from edgedec.boards.check import check_build
     from edgedec.boards.find import find_board
     from edgedec.boards.flow import find_flow

@@ -12,6 +12,7 @@ import typer
 from edgedec.cli.console import note, print_json, print_table, progress
 from edgedec.cli.options import Json, Threads, Verbose, option
 from edgedec.errors import ToolError, UsageError
+from edgedec.install_hint import install_extra
 from edgedec.progress import silent
 
 __all__ = ["distil"]
@@ -20,7 +21,7 @@ __all__ = ["distil"]
 def _require_training() -> None:
     for package in ("torch", "matplotlib"):  # matplotlib too: the plot must not fail after hours
         if find_spec(package) is None:
-            raise ToolError(f"edgedec distil needs {package}; install it with: pip install 'edgedec[train]'")
+            raise ToolError(f"edgedec distil needs {package}; run: {install_extra('train')}")
 
 
 def distil(

@@ -5,12 +5,11 @@ from __future__ import annotations
 import ctypes.util
 import os
 import platform
-import re
 import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
@@ -18,6 +17,7 @@ from typing import Literal
 from edgedec.cli.console import print_json
 from edgedec.cli.options import Json, Verbose
 from edgedec.errors import DeviceError, ToolError
+from edgedec.install_hint import install_again, install_package, pip_install, pip_uninstall
 
 __all__ = ["Check", "checks", "doctor"]
 
@@ -64,18 +64,10 @@ def _installed(module: str) -> str | None:
     return "unknown version"
 
 
-def _pip_install(module: str) -> str:
-    """The command that installs a module in the version that edgedec asks for."""
-    name = module.replace("_", "-")
-    wanted = (line.partition(";")[0].strip() for line in requires("edgedec") or ())
-    found = next((line for line in wanted if re.split(r"[^\w.-]", line)[0] in (module, name)), name)
-    return f"{sys.executable} -m pip install '{found}'"
-
-
 def _packages() -> Iterator[Check]:
     for module in _NEEDED:
         found = _installed(module)
-        fix = "" if found else _pip_install(module)
+        fix = "" if found else install_package(module)
         yield Check(name=module, status="ok" if found else "missing", detail=found or "not installed", fix=fix)
 
 
@@ -86,7 +78,7 @@ def _optional_packages() -> Iterator[Check]:
             name=module,
             status="ok" if found else "absent",
             detail=f"{found}, for {purpose}" if found else f"not installed; needed for {purpose}",
-            fix="" if found else _pip_install(module),
+            fix="" if found else install_package(module),
         )
 
 
@@ -96,13 +88,15 @@ def _providers() -> Check:
         import onnxruntime as ort
     except Exception as error:  # a broken shared library raises what it likes
         return Check(
-            name=name, status="missing", detail=f"onnxruntime does not load: {error}", fix=_pip_install("onnxruntime")
+            name=name,
+            status="missing",
+            detail=f"onnxruntime does not load: {error}",
+            fix=install_package("onnxruntime"),
         )
     found = [provider.removesuffix("ExecutionProvider") for provider in ort.get_available_providers()]
     fix = ""
     if "CUDA" not in found and shutil.which("nvidia-smi"):  # the two packages cannot be installed together
-        pip = f"{sys.executable} -m pip"
-        fix = f"for --device cuda: {pip} uninstall -y onnxruntime && {pip} install onnxruntime-gpu"
+        fix = f"for --device cuda: {pip_uninstall('onnxruntime')} && {pip_install('onnxruntime-gpu')}"
     return Check(name=name, status="ok", detail=", ".join(found), fix=fix)
 
 
@@ -124,7 +118,7 @@ def _int8_products() -> Check:
     try:
         exact = signed_int8_is_exact()
     except DeviceError as error:
-        return Check(name=name, status="missing", detail=str(error), fix=_pip_install("onnxruntime"))
+        return Check(name=name, status="missing", detail=str(error), fix=install_package("onnxruntime"))
     detail = "uint8 x int8, exact" if exact else "uint8 x uint8, because uint8 x int8 saturates on this CPU"
     return Check(name=name, status="ok", detail=detail)
 
@@ -181,7 +175,7 @@ def _demo() -> Check:
 
     name = "embedded model"
     if not (TARGET / "config.json").is_file():
-        return Check(name=name, status="absent", detail=f"{TARGET} holds none", fix="install edgedec anew")
+        return Check(name=name, status="absent", detail=f"{TARGET} holds none", fix=install_again())
     kept = sorted(cache_folder().glob("demo-*.edgedec"))
     if not kept:
         return Check(name=name, status="ok", detail="its bundle is made on first use", fix="edgedec inspect demo")

@@ -13,6 +13,7 @@ import typer
 from edgedec.cli.console import print_json, print_table
 from edgedec.cli.options import Json, Verbose, option, resolve_model
 from edgedec.errors import ToolError, UsageError
+from edgedec.install_hint import install_extra
 
 if TYPE_CHECKING:
     from edgedec.bundle import Bundle
@@ -81,7 +82,7 @@ def _open_program(path: Path) -> Program:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "amaranth":
             raise
-        raise ToolError("programs of the accelerator need Amaranth; run: pip install 'edgedec[hdl]'") from error
+        raise ToolError(f"programs of the accelerator need Amaranth; run: {install_extra('hdl')}") from error
     return load_program(path)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from edgedec.cli.console import note, print_json, print_table, progress
 from edgedec.cli.options import Json, Verbose, option, resolve_model
 from edgedec.errors import EdgedecError, ToolError, UsageError
+from edgedec.install_hint import install_extra
 
 if TYPE_CHECKING:
     from edgedec.sim.suite import SuiteReport
@@ -67,7 +68,7 @@ def simulate(
     if terminal and model is None:
         raise UsageError("--terminal needs the model that the accelerator is for: give -m BUNDLE")
     if find_spec("amaranth") is None:
-        raise ToolError("the simulation needs Amaranth and yosys; run: pip install 'edgedec[hdl]'")
+        raise ToolError(f"the simulation needs Amaranth and yosys; run: {install_extra('hdl')}")
     if bench is not None:
         _run_suites(bench, quick=quick, json=json)
         return

@@ -17,6 +17,7 @@ from typing import Any
 from edgedec.errors import DeviceError, ToolError
 from edgedec.executors._calls import Outcome, call
 from edgedec.executors._pooled import InlineExecutor, PooledExecutor
+from edgedec.install_hint import install_extra
 
 __all__ = ["create"]
 
@@ -31,7 +32,7 @@ def create(workers: int) -> InlineExecutor:
     try:
         import ray
     except ImportError as error:
-        raise ToolError(f"--executor ray needs Ray; run: pip install 'edgedec[ray]' ({error})") from error
+        raise ToolError(f"--executor ray needs Ray; run: {install_extra('ray')} ({error})") from error
     return PooledExecutor(_Cluster(ray, workers))
 
 

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import BundleError, UnsupportedError
+from edgedec.install_hint import install_extra
 from edgedec.quantize.readers.untrusted import read_array
 
 __all__ = ["KINDS", "Kind", "decode", "scales_of_trits"]
@@ -155,7 +156,7 @@ def _by_package(kind: Kind, where: str) -> Callable[[U8], F32]:
         types: Any = importlib.import_module("gguf").GGMLQuantizationType
     except ImportError:
         raise UnsupportedError(
-            f"{where} is {kind.name}; reading it needs the package gguf: pip install 'edgedec[gguf]', "
+            f"{where} is {kind.name}; reading it needs the package gguf; run: {install_extra('gguf')}, "
             f"or save the model as F16, {', '.join(_DECODERS)}"
         ) from None
 

@@ -224,7 +224,7 @@ def _edgedec(found: Mapping[str, str]) -> Check:
     if _version(found.get("python", "0")) < _EDGEDEC_PYTHON:
         fix = f"edgedec needs Python {least} or newer, with pynq in it, to run there"
     else:
-        fix = "on the board: pip install 'edgedec[board]', in the Python that has pynq"
+        fix = "copy edgedec's checkout to the board, and run there, in it: python3 -m pip install '.[board]'"
     return Check(name="edgedec", status="note", detail=found.get("edgedec_error", "is not there"), fix=fix)
 
 

@@ -14,6 +14,7 @@ from edgedec.hw.compiler.lowering import Lowering
 from edgedec.hw.compiler.program import Program, compile_model, lowered_sizes
 from edgedec.hw.compiler.shapes import shape_model
 from edgedec.hw.config import AcceleratorConfig
+from edgedec.install_hint import install_extra
 from edgedec.ops import Embed
 from edgedec.progress import Progress, silent
 from edgedec.reference.integer_profile.model import IntegerModel, integer_graph, prepare
@@ -88,7 +89,7 @@ def _config(model: IntegerModel, options: AcceleratorOptions, wanted: Mapping[st
     if options.size == "small":
         return small_config(model, **members)
     if options.generator is None:
-        raise ToolError("--configuration board needs the hardware generator; run: pip install 'edgedec[hdl]'")
+        raise ToolError(f"--configuration board needs the hardware generator; run: {install_extra('hdl')}")
     return options.generator.config(model, board, **members)
 
 

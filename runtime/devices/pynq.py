@@ -20,6 +20,7 @@ from edgedec.device import Kind
 from edgedec.errors import BundleError, DeviceError, ToolError, UsageError
 from edgedec.hw.accelerator_registers import REGISTER_MAP
 from edgedec.hw.config import AcceleratorConfig
+from edgedec.install_hint import install_extra
 from edgedec.runtime.accelerator.cma import MEMINFO, read_cma, shortage
 from edgedec.runtime.accelerator.lock import DeviceLock
 from edgedec.runtime.devices._hwh import Handoff, check_handoff, read_handoff
@@ -257,8 +258,8 @@ def _pynq() -> Any:
             import edgedec.runtime.devices._pynq_ip  # noqa: F401  binds the block's driver
     except ImportError as error:
         raise ToolError(
-            f"device pynq needs the package pynq ({error}): run on a board with a PYNQ image, or pip install "
-            "'edgedec[board]'"
+            f"device pynq needs the package pynq ({error}): use it on a board with a PYNQ image, "
+            f"or run: {install_extra('board')}"
         ) from error
     return pynq
 

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import DeviceError, EdgedecError
+from edgedec.install_hint import install_again
 from edgedec.runtime.kernels.recipe import LIBRARY
 from edgedec.schemes import TernaryScheme
 
@@ -83,9 +84,9 @@ class Kernels:
                 function = getattr(self._library, name)
                 function.restype, function.argtypes = result, arguments
         except (OSError, AttributeError) as error:
-            raise DeviceError(f"{path} is not edgedec's kernel library: {error}; install edgedec again") from error
+            raise DeviceError(f"{path} is not edgedec's kernel library: {error}; {install_again()}") from error
         if (found := self._library.edgedec_abi()) != _ABI:
-            raise DeviceError(f"{path} has interface {found}, this edgedec wants {_ABI}; install edgedec again")
+            raise DeviceError(f"{path} has interface {found}, this edgedec wants {_ABI}; {install_again()}")
         chosen = self._library.edgedec_path()
         said = self._library.edgedec_error().decode()
         if chosen is None:
@@ -231,10 +232,10 @@ def load() -> Kernels | None:
         return None
     try:
         if not path.exists():
-            raise DeviceError(f"{LIBRARY} was not built; with a C++ compiler on the PATH, install edgedec again")
+            raise DeviceError(f"{LIBRARY} was not built; with a C++ compiler on the PATH, {install_again()}")
         return Kernels(path)
     except DeviceError as error:
         if os.environ.get("EDGEDEC_KERNEL"):
             raise
-        _LOG.warning("%s: the portable graph serves, slower", error)
+        _LOG.warning("%s (until then the portable graph serves, slower)", error)
         return None

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from edgedec.errors import DeviceError
+from edgedec.install_hint import install_extra, pip_install, pip_uninstall
 from edgedec.runtime.protocols import I32
 
 __all__ = ["CacheMemory", "cache_memory", "open_session", "widest_pass"]
@@ -23,6 +24,7 @@ _CPU = "CPUExecutionProvider"
 # Lets the plug-in take a software Vulkan driver. Source: onnxruntime pull request 32287, whose test machines use it.
 _SOFTWARE = "ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER=1"
 _VULKANINFO = "see what `vulkaninfo --summary` lists (Debian: apt install vulkan-tools mesa-vulkan-drivers)"
+_CUDA = "onnxruntime-gpu[cuda,cudnn]"
 _NO_ADAPTER = "Failed to get a WebGPU adapter"
 _CUDA_OPTIONS = {
     "arena_extend_strategy": "kSameAsRequested",  # the default doubles, and keeps what one wide pass took
@@ -70,14 +72,13 @@ def _open_cuda(model: bytes, options: ort.SessionOptions) -> ort.InferenceSessio
     name = _PROVIDERS["cuda"]
     if name not in ort.get_available_providers():
         raise DeviceError(
-            "device cuda: this ONNX Runtime has no CUDA; "
-            "run: pip uninstall -y onnxruntime && pip install 'onnxruntime-gpu[cuda,cudnn]'"
+            f"device cuda: this ONNX Runtime has no CUDA; run: {pip_uninstall('onnxruntime')} && {pip_install(_CUDA)}"
         )
     session = ort.InferenceSession(model, options, providers=[(name, _CUDA_OPTIONS), _CPU], enable_fallback=0)
     if name not in session.get_providers():  # a missing library or driver is only logged
         raise DeviceError(
             "device cuda: ONNX Runtime cannot load CUDA; see that `nvidia-smi` lists a GPU, and that CUDA and cuDNN "
-            "are found: pip install 'onnxruntime-gpu[cuda,cudnn]', with their folders in LD_LIBRARY_PATH"
+            f"are found: {pip_install(_CUDA)}, with their folders in LD_LIBRARY_PATH"
         )
     return session
 
@@ -87,7 +88,7 @@ def _webgpu_device() -> Any:
     try:
         plugin = importlib.import_module("onnxruntime_ep_webgpu")
     except ImportError:
-        raise DeviceError("device webgpu: the plug-in is missing; run: pip install 'edgedec[gpu]'") from None
+        raise DeviceError(f"device webgpu: the plug-in is missing; run: {install_extra('gpu')}") from None
     if sys.platform == "linux":
         try:
             ctypes.CDLL("libvulkan.so.1")
@@ -104,7 +105,7 @@ def _webgpu_device() -> Any:
             if "already registered" not in str(error):
                 raise DeviceError(
                     f"device webgpu: ONNX Runtime {ort.__version__} does not take the plug-in; "
-                    f"run: pip install --upgrade onnxruntime onnxruntime-ep-webgpu; it says: {error}"
+                    f"run: {pip_install('--upgrade', 'onnxruntime', 'onnxruntime-ep-webgpu')}; it says: {error}"
                 ) from error
     devices = [found for found in ort.get_ep_devices() if found.ep_name == name]
     if not devices:

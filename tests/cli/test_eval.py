@@ -12,6 +12,7 @@ import pytest
 from edgedec.cli import eval as eval_module
 from edgedec.cli._plot import Panel, write_plot
 from edgedec.errors import EdgedecError
+from edgedec.install_hint import install_extra
 from edgedec.runtime.choices import wilson
 from tests.cli.conftest import Edgedec
 from tests.cli.known_model import write_bundle, write_checkpoint
@@ -294,7 +295,7 @@ def test_without_matplotlib_there_is_no_picture(
     Path("text").write_text("o")
     outcome = edgedec("eval", "-m", bundle, "--text", "text", "--plot", "x.png")
     assert (outcome.code, outcome.stdout) == (3, "")
-    assert "pip install 'edgedec[plot]'" in outcome.stderr
+    assert install_extra("plot") in outcome.stderr
     assert not Path("x.png").exists()
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from edgedec.install_hint import install_extra
 from tests.cli.conftest import Edgedec
 from tests.runtime.accelerator import a_board
 
@@ -118,7 +119,7 @@ def test_without_matplotlib_the_rest_is_there(edgedec: Edgedec, source: Path, mo
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     outcome = edgedec(*words(source, "-o", "x"))
     assert outcome.code == 0
-    assert "explore.svg was not drawn: the picture needs matplotlib; run: pip install 'edgedec[plot]'" in outcome.stderr
+    assert f"explore.svg was not drawn: the picture needs matplotlib; run: {install_extra('plot')}" in outcome.stderr
     assert sorted(file.name for file in Path("x").iterdir()) == ["explore.csv", "explore.json"]
 
 
@@ -197,4 +198,4 @@ def test_without_ray(edgedec: Edgedec, source: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "ray", None)
     outcome = edgedec(*words(source), "--executor", "ray")
     assert (outcome.code, outcome.stdout) == (3, "")
-    assert "pip install 'edgedec[ray]'" in outcome.stderr
+    assert install_extra("ray") in outcome.stderr

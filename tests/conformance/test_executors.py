@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import pytest
 
 from edgedec.errors import BudgetError, DeviceError, EdgedecError, ToolError, UsageError
 from edgedec.executors import Executor, executor_names, open_executor
+from edgedec.install_hint import install_extra
 
 # A module of its own: workers import what they run, and have no `tests`.
 WORK = """
@@ -500,7 +502,7 @@ def test_sigterm_ends_a_program_with_a_cluster_quietly() -> None:
 
 def test_missing_ray_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ToolError, match=r"pip install 'edgedec\[ray\]'"):
+    with pytest.raises(ToolError, match=re.escape(install_extra("ray"))):
         open_executor("ray")
 
 

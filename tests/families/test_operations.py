@@ -234,7 +234,7 @@ _NO_CALIBRATION: Any = None  # it is not looked at
 def test_the_torch_graph_agrees(name: str) -> None:
     """Teachers of every family, but for soft-capped scores, which it refuses."""
     if find_spec("torch") is None:
-        pytest.skip("torch is not installed; pip install -e '.[distil]'")
+        pytest.skip("torch is not installed; pip install -e '.[train]'")
     import torch
 
     from edgedec.quantize.distil.torch_graph import TorchGraph

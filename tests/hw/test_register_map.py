@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from edgedec.errors import ToolError, UsageError
 from edgedec.hw.accelerator_registers import MAP_VERSION, REGISTER_MAP
 from edgedec.hw.register_map import VALUE, Access, Field, Register, RegisterMap
+from edgedec.install_hint import install_extra
 
 
 def field(name: str = VALUE, bits: int = 32, reset: int = 0) -> Field:
@@ -162,5 +164,5 @@ def test_pages(tmp_path: Path) -> None:
 
 def test_pages_without_the_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "peakrdl_html", None)
-    with pytest.raises(ToolError, match="pip install systemrdl-compiler peakrdl-html"):
+    with pytest.raises(ToolError, match=re.escape(install_extra("hdl"))):
         REGISTER_MAP.html(tmp_path)

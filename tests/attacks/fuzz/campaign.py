@@ -41,7 +41,7 @@ MAX_DEATHS = 5  # of processes of one reader, before it is given up
 _COVERAGE = ("edges", "features")
 _PROGRESS = re.compile(r"cov: (\d+) ft: (\d+) corp: (\d+)")
 _MISSING = (
-    "atheris, which guides the inputs by coverage, is not installed: .venv/bin/pip install atheris (a wheel on "
+    "atheris, which guides the inputs by coverage, is not installed: .venv/bin/python -m pip install atheris (a wheel on "
     "Linux; elsewhere it is built with clang). --unguided mutates at random and needs nothing.\n"
 )
 

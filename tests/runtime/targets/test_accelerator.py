@@ -5,6 +5,7 @@ tests/conformance/test_targets.py has what all targets share.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from edgedec.bundle import Bundle
 from edgedec.errors import BudgetError, DeviceError, ToolError, UnsupportedError, UsageError
 from edgedec.hw.generator import HardwareGenerator
+from edgedec.install_hint import install_extra
 from edgedec.quantize.shapes import write_random_bundle
 from edgedec.reference.integer_profile.values import Logits
 from edgedec.runtime.accelerator.memories import board_memories
@@ -358,7 +360,7 @@ def test_members_and_memories_are_checked(bundle: Bundle) -> None:
 
 def test_a_board_s_own_accelerator_is_chosen_by_the_generator(bundle: Bundle) -> None:
     options = AcceleratorOptions(size="board", generator=HardwareGenerator())
-    with pytest.raises(ToolError, match=r"needs the hardware generator; run: pip install 'edgedec\[hdl\]'"):
+    with pytest.raises(ToolError, match=r"needs the hardware generator; run: " + re.escape(install_extra("hdl"))):
         chosen_config(Bundle.open(bundle.path), replace(options, generator=None), 64)
     found = chosen_config(bundle, options, 64)
     assert (found.beat_bytes, found.ports) == (64, 4), "as wide as the KV260's memory"

@@ -21,6 +21,7 @@ from tokenizers import Tokenizer, models
 from edgedec.bundle import Bundle, BundleWriter
 from edgedec.errors import DeviceError
 from edgedec.families import build_graph
+from edgedec.install_hint import install_extra, pip_install, pip_uninstall
 from edgedec.manifest import Tokens
 from edgedec.quantize.shapes import write_random_bundle
 from edgedec.runtime.protocols import F32, I32, Limits, Pass, State, Target
@@ -203,7 +204,7 @@ def plugin(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_missing_plugin_names_the_extra(float_bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime_ep_webgpu", None)
-    assert "pip install 'edgedec[gpu]'" in refusal(float_bundle, "webgpu")
+    assert install_extra("gpu") in refusal(float_bundle, "webgpu")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux takes the loader as a system package")
@@ -264,7 +265,8 @@ def test_a_session_that_went_on_on_the_cpu(plugin: Any, monkeypatch: pytest.Monk
 
 def test_onnx_runtime_without_cuda(float_bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ort, "get_available_providers", lambda: ["CPUExecutionProvider"])
-    assert "pip uninstall -y onnxruntime && pip install 'onnxruntime-gpu[cuda,cudnn]'" in refusal(float_bundle, "cuda")
+    commands = f"{pip_uninstall('onnxruntime')} && {pip_install('onnxruntime-gpu[cuda,cudnn]')}"
+    assert commands in refusal(float_bundle, "cuda")
 
 
 # --- where there is a device ---

@@ -1,0 +1,130 @@
+"""The commands that install what is missing, for this interpreter and this copy of edgedec.
+
+The package index has an unrelated project under the name ``edgedec``, so no command asks an index for edgedec itself. In a
+checkout the command installs the checkout; elsewhere it names the requirements that the installed distribution declares.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import sys
+import tomllib
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, requires
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+__all__ = ["DISTRIBUTION", "install_again", "install_extra", "install_package", "pip_install", "pip_uninstall"]
+
+DISTRIBUTION = "edgedec-toolchain"  # as pyproject.toml names it
+_UNKNOWN_CHECKOUT = "CHECKOUT"  # stands for a folder when this copy is neither a checkout nor an installed distribution
+_EXTRA = re.compile(r"""\bextra\s*==\s*["']([\w.-]+)["']""")
+
+
+def install_extra(extra: str) -> str:
+    """Return the command that installs what an extra of pyproject.toml lists, such as ``hdl``.
+
+    Raises:
+        KeyError: edgedec has no such extra.
+    """
+    root = _checkout()
+    declared = _declared(root)
+    if root is not None or not declared:
+        if declared and extra not in declared:
+            raise KeyError(f"edgedec has no extra {extra!r}")
+        return pip_install("-e", f"{_shown(root) if root else _UNKNOWN_CHECKOUT}[{extra}]")
+    return pip_install(*declared[extra])
+
+
+def install_package(name: str) -> str:
+    """Return the command that installs one package, in the version that edgedec asks for if it does.
+
+    Args:
+        name: of the package or of its module: ``onnxruntime_ep_webgpu`` is ``onnxruntime-ep-webgpu``.
+    """
+    requirements = [line for lines in _declared(_checkout()).values() for line in lines]
+    match = (line for line in requirements if _plain(re.split(r"[^\w.-]", line)[0]) == _plain(name))
+    return pip_install(next(match, name.replace("_", "-")))
+
+
+def install_again() -> str:
+    """Return what to do to install this copy of edgedec again, as the second half of a sentence."""
+    root = _checkout()
+    if root is None and _declared(None):
+        return f"build the wheel of {DISTRIBUTION} again from its checkout, and install it"
+    return f"run: {pip_install('-e', _shown(root) if root else _UNKNOWN_CHECKOUT)}"
+
+
+def pip_install(*arguments: str) -> str:
+    """Return a shell command that has pip install ``arguments`` for the interpreter that is running.
+
+    An environment without pip, as uv makes them, is served by uv where it is installed, else by Python's ``ensurepip``.
+    """
+    python, has_pip = _interpreter(), find_spec("pip") is not None
+    if not has_pip and shutil.which("uv"):
+        return shlex.join(["uv", "pip", "install", "--python", python, *arguments])
+    command = shlex.join([python, "-m", "pip", "install", *arguments])
+    if not has_pip and find_spec("ensurepip") is not None:
+        return f"{shlex.join([python, '-m', 'ensurepip'])} && {command}"
+    return command
+
+
+def pip_uninstall(package: str) -> str:
+    """Return a shell command that removes a package from the interpreter that is running."""
+    if find_spec("pip") is None and shutil.which("uv"):
+        return shlex.join(["uv", "pip", "uninstall", "--python", _interpreter(), package])
+    return shlex.join([_interpreter(), "-m", "pip", "uninstall", "-y", package])
+
+
+def _interpreter() -> str:
+    return _shown(Path(sys.executable)) if sys.executable else "python3"
+
+
+def _plain(name: str) -> str:
+    """A package's name as names are compared: case and the kind of separator do not count."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _shown(path: Path) -> str:
+    """A path from the working folder if it lies there, else the whole path; symbolic links are kept."""
+    try:
+        relative = str(path.relative_to(Path.cwd()))
+    except (ValueError, OSError):  # elsewhere, or the working folder has been removed
+        return str(path)
+    return relative if relative == "." or "/" in relative else f"./{relative}"  # a bare word would be a package's name
+
+
+def _checkout() -> Path | None:
+    """The folder with edgedec's pyproject.toml, if this file lies in a checkout."""
+    root = Path(__file__).resolve().parents[1]
+    return root if _project(root).get("name") == DISTRIBUTION else None
+
+
+def _project(root: Path) -> dict[str, Any]:
+    """The table ``project`` of a folder's pyproject.toml; empty if there is none that can be read."""
+    try:
+        project: dict[str, Any] = tomllib.loads((root / "pyproject.toml").read_text("utf-8")).get("project", {})
+    except (OSError, ValueError):
+        return {}
+    return project
+
+
+def _declared(root: Path | None) -> Mapping[str, Sequence[str]]:
+    """Extra -> requirements without their markers; "" for those that edgedec always has. Empty if nothing is known."""
+    if root is not None:
+        project = _project(root)
+        extras = {"": project["dependencies"], **project["optional-dependencies"]}
+        return {extra: [line.partition(";")[0].strip() for line in lines] for extra, lines in extras.items()}
+    try:
+        lines = requires(DISTRIBUTION) or []
+    except PackageNotFoundError:
+        return {}
+    declared: dict[str, list[str]] = {}
+    for line in lines:
+        requirement, _, marker = line.partition(";")
+        match = _EXTRA.search(marker)
+        declared.setdefault(match[1] if match else "", []).append(requirement.strip())
+    return declared
