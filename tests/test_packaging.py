@@ -175,6 +175,13 @@ def test_wheel_without_a_working_compiler_goes_without_the_library(
     assert wheel_files(wheel) == package_files(source)
 
 
+HDL_COMMAND = """
+import sys
+sys.meta_path = [finder for finder in sys.meta_path if "__editable__" not in getattr(finder, "__module__", "")]
+sys.path.insert(0, sys.argv[1])
+from edgedec.install_hint import install_extra
+print(install_extra("hdl"))
+"""
 WITHOUT_LIBRARY = """
 import logging, sys
 logging.basicConfig(format="%(message)s")
@@ -206,6 +213,9 @@ def test_wheel_installs_and_imports_away_from_the_tree(wheel: Path, tmp_path: Pa
     pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", target)
     run(*pip, wheel, cwd=empty)
     tops = {path.name for path in target.iterdir()} - {"bin", "__pycache__"}
-    assert tops == {"edgedec", next(name for name in tops if name.endswith(".dist-info"))}
+    assert tops == {"edgedec", next(name for name in tops if re.fullmatch(r"edgedec_toolchain-.+\.dist-info", name))}
     missing: dict[str, str] = json.loads(run(sys.executable, "-c", IMPORT_ALL, target, cwd=empty).splitlines()[-1])
     assert {module: name for module, name in missing.items() if name.split(".")[0] not in OF_AN_EXTRA} == {}
+    command = run(sys.executable, "-c", HDL_COMMAND, target, cwd=empty)
+    assert "-m pip install 'amaranth<" in command
+    assert "edgedec" not in command.partition(" install ")[2]
