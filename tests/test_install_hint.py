@@ -91,8 +91,9 @@ def written_commands(root: Path) -> dict[str, list[str]]:
                 and isinstance(node.body[0], ast.Expr)
             }
             for node in ast.walk(tree):
-                is_text = isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose
-                if is_text and _PIP_COMMAND.search(node.value):
+                if not isinstance(node, ast.Constant) or not isinstance(node.value, str) or id(node) in prose:
+                    continue
+                if _PIP_COMMAND.search(node.value):
                     commands.setdefault(path.relative_to(root).as_posix(), []).append(node.value)
     return commands
 
