@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -27,6 +26,7 @@ from numpy.typing import NDArray
 
 import edgedec
 from edgedec import demo
+from edgedec.environment import SHARED_DATA
 from edgedec.errors import UsageError
 from edgedec.quantize.distil.story_world import repeated_share
 from edgedec.runtime.choices import read_items
@@ -69,7 +69,7 @@ class Prompt:
 
 def shared_prompts() -> Path | None:
     """$EDGEDEC_SHARED_DATA/prompts or ../shared/data/prompts beside the checkout, if it is there."""
-    named = os.environ.get("EDGEDEC_SHARED_DATA")
+    named = SHARED_DATA.value()
     folder = Path(named) if named else Path(__file__).resolve().parents[2] / "shared" / "data"
     return folder / "prompts" if (folder / "prompts").is_dir() else None
 

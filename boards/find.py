@@ -13,6 +13,7 @@ from edgedec import boards
 from edgedec.boards.file import FILE_KINDS, read_board
 from edgedec.errors import UsageError
 from edgedec.hw.board import Board
+from edgedec.spelling import did_you_mean
 
 __all__ = ["all_boards", "board_names", "find_board"]
 
@@ -40,7 +41,10 @@ def find_board(name: str | Path) -> Board:
         return _own(Path(name))
     known = board_names()
     if text not in known:
-        raise UsageError(f"no board {text[:80]!r}; there are {', '.join(known)}; or give a file: ./my_board.toml")
+        raise UsageError(
+            f"no board {text[:80]!r}; there are {', '.join(known)}; or give a file: ./my_board.toml"
+            f"{did_you_mean(text, known)}"
+        )
     return _load(text)
 
 

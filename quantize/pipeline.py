@@ -37,6 +37,7 @@ from edgedec.quantize.readers import Checkpoint
 from edgedec.quantize.readers.checkpoint import Maker, Makers, model_graph
 from edgedec.reference.float_profile.ops.quantize_activation import quantize_rows
 from edgedec.schemes import FloatScheme, Int8Scheme, Int8Weight, Scheme, TernaryScheme, TernaryWeight
+from edgedec.spelling import must_be_one_of
 
 __all__ = ["QuantizeOptions", "Report", "checkpoint_graph", "local_workers", "quantize", "tensor_loader"]
 
@@ -62,8 +63,13 @@ class QuantizeOptions:
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
-            raise UsageError(f"method must be one of {', '.join(METHODS)}, not {self.method!r}")
-        if not 0 <= self.planes <= 3 or (self.planes and self.method != "ternary"):
+            raise UsageError(must_be_one_of("method", self.method, METHODS))
+        if self.planes and self.method != "ternary":
+            raise UsageError(
+                f"--planes {self.planes} is for --method ternary, not {self.method}; write --method ternary --planes "
+                f"{min(max(self.planes, 1), 3)}, or leave --planes out"
+            )
+        if not 0 <= self.planes <= 3:
             raise UsageError(f"--planes must be 1, 2 or 3 with --method ternary, not {self.planes}")
         if self.group_size not in (32, 64, 128):
             raise UsageError(f"--group-size must be 32, 64 or 128, not {self.group_size}")

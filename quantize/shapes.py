@@ -16,6 +16,7 @@ from edgedec.families import build_graph
 from edgedec.manifest import Tokens
 from edgedec.ops import Embed, Linear
 from edgedec.schemes import FloatScheme, Int8Scheme, TernaryScheme
+from edgedec.spelling import did_you_mean
 
 __all__ = ["SHAPES", "write_random_bundle"]
 
@@ -90,7 +91,7 @@ def write_random_bundle(
     """
     if isinstance(shape, str):
         if shape not in SHAPES:
-            raise UsageError(f"there is no shape {shape!r}; known: {', '.join(SHAPES)}")
+            raise UsageError(f"there is no shape {shape!r}; known: {', '.join(SHAPES)}{did_you_mean(shape, SHAPES)}")
         config = SHAPES[shape]
     else:
         config = shape

@@ -62,8 +62,13 @@ class Item:
     where: str = "the question"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.choices, tuple) or not 2 <= len(self.choices) <= MAX_CHOICES:
+        if not isinstance(self.choices, tuple):
             self._refuse(f"choices must be a list of 2 to {MAX_CHOICES} texts", self.choices)
+        if not 2 <= len(self.choices) <= MAX_CHOICES:
+            raise UsageError(
+                f"{self.where}: choices must be a list of 2 to {MAX_CHOICES} texts, the right answer among them; this list "
+                f"has {len(self.choices)}"
+            )
         texts = {"question": self.question} | {f"choices[{at}]": text for at, text in enumerate(self.choices)}
         texts |= {key: value for key in _OPTIONAL if (value := getattr(self, key)) is not None}
         for name, text in texts.items():

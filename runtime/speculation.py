@@ -12,6 +12,7 @@ from edgedec.bundle import Bundle
 from edgedec.errors import UsageError
 from edgedec.plugins import load, names
 from edgedec.runtime.protocols import Drafter, TreePolicy, Verifier
+from edgedec.spelling import must_be_one_of
 
 __all__ = ["DRAFTERS", "POLICIES", "SpecConfig", "create_drafter", "create_policy", "create_verifier"]
 
@@ -40,7 +41,8 @@ class SpecConfig:
     def __post_init__(self) -> None:
         for package, option, name in ((DRAFTERS, "--spec-type", self.drafter), (POLICIES, "--spec-tree", self.policy)):
             if name not in names(package):
-                raise UsageError(f"{option} must be one of {', '.join(names(package))}, not {name!r}")
+                known = names(package)
+                raise UsageError(must_be_one_of(option, name, known))
         if not 1 <= self.draft_max <= 63:
             raise UsageError(f"--draft-max must be 1 to 63, not {self.draft_max}")
         if not (self.tree_nodes == 0 or 2 <= self.tree_nodes <= 64):

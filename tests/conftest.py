@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from edgedec.environment import SHARED_DATA
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -31,7 +32,7 @@ def project_root() -> Path:
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of trained models, tokenizers, prompts and texts: $EDGEDEC_SHARED_DATA, or ../shared/data."""
-    named = os.environ.get("EDGEDEC_SHARED_DATA")
+    named = SHARED_DATA.value()
     folder = Path(named) if named else ROOT.parent / "shared" / "data"
     if named and not folder.is_dir():
         pytest.fail(f"EDGEDEC_SHARED_DATA is {named!r}, which is not a folder")

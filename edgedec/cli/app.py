@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import threading
@@ -14,6 +13,8 @@ import typer
 from typer.core import TyperGroup
 
 from edgedec import __version__
+from edgedec.cli._origins import OriginCommand, check_variables, named_by_variable
+from edgedec.cli._streams import OutputError, discard_output, guard
 from edgedec.cli.bench import bench
 from edgedec.cli.boards import boards
 from edgedec.cli.build_bitstream import build_bitstream
@@ -30,12 +31,14 @@ from edgedec.cli.options import option
 from edgedec.cli.plan import plan
 from edgedec.cli.quantize import quantize
 from edgedec.cli.simulate import simulate
-from edgedec.errors import EdgedecError
+from edgedec.environment import DEBUG
+from edgedec.errors import EdgedecError, UsageError
 
 __all__ = ["app", "main"]
 
 _SIGNALLED = 128  # and the signal's number, as shells count
 INTERRUPTED = _SIGNALLED + signal.SIGINT
+NOBODY_READS = _SIGNALLED + 13  # as programs end that SIGPIPE kills; the signal has no name on Windows
 
 
 class _Commands(TyperGroup):
@@ -53,10 +56,12 @@ class _Commands(TyperGroup):
             raise typer.Exit(error.exit_code) from error
         except KeyboardInterrupt as error:
             raise typer.Exit(INTERRUPTED) from error
-        except BrokenPipeError as error:
-            # Nobody reads any more. What is still buffered goes nowhere, or Python would complain on its way out.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(1) from error
+        except typer.BadParameter as error:
+            named = named_by_variable(error)
+            if named is None:
+                raise
+            print(f"edgedec: {named}", file=sys.stderr)
+            raise typer.Exit(named.exit_code) from error
         return result
 
 
@@ -108,12 +113,16 @@ def _print_version(value: bool) -> None:
 def _root(
     ctx: typer.Context,
     version: Annotated[
-        bool, option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+        bool,
+        option(
+            "--version", help="Print the version.", is_eager=True, callback=_print_version, allow_from_autoenv=False
+        ),
     ] = False,
 ) -> None:
     """Quantize a language model and let it talk within a memory budget in bytes."""
     group = ctx.command
     assert isinstance(group, TyperGroup)
+    check_variables(group.commands)
     ctx.default_map = load_defaults(ctx, group.commands)
 
 
@@ -132,18 +141,37 @@ for _name, _function in (
     ("deploy", deploy),
     ("doctor", doctor),
 ):
-    app.command(_name)(_function)
+    app.command(_name, cls=OriginCommand)(_function)
 app.add_typer(boards, name="boards")
 
 
 def main() -> None:
     """Entry point of the script ``edgedec``; exit codes are listed in docs/command-line.md."""
+    guard()
+    code = 0
     try:
-        app(prog_name="edgedec")
-    except Exception as error:
-        if os.environ.get("EDGEDEC_DEBUG") == "1":
-            raise
-        text = " ".join(str(error).split())
-        print(f"edgedec: unexpected {type(error).__name__}: {text}", file=sys.stderr)
-        print("edgedec: this is a fault of edgedec; set EDGEDEC_DEBUG=1 to see where it happened", file=sys.stderr)
-        sys.exit(1)
+        try:
+            app(prog_name="edgedec")
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        except Exception as error:
+            if isinstance(error, OutputError) or _wants_traceback():
+                raise
+            text = " ".join(str(error).split())
+            print(f"edgedec: unexpected {type(error).__name__}: {text}", file=sys.stderr)
+            print("edgedec: this is a fault of edgedec; set EDGEDEC_DEBUG=1 to see where it happened", file=sys.stderr)
+            code = 1
+        sys.stdout.flush()
+    except OutputError as lost:
+        discard_output()
+        if not lost.nobody_reads:
+            print(f"edgedec: {lost}", file=sys.stderr)
+        code = code or (NOBODY_READS if lost.nobody_reads else 1)
+    sys.exit(code)
+
+
+def _wants_traceback() -> bool:
+    try:
+        return DEBUG.is_on()
+    except UsageError:  # the variable's value is wrong, and the error in hand matters more
+        return False

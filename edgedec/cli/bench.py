@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from edgedec.cli.console import note, print_json, print_table, progress
 from edgedec.cli.options import Device, Json, Threads, Verbose, option, resolve_model
 from edgedec.errors import BundleError, UnsupportedError, UsageError
+from edgedec.spelling import did_you_mean
 
 if TYPE_CHECKING:
     from edgedec.bundle import Bundle
@@ -17,8 +18,8 @@ __all__ = ["bench"]
 def _random_bundle(shape: str, method: str) -> Bundle:
     """Random weights of a named shape, kept in the cache folder: speed depends on the shape alone."""
     from edgedec.bundle import Bundle
-    from edgedec.manifest import VERSION
-    from edgedec.paths import cache_folder
+    from edgedec.manifest import MANIFEST, VERSION
+    from edgedec.paths import cache_folder, clear_cached
     from edgedec.quantize.shapes import write_random_bundle
 
     folder = cache_folder() / "bench"
@@ -29,6 +30,7 @@ def _random_bundle(shape: str, method: str) -> Bundle:
             return Bundle.open(path)
         except (BundleError, UnsupportedError):
             note(f"{path}: damaged; making it again")
+            clear_cached(path, MANIFEST)
     with progress(f"writing random weights of {shape}"):
         write_random_bundle(path, shape, method)
     return Bundle.open(path)
@@ -61,7 +63,7 @@ def bench(
     from edgedec.runtime.bench import physical_cores
 
     if shape is not None and shape not in SHAPES:
-        raise UsageError(f"there is no shape {shape!r}; known: {', '.join(SHAPES)}")
+        raise UsageError(f"there is no shape {shape!r}; known: {', '.join(SHAPES)}{did_you_mean(shape, SHAPES)}")
     if shape is not None:
         bundle = _random_bundle(shape, method or "ternary")
     else:

@@ -14,7 +14,9 @@ from typing import Any
 
 import typer
 
+from edgedec.cli._origins import FILES
 from edgedec.errors import UsageError
+from edgedec.spelling import did_you_mean
 
 __all__ = ["config_files", "load_defaults"]
 
@@ -38,13 +40,19 @@ def load_defaults(ctx: typer.Context, commands: Mapping[str, Any]) -> dict[str, 
     for file in config_files():
         for name, table in _read(file).items():
             if name not in commands or not isinstance(table, dict):
-                raise UsageError(f"{file}: {name!r} is not a table of a command; known: {', '.join(commands)}")
+                known = ", ".join(commands)
+                raise UsageError(
+                    f"{file}: {name!r} is not a table of a command; known: {known}{did_you_mean(name, commands)}"
+                )
             options = {_key(option): option for option in commands[name].params if _is_setting(option)}
             for key, value in table.items():
                 option = options.get(key.replace("_", "-"))
                 if option is None:
-                    raise UsageError(f"{file}: [{name}] has no key {key!r}; known: {', '.join(sorted(options))}")
-                defaults[name][option.name] = _checked(ctx, option, value, f"{file}: [{name}] {key}")
+                    known = ", ".join(sorted(options))
+                    raise UsageError(f"{file}: [{name}] has no key {key!r}; known: {known}{did_you_mean(key, options)}")
+                place = f"{file}: [{name}] {key}"
+                defaults[name][option.name] = _checked(ctx, option, value, place)
+                ctx.meta.setdefault(FILES, {})[name, option.name] = place
     return defaults
 
 

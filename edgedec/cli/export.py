@@ -10,6 +10,7 @@ import typer
 from edgedec.cli.console import print_json, print_table, progress
 from edgedec.cli.options import Json, Verbose, option
 from edgedec.errors import UsageError
+from edgedec.spelling import must_be_one_of
 
 __all__ = ["export"]
 
@@ -31,7 +32,7 @@ def export(
     from edgedec.bundle import Bundle
 
     if format not in FORMATS:
-        raise UsageError(f"--format must be one of {', '.join(FORMATS)}, not {format!r}")
+        raise UsageError(must_be_one_of("--format", format, FORMATS))
     if model_draft is not None and format != "onnx":
         raise UsageError("--model-draft is for --format onnx, whose configuration names a draft; leave it out")
     opened = Bundle.open(bundle)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edgedec.cli.console import log_to_stderr, progress
+from edgedec.errors import UsageError
 
 if TYPE_CHECKING:
     from edgedec.runtime.accelerator.options import AcceleratorOptions, Generator
@@ -66,6 +67,7 @@ option = partial(typer.Option, show_envvar=False)
 # Named here too, so that a path needs no import of the demo; tests/cli/test_app.py holds both lists together.
 EMBEDDED = ("demo", "demo-int8", "demo-draft")
 EMBEDDED_DRAFT = "demo-draft"
+_LEAST_BYTES = 1 << 20  # a budget below that, as a bare number, is rather a number of MiB
 Model = Annotated[
     str, option("-m", "--model", metavar="BUNDLE", help="Folder of a bundle, or 'demo': the embedded model.")
 ]
@@ -109,8 +111,23 @@ Record = Annotated[
     option("--record", metavar="FILE", help="Keep all traffic with the accelerator, for --device replay:FILE."),
 ]
 Threads = Annotated[int, option("-t", "--threads", min=0, max=256, metavar="N", help="CPU threads; 0: one per core.")]
+
+
+def _check_context(value: int) -> int:
+    if value == 1:
+        raise typer.BadParameter("a context of 1 token has no room for a prompt and an answer; give 2 or more, or 0")
+    return value
+
+
 CtxSize = Annotated[
-    int, option("-c", "--ctx-size", metavar="N", help="Tokens of context; 0: the most that is planned.")
+    int,
+    option(
+        "-c",
+        "--ctx-size",
+        metavar="N",
+        callback=_check_context,
+        help="Tokens of context; 0: the most that is planned.",
+    ),
 ]
 KvBits = Annotated[
     int | None,
@@ -179,14 +196,26 @@ ShowDraft = Annotated[bool, option("--show-draft", help="On a terminal: accepted
 
 
 def budget_bytes(text: str | None) -> int | None:
-    """``--memory-budget`` in bytes.
+    """Return ``--memory-budget`` in bytes.
 
     Raises:
-        UsageError: not a size.
+        UsageError: not a size, or a number without a unit that is too small to be meant as bytes.
     """
     from edgedec.memory import parse_bytes
 
-    return None if text is None else parse_bytes(text)
+    if text is None:
+        return None
+    try:
+        size = parse_bytes(text)
+    except UsageError as error:
+        raise UsageError(f"--memory-budget {error}") from None
+    number = text.strip()
+    if size < _LEAST_BYTES and not number[-1].isalpha():
+        raise UsageError(
+            f"--memory-budget {number} is {size} bytes, which no model fits into; did you mean {number}MiB? "
+            f"(bytes are written {number}B)"
+        )
+    return size
 
 
 def accelerator_options(
@@ -258,15 +287,20 @@ def sampling_config(
     """
     from edgedec.runtime.sampling import SamplingConfig
 
-    return SamplingConfig(
-        temperature=temp,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        repeat_penalty=repeat_penalty,
-        repeat_last_n=repeat_last_n,
-        seed=seed,
-    )
+    try:
+        return SamplingConfig(
+            temperature=temp,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
+            repeat_penalty=repeat_penalty,
+            repeat_last_n=repeat_last_n,
+            seed=seed,
+        )
+    except UsageError as error:  # it names the field
+        field, _, rest = str(error).partition(" ")
+        flag = "--temp" if field == "temperature" else f"--{field.replace('_', '-')}"
+        raise UsageError(f"{flag} {rest}") from None
 
 
 def spec_config(

@@ -14,7 +14,8 @@ from pathlib import Path
 from edgedec import __version__, quantize
 from edgedec.bundle import Bundle
 from edgedec.errors import BundleError, UsageError
-from edgedec.paths import cache_folder
+from edgedec.manifest import MANIFEST
+from edgedec.paths import cache_folder, clear_cached
 from edgedec.progress import Progress, silent
 
 __all__ = ["CHOICES", "DRAFT", "HELD_OUT", "NAMES", "TARGET", "bundle_path"]
@@ -52,6 +53,7 @@ def bundle_path(name: str = "demo", *, progress: Progress = silent) -> Path:
     try:
         Bundle.open(path)
     except (BundleError, UsageError):  # damaged, or not made yet
+        clear_cached(path, MANIFEST)
         _quantize(*NAMES[name], path, progress)
     return path
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, distributed
 
 from edgedec.errors import DeviceError, UsageError
+from edgedec.spelling import must_be_one_of
 
 __all__ = ["PRECISIONS", "Place", "find_place"]
 
@@ -113,7 +114,7 @@ def find_place(device: str, precision: str) -> Place:
         DeviceError: the device is not there, or the other processes are not.
     """
     if precision not in PRECISIONS:
-        raise UsageError(f"--precision must be one of {', '.join(PRECISIONS)}, not {precision!r}")
+        raise UsageError(must_be_one_of("--precision", precision, PRECISIONS))
     world, rank, local_rank, local = (
         int(os.environ.get(name, default))
         for name, default in (("WORLD_SIZE", 1), ("RANK", 0), ("LOCAL_RANK", 0), ("LOCAL_WORLD_SIZE", 1))

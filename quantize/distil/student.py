@@ -18,6 +18,7 @@ from edgedec.quantize.distil.torch_graph import Ternary, TorchGraph
 from edgedec.quantize.methods.planes import quantize_planes
 from edgedec.quantize.pipeline import checkpoint_graph, tensor_loader
 from edgedec.quantize.readers import Checkpoint
+from edgedec.spelling import must_be_one_of
 
 __all__ = [
     "StudentOptions",
@@ -55,9 +56,9 @@ class StudentOptions:
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
-            raise UsageError(f"--method must be one of {', '.join(METHODS)}, not {self.method!r}")
+            raise UsageError(must_be_one_of("--method", self.method, METHODS))
         if self.init not in INITS:
-            raise UsageError(f"--init must be one of {', '.join(INITS)}, not {self.init!r}")
+            raise UsageError(must_be_one_of("--init", self.init, INITS))
         if self.group_size not in (0, 32, 64, 128):
             raise UsageError(f"--group-size must be 0 (one scale per tensor), 32, 64 or 128, not {self.group_size}")
         for name in ("layers", "hidden_size", "intermediate_size", "heads"):

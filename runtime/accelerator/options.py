@@ -12,6 +12,7 @@ from edgedec.hw.board import Board
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.reference.integer_profile.model import IntegerModel
 from edgedec.runtime.accelerator.board_bundle import BoardBundle
+from edgedec.spelling import did_you_mean, must_be_one_of
 
 __all__ = [
     "BOARD",
@@ -77,7 +78,9 @@ class AcceleratorOptions:
         known = [member.name for member in fields(AcceleratorConfig)]
         for name in self.overrides:
             if name not in known:
-                raise UsageError(f"--configuration has no member {name!r}; known: {', '.join(known)}")
+                raise UsageError(
+                    f"--configuration has no member {name!r}; known: {', '.join(known)}{did_you_mean(name, known)}"
+                )
 
 
 def check_memory(text: str) -> MemoryModel:
@@ -85,7 +88,8 @@ def check_memory(text: str) -> MemoryModel:
     UsageError: it is none.
     """
     if text not in get_args(MemoryModel):
-        raise UsageError(f"--memory must be one of {', '.join(get_args(MemoryModel))}, not {text!r}")
+        known = get_args(MemoryModel)
+        raise UsageError(must_be_one_of("--memory", text, known))
     return cast(MemoryModel, text)
 
 
@@ -99,7 +103,10 @@ def parse_configuration(text: str) -> tuple[Size, dict[str, Any]]:
     if "=" in size:
         size, members = "small", [size, *members]
     if size not in get_args(Size):
-        raise UsageError(f"--configuration must begin with one of {', '.join(get_args(Size))}, not {size!r}")
+        known = get_args(Size)
+        raise UsageError(
+            f"--configuration must begin with one of {', '.join(known)}, not {size!r}{did_you_mean(size, known)}"
+        )
     found: dict[str, Any] = {}
     defaults = {member.name: member.default for member in fields(AcceleratorConfig)}
     for member in members:
@@ -107,6 +114,7 @@ def parse_configuration(text: str) -> tuple[Size, dict[str, Any]]:
         if not equals or name not in defaults:
             raise UsageError(
                 f"--configuration has no member {member!r}; write NAME=VALUE, known: {', '.join(defaults)}"
+                f"{did_you_mean(name, defaults)}"
             )
         if name in found:
             raise UsageError(f"--configuration has {name} twice; give it once")

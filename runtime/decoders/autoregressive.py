@@ -111,8 +111,8 @@ class AutoregressiveDecoder:
         """
         if not 1 <= len(prompt) < limits.positions:
             raise EdgedecError(
-                f"the prompt has {len(prompt)} tokens, the context holds {limits.positions}: "
-                f"it must have 1 to {limits.positions - 1}; shorten it or raise --ctx-size"
+                f"the prompt has {len(prompt)} tokens, the context holds {limits.positions}, and the answer needs at least "
+                f"one of them; shorten the prompt or give --ctx-size {len(prompt) + 1} or more"
             )
         limits, self.rounds = _possible(limits), Rounds()
         if not self._prefill(prompt[:-1].tolist(), limits):

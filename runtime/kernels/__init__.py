@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import logging
-import os
 from ctypes import c_char_p, c_float, c_int32, c_int64, c_void_p
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgedec.environment import KERNEL
 from edgedec.errors import DeviceError, EdgedecError
 from edgedec.install_hint import install_again
 from edgedec.runtime.kernels.recipe import LIBRARY
@@ -228,14 +228,14 @@ def load() -> Kernels | None:
         DeviceError: EDGEDEC_KERNEL asks for a code path that cannot run: what was asked for is not passed over.
     """
     path = Path(__file__).with_name(LIBRARY)
-    if os.environ.get("EDGEDEC_KERNEL") == PORTABLE:
+    if KERNEL.value() == PORTABLE:
         return None
     try:
         if not path.exists():
             raise DeviceError(f"{LIBRARY} was not built; with a C++ compiler on the PATH, {install_again()}")
         return Kernels(path)
     except DeviceError as error:
-        if os.environ.get("EDGEDEC_KERNEL"):
+        if KERNEL.value():
             raise
         _LOG.warning("%s (until then the portable graph serves, slower)", error)
         return None

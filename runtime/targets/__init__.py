@@ -13,6 +13,7 @@ from edgedec.memory import MemoryUse
 from edgedec.plugins import load, names
 from edgedec.progress import Progress, silent
 from edgedec.runtime.protocols import Bytes, Limits, Target
+from edgedec.spelling import did_you_mean
 
 if TYPE_CHECKING:
     from edgedec.runtime.accelerator.options import AcceleratorOptions
@@ -120,10 +121,11 @@ def target_module(
     if is_accelerator(device):
         return cast(TargetModule, load(__name__, _ACCELERATOR).module(accelerator, progress))
     if device not in device_names():
-        raise UsageError(f"there is no device {device!r}; known: {', '.join(device_names())}")
+        known = device_names()
+        raise UsageError(f"there is no device {device!r}; known: {', '.join(known)}{did_you_mean(device, known)}")
     if accelerator is not None:
-        known = ", ".join(accelerators.device_names())
-        raise UsageError(f"--board and --configuration are for accelerators ({known}), not --device {device}")
+        named = ", ".join(accelerators.device_names())
+        raise UsageError(f"--board and --configuration are for accelerators ({named}), not --device {device}")
     return cast(TargetModule, load(__name__, "onnx" if device in ONNX_DEVICES else device))
 
 

@@ -165,7 +165,7 @@ DRAFTER_NAMES, POLICY_NAMES = (", ".join(names(package)) for package in (DRAFTER
         ("generate -m BUNDLE -f empty", 2, "--file empty: the file is empty"),
         ("generate -m BUNDLE -f latin", 2, "--file latin: not UTF-8 at byte 1"),
         ("generate -m BUNDLE -f blank", 2, "the prompt is empty; give some text with -p"),
-        ("generate -m BUNDLE -p hi --temp -1", 2, "temperature must be >= 0, not -1.0"),
+        ("generate -m BUNDLE -p hi --temp -1", 2, "--temp must be >= 0, not -1.0"),
         ("generate -m BUNDLE -p hi --threads -1", 2, "Invalid value for '-t' / '--threads'"),
         ("generate -m BUNDLE -p hi --threads 257", 2, "Invalid value for '-t' / '--threads'"),
         ("generate -m BUNDLE -p hi -n -2", 2, "Invalid value for '-n' / '--n-predict'"),
@@ -218,7 +218,23 @@ DRAFTER_NAMES, POLICY_NAMES = (", ".join(names(package)) for package in (DRAFTER
         ("quantize missing -o out", 2, "the checkpoint missing does not exist"),
         ("quantize . -o out", 1, "config.json"),
         ("quantize . -o out --method int4", 2, "method must be one of int8, ternary, float"),
-        ("quantize . -o out --planes 2", 2, "--planes must be 1, 2 or 3 with --method ternary"),
+        ("quantize . -o out --planes 2", 2, "--planes 2 is for --method ternary, not int8; write --method ternary"),
+        ("quantize . -o out --method ternary --planes 4", 2, "--planes must be 1, 2 or 3 with --method ternary, not 4"),
+        ("quantize . -o out --method tenary", 2, "did you mean 'ternary'?"),
+        ("plan -m BUNDLE --spec-type ngran", 2, "not 'ngran'; did you mean 'ngram'?"),
+        ("plan -m BUNDLE --spec-tree dynamik", 2, "not 'dynamik'; did you mean 'dynamic'?"),
+        ("plan -m BUNDLE --device webgup", 2, "did you mean 'webgpu'?"),
+        ("plan -m BUNDLE --device sim --board kv26", 2, "did you mean 'kv260'?"),
+        ("plan -m BUNDLE --device sim --memory dr", 2, "did you mean 'ddr'?"),
+        ("plan -m BUNDLE --device sim --configuration smal", 2, "did you mean 'small'?"),
+        ("plan -m BUNDLE --device sim --configuration small,slot=4", 2, "did you mean 'slots'?"),
+        ("boards show ulx3s", 2, "did you mean 'ulx3s-85f'?"),
+        ("export BUNDLE -o x --format safetensor", 2, "did you mean 'safetensors'?"),
+        ("bench --shape bitnet-0.7b", 2, "did you mean 'bitnet-0.73b'?"),
+        ("plan -m BUNDLE -c 1", 2, "a context of 1 token has no room for a prompt and an answer"),
+        ("plan -m BUNDLE --memory-budget 32", 2, "--memory-budget 32 is 32 bytes, which no model fits into; did you mean 32MiB?"),
+        ("plan -m BUNDLE --memory-budget 1.5", 2, "did you mean 1.5MiB?"),
+        ("generate -m BUNDLE -p hi --memory-budget 32B", 4, "the memory budget is 32 B"),
         ("quantize . -o out --calibration none", 2, "--calibration is for ternary planes"),
     ],
 )
@@ -240,6 +256,50 @@ def test_what_goes_wrong_has_a_code_and_a_message(
     assert outcome.code == code
     assert message in outcome.stderr
     assert outcome.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "message"),
+    [
+        ("plan -m BUNDLE", {"EDGEDEC_PLAN_DRAFT_MAX": "99"}, "not 99 (--draft-max is set by the environment variable"),
+        ("plan -m BUNDLE", {"EDGEDEC_PLAN_DRAFT_MAX": "x"}, "edgedec: environment variable EDGEDEC_PLAN_DRAFT_MAX: "),
+        ("plan -m BUNDLE", {"EDGEDEC_PLAN_JSON": "maybe"}, "edgedec: environment variable EDGEDEC_PLAN_JSON: "),
+        ("plan -m BUNDLE", {"EDGEDEC_PLAN_CTX_SIZE": "1"}, "edgedec: environment variable EDGEDEC_PLAN_CTX_SIZE: "),
+        (
+            "plan -m BUNDLE",
+            {"EDGEDEC_PLAN_MEMORY_BUDGET": "lots"},
+            "(--memory-budget is set by the environment variable EDGEDEC_PLAN_MEMORY_BUDGET)",
+        ),
+        ("generate -m BUNDLE -p o", {"EDGEDEC_GENERATE_TEMP": "-1"}, "variable EDGEDEC_GENERATE_TEMP)"),
+        ("boards list", {"EDGEDEC_BOARDS_LIST_JSON": "maybe"}, "environment variable EDGEDEC_BOARDS_LIST_JSON: "),
+        ("plan -m BUNDLE", {"EDGEDEC_PLAN_DEVICES": "cpu"}, "did you mean 'EDGEDEC_PLAN_DEVICE'?"),
+        ("plan -m BUNDLE", {"EDGEDEC_KERNELS": "avx2"}, "did you mean 'EDGEDEC_KERNEL'?"),
+        ("plan -m BUNDLE", {"EDGEDEC_VERSION": "1"}, "environment variable EDGEDEC_VERSION means nothing to edgedec"),
+    ],
+)
+def test_a_wrong_variable_is_named(
+    edgedec: Edgedec, bundle: Path, words: str, environment: dict[str, str], message: str
+) -> None:
+    outcome = edgedec(*(str(bundle) if word == BUNDLE else word for word in words.split()), env=environment)
+    assert (outcome.code, outcome.stdout) == (2, "")
+    assert message in outcome.stderr
+    assert len(outcome.stderr.splitlines()) == 1
+
+
+def test_a_variable_is_not_blamed_for_a_flag(edgedec: Edgedec, bundle: Path) -> None:
+    environment = {"EDGEDEC_PLAN_DRAFT_MAX": "4", "EDGEDEC_PLAN_TREE_NODES": "4"}
+    outcome = edgedec("plan", "-m", bundle, "--draft-max", "99", env=environment)
+    assert outcome.stderr == "edgedec: --draft-max must be 1 to 63, not 99\n"
+
+
+def test_the_simulation_without_its_packages(edgedec: Edgedec, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith(("amaranth", "edgedec.sim", "edgedec.hw.generator"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "amaranth", None)
+    for command in (["generate", "-p", "Once"], ["plan"], ["chat"]):
+        outcome = edgedec(*command, "-m", bundle, "--device", "sim")
+        assert (outcome.code, outcome.stdout) == (3, "")
+        assert outcome.stderr.startswith("edgedec: --device sim needs amaranth, which is not installed; run: ")
 
 
 def test_a_damaged_bundle_names_the_file(edgedec: Edgedec, bundle: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from io import StringIO
 from pathlib import Path
 
@@ -118,6 +119,20 @@ def test_a_damaged_bundle_in_the_cache_is_made_anew() -> None:
     path = demo.bundle_path("demo-draft")
     (path / "weights.bin").write_bytes(b"")
     assert Bundle.open(demo.bundle_path("demo-draft")).weight("model.norm.weight") is not None
+
+
+@pytest.mark.usefixtures("in_cache")
+@pytest.mark.parametrize("left", ["no manifest", "a file", "a dangling link"])
+def test_what_is_no_bundle_in_the_cache_is_replaced(left: str) -> None:
+    path = demo.bundle_path("demo-draft")
+    if left == "no manifest":
+        (path / "manifest.json").unlink()
+    else:
+        shutil.rmtree(path)
+        path.write_bytes(b"") if left == "a file" else path.symlink_to("nowhere")
+    assert demo.bundle_path("demo-draft") == path
+    assert Bundle.open(path).weight("model.norm.weight") is not None
+    assert [entry.name for entry in path.parent.iterdir() if entry.name.startswith(".demo-draft")] == []
 
 
 def test_questions_and_stories_can_be_read() -> None:

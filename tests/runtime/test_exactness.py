@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, islice, product
@@ -23,6 +22,7 @@ from hypothesis import strategies as st
 
 from edgedec import demo
 from edgedec.bundle import Bundle
+from edgedec.environment import SHARED_DATA
 from edgedec.plugins import names
 from edgedec.runtime.adaptive import Adaptive
 from edgedec.runtime.cost import ObservedCost
@@ -113,7 +113,7 @@ def embedded_texts() -> list[str]:
 
 
 def find_texts() -> list[str]:
-    named = os.environ.get("EDGEDEC_SHARED_DATA")
+    named = SHARED_DATA.value()
     folder = (Path(named) if named else Path(__file__).resolve().parents[3] / "shared" / "data") / "prompts"
     return read_texts(folder) if folder.is_dir() else embedded_texts()
 

@@ -5,7 +5,6 @@ After a wanted change: ``EDGEDEC_WRITE_GOLDEN=1 pytest tests/boards/vivado/test_
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 
 from edgedec.boards.hwh import FAMILIES
 from edgedec.boards.vivado.project import quoted
+from edgedec.environment import WRITE_GOLDEN
 from edgedec.errors import UsageError
 from edgedec.hw.compiler.program import Program
 from tests.boards.vivado import stubbed
@@ -50,7 +50,7 @@ def test_commands_are_the_golden_ones(projects: dict[str, Path], tmp_path: Path,
     folder, found = run(projects, tmp_path, board, STUB_BOARD_PARTS=BOARD_PARTS[board])
     assert found.status == 0, found.said
     golden = GOLDEN / f"{board}.txt"
-    if os.environ.get("EDGEDEC_WRITE_GOLDEN") == "1":
+    if WRITE_GOLDEN.is_on():
         golden.write_text("\n".join(found.commands) + "\n")
     assert found.commands == golden.read_text().splitlines()
     assert (folder / "results/accelerator.bit").read_text() == "no bitstream at all"

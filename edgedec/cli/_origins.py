@@ -1,0 +1,101 @@
+"""Where the values of options come from, so that a message about a wrong one names what to change."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import typer
+from typer.core import TyperCommand
+
+from edgedec.environment import PREFIX, VARIABLES
+from edgedec.errors import UsageError
+from edgedec.spelling import did_you_mean
+
+__all__ = ["FILES", "OriginCommand", "check_variables", "named_by_variable"]
+
+FILES = "edgedec.files"  # of Context.meta: (command, parameter) -> the file's place that gives the parameter its value
+
+
+class OriginCommand(TyperCommand):
+    """A command whose messages about an option say which variable or file gave the option its value."""
+
+    def invoke(self, ctx: Any) -> Any:  # typer brings its own click, whose Context has no public name
+        try:
+            return super().invoke(ctx)
+        except UsageError as error:
+            origins = [
+                f"{_flag(option)} is set by {origin}"
+                for option in self.params
+                if (origin := _origin(ctx, option)) and _mentions(str(error), option)
+            ]
+            if not origins:
+                raise
+            raise UsageError(f"{error} ({'; '.join(origins)})") from error
+
+
+def named_by_variable(error: typer.BadParameter) -> UsageError | None:
+    """Return an error that names the environment variable whose value is wrong; None where the value came another way."""
+    context, option = error.ctx, error.param
+    if context is None or option is None or not _is_from(context, option, "ENVIRONMENT"):
+        return None
+    return UsageError(f"environment variable {_variable(context, option)}: {error.message}")
+
+
+def check_variables(commands: Mapping[str, Any]) -> None:
+    """Refuse variables that begin with ``EDGEDEC_`` and mean nothing, because a misspelt one would have no effect.
+
+    Raises:
+        UsageError: there is one; suggests the nearest that exists.
+    """
+    known = [*(variable.name for variable in VARIABLES), *_names(commands, PREFIX)]
+    for name in sorted(os.environ):
+        if name.startswith(PREFIX) and name not in known:
+            raise UsageError(
+                f"environment variable {name} means nothing to edgedec{did_you_mean(name, known) or ';'} "
+                "unset it, or correct its name: EDGEDEC_<COMMAND>_<OPTION>"
+            )
+
+
+def _names(commands: Mapping[str, Any], prefix: str) -> Iterator[str]:
+    for name, command in commands.items():
+        start = f"{prefix}{_upper(name)}_"
+        yield from (start + _upper(option.name) for option in command.params if _has_variable(option))
+        yield from _names(getattr(command, "commands", {}), start)
+
+
+def _has_variable(option: Any) -> bool:
+    return option.param_type_name == "option" and bool(getattr(option, "allow_from_autoenv", True))
+
+
+def _upper(name: str) -> str:
+    return name.replace("-", "_").upper()
+
+
+def _variable(ctx: Any, option: Any) -> str:
+    return f"{ctx.auto_envvar_prefix}_{option.name.upper()}"
+
+
+def _is_from(ctx: Any, option: Any, source: str) -> bool:
+    value = ctx.get_parameter_source(option.name)
+    return value is not None and value.name == source
+
+
+def _origin(ctx: Any, option: Any) -> str | None:
+    if _is_from(ctx, option, "ENVIRONMENT"):
+        return f"the environment variable {_variable(ctx, option)}"
+    if _is_from(ctx, option, "DEFAULT_MAP"):
+        place: str | None = ctx.meta.get(FILES, {}).get((ctx.info_name, option.name))
+        return place
+    return None
+
+
+def _flag(option: Any) -> str:
+    return f"--{option.name.replace('_', '-')}"
+
+
+def _mentions(message: str, option: Any) -> bool:
+    names = "|".join(re.escape(name) for name in (*option.opts, option.name))
+    return re.search(rf"(?<![\w-])({names})(?![\w-])", message) is not None

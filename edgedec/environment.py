@@ -1,0 +1,69 @@
+"""Environment variables of edgedec's own: each by its name, with its meaning.
+
+Options of commands have variables too, ``EDGEDEC_<COMMAND>_<OPTION>``, which are formed from the option and are not listed
+here. Any other variable that begins with ``EDGEDEC_`` is refused by the command line.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from edgedec.errors import UsageError
+
+__all__ = ["DEBUG", "KERNEL", "PREFIX", "SHARED_DATA", "VARIABLES", "WRITE_GOLDEN", "Variable"]
+
+PREFIX = "EDGEDEC_"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variable:
+    """An environment variable that edgedec reads.
+
+    Members:
+        name: its whole name, which begins with ``PREFIX``.
+        values: what may stand in it, in words.
+        meaning: what it does, one sentence.
+    """
+
+    name: str
+    values: str
+    meaning: str
+
+    def value(self) -> str | None:
+        """Return what it is set to; None where it is not set or empty."""
+        return os.environ.get(self.name) or None
+
+    def is_on(self) -> bool:
+        """Return whether a switch is on.
+
+        Raises:
+            UsageError: it is set to something other than 0 or 1.
+        """
+        value = self.value()
+        if value not in (None, "0", "1"):
+            raise UsageError(f"environment variable {self.name} must be 1 or 0, not {value!r}")
+        return value == "1"
+
+
+DEBUG = Variable(
+    name="EDGEDEC_DEBUG",
+    values="1 or 0",
+    meaning="An error that edgedec did not foresee ends a command with Python's traceback.",
+)
+KERNEL = Variable(
+    name="EDGEDEC_KERNEL",
+    values="portable, or the name of a code path",
+    meaning="The CPU kernels take this code path; portable does without the kernels.",
+)
+SHARED_DATA = Variable(
+    name="EDGEDEC_SHARED_DATA",
+    values="a folder",
+    meaning="Tests and benchmarks of a checkout take trained models, prompts and texts from it.",
+)
+WRITE_GOLDEN = Variable(
+    name="EDGEDEC_WRITE_GOLDEN",
+    values="1 or 0",
+    meaning="Tests of a checkout write their expected files anew.",
+)
+VARIABLES = (DEBUG, KERNEL, SHARED_DATA, WRITE_GOLDEN)

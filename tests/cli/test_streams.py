@@ -1,0 +1,107 @@
+"""Standard streams that are full, closed, or read by nobody: one message at most, and an exit code that is not 0."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EDGEDEC = (sys.executable, "-m", "edgedec")
+COMMANDS = {
+    "a table": "plan -m BUNDLE",
+    "one JSON object": "plan -m BUNDLE --json",
+    "a long JSON object": "inspect BUNDLE --json",
+    "text as it is written": "generate -m BUNDLE -p o --temp 0 -n 8",
+    "an answer as JSON": "generate -m BUNDLE -p o --temp 0 -n 8 --json",
+    "help of all": "--help",
+    "help of a command": "generate -h",
+    "the version": "--version",
+    "boards": "boards list",
+    "a chat": "chat -m BUNDLE --temp 0 -n 4",
+}
+FEW = {name: COMMANDS[name] for name in ("one JSON object", "text as it is written", "help of all")}
+full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
+
+
+def run(command: str, bundle: Path, ending: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in a shell that adds ``ending``, such as a redirection."""
+    words = [str(bundle) if word == "BUNDLE" else word for word in command.split()]
+    script = f'"$@" {ending}'
+    return subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {script}", "-", *EDGEDEC, *words],
+        input="o\n",
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"EDGEDEC_DEBUG": "0"},
+    )
+
+
+def complaints(done: subprocess.CompletedProcess[str]) -> list[str]:
+    return [line for line in done.stderr.splitlines() if line.startswith(("edgedec:", "Exception", "Traceback"))]
+
+
+@full
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
+def test_a_full_output(bundle: Path, command: str) -> None:
+    done = run(command, bundle, "> /dev/full")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert complaints(done) == [
+        "edgedec: standard output: the disk is full; what was written there is not complete"
+    ]
+
+
+@pytest.mark.parametrize("command", FEW.values(), ids=FEW)
+def test_a_closed_output(bundle: Path, command: str) -> None:
+    done = run(command, bundle, ">&-")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert complaints(done) == ["edgedec: standard output: it is closed; what was written there is not complete"]
+
+
+@pytest.mark.parametrize("command", FEW.values(), ids=FEW)
+def test_a_reader_that_goes_away(bundle: Path, command: str) -> None:
+    """As other programs end, without a message: 128 and the number of SIGPIPE."""
+    done = run(command, bundle, "| (exec <&-; sleep 0.1)")
+    assert (done.returncode, complaints(done)) == (141, [])
+
+
+@full
+def test_the_exit_code_of_a_refusal_stays(bundle: Path) -> None:
+    done = run("plan -m BUNDLE --memory-budget 1MiB", bundle, "> /dev/full")
+    assert done.returncode == 4
+
+
+@pytest.mark.parametrize("ending", ["2>&-", pytest.param("2>/dev/full", marks=full)])
+def test_messages_that_cannot_be_shown_go_nowhere(bundle: Path, ending: str) -> None:
+    """Python itself would print them to stdout, or fail because of them."""
+    text = run(COMMANDS["text as it is written"], bundle, ending)
+    assert text.returncode == 0
+    assert text.stdout
+    assert "prompt:" not in text.stdout
+    assert run("plan -m nowhere", bundle, ending).returncode == 2
+
+
+def test_a_closed_input_is_an_empty_one(bundle: Path) -> None:
+    done = run("generate -m BUNDLE -f -", bundle, "<&-")
+    assert (done.returncode, complaints(done)) == (
+        2,
+        ["edgedec: --file -: the file is empty; give one with text in it"],
+    )
+    assert run("chat -m BUNDLE", bundle, "<&-").returncode == 0
+
+
+def test_nothing_that_is_opened_gets_what_is_printed(tmp_path: Path) -> None:
+    """A file that is opened while stdout is closed must not become stdout."""
+    file = tmp_path / "precious"
+    script = (
+        "from edgedec.cli._streams import OutputError, discard_output, guard; guard()\n"
+        f"file = open({str(file)!r}, 'wb', buffering=0)\n"
+        "try: print('noise', flush=True)\n"
+        "except OutputError as error: discard_output(); raise SystemExit(7 if 'closed' in str(error) else 8)\n"
+    )
+    command = ["bash", "-c", '"$@" >&-', "-", sys.executable, "-c", script]
+    assert subprocess.run(command, check=False).returncode == 7
+    assert file.read_bytes() == b""
