@@ -232,7 +232,11 @@ DRAFTER_NAMES, POLICY_NAMES = (", ".join(names(package)) for package in (DRAFTER
         ("export BUNDLE -o x --format safetensor", 2, "did you mean 'safetensors'?"),
         ("bench --shape bitnet-0.7b", 2, "did you mean 'bitnet-0.73b'?"),
         ("plan -m BUNDLE -c 1", 2, "a context of 1 token has no room for a prompt and an answer"),
-        ("plan -m BUNDLE --memory-budget 32", 2, "--memory-budget 32 is 32 bytes, which no model fits into; did you mean 32MiB?"),
+        (
+            "plan -m BUNDLE --memory-budget 32",
+            2,
+            "--memory-budget 32 is 32 bytes, which no model fits into; did you mean 32MiB?",
+        ),
         ("plan -m BUNDLE --memory-budget 1.5", 2, "did you mean 1.5MiB?"),
         ("generate -m BUNDLE -p hi --memory-budget 32B", 4, "the memory budget is 32 B"),
         ("quantize . -o out --calibration none", 2, "--calibration is for ternary planes"),

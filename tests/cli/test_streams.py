@@ -49,9 +49,7 @@ def complaints(done: subprocess.CompletedProcess[str]) -> list[str]:
 def test_a_full_output(bundle: Path, command: str) -> None:
     done = run(command, bundle, "> /dev/full")
     assert (done.returncode, done.stdout) == (1, "")
-    assert complaints(done) == [
-        "edgedec: standard output: the disk is full; what was written there is not complete"
-    ]
+    assert complaints(done) == ["edgedec: standard output: the disk is full; what was written there is not complete"]
 
 
 @pytest.mark.parametrize("command", FEW.values(), ids=FEW)
