@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from edgedec import plugins
 from edgedec.errors import ToolError, UsageError
+from edgedec.install_hint import install_extra
 from edgedec.spelling import did_you_mean
 
 __all__ = ["PACKAGES", "Buffer", "Device", "Kind", "device_argument", "device_names", "device_options", "open_device"]
@@ -180,5 +181,5 @@ def _module(name: str) -> ModuleType:
         if missing not in _HDL:
             raise
         raise ToolError(
-            f"--device {name} needs {missing}, which is not installed; run: pip install 'edgedec[hdl]'"
+            f"--device {name} needs {missing}, which is not installed; run: {install_extra('hdl')}"
         ) from error
