@@ -156,7 +156,7 @@ def _write(design: Design, flow: Flow, output: Path, identity: Mapping[str, str]
             "files": _hashes(folder),
         }
         (folder / MANIFEST).write_text(json.dumps(content, indent=1) + "\n", "utf-8")
-        until_renamed.enter_context(_alone_in(output.parent))
+        until_renamed.enter_context(_alone_in(Path(os.path.realpath(output)).parent))
         if (output / MANIFEST).is_file():  # perhaps with a run in it
             raise _TakenError
 

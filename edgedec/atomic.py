@@ -9,13 +9,14 @@ import re
 import secrets
 import shutil
 import socket
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from edgedec.errors import EdgedecError, UsageError
 
-__all__ = ["new_file", "new_folder"]
+__all__ = ["check_folder", "is_free", "new_file", "new_folder"]
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -78,9 +79,47 @@ def _remove(path: Path) -> None:
             path.unlink()
 
 
+def is_free(path: Path) -> bool:
+    """Return True if nothing is at ``path``, or an empty folder. Links are followed."""
+    try:
+        return next(os.scandir(path), None) is None
+    except NotADirectoryError:
+        return False
+    except OSError:
+        return not os.path.exists(path)
+
+
+def _followed(path: Path) -> Path:
+    """Return ``path``, or what it leads to if it is a link; that need not exist yet, but its folder must.
+
+    Raises:
+        UsageError: the link leads back to itself, or into a folder that is not there.
+    """
+    if not os.path.islink(path):
+        return path
+    try:
+        path.stat()
+    except FileNotFoundError:
+        target = Path(os.path.realpath(path))
+        if not target.parent.is_dir():
+            raise UsageError(
+                f"cannot write {path}: it is a link to {target}, and there is no folder {target.parent}; make that "
+                "folder, mount its disk, or remove the link"
+            ) from None
+    except OSError as error:
+        reason = "it is a link that leads back to itself" if error.errno == errno.ELOOP else error.strerror
+        raise UsageError(f"cannot write {path}: {reason}; choose another name or remove it") from error
+    return Path(os.path.realpath(path))
+
+
+def _shown(path: Path, target: Path) -> str:
+    """Return ``path`` for a message, with what it leads to if it is a link."""
+    return str(path) if path == target else f"{path} (a link to {target})"
+
+
 @contextmanager
-def _partial_beside(path: Path) -> Iterator[Path]:
-    """The name to write to; whatever stands there, and folders made for it, are removed if the body fails."""
+def _partial_beside(path: Path, shown: str) -> Iterator[Path]:
+    """Yield the name to write to; whatever is there, and folders made for it, are removed if the body fails."""
     partial, made = _partial(path), [folder for folder in path.parents if not os.path.lexists(folder)]
 
     def clean_up() -> None:
@@ -96,59 +135,106 @@ def _partial_beside(path: Path) -> Iterator[Path]:
     except OSError as error:
         clean_up()
         if error.errno == errno.ENOSPC:
-            raise EdgedecError(f"cannot write {path}: the disk is full; free some space and run again") from error
-        raise EdgedecError(f"cannot write {path}: {error.strerror or error}") from error
+            raise EdgedecError(f"cannot write {shown}: the disk is full; free some space and run again") from error
+        raise EdgedecError(f"cannot write {shown}: {error.strerror or error}") from error
     except BaseException:
         clean_up()
         raise
 
 
+def check_folder(path: Path, owned_file: str) -> None:
+    """Raise the UsageError that ``new_folder`` would raise at its beginning: for what takes long before it writes."""
+    named = Path(os.path.abspath(path))
+    target = _followed(named)
+    _check_folder(target, _shown(named, target), owned_file)
+
+
+def _check_folder(path: Path, shown: str, owned_file: str) -> None:
+    """Raise UsageError unless ``path`` is absent, an empty folder, or a folder that holds ``owned_file``."""
+    if not os.path.lexists(path):
+        return
+    if not (is_free(path) or os.path.isfile(path / owned_file)):
+        raise UsageError(f"cannot write {shown}: it exists and holds no {owned_file}; choose another name or remove it")
+    inside = f"it cannot be replaced; name a folder in it, such as {path / 'new'}"
+    if os.path.ismount(path):
+        raise UsageError(f"cannot write {shown}: it is a mount point, so {inside}")
+    with suppress(OSError):  # the working folder may be gone
+        if os.path.samefile(path, os.curdir):
+            raise UsageError(f"cannot write {shown}: it is the working folder, so {inside}")
+
+
+def _put(partial: Path, path: Path, shown: str, owned_file: str) -> None:
+    """Move ``partial`` to ``path``; what was there is then at ``partial``, or gone."""
+    try:
+        if path.is_dir():
+            partial.chmod(stat.S_IMODE(path.stat().st_mode))
+        partial.rename(path)  # which also replaces an empty folder, and nothing else
+    except OSError:
+        if not os.path.lexists(path):
+            raise
+    else:
+        return
+    _check_folder(path, shown, owned_file)  # once more: it may have been filled meanwhile
+    if _exchange(partial, path):
+        return
+    old = partial.with_name(f"{partial.name}-old")
+    path.rename(old)
+    try:
+        partial.rename(path)
+    except BaseException:
+        old.rename(path)
+        raise
+    _remove(old)
+
+
 @contextmanager
 def new_folder(path: Path, owned_file: str) -> Iterator[Path]:
-    """Gives an empty folder beside ``path`` that takes its place when the body ends well.
+    """Yield an empty folder beside ``path`` that takes its place when the body ends well.
+
+    A ``path`` that is a link stays one: what it leads to is written, and the new folder is beside that.
 
     Args:
-        owned_file: a file that every folder of this kind holds. An existing ``path`` without it is not overwritten.
+        owned_file: a file that every folder of this kind holds. An existing ``path`` is only overwritten if it holds that
+            file, or nothing at all. It keeps its permissions.
 
     Raises:
-        UsageError: ``path`` holds something else.
+        UsageError: ``path`` holds something else, cannot be replaced, or is a link that leads nowhere.
         EdgedecError: disk full, no permission; nothing is left behind and an existing folder is untouched.
     """
-    path = Path(os.path.abspath(path))
-    if os.path.lexists(path) and not os.path.isfile(path / owned_file):
-        raise UsageError(f"cannot write {path}: it exists and holds no {owned_file}; choose another name or remove it")
-    with _partial_beside(path) as partial:
+    named = Path(os.path.abspath(path))
+    path = _followed(named)
+    shown = _shown(named, path)
+    _check_folder(path, shown, owned_file)
+    with _partial_beside(path, shown) as partial:
         partial.mkdir()
         yield partial
         for entry in partial.iterdir():
             _sync(entry)
         _sync(partial)
-        taken = path.exists()
-        if not taken:
-            try:
-                partial.rename(path)
-            except OSError:
-                taken = path.exists()  # another writer was faster
-                if not taken:
-                    raise
-        if taken and not _exchange(partial, path):
-            old = partial.with_name(f"{partial.name}-old")
-            path.rename(old)
-            try:
-                partial.rename(path)
-            except BaseException:
-                old.rename(path)
-                raise
-            _remove(old)
+        _put(partial, path, shown, owned_file)
         _sync(path.parent)
         _remove(partial)  # after an exchange this is the old folder
 
 
 @contextmanager
-def new_file(path: Path) -> Iterator[Path]:
-    """Gives a file name beside ``path`` that takes its place when the body ends well. Errors as ``new_folder``."""
-    path = Path(os.path.abspath(path))
-    with _partial_beside(path) as partial:
+def new_file(path: Path, *, follow: bool = True) -> Iterator[Path]:
+    """Yield a file name beside ``path`` that takes its place when the body ends well.
+
+    Args:
+        follow: if ``path`` is a link, write what it leads to; False replaces the link.
+
+    Raises:
+        UsageError: ``path`` is a folder, a device or a pipe, or a link that leads nowhere.
+        EdgedecError: as ``new_folder``.
+    """
+    named = Path(os.path.abspath(path))
+    path = _followed(named) if follow else named
+    shown = _shown(named, path)
+    if os.path.isdir(path):
+        raise UsageError(f"cannot write {shown}: it is a folder; give the name of a file, such as {named / 'new'}")
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise UsageError(f"cannot write {shown}: it is a device or a pipe; give the name of a file")
+    with _partial_beside(path, shown) as partial:
         yield partial
         _sync(partial)
         partial.replace(path)

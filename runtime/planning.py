@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from edgedec.bundle import Bundle
+from edgedec.embedded import bundle_folder
 from edgedec.errors import UnsupportedError, UsageError
 from edgedec.families import context_size
 from edgedec.memory import Plan, charged_bytes, format_bytes, largest_context, phases
@@ -275,7 +276,7 @@ def _open_draft(bundle: Bundle, spec: SpecConfig) -> Bundle:
     UsageError: its tokenizer is another one.
     """
     assert spec.draft is not None
-    draft = Bundle.open(spec.draft)
+    draft = Bundle.open(bundle_folder(spec.draft))
     if draft.tokenizer_hash != bundle.tokenizer_hash:
         raise UsageError(
             f"the draft {spec.draft} has the tokenizer {draft.tokenizer_hash[:12]}, {bundle.path} has "

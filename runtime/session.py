@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 
 from edgedec.bundle import Bundle
+from edgedec.embedded import bundle_folder
 from edgedec.errors import EdgedecError, UsageError
 from edgedec.memory import MemoryMeter
 from edgedec.progress import Progress, silent
@@ -175,7 +176,8 @@ class Session:
         """Plan, then load.
 
         Args:
-            path: of a bundle, or of a board bundle, which is for an accelerator.
+            path: of a bundle, or of a board bundle, which is for an accelerator; or the name of an embedded model, such as
+                ``"demo"``.
             spec: what to speculate with; None: nothing.
             accelerator: which, where the device is one; None: the usual one.
             progress: of what takes an accelerator minutes to prepare.
@@ -184,16 +186,19 @@ class Session:
             BudgetError: no plan fits ``budget_bytes``; nothing was loaded.
             BundleError, UnsupportedError, DeviceError, UsageError: as ``Bundle.open`` and ``open_target``.
         """
+        folder = bundle_folder(path)
+        if spec is not None and spec.draft is not None:
+            spec = replace(spec, draft=bundle_folder(spec.draft))
         target_module(
             device, accelerator
         )  # imports ONNX Runtime: part of the baseline, not of what the model is charged
-        charged = charged_folders(Path(path))
+        charged = charged_folders(folder)
         if spec is not None and spec.draft is not None:
-            charged = (*charged, *charged_folders(spec.draft))
+            charged = (*charged, *charged_folders(Path(spec.draft)))
         meter = MemoryMeter(charged)
         meter.start()
         try:
-            bundle, accelerator = open_model(Path(path), device, accelerator)
+            bundle, accelerator = open_model(folder, device, accelerator)
             run = make_plan(
                 bundle,
                 device=device,
@@ -414,9 +419,10 @@ class Session:
 
 
 def open_model(
-    path: Path, device: str, accelerator: AcceleratorOptions | None
+    path: str | Path, device: str, accelerator: AcceleratorOptions | None
 ) -> tuple[Bundle, AcceleratorOptions | None]:
-    """The model at ``path``; a board bundle says which accelerator it is for."""
+    """Return the model at ``path``, or of that name; a board bundle says which accelerator it is for."""
+    path = bundle_folder(path)
     if not is_accelerator(device):
         return Bundle.open(path), accelerator
     from edgedec.runtime.accelerator.board_bundle import open_board_bundle

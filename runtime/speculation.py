@@ -24,7 +24,7 @@ class SpecConfig:
     """Members:
         drafter: a file of runtime/drafters (``--spec-type``).
         policy: a file of runtime/trees (``--spec-tree``).
-        draft: the bundle of the drafter ``model`` (``-md``).
+        draft: the bundle of the drafter ``model`` (``-md``), as ``bundle_folder`` takes it.
         draft_max: guesses on a path at most (``--draft-max``).
         tree_nodes: nodes of a tree at most, its root among them; 0: ``draft_max`` + 1.
 
@@ -34,7 +34,7 @@ class SpecConfig:
 
     drafter: str = "none"
     policy: str = "chain"
-    draft: Path | None = None
+    draft: str | Path | None = None
     draft_max: int = 8
     tree_nodes: int = 0
 

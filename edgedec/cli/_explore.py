@@ -72,7 +72,10 @@ def _check_output(folder: Path) -> None:
         raise UsageError(f"-o {folder}: holds a build; choose another folder for what --explore writes")
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"-o {folder}: is a file; name a folder")
-    there = next(place for place in (folder, *folder.parents) if place.exists())
+    target = Path(os.path.realpath(folder))  # a link may lead to a folder that is made later
+    if os.path.islink(target):
+        raise UsageError(f"-o {folder}: is a link that leads back to itself; choose another name or remove it")
+    there = next(place for place in (target, *target.parents) if place.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
         raise UsageError(f"-o {folder}: nothing can be written to {there}; choose another place")
 
@@ -170,7 +173,7 @@ def _write(folder: Path, found: Exploration, data: dict[str, Any]) -> None:
     from edgedec.atomic import new_file
     from edgedec.boards.explore_plot import write_plot
 
-    folder.mkdir(parents=True, exist_ok=True)
+    Path(os.path.realpath(folder)).mkdir(parents=True, exist_ok=True)
     with new_file(folder / "explore.json") as partial:
         partial.write_text(json.dumps(data, indent=2, allow_nan=False) + "\n", encoding="utf-8")
     with new_file(folder / "explore.csv") as partial, partial.open("w", encoding="utf-8", newline="") as file:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgedec.cli.console import print_json, progress
-from edgedec.cli.options import Json, Verbose, option
+from edgedec.cli.options import Json, Verbose, option, resolve_model
 from edgedec.errors import DeviceError, UsageError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _MARKS = {"ok": "ok      ", "note": "note    ", "failed": "FAILED  "}
 
 
 def deploy(
-    board_bundle: Annotated[Path, typer.Argument(metavar="BOARD_BUNDLE", help="Folder of a board bundle.")],
+    board_bundle: Annotated[str, typer.Argument(metavar="BOARD_BUNDLE", help="Folder of a board bundle.")],
     host: Annotated[str, option("--host", metavar="[USER@]HOST", help="The board, as ssh takes it.")] = "",
     port: Annotated[int | None, option("--port", metavar="N", help="Of the board's ssh.")] = None,
     identity: Annotated[Path | None, option("--identity", metavar="FILE", help="Private key for ssh.")] = None,
@@ -48,9 +48,10 @@ def deploy(
     if not host:
         raise UsageError("name the board with --host [USER@]HOST")
     target = Host(address=host, port=port, identity=identity)
+    path = resolve_model(board_bundle)
     with progress("checking the bundle") as report:
-        report(board_bundle.name, 0, 1)
-        bundle = open_board_bundle(board_bundle)
+        report(path.name, 0, 1)
+        bundle = open_board_bundle(path)
     the_board(bundle)
     folder = folder_name(to, bundle)
     data = _describe(bundle, target, folder, dry_run)

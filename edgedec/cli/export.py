@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from edgedec.cli.console import print_json, print_table, progress
-from edgedec.cli.options import Json, Verbose, option
+from edgedec.cli.options import Json, Verbose, option, resolve_model
 from edgedec.errors import UsageError
 from edgedec.spelling import must_be_one_of
 
@@ -18,11 +18,11 @@ FORMATS = ("gguf", "onnx", "safetensors")
 
 
 def export(
-    bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="Bundle to write in another format.")],
+    bundle: Annotated[str, typer.Argument(metavar="BUNDLE", help="Bundle to write in another format, or 'demo'.")],
     output: Annotated[Path, option("-o", "--output", metavar="PATH", help="File (gguf) or folder to write.")],
     format: Annotated[str, option("--format", metavar="NAME", help="gguf, onnx or safetensors.")] = "gguf",
     model_draft: Annotated[
-        Path | None,
+        str | None,
         option("-md", "--model-draft", metavar="BUNDLE", help="With onnx: a draft to put beside the model."),
     ] = None,
     json: Json = False,
@@ -35,8 +35,8 @@ def export(
         raise UsageError(must_be_one_of("--format", format, FORMATS))
     if model_draft is not None and format != "onnx":
         raise UsageError("--model-draft is for --format onnx, whose configuration names a draft; leave it out")
-    opened = Bundle.open(bundle)
-    draft = None if model_draft is None else Bundle.open(model_draft)
+    opened = Bundle.open(resolve_model(bundle))
+    draft = None if model_draft is None else Bundle.open(resolve_model(model_draft))
     with progress("exporting") as report:
         if format == "gguf":
             from edgedec.quantize.exporters.gguf import export_gguf

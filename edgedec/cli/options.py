@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edgedec.cli.console import log_to_stderr, progress
+from edgedec.embedded import EMBEDDED, EMBEDDED_DRAFT, bundle_folder
 from edgedec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from edgedec.runtime.speculation import SpecConfig
 
 __all__ = [
-    "EMBEDDED",
     "Board",
     "Configuration",
     "CtxSize",
@@ -64,9 +64,6 @@ __all__ = [
 # The command's help would name an environment variable for every option; docs/command-line.md says how they are formed.
 option = partial(typer.Option, show_envvar=False)
 
-# Named here too, so that a path needs no import of the demo; tests/cli/test_app.py holds both lists together.
-EMBEDDED = ("demo", "demo-int8", "demo-draft")
-EMBEDDED_DRAFT = "demo-draft"
 _LEAST_BYTES = 1 << 20  # a budget below that, as a bare number, is rather a number of MiB
 Model = Annotated[
     str, option("-m", "--model", metavar="BUNDLE", help="Folder of a bundle, or 'demo': the embedded model.")
@@ -263,13 +260,9 @@ def line_command(model: str, port: str, board: str, configuration: str) -> str:
 
 
 def resolve_model(name: str) -> Path:
-    """The bundle behind ``-m``. The embedded models are made when first asked for, and kept; ``./demo`` is a folder."""
-    if name not in EMBEDDED:
-        return Path(name)
-    from edgedec.demo import bundle_path
-
+    """Return the folder of a bundle that the command line names, as ``bundle_folder`` does, with a progress bar."""
     with progress("preparing the embedded model") as report:
-        return bundle_path(name, progress=report)
+        return bundle_folder(name, progress=report)
 
 
 def sampling_config(

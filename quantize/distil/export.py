@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
-from edgedec.atomic import new_folder
+from edgedec.atomic import check_folder, is_free, new_folder
 from edgedec.errors import EdgedecError, UsageError
 from edgedec.memory import format_bytes
 from edgedec.quantize.distil.run_folder import RunFolder
@@ -33,10 +33,11 @@ def check_output(output: Path, folder: RunFolder, teacher: Path, student: TorchG
     """
     if output == Path(os.path.abspath(teacher)):
         raise UsageError(f"cannot write {output}: it is the teacher; choose another -o")
-    if os.path.lexists(output) and not (folder.settings.is_file() and _is_replaceable(output, student)):
+    if not is_free(output) and not (folder.settings.is_file() and _is_replaceable(output, student)):
         raise UsageError(
             f"cannot write {output}: it exists, and was not made by a run in {folder.path}; choose another -o or remove it"
         )
+    check_folder(output, "config.json")
     # Weights and two moments in float32, twice while a checkpoint replaces the one before, and the result.
     needed = sum(p.numel() for p in student.parameters()) * 4 * (3 * (1 if folder.checkpoint.exists() else 2) + 1)
     existing = next(parent for parent in (output, *output.parents) if parent.is_dir())

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.atomic import new_folder
+from edgedec.atomic import is_free, new_folder
 from edgedec.errors import UnsupportedError, UsageError
 from edgedec.families import build_graph
 from edgedec.graph import Graph
@@ -191,7 +191,7 @@ def _check_replaceable(folder: Path) -> None:
         method = json.loads((folder / _CONFIG).read_bytes())["quantization_config"]["quant_method"]
     except (OSError, ValueError, LookupError, TypeError):
         method = None
-    if method != "bitnet" and folder.exists():
+    if method != "bitnet" and not is_free(folder):
         raise UsageError(f"cannot write {folder}: it holds something else; choose another name or remove it")
 
 

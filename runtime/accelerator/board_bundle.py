@@ -182,6 +182,11 @@ def open_board_bundle(path: Path) -> BoardBundle:
     if not path.exists():
         raise UsageError(f"{path}: no such board bundle; check the spelling of the path")
     if not manifest.is_file():
+        if (path / MODEL_MANIFEST).is_file():
+            raise BundleError(
+                f"{path}: is a model's bundle, not a board bundle; build one for a board with: edgedec build-bitstream -m "
+                "BUNDLE --board NAME -o FOLDER"
+            )
         raise BundleError(f"{path}: holds no {MANIFEST}, so it is no board bundle; make one, or copy it again")
     try:
         content = read_manifest(manifest)

@@ -150,7 +150,8 @@ def _converted(bundle: Bundle, kernels: Kernels, name: str) -> Iterator[NDArray[
 
 def _write(path: Path, bundle: Bundle, kernels: Kernels, entries: Mapping[str, Entry], nbytes: int) -> None:
     digest = hashlib.sha256()
-    with new_file(path) as partial, partial.open("wb") as file:
+    # Not through a link: it would lead to the layout of another bundle.
+    with new_file(path, follow=False) as partial, partial.open("wb") as file:
         file.write(b"\0" * _HEADER_BYTES)
 
         def append(data: bytes | memoryview) -> None:

@@ -123,7 +123,7 @@ def test_wrong_requests(
 def test_a_bundle_that_is_none_reaches_no_board(edgedec: Edgedec, bundle: Path, board: FakeBoard) -> None:
     outcome = edgedec("deploy", bundle, "--host", "board")
     assert (outcome.code, board.calls) == (1, [])
-    assert "holds no board.json" in outcome.stderr
+    assert "is a model's bundle, not a board bundle" in outcome.stderr
     assert edgedec("deploy", bundle / "none", "--host", "board").code == 2
 
 

@@ -117,8 +117,10 @@ def test_files(edgedec: Edgedec, source: Path) -> None:
 
 def test_without_matplotlib_the_rest_is_there(edgedec: Edgedec, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
+    Path("x").symlink_to("made then")
     outcome = edgedec(*words(source, "-o", "x"))
     assert outcome.code == 0
+    assert Path("x").is_symlink()
     assert f"explore.svg was not drawn: the picture needs matplotlib; run: {install_extra('plot')}" in outcome.stderr
     assert sorted(file.name for file in Path("x").iterdir()) == ["explore.csv", "explore.json"]
 
@@ -143,11 +145,13 @@ def test_what_does_not_fit_the_board(edgedec: Edgedec, source: Path) -> None:
         (["--seed", "1", "--synthesize"], "has no use for --seed, --synthesize: leave them out"),
         (["-o", "a file"], "-o a file: is a file; name a folder"),
         (["-o", "a file/below"], "-o a file/below: nothing can be written to a file"),
+        (["-o", "a loop"], "-o a loop: is a link that leads back to itself; choose another name or remove it"),
         (["--board", "kv261"], "no board 'kv261'"),
     ],
 )
 def test_wrong_requests(edgedec: Edgedec, source: Path, more: list[str], said: str) -> None:
     Path("a file").touch()
+    Path("a loop").symlink_to("a loop")
     outcome = edgedec(*words(source), *more)
     assert outcome.code == 2
     assert outcome.stdout == ""

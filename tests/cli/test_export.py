@@ -62,3 +62,22 @@ def test_a_format_that_there_is_not(edgedec: Edgedec, ternary: Path, tmp_path: P
     outcome = edgedec("export", ternary, "--format", "pickle", "-o", tmp_path / "m")
     assert outcome.code == 2
     assert "--format must be one of gguf, onnx, safetensors, not 'pickle'" in outcome.stderr
+
+
+def test_a_link_stays_one(edgedec: Edgedec, ternary: Path) -> None:
+    Path("disk").mkdir()
+    Path("model.gguf").symlink_to("disk/real.gguf")
+    for _ in range(2):
+        outcome = edgedec("export", ternary, "-o", "model.gguf", "--json")
+        assert outcome.code == 0, outcome.stderr
+        assert Path("model.gguf").is_symlink()
+        assert Path("disk/real.gguf").read_bytes()[:4] == b"GGUF"
+        assert outcome.json["bytes"] == Path("disk/real.gguf").stat().st_size
+        assert [file.name for file in Path("disk").iterdir()] == ["real.gguf"]
+
+
+def test_a_folder_is_no_gguf_file(edgedec: Edgedec, ternary: Path) -> None:
+    Path("models").mkdir()
+    outcome = edgedec("export", ternary, "-o", "models")
+    assert outcome.code == 2
+    assert "models: it is a folder; give the name of a file, such as " in outcome.stderr

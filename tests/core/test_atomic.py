@@ -86,12 +86,158 @@ def test_the_folder_may_change_while_the_body_runs(tmp_path: Path, monkeypatch: 
     assert read(tmp_path / "model") == "here"
 
 
-def test_a_link_to_a_bundle_is_replaced_and_its_target_is_not(tmp_path: Path) -> None:
-    write(tmp_path / "target", "old")
-    (tmp_path / "link").symlink_to("target")
-    write(tmp_path / "link", "new")
-    assert (read(tmp_path / "link"), read(tmp_path / "target")) == ("new", "old")
+LINKS = {
+    "a folder of this kind": lambda folder: write(folder, "old"),
+    "an empty folder": lambda folder: folder.mkdir(),
+    "nothing yet": lambda folder: None,
+}
+
+
+@pytest.mark.parametrize("what", LINKS)
+@pytest.mark.parametrize("absolute", [False, True])
+def test_a_link_stays_one_and_what_it_leads_to_is_written(tmp_path: Path, what: str, absolute: bool) -> None:
+    disk = tmp_path / "a disk"
+    disk.mkdir()
+    LINKS[what](disk / "target")
+    (tmp_path / "middle").symlink_to(disk / "target" if absolute else "a disk/target")
+    (tmp_path / "link").symlink_to("middle")
+    for text in ("new", "newer"):
+        with new_folder(tmp_path / "link", OWNED) as folder:
+            assert folder.parent == disk, "a rename would otherwise cross file systems"
+            for name in NAMES:
+                (folder / name).write_text(text)
+        assert read(tmp_path / "link") == read(disk / "target") == text
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "middle").is_symlink()
+    assert not (disk / "target").is_symlink()
+    assert sorted(os.listdir(tmp_path)) == ["a disk", "link", "middle"]
+    assert os.listdir(disk) == ["target"]
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_link_to_a_file_stays_one(tmp_path: Path, there: bool) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if there:
+        (disk / "table.json").write_text("old")
+    (tmp_path / "link").symlink_to("disk/table.json")
+    with new_file(tmp_path / "link") as file:
+        assert file.parent == disk
+        file.write_text("new")
+    assert (tmp_path / "link").is_symlink()
+    assert (disk / "table.json").read_text() == "new"
+
+    def fail() -> None:
+        with new_file(tmp_path / "link") as file:
+            file.write_text("half")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert (tmp_path / "link").read_text() == "new"
+    assert os.listdir(disk) == ["table.json"]
+
+
+def test_a_file_may_replace_a_link(tmp_path: Path) -> None:
+    (tmp_path / "theirs").write_text("old")
+    (tmp_path / "link").symlink_to("theirs")
+    with new_file(tmp_path / "link", follow=False) as file:
+        file.write_text("new")
     assert not (tmp_path / "link").is_symlink()
+    assert [(tmp_path / name).read_text() for name in ("theirs", "link")] == ["old", "new"]
+
+
+@pytest.mark.parametrize("writer", ["folder", "file"])
+@pytest.mark.parametrize(
+    ("leads_to", "message"),
+    [
+        ("link", "it is a link that leads back to itself; choose another name or remove it"),
+        ("other", "it is a link that leads back to itself"),
+        (
+            "no disk/model",
+            r"it is a link to .*no disk/model, and there is no folder .*no disk; make that folder, mount",
+        ),
+        ("file/model", "Not a directory; choose another name"),
+    ],
+)
+def test_a_link_that_leads_nowhere(tmp_path: Path, writer: str, leads_to: str, message: str) -> None:
+    (tmp_path / "link").symlink_to(leads_to)
+    (tmp_path / "other").symlink_to("link")
+    (tmp_path / "file").write_text("x")
+
+    def begin() -> None:
+        with new_folder(tmp_path / "link", OWNED) if writer == "folder" else new_file(tmp_path / "link"):
+            pytest.fail("it began to write")
+
+    with pytest.raises(UsageError, match=rf"cannot write .*link: {message}"):
+        begin()
+    assert os.readlink(tmp_path / "link") == leads_to
+    assert sorted(os.listdir(tmp_path)) == ["file", "link", "other"]
+
+
+def test_a_link_to_something_else_is_refused_as_that_would_be(tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "thesis.txt").write_text("precious")
+    (tmp_path / "link").symlink_to("home")
+    with pytest.raises(UsageError, match=r"cannot write .*link \(a link to .*home\): it exists and holds no manifest"):
+        write(tmp_path / "link", "new")
+    assert os.listdir(tmp_path / "home") == ["thesis.txt"]
+
+
+def test_an_empty_folder_is_filled_and_keeps_its_permissions(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir(mode=0o700)
+    for text in ("new", "newer"):
+        write(tmp_path / "model", text)
+        assert read(tmp_path / "model") == text
+        assert (tmp_path / "model").stat().st_mode & 0o777 == 0o700
+    assert os.listdir(tmp_path) == ["model"]
+
+
+@pytest.mark.parametrize("exchange", [True, False])
+def test_an_empty_folder_that_is_filled_meanwhile_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchange: bool
+) -> None:
+    if not exchange:
+        monkeypatch.setattr(atomic, "_exchange", lambda left, right: False)
+    (tmp_path / "model").mkdir()
+
+    def disturbed() -> None:
+        with new_folder(tmp_path / "model", OWNED) as folder:
+            (folder / OWNED).write_text("new")
+            (tmp_path / "model" / "thesis.txt").write_text("precious")
+
+    with pytest.raises(UsageError, match=r"cannot write .*model: it exists and holds no manifest\.json"):
+        disturbed()
+    assert os.listdir(tmp_path) == ["model"]
+    assert (tmp_path / "model" / "thesis.txt").read_text() == "precious"
+
+
+def test_the_working_folder_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shell that stands in it would stand in a removed folder."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        UsageError, match=r"it is the working folder, so it cannot be replaced; name a folder in it, such"
+    ):
+        write(Path("."), "new")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["/dev/null", "/dev/full"])
+def test_a_device_is_no_file(tmp_path: Path, name: str) -> None:
+    (tmp_path / "link").symlink_to(name)
+    for path in (Path(name), tmp_path / "link"):
+        with pytest.raises(UsageError, match="it is a device or a pipe; give the name of a file"), new_file(path):
+            pytest.fail("it began to write")
+    assert Path(name).is_char_device()
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with (
+        pytest.raises(UsageError, match=r"folder: it is a folder; give the name of a file, such as .*folder/new"),
+        new_file(tmp_path / "folder"),
+    ):
+        pytest.fail("it began to write")
 
 
 def test_without_an_exchange_of_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,13 +261,11 @@ def test_a_file(tmp_path: Path) -> None:
 # --- refused ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("what", ["folder", "empty folder", "file", "owned name is a folder", "dangling link"])
+@pytest.mark.parametrize("what", ["folder", "file", "owned name is a folder"])
 def test_something_else_is_not_overwritten(tmp_path: Path, what: str) -> None:
     path = tmp_path / "home"
     if what == "file":
         path.write_text("precious")
-    elif what == "dangling link":
-        path.symlink_to("disk that is not mounted")
     else:
         path.mkdir()
     if what == "folder":
@@ -132,7 +276,7 @@ def test_something_else_is_not_overwritten(tmp_path: Path, what: str) -> None:
     def content() -> object:
         if path.is_dir():
             return sorted(entry.name for entry in path.iterdir())
-        return os.readlink(path) if path.is_symlink() else path.read_text()
+        return path.read_text()
 
     before = content()
     with pytest.raises(UsageError, match=r"cannot write .*home: it exists and holds no manifest\.json; choose another"):
@@ -275,6 +419,15 @@ def test_a_bundle_on_a_full_disk(small_disk: Path, floats: int) -> None:
     # When there is space again, the same works.
     write_bundle(small_disk / "model", "native")
     assert Bundle.open(small_disk / "model").quantization == {"method": "native"}
+
+
+def test_a_mount_point_is_not_replaced(small_disk: Path) -> None:
+    with pytest.raises(
+        UsageError, match=r"it is a mount point, so it cannot be replaced; name a folder in it, such as"
+    ):
+        write(small_disk, "new")
+    write(small_disk / "model", "new")
+    assert os.listdir(small_disk) == ["model"]
 
 
 def test_a_folder_that_may_not_be_written_to(tmp_path: Path) -> None:
@@ -437,7 +590,7 @@ def test_what_a_killed_writer_left_is_told_from_everything_else(tmp_path: Path) 
     ]
     for name in gone + kept:
         (tmp_path / name).mkdir()
-        (tmp_path / name / "file").write_text("x")
+        (tmp_path / name / OWNED).write_text("x")
     (tmp_path / f".model.{mark}-{host}-{dead.pid}-4567cdef").write_text("a file, of new_file")
     write(tmp_path / "model", "new")
     assert sorted(os.listdir(tmp_path)) == sorted([*kept, "model"])

@@ -12,13 +12,14 @@ from rich.console import Console
 
 from edgedec import demo
 from edgedec.bundle import Bundle
-from edgedec.cli.options import EMBEDDED
 from edgedec.demo import __main__ as main_module
+from edgedec.embedded import EMBEDDED, bundle_folder
 from edgedec.errors import UsageError
 from edgedec.quantize.readers import open_checkpoint
 from edgedec.runtime.choices import read_items
 from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Session
+from edgedec.runtime.session import Session, open_model
+from edgedec.runtime.speculation import SpecConfig
 from edgedec.schemes import TernaryScheme
 
 
@@ -32,8 +33,29 @@ def in_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
 
 
-def test_the_command_line_knows_the_names() -> None:
+def test_both_lists_of_names_are_the_same() -> None:
     assert tuple(demo.NAMES) == EMBEDDED
+
+
+@pytest.mark.usefixtures("in_cache")
+def test_a_name_is_a_bundle_and_a_path_is_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "demo").mkdir()
+    for name in EMBEDDED:
+        assert bundle_folder(name) == demo.bundle_path(name)
+    for path in ("./demo", "demo/", Path("demo"), "Demo", tmp_path / "demo", "elsewhere"):
+        assert bundle_folder(path) == Path(path)
+
+
+@pytest.mark.usefixtures("in_cache")
+def test_a_session_is_opened_by_name() -> None:
+    spec = SpecConfig(drafter="model", draft="demo-draft")
+    with Session.open("demo", ctx_size=64, spec=spec) as session:
+        assert session.bundle.path == demo.bundle_path("demo")
+        assert session.run.draft is not None
+        assert session.run.draft.path == demo.bundle_path("demo-draft")
+    bundle, _ = open_model("demo-int8", "cpu", None)
+    assert bundle.path == demo.bundle_path("demo-int8")
 
 
 def test_unknown_name_lists_the_known_ones() -> None:

@@ -89,7 +89,7 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 # --- before a run -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("what", ["file", "folder", "float checkpoint", "dangling link"])
+@pytest.mark.parametrize("what", ["file", "folder", "float checkpoint"])
 @pytest.mark.parametrize("begun", [False, True])
 def test_what_is_not_ours_is_refused_before_training(tmp_path: Path, what: str, begun: bool) -> None:
     output, folder = tmp_path / "out", RunFolder(path=tmp_path / "out.run")
@@ -98,16 +98,36 @@ def test_what_is_not_ours_is_refused_before_training(tmp_path: Path, what: str, 
             output.write_text("")
         case "folder":
             output.mkdir()
-        case "float checkpoint":
-            write(model(), output)
+            (output / "thesis.txt").write_text("precious")
         case _:
-            output.symlink_to("nowhere")
+            write(model(), output)
     if begun:
         folder.begin({})
     with pytest.raises(
         UsageError, match=r"cannot write .*out: it exists, and was not made by a run in .*out\.run; choose"
     ):
         check_output(output, folder, tmp_path / "teacher", model(ternary=Ternary()))
+
+
+@pytest.mark.parametrize("what", ["empty", "link to an empty folder", "link to nothing yet"])
+def test_an_empty_place_is_taken(tmp_path: Path, what: str) -> None:
+    output, folder = tmp_path / "out", RunFolder(path=tmp_path / "out.run")
+    place = output if what == "empty" else tmp_path / "place"
+    if what != "link to nothing yet":
+        place.mkdir()
+    if output != place:
+        output.symlink_to("place")
+    check_output(output, folder, tmp_path / "teacher", model(ternary=Ternary()))
+    write(model(ternary=Ternary()), output)
+    assert (place / "config.json").is_file()
+    assert output.is_symlink() == (output != place)
+
+
+@pytest.mark.parametrize("leads_to", ["out", "no disk/student"])
+def test_a_link_that_leads_nowhere_is_refused_before_training(tmp_path: Path, leads_to: str) -> None:
+    (tmp_path / "out").symlink_to(leads_to)
+    with pytest.raises(UsageError, match=r"cannot write .*out: it is a link"):
+        check_output(tmp_path / "out", RunFolder(path=tmp_path / "out.run"), tmp_path / "teacher", model())
 
 
 def test_what_a_run_made_may_be_made_again(tmp_path: Path) -> None:
