@@ -252,10 +252,14 @@ class Session:
             raise UsageError("the tokenizer makes no token of the prompt; give some text with -p")
         return ids
 
+    def may_fit(self, text: str) -> bool:
+        """Return False if ``text`` is too long for any tokenizer to fit it into the context."""
+        return len(text) <= self.run.limits.positions * CHARACTERS_PER_TOKEN
+
     def _check_length(self, text: str) -> None:
         """Tokenizing takes hundreds of bytes a token: what cannot fit is refused before."""
         context = self.run.limits.positions
-        if len(text) > context * CHARACTERS_PER_TOKEN:
+        if not self.may_fit(text):
             raise EdgedecError(
                 f"the prompt has {len(text)} characters, far more than a context of {context} tokens holds; "
                 "shorten it or raise --ctx-size"

@@ -72,7 +72,7 @@ def _check_output(folder: Path) -> None:
         raise UsageError(f"-o {folder}: holds a build; choose another folder for what --explore writes")
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"-o {folder}: is a file; name a folder")
-    target = Path(os.path.realpath(folder))  # a link may lead to a folder that is made later
+    target = Path(os.path.realpath(folder)) if folder.is_symlink() else folder  # it may lead to what is made later
     if os.path.islink(target):
         raise UsageError(f"-o {folder}: is a link that leads back to itself; choose another name or remove it")
     there = next(place for place in (target, *target.parents) if place.exists())

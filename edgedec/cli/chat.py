@@ -46,30 +46,31 @@ from edgedec.cli.options import (
     sampling_config,
     spec_config,
 )
-from edgedec.errors import EdgedecError, UsageError
+from edgedec.errors import EdgedecError
 
 if TYPE_CHECKING:
+    from edgedec.runtime.conversation import Conversation
     from edgedec.runtime.sampling import SamplingConfig
-    from edgedec.runtime.session import Answer, Session
+    from edgedec.runtime.session import Answer
 
 __all__ = ["chat"]
 
 _HELP = """/reset  forget the conversation
 /stats  figures of the last answer, and how full the context is
 /help   this list
-/exit   end; so do Ctrl-D, and Ctrl-C at an empty prompt
-Ctrl-C while an answer is being written ends the answer."""
+/exit   end; so do Ctrl-D, and Ctrl-C twice at an empty prompt
+Ctrl-C while an answer is being written ends the answer; a second time it ends the chat."""
 
 
 class _Interrupts:
-    """Ctrl-C: sets a flag while an answer is being written, else clears the line, or ends the chat if it is empty."""
+    """Ctrl-C sets a flag the first time while an answer is being written, and is a KeyboardInterrupt everywhere else."""
 
     def __init__(self) -> None:
         self.answering = self.flag = False
         self.typed = ""
 
     def handle(self, signum: int, frame: FrameType | None) -> None:
-        if self.answering:
+        if self.answering and not self.flag:
             self.flag = True
             return
         self.typed = _line_buffer()
@@ -93,35 +94,38 @@ class _Interrupts:
 
 
 def _line_buffer() -> str:
-    """What stands behind the prompt; empty where Python was built without readline."""
+    """Return what was typed after the prompt sign; empty where Python was built without readline."""
     readline = sys.modules.get("readline")
     return readline.get_line_buffer() if readline else ""
 
 
 class _Chat:
-    """The conversation. A turn that fails leaves it as it was."""
+    """The conversation. A message that fails is not part of it."""
 
     def __init__(
         self,
-        session: Session,
+        conversation: Conversation,
         *,
-        system: str | None,
         n_predict: int,
         sampling: SamplingConfig,
         stop: tuple[str, ...],
         ignore_eos: bool,
         show_draft: bool,
     ) -> None:
+        session = conversation.session
         self.session, self.sampling, self.stop = session, sampling, stop
         self.n_predict, self.ignore_eos = n_predict, ignore_eos
         self._write = text_writer(session, show_draft=show_draft)
-        self._system = [{"role": "system", "content": system}] if system else []
+        self.conversation = conversation
         self.interrupts = _Interrupts()
+        self.failures: list[EdgedecError] = []
+        self.answers = 0
         self.reset()
 
     def reset(self) -> None:
-        self.messages: list[dict[str, str]] = list(self._system)
+        self.conversation.reset()
         self.last: Answer | None = None
+        self._warned = False
 
     def turn(self, text: str) -> None:
         """Ask and answer once.
@@ -129,8 +133,10 @@ class _Chat:
         Raises:
             EdgedecError: the template refuses, or the conversation does not fit the context.
         """
-        asked = [*self.messages, {"role": "user", "content": text}]
-        ids = self.session.encode_chat(asked)
+        ids, dropped = self.conversation.ask(text)
+        if dropped:
+            self._warned = False
+            self._note_dropped(dropped)
         with progress("reading the prompt", once=True) as report:
             answer = self.session.generate(
                 ids,
@@ -143,16 +149,41 @@ class _Chat:
                 progress=report,
             )
         write("\n")
-        self.messages = [*asked, {"role": "assistant", "content": answer.text}]
         self.last = answer
+        if answer.stop_reason == "interrupted" and not answer.text:
+            note("stopped before the answer began; the conversation goes on without that message")
+            return
+        self.answers += 1
+        self.conversation.answered(text, answer.text, used=len(ids) + len(answer.tokens))
+        self._warn(answer)
+
+    def _note_dropped(self, dropped: int) -> None:
+        count, size = len(self.conversation.turns), self.conversation.size
+        turns = "turn was" if dropped == 1 else f"{dropped} turns were"
+        kept = f"{count} turn{'' if count == 1 else 's'}{' and the system message' if self.conversation.system else ''}"
+        note(f"the conversation outgrew the context of {size} tokens: its oldest {turns} dropped; kept: {kept}")
+
+    def _warn(self, answer: Answer) -> None:
+        used, size = self.conversation.used, self.conversation.size
+        then = (
+            "the next message drops the oldest turns"
+            if self.conversation.shift
+            else "a message that does not fit is refused"
+        )
         if answer.stop_reason == "context":
-            note(f"the context of {self.session.run.limits.positions} tokens is full; /reset begins anew")
+            note(f"the context of {size} tokens is full, which ended the answer: {then}; /reset begins anew")
+        elif self.conversation.nearly_full and not self._warned:
+            share = 100 * used // size
+            note(f"the conversation takes {used} of {size} tokens of context ({share} %): {then}; /reset begins anew")
+        self._warned = self.conversation.nearly_full
 
     def stats(self) -> str:
         if self.last is None:
             return "nothing was said yet"
         used, size = self.session.state.length, self.session.run.limits.positions
-        return f"{figures(self.last)}\ncontext: {used} of {size} tokens, {len(self.messages)} messages"
+        dropped = f", {self.conversation.dropped} older turns dropped" if self.conversation.dropped else ""
+        messages = 2 * len(self.conversation.turns) + bool(self.conversation.system)
+        return f"{figures(self.last)}\ncontext: {used} of {size} tokens, {messages} messages{dropped}"
 
     def command(self, line: str) -> bool:
         """Obey a line that begins with a slash; False ends the chat."""
@@ -170,7 +201,12 @@ class _Chat:
         return True
 
     def run(self, prompt: str) -> None:
-        """Read lines until the end."""
+        """Read lines until the end.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C twice at the prompt, twice during an answer, or once where there is no prompt.
+        """
+        leaving = False
         while True:
             try:
                 line = input(prompt).strip()
@@ -179,9 +215,12 @@ class _Chat:
                 return
             except KeyboardInterrupt:
                 write("\n" if prompt else "")
-                if self.interrupts.typed:
-                    continue
-                return
+                if not prompt or (leaving and not self.interrupts.typed):
+                    raise
+                leaving = True
+                note("Ctrl-C once more, or Ctrl-D, ends the chat")
+                continue
+            leaving = False
             if line.startswith("/"):
                 if not self.command(line):
                     return
@@ -190,6 +229,7 @@ class _Chat:
                     with self.interrupts.answer():
                         self.turn(line)
                 except EdgedecError as error:
+                    self.failures.append(error)
                     note(f"edgedec: {error}\nthe conversation goes on without that; /reset begins anew")
 
 
@@ -198,6 +238,13 @@ def chat(
     system: Annotated[str | None, option("--system", metavar="TEXT", help="System message.")] = None,
     n_predict: NPredict = -1,
     ctx_size: CtxSize = 0,
+    no_context_shift: Annotated[
+        bool,
+        option(
+            "--no-context-shift",
+            help="Refuse what does not fit the context; without, the conversation's oldest turns are dropped.",
+        ),
+    ] = False,
     kv_bits: KvBits = None,
     memory_budget: MemoryBudget = None,
     spec_type: SpecType = "none",
@@ -241,6 +288,7 @@ def chat(
         spec_tree=spec_tree,
         tree_nodes=tree_nodes,
     )
+    from edgedec.runtime.conversation import Conversation
     from edgedec.runtime.session import Session
 
     bundle = resolve_model(model)
@@ -260,11 +308,8 @@ def chat(
         )
     with session:
         note_narrowed(session, spec)
-        if session.bundle.chat_template is None:
-            raise UsageError(f"{model}: the model has no chat template; use `edgedec generate`, which continues a text")
-        conversation = _Chat(
-            session,
-            system=system,
+        talk = _Chat(
+            Conversation(session, system=system, shift=not no_context_shift),
             n_predict=n_predict,
             sampling=sampling,
             stop=tuple(reverse_prompt or ()),
@@ -273,10 +318,18 @@ def chat(
         )
         if hasattr(sys.stdin, "reconfigure"):
             sys.stdin.reconfigure(errors="surrogateescape")  # the tokenizer says what is wrong with such a line
+        if talk.conversation.is_plain:
+            note(
+                f"{model}: the model has no chat template; messages and answers are the lines of one plain text, which it "
+                "continues"
+            )
         interactive = sys.stdin.isatty()
         if interactive:
             import readline  # noqa: F401  # gives input() its line editing
 
             note(f"context {session.run.limits.positions} tokens; /help lists the commands")
-        with conversation.interrupts.installed():
-            conversation.run("> " if interactive else "")
+        with talk.interrupts.installed():
+            talk.run("> " if interactive else "")
+        if talk.failures and not talk.answers and not interactive:
+            last = talk.failures[-1]
+            raise type(last)("no message was answered; the reasons are in the lines above") from last

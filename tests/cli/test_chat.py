@@ -62,16 +62,66 @@ def test_commands(ask: Ask) -> None:
     assert "Hi!" not in lines, "what comes after /exit is not read"
 
 
-def test_a_conversation_past_the_context_is_refused_and_goes_on(ask: Ask) -> None:
-    code, lines, stderr = ask("how?", "x" * 100 + "?", "/reset", "how?", options=("-c", "48"))
-    assert (code, lines) == (0, ["Hi!", "Hi!"])
-    assert re.search(r"edgedec: the prompt has \d+ tokens, the context holds 48: .*\n.*/reset begins anew", stderr)
+def test_a_message_past_the_context_is_refused_and_the_chat_goes_on(ask: Ask) -> None:
+    code, lines, stderr = ask("how?", "x" * 100 + "?", "/stats", "why?", options=("-c", "48"))
+    assert (code, [lines[0], lines[-1]]) == (0, ["Hi!", "Hi!"])
+    assert "context: 14 of 48 tokens, 2 messages" in lines
+    tokens = len("[user]?") + 100 + 1
+    assert (
+        f"edgedec: the message takes {tokens} tokens with what the template adds, the context holds 48 tokens" in stderr
+    )
+    assert "the conversation goes on without that; /reset begins anew" in stderr
+    assert "dropped" not in stderr
+
+
+def test_the_oldest_turns_are_dropped_and_each_time_that_is_said_once(ask: Ask) -> None:
+    """The prompts have 22, 46 and would have 70 tokens of 60; at 80 % turns go until half the context is free."""
+    code, lines, stderr = ask(*["how?"] * 5, "/stats", options=("-c", "60", "--system", "kin"))
+    assert (code, lines.count("Hi!")) == (0, 5)
+    warning = (
+        "the conversation takes 50 of 60 tokens of context (83 %): the next message drops the oldest turns; /reset begins "
+        "anew"
+    )
+    dropped = (
+        "the conversation outgrew the context of 60 tokens: its oldest 2 turns were dropped; kept: 0 turns and the system "
+        "message"
+    )
+    assert stderr.splitlines() == [warning, dropped, warning, dropped]
+    assert lines[-2].startswith("prompt: 22 tokens")
+    assert lines[-1] == "context: 25 of 60 tokens, 3 messages, 4 older turns dropped"
+
+
+def test_without_a_shift_the_conversation_is_refused(ask: Ask) -> None:
+    options = ("-c", "48", "--no-context-shift")
+    code, lines, stderr = ask("how?", "how?", "how?", "/stats", "/reset", "how?", options=options)
+    assert (code, lines.count("Hi!")) == (0, 3)
+    assert any(line.endswith("tokens, 4 messages") for line in lines)
+    assert stderr.splitlines()[:2] == [
+        "the conversation takes 39 of 48 tokens of context (81 %): a message that does not fit is refused; /reset begins "
+        "anew",
+        "edgedec: the conversation and this message take 59 tokens, the context holds 48 tokens; leave out "
+        "--no-context-shift, so that the oldest turns are dropped, or raise --ctx-size",
+    ]
 
 
 def test_an_answer_that_fills_the_context_says_so(ask: Ask) -> None:
-    _, lines, stderr = ask("o", "/stats", options=("-c", "48"))
-    assert "the context of 48 tokens is full; /reset begins anew" in stderr
+    _, lines, stderr = ask("o", "/stats", "how?", options=("-c", "48"))
+    assert "the context of 48 tokens is full, which ended the answer: the next message drops the oldest turns" in stderr
     assert "context: 48 of 48 tokens, 2 messages" in lines
+    assert "its oldest turn was dropped; kept: 0 turns" in stderr
+    assert lines[-1] == "Hi!"
+
+
+@pytest.mark.parametrize("lines", [("refuse", "refuse"), ("x" * 100,), ("/help", "refuse")])
+def test_a_chat_whose_every_message_failed_is_an_error(ask: Ask, lines: tuple[str, ...]) -> None:
+    code, _, stderr = ask(*lines, options=("-c", "48"))
+    assert code == 1
+    assert stderr.endswith("edgedec: no message was answered; the reasons are in the lines above\n")
+
+
+@pytest.mark.parametrize("lines", [(), ("/help",), ("refuse", "how?")])
+def test_a_chat_without_failures_or_with_an_answer_is_none(ask: Ask, lines: tuple[str, ...]) -> None:
+    assert ask(*lines)[0] == 0
 
 
 def test_what_the_template_refuses_is_forgotten(ask: Ask) -> None:
@@ -111,9 +161,17 @@ def test_speculation_changes_no_conversation(ask: Ask) -> None:
 
 
 def test_without_a_template(edgedec: Edgedec, mute_bundle: Path) -> None:
-    outcome = edgedec("chat", "-m", mute_bundle, stdin="hello\n")
-    assert outcome.code == 2
-    assert "no chat template; use `edgedec generate`" in outcome.stderr
+    """The lines are one text: the model sees them, and nothing else."""
+    outcome = edgedec(
+        "chat", "-m", mute_bundle, "--temp", "0", "-n", "3", "--system", "Be kind", stdin="how\nand\n/stats\n"
+    )
+    assert (outcome.code, outcome.stdout.count("\n\n\n")) == (0, 2), "a newline is followed by newlines"
+    assert outcome.stderr == (
+        f"{mute_bundle}: the model has no chat template; messages and answers are the lines of one plain text, which it "
+        "continues\n"
+    )
+    tokens = len("Be kind\nhow\n\n\n\n\nand\n") + 1
+    assert f"prompt: {tokens} tokens" in outcome.stdout
 
 
 class Terminal:
@@ -191,9 +249,64 @@ def test_ctrl_c_ends_the_answer_and_keeps_the_session(terminal: Terminal) -> Non
     terminal.type("and?\n")
     terminal.expect("Hi!")
     terminal.expect("> ")
+    terminal.type("/stats\n")
+    terminal.expect("6 messages")
+
+
+def leave(terminal: Terminal) -> None:
+    """Ctrl-C twice at an empty prompt."""
+    terminal.expect("> ")
+    for last in (False, True):
+        time.sleep(0.3)
+        terminal.type(CTRL_C)
+        if not last:
+            terminal.expect("Ctrl-C once more, or Ctrl-D, ends the chat")
+            terminal.expect("> ")
+    assert terminal.exit_code() == 130
+
+
+def test_ctrl_c_at_the_prompt_leaves_the_second_time(terminal: Terminal) -> None:
+    terminal.type("how?\n")
+    terminal.expect("Hi!")
+    terminal.expect("> ")
     time.sleep(0.3)
     terminal.type(CTRL_C)
-    assert terminal.exit_code() == 0
+    terminal.expect("Ctrl-C once more, or Ctrl-D, ends the chat")
+    terminal.expect("> ")
+    terminal.type("/stats\n")  # a line between the two: the first one is forgotten, and the conversation is not
+    terminal.expect("2 messages")
+    leave(terminal)
+
+
+def test_ctrl_c_twice_during_an_answer_ends_the_chat(bundle: Path) -> None:
+    """The first one is not heard: what the target does takes longer."""
+    terminal = Terminal("-c", SLOW, "chat", "-m", str(bundle), "--temp", "0")
+    try:
+        terminal.expect("> ")
+        terminal.type("o\n")
+        terminal.expect("a token comes")
+        terminal.type(CTRL_C)
+        terminal.expect("^C")
+        time.sleep(0.3)
+        terminal.type(CTRL_C)
+        assert terminal.exit_code() == 130
+    finally:
+        terminal.close()
+
+
+SLOW = """
+import sys, time
+from edgedec.cli import app
+from edgedec.runtime.session import Session
+
+def emit(text, answer, on_text):
+    print("a token comes", flush=True)
+    time.sleep(60)
+    sys.exit("it was not interrupted")
+
+Session._emit = staticmethod(emit)
+app.main()
+"""
 
 
 def test_ctrl_d_ends_the_chat(terminal: Terminal) -> None:

@@ -1,0 +1,140 @@
+"""A conversation with a model: its turns, the prompt that they make, and which of them the context has room for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from edgedec.errors import EdgedecError
+from edgedec.runtime.protocols import I32
+
+if TYPE_CHECKING:
+    from edgedec.runtime.session import Session
+
+__all__ = ["NEARLY_FULL", "Conversation", "Turn"]
+
+NEARLY_FULL = 0.8  # share of the context; an answer keeps the rest of it
+_HALF = (
+    0.5  # what is kept when turns are dropped: fewer would have to be dropped, and the prompt read again, every time
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """A message and its answer."""
+
+    message: str
+    answer: str
+
+
+class Conversation:
+    """The turns of one conversation in a session. Only whole turns are dropped, the oldest first.
+
+    Args:
+        system: a message that stands before all turns and is never dropped.
+        shift: drop turns when the next prompt would take more than ``NEARLY_FULL`` of the context; else refuse a prompt
+            that does not fit.
+
+    Without a chat template the prompt is plain text: one line for each message and each answer.
+    """
+
+    def __init__(self, session: Session, *, system: str | None = None, shift: bool = True) -> None:
+        self.session, self.system, self.shift = session, system, shift
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all turns."""
+        self.turns: list[Turn] = []
+        self.dropped = 0  # turns since the last reset
+        self.used = 0  # tokens of the last prompt and its answer
+
+    @property
+    def size(self) -> int:
+        """Tokens of context."""
+        return self.session.run.limits.positions
+
+    @property
+    def nearly_full(self) -> bool:
+        return self.used >= NEARLY_FULL * self.size
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the model has no chat template."""
+        return self.session.bundle.chat_template is None
+
+    def ask(self, message: str) -> tuple[I32, int]:
+        """Return the prompt that ends with ``message``, int32 [n], and the number of turns that were dropped for it.
+
+        Raises:
+            EdgedecError: the message alone, or without ``shift`` the conversation with it, does not fit the context, or the
+                template refuses it. The conversation is then as it was before.
+        """
+        ids = self._encode(self.turns, message)
+        if self.shift and self.turns and not _fits(ids, int(NEARLY_FULL * self.size)):
+            alone = self._encode([], message)
+            self._require(alone, [], message)
+            drop = self._least_to_drop(message)
+            self.turns = self.turns[drop:]
+            self.dropped += drop
+            ids = self._encode(self.turns, message)
+            return self._require(ids, self.turns, message), drop
+        return self._require(ids, self.turns, message), 0
+
+    def answered(self, message: str, answer: str, *, used: int) -> None:
+        """Keep a turn; ``used``: tokens of its prompt and its answer."""
+        self.turns.append(Turn(message=message, answer=answer))
+        self.used = used
+
+    def _least_to_drop(self, message: str) -> int:
+        for share in (_HALF, NEARLY_FULL):
+            low, high = 1, len(self.turns)  # a longer rest makes a longer prompt, so halving finds it
+            while low < high:
+                middle = (low + high) // 2
+                if _fits(self._encode(self.turns[middle:], message), int(share * self.size)):
+                    high = middle
+                else:
+                    low = middle + 1
+            if _fits(self._encode(self.turns[low:], message), int(share * self.size)):
+                return low
+        return len(self.turns)
+
+    def _require(self, ids: I32 | None, turns: Sequence[Turn], message: str) -> I32:
+        if _fits(ids, self.size - 1):
+            assert ids is not None
+            return ids
+        takes = f"{len(self._text(turns, message)):,} characters" if ids is None else f"{len(ids)} tokens"
+        if turns:
+            raise EdgedecError(
+                f"the conversation and this message take {takes}, the context holds {self.size} tokens; leave out "
+                "--no-context-shift, so that the oldest turns are dropped, or raise --ctx-size"
+            )
+        more = "with what the template adds" if self.system is None else "with the system message"
+        raise EdgedecError(
+            f"the message takes {takes} {more}, the context holds {self.size} tokens and keeps one for the answer; shorten "
+            "it or raise --ctx-size"
+        )
+
+    def _messages(self, turns: Sequence[Turn], message: str) -> list[dict[str, str]]:
+        messages = [] if not self.system else [{"role": "system", "content": self.system}]
+        for turn in turns:
+            messages.append({"role": "user", "content": turn.message})
+            messages.append({"role": "assistant", "content": turn.answer})
+        return [*messages, {"role": "user", "content": message}]
+
+    def _text(self, turns: Sequence[Turn], message: str) -> str:
+        messages = self._messages(turns, message)
+        if self.is_plain:
+            return "".join(f"{entry['content']}\n" for entry in messages)
+        return self.session.render_chat(messages)
+
+    def _encode(self, turns: Sequence[Turn], message: str) -> I32 | None:
+        """None if the text is so long that it need not be encoded to know that it does not fit."""
+        text = self._text(turns, message)
+        if not self.session.may_fit(text):
+            return None
+        return self.session.encode(text) if self.is_plain else self.session.tokenizer.encode_rendered(text)
+
+
+def _fits(ids: I32 | None, most: int) -> bool:
+    return ids is not None and len(ids) <= most

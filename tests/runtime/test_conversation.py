@@ -1,0 +1,143 @@
+"""What a conversation keeps, and that the text after turns were dropped is the one that the kept turns alone give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgedec import demo
+from edgedec.bundle import Bundle
+from edgedec.errors import EdgedecError
+from edgedec.runtime.conversation import NEARLY_FULL, Conversation, Turn
+from edgedec.runtime.sampling import SamplingConfig
+from edgedec.runtime.session import Session
+from edgedec.runtime.speculation import SpecConfig
+
+CONTEXT = 160
+TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:"
+GREEDY = SamplingConfig(temperature=0)
+MESSAGES = [
+    "Tell me a story about a red boat.",
+    "Who was in the boat?",
+    "Tell me a story about a little dog and his big ball.",
+    "What did the dog do?",
+    "Tell me more about the boat.",
+    "Why was he sad?",
+]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        patch.setattr(Bundle, "chat_template", TEMPLATE)  # its own takes no system message
+        yield demo.bundle_path("demo-draft")
+
+
+@pytest.fixture
+def session(model: Path) -> Iterator[Session]:
+    with Session.open(model, ctx_size=CONTEXT, threads=1) as opened:
+        yield opened
+
+
+def say(conversation: Conversation, message: str, *, n_predict: int = 24) -> tuple[list[int], int]:
+    """Tokens of the answer, and how many turns were dropped for it."""
+    ids, dropped = conversation.ask(message)
+    answer = conversation.session.generate(ids, n_predict=n_predict, sampling=GREEDY)
+    conversation.answered(message, answer.text, used=len(ids) + len(answer.tokens))
+    return answer.tokens, dropped
+
+
+@pytest.mark.parametrize("system", [None, "You tell stories."])
+@pytest.mark.parametrize("drafter", ["none", "ngram"])
+def test_after_a_drop_the_text_is_that_of_a_fresh_session(model: Path, drafter: str, system: str | None) -> None:
+    spec, drops = SpecConfig(drafter=drafter), 0
+    with Session.open(model, ctx_size=CONTEXT, threads=1, spec=spec) as session:
+        conversation = Conversation(session, system=system)
+        for message in MESSAGES:
+            before = list(conversation.turns)
+            tokens, dropped = say(conversation, message)
+            assert conversation.turns[:-1] == before[dropped:]
+            if not dropped:
+                continue
+            drops += 1
+            with Session.open(model, ctx_size=CONTEXT, threads=1, spec=spec) as other:
+                fresh = Conversation(other, system=system)
+                fresh.turns = before[dropped:]
+                assert say(fresh, message) == (tokens, 0)
+            assert conversation.dropped >= dropped
+    assert drops >= 2
+
+
+def test_what_a_prompt_holds_is_rendered_from_the_kept_turns(session: Session) -> None:
+    conversation = Conversation(session, system="You tell stories.")
+    for message in MESSAGES:
+        ids, dropped = conversation.ask(message)
+        kept = [{"role": "system", "content": "You tell stories."}]
+        for turn in conversation.turns:
+            kept += [{"role": "user", "content": turn.message}, {"role": "assistant", "content": turn.answer}]
+        wanted = session.encode_chat([*kept, {"role": "user", "content": message}])
+        assert np.array_equal(ids, wanted)
+        assert len(ids) <= NEARLY_FULL * CONTEXT
+        if dropped:
+            assert len(ids) <= CONTEXT / 2, "so that not every message drops one"
+        conversation.answered(message, "one two three four five six seven eight", used=len(ids) + 8)
+    assert conversation.dropped
+    assert len(conversation.turns) + conversation.dropped == len(MESSAGES)
+
+
+def test_no_more_is_dropped_than_brings_it_to_a_half(session: Session) -> None:
+    conversation = Conversation(session)
+    ids = conversation.ask("Hello!")[0]
+    while len(ids) <= NEARLY_FULL * CONTEXT:
+        conversation.turns.append(Turn(message="Hello!", answer="Hello to you!"))
+        ids = session.encode_chat(conversation._messages(conversation.turns, "Hello!"))
+    turns = list(conversation.turns)
+    _, dropped = conversation.ask("Hello!")
+    assert conversation.turns == turns[dropped:]
+    sizes = [len(session.encode_chat(conversation._messages(turns[n:], "Hello!"))) for n in (dropped - 1, dropped)]
+    assert sizes[1] <= CONTEXT / 2 < sizes[0]
+
+
+def test_a_long_message_drops_what_it_must(session: Session) -> None:
+    """It fits no half by itself; the turn that still fits beside it is kept."""
+    conversation = Conversation(session)
+    conversation.turns = [Turn(message="boat " * 12, answer="boat " * 12), Turn(message="Hello!", answer="Hello!")]
+    long = "boat " * 80
+    ids, dropped = conversation.ask(long)
+    assert (dropped, [turn.answer for turn in conversation.turns]) == (1, ["Hello!"])
+    assert CONTEXT / 2 < len(ids) <= NEARLY_FULL * CONTEXT
+
+
+@pytest.mark.parametrize("shift", [True, False])
+@pytest.mark.parametrize(("words", "takes"), [(300, r"\d+ tokens"), (4000, r"[\d,]+ characters")])
+def test_a_message_that_is_larger_than_the_context(session: Session, shift: bool, words: int, takes: str) -> None:
+    conversation = Conversation(session, system="You tell stories.", shift=shift)
+    refused = rf"the message takes {takes} with the system message, the context holds {CONTEXT} tokens and keeps one"
+    with pytest.raises(EdgedecError, match=refused):
+        conversation.ask("boat " * words)
+    say(conversation, MESSAGES[0])
+    before = list(conversation.turns)
+    if shift:
+        with pytest.raises(EdgedecError, match=refused):
+            conversation.ask("boat " * words)
+    assert (conversation.turns, conversation.dropped) == (before, 0)
+
+
+def test_without_a_shift_it_is_refused_with_the_numbers(session: Session) -> None:
+    conversation = Conversation(session, shift=False)
+    conversation.turns = [Turn(message="boat " * 30, answer="boat " * 30)] * 2
+    turns = list(conversation.turns)
+    count = len(session.encode_chat(conversation._messages(turns, "boat " * 40)))
+    assert count >= CONTEXT
+    with pytest.raises(
+        EdgedecError,
+        match=rf"take {count} tokens, the context holds {CONTEXT} tokens; leave out --no-context-shift, so that the oldest",
+    ):
+        conversation.ask("boat " * 40)
+    assert (conversation.turns, conversation.dropped) == (turns, 0)
+    ids, dropped = conversation.ask("boat " * 2)
+    assert (len(ids) > NEARLY_FULL * CONTEXT, dropped) == (True, 0), "what fits is taken, to the last token"
