@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -86,7 +86,7 @@ def test_the_folder_may_change_while_the_body_runs(tmp_path: Path, monkeypatch: 
     assert read(tmp_path / "model") == "here"
 
 
-LINKS = {
+LINKS: dict[str, Callable[[Path], object]] = {
     "a folder of this kind": lambda folder: write(folder, "old"),
     "an empty folder": lambda folder: folder.mkdir(),
     "nothing yet": lambda folder: None,
