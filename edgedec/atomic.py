@@ -168,7 +168,7 @@ def _put(partial: Path, path: Path, shown: str, owned_file: str) -> None:
     try:
         if path.is_dir():
             partial.chmod(stat.S_IMODE(path.stat().st_mode))
-        partial.rename(path)  # which also replaces an empty folder, and nothing else
+        partial.rename(path)  # a rename also replaces an empty folder, and nothing else
     except OSError:
         if not os.path.lexists(path):
             raise

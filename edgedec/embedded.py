@@ -21,7 +21,7 @@ def bundle_folder(name: str | os.PathLike[str], *, progress: Progress = silent) 
     Args:
         name: one of ``EMBEDDED``, whose bundle is made when it is first asked for, and kept; anything else is a path.
             A folder that has such a name is given as ``"./demo"`` or as a ``Path``.
-        progress: of making the bundle.
+        progress: told how far the making of the bundle is.
 
     Raises:
         EdgedecError: the bundle of an embedded model cannot be written.

@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["NEARLY_FULL", "Conversation", "Turn"]
 
 NEARLY_FULL = 0.8  # share of the context; an answer keeps the rest of it
-_HALF = (
-    0.5  # what is kept when turns are dropped: fewer would have to be dropped, and the prompt read again, every time
-)
+_HALF = 0.5  # share that is kept when turns are dropped: dropping just enough would read the prompt again with every message
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +58,7 @@ class Conversation:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the model has no chat template."""
+        """True if the model has no chat template."""
         return self.session.bundle.chat_template is None
 
     def ask(self, message: str) -> tuple[I32, int]:
