@@ -4,13 +4,14 @@ from typing import Any
 
 from amaranth.hdl import Cat, Module, Mux, Signal, Value, unsigned
 from amaranth.lib import data, stream
-from amaranth.lib.wiring import Component, In, Out
+from amaranth.lib.wiring import In, Out
 
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.pipeline import carried, check, delayed, reduced
 from edgedec.hw.resources import Resources
 from edgedec.hw.shapes import words
 
-__all__ = ["AbsoluteMaximum", "estimate"]
+__all__ = ["AbsoluteMaximum"]
 
 
 def _key(x: Value) -> Value:
@@ -22,7 +23,7 @@ def _larger(a: Value, b: Value) -> Value:
     return Mux(a > b, a, b)
 
 
-class AbsoluteMaximum(Component):
+class AbsoluteMaximum(CostedComponent):
     """max |x| over each slot's vector.
 
     Parameters:
@@ -44,8 +45,18 @@ class AbsoluteMaximum(Component):
         check("lanes", lanes, 1, 64)
         check("width", width, 2, 64)
         found = stream.Signature(data.ArrayLayout(unsigned(width - 1), slots))
-        super().__init__({"input": In(words(width, slots, lanes)), "output": Out(found)})
+        super().__init__(lambda: {"input": In(words(width, slots, lanes)), "output": Out(found)})
         self._slots, self._lanes, self._width = slots, lanes, width
+
+    @property
+    def resources(self) -> Resources:
+        slots, lanes, width = self._slots, self._lanes, self._width
+        registers, left = 2, lanes  # of a key: the largest so far, the result, and one behind each pair
+        while left > 1:
+            left = -(-left // 2)
+            registers += left
+        each = Resources(lut=(61 * lanes + 21) * width // 27, ff=registers * width)
+        return each * slots + Resources(lut=6, ff=5)
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -76,13 +87,3 @@ class AbsoluteMaximum(Component):
                 m.d.sync += found.eq(now)
             m.d.comb += sink.payload[slot].eq(found[1:] + found[0])
         return m
-
-
-def estimate(*, slots: int, lanes: int = 1, width: int = 27) -> Resources:
-    """Of an AbsoluteMaximum with these parameters."""
-    registers, left = 2, lanes  # of a key: the largest so far, the result, and one behind each pair
-    while left > 1:
-        left = -(-left // 2)
-        registers += left
-    each = Resources(lut=(61 * lanes + 21) * width // 27, ff=registers * width)
-    return each * slots + Resources(lut=6, ff=5)

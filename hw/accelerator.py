@@ -3,23 +3,13 @@
 from typing import Any
 
 from amaranth.hdl import Module, Signal
-from amaranth.lib.wiring import Component, In, Out, connect, flipped
+from amaranth.lib.wiring import In, Out, connect, flipped
 
-from edgedec.hw import (
-    cache_writer,
-    command_processor,
-    counters,
-    datapath,
-    prefetcher,
-    register_slice,
-    registers,
-    router,
-    writer,
-)
 from edgedec.hw.accelerator_registers import COUNTS, REGISTER_MAP
 from edgedec.hw.axi import axi4_read, axi4_write, axi_lite
 from edgedec.hw.cache_writer import CacheWriter
 from edgedec.hw.command_processor import CommandProcessor
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.config import ADDRESS_BITS, AcceleratorConfig
 from edgedec.hw.counters import Counters
 from edgedec.hw.datapath import TRACED, Datapath
@@ -28,10 +18,11 @@ from edgedec.hw.register_slice import RegisterSlice
 from edgedec.hw.registers import Registers
 from edgedec.hw.resources import Resources
 from edgedec.hw.router import Router
+from edgedec.hw.shapes import beat, payload
 from edgedec.hw.staged_reset import StagedReset
 from edgedec.hw.writer import Writer
 
-__all__ = ["ADDRESS_BITS", "REGISTER_ADDRESS_BITS", "Accelerator", "parts", "prefetch_style"]
+__all__ = ["ADDRESS_BITS", "REGISTER_ADDRESS_BITS", "Accelerator", "prefetch_style"]
 
 REGISTER_ADDRESS_BITS = 12
 _TO_DATAPATH = ("load", "angles", "gains", "weights", "rows", "coding", "factors", "scales", "keys_values")
@@ -41,7 +32,7 @@ _RESETS = (
 )
 
 
-class Accelerator(Component):
+class Accelerator(CostedComponent):
     """What a board's processor sees: a register block, read ports, a write port and an interrupt.
 
     Parameters:
@@ -60,7 +51,24 @@ class Accelerator(Component):
 
     def __init__(self, config: AcceleratorConfig, *, trace: bool = False) -> None:
         self._config, self._trace = config, trace
+        self._registers = Registers(register_map=REGISTER_MAP, address_bits=REGISTER_ADDRESS_BITS)
+        self._processor = CommandProcessor(config, address_bits=ADDRESS_BITS)
+        self._prefetcher = Prefetcher(
+            beat_bytes=config.beat_bytes,
+            ports=config.ports,
+            address_bits=ADDRESS_BITS,
+            depth=config.prefetch_beats,
+            style=prefetch_style(config),
+        )
+        self._cut = RegisterSlice(shape=payload(beat(config.beat_bytes)))
+        self._router, self._writer = Router(config), Writer(config, address_bits=ADDRESS_BITS)
+        self._cache = CacheWriter(config, address_bits=ADDRESS_BITS)
+        self._counters = Counters(descriptors=max(config.instructions, 2))
         self._datapath = Datapath(config, trace=trace)
+        super().__init__(self._ports)
+
+    def _ports(self) -> dict[str, Any]:
+        config = self._config
         bus = axi4_read(address_bits=ADDRESS_BITS, data_bytes=config.port_bytes)
         ports = {
             "registers": In(axi_lite(address_bits=REGISTER_ADDRESS_BITS)),
@@ -68,33 +76,43 @@ class Accelerator(Component):
             "write": Out(axi4_write(address_bits=ADDRESS_BITS, data_bytes=config.port_bytes)),
             "interrupt": Out(1),
         }
-        if trace:
+        if self._trace:
             names = [f"trace_{name}" for name in TRACED]
             ports |= {name: self._datapath.signature.members[name] for name in names}
-        super().__init__(ports)
+        return ports
+
+    @property
+    def resources_by_part(self) -> dict[str, Resources]:
+        """Estimate of the cost by submodule; those of the data path are called "datapath.part"."""
+        return {
+            "registers": self._registers.resources,
+            "control": self._processor.resources,
+            "prefetcher": self._prefetcher.resources,
+            "read_slice": self._cut.resources,
+            "router": self._router.resources,
+            "writer": self._writer.resources,
+            "cache": self._cache.resources,
+            "counters": self._counters.resources,
+            **{f"datapath.{name}": part for name, part in self._datapath.resources_by_part.items()},
+        }
+
+    @property
+    def in_multipliers(self) -> Resources:
+        """See ``MacArray.in_multipliers``."""
+        return self._datapath.in_multipliers
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        config = self._config
-        m.submodules.registers = registers = Registers(register_map=REGISTER_MAP, address_bits=REGISTER_ADDRESS_BITS)
-        m.submodules.control = control = CommandProcessor(config, address_bits=ADDRESS_BITS)
-        m.submodules.prefetcher = prefetcher = Prefetcher(
-            beat_bytes=config.beat_bytes,
-            ports=config.ports,
-            address_bits=ADDRESS_BITS,
-            depth=config.prefetch_beats,
-            style=prefetch_style(config),
-        )
-        router, writer, datapath = Router(config), Writer(config, address_bits=ADDRESS_BITS), self._datapath
-        cache = CacheWriter(config, address_bits=ADDRESS_BITS)
+        m.submodules.registers, m.submodules.control = registers, control = self._registers, self._processor
+        m.submodules.prefetcher = prefetcher = self._prefetcher
+        router, writer, datapath, cache = self._router, self._writer, self._datapath, self._cache
         reset = StagedReset(m, control.clear, _RESETS)
-        self._cut = RegisterSlice(shape=prefetcher.beats.payload.shape())
         m.submodules.router, m.submodules.cache, m.submodules.read_slice = reset(router), reset(cache), reset(self._cut)
         m.submodules.datapath, m.submodules.writer = datapath, writer
         m.d.comb += datapath.clear.eq(reset.stage())
         connect(m, flipped(self.registers), registers.bus)
         m.d.comb += self.interrupt.eq(registers.interrupt)
-        for port in range(config.ports):
+        for port in range(self._config.ports):
             connect(m, getattr(prefetcher, f"bus{port}"), flipped(getattr(self, f"read{port}")))
         connect(m, writer.bus, flipped(self.write))
         self._read(m, control, prefetcher, router, datapath, cache)
@@ -190,8 +208,7 @@ class Accelerator(Component):
         ]
 
     def _count(self, m: Module, registers: Any, control: Any, prefetcher: Any, cache: Any, datapath: Any) -> None:
-        depth = self._config.instructions
-        m.submodules.counters = counters = Counters(descriptors=max(depth, 2))
+        m.submodules.counters = counters = self._counters
         waiting = Signal()
         m.d.comb += [
             waiting.eq(prefetcher.beats.valid & ~prefetcher.beats.ready),
@@ -214,25 +231,3 @@ class Accelerator(Component):
 def prefetch_style(config: AcceleratorConfig) -> str:
     """Of the queues of what is read ahead: they are meant to be deep."""
     return "ultra" if config.ultra else "block"
-
-
-def parts(config: AcceleratorConfig) -> dict[str, Resources]:
-    """Of an Accelerator, by submodule; those of the datapath as "datapath.part"."""
-    inner = datapath.parts(config)
-    return {
-        "registers": registers.estimate(register_map=REGISTER_MAP, address_bits=REGISTER_ADDRESS_BITS),
-        "control": command_processor.estimate(config=config, address_bits=ADDRESS_BITS),
-        "prefetcher": prefetcher.estimate(
-            beat_bytes=config.beat_bytes,
-            ports=config.ports,
-            address_bits=ADDRESS_BITS,
-            depth=config.prefetch_beats,
-            style=prefetch_style(config),
-        ),
-        "read_slice": register_slice.estimate(width=8 * config.beat_bytes),
-        "router": router.estimate(config=config),
-        "writer": writer.estimate(config, address_bits=ADDRESS_BITS),
-        "cache": cache_writer.estimate(config, address_bits=ADDRESS_BITS),
-        "counters": counters.estimate(descriptors=max(config.instructions, 2)),
-        **{f"datapath.{name}": part for name, part in inner.items()},
-    }

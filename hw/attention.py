@@ -4,22 +4,22 @@ from typing import Any
 
 from amaranth.hdl import Cat, Module, Value, unsigned
 from amaranth.lib import data, fifo, stream
-from amaranth.lib.wiring import Component, In, Out, connect, flipped
+from amaranth.lib.wiring import In, Out, connect, flipped
 
-from edgedec.hw import attention_issue, mixture, register_slice, score_memory, softmax
 from edgedec.hw.attention_issue import AttentionIssue
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.kv_layout import KvLayout
 from edgedec.hw.mac_array import column_bits, score_bits, work
 from edgedec.hw.mixture import Mixture
 from edgedec.hw.pipeline import fork
 from edgedec.hw.ram import distributed_luts
-from edgedec.hw.register_slice import sliced
-from edgedec.hw.resources import Resources
+from edgedec.hw.register_slice import RegisterSlice, sliced
+from edgedec.hw.resources import Resources, total
 from edgedec.hw.score_memory import ScoreMemory, visibility
-from edgedec.hw.shapes import beat, rows, words
-from edgedec.hw.softmax import Softmax
+from edgedec.hw.shapes import beat, payload, rows, words
+from edgedec.hw.softmax import Softmax, probabilities
 
-__all__ = ["Attention", "estimate", "head_constants"]
+__all__ = ["Attention", "head_constants"]
 
 _HEADS_AHEAD = 4
 
@@ -35,7 +35,7 @@ def head_constants(slots: int) -> data.StructLayout:
     )
 
 
-class Attention(Component):
+class Attention(CostedComponent):
     """Up to ``slots`` rows of queries attend, head by head, the committed positions and the pass's own.
 
     A *row* is one query: a token and one of its heads. Rows of a run share a key-value head, and nothing else. Where heads
@@ -95,8 +95,9 @@ class Attention(Component):
         self._slots = slots
         positions = KvLayout(beat_bytes=beat_bytes, head_dim=head_dim, chunk=chunk).positions
         partial = rows(score_bits(query_bits, chunk), slots, positions)
+        self._chances = RegisterSlice(shape=payload(probabilities(slots, lanes)))
         super().__init__(
-            {
+            lambda: {
                 "visibility": In(visibility(slots, context)),
                 "heads": In(stream.Signature(head_constants(slots))),
                 "beats": In(beat(beat_bytes)),
@@ -113,6 +114,15 @@ class Attention(Component):
             }
         )
 
+    @property
+    def resources(self) -> Resources:
+        """Estimate of the cost without the MacArray."""
+        parts = total(
+            part.resources for part in (self._issue, self._scores, self._softmax, self._mixture, self._chances)
+        )
+        constants = Resources(lut=distributed_luts(16 * self._slots + 6, _HEADS_AHEAD) + 38, ff=20)
+        return parts + constants
+
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         issue, scores, mixture_ = self._issue, self._scores, self._mixture
@@ -128,7 +138,7 @@ class Attention(Component):
         connect(m, mixture_.output, flipped(self.output))
         m.d.comb += issue.drained.eq(mixture_.drained)
         self._constants(m)
-        fork(m, sliced(m, "chances", self._softmax.output), [issue.chances, mixture_.chances])
+        fork(m, sliced(m, "chances", self._softmax.output, self._chances), [issue.chances, mixture_.chances])
         return m
 
     def _constants(self, m: Module) -> None:
@@ -162,27 +172,3 @@ class Attention(Component):
         ]
         ends = self._mixture.ends
         m.d.comb += [ends.valid.eq(late.r_rdy), ends.payload.eq(late.r_data), late.r_en.eq(ends.ready)]
-
-
-def estimate(
-    *,
-    beat_bytes: int,
-    head_dim: int,
-    chunk: int,
-    slots: int,
-    context: int,
-    lanes: int = 1,
-    out_lanes: int = 1,
-    query_bits: int = 12,
-    ultra: bool = False,
-) -> Resources:
-    """Of an Attention with these parameters; without the MacArray."""
-    shape = {"beat_bytes": beat_bytes, "head_dim": head_dim, "chunk": chunk, "slots": slots, "context": context}
-    return (
-        attention_issue.estimate(**shape, lanes=lanes, query_bits=query_bits)
-        + score_memory.estimate(**shape, lanes=lanes, query_bits=query_bits, ultra=ultra)
-        + softmax.estimate(slots=slots, lanes=lanes)
-        + mixture.estimate(**shape, lanes=lanes, out_lanes=out_lanes)
-        + register_slice.estimate(width=16 * slots * lanes + 1)
-        + Resources(lut=distributed_luts(16 * slots + 6, _HEADS_AHEAD) + 38, ff=20)
-    )

@@ -4,22 +4,22 @@ from typing import Any
 
 from amaranth.hdl import Array, Module, Mux, Signal, signed, unsigned
 from amaranth.lib import data, stream
-from amaranth.lib.wiring import Component, In, Out
+from amaranth.lib.wiring import In, Out
 
-from edgedec.hw import head_buffer
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.head_buffer import HeadBuffer
 from edgedec.hw.kv_layout import KvLayout
 from edgedec.hw.mac_array import OPERAND_BITS, Kind, work
 from edgedec.hw.pipeline import check
-from edgedec.hw.resources import Resources
+from edgedec.hw.resources import Resources, total
 from edgedec.hw.score_memory import visibility
 from edgedec.hw.shapes import beat, rows
 from edgedec.hw.softmax import probabilities
 
-__all__ = ["AttentionIssue", "estimate"]
+__all__ = ["AttentionIssue"]
 
 
-class AttentionIssue(Component):
+class AttentionIssue(CostedComponent):
     """Runs of keys against queries and of values against probabilities, in the order K0 K1 V0 K2 V1 ... of the heads.
 
     Parameters:
@@ -61,10 +61,14 @@ class AttentionIssue(Component):
         if layout.positions % lanes:
             raise ValueError(f"lanes must be a power of two that divides {layout.positions}, not {lanes!r}")
         check("query_bits", query_bits, 8, 16)
-        self._layout, self._slots, self._lanes, self._query_bits = layout, slots, lanes, query_bits
+        self._layout, self._slots, self._lanes = layout, slots, lanes
+        self._buffers = {
+            name: HeadBuffer(bits=bits, slots=slots, chunk=chunk, chunks=layout.chunks)
+            for name, bits in (("queries", query_bits), ("keys", 8), ("values", 8))
+        }
         self._most_groups = max(layout.groups(context), layout.groups(slots))
         super().__init__(
-            {
+            lambda: {
                 "visibility": In(visibility(slots, context)),
                 "heads": In(stream.Signature(unsigned(1))),
                 "beats": In(beat(beat_bytes)),
@@ -77,14 +81,23 @@ class AttentionIssue(Component):
             }
         )
 
+    @property
+    def resources(self) -> Resources:
+        layout, slots = self._layout, self._slots
+        buffers = total(buffer.resources for buffer in self._buffers.values())
+        operands, group = max(layout.chunk, layout.positions) * slots, layout.positions * slots * 16
+        per_bit = 2.6 if slots > layout.positions else 1.3  # LUTs: own and committed, keys and values; own groups
+        lut = 8 * slots * layout.chunk + 16 * operands + round(8 * layout.beat_bytes * per_bit) + 14
+        return buffers + Resources(lut=lut, ff=8 * layout.beat_bytes + OPERAND_BITS * operands + 2 * group + 20)
+
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         layout = self._layout
         chunk, group, own = Signal(range(layout.chunks)), Signal(range(self._most_groups)), Signal()
         running, weighing, go, end = Signal(), Signal(), Signal(), Signal()
-        queries = self._buffer(m, "queries", self._query_bits, chunk, go & end & ~weighing)
-        keys = self._buffer(m, "keys", 8, chunk, go & end & ~weighing)
-        values = self._buffer(m, "values", 8, chunk, go & end & weighing)
+        queries = self._buffer(m, "queries", chunk, go & end & ~weighing)
+        keys = self._buffer(m, "keys", chunk, go & end & ~weighing)
+        values = self._buffer(m, "values", chunk, go & end & weighing)
         last_chunk = chunk == layout.chunks - 1
         chances, ready = self._gather(m, go & weighing & last_chunk)
         pace = Signal(range(layout.positions // self._lanes))
@@ -121,9 +134,8 @@ class AttentionIssue(Component):
         )
         return m
 
-    def _buffer(self, m: Module, name: str, bits: int, index: Any, release: Any) -> HeadBuffer:
-        buffer = HeadBuffer(bits=bits, slots=self._slots, chunk=self._layout.chunk, chunks=self._layout.chunks)
-        m.submodules[name] = buffer
+    def _buffer(self, m: Module, name: str, index: Any, release: Any) -> HeadBuffer:
+        m.submodules[name] = buffer = self._buffers[name]
         port = getattr(self, name)
         m.d.comb += [
             buffer.input.payload.as_value().eq(port.payload.as_value()),
@@ -205,16 +217,3 @@ class AttentionIssue(Component):
             for slot in range(self._slots):
                 chance, query = chances[lane % layout.positions][slot], queries[lane % layout.chunk][slot]
                 m.d.sync += operands[lane][slot].eq(Mux(weighing, chance, query))
-
-
-def estimate(
-    *, beat_bytes: int, head_dim: int, chunk: int, slots: int, context: int, lanes: int = 1, query_bits: int = 12
-) -> Resources:
-    """Of an AttentionIssue with these parameters."""
-    layout = KvLayout(beat_bytes=beat_bytes, head_dim=head_dim, chunk=chunk)
-    shape = {"slots": slots, "chunk": chunk, "chunks": layout.chunks}
-    buffers = head_buffer.estimate(bits=query_bits, **shape) + head_buffer.estimate(bits=8, **shape) * 2
-    operands, group = max(chunk, layout.positions) * slots, layout.positions * slots * 16
-    per_bit = 2.6 if slots > layout.positions else 1.3  # own and committed, keys and values; own groups
-    lut = 8 * slots * chunk + 16 * operands + round(8 * beat_bytes * per_bit) + 14
-    return buffers + Resources(lut=lut, ff=8 * beat_bytes + OPERAND_BITS * operands + 2 * group + 20)

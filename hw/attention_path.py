@@ -5,28 +5,29 @@ from typing import Any
 from amaranth.hdl import Module, Mux, Signal, Value, unsigned
 from amaranth.lib import data, stream
 from amaranth.lib.fifo import SyncFIFO
-from amaranth.lib.wiring import Component, In, Out, connect, flipped
+from amaranth.lib.wiring import In, Out, connect, flipped
 
-from edgedec.hw import attention, coder, head_feeder, register_slice, rotary
 from edgedec.hw.attention import Attention
-from edgedec.hw.coder import Coder
+from edgedec.hw.coder import Coder, constants
+from edgedec.hw.coder import settings as coder_settings
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.fifo import small_queue
 from edgedec.hw.head_feeder import HeadFeeder, attend
 from edgedec.hw.mac_array import column_bits, score_bits, work
 from edgedec.hw.pipeline import check, every
-from edgedec.hw.register_slice import sliced
-from edgedec.hw.resources import Resources, total
+from edgedec.hw.register_slice import RegisterSlice, sliced
+from edgedec.hw.resources import Resources
 from edgedec.hw.rotary import Rotary, angles
 from edgedec.hw.score_memory import visibility
-from edgedec.hw.shapes import beat, rows, words
+from edgedec.hw.shapes import beat, rows, word, words
 
-__all__ = ["KEYS", "QUERIES", "VALUES", "AttentionPath", "estimate", "head_factor", "part", "parts"]
+__all__ = ["KEYS", "QUERIES", "VALUES", "AttentionPath", "head_factor", "part"]
 
 QUERIES, KEYS, VALUES = 0, 1, 2  # of ``part``
 _NARROW = 18
 _QUERY_BITS, _CODE_BITS = 12, 8
 _PARTS = 4  # that may be on their way
-_FOLLOWED = data.StructLayout({"settings": coder.settings(), "rotate": 1})
+_FOLLOWED = data.StructLayout({"settings": coder_settings(), "rotate": 1})
 
 
 def part() -> data.StructLayout:
@@ -39,7 +40,7 @@ def head_factor() -> data.StructLayout:
     return data.StructLayout({"factor": unsigned(16), "shift": unsigned(6)})
 
 
-class AttentionPath(Component):
+class AttentionPath(CostedComponent):
     """Queries, keys and values of a pass become codes and are kept; then all heads attend.
 
     A pass here is one layer's attention: its parts, one ``attends``, its output. Parts and ``attends`` have no order between
@@ -57,7 +58,7 @@ class AttentionPath(Component):
     Members:
         parts: In(stream part()). One item per vector. A second vector of a kind overwrites the first.
         input: In(words(18, slots)). These vectors, each once its part is taken.
-        coding: In(stream edgedec.hw.coder.constants()). One item per element of these vectors.
+        coding: In(stream edgedec.hw.constants()). One item per element of these vectors.
         angles: In(stream angles(slots, 1)). head_dim / 2 items, which serve all that is rotated until the next ones come:
             those must be offered before the first element of the vector that needs them, and only after the one before it.
         attends: In(stream attend()). What heads there are.
@@ -93,7 +94,8 @@ class AttentionPath(Component):
     ) -> None:
         shape = {"beat_bytes": beat_bytes, "head_dim": head_dim, "chunk": chunk, "slots": slots, "context": context}
         self._attention = Attention(**shape, lanes=lanes, query_bits=_QUERY_BITS, ultra=ultra)
-        self._rotary = Rotary(slots=slots, head_dim=head_dim)
+        self._rotary, self._coder = Rotary(slots=slots, head_dim=head_dim), Coder(slots=slots)
+        self._turned = RegisterSlice(shape=word(_NARROW, slots))
         check("query_columns", query_columns, head_dim, 1 << 16)
         check("key_columns", key_columns, head_dim, 1 << 16)
         heads = {"slots": slots, "head_dim": head_dim, "chunk": chunk}
@@ -108,10 +110,10 @@ class AttentionPath(Component):
         partial = rows(score_bits(_QUERY_BITS, chunk), slots, positions)
         sums = rows(column_bits(positions), slots, chunk)
         super().__init__(
-            {
+            lambda: {
                 "parts": In(stream.Signature(part())),
                 "input": In(words(_NARROW, slots)),
-                "coding": In(stream.Signature(coder.constants())),
+                "coding": In(stream.Signature(constants())),
                 "angles": In(stream.Signature(angles(slots, 1))),
                 "attends": In(stream.Signature(attend())),
                 "factors": In(stream.Signature(head_factor())),
@@ -129,6 +131,21 @@ class AttentionPath(Component):
             }
         )
 
+    @property
+    def resources_by_part(self) -> dict[str, Resources]:
+        """Estimate of the cost by submodule, without the MacArray."""
+        queues = small_queue(1, _PARTS) + small_queue(_FOLLOWED.size, _PARTS) + small_queue(2, _PARTS)
+        glue = queues + self._turned.resources + Resources(lut=_NARROW * self._slots + 58, ff=13)
+        return {
+            "rotary": self._rotary.resources,
+            "coder": self._coder.resources,
+            "queries": self._feeders[QUERIES].resources,
+            "keys": self._feeders[KEYS].resources,
+            "values": self._feeders[VALUES].resources,
+            "heads": self._attention.resources,
+            "glue": glue,
+        }
+
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         pending, ready, attending = Signal(range(_PARTS + 1)), Signal(), Signal()
@@ -143,7 +160,7 @@ class AttentionPath(Component):
 
     def _code(self, m: Module, pending: Signal, attending: Signal) -> None:
         """Parts through rotary and coder into the memories; three queues tell who they are."""
-        m.submodules.coder, m.submodules.rotary = codes, turn = Coder(slots=self._slots), self._rotary
+        m.submodules.coder, m.submodules.rotary = codes, turn = self._coder, self._rotary
         connect(m, flipped(self.angles), turn.angles)
         connect(m, flipped(self.coding), codes.constants)
         given, source, sourced, taken, done = self.parts, self.input, Signal(), Signal(), Signal()
@@ -190,7 +207,7 @@ class AttentionPath(Component):
 
         ``turning``: the vector at ``input`` is rotated; ``turned``: the one that the coder is at. Neither is: it is one.
         """
-        source, past, ahead = self.input, Signal(), sliced(m, "turned", turn.output)
+        source, past, ahead = self.input, Signal(), sliced(m, "turned", turn.output, self._turned)
         m.d.comb += [
             past.eq(~turning & ~turned),
             turn.input.payload.eq(source.payload),
@@ -248,50 +265,3 @@ class AttentionPath(Component):
             m.d.sync += left.eq(left - 1)
         with m.If(begin):
             m.d.sync += left.eq(self.attends.p.heads)
-
-
-def parts(
-    *,
-    beat_bytes: int,
-    head_dim: int,
-    chunk: int,
-    slots: int,
-    context: int,
-    query_columns: int,
-    key_columns: int,
-    lanes: int = 1,
-    ultra: bool = False,
-) -> dict[str, Resources]:
-    """Of an AttentionPath with these parameters, by submodule; without the MacArray."""
-    shape = {"beat_bytes": beat_bytes, "head_dim": head_dim, "chunk": chunk, "slots": slots, "context": context}
-    heads = {"slots": slots, "head_dim": head_dim, "chunk": chunk}
-    queues = small_queue(1, _PARTS) + small_queue(_FOLLOWED.size, _PARTS) + small_queue(2, _PARTS)
-    return {
-        "rotary": rotary.estimate(slots=slots, head_dim=head_dim),
-        "coder": coder.estimate(slots=slots),
-        "queries": head_feeder.estimate(width=_QUERY_BITS, depth=query_columns, **heads),
-        "keys": head_feeder.estimate(width=_CODE_BITS, depth=key_columns, **heads),
-        "values": head_feeder.estimate(width=_CODE_BITS, depth=key_columns, **heads),
-        "heads": attention.estimate(**shape, lanes=lanes, query_bits=_QUERY_BITS, ultra=ultra),
-        "glue": queues
-        + register_slice.estimate(width=_NARROW * slots + 1)
-        + Resources(lut=_NARROW * slots + 58, ff=13),
-    }
-
-
-def estimate(
-    *,
-    beat_bytes: int,
-    head_dim: int,
-    chunk: int,
-    slots: int,
-    context: int,
-    query_columns: int,
-    key_columns: int,
-    lanes: int = 1,
-    ultra: bool = False,
-) -> Resources:
-    """Of an AttentionPath with these parameters, without the MacArray: its parts, and what chooses between them."""
-    shape = {"beat_bytes": beat_bytes, "head_dim": head_dim, "chunk": chunk, "slots": slots, "context": context}
-    columns = {"query_columns": query_columns, "key_columns": key_columns}
-    return total(parts(**shape, **columns, lanes=lanes, ultra=ultra).values())

@@ -10,10 +10,11 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import Component, In, Out, connect, flipped
 
 from edgedec.hw.axi import axi4_read, axi4_write, beats_log2
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.register_slice import RegisterSlice
 from edgedec.hw.resources import Resources
 
-__all__ = ["AxiReadCrossing", "AxiWriteCrossing", "estimate"]
+__all__ = ["AxiReadCrossing", "AxiWriteCrossing"]
 
 _REQUESTS, _BEATS = 8, 16  # places for what is on the way
 _LATE = 3  # what may come between two looks at the room that is left
@@ -107,7 +108,7 @@ class _Crossing(Component):
         return found
 
 
-class AxiReadCrossing(Component):
+class AxiReadCrossing(CostedComponent):
     """Parameters:
         address_bits, data_bytes: of the bus.
         manager, subordinate: clock domains.
@@ -125,8 +126,15 @@ class AxiReadCrossing(Component):
         self, *, address_bits: int, data_bytes: int, manager: str = "sync", subordinate: str = "memory"
     ) -> None:
         self._there, self._back = (manager, subordinate), (subordinate, manager)
+        self._address_bits, self._data_bytes = address_bits, data_bytes
         bus = axi4_read(address_bits=address_bits, data_bytes=data_bytes)
-        super().__init__({"manager": In(bus), "subordinate": Out(bus)})
+        super().__init__(lambda: {"manager": In(bus), "subordinate": Out(bus)})
+
+    @property
+    def resources(self) -> Resources:
+        """Estimate of the cost; not calibrated."""
+        bits = self._address_bits + 8 + 8 * self._data_bytes
+        return Resources(lut=2 * bits + 48, ff=2 * bits + 80)
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -135,15 +143,22 @@ class AxiReadCrossing(Component):
         return m
 
 
-class AxiWriteCrossing(Component):
+class AxiWriteCrossing(CostedComponent):
     """As ``AxiReadCrossing``, for AXI4 write channels."""
 
     def __init__(
         self, *, address_bits: int, data_bytes: int, manager: str = "sync", subordinate: str = "memory"
     ) -> None:
         self._there, self._back = (manager, subordinate), (subordinate, manager)
+        self._address_bits, self._data_bytes = address_bits, data_bytes
         bus = axi4_write(address_bits=address_bits, data_bytes=data_bytes)
-        super().__init__({"manager": In(bus), "subordinate": Out(bus)})
+        super().__init__(lambda: {"manager": In(bus), "subordinate": Out(bus)})
+
+    @property
+    def resources(self) -> Resources:
+        """Estimate of the cost; not calibrated."""
+        bits = self._address_bits + 8 + 9 * self._data_bytes + 8
+        return Resources(lut=2 * bits + 72, ff=2 * bits + 120)
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -151,9 +166,3 @@ class AxiWriteCrossing(Component):
         _carry(m, "w", self.manager, self.subordinate, _W, _BEATS, self._there)
         _carry(m, "b", self.subordinate, self.manager, _B, _REQUESTS, self._back)
         return m
-
-
-def estimate(*, address_bits: int, data_bytes: int) -> Resources:
-    """Of an AxiReadCrossing and an AxiWriteCrossing; not calibrated yet."""
-    wide = 2 * (address_bits + 8) + 8 * data_bytes * 2 + data_bytes + 8
-    return Resources(lut=2 * wide + 120, ff=2 * wide + 200)

@@ -4,13 +4,14 @@ from typing import Any
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, stream
-from amaranth.lib.wiring import Component, In, Out
+from amaranth.lib.wiring import In, Out
 
 from edgedec.hw.axi import NUMBER_BITS, beats_log2, burst_beats, check_data_bytes, requests
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.pipeline import check
 from edgedec.hw.resources import Resources
 
-__all__ = ["Bursts", "burst_layout", "estimate"]
+__all__ = ["Bursts", "burst_layout"]
 
 
 def burst_layout(address_bits: int, data_bytes: int) -> data.StructLayout:
@@ -36,7 +37,7 @@ def burst_layout(address_bits: int, data_bytes: int) -> data.StructLayout:
     )
 
 
-class Bursts(Component):
+class Bursts(CostedComponent):
     """Cuts at the multiples of a chunk: ``max_burst`` beats or 4 KiB, whichever is less. So no burst crosses 4 KiB, and all
     but the first and the last of a long request are aligned.
 
@@ -66,14 +67,24 @@ class Bursts(Component):
         self._size = beats_log2(data_bytes)
         self._beats = burst_beats(data_bytes=data_bytes, max_burst=max_burst)
         self._chunk_bits = beats_log2(self._beats * data_bytes)
+        self._address_bits, self._length_bits = address_bits, length_bits
         super().__init__(
-            {
+            lambda: {
                 "requests": In(requests(address_bits, length_bits)),
                 "bursts": Out(stream.Signature(burst_layout(address_bits, data_bytes))),
                 "flush": In(1),
                 "busy": Out(1),
             }
         )
+
+    @property
+    def resources(self) -> Resources:
+        address_bits, size, chunk = self._address_bits, self._size, self._chunk_bits
+        offset = beats_log2(self._beats)
+        length = max(self._length_bits, chunk)
+        state = (length + 1 - size) + (address_bits - chunk) + offset + 2 * size + NUMBER_BITS + 2
+        offered = 1 + (address_bits - size) + offset + NUMBER_BITS + 2 + 2 * size
+        return Resources(lut=5 * length + address_bits - 2 * chunk + 19, ff=state + offered)
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -130,14 +141,3 @@ class Bursts(Component):
             with m.If(~self.bursts.valid | self.bursts.ready):
                 m.d.sync += self.bursts.valid.eq(0)
         return m
-
-
-def estimate(*, address_bits: int, data_bytes: int, length_bits: int, max_burst: int = 256) -> Resources:
-    """Of one Bursts."""
-    size, beats = beats_log2(data_bytes), burst_beats(data_bytes=data_bytes, max_burst=max_burst)
-    offset = beats_log2(beats)
-    chunk = offset + size
-    length = max(length_bits, chunk)
-    state = (length + 1 - size) + (address_bits - chunk) + offset + 2 * size + NUMBER_BITS + 2
-    offered = 1 + (address_bits - size) + offset + NUMBER_BITS + 2 + 2 * size
-    return Resources(lut=5 * length + address_bits - 2 * chunk + 19, ff=state + offered)

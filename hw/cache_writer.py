@@ -4,10 +4,10 @@ from typing import Any
 
 from amaranth.hdl import Cat, Module, Signal
 from amaranth.lib import data, stream
-from amaranth.lib.wiring import Component, In, Out, connect, flipped
+from amaranth.lib.wiring import In, Out, connect, flipped
 
-from edgedec.hw import register_slice
 from edgedec.hw.axi import beats_log2, requests
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.constant_product import product
 from edgedec.hw.instruction_layouts import layout
@@ -17,24 +17,22 @@ from edgedec.hw.new_rows import (
     MovedRows,
     NewRows,
     cache_beats,
-    estimate_moved_rows,
-    estimate_new_rows,
     layer,
     place,
 )
 from edgedec.hw.pipeline import carried, check, fork, pipeline
 from edgedec.hw.register_slice import RegisterSlice
-from edgedec.hw.resources import Resources
+from edgedec.hw.resources import Resources, total
 from edgedec.hw.shapes import beat, rows
 from edgedec.hw.striping import block_bytes
 
-__all__ = ["CacheWriter", "estimate"]
+__all__ = ["CacheWriter"]
 
 _STAGES = 4
 _LENGTH_BITS = 32
 
 
-class CacheWriter(Component):
+class CacheWriter(CostedComponent):
     """Every chunk is one short write, to its physical place (edgedec.hw.striping).
 
     Keys and values of a layer come and go independently; the keys of the next layer may be written while the values of the
@@ -65,9 +63,14 @@ class CacheWriter(Component):
     def __init__(self, config: AcceleratorConfig, *, address_bits: int = 40) -> None:
         check("address_bits", address_bits, 16, 64)
         self._config, self._address_bits = config, address_bits
+        self._keys, self._values = NewRows(config=config, values=False), NewRows(config=config, values=True)
+        self._moved = MovedRows(config=config)
+        self._places = RegisterSlice(shape=place(config))
+        self._address_and_codes = data.StructLayout({"address": address_bits, "codes": 8 * config.chunk})
+        self._located = RegisterSlice(shape=self._address_and_codes)
         item = stream.Signature(rows(8, config.slots, config.chunk))
         super().__init__(
-            {
+            lambda: {
                 "layers": In(stream.Signature(layer())),
                 "new_keys": In(item),
                 "new_values": In(item),
@@ -83,11 +86,23 @@ class CacheWriter(Component):
             }
         )
 
+    @property
+    def resources(self) -> Resources:
+        config, address_bits = self._config, self._address_bits
+        codes, beats = 8 * config.chunk, address_bits - beats_log2(config.beat_bytes)
+        choice = Resources(lut=codes + 36 + 12)
+        address = Resources(
+            lut=36 + 21 + 21 * (config.kv_layout.chunks.bit_count() - 1) + beats + address_bits - 12,
+            ff=21 + 36 + 26 + beats + 8 + address_bits + _STAGES,
+        )
+        shift_registers = Resources(lut=codes, ff=64)
+        parts = total(part.resources for part in (self._keys, self._values, self._moved, self._places, self._located))
+        return parts + choice + address + shift_registers
+
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        m.submodules.keys = keys = NewRows(config=self._config, values=False)
-        m.submodules.values = values = NewRows(config=self._config, values=True)
-        m.submodules.moved = moved = MovedRows(config=self._config)
+        m.submodules.keys, m.submodules.values = keys, values = self._keys, self._values
+        m.submodules.moved = moved = self._moved
         fork(m, self.layers, [keys.layers, values.layers])
         connect(m, flipped(self.new_keys), keys.rows)
         connect(m, flipped(self.new_values), values.rows)
@@ -97,7 +112,7 @@ class CacheWriter(Component):
             *(keys.own.eq(self.own), values.own.eq(self.own)),
             *(moved.committed.eq(self.committed), moved.accepted.eq(self.accepted)),
         ]
-        m.submodules.places = places = RegisterSlice(shape=place(self._config))
+        m.submodules.places = places = self._places
         self._choose(m, [moved.places, keys.places, values.places], places.input)
         under_way = self._locate(m, places.output)
         busy = (keys.busy, values.busy, moved.busy, places.output.valid, under_way)
@@ -121,10 +136,8 @@ class CacheWriter(Component):
         """The address of each chunk; returns whether one is under way."""
         config, kv = self._config, self._config.kv_layout
         wide = beats_log2(kv.positions)
-        located = stream.Signature(
-            data.StructLayout({"address": self._address_bits, "codes": 8 * config.chunk})
-        ).create()
-        m.submodules.located = behind = RegisterSlice(shape=located.p.shape())
+        located = stream.Signature(self._address_and_codes).create()
+        m.submodules.located = behind = self._located
         enable, valids = pipeline(m, located, source.valid, _STAGES)
         connect(m, located, behind.input)
         m.d.comb += source.ready.eq(enable)
@@ -164,16 +177,3 @@ class CacheWriter(Component):
         )
         high = (self.kv_address[block : self._address_bits] + above)[: self._address_bits - block]
         return Cat(byte.shift_left(chunk), inside, number, high)
-
-
-def estimate(config: AcceleratorConfig, *, address_bits: int = 40) -> Resources:
-    """Of a CacheWriter: its parts, and the way of an address."""
-    codes, beats = 8 * config.chunk, address_bits - beats_log2(config.beat_bytes)
-    chosen = Resources(lut=codes + 36 + 12)
-    located = Resources(
-        lut=36 + 21 + 21 * (config.kv_layout.chunks.bit_count() - 1) + beats + address_bits - 12,
-        ff=21 + 36 + 26 + beats + 8 + address_bits + _STAGES,
-    )
-    kept = Resources(lut=codes, ff=64)  # shift registers
-    kept += register_slice.estimate(width=codes + 36 + 10) + register_slice.estimate(width=codes + address_bits)
-    return estimate_new_rows(config) * 2 + estimate_moved_rows(config) + chosen + located + kept

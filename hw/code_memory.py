@@ -5,14 +5,15 @@ from typing import Any
 from amaranth.hdl import Array, Cat, Module, Signal, Value
 from amaranth.lib import data, stream
 from amaranth.lib.memory import Memory
-from amaranth.lib.wiring import Component, In, Out
+from amaranth.lib.wiring import In, Out
 
-from edgedec.hw import fifo
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.pipeline import check
+from edgedec.hw.ram import block_rams
 from edgedec.hw.resources import Resources
 from edgedec.hw.shapes import codes, rows
 
-__all__ = ["CodeMemory", "estimate", "passes"]
+__all__ = ["CodeMemory", "passes"]
 
 _STYLES = ("block", "ultra", "distributed")
 
@@ -25,7 +26,7 @@ def passes(depth: int) -> stream.Signature:
     return stream.Signature(data.StructLayout({"fresh": 1, "blocks": range(depth + 1)}))
 
 
-class CodeMemory(Component):
+class CodeMemory(CostedComponent):
     """Blocks of columns of one vector for each slot; written once, read as often as there are passes.
 
     A block is wide (4,096 bits for 64 columns of 8 slots) and wanted once in a sweep only, so it is kept in pieces: the
@@ -62,8 +63,19 @@ class CodeMemory(Component):
         if style not in _STYLES:
             raise ValueError(f"style must be one of {', '.join(_STYLES)}, not {style!r}")
         block = codes(slots, columns)
-        super().__init__({"write": In(block), "passes": In(passes(depth)), "output": Out(block)})
+        super().__init__(lambda: {"write": In(block), "passes": In(passes(depth)), "output": Out(block)})
         self._slots, self._columns, self._depth, self._pieces, self._style = slots, columns, depth, pieces, style
+
+    @property
+    def resources(self) -> Resources:
+        """Estimate of the cost of a memory in block RAM, which is written and read in pieces, and a register of a block."""
+        slots, columns, depth, pieces = self._slots, self._columns, self._depth, self._pieces
+        bits = 8 * slots * columns
+        count = (depth * pieces).bit_length()
+        chosen = bits // pieces * -(-(pieces - 1) // 3)  # a piece of what is written
+        return Resources(
+            lut=chosen + 3 * count + 13, ff=bits + 3 * count + 8, bram18=block_rams(bits // pieces, depth * pieces)
+        )
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -136,12 +148,3 @@ class CodeMemory(Component):
         for piece in range(self._pieces):
             with m.If(arriving & (place == piece)):
                 m.d.sync += block[piece * width : (piece + 1) * width].eq(Cat(Value.cast(port.data)))
-
-
-def estimate(*, slots: int, columns: int, depth: int, pieces: int = 1) -> Resources:
-    """Of a CodeMemory with these parameters in block RAM: written and read in pieces, one register for the whole block."""
-    bits = 8 * slots * columns
-    memory = fifo.estimate(width=bits // pieces, depth=depth * pieces, style="block").bram18
-    count = (depth * pieces).bit_length()
-    chosen = bits // pieces * -(-(pieces - 1) // 3)  # a piece of what is written
-    return Resources(lut=chosen + 3 * count + 13, ff=bits + 3 * count + 8, bram18=memory)

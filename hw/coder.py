@@ -4,13 +4,14 @@ from typing import Any
 
 from amaranth.hdl import C, Cat, Module, Mux, Value, signed, unsigned
 from amaranth.lib import data, stream
-from amaranth.lib.wiring import Component, In, Out
+from amaranth.lib.wiring import In, Out
 
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.pipeline import carried, check, pipeline, saturate
 from edgedec.hw.resources import Resources
 from edgedec.hw.shapes import words
 
-__all__ = ["Coder", "constants", "estimate", "settings"]
+__all__ = ["Coder", "constants", "settings"]
 
 _NARROW = 18
 _QUERY_BITS, _CODE_BITS = 12, 8
@@ -27,7 +28,7 @@ def settings() -> data.StructLayout:
     return data.StructLayout({"narrow": 1, "shift": unsigned(6)})
 
 
-class Coder(Component):
+class Coder(CostedComponent):
     """code = sat(rs((x - middle) * mantissa, shift), 12 or 8).
 
     Parameters:
@@ -46,7 +47,7 @@ class Coder(Component):
     def __init__(self, *, slots: int) -> None:
         check("slots", slots, 1, 8)
         super().__init__(
-            {
+            lambda: {
                 "settings": In(stream.Signature(settings())),
                 "constants": In(stream.Signature(constants())),
                 "input": In(words(_NARROW, slots, 1)),
@@ -54,6 +55,17 @@ class Coder(Component):
             }
         )
         self._slots = slots
+
+    @property
+    def resources(self) -> Resources:
+        """Of a Coder with these parameters; derived, not calibrated.
+
+        Of a slot: the difference, two shifts of 36 bits with a choice of 5 and of 8, the clamp, rounding and saturation.
+        """
+        slots = self._slots
+        return Resources(
+            lut=19 + 2 * 36 + 2 * 36 + 20 + 13 + 20, ff=19 + 35 + 36 + 36 + 14 + 12, dsp=1
+        ) * slots + Resources(lut=8, ff=16 + 12 + 3 + 5 + 2 * _STAGES)
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -88,13 +100,3 @@ def _clamped(x: Value) -> Value:
     limit = Mux(x[-1], -(1 << (_QUERY_BITS + 1)), (1 << (_QUERY_BITS + 1)) - 1)
     found: Value = Mux(inside, x, limit)[: _QUERY_BITS + 2].as_signed()
     return found
-
-
-def estimate(*, slots: int) -> Resources:
-    """Of a Coder with these parameters; derived, not calibrated.
-
-    Of a slot: the difference, two shifts of 36 bits with a choice of 5 and of 8, the clamp, rounding and saturation.
-    """
-    return Resources(
-        lut=19 + 2 * 36 + 2 * 36 + 20 + 13 + 20, ff=19 + 35 + 36 + 36 + 14 + 12, dsp=1
-    ) * slots + Resources(lut=8, ff=16 + 12 + 3 + 5 + 2 * _STAGES)

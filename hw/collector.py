@@ -3,16 +3,17 @@
 from typing import Any
 
 from amaranth.hdl import Module, Mux, Signal
-from amaranth.lib.wiring import Component, In, Out
+from amaranth.lib.wiring import In, Out
 
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.pipeline import check
 from edgedec.hw.resources import Resources
 from edgedec.hw.shapes import words
 
-__all__ = ["Collector", "estimate"]
+__all__ = ["Collector"]
 
 
-class Collector(Component):
+class Collector(CostedComponent):
     """The same vector in words of another number of lanes.
 
     Parameters:
@@ -36,8 +37,19 @@ class Collector(Component):
         check("slots", slots, 1, 8)
         check("lanes", lanes, 1, 64)
         check("in_lanes", in_lanes, 1, 64)
-        super().__init__({"input": In(words(width, slots, in_lanes)), "output": Out(words(width, slots, lanes))})
+        self._width, self._slots = width, slots
+        super().__init__(
+            lambda: {"input": In(words(width, slots, in_lanes)), "output": Out(words(width, slots, lanes))}
+        )
         self._lanes, self._in_lanes = lanes, in_lanes
+
+    @property
+    def resources(self) -> Resources:
+        """Of a Collector with these parameters; calibrated with one lane in, derived with more."""
+        width, slots, lanes, in_lanes = self._width, self._slots, self._lanes, self._in_lanes
+        bits, control = width * slots, (lanes - 1).bit_length() + (in_lanes - 1).bit_length()
+        turned = bits * in_lanes * -(-(in_lanes - 1) // 3)  # of four lanes in a LUT
+        return Resources(lut=turned + 2 * lanes + 4 * control, ff=bits * lanes + 2 * control + 2)
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -84,10 +96,3 @@ class Collector(Component):
                 with m.Case(turn):
                     m.d.comb += [lane.eq(given[(k - turn) % wide]) for k, lane in enumerate(found)]
         return found
-
-
-def estimate(*, width: int, slots: int, lanes: int = 1, in_lanes: int = 1) -> Resources:
-    """Of a Collector with these parameters; calibrated with one lane in, derived with more."""
-    bits, control = width * slots, (lanes - 1).bit_length() + (in_lanes - 1).bit_length()
-    turned = bits * in_lanes * -(-(in_lanes - 1) // 3)  # of four lanes in a LUT
-    return Resources(lut=turned + 2 * lanes + 4 * control, ff=bits * lanes + 2 * control + 2)

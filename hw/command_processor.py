@@ -5,24 +5,24 @@ from typing import Any
 
 from amaranth.hdl import Cat, Module, Mux, ResetInserter, Signal, Value
 from amaranth.lib import stream
-from amaranth.lib.wiring import Component, In, Out, connect, flipped
+from amaranth.lib.wiring import In, Out, connect, flipped
 
-from edgedec.hw import executor, front_end, program_memory, read_issue
 from edgedec.hw.accelerator_registers import Cause
 from edgedec.hw.axi import beats_log2
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.constant_product import product
-from edgedec.hw.executor import UNITS, Executor
-from edgedec.hw.front_end import FrontEnd
+from edgedec.hw.executor import UNITS, Dispatcher
+from edgedec.hw.front_end import FrontEnd, walk_parameters
 from edgedec.hw.instruction_layouts import layout
 from edgedec.hw.instructions import INSTRUCTION_BYTES, Destination
 from edgedec.hw.program_memory import ProgramMemory
 from edgedec.hw.read_issue import ReadIssue, ranges, read_errors
-from edgedec.hw.resources import Resources
+from edgedec.hw.resources import Resources, total
 from edgedec.hw.router import entry, segment
 from edgedec.hw.striping import block_bytes
 
-__all__ = ["CLEARED", "CommandProcessor", "estimate"]
+__all__ = ["CLEARED", "CommandProcessor"]
 
 _ADDRESSES = ("program", "image", "input", "kv", "output")
 CLEARED = 16  # cycles of a reset of the units
@@ -38,8 +38,8 @@ class _State(IntEnum):
     VERDICT = 5  # between CHECK and READ
 
 
-class CommandProcessor(Component):
-    """ProgramMemory, FrontEnd, Executor and ReadIssue, and when they run. The Router is beside it.
+class CommandProcessor(CostedComponent):
+    """ProgramMemory, FrontEnd, Dispatcher and ReadIssue, and when they run. The Router is beside it.
 
     A doorbell takes over all parameters; while busy, in error or resetting it is ignored, and of two at once ``start`` is
     followed. Of several errors the first one counts, in one cycle that of a read, then of a write, of a weight, of an
@@ -63,7 +63,7 @@ class CommandProcessor(Component):
             only looked at whether it can be one.
         program_bytes: In(32). slots: In(4). committed: In(20). accepted: In(8). logits: In(1), whether they are wanted.
         watchdog_limit: In(32). Cycles since the last command was issued, or the start; 0: none. Looked at all the time.
-        idle, writes_idle: In(1). See ``Executor``. masters_idle: In(1). Read and write masters; looked at while ``flush``
+        idle, writes_idle: In(1). See ``Dispatcher``. masters_idle: In(1). Read and write masters; looked at while ``flush``
             is high, from the fourth cycle on.
         write_error: In(1). For a cycle each. damaged: In(1). Likewise: a weight's byte is not five trits.
         ranges: Out(stream ``ranges(config, address_bits)``). entries: Out(stream ``entry()``).
@@ -80,15 +80,17 @@ class CommandProcessor(Component):
 
     Latency: 4 cycles from ``start`` to the program's range; 12 from its last beat to the first range, 13 to the first
         command, one more where that beat holds two words.
-    Throughput: as FrontEnd and Executor.
+    Throughput: as FrontEnd and Dispatcher.
     Source: docs/accelerator.md.
     """
 
     def __init__(self, config: AcceleratorConfig, *, address_bits: int = 40) -> None:
         self._config, self._address_bits = config, address_bits
+        self._memory, self._units = ProgramMemory(config), Dispatcher(config)
         self._reads = ReadIssue(config, address_bits=address_bits)
+        self._walk = FrontEnd(config, address_bits=address_bits)
         super().__init__(
-            {
+            lambda: {
                 **dict.fromkeys(("start", "commit", "soft_reset"), In(1)),
                 **{f"{name}_address": In(64) for name in _ADDRESSES},
                 "program_bytes": In(32),
@@ -112,11 +114,18 @@ class CommandProcessor(Component):
             }
         )
 
+    @property
+    def resources(self) -> Resources:
+        """Estimate of the cost: the parts, the parameters that are kept, the watchdog and the checks of five addresses."""
+        config, address_bits = self._config, self._address_bits
+        walk = walk_parameters(config, address_bits).size
+        checked = len(_ADDRESSES) * (64 - address_bits + beats_log2(block_bytes(config.ports)))
+        own = Resources(lut=64 + 60 + 420 + checked // 5, ff=walk + 64 + 32 + 32 + 8 + 24 + 64 + 61)
+        return total(part.resources for part in (self._memory, self._walk, self._units, self._reads)) + own
+
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        config = self._config
-        memory, reads, units = ProgramMemory(config), self._reads, Executor(config)
-        walk = FrontEnd(config, address_bits=self._address_bits)
+        memory, reads, units, walk = self._memory, self._reads, self._units, self._walk
         for name, part in {"memory": memory, "reads": reads, "units": units, "walk": walk}.items():
             m.submodules[name] = ResetInserter(self.clear)(part)
         connect(m, flipped(self.program), memory.beats)
@@ -309,17 +318,3 @@ class CommandProcessor(Component):
                 self.resetting.eq(1),
                 flushed.eq(0),
             ]
-
-
-def estimate(*, config: AcceleratorConfig, address_bits: int = 40) -> Resources:
-    """Of one CommandProcessor: its parts, the parameters that it keeps, the watchdog and the checks, five addresses' too."""
-    walk = front_end.walk_parameters(config, address_bits).size
-    looked_at = len(_ADDRESSES) * (64 - address_bits + beats_log2(block_bytes(config.ports)))
-    own = Resources(lut=64 + 60 + 420 + looked_at // 5, ff=walk + 64 + 32 + 32 + 8 + 24 + 64 + 61)
-    return (
-        program_memory.estimate(config=config)
-        + front_end.estimate(config=config, address_bits=address_bits)
-        + executor.estimate(config=config)
-        + read_issue.estimate(config=config, address_bits=address_bits)
-        + own
-    )

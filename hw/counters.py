@@ -4,19 +4,20 @@ from typing import Any
 
 from amaranth.hdl import Module, Signal, unsigned
 from amaranth.lib.memory import Memory
-from amaranth.lib.wiring import Component, In, Out
+from amaranth.lib.wiring import In, Out
 
-from edgedec.hw import fifo
 from edgedec.hw.accelerator_registers import COUNTS
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.pipeline import check
+from edgedec.hw.ram import block_rams
 from edgedec.hw.resources import Resources
 
-__all__ = ["Counters", "estimate"]
+__all__ = ["Counters"]
 
 _EVENTS = ("beat", "starved", "blocked", "dependency", "descriptor_done")  # as COUNTS behind the cycles
 
 
-class Counters(Component):
+class Counters(CostedComponent):
     """Counts while a program runs; a latch copies all counts in one cycle, so that they belong together.
 
     Parameters:
@@ -47,7 +48,7 @@ class Counters(Component):
         check("descriptors", descriptors, 2, 1 << 16)
         self._width, self._descriptors = width, descriptors
         super().__init__(
-            {
+            lambda: {
                 "running": In(1),
                 **dict.fromkeys(_EVENTS, In(1)),
                 "clear": In(1),
@@ -57,6 +58,14 @@ class Counters(Component):
                 "descriptor_cycles": Out(32),
             }
         )
+
+    @property
+    def resources(self) -> Resources:
+        width, descriptors = self._width, self._descriptors
+        address = (descriptors - 1).bit_length()
+        # The adder of a counter needs no LUT of its own before the carry chain.
+        flip_flops = 2 * len(COUNTS) * width + 73 + address
+        return Resources(lut=address + 15, ff=flip_flops, bram18=block_rams(32, descriptors))
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -94,10 +103,3 @@ class Counters(Component):
             m.d.sync += number.eq(0)
         with m.Elif(write.en):
             m.d.sync += number.eq(number + 1)
-
-
-def estimate(*, width: int = 48, descriptors: int = 2048) -> Resources:
-    """Of one Counters. A counter's adder needs no LUT of its own in front of the carry chain."""
-    address = (descriptors - 1).bit_length()
-    memory = fifo.estimate(width=32, depth=descriptors, style="block").bram18
-    return Resources(lut=address + 15, ff=2 * len(COUNTS) * width + 73 + address, bram18=memory)

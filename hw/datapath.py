@@ -1,27 +1,18 @@
 """All units of the accelerator, joined: what lies between the read stream and the writes."""
 
+from dataclasses import dataclass
 from typing import Any
 
-from amaranth.hdl import Array, Cat, Module, Mux, Shape, Signal, Value, unsigned
+from amaranth.hdl import Array, Cat, Module, Mux, Shape, ShapeLike, Signal, Value, signed, unsigned
 from amaranth.lib import data, stream
 from amaranth.lib.fifo import SyncFIFO
-from amaranth.lib.wiring import Component, In, Out, connect, flipped
+from amaranth.lib.wiring import In, Out, connect, flipped
 
-from edgedec.hw import (
-    attention_path,
-    fifo,
-    gated_activation,
-    head_path,
-    mac_array,
-    matrix_path,
-    quantize_path,
-    register_slice,
-    residual_path,
-    sink_router,
-    unpacker,
-)
-from edgedec.hw.attention_path import AttentionPath
+from edgedec.hw.attention_path import AttentionPath, head_factor
+from edgedec.hw.coder import constants as coding_constants
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.config import CONSTANT_BEATS, AcceleratorConfig
+from edgedec.hw.drain import row_constants
 from edgedec.hw.fifo import Fifo, small_queue
 from edgedec.hw.gated_activation import GatedActivation
 from edgedec.hw.head_path import HeadPath
@@ -35,12 +26,12 @@ from edgedec.hw.residual_path import ResidualPath, load_item_bytes
 from edgedec.hw.resources import Resources, total
 from edgedec.hw.router import segment
 from edgedec.hw.score_memory import visibility
-from edgedec.hw.shapes import beat, codes, rows, scales, words
+from edgedec.hw.shapes import beat, codes, payload, rows, scales, word, words
 from edgedec.hw.sink_router import SinkRouter
 from edgedec.hw.staged_reset import StagedReset
 from edgedec.hw.unpacker import Unpacker
 
-__all__ = ["TRACED", "Datapath", "angles_item_bytes", "parts", "pass_parameters"]
+__all__ = ["TRACED", "Datapath", "angles_item_bytes", "pass_parameters"]
 
 _VECTORS = 4  # that may be announced ahead
 _MATRICES = 8  # whose rows have not come yet
@@ -68,7 +59,7 @@ def pass_parameters(config: AcceleratorConfig) -> data.StructLayout:
     )
 
 
-class Datapath(Component):
+class Datapath(CostedComponent):
     """Matrices, attention, residual, quantization and head. Docs: docs/accelerator.md, "The data path".
 
     Parameters:
@@ -113,6 +104,35 @@ class Datapath(Component):
             scaling=config.scaling,
             per_row=config.per_row,
         )
+        self._mac = MacArray(lanes=size, slots=slots, chunk=config.chunk)
+        self._residual = ResidualPath(slots=slots, depth=config.hidden, style=config.style(config.hidden))
+        self._gate, self._sinks = GatedActivation(slots=slots), SinkRouter(slots=slots, depth=config.hidden)
+        longest = _longest(config)
+        self._quantize_path = QuantizePath(beat_bytes=size, slots=slots, depth=longest, style=config.style(longest))
+        self._slices = {
+            "drained": RegisterSlice(shape=word(32, slots)),
+            "gated": RegisterSlice(shape=word(27, slots)),
+            "chosen": RegisterSlice(shape=word(27, slots)),
+            "factors": RegisterSlice(shape=payload(scales(slots))),
+        }
+        self._stored = data.StructLayout({"segment": segment(size), "kind": range(len(_constants(config)))})
+        self._constants = Fifo(shape=self._stored, depth=CONSTANT_BEATS, style="block")
+        self._unpackers = {
+            name: Unpacker(beat_bytes=size, item_bytes=item_bytes)
+            for name, item_bytes in (
+                ("load", load_item_bytes(slots)),
+                ("angles", angles_item_bytes(slots)),
+                *((name, constant.item_bytes) for name, constant in _constants(config).items()),
+            )
+        }
+        self._queues = {
+            name: Fifo(shape=constant.shape, depth=constant.items, style="block")
+            for name, constant in _constants(config).items()
+        }
+        super().__init__(self._ports)
+
+    def _ports(self) -> dict[str, Any]:
+        config, slots, size = self._config, self._config.slots, self._config.beat_bytes
         item = stream.Signature(segment(size))
         chunks = stream.Signature(rows(8, slots, config.chunk))
         ports = {
@@ -132,7 +152,7 @@ class Datapath(Component):
             "damaged": Out(1),
             "idle": Out(1),
         }
-        if trace:
+        if self._trace:
             shapes = {
                 "matrix": words(32, slots),
                 "codes": codes(slots, size),
@@ -142,7 +162,35 @@ class Datapath(Component):
             }
             for name in TRACED:
                 ports[f"trace_{name}"] = Out(1 + Shape.cast(shapes[name].members["payload"].shape).width)
-        super().__init__(ports)
+        return ports
+
+    @property
+    def resources_by_part(self) -> dict[str, Resources]:
+        """Estimate of the cost by submodule; those of a path are called "path.part"."""
+        paths = {"matrix": self._matrix, "attention": self._attention, "quantize": self._quantize_path}
+        inner = {f"{path}.{name}": part for path, p in paths.items() for name, part in p.resources_by_part.items()}
+        constants = (self._constants, *self._unpackers.values(), *self._queues.values())
+        return inner | {
+            "mac": self._mac.resources,
+            "residual": self._residual.resources,
+            "gate": self._gate.resources,
+            "head": self._head.resources,
+            "sinks": self._sinks.resources,
+            "constants": total(part.resources for part in constants),
+            "glue": self._glue(),
+        }
+
+    @property
+    def in_multipliers(self) -> Resources:
+        """See ``MacArray.in_multipliers``."""
+        return self._mac.in_multipliers
+
+    def _glue(self) -> Resources:
+        """Queues of instructions, the choice among the sources of a vector, what each row sees, the scales of the head."""
+        slots, seen = self._config.slots, visibility(self._config.slots, self._config.context).size
+        queues = small_queue(layout(Opcode.MATRIX).size, _MATRICES) + small_queue(layout(Opcode.VECTOR).size, _VECTORS)
+        slices = total(part.resources for part in self._slices.values())
+        return queues + slices + Resources(lut=27 * slots + 60 * slots + 40, ff=seen + 24 * slots + 48 + 12)
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -155,17 +203,12 @@ class Datapath(Component):
     def build(self) -> tuple[dict[str, Any], Module]:
         """The large parts by name, and the module that connects them."""
         m = Module()
-        config, slots = self._config, self._config.slots
-        residual = ResidualPath(slots=slots, depth=config.hidden, style=config.style(config.hidden))
-        gate, sinks = GatedActivation(slots=slots), SinkRouter(slots=slots, depth=config.hidden)
-        quantize = QuantizePath(
-            beat_bytes=config.beat_bytes, slots=slots, depth=_longest(config), style=config.style(_longest(config))
-        )
+        residual, gate, sinks, quantize = self._residual, self._gate, self._sinks, self._quantize_path
         parts = {"matrix": self._matrix, "attention": self._attention, "head": self._head, "quantize": quantize}
         parts |= {"gate": gate, "residual": residual, "sinks": sinks, "mac": self._multiply(m)}
         self._matrices(m, sinks)
         self._load(m, residual)
-        connect(m, sliced(m, "drained", self._matrix.output), sinks.input)
+        connect(m, sliced(m, "drained", self._matrix.output, self._slices["drained"]), sinks.input)
         connect(m, sinks.additions, residual.additions)
         connect(m, sinks.residual, residual.input)
         connect(m, sinks.parts, self._attention.parts)
@@ -174,7 +217,7 @@ class Datapath(Component):
         m.d.comb += gate.activation.eq(sinks.activation)
         connect(m, sinks.vectors, self._head.vectors)
         connect(m, sinks.logits, self._head.input)
-        gated = sliced(m, "gated", gate.output)
+        gated = sliced(m, "gated", gate.output, self._slices["gated"])
         self._quantize(m, quantize, [residual.output, residual.output, self._attention.output, gated])
         self._attend(m)
         self._give_results(m, quantize, sinks.logits)
@@ -203,8 +246,7 @@ class Datapath(Component):
 
     def _multiply(self, m: Module) -> MacArray:
         """The one array of multipliers, which matrices and attention share."""
-        config, matrix, attention = self._config, self._matrix, self._attention
-        mac = MacArray(lanes=config.beat_bytes, slots=config.slots, chunk=config.chunk)
+        mac, matrix, attention = self._mac, self._matrix, self._attention
         connect(m, matrix.mac_codes, mac.codes)
         connect(m, matrix.mac_weights, mac.weights)
         connect(m, mac.sums, matrix.mac_sums)
@@ -238,9 +280,7 @@ class Datapath(Component):
         ]
 
     def _load(self, m: Module, residual: ResidualPath) -> None:
-        m.submodules.load = unpacker = Unpacker(
-            beat_bytes=self._config.beat_bytes, item_bytes=load_item_bytes(self._config.slots)
-        )
+        m.submodules.load = unpacker = self._unpackers["load"]
         connect(m, flipped(self.load), unpacker.beats)
         connect(m, unpacker.items, residual.items)
         m.d.comb += [
@@ -273,7 +313,7 @@ class Datapath(Component):
         with m.If(queue.r_en):
             m.d.sync += [source.eq(entry.source), eps.eq(entry.eps), owed.eq(entry.normed), open_.eq(1)]
         chosen = Array(port.payload.as_value() for port in sources)[source]
-        m.submodules.chosen = cut = RegisterSlice(shape=quantize.input.payload.shape())
+        m.submodules.chosen = cut = self._slices["chosen"]
         connect(m, cut.output, quantize.input)
         m.d.comb += [
             Value.cast(cut.input.payload).eq(chosen),
@@ -316,7 +356,7 @@ class Datapath(Component):
         """The codes to the matrices, their scales too; those of the head's codes to the head as well."""
         head, matrix = self._head, self._matrix
         connect(m, quantize.codes, matrix.codes)
-        factors = sliced(m, "factors", quantize.scales)
+        factors = sliced(m, "factors", quantize.scales, self._slices["factors"])
         connect(m, factors, matrix.scales)
         # What is drained has its scales: with the first word of logits the scales that came last are the head's.
         kept, begins, owed = Signal.like(quantize.scales.payload), Signal(init=1), Signal()
@@ -348,16 +388,16 @@ class Datapath(Component):
             "scales": attention.scales,
         }
         stored = self._store_constants(m, list(sinks))
-        for name, (item_bytes, depth) in _constants(config).items():
-            item, sink = self._unpacked(m, name, item_bytes, stored[name]), sinks[name]
-            m.submodules[f"queue_{name}"] = queue = Fifo(shape=sink.payload.shape(), depth=depth, style="block")
+        for name, sink in sinks.items():
+            item = self._unpacked(m, name, stored[name])
+            m.submodules[f"queue_{name}"] = queue = self._queues[name]
             m.d.comb += [
                 *_packed(name, item.payload, queue.input.payload),
                 queue.input.valid.eq(item.valid),
                 item.ready.eq(queue.input.ready),
             ]
             connect(m, queue.output, sink)
-        item = self._unpacked(m, "angles", angles_item_bytes(config.slots), flipped(self.angles))
+        item = self._unpacked(m, "angles", flipped(self.angles))
         for slot in range(config.slots):
             m.d.comb += [
                 angles.cos[0][slot].eq(item.payload[32 * slot : 32 * slot + 16]),
@@ -374,8 +414,7 @@ class Datapath(Component):
         the weights behind them meanwhile.
         """
         shape = segment(self._config.beat_bytes)
-        kept = data.StructLayout({"segment": shape, "kind": range(len(names))})
-        m.submodules.constants = queue = Fifo(shape=kept, depth=CONSTANT_BEATS, style="block")
+        m.submodules.constants = queue = self._constants
         given = [getattr(self, name) for name in names]
         m.d.comb += [queue.input.valid.eq(Cat(port.valid for port in given).any())]
         for number, port in enumerate(given):
@@ -391,8 +430,8 @@ class Datapath(Component):
                 m.d.comb += source.ready.eq(port.ready)
         return stored
 
-    def _unpacked(self, m: Module, name: str, item_bytes: int, source: Any) -> Any:
-        m.submodules[f"unpack_{name}"] = unpacker = Unpacker(beat_bytes=self._config.beat_bytes, item_bytes=item_bytes)
+    def _unpacked(self, m: Module, name: str, source: Any) -> Any:
+        m.submodules[f"unpack_{name}"] = unpacker = self._unpackers[name]
         connect(m, source, unpacker.beats)
         return unpacker.items
 
@@ -407,15 +446,23 @@ def _ultra_scores(config: AcceleratorConfig) -> bool:
     return config.style(2 * (config.context + config.slots) // config.softmax_lanes) == "ultra"
 
 
-def _constants(config: AcceleratorConfig) -> dict[str, tuple[int, int]]:
-    """Bytes of an item of each kind of constant, and how many items an instruction has at most."""
+@dataclass(frozen=True, kw_only=True)
+class _Constant:
+    """A kind of constant: bytes of an item in memory, most items of an instruction, and an item as its unit takes it."""
+
+    item_bytes: int
+    items: int
+    shape: ShapeLike
+
+
+def _constants(config: AcceleratorConfig) -> dict[str, _Constant]:
     columns = config.heads * config.head_dim
     return {
-        "gains": (2, max(_longest(config), 2)),
-        "rows": (8, config.tile_rows),
-        "coding": (8, columns),
-        "factors": (4, max(config.heads, 2)),
-        "scales": (2, columns),
+        "gains": _Constant(item_bytes=2, items=max(_longest(config), 2), shape=data.ArrayLayout(signed(16), 1)),
+        "rows": _Constant(item_bytes=8, items=config.tile_rows, shape=payload(row_constants())),
+        "coding": _Constant(item_bytes=8, items=columns, shape=coding_constants()),
+        "factors": _Constant(item_bytes=4, items=max(config.heads, 2), shape=head_factor()),
+        "scales": _Constant(item_bytes=2, items=columns, shape=data.ArrayLayout(unsigned(16), 1)),
     }
 
 
@@ -428,64 +475,3 @@ def _packed(name: str, item: Any, sink: Any) -> list[Any]:
     if name == "coding":
         return [sink.mantissa.eq(item[:16]), sink.middle.eq(item[32:50])]
     return [sink.factor.eq(item[:16]), sink.shift.eq(item[16:22])]
-
-
-def parts(config: AcceleratorConfig) -> dict[str, Resources]:
-    """Of a Datapath, by submodule; those of the matrix path, of attention and of quantization as "path.part"."""
-    slots, size = config.slots, config.beat_bytes
-    style = config.style(_longest(config))
-    paths = {
-        "matrix": matrix_path.parts(
-            beat_bytes=size,
-            slots=slots,
-            tile_words=config.tile_words,
-            depth=config.depth,
-            scaling=config.scaling,
-            per_row=config.per_row,
-        ),
-        "attention": attention_path.parts(
-            beat_bytes=size,
-            head_dim=config.head_dim,
-            chunk=config.chunk,
-            slots=slots,
-            context=config.context,
-            query_columns=config.heads * config.head_dim,
-            key_columns=config.kv_heads * config.head_dim,
-            lanes=config.softmax_lanes,
-            ultra=_ultra_scores(config),
-        ),
-        "quantize": quantize_path.parts(beat_bytes=size, slots=slots, depth=_longest(config), style=style),
-    }
-    found = {f"{path}.{name}": part for path, inner in paths.items() for name, part in inner.items()}
-    return found | {
-        "mac": mac_array.estimate(lanes=size, slots=slots, chunk=config.chunk),
-        "residual": residual_path.estimate(slots=slots, depth=config.hidden, style=config.style(config.hidden)),
-        "gate": gated_activation.estimate(slots=slots),
-        "head": head_path.estimate(slots=slots, top_k=config.top_k, port_bytes=config.port_bytes),
-        "sinks": sink_router.estimate(slots=slots, depth=config.hidden),
-        "constants": _constants_estimate(config),
-        "glue": _glue(config),
-    }
-
-
-def _constants_estimate(config: AcceleratorConfig) -> Resources:
-    """The beats that wait, unpackers of all constants and of what is loaded, and the queues that hold these."""
-    bits = {"gains": 16, "rows": 48, "coding": 34, "factors": 22, "scales": 16}
-    stored = segment(config.beat_bytes).size + 3  # and whose it is
-    found = fifo.estimate(width=stored, depth=CONSTANT_BEATS, style="block")
-    for name, (item_bytes, depth) in _constants(config).items():
-        found += unpacker.estimate(beat_bytes=config.beat_bytes, item_bytes=item_bytes)
-        found += fifo.estimate(width=bits[name], depth=depth, style="block")
-    for item_bytes in (load_item_bytes(config.slots), angles_item_bytes(config.slots)):
-        found += unpacker.estimate(beat_bytes=config.beat_bytes, item_bytes=item_bytes)
-    return found
-
-
-def _glue(config: AcceleratorConfig) -> Resources:
-    """Queues of instructions, the choice among three sources of a vector, who sees what, and the scales of the head."""
-    slots = config.slots
-    seen = visibility(slots, config.context).size
-    queues = small_queue(layout(Opcode.MATRIX).size, _MATRICES) + small_queue(layout(Opcode.VECTOR).size, _VECTORS)
-    widths = (32 * slots + 1, 27 * slots + 1, 27 * slots + 1, scales(slots).members["payload"].shape.size)
-    cuts = total(register_slice.estimate(width=width) for width in widths)
-    return queues + cuts + Resources(lut=27 * slots + 60 * slots + 40, ff=seen + 24 * slots + 48 + 12)

@@ -4,15 +4,16 @@ from typing import Any
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal, unsigned
 from amaranth.lib import data, stream
-from amaranth.lib.wiring import Component, In, Out
+from amaranth.lib.wiring import In, Out
 
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.pipeline import check
 from edgedec.hw.resources import Resources
 
-__all__ = ["Divider", "estimate"]
+__all__ = ["Divider"]
 
 
-class Divider(Component):
+class Divider(CostedComponent):
     """``numerator // denominator`` by restoring subtraction.
 
     Parameters:
@@ -38,8 +39,21 @@ class Divider(Component):
         check("quotient_bits", self._quotient_bits, 1, numerator_bits)
         self._denominator_bits = denominator_bits
         operands = data.StructLayout({"numerator": numerator_bits, "denominator": denominator_bits})
+        self._numerator_bits = numerator_bits
         super().__init__(
-            {"input": In(stream.Signature(operands)), "output": Out(stream.Signature(unsigned(self._quotient_bits)))}
+            lambda: {
+                "input": In(stream.Signature(operands)),
+                "output": Out(stream.Signature(unsigned(self._quotient_bits))),
+            }
+        )
+
+    @property
+    def resources(self) -> Resources:
+        numerator_bits, denominator_bits, bits = self._numerator_bits, self._denominator_bits, self._quotient_bits
+        remainder = max(denominator_bits, numerator_bits - bits, 1)
+        checked = denominator_bits // 2 if bits < numerator_bits else 0  # whether the quotient fits
+        return Resources(
+            lut=bits + 2 * remainder + 12 + checked, ff=bits + remainder + denominator_bits + 2 + bits.bit_length()
         )
 
     def elaborate(self, platform: Any) -> Module:
@@ -75,13 +89,3 @@ class Divider(Component):
                 left.eq(bits),
             ]
         return m
-
-
-def estimate(*, numerator_bits: int, denominator_bits: int, quotient_bits: int | None = None) -> Resources:
-    """Of a Divider with these parameters."""
-    bits = numerator_bits if quotient_bits is None else quotient_bits
-    remainder = max(denominator_bits, numerator_bits - bits, 1)
-    checked = denominator_bits // 2 if bits < numerator_bits else 0  # whether the quotient fits
-    return Resources(
-        lut=bits + 2 * remainder + 12 + checked, ff=bits + remainder + denominator_bits + 2 + bits.bit_length()
-    )

@@ -4,14 +4,15 @@ from typing import Any
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal, Value, signed, unsigned
 from amaranth.lib import data, stream
-from amaranth.lib.wiring import Component, In, Out
+from amaranth.lib.wiring import In, Out
 
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.config import ACCUMULATOR_BITS
 from edgedec.hw.pipeline import carried, check, delayed, pipeline, round_bit, saturate
 from edgedec.hw.resources import Resources
 from edgedec.hw.shapes import scale, words
 
-__all__ = ["Drain", "estimate", "matrix_settings", "row_constants", "settings"]
+__all__ = ["Drain", "matrix_settings", "row_constants", "settings"]
 
 _WIDE, _NARROW = 27, 18
 _FACTOR_BITS = 17
@@ -62,7 +63,7 @@ def row_constants(lanes: int = 1) -> stream.Signature:
     )
 
 
-class Drain(Component):
+class Drain(CostedComponent):
     """out = sat(rs(t * B, sh) + bias); t = rs(acc, ps), B = rs(A * W, 15), sh = base - ea + er within 0..47.
 
     Of the head: logit = rs(t * W, 11 + er), which is what the same multiplier gives with A = 2^15 and base - ea = 11.
@@ -92,7 +93,7 @@ class Drain(Component):
         check("slots", slots, 1, 8)
         check("lanes", lanes, 1, 64)
         super().__init__(
-            {
+            lambda: {
                 "input": In(words(ACCUMULATOR_BITS, slots, lanes)),
                 "settings": In(stream.Signature(settings(slots))),
                 "rows": In(row_constants(lanes)),
@@ -102,6 +103,16 @@ class Drain(Component):
         self._slots, self._lanes, self._per_row = slots, lanes, bool(per_row)
         self._pre_shift = bool(pre_shift)
         self._stages = 9 if per_row else 8
+
+    @property
+    def resources(self) -> Resources:
+        slots, lanes, per_row, pre_shift = self._slots, self._lanes, self._per_row, self._pre_shift
+        element = Resources(lut=402 if pre_shift else 327, ff=314, dsp=1)
+        if per_row:
+            element += Resources(ff=58, dsp=1)
+        per_slot = Resources(lut=91, ff=164) if per_row else Resources(lut=103, ff=220, dsp=2)
+        per_lane = Resources(lut=47, ff=49) if per_row else Resources(lut=27, ff=33)
+        return element * (slots * lanes) + per_slot * slots + per_lane * lanes + Resources(lut=37, ff=50)
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -242,13 +253,3 @@ def _clamped(shift: Value, least: int) -> Value:
 def _rounded(product: Value) -> Value:
     """rs(A * W, 15)."""
     return (product[_WEIGHT_SHIFT:] + product[_WEIGHT_SHIFT - 1])[:_FACTOR_BITS]
-
-
-def estimate(*, slots: int, lanes: int = 1, per_row: bool = False, pre_shift: bool = True) -> Resources:
-    """Of a Drain with these parameters."""
-    element = Resources(lut=402 if pre_shift else 327, ff=314, dsp=1)
-    if per_row:
-        element += Resources(ff=58, dsp=1)
-    per_slot = Resources(lut=91, ff=164) if per_row else Resources(lut=103, ff=220, dsp=2)
-    per_lane = Resources(lut=47, ff=49) if per_row else Resources(lut=27, ff=33)
-    return element * (slots * lanes) + per_slot * slots + per_lane * lanes + Resources(lut=37, ff=50)

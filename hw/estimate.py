@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from edgedec.errors import UsageError
-from edgedec.hw import accelerator, mac_array
+from edgedec.hw.accelerator import Accelerator
 from edgedec.hw.board import Board
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.resources import Resources, total
@@ -15,22 +15,19 @@ __all__ = ["Estimate", "estimate"]
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
     """Members:
-    config: whose it is.
-    parts: of each submodule of the Accelerator by its path, in the order in which they are built.
+    config: the accelerator's configuration.
+    parts: the cost of each submodule of the Accelerator by its path, in the order in which they are built.
+    in_multipliers: what ``total`` leaves out because DSP48E2s hold it: adders and registers around the MacArray's
+        multipliers.
     """
 
     config: AcceleratorConfig
     parts: Mapping[str, Resources]
+    in_multipliers: Resources
 
     @property
     def total(self) -> Resources:
         return total(self.parts.values())
-
-    @property
-    def in_multipliers(self) -> Resources:
-        """What ``total`` leaves out, as DSP48E2s hold it: adders and registers around the MacArray's multipliers."""
-        size = self.config
-        return mac_array.in_multipliers(lanes=size.beat_bytes, slots=size.slots, chunk=size.chunk)
 
     def under(self, path: str) -> Resources:
         """Of a submodule with all that is in it, such as "datapath.matrix".
@@ -63,5 +60,9 @@ class Estimate:
 
 
 def estimate(config: AcceleratorConfig) -> Estimate:
-    """In milliseconds. Its error: benchmarks/accelerator_estimate.py."""
-    return Estimate(config=config, parts=accelerator.parts(config))
+    """Return the estimate of a configuration, in milliseconds: the accelerator is constructed, not elaborated.
+
+    benchmarks/accelerator_estimate.py measures its error.
+    """
+    accelerator = Accelerator(config)
+    return Estimate(config=config, parts=accelerator.resources_by_part, in_multipliers=accelerator.in_multipliers)

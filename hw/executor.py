@@ -1,12 +1,13 @@
-"""Commands to the units, in order."""
+"""Dispatch commands to the units, in order."""
 
 from typing import Any
 
 from amaranth.hdl import Cat, Module, Mux, Signal, Value, unsigned
 from amaranth.lib import data, stream
 from amaranth.lib.fifo import SyncFIFO
-from amaranth.lib.wiring import Component, In, Out
+from amaranth.lib.wiring import In, Out
 
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.fifo import small_queue
 from edgedec.hw.instruction_layouts import layout
@@ -14,7 +15,7 @@ from edgedec.hw.instructions import INSTRUCTION_BYTES, Opcode
 from edgedec.hw.program_memory import index_bits
 from edgedec.hw.resources import Resources
 
-__all__ = ["UNITS", "Executor", "command", "estimate"]
+__all__ = ["UNITS", "Dispatcher", "command"]
 
 UNITS = {
     "loads": Opcode.LOAD,
@@ -32,7 +33,7 @@ def command(config: AcceleratorConfig) -> data.StructLayout:
     return data.StructLayout({"bits": unsigned(8 * INSTRUCTION_BYTES), "index": index_bits(config)})
 
 
-class Executor(Component):
+class Dispatcher(CostedComponent):
     """A queue of 16 commands, and the one that is offered to its unit.
 
     Parameters:
@@ -57,8 +58,9 @@ class Executor(Component):
 
     def __init__(self, config: AcceleratorConfig) -> None:
         self._command = command(config)
+        self._config = config
         super().__init__(
-            {
+            lambda: {
                 "commands": In(stream.Signature(self._command)),
                 "idle": In(1),
                 "writes_idle": In(1),
@@ -70,6 +72,12 @@ class Executor(Component):
                 "quiet": Out(1),
             }
         )
+
+    @property
+    def resources(self) -> Resources:
+        config = self._config
+        width = command(config).size
+        return small_queue(width, _QUEUED) + Resources(lut=30, ff=width + index_bits(config) + 6 + 2 + 6)
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -113,9 +121,3 @@ class Executor(Component):
         calm: Value = cycles == _SETTLED
         m.d.sync += cycles.eq(Mux(idle & ~self.issued, Mux(calm, cycles, cycles + 1), 0))
         return calm
-
-
-def estimate(*, config: AcceleratorConfig) -> Resources:
-    """Of one Executor."""
-    width = command(config).size
-    return small_queue(width, _QUEUED) + Resources(lut=30, ff=width + index_bits(config) + 6 + 2 + 6)

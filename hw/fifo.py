@@ -5,17 +5,19 @@ from typing import Any
 from amaranth.hdl import Module, Mux, Shape, ShapeLike, Signal, Value, unsigned
 from amaranth.lib import stream
 from amaranth.lib.memory import Memory
-from amaranth.lib.wiring import Component, In, Out
+from amaranth.lib.wiring import In, Out
 
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.pipeline import check
+from edgedec.hw.ram import block_rams, distributed_luts, ultra_rams
 from edgedec.hw.resources import Resources
 
-__all__ = ["Fifo", "estimate", "small_queue"]
+__all__ = ["Fifo", "small_queue"]
 
 _STYLES = ("auto", "block", "ultra", "distributed")
 
 
-class Fifo(Component):
+class Fifo(CostedComponent):
     """First in, first out.
 
     Parameters:
@@ -38,12 +40,25 @@ class Fifo(Component):
             raise ValueError(f"style must be one of {', '.join(_STYLES)}, not {style!r}")
         self._width, self._depth, self._style = Shape.cast(shape).width, depth, style
         super().__init__(
-            {
+            lambda: {
                 "input": In(stream.Signature(shape)),
                 "output": Out(stream.Signature(shape)),
                 "level": Out(range(depth + 3)),
             }
         )
+
+    @property
+    def resources(self) -> Resources:
+        """Estimate of the cost; a memory of style "auto" is taken as distributed up to 64 entries, else as block RAM."""
+        width, depth, style = self._width, self._depth, self._style
+        address = (depth - 1).bit_length()
+        wraps = 2 * address if depth & (depth - 1) else 0  # LUTs: addresses that start again before their bits do
+        control = Resources(lut=3 * address + wraps + 5, ff=width + 2 * address + depth.bit_length() + 2)
+        if style == "distributed" or (style == "auto" and depth <= 64):
+            return control + Resources(lut=distributed_luts(width, depth), ff=width)
+        if style == "ultra":
+            return control + Resources(uram=ultra_rams(width, depth))
+        return control + Resources(bram18=block_rams(width, depth))
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -88,32 +103,7 @@ def _after(index: Signal, depth: int) -> Value:
     return index + 1 if depth & (depth - 1) == 0 else Mux(index == depth - 1, 0, index + 1)
 
 
-def estimate(*, width: int, depth: int, style: str = "auto") -> Resources:
-    """Of one Fifo; "auto" is counted as distributed up to 64 entries, else as block."""
-    address = (depth - 1).bit_length()
-    wraps = 2 * address if depth & (depth - 1) else 0  # addresses that do not end where their bits do
-    control = Resources(lut=3 * address + wraps + 5, ff=width + 2 * address + depth.bit_length() + 2)
-    if style == "distributed" or (style == "auto" and depth <= 64):
-        return control + _distributed(width, depth) + Resources(ff=width)
-    if style == "ultra":
-        return control + Resources(uram=_tiles(width, depth, 72, 4096))
-    shapes = ((36, 512), (18, 1024), (9, 2048), (4, 4096), (2, 8192), (1, 16384))
-    return control + Resources(bram18=min(_tiles(width, depth, *shape) for shape in shapes))
-
-
 def small_queue(width: int, depth: int) -> Resources:
-    """Of an ``amaranth.lib.fifo.SyncFIFO``."""
+    """Resource estimate of an ``amaranth.lib.fifo.SyncFIFO``."""
     pointers = 2 * (depth - 1).bit_length() + depth.bit_length()
-    return _distributed(width, depth) + Resources(lut=8, ff=pointers)
-
-
-def _distributed(width: int, depth: int) -> Resources:
-    """Memory in LUTs: RAM32M16 holds 32 x 14, RAM64M8 64 x 7; beyond 64 entries the parts are multiplexed."""
-    if depth <= 32:
-        return Resources(lut=8 * -(-width // 14))
-    parts = -(-depth // 64)
-    return Resources(lut=8 * _tiles(width, depth, 7, 64) + (width * -(-(parts - 1) // 3) if parts > 1 else 0))
-
-
-def _tiles(width: int, depth: int, tile_width: int, tile_depth: int) -> int:
-    return -(-width // tile_width) * -(-depth // tile_depth)
+    return Resources(lut=distributed_luts(width, depth) + 8, ff=pointers)

@@ -5,9 +5,10 @@ from typing import Any
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, unsigned
 from amaranth.lib import data, stream
-from amaranth.lib.wiring import Component, In, Out
+from amaranth.lib.wiring import In, Out
 
 from edgedec.hw.axi import beats_log2
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.constant_product import product
 from edgedec.hw.executor import command
@@ -18,7 +19,7 @@ from edgedec.hw.program_memory import fetched, index_bits
 from edgedec.hw.read_issue import read
 from edgedec.hw.resources import Resources
 
-__all__ = ["FrontEnd", "estimate", "walk_parameters"]
+__all__ = ["FrontEnd", "walk_parameters"]
 
 _PLACED = (Opcode.READ, Opcode.CACHE, Opcode.COPY, Opcode.ATTEND)  # they have a start
 
@@ -45,7 +46,7 @@ class _State(IntEnum):
     HALT = 5
 
 
-class FrontEnd(Component):
+class FrontEnd(CostedComponent):
     """READ, CACHE and COPY become reads; COPY and all others commands, each before the reads of all that come after it.
 
     CACHE: ``cached`` beats each, of query heads' keys and values in the order K0 K1 V0 K2 V1 ... ; nothing without committed
@@ -78,7 +79,7 @@ class FrontEnd(Component):
         self._config = config
         self._start_bits = address_bits - beats_log2(config.beat_bytes)
         super().__init__(
-            {
+            lambda: {
                 "instructions": In(stream.Signature(fetched(config))),
                 "parameters": In(walk_parameters(config, address_bits)),
                 "quiet": In(1),
@@ -89,6 +90,14 @@ class FrontEnd(Component):
                 "index": Out(index_bits(config)),
             }
         )
+
+    @property
+    def resources(self) -> Resources:
+        start = self._start_bits
+        instruction = Resources(lut=76 + 3 * start, ff=fetched(self._config).size + start + 12)  # with its check
+        cache = Resources(lut=2 * start + 6 * 8 + 10, ff=2 * start + 4 * 8 + 2)
+        copies = Resources(lut=2 * start + 60, ff=start + 20 + 9 + 8)
+        return instruction + cache + copies + Resources(lut=2 * start + 24)
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -262,12 +271,3 @@ class _Heads:
         heads = FIELDS[Opcode.CACHE]["heads"]
         self.start = Signal(start_bits, name=f"{name}_start")
         self.left, self.in_group = Signal(heads, name=f"{name}_left"), Signal(heads, name=f"{name}_in_group")
-
-
-def estimate(*, config: AcceleratorConfig, address_bits: int = 40) -> Resources:
-    """Of one FrontEnd: an instruction, its check, and three adders of addresses with their multiplexers."""
-    start = address_bits - beats_log2(config.beat_bytes)
-    instruction = Resources(lut=76 + 3 * start, ff=fetched(config).size + start + 12)
-    cache = Resources(lut=2 * start + 6 * 8 + 10, ff=2 * start + 4 * 8 + 2)
-    copies = Resources(lut=2 * start + 60, ff=start + 20 + 9 + 8)
-    return instruction + cache + copies + Resources(lut=2 * start + 24)

@@ -4,14 +4,15 @@ from typing import Any
 
 from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal, signed, unsigned
 from amaranth.lib import data, memory
-from amaranth.lib.wiring import Component, In, Out
+from amaranth.lib.wiring import In, Out
 
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.pipeline import carried, check, delayed, pipeline
 from edgedec.hw.resources import Resources
 from edgedec.hw.shapes import words
 from edgedec.hw.tables import SIGMOID_STEP, SIGMOID_VALUE
 
-__all__ = ["GatedActivation", "activation", "estimate"]
+__all__ = ["GatedActivation", "activation"]
 
 _NARROW, _WIDE = 18, 27
 _STAGES = 15  # of the arithmetic; one more puts words together
@@ -22,7 +23,7 @@ def activation() -> data.StructLayout:
     return data.StructLayout({"relu2": 1, "shift": unsigned(4)})
 
 
-class GatedActivation(Component):
+class GatedActivation(CostedComponent):
     """``z = rs(gate * sigmoid(gate), 7)`` or ``z = rs(max(gate, 0)^2, 8)``, then ``h = rs(z * up, 17)``.
 
     Parameters:
@@ -43,11 +44,21 @@ class GatedActivation(Component):
         check("lanes", lanes, 1, 64)
         self._slots, self._lanes = slots, lanes
         super().__init__(
-            {
+            lambda: {
                 "activation": In(activation()),
                 "input": In(words(_NARROW, slots, lanes)),
                 "output": Out(words(_WIDE, slots, lanes)),
             }
+        )
+
+    @property
+    def resources(self) -> Resources:
+        slots, lanes = self._slots, self._lanes
+        pairs, odd = (lanes + 1) // 2, lanes % 2
+        return Resources(
+            lut=slots * (_WIDE * lanes + 299 * pairs + 90 * odd),
+            ff=slots * (_WIDE * (lanes + lanes // 2) + _NARROW * odd + 385 * pairs) + 37,
+            dsp=3 * pairs * slots,  # the third is the 8 x 11 bits between two entries of the table
         )
 
     def elaborate(self, platform: Any) -> Module:
@@ -143,13 +154,3 @@ class GatedActivation(Component):
 
 def _rounded(x: Any, shift: int) -> Any:
     return (x + (1 << (shift - 1))) >> shift
-
-
-def estimate(*, slots: int, lanes: int = 1) -> Resources:
-    """Of a GatedActivation with these parameters."""
-    pairs, odd = (lanes + 1) // 2, lanes % 2
-    return Resources(
-        lut=slots * (_WIDE * lanes + 299 * pairs + 90 * odd),
-        ff=slots * (_WIDE * (lanes + lanes // 2) + _NARROW * odd + 385 * pairs) + 37,
-        dsp=3 * pairs * slots,  # the third is the 8 x 11 bits between two entries of the table
-    )

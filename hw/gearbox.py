@@ -4,16 +4,17 @@ from typing import Any
 
 from amaranth.hdl import Module, Mux, Signal, Value, unsigned
 from amaranth.lib import stream
-from amaranth.lib.wiring import Component, In, Out
+from amaranth.lib.wiring import In, Out
 
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.pipeline import check
 from edgedec.hw.resources import Resources
 from edgedec.hw.shapes import codes, words
 
-__all__ = ["Gearbox", "estimate"]
+__all__ = ["Gearbox"]
 
 
-class Gearbox(Component):
+class Gearbox(CostedComponent):
     """Codes of a vector, ``lanes`` at a time, as blocks of ``columns``; zeros behind the last one.
 
     Parameters:
@@ -40,13 +41,21 @@ class Gearbox(Component):
         check("columns", columns, 1, 64)
         check("lanes", lanes, 1, 64)
         super().__init__(
-            {
+            lambda: {
                 "input": In(words(8, slots, lanes)),
                 "blocks": In(stream.Signature(unsigned(16))),
                 "output": Out(codes(slots, columns)),
             }
         )
         self._slots, self._columns, self._lanes = slots, columns, lanes
+
+    @property
+    def resources(self) -> Resources:
+        slots, columns, lanes = self._slots, self._columns, self._lanes
+        return Resources(
+            lut=(24 * lanes if lanes > 1 else 8) * slots + 19 * columns // 8 + 44,  # one lane is not turned
+            ff=8 * slots * columns + 20 + columns.bit_length() + 2 * lanes.bit_length(),
+        )
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -109,11 +118,3 @@ class Gearbox(Component):
                 with m.Case(r):
                     m.d.comb += [turned.eq(lanes[(k - r) % self._lanes]) for k, turned in enumerate(found)]
         return found
-
-
-def estimate(*, slots: int, columns: int, lanes: int = 1) -> Resources:
-    """Of a Gearbox with these parameters."""
-    return Resources(
-        lut=(24 * lanes if lanes > 1 else 8) * slots + 19 * columns // 8 + 44,  # one lane is not turned
-        ff=8 * slots * columns + 20 + columns.bit_length() + 2 * lanes.bit_length(),
-    )

@@ -5,8 +5,9 @@ from typing import Any
 from amaranth.hdl import Cat, Module, Mux, Signal, Value, unsigned
 from amaranth.lib import data, stream
 from amaranth.lib.memory import Memory
-from amaranth.lib.wiring import Component, In, Out
+from amaranth.lib.wiring import In, Out
 
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.config import ROWS
 from edgedec.hw.fifo import small_queue
 from edgedec.hw.partial_sums import MANTISSA_BITS
@@ -14,7 +15,7 @@ from edgedec.hw.pipeline import check
 from edgedec.hw.resources import Resources
 from edgedec.hw.shapes import beat
 
-__all__ = ["GroupMantissas", "estimate", "reading"]
+__all__ = ["GroupMantissas", "reading"]
 
 
 def reading(tile_words: int) -> stream.Signature:
@@ -22,7 +23,7 @@ def reading(tile_words: int) -> stream.Signature:
     return stream.Signature(data.StructLayout({"words": range(tile_words + 1), "last": 1}))
 
 
-class GroupMantissas(Component):
+class GroupMantissas(CostedComponent):
     """Two groups: one that is read in every sweep of its blocks of columns, one that is written meanwhile.
 
     Beats are kept as they come, so that they come at the stream's rate; they are taken apart when they are read.
@@ -47,13 +48,23 @@ class GroupMantissas(Component):
         check("tile_words", tile_words, 1, 1 << 16)
         self._beat_bytes, self._tile_words, self._per_beat = beat_bytes, tile_words, beat_bytes // ROWS
         super().__init__(
-            {
+            lambda: {
                 "fills": In(stream.Signature(range(tile_words + 1))),
                 "beats": In(beat(beat_bytes)),
                 "sweeps": In(reading(tile_words)),
                 "output": Out(stream.Signature(data.ArrayLayout(unsigned(MANTISSA_BITS), ROWS))),
             }
         )
+
+    @property
+    def resources(self) -> Resources:
+        tile_words = self._tile_words
+        bits, beats = self._per_beat * ROWS * MANTISSA_BITS, -(-tile_words // self._per_beat)
+        depth = 2 << (beats - 1).bit_length()
+        # LUTs: the register that is shifted is loaded in part by the multiplexer of the memory's banks.
+        loaded = bits if depth <= 64 else bits // 3
+        shifted = Resources(lut=loaded + 6 * tile_words.bit_length() + 10, ff=bits + 2 * tile_words.bit_length() - 3)
+        return small_queue(bits, depth) + shifted
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -112,13 +123,3 @@ class GroupMantissas(Component):
             m.d.sync += [held.eq(held >> ROWS * MANTISSA_BITS), words.eq(words - 1)]
         with m.If(load & ends & self.sweeps.p.last):
             m.d.sync += [full.bit_select(bank, 1).eq(0), bank.eq(~bank)]
-
-
-def estimate(*, beat_bytes: int, tile_words: int) -> Resources:
-    """Of GroupMantissas with these parameters: the memory, and the register that is shifted."""
-    per_beat = beat_bytes // ROWS
-    bits, beats = per_beat * ROWS * MANTISSA_BITS, -(-tile_words // per_beat)
-    depth = 2 << (beats - 1).bit_length()
-    memory = small_queue(bits, depth)
-    loaded = bits if depth <= 64 else bits // 3  # what chooses among memories does it in part
-    return memory + Resources(lut=loaded + 6 * tile_words.bit_length() + 10, ff=bits + 2 * tile_words.bit_length() - 3)

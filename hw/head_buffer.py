@@ -4,17 +4,18 @@ from typing import Any
 
 from amaranth.hdl import Module, Signal
 from amaranth.lib import memory, stream
-from amaranth.lib.wiring import Component, In, Out
+from amaranth.lib.wiring import In, Out
 
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.pipeline import check
 from edgedec.hw.ram import distributed_luts
 from edgedec.hw.resources import Resources
 from edgedec.hw.shapes import rows
 
-__all__ = ["HeadBuffer", "estimate"]
+__all__ = ["HeadBuffer"]
 
 
-class HeadBuffer(Component):
+class HeadBuffer(CostedComponent):
     """Two heads: one that is read in any order, one that is written meanwhile.
 
     Parameters:
@@ -40,8 +41,9 @@ class HeadBuffer(Component):
         check("chunks", chunks, 1, 2048)
         self._chunks = chunks
         shape = rows(bits, slots, chunk)
+        self._bits, self._slots, self._chunk = bits, slots, chunk
         super().__init__(
-            {
+            lambda: {
                 "input": In(stream.Signature(shape)),
                 "full": Out(1),
                 "index": In(range(chunks)),
@@ -49,6 +51,11 @@ class HeadBuffer(Component):
                 "release": In(1),
             }
         )
+
+    @property
+    def resources(self) -> Resources:
+        bits, slots, chunk, chunks = self._bits, self._slots, self._chunk, self._chunks
+        return Resources(lut=distributed_luts(bits * slots * chunk, 2 * chunks) + 12, ff=2 * chunks.bit_length() + 4)
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -73,8 +80,3 @@ class HeadBuffer(Component):
         with m.If(complete):
             m.d.sync += [written.eq(0), filling.eq(~filling)]
         return m
-
-
-def estimate(*, bits: int, slots: int, chunk: int, chunks: int) -> Resources:
-    """Of a HeadBuffer with these parameters."""
-    return Resources(lut=distributed_luts(bits * slots * chunk, 2 * chunks) + 12, ff=2 * chunks.bit_length() + 4)

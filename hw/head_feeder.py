@@ -4,16 +4,16 @@ from typing import Any
 
 from amaranth.hdl import Module, Mux, Signal, unsigned
 from amaranth.lib import data, stream
-from amaranth.lib.wiring import Component, In, Out, connect, flipped
+from amaranth.lib.wiring import In, Out, connect, flipped
 
-from edgedec.hw import collector, vector_memory
 from edgedec.hw.collector import Collector
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.pipeline import check, fork
 from edgedec.hw.resources import Resources
 from edgedec.hw.shapes import rows, words
 from edgedec.hw.vector_memory import VectorMemory
 
-__all__ = ["HeadFeeder", "attend", "estimate"]
+__all__ = ["HeadFeeder", "attend"]
 
 
 def attend() -> data.StructLayout:
@@ -21,7 +21,7 @@ def attend() -> data.StructLayout:
     return data.StructLayout({"heads": unsigned(8), "group": unsigned(8)})
 
 
-class HeadFeeder(Component):
+class HeadFeeder(CostedComponent):
     """A vector of heads in block RAM; every head is read as often as query heads share it.
 
     Parameters:
@@ -56,7 +56,7 @@ class HeadFeeder(Component):
         self._depth, self._head_dim, self._chunks = depth, head_dim, head_dim // chunk
         self._item = stream.Signature(rows(width, slots, chunk))
         super().__init__(
-            {
+            lambda: {
                 "write": In(words(width, slots, 1)),
                 "attends": In(stream.Signature(attend())),
                 "items": Out(self._item),
@@ -64,6 +64,12 @@ class HeadFeeder(Component):
                 "idle": Out(1),
             }
         )
+
+    @property
+    def resources(self) -> Resources:
+        address, index = self._depth.bit_length(), self._chunks.bit_length()
+        counters = Resources(lut=2 * address + 2 * index + 57, ff=address + index + 25)  # not calibrated
+        return self._memory.resources + self._collector.resources + counters
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -109,13 +115,3 @@ class HeadFeeder(Component):
                 m.d.sync += first.eq(times == 1)
         with m.If(begin):
             m.d.sync += [left.eq(self.attends.p.heads), times.eq(self.attends.p.group), first.eq(1)]
-
-
-def estimate(*, width: int, slots: int, depth: int, head_dim: int, chunk: int) -> Resources:
-    """Of a HeadFeeder with these parameters: the memory, the collector, and counters that were not calibrated."""
-    address, index = depth.bit_length(), (head_dim // chunk).bit_length()
-    return (
-        vector_memory.estimate(width=width, slots=slots, depth=depth, lanes=1)
-        + collector.estimate(width=width, slots=slots, lanes=chunk)
-        + Resources(lut=2 * address + 2 * index + 57, ff=address + index + 25)
-    )

@@ -4,19 +4,18 @@ from typing import Any
 
 from amaranth.hdl import Cat, Module, Mux, Signal, signed, unsigned
 from amaranth.lib import data, stream
-from amaranth.lib.wiring import Component, In, Out, connect
+from amaranth.lib.wiring import In, Out, connect
 
-from edgedec.hw import collector, register_slice
-from edgedec.hw import top_k as search
 from edgedec.hw.collector import Collector
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.output_layout import RESULT_BYTES, ROWS_OFFSET
 from edgedec.hw.pipeline import check
-from edgedec.hw.register_slice import sliced
+from edgedec.hw.register_slice import RegisterSlice, sliced
 from edgedec.hw.resources import Resources
-from edgedec.hw.shapes import beat, scales, words
+from edgedec.hw.shapes import beat, scales, word, words
 from edgedec.hw.top_k import ID_BITS, TopK
 
-__all__ = ["PIECE_BEATS", "HeadPath", "estimate", "output_requests", "vocabulary"]
+__all__ = ["PIECE_BEATS", "HeadPath", "output_requests", "vocabulary"]
 
 PIECE_BEATS = 32  # of a request at most
 _LOGIT_BYTES = 4
@@ -39,7 +38,7 @@ def row_lanes(slots: int) -> int:
     return 1 << (slots - 1).bit_length()
 
 
-class HeadPath(Component):
+class HeadPath(CostedComponent):
     """What is written of each vector, little endian:
 
         first the rows, if wanted, from 4096 on: of each id, from ``first`` on, s32 [slots rounded up to a power of two]
@@ -80,8 +79,12 @@ class HeadPath(Component):
         if top_k > most:
             raise ValueError(f"top_k must be at most {most} with {slots} slots, not {top_k!r}")
         self._slots, self._k, self._port_bytes = slots, top_k, port_bytes
+        self._search = TopK(slots=slots, k=top_k)
+        lanes = port_bytes // _LOGIT_BYTES
+        self._collector = Collector(width=_BITS, slots=1, lanes=lanes)
+        self._whole = RegisterSlice(shape=word(_BITS, 1, lanes))
         super().__init__(
-            {
+            lambda: {
                 "vectors": In(stream.Signature(vocabulary())),
                 "rows_wanted": In(1),
                 "input": In(words(_BITS, slots, 1)),
@@ -92,16 +95,20 @@ class HeadPath(Component):
             }
         )
 
+    @property
+    def resources(self) -> Resources:
+        control = Resources(lut=190 + 21 * self._slots, ff=100)
+        return self._search.resources + self._collector.resources + self._whole.resources + control
+
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        m.submodules.top = top = TopK(slots=self._slots, k=self._k)
-        m.submodules.beats = beats = Collector(width=_BITS, slots=1, lanes=self._port_bytes // _LOGIT_BYTES)
+        m.submodules.top, m.submodules.beats = top, beats = self._search, self._collector
         starts, wanted = Signal(), Signal()  # a vector does; its rows are wanted
         row = words(_BITS, 1, 1).create()
         m.d.comb += starts.eq(self.vectors.valid & self.vectors.ready)
         self._number(m, top, row, starts, wanted)
         self._collect(m, top, row, beats.input, starts)
-        self._write(m, sliced(m, "whole", beats.output), starts)
+        self._write(m, sliced(m, "whole", beats.output, self._whole), starts)
         return m
 
     def _number(self, m: Module, top: Any, row: Any, starts: Signal, wanted: Signal) -> None:
@@ -212,13 +219,3 @@ class HeadPath(Component):
             with m.If(self.rows_wanted):
                 row = _LOGIT_BYTES * row_lanes(self._slots)
                 m.d.sync += [offset.eq(ROWS_OFFSET), left.eq(announced.elements << (row.bit_length() - 1))]
-
-
-def estimate(*, slots: int, top_k: int, port_bytes: int) -> Resources:
-    """Of a HeadPath with these parameters."""
-    return (
-        search.estimate(slots=slots, k=top_k)
-        + collector.estimate(width=_BITS, slots=1, lanes=port_bytes // _LOGIT_BYTES, in_lanes=1)
-        + register_slice.estimate(width=8 * port_bytes + 1)
-        + Resources(lut=190 + 21 * slots, ff=100)
-    )

@@ -6,10 +6,10 @@ from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, unsigned
 from amaranth.lib import stream
 from amaranth.lib.crc.catalog import CRC32_ISO_HDLC
 from amaranth.lib.memory import Memory
-from amaranth.lib.wiring import Component, In, Out
+from amaranth.lib.wiring import In, Out
 
-from edgedec.hw import fifo
 from edgedec.hw.axi import BOUNDARY_BYTES, Response, axi4_read, axi4_write, axi_lite, beats_log2
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.fifo import Fifo
 from edgedec.hw.link_protocol import (
     BLOCK_BYTES,
@@ -25,7 +25,7 @@ from edgedec.hw.link_protocol import (
 )
 from edgedec.hw.resources import Resources
 
-__all__ = ["REGISTER_ADDRESS_BITS", "HostLink", "estimate"]
+__all__ = ["REGISTER_ADDRESS_BITS", "HostLink"]
 
 REGISTER_ADDRESS_BITS = 12
 _HEADER, _CHECK = 2, 4  # bytes of code and sequence, of the check sum
@@ -40,7 +40,7 @@ _CONTENT = {
 }
 
 
-class HostLink(Component):
+class HostLink(CostedComponent):
     """Carries out one command after another. What comes meanwhile waits, RECEIVE_BYTES of it; what comes beyond is lost, and
     with it its frame.
 
@@ -62,11 +62,11 @@ class HostLink(Component):
     def __init__(self, identity: Identity, *, address_bits: int = 40) -> None:
         self._identity, self._bits = identity, address_bits
         data_bytes = identity.granule
-        byte = stream.Signature(unsigned(8))
+        self._waiting = Fifo(shape=8, depth=RECEIVE_BYTES, style="block")
         super().__init__(
-            {
+            lambda: {
                 "received": In(stream.Signature(unsigned(8), always_ready=True)),
-                "sent": Out(byte),
+                "sent": Out(stream.Signature(unsigned(8))),
                 "registers": Out(axi_lite(address_bits=REGISTER_ADDRESS_BITS)),
                 "read": Out(axi4_read(address_bits=address_bits, data_bytes=data_bytes)),
                 "write": Out(axi4_write(address_bits=address_bits, data_bytes=data_bytes)),
@@ -74,9 +74,18 @@ class HostLink(Component):
             }
         )
 
+    @property
+    def resources(self) -> Resources:
+        """Estimate of the cost; that of the control is not calibrated."""
+        granule = self._identity.granule
+        # The memory of a block is counted with the addresses and the registers of a Fifo.
+        block = Fifo(shape=8 * granule, depth=2 * BLOCK_BYTES // granule, style="block")
+        control = Resources(lut=500 + 16 * granule, ff=330 + 24 * granule)
+        return self._waiting.resources + block.resources + control
+
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        m.submodules.waiting = waiting = Fifo(shape=8, depth=RECEIVE_BYTES, style="block")
+        m.submodules.waiting = waiting = self._waiting
         m.d.comb += [waiting.input.payload.eq(self.received.payload), waiting.input.valid.eq(self.received.valid)]
         granule = self._identity.granule
         m.submodules.block = block = Memory(shape=8 * granule, depth=BLOCK_BYTES // granule * 2, init=[])
@@ -399,12 +408,3 @@ class HostLink(Component):
                 with m.If(~escapes):
                     m.d.sync += self.sent.valid.eq(0)
                     m.next = "free"
-
-
-def estimate(*, granule: int) -> Resources:
-    """Of one HostLink; its control is not calibrated yet."""
-    return (
-        fifo.estimate(width=8, depth=RECEIVE_BYTES, style="block")
-        + fifo.estimate(width=8 * granule, depth=2 * BLOCK_BYTES // granule, style="block")
-        + Resources(lut=500 + 16 * granule, ff=330 + 24 * granule)
-    )

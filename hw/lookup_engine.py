@@ -8,19 +8,19 @@ from amaranth.hdl import C, Cat, Module, Signal, Value, signed, unsigned
 from amaranth.lib import data, stream
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.memory import Memory
-from amaranth.lib.wiring import Component, In, Out
+from amaranth.lib.wiring import In, Out
 
 from edgedec.hw._table_walk import BANK, columns_of, sum_bits
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.config import ROWS
 from edgedec.hw.lookup_index import LookupIndex, check_beat, index_layout
-from edgedec.hw.lookup_index import estimate as index_estimate
 from edgedec.hw.pipeline import check
+from edgedec.hw.ram import distributed_luts
 from edgedec.hw.resources import Resources
 from edgedec.hw.shapes import beat, codes, rows
 from edgedec.hw.table_builder import TableBuilder
-from edgedec.hw.table_builder import estimate as builder_estimate
 
-__all__ = ["SWEEP_BITS", "LookupEngine", "estimate", "sums"]
+__all__ = ["SWEEP_BITS", "LookupEngine", "sums"]
 
 SWEEP_BITS = 16
 _ROOM = 8  # beats under way or waiting at the output; the way there and back is at most 6 cycles
@@ -31,7 +31,7 @@ def sums(beat_bytes: int, slots: int) -> stream.Signature:
     return stream.Signature(rows(sum_bits(beat_bytes), slots, ROWS))
 
 
-class LookupEngine(Component):
+class LookupEngine(CostedComponent):
     """Of each beat, five rows times each slot's codes of the block of columns that the beat belongs to.
 
     Per row and group there is one memory that holds the group's table for all slots, twice: while a sweep reads one bank the
@@ -62,8 +62,12 @@ class LookupEngine(Component):
         check("slots", slots, 1, 8)
         self._beat_bytes, self._slots = beat_bytes, slots
         self._columns = columns_of(beat_bytes)
+        self._builder, self._lookups = (
+            TableBuilder(beat_bytes=beat_bytes, slots=slots),
+            LookupIndex(beat_bytes=beat_bytes),
+        )
         super().__init__(
-            {
+            lambda: {
                 "codes": In(codes(slots, beat_bytes)),
                 "sweeps": In(stream.Signature(unsigned(SWEEP_BITS))),
                 "weights": In(beat(beat_bytes)),
@@ -72,10 +76,27 @@ class LookupEngine(Component):
             }
         )
 
+    @property
+    def resources(self) -> Resources:
+        columns, slots = self._columns, self._slots
+        tables = sum(distributed_luts(sum_bits(narrow) * slots, 2 * BANK) for narrow in columns) * ROWS
+        output = distributed_luts(sum_bits(self._beat_bytes) * slots * ROWS, _ROOM)
+        indexes = Resources(lut=len(columns) - 1, ff=5 * len(columns) - 3) * ROWS
+        control = Resources(lut=70, ff=40)
+        trees = _tree_resources(columns, slots) * ROWS
+        return (
+            self._builder.resources
+            + self._lookups.resources
+            + Resources(lut=tables + output)
+            + indexes
+            + control
+            + trees
+        )
+
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         taken, popped, bank = Signal(), Signal(), Signal()
-        m.submodules.builder = builder = TableBuilder(beat_bytes=self._beat_bytes, slots=self._slots)
+        m.submodules.builder = builder = self._builder
         write_bank = self._sweep(m, builder, taken, popped, bank)
         indexes, read_bank, valid = self._index(m, taken, bank)
         trees, latency = [], 0
@@ -128,7 +149,7 @@ class LookupEngine(Component):
 
     def _index(self, m: Module, taken: Signal, bank: Signal) -> tuple[Signal, Signal, Signal]:
         """The first registers: what a beat looks up, in which bank."""
-        m.submodules.index = index = LookupIndex(beat_bytes=self._beat_bytes)
+        m.submodules.index = index = self._lookups
         indexes = Signal(index_layout(self._beat_bytes), reset_less=True)
         read_bank, valid = Signal(reset_less=True), Signal()
         m.d.comb += index.beat.eq(self.weights.payload)
@@ -211,30 +232,14 @@ def _registered(m: Module, name: str, node: _Node) -> _Node:
     return _Node(values=values, negate=negate, columns=node.columns)
 
 
-def estimate(*, beat_bytes: int, slots: int) -> Resources:
-    """Of a LookupEngine with these parameters."""
-    columns = columns_of(beat_bytes)
-    parts = builder_estimate(beat_bytes=beat_bytes, slots=slots) + index_estimate(beat_bytes=beat_bytes)
-    tables = sum(_memory(sum_bits(narrow) * slots) for narrow in columns) * ROWS
-    output = _memory(sum_bits(beat_bytes) * slots * ROWS)
-    indexes = Resources(lut=len(columns) - 1, ff=5 * len(columns) - 3) * ROWS
-    control = Resources(lut=70, ff=40)
-    return parts + Resources(lut=tables + output) + indexes + control + _tree_estimate(columns, slots) * ROWS
-
-
-def _memory(bits: int) -> int:
-    """LUT of 32 words: eight hold 14 bits."""
-    return 8 * -(-bits // 14)
-
-
-def _tree_estimate(columns: list[int], slots: int) -> Resources:
-    """A LUT per bit of an adder, in the order of ``_tree``."""
-    nodes, found, level = [columns[-1], *columns[:-1]], Resources(), 0
+def _tree_resources(columns: list[int], slots: int) -> Resources:
+    """Resource estimate of an adder tree: a LUT per bit of an adder, in the order of ``_tree``."""
+    nodes, cost, level = [columns[-1], *columns[:-1]], Resources(), 0
     while len(nodes) > 1:
         pairs = [nodes[i : i + 2] for i in range(0, len(nodes), 2)]
         nodes = [sum(pair) for pair in pairs]
-        found += Resources(lut=sum(sum_bits(sum(pair)) for pair in pairs if len(pair) == 2)) * slots
+        cost += Resources(lut=sum(sum_bits(sum(pair)) for pair in pairs if len(pair) == 2)) * slots
         if _has_registers(level, len(nodes)):
-            found += Resources(ff=sum(sum_bits(node) for node in nodes) * slots + len(nodes) - 1)
+            cost += Resources(ff=sum(sum_bits(node) for node in nodes) * slots + len(nodes) - 1)
         level += 1
-    return found
+    return cost

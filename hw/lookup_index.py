@@ -5,16 +5,16 @@ from typing import Any
 from amaranth.hdl import Cat, Const, Module, unsigned
 from amaranth.lib import data
 from amaranth.lib.memory import Memory
-from amaranth.lib.wiring import Component, In, Out
+from amaranth.lib.wiring import In, Out
 
 from edgedec.hw._table_walk import columns_of, digit_index
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.config import GROUP_COLUMNS, ROWS
 from edgedec.hw.pipeline import check
-from edgedec.hw.resources import Resources
+from edgedec.hw.resources import Resources, total
 from edgedec.hw.trit_decoder import TritDecoder
-from edgedec.hw.trit_decoder import estimate as decoder_estimate
 
-__all__ = ["LookupIndex", "estimate", "index_layout"]
+__all__ = ["LookupIndex", "index_layout"]
 
 _ENTRY = data.StructLayout({"address": 4, "negate": 1})
 
@@ -24,7 +24,7 @@ def index_layout(beat_bytes: int) -> data.ArrayLayout:
     return data.ArrayLayout(data.ArrayLayout(_ENTRY, len(columns_of(beat_bytes))), ROWS)
 
 
-class LookupIndex(Component):
+class LookupIndex(CostedComponent):
     """Each byte is decoded once, then three digits of a row are an address and a sign: one 64-entry function, five LUT6.
 
     Parameters:
@@ -42,17 +42,23 @@ class LookupIndex(Component):
     def __init__(self, *, beat_bytes: int) -> None:
         check_beat(beat_bytes)
         self._beat_bytes = beat_bytes
+        self._decoders = [TritDecoder() for _ in range(beat_bytes)]
         super().__init__(
-            {
+            lambda: {
                 "beat": In(data.ArrayLayout(unsigned(8), beat_bytes)),
                 "indexes": Out(index_layout(beat_bytes)),
                 "error": Out(1),
             }
         )
 
+    @property
+    def resources(self) -> Resources:
+        lookups = Resources(lut=15) * self._beat_bytes  # the functions of three digits
+        return total(decoder.resources for decoder in self._decoders) + lookups
+
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        decoders = [TritDecoder() for _ in range(self._beat_bytes)]
+        decoders = self._decoders
         for column, decoder in enumerate(decoders):
             m.submodules[f"decoder_{column}"] = decoder
             m.d.comb += decoder.byte.eq(self.beat[column])
@@ -85,8 +91,3 @@ def check_beat(beat_bytes: int) -> None:
 
 def _index(key: int) -> tuple[int, bool]:
     return digit_index(tuple(key >> 2 * column & 3 for column in range(GROUP_COLUMNS)))
-
-
-def estimate(*, beat_bytes: int) -> Resources:
-    """Of a LookupIndex with these parameters: a decoder per byte, and what the second function adds to it."""
-    return decoder_estimate() * beat_bytes + Resources(lut=15) * beat_bytes

@@ -4,8 +4,9 @@ from typing import Any
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal, signed
 from amaranth.lib import data, enum, stream
-from amaranth.lib.wiring import Component, In, Out
+from amaranth.lib.wiring import In, Out
 
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.pipeline import carried, check
 from edgedec.hw.resources import Resources
 from edgedec.hw.shapes import codes, rows
@@ -15,8 +16,6 @@ __all__ = [
     "Kind",
     "MacArray",
     "column_bits",
-    "estimate",
-    "in_multipliers",
     "linear_sums",
     "linear_sums_bits",
     "linear_weights",
@@ -74,7 +73,7 @@ def column_bits(positions: int) -> int:
     return 24 + (positions - 1).bit_length()
 
 
-class MacArray(Component):
+class MacArray(CostedComponent):
     """Exact sums of products of one beat of int8 with what each slot holds against it.
 
     A product is 8 x 17 bits: one multiplier of a DSP48E2 serves codes, queries and probabilities u16 undivided. Held codes
@@ -116,7 +115,7 @@ class MacArray(Component):
         self._chained = _chained(lanes, chunk)
         self._widths = _widths(lanes, chunk, query_bits)
         super().__init__(
-            {
+            lambda: {
                 "codes": In(codes(slots, lanes)),
                 "weights": In(linear_weights(lanes)),
                 "work": In(work(lanes, slots)),
@@ -126,6 +125,32 @@ class MacArray(Component):
                 ),
                 "columns": Out(stream.Signature(rows(column_bits(positions), slots, chunk), always_ready=True)),
             }
+        )
+
+    @property
+    def resources(self) -> Resources:
+        """Estimate of the cost besides what DSP48E2s hold of it, which is ``in_multipliers``."""
+        lanes, slots, widths = self._lanes, self._slots, self._widths
+        first = self._chained.bit_length()
+        tree = sum((lanes >> depth) * widths[depth] * slots for depth in range(first, len(widths)))
+        delayed = _late(lanes, self._chunk) * ((8 + OPERAND_BITS) * slots + 8)
+        return Resources(
+            lut=8 * lanes + tree + 8,
+            ff=8 * lanes * slots + delayed + tree + 3 * lanes.bit_length() + 8,
+            dsp=lanes * slots,
+        )
+
+    @property
+    def in_multipliers(self) -> Resources:
+        """Estimate of the adders and registers that DSP48E2s hold besides multipliers: fabric where those have neither."""
+        lanes, widths = self._lanes, self._widths
+        many, chained = lanes * self._slots, self._chained
+        sums = [widths[place.bit_length()] for place in range(1, chained, _TOGETHER)]  # each a register
+        extra = sum(2 * width for width in sums[1:])  # the third summand of all but the first
+        chains = lanes // chained * self._slots
+        return Resources(
+            lut=16 * many + chains * (sum(sums) + extra),
+            ff=67 * many + chains * sum(sums) + 16 * lanes,
         )
 
     def elaborate(self, platform: Any) -> Module:
@@ -254,27 +279,3 @@ def _late(lanes: int, chunk: int) -> int:
     """Lanes that multiply a cycle later."""
     chained = _chained(lanes, chunk)
     return lanes // chained * max(0, chained - _TOGETHER)
-
-
-def estimate(*, lanes: int, slots: int, chunk: int, query_bits: int = 12) -> Resources:
-    """Of a MacArray with these parameters, besides what DSP48E2s hold of it."""
-    widths, first = _widths(lanes, chunk, query_bits), _chained(lanes, chunk).bit_length()
-    tree = sum((lanes >> depth) * widths[depth] * slots for depth in range(first, len(widths)))
-    delayed = _late(lanes, chunk) * ((8 + OPERAND_BITS) * slots + 8)
-    return Resources(
-        lut=8 * lanes + tree + 8,
-        ff=8 * lanes * slots + delayed + tree + 3 * lanes.bit_length() + 8,
-        dsp=lanes * slots,
-    )
-
-
-def in_multipliers(*, lanes: int, slots: int, chunk: int, query_bits: int = 12) -> Resources:
-    """What DSP48E2s hold of it besides its multipliers: fabric where those have neither adders nor registers."""
-    many, chained, widths = lanes * slots, _chained(lanes, chunk), _widths(lanes, chunk, query_bits)
-    sums = [widths[place.bit_length()] for place in range(1, chained, _TOGETHER)]  # each a register
-    extra = sum(2 * width for width in sums[1:])  # the third summand of all but the first
-    chains = lanes // chained * slots
-    return Resources(
-        lut=16 * many + chains * (sum(sums) + extra),
-        ff=67 * many + chains * sum(sums) + 16 * lanes,
-    )

@@ -5,22 +5,11 @@ from typing import Any
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import data, stream
 from amaranth.lib.fifo import SyncFIFO, SyncFIFOBuffered
-from amaranth.lib.wiring import Component, In, Out, connect, flipped
+from amaranth.lib.wiring import In, Out, connect, flipped
 
-from edgedec.hw import (
-    code_memory,
-    drain,
-    fifo,
-    group_mantissas,
-    lookup_engine,
-    matrix_sequencer,
-    partial_sums,
-    register_slice,
-    row_packer,
-    serializer,
-)
 from edgedec.hw._table_walk import sum_bits
 from edgedec.hw.code_memory import CodeMemory
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.config import ACCUMULATOR_BITS, ROWS
 from edgedec.hw.drain import Drain, matrix_settings, row_constants
 from edgedec.hw.fifo import Fifo, small_queue
@@ -30,13 +19,13 @@ from edgedec.hw.mac_array import linear_sums, linear_sums_bits, linear_weights
 from edgedec.hw.matrix_sequencer import MatrixSequencer, shape, step
 from edgedec.hw.partial_sums import PartialSums
 from edgedec.hw.pipeline import check, every
-from edgedec.hw.register_slice import sliced
-from edgedec.hw.resources import Resources, total
+from edgedec.hw.register_slice import RegisterSlice, sliced
+from edgedec.hw.resources import Resources
 from edgedec.hw.row_packer import RowPacker
 from edgedec.hw.serializer import Serializer
-from edgedec.hw.shapes import beat, codes, scales, words
+from edgedec.hw.shapes import beat, codes, scales, word, words
 
-__all__ = ["MatrixPath", "descriptor", "estimate", "parts"]
+__all__ = ["MatrixPath", "descriptor"]
 
 _AHEAD = 4  # sweeps that are ready before they are wanted
 _MATRICES = 4  # whose scales may still be missing
@@ -53,7 +42,7 @@ def descriptor(depth: int) -> data.StructLayout:
     return data.StructLayout({"matrix": shape(depth), "spare": range(ROWS), "drain": matrix_settings()})
 
 
-class MatrixPath(Component):
+class MatrixPath(CostedComponent):
     """Code memory, lookup engine, partial sums and drain behind each other; a sequencer that tells them what to do.
 
     A word of sums has five rows. A tile's final sweep gives one in each cycle, then there is none for as long as its other
@@ -121,45 +110,77 @@ class MatrixPath(Component):
             raise ValueError(f"beat_bytes must be at least {ROWS} with scaling, not {beat_bytes!r}")
         if int8 and beat_bytes & (beat_bytes - 1):
             raise ValueError(f"beat_bytes must be a power of two with int8, not {beat_bytes!r}")
-        self._slots, self._depth, self._tile_words = slots, depth, tile_words
-        self._beat_bytes = beat_bytes
+        self._slots, self._tile_words = slots, tile_words
         self._engine = LookupEngine(beat_bytes=beat_bytes, slots=slots)
-        width = _width(beat_bytes, int8)
+        self._sequencer = MatrixSequencer(tile_words=tile_words, depth=depth)
+        self._memory = CodeMemory(slots=slots, columns=beat_bytes, depth=depth, pieces=_pieces(beat_bytes))
+        self._width = width = _width(beat_bytes, int8)
         self._partial = PartialSums(width=width, slots=slots, tile_words=tile_words, scaling=scaling)
-        self._summed = Fifo(shape=self._partial.output.payload.shape(), depth=max(tile_words, 2), style="block")
+        self._summed = Fifo(shape=word(ACCUMULATOR_BITS, slots, ROWS), depth=max(tile_words, 2), style="block")
         self._serializer = Serializer(width=ACCUMULATOR_BITS, slots=slots, lanes=ROWS)
+        self._elements = RegisterSlice(shape=word(ACCUMULATOR_BITS, slots))
         self._drain = Drain(slots=slots, per_row=per_row)
         self._mantissas = GroupMantissas(beat_bytes=beat_bytes, tile_words=tile_words) if scaling else None
         self._packer = RowPacker(lanes=beat_bytes, slots=slots, width=width) if int8 else None
-        ports = {
-            "matrices": In(stream.Signature(descriptor(depth))),
-            "codes": In(codes(slots, beat_bytes)),
-            "scales": In(scales(slots)),
-            "weights": In(beat(beat_bytes)),
-            "rows": In(row_constants()),
-            "output": Out(words(32, slots)),
-            "error": Out(1),
-            "idle": Out(1),
-        }
-        if int8:
-            ports["mac_codes"] = Out(codes(slots, beat_bytes))
-            ports["mac_weights"] = Out(linear_weights(beat_bytes))
-            ports["mac_sums"] = In(linear_sums(beat_bytes, slots))
+
+        def ports() -> dict[str, Any]:
+            multiplied = {
+                "mac_codes": Out(codes(slots, beat_bytes)),
+                "mac_weights": Out(linear_weights(beat_bytes)),
+                "mac_sums": In(linear_sums(beat_bytes, slots)),
+            }
+            return {
+                "matrices": In(stream.Signature(descriptor(depth))),
+                "codes": In(codes(slots, beat_bytes)),
+                "scales": In(scales(slots)),
+                "weights": In(beat(beat_bytes)),
+                "rows": In(row_constants()),
+                "output": Out(words(32, slots)),
+                "error": Out(1),
+                "idle": Out(1),
+                **(multiplied if int8 else {}),
+            }
+
         super().__init__(ports)
+
+    @property
+    def resources_by_part(self) -> dict[str, Resources]:
+        """Estimate of the cost by submodule, without the MacArray."""
+        slots = self._slots
+        glue = (
+            small_queue(step(self._tile_words).size, _AHEAD) * (2 if self._mantissas is None else 3)
+            + small_queue((ROWS - 1).bit_length(), _SUMMED)
+            + small_queue(1 + matrix_settings().size, _MATRICES)
+            + self._elements.resources
+            + Resources(lut=24 * slots + 40, ff=24 * slots + 8)  # scales kept or taken; what is under way
+        )
+        parts = {
+            "engine": self._engine.resources,
+            "partial": self._partial.resources,
+            "summed": self._summed.resources,
+            "serializer": self._serializer.resources,
+            "drain": self._drain.resources,
+            "sequencer": self._sequencer.resources,
+            "memory": self._memory.resources,
+        }
+        if self._mantissas is not None:
+            parts["mantissas"] = self._mantissas.resources
+        if self._packer is not None:
+            parts["packer"] = self._packer.resources
+            joined = Resources(lut=ROWS * slots * self._width + 30, ff=14)  # the sums of both kinds of matrices
+            glue += small_queue(1, _PASSES) + joined
+        return parts | {"glue": glue}
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         m.submodules.engine, m.submodules.partial, m.submodules.drain = self._engine, self._partial, self._drain
-        m.submodules.sequencer = sequencer = MatrixSequencer(tile_words=self._tile_words, depth=self._depth)
-        m.submodules.memory = memory = CodeMemory(
-            slots=self._slots, columns=self._beat_bytes, depth=self._depth, pieces=_pieces(self._beat_bytes)
-        )
+        m.submodules.sequencer, m.submodules.memory = sequencer, memory = self._sequencer, self._memory
         connect(m, flipped(self.codes), memory.write)
         self._give_codes(m, sequencer, memory)
         m.submodules.summed, m.submodules.serializer = self._summed, self._serializer
         connect(m, self._partial.output, self._summed.input)
         connect(m, self._summed.output, self._serializer.input)
-        connect(m, sliced(m, "elements", self._serializer.output), self._drain.input)
+        connect(m, sliced(m, "elements", self._serializer.output, self._elements), self._drain.input)
         connect(m, flipped(self.rows), self._drain.rows)
         connect(m, self._drain.output, flipped(self.output))
         m.d.comb += self.error.eq(self._engine.error)
@@ -350,54 +371,3 @@ def _pieces(beat_bytes: int) -> int:
 def _width(beat_bytes: int, int8: bool) -> int:
     """Signed bits of what goes into the partial sums."""
     return max(sum_bits(beat_bytes), linear_sums_bits(beat_bytes) if int8 else 0)
-
-
-def parts(
-    *,
-    beat_bytes: int,
-    slots: int,
-    tile_words: int,
-    depth: int,
-    scaling: bool = True,
-    int8: bool = True,
-    per_row: bool = True,
-) -> dict[str, Resources]:
-    """Of a MatrixPath with these parameters, by submodule; without the MacArray."""
-    width = _width(beat_bytes, int8)
-    glue = (
-        small_queue(step(tile_words).size, _AHEAD) * (3 if scaling else 2)
-        + small_queue((ROWS - 1).bit_length(), _SUMMED)
-        + small_queue(1 + matrix_settings().size, _MATRICES)
-        + register_slice.estimate(width=ACCUMULATOR_BITS * slots + 1)
-        + Resources(lut=24 * slots + 40, ff=24 * slots + 8)  # scales kept or taken; what is under way
-    )
-    found = {
-        "engine": lookup_engine.estimate(beat_bytes=beat_bytes, slots=slots),
-        "partial": partial_sums.estimate(width=width, slots=slots, tile_words=tile_words, scaling=scaling),
-        "summed": fifo.estimate(width=ACCUMULATOR_BITS * ROWS * slots + 1, depth=max(tile_words, 2), style="block"),
-        "serializer": serializer.estimate(width=ACCUMULATOR_BITS, slots=slots, lanes=ROWS),
-        "drain": drain.estimate(slots=slots, per_row=per_row),
-        "sequencer": matrix_sequencer.estimate(tile_words=tile_words, depth=depth),
-        "memory": code_memory.estimate(slots=slots, columns=beat_bytes, depth=depth, pieces=_pieces(beat_bytes)),
-    }
-    if scaling:
-        found["mantissas"] = group_mantissas.estimate(beat_bytes=beat_bytes, tile_words=tile_words)
-    if int8:
-        found["packer"] = row_packer.estimate(lanes=beat_bytes, slots=slots, width=width)
-        glue += small_queue(1, _PASSES) + Resources(lut=ROWS * slots * width + 30, ff=14)  # both kinds' sums, joined
-    return found | {"glue": glue}
-
-
-def estimate(
-    *,
-    beat_bytes: int,
-    slots: int,
-    tile_words: int,
-    depth: int,
-    scaling: bool = True,
-    int8: bool = True,
-    per_row: bool = True,
-) -> Resources:
-    """Of a MatrixPath with these parameters; without the MacArray."""
-    shape = {"beat_bytes": beat_bytes, "slots": slots, "tile_words": tile_words, "depth": depth}
-    return total(parts(**shape, scaling=scaling, int8=int8, per_row=per_row).values())

@@ -4,13 +4,14 @@ from typing import Any
 
 from amaranth.hdl import Module, Mux, Signal, unsigned
 from amaranth.lib import data, stream
-from amaranth.lib.wiring import Component, In, Out
+from amaranth.lib.wiring import In, Out
 
 from edgedec.hw.code_memory import passes
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.pipeline import check
 from edgedec.hw.resources import Resources
 
-__all__ = ["MatrixSequencer", "estimate", "shape", "step"]
+__all__ = ["MatrixSequencer", "shape", "step"]
 
 
 def shape(depth: int) -> data.StructLayout:
@@ -35,7 +36,7 @@ def step(tile_words: int) -> data.StructLayout:
     return data.StructLayout({"words": range(tile_words + 1), **flags})
 
 
-class MatrixSequencer(Component):
+class MatrixSequencer(CostedComponent):
     """Loop order: tile of rows, plane, block of columns; the words of the tile are one sweep. A sweep is one step.
 
     Parameters:
@@ -58,13 +59,19 @@ class MatrixSequencer(Component):
         check("depth", depth, 1, (1 << 16) - 1)
         self._tile_words, self._depth = tile_words, depth
         super().__init__(
-            {
+            lambda: {
                 "matrices": In(stream.Signature(shape(depth))),
                 "passes": Out(passes(depth)),
                 "int8": Out(1),
                 "steps": Out(stream.Signature(step(tile_words))),
             }
         )
+
+    @property
+    def resources(self) -> Resources:
+        tile_words, depth = self._tile_words, self._depth
+        index = (depth - 1).bit_length()
+        return Resources(lut=3 * index + 2 * tile_words.bit_length() + 54, ff=shape(depth).size + 2 * index + 7)
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -110,9 +117,3 @@ class MatrixSequencer(Component):
                             with m.If(last_tile):
                                 m.next = "idle"
         return m
-
-
-def estimate(*, tile_words: int, depth: int) -> Resources:
-    """Of a MatrixSequencer with these parameters."""
-    index = (depth - 1).bit_length()
-    return Resources(lut=3 * index + 2 * tile_words.bit_length() + 54, ff=shape(depth).size + 2 * index + 7)

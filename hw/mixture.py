@@ -4,8 +4,9 @@ from typing import Any
 
 from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal, unsigned
 from amaranth.lib import data, memory, stream
-from amaranth.lib.wiring import Component, In, Out
+from amaranth.lib.wiring import In, Out
 
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.divider import Divider
 from edgedec.hw.kv_layout import KvLayout
 from edgedec.hw.mac_array import column_bits
@@ -17,13 +18,13 @@ from edgedec.hw.score_memory import visibility
 from edgedec.hw.shapes import rows, words
 from edgedec.hw.softmax import probabilities
 
-__all__ = ["Mixture", "estimate"]
+__all__ = ["Mixture"]
 
 _DRAIN_STAGES = 6
 _OUT_SHIFT = 13
 
 
-class Mixture(Component):
+class Mixture(CostedComponent):
     """``N = sum p * v``, ``L = sum p``, and ``rs(rs(N, e - 16) * rs(r * V, 16), 13)`` of them, head by head.
 
     Parameters:
@@ -72,7 +73,7 @@ class Mixture(Component):
         growth = (context + slots).bit_length()
         self._total_bits, self._sum_bits = 16 + growth, 24 + growth
         super().__init__(
-            {
+            lambda: {
                 "visibility": In(visibility(slots, context)),
                 "chances": In(probabilities(slots, lanes)),
                 "columns": In(stream.Signature(rows(column_bits(layout.positions), slots, chunk), always_ready=True)),
@@ -81,6 +82,19 @@ class Mixture(Component):
                 "drained": Out(1),
                 "output": Out(words(27, slots, out_lanes)),
             }
+        )
+
+    @property
+    def resources(self) -> Resources:
+        slots, lanes, out_lanes = self._slots, self._lanes, self._out_lanes
+        sums, divided = self._layout.chunk * slots * self._sum_bits, out_lanes * slots  # bits, elements a cycle
+        choice = self._sum_bits * -(-self._layout.chunk // out_lanes // 4)  # LUTs: a word of a chunk
+        memory = distributed_luts(sums, self._layout.chunks)
+        flip_flops = divided * 226 + 56 * slots + 2 * slots * self._total_bits + 20 * slots * (lanes - 1)
+        return Resources(
+            lut=memory + sums + divided * (115 + choice) + 62 * slots + 20 * slots * lanes + 105,
+            ff=flip_flops + 16 * out_lanes + 170,
+            dsp=2 * divided,
         )
 
     def elaborate(self, platform: Any) -> Module:
@@ -226,23 +240,3 @@ class Mixture(Component):
 def _groups(positions: Any, of: int) -> Any:
     """Groups that so many positions begin."""
     return (positions + (of - 1)) >> (of - 1).bit_length()
-
-
-def estimate(
-    *, beat_bytes: int, head_dim: int, chunk: int, slots: int, context: int, lanes: int = 1, out_lanes: int = 1
-) -> Resources:
-    """Of a Mixture with these parameters."""
-    layout = KvLayout(beat_bytes=beat_bytes, head_dim=head_dim, chunk=chunk)
-    growth = (context + slots).bit_length()
-    sums, given = chunk * slots * (24 + growth), out_lanes * slots
-    choice = (24 + growth) * -(-chunk // out_lanes // 4)  # of a word out of a chunk
-    return Resources(
-        lut=distributed_luts(sums, layout.chunks)
-        + sums
-        + given * (115 + choice)
-        + 62 * slots
-        + 20 * slots * lanes
-        + 105,
-        ff=given * 226 + 56 * slots + 2 * slots * (16 + growth) + 20 * slots * (lanes - 1) + 16 * out_lanes + 170,
-        dsp=2 * given,
-    )

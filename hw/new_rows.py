@@ -4,8 +4,9 @@ from typing import Any
 
 from amaranth.hdl import Cat, Module, Mux, Signal, unsigned
 from amaranth.lib import data, stream
-from amaranth.lib.wiring import Component, In, Out
+from amaranth.lib.wiring import In, Out
 
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.instruction_layouts import layout
 from edgedec.hw.instructions import Opcode
@@ -16,8 +17,6 @@ __all__ = [
     "MovedRows",
     "NewRows",
     "cache_beats",
-    "estimate_moved_rows",
-    "estimate_new_rows",
     "layer",
     "place",
 ]
@@ -53,7 +52,7 @@ def cache_beats(config: AcceleratorConfig) -> stream.Signature:
     return stream.Signature(data.StructLayout({"data": bytes_, "last": 1, "spare": unsigned(8)}))
 
 
-class NewRows(Component):
+class NewRows(CostedComponent):
     """Keys of a pass, or values, item after item and slot after slot.
 
     Parameters:
@@ -73,7 +72,7 @@ class NewRows(Component):
     def __init__(self, *, config: AcceleratorConfig, values: bool) -> None:
         self._config, self._values = config, values
         super().__init__(
-            {
+            lambda: {
                 "layers": In(stream.Signature(layer())),
                 "rows": In(stream.Signature(rows(8, config.slots, config.chunk))),
                 "own": In(SLOT_BITS),
@@ -81,6 +80,12 @@ class NewRows(Component):
                 "busy": Out(1),
             }
         )
+
+    @property
+    def resources(self) -> Resources:
+        config = self._config
+        choice = 8 * config.chunk * -(-(config.slots - 1) // 4)  # LUTs: a slot's codes
+        return Resources(lut=choice + 36 + 36, ff=36 + _RUN_BITS + 8 + 4)
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -117,7 +122,7 @@ class NewRows(Component):
         return m
 
 
-class MovedRows(Component):
+class MovedRows(CostedComponent):
     """Accepted slots to the places behind the committed ones, where they are not there already.
 
     Parameters:
@@ -138,7 +143,7 @@ class MovedRows(Component):
     def __init__(self, *, config: AcceleratorConfig) -> None:
         self._config = config
         super().__init__(
-            {
+            lambda: {
                 "copies": In(stream.Signature(layout(Opcode.COPY))),
                 "beats": In(cache_beats(config)),
                 "committed": In(20),
@@ -147,6 +152,12 @@ class MovedRows(Component):
                 "busy": Out(1),
             }
         )
+
+    @property
+    def resources(self) -> Resources:
+        config = self._config
+        choice = 8 * config.chunk * -(-(config.kv_layout.positions - 1) // 4)  # LUTs: a lane's codes
+        return Resources(lut=choice + 36 + 36 + 42, ff=36 + _RUN_BITS + 8 + 8 + 9)
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -193,14 +204,3 @@ class MovedRows(Component):
                 *(rank.eq(0), moved.eq(0), lane.eq(self.committed)),
             ]
         return m
-
-
-def estimate_new_rows(config: AcceleratorConfig) -> Resources:
-    """Of a NewRows: a choice of slots, an adder and counters."""
-    return Resources(lut=8 * config.chunk * -(-(config.slots - 1) // 4) + 36 + 36, ff=36 + _RUN_BITS + 8 + 4)
-
-
-def estimate_moved_rows(config: AcceleratorConfig) -> Resources:
-    """Of a MovedRows: a choice of lanes, an adder and counters."""
-    chosen = 8 * config.chunk * -(-(config.kv_layout.positions - 1) // 4)
-    return Resources(lut=chosen + 36 + 36 + 42, ff=36 + _RUN_BITS + 8 + 8 + 9)

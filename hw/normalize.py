@@ -4,15 +4,16 @@ from typing import Any
 
 from amaranth.hdl import Cat, Module, Mux, Signal, unsigned
 from amaranth.lib import data, stream
-from amaranth.lib.wiring import Component, In, Out
+from amaranth.lib.wiring import In, Out
 
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.pipeline import check, pipeline
 from edgedec.hw.resources import Resources
 
-__all__ = ["Normalize", "estimate"]
+__all__ = ["Normalize"]
 
 
-class Normalize(Component):
+class Normalize(CostedComponent):
     """Bit length of x, and x shifted so that its highest one is the highest bit of ``mantissa_bits``; low bits are dropped.
 
     With 16 mantissa bits this is the integer profile's norm16. x = 0 gives mantissa 0 and length 0.
@@ -39,7 +40,17 @@ class Normalize(Component):
         given = data.StructLayout(
             {"mantissa": unsigned(mantissa_bits), "length": range(bits + 1), "tag": unsigned(tag_bits)}
         )
-        super().__init__({"input": In(stream.Signature(taken)), "output": Out(stream.Signature(given))})
+        self._mantissa_bits, self._tag_bits = mantissa_bits, tag_bits
+        super().__init__(lambda: {"input": In(stream.Signature(taken)), "output": Out(stream.Signature(given))})
+
+    @property
+    def resources(self) -> Resources:
+        bits, mantissa_bits, tag_bits = self._bits, self._mantissa_bits, self._tag_bits
+        steps = (bits - 1).bit_length()
+        # Behind a stage only those bits are kept that the shifts still to come can bring into the mantissa.
+        kept = sum(min(bits, mantissa_bits + (1 << step) - 1) for step in range(steps))
+        control = steps * (steps + 1) // 2 + bits.bit_length() + (steps + 1) * (tag_bits + 1)
+        return Resources(lut=kept + 15, ff=kept + mantissa_bits + control)
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -63,12 +74,3 @@ class Normalize(Component):
                 out.tag.eq(tag),
             ]
         return m
-
-
-def estimate(*, bits: int, mantissa_bits: int = 16, tag_bits: int = 0) -> Resources:
-    """Of a Normalize with these parameters."""
-    steps = (bits - 1).bit_length()
-    # Behind a stage only those bits are kept that the shifts still to come can bring into the mantissa.
-    kept = sum(min(bits, mantissa_bits + (1 << step) - 1) for step in range(steps))
-    control = steps * (steps + 1) // 2 + bits.bit_length() + (steps + 1) * (tag_bits + 1)
-    return Resources(lut=kept + 15, ff=kept + mantissa_bits + control)

@@ -6,15 +6,15 @@ from typing import Any
 
 from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib.memory import Memory
-from amaranth.lib.wiring import Component, In
+from amaranth.lib.wiring import In
 
-from edgedec.hw import fifo
 from edgedec.hw.axi import BOUNDARY_BYTES, Response, axi4_read, axi4_write, beats_log2, check_data_bytes
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.fifo import Fifo
 from edgedec.hw.pipeline import carried, check, delayed
-from edgedec.hw.resources import Resources
+from edgedec.hw.resources import Resources, total
 
-__all__ = ["BLOCK_BYTES", "OnChipMemory", "banks", "blocks", "estimate"]
+__all__ = ["BLOCK_BYTES", "OnChipMemory", "banks", "blocks"]
 
 BLOCK_BYTES = 2048  # of a block of 18 kbit: strobes are for bytes, so its ninth bits stay empty
 _DEEPEST = 1 << 14  # words of a block, one bit wide: deeper banks would need multiplexers of their own
@@ -57,7 +57,7 @@ class _Asked:
     strobes: Signal | None = None
 
 
-class OnChipMemory(Component):
+class OnChipMemory(CostedComponent):
     """Bytes 0 .. memory_bytes - 1 of the bus; beyond, a burst is answered SLVERR and touches nothing. Bursts are INCR of
     whole beats, at addresses that are multiples of a beat, with id 0: what edgedec's masters drive.
 
@@ -90,15 +90,29 @@ class OnChipMemory(Component):
                 f"memory_bytes must be a multiple of {BOUNDARY_BYTES} below 2^address_bits, not {memory_bytes!r}"
             )
         self._bytes, self._data_bytes, self._reads, self._writes = memory_bytes, data_bytes, reads, writes
+        self._queues = [Fifo(shape=8 * data_bytes + 2, depth=_QUEUE, style="distributed") for _ in range(reads)]
         read = axi4_read(address_bits=address_bits, data_bytes=data_bytes)
         write = axi4_write(address_bits=address_bits, data_bytes=data_bytes)
         super().__init__(
-            {**{f"read{n}": In(read) for n in range(reads)}, **{f"write{n}": In(write) for n in range(writes)}}
+            lambda: {**{f"read{n}": In(read) for n in range(reads)}, **{f"write{n}": In(write) for n in range(writes)}}
         )
+
+    @property
+    def resources(self) -> Resources:
+        data_bytes, writes = self._data_bytes, self._writes
+        address = (self._bytes // data_bytes - 1).bit_length()
+        count = len(banks(self._bytes, data_bytes))
+        queues = total(queue.resources for queue in self._queues)
+        read = Resources(lut=70, ff=address + 15)
+        write = Resources(lut=70, ff=address + 9 * data_bytes + 13)
+        arbiter = Resources(lut=48 + 9 * data_bytes * (writes - 1), ff=address + 9 * data_bytes + 12)
+        outputs = Resources(lut=4 * data_bytes * max(2, count) + 6 * count, ff=(8 * data_bytes + 3) * count)
+        memory = Resources(bram18=blocks(self._bytes, data_bytes))
+        return queues + read * self._reads + write * writes + arbiter + outputs + memory
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        queues = [Fifo(shape=8 * self._data_bytes + 2, depth=_QUEUE, style="distributed") for _ in range(self._reads)]
+        queues = self._queues
         asked = [self._read(m, n, queue) for n, queue in enumerate(queues)]
         asked += [self._write(m, n) for n in range(self._writes)]
         some, chosen = self._arbitrate(m, asked)
@@ -213,17 +227,3 @@ class OnChipMemory(Component):
 
 def _of(asked: Sequence[_Asked], chosen: Signal, name: str) -> Value:
     return Array(getattr(one, name) for one in asked)[chosen]
-
-
-def estimate(*, memory_bytes: int, data_bytes: int, reads: int = 2, writes: int = 2) -> Resources:
-    """Of one OnChipMemory."""
-    address = (memory_bytes // data_bytes - 1).bit_length()
-    count = len(banks(memory_bytes, data_bytes))
-    read = fifo.estimate(width=8 * data_bytes + 2, depth=_QUEUE, style="distributed") + Resources(
-        lut=70, ff=address + 15
-    )
-    write = Resources(lut=70, ff=address + 9 * data_bytes + 13)
-    chosen = Resources(lut=48 + 9 * data_bytes * (writes - 1), ff=address + 9 * data_bytes + 12)
-    behind = Resources(lut=4 * data_bytes * max(2, count) + 6 * count, ff=(8 * data_bytes + 3) * count)
-    blocks_ = Resources(bram18=blocks(memory_bytes, data_bytes))
-    return read * reads + write * writes + chosen + behind + blocks_

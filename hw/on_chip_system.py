@@ -5,13 +5,12 @@ from typing import Any
 from amaranth.hdl import Module
 from amaranth.lib.wiring import connect
 
-from edgedec.hw import on_chip_memory
 from edgedec.hw.config import ADDRESS_BITS, AcceleratorConfig
 from edgedec.hw.on_chip_memory import OnChipMemory
 from edgedec.hw.resources import Resources
-from edgedec.hw.serial_system import SerialSystem, linked_parts
+from edgedec.hw.serial_system import SerialSystem
 
-__all__ = ["OnChipSystem", "parts"]
+__all__ = ["OnChipSystem"]
 
 
 class OnChipSystem(SerialSystem):
@@ -38,6 +37,10 @@ class OnChipSystem(SerialSystem):
         self._memory = OnChipMemory(memory_bytes=memory_bytes, data_bytes=config.port_bytes, address_bits=ADDRESS_BITS)
         super().__init__(config, accelerator, memory_bytes=memory_bytes, baud=baud, simulated=simulated, members={})
 
+    @property
+    def resources_by_part(self) -> dict[str, Resources]:
+        return {**super().resources_by_part, "memory": self._memory.resources}
+
     def elaborate(self, platform: Any) -> Module:
         m, managers = self._linked()
         m.submodules.memory = memory = self._memory
@@ -45,11 +48,3 @@ class OnChipSystem(SerialSystem):
             connect(m, reads, getattr(memory, f"read{number}"))
             connect(m, writes, getattr(memory, f"write{number}"))
         return m
-
-
-def parts(config: AcceleratorConfig, *, memory_bytes: int) -> dict[str, Resources]:
-    """What stands beside the accelerator, by submodule; estimated for UltraScale+ as all parts are."""
-    return {
-        **linked_parts(config),
-        "memory": on_chip_memory.estimate(memory_bytes=memory_bytes, data_bytes=config.port_bytes),
-    }

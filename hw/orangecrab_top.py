@@ -17,13 +17,14 @@ from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.ecp5_clock import started_clock
 from edgedec.hw.ecp5_platform import board_platform
 from edgedec.hw.ecp5_pll import PllSettings, pll_instance, pll_settings
-from edgedec.hw.on_chip_system import OnChipSystem, parts
+from edgedec.hw.on_chip_system import OnChipSystem
 from edgedec.hw.resources import Resources
 
 __all__ = ["MEMORY_BYTES", "TOP", "OrangeCrabTop", "beside", "clocks", "platform"]
 
 MEMORY_BYTES = 304 << 10  # 152 of the 208 blocks of an 85F; the accelerator and the link have the others
 _OSCILLATOR_HZ = 48e6
+_ANY_BAUD = 9600  # baud of a line that is only estimated: it costs the same at any rate
 _BUTTON_DOMAIN = "button"
 # The header's 0 and 1, which the Feather's outline has for a serial line: what comes to the board, and what leaves it.
 _SERIAL = Resource(
@@ -59,9 +60,12 @@ def clocks(config: AcceleratorConfig) -> PllSettings:
 
 
 def beside(config: AcceleratorConfig) -> dict[str, Resources]:
-    """What stands beside the accelerator, by submodule; estimated. The memory's blocks are counted as the board's memory."""
-    found = parts(config, memory_bytes=MEMORY_BYTES)
-    return {**found, "memory": replace(found["memory"], bram18=0)}
+    """Return the estimate of what stands beside the accelerator, by submodule.
+
+    The memory's blocks are missing: they are counted as the board's memory.
+    """
+    parts = OnChipSystem(config, None, memory_bytes=MEMORY_BYTES, baud=_ANY_BAUD).resources_by_part
+    return {**parts, "memory": replace(parts["memory"], bram18=0)}
 
 
 class OrangeCrabTop(Elaboratable):

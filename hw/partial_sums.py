@@ -5,14 +5,16 @@ from typing import Any
 from amaranth.hdl import Cat, Module, Mux, Signal, signed, unsigned
 from amaranth.lib import data, stream
 from amaranth.lib.memory import Memory
-from amaranth.lib.wiring import Component, In, Out
+from amaranth.lib.wiring import In, Out
 
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.config import ACCUMULATOR_BITS, ROWS
 from edgedec.hw.pipeline import check
+from edgedec.hw.ram import block_rams, ultra_rams
 from edgedec.hw.resources import Resources
 from edgedec.hw.shapes import rows, words
 
-__all__ = ["MANTISSA_BITS", "PartialSums", "estimate", "sweep"]
+__all__ = ["MANTISSA_BITS", "PartialSums", "sweep"]
 
 MANTISSA_BITS = 8
 _STAGES = 3
@@ -29,7 +31,7 @@ def sweep(tile_words: int) -> stream.Signature:
     return stream.Signature(data.StructLayout({"words": range(tile_words + 1), **flags}))
 
 
-class PartialSums(Component):
+class PartialSums(CostedComponent):
     """Adds sweep after sweep of a matrix's blocks of columns, planes and groups into the 32-bit sums of a tile's rows.
 
     Nothing saturates and nothing is checked: the compiler proves that no row's sum passes 32 bits (``bound`` of the integer
@@ -64,14 +66,32 @@ class PartialSums(Component):
             raise ValueError(f"style must be one of {', '.join(_STYLES)}, not {style!r}")
         self._width, self._slots, self._tile_words = width, slots, tile_words
         self._scaling, self._style = scaling, style
+        super().__init__(self._members)
+
+    @property
+    def resources(self) -> Resources:
+        width, tile_words, scaling = self._width, self._tile_words, self._scaling
+        lanes, bits = ROWS * self._slots, ROWS * self._slots * ACCUMULATOR_BITS
+        product = width + (MANTISSA_BITS if scaling else 0)
+        mantissas = MANTISSA_BITS * ROWS if scaling else 0
+        block = self._style == "block"
+        return Resources(
+            lut=2 * bits + (75 if scaling else 30),  # a sum is zeroed in LUTs, not by the registers that hold it
+            ff=lanes * (width + product) + 2 * bits + mantissas + 4 * tile_words.bit_length() + 8,
+            bram18=block_rams(bits, tile_words) if block else 0,
+            uram=0 if block else ultra_rams(bits, tile_words),
+            dsp=lanes if scaling else 0,
+        )
+
+    def _members(self) -> dict[str, Any]:
         members = {
-            "sweeps": In(sweep(tile_words)),
-            "sums": In(stream.Signature(rows(width, slots, ROWS))),
-            "output": Out(words(ACCUMULATOR_BITS, slots, ROWS)),
+            "sweeps": In(sweep(self._tile_words)),
+            "sums": In(stream.Signature(rows(self._width, self._slots, ROWS))),
+            "output": Out(words(ACCUMULATOR_BITS, self._slots, ROWS)),
         }
-        if scaling:
+        if self._scaling:
             members["mantissas"] = In(stream.Signature(data.ArrayLayout(unsigned(MANTISSA_BITS), ROWS)))
-        super().__init__(members)
+        return members
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -146,21 +166,3 @@ class PartialSums(Component):
                 for slot, product in enumerate(offered):
                     m.d.sync += product.eq(taken[row][slot] * factor if self._scaling else taken[row][slot])
         return products
-
-
-def estimate(*, width: int, slots: int, tile_words: int, scaling: bool = True, style: str = "block") -> Resources:
-    """Of PartialSums with these parameters. The memory is as wide as a word: 36 bits x 512 a RAMB18, 72 x 4096 an URAM."""
-    lanes, bits = ROWS * slots, ROWS * slots * ACCUMULATOR_BITS
-    product = width + (MANTISSA_BITS if scaling else 0)
-    block = style == "block"
-    return Resources(
-        lut=2 * bits + (75 if scaling else 30),  # what is kept is zeroed in LUTs, not by its registers
-        ff=lanes * (width + product)
-        + 2 * bits
-        + (MANTISSA_BITS * ROWS if scaling else 0)
-        + 4 * tile_words.bit_length()
-        + 8,
-        bram18=-(-bits // 36) * -(-tile_words // 512) if block else 0,
-        uram=0 if block else -(-bits // 72) * -(-tile_words // 4096),
-        dsp=lanes if scaling else 0,
-    )

@@ -5,25 +5,24 @@ from typing import Any
 from amaranth.hdl import Cat, Const, Module, ResetInserter, Signal, Value
 from amaranth.lib import data, stream
 from amaranth.lib.fifo import SyncFIFO
-from amaranth.lib.wiring import Component, In, Out
+from amaranth.lib.wiring import In, Out
 
-from edgedec.hw import fifo as deep
-from edgedec.hw import read_master
 from edgedec.hw.axi import BOUNDARY_BYTES, NUMBER_BITS, axi4_read, beats_log2
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.fifo import Fifo, small_queue
 from edgedec.hw.pipeline import check
 from edgedec.hw.read_master import ReadMaster
-from edgedec.hw.resources import Resources
+from edgedec.hw.resources import Resources, total
 from edgedec.hw.shapes import beat
 
-__all__ = ["Prefetcher", "estimate"]
+__all__ = ["Prefetcher"]
 
 _BOUNDARY_BITS = beats_log2(BOUNDARY_BYTES)
 _QUEUED = 4  # ranges that a port may be behind the fastest one
 _LEAD = 16  # beats that a port may be ahead of the slowest one; a power of two, more than the queues' latency
 
 
-class Prefetcher(Component):
+class Prefetcher(CostedComponent):
     """Ranges of beats, each read over all ports at once: slice p of a beat comes from port p, where ``edgedec.hw.striping``
     puts it. The ports run ahead of the reader, as far as their queues are deep, but side by side.
 
@@ -88,12 +87,12 @@ class Prefetcher(Component):
             for _ in range(ports)
         ]
         self._fifos = [Fifo(shape=8 * self._port_bytes, depth=depth, style=style) for _ in range(ports)]
-        ranges = data.StructLayout({"start": address_bits - beats_log2(beat_bytes), "beats": count_bits})
+        self._range = data.StructLayout({"start": address_bits - beats_log2(beat_bytes), "beats": count_bits})
         failure = data.StructLayout({"port": 2, "request": NUMBER_BITS, "response": 2})
         bus = axi4_read(address_bits=address_bits, data_bytes=self._port_bytes)
         super().__init__(
-            {
-                "ranges": In(stream.Signature(ranges)),
+            lambda: {
+                "ranges": In(stream.Signature(self._range)),
                 "beats": Out(beat(beat_bytes)),
                 "error": Out(stream.Signature(failure, always_ready=True)),
                 **{f"bus{port}": Out(bus) for port in range(ports)},
@@ -104,6 +103,16 @@ class Prefetcher(Component):
                 "idle": Out(1),
             }
         )
+
+    @property
+    def resources(self) -> Resources:
+        ports, port_bytes = self._ports, self._port_bytes
+        aligned = Resources(lut=-5 * beats_log2(port_bytes))  # saved of a master by whole beats
+        queue = small_queue(self._range.size, _QUEUED)
+        counter = Resources(lut=36, ff=32)
+        lead = Resources(lut=9, ff=_LEAD.bit_length()) if ports > 1 else Resources()
+        parts = total(part.resources for part in (*self._masters, *self._fifos))
+        return parts + (aligned + queue + counter + lead) * ports
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -187,32 +196,3 @@ class Prefetcher(Component):
             m.d.sync += count.eq(0)
         with m.Elif(self.starved[port]):
             m.d.sync += count.eq(count + 1)
-
-
-def estimate(
-    *,
-    beat_bytes: int,
-    ports: int,
-    address_bits: int = 40,
-    count_bits: int = 24,
-    depth: int = 4096,
-    style: str = "ultra",
-    max_burst: int = 256,
-    outstanding: int = 8,
-) -> Resources:
-    """Of one Prefetcher."""
-    port_bytes = beat_bytes // ports
-    address = address_bits - beats_log2(ports)
-    master = read_master.estimate(
-        address_bits=address,
-        data_bytes=port_bytes,
-        length_bits=count_bits + beats_log2(port_bytes),
-        max_burst=max_burst,
-        outstanding=outstanding,
-    )
-    aligned = Resources(lut=-5 * beats_log2(port_bytes))  # what whole beats save of a master
-    queue = small_queue(address_bits - beats_log2(beat_bytes) + count_bits, _QUEUED)
-    counter = Resources(lut=36, ff=32)
-    lead = Resources(lut=9, ff=_LEAD.bit_length()) if ports > 1 else Resources()
-    fifo = deep.estimate(width=8 * port_bytes, depth=depth, style=style)
-    return (master + aligned + queue + fifo + counter + lead) * ports

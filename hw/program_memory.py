@@ -5,17 +5,18 @@ from typing import Any
 from amaranth.hdl import Module, Signal, unsigned
 from amaranth.lib import data, stream
 from amaranth.lib.memory import Memory
-from amaranth.lib.wiring import Component, In, Out, connect, flipped
+from amaranth.lib.wiring import In, Out, connect, flipped
 
-from edgedec.hw import fifo, unpacker
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.instruction_layouts import header_layout
 from edgedec.hw.instructions import INSTRUCTION_BYTES, MAGIC
+from edgedec.hw.ram import block_rams
 from edgedec.hw.resources import Resources
 from edgedec.hw.router import segment
 from edgedec.hw.unpacker import Unpacker
 
-__all__ = ["ProgramMemory", "estimate", "fetched", "index_bits"]
+__all__ = ["ProgramMemory", "fetched", "index_bits"]
 
 _BITS = 8 * INSTRUCTION_BYTES
 
@@ -30,7 +31,7 @@ def fetched(config: AcceleratorConfig) -> data.StructLayout:
     return data.StructLayout({"bits": unsigned(_BITS), "index": index_bits(config), "beyond": 1})
 
 
-class ProgramMemory(Component):
+class ProgramMemory(CostedComponent):
     """Header and instructions.
 
     Parameters:
@@ -56,9 +57,10 @@ class ProgramMemory(Component):
 
     def __init__(self, config: AcceleratorConfig) -> None:
         self._config = config
+        self._unpacker = Unpacker(beat_bytes=config.beat_bytes, item_bytes=INSTRUCTION_BYTES)
         bits = index_bits(config)
         super().__init__(
-            {
+            lambda: {
                 "begin": In(1),
                 "words": In(range(config.instructions + 2)),
                 "beats": In(stream.Signature(segment(config.beat_bytes))),
@@ -72,6 +74,14 @@ class ProgramMemory(Component):
             }
         )
 
+    @property
+    def resources(self) -> Resources:
+        config = self._config
+        memory = Resources(bram18=block_rams(_BITS, config.instructions))
+        header = Resources(lut=2 * 22 + 8 + 24, ff=index_bits(config) + 2)
+        counters = Resources(lut=5 * index_bits(config), ff=_BITS + 5 * index_bits(config) + 6)
+        return self._unpacker.resources + header + counters + memory
+
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         m.submodules.memory = memory = Memory(
@@ -83,7 +93,7 @@ class ProgramMemory(Component):
 
     def _take(self, m: Module, memory: Memory) -> None:
         """Word 0 is the header, word n + 1 instruction n."""
-        m.submodules.unpacker = words = Unpacker(beat_bytes=self._config.beat_bytes, item_bytes=INSTRUCTION_BYTES)
+        m.submodules.unpacker = words = self._unpacker
         connect(m, flipped(self.beats), words.beats)
         port, items = memory.write_port(), words.items
         header = data.View(header_layout(), items.payload)
@@ -143,12 +153,3 @@ class ProgramMemory(Component):
             m.d.sync += [walking.eq(1), number.eq(self.first), latched.eq(0), sink.valid.eq(0)]
         with m.If(self.begin):
             m.d.sync += [walking.eq(0), latched.eq(0), sink.valid.eq(0)]
-
-
-def estimate(*, config: AcceleratorConfig) -> Resources:
-    """Of one ProgramMemory."""
-    memory = fifo.estimate(width=_BITS, depth=config.instructions, style="block").bram18
-    header = Resources(lut=2 * 22 + 8 + 24, ff=index_bits(config) + 2)
-    counters = Resources(lut=5 * index_bits(config), ff=_BITS + 5 * index_bits(config) + 6)
-    words = unpacker.estimate(beat_bytes=config.beat_bytes, item_bytes=INSTRUCTION_BYTES)
-    return words + header + counters + Resources(bram18=memory)

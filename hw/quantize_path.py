@@ -4,20 +4,20 @@ from typing import Any, Literal
 
 from amaranth.hdl import Module, Mux, Signal, signed, unsigned
 from amaranth.lib import data, stream
-from amaranth.lib.wiring import Component, In, Out, connect, flipped
+from amaranth.lib.wiring import In, Out, connect, flipped
 
-from edgedec.hw import gearbox, register_slice, requantizer, rms_norm, row_statistics, vector_memory
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.gearbox import Gearbox
 from edgedec.hw.pipeline import check, fork
-from edgedec.hw.register_slice import sliced
+from edgedec.hw.register_slice import RegisterSlice, sliced
 from edgedec.hw.requantizer import Requantizer
-from edgedec.hw.resources import Resources, total
+from edgedec.hw.resources import Resources
 from edgedec.hw.rms_norm import RmsNorm
 from edgedec.hw.row_statistics import RowStatistics
-from edgedec.hw.shapes import codes, scales, words
+from edgedec.hw.shapes import codes, scales, word, words
 from edgedec.hw.vector_memory import VectorMemory
 
-__all__ = ["QuantizePath", "estimate", "parts", "plan"]
+__all__ = ["QuantizePath", "plan"]
 
 _WIDE = 27
 
@@ -27,7 +27,7 @@ def plan() -> data.StructLayout:
     return data.StructLayout({"normed": 1, "blocks": unsigned(16)})
 
 
-class QuantizePath(Component):
+class QuantizePath(CostedComponent):
     """Norm, vector memory with statistics, requantizer and gearbox behind each other.
 
     One vector is inside at a time: it fills the memory, and leaves it when its largest value is known.
@@ -56,7 +56,7 @@ class QuantizePath(Component):
         check("slots", slots, 1, 8)
         check("depth", depth, 1, 1 << 16)
         super().__init__(
-            {
+            lambda: {
                 "vectors": In(stream.Signature(plan())),
                 "input": In(words(_WIDE, slots)),
                 "gains": In(stream.Signature(data.ArrayLayout(signed(16), 1))),
@@ -65,21 +65,34 @@ class QuantizePath(Component):
                 "scales": Out(scales(slots)),
             }
         )
-        self._beat_bytes, self._slots, self._depth, self._style = beat_bytes, slots, depth, style
+        self._slots = slots
+        self._norm, self._statistics = RmsNorm(slots=slots), RowStatistics(slots=slots, squares=False)
+        self._memory = VectorMemory(width=_WIDE, slots=slots, depth=depth, style=style)
+        self._requantizer, self._gearbox = Requantizer(slots=slots), Gearbox(slots=slots, columns=beat_bytes)
+        self._requantized = RegisterSlice(shape=word(8, slots))
+
+    @property
+    def resources_by_part(self) -> dict[str, Resources]:
+        """Estimate of the cost by submodule; "glue" chooses words and maxima, and holds the fork."""
+        return {
+            "norm": self._norm.resources,
+            "statistics": self._statistics.resources,
+            "memory": self._memory.resources,
+            "requantizer": self._requantizer.resources,
+            "gearbox": self._gearbox.resources,
+            "glue": self._requantized.resources + Resources(lut=_WIDE * self._slots * 2 + 42, ff=5),
+        }
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        slots = self._slots
-        m.submodules.norm = norm = RmsNorm(slots=slots)
-        m.submodules.statistics = statistics = RowStatistics(slots=slots, squares=False)
-        m.submodules.memory = memory = VectorMemory(width=_WIDE, slots=slots, depth=self._depth, style=self._style)
-        m.submodules.requantizer = requantizer = Requantizer(slots=slots)
-        m.submodules.gearbox = gearbox = Gearbox(slots=slots, columns=self._beat_bytes)
+        m.submodules.norm, m.submodules.statistics = norm, statistics = self._norm, self._statistics
+        m.submodules.memory = memory = self._memory
+        m.submodules.requantizer, m.submodules.gearbox = requantizer, gearbox = self._requantizer, self._gearbox
         connect(m, flipped(self.gains), norm.gains)
         connect(m, flipped(self.eps), norm.eps)
         connect(m, norm.roots, requantizer.roots)
         connect(m, memory.output, requantizer.input)
-        connect(m, sliced(m, "requantized", requantizer.output), gearbox.input)
+        connect(m, sliced(m, "requantized", requantizer.output, self._requantized), gearbox.input)
         connect(m, requantizer.scales, flipped(self.scales))
         connect(m, gearbox.output, flipped(self.codes))
         normed, filling, ended = Signal(), Signal(), Signal()
@@ -143,24 +156,3 @@ class QuantizePath(Component):
             norm.maxima.ready.eq(requantizer.maxima.ready & normed),
             found.ready.eq(requantizer.maxima.ready & ~normed),
         ]
-
-
-def parts(
-    *, beat_bytes: int, slots: int, depth: int, style: Literal["block", "ultra"] = "block"
-) -> dict[str, Resources]:
-    """Of a QuantizePath with these parameters, by submodule. glue: the choices of words and maxima, and the fork."""
-    return {
-        "norm": rms_norm.estimate(slots=slots),
-        "statistics": row_statistics.estimate(slots=slots, squares=False),
-        "memory": vector_memory.estimate(
-            width=_WIDE, slots=slots, depth=depth, style="ultra" if style == "ultra" else "block"
-        ),
-        "requantizer": requantizer.estimate(slots=slots),
-        "gearbox": gearbox.estimate(slots=slots, columns=beat_bytes),
-        "glue": register_slice.estimate(width=8 * slots + 1) + Resources(lut=_WIDE * slots * 2 + 42, ff=5),
-    }
-
-
-def estimate(*, beat_bytes: int, slots: int, depth: int, style: Literal["block", "ultra"] = "block") -> Resources:
-    """Of a QuantizePath with these parameters."""
-    return total(parts(beat_bytes=beat_bytes, slots=slots, depth=depth, style=style).values())

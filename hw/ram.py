@@ -1,4 +1,4 @@
-"""How many LUTs or RAM blocks a memory takes on UltraScale+."""
+"""The cost of a memory on UltraScale+: LUTs, block RAMs or UltraRAMs by its width and depth."""
 
 __all__ = ["block_rams", "distributed_luts", "ultra_rams"]
 
@@ -6,21 +6,24 @@ _SHAPES = ((512, 36), (1024, 18), (2048, 9), (4096, 4), (8192, 2), (16384, 1))  
 
 
 def distributed_luts(width: int, depth: int) -> int:
-    """LUTs of a memory read in the same cycle: eight make 32 x 14 bits (RAM32M16) or 64 x 7 (RAM64M8).
+    """Return the LUTs of a memory that is read in the same cycle.
 
-    Source: UG574, "Distributed RAM".
+    Eight LUTs hold 32 x 14 bits (RAM32M16) or 64 x 7 bits (RAM64M8). Beyond 64 words a multiplexer chooses among banks of
+    64 words, and a LUT6 takes three banks into it. Synthesis of 32 bits x 512 gives 430 LUTs, this function 416.
+
+    Source: UG574, "Distributed RAM"; the multiplexer from synthesis with yosys, 128 to 1024 words of 32 and 140 bits.
     """
     if depth <= 32:
         return -(-width // 14) * 8
     banks = -(-depth // 64)
-    return banks * -(-width // 7) * 8 + (banks > 1) * width * -(-banks // 4)
+    return banks * -(-width // 7) * 8 + width * -(-(banks - 1) // 3)
 
 
 def block_rams(width: int, depth: int) -> int:
-    """RAMB18 of a memory with one write and one read port. Source: UG573, "Block RAM"."""
+    """Return the RAMB18 of a memory with one write and one read port. Source: UG573, "Block RAM"."""
     return min(-(-width // bits) * -(-depth // words) for words, bits in _SHAPES)
 
 
 def ultra_rams(width: int, depth: int) -> int:
-    """URAM288 of it: 4096 x 72 each. Source: UG573, "UltraRAM"."""
+    """Return the URAM288 of a memory, 4096 x 72 bits each. Source: UG573, "UltraRAM"."""
     return -(-width // 72) * -(-depth // 4096)

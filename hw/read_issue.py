@@ -6,18 +6,20 @@ from amaranth.hdl import Cat, Const, Module, Signal, Value
 from amaranth.lib import data, stream
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.memory import Memory
-from amaranth.lib.wiring import Component, In, Out
+from amaranth.lib.wiring import In, Out
 
 from edgedec.hw.axi import NUMBER_BITS, beats_log2
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.fifo import small_queue
 from edgedec.hw.instructions import FIELDS, Opcode
 from edgedec.hw.pipeline import check
 from edgedec.hw.program_memory import index_bits
+from edgedec.hw.ram import distributed_luts
 from edgedec.hw.resources import Resources
 from edgedec.hw.router import entry
 
-__all__ = ["ReadIssue", "estimate", "ranges", "read", "read_errors"]
+__all__ = ["ReadIssue", "ranges", "read", "read_errors"]
 
 _QUEUED = 4
 _REMEMBERED = 32  # ranges: more than the Prefetcher takes before the first of them has ended
@@ -41,7 +43,7 @@ def read_errors() -> stream.Signature:
     return stream.Signature(data.StructLayout({"port": 2, "request": NUMBER_BITS, "response": 2}), always_ready=True)
 
 
-class ReadIssue(Component):
+class ReadIssue(CostedComponent):
     """A queue, a fork, and a memory of the last ranges.
 
     Parameters:
@@ -66,8 +68,9 @@ class ReadIssue(Component):
     def __init__(self, config: AcceleratorConfig, *, address_bits: int = 40) -> None:
         check("address_bits", address_bits, 16, 64)
         self._config, self._read = config, read(config, address_bits)
+        self._start_bits = address_bits - beats_log2(config.beat_bytes)
         super().__init__(
-            {
+            lambda: {
                 "reads": In(stream.Signature(self._read)),
                 "ranges": Out(stream.Signature(ranges(config, address_bits))),
                 "entries": Out(stream.Signature(entry())),
@@ -79,6 +82,12 @@ class ReadIssue(Component):
                 "address": Out(64),
             }
         )
+
+    @property
+    def resources(self) -> Resources:
+        entry_bits = self._start_bits + index_bits(self._config)
+        memory = Resources(lut=distributed_luts(entry_bits, _REMEMBERED), ff=entry_bits + 6)
+        return small_queue(self._read.size, _QUEUED) + memory + Resources(lut=8, ff=2)
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -122,10 +131,3 @@ class ReadIssue(Component):
             self.index.eq(look.data.index),
             self.address.eq(Cat(Const(0, beats_log2(self._config.beat_bytes)), look.data.start)),
         ]
-
-
-def estimate(*, config: AcceleratorConfig, address_bits: int = 40) -> Resources:
-    """Of one ReadIssue."""
-    start = address_bits - beats_log2(config.beat_bytes)
-    memory = Resources(lut=8 * -(-(start + index_bits(config)) // 14), ff=start + index_bits(config) + 6)
-    return small_queue(read(config, address_bits).size, _QUEUED) + memory + Resources(lut=8, ff=2)

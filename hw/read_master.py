@@ -4,20 +4,20 @@ from typing import Any
 
 from amaranth.hdl import Module, Signal
 from amaranth.lib.fifo import SyncFIFO
-from amaranth.lib.wiring import Component, In, Out
+from amaranth.lib.wiring import In, Out
 
-from edgedec.hw import bursts
 from edgedec.hw.axi import NUMBER_BITS, Response, axi4_read, beats_log2, failures, requests
 from edgedec.hw.bursts import Bursts
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.fifo import small_queue
 from edgedec.hw.pipeline import check
 from edgedec.hw.resources import Resources
 from edgedec.hw.shapes import beat
 
-__all__ = ["ReadMaster", "estimate"]
+__all__ = ["ReadMaster"]
 
 
-class ReadMaster(Component):
+class ReadMaster(CostedComponent):
     """INCR bursts that never cross 4 KiB, several under way at once, all with the same id: they return in order.
 
     Parameters:
@@ -50,9 +50,9 @@ class ReadMaster(Component):
         self._bursts = Bursts(
             address_bits=address_bits, data_bytes=data_bytes, length_bits=length_bits, max_burst=max_burst
         )
-        self._outstanding = outstanding
+        self._data_bytes, self._outstanding = data_bytes, outstanding
         super().__init__(
-            {
+            lambda: {
                 "requests": In(requests(address_bits, length_bits)),
                 "beats": Out(beat(data_bytes)),
                 "error": Out(failures()),
@@ -61,6 +61,13 @@ class ReadMaster(Component):
                 "idle": Out(1),
             }
         )
+
+    @property
+    def resources(self) -> Resources:
+        unused = 4 * beats_log2(self._data_bytes) + 3  # bits of a burst that only a write master uses
+        errors = NUMBER_BITS + 3
+        waiting = small_queue(NUMBER_BITS, self._outstanding)
+        return self._bursts.resources + waiting + Resources(lut=6, ff=errors - unused)
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -93,15 +100,3 @@ class ReadMaster(Component):
             self.error.p.response.eq(bus.rresp),
         ]
         return m
-
-
-def estimate(
-    *, address_bits: int, data_bytes: int, length_bits: int = 32, max_burst: int = 256, outstanding: int = 8
-) -> Resources:
-    """Of one ReadMaster."""
-    cutter = bursts.estimate(
-        address_bits=address_bits, data_bytes=data_bytes, length_bits=length_bits, max_burst=max_burst
-    )
-    unused = 4 * beats_log2(data_bytes) + 3  # lanes of the ends, first and final
-    errors = NUMBER_BITS + 3
-    return cutter + small_queue(NUMBER_BITS, outstanding) + Resources(lut=6, ff=errors - unused)

@@ -4,14 +4,15 @@ from typing import Any
 
 from amaranth.hdl import Module, Mux, Shape, ShapeLike, Signal, Value
 from amaranth.lib import stream
-from amaranth.lib.wiring import Component, In, Out, connect
+from amaranth.lib.wiring import In, Out, connect
 
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.resources import Resources
 
-__all__ = ["RegisterSlice", "estimate", "sliced"]
+__all__ = ["RegisterSlice", "sliced"]
 
 
-class RegisterSlice(Component):
+class RegisterSlice(CostedComponent):
     """A queue of two items. A pipeline that stalls as one takes its ``enable`` from the next one's, and so on to the last:
     a slice between two of them makes two short paths of one long one.
 
@@ -27,8 +28,12 @@ class RegisterSlice(Component):
     """
 
     def __init__(self, *, shape: ShapeLike) -> None:
-        Shape.cast(shape)
-        super().__init__({"input": In(stream.Signature(shape)), "output": Out(stream.Signature(shape))})
+        self._width = Shape.cast(shape).width
+        super().__init__(lambda: {"input": In(stream.Signature(shape)), "output": Out(stream.Signature(shape))})
+
+    @property
+    def resources(self) -> Resources:
+        return Resources(lut=self._width + 3, ff=2 * self._width + 2)
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -46,13 +51,11 @@ class RegisterSlice(Component):
         return m
 
 
-def sliced(m: Module, name: str, source: Any) -> Any:
-    """The stream ``source`` behind a slice, a submodule of that name. A constant ``ready`` of it is no reason for one."""
-    m.submodules[name] = cut = RegisterSlice(shape=source.payload.shape())
+def sliced(m: Module, name: str, source: Any, cut: RegisterSlice) -> Any:
+    """Return the output of ``cut``, which becomes a submodule of that name with the stream ``source`` as its input.
+
+    The slice is kept even if ready is constant.
+    """
+    m.submodules[name] = cut
     connect(m, source, cut.input)
     return cut.output
-
-
-def estimate(*, width: int) -> Resources:
-    """Of one RegisterSlice."""
-    return Resources(lut=width + 3, ff=2 * width + 2)

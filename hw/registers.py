@@ -4,17 +4,18 @@ from collections.abc import Iterator
 from typing import Any
 
 from amaranth.hdl import Cat, Const, Module, Signal, Value
-from amaranth.lib.wiring import Component, In, Member, Out
+from amaranth.lib.wiring import In, Member, Out
 
 from edgedec.hw.axi import Response, axi_lite
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.pipeline import check
 from edgedec.hw.register_map import Access, Field, Register, RegisterMap
 from edgedec.hw.resources import Resources
 
-__all__ = ["Registers", "estimate"]
+__all__ = ["Registers"]
 
 
-class Registers(Component):
+class Registers(CostedComponent):
     """Reads and writes of a ``RegisterMap``. Every access is answered OKAY; what is not in the map reads as zero and
     ignores writes.
 
@@ -39,9 +40,24 @@ class Registers(Component):
     def __init__(self, *, register_map: RegisterMap, address_bits: int = 12) -> None:
         check("address_bits", address_bits, max(2, (register_map.bytes - 1).bit_length()), 64)
         self._map = register_map
+        self._address_bits = address_bits
         super().__init__(
-            {"bus": In(axi_lite(address_bits=address_bits)), "interrupt": Out(1), **dict(_ports(register_map))}
+            lambda: {"bus": In(axi_lite(address_bits=address_bits)), "interrupt": Out(1), **dict(_ports(register_map))}
         )
+
+    @property
+    def resources(self) -> Resources:
+        """Of one Registers. Every readable bit is an input of a wide multiplexer; one that is kept has its write besides."""
+        register_map, address_bits = self._map, self._address_bits
+        kept = read_only = 0  # bits
+        for register in register_map.registers:
+            bits = register.count * sum(field.bits for field in register.fields)
+            if register.access is Access.READ_ONLY:
+                read_only += bits
+            elif register.access is not Access.CONSTANT:
+                kept += bits
+        bus = 2 * (address_bits - 2) + 2 * 32 + 4 + 5
+        return Resources(lut=read_only // 2 + 5 * kept // 3 + 11, ff=kept + bus)
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -146,16 +162,3 @@ def _ports(register_map: RegisterMap) -> Iterator[tuple[str, Member]]:
                 ports.append((f"{name}_set", In(field.bits)))
             for port, member in ports:
                 yield port, member if register.count == 1 else member.array(register.count)
-
-
-def estimate(*, register_map: RegisterMap, address_bits: int = 12) -> Resources:
-    """Of one Registers. Every readable bit is an input of a wide multiplexer; one that is kept has its write besides."""
-    kept = read_only = 0  # bits
-    for register in register_map.registers:
-        bits = register.count * sum(field.bits for field in register.fields)
-        if register.access is Access.READ_ONLY:
-            read_only += bits
-        elif register.access is not Access.CONSTANT:
-            kept += bits
-    bus = 2 * (address_bits - 2) + 2 * 32 + 4 + 5
-    return Resources(lut=read_only // 2 + 5 * kept // 3 + 11, ff=kept + bus)

@@ -4,16 +4,16 @@ from typing import Any
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal, Value, signed
 from amaranth.lib import data
-from amaranth.lib.wiring import Component, In, Out
+from amaranth.lib.wiring import In, Out
 
-from edgedec.hw import divider, normalize
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.divider import Divider
 from edgedec.hw.normalize import Normalize
 from edgedec.hw.pipeline import carried, check, pipeline
-from edgedec.hw.resources import Resources
+from edgedec.hw.resources import Resources, total
 from edgedec.hw.shapes import maxima, roots, scales, words
 
-__all__ = ["Requantizer", "estimate"]
+__all__ = ["Requantizer"]
 
 _WIDE = 27
 _LARGEST = 127 << 25  # of which the reciprocal's mantissa is the quotient
@@ -22,7 +22,7 @@ _LEAST_SHIFT = 9
 _NORMAL = data.StructLayout({"mantissa": 16, "length": range(_WIDE)})
 
 
-class Requantizer(Component):
+class Requantizer(CostedComponent):
     """code = rs(y * r, e + 9) with (m16, e) = norm16(max |y|) and r = (127 * 2**25) // m16; and the scale behind it.
 
     Parameters:
@@ -48,7 +48,7 @@ class Requantizer(Component):
         check("slots", slots, 1, 8)
         check("lanes", lanes, 1, 64)
         super().__init__(
-            {
+            lambda: {
                 "maxima": In(maxima(slots)),
                 "roots": In(roots(slots)),
                 "input": In(words(_WIDE, slots, lanes)),
@@ -57,6 +57,19 @@ class Requantizer(Component):
             }
         )
         self._slots, self._lanes = slots, lanes
+        self._normalizer = Normalize(bits=_WIDE - 1)
+        self._dividers = [
+            Divider(numerator_bits=32, denominator_bits=16, quotient_bits=_RECIPROCAL_BITS) for _ in range(slots)
+        ]
+
+    @property
+    def resources(self) -> Resources:
+        slots, lanes = self._slots, self._lanes
+        dividers = total(divider.resources for divider in self._dividers)
+        per_slot = Resources(lut=112, ff=121)
+        element = Resources(lut=46, ff=83, dsp=1)
+        one = self._normalizer.resources + Resources(lut=14, ff=12)
+        return element * (slots * lanes) + dividers + per_slot * slots + one
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -101,7 +114,7 @@ class Requantizer(Component):
 
     def _normalize(self, m: Module, normals: Any) -> Signal:
         """Maxima one after the other through one normalizer, into ``normals``; high for a cycle when all are there."""
-        m.submodules.normalize = component = Normalize(bits=_WIDE - 1)
+        m.submodules.normalize = component = self._normalizer
         waiting = Signal(data.ArrayLayout(_WIDE - 1, self._slots))
         sent, left, collected = Signal(range(self._slots + 1)), Signal(range(self._slots + 1)), Signal()
         given, found = component.input, component.output
@@ -125,9 +138,8 @@ class Requantizer(Component):
 
         They give the reciprocals, and with ``second`` the mantissas over the roots.
         """
-        begin, take, dividers = Signal(), Signal(), []
-        for slot in range(self._slots):
-            component = Divider(numerator_bits=32, denominator_bits=16, quotient_bits=_RECIPROCAL_BITS)
+        begin, take, dividers = Signal(), Signal(), self._dividers
+        for slot, component in enumerate(dividers):
             m.submodules[f"divider_{slot}"] = component
             mantissa, root = normals[slot].mantissa, self.roots.payload[slot].mantissa
             m.d.comb += [
@@ -136,7 +148,6 @@ class Requantizer(Component):
                 component.input.valid.eq(begin),
                 component.output.ready.eq(take),
             ]
-            dividers.append(component)
         return begin, take, [component.output.payload for component in dividers], dividers[0].output.valid
 
     def _scale(self, m: Module, normals: Any, normed: Signal, quotients: list[Value], finished: Signal) -> None:
@@ -175,12 +186,3 @@ class Requantizer(Component):
                 coarse = carried(m, enable, (product[_LEAST_SHIFT - 1 :].as_signed() >> Cat(C(0, 2), shift[2:]))[:12])
                 fine = (coarse >> rest)[:9]
                 m.d.comb += sink.p["values"][lane][slot].eq(carried(m, enable, (fine[1:] + fine[0])[:8]))
-
-
-def estimate(*, slots: int, lanes: int = 1) -> Resources:
-    """Of a Requantizer with these parameters."""
-    division = divider.estimate(numerator_bits=32, denominator_bits=16, quotient_bits=_RECIPROCAL_BITS)
-    per_slot = division + Resources(lut=112, ff=121)
-    element = Resources(lut=46, ff=83, dsp=1)
-    one = normalize.estimate(bits=_WIDE - 1) + Resources(lut=14, ff=12)
-    return element * (slots * lanes) + per_slot * slots + one

@@ -3,16 +3,17 @@
 from typing import Any
 
 from amaranth.hdl import Module
-from amaranth.lib.wiring import Component, In, Out
+from amaranth.lib.wiring import In, Out
 
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.pipeline import carried, check, pipeline, saturate
 from edgedec.hw.resources import Resources
 from edgedec.hw.shapes import words
 
-__all__ = ["Residual", "estimate"]
+__all__ = ["Residual"]
 
 
-class Residual(Component):
+class Residual(CostedComponent):
     """sat(x + out) of each element.
 
     Parameters:
@@ -34,8 +35,13 @@ class Residual(Component):
         check("lanes", lanes, 1, 64)
         check("width", width, 2, 64)
         shape = words(width, slots, lanes)
-        super().__init__({"input": In(shape), "addend": In(shape), "output": Out(shape)})
+        super().__init__(lambda: {"input": In(shape), "addend": In(shape), "output": Out(shape)})
         self._slots, self._lanes, self._width = slots, lanes, width
+
+    @property
+    def resources(self) -> Resources:
+        slots, lanes, width = self._slots, self._lanes, self._width
+        return Resources(lut=slots * lanes * (20 * width // 9), ff=slots * lanes * (2 * width + 1) + 4)
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -49,8 +55,3 @@ class Residual(Component):
                 out = carried(m, enable, saturate(total, self._width))
                 m.d.comb += sink.p["values"][lane][slot].eq(out)
         return m
-
-
-def estimate(*, slots: int, lanes: int = 1, width: int = 27) -> Resources:
-    """Of a Residual with these parameters."""
-    return Resources(lut=slots * lanes * (20 * width // 9), ff=slots * lanes * (2 * width + 1) + 4)

@@ -4,16 +4,16 @@ from typing import Any
 
 from amaranth.hdl import Module, Mux, Signal, unsigned
 from amaranth.lib import data, stream
-from amaranth.lib.wiring import Component, In, Out
+from amaranth.lib.wiring import In, Out
 
-from edgedec.hw import residual, vector_memory
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.pipeline import check
 from edgedec.hw.residual import Residual
 from edgedec.hw.resources import Resources
 from edgedec.hw.shapes import words
 from edgedec.hw.vector_memory import VectorMemory
 
-__all__ = ["ResidualPath", "addition", "estimate", "load_item_bytes"]
+__all__ = ["ResidualPath", "addition", "load_item_bytes"]
 
 _WIDE = 27
 _STORED_BITS = 32  # of an element as it is loaded
@@ -31,7 +31,7 @@ def addition(depth: int) -> data.StructLayout:
     return data.StructLayout({"start": range(depth), "elements": range(depth + 1), "more": 1, "onward": 1})
 
 
-class ResidualPath(Component):
+class ResidualPath(CostedComponent):
     """A VectorMemory that is loaded, and read and written again by additions.
 
     Parameters:
@@ -55,9 +55,13 @@ class ResidualPath(Component):
     def __init__(self, *, slots: int, depth: int, style: str = "block") -> None:
         check("slots", slots, 1, 8)
         check("depth", depth, 1, 1 << 16)
-        self._slots, self._depth, self._style = slots, depth, style
+        self._slots, self._depth = slots, depth
+        self._memory = VectorMemory(
+            width=_WIDE, slots=slots, depth=depth, style="ultra" if style == "ultra" else "block"
+        )
+        self._adder = Residual(slots=slots)
         super().__init__(
-            {
+            lambda: {
                 "loads": In(stream.Signature(unsigned(depth.bit_length()))),
                 "items": In(stream.Signature(unsigned(8 * load_item_bytes(slots)))),
                 "additions": In(stream.Signature(addition(depth))),
@@ -67,12 +71,15 @@ class ResidualPath(Component):
             }
         )
 
+    @property
+    def resources(self) -> Resources:
+        address = self._depth.bit_length()
+        control = Resources(lut=self._slots * _WIDE + 3 * address + 20, ff=2 * address + 3)
+        return self._memory.resources + self._adder.resources + control
+
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        m.submodules.memory = memory = VectorMemory(
-            width=_WIDE, slots=self._slots, depth=self._depth, style="ultra" if self._style == "ultra" else "block"
-        )
-        m.submodules.sum = adder = Residual(slots=self._slots)
+        m.submodules.memory, m.submodules.sum = memory, adder = self._memory, self._adder
         loading, adding, more, onward = Signal(), Signal(), Signal(), Signal()
         taken, left = Signal(range(self._depth + 1)), Signal(range(self._depth + 1))  # of ``input``; to be given
         begin, moved = Signal(), Signal()
@@ -144,15 +151,3 @@ class ResidualPath(Component):
                 self.output.p["values"][0][slot].eq(value),
                 memory.write.p["values"][0][slot].eq(value),
             ]
-
-
-def estimate(*, slots: int, depth: int, style: str = "block") -> Resources:
-    """Of a ResidualPath with these parameters."""
-    memory = vector_memory.estimate(
-        width=_WIDE, slots=slots, depth=depth, style="ultra" if style == "ultra" else "block"
-    )
-    return (
-        memory
-        + residual.estimate(slots=slots)
-        + Resources(lut=slots * _WIDE + 3 * depth.bit_length() + 20, ff=2 * depth.bit_length() + 3)
-    )

@@ -4,10 +4,10 @@ from typing import Any
 
 from amaranth.hdl import Cat, Module, Mux, Signal, signed, unsigned
 from amaranth.lib import data, stream
-from amaranth.lib.wiring import Component, In, Out
+from amaranth.lib.wiring import In, Out
 
-from edgedec.hw import absolute_maximum, normalize, root, sums_of_squares
 from edgedec.hw.absolute_maximum import AbsoluteMaximum
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.normalize import Normalize
 from edgedec.hw.pipeline import carried, check, fork, pipeline
 from edgedec.hw.resources import Resources
@@ -15,7 +15,7 @@ from edgedec.hw.root import Root
 from edgedec.hw.shapes import maxima, roots, scale, words
 from edgedec.hw.sums_of_squares import SumsOfSquares
 
-__all__ = ["RmsNorm", "estimate"]
+__all__ = ["RmsNorm"]
 
 _WIDE = 27
 _GAIN_SHIFT = 15
@@ -24,7 +24,7 @@ _COARSE = 9
 _SCALE_BITS = scale.size
 
 
-class RmsNorm(Component):
+class RmsNorm(CostedComponent):
     """y = rs(x * g, 15), its largest absolute value, and the root mean square of x.
 
     Parameters:
@@ -50,7 +50,7 @@ class RmsNorm(Component):
         check("slots", slots, 1, 8)
         check("lanes", lanes, 1, 64)
         super().__init__(
-            {
+            lambda: {
                 "input": In(words(_WIDE, slots, lanes)),
                 "gains": In(stream.Signature(data.ArrayLayout(signed(16), lanes))),
                 "eps": In(stream.Signature(unsigned(48))),
@@ -60,12 +60,23 @@ class RmsNorm(Component):
             }
         )
         self._slots, self._lanes = slots, lanes
+        self._squares = SumsOfSquares(slots=slots, lanes=lanes)
+        self._maximum = AbsoluteMaximum(slots=slots, lanes=lanes)
+        self._normalizer = Normalize(bits=_SUM_BITS, mantissa_bits=32, tag_bits=1)
+        self._rooter = Root(bits=32)
+
+    @property
+    def resources(self) -> Resources:
+        slots, lanes = self._slots, self._lanes
+        statistics = self._maximum.resources + self._squares.resources
+        shared = self._normalizer.resources + self._rooter.resources
+        element, per_slot = Resources(lut=24, ff=87, dsp=1), Resources(lut=30)
+        return statistics + shared + element * (slots * lanes) + per_slot * slots + Resources(lut=95, ff=250)
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         source, gains, y = self.input, self.gains, words(_WIDE, self._slots, self._lanes).create()
-        m.submodules.squares = squares = SumsOfSquares(slots=self._slots, lanes=self._lanes)
-        m.submodules.maximum = maximum = AbsoluteMaximum(slots=self._slots, lanes=self._lanes)
+        m.submodules.squares, m.submodules.maximum = squares, maximum = self._squares, self._maximum
         enable, _ = pipeline(m, y, source.valid & gains.valid & squares.input.ready, 3)
         m.d.comb += [
             source.ready.eq(enable & gains.valid & squares.input.ready),
@@ -93,8 +104,7 @@ class RmsNorm(Component):
 
     def _find_roots(self, m: Module, sums: Any) -> None:
         """One slot after the other; ``sums`` and ``eps`` stay where they are until all are done."""
-        m.submodules.normalize = normalizer = Normalize(bits=_SUM_BITS, mantissa_bits=32, tag_bits=1)
-        m.submodules.root = rooter = Root(bits=32)
+        m.submodules.normalize, m.submodules.root = normalizer, rooter = self._normalizer, self._rooter
         asked, found, begun, done = Signal(range(self._slots + 1)), Signal(range(self._slots)), Signal(), Signal()
         m.d.comb += begun.eq(sums.valid & self.eps.valid & ~self.roots.valid & (asked != self._slots))
         enable, _ = pipeline(m, normalizer.input, begun, 2)
@@ -130,13 +140,3 @@ class RmsNorm(Component):
             m.d.sync += found.eq(found + 1)
         with m.If(done):
             m.d.sync += [asked.eq(0), found.eq(0), self.roots.valid.eq(1)]
-
-
-def estimate(*, slots: int, lanes: int = 1) -> Resources:
-    """Of a RmsNorm with these parameters."""
-    statistics = absolute_maximum.estimate(slots=slots, lanes=lanes) + sums_of_squares.estimate(
-        slots=slots, lanes=lanes
-    )
-    shared = normalize.estimate(bits=_SUM_BITS, mantissa_bits=32, tag_bits=1) + root.estimate(bits=32)
-    element, per_slot = Resources(lut=24, ff=87, dsp=1), Resources(lut=30)
-    return statistics + shared + element * (slots * lanes) + per_slot * slots + Resources(lut=95, ff=250)

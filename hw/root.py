@@ -4,15 +4,16 @@ from typing import Any
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal, unsigned
 from amaranth.lib import stream
-from amaranth.lib.wiring import Component, In, Out
+from amaranth.lib.wiring import In, Out
 
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.pipeline import check
 from edgedec.hw.resources import Resources
 
-__all__ = ["Root", "estimate"]
+__all__ = ["Root"]
 
 
-class Root(Component):
+class Root(CostedComponent):
     """Largest r with r * r <= v.
 
     Parameters:
@@ -33,8 +34,16 @@ class Root(Component):
             raise ValueError(f"bits must be even, not {bits!r}")
         self._bits = bits
         super().__init__(
-            {"input": In(stream.Signature(unsigned(bits))), "output": Out(stream.Signature(unsigned(bits // 2)))}
+            lambda: {
+                "input": In(stream.Signature(unsigned(bits))),
+                "output": Out(stream.Signature(unsigned(bits // 2))),
+            }
         )
+
+    @property
+    def resources(self) -> Resources:
+        bits = self._bits
+        return Resources(lut=2 * bits + 10, ff=2 * bits + 2 + (bits // 2).bit_length())
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -61,8 +70,3 @@ class Root(Component):
         with m.If(self.input.valid & self.input.ready):
             m.d.sync += [v.eq(self.input.payload), root.eq(0), remainder.eq(0), left.eq(half)]
         return m
-
-
-def estimate(*, bits: int = 32) -> Resources:
-    """Of a Root with these parameters."""
-    return Resources(lut=2 * bits + 10, ff=2 * bits + 2 + (bits // 2).bit_length())

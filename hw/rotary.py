@@ -4,14 +4,15 @@ from typing import Any
 
 from amaranth.hdl import Module, Mux, Signal, signed
 from amaranth.lib import data, memory, stream
-from amaranth.lib.wiring import Component, In, Out
+from amaranth.lib.wiring import In, Out
 
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.pipeline import carried, check, delayed, pipeline, saturate
 from edgedec.hw.ram import distributed_luts
 from edgedec.hw.resources import Resources
 from edgedec.hw.shapes import rows, words
 
-__all__ = ["Rotary", "angles", "estimate"]
+__all__ = ["Rotary", "angles"]
 
 _NARROW = 18
 _STAGES = 5
@@ -23,7 +24,7 @@ def angles(slots: int, lanes: int) -> data.StructLayout:
     return data.StructLayout({"cos": rows(16, slots, lanes), "sin": rows(16, slots, lanes)})
 
 
-class Rotary(Component):
+class Rotary(CostedComponent):
     """``first = sat(rs(a * cos - b * sin, 14), 18)``, ``second = sat(rs(b * cos + a * sin, 14), 18)`` of each head's pairs:
     a is element i of a head, b element i + head_dim / 2, first and second take their places.
 
@@ -56,13 +57,21 @@ class Rotary(Component):
         if head_dim // 2 % lanes:
             raise ValueError(f"lanes must divide {head_dim // 2}, not {lanes!r}")
         self._slots, self._lanes, self._half = slots, lanes, head_dim // 2 // lanes
+        self._head_dim = head_dim
         super().__init__(
-            {
+            lambda: {
                 "angles": In(stream.Signature(angles(slots, lanes))),
                 "input": In(words(_NARROW, slots, lanes)),
                 "output": Out(words(_NARROW, slots, lanes)),
             }
         )
+
+    @property
+    def resources(self) -> Resources:
+        slots, head_dim, lanes = self._slots, self._head_dim, self._lanes
+        many, half = slots * lanes, head_dim // 2 // lanes
+        memories = 2 * distributed_luts(_NARROW * many, half) + distributed_luts(32 * many, half)
+        return Resources(lut=memories + 128 * many + 25, ff=196 * many + 34, dsp=2 * many)
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -140,10 +149,3 @@ class Rotary(Component):
                 rounded = carried(m, enable, (total + (1 << (_ROUNDING_SHIFT - 1))) >> _ROUNDING_SHIFT)
                 with m.If(enable):
                     m.d.sync += self.output.p["values"][lane][slot].eq(saturate(rounded, _NARROW))
-
-
-def estimate(*, slots: int, head_dim: int, lanes: int = 1) -> Resources:
-    """Of a Rotary with these parameters."""
-    many, half = slots * lanes, head_dim // 2 // lanes
-    memories = 2 * distributed_luts(_NARROW * many, half) + distributed_luts(32 * many, half)
-    return Resources(lut=memories + 128 * many + 25, ff=196 * many + 34, dsp=2 * many)

@@ -5,15 +5,16 @@ from typing import Any
 from amaranth.hdl import Cat, Module, Mux, Signal, Value, unsigned
 from amaranth.lib import data, stream
 from amaranth.lib.fifo import SyncFIFO
-from amaranth.lib.wiring import Component, In, Out
+from amaranth.lib.wiring import In, Out
 
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.fifo import small_queue
 from edgedec.hw.instructions import FIELDS, Destination, Opcode
 from edgedec.hw.resources import Resources
 from edgedec.hw.shapes import beat
 
-__all__ = ["Router", "entry", "estimate", "port", "segment"]
+__all__ = ["Router", "entry", "port", "segment"]
 
 _QUEUED = 32  # segments whose beats are still to come; short ones should not keep the prefetcher from running ahead
 
@@ -33,7 +34,7 @@ def port(destination: Destination) -> str:
     return destination.name.lower()
 
 
-class Router(Component):
+class Router(CostedComponent):
     """Deals the beats out, segment by segment.
 
     Parameters:
@@ -52,13 +53,21 @@ class Router(Component):
 
     def __init__(self, config: AcceleratorConfig) -> None:
         out = Out(stream.Signature(segment(config.beat_bytes)))
+        self._config = config
         super().__init__(
-            {
+            lambda: {
                 "entries": In(stream.Signature(entry())),
                 "beats": In(beat(config.beat_bytes)),
                 **{port(destination): out for destination in Destination},
             }
         )
+
+    @property
+    def resources(self) -> Resources:
+        config = self._config
+        outputs = len(Destination)
+        counters = Resources(lut=9 * outputs + 10, ff=2 * outputs + 24 + 8)
+        return counters + small_queue(entry().size, _QUEUED) + Resources(lut=8, ff=8 * config.beat_bytes + 9)
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -100,10 +109,3 @@ class Router(Component):
                 goal.eq(Cat(due.destination == d for d in Destination)),
             ]
         return m
-
-
-def estimate(*, config: AcceleratorConfig) -> Resources:
-    """Of one Router."""
-    outputs = len(Destination)
-    counters = Resources(lut=9 * outputs + 10, ff=2 * outputs + 24 + 8)
-    return counters + small_queue(entry().size, _QUEUED) + Resources(lut=8, ff=8 * config.beat_bytes + 9)

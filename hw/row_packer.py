@@ -5,8 +5,9 @@ from typing import Any
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import stream
 from amaranth.lib.fifo import SyncFIFO
-from amaranth.lib.wiring import Component, In, Out
+from amaranth.lib.wiring import In, Out
 
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.config import ROWS
 from edgedec.hw.fifo import small_queue
 from edgedec.hw.mac_array import linear_sums, linear_sums_bits
@@ -14,12 +15,12 @@ from edgedec.hw.pipeline import check
 from edgedec.hw.resources import Resources
 from edgedec.hw.shapes import rows
 
-__all__ = ["RowPacker", "estimate"]
+__all__ = ["RowPacker"]
 
 _QUEUE = 8  # words; five cycles each, the way from a word's first beat through the multipliers and back is less than 20
 
 
-class RowPacker(Component):
+class RowPacker(CostedComponent):
     """Five sums to a word, and a queue behind it that never overflows: who sends the beats asks for room beforehand.
 
     Parameters:
@@ -42,14 +43,22 @@ class RowPacker(Component):
         check("slots", slots, 1, 8)
         check("width", width, linear_sums_bits(lanes), 64)
         self._slots, self._bits, self._width = slots, linear_sums_bits(lanes), width
+        self._lanes = lanes
         super().__init__(
-            {
+            lambda: {
                 "room": Out(1),
                 "starts": In(1),
                 "sums": In(linear_sums(lanes, slots)),
                 "output": Out(stream.Signature(rows(width, slots, ROWS))),
             }
         )
+
+    @property
+    def resources(self) -> Resources:
+        """Of a RowPacker with these parameters; ``width`` only repeats signs."""
+        lanes, slots = self._lanes, self._slots
+        bits = ROWS * slots * linear_sums_bits(lanes)
+        return small_queue(bits, _QUEUE) + Resources(lut=10, ff=bits + 8)
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -78,9 +87,3 @@ class RowPacker(Component):
                 at = (lane * self._slots + slot) * self._bits
                 m.d.comb += self.output.payload[lane][slot].eq(queue.r_data[at : at + self._bits].as_signed())
         return m
-
-
-def estimate(*, lanes: int, slots: int, width: int) -> Resources:
-    """Of a RowPacker with these parameters; ``width`` only repeats signs."""
-    bits = ROWS * slots * linear_sums_bits(lanes)
-    return small_queue(bits, _QUEUE) + Resources(lut=10, ff=bits + 8)

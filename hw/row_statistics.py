@@ -3,19 +3,19 @@
 from typing import Any
 
 from amaranth.hdl import Module
-from amaranth.lib.wiring import Component, In, Out
+from amaranth.lib.wiring import In, Out
 
-from edgedec.hw import absolute_maximum, sums_of_squares
 from edgedec.hw.absolute_maximum import AbsoluteMaximum
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.pipeline import check, fork
 from edgedec.hw.resources import Resources
 from edgedec.hw.shapes import sums, words
 from edgedec.hw.sums_of_squares import SumsOfSquares
 
-__all__ = ["RowStatistics", "estimate"]
+__all__ = ["RowStatistics"]
 
 
-class RowStatistics(Component):
+class RowStatistics(CostedComponent):
     """Largest absolute value and, if wanted, sums of squares of each slot's vector.
 
     Parameters:
@@ -37,19 +37,26 @@ class RowStatistics(Component):
     def __init__(self, *, slots: int, lanes: int = 1, squares: bool) -> None:
         check("slots", slots, 1, 8)
         check("lanes", lanes, 1, 64)
-        super().__init__({"input": In(words(27, slots, lanes)), "output": Out(sums(slots))})
-        self._slots, self._lanes, self._squares = slots, lanes, bool(squares)
+        super().__init__(lambda: {"input": In(words(27, slots, lanes)), "output": Out(sums(slots))})
+        self._slots = slots
+        self._maximum = AbsoluteMaximum(slots=slots, lanes=lanes)
+        self._squares = SumsOfSquares(slots=slots, lanes=lanes) if squares else None
+
+    @property
+    def resources(self) -> Resources:
+        squares = self._squares.resources if self._squares is not None else Resources()
+        return self._maximum.resources + squares
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         sink = self.output
-        m.submodules.maximum = maximum = AbsoluteMaximum(slots=self._slots, lanes=self._lanes)
+        m.submodules.maximum = maximum = self._maximum
         m.d.comb += sink.p.absmax.eq(maximum.output.payload)
-        if not self._squares:
+        if self._squares is None:
             fork(m, self.input, [maximum.input])
             m.d.comb += [sink.valid.eq(maximum.output.valid), maximum.output.ready.eq(sink.ready)]
             return m
-        m.submodules.squares = squares = SumsOfSquares(slots=self._slots, lanes=self._lanes)
+        m.submodules.squares = squares = self._squares
         fork(m, self.input, [maximum.input, squares.input])
         m.d.comb += [
             sink.valid.eq(maximum.output.valid & squares.output.valid),
@@ -60,9 +67,3 @@ class RowStatistics(Component):
             for name in ("small", "big"):
                 m.d.comb += sink.p[name][slot].eq(squares.output.payload[slot][name])
         return m
-
-
-def estimate(*, slots: int, lanes: int = 1, squares: bool) -> Resources:
-    """Of a RowStatistics with these parameters."""
-    maximum = absolute_maximum.estimate(slots=slots, lanes=lanes)
-    return maximum + sums_of_squares.estimate(slots=slots, lanes=lanes) if squares else maximum

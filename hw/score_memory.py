@@ -4,8 +4,9 @@ from typing import Any
 
 from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal, signed, unsigned
 from amaranth.lib import data, memory, stream
-from amaranth.lib.wiring import Component, In, Out
+from amaranth.lib.wiring import In, Out
 
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.kv_layout import KvLayout
 from edgedec.hw.mac_array import score_bits
 from edgedec.hw.pipeline import check, pipeline
@@ -14,7 +15,7 @@ from edgedec.hw.resources import Resources
 from edgedec.hw.shapes import rows
 from edgedec.hw.softmax import DISTANCE_BITS
 
-__all__ = ["ScoreMemory", "estimate", "visibility"]
+__all__ = ["ScoreMemory", "visibility"]
 
 _READ_STAGES = 4
 
@@ -37,7 +38,7 @@ def visibility(slots: int, context: int) -> data.StructLayout:
     )
 
 
-class ScoreMemory(Component):
+class ScoreMemory(CostedComponent):
     """Adds chunks to scores, finds each row's largest visible one, then gives every score's distance below it.
 
     Parameters:
@@ -88,7 +89,7 @@ class ScoreMemory(Component):
         seen = data.ArrayLayout(data.ArrayLayout(unsigned(1), slots), lanes)
         given = data.StructLayout({"distances": per_slot, "visible": seen, "last": 1})
         super().__init__(
-            {
+            lambda: {
                 "visibility": In(visibility(slots, context)),
                 "input": In(
                     stream.Signature(
@@ -98,6 +99,20 @@ class ScoreMemory(Component):
                 ),
                 "output": Out(stream.Signature(given)),
             }
+        )
+
+    @property
+    def resources(self) -> Resources:
+        bits, slots, lanes, positions = self._bits, self._slots, self._lanes, self._layout.positions
+        each_cycle, depth = lanes * slots, 2 * self._depth
+        width = each_cycle * (bits + 1)
+        # LUTs of a bit: chunks added and serialized; distances; the largest score
+        per_bit = 2 * positions + 2 * lanes + 2.37 + 0.67 * (lanes - 1)
+        return Resources(
+            lut=round(bits * slots * per_bit) + 20 * each_cycle + 74,
+            ff=bits * slots * (2 * positions + 4 * lanes + 1) + 4 * each_cycle + 64,
+            bram18=0 if self._ultra else block_rams(width, depth),
+            uram=ultra_rams(width, depth) if self._ultra else 0,
         )
 
     def elaborate(self, platform: Any) -> Module:
@@ -269,28 +284,3 @@ def _groups(positions: Any, of: int) -> Any:
 
 def _larger(a: Any, b: Any) -> Any:
     return Mux(a > b, a, b)
-
-
-def estimate(
-    *,
-    beat_bytes: int,
-    head_dim: int,
-    chunk: int,
-    slots: int,
-    context: int,
-    lanes: int = 1,
-    query_bits: int = 12,
-    ultra: bool = False,
-) -> Resources:
-    """Of a ScoreMemory with these parameters."""
-    layout = KvLayout(beat_bytes=beat_bytes, head_dim=head_dim, chunk=chunk)
-    bits, positions, seen = query_bits + 7 + (head_dim - 1).bit_length(), layout.positions, lanes * slots
-    depth = 2 * (layout.groups(context) + layout.groups(slots)) * positions // lanes
-    width = seen * (bits + 1)
-    per_bit = 2 * positions + 2 * lanes + 2.37 + 0.67 * (lanes - 1)  # chunks added, serialised; distances; the largest
-    return Resources(
-        lut=round(bits * slots * per_bit) + 20 * seen + 74,
-        ff=bits * slots * (2 * positions + 4 * lanes + 1) + 4 * seen + 64,
-        bram18=0 if ultra else block_rams(width, depth),
-        uram=ultra_rams(width, depth) if ultra else 0,
-    )

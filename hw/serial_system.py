@@ -4,16 +4,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from amaranth.hdl import Module
-from amaranth.lib.wiring import Component, In, Out, connect
+from amaranth.lib.wiring import In, Out, connect
 
-from edgedec.hw import host_link, uart
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.config import ADDRESS_BITS, AcceleratorConfig
 from edgedec.hw.host_link import HostLink
 from edgedec.hw.link_protocol import Identity
 from edgedec.hw.resources import Resources
 from edgedec.hw.uart import UartReceiver, UartTransmitter
 
-__all__ = ["SerialSystem", "identity_of", "linked_parts"]
+__all__ = ["SerialSystem", "identity_of"]
 
 
 def identity_of(config: AcceleratorConfig, *, memory_bytes: int, simulated: bool) -> Identity:
@@ -27,7 +27,7 @@ def identity_of(config: AcceleratorConfig, *, memory_bytes: int, simulated: bool
     )
 
 
-class SerialSystem(Component):
+class SerialSystem(CostedComponent):
     """Accelerator, link and line, all in "sync" of config.clock_hz.
 
     Parameters:
@@ -61,8 +61,13 @@ class SerialSystem(Component):
         self._receiver = UartReceiver(clock_hz=config.clock_hz, baud=baud)
         self._transmitter = UartTransmitter(clock_hz=config.clock_hz, baud=baud)
         super().__init__(
-            {"receive": In(1, init=1), "transmit": Out(1, init=1), **members, "interrupt": Out(1)},
+            lambda: {"receive": In(1, init=1), "transmit": Out(1, init=1), **members, "interrupt": Out(1)},
         )
+
+    @property
+    def resources_by_part(self) -> dict[str, Resources]:
+        """Estimate of what stands beside the accelerator, by submodule; for UltraScale+ as all estimates are."""
+        return {"link": self._link.resources, "uart": self._receiver.resources + self._transmitter.resources}
 
     def _linked(self) -> tuple[Module, list[tuple[Any, Any]]]:
         """All but the memory, and whose managers, reading and writing, are to be connected to it."""
@@ -79,8 +84,3 @@ class SerialSystem(Component):
             self.interrupt.eq(accelerator.interrupt),
         ]
         return m, [(accelerator.read0, accelerator.write), (link.read, link.write)]
-
-
-def linked_parts(config: AcceleratorConfig) -> dict[str, Resources]:
-    """What stands beside accelerator and memory, by submodule; estimated for UltraScale+ as all parts are."""
-    return {"link": host_link.estimate(granule=config.port_bytes), "uart": uart.estimate()}

@@ -4,16 +4,17 @@ from typing import Any
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import stream
-from amaranth.lib.wiring import Component, In, Out
+from amaranth.lib.wiring import In, Out
 
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.pipeline import check
 from edgedec.hw.resources import Resources
 from edgedec.hw.shapes import words
 
-__all__ = ["Serializer", "estimate"]
+__all__ = ["Serializer"]
 
 
-class Serializer(Component):
+class Serializer(CostedComponent):
     """A vector's elements one after the other.
 
     Parameters:
@@ -35,14 +36,22 @@ class Serializer(Component):
         check("width", width, 1, 64)
         check("slots", slots, 1, 8)
         check("lanes", lanes, 2, 64)
+        self._width, self._slots = width, slots
         super().__init__(
-            {
+            lambda: {
                 "spares": In(stream.Signature(range(lanes))),
                 "input": In(words(width, slots, lanes)),
                 "output": Out(words(width, slots, 1)),
             }
         )
         self._lanes = lanes
+
+    @property
+    def resources(self) -> Resources:
+        """Of a Serializer with these parameters: a LUT per bit that is loaded or moved on."""
+        width, slots, lanes = self._width, self._slots, self._lanes
+        bits, left = width * slots, lanes.bit_length()
+        return Resources(lut=bits * (lanes - 1) + 3 * left + 8, ff=bits * lanes + left + 1)
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -71,9 +80,3 @@ class Serializer(Component):
             m.d.sync += [held[lane].eq(held[lane + 1]) for lane in range(lanes - 1)]
             m.d.sync += left.eq(left - 1)
         return m
-
-
-def estimate(*, width: int, slots: int, lanes: int) -> Resources:
-    """Of a Serializer with these parameters: a LUT per bit that is loaded or moved on."""
-    bits, left = width * slots, lanes.bit_length()
-    return Resources(lut=bits * (lanes - 1) + 3 * left + 8, ff=bits * lanes + left + 1)

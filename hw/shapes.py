@@ -1,9 +1,15 @@
 """Payloads that components hand to each other."""
 
-from amaranth.hdl import signed, unsigned
+from amaranth.hdl import ShapeLike, signed, unsigned
 from amaranth.lib import data, stream
 
-__all__ = ["beat", "codes", "maxima", "roots", "rows", "scales", "sums", "words"]
+__all__ = ["beat", "codes", "maxima", "payload", "roots", "rows", "scales", "sums", "word", "words"]
+
+
+def payload(signature: stream.Signature) -> ShapeLike:
+    """Return the shape of a stream's payload."""
+    shape: ShapeLike = signature.members["payload"].shape
+    return shape
 
 
 def beat(beat_bytes: int) -> stream.Signature:
@@ -16,9 +22,14 @@ def rows(width: int, slots: int, lanes: int) -> data.ArrayLayout:
     return data.ArrayLayout(data.ArrayLayout(signed(width), slots), lanes)
 
 
+def word(width: int, slots: int, lanes: int = 1) -> data.StructLayout:
+    """Return the layout of ``lanes`` elements of a vector for each slot; ``last`` ends the vector."""
+    return data.StructLayout({"values": rows(width, slots, lanes), "last": 1})
+
+
 def words(width: int, slots: int, lanes: int = 1) -> stream.Signature:
     """A vector for each slot, ``lanes`` elements at a time; lanes behind the vector's end are zero, ``last`` ends it."""
-    return stream.Signature(data.StructLayout({"values": rows(width, slots, lanes), "last": 1}))
+    return stream.Signature(word(width, slots, lanes))
 
 
 def codes(slots: int, columns: int) -> stream.Signature:

@@ -4,9 +4,10 @@ from typing import Any
 
 from amaranth.hdl import Module, Signal
 from amaranth.lib import stream
-from amaranth.lib.wiring import Component, In, Out
+from amaranth.lib.wiring import In, Out
 
 from edgedec.hw.attention_path import part
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.gated_activation import activation
 from edgedec.hw.head_path import vocabulary
 from edgedec.hw.instruction_layouts import layout
@@ -16,12 +17,12 @@ from edgedec.hw.residual_path import addition
 from edgedec.hw.resources import Resources
 from edgedec.hw.shapes import words
 
-__all__ = ["SinkRouter", "estimate"]
+__all__ = ["SinkRouter"]
 
 _DRAINED, _WIDE, _NARROW = 32, 27, 18
 
 
-class SinkRouter(Component):
+class SinkRouter(CostedComponent):
     """One matrix after the other: its rows to its sink, and ahead of a vector's first row what the sink has to know.
 
     Parameters:
@@ -48,7 +49,7 @@ class SinkRouter(Component):
         check("depth", depth, 1, 1 << 16)
         self._slots, self._depth = slots, depth
         super().__init__(
-            {
+            lambda: {
                 "matrices": In(stream.Signature(layout(Opcode.MATRIX))),
                 "input": In(words(_DRAINED, slots)),
                 "additions": Out(stream.Signature(addition(depth))),
@@ -62,6 +63,13 @@ class SinkRouter(Component):
                 "idle": Out(1),
             }
         )
+
+    @property
+    def resources(self) -> Resources:
+        """Of a SinkRouter with these parameters: wires, what it has to tell of a matrix, and its rows from its words."""
+        depth = self._depth
+        bits = depth.bit_length()
+        return Resources(lut=3 * bits + 31, ff=3 * bits + 68)
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -125,9 +133,3 @@ class SinkRouter(Component):
 
 def _elements(port: Any) -> list[Any]:
     return [value for lane in port.p["values"] for value in lane]
-
-
-def estimate(*, slots: int, depth: int) -> Resources:
-    """Of a SinkRouter with these parameters: wires, what it has to tell of a matrix, and its rows from its words."""
-    bits = depth.bit_length()
-    return Resources(lut=3 * bits + 31, ff=3 * bits + 68)

@@ -4,13 +4,14 @@ from typing import Any
 
 from amaranth.hdl import Array, Cat, Const, Module, Mux, unsigned
 from amaranth.lib import data, memory, stream
-from amaranth.lib.wiring import Component, In, Out
+from amaranth.lib.wiring import In, Out
 
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.pipeline import carried, check, pipeline
 from edgedec.hw.resources import Resources
 from edgedec.hw.tables import EXP2, LAST_EXPONENT
 
-__all__ = ["DISTANCE_BITS", "Softmax", "distances", "estimate", "probabilities"]
+__all__ = ["DISTANCE_BITS", "Softmax", "distances", "probabilities"]
 
 DISTANCE_BITS = 26
 _LATENCY = 13
@@ -37,7 +38,7 @@ def probabilities(slots: int, lanes: int) -> stream.Signature:
     return stream.Signature(data.StructLayout({"chances": chances, "last": 1}))
 
 
-class Softmax(Component):
+class Softmax(CostedComponent):
     """``u = min(rs(d * factor, shift), 4607)``, ``p = rs(EXP2[u mod 256], u >> 8)``, or 0 where not visible.
 
     The same for attention and for the head's sum of exponentials; sums and division are their users'.
@@ -58,7 +59,13 @@ class Softmax(Component):
         check("slots", slots, 1, 8)
         check("lanes", lanes, 1, 8)
         self._slots, self._lanes = slots, lanes
-        super().__init__({"input": In(distances(slots, lanes)), "output": Out(probabilities(slots, lanes))})
+        super().__init__(lambda: {"input": In(distances(slots, lanes)), "output": Out(probabilities(slots, lanes))})
+
+    @property
+    def resources(self) -> Resources:
+        slots, lanes = self._slots, self._lanes
+        many = slots * lanes
+        return Resources(lut=308 * many, ff=371 * many + 64 * slots + 3, dsp=many)
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -96,9 +103,3 @@ class Softmax(Component):
         entry, whole = carried(m, enable, Cat(Const(0, 1), port.data)), carried(m, enable, octaves[8:], 2)
         coarse = carried(m, enable, Array([entry >> (4 * k) for k in range(5)])[whole[2:]])
         return carried(m, enable, Array([coarse >> k for k in range(4)])[carried(m, enable, whole[:2])])
-
-
-def estimate(*, slots: int, lanes: int = 1) -> Resources:
-    """Of a Softmax with these parameters."""
-    many = slots * lanes
-    return Resources(lut=308 * many, ff=371 * many + 64 * slots + 3, dsp=many)

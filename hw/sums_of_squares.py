@@ -4,20 +4,21 @@ from typing import Any
 
 from amaranth.hdl import Module, Mux, Signal, Value, unsigned
 from amaranth.lib import data, stream
-from amaranth.lib.wiring import Component, In, Out
+from amaranth.lib.wiring import In, Out
 
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.pipeline import carried, check, delayed, reduced
 from edgedec.hw.resources import Resources
 from edgedec.hw.shapes import words
 
-__all__ = ["SumsOfSquares", "estimate"]
+__all__ = ["SumsOfSquares"]
 
 _NARROW = 18
 _COARSE = 9
 _SUM_BITS = 48
 
 
-class SumsOfSquares(Component):
+class SumsOfSquares(CostedComponent):
     """Two exact sums per slot's vector: of x * x over the x that fit 18 bits, and of (x >> 9)**2 over the others.
 
     Parameters:
@@ -38,12 +39,17 @@ class SumsOfSquares(Component):
         check("lanes", lanes, 1, 64)
         sums = data.StructLayout({"small": unsigned(_SUM_BITS), "big": unsigned(_SUM_BITS)})
         super().__init__(
-            {
+            lambda: {
                 "input": In(words(27, slots, lanes)),
                 "output": Out(stream.Signature(data.ArrayLayout(sums, slots))),
             }
         )
         self._slots, self._lanes = slots, lanes
+
+    @property
+    def resources(self) -> Resources:
+        slots, lanes = self._slots, self._lanes
+        return Resources(lut=127 * lanes + 65, ff=163 * lanes + 86, dsp=lanes) * slots + Resources(lut=2, ff=7)
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -85,8 +91,3 @@ class SumsOfSquares(Component):
         operand = carried(m, enable, Mux(fits, x[:_NARROW].as_signed(), x[_COARSE:].as_signed()))
         square = carried(m, enable, (operand * operand)[: 2 * _NARROW - 1])
         return square, carried(m, enable, fits, 2)
-
-
-def estimate(*, slots: int, lanes: int = 1) -> Resources:
-    """Of a SumsOfSquares with these parameters."""
-    return Resources(lut=127 * lanes + 65, ff=163 * lanes + 86, dsp=lanes) * slots + Resources(lut=2, ff=7)

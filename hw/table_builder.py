@@ -4,19 +4,20 @@ from typing import Any
 
 from amaranth.hdl import Module, Mux, Signal, Value, signed
 from amaranth.lib import data
-from amaranth.lib.wiring import Component, In, Out
+from amaranth.lib.wiring import In, Out
 
 from edgedec.hw._table_walk import ENTRY_BITS, STEPS, WALK, columns_of, sum_bits
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.config import GROUP_COLUMNS
 from edgedec.hw.lookup_index import check_beat
 from edgedec.hw.pipeline import check
 from edgedec.hw.resources import Resources
 from edgedec.hw.shapes import codes
 
-__all__ = ["TableBuilder", "estimate"]
+__all__ = ["TableBuilder"]
 
 
-class TableBuilder(Component):
+class TableBuilder(CostedComponent):
     """Walks through the 14 stored sums of three codes, in every group and slot at once, with one adder each.
 
     The block is not copied: it is taken when the walk ends, so that whoever offers it holds it meanwhile.
@@ -45,8 +46,9 @@ class TableBuilder(Component):
         check("slots", slots, 1, 8)
         self._columns, self._slots = columns_of(beat_bytes), slots
         entries = data.ArrayLayout(data.ArrayLayout(signed(ENTRY_BITS), slots), len(self._columns))
+        self._beat_bytes = beat_bytes
         super().__init__(
-            {
+            lambda: {
                 "codes": In(codes(slots, beat_bytes)),
                 "free": In(1),
                 "write": Out(1),
@@ -55,6 +57,14 @@ class TableBuilder(Component):
                 "filled": Out(1),
             }
         )
+
+    @property
+    def resources(self) -> Resources:
+        """Of a TableBuilder with these parameters: an adder per entry, and eight LUT that choose what it adds."""
+        beat_bytes, slots = self._beat_bytes, self._slots
+        entries = [sum_bits(columns) for columns in columns_of(beat_bytes)]
+        chosen = sum(8 if columns > 1 else 1 for columns in columns_of(beat_bytes))
+        return Resources(lut=15, ff=8) + Resources(lut=sum(entries) + chosen, ff=sum(entries)) * slots
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -102,10 +112,3 @@ def _added(entry: Signal, code: Value, subtract: Signal) -> Value:
     """``entry - code`` or ``entry + code`` with one adder."""
     operand = (code ^ subtract.replicate(len(code)))[: len(code)].as_signed()
     return entry + operand + subtract
-
-
-def estimate(*, beat_bytes: int, slots: int) -> Resources:
-    """Of a TableBuilder with these parameters: an adder per entry, and eight LUT that choose what it adds."""
-    entries = [sum_bits(columns) for columns in columns_of(beat_bytes)]
-    chosen = sum(8 if columns > 1 else 1 for columns in columns_of(beat_bytes))
-    return Resources(lut=15, ff=8) + Resources(lut=sum(entries) + chosen, ff=sum(entries)) * slots

@@ -5,13 +5,14 @@ from typing import Any
 from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, signed, unsigned
 from amaranth.lib import data, stream
 from amaranth.lib.memory import Memory
-from amaranth.lib.wiring import Component, In, Out
+from amaranth.lib.wiring import In, Out
 
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.pipeline import check
 from edgedec.hw.ram import distributed_luts
 from edgedec.hw.resources import Resources
 
-__all__ = ["ID_BITS", "TopK", "candidates", "estimate"]
+__all__ = ["ID_BITS", "TopK", "candidates"]
 
 ID_BITS = 20
 _LEAST = -(1 << 31)  # below every logit, whose range is symmetric
@@ -24,7 +25,7 @@ def candidates() -> stream.Signature:
     return stream.Signature(data.StructLayout({"logit": signed(32), "id": unsigned(ID_BITS), "last": 1}))
 
 
-class TopK(Component):
+class TopK(CostedComponent):
     """Keeps the k largest of each slot in order: the larger first, of equal ones the smaller id.
 
     The slots share one search: a slot's k entries are a row of a memory in LUTs, read in one cycle, compared in the next and
@@ -51,7 +52,14 @@ class TopK(Component):
         check("slots", slots, 1, 8)
         check("k", k, 1, 64)
         self._slots, self._k = slots, k
-        super().__init__({"input": In(candidates()), "output": Out(candidates())})
+        super().__init__(lambda: {"input": In(candidates()), "output": Out(candidates())})
+
+    @property
+    def resources(self) -> Resources:
+        slots, k = self._slots, self._k
+        bits = _ENTRY_BITS * k
+        chosen = bits + 25 * k + 65  # an entry of four, and its comparison; control
+        return Resources(lut=distributed_luts(bits, slots) + chosen, ff=2 * bits + 2 * _ENTRY_BITS + 2 * k + 18)
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -130,10 +138,3 @@ class TopK(Component):
             stays = Mux(comes, taken.as_value(), held[i].as_value())
             found.append(Mux(moves, Mux(comes, before, after), stays))
         return found
-
-
-def estimate(*, slots: int, k: int) -> Resources:
-    """Of a TopK with these parameters."""
-    bits = _ENTRY_BITS * k
-    chosen = bits + 25 * k + 65  # an entry of four, and its comparison; control
-    return Resources(lut=distributed_luts(bits, slots) + chosen, ff=2 * bits + 2 * _ENTRY_BITS + 2 * k + 18)

@@ -5,12 +5,13 @@ from typing import Any
 from amaranth.hdl import Module, unsigned
 from amaranth.lib import data
 from amaranth.lib.memory import Memory
-from amaranth.lib.wiring import Component, In, Out
+from amaranth.lib.wiring import In, Out
 
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.config import ROWS
 from edgedec.hw.resources import Resources
 
-__all__ = ["TritDecoder", "digits_of", "estimate"]
+__all__ = ["TritDecoder", "digits_of"]
 
 _BYTES = 3**ROWS  # 243; the others are not weights
 _ZERO = (1,) * ROWS
@@ -21,7 +22,7 @@ def digits_of(byte: int) -> tuple[int, ...]:
     return tuple(byte // 3**row % 3 for row in range(ROWS)) if byte < _BYTES else _ZERO
 
 
-class TritDecoder(Component):
+class TritDecoder(CostedComponent):
     """``byte = sum over row of (trit + 1) * 3**row``. A ROM: simulators and C++ compilers choke on a 243-way switch.
 
     Members:
@@ -34,7 +35,11 @@ class TritDecoder(Component):
     """
 
     def __init__(self) -> None:
-        super().__init__({"byte": In(8), "digits": Out(data.ArrayLayout(unsigned(2), ROWS)), "error": Out(1)})
+        super().__init__(lambda: {"byte": In(8), "digits": Out(data.ArrayLayout(unsigned(2), ROWS)), "error": Out(1)})
+
+    @property
+    def resources(self) -> Resources:
+        return Resources(lut=51)
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -48,8 +53,3 @@ class TritDecoder(Component):
             self.error.eq(read.data.error),
         ]
         return m
-
-
-def estimate() -> Resources:
-    """Of one TritDecoder."""
-    return Resources(lut=51)

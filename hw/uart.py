@@ -5,11 +5,12 @@ from typing import Any
 from amaranth.hdl import Cat, Const, Module, Signal, unsigned
 from amaranth.lib import stream
 from amaranth.lib.cdc import FFSynchronizer
-from amaranth.lib.wiring import Component, In, Out
+from amaranth.lib.wiring import In, Out
 
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.resources import Resources
 
-__all__ = ["UartReceiver", "UartTransmitter", "estimate"]
+__all__ = ["UartReceiver", "UartTransmitter"]
 
 _FRACTION = 16  # bits of a cycle's share of a bit
 _LEAST_CYCLES = 4  # of a bit
@@ -22,7 +23,7 @@ def _share(clock_hz: float, baud: int) -> int:
     return round(baud / clock_hz * (1 << _FRACTION))
 
 
-class UartReceiver(Component):
+class UartReceiver(CostedComponent):
     """Parameters:
         clock_hz, baud: of this component and of the line; any ratio from 4 on, within 2**-17 of a cycle.
 
@@ -37,7 +38,13 @@ class UartReceiver(Component):
 
     def __init__(self, *, clock_hz: float, baud: int) -> None:
         self._share = _share(clock_hz, baud)
-        super().__init__({"line": In(1, init=1), "bytes": Out(stream.Signature(unsigned(8), always_ready=True))})
+        super().__init__(
+            lambda: {"line": In(1, init=1), "bytes": Out(stream.Signature(unsigned(8), always_ready=True))}
+        )
+
+    @property
+    def resources(self) -> Resources:
+        return Resources(lut=_FRACTION + 18, ff=_FRACTION + 17)
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -61,7 +68,7 @@ class UartReceiver(Component):
         return m
 
 
-class UartTransmitter(Component):
+class UartTransmitter(CostedComponent):
     """Parameters:
         clock_hz, baud: see ``UartReceiver``.
 
@@ -76,7 +83,11 @@ class UartTransmitter(Component):
 
     def __init__(self, *, clock_hz: float, baud: int) -> None:
         self._share = _share(clock_hz, baud)
-        super().__init__({"bytes": In(stream.Signature(unsigned(8))), "line": Out(1, init=1)})
+        super().__init__(lambda: {"bytes": In(stream.Signature(unsigned(8))), "line": Out(1, init=1)})
+
+    @property
+    def resources(self) -> Resources:
+        return Resources(lut=_FRACTION + 18, ff=_FRACTION + 17)
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -91,8 +102,3 @@ class UartTransmitter(Component):
             # The stop bit is the line's rest, ten bits from here to the next byte.
             m.d.sync += [self.line.eq(0), shift.eq(Cat(self.bytes.payload, Const(1, 1))), left.eq(10), phase.eq(0)]
         return m
-
-
-def estimate() -> Resources:
-    """Of a UartReceiver and a UartTransmitter."""
-    return Resources(lut=2 * (_FRACTION + 18), ff=2 * (_FRACTION + 15) + 4)

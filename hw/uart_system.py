@@ -5,17 +5,15 @@ from typing import Any
 from amaranth.hdl import DomainRenamer, Module
 from amaranth.lib.wiring import Out, connect, flipped
 
-from edgedec.hw import axi_crossing
 from edgedec.hw.axi_crossing import AxiReadCrossing, AxiWriteCrossing
 from edgedec.hw.config import ADDRESS_BITS, AcceleratorConfig
-from edgedec.hw.resources import Resources
-from edgedec.hw.sdram import controller
+from edgedec.hw.resources import Resources, total
 from edgedec.hw.sdram.chip import SdramChip
 from edgedec.hw.sdram.controller import SdramController
 from edgedec.hw.sdram.sequencer import pins
-from edgedec.hw.serial_system import SerialSystem, linked_parts
+from edgedec.hw.serial_system import SerialSystem
 
-__all__ = ["MEMORY_DOMAIN", "UartSystem", "parts"]
+__all__ = ["MEMORY_DOMAIN", "UartSystem"]
 
 MEMORY_DOMAIN = "memory"
 
@@ -63,6 +61,8 @@ class UartSystem(SerialSystem):
             address_bits=ADDRESS_BITS,
             capture=capture,
         )
+        bus = {"address_bits": ADDRESS_BITS, "data_bytes": config.port_bytes}
+        self._crossings = [(AxiReadCrossing(**bus), AxiWriteCrossing(**bus)) for _ in range(2)]
         super().__init__(
             config,
             accelerator,
@@ -72,31 +72,22 @@ class UartSystem(SerialSystem):
             members={"memory": Out(pins(chip)), "ready": Out(1)},
         )
 
+    @property
+    def resources_by_part(self) -> dict[str, Resources]:
+        crossings = total(crossing.resources for pair in self._crossings for crossing in pair)
+        return {**super().resources_by_part, "controller": self._controller.resources, "crossings": crossings}
+
     def elaborate(self, platform: Any) -> Module:
         m, managers = self._linked()
         m.submodules.controller = DomainRenamer(MEMORY_DOMAIN)(self._controller)
         memory = self._controller
         connect(m, memory.pins, flipped(self.memory))
         m.d.comb += self.ready.eq(memory.ready)
-        for number, (reads, writes) in enumerate(managers):
-            m.submodules[f"read_crossing{number}"] = read = AxiReadCrossing(
-                address_bits=ADDRESS_BITS, data_bytes=self._config.port_bytes
-            )
-            m.submodules[f"write_crossing{number}"] = write = AxiWriteCrossing(
-                address_bits=ADDRESS_BITS, data_bytes=self._config.port_bytes
-            )
+        for number, ((reads, writes), (read, write)) in enumerate(zip(managers, self._crossings, strict=True)):
+            m.submodules[f"read_crossing{number}"] = read
+            m.submodules[f"write_crossing{number}"] = write
             connect(m, reads, read.manager)
             connect(m, read.subordinate, getattr(memory, f"read{number}"))
             connect(m, writes, write.manager)
             connect(m, write.subordinate, getattr(memory, f"write{number}"))
         return m
-
-
-def parts(config: AcceleratorConfig, *, chip: SdramChip, memory_hz: float) -> dict[str, Resources]:
-    """What stands beside the accelerator, by submodule; estimated for UltraScale+ as all parts are, not calibrated yet."""
-    crossing = axi_crossing.estimate(address_bits=ADDRESS_BITS, data_bytes=config.port_bytes)
-    return {
-        **linked_parts(config),
-        "controller": controller.estimate(chip=chip, clock_hz=memory_hz, data_bytes=config.port_bytes),
-        "crossings": crossing * 2,
-    }

@@ -16,12 +16,13 @@ from edgedec.hw.ecp5_platform import board_platform
 from edgedec.hw.ecp5_pll import PllSettings, pll_instance, pll_settings
 from edgedec.hw.resources import Resources
 from edgedec.hw.sdram.chip import IS42S16160G, SdramChip
-from edgedec.hw.uart_system import MEMORY_DOMAIN, UartSystem, parts
+from edgedec.hw.uart_system import MEMORY_DOMAIN, UartSystem
 
 __all__ = ["MEMORY_HZ", "TOP", "Ulx3sTop", "beside", "clocks", "platform"]
 
 MEMORY_HZ = 100e6  # nextpnr-ecp5 reached 114 with the accelerator of the embedded model; the PLL makes it beside 60
 _OSCILLATOR_HZ = 25e6
+_ANY_BAUD = 9600  # baud of a line that is only estimated: it costs the same at any rate
 # Registers at the pins, one on the way out and one on the way back, beside the sequencer's own.
 _PIN_REGISTERS = 2
 
@@ -48,8 +49,9 @@ def clocks(config: AcceleratorConfig, memory_hz: float = MEMORY_HZ) -> PllSettin
 
 
 def beside(config: AcceleratorConfig) -> dict[str, Resources]:
-    """What stands beside the accelerator, by submodule; estimated."""
-    return parts(config, chip=IS42S16160G, memory_hz=MEMORY_HZ)
+    """Return the estimate of what stands beside the accelerator, by submodule."""
+    system = UartSystem(config, None, chip=IS42S16160G, memory_hz=MEMORY_HZ, baud=_ANY_BAUD)
+    return system.resources_by_part
 
 
 class Ulx3sTop(Elaboratable):

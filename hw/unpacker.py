@@ -4,16 +4,17 @@ from typing import Any
 
 from amaranth.hdl import Cat, Module, Mux, Signal, unsigned
 from amaranth.lib import stream
-from amaranth.lib.wiring import Component, In, Out
+from amaranth.lib.wiring import In, Out
 
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.pipeline import check
 from edgedec.hw.resources import Resources
 from edgedec.hw.router import segment
 
-__all__ = ["Unpacker", "estimate"]
+__all__ = ["Unpacker"]
 
 
-class Unpacker(Component):
+class Unpacker(CostedComponent):
     """Items that follow each other in memory, little endian; each segment begins with a new item.
 
     Parameters:
@@ -38,11 +39,20 @@ class Unpacker(Component):
                 raise ValueError(f"{name} must be a power of two, not {value!r}")
         self._beat_bytes, self._item_bytes = beat_bytes, item_bytes
         super().__init__(
-            {
+            lambda: {
                 "beats": In(stream.Signature(segment(beat_bytes))),
                 "items": Out(stream.Signature(unsigned(8 * item_bytes))),
             }
         )
+
+    @property
+    def resources(self) -> Resources:
+        """Of one Unpacker. Only a beat that is cut needs multiplexers, of what is loaded and what is shifted."""
+        beat_bytes, item_bytes = self._beat_bytes, self._item_bytes
+        bits = 8 * max(beat_bytes, item_bytes)
+        count = max(beat_bytes, item_bytes) // min(beat_bytes, item_bytes)
+        cut = bits if item_bytes < beat_bytes else 0
+        return Resources(lut=cut + 3 * count.bit_length(), ff=bits + count.bit_length() + 1)
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -83,11 +93,3 @@ class Unpacker(Component):
                 index.eq(Mux(whole | source.p.last, 0, index + 1)),
                 sink.valid.eq(whole),
             ]
-
-
-def estimate(*, beat_bytes: int, item_bytes: int) -> Resources:
-    """Of one Unpacker. Only a beat that is cut needs multiplexers, of what is loaded and what is shifted."""
-    bits = 8 * max(beat_bytes, item_bytes)
-    count = max(beat_bytes, item_bytes) // min(beat_bytes, item_bytes)
-    cut = bits if item_bytes < beat_bytes else 0
-    return Resources(lut=cut + 3 * count.bit_length(), ff=bits + count.bit_length() + 1)

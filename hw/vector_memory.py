@@ -5,17 +5,18 @@ from typing import Any, Literal
 from amaranth.hdl import Module, Signal
 from amaranth.lib import data, stream
 from amaranth.lib.memory import Memory
-from amaranth.lib.wiring import Component, In, Out
+from amaranth.lib.wiring import In, Out
 
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.pipeline import carried, check, pipeline
-from edgedec.hw.ram import block_rams
+from edgedec.hw.ram import block_rams, ultra_rams
 from edgedec.hw.resources import Resources
 from edgedec.hw.shapes import rows, words
 
-__all__ = ["VectorMemory", "estimate"]
+__all__ = ["VectorMemory"]
 
 
-class VectorMemory(Component):
+class VectorMemory(CostedComponent):
     """Words of a vector for each slot; every vector is written from address 0 on, over the one before it.
 
     Parameters:
@@ -48,8 +49,9 @@ class VectorMemory(Component):
         if style not in ("block", "ultra"):
             raise ValueError(f"style must be 'block' or 'ultra', not {style!r}")
         span = data.StructLayout({"start": range(depth), "length": range(depth + 1)})
+        self._width, self._slots, self._lanes = width, slots, lanes
         super().__init__(
-            {
+            lambda: {
                 "write": In(words(width, slots, lanes)),
                 "written": Out(range(depth + 1)),
                 "reads": In(stream.Signature(span)),
@@ -57,6 +59,15 @@ class VectorMemory(Component):
             }
         )
         self._shape, self._depth, self._style = rows(width, slots, lanes), depth, style
+
+    @property
+    def resources(self) -> Resources:
+        width, slots, depth, lanes, style = self._width, self._slots, self._depth, self._lanes, self._style
+        bits, address = width * slots * lanes, depth.bit_length()
+        logic = Resources(lut=5 * address + 5, ff=bits + 4 * address + 4)
+        if style == "ultra":
+            return logic + Resources(uram=ultra_rams(bits, depth))
+        return logic + Resources(bram18=block_rams(bits, depth))
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -97,14 +108,3 @@ class VectorMemory(Component):
             m.d.sync += [address.eq(address + 1), left.eq(left - 1)]
         with m.If(span.valid & span.ready):
             m.d.sync += [address.eq(span.p.start), left.eq(span.p.length)]
-
-
-def estimate(
-    *, width: int, slots: int, depth: int, lanes: int = 1, style: Literal["block", "ultra"] = "block"
-) -> Resources:
-    """Of a VectorMemory with these parameters: RAMs of 512 x 36 or 4096 x 72 bits."""
-    bits, address = width * slots * lanes, depth.bit_length()
-    logic = Resources(lut=5 * address + 5, ff=bits + 4 * address + 4)
-    if style == "ultra":
-        return logic + Resources(uram=-(-bits // 72) * -(-depth // 4096))
-    return logic + Resources(bram18=block_rams(bits, depth))

@@ -5,20 +5,20 @@ from typing import Any
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data
 from amaranth.lib.fifo import SyncFIFO
-from amaranth.lib.wiring import Component, In, Out
+from amaranth.lib.wiring import In, Out
 
-from edgedec.hw import bursts
 from edgedec.hw.axi import NUMBER_BITS, Response, axi4_write, beats_log2, completions, failures, requests
 from edgedec.hw.bursts import Bursts
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.fifo import small_queue
 from edgedec.hw.pipeline import check
 from edgedec.hw.resources import Resources
 from edgedec.hw.shapes import beat
 
-__all__ = ["WriteMaster", "estimate"]
+__all__ = ["WriteMaster"]
 
 
-class WriteMaster(Component):
+class WriteMaster(CostedComponent):
     """INCR bursts that never cross 4 KiB, as long as the request lets them be, for short writes between reads cost a
     memory most.
 
@@ -54,7 +54,7 @@ class WriteMaster(Component):
         )
         self._data_bytes, self._outstanding = data_bytes, outstanding
         super().__init__(
-            {
+            lambda: {
                 "requests": In(requests(address_bits, length_bits)),
                 "data": In(beat(data_bytes)),
                 "done": Out(completions()),
@@ -64,6 +64,13 @@ class WriteMaster(Component):
                 "idle": Out(1),
             }
         )
+
+    @property
+    def resources(self) -> Resources:
+        data_bytes, outstanding = self._data_bytes, self._outstanding
+        queues = small_queue(10 + 2 * beats_log2(data_bytes), outstanding) + small_queue(NUMBER_BITS + 1, outstanding)
+        data_path = Resources(lut=20 + 5 * data_bytes // 2, ff=9 * data_bytes + 2 + 8)
+        return self._bursts.resources + queues + data_path + Resources(ff=NUMBER_BITS + 4)
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -132,15 +139,3 @@ class WriteMaster(Component):
             self.error.p.request.eq(burst.request),
             self.error.p.response.eq(bus.bresp),
         ]
-
-
-def estimate(
-    *, address_bits: int, data_bytes: int, length_bits: int = 32, max_burst: int = 256, outstanding: int = 8
-) -> Resources:
-    """Of one WriteMaster."""
-    cutter = bursts.estimate(
-        address_bits=address_bits, data_bytes=data_bytes, length_bits=length_bits, max_burst=max_burst
-    )
-    queues = small_queue(10 + 2 * beats_log2(data_bytes), outstanding) + small_queue(NUMBER_BITS + 1, outstanding)
-    data_path = Resources(lut=20 + 5 * data_bytes // 2, ff=9 * data_bytes + 2 + 8)
-    return cutter + queues + data_path + Resources(ff=NUMBER_BITS + 4)

@@ -3,10 +3,10 @@
 from typing import Any
 
 from amaranth.hdl import Module, Mux, ResetInserter, Signal
-from amaranth.lib.wiring import Component, In, Out, connect, flipped
+from amaranth.lib.wiring import In, Out, connect, flipped
 
-from edgedec.hw import fifo, write_master
 from edgedec.hw.axi import axi4_write, beats_log2, failures, requests
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.fifo import Fifo
 from edgedec.hw.head_path import PIECE_BEATS, output_requests
@@ -15,14 +15,14 @@ from edgedec.hw.resources import Resources
 from edgedec.hw.shapes import beat
 from edgedec.hw.write_master import WriteMaster
 
-__all__ = ["Writer", "estimate"]
+__all__ = ["Writer"]
 
 _LENGTH_BITS = 12  # 32 beats of 64 bytes are 2 KiB
 _REQUESTS, _BEATS = 256, 512  # that wait
 _OUTSTANDING = 32  # most bursts are of one beat: their answers must not limit them
 
 
-class Writer(Component):
+class Writer(CostedComponent):
     """Requests wait until many can go at once: short writes between the reads of a stream would turn the memory's bus around
     each time.
 
@@ -56,8 +56,16 @@ class Writer(Component):
         check("batch", batch, 1, _REQUESTS // 2)
         self._batch, self._port_bytes, self._address_bits = batch, config.port_bytes, address_bits
         self._asked = requests(address_bits, _LENGTH_BITS)
+        self._requests = Fifo(shape=address_bits + _LENGTH_BITS, depth=_REQUESTS, style="block")
+        self._beats = Fifo(shape=8 * config.port_bytes, depth=_BEATS, style="block")
+        self._master = WriteMaster(
+            address_bits=address_bits,
+            data_bytes=config.port_bytes,
+            length_bits=_LENGTH_BITS,
+            outstanding=_OUTSTANDING,
+        )
         super().__init__(
-            {
+            lambda: {
                 "output_address": In(64),
                 "cache_requests": In(requests(address_bits, 32)),
                 "cache_data": In(beat(config.port_bytes)),
@@ -71,18 +79,16 @@ class Writer(Component):
             }
         )
 
+    @property
+    def resources(self) -> Resources:
+        arbiter = Resources(lut=8 * self._port_bytes // 2 + 2 * self._address_bits + _LENGTH_BITS + 70, ff=18)
+        return self._master.resources + self._requests.resources + self._beats.resources + arbiter
+
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        width = len(self._asked.create().payload.as_value())
-        asked = Fifo(shape=width, depth=_REQUESTS, style="block")
-        beats = Fifo(shape=8 * self._port_bytes, depth=_BEATS, style="block")
+        asked, beats = self._requests, self._beats
         m.submodules.requests, m.submodules.beats = ResetInserter(self.flush)(asked), ResetInserter(self.flush)(beats)
-        m.submodules.master = master = WriteMaster(
-            address_bits=self._address_bits,
-            data_bytes=self._port_bytes,
-            length_bits=_LENGTH_BITS,
-            outstanding=_OUTSTANDING,
-        )
+        m.submodules.master = master = self._master
         connect(m, master.bus, flipped(self.bus))
         connect(m, master.error, flipped(self.error))
         complete = self._take(m, asked, beats)
@@ -145,14 +151,3 @@ class Writer(Component):
             m.d.sync += going.eq(0)
         with m.If(self.flush):
             m.d.sync += [whole.eq(0), going.eq(0)]
-
-
-def estimate(config: AcceleratorConfig, *, address_bits: int = 40) -> Resources:
-    """Of a Writer: its parts, and the arbiter."""
-    master = write_master.estimate(
-        address_bits=address_bits, data_bytes=config.port_bytes, length_bits=_LENGTH_BITS, outstanding=_OUTSTANDING
-    )
-    queued = fifo.estimate(width=address_bits + _LENGTH_BITS, depth=_REQUESTS, style="block")
-    kept = fifo.estimate(width=8 * config.port_bytes, depth=_BEATS, style="block")
-    chosen = Resources(lut=8 * config.port_bytes // 2 + 2 * address_bits + _LENGTH_BITS + 70, ff=18)
-    return master + queued + kept + chosen

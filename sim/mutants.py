@@ -33,7 +33,7 @@ _COMPARISONS: dict[type[ast.AST], tuple[str, str]] = {
     ast.NotEq: ("!=", "=="),
 }
 # An estimate is approximate by design: its own calibration test bounds it, and no unit test of the logic sees it.
-_LEFT_OUT = frozenset(("estimate", "__repr__"))
+_LEFT_OUT = frozenset(("resources", "resources_by_part", "in_multipliers", "__repr__"))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,26 +3,25 @@
 from typing import Any
 
 from amaranth.hdl import Cat, Module, Mux, Signal
-from amaranth.lib.wiring import Component, In, Out, connect, flipped
+from amaranth.lib.wiring import In, Out, connect, flipped
 
-from edgedec.hw import fifo
 from edgedec.hw.axi import Response, axi4_read, axi4_write
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.fifo import Fifo
 from edgedec.hw.pipeline import check
-from edgedec.hw.resources import Resources
-from edgedec.hw.sdram import segments, sequencer
+from edgedec.hw.resources import Resources, total
 from edgedec.hw.sdram.chip import SdramChip
 from edgedec.hw.sdram.segments import Segments
 from edgedec.hw.sdram.sequencer import Sequencer, pins
 
-__all__ = ["SdramController", "estimate"]
+__all__ = ["SdramController"]
 
 _READ_BEATS, _READ_CHUNK = 512, 128  # that wait in a read port's queue; of a segment at most
 _WRITE_BEATS, _WRITE_CHUNK = 128, 32
 _ANSWERS = 32  # of a write port that wait at most
 
 
-class SdramController(Component):
+class SdramController(CostedComponent):
     """Bytes 0 .. chip.bytes - 1 of the bus; beyond, a burst is answered DECERR. Bursts are INCR of whole beats, at addresses
     that are multiples of a beat, with id 0: what edgedec's masters drive.
 
@@ -60,15 +59,28 @@ class SdramController(Component):
         check("reads", reads, 1, 4)
         check("writes", writes, 1, 4)
         self._chip, self._data_bytes, self._reads, self._writes = chip, data_bytes, reads, writes
-        self._address_bits = address_bits
-        self._row_beats = chip.row_bytes // data_bytes
         self._sequencer = Sequencer(
             chip=chip, clock_hz=clock_hz, data_bytes=data_bytes, ports=max(reads, writes), capture=capture
         )
+        self._read_queues = [Fifo(shape=8 * data_bytes + 2, depth=_READ_BEATS, style="block") for _ in range(reads)]
+        self._write_queues = [Fifo(shape=9 * data_bytes, depth=_WRITE_BEATS, style="block") for _ in range(writes)]
+        self._answers = [Fifo(shape=1, depth=_ANSWERS, style="distributed") for _ in range(writes)]
+        chunks = {f"reading{n}": _READ_CHUNK for n in range(reads)} | {
+            f"writing{n}": _WRITE_CHUNK for n in range(writes)
+        }
+        self._cutters = {
+            name: Segments(
+                memory_bytes=chip.bytes,
+                data_bytes=data_bytes,
+                chunk=min(chunk, chip.row_bytes // data_bytes),
+                address_bits=address_bits,
+            )
+            for name, chunk in chunks.items()
+        }
         read = axi4_read(address_bits=address_bits, data_bytes=data_bytes)
         write = axi4_write(address_bits=address_bits, data_bytes=data_bytes)
         super().__init__(
-            {
+            lambda: {
                 **{f"read{n}": In(read) for n in range(reads)},
                 **{f"write{n}": In(write) for n in range(writes)},
                 "ready": Out(1),
@@ -76,31 +88,35 @@ class SdramController(Component):
             }
         )
 
+    @property
+    def resources(self) -> Resources:
+        """Estimate of the cost; that of the controller's own logic is not calibrated."""
+        reads, writes = self._reads, self._writes
+        own = Resources(lut=40, ff=12) * reads + Resources(lut=50, ff=16) * writes
+        arbiter = Resources(lut=20 * (reads + writes) + 9 * self._data_bytes, ff=3)
+        queues = (*self._read_queues, *self._write_queues, *self._answers)
+        return total(part.resources for part in (self._sequencer, *self._cutters.values(), *queues)) + own + arbiter
+
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         m.submodules.sequencer = chip = self._sequencer
         connect(m, chip.pins, flipped(self.pins))
         m.d.comb += self.ready.eq(chip.ready)
-        queues = [Fifo(shape=9 * self._data_bytes, depth=_WRITE_BEATS, style="block") for _ in range(self._writes)]
+        queues = self._write_queues
         asked = [self._read(m, n) for n in range(self._reads)]
         asked += [self._write(m, n, queue) for n, queue in enumerate(queues)]
         self._give_write_data(m, queues)
         self._arbitrate(m, asked)
         return m
 
-    def _cutter(self, m: Module, name: str, chunk: int) -> Segments:
-        m.submodules[name] = cutter = Segments(
-            memory_bytes=self._chip.bytes,
-            data_bytes=self._data_bytes,
-            chunk=min(chunk, self._row_beats),
-            address_bits=self._address_bits,
-        )
+    def _cutter(self, m: Module, name: str) -> Segments:
+        m.submodules[name] = cutter = self._cutters[name]
         return cutter
 
     def _read(self, m: Module, n: int) -> tuple[Segments, Any, Any]:
         """A port's queue of beats, and its segments for which that has room."""
-        bus, cutter = getattr(self, f"read{n}"), self._cutter(m, f"reading{n}", _READ_CHUNK)
-        m.submodules[f"read_queue{n}"] = queue = Fifo(shape=8 * self._data_bytes + 2, depth=_READ_BEATS, style="block")
+        bus, cutter = getattr(self, f"read{n}"), self._cutter(m, f"reading{n}")
+        m.submodules[f"read_queue{n}"] = queue = self._read_queues[n]
         room, fits, begun = Signal(range(_READ_BEATS + 1), init=_READ_BEATS), Signal(), Signal()
         given, found, bad = self._sequencer.read, Signal(8 * self._data_bytes), Signal()
         arrived, mine = Signal(8 * self._data_bytes + 2), Signal()
@@ -133,11 +149,11 @@ class SdramController(Component):
 
     def _write(self, m: Module, n: int, queue: Fifo) -> tuple[Segments, Any, Any]:
         """A port's queue of data, its answers, and its segments whose data is there."""
-        bus, cutter = getattr(self, f"write{n}"), self._cutter(m, f"writing{n}", _WRITE_CHUNK)
+        bus, cutter = getattr(self, f"write{n}"), self._cutter(m, f"writing{n}")
         m.submodules[f"write_queue{n}"] = queue
         there, fits, begun = Signal(range(_WRITE_BEATS + 4)), Signal(), Signal()
         pending = Signal(range(_ANSWERS + 1))
-        m.submodules[f"answers{n}"] = kept = Fifo(shape=1, depth=_ANSWERS, style="distributed")
+        m.submodules[f"answers{n}"] = kept = self._answers[n]
         asked, given, room, bad = Signal(), Signal(), Signal(), Signal()
         written, mine = self._sequencer.written, Signal()
         m.d.comb += [
@@ -205,18 +221,3 @@ class SdramController(Component):
                     work.p.port.eq(n - self._reads if writes else n),
                     last.eq(1 << n),
                 ]
-
-
-def estimate(*, chip: SdramChip, clock_hz: float, data_bytes: int, reads: int = 2, writes: int = 2) -> Resources:
-    """Of one SdramController; its own logic is not calibrated yet."""
-    cut = segments.estimate(memory_bytes=chip.bytes, data_bytes=data_bytes)
-    read = fifo.estimate(width=8 * data_bytes + 2, depth=_READ_BEATS, style="block") + cut + Resources(lut=40, ff=12)
-    write = (
-        fifo.estimate(width=9 * data_bytes, depth=_WRITE_BEATS, style="block")
-        + fifo.estimate(width=1, depth=_ANSWERS, style="distributed")
-        + cut
-        + Resources(lut=50, ff=16)
-    )
-    chosen = Resources(lut=20 * (reads + writes) + 9 * data_bytes, ff=3)
-    core = sequencer.estimate(chip=chip, clock_hz=clock_hz, data_bytes=data_bytes)
-    return core + read * reads + write * writes + chosen

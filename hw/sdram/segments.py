@@ -4,13 +4,14 @@ from typing import Any
 
 from amaranth.hdl import Const, Module, Mux, Signal, signed
 from amaranth.lib import data, stream
-from amaranth.lib.wiring import Component, In, Out
+from amaranth.lib.wiring import In, Out
 
 from edgedec.hw.axi import beats_log2, check_data_bytes
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.pipeline import check
 from edgedec.hw.resources import Resources
 
-__all__ = ["Segments", "estimate", "segment_layout"]
+__all__ = ["Segments", "segment_layout"]
 
 _MOST_BEATS = 256  # of a burst
 
@@ -26,7 +27,7 @@ def segment_layout(memory_bytes: int, data_bytes: int) -> data.StructLayout:
     return data.StructLayout({"address": bits, "beats": beats_log2(_MOST_BEATS) + 1, "bad": 1, "final": 1})
 
 
-class Segments(Component):
+class Segments(CostedComponent):
     """Parameters:
         memory_bytes: of the chip, a power of two; what lies behind is ``bad``.
         data_bytes: of a beat.
@@ -50,11 +51,16 @@ class Segments(Component):
         self._layout, self._chunk = segment_layout(memory_bytes, data_bytes), chunk
         self._size, self._top = beats_log2(data_bytes), beats_log2(memory_bytes)
         super().__init__(
-            {
+            lambda: {
                 "bursts": In(stream.Signature(data.StructLayout({"address": address_bits, "len": 8}))),
                 "segments": Out(stream.Signature(self._layout)),
             }
         )
+
+    @property
+    def resources(self) -> Resources:
+        bits = self._top - self._size  # of a beat's address
+        return Resources(lut=bits + 44, ff=2 * bits + 52)
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -99,9 +105,3 @@ class Segments(Component):
         with m.If(offered.valid & offered.ready):
             m.d.sync += offered.valid.eq(0)
         return m
-
-
-def estimate(*, memory_bytes: int, data_bytes: int) -> Resources:
-    """Of one Segments."""
-    bits = beats_log2(memory_bytes // data_bytes)
-    return Resources(lut=bits + 44, ff=2 * bits + 52)

@@ -4,15 +4,16 @@ from typing import Any
 
 from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, stream
-from amaranth.lib.wiring import Component, In, Out, Signature
+from amaranth.lib.wiring import In, Out, Signature
 
 from edgedec.hw.axi import beats_log2
+from edgedec.hw.component import CostedComponent
 from edgedec.hw.pipeline import check
 from edgedec.hw.resources import Resources
 from edgedec.hw.sdram.chip import SdramChip
 from edgedec.hw.sdram.segments import segment_layout
 
-__all__ = ["Sequencer", "estimate", "pins", "work_layout"]
+__all__ = ["Sequencer", "pins", "work_layout"]
 
 _PRECHARGE_ALL = 1 << 10  # address bit of PRECHARGE
 _AHEAD = 2  # cycles that a decision on conditions lies before its command
@@ -44,7 +45,7 @@ def work_layout(chip: SdramChip, data_bytes: int, ports: int) -> data.StructLayo
     return data.StructLayout({**members, "write": 1, "port": max(1, (ports - 1).bit_length())})
 
 
-class Sequencer(Component):
+class Sequencer(CostedComponent):
     """Rows stay open; while one segment's columns are read or written, the row of the next one is opened, where its bank is
     another one: successive rows are in successive banks. A beat is one column command, of a burst as long as a beat.
 
@@ -88,7 +89,7 @@ class Sequencer(Component):
         done = data.StructLayout({"port": number, "bad": 1})
         beat = data.StructLayout({"port": number, "data": 8 * data_bytes, "bad": 1, "last": 1})
         super().__init__(
-            {
+            lambda: {
                 "work": In(stream.Signature(self._work)),
                 "write_data": In(8 * data_bytes),
                 "write_strobes": In(data_bytes),
@@ -98,6 +99,18 @@ class Sequencer(Component):
                 "ready": Out(1),
                 "pins": Out(pins(chip)),
             }
+        )
+
+    @property
+    def resources(self) -> Resources:
+        """Estimate of the cost; not calibrated."""
+        chip, data_bytes = self._chip, self._data_bytes
+        banks, bits = 1 << chip.bank_bits, beats_log2(chip.bytes // data_bytes)
+        timers = (5 * banks + 3) * 5
+        rows = banks * (chip.row_bits + 1)
+        return Resources(
+            lut=timers + banks * chip.row_bits + 3 * chip.row_bits + 8 * data_bytes + 60 + bits,
+            ff=timers + rows + 2 * (bits + 20) + 17 * data_bytes + 60 + 4 * self._times.cas,
         )
 
     def elaborate(self, platform: Any) -> Module:
@@ -430,13 +443,3 @@ class _RowCommand:
         )
         self.banks, self.bank = Signal(1 << chip.bank_bits, name="row_banks"), Signal(chip.bank_bits, name="row_bank")
         self.row = Signal(chip.row_bits, name="row_row")
-
-
-def estimate(*, chip: SdramChip, clock_hz: float, data_bytes: int) -> Resources:
-    """Of one Sequencer; not calibrated yet."""
-    banks, bits = 1 << chip.bank_bits, beats_log2(chip.bytes // data_bytes)
-    timers = (5 * banks + 3) * 5
-    return Resources(
-        lut=timers + banks * chip.row_bits + 3 * chip.row_bits + 8 * data_bytes + 60 + bits,
-        ff=timers + banks * (chip.row_bits + 1) + 2 * (bits + 20) + 17 * data_bytes + 60 + 4 * chip.times(clock_hz).cas,
-    )

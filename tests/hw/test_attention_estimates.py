@@ -6,72 +6,67 @@ from typing import Any
 
 import pytest
 
-from edgedec.hw import (
-    attention,
-    attention_issue,
-    collector,
-    gated_activation,
-    head_path,
-    log_sum_exp,
-    mac_array,
-    mixture,
-    rotary,
-    score_memory,
-    softmax,
-    top_k,
-)
+from edgedec.hw.attention import Attention
+from edgedec.hw.attention_issue import AttentionIssue
+from edgedec.hw.collector import Collector
+from edgedec.hw.gated_activation import GatedActivation
+from edgedec.hw.head_path import HeadPath
+from edgedec.hw.mac_array import MacArray
+from edgedec.hw.mixture import Mixture
 from edgedec.hw.ram import block_rams, distributed_luts, ultra_rams
 from edgedec.hw.resources import Resources
+from edgedec.hw.rotary import Rotary
+from edgedec.hw.score_memory import ScoreMemory
+from edgedec.hw.softmax import Softmax
+from edgedec.hw.top_k import TopK
 
 SMALL: dict[str, Any] = {"beat_bytes": 8, "head_dim": 16, "chunk": 4, "slots": 2, "context": 256}
 MIDDLE: dict[str, Any] = {"beat_bytes": 16, "head_dim": 96, "chunk": 8, "slots": 4, "context": 1024}
 LARGE: dict[str, Any] = {"beat_bytes": 64, "head_dim": 96, "chunk": 16, "slots": 8, "context": 1024}
 
 MEASURED: list[tuple[Any, dict[str, Any], Resources]] = [
-    (top_k, {"slots": 8, "k": 8}, Resources(lut=931, ff=970)),
-    (top_k, {"slots": 2, "k": 32}, Resources(lut=3514, ff=3510)),
-    (top_k, {"slots": 1, "k": 4}, Resources(lut=476, ff=536)),
-    (top_k, {"slots": 5, "k": 3}, Resources(lut=395, ff=439)),
-    (head_path, {"slots": 8, "top_k": 8, "port_bytes": 16}, Resources(lut=1449, ff=1462)),
-    (head_path, {"slots": 4, "top_k": 4, "port_bytes": 8}, Resources(lut=835, ff=841)),
-    (head_path, {"slots": 1, "top_k": 2, "port_bytes": 64}, Resources(lut=1027, ff=1964)),
-    (collector, {"width": 32, "slots": 1, "lanes": 16}, Resources(lut=47, ff=518)),
-    (collector, {"width": 32, "slots": 1, "lanes": 4}, Resources(lut=15, ff=132)),
+    (TopK, {"slots": 8, "k": 8}, Resources(lut=931, ff=970)),
+    (TopK, {"slots": 2, "k": 32}, Resources(lut=3514, ff=3510)),
+    (TopK, {"slots": 1, "k": 4}, Resources(lut=476, ff=536)),
+    (TopK, {"slots": 5, "k": 3}, Resources(lut=395, ff=439)),
+    (HeadPath, {"slots": 8, "top_k": 8, "port_bytes": 16}, Resources(lut=1449, ff=1462)),
+    (HeadPath, {"slots": 4, "top_k": 4, "port_bytes": 8}, Resources(lut=835, ff=841)),
+    (HeadPath, {"slots": 1, "top_k": 2, "port_bytes": 64}, Resources(lut=1027, ff=1964)),
+    (Collector, {"width": 32, "slots": 1, "lanes": 16}, Resources(lut=47, ff=518)),
+    (Collector, {"width": 32, "slots": 1, "lanes": 4}, Resources(lut=15, ff=132)),
     # With adders and registers packed into DSPs, which yosys can for DSP48E1 only: between map_dsp and coarse, DSP48E2 were
     # given that type for ``xilinx_dsp -family xc7``.
-    (mac_array, {"lanes": 2, "slots": 1, "chunk": 1}, Resources(lut=49, ff=54, dsp=2)),
-    (mac_array, {"lanes": 8, "slots": 2, "chunk": 4}, Resources(lut=199, ff=273, dsp=16)),
-    (mac_array, {"lanes": 8, "slots": 2, "chunk": 8}, Resources(lut=369, ff=449, dsp=16)),
-    (mac_array, {"lanes": 16, "slots": 2, "chunk": 4}, Resources(lut=251, ff=859, dsp=32)),
-    (mac_array, {"lanes": 32, "slots": 2, "chunk": 8}, Resources(lut=569, ff=1772, dsp=64)),
-    (mac_array, {"lanes": 64, "slots": 8, "chunk": 16}, Resources(lut=3233, ff=13533, dsp=512)),
-    (gated_activation, {"slots": 1, "lanes": 2}, Resources(lut=388, ff=489, dsp=3)),
-    (gated_activation, {"slots": 1, "lanes": 5}, Resources(lut=1272, ff=1349, dsp=9)),
-    (rotary, {"slots": 1, "head_dim": 64}, Resources(lut=231, ff=230, dsp=2)),
-    (rotary, {"slots": 2, "head_dim": 64}, Resources(lut=392, ff=428, dsp=4)),
-    (rotary, {"slots": 4, "head_dim": 8}, Resources(lut=724, ff=815, dsp=8)),
-    (rotary, {"slots": 8, "head_dim": 16}, Resources(lut=1405, ff=1610, dsp=16)),
-    (score_memory, SMALL, Resources(lut=499, ff=529, bram18=3)),
+    (MacArray, {"lanes": 2, "slots": 1, "chunk": 1}, Resources(lut=49, ff=54, dsp=2)),
+    (MacArray, {"lanes": 8, "slots": 2, "chunk": 4}, Resources(lut=199, ff=273, dsp=16)),
+    (MacArray, {"lanes": 8, "slots": 2, "chunk": 8}, Resources(lut=369, ff=449, dsp=16)),
+    (MacArray, {"lanes": 16, "slots": 2, "chunk": 4}, Resources(lut=251, ff=859, dsp=32)),
+    (MacArray, {"lanes": 32, "slots": 2, "chunk": 8}, Resources(lut=569, ff=1772, dsp=64)),
+    (MacArray, {"lanes": 64, "slots": 8, "chunk": 16}, Resources(lut=3233, ff=13533, dsp=512)),
+    (GatedActivation, {"slots": 1, "lanes": 2}, Resources(lut=388, ff=489, dsp=3)),
+    (GatedActivation, {"slots": 1, "lanes": 5}, Resources(lut=1272, ff=1349, dsp=9)),
+    (Rotary, {"slots": 1, "head_dim": 64}, Resources(lut=231, ff=230, dsp=2)),
+    (Rotary, {"slots": 2, "head_dim": 64}, Resources(lut=392, ff=428, dsp=4)),
+    (Rotary, {"slots": 4, "head_dim": 8}, Resources(lut=724, ff=815, dsp=8)),
+    (Rotary, {"slots": 8, "head_dim": 16}, Resources(lut=1405, ff=1610, dsp=16)),
+    (ScoreMemory, SMALL, Resources(lut=499, ff=529, bram18=3)),
     (
-        score_memory,
+        ScoreMemory,
         {**MIDDLE, "chunk": 4, "context": 512, "lanes": 2, "ultra": True},
         Resources(lut=1798, ff=2076, uram=3),
     ),
-    (score_memory, {**LARGE, "ultra": True}, Resources(lut=2807, ff=3015, uram=3)),
-    (mixture, SMALL, Resources(lut=971, ff=861, dsp=4)),
-    (mixture, {**MIDDLE, "out_lanes": 2}, Resources(lut=3215, ff=2446, dsp=16)),
-    (mixture, {**LARGE, "out_lanes": 2}, Resources(lut=10903, ff=4654, dsp=32)),
-    (attention_issue, SMALL, Resources(lut=462, ff=369)),
-    (attention_issue, MIDDLE, Resources(lut=1684, ff=979)),
-    (attention_issue, LARGE, Resources(lut=6524, ff=3760)),
-    (log_sum_exp, {"slots": 2, "lanes": 1}, Resources(lut=819, ff=1234, dsp=3)),
-    (log_sum_exp, {"slots": 4, "lanes": 2}, Resources(lut=3052, ff=4093, dsp=9)),
+    (ScoreMemory, {**LARGE, "ultra": True}, Resources(lut=2807, ff=3015, uram=3)),
+    (Mixture, SMALL, Resources(lut=971, ff=861, dsp=4)),
+    (Mixture, {**MIDDLE, "out_lanes": 2}, Resources(lut=3215, ff=2446, dsp=16)),
+    (Mixture, {**LARGE, "out_lanes": 2}, Resources(lut=10903, ff=4654, dsp=32)),
+    (AttentionIssue, SMALL, Resources(lut=462, ff=369)),
+    (AttentionIssue, MIDDLE, Resources(lut=1684, ff=979)),
+    (AttentionIssue, LARGE, Resources(lut=6524, ff=3760)),
 ]
 
 
-@pytest.mark.parametrize(("module", "parameters", "measured"), MEASURED)
-def test_within_15_percent_of_synthesis(module: Any, parameters: dict[str, Any], measured: Resources) -> None:
-    estimate = module.estimate(**parameters)
+@pytest.mark.parametrize(("component", "parameters", "measured"), MEASURED)
+def test_within_15_percent_of_synthesis(component: Any, parameters: dict[str, Any], measured: Resources) -> None:
+    estimate = component(**parameters).resources
     assert estimate.lut == pytest.approx(measured.lut, rel=0.15)
     assert estimate.ff == pytest.approx(measured.ff, rel=0.15)
     assert (estimate.bram18, estimate.uram, estimate.dsp) == (measured.bram18, measured.uram, measured.dsp)
@@ -79,18 +74,18 @@ def test_within_15_percent_of_synthesis(module: Any, parameters: dict[str, Any],
 
 def test_multipliers_without_adders_and_registers() -> None:
     """Against synth_ecp5: two LUTs to a CCU2C."""
-    parameters = {"lanes": 16, "slots": 2, "chunk": 4}
-    estimate = mac_array.estimate(**parameters) + mac_array.in_multipliers(**parameters)
+    array = MacArray(lanes=16, slots=2, chunk=4)
+    estimate = array.resources + array.in_multipliers
     assert estimate.lut == pytest.approx(1649, rel=0.05)
     assert estimate.ff == pytest.approx(3667, rel=0.01)
 
 
 def test_attention_is_the_sum_of_its_parts() -> None:
-    whole = attention.estimate(**LARGE, out_lanes=2, ultra=True)
+    whole = Attention(**LARGE, out_lanes=2, ultra=True).resources
     assert whole.dsp == 8 + 32
     assert whole.uram == 3
-    parts = (attention_issue.estimate(**LARGE), score_memory.estimate(**LARGE), mixture.estimate(**LARGE, out_lanes=2))
-    assert whole.lut > sum(part.lut for part in parts) + softmax.estimate(slots=8).lut
+    parts = (AttentionIssue(**LARGE), ScoreMemory(**LARGE), Mixture(**LARGE, out_lanes=2), Softmax(slots=8))
+    assert whole.lut > sum(part.resources.lut for part in parts)
 
 
 def test_memories() -> None:
@@ -98,5 +93,6 @@ def test_memories() -> None:
     assert distributed_luts(15, 20) == 16
     assert distributed_luts(7, 64) == 8
     assert distributed_luts(7, 128) == 16 + 7
+    assert distributed_luts(32, 512) == 320 + 3 * 32, "three banks to a LUT of the multiplexer"
     assert [block_rams(36, 512), block_rams(48, 516), block_rams(1, 16384)] == [1, 3, 1]
     assert ultra_rams(216, 2064) == 3

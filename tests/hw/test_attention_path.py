@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.hw import attention, attention_path
+from edgedec.hw.attention import Attention
 from edgedec.hw.attention_path import AttentionPath
 from edgedec.hw.kv_layout import widest_chunk
+from edgedec.hw.resources import total
 from edgedec.reference.integer_profile.numbers import I64
 from tests.hw.attending_layers import Layer, Pass, Together, streams
 from tests.hw.streams import run
@@ -159,10 +160,11 @@ def test_latency(rotate: int, beat_bytes: int, head_dim: int) -> None:
 
 def test_estimate_is_the_sum_of_its_parts() -> None:
     shape: dict[str, Any] = {"beat_bytes": 64, "head_dim": 96, "chunk": 16, "slots": 4, "context": 1024}
-    whole = attention_path.estimate(**shape, query_columns=960, key_columns=320)
-    assert whole.dsp == attention.estimate(**shape).dsp + 2 * 4 + 4
-    assert whole.bram18 == attention.estimate(**shape).bram18 + 3 + 2
-    assert whole.lut > attention.estimate(**shape).lut
+    path, heads = AttentionPath(**shape, query_columns=960, key_columns=320), Attention(**shape).resources
+    assert path.resources == total(path.resources_by_part.values())
+    assert path.resources_by_part["heads"] == heads
+    assert path.resources.dsp == heads.dsp + 2 * 4 + 4
+    assert path.resources.bram18 == heads.bram18 + 3 + 2
 
 
 @pytest.mark.parametrize(

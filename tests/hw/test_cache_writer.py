@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from edgedec.hw import cache_writer
 from edgedec.hw.cache_writer import CacheWriter
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.instructions import FIELDS, Opcode
@@ -155,7 +154,7 @@ def test_a_chunk_per_cycle_and_idle() -> None:
 
 
 def test_estimate_counts_the_codes() -> None:
-    small, large = (cache_writer.estimate(cache_config(16, ports, 8, 16)) for ports in (4, 1))
+    small, large = (CacheWriter(cache_config(16, ports, 8, 16)).resources for ports in (4, 1))
     assert small.lut < large.lut
     assert small.ff < large.ff  # slices hold them in registers
 

@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.hw import coder
 from edgedec.hw.coder import Coder
 from edgedec.reference.integer_profile.numbers import I64, largest, round_shift, saturate
 from tests.hw.streams import run
@@ -77,7 +76,7 @@ def test_latency_and_throughput() -> None:
 
 
 def test_estimate_has_a_multiplier_per_slot() -> None:
-    assert [coder.estimate(slots=slots).dsp for slots in (1, 4)] == [1, 4]
+    assert [Coder(slots=slots).resources.dsp for slots in (1, 4)] == [1, 4]
 
 
 def test_refused() -> None:

@@ -3,7 +3,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgedec.hw import collector
 from edgedec.hw.collector import Collector
 from tests.hw.streams import run
 from tests.hw.vectors import PATTERNS, awkward, from_words, to_words
@@ -36,7 +35,7 @@ def test_an_element_a_cycle() -> None:
 
 
 def test_estimate_counts_the_word() -> None:
-    three, four = (collector.estimate(width=27, slots=slots, lanes=5) for slots in (3, 4))
+    three, four = (Collector(width=27, slots=slots, lanes=5).resources for slots in (3, 4))
     assert four.ff - three.ff == 27 * 5
 
 

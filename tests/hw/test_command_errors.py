@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from edgedec.hw.accelerator_registers import ERROR_CAUSES, Cause
-from edgedec.hw.command_processor import CLEARED, CommandProcessor, estimate
+from edgedec.hw.command_processor import CLEARED, CommandProcessor
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.instructions import Base, Destination, Instruction, Opcode, When, pack
 from edgedec.hw.striping import block_bytes
@@ -418,7 +418,7 @@ def test_refused() -> None:
 
 
 def test_an_estimate_is_mostly_program_memory() -> None:
-    small, large = (estimate(config=AcceleratorConfig(instructions=count)) for count in (512, 1536))
+    small, large = (CommandProcessor(AcceleratorConfig(instructions=count)).resources for count in (512, 1536))
     assert (small.bram18, small.dsp, small.uram) == (8, 0, 0)
     assert large.bram18 == 24
     assert abs(large.lut - small.lut) < 60

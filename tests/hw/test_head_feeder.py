@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.hw import head_feeder
 from edgedec.hw.head_feeder import HeadFeeder
 from tests.hw.streams import run
 from tests.hw.vectors import to_words
@@ -41,7 +40,7 @@ def test_heads_as_often_as_they_are_shared(
 
 
 def test_estimate_holds_the_vector() -> None:
-    assert head_feeder.estimate(width=12, slots=4, depth=960, head_dim=96, chunk=16).bram18 == 3
+    assert HeadFeeder(width=12, slots=4, depth=960, head_dim=96, chunk=16).resources.bram18 == 3
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.hw import head_path
 from edgedec.hw.head_path import PIECE_BEATS, HeadPath
 from edgedec.reference.integer_profile.numbers import I64
 from tests.hw.head_output import output_bytes
@@ -172,6 +171,6 @@ def test_refused(changed: dict[str, int], message: str) -> None:
 
 
 def test_estimate_grows() -> None:
-    small, large = (head_path.estimate(slots=n, top_k=n, port_bytes=2 * n) for n in (2, 8))
+    small, large = (HeadPath(slots=n, top_k=n, port_bytes=2 * n).resources for n in (2, 8))
     assert small.lut < large.lut
     assert small.ff < large.ff

@@ -6,10 +6,16 @@ from typing import Any
 
 import pytest
 
-from edgedec.hw import bursts, counters, fifo, prefetcher, read_master, registers, write_master
 from edgedec.hw.accelerator_registers import REGISTER_MAP
+from edgedec.hw.bursts import Bursts
+from edgedec.hw.counters import Counters
+from edgedec.hw.fifo import Fifo
+from edgedec.hw.prefetcher import Prefetcher
+from edgedec.hw.read_master import ReadMaster
 from edgedec.hw.register_map import RegisterMap
+from edgedec.hw.registers import Registers
 from edgedec.hw.resources import Resources
+from edgedec.hw.write_master import WriteMaster
 
 
 def first_registers(count: int) -> RegisterMap:
@@ -19,39 +25,39 @@ def first_registers(count: int) -> RegisterMap:
 WIDE = {"address_bits": 32, "data_bytes": 64, "length_bits": 24, "outstanding": 16}
 SMALL = {"depth": 512, "style": "block", "address_bits": 32}
 MEASURED: list[tuple[Any, dict[str, Any], Resources]] = [
-    (bursts, {"address_bits": 40, "data_bytes": 16, "length_bits": 32}, Resources(lut=197, ff=162)),
-    (bursts, {"address_bits": 32, "data_bytes": 4, "length_bits": 20, "max_burst": 16}, Resources(lut=142, ff=129)),
-    (bursts, {"address_bits": 40, "data_bytes": 64, "length_bits": 24}, Resources(lut=155, ff=155)),
-    (read_master, {"address_bits": 40, "data_bytes": 16}, Resources(lut=226, ff=172)),
-    (read_master, WIDE, Resources(lut=177, ff=144)),
-    (write_master, {"address_bits": 40, "data_bytes": 16}, Resources(lut=301, ff=356)),
-    (write_master, WIDE, Resources(lut=372, ff=771)),
+    (Bursts, {"address_bits": 40, "data_bytes": 16, "length_bits": 32}, Resources(lut=197, ff=162)),
+    (Bursts, {"address_bits": 32, "data_bytes": 4, "length_bits": 20, "max_burst": 16}, Resources(lut=142, ff=129)),
+    (Bursts, {"address_bits": 40, "data_bytes": 64, "length_bits": 24}, Resources(lut=155, ff=155)),
+    (ReadMaster, {"address_bits": 40, "data_bytes": 16}, Resources(lut=226, ff=172)),
+    (ReadMaster, WIDE, Resources(lut=177, ff=144)),
+    (WriteMaster, {"address_bits": 40, "data_bytes": 16}, Resources(lut=301, ff=356)),
+    (WriteMaster, WIDE, Resources(lut=372, ff=771)),
     (
-        write_master,
+        WriteMaster,
         {"address_bits": 32, "data_bytes": 4, "length_bits": 20, "outstanding": 2},
         Resources(lut=205, ff=206),
     ),
-    (fifo, {"width": 128, "depth": 4096, "style": "ultra"}, Resources(lut=41, ff=167, uram=2)),
-    (fifo, {"width": 128, "depth": 512, "style": "block"}, Resources(lut=33, ff=158, bram18=4)),
-    (fifo, {"width": 32, "depth": 1024, "style": "block"}, Resources(lut=33, ff=65, bram18=2)),
-    (fifo, {"width": 64, "depth": 32, "style": "distributed"}, Resources(lut=62, ff=146)),
-    (fifo, {"width": 32, "depth": 256, "style": "distributed"}, Resources(lut=225, ff=91)),
-    (prefetcher, {"beat_bytes": 64, "ports": 4}, Resources(lut=1264, ff=1500, uram=8)),
-    (prefetcher, {"beat_bytes": 8, "ports": 2, **SMALL}, Resources(lut=587, ff=520, bram18=2)),
-    (prefetcher, {"beat_bytes": 4, "ports": 1, **SMALL}, Resources(lut=292, ff=257, bram18=1)),
-    (counters, {}, Resources(lut=28, ff=660, bram18=4)),
-    (counters, {"width": 32, "descriptors": 512}, Resources(lut=24, ff=466, bram18=1)),
-    (registers, {"register_map": REGISTER_MAP}, Resources(lut=1406, ff=760)),
-    (registers, {"register_map": first_registers(10)}, Resources(lut=276, ff=232)),
-    (registers, {"register_map": first_registers(14)}, Resources(lut=708, ff=488)),
-    (registers, {"register_map": first_registers(18)}, Resources(lut=1130, ff=744)),
-    (counters, {"width": 16, "descriptors": 4096}, Resources(lut=25, ff=277, bram18=8)),
+    (Fifo, {"shape": 128, "depth": 4096, "style": "ultra"}, Resources(lut=41, ff=167, uram=2)),
+    (Fifo, {"shape": 128, "depth": 512, "style": "block"}, Resources(lut=33, ff=158, bram18=4)),
+    (Fifo, {"shape": 32, "depth": 1024, "style": "block"}, Resources(lut=33, ff=65, bram18=2)),
+    (Fifo, {"shape": 64, "depth": 32, "style": "distributed"}, Resources(lut=62, ff=146)),
+    (Fifo, {"shape": 32, "depth": 256, "style": "distributed"}, Resources(lut=225, ff=91)),
+    (Prefetcher, {"beat_bytes": 64, "ports": 4}, Resources(lut=1264, ff=1500, uram=8)),
+    (Prefetcher, {"beat_bytes": 8, "ports": 2, **SMALL}, Resources(lut=587, ff=520, bram18=2)),
+    (Prefetcher, {"beat_bytes": 4, "ports": 1, **SMALL}, Resources(lut=292, ff=257, bram18=1)),
+    (Counters, {}, Resources(lut=28, ff=660, bram18=4)),
+    (Counters, {"width": 32, "descriptors": 512}, Resources(lut=24, ff=466, bram18=1)),
+    (Registers, {"register_map": REGISTER_MAP}, Resources(lut=1406, ff=760)),
+    (Registers, {"register_map": first_registers(10)}, Resources(lut=276, ff=232)),
+    (Registers, {"register_map": first_registers(14)}, Resources(lut=708, ff=488)),
+    (Registers, {"register_map": first_registers(18)}, Resources(lut=1130, ff=744)),
+    (Counters, {"width": 16, "descriptors": 4096}, Resources(lut=25, ff=277, bram18=8)),
 ]
 
 
-@pytest.mark.parametrize(("module", "parameters", "measured"), MEASURED)
-def test_within_15_percent_of_synthesis(module: Any, parameters: dict[str, Any], measured: Resources) -> None:
-    estimate = module.estimate(**parameters)
+@pytest.mark.parametrize(("component", "parameters", "measured"), MEASURED)
+def test_within_15_percent_of_synthesis(component: Any, parameters: dict[str, Any], measured: Resources) -> None:
+    estimate = component(**parameters).resources
     assert estimate.lut == pytest.approx(measured.lut, rel=0.15)
     assert estimate.ff == pytest.approx(measured.ff, rel=0.15)
     assert (estimate.bram18, estimate.uram, estimate.dsp) == (measured.bram18, measured.uram, measured.dsp)

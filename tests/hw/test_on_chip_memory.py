@@ -10,7 +10,7 @@ import pytest
 from amaranth.sim import Simulator
 
 from edgedec.hw.axi import Response
-from edgedec.hw.on_chip_memory import BLOCK_BYTES, OnChipMemory, banks, blocks, estimate
+from edgedec.hw.on_chip_memory import BLOCK_BYTES, OnChipMemory, banks, blocks
 from edgedec.hw.resources import Resources
 from tests.hw.axi_managers import Reader, Writer
 
@@ -227,7 +227,7 @@ SYNTHESIZED = [
 
 @pytest.mark.parametrize(("parameters", "synthesized"), SYNTHESIZED)
 def test_within_15_percent_of_synthesis(parameters: dict[str, int], synthesized: Resources) -> None:
-    found = estimate(**parameters)
+    found = OnChipMemory(**parameters).resources
     assert found.lut == pytest.approx(synthesized.lut, rel=0.15)
     assert found.ff == pytest.approx(synthesized.ff, rel=0.15)
     assert found.bram18 == synthesized.bram18

@@ -25,7 +25,6 @@ from edgedec.hw.group_mantissas import GroupMantissas
 from edgedec.hw.head_buffer import HeadBuffer
 from edgedec.hw.head_feeder import HeadFeeder
 from edgedec.hw.kv_layout import KvLayout
-from edgedec.hw.log_sum_exp import LogSumExp
 from edgedec.hw.lookup_engine import LookupEngine
 from edgedec.hw.lookup_index import LookupIndex
 from edgedec.hw.matrix_sequencer import MatrixSequencer
@@ -97,7 +96,6 @@ RANGES: list[tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[int, int]
         {"beat_bytes": 8, "head_dim": 64, "chunk": 1},
         {"head_dim": (1, 2048), "beat_bytes": LANES, "chunk": (1, 8)},
     ),
-    (LogSumExp, {"slots": 1}, {"slots": SLOTS, "lanes": (1, 8)}),
     (LookupEngine, {"beat_bytes": 4, "slots": 1}, {"slots": SLOTS, "beat_bytes": (4, 64)}),
     (LookupIndex, {}, {"beat_bytes": (4, 64)}),
     (MatrixSequencer, {"tile_words": 2, "depth": 2}, {"tile_words": (1, (1 << 16) - 1), "depth": (1, (1 << 16) - 1)}),

@@ -7,7 +7,7 @@ import pytest
 
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.instructions import Destination
-from edgedec.hw.router import Router, estimate, port
+from edgedec.hw.router import Router, port
 from tests.hw.streams import run
 
 CONFIG = AcceleratorConfig(beat_bytes=4, ports=1, head_dim=8)
@@ -72,4 +72,4 @@ def test_segments_of_nothing_cost_the_stream_nothing() -> None:
 
 def test_an_estimate_grows_with_the_beat() -> None:
     wide = AcceleratorConfig()
-    assert estimate(config=wide).ff - estimate(config=CONFIG).ff == 8 * 60
+    assert Router(wide).resources.ff - Router(CONFIG).resources.ff == 8 * 60

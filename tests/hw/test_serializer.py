@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.hw import serializer
 from edgedec.hw.serializer import Serializer
 from edgedec.reference.integer_profile.numbers import I64
 from tests.hw.streams import run
@@ -55,7 +54,7 @@ def test_an_element_a_cycle() -> None:
 
 
 def test_estimate_grows_with_the_word() -> None:
-    small, large = (serializer.estimate(width=18, slots=slots, lanes=5) for slots in (1, 4))
+    small, large = (Serializer(width=18, slots=slots, lanes=5).resources for slots in (1, 4))
     assert large.ff - small.ff == 3 * 18 * 5
     assert large.lut - small.lut == 3 * 18 * 4
 

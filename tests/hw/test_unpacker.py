@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from edgedec.hw.unpacker import Unpacker, estimate
+from edgedec.hw.unpacker import Unpacker
 from tests.hw.streams import run
 
 
@@ -75,5 +75,5 @@ def test_refused(parameters: dict[str, int], message: str) -> None:
 
 
 def test_an_estimate_has_the_register_that_is_there() -> None:
-    assert estimate(beat_bytes=64, item_bytes=4).ff == 512 + 6
-    assert estimate(beat_bytes=8, item_bytes=256).ff == 2048 + 7
+    assert Unpacker(beat_bytes=64, item_bytes=4).resources.ff == 512 + 6
+    assert Unpacker(beat_bytes=8, item_bytes=256).resources.ff == 2048 + 7

@@ -10,7 +10,6 @@ from amaranth.hdl import Module, Signal
 from amaranth.lib import stream
 from amaranth.lib.wiring import Component, In, Out, connect, flipped
 
-from edgedec.hw import writer
 from edgedec.hw.axi import axi4_write, failures
 from edgedec.hw.cache_writer import CacheWriter
 from edgedec.hw.config import AcceleratorConfig
@@ -342,7 +341,7 @@ def test_cache_and_head_share_the_port(size: tuple[int, int, int, int]) -> None:
 
 
 def test_estimate_has_its_queues_in_block_ram() -> None:
-    assert writer.estimate(cache_config(16, 1, 1, 8)).bram18 >= 4
+    assert Writer(cache_config(16, 1, 1, 8)).resources.bram18 >= 4
 
 
 def test_refused() -> None:

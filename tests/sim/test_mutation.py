@@ -241,9 +241,9 @@ COMPONENT = """class Counter:
         if self.width == 2:
             raise ValueError(f"width must not be {2 + 2}")
 
-
-def estimate(*, width: int = 3):
-    return width + 1
+    @property
+    def resources(self):
+        return self.width + 1
 """
 
 
