@@ -115,8 +115,8 @@ class Datapath(CostedComponent):
             "chosen": RegisterSlice(shape=word(27, slots)),
             "factors": RegisterSlice(shape=payload(scales(slots))),
         }
-        self._stored = data.StructLayout({"segment": segment(size), "kind": range(len(_constants(config)))})
-        self._constants = Fifo(shape=self._stored, depth=CONSTANT_BEATS, style="block")
+        stored = data.StructLayout({"segment": segment(size), "kind": range(len(_constants(config)))})
+        self._constants = Fifo(shape=stored, depth=CONSTANT_BEATS, style="block")
         self._unpackers = {
             name: Unpacker(beat_bytes=size, item_bytes=item_bytes)
             for name, item_bytes in (

@@ -61,8 +61,13 @@ class UartSystem(SerialSystem):
             address_bits=ADDRESS_BITS,
             capture=capture,
         )
-        bus = {"address_bits": ADDRESS_BITS, "data_bytes": config.port_bytes}
-        self._crossings = [(AxiReadCrossing(**bus), AxiWriteCrossing(**bus)) for _ in range(2)]
+        self._crossings = [
+            (
+                AxiReadCrossing(address_bits=ADDRESS_BITS, data_bytes=config.port_bytes),
+                AxiWriteCrossing(address_bits=ADDRESS_BITS, data_bytes=config.port_bytes),
+            )
+            for _ in range(2)
+        ]
         super().__init__(
             config,
             accelerator,
