@@ -40,12 +40,14 @@ class BenchResult:
         pass_ms: rows -> milliseconds of a pass over ``PAST_ROWS`` committed rows, with the logits of every row.
         prompt_per_second: tokens per second of a prompt of ``PREFILL_TOKENS`` in passes of ``PREFILL_ROWS``.
         predicted_per_second: tokens per second of plain greedy decoding after ``PAST_ROWS`` rows, sampling included.
+        kernel: code path of the CPU kernels, or ``portable``; None on other devices.
     """
 
     pass_ms: Mapping[int, float]
     prompt_per_second: float
     predicted_per_second: float
     rounds: int
+    kernel: str | None
 
 
 def physical_cores() -> int:
@@ -151,4 +153,5 @@ def bench(
         prompt_per_second=PREFILL_TOKENS / median(prefills),
         predicted_per_second=1 / median(decodes),
         rounds=len(passes),
+        kernel=run.target.info.kernel,
     )

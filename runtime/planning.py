@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from edgedec.runtime.accelerator.options import AcceleratorOptions
 
 __all__ = ["RunPlan", "make_plan"]
+
+_LOG = logging.getLogger(__name__)
 
 DEFAULT_CONTEXT = 2048  # without --ctx-size, if the model has more
 SMALLEST_CONTEXT = 128  # what a plan may shrink the context to by itself, if the model has more
@@ -268,7 +271,22 @@ def make_plan(
         memories=module.memories(bundle, limits, device),
         hint="" if fits else planner.hint(choice, chosen),
     )
+    _log_plan(plan, choice, len(choices))
     return RunPlan(plan=plan, limits=limits, spec=choice.spec, draft=choice.draft)
+
+
+def _log_plan(plan: Plan, choice: _Choice, ways: int) -> None:
+    budget = "no budget" if plan.budget_bytes is None else f"budget {format_bytes(plan.budget_bytes)}"
+    guesses = "no guesses"
+    if choice.spec.drafter != "none":
+        model = "with" if choice.draft is not None else "without"
+        guesses = (
+            f"drafter {choice.spec.drafter} {model} a draft model, {choice.spec.policy} of {plan.tree_nodes} nodes"
+        )
+    _LOG.info(
+        "plan, the best of %d: %s charged at most, %s; context %d, keys and values of %d bits, passes of %d rows; %s",
+        *(ways, format_bytes(plan.total_bytes), budget, plan.ctx_size, plan.kv_bits, plan.pass_rows, guesses),
+    )
 
 
 def _open_draft(bundle: Bundle, spec: SpecConfig) -> Bundle:

@@ -58,6 +58,7 @@ class Timings:
     drafter: str = "none"
     rounds: Rounds = field(default_factory=Rounds)
     speculating: bool = False  # whether it still did at the end
+    kernel: str | None = None  # as the target's info has it
     accelerator: DeviceTimings | None = None
 
     @property
@@ -89,6 +90,7 @@ class Timings:
             "verify_ms": round(1000 * self.rounds.verify_seconds, 3),
             "commit_ms": round(1000 * self.rounds.commit_seconds, 3),
             "speculating": self.speculating,
+            "kernel": self.kernel,
             **({} if self.accelerator is None else {"accelerator": self.accelerator.as_json()}),
         }
 
@@ -368,6 +370,7 @@ class Session:
             drafter=self.run.spec.drafter,
             rounds=self.decoder.rounds,
             speculating=self.run.spec.drafter != "none" and self.decoder.speculating,
+            kernel=self.target.info.kernel,
             accelerator=self._device_timings(at_first, len(answer.tokens), energy),
         )
         return answer

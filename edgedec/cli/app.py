@@ -19,6 +19,7 @@ from edgedec.cli.bench import bench
 from edgedec.cli.boards import boards
 from edgedec.cli.build_bitstream import build_bitstream
 from edgedec.cli.chat import chat
+from edgedec.cli.completion import completion
 from edgedec.cli.config import load_defaults
 from edgedec.cli.deploy import deploy
 from edgedec.cli.distil import distil
@@ -140,6 +141,7 @@ for _name, _function in (
     ("build-bitstream", build_bitstream),
     ("deploy", deploy),
     ("doctor", doctor),
+    ("completion", completion),
 ):
     app.command(_name, cls=OriginCommand)(_function)
 app.add_typer(boards, name="boards")

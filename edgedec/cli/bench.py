@@ -78,6 +78,7 @@ def bench(
         "pass_ms": {str(rows): round(ms, 4) for rows, ms in result.pass_ms.items()},
         "threads": threads,
         "device": device,
+        "kernel": result.kernel,
         "shape": shape,
         "model": model,
         "method": bundle.quantization.get("method"),
@@ -86,7 +87,8 @@ def bench(
     if json:
         print_json(data)
         return
-    print(f"{shape or model}, {data['method']}, measured on this machine: device {device}, {threads} threads")
+    kernel = f", kernel {result.kernel}" if result.kernel else ""
+    print(f"{shape or model}, {data['method']}, measured on this machine: device {device}{kernel}, {threads} threads")
     rows = [(f"pass of {rows}", f"{ms:.2f} ms") for rows, ms in result.pass_ms.items()]
     print_table(
         [

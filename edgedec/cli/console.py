@@ -13,10 +13,12 @@ from typing import Any
 
 from edgedec.errors import UsageError
 from edgedec.progress import LINE_INTERVAL_S, Progress, ProgressLines
+from edgedec.rate_limit import RateLimitedLog
 
 __all__ = ["has_colours", "log_to_stderr", "note", "print_json", "print_table", "progress", "read_text"]
 
 
+_LOG = logging.getLogger(__name__)
 _PATIENCE_S = 1.0  # what is done before that shows no bar
 
 
@@ -61,9 +63,10 @@ def progress(label: str, *, once: bool = False) -> Iterator[Progress]:
 
     ``once``: it ends as soon as all is done, for what goes on to write to the terminal.
     """
-    if not sys.stderr.isatty():
+    steps = RateLimitedLog(_LOG)
+    if not sys.stderr.isatty() or steps.on:  # the log's lines would break a bar
         with ProgressLines(label, note, once=once, interval_s=LINE_INTERVAL_S) as lines:
-            yield lines.update
+            yield _logged(label, lines.update, steps) if steps.on else lines.update
         return
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
@@ -90,6 +93,20 @@ def progress(label: str, *, once: bool = False) -> Iterator[Progress]:
         yield update
     finally:
         stop()
+
+
+def _logged(label: str, update: Progress, log: RateLimitedLog) -> Progress:
+    """Return a ``Progress`` that also logs each new step, as ``-v`` asks for."""
+    last = ""
+
+    def both(what: str, done: int, total: int) -> None:
+        nonlocal last
+        if what != last:
+            last = what
+            log.info(label, "%s: %s", label, what)
+        update(what, done, total)
+
+    return both
 
 
 def read_text(path: Path, what: str) -> str:

@@ -111,6 +111,27 @@ def _cpu() -> Check:
     return Check(name="cpu", status="ok", detail=f"{platform.machine()}, {physical_cores()} cores, {fast}")
 
 
+def _kernels() -> Check:
+    """The code path that the CPU takes, by the name that EDGEDEC_KERNEL takes."""
+    from edgedec.runtime.kernels import CODE_PATHS, PORTABLE, load
+    from edgedec.runtime.kernels.operator import usable
+
+    name, kernels = "CPU kernels", usable()
+    if kernels is not None:
+        others = [path for path in CODE_PATHS if path != kernels.code_path and kernels.usable(path)]
+        detail = f"{kernels.code_path}; EDGEDEC_KERNEL may also be {', '.join([*others, PORTABLE])}"
+        return Check(name=name, status="ok", detail=detail)
+    if os.environ.get("EDGEDEC_KERNEL") == PORTABLE:
+        return Check(name=name, status="ok", detail=f"{PORTABLE}, because EDGEDEC_KERNEL asks for it")
+    reason = "their library was not built" if load() is None else "they fail their self-test with this ONNX Runtime"
+    return Check(
+        name=name,
+        status="absent",
+        detail=f"{PORTABLE}, slower, because {reason}",
+        fix=f"with a C++ compiler on the PATH, {install_again()}",
+    )
+
+
 def _int8_products() -> Check:
     from edgedec.runtime.targets.onnx import signed_int8_is_exact
 
@@ -211,7 +232,8 @@ def checks() -> list[Check]:
         return [*needed, _compiler(), _vulkan(), *_optional_packages()]  # the rest imports what is missing
     providers = _providers()
     products = [_int8_products()] if providers.status == "ok" else []
-    here = [_cpu(), *products, _memory(), _memory_meter(), _cache(), _demo(), _compiler(), _vulkan()]
+    kernels = [_kernels()] if providers.status == "ok" else []
+    here = [_cpu(), *kernels, *products, _memory(), _memory_meter(), _cache(), _demo(), _compiler(), _vulkan()]
     return [*needed, providers, *here, *_optional_packages()]
 
 

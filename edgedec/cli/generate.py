@@ -149,7 +149,8 @@ def generate(
     model: Model,
     prompt: Annotated[str | None, option("-p", "--prompt", metavar="TEXT", help="The text to continue.")] = None,
     file: Annotated[
-        Path | None, option("-f", "--file", help="Read it from a file, or '-' for stdin; drops a last newline.")
+        Path | None,
+        option("-f", "--file", metavar="FILE", help="Read it from a file, or '-' for stdin; drops a last newline."),
     ] = None,
     echo: Annotated[bool, option("--echo", help="Print the prompt first.")] = False,
     n_predict: NPredict = -1,

@@ -10,6 +10,7 @@ Source: derived here; the rate is that of 2211.17192 section 3.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from statistics import median
 import numpy as np
 
 from edgedec.bundle import Bundle
+from edgedec.rate_limit import RateLimitedLog
 from edgedec.runtime.drafters import copy, model, ngram
 from edgedec.runtime.drafters._text import Confirmed
 from edgedec.runtime.protocols import (
@@ -36,6 +38,8 @@ from edgedec.runtime.protocols import (
 )
 
 __all__ = ["create"]
+
+_LOG = logging.getLogger(__name__)
 
 _HOPE, _TRUST, _MEMORY = 0.5, 2, 20  # share of right guesses before there was any, and observations that it counts for
 _LOOK = 12  # rounds between two looks at a candidate that costs something and is not drafting
@@ -77,6 +81,8 @@ class _AutoDraft:
         self._choice = _Choice()  # of this round
         self._ahead: _Choice | None = None  # of the next one, if the text becomes what was assumed
         self._past = 0
+        self._log = RateLimitedLog(_LOG)
+        self._logged: str | None = None  # the drafter that the log was told of last
 
     def expand(self, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:
         self._confirmed.meet(text)
@@ -96,8 +102,24 @@ class _AutoDraft:
     def _settle(self, choice: _Choice) -> None:
         """Make it this round's."""
         self._choice, self._ahead = choice, None
+        self._log_choice(choice)
         for candidate in self._candidates:
             candidate.unseen = 0 if candidate.name in choice.asked else candidate.unseen + 1
+
+    def _log_choice(self, choice: _Choice) -> None:
+        name = "no drafter" if choice.drafting is None else choice.drafting.name
+        if name == self._logged or not self._log.on or self.cost is None:
+            return
+        self._logged = name
+        about = []
+        for one in self._candidates:
+            worth = f"{self._worth(one):.0f} tokens/s at {100 * one.right:.0f} % right"
+            guess = (
+                "" if one.name in choice.guesses else ", no guess now" if one.name in choice.asked else ", not asked"
+            )
+            about.append(f"{one.name} {worth}{guess}")
+        plain = self._worth(None)
+        self._log.info("drafter", "%s guesses; by estimate: %s; plain %.0f tokens/s", name, "; ".join(about), plain)
 
     def _ask(self, candidate: _Candidate, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:
         began = time.perf_counter()

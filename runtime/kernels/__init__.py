@@ -17,15 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.environment import KERNEL
-from edgedec.errors import DeviceError, EdgedecError
+from edgedec.errors import DeviceError, EdgedecError, UsageError
 from edgedec.install_hint import install_again
 from edgedec.runtime.kernels.recipe import LIBRARY
 from edgedec.schemes import TernaryScheme
 
-__all__ = ["CODE_PATHS", "Kernels", "load"]
+__all__ = ["CODE_PATHS", "KERNEL_NAMES", "PORTABLE", "Kernels", "load"]
 
-PORTABLE = "portable"  # EDGEDEC_KERNEL: no kernels, the graph of stock operators
-CODE_PATHS = ("avx512vnni", "avx2", "neon_dotprod", "neon", "scalar")
+CODE_PATHS = ("avx512vnni", "avx2", "neon_dotprod", "neon", "scalar")  # as in dispatch.cpp
+PORTABLE = "portable"  # no kernels: the graph of stock operators
+KERNEL_NAMES = (*CODE_PATHS, PORTABLE)  # what EDGEDEC_KERNEL, the log, `doctor` and JSON call them
 _ABI = 2  # edgedec_abi() in api.cpp
 _TILE_ROWS = 16
 _LOG = logging.getLogger(__name__)
@@ -225,17 +226,24 @@ def load() -> Kernels | None:
     None too, without a word, where EDGEDEC_KERNEL=portable asks for it.
 
     Raises:
+        UsageError: EDGEDEC_KERNEL names nothing that there is.
         DeviceError: EDGEDEC_KERNEL asks for a code path that cannot run: what was asked for is not passed over.
     """
-    path = Path(__file__).with_name(LIBRARY)
-    if KERNEL.value() == PORTABLE:
+    path, request = Path(__file__).with_name(LIBRARY), KERNEL.value()
+    if request is not None and request not in KERNEL_NAMES:
+        raise UsageError(f"{KERNEL.name} must be one of {', '.join(KERNEL_NAMES)}, not {request!r}; or unset it")
+    if request == PORTABLE:
+        _LOG.info("CPU kernels: %s, because %s asks for it", PORTABLE, KERNEL.name)
         return None
     try:
         if not path.exists():
             raise DeviceError(f"{LIBRARY} was not built; with a C++ compiler on the PATH, {install_again()}")
-        return Kernels(path)
+        kernels = Kernels(path)
+        reason = f"{KERNEL.name} asks for it" if request else "it is the fastest that runs on this processor"
+        _LOG.info("CPU kernels: %s, because %s", kernels.code_path, reason)
+        return kernels
     except DeviceError as error:
-        if KERNEL.value():
+        if request:
             raise
         _LOG.warning("%s (until then the portable graph serves, slower)", error)
         return None

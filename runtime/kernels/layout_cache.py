@@ -36,6 +36,7 @@ _VERSION = 1  # raised with every change of the layout in ternary.hpp
 _PIECE_BYTES = 1 << 20
 _TILE_ROWS, _LINE_COLUMNS = 16, 16
 _LOG = logging.getLogger(__name__)
+_TAKEN, _MADE = (f"%s: %d bytes of weights in the kernels' layout, {how}" for how in ("found and checked", "made now"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,18 +178,23 @@ def open_layout(bundle: Bundle, kernels: Kernels, names: Sequence[str]) -> Layou
     entries, nbytes = _entries(bundle.tensors, names)
     beside = bundle.path / FILE
     if _whole(beside, bundle, names, nbytes):
+        _LOG.info(_TAKEN, beside, nbytes)
         return Layout(path=beside, entries=entries)
     if os.access(bundle.path, os.W_OK):
         try:
             _write(beside, bundle, kernels, entries, nbytes)
+            _LOG.info(_MADE, beside, nbytes)
             return Layout(path=beside, entries=entries)
         except BundleError:
             raise
         except EdgedecError as error:
             _LOG.info("%s; trying the cache folder", error)
     cached = _cached_layouts() / f"{bundle.sha256}.layout"
-    if not _whole(cached, bundle, names, nbytes):
+    if _whole(cached, bundle, names, nbytes):
+        _LOG.info(_TAKEN, cached, nbytes)
+    else:
         _write(cached, bundle, kernels, entries, nbytes)
+        _LOG.info(_MADE, cached, nbytes)
     return Layout(path=cached, entries=entries)
 
 

@@ -141,6 +141,7 @@ class CpuTarget:
             masks="tree",
             undo="slots",
             batch_invariant=_all_quantized(self.graph),
+            kernel=kernels.code_path,
         )
         self._past = np.zeros(1, np.int64)
         self._floats: dict[str, F32] = {}

@@ -24,7 +24,7 @@ from edgedec.manifest import Tensor
 from edgedec.memory import MemoryUse
 from edgedec.onnx.lowering import lower
 from edgedec.ops import Attention, Linear
-from edgedec.runtime.kernels import Kernels
+from edgedec.runtime.kernels import PORTABLE, Kernels
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.protocols import I32, Bytes, Limits, Pass, PassResult, State, Target, TargetInfo, Ticket
 from edgedec.runtime.targets import Bounds
@@ -120,6 +120,7 @@ class OnnxTarget:
             masks="tree",
             undo="slots",
             batch_invariant=False,  # GroupQueryAttention's sums depend on the rows of the pass
+            kernel=PORTABLE if device == "cpu" else None,
         )
         # Reused by every pass; zero but in tree passes.
         self._bias = np.zeros(limits.nodes * limits.positions, np.float32)

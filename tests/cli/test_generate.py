@@ -39,6 +39,7 @@ TIMINGS = {
     "verify_ms",
     "commit_ms",
     "speculating",
+    "kernel",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -72,6 +73,21 @@ def test_rounds_that_lose_end_it_and_rounds_that_gain_do_not() -> None:
     for _ in range(100):
         feed(gaining, 4, 2, 2.9)
         assert gaining.on
+
+
+def test_the_log_says_why_it_is_off_and_when_it_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    adaptive = started()
+    with caplog.at_level(logging.INFO):
+        rounds_until(adaptive, False, 1.1)
+        rounds_until(adaptive, True, 1.1)
+    off, on = (message for message in caplog.messages if message.startswith("speculation"))
+    assert caplog.messages[0].startswith(
+        "4 guesses a round: 60 % of the first are accepted; a pass of 1 takes 1000.00 ms"
+    )
+    assert off == (
+        "speculation is off: 6 rounds brought 6 tokens in 1100.00 ms each, and plain decoding takes 1000.00 ms a token"
+    )
+    assert on == "speculation is tried again, after 16 tokens without guesses"
 
 
 def test_a_new_answer_tries_again_what_the_last_one_found_too_slow() -> None:

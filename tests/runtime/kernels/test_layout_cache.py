@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import subprocess
@@ -16,7 +17,7 @@ from edgedec.bundle import Bundle
 from edgedec.errors import BundleError
 from edgedec.manifest import MANIFEST, WEIGHTS
 from edgedec.quantize.shapes import write_random_bundle
-from edgedec.runtime.kernels import layout_cache
+from edgedec.runtime.kernels import KERNEL_NAMES, layout_cache
 from edgedec.runtime.kernels.layout_cache import FILE, Layout, layout_bytes, open_layout
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.protocols import Limits, Pass
@@ -80,6 +81,14 @@ def test_small_pieces_make_the_same_file(bundle: Bundle, monkeypatch: pytest.Mon
     monkeypatch.setattr(layout_cache, "_PIECE_BYTES", 1000)
     assert laid_out(bundle).path.read_bytes() == whole
     assert len(whole) == 4096 + sum(layout_bytes(bundle.tensors[name]) for name in names(bundle))
+
+
+def test_the_log_says_whether_the_file_was_made(bundle: Bundle, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        size = laid_out(bundle).path.stat().st_size
+        laid_out(bundle)
+    there = f"{bundle.path / FILE}: {size} bytes of weights in the kernels' layout"
+    assert caplog.messages == [f"{there}, made now", f"{there}, found and checked"]
 
 
 def test_a_good_file_is_used_as_it_is(bundle: Bundle) -> None:
@@ -204,4 +213,4 @@ def test_a_kernel_that_cannot_run_stops_the_target(bundle: Bundle) -> None:
     command = [sys.executable, "-c", COMPARE, str(bundle.path)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "DeviceError: CPU kernels: EDGEDEC_KERNEL=avx9 is no code path; usable here: " in done.stderr
+    assert f"UsageError: EDGEDEC_KERNEL must be one of {', '.join(KERNEL_NAMES)}, not 'avx9'" in done.stderr

@@ -1,0 +1,147 @@
+"""``edgedec completion``: a script that lets a shell complete commands, options and their values.
+
+The script holds all words itself: completing starts no process of edgedec's, and takes no longer than the shell does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+import typer
+
+from edgedec.cli._completion import Command, Option, Value
+from edgedec.cli.options import EMBEDDED
+from edgedec.plugins import names
+
+__all__ = ["commands", "completion"]
+
+_FOLDERS = ("FOLDER", "BOARD_BUNDLE")  # metavars
+_FILES = ("FILE", "PATH", "CHECKPOINT", "TEACHER")
+_METHODS = ("int8", "ternary", "float")
+_EXECUTORS = ("local", "ray")
+_DEVICES = (
+    "cpu",
+    "cuda",
+    "webgpu",
+    "float_reference",
+    "sim",
+    "reference",
+    "pynq",
+    "uart:",
+    "replay:",
+)
+
+
+class Shell(StrEnum):
+    """A shell that there is a script for."""
+
+    bash = "bash"
+    zsh = "zsh"
+    fish = "fish"
+
+
+def words() -> dict[str, tuple[str, ...]]:
+    """Return the values that options take from a list: option, or command and option -> values."""
+    from edgedec.boards.find import board_names
+
+    boards = tuple(board_names())
+    return {
+        "--device": _DEVICES,
+        "distil --device": ("auto", "cpu", "cuda"),
+        "--board": boards,
+        "boards show BOARD": boards,
+        "--memory": ("ddr", "flat", "ideal"),
+        "--configuration": ("small", "board"),
+        "--kv-bits": ("16", "8", "32"),
+        "--spec-type": tuple(names("edgedec.runtime.drafters")),
+        "--spec-tree": tuple(names("edgedec.runtime.trees")),
+        "quantize --method": _METHODS,
+        "distil --method": ("ternary", "float"),
+        "bench --method": ("ternary", "int8"),
+        "--planes": ("1", "2", "3"),
+        "--group-size": ("32", "64", "128"),
+        "--executor": _EXECUTORS,
+        "--format": ("gguf", "onnx", "safetensors"),
+        "--init": ("absmean", "planes", "random"),
+        "--precision": ("auto", "float32", "bfloat16"),
+        "--shape": ("bitnet-0.73b", "bitnet-2b4t", "demo"),
+        "--bench": ("all", *names("edgedec.sim.suites")),
+        "completion SHELL": tuple(Shell),
+    }
+
+
+def commands(group: Any) -> list[Command]:
+    """Return what there is to complete, from typer's own tree of commands.
+
+    Args:
+        group: a click group: typer has no public name for it.
+    """
+    lists = words()
+    return [_command(name, command, lists) for name, command in _leaves(group)]
+
+
+def _leaves(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from _leaves(command, f"{before}{name} ")
+        elif not command.hidden:
+            yield f"{before}{name}", command
+
+
+def _command(name: str, command: Any, lists: Mapping[str, tuple[str, ...]]) -> Command:
+    options, argument = [Option(names=("-h", "--help"), help="Show this message and exit.")], None
+    for parameter in command.params:
+        if parameter.param_type_name == "argument":
+            argument = _value(name, (_metavar(parameter),), parameter, lists)
+            continue
+        takes = not (parameter.is_flag or parameter.count)
+        options.append(
+            Option(
+                names=tuple(parameter.opts),
+                help=parameter.help or "",
+                value=_value(name, tuple(parameter.opts), parameter, lists) if takes else None,
+                repeatable=bool(parameter.multiple or parameter.count),
+            )
+        )
+    summary = (command.help or "").strip().splitlines()
+    return Command(name=name, help=summary[0] if summary else "", options=tuple(options), argument=argument)
+
+
+def _metavar(parameter: Any) -> str:
+    return str(parameter.metavar or parameter.name.upper())
+
+
+def _value(command: str, spellings: tuple[str, ...], parameter: Any, lists: Mapping[str, tuple[str, ...]]) -> Value:
+    metavar = _metavar(parameter)
+    for key in (*(f"{command} {spelling}" for spelling in spellings), *spellings):
+        if key in lists:
+            return Value(metavar=metavar, words=lists[key], paths="files" if key == "--board" else None)
+    if metavar == "BUNDLE":
+        writes = "--output" in spellings
+        return Value(metavar=metavar, words=() if writes else EMBEDDED, paths="folders")
+    kind: Literal["files", "folders"] | None = (
+        "folders" if metavar in _FOLDERS else "files" if metavar in _FILES else None
+    )
+    return Value(metavar=metavar, words=(), paths=kind)
+
+
+def completion(
+    ctx: typer.Context,
+    shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="bash, zsh or fish.", show_choices=False)],
+) -> None:
+    """Print a script that completes commands, options and values.
+
+    For bash: eval "$(edgedec completion bash)" in ~/.bashrc; for zsh the same in ~/.zshrc, after compinit; for fish:
+    edgedec completion fish > ~/.config/fish/completions/edgedec.fish
+    """
+    from edgedec.cli import _completion_bash, _completion_fish, _completion_zsh
+
+    made = commands(ctx.find_root().command)
+    if shell is Shell.bash:
+        print(_completion_bash.script(made))
+    elif shell is Shell.zsh:
+        print(_completion_zsh.script(made))
+    else:
+        print(_completion_fish.script(made))

@@ -1,0 +1,59 @@
+"""Which messages of frequent decisions are logged, by a clock of the test's own."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from edgedec.rate_limit import RateLimitedLog
+
+LOGGER = logging.getLogger("test of rate_limit")
+
+
+class Clock:
+    now = 5.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def test_one_message_of_a_kind_in_an_interval(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    log = RateLimitedLog(LOGGER, interval_s=2, clock=clock)
+    with caplog.at_level(logging.INFO, LOGGER.name):
+        log.info("depth", "%d guesses", 1)
+        log.info("depth", "%d guesses", 2)
+        log.info("off", "off, at 100 %")
+        clock.now += 1.75
+        log.info("depth", "%d guesses", 3)
+        assert caplog.messages == ["1 guesses", "off, at 100 %"]
+        clock.now += 0.25
+        log.info("depth", "%d guesses", 4)
+        clock.now += 2
+        log.info("depth", "%d guesses", 5)
+    assert caplog.messages[2:] == ["4 guesses (2 more since the last such line)", "5 guesses"]
+
+
+def test_debug_takes_all(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    log = RateLimitedLog(LOGGER, clock=clock)
+    with caplog.at_level(logging.DEBUG, LOGGER.name):
+        for number in range(3):
+            log.info("depth", "%d guesses", number)
+    assert caplog.messages == ["0 guesses", "1 guesses", "2 guesses"]
+
+
+def test_nothing_is_kept_while_nobody_takes_messages(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    log = RateLimitedLog(LOGGER, clock=clock)
+    with caplog.at_level(logging.WARNING, LOGGER.name):
+        assert not log.on
+        log.info("depth", "never")
+        log.info("depth", "never")
+    with caplog.at_level(logging.INFO, LOGGER.name):
+        assert log.on
+        log.info("depth", "now")
+    assert caplog.messages == ["now"]
