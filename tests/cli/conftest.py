@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,16 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer = json.loads((checkpoint / "tokenizer.json").read_text("utf-8"))
     (checkpoint / "tokenizer.json").write_text(json.dumps(tokenizer | {"post_processor": None}))
     return write_bundle(checkpoint, folder / "bundle")
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    """``-v`` sets the log of the whole process up, and to a stream that is closed when the command has ended."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 @pytest.fixture(autouse=True)

@@ -82,7 +82,7 @@ def test_the_log_says_why_it_is_off_and_when_it_is_tried_again(caplog: pytest.Lo
         rounds_until(adaptive, True, 1.1)
     off, on = (message for message in caplog.messages if message.startswith("speculation"))
     assert caplog.messages[0].startswith(
-        "4 guesses a round: 60 % of the first are accepted; a pass of 1 takes 1000.00 ms"
+        "8 guesses a round: 60 % of the first are accepted; a pass of 1 takes 1000.00 ms"
     )
     assert off == (
         "speculation is off: 6 rounds brought 6 tokens in 1100.00 ms each, and plain decoding takes 1000.00 ms a token"
