@@ -195,6 +195,17 @@ class Terminal:
             self._seen += self._read()
         self._seen = self._seen.partition(text.encode())[2]
 
+    def settle(self) -> None:
+        """Wait until the command sleeps: it waits for a key.
+
+        CPython sees a signal that comes between the echo and its next select() only with the next key: no person is so fast.
+        """
+        stat, end, asleep = Path(f"/proc/{self.process}/stat"), time.monotonic() + PATIENCE_S, 0
+        while asleep < 10 and time.monotonic() < end:
+            time.sleep(0.03)
+            state = stat.read_text().rpartition(")")[2].split()[0] if stat.exists() else "S"
+            asleep = asleep + 1 if state == "S" else 0
+
     def _read(self) -> bytes:
         try:
             return os.read(self._master, 4096)
@@ -242,8 +253,7 @@ def test_ctrl_c_ends_the_answer_and_keeps_the_session(terminal: Terminal) -> Non
     terminal.expect("> ")
     terminal.type("half a line")
     terminal.expect("half a line")  # echoed, so it was read: Ctrl-C drops what was not
-    # CPython sees a signal that comes between the echo and its next select() only with the next key: no person is so fast.
-    time.sleep(0.3)
+    terminal.settle()
     terminal.type(CTRL_C)
     terminal.expect("> ")
     terminal.type("and?\n")
@@ -257,7 +267,7 @@ def leave(terminal: Terminal) -> None:
     """Ctrl-C twice at an empty prompt."""
     terminal.expect("> ")
     for last in (False, True):
-        time.sleep(0.3)
+        terminal.settle()
         terminal.type(CTRL_C)
         if not last:
             terminal.expect("Ctrl-C once more, or Ctrl-D, ends the chat")
@@ -269,7 +279,7 @@ def test_ctrl_c_at_the_prompt_leaves_the_second_time(terminal: Terminal) -> None
     terminal.type("how?\n")
     terminal.expect("Hi!")
     terminal.expect("> ")
-    time.sleep(0.3)
+    terminal.settle()
     terminal.type(CTRL_C)
     terminal.expect("Ctrl-C once more, or Ctrl-D, ends the chat")
     terminal.expect("> ")
@@ -287,7 +297,7 @@ def test_ctrl_c_twice_during_an_answer_ends_the_chat(bundle: Path) -> None:
         terminal.expect("a token comes")
         terminal.type(CTRL_C)
         terminal.expect("^C")
-        time.sleep(0.3)
+        terminal.settle()
         terminal.type(CTRL_C)
         assert terminal.exit_code() == 130
     finally:

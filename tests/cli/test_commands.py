@@ -16,6 +16,7 @@ from edgedec.cli import doctor as doctor_module
 from edgedec.manifest import Tokens
 from edgedec.memory import format_bytes, phases
 from edgedec.runtime import bench as bench_module
+from edgedec.runtime.kernels import KERNEL_NAMES
 from edgedec.schemes import FloatScheme
 from tests.cli.conftest import Edgedec
 from tests.cli.known_model import BOS, ENDLESS, EOS, byte_tokenizer
@@ -273,6 +274,7 @@ BENCH = {
     "pass_ms",
     "threads",
     "device",
+    "kernel",
     "shape",
     "model",
     "method",
@@ -307,7 +309,8 @@ def test_bench_of_a_bundle(edgedec: Edgedec, bundle: Path) -> None:
     assert (data["shape"], data["model"], data["method"]) == (None, str(bundle), "float")
     assert data["threads"] == bench_module.physical_cores()
     text = edgedec("bench", "-m", bundle, "-t", "1").stdout
-    assert "measured on this machine: device cpu, 1 threads" in text
+    assert data["kernel"] in KERNEL_NAMES
+    assert f"measured on this machine: device cpu, kernel {data['kernel']}, 1 threads" in text
     assert "pass of 32" in text
 
 

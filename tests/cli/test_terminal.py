@@ -171,7 +171,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[BoardTerminal]:
 
 
 def _until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 10
+    end = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.001)

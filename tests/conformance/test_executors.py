@@ -40,6 +40,14 @@ def here(_):
     time.sleep(0.05)
     return os.getpid()
 
+def meet(job):
+    folder, processes = Path(job[0]), job[1]
+    (folder / f"met-{os.getpid()}").touch()
+    until = time.monotonic() + 60
+    while len(list(folder.glob("met-*"))) < processes and time.monotonic() < until:
+        time.sleep(0.01)
+    return os.getpid()
+
 def picky(x):
     if x == 3:
         raise BudgetError(f"{x} does not fit")
@@ -60,7 +68,7 @@ def slow_or_failing(job):
         raise ValueError("first")
     try:
         begin(folder, x)  # in here: the interrupt may come right behind it
-        for _ in range(600):
+        for _ in range(6000):
             time.sleep(0.1)  # which Ray does not interrupt
     finally:
         if (folder / f"begun-{x}").exists():
@@ -167,8 +175,8 @@ def test_no_items_are_no_results(executor: Executor, work: ModuleType) -> None:
     assert list(executor.map(work.square, iter(()))) == []
 
 
-def test_work_is_done_where_it_should_be(executor: Executor, work: ModuleType) -> None:
-    processes = set(executor.map(work.here, range(8)))
+def test_work_is_done_where_it_should_be(executor: Executor, work: ModuleType, tmp_path: Path) -> None:
+    processes = set(executor.map(work.meet, [(str(tmp_path), min(executor.workers, 2))] * 8))
     if executor.workers == 1:
         assert processes == {os.getpid()}
     else:
@@ -268,7 +276,7 @@ def test_a_failure_interrupts_what_runs_and_begins_nothing_else(
     begun = names(tmp_path, "begun")
     assert len(begun) <= elsewhere.workers
     wait_for(lambda: names(tmp_path, "cleared") == begun - {"0"})
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 300, "it waited until the work was done"
     assert names(tmp_path, "begun") == begun
     assert list(elsewhere.map(work.square, [3])) == [9]
 
@@ -320,9 +328,9 @@ def test_a_closed_executor_says_so(work: ModuleType) -> None:
                 act()
 
 
-def test_no_process_stays(work: ModuleType) -> None:
+def test_no_process_stays(work: ModuleType, tmp_path: Path) -> None:
     with open_executor("local", workers=2) as executor:
-        processes = set(executor.map(work.here, range(6)))
+        processes = set(executor.map(work.meet, [(str(tmp_path), 2)] * 6))
     assert len(processes) == 2
     assert not any(is_running(process) for process in processes)
 
@@ -357,7 +365,7 @@ def test_ctrl_c_ends_the_workers(folder: Path, tmp_path: Path, name: str, group:
     wait_for(lambda: names(tmp_path, "begun") == {"1", "2"} or process.poll() is not None, 120)
     workers = [int(file.read_text()) for file in tmp_path.glob("begun-*")]
     (os.killpg if group else os.kill)(process.pid, signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=120)
     assert process.returncode == -signal.SIGINT, said
     assert said.count("Traceback") <= 1, said
     wait_for(lambda: not any(is_running(worker) for worker in workers))
@@ -522,7 +530,7 @@ def names(folder: Path, kind: str) -> set[str]:
     return {file.name.removeprefix(f"{kind}-") for file in folder.glob(f"{kind}-*")}
 
 
-def wait_for(happened: Callable[[], bool], seconds: float = 30) -> None:
+def wait_for(happened: Callable[[], bool], seconds: float = 120) -> None:
     until = time.monotonic() + seconds
     while not happened():
         assert time.monotonic() < until, "it did not happen"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -17,6 +16,7 @@ from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.estimate import estimate
 from edgedec.hw.resources import Resources, total
 from edgedec.sim.estimate_parts import Parts
+from tests.hw.counted_calls import counted_calls
 
 SMALL = AcceleratorConfig(
     beat_bytes=8,
@@ -79,10 +79,9 @@ def test_under_names_an_unknown_part() -> None:
         estimate(SMALL).under("matrix")
 
 
-def test_comes_in_well_under_a_second() -> None:
-    began = time.perf_counter()
-    estimate(AcceleratorConfig())
-    assert time.perf_counter() - began < 0.5
+def test_comes_in_milliseconds() -> None:
+    """No hardware is made for it: some 5,600 calls."""
+    assert counted_calls(lambda: estimate(AcceleratorConfig())) < 56_000
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -212,11 +211,19 @@ def test_latency_of_an_ideal_memory(latency: int) -> None:
 
 def test_control_c_stops_a_run_and_it_can_go_on() -> None:
     simulation = Simulation(library(2), image(2), memory="ideal", address=BASE)
-    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
-    begin = time.monotonic()
+    begun, stopped = simulation.cycles, threading.Event()
+
+    def press() -> None:
+        while simulation.cycles == begun:  # not before it runs
+            stopped.wait(0.001)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=press)
+    thread.start()
     with pytest.raises(KeyboardInterrupt):
         simulation.run(1 << 40)
-    assert time.monotonic() - begin < 5
+    thread.join()
+    assert simulation.cycles - begun < 1 << 32, "it did not stop in between"
     start(simulation)
     simulation.run(100_000)
     assert simulation.read_register(R["events"]) == DONE

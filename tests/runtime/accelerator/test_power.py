@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from edgedec.runtime.accelerator.power import PowerMeter, PowerSensor, _energy, find_sensor
 
 KV260 = ("ina260_u14",)
+PATIENCE_S = 60.0  # of a test that has failed
 
 
 def device(root: Path, number: int, name: str, **files: str) -> Path:
@@ -77,20 +78,36 @@ def test_two_of_a_name_are_none(root: Path, caplog: pytest.LogCaptureFixture) ->
     assert "2 sensors" in caplog.text
 
 
+def sampled(meter: PowerMeter, samples: int = 1) -> None:
+    """Wait until the meter's thread has taken so many samples."""
+    end = time.monotonic() + PATIENCE_S
+    while len(meter._samples) < samples:
+        assert time.monotonic() < end, "no sample was taken"
+        time.sleep(0.001)
+
+
+class Clock:
+    """It is read twice for each sample, before and after, and goes on by an eighth of a second each time."""
+
+    def __init__(self) -> None:
+        self._eighths = count()
+
+    def __call__(self) -> float:
+        return next(self._eighths) / 8
+
+
 def test_a_run(root: Path) -> None:
-    meter = PowerMeter(sensor(root), interval_s=0.01)
+    meter = PowerMeter(sensor(root), interval_s=0.001, clock=Clock())
     for watts in (4.81, 6.0):  # a meter may be started again
         (root / "hwmon1" / "power1_input").write_text(f"{round(watts * 1e6)}\n")
-        begun = time.monotonic()
         meter.start()
-        time.sleep(0.1)
+        sampled(meter, 3)
         found = meter.stop()
-        took = time.monotonic() - begun
         assert found is not None
         assert found.watts == pytest.approx(watts)
-        assert 0.1 <= found.seconds <= took
+        assert found.samples >= 4  # the last is taken at the end; how many more, the machine decides
+        assert found.seconds == (found.samples - 1) / 4
         assert found.joules == pytest.approx(watts * found.seconds)
-        assert found.samples >= 2  # how many more, the machine decides
         assert found.as_json(3) == {
             "watts": watts,
             "joules": round(found.joules, 4),
@@ -105,8 +122,7 @@ def test_a_run(root: Path) -> None:
 def test_the_shortest_run_has_both_its_ends(root: Path) -> None:
     meter = PowerMeter(sensor(root), interval_s=60)
     meter.start()
-    while not meter._samples:
-        time.sleep(0.001)
+    sampled(meter)
     found = meter.stop()
     assert found is not None
     assert found.samples == 2
@@ -124,24 +140,24 @@ def test_nothing_was_started(root: Path) -> None:
 def test_garbage_costs_the_figure(root: Path, text: str, caplog: pytest.LogCaptureFixture) -> None:
     meter = PowerMeter(sensor(root), interval_s=0.001)
     meter.start()
-    while not meter._samples:
-        time.sleep(0.001)
+    sampled(meter)
     (root / "hwmon1" / "power1_input").write_bytes(text.encode("latin-1"))
-    time.sleep(0.05)
+    assert meter._thread is not None
+    meter._thread.join(PATIENCE_S)  # it has read the garbage, and ended
+    assert not meter._thread.is_alive()
     (root / "hwmon1" / "power1_input").write_text("4810000\n")  # that it is well again does not mend the figure
     with caplog.at_level(logging.WARNING):
         assert meter.stop() is None
     assert caplog.text.count("power sensor ina260_u14") == 1
     meter.start()
-    time.sleep(0.01)
+    sampled(meter)
     assert meter.stop() is not None
 
 
 def test_a_sensor_that_vanishes(root: Path, caplog: pytest.LogCaptureFixture) -> None:
     meter = PowerMeter(sensor(root), interval_s=0.001)
     meter.start()
-    (root / "hwmon1" / "power1_input").unlink()
-    time.sleep(0.05)
+    (root / "hwmon1" / "power1_input").unlink()  # the sample at the end cannot be taken, if no earlier one was tried
     assert meter.stop() is None
     assert "no power is reported" in caplog.text
 
@@ -170,7 +186,7 @@ def test_a_bus_that_hangs(root: Path, monkeypatch: pytest.MonkeyPatch, caplog: p
     meter.start()
     free.set()  # the thread that hung ends within the next run, and spoils nothing of it
     hung[0].join()
-    time.sleep(0.01)
+    sampled(meter)
     found = meter.stop()
     assert found is not None
     assert found.watts == pytest.approx(1.0)
