@@ -29,6 +29,7 @@ __all__ = [
     "largest_context",
     "parse_bytes",
     "phases",
+    "resident_bytes",
 ]
 
 _UNITS = {"": 1, "B": 1, **{f"{p}{s}": 1024 ** (i + 1) for i, p in enumerate("KMGT") for s in ("", "iB", "I")}}
@@ -67,6 +68,14 @@ def _anonymous_bytes() -> int:
         match = re.search(rb"^" + key + rb": +(\d+) kB", text, re.MULTILINE)
         total += int(match[1]) * 1024 if match else 0
     return total
+
+
+def resident_bytes() -> int:
+    """Return what this process has in memory, code of libraries that it shares with others included; 0 where unknown."""
+    try:
+        return int(Path("/proc/self/statm").read_bytes().split()[1]) * _PAGE
+    except OSError:
+        return 0
 
 
 def _mapped_bytes(prefixes: tuple[bytes, ...]) -> int:

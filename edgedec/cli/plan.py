@@ -64,7 +64,7 @@ def plan(
         spec_tree=spec_tree,
         tree_nodes=tree_nodes,
     )
-    from edgedec.memory import MemoryMeter, format_bytes
+    from edgedec.memory import MemoryMeter, format_bytes, resident_bytes
     from edgedec.runtime.planning import make_plan
     from edgedec.runtime.session import open_model
     from edgedec.runtime.targets import target_module
@@ -75,7 +75,7 @@ def plan(
         accelerator_options(device, board=board, configuration=configuration, memory=memory),
     )
     target_module(device, accelerator)  # its libraries are part of the baseline
-    baseline = MemoryMeter().baseline_bytes
+    baseline, resident = MemoryMeter().baseline_bytes, resident_bytes()
     made = make_plan(
         bundle,
         device=device,
@@ -90,9 +90,9 @@ def plan(
         data = asdict(made) | {"estimated_tokens_per_second": round(made.estimated_tokens_per_second, 3)}
         data |= {"phases": {name: sum(items.values()) for name, items in made.phases.items()}}
         del data["hint"]
-        print_json(data | {"tree": spec.policy})
+        print_json(data | {"tree": spec.policy, "resident_bytes": resident})
     else:
-        _print(made, spec.policy)
+        _print(made, spec.policy, resident)
     made.require_memories()
     if not made.fits:
         raise BudgetError(
@@ -101,7 +101,7 @@ def plan(
         )
 
 
-def _print(plan: Plan, tree: str) -> None:
+def _print(plan: Plan, tree: str, resident: int) -> None:
     from edgedec.memory import format_bytes
 
     print(f"context {plan.ctx_size} tokens, KV {plan.kv_bits} bits, passes of {plan.pass_rows} rows at most")
@@ -125,12 +125,18 @@ def _print(plan: Plan, tree: str) -> None:
     if plan.speculation_from_bytes is not None:
         rows.append(("speculation pays from (estimated)", format_bytes(plan.speculation_from_bytes)))
     rows.append(("beside it: Python and libraries", format_bytes(plan.baseline_bytes)))
+    code = max(0, resident - plan.baseline_bytes)
+    if resident:
+        rows.append(("and their code, mapped from files", format_bytes(code)))
+        rows.append(("the whole process, about", format_bytes(plan.total_bytes + plan.baseline_bytes + code)))
     width = 1 + len(columns)
     print_table([(*row, *[""] * (width - len(row))) for row in rows], right=range(1, width))
     for memory in plan.memories:
         has = "" if memory.has_bytes is None else f" of {format_bytes(memory.has_bytes)}"
         print(f"{memory.name}: {format_bytes(memory.used_bytes)}{has} ({memory.source})")
-    print("\ntotal: the largest of the sums, each of what is there at once")
+    print(
+        "\ntotal: the largest of the sums, each of what is there at once. It is what is charged, and what a budget limits"
+    )
     print("fixed baseline: what a run without a plan takes beside its weights, at a context of 1024 tokens,")
     print("KV of 16 bits, a tree of 64 nodes and all of its logits, as far as model and device have these")
 

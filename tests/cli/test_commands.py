@@ -139,6 +139,7 @@ PLAN = {
     "items",
     "phases",
     "baseline_bytes",
+    "resident_bytes",
     "ctx_size",
     "kv_bits",
     "drafter",
@@ -163,6 +164,7 @@ def test_plan_without_a_budget(edgedec: Edgedec, bundle: Path) -> None:
     assert (data["drafter"], data["draft_model"], data["draft_tokens"]) == ("none", False, 0)
     assert (data["tree"], data["tree_nodes"], data["speculation_from_bytes"]) == ("chain", 1, None)
     assert data["baseline_bytes"] > 10 << 20, "NumPy and ONNX Runtime are imported"
+    assert data["resident_bytes"] > data["baseline_bytes"], "their code is in memory too"
 
 
 def test_plan_that_does_not_fit(edgedec: Edgedec, bundle: Path) -> None:
