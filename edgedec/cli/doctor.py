@@ -16,6 +16,7 @@ from typing import Literal
 
 from edgedec.cli.console import print_json
 from edgedec.cli.options import Json, Verbose
+from edgedec.environment import KERNEL
 from edgedec.errors import DeviceError, ToolError
 from edgedec.install_hint import install_again, install_package, pip_install, pip_uninstall
 
@@ -121,7 +122,7 @@ def _kernels() -> Check:
         others = [path for path in CODE_PATHS if path != kernels.code_path and kernels.usable(path)]
         detail = f"{kernels.code_path}; EDGEDEC_KERNEL may also be {', '.join([*others, PORTABLE])}"
         return Check(name=name, status="ok", detail=detail)
-    if os.environ.get("EDGEDEC_KERNEL") == PORTABLE:
+    if KERNEL.value() == PORTABLE:
         return Check(name=name, status="ok", detail=f"{PORTABLE}, because EDGEDEC_KERNEL asks for it")
     reason = "their library was not built" if load() is None else "they fail their self-test with this ONNX Runtime"
     return Check(
