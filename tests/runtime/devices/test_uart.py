@@ -6,12 +6,13 @@ import errno
 import itertools
 import os
 import random
+import select
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from edgedec.hw.accelerator_registers import REGISTER_MAP
 from edgedec.hw.link_protocol import BLOCK_BYTES, MOST_FRAME, Command, Status, frame, opened
 from edgedec.runtime.accelerator.opening import check_device
 from edgedec.runtime.accelerator.options import AcceleratorOptions
-from edgedec.runtime.devices import _link
+from edgedec.runtime.devices import _link, uart
 from edgedec.sim.link_server import LinkServer, PseudoTerminal
 from tests.sim.small_top import CONFIG
 
@@ -263,14 +264,33 @@ def test_a_pseudo_terminal_is_a_simulation(line: Callable[..., Any]) -> None:
     assert device.link.patience_s == 10
 
 
-def test_a_slow_device_is_asked_for_less_at_a_time(line: Callable[..., Any]) -> None:
+class DeviceTime:
+    """A clock that only the device lets go on, so that a busy host is not taken for a slow device."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        clock = SimpleNamespace(monotonic=lambda: self.now)
+        monkeypatch.setattr(_link, "time", clock)
+        monkeypatch.setattr(uart, "time", clock)
+        monkeypatch.setattr(_link, "select", SimpleNamespace(select=self._select))
+
+    def _select(self, *waiting: Any) -> Any:
+        """As ``select.select``: what came when the time was over came too late."""
+        *files, timeout_s = waiting
+        end = self.now + timeout_s
+        ready = select.select(*files, 60 if timeout_s else 0)
+        return ready if self.now <= end else ([], [], [])
+
+
+def test_a_slow_device_is_asked_for_less_at_a_time(line: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """So that its answers come within the host's patience."""
     waits: list[int] = []
+    clock = DeviceTime(monkeypatch)
 
     class Slow(LinkServer):
         def _wait(self, rest: bytes) -> tuple[Status, bytes]:
             waits.append(int.from_bytes(rest, "little"))
-            time.sleep(waits[-1] * 1e-7)
+            clock.now += waits[-1] * 1e-7
             return Status.OK, rest + b"\0"
 
     slow = Slow(open_device("reference", CONFIG), memory_bytes=MEMORY, granule=CONFIG.port_bytes)
