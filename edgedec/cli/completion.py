@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from edgedec.cli._completion import Command, Option, Value
-from edgedec.cli.options import EMBEDDED
+from edgedec.embedded import EMBEDDED
 from edgedec.plugins import names
 
 __all__ = ["commands", "completion"]

@@ -18,7 +18,7 @@ import typer
 
 from edgedec.cli.app import app
 from edgedec.cli.completion import commands, words
-from edgedec.cli.options import EMBEDDED
+from edgedec.embedded import EMBEDDED
 from edgedec.quantize.pipeline import METHODS
 from edgedec.quantize.shapes import SHAPES
 from edgedec.runtime.speculation import DRAFTERS, POLICIES, SpecConfig

@@ -274,11 +274,10 @@ class DeviceTime:
         monkeypatch.setattr(uart, "time", clock)
         monkeypatch.setattr(_link, "select", SimpleNamespace(select=self._select))
 
-    def _select(self, *waiting: Any) -> Any:
+    def _select(self, reading: Any, writing: Any, failing: Any, timeout_s: float) -> Any:
         """As ``select.select``: what came when the time was over came too late."""
-        *files, timeout_s = waiting
         end = self.now + timeout_s
-        ready = select.select(*files, 60 if timeout_s else 0)
+        ready = select.select(reading, writing, failing, 60 if timeout_s else 0)
         return ready if self.now <= end else ([], [], [])
 
 
