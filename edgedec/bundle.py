@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from edgedec import __version__
 from edgedec.atomic import new_folder
 from edgedec.errors import BundleError, UsageError
+from edgedec.file_kinds import identify, refusal
 from edgedec.graph import Graph
 from edgedec.manifest import (
     ALIGNMENT,
@@ -75,6 +76,9 @@ class Bundle:
                         f"{folder}: is a board bundle; run it on its board with --device pynq, or run the bundle that it "
                         "was made from"
                     )
+                kind = identify(folder)
+                if not folder.is_dir() or kind.role != "other" or kind.advice:
+                    raise BundleError(refusal(folder, "bundle"))
                 raise BundleError(
                     f"{folder}: holds no {MANIFEST}; make a bundle with: edgedec quantize CHECKPOINT -o NAME"
                 )

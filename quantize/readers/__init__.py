@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from edgedec.errors import BundleError, UnsupportedError, UsageError
+from edgedec.file_kinds import identify, refusal
 from edgedec.quantize.readers.checkpoint import Checkpoint, TensorInfo
 from edgedec.quantize.readers.gguf import read_gguf
 from edgedec.quantize.readers.huggingface import read_huggingface
@@ -32,15 +33,22 @@ def open_checkpoint(path: Path, tokenizer: Path | None = None) -> Checkpoint:
     _require(path, "the checkpoint")
     if tokenizer is not None:
         _require(tokenizer, "the tokenizer")
+    kind = identify(path)
+    if kind.role in ("bundle", "board bundle"):
+        raise UsageError(refusal(path, "checkpoint"))
+    if kind.role == "lfs":
+        raise BundleError(refusal(path, "checkpoint"))
     if path.is_dir():
         return read_huggingface(path, tokenizer)
-    if path.suffix == ".safetensors":
-        raise UsageError(f"{path} holds weights only; pass its folder, which needs config.json and tokenizer.json too")
+    if kind.role == "weights" or path.suffix == ".safetensors":
+        raise UsageError(refusal(path, "checkpoint"))
     magic = read_bytes(path, offset=0, count=min(4, file_bytes(path)), what="the magic")
     if magic == b"GGUF":
         return read_gguf(path, tokenizer)
-    if magic == b"PK\x03\x04" or path.suffix in {".pt", ".pth"}:
+    if path.suffix in {".pt", ".pth"}:
         raise UnsupportedError(f"{path}: PyTorch pickles can run code and are not read; save the model as safetensors")
+    if kind.role == "archive" or kind.advice or kind.is_text:
+        raise UnsupportedError(refusal(path, "checkpoint"))
     return read_llama2c(path, tokenizer)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from edgedec.errors import BundleError, UsageError
+from edgedec.file_kinds import identify, refusal
 from edgedec.quantize.readers.charsmap import check_charsmaps
 from edgedec.quantize.readers.llama2c_tokenizer import read_tokenizer_bin, read_vocab_listing, to_tokenizers_json
 from edgedec.quantize.readers.sentencepiece_model import read_model_file
@@ -53,6 +54,8 @@ def read_tokenizer(path: Path, vocab_size: int) -> CheckedTokenizer:
     """
     if path.is_dir():
         path = find_tokenizer(path, "tokenizer.json")
+    if identify(path).role == "lfs":
+        raise BundleError(refusal(path, "tokenizer"))
     match path.suffix:
         case ".json":
             text = read_text(path, _MAX_JSON_BYTES)
@@ -63,7 +66,7 @@ def read_tokenizer(path: Path, vocab_size: int) -> CheckedTokenizer:
         case ".model":
             text = read_model_file(path)
         case _:
-            raise UsageError(f"{path} is not a tokenizer that is read; pass {_TAKEN}")
+            raise UsageError(refusal(path, "tokenizer"))
     return check_tokenizer(path, text, vocab_size)
 
 

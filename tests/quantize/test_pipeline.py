@@ -209,7 +209,7 @@ def test_rotary_buffers_are_no_weights(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"method": "int4"}, "method must be one of int8, ternary, float, not 'int4'"),
-        ({"method": "int8", "planes": 2}, "--planes must be 1, 2 or 3 with --method ternary"),
+        ({"method": "int8", "planes": 2}, "--planes 2 is for --method ternary, not int8"),
         ({"method": "ternary", "planes": 4}, "--planes must be 1, 2 or 3"),
         ({"method": "ternary", "planes": 1, "group_size": 48}, "--group-size must be 32, 64 or 128, not 48"),
     ],

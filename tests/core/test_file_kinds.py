@@ -1,0 +1,202 @@
+"""What a file is, by its bytes: right for each kind that is made here, and silent about what it cannot know."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import os
+import pickle
+import shlex
+import struct
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.numpy import save as save_safetensors
+
+from edgedec.file_kinds import PREFIX_BYTES, identify, refusal
+
+LFS = "a pointer of Git LFS, which stands for a file that was not downloaded"
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 4200\n"
+
+
+def zipped(name: str) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr(name, b"x")
+    return file.getvalue()
+
+
+def tarred(form: int) -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w", format=form) as archive:
+        archive.addfile(tarfile.TarInfo("a"))
+    return file.getvalue()
+
+
+def onnx_model() -> bytes:
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Relu", ["x"], ["y"])], "graph", [], [])
+    data: bytes = onnx.helper.make_model(graph, producer_name="somebody").SerializeToString()
+    return data
+
+
+def llama2c() -> bytes:
+    dim, hidden, layers, heads, vocab, positions = 4, 6, 1, 2, 5, 8
+    layer = 2 * dim + 4 * dim * dim + 3 * dim * hidden
+    floats = vocab * dim + layers * layer + dim + positions * (dim // heads // 2) * 2
+    return struct.pack("<7i", dim, hidden, layers, heads, heads, vocab, positions) + bytes(4 * floats)
+
+
+def array_file() -> bytes:
+    file = io.BytesIO()
+    np.save(file, np.zeros(3))
+    return file.getvalue()
+
+
+FILES: dict[str, Callable[[], bytes]] = {
+    "a GGUF file": lambda: b"GGUF" + struct.pack("<IQQ", 3, 0, 0),
+    LFS: lambda: POINTER,
+    "a gzip archive": lambda: gzip.compress(b"x"),
+    "a bzip2 archive": lambda: bz2.compress(b"x"),
+    "an xz archive": lambda: lzma.compress(b"x"),
+    "a zip archive": lambda: zipped("a.txt"),
+    "a tar archive": lambda: tarred(tarfile.GNU_FORMAT),
+    "a zstd archive": lambda: b"\x28\xb5\x2f\xfd\0",
+    "a RAR archive": lambda: b"Rar!\x1a\x07\1\0",
+    "an HDF5 file": lambda: b"\x89HDF\r\n\x1a\n\0",
+    "a TensorFlow Lite model": lambda: b"\x1c\0\0\0TFL3\0",
+    "a model in llama.cpp's format before GGUF": lambda: b"tjgg\3\0\0\0",
+    "a 7z archive": lambda: b"7z\xbc\xaf\x27\x1c\0\4",
+    "a PyTorch file, which holds pickled Python objects": lambda: zipped("archive/data.pkl"),
+    "pickled Python objects": lambda: pickle.dumps({"a": list(range(9))}),
+    "an archive of NumPy arrays": lambda: zipped("a.npy"),
+    "a NumPy array": array_file,
+    "a safetensors file": lambda: save_safetensors({"a": np.zeros(3, np.float32)}),
+    "a llama2.c checkpoint": llama2c,
+    "an ONNX model": onnx_model,
+    "a JSON file": lambda: json.dumps({"a": 1}).encode(),
+    "a text file": lambda: "Once upon a time – é".encode(),
+    "a text file that begins as JSON does": lambda: json.dumps({"a": "b" * 2 * PREFIX_BYTES}).encode(),
+    "a web page, which a download gave in place of the file": lambda: b"<!DOCTYPE html><html></html>",
+    "an empty file": lambda: b"",
+    "a file of a kind that edgedec does not know": lambda: b"\xff\xfe\xfd" * 50,
+}
+TRICKY = {
+    "GGUF is a format": "a text file",
+    "BZh9 is a name": "a text file",
+    "abcdTFL3": "a text file",
+    '{"a": oops}': "a text file",
+    "[link](x)": "a text file",
+}
+
+
+@pytest.mark.parametrize("what", FILES)
+def test_files(tmp_path: Path, what: str) -> None:
+    path = tmp_path / "model.bin"  # whatever its name says
+    path.write_bytes(FILES[what]())
+    assert identify(path).what == what
+
+
+def test_the_other_tar(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(tarred(tarfile.PAX_FORMAT))
+    assert identify(tmp_path / "x").what == "a tar archive"
+
+
+@pytest.mark.parametrize("text", TRICKY)
+def test_a_text_is_not_taken_for_what_it_names(tmp_path: Path, text: str) -> None:
+    (tmp_path / "x").write_text(text)
+    assert identify(tmp_path / "x").what == TRICKY[text]
+
+
+def test_a_character_that_the_prefix_cuts(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("a" * (PREFIX_BYTES - 1) + "é" * 9, "utf-8")
+    assert identify(tmp_path / "x").what == "a text file"
+
+
+FOLDERS = {
+    "a bundle": {"manifest.json": b'{"format": "edgedec-bundle", "version": 1}'},
+    "a board bundle": {"board.json": b'{"format": "edgedec-board-bundle"}'},
+    "a Hugging Face checkpoint": {"config.json": b"{}", "model.safetensors": b""},
+    "a checkpoint whose weights are pointers of Git LFS": {"config.json": b"{}", "model.safetensors": POINTER},
+    "a Hugging Face checkpoint with pickled weights only": {"config.json": b"{}", "pytorch_model.bin": b""},
+    "a Hugging Face folder without weights": {"config.json": b"{}"},
+    "an adapter of a model, not a whole one": {"adapter_config.json": b"{}", "adapter_model.safetensors": b""},
+    "a folder with GGUF files": {"b.gguf": b"", "a.gguf": b""},
+    "a folder of the Hugging Face cache": {"snapshots": b"", "refs": b""},
+    "a folder without a model": {"manifest.json": b"{}", "x": b""},
+    "an empty folder": {},
+}
+
+
+@pytest.mark.parametrize("what", FOLDERS)
+def test_folders(tmp_path: Path, what: str) -> None:
+    for name, data in FOLDERS[what].items():
+        (tmp_path / name).write_bytes(data)
+    assert identify(tmp_path).what == what
+
+
+def test_what_is_neither(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")  # opening it would block for ever
+    assert identify(tmp_path / "pipe").what == "neither a file nor a folder"
+    assert identify(tmp_path / "missing").what == "not readable (No such file or directory)"
+    assert identify(Path("a\0b")).what.startswith("not readable (")
+
+
+@given(st.binary(max_size=400))
+def test_any_bytes_are_something(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    path = tmp_path_factory.getbasetemp() / "any bytes"
+    path.write_bytes(data)
+    what = identify(path).what
+    assert what in FILES
+    if what in ("a text file", "a JSON file"):
+        data.decode("utf-8")
+    if what == "a JSON file":
+        json.loads(data)
+
+
+@given(st.sampled_from(sorted(FILES)), st.data())
+def test_a_truncated_file_is_itself_or_nothing_else(
+    tmp_path_factory: pytest.TempPathFactory, what: str, data: st.DataObject
+) -> None:
+    """What is left of a file may be a text or unknown; it is never another format."""
+    whole = FILES[what]()
+    path = tmp_path_factory.getbasetemp() / "truncated"
+    path.write_bytes(whole[: data.draw(st.integers(0, len(whole)))])
+    harmless = {"an empty file", "a text file", "a JSON file", "a file of a kind that edgedec does not know"}
+    assert identify(path).what in harmless | {what, "a zip archive", "a text file that begins as JSON does"}
+
+
+@pytest.mark.parametrize(
+    ("what", "wanted", "command"),
+    [
+        ("a GGUF file", "bundle", ["edgedec", "quantize", "PATH", "-o", "my model.edgedec"]),
+        ("a llama2.c checkpoint", "bundle", ["edgedec", "quantize", "PATH", "-o", "my model.edgedec"]),
+        ("a safetensors file", "checkpoint", ["edgedec", "quantize", "FOLDER", "-o", "a folder.edgedec"]),
+        (LFS, "checkpoint", ["git", "-C", "FOLDER", "lfs", "pull"]),
+        ("a tar archive", "bundle", ["tar", "-xf", "PATH"]),
+        ("a zip archive", "tokenizer", ["unzip", "PATH"]),
+    ],
+)  # fmt: skip
+def test_the_next_command_can_be_pasted(tmp_path: Path, what: str, wanted: str, command: list[str]) -> None:
+    folder = tmp_path / "a folder"
+    folder.mkdir()
+    path = folder / "my model.bin"
+    path.write_bytes(FILES[what]())
+    message = refusal(path, wanted)  # type: ignore[arg-type]
+    assert message.startswith(f"{path}: is {what}; ")
+    paths = {"PATH": str(path), "FOLDER": str(folder)}
+    assert message.endswith(": " + shlex.join(paths.get(word, word) for word in command))
+
+
+def test_a_part_of_a_bundle_names_the_bundle(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_bytes(FOLDERS["a bundle"]["manifest.json"])
+    assert refusal(tmp_path / "manifest.json", "bundle").endswith(f"name its bundle, which is the folder {tmp_path}")
