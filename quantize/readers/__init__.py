@@ -48,7 +48,7 @@ def open_checkpoint(path: Path, tokenizer: Path | None = None) -> Checkpoint:
     if path.suffix in {".pt", ".pth"}:
         raise UnsupportedError(f"{path}: PyTorch pickles can run code and are not read; save the model as safetensors")
     if kind.role == "archive" or kind.advice or kind.is_text:
-        raise UnsupportedError(refusal(path, "checkpoint"))
+        raise (UnsupportedError if magic else BundleError)(refusal(path, "checkpoint"))
     return read_llama2c(path, tokenizer)
 
 

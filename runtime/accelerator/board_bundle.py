@@ -17,6 +17,7 @@ from edgedec import __version__
 from edgedec.atomic import new_folder
 from edgedec.bundle import Bundle, BundleWriter
 from edgedec.errors import BundleError, UsageError
+from edgedec.file_kinds import refusal
 from edgedec.hw.compiler import program_file
 from edgedec.hw.compiler.program import Program
 from edgedec.hw.config import AcceleratorConfig
@@ -187,7 +188,7 @@ def open_board_bundle(path: Path) -> BoardBundle:
                 f"{path}: is a model's bundle, not a board bundle; build one for a board with: edgedec build-bitstream -m "
                 "BUNDLE --board NAME -o FOLDER"
             )
-        raise BundleError(f"{path}: holds no {MANIFEST}, so it is no board bundle; make one, or copy it again")
+        raise BundleError(f"{refusal(path, 'board bundle')} (it holds no {MANIFEST})")
     try:
         content = read_manifest(manifest)
         files = dict(checked_files(path, content["files"]))

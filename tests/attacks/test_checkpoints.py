@@ -366,7 +366,7 @@ CASES: dict[str, tuple[Attack, type[EdgedecError], str]] = {
         r"has token id 99",
     ),
     # --- llama2.c: the header
-    "empty llama2.c file": (llama2c(b""), BundleError, r"0 bytes are too few for the header"),
+    "empty llama2.c file": (llama2c(b""), BundleError, r"is an empty file"),
     "header of llama2.c cut off": (llama2c(llama2c_header(0)[:27]), BundleError, r"27 bytes are too few"),
     "long header of llama2.c cut off": (llama2c(llama2c_header(2)[:255]), BundleError, r"255 bytes are too few for a"),
     "version unknown": (

@@ -220,6 +220,13 @@ DRAFTER_NAMES, POLICY_NAMES = (", ".join(names(package)) for package in (DRAFTER
         ("quantize . -o out --method int4", 2, "method must be one of int8, ternary, float"),
         ("quantize . -o out --planes 2", 2, "--planes 2 is for --method ternary, not int8; write --method ternary"),
         ("quantize . -o out --method ternary --planes 4", 2, "--planes must be 1, 2 or 3 with --method ternary, not 4"),
+        ("quantize BUNDLE -o out", 2, "is a bundle; it is quantized already, run it: edgedec generate -m "),
+        ("quantize weights/pointer.safetensors -o out", 1, "git -C weights lfs pull"),
+        ("quantize empty -o out", 1, "empty: is an empty file; copy or download it again"),
+        ("generate -m model.bin -p hi", 1, "edgedec quantize model.bin -o model.edgedec"),
+        ("generate -m blank -p hi", 1, "blank: is a text file; make a bundle with: edgedec quantize CHECKPOINT"),
+        ("plan -m BUNDLE --spec-type model -md model.bin", 1, "edgedec quantize model.bin -o model.edgedec"),
+        ("inspect model.bin", 1, "model.bin: is a GGUF file; make a bundle of it first: edgedec quantize model.bin"),
         ("quantize . -o out --method tenary", 2, "did you mean 'ternary'?"),
         ("plan -m BUNDLE --spec-type ngran", 2, "not 'ngran'; did you mean 'ngram'?"),
         ("plan -m BUNDLE --spec-tree dynamik", 2, "not 'dynamik'; did you mean 'dynamic'?"),
@@ -254,6 +261,9 @@ def test_what_goes_wrong_has_a_code_and_a_message(
     monkeypatch.setitem(sys.modules, "onnxruntime_ep_webgpu", None)  # as if it were not installed
     Path("empty").write_bytes(b"")
     Path("blank").write_bytes(b"\n")
+    Path("model.bin").write_bytes(b"GGUF\3\0\0\0" + bytes(16))
+    Path("weights").mkdir()
+    Path("weights/pointer.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
     Path("latin").write_bytes("né".encode("latin-1"))
     paths = {BUNDLE: str(bundle), "STRANGER": str(stranger)}
     outcome = edgedec(*(paths.get(word, word) for word in words.split()))
