@@ -169,7 +169,7 @@ def test_files_of_others_are_ignored(folder: Path) -> None:
 def test_there_is_nothing(tmp_path: Path, parts: Parts) -> None:
     with pytest.raises(UsageError, match="no such board bundle"):
         open_board_bundle(tmp_path / "nowhere")
-    assert "holds no board.json" in refusal(parts.bundle.path)
+    assert "is a model's bundle, not a board bundle" in refusal(parts.bundle.path)
 
 
 # Pairs that are wrong, when they are opened.
