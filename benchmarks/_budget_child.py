@@ -28,7 +28,7 @@ from edgedec.errors import BudgetError, EdgedecError
 from edgedec.memory import MemoryMeter
 from edgedec.runtime.adaptive import Adaptive
 from edgedec.runtime.kernels.layout_cache import charged_folders
-from edgedec.runtime.protocols import F32, I32, Draft, Outcome, Sparse, TokenTree
+from edgedec.runtime.protocols import I32, Draft, Outcome, Sparse, TokenTree
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session
 from edgedec.runtime.speculation import SpecConfig
@@ -86,9 +86,6 @@ class WrongDraft:
     def expand(self, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:
         self._draft.expand(text, tree, nodes)
         return [self._below if node else self._first for node in nodes.tolist()]
-
-    def riders(self, tree: TokenTree) -> tuple[I32, F32] | None:
-        return self._draft.riders(tree)
 
     def observe(self, tree: TokenTree, outcome: Outcome) -> None:
         self._draft.observe(tree, outcome)

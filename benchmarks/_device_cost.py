@@ -73,10 +73,10 @@ class CostCurve:
             ]
         )
 
-    def seconds(self, nodes: int, past: int, *, variant: str = "full", batch: int = 1) -> float:
+    def seconds(self, nodes: int, past: int) -> float:
         """Beyond what was counted: as long as the nearest that was."""
         by_rows = [float(np.interp(past, self.pasts, row)) for row in self.table]
-        return batch * float(np.interp(nodes, self.rows, by_rows))
+        return float(np.interp(nodes, self.rows, by_rows))
 
     def as_json(self) -> dict[str, dict[str, float]]:
         """Milliseconds by rows, by positions before the pass."""

@@ -19,10 +19,10 @@ from edgedec.plugins import load
 from edgedec.runtime.decoders import open_decoder
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
 from edgedec.runtime.drafters import model
-from edgedec.runtime.protocols import Drafter, Limits, Target, TargetInfo, TreePolicy
+from edgedec.runtime.protocols import Drafter, Limits, Request, Target, TargetInfo, TreePolicy
 from edgedec.runtime.sampling import Sampler, SamplingConfig
 from edgedec.runtime.session import Session
-from edgedec.runtime.speculation import POLICIES, create_drafter, create_policy
+from edgedec.runtime.speculation import POLICIES, create_drafter, create_policy, create_verifier
 
 __all__ = ["BEYOND", "Host", "Method", "Script", "Text", "Writer", "script"]
 
@@ -160,25 +160,20 @@ class Writer:
                 target = DeviceTarget(self._info, self._vocab, one.said, self._device, fabric, books, inner=self._cpu)
                 if decoder is None or not host.keeps:
                     decoder = self._decoder(target, drafter, method, host, books, limits)
-                texts.append(self._written(one, decoder, target, books, limits))
+                    policy = WatchedPolicy(_policy(method.policy, books.clock), method.policy, books)
+                texts.append(self._written(one, decoder, policy, target, books, limits))
         return texts, books
 
     def _decoder(
         self, target: DeviceTarget, drafter: Drafter, method: Method, host: Host, books: Books, limits: Limits
     ) -> AutoregressiveDecoder:
-        decoder = open_decoder(
+        return open_decoder(
             target,
             target.open(limits),
-            Sampler(SamplingConfig(temperature=0), self._vocab).distribution,
             drafter=WatchedDrafter(drafter, method.name, books),
-            verifier="greedy",
             vocab_limit=self._vocab,
             overlaps=host.overlaps and not method.fabric,
         )
-        decoder.policy = WatchedPolicy(_policy(method.policy, books.clock), method.policy, books)
-        decoder.top_k = self._device.config.top_k  # enough for greedy texts, as a session asks for
-        decoder.sizes_itself = method.policy == "hardware"
-        return decoder
 
     def _drafter(self, name: str, books: Books) -> Drafter:
         made = create_drafter(name, self._draft if name in ("model", "auto") else None, threads=1)
@@ -199,15 +194,30 @@ class Writer:
             module.open_target = before
 
     def _written(
-        self, one: Script, decoder: AutoregressiveDecoder, target: DeviceTarget, books: Books, limits: Limits
+        self,
+        one: Script,
+        decoder: AutoregressiveDecoder,
+        policy: TreePolicy,
+        target: DeviceTarget,
+        books: Books,
+        limits: Limits,
     ) -> Text:
         prompt = one.said.text[: one.prompt]
         decoder.target, decoder.state = target, target.open(limits)
         decoder.cached = prompt[:-1].tolist()
         decoder.open_draft(limits)
         began, spent, tokens = books.clock.now, dict(books.spent), list[int]()
-        for token in decoder.generate(prompt, limits, np.random.default_rng(0)):
-            tokens.append(token)
+        request = Request(
+            prompt=prompt,
+            limits=limits,
+            processor=Sampler(SamplingConfig(temperature=0), self._vocab).distribution,
+            policy=policy,
+            verifier=create_verifier(0),
+            rng=np.random.default_rng(0),
+            top_k=self._device.config.top_k,  # enough for greedy texts, as a session asks for
+        )
+        for token in decoder.generate(request):
+            tokens.append(token.id)
             if len(tokens) == one.tokens:
                 break
         if tokens != one.said.text[one.prompt :][: one.tokens].tolist():

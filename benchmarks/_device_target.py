@@ -8,16 +8,14 @@ nobody may ask what would come there. With ``inner`` the passes are really run, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from benchmarks._device_clock import Books, Fabric
 from benchmarks._device_cost import CostCurve, Device
 from edgedec.errors import DeviceError
-from edgedec.runtime.cost import Costed
 from edgedec.runtime.protocols import (
     F32,
     I32,
@@ -78,6 +76,8 @@ class _Ticket:
 class _State:
     """Rows are a number: the text says what they hold."""
 
+    commit_seconds: float | None = None
+
     def __init__(self, target: DeviceTarget, inner: State | None) -> None:
         self._target, self.inner = target, inner
         self.length = 0
@@ -135,7 +135,7 @@ class DeviceTarget:
     def footprint(self, limits: Limits) -> Bytes:
         return {}
 
-    def open(self, limits: Limits, conditions: Mapping[str, Any] | None = None) -> State:
+    def open(self, limits: Limits) -> State:
         """Holds the text up to the first token after which it is known what the model said."""
         state = _State(self, None if self._inner is None else self._inner.open(limits))
         state.length = self._said.first
@@ -218,8 +218,8 @@ class DraftTarget:
     def footprint(self, limits: Limits) -> Bytes:
         return self._inner.footprint(limits)
 
-    def open(self, limits: Limits, conditions: Mapping[str, Any] | None = None) -> State:
-        return self._inner.open(limits, conditions)
+    def open(self, limits: Limits) -> State:
+        return self._inner.open(limits)
 
     def submit(self, work: Sequence[tuple[State, Pass]]) -> Ticket:
         books, rows = self._books, sum(len(one.ids) for _, one in work)
@@ -258,22 +258,13 @@ class WatchedDrafter:
     def footprint(self, limits: Limits) -> Bytes:
         return self._inner.footprint(limits)
 
-    def open(self, target: TargetInfo, limits: Limits) -> _WatchedDraft:
-        return _WatchedDraft(self._inner.open(target, limits), self._name, self._books, self._asked)
+    def open(self, target: TargetInfo, limits: Limits, cost: CostModel) -> _WatchedDraft:
+        return _WatchedDraft(self._inner.open(target, limits, cost), self._name, self._books, self._asked)
 
 
 class _WatchedDraft:
     def __init__(self, inner: Draft, name: str, books: Books, asked: bool) -> None:
         self._inner, self._name, self._books, self._asked = inner, name, books, asked
-
-    @property
-    def cost(self) -> CostModel | None:
-        return self._inner.cost if isinstance(self._inner, Costed) else None
-
-    @cost.setter
-    def cost(self, cost: CostModel) -> None:
-        if isinstance(self._inner, Costed):
-            self._inner.cost = cost
 
     def expand(self, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:
         books = self._books
@@ -283,9 +274,6 @@ class _WatchedDraft:
         found = self._inner.expand(text, tree, nodes)
         books.charge(f"{self._name} expand", len(nodes), books.leave(mark))
         return found
-
-    def riders(self, tree: TokenTree) -> tuple[I32, F32] | None:
-        return self._inner.riders(tree)
 
     def observe(self, tree: TokenTree, outcome: Outcome) -> None:
         mark = self._books.enter()
@@ -298,6 +286,7 @@ class WatchedPolicy:
 
     def __init__(self, inner: TreePolicy, name: str, books: Books) -> None:
         self._inner, self._name, self._books = inner, name, books
+        self.sizes_itself = inner.sizes_itself
 
     def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> TokenTree:
         books = self._books

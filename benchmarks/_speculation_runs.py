@@ -8,21 +8,20 @@ that answers a single prompt does.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
 import numpy as np
 
 from edgedec.errors import DeviceError
-from edgedec.runtime.cost import Costed, ObservedCost
+from edgedec.runtime.adaptive import Adaptive
+from edgedec.runtime.cost import ObservedCost
 from edgedec.runtime.decoders import open_decoder
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
 from edgedec.runtime.decoders.rounds import RoundSeconds
 from edgedec.runtime.protocols import (
-    F32,
     I32,
     Bytes,
     CostModel,
@@ -116,14 +115,16 @@ class _Answered:
 class WatchedTarget:
     """A target whose passes the ledger hears of."""
 
+    cost_model: CostModel | None = None  # passes are measured
+
     def __init__(self, inner: Target, ledger: Ledger) -> None:
         self._inner, self._ledger, self.info = inner, ledger, inner.info
 
     def footprint(self, limits: Limits) -> Bytes:
         return self._inner.footprint(limits)
 
-    def open(self, limits: Limits, conditions: Mapping[str, Any] | None = None) -> State:
-        return self._inner.open(limits, conditions)
+    def open(self, limits: Limits) -> State:
+        return self._inner.open(limits)
 
     def submit(self, work: Sequence[tuple[State, Pass]]) -> Ticket:
         entered = time.perf_counter()
@@ -144,23 +145,14 @@ class WatchedDrafter:
     def footprint(self, limits: Limits) -> Bytes:
         return self._inner.footprint(limits)
 
-    def open(self, target: TargetInfo, limits: Limits) -> _WatchedDraft:
-        return _WatchedDraft(self._inner.open(target, limits), self._ledger, self._token_seconds)
+    def open(self, target: TargetInfo, limits: Limits, cost: CostModel) -> _WatchedDraft:
+        return _WatchedDraft(self._inner.open(target, limits, cost), self._ledger, self._token_seconds)
 
 
 class _WatchedDraft:
     def __init__(self, inner: Draft, ledger: Ledger, token_seconds: float) -> None:
         self._inner, self._ledger, self._token_seconds = inner, ledger, token_seconds
         self._spent = 0.0  # in this round
-
-    @property
-    def cost(self) -> CostModel | None:
-        return self._inner.cost if isinstance(self._inner, Costed) else None
-
-    @cost.setter
-    def cost(self, cost: CostModel) -> None:
-        if isinstance(self._inner, Costed):
-            self._inner.cost = cost
 
     def expand(self, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:
         entered = time.perf_counter()
@@ -172,9 +164,6 @@ class _WatchedDraft:
         while time.perf_counter() < until:
             pass
         self._spent += self._ledger.leave_draft(entered)
-
-    def riders(self, tree: TokenTree) -> tuple[I32, F32] | None:
-        return self._inner.riders(tree)
 
     def observe(self, tree: TokenTree, outcome: Outcome) -> None:
         """Trees with several children of a node have more tokens than were asked for: the rest is paid here."""
@@ -203,7 +192,6 @@ class Bench:
         made = open_decoder(
             self.target,
             self.session.state,
-            self.session.decoder.processor,
             drafter=WatchedDrafter(drafter, self.ledger, token_seconds),
             vocab_limit=self.session.bundle.tokens.size,
         )
@@ -216,9 +204,9 @@ class Bench:
     def _counting(self, count: Callable[..., None]) -> Callable[..., None]:
         """The decoder's own count of a round, with the ledger told."""
 
-        def counted(tree: TokenTree, outcome: Outcome, seconds: RoundSeconds, past: int) -> None:
+        def counted(adaptive: Adaptive, tree: TokenTree, outcome: Outcome, seconds: RoundSeconds, *, past: int) -> None:
             self.ledger.leave_round(seconds.total - seconds.device)
-            count(tree, outcome, seconds, past)
+            count(adaptive, tree, outcome, seconds, past=past)
 
         return counted
 

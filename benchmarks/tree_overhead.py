@@ -19,7 +19,7 @@ from functools import partial
 import numpy as np
 
 from edgedec.plugins import load, names
-from edgedec.runtime.protocols import F32, I32, Limits, Outcome, Sparse, TokenTree
+from edgedec.runtime.protocols import I32, Limits, Outcome, Sparse, TokenTree
 
 ROUNDS = 20
 TEXT = np.arange(100, dtype=np.int32)
@@ -34,9 +34,6 @@ class _Draft:
     def expand(self, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:
         return [self.guess] * len(nodes)
 
-    def riders(self, tree: TokenTree) -> tuple[I32, F32] | None:
-        return None
-
     def observe(self, tree: TokenTree, outcome: Outcome) -> None:
         return None
 
@@ -44,7 +41,7 @@ class _Draft:
 class _Cost:
     """Wide trees pay, so that ``hardware`` grows to the limit."""
 
-    def seconds(self, nodes: int, past: int, *, variant: str = "full", batch: int = 1) -> float:
+    def seconds(self, nodes: int, past: int) -> float:
         return 0.01 + 1e-6 * nodes
 
 

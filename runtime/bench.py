@@ -16,8 +16,9 @@ from edgedec.errors import UnsupportedError, UsageError
 from edgedec.families import context_size
 from edgedec.progress import Progress, silent
 from edgedec.runtime.decoders import open_decoder
-from edgedec.runtime.protocols import I32, Limits, Pass, State, Target
+from edgedec.runtime.protocols import I32, Limits, Pass, Request, State, Target
 from edgedec.runtime.sampling import Sampler, SamplingConfig
+from edgedec.runtime.speculation import create_policy, create_verifier
 from edgedec.runtime.targets import is_accelerator, open_target
 
 __all__ = ["PASS_SIZES", "BenchResult", "bench", "physical_cores"]
@@ -70,8 +71,15 @@ class _Bench:
         self.state: State = target.open(limits)
         ids = np.random.default_rng(0).integers(0, vocab_size, _POSITIONS)
         self.ids: I32 = ids.astype(np.int32)
-        greedy = Sampler(SamplingConfig(temperature=0), vocab_size)
-        self.decoder = open_decoder(target, self.state, greedy.distribution)
+        self.decoder = open_decoder(target, self.state)
+        self._request = Request(
+            prompt=self.ids[: PAST_ROWS + 1],
+            limits=limits,
+            processor=Sampler(SamplingConfig(temperature=0), vocab_size).distribution,
+            policy=create_policy("chain"),
+            verifier=create_verifier(0),
+            rng=np.random.default_rng(0),
+        )
 
     def _run(self, rows: int, *, every_row: bool) -> float:
         """Seconds of one pass behind what is committed."""
@@ -101,7 +109,7 @@ class _Bench:
         """Seconds per token after the first."""
         self.state.truncate(PAST_ROWS)
         self.decoder.cached = self.ids[:PAST_ROWS].tolist()
-        tokens = self.decoder.generate(self.ids[: PAST_ROWS + 1], self.limits, np.random.default_rng(0))
+        tokens = self.decoder.generate(self._request)
         next(tokens)
         began = time.perf_counter()
         for _ in range(DECODE_TOKENS):

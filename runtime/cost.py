@@ -5,40 +5,16 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import deque
-from typing import Protocol, runtime_checkable
 
-from edgedec.runtime.protocols import CostModel, Target
+from edgedec.runtime.protocols import CostModel
 
-__all__ = ["Costed", "ObservedCost", "Priced", "run_cost"]
+__all__ = ["ObservedCost"]
 
 _SLOPE = 0.08  # of the seconds of one node, for each node more, where one size was seen only
 _FIRST = 3  # passes of a size that are simply averaged
 _DRIFT = 8  # passes whose median is the drift; an even number, so that of two sizes in turn neither is all of it
 # How much of a deviation a size's own seconds take, and the most that counts, in logarithms: slowly against the drift.
 _LEARN, _MOST = 1 / 32, 0.5
-
-
-@runtime_checkable
-class Costed(Protocol):
-    """A draft that weighs its own cost against the target's: the decoder gives it the run's cost model."""
-
-    cost: CostModel | None
-
-
-@runtime_checkable
-class Priced(Protocol):
-    """A target that may know before any pass what passes cost, as a device does whose cycles can be computed.
-
-    None: it does not know; passes are measured.
-    """
-
-    @property
-    def cost_model(self) -> CostModel | None: ...
-
-
-def run_cost(target: Target) -> ObservedCost:
-    """The cost model of a run on this target."""
-    return ObservedCost(target.cost_model if isinstance(target, Priced) else None)
 
 
 class ObservedCost:
@@ -80,13 +56,13 @@ class ObservedCost:
         ordered = sorted(self._drifts)  # by hand: this runs once a pass, and ``statistics`` takes 20 microseconds
         self._drift = (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
 
-    def seconds(self, nodes: int, past: int, *, variant: str = "full", batch: int = 1) -> float:
+    def seconds(self, nodes: int, past: int) -> float:
         """Without a model the past is not told apart: the last passes had almost the same, and the drift knows them."""
         if self._model is not None:
-            return self._drift * self._model.seconds(nodes, past, variant=variant, batch=batch)
+            return self._drift * self._model.seconds(nodes, past)
         if not self._sizes:
             return 0.0
-        return batch * self._drift * self._at(nodes)
+        return self._drift * self._at(nodes)
 
     def _at(self, nodes: int) -> float:
         sizes, shape = self._sizes, self._shape

@@ -82,7 +82,7 @@ class _Planner:
         widest = self.module.bounds(self.bundle, self.device, ctx_size).rows or _MOST_ROWS
         rows = min(max(choice.rows, choice.spec.nodes), ctx_size, widest)
         depth = min(choice.spec.draft_max, choice.spec.nodes - 1, rows - 1)
-        return Limits(nodes=rows, depth=depth, positions=ctx_size, budget_bytes=self.budget_bytes)
+        return Limits(nodes=rows, depth=depth, positions=ctx_size)
 
     def drafter(self, choice: _Choice) -> Drafter:
         return create_drafter(choice.spec.drafter, choice.draft, device=host_device(self.device), threads=self.threads)

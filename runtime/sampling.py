@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,10 @@ from edgedec.errors import DeviceError, UsageError
 from edgedec.runtime.protocols import F32, I32
 
 __all__ = ["Sampler", "SamplingConfig", "draw"]
+
+
+# Options that leave the likeliest token in its place at temperature 0.
+_ORDER_KEPT = {"temperature", "top_k", "top_p", "min_p", "repeat_last_n", "seed"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +63,17 @@ class SamplingConfig:
         for name in ("temperature", "repeat_penalty"):
             if math.isinf(getattr(self, name)):
                 raise UsageError(f"{name} must be finite, not {getattr(self, name)!r}")
+
+    @property
+    def needs_whole_rows(self) -> bool:
+        """Whether the sampler may look beyond the few likeliest tokens of a row.
+
+        At temperature 0 only the likeliest token counts, unless an option reorders tokens first. Every option that is not
+        known to be harmless counts as one that does, so that a new one is right before anybody thinks of this list.
+        """
+        if self.temperature:
+            return True
+        return any(getattr(self, item.name) != item.default for item in fields(self) if item.name not in _ORDER_KEPT)
 
     def rng(self) -> np.random.Generator:
         """A new generator of random numbers, seeded as configured."""

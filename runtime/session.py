@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Self
 
 from edgedec.bundle import Bundle
 from edgedec.embedded import bundle_folder
@@ -17,13 +15,14 @@ from edgedec.errors import EdgedecError, UsageError
 from edgedec.memory import MemoryMeter
 from edgedec.progress import Progress, silent
 from edgedec.runtime.accelerator.counters import Counters
-from edgedec.runtime.accelerator.timings import Counting, DeviceTimings, power_meter
+from edgedec.runtime.accelerator.timings import DeviceTimings, power_meter
+from edgedec.runtime.answer import Answer, AnswerStream, Piece, Timings
 from edgedec.runtime.chat_template import render
 from edgedec.runtime.decoders import open_decoder
-from edgedec.runtime.decoders.autoregressive import Rounds
+from edgedec.runtime.decoders.rounds import Rounds
 from edgedec.runtime.kernels.layout_cache import charged_folders
 from edgedec.runtime.planning import RunPlan, make_plan
-from edgedec.runtime.protocols import I32
+from edgedec.runtime.protocols import I32, AcceleratorTarget, Request, Token
 from edgedec.runtime.sampling import Sampler, SamplingConfig
 from edgedec.runtime.speculation import SpecConfig, create_drafter, create_policy, create_verifier
 from edgedec.runtime.stream import TextStream
@@ -35,78 +34,35 @@ if TYPE_CHECKING:
     from edgedec.runtime.accelerator.options import AcceleratorOptions
     from edgedec.runtime.accelerator.power import Energy, PowerMeter
 
-__all__ = ["Answer", "Session", "Timings", "open_model"]
+__all__ = ["Session", "open_model"]
 
 CHARACTERS_PER_TOKEN = 32  # no text averages more; tokens that are longer are runs of blanks
-StopReason = Literal["eos", "stop", "limit", "context", "interrupted"]
 
 
-@dataclass(kw_only=True)
-class Timings:
-    """``prompt``: from the request to the first token. ``predicted``: all tokens, the first's time left out, so that
-    ``predicted_per_second`` is (predicted_n - 1) / seconds after the first.
-    """
+class _Account:
+    """What is noted of an answer while it is written: the host's clock in seconds, and an accelerator's counters."""
 
-    prompt_n: int = 0
-    prompt_kept: int = 0  # of these, rows that the cache still held from the answer before
-    prompt_ms: float = 0.0
-    predicted_n: int = 0
-    predicted_ms: float = 0.0
-    planned_bytes: int = 0
-    peak_bytes: int = 0
-    lossless: str = ""
-    drafter: str = "none"
-    rounds: Rounds = field(default_factory=Rounds)
-    speculating: bool = False  # whether it still did at the end
-    kernel: str | None = None  # as the target's info has it
-    accelerator: DeviceTimings | None = None
+    def __init__(self, counters: Callable[[], Counters]) -> None:
+        self._counters = counters
+        self.at_start = self.at_prompt = self.at_first = Counters()
+        self.began = self.first = self.ended = 0.0
 
-    @property
-    def prompt_per_second(self) -> float:
-        return 1000 * (self.prompt_n - self.prompt_kept) / self.prompt_ms if self.prompt_ms else 0.0
+    def begin(self) -> None:
+        """The prompt is about to be read."""
+        self.at_start = self.at_prompt = self.at_first = self._counters()
+        self.began = self.first = time.perf_counter()
 
-    @property
-    def predicted_per_second(self) -> float:
-        return 1000 * (self.predicted_n - 1) / self.predicted_ms if self.predicted_n > 1 else 0.0
+    def prompt_read(self) -> None:
+        """The prompt, or a further part of it, is in the cache."""
+        self.at_prompt = self._counters()
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "prompt_n": self.prompt_n,
-            "prompt_ms": round(self.prompt_ms, 3),
-            "prompt_per_second": round(self.prompt_per_second, 3),
-            "predicted_n": self.predicted_n,
-            "predicted_ms": round(self.predicted_ms, 3),
-            "predicted_per_second": round(self.predicted_per_second, 3),
-            "planned_bytes": self.planned_bytes,
-            "peak_bytes": self.peak_bytes,
-            "lossless": self.lossless,
-            "drafter": self.drafter,
-            "rounds": self.rounds.count,
-            "draft_n": self.rounds.drafted,
-            "draft_n_accepted": sum(self.rounds.accepted),
-            "accepted_by_position": list(self.rounds.accepted),
-            "draft_prompt_ms": round(1000 * self.rounds.read_seconds, 3),
-            "draft_ms": round(1000 * self.rounds.draft_seconds, 3),
-            "verify_ms": round(1000 * self.rounds.verify_seconds, 3),
-            "commit_ms": round(1000 * self.rounds.commit_seconds, 3),
-            "speculating": self.speculating,
-            "kernel": self.kernel,
-            **({} if self.accelerator is None else {"accelerator": self.accelerator.as_json()}),
-        }
+    def first_token(self) -> None:
+        """The first token is there."""
+        self.first, self.at_first = time.perf_counter(), self._counters()
 
-
-@dataclass(kw_only=True)
-class Answer:
-    """``tokens``: ids after the prompt; an end token that ended the answer is the last of them and has no text.
-
-    ``drafted``: for each of them, whether it was an accepted guess.
-    """
-
-    text: str = ""
-    tokens: list[int] = field(default_factory=list)
-    drafted: list[bool] = field(default_factory=list)
-    stop_reason: StopReason = "limit"
-    timings: Timings = field(default_factory=Timings)
+    def end(self) -> None:
+        """The last token is there. Only the first call counts."""
+        self.ended = self.ended or time.perf_counter()
 
 
 class Session:
@@ -135,9 +91,8 @@ class Session:
             accelerator=accelerator,
             progress=progress,
         )
-        self._device = self.target if isinstance(self.target, Counting) else None
+        self._device = self.target if isinstance(self.target, AcceleratorTarget) else None
         self._power: PowerMeter | None = None
-        self._at_start = self._at_prompt = Counters()  # of the last answer
         try:
             self._power = None if self._device is None else power_meter(self._device.facts)
             self._open_decoder(device=device, threads=threads)
@@ -146,16 +101,14 @@ class Session:
             raise
 
     def _open_decoder(self, *, device: str, threads: int) -> None:
-        run, tokens = self.run, self.bundle.tokens.size
+        run = self.run
         self.meter.mark()
         self.state = self.target.open(run.limits)
-        sampler = Sampler(SamplingConfig(), tokens)  # each answer brings its own, with policy and verifier
         self.decoder = open_decoder(
             self.target,
             self.state,
-            sampler.distribution,
             drafter=create_drafter(run.spec.drafter, run.draft, device=host_device(device), threads=threads),
-            vocab_limit=tokens,
+            vocab_limit=self.bundle.tokens.size,
             overlaps=self._device is not None,
         )
         self.decoder.open_draft(run.limits)
@@ -300,94 +253,189 @@ class Session:
         sampling: SamplingConfig | None = None,
         stop: Sequence[str] = (),
         ignore_eos: bool = False,
-        on_text: Callable[[str], None] = lambda text: None,
+        on_text: Callable[[Piece], None] = lambda piece: None,
         interrupted: Callable[[], bool] = lambda: False,
         progress: Progress = silent,
     ) -> Answer:
-        """Continue ``prompt`` int32 [n].
+        """Continue ``prompt`` int32 [n], and return when the answer has ended. The arguments are those of ``stream``.
 
         Args:
-            n_predict: at most so many tokens; negative: until the context is full.
-            on_text: called with text as it becomes safe to print.
-            interrupted: asked after each token; true ends the answer.
+            on_text: called with each piece of the text as it becomes safe to print.
+        """
+        stream = self.stream(
+            prompt,
+            n_predict=n_predict,
+            sampling=sampling,
+            stop=stop,
+            ignore_eos=ignore_eos,
+            interrupted=interrupted,
+            progress=progress,
+        )
+        for piece in stream:
+            on_text(piece)
+        return stream.answer
+
+    def stream(
+        self,
+        prompt: I32,
+        *,
+        n_predict: int = -1,
+        sampling: SamplingConfig | None = None,
+        stop: Sequence[str] = (),
+        ignore_eos: bool = False,
+        interrupted: Callable[[], bool] = lambda: False,
+        progress: Progress = silent,
+    ) -> AnswerStream:
+        """Continue ``prompt`` int32 [n]: iterate over the result for the text, piece by piece.
+
+        Args:
+            n_predict: tokens at most; negative: until the context is full.
+            sampling: how to choose tokens; None: the defaults of ``SamplingConfig``.
+            stop: strings that end the answer; they are not part of its text.
+            ignore_eos: an end token does not end the answer.
+            interrupted: asked after each token and between the passes of the prompt; true ends the answer.
             progress: of reading the prompt.
 
         Raises:
             EdgedecError: the prompt does not fit the context.
             DeviceError: the target returned NaN.
         """
-        config = sampling or SamplingConfig()
-        sampler = Sampler(config, self.bundle.tokens.size)
-        self.decoder.processor = sampler.distribution
-        rng = config.rng()
-        drawn = config.temperature > 0 and self.run.spec.drafter != "none"
-        self.decoder.policy = create_policy(self.run.spec.policy, rng.spawn(1)[0] if drawn else None)
-        self.decoder.sizes_itself = self.run.spec.policy == "hardware"
-        self.decoder.verifier = create_verifier(config.temperature) if drawn or not config.temperature else Match()
-        self.decoder.interrupted = interrupted
-        self.decoder.on_prefill = lambda done, total: self._prefilled(done, total, progress)
-        self.decoder.top_k = self._enough(config)
-        stream = TextStream(self.tokenizer, stop, context=prompt)
-        answer = Answer(stop_reason="limit" if n_predict >= 0 else "context")
-        kept = self.decoder.shared_prefix(prompt)
-        self._at_start = self._at_prompt = at_first = self._counters
+        account = _Account(lambda: self._counters)
+        request = self._request(prompt, sampling or SamplingConfig(), interrupted, account, progress)
+        ends = () if ignore_eos else self.bundle.tokens.eos
+        answer, text = Answer(), TextStream(self.tokenizer, stop, context=prompt)
+        return AnswerStream(answer, self._write(answer, request, account, text, n_predict=n_predict, ends=ends))
+
+    def _request(
+        self,
+        prompt: I32,
+        config: SamplingConfig,
+        interrupted: Callable[[], bool],
+        account: _Account,
+        progress: Progress,
+    ) -> Request:
+        def prefilled(done: int, total: int) -> None:
+            progress("prompt tokens", done, total)
+            account.prompt_read()
+
+        rng, spec = config.rng(), self.run.spec
+        drawn = config.temperature > 0 and spec.drafter != "none"
+        return Request(
+            prompt=prompt,
+            limits=self.run.limits,
+            tree_nodes=spec.nodes,
+            processor=Sampler(config, self.bundle.tokens.size).distribution,
+            policy=create_policy(spec.policy, rng.spawn(1)[0] if drawn else None),
+            verifier=create_verifier(config.temperature) if drawn or not config.temperature else Match(),
+            rng=rng,
+            top_k=0 if self._device is None or config.needs_whole_rows else self._device.top_k,
+            interrupted=interrupted,
+            on_prefill=prefilled,
+        )
+
+    def _write(
+        self,
+        answer: Answer,
+        request: Request,
+        account: _Account,
+        text: TextStream,
+        *,
+        n_predict: int,
+        ends: Sequence[int],
+    ) -> Iterator[Piece]:
+        """Write the answer, and fill in its figures when it ends, or when nobody reads on."""
+        kept = self.decoder.shared_prefix(request.prompt)
         if self._power is not None:
             self._power.start()
-        began = time.perf_counter()
-        first = began
-        for token in self._tokens(prompt, n_predict, rng):
+        ended = False
+        account.begin()
+        try:
+            yield from self._pieces(answer, request, account, text, n_predict=n_predict, ends=ends)
+            ended = True
+        except GeneratorExit:
+            answer.stop_reason, ended = "interrupted", True
+            raise
+        finally:
+            account.end()
+            energy = None if self._power is None else self._power.stop()
+            if ended:  # a failed target may have no figures to give
+                self.meter.mark()
+                answer.timings = self._timings(answer, request, account, energy, kept=kept)
+
+    def _pieces(
+        self,
+        answer: Answer,
+        request: Request,
+        account: _Account,
+        text: TextStream,
+        *,
+        n_predict: int,
+        ends: Sequence[int],
+    ) -> Iterator[Piece]:
+        guessed = False
+        for token, guessed in self._tokens(request, n_predict):
             if not answer.tokens:
-                first, at_first = time.perf_counter(), self._counters
+                account.first_token()
             answer.tokens.append(token)
-            answer.drafted.append(self.decoder.guessed)
-            if token in self.bundle.tokens.eos and not ignore_eos:
+            answer.drafted.append(guessed)
+            if token in ends:
                 answer.stop_reason = "eos"
                 break
-            self._emit(stream.feed(token), answer, on_text)
-            if stream.stopped:
+            if piece := text.feed(token):
+                answer.text += piece
+                yield Piece(piece, guessed=guessed)
+            if text.stopped:
                 answer.stop_reason = "stop"
                 break
             if len(answer.tokens) == n_predict:
+                answer.stop_reason = "limit"
                 break
-            if interrupted():
+            if request.interrupted():
                 answer.stop_reason = "interrupted"
                 break
         else:  # the decoder ended by itself
-            answer.stop_reason = "limit" if n_predict == 0 else "interrupted" if interrupted() else "context"
-        ended = time.perf_counter()
-        energy = None if self._power is None else self._power.stop()
-        self._emit(stream.finish(), answer, on_text)
-        self.meter.mark()
-        answer.timings = Timings(
-            prompt_n=len(prompt),
+            if n_predict == 0:
+                answer.stop_reason = "limit"
+            else:
+                answer.stop_reason = "interrupted" if request.interrupted() else "context"
+        account.end()
+        if piece := text.finish():
+            answer.text += piece
+            yield Piece(piece, guessed=guessed)
+
+    def _timings(
+        self, answer: Answer, request: Request, account: _Account, energy: Energy | None, *, kept: int
+    ) -> Timings:
+        rounds, tokens, device = self.decoder.rounds, len(answer.tokens), None
+        if self._device is not None:
+            device = DeviceTimings(
+                facts=self._device.facts,
+                prompt=account.at_prompt - account.at_start,
+                decode=self._counters - account.at_prompt,
+                first_token_seconds=(account.at_first - account.at_start).seconds,
+                tokens=tokens,
+                rounds=rounds,
+                energy=None if energy is None else energy.as_json(tokens),
+            )
+        return Timings(
+            prompt_n=len(request.prompt),
             prompt_kept=kept,
-            prompt_ms=1000 * (first - began),
-            predicted_n=len(answer.tokens),
-            predicted_ms=1000 * (ended - first),
+            prompt_ms=1000 * (account.first - account.began),
+            predicted_n=tokens,
+            predicted_ms=1000 * (account.ended - account.first),
             planned_bytes=self.run.plan.total_bytes,
             peak_bytes=self._peak_bytes,
             lossless="exact" if self.target.info.batch_invariant else "up to float ties",
             drafter=self.run.spec.drafter,
-            rounds=self.decoder.rounds,
+            rounds=rounds,
             speculating=self.run.spec.drafter != "none" and self.decoder.speculating,
             kernel=self.target.info.kernel,
-            accelerator=self._device_timings(at_first, len(answer.tokens), energy),
+            accelerator=device,
         )
-        return answer
 
     @property
     def _counters(self) -> Counters:
         return Counters() if self._device is None else self._device.counters
-
-    def _prefilled(self, done: int, total: int, progress: Progress) -> None:
-        progress("prompt tokens", done, total)
-        self._at_prompt = self._counters
-
-    def _enough(self, config: SamplingConfig) -> int:
-        """Likeliest tokens of a row that the sampler needs, where an accelerator finds them by itself; 0: whole rows."""
-        if self._device is None or config.temperature or config.repeat_penalty != 1:
-            return 0
-        return self._device.top_k
 
     @property
     def _peak_bytes(self) -> int:
@@ -399,30 +447,11 @@ class Session:
         own = self.meter.peak_bytes if self._device.facts.kind == "measured" else 0
         return own + self._device.device_bytes
 
-    def _device_timings(self, at_first: Counters, tokens: int, energy: Energy | None) -> DeviceTimings | None:
-        if self._device is None:
-            return None
-        return DeviceTimings(
-            facts=self._device.facts,
-            prompt=self._at_prompt - self._at_start,
-            decode=self._counters - self._at_prompt,
-            first_token_seconds=(at_first - self._at_start).seconds,
-            tokens=tokens,
-            rounds=self.decoder.rounds,
-            energy=None if energy is None else energy.as_json(tokens),
-        )
-
-    def _tokens(self, prompt: I32, n_predict: int, rng: np.random.Generator) -> Iterator[int]:
+    def _tokens(self, request: Request, n_predict: int) -> Iterator[Token]:
         if n_predict == 0:
             self.decoder.rounds = Rounds()
             return iter(())
-        return self.decoder.generate(prompt, self.run.limits, rng, tree_nodes=self.run.spec.nodes)
-
-    @staticmethod
-    def _emit(text: str, answer: Answer, on_text: Callable[[str], None]) -> None:
-        if text:
-            answer.text += text
-            on_text(text)
+        return self.decoder.generate(request)
 
 
 def open_model(

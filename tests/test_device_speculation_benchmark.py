@@ -139,10 +139,8 @@ def replayed(benchmark: Any) -> tuple[Any, Any, Any]:
         vocab=VOCAB,
         tokenizer_hash="",
         positions=64,
-        variants=("full",),
         taps=(),
         masks="tree",
-        undo="slots",
         batch_invariant=True,
     )
     script = part("target").Said(text=TEXT, first=PROMPT - 1, logits=said)

@@ -174,9 +174,6 @@ class _Inner:
         self.asked.append(nodes)
         return []
 
-    def riders(self, tree: TokenTree) -> None:
-        return None
-
     def observe(self, tree: TokenTree, outcome: Outcome) -> None:
         return None
 

@@ -49,9 +49,9 @@ from edgedec.cli.options import (
 from edgedec.errors import EdgedecError
 
 if TYPE_CHECKING:
+    from edgedec.runtime.answer import Answer
     from edgedec.runtime.conversation import Conversation
     from edgedec.runtime.sampling import SamplingConfig
-    from edgedec.runtime.session import Answer
 
 __all__ = ["chat"]
 
@@ -115,7 +115,7 @@ class _Chat:
         session = conversation.session
         self.session, self.sampling, self.stop = session, sampling, stop
         self.n_predict, self.ignore_eos = n_predict, ignore_eos
-        self._write = text_writer(session, show_draft=show_draft)
+        self._write = text_writer(show_draft=show_draft)
         self.conversation = conversation
         self.interrupts = _Interrupts()
         self.failures: list[EdgedecError] = []

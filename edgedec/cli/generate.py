@@ -50,7 +50,8 @@ from edgedec.cli.options import (
 from edgedec.errors import DeviceError, UsageError
 
 if TYPE_CHECKING:
-    from edgedec.runtime.session import Answer, Session, Timings
+    from edgedec.runtime.answer import Answer, Piece, Timings
+    from edgedec.runtime.session import Session
     from edgedec.runtime.speculation import SpecConfig
 
 __all__ = ["figures", "generate", "note_narrowed", "text_writer", "write"]
@@ -62,7 +63,7 @@ def write(text: str) -> None:
     sys.stdout.flush()
 
 
-def text_writer(session: Session, *, show_draft: bool) -> Callable[[str], None]:
+def text_writer(*, show_draft: bool) -> Callable[[Piece], None]:
     """Writes text as it comes; with ``show_draft``, and where stdout has colours, what an accepted guess brought in green.
 
     Text that several tokens brought, such as one character of several bytes, has the colour of the last of them.
@@ -72,7 +73,7 @@ def text_writer(session: Session, *, show_draft: bool) -> Callable[[str], None]:
     from rich.style import Style
 
     green = Style(color="green")
-    return lambda text: write(green.render(text) if session.decoder.guessed else text)
+    return lambda piece: write(green.render(piece) if piece.guessed else piece)
 
 
 def _speculation(timings: Timings) -> str:
@@ -235,9 +236,7 @@ def generate(
                     sampling=sampling,
                     stop=tuple(reverse_prompt or ()),
                     ignore_eos=ignore_eos,
-                    on_text=(lambda text: report("writing", 0, 1))
-                    if json
-                    else text_writer(session, show_draft=show_draft),
+                    on_text=(lambda text: report("writing", 0, 1)) if json else text_writer(show_draft=show_draft),
                     interrupted=interrupted,
                     progress=report,
                 )

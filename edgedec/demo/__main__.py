@@ -19,10 +19,11 @@ from edgedec.atomic import new_file
 from edgedec.bundle import Bundle
 from edgedec.errors import BudgetError, EdgedecError
 from edgedec.memory import format_bytes, parse_bytes
+from edgedec.runtime.answer import Answer
 from edgedec.runtime.choices import read_items, score_items
 from edgedec.runtime.evaluate import perplexity
 from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Answer, Session
+from edgedec.runtime.session import Session
 from edgedec.runtime.speculation import SpecConfig
 
 BUDGET = "32MiB"

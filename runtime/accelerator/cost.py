@@ -24,8 +24,8 @@ class CycleCost:
         self._program, self._bandwidth = program, bandwidth
         self._counted = lru_cache(maxsize=1024)(self._count)
 
-    def seconds(self, nodes: int, past: int, *, variant: str = "full", batch: int = 1, logits: bool = True) -> float:
-        """Of ``batch`` passes of ``nodes`` rows each, one after the other; ``logits``: whether the head runs.
+    def seconds(self, nodes: int, past: int, *, logits: bool = True) -> float:
+        """Return the seconds of a pass of ``nodes`` rows over ``past``; ``logits``: whether it computes logits.
 
         Raises:
             UsageError: no rows, or more than the accelerator has slots.
@@ -37,7 +37,7 @@ class CycleCost:
         low = min(past, last) // _STEP * _STEP
         high = min(low + _STEP, last)
         share = (min(past, last) - low) / (high - low) if high > low else 0.0
-        return batch * ((1 - share) * self._counted(nodes, low, logits) + share * self._counted(nodes, high, logits))
+        return (1 - share) * self._counted(nodes, low, logits) + share * self._counted(nodes, high, logits)
 
     def _count(self, nodes: int, past: int, logits: bool) -> float:
         found = cycles(self._program, slots=nodes, committed=past, logits=logits, bandwidth=self._bandwidth)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 from edgedec.boards.find import find_board
 from edgedec.hw.config import AcceleratorConfig
@@ -12,7 +12,7 @@ from edgedec.runtime.accelerator.counters import Counters
 from edgedec.runtime.accelerator.power import PowerMeter, find_sensor
 from edgedec.runtime.decoders.rounds import Rounds
 
-__all__ = ["Counting", "DeviceFacts", "DeviceTimings", "power_meter"]
+__all__ = ["DeviceFacts", "DeviceTimings", "power_meter"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,22 +49,6 @@ class DeviceFacts:
                 "hash": f"{config.hash:016x}",
             },
         }
-
-
-@runtime_checkable
-class Counting(Protocol):
-    """A target that is an accelerator."""
-
-    facts: DeviceFacts
-    counters: Counters
-    top_k: int
-
-    @property
-    def device_bytes(self) -> int:
-        """Of the buffers that the device has."""
-
-    def close(self) -> None:
-        """Lets go of the device; a second time does nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)

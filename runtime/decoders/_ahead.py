@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from edgedec.runtime.decoders.rounds import Rounds, Watch
+from edgedec.runtime.decoders.rounds import Phase, Rounds
 from edgedec.runtime.protocols import I32, Draft, TokenTree
 
 __all__ = ["Ahead", "likeliest_path", "root_alone"]
@@ -43,7 +43,7 @@ class Ahead:
         clock: Callable[[], float],
     ) -> None:
         self._draft, self._grow, self._positions, self._rounds = draft, grow, positions, rounds
-        self._watch = Watch(clock)
+        self._growing = Phase(clock)
         self._tree: TokenTree | None = None
         self._text = np.zeros(0, np.int32)
         self._seconds = 0.0  # that growing the tree took
@@ -67,9 +67,9 @@ class Ahead:
         if not len(guess.ids):
             return
         self._text = np.append(path, guess.ids[guess.probs.argmax()])
-        self._watch.lap()
-        self._tree = self._grow(self._text)
-        self._seconds = self._watch.lap()
+        with self._growing:
+            self._tree = self._grow(self._text)
+        self._seconds = self._growing.take()
         self._rounds.ahead += 1
 
     def take(self, text: I32) -> TokenTree | None:

@@ -1,48 +1,30 @@
 """What the rounds of an answer did, and how long they took in the target's time.
 
-A simulated device shares the host with its simulator, and a second of it may be a millisecond of the device. So of a round
-the host's time counts only where the host is at work itself; for the time in which it waits for the target counts what the
-target says that the pass took. Where the target is this machine both are the same.
+A simulated device shares the host with its simulator, and a second of the host may be a millisecond of the device. Therefore
+the host's time counts only while the host itself is at work; while it waits for the target, the seconds that the target
+reports for the pass count instead. Where the target is this machine the two are the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import TracebackType
 
 from edgedec.runtime.protocols import Outcome, State, TokenTree
 
-__all__ = ["RoundSeconds", "Rounds", "Watch", "commit_seconds"]
-
-
-class Watch:
-    """Laps of a clock."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._began = clock()
-
-    def lap(self) -> float:
-        """Seconds since the last lap ended."""
-        now = self._clock()
-        seconds, self._began = now - self._began, now
-        return seconds
-
-
-def commit_seconds(state: State, host_seconds: float) -> float:
-    """Of the last commit, which took so many seconds of the host.
-
-    A state whose commits are a device's work has ``commit_seconds``: what the last one took in the device's time.
-    """
-    found: float = getattr(state, "commit_seconds", host_seconds)  # isinstance with a protocol takes 10 microseconds
-    return found
+__all__ = ["Phase", "RoundClock", "RoundSeconds", "Rounds"]
 
 
 @dataclass(kw_only=True)
 class RoundSeconds:
-    """Of one round. ``device``: of the pass, as the target says; the others are the host's.
+    """The seconds of one round. ``device`` is what the target reports for the pass; the others are the host's.
 
-    ``draft``: growing the tree; ``ahead``: growing the next one, during the pass; ``verify``: after the pass; ``commit``.
+    Members:
+        draft: growing the tree.
+        ahead: growing the next tree, during the pass.
+        verify: making the pass, and accepting a path after it.
+        commit: keeping the path's rows, and telling the draft.
     """
 
     draft: float = 0.0
@@ -53,46 +35,91 @@ class RoundSeconds:
 
     @property
     def overrun(self) -> float:
-        """For how long the device had ended and the next tree had not."""
+        """Time the host kept drafting after the pass had finished."""
         return max(0.0, self.ahead - self.device)
 
     @property
     def drafting(self) -> float:
-        """What nothing hid."""
+        """Drafting time that no pass hid."""
         return self.draft + self.overrun
 
     @property
     def total(self) -> float:
+        """Seconds from the beginning of the round to its end."""
         return self.drafting + self.device + self.verify + self.commit
+
+
+class Phase:
+    """A stopwatch for one kind of work: ``with phase:`` adds the seconds of its body to ``seconds``."""
+
+    __slots__ = ("_began", "_clock", "seconds")
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._began = self.seconds = 0.0
+
+    def __enter__(self) -> None:
+        self._began = self._clock()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.seconds += self._clock() - self._began
+
+    def take(self) -> float:
+        """Return the seconds, and begin again at zero."""
+        seconds, self.seconds = self.seconds, 0.0
+        return seconds
+
+
+class RoundClock:
+    """The phases of a round. Time that is spent in none of them, as in waiting for a pass, is not counted."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.reading, self.drafting, self.ahead = Phase(clock), Phase(clock), Phase(clock)
+        self.verifying, self.committing, self.observing = Phase(clock), Phase(clock), Phase(clock)
+
+    def take(self, pass_seconds: float, state: State) -> RoundSeconds:
+        """Return the seconds of the round that ends now; the next one begins."""
+        committing = self.committing.take()
+        own = state.commit_seconds  # the device's, where committing is its work
+        return RoundSeconds(
+            draft=self.drafting.take(),
+            device=pass_seconds,
+            ahead=self.ahead.take(),
+            verify=self.verifying.take(),
+            commit=(committing if own is None else own) + self.observing.take(),
+        )
 
 
 @dataclass(kw_only=True)
 class Rounds:
-    """What the rounds of one answer did. Seconds add up; ``accepted[d]``: how many paths accepted a guess at depth d + 1.
+    """What the rounds of one answer did. Seconds are sums over all rounds.
 
-    ``draft_seconds``, ``verify_seconds`` (with the passes) and ``commit_seconds`` together are the rounds' seconds. What was
-    drafted while a pass was under way is in none of them, but for what came later than the pass's end.
+    ``draft_seconds``, ``verify_seconds`` (with the passes) and ``commit_seconds`` add up to the seconds of the rounds.
+    Drafting while a pass was under way is in none of them, except for the part that came after the end of the pass.
+
+    Members:
+        accepted: by depth, the number of paths that accepted a guess at depth d + 1.
     """
 
     count: int = 0
     drafted: int = 0  # nodes beyond the root
     accepted: list[int] = field(default_factory=list)
-    prefill_seconds: float = 0.0  # of the target's passes over the prompt
-    read_seconds: float = 0.0  # of the draft, with the prompt
+    prefill_seconds: float = 0.0  # the target's passes over the prompt
+    read_seconds: float = 0.0  # the draft's reading of the prompt
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
     commit_seconds: float = 0.0
-    ahead: int = 0  # trees that were grown while a pass was under way
-    ahead_used: int = 0  # and that were the next round's
-    ahead_seconds: float = 0.0  # that growing ahead took
-    hidden_seconds: float = (
-        0.0  # of these, that growing the used ones took: rounds that found their tree were spared it
-    )
-    overrun_seconds: float = 0.0  # of these, that came after the pass's end
+    ahead: int = 0  # trees grown while a pass was under way
+    ahead_used: int = 0  # of these, trees that the next round used
+    ahead_seconds: float = 0.0  # growing all of them
+    hidden_seconds: float = 0.0  # growing the used ones, which their rounds were spared
+    overrun_seconds: float = 0.0  # the part of ``ahead_seconds`` after the end of a pass
 
     @property
     def seconds(self) -> float:
-        """Of all rounds, the prompt's passes left out."""
+        """Seconds of all rounds; the prompt's passes are not among them."""
         return self.draft_seconds + self.verify_seconds + self.commit_seconds
 
     @property
@@ -101,6 +128,7 @@ class Rounds:
         return self.hidden_seconds - self.overrun_seconds
 
     def observe(self, tree: TokenTree, outcome: Outcome, seconds: RoundSeconds) -> None:
+        """Add one round."""
         self.count += 1
         self.drafted += len(tree.tokens) - 1
         for depth in range(len(outcome.path) - 1):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from edgedec.runtime.protocols import F32, I32, Limits, Outcome, Sparse, TargetInfo, TokenTree
+from edgedec.runtime.protocols import I32, Limits, Outcome, Sparse, TargetInfo, TokenTree
 
 __all__ = ["NOTHING", "OBJECT_BYTES", "Confirmed", "TextDraft", "TrackedText", "paths"]
 
@@ -42,9 +42,6 @@ class TextDraft:
         self._meet(text)
         depth = self.limits.depth
         return [self._after(text, path) if len(path) < depth else NOTHING for path in paths(tree, nodes)]
-
-    def riders(self, tree: TokenTree) -> tuple[I32, F32] | None:
-        return None
 
     def observe(self, tree: TokenTree, outcome: Outcome) -> None:
         return None

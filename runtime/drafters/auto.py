@@ -24,7 +24,6 @@ from edgedec.rate_limit import RateLimitedLog
 from edgedec.runtime.drafters import copy, model, ngram
 from edgedec.runtime.drafters._text import Confirmed
 from edgedec.runtime.protocols import (
-    F32,
     I32,
     Bytes,
     CostModel,
@@ -74,9 +73,8 @@ class _Choice:
 
 
 class _AutoDraft:
-    def __init__(self, candidates: Sequence[_Candidate], limits: Limits) -> None:
-        self.cost: CostModel | None = None  # of the target; the decoder gives it
-        self._candidates, self._depth = candidates, limits.depth
+    def __init__(self, candidates: Sequence[_Candidate], limits: Limits, cost: CostModel) -> None:
+        self._candidates, self._depth, self._cost = candidates, limits.depth, cost
         self._confirmed = Confirmed(window=16, slack=limits.depth + 1)
         self._choice = _Choice()  # of this round
         self._ahead: _Choice | None = None  # of the next one, if the text becomes what was assumed
@@ -158,11 +156,7 @@ class _AutoDraft:
         return best
 
     def _pass_seconds(self, nodes: int) -> float:
-        seconds = self.cost.seconds(nodes, self._past) if self.cost else 0.0
-        return seconds or 1.0 + 0.08 * (nodes - 1)
-
-    def riders(self, tree: TokenTree) -> tuple[I32, F32] | None:
-        return None
+        return self._cost.seconds(nodes, self._past) or 1.0 + 0.08 * (nodes - 1)
 
     def observe(self, tree: TokenTree, outcome: Outcome) -> None:
         came = [*tree.tokens[outcome.path[1:]].tolist(), outcome.next_token]
@@ -192,9 +186,9 @@ class _AutoDrafter:
                 total[name] = total.get(name, 0) + size
         return total
 
-    def open(self, target: TargetInfo, limits: Limits) -> _AutoDraft:
-        opened = [_Candidate(name=name, draft=made.open(target, limits)) for name, made in self._drafters.items()]
-        return _AutoDraft(opened, limits)
+    def open(self, target: TargetInfo, limits: Limits, cost: CostModel) -> _AutoDraft:
+        opened = [_Candidate(name=name, draft=made.open(target, limits, cost)) for name, made in self._drafters.items()]
+        return _AutoDraft(opened, limits, cost)
 
 
 def create(draft: Bundle | None = None, *, threads: int = 0, device: str = "cpu") -> _AutoDrafter:

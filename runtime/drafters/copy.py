@@ -13,7 +13,7 @@ import numpy as np
 
 from edgedec.runtime.drafters._places import Places
 from edgedec.runtime.drafters._text import NOTHING, OBJECT_BYTES, Confirmed, TextDraft
-from edgedec.runtime.protocols import I32, Bytes, Limits, Outcome, Sparse, TargetInfo, TokenTree
+from edgedec.runtime.protocols import I32, Bytes, CostModel, Limits, Outcome, Sparse, TargetInfo, TokenTree
 
 __all__ = ["create"]
 
@@ -137,13 +137,13 @@ class _CopyDrafter:
     def footprint(self, limits: Limits) -> Bytes:
         size = (limits.positions, limits.depth)
         return {
-            "draft_text": limits.batch * Places.text_bytes(*size),
-            "draft_index": limits.batch * Places.index_bytes(*size),
-            "draft_states": limits.batch * _Copied.state_bytes(*size),
-            "draft_objects": limits.batch * OBJECT_BYTES,
+            "draft_text": Places.text_bytes(*size),
+            "draft_index": Places.index_bytes(*size),
+            "draft_states": _Copied.state_bytes(*size),
+            "draft_objects": OBJECT_BYTES,
         }
 
-    def open(self, target: TargetInfo, limits: Limits) -> _Copy:
+    def open(self, target: TargetInfo, limits: Limits, cost: CostModel) -> _Copy:
         return _Copy(target, limits)
 
 

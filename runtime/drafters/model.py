@@ -25,6 +25,7 @@ from edgedec.runtime.protocols import (
     F32,
     I32,
     Bytes,
+    CostModel,
     Limits,
     Outcome,
     Pass,
@@ -104,9 +105,6 @@ class _ModelDraft:
         self._loose = {(row, token): at for at, (row, token) in enumerate(zip(up, ids, strict=True))}
         rows = iter(result.logits)
         return [self._guess(next(rows)) if depths[node] < deepest else NOTHING for node in asked]
-
-    def riders(self, tree: TokenTree) -> tuple[I32, F32] | None:
-        return None
 
     def observe(self, tree: TokenTree, outcome: Outcome) -> None:
         """Nothing: the next text says what was accepted."""
@@ -237,12 +235,12 @@ class _ModelDrafter:
         items = target_module(self._device).footprint(self._bundle, own, device=self._device, threads=self._threads)
         return {
             **{f"draft_{name}": nbytes for name, nbytes in items.items() if name not in ONCE},
-            "draft_text": limits.batch * 9 * own.positions,  # tokens, positions, and what comparing takes
+            "draft_text": 9 * own.positions,  # tokens, positions, and what comparing takes
             "draft_top": 8 * self._bundle.tokens.size,  # places in a row of logits
-            "draft_objects": limits.batch * (OBJECT_BYTES + limits.nodes * (_NODE_BYTES + 2 * limits.nodes)),
+            "draft_objects": (OBJECT_BYTES + limits.nodes * (_NODE_BYTES + 2 * limits.nodes)),
         }
 
-    def open(self, target: TargetInfo, limits: Limits) -> _ModelDraft:
+    def open(self, target: TargetInfo, limits: Limits, cost: CostModel) -> _ModelDraft:
         """Raises:
         UsageError: the target has another tokenizer. (That a vocabulary covers its tokenizer, ``Bundle.open`` sees to.)
         DeviceError, UnsupportedError: as ``open_target``.
@@ -270,7 +268,7 @@ class _ModelDrafter:
     def _own(self, limits: Limits) -> Limits:
         """The draft's limits: a text of the whole context, its own or the target's, and a tree behind it."""
         end = min(limits.positions, context_size(self._bundle.config))
-        return replace(limits, positions=end + limits.nodes, budget_bytes=None)
+        return replace(limits, positions=end + limits.nodes)
 
 
 def create(draft: Bundle | None = None, *, threads: int = 0, device: str = "cpu") -> _ModelDrafter:

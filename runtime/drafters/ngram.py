@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from edgedec.runtime.drafters._places import Places
 from edgedec.runtime.drafters._text import NOTHING, OBJECT_BYTES, TextDraft
-from edgedec.runtime.protocols import I32, Bytes, Limits, Sparse, TargetInfo
+from edgedec.runtime.protocols import I32, Bytes, CostModel, Limits, Sparse, TargetInfo
 
 __all__ = ["LEAST", "MOST", "TRIES", "create"]
 
@@ -39,12 +39,12 @@ class _LookupDrafter:
 
     def footprint(self, limits: Limits) -> Bytes:
         return {
-            "draft_text": limits.batch * Places.text_bytes(limits.positions, limits.depth),
-            "draft_index": limits.batch * Places.index_bytes(limits.positions, limits.depth),
-            "draft_objects": limits.batch * OBJECT_BYTES,
+            "draft_text": Places.text_bytes(limits.positions, limits.depth),
+            "draft_index": Places.index_bytes(limits.positions, limits.depth),
+            "draft_objects": OBJECT_BYTES,
         }
 
-    def open(self, target: TargetInfo, limits: Limits) -> _Lookup:
+    def open(self, target: TargetInfo, limits: Limits, cost: CostModel) -> _Lookup:
         return _Lookup(target, limits)
 
 

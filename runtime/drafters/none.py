@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgedec.runtime.protocols import F32, I32, Bytes, Limits, Outcome, Sparse, TargetInfo, TokenTree
+from edgedec.runtime.protocols import I32, Bytes, CostModel, Limits, Outcome, Sparse, TargetInfo, TokenTree
 
 __all__ = ["create"]
 
@@ -12,9 +12,6 @@ __all__ = ["create"]
 class _NoDraft:
     def expand(self, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:
         return [Sparse(ids=np.zeros(0, np.int32), probs=np.zeros(0, np.float32)) for _ in nodes]
-
-    def riders(self, tree: TokenTree) -> tuple[I32, F32] | None:
-        return None
 
     def observe(self, tree: TokenTree, outcome: Outcome) -> None:
         return None
@@ -26,7 +23,7 @@ class _NoDrafter:
     def footprint(self, limits: Limits) -> Bytes:
         return {}
 
-    def open(self, target: TargetInfo, limits: Limits) -> _NoDraft:
+    def open(self, target: TargetInfo, limits: Limits, cost: CostModel) -> _NoDraft:
         return _NoDraft()
 
 

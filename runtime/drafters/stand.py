@@ -11,7 +11,7 @@ import numpy as np
 from edgedec.errors import UnsupportedError
 from edgedec.runtime.drafters._table import ContextTable
 from edgedec.runtime.drafters._text import NOTHING, OBJECT_BYTES, Confirmed, TextDraft
-from edgedec.runtime.protocols import F32, I32, Bytes, Limits, Outcome, Sparse, TargetInfo, TokenTree
+from edgedec.runtime.protocols import F32, I32, Bytes, CostModel, Limits, Outcome, Sparse, TargetInfo, TokenTree
 from edgedec.runtime.target_top import TOP_IDS, TOP_K, TOP_PROBS, TOP_TAPS
 
 __all__ = ["LONGEST", "create"]
@@ -92,11 +92,11 @@ class _StandDrafter:
 
     def footprint(self, limits: Limits) -> Bytes:
         return {
-            "draft_table": limits.batch * ContextTable.table_bytes(_entries(limits), TOP_K),
-            "draft_objects": limits.batch * OBJECT_BYTES,
+            "draft_table": ContextTable.table_bytes(_entries(limits), TOP_K),
+            "draft_objects": OBJECT_BYTES,
         }
 
-    def open(self, target: TargetInfo, limits: Limits) -> _Stand:
+    def open(self, target: TargetInfo, limits: Limits, cost: CostModel) -> _Stand:
         """Raises:
         UnsupportedError: the vocabulary is too large for ids in float32 taps.
         """

@@ -9,7 +9,7 @@ import numpy as np
 
 from edgedec.runtime.drafters._table import ContextTable
 from edgedec.runtime.drafters._text import NOTHING, OBJECT_BYTES, Confirmed, TextDraft
-from edgedec.runtime.protocols import I32, Bytes, Limits, Outcome, Sparse, TargetInfo, TokenTree
+from edgedec.runtime.protocols import I32, Bytes, CostModel, Limits, Outcome, Sparse, TargetInfo, TokenTree
 
 __all__ = ["CAP", "RECENT", "STEP", "SUCCESSORS", "create"]
 
@@ -105,11 +105,11 @@ class _TrigramDrafter:
 
     def footprint(self, limits: Limits) -> Bytes:
         return {
-            "draft_table": limits.batch * ContextTable.table_bytes(_entries(limits), SUCCESSORS),
-            "draft_objects": limits.batch * (OBJECT_BYTES + limits.nodes * _SHARES_BYTES),
+            "draft_table": ContextTable.table_bytes(_entries(limits), SUCCESSORS),
+            "draft_objects": (OBJECT_BYTES + limits.nodes * _SHARES_BYTES),
         }
 
-    def open(self, target: TargetInfo, limits: Limits) -> _Trigram:
+    def open(self, target: TargetInfo, limits: Limits, cost: CostModel) -> _Trigram:
         return _Trigram(target, limits)
 
 

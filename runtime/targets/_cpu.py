@@ -30,7 +30,7 @@ from edgedec.runtime.kernels import Kernels
 from edgedec.runtime.kernels.attention import move_rows
 from edgedec.runtime.kernels.layout_cache import LOAD_BYTES, layout_bytes, open_layout
 from edgedec.runtime.kernels.operator import register
-from edgedec.runtime.protocols import F32, I32, Bytes, Limits, Pass, PassResult, State, TargetInfo, Ticket
+from edgedec.runtime.protocols import F32, I32, Bytes, CostModel, Limits, Pass, PassResult, State, TargetInfo, Ticket
 from edgedec.runtime.targets._footprint import (
     OPERATION_BYTES,
     RUNTIME,
@@ -62,6 +62,8 @@ def _ternary_names(graph: Graph, bundle: Bundle) -> list[str]:
 
 class _CpuState:
     """``cache`` uint8 [bytes]: every state's keys and values, as ``CacheLayout`` says."""
+
+    commit_seconds: float | None = None
 
     def __init__(self, kernels: Kernels, layout: CacheLayout) -> None:
         self._kernels, self._layout = kernels, layout
@@ -115,6 +117,8 @@ class CpuTarget:
     ``logits`` and ``taps`` of a result are the target's own memory: they hold until its next pass.
     """
 
+    cost_model: CostModel | None = None
+
     def __init__(
         self,
         bundle: Bundle,
@@ -136,10 +140,8 @@ class CpuTarget:
             vocab=vocab,
             tokenizer_hash=bundle.tokenizer_hash,
             positions=limits.positions,
-            variants=("full",),
             taps=taps,
             masks="tree",
-            undo="slots",
             batch_invariant=_all_quantized(self.graph),
             kernel=kernels.code_path,
         )
@@ -190,7 +192,7 @@ class CpuTarget:
     def footprint(self, limits: Limits) -> Bytes:
         return cpu_footprint(self.bundle, limits, threads=self._threads, kv_bits=self._kv_bits)
 
-    def open(self, limits: Limits, conditions: Mapping[str, Any] | None = None) -> State:
+    def open(self, limits: Limits) -> State:
         return _CpuState(self._kernels, self._layout)
 
     def submit(self, work: Sequence[tuple[State, Pass]]) -> Ticket:
@@ -204,7 +206,7 @@ class CpuTarget:
 
     def _run(self, state: _CpuState, work: Pass) -> PassResult:
         began = time.perf_counter()
-        check_pass(work, state.length, self.limits, self.info.vocab, self.info.variants)
+        check_pass(work, state.length, self.limits, self.info.vocab)
         for name in work.taps:
             if name not in self._taps:
                 raise UnsupportedError(f"the session was opened without the tap {name!r}; open it with taps=")

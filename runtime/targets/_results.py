@@ -37,11 +37,11 @@ def top_k(logits: F32, k: int, ids: int) -> tuple[I32, F32] | None:
     return best.astype(np.int32), np.take_along_axis(logits, best, 1)
 
 
-def check_pass(work: Pass, length: int, limits: Limits, vocab: int, variants: tuple[str, ...]) -> None:
+def check_pass(work: Pass, length: int, limits: Limits, vocab: int) -> None:
     """Refuse a pass that the state cannot hold.
 
     Raises:
-        EdgedecError: too many rows, rows or positions past the context, ids outside the vocabulary, or an unknown variant.
+        EdgedecError: too many rows, rows or positions past the context, or ids outside the vocabulary.
     """
     n = len(work.ids)
     if not 1 <= n <= limits.nodes:
@@ -54,5 +54,3 @@ def check_pass(work: Pass, length: int, limits: Limits, vocab: int, variants: tu
     low, high = int(work.ids.min()), int(work.ids.max())
     if high >= vocab or low < -given:
         raise EdgedecError(f"token ids must be in {-given}..{vocab - 1}, not {low}..{high}")
-    if work.variant not in variants:
-        raise EdgedecError(f"the target has no variant {work.variant!r}; known: {', '.join(variants)}")

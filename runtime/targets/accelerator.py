@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,7 +57,7 @@ class _State:
         self._target, self.rows = target, rows
         self.last: list[Row] = []
         self.length = len(rows)
-        self.commit_seconds = 0.0  # of the last commit, in the device's time
+        self.commit_seconds: float | None = 0.0
 
     def commit(self, nodes: I32) -> None:
         self._target.commit(self, nodes)
@@ -156,10 +156,8 @@ class AcceleratorTarget:
             vocab=model.program.host.vocab,
             tokenizer_hash=bundle.tokenizer_hash,
             positions=limits.positions,
-            variants=("full",),
             taps=(),
             masks="tree",
-            undo="slots",
             batch_invariant=True,
         )
 
@@ -171,7 +169,7 @@ class AcceleratorTarget:
     def footprint(self, limits: Limits) -> Bytes:
         return _items(self.program.sizes)
 
-    def open(self, limits: Limits, conditions: Mapping[str, Any] | None = None) -> State:
+    def open(self, limits: Limits) -> State:
         return _State(self, [])
 
     def close(self) -> None:
@@ -193,7 +191,7 @@ class AcceleratorTarget:
 
     def _begun(self, state: State, work: Pass) -> _Ticket:
         assert isinstance(state, _State)
-        check_pass(work, state.length, self.limits, self.info.vocab, self.info.variants)
+        check_pass(work, state.length, self.limits, self.info.vocab)
         if work.taps:
             raise _no_taps(work.taps)
         if self._running is not None:

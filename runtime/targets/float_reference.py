@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -13,7 +12,7 @@ from edgedec.families import build_graph
 from edgedec.memory import MemoryUse
 from edgedec.reference.float_profile.cache import Cache
 from edgedec.reference.float_profile.model import ReferenceModel
-from edgedec.runtime.protocols import I32, Bytes, Limits, Pass, PassResult, State, TargetInfo, Ticket
+from edgedec.runtime.protocols import I32, Bytes, CostModel, Limits, Pass, PassResult, State, TargetInfo, Ticket
 from edgedec.runtime.targets import Bounds
 from edgedec.runtime.targets._graphs import bundle_graph, embedding_name
 from edgedec.runtime.targets._results import Done, check_pass, top_k
@@ -24,6 +23,8 @@ __all__ = ["bounds", "create", "footprint", "kv_choices", "memories"]
 
 
 class _State:
+    commit_seconds: float | None = None
+
     def __init__(self, cache: Cache) -> None:
         self.cache = cache
         self.length = cache.length
@@ -44,6 +45,8 @@ class _State:
 
 
 class _ReferenceTarget:
+    cost_model: CostModel | None = None
+
     def __init__(self, bundle: Bundle, limits: Limits, taps: tuple[str, ...], kv_bits: int | None) -> None:
         graph = bundle_graph(bundle, kv_bits)
         weights = {name: bundle.weight(name) for name in graph.weights}
@@ -53,17 +56,15 @@ class _ReferenceTarget:
             vocab=graph.weights[embedding_name(graph)].shape[0],
             tokenizer_hash=bundle.tokenizer_hash,
             positions=limits.positions,
-            variants=("full",),
             taps=taps,
             masks="any",
-            undo="slots",
             batch_invariant=True,
         )
 
     def footprint(self, limits: Limits) -> Bytes:
         return footprint(self.bundle, limits)
 
-    def open(self, limits: Limits, conditions: Mapping[str, Any] | None = None) -> State:
+    def open(self, limits: Limits) -> State:
         return _State(self.model.new_cache())
 
     def submit(self, work: Sequence[tuple[State, Pass]]) -> Ticket:
@@ -71,7 +72,7 @@ class _ReferenceTarget:
 
     def _run(self, state: State, work: Pass) -> PassResult:
         assert isinstance(state, _State)
-        check_pass(work, state.length, self.limits, self.info.vocab, self.info.variants)
+        check_pass(work, state.length, self.limits, self.info.vocab)
         began, n = time.perf_counter(), len(work.ids)
         logits, taps = self.model.forward(
             work.ids,

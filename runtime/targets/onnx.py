@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import onnxruntime as ort
@@ -26,7 +25,7 @@ from edgedec.onnx.lowering import lower
 from edgedec.ops import Attention, Linear
 from edgedec.runtime.kernels import PORTABLE, Kernels
 from edgedec.runtime.kernels.operator import usable
-from edgedec.runtime.protocols import I32, Bytes, Limits, Pass, PassResult, State, Target, TargetInfo, Ticket
+from edgedec.runtime.protocols import I32, Bytes, CostModel, Limits, Pass, PassResult, State, Target, TargetInfo, Ticket
 from edgedec.runtime.targets import Bounds
 from edgedec.runtime.targets._cpu import KV_CHOICES, CpuTarget, cpu_footprint
 from edgedec.runtime.targets._footprint import (
@@ -59,6 +58,8 @@ _LOGITS_COPIES = 3  # ONNX Runtime's int32 and float32 results, and ours
 class _OnnxState:
     """``memory`` holds, per ``past``/``present`` pair, the buffer that both are bound to."""
 
+    commit_seconds: float | None = None
+
     def __init__(self, target: OnnxTarget, limits: Limits) -> None:
         self.target, self.limits = target, limits
         self.length = 0
@@ -89,6 +90,8 @@ class OnnxTarget:
     device: neither GPU provider has a kernel for them.
     """
 
+    cost_model: CostModel | None = None
+
     def __init__(
         self,
         bundle: Bundle,
@@ -115,10 +118,8 @@ class OnnxTarget:
             vocab=vocab,
             tokenizer_hash=bundle.tokenizer_hash,
             positions=limits.positions,
-            variants=("full",),
             taps=taps,
             masks="tree",
-            undo="slots",
             batch_invariant=False,  # GroupQueryAttention's sums depend on the rows of the pass
             kernel=PORTABLE if device == "cpu" else None,
         )
@@ -158,7 +159,7 @@ class OnnxTarget:
         }
         return cache_memory(self._session, self.device, shapes)
 
-    def open(self, limits: Limits, conditions: Mapping[str, Any] | None = None) -> State:
+    def open(self, limits: Limits) -> State:
         return _OnnxState(self, limits)
 
     def submit(self, work: Sequence[tuple[State, Pass]]) -> Ticket:
@@ -177,7 +178,7 @@ class OnnxTarget:
         return out[None]
 
     def _run(self, state: _OnnxState, work: Pass) -> PassResult:
-        check_pass(work, state.length, self.limits, self.info.vocab, self.info.variants)
+        check_pass(work, state.length, self.limits, self.info.vocab)
         missing = [name for name in work.taps if name not in self._taps]
         if missing:
             raise UnsupportedError(f"the session was opened without the tap {missing[0]!r}; open it with taps=")

@@ -14,6 +14,8 @@ __all__ = ["create"]
 
 
 class _Chain:
+    sizes_itself = False
+
     def __init__(self, rng: np.random.Generator | None) -> None:
         self._rng = rng
 

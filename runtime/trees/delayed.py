@@ -58,6 +58,8 @@ def plan(nodes: int, depth: int, accept: tuple[float, ...]) -> Plan:
 
 
 class _Delayed:
+    sizes_itself = False
+
     def __init__(self, rng: np.random.Generator | None) -> None:
         self._rng = rng
 

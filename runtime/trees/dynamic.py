@@ -24,6 +24,8 @@ __all__ = ["create"]
 
 
 class _Dynamic:
+    sizes_itself = False
+
     def __init__(self, rng: np.random.Generator | None) -> None:
         self._rng = rng
 

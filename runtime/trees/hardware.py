@@ -149,6 +149,8 @@ class _Search(BestFirst):
 
 
 class _Hardware:
+    sizes_itself = True
+
     def __init__(self, rng: np.random.Generator | None, clock: Callable[[], float]) -> None:
         self._rng, self._clock = rng, clock
         self._calls: deque[float] = deque(maxlen=_CALLS)  # seconds of a call, by round

@@ -49,6 +49,8 @@ def shape(nodes: int, depth: int) -> tuple[tuple[int, ...], ...]:
 
 
 class _Static:
+    sizes_itself = False
+
     def __init__(self, rng: np.random.Generator | None) -> None:
         self._rng = rng
 

@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 
 from edgedec.bundle import Bundle
 from edgedec.cli.app import app
-from edgedec.runtime.session import Answer, Session
+from edgedec.runtime.answer import Answer
+from edgedec.runtime.session import Session
 from edgedec.runtime.stream import TextStream
 from edgedec.runtime.tokenizer import Tokenizer
 from tests.cli.known_model import write_bundle, write_checkpoint

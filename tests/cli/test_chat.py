@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from edgedec.runtime.session import Answer
+from edgedec.runtime.answer import Answer
 from tests.cli.conftest import Edgedec, in_green
 from tests.cli.known_model import ENDLESS
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +13,8 @@ from types import SimpleNamespace
 import pytest
 
 from edgedec.cli.generate import figures, note_narrowed
+from edgedec.runtime.answer import Answer, Timings
 from edgedec.runtime.decoders.autoregressive import Rounds
-from edgedec.runtime.session import Answer, Timings
 from edgedec.runtime.speculation import SpecConfig
 from edgedec.runtime.stream import TextStream
 from tests.cli.conftest import Edgedec, in_green
@@ -185,21 +186,22 @@ def test_nothing_is_coloured_where_nobody_sees_it(
     assert edgedec("generate", "-m", bundle, *LOOP, "--spec-type", "ngram", *options).stdout == ENDLESS * 6 + "\n"
 
 
-def spawn(*args: str) -> subprocess.Popen[bytes]:
+def spawn(*args: str, stdout: int = subprocess.PIPE) -> subprocess.Popen[bytes]:
     """Start a command as a shell would, stdout buffered because it is a pipe."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     return subprocess.Popen(
         [sys.executable, "-m", "edgedec", *args],
-        stdout=subprocess.PIPE,
+        stdout=stdout,
         stderr=subprocess.PIPE,
         env=environment | {"PYTHONUTF8": "1"},
     )
 
 
 def test_every_piece_of_the_stream_is_whole_characters(bundle: Path) -> None:
-    with spawn("generate", "-m", str(bundle), "-p", "o", "-n", "66", "--temp", "0") as process:
-        assert process.stdout is not None
-        pieces = list(iter(lambda: os.read(process.stdout.fileno(), 4096), b""))  # type: ignore[union-attr]
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # a packet for each write, never merged
+    with ours, spawn("generate", "-m", str(bundle), "-p", "o", "-n", "66", "--temp", "0", stdout=theirs.fileno()):
+        theirs.close()
+        pieces = list(iter(lambda: ours.recv(1 << 16), b""))
     text = "".join(piece.decode() for piece in pieces)  # a split character would not decode
     assert text == (ENDLESS * 6) + "\n"
     assert len(pieces) > 5, "it came in one piece: nothing was streamed"

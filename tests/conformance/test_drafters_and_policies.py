@@ -23,7 +23,7 @@ from edgedec.runtime.cost import ObservedCost
 from edgedec.runtime.decoders._ahead import Ahead, likeliest_path
 from edgedec.runtime.decoders.rounds import Rounds
 from edgedec.runtime.drafters import auto
-from edgedec.runtime.protocols import F32, I32, Draft, Drafter, Limits, Outcome, Sparse, TargetInfo, TokenTree
+from edgedec.runtime.protocols import I32, Draft, Drafter, Limits, Outcome, Sparse, TargetInfo, TokenTree
 from edgedec.runtime.target_top import top_taps
 
 VOCAB = 50
@@ -31,10 +31,8 @@ INFO = TargetInfo(
     vocab=VOCAB,
     tokenizer_hash="0" * 64,
     positions=256,
-    variants=("full",),
     taps=(),
     masks="any",
-    undo="slots",
     batch_invariant=True,
 )
 DRAFTERS, POLICIES = "edgedec.runtime.drafters", "edgedec.runtime.trees"
@@ -88,7 +86,7 @@ def test_a_drafter_proposes_distributions_and_takes_outcomes(name: str, text: li
     drafter = create_drafter(name)
     limits = Limits(nodes=8, depth=4, positions=256)
     assert all(isinstance(size, int) and size >= 0 for size in drafter.footprint(limits).values())
-    draft = drafter.open(INFO, limits)
+    draft = drafter.open(INFO, limits, ObservedCost())
     ids, tree = np.array(text, np.int32), root(text)
     for _ in range(3):
         (guess,) = draft.expand(ids, tree, np.array([0], np.int32))
@@ -102,7 +100,7 @@ def test_a_drafter_proposes_distributions_and_takes_outcomes(name: str, text: li
 
 
 def open_draft(name: str, limits: Limits) -> Draft:
-    return create_drafter(name).open(INFO, limits)
+    return create_drafter(name).open(INFO, limits, ObservedCost())
 
 
 def any_tree(rng: np.random.Generator, last: int, nodes: int) -> TokenTree:
@@ -253,9 +251,6 @@ class _Talkative:
     def expand(self, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:
         probs = np.arange(self.width, 0, -1, dtype=np.float32)
         return [Sparse(ids=np.arange(self.width, dtype=np.int32), probs=probs / max(1, probs.sum())) for _ in nodes]
-
-    def riders(self, tree: TokenTree) -> tuple[I32, F32] | None:
-        return None
 
     def observe(self, tree: TokenTree, outcome: Outcome) -> None:
         return None

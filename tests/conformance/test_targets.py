@@ -288,7 +288,6 @@ def test_two_sequences_in_one_submit(target: Target) -> None:
         ({"ids": [101]}, r"token ids must be in 0\.\.100"),
         ({"ids": [1], "positions": np.array([64], np.int32)}, r"positions must be in 0\.\.63, not up to 64"),
         ({"ids": [-1]}, r"token ids must be in 0\.\.100, not -1\.\.-1"),
-        ({"ids": [1], "variant": "half"}, "no variant 'half'; known: full"),
     ],
 )
 def test_refused_passes(target: Target, change: dict[str, Any], message: str) -> None:

@@ -16,7 +16,6 @@ import pytest
 from edgedec.bundle import Bundle
 from edgedec.quantize.shapes import write_random_bundle
 from edgedec.runtime.decoders import autoregressive
-from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
 from edgedec.runtime.drafters import auto
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.protocols import Limits
@@ -24,6 +23,7 @@ from edgedec.runtime.sampling import Sampler, SamplingConfig
 from edgedec.runtime.speculation import create_drafter, create_policy, create_verifier
 from edgedec.runtime.targets import open_target
 from tests.runtime.test_exactness import Counting, FreeNodes, Insistent
+from tests.runtime.writer import Writer
 
 pytestmark = pytest.mark.skipif(usable() is None, reason="the kernels' library was not built (no C++ compiler)")
 
@@ -66,7 +66,7 @@ def texts(bundle: Bundle, kv_bits: int, drafter: str, policy: str, verifier: Any
     found = []
     for seed in range(3):
         prompt = np.random.default_rng(seed).integers(0, 60, 20).astype(np.int32)
-        decoder = AutoregressiveDecoder(
+        decoder = Writer(
             target=target,
             state=target.open(LIMITS),
             drafter=create_drafter(drafter, bundle, threads=1),
@@ -75,9 +75,8 @@ def texts(bundle: Bundle, kv_bits: int, drafter: str, policy: str, verifier: Any
             processor=Sampler(SamplingConfig(temperature=0), bundle.tokens.size).distribution,
             vocab_limit=bundle.tokens.size,
             cost=FreeNodes(),
-            sizes_itself=False,
         )
-        tokens = decoder.generate(prompt, LIMITS, np.random.default_rng(0), tree_nodes=9)
+        tokens = decoder.write(prompt, LIMITS, np.random.default_rng(0), tree_nodes=9)
         found.append(list(islice(tokens, TOKENS)))
     return found
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from edgedec.runtime.adaptive import Adaptive
 from edgedec.runtime.protocols import (
-    F32,
     I32,
     Bytes,
+    CostModel,
     Limits,
     Outcome,
     Pass,
@@ -76,7 +75,7 @@ class ScriptedDraft:
     def footprint(self, limits: Limits) -> Bytes:
         return self._bytes
 
-    def open(self, target: TargetInfo, limits: Limits) -> ScriptedDraft:
+    def open(self, target: TargetInfo, limits: Limits, cost: CostModel) -> ScriptedDraft:
         return self
 
     def expand(self, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:
@@ -88,9 +87,6 @@ class ScriptedDraft:
             ids = np.array([] if token is None else [token], np.int32)
             found.append(Sparse(ids=ids, probs=np.ones(len(ids), np.float32)))
         return found
-
-    def riders(self, tree: TokenTree) -> tuple[I32, F32] | None:
-        return None
 
     def observe(self, tree: TokenTree, outcome: Outcome) -> None:
         self.outcomes.append(outcome)
@@ -104,6 +100,8 @@ def _depth(tree: TokenTree, node: int) -> int:
 
 
 class _State:
+    commit_seconds: float | None = None
+
     def __init__(self) -> None:
         self.length = 0
 
@@ -127,23 +125,23 @@ class ScriptedTarget:
         seconds: of a pass by its number of rows; ``clock`` goes on by them.
     """
 
+    cost_model: CostModel | None = None
+
     def __init__(self, text: Sequence[int], clock: Clock, seconds: Callable[[int], float]) -> None:
         self.text, self.clock, self.seconds = text, clock, seconds
         self.info = TargetInfo(
             vocab=VOCAB,
             tokenizer_hash="0" * 64,
             positions=len(text),
-            variants=("full",),
             taps=(),
             masks="any",
-            undo="slots",
             batch_invariant=True,
         )
 
     def footprint(self, limits: Limits) -> Bytes:
         return {}
 
-    def open(self, limits: Limits, conditions: Mapping[str, Any] | None = None) -> State:
+    def open(self, limits: Limits) -> State:
         return _State()
 
     def submit(self, work: Sequence[tuple[State, Pass]]) -> Done:

@@ -13,8 +13,9 @@ import pytest
 from edgedec.errors import BudgetError, UsageError
 from edgedec.quantize.shapes import write_random_bundle
 from edgedec.runtime.accelerator.options import AcceleratorOptions
+from edgedec.runtime.answer import Answer
 from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Answer, Session
+from edgedec.runtime.session import Session
 from edgedec.runtime.speculation import SpecConfig
 
 CONFIG: dict[str, Any] = {

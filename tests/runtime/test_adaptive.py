@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from edgedec.runtime.adaptive import Adaptive
-from edgedec.runtime.decoders import autoregressive, open_decoder
-from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
+from edgedec.runtime.decoders import autoregressive
 from edgedec.runtime.protocols import I32, Limits, Outcome, TokenTree
 from edgedec.runtime.sampling import Sampler, SamplingConfig
 from tests.runtime.scripted import VOCAB, Clock, ScriptedDraft, ScriptedTarget
 from tests.runtime.trees.fake_draft import FakeCost
+from tests.runtime.writer import Writer, open_writer
 
 DEPTH = 8
 FREE = FakeCost([1.0] * (DEPTH + 1))
@@ -137,7 +137,7 @@ def test_rounds_are_compared_with_plain_ones_over_the_same_past() -> None:
     """Guesses that lose on an empty cache pay where a pass is dear for its past."""
 
     class ByPast(FakeCost):
-        def seconds(self, nodes: int, past: int, *, variant: str = "full", batch: int = 1) -> float:
+        def seconds(self, nodes: int, past: int) -> float:
             return 1.0 + 0.01 * past
 
     for past, on in ((0, False), (200, True)):
@@ -242,13 +242,13 @@ class World:
     """Text positions [0, 300), [300, 700), [700, 1400): the drafter is right, wrong, right."""
 
     clock: Clock
-    decoder: AutoregressiveDecoder
+    decoder: Writer
     prompt: I32
     limits: Limits
 
     def play(self) -> Iterator[tuple[int, float, bool, int]]:
         """(position of the token, clock, speculating, guesses so far) for each token."""
-        tokens = self.decoder.generate(self.prompt, self.limits, np.random.default_rng(0))
+        tokens = self.decoder.write(self.prompt, self.limits, np.random.default_rng(0))
         for at, token in enumerate(tokens, start=len(self.prompt)):
             assert token == self.decoder.target.text[at]  # type: ignore[attr-defined]
             yield at, self.clock.now, self.decoder.speculating, self.decoder.rounds.drafted
@@ -274,7 +274,7 @@ def world(
     )
     limits = Limits(nodes=16, depth=DEPTH, positions=END)
     sampler = Sampler(SamplingConfig(temperature=0), VOCAB)
-    decoder = open_decoder(target, target.open(limits), sampler.distribution, drafter=drafter, policy=policy)
+    decoder = open_writer(target, target.open(limits), sampler.distribution, drafter=drafter, policy=policy)
     return World(clock, decoder, np.array(text[:8], np.int32), limits)
 
 
@@ -307,7 +307,7 @@ def test_rounds_and_speculating_say_what_it_did(monkeypatch: pytest.MonkeyPatch)
     decoder, rounds = played.decoder, []
     text = list(decoder.target.text)  # type: ignore[attr-defined]
     for start, end in ((8, BAD), (BAD, GOOD), (GOOD, END)):  # an answer for each regime, on one state
-        tokens = decoder.generate(np.array(text[:start], np.int32), played.limits, np.random.default_rng(0))
+        tokens = decoder.write(np.array(text[:start], np.int32), played.limits, np.random.default_rng(0))
         assert list(islice(tokens, end - start)) == text[start:end]
         rounds.append((decoder.speculating, decoder.rounds.count, decoder.rounds.drafted, sum(decoder.rounds.accepted)))
     assert [speculating for speculating, *_ in rounds] == [True, False, True]

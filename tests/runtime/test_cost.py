@@ -1,11 +1,8 @@
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 
-from edgedec.runtime.cost import ObservedCost, run_cost
+from edgedec.runtime.cost import ObservedCost
 
 
 def observed(**by_size: float) -> ObservedCost:
@@ -24,7 +21,6 @@ def test_a_size_that_was_seen_costs_what_its_passes_took() -> None:
     for seconds in (2.0, 1.9, 2.0, 30.0, 2.0, 2.0, 2.1):
         cost.observe(4, seconds)
     assert cost.seconds(4, 0) == cost.seconds(4, 1000) == pytest.approx(2.0, rel=0.15)
-    assert cost.seconds(4, 0, batch=3) == 3 * cost.seconds(4, 0)
 
 
 def test_one_slow_pass_changes_nothing() -> None:
@@ -76,14 +72,14 @@ def test_beyond_them_the_line_goes_on() -> None:
 class Known:
     """What a device's passes cost, by size and past."""
 
-    def seconds(self, nodes: int, past: int, *, variant: str = "full", batch: int = 1) -> float:
-        return batch * (1.0 + 0.1 * nodes + 0.01 * past)
+    def seconds(self, nodes: int, past: int) -> float:
+        return 1.0 + 0.1 * nodes + 0.01 * past
 
 
 def test_a_model_that_is_given_is_believed_before_the_first_pass() -> None:
     cost = ObservedCost(Known())
     assert cost.seconds(1, 0) == pytest.approx(1.1)
-    assert cost.seconds(4, 100, batch=2) == pytest.approx(4.8)
+    assert cost.seconds(4, 100) == pytest.approx(2.4)
 
 
 def test_of_a_model_that_is_given_only_the_drift_is_observed() -> None:
@@ -96,11 +92,3 @@ def test_of_a_model_that_is_given_only_the_drift_is_observed() -> None:
     assert cost.seconds(1, 70) == pytest.approx(1.5 * 1.8)
     cost.observe(4, 60.0, 70)
     assert cost.seconds(1, 70) == pytest.approx(1.5 * 1.8)
-
-
-@pytest.mark.parametrize(
-    ("target", "expected"),
-    [(SimpleNamespace(cost_model=Known()), 1.1), (SimpleNamespace(cost_model=None), 0.0), (SimpleNamespace(), 0.0)],
-)
-def test_a_run_starts_from_what_its_target_knows(target: Any, expected: float) -> None:
-    assert run_cost(target).seconds(1, 0) == pytest.approx(expected)

@@ -100,7 +100,7 @@ class FixedTarget:
         self.row = np.array(row, np.float32)
         self.length = 0
 
-    def open(self, limits: Limits, conditions: object = None) -> FixedTarget:
+    def open(self, limits: Limits) -> FixedTarget:
         return self
 
     def submit(self, work: Sequence[tuple[State, Pass]]) -> Done:

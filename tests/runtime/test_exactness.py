@@ -27,7 +27,6 @@ from edgedec.plugins import names
 from edgedec.runtime.adaptive import Adaptive
 from edgedec.runtime.cost import ObservedCost
 from edgedec.runtime.decoders import autoregressive
-from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
 from edgedec.runtime.drafters import auto
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.protocols import F32, I32, Drafter, Limits, Outcome, Target, TokenTree, Verifier
@@ -35,6 +34,7 @@ from edgedec.runtime.sampling import Sampler, SamplingConfig
 from edgedec.runtime.speculation import DRAFTERS, POLICIES, create_drafter, create_policy, create_verifier
 from edgedec.runtime.targets import open_target
 from edgedec.runtime.tokenizer import Tokenizer
+from tests.runtime.writer import Writer
 
 needs_kernels = pytest.mark.skipif(usable() is None, reason="the kernels' library was not built (no C++ compiler)")
 
@@ -151,7 +151,7 @@ class Insistent(Adaptive):
 class FreeNodes(ObservedCost):
     """What a tree that sizes itself is told: nodes cost almost nothing."""
 
-    def seconds(self, nodes: int, past: int, *, variant: str = "full", batch: int = 1) -> float:
+    def seconds(self, nodes: int, past: int) -> float:
         return 1 + nodes / 1000
 
 
@@ -182,9 +182,7 @@ class Runs:
     drafters: dict[str, Drafter] = field(default_factory=dict)
     plain: dict[Hashable, list[int]] = field(default_factory=dict)
 
-    def decoder(
-        self, drafter: str, policy: str, kv_bits: int, method: str, threads: int, verifier: Verifier
-    ) -> AutoregressiveDecoder:
+    def decoder(self, drafter: str, policy: str, kv_bits: int, method: str, threads: int, verifier: Verifier) -> Writer:
         bundle, key = self.bundles[method], (kv_bits, method, threads)
         if key not in self.targets:
             self.targets[key] = open_target(bundle, limits=LIMITS, threads=threads, kv_bits=kv_bits)
@@ -192,7 +190,7 @@ class Runs:
             self.drafters[drafter] = create_drafter(drafter, self.bundles["demo-draft"], threads=1)
         target = self.targets[key]
         assert target.info.batch_invariant
-        return AutoregressiveDecoder(
+        return Writer(
             target=target,
             state=target.open(LIMITS),
             drafter=self.drafters[drafter],
@@ -201,7 +199,6 @@ class Runs:
             processor=Sampler(SamplingConfig(temperature=0), bundle.tokens.size).distribution,
             vocab_limit=bundle.tokens.size,
             cost=FreeNodes(),
-            sizes_itself=policy == "hardware",
         )
 
     def expected(self, kv_bits: int, method: str, prompt: I32) -> list[int]:
@@ -230,8 +227,8 @@ class Runs:
         decoder.state.close()
 
 
-def write(decoder: AutoregressiveDecoder, prompt: I32) -> list[int]:
-    tokens = decoder.generate(prompt, LIMITS, np.random.default_rng(0), tree_nodes=TREE_NODES)
+def write(decoder: Writer, prompt: I32) -> list[int]:
+    tokens = decoder.write(prompt, LIMITS, np.random.default_rng(0), tree_nodes=TREE_NODES)
     return list(islice(tokens, TOKENS))
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -240,3 +241,45 @@ def test_settings_out_of_range(settings: dict[str, Any], message: str) -> None:
 def test_a_vocabulary_without_ids_is_refused() -> None:
     with pytest.raises(UsageError, match="vocab_limit must be >= 1, not 0"):
         Sampler(SamplingConfig(), 0)
+
+
+# Whole rows
+
+
+@pytest.mark.parametrize("options", [{"top_k": 3}, {"top_p": 0.5}, {"min_p": 0.5}, {"seed": 7}, {"repeat_last_n": 2}])
+def test_greedy_decoding_needs_the_likeliest_tokens_only(options: dict[str, Any]) -> None:
+    assert not SamplingConfig(temperature=0, **options).needs_whole_rows
+    assert SamplingConfig(temperature=0.1, **options).needs_whole_rows
+
+
+def test_a_penalty_needs_whole_rows() -> None:
+    assert SamplingConfig(temperature=0, repeat_penalty=1.1).needs_whole_rows
+
+
+def test_an_option_that_comes_later_needs_whole_rows_until_it_is_known_to_be_harmless() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Later(SamplingConfig):
+        presence_penalty: float = 0.0
+
+    assert not Later(temperature=0).needs_whole_rows
+    assert Later(temperature=0, presence_penalty=0.5).needs_whole_rows
+
+
+@given(
+    hnp.arrays(np.float32, st.integers(4, 40), elements=st.floats(-5, 5, width=32)),
+    st.integers(0, 6),
+    st.sampled_from([{}, {"top_k": 2}, {"top_p": 0.3}, {"min_p": 0.9}, {"repeat_last_n": -1}]),
+)
+def test_what_does_not_need_whole_rows_chooses_the_same_without_the_rest(
+    logits: F32, lowest: int, options: dict[str, Any]
+) -> None:
+    """The row of an accelerator: finite at the likeliest tokens, -inf elsewhere."""
+    config = SamplingConfig(temperature=0, **options)
+    assert not config.needs_whole_rows
+    kept = np.full_like(logits, -np.inf)
+    likeliest = np.argsort(-logits, kind="stable")[: lowest + 1]
+    kept[likeliest] = logits[likeliest]
+    history = np.arange(3, dtype=np.int32)
+    sampler = Sampler(config, len(logits))
+    whole = sampler.distribution(logits, history).copy()
+    np.testing.assert_array_equal(sampler.distribution(kept, history), whole)

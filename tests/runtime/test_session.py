@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from edgedec import demo
 from edgedec.bundle import Bundle
 from edgedec.errors import BudgetError, BundleError, EdgedecError, UnsupportedError, UsageError
 from edgedec.memory import charged_bytes
@@ -17,6 +18,7 @@ from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.planning import make_plan
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session
+from edgedec.runtime.speculation import SpecConfig
 
 GREEDY = SamplingConfig(temperature=0)
 PROMPT = np.arange(5, 45, dtype=np.int32)
@@ -41,6 +43,32 @@ def test_generate_reports_what_it_did(path: Path) -> None:
     assert timings["predicted_n"] == 12
     assert timings["lossless"] == ("up to float ties" if usable() is None else "exact")
     assert 0 < timings["peak_bytes"] <= timings["planned_bytes"]
+
+
+def test_a_stream_gives_the_text_that_generate_gives() -> None:
+    with Session.open(demo.bundle_path(), threads=1, ctx_size=128, spec=SpecConfig(drafter="ngram")) as session:
+        prompt = session.encode("Once upon a time")
+        answer = session.generate(prompt, n_predict=24, sampling=GREEDY)
+        stream = session.stream(prompt, n_predict=24, sampling=GREEDY)
+        pieces = list(stream)
+    assert len(pieces) > 10
+    assert stream.answer.tokens == answer.tokens
+    assert stream.answer.stop_reason == answer.stop_reason == "limit"
+    assert stream.answer.text == answer.text == "".join(pieces)
+    assert stream.answer.timings.predicted_n == 24
+
+
+def test_a_stream_that_nobody_reads_on_has_its_figures_and_the_next_answer_is_clean() -> None:
+    with Session.open(demo.bundle_path(), threads=1, ctx_size=128) as session:
+        prompt = session.encode("Once upon a time")
+        whole = session.generate(prompt, n_predict=24, sampling=GREEDY)
+        stream = session.stream(prompt, n_predict=24, sampling=GREEDY)
+        pieces = iter(stream)
+        first = next(pieces)
+        pieces.close()  # type: ignore[attr-defined]
+        assert (stream.answer.text, stream.answer.stop_reason) == (str(first), "interrupted")
+        assert 1 <= stream.answer.timings.predicted_n == len(stream.answer.tokens) < 24
+        assert session.generate(prompt, n_predict=24, sampling=GREEDY).tokens == whole.tokens
 
 
 def test_generation_stops_at_the_context_or_when_interrupted(path: Path) -> None:
@@ -111,6 +139,7 @@ _RUN = """
 import sys
 import numpy as np
 from edgedec.runtime.session import Session
+from edgedec.runtime.speculation import SpecConfig
 from edgedec.runtime.sampling import SamplingConfig
 path, ctx_size, budget = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 with Session.open(path, ctx_size=ctx_size, budget_bytes=budget or None, threads=2) as session:

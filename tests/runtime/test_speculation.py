@@ -20,11 +20,12 @@ from edgedec.errors import BudgetError, DeviceError, EdgedecError, UsageError
 from edgedec.quantize.shapes import SHAPES, write_random_bundle
 from edgedec.runtime import session as session_module
 from edgedec.runtime.adaptive import Adaptive
+from edgedec.runtime.answer import Answer
 from edgedec.runtime.decoders import autoregressive
-from edgedec.runtime.protocols import I32, Pass, State, Target
-from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Answer, Session
-from edgedec.runtime.speculation import SpecConfig
+from edgedec.runtime.protocols import I32, Pass, Request, State, Target
+from edgedec.runtime.sampling import Sampler, SamplingConfig
+from edgedec.runtime.session import Session
+from edgedec.runtime.speculation import SpecConfig, create_policy, create_verifier
 from edgedec.runtime.targets._results import Done
 from tests.runtime.scripted import Clock, ScriptedDraft, Willing
 
@@ -166,8 +167,16 @@ def test_the_context_may_end_in_a_run(told: Told) -> None:
 @pytest.mark.parametrize("tokens", range(1, RUN + 3))
 def test_a_generator_may_be_closed_anywhere_in_a_run(told: Told, prompt: I32, tokens: int) -> None:
     expected, decoder = told.expect(prompt), told.session.decoder
-    generator: Any = decoder.generate(prompt, told.session.run.limits, np.random.default_rng(0))
-    got = [next(generator) for _ in range(tokens)]
+    request = Request(
+        prompt=prompt,
+        limits=told.session.run.limits,
+        processor=Sampler(GREEDY, told.session.bundle.tokens.size).distribution,
+        policy=create_policy("chain"),
+        verifier=create_verifier(0),
+        rng=np.random.default_rng(0),
+    )
+    generator: Any = decoder.generate(request)
+    got = [next(generator).id for _ in range(tokens)]
     generator.close()
     assert got == expected[:tokens]
     assert len(decoder.cached) == told.session.state.length

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from edgedec import demo
+from edgedec.runtime.answer import Answer
 from edgedec.runtime.decoders.rounds import Rounds
 from edgedec.runtime.sampling import SamplingConfig
-from edgedec.runtime.session import Answer, Session
+from edgedec.runtime.session import Session
 from edgedec.runtime.speculation import SpecConfig
 from edgedec.sim.cocotb_runner import missing_tools
 

@@ -15,11 +15,11 @@ from edgedec.errors import EdgedecError
 from edgedec.plugins import load
 from edgedec.quantize.shapes import write_random_bundle
 from edgedec.runtime.decoders import autoregressive
-from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
 from edgedec.runtime.protocols import Limits, Pass, Target
 from edgedec.runtime.sampling import Sampler, SamplingConfig
 from edgedec.runtime.targets import open_target
 from tests.runtime.scripted import ScriptedDraft, Willing
+from tests.runtime.writer import Writer
 
 CONFIG: dict[str, Any] = {
     "model_type": "llama",
@@ -54,9 +54,9 @@ def target(request: pytest.FixtureRequest, bundle: Bundle) -> Target:
     return open_target(bundle, device=request.param, limits=LIMITS, threads=1)
 
 
-def decoder(target: Target, drafter: Any = None, sampling: SamplingConfig | None = None) -> AutoregressiveDecoder:
+def decoder(target: Target, drafter: Any = None, sampling: SamplingConfig | None = None) -> Writer:
     sampler = Sampler(sampling or SamplingConfig(temperature=0), CONFIG["vocab_size"])
-    return AutoregressiveDecoder(
+    return Writer(
         target=target,
         state=target.open(LIMITS),
         drafter=drafter or load("edgedec.runtime.drafters", "none").create(),
@@ -72,7 +72,7 @@ def take(tokens: Iterator[int], n: int) -> list[int]:
 
 
 def plain(target: Target, n: int, sampling: SamplingConfig | None = None) -> list[int]:
-    return take(decoder(target, sampling=sampling).generate(PROMPT, LIMITS, np.random.default_rng(5)), n)
+    return take(decoder(target, sampling=sampling).write(PROMPT, LIMITS, np.random.default_rng(5)), n)
 
 
 def by_hand(target: Target, n: int) -> list[int]:
@@ -112,7 +112,7 @@ def test_greedy_text_does_not_depend_on_the_drafter(target: Target, kind: str, d
 
     drafter = ScriptedDraft(guess)
     limits = replace(LIMITS, depth=depth)
-    got = take(decoder(target, drafter).generate(PROMPT, limits, np.random.default_rng(5)), 40)
+    got = take(decoder(target, drafter).write(PROMPT, limits, np.random.default_rng(5)), 40)
     assert got == expected
     if kind == "right":
         assert all(len(outcome.path) == depth + 1 for outcome in drafter.outcomes[:-1])
@@ -127,23 +127,23 @@ def test_sampled_text_with_one_seed_does_not_depend_on_the_drafter(bundle: Bundl
     text = [*PROMPT.tolist(), *expected, *[0] * 20]
     drafter = ScriptedDraft(lambda position: text[position] if position % 4 else 1)
     limits = replace(LIMITS, depth=5)
-    got = take(decoder(target, drafter, sampling).generate(PROMPT, limits, np.random.default_rng(5)), 30)
+    got = take(decoder(target, drafter, sampling).write(PROMPT, limits, np.random.default_rng(5)), 30)
     assert got == expected
     assert expected != plain(target, 30)  # it did sample
 
 
 def test_generation_ends_when_the_context_is_full(target: Target) -> None:
-    everything = list(decoder(target).generate(PROMPT, LIMITS, np.random.default_rng(0)))
+    everything = list(decoder(target).write(PROMPT, LIMITS, np.random.default_rng(0)))
     # Rows 0..63 hold prompt and answer but for the very last token, which needs none.
     assert len(PROMPT) + len(everything) == LIMITS.positions + 1
     right = ScriptedDraft(lambda position: [*PROMPT.tolist(), *everything, *[0] * 20][position])
     limits = replace(LIMITS, depth=7)
-    assert list(decoder(target, right).generate(PROMPT, limits, np.random.default_rng(0))) == everything
+    assert list(decoder(target, right).write(PROMPT, limits, np.random.default_rng(0))) == everything
 
 
 def test_a_second_prompt_keeps_the_shared_rows(target: Target) -> None:
     one = decoder(target)
-    first = take(one.generate(PROMPT, LIMITS, np.random.default_rng(0)), 10)
+    first = take(one.write(PROMPT, LIMITS, np.random.default_rng(0)), 10)
     longer = np.array([*PROMPT, *first, 4, 4, 4], np.int32)
     submitted: list[int] = []
     submit = target.submit
@@ -156,12 +156,12 @@ def test_a_second_prompt_keeps_the_shared_rows(target: Target) -> None:
             return submit(work)
 
     one.target = Counting()  # type: ignore[assignment]
-    second = take(one.generate(longer, LIMITS, np.random.default_rng(0)), 5)
+    second = take(one.write(longer, LIMITS, np.random.default_rng(0)), 5)
     assert sum(submitted) <= 3 + 5 + 1  # the new prompt tokens, and the answer
-    fresh = take(decoder(target).generate(longer, LIMITS, np.random.default_rng(0)), 5)
+    fresh = take(decoder(target).write(longer, LIMITS, np.random.default_rng(0)), 5)
     assert second == fresh
-    other = take(one.generate(PROMPT[:5], LIMITS, np.random.default_rng(0)), 5)
-    assert other == take(decoder(target).generate(PROMPT[:5], LIMITS, np.random.default_rng(0)), 5)
+    other = take(one.write(PROMPT[:5], LIMITS, np.random.default_rng(0)), 5)
+    assert other == take(decoder(target).write(PROMPT[:5], LIMITS, np.random.default_rng(0)), 5)
 
 
 def test_stopping_inside_an_accepted_run_leaves_a_clean_state(target: Target) -> None:
@@ -169,14 +169,14 @@ def test_stopping_inside_an_accepted_run_leaves_a_clean_state(target: Target) ->
     text = [*PROMPT.tolist(), *expected, *[0] * 20]
     one = decoder(target, ScriptedDraft(lambda position: text[position]))
     limits = replace(LIMITS, depth=7)
-    assert take(one.generate(PROMPT, limits, np.random.default_rng(0)), 3) == expected[:3]
-    assert take(one.generate(PROMPT, limits, np.random.default_rng(0)), 20) == expected[:20]
+    assert take(one.write(PROMPT, limits, np.random.default_rng(0)), 3) == expected[:3]
+    assert take(one.write(PROMPT, limits, np.random.default_rng(0)), 20) == expected[:20]
 
 
 @pytest.mark.parametrize("length", [0, 64, 80])
 def test_prompts_that_cannot_be_run_are_refused(target: Target, length: int) -> None:
     with pytest.raises(EdgedecError, match=rf"the prompt has {length} tokens, the context holds 64"):
-        next(decoder(target).generate(np.ones(length, np.int32), LIMITS, np.random.default_rng(0)))
+        next(decoder(target).write(np.ones(length, np.int32), LIMITS, np.random.default_rng(0)))
 
 
 def test_nan_logits_are_an_error(target: Target) -> None:
@@ -184,14 +184,14 @@ def test_nan_logits_are_an_error(target: Target) -> None:
     inner = one.processor
     one.processor = lambda logits, history: inner(np.full_like(logits, np.nan), history)
     with pytest.raises(EdgedecError, match="nan"):
-        next(one.generate(PROMPT, LIMITS, np.random.default_rng(0)))
+        next(one.write(PROMPT, LIMITS, np.random.default_rng(0)))
 
 
 def test_an_interrupted_prefill_ends_and_the_next_answer_is_clean(target: Target) -> None:
     one = decoder(target)
     asked = iter([False, True])
     one.interrupted = lambda: next(asked)
-    assert list(one.generate(PROMPT, LIMITS, np.random.default_rng(0))) == []
+    assert list(one.write(PROMPT, LIMITS, np.random.default_rng(0))) == []
     assert one.state.length == LIMITS.nodes  # the first chunk stayed
     one.interrupted = lambda: False
-    assert take(one.generate(PROMPT, LIMITS, np.random.default_rng(0)), 10) == plain(target, 10)
+    assert take(one.write(PROMPT, LIMITS, np.random.default_rng(0)), 10) == plain(target, 10)

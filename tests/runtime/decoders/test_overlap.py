@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 from edgedec.errors import DeviceError
-from edgedec.runtime.decoders import autoregressive, open_decoder
+from edgedec.runtime.decoders import autoregressive
 from edgedec.runtime.decoders._ahead import likeliest_path
-from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
 from edgedec.runtime.protocols import (
     I32,
     CostModel,
@@ -29,6 +28,7 @@ from edgedec.runtime.protocols import (
 from edgedec.runtime.sampling import Sampler, SamplingConfig
 from edgedec.runtime.targets._results import Done
 from tests.runtime.scripted import VOCAB, Clock, ScriptedDraft, ScriptedTarget, Willing
+from tests.runtime.writer import Writer, open_writer
 
 END = 300
 LIMITS = Limits(nodes=8, depth=3, positions=END)
@@ -73,7 +73,7 @@ class Device(ScriptedTarget):
 
 @dataclass
 class Played:
-    decoder: AutoregressiveDecoder
+    decoder: Writer
     device: Device
     seconds: float  # on the clock
     text: list[int] = field(default_factory=list)
@@ -95,10 +95,10 @@ def play(
     monkeypatch.setattr(autoregressive, "Adaptive", Willing)
     device = Device(clock, lambda rows: pass_seconds, simulated=simulated)
     draft = ScriptedDraft(lambda at: (TEXT[min(at, END)] + (not right(at))) % VOCAB, clock=clock, seconds=draft_seconds)
-    decoder = open_decoder(device, device.open(limits), greedy(), drafter=draft, overlaps=overlaps)
+    decoder = open_writer(device, device.open(limits), greedy(), drafter=draft, overlaps=overlaps)
     decoder.open_draft(limits)
     device.submitted.clear()
-    tokens = decoder.generate(np.array(TEXT[:1], np.int32), limits, np.random.default_rng(0))
+    tokens = decoder.write(np.array(TEXT[:1], np.int32), limits, np.random.default_rng(0))
     began = clock.now
     text = list(tokens)
     return Played(decoder, device, clock.now - began - decoder.rounds.read_seconds, text)
@@ -192,8 +192,8 @@ def test_when_speculation_ends_the_waiting_tree_is_dropped(monkeypatch: pytest.M
     monkeypatch.setattr(autoregressive, "Adaptive", UntilTheFifth)
     device = Device(clock, lambda rows: 1.0)
     draft = ScriptedDraft(lambda at: TEXT[min(at, END)])
-    decoder = open_decoder(device, device.open(LIMITS), greedy(), drafter=draft, overlaps=True)
-    tokens = decoder.generate(np.array(TEXT[:1], np.int32), LIMITS, np.random.default_rng(0))
+    decoder = open_writer(device, device.open(LIMITS), greedy(), drafter=draft, overlaps=True)
+    tokens = decoder.write(np.array(TEXT[:1], np.int32), LIMITS, np.random.default_rng(0))
     assert list(islice(tokens, 40)) == TEXT[1:41]
     assert (decoder.rounds.ahead, decoder.rounds.ahead_used) == (5, 4)
     assert decoder.rounds.drafted == 5 * LIMITS.depth
@@ -205,6 +205,7 @@ class Busy:
     def __init__(self, drafting: threading.Event) -> None:
         self.inner, self.drafting, self.ended = ScriptedTarget(TEXT, Clock(), lambda rows: 1.0), drafting, list[bool]()
         self.info, self.open, self.footprint = self.inner.info, self.inner.open, self.inner.footprint
+        self.cost_model = self.inner.cost_model
 
     def submit(self, work: Sequence[tuple[State, Pass]]) -> Any:
         results = self.inner.submit(work).result()
@@ -226,8 +227,8 @@ def test_a_real_device_is_at_work_while_the_host_drafts(monkeypatch: pytest.Monk
     drafting = threading.Event()
     clock = SimpleNamespace(go=lambda seconds: drafting.set())
     draft, device = ScriptedDraft(lambda at: TEXT[min(at, END)], clock=clock), Busy(drafting)  # type: ignore[arg-type]
-    decoder = open_decoder(device, device.open(LIMITS), greedy(), drafter=draft, overlaps=True)
-    tokens = decoder.generate(np.array(TEXT[:1], np.int32), LIMITS, np.random.default_rng(0))
+    decoder = open_writer(device, device.open(LIMITS), greedy(), drafter=draft, overlaps=True)
+    tokens = decoder.write(np.array(TEXT[:1], np.int32), LIMITS, np.random.default_rng(0))
     assert list(islice(tokens, 80)) == TEXT[1:81]
     assert device.ended == [True] * 20
     assert decoder.rounds.ahead_used == 19
@@ -260,19 +261,19 @@ def test_a_failure_in_drafting_leaves_no_pass_under_way(
     monkeypatch.setattr(autoregressive, "Adaptive", Willing)
     device = Device(Clock(), lambda rows: 1.0)
     draft = Breaking(call, error)
-    decoder = open_decoder(device, device.open(LIMITS), greedy(), drafter=draft, overlaps=True)
+    decoder = open_writer(device, device.open(LIMITS), greedy(), drafter=draft, overlaps=True)
     prompt = np.array(TEXT[:1], np.int32)
     with pytest.raises(type(error)):
-        next(decoder.generate(prompt, LIMITS, np.random.default_rng(0)))
+        next(decoder.write(prompt, LIMITS, np.random.default_rng(0)))
     assert [ticket.asked for ticket in device.tickets[-1:]] == [1]
     assert decoder.state.length == len(decoder.cached) == 0
-    assert list(decoder.generate(prompt, LIMITS, np.random.default_rng(0))) == TEXT[1:]  # a clean next answer
+    assert list(decoder.write(prompt, LIMITS, np.random.default_rng(0))) == TEXT[1:]  # a clean next answer
 
 
 def test_an_error_of_the_device_is_the_one_that_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(autoregressive, "Adaptive", Willing)
     device = Device(Clock(), lambda rows: 1.0)
-    decoder = open_decoder(
+    decoder = open_writer(
         device, device.open(LIMITS), greedy(), drafter=Breaking(4, ValueError("broken")), overlaps=True
     )
 
@@ -282,17 +283,17 @@ def test_an_error_of_the_device_is_the_one_that_is_raised(monkeypatch: pytest.Mo
     decoder.open_draft(LIMITS)
     monkeypatch.setattr(Later, "result", fail)
     with pytest.raises(DeviceError, match="gave up") as caught:
-        next(decoder.generate(np.array(TEXT[:1], np.int32), LIMITS, np.random.default_rng(0)))
+        next(decoder.write(np.array(TEXT[:1], np.int32), LIMITS, np.random.default_rng(0)))
     assert isinstance(caught.value.__context__, ValueError)
 
 
 def test_an_answer_that_is_left_early_leaves_no_pass_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     played = play(monkeypatch, overlaps=True)
-    tokens = played.decoder.generate(np.array(TEXT[:1], np.int32), LIMITS, np.random.default_rng(0))
+    tokens = played.decoder.write(np.array(TEXT[:1], np.int32), LIMITS, np.random.default_rng(0))
     assert list(islice(tokens, 6)) == TEXT[1:7]
     tokens.close()  # type: ignore[attr-defined]
     assert all(ticket.asked == 1 for ticket in played.device.tickets)
-    again = played.decoder.generate(np.array(TEXT[:3], np.int32), LIMITS, np.random.default_rng(0))
+    again = played.decoder.write(np.array(TEXT[:3], np.int32), LIMITS, np.random.default_rng(0))
     assert list(again) == TEXT[3:]
 
 
@@ -322,18 +323,18 @@ def test_the_likeliest_path_follows_the_draft() -> None:
 
 def test_a_prefill_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     device = Device(Clock(), lambda rows: 0.5 * rows)
-    decoder = open_decoder(device, device.open(LIMITS), greedy())
+    decoder = open_writer(device, device.open(LIMITS), greedy())
     seen: list[tuple[int, int]] = []
     decoder.on_prefill = lambda done, total: seen.append((done, total))
     prompt = np.array(TEXT[:21], np.int32)
-    assert next(decoder.generate(prompt, LIMITS, np.random.default_rng(0))) == TEXT[21]
+    assert next(decoder.write(prompt, LIMITS, np.random.default_rng(0))) == TEXT[21]
     assert seen == [(0, 20), (8, 20), (16, 20), (20, 20)]
     assert decoder.rounds.prefill_seconds == pytest.approx(10.0)
     seen.clear()
-    assert next(decoder.generate(np.array(TEXT[:31], np.int32), LIMITS, np.random.default_rng(0))) == TEXT[31]
+    assert next(decoder.write(np.array(TEXT[:31], np.int32), LIMITS, np.random.default_rng(0))) == TEXT[31]
     assert seen == [(21, 30), (29, 30), (30, 30)]  # what is kept counts as done
     seen.clear()
-    next(decoder.generate(prompt, LIMITS, np.random.default_rng(0)))
+    next(decoder.write(prompt, LIMITS, np.random.default_rng(0)))
     assert seen == []
     assert decoder.rounds.prefill_seconds == 0
 
@@ -341,9 +342,9 @@ def test_a_prefill_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
 class _ByPast:
     """A pass of n rows over p: 0.25 (n + 1) + 0.01 p seconds. Refuses passes that are too large."""
 
-    def seconds(self, nodes: int, past: int, *, variant: str = "full", batch: int = 1) -> float:
+    def seconds(self, nodes: int, past: int) -> float:
         assert nodes <= LIMITS.nodes
-        return batch * (0.25 + 0.25 * nodes + 0.01 * past)
+        return 0.25 + 0.25 * nodes + 0.01 * past
 
 
 class _Priced(Device):
@@ -353,12 +354,12 @@ class _Priced(Device):
 def test_a_target_that_knows_its_costs_is_not_measured() -> None:
     device = _Priced(Clock(), lambda rows: 0.25 + 0.25 * rows + 0.01 * state.length)
     state = device.open(LIMITS)
-    decoder = open_decoder(device, state, greedy(), drafter=ScriptedDraft(lambda at: TEXT[min(at, END)]))
+    decoder = open_writer(device, state, greedy(), drafter=ScriptedDraft(lambda at: TEXT[min(at, END)]))
     decoder.open_draft(LIMITS)
     assert device.tickets == []
     assert [decoder.cost.seconds(nodes, 100) for nodes in (1, 2, 8)] == [1.5, 1.75, 3.25]
     limits = replace(LIMITS, depth=20)  # which no pass could hold: it is not asked what that would cost
-    assert list(decoder.generate(np.array(TEXT[:1], np.int32), limits, np.random.default_rng(0))) == TEXT[1:]
+    assert list(decoder.write(np.array(TEXT[:1], np.int32), limits, np.random.default_rng(0))) == TEXT[1:]
     assert decoder.cost.seconds(2, 0) == pytest.approx(0.75)
     assert decoder.rounds.drafted > 100
 
@@ -366,7 +367,7 @@ def test_a_target_that_knows_its_costs_is_not_measured() -> None:
 def test_a_target_that_does_not_know_its_costs_is_measured() -> None:
     device = _Priced(Clock(), lambda rows: 1.0 + rows)
     device.cost_model = None
-    decoder = open_decoder(device, device.open(LIMITS), greedy(), drafter=ScriptedDraft(lambda at: None))
+    decoder = open_writer(device, device.open(LIMITS), greedy(), drafter=ScriptedDraft(lambda at: None))
     decoder.open_draft(LIMITS)
     assert len(device.tickets) == 4 * 3
     assert decoder.cost.seconds(4, 0) == pytest.approx(5.0)
@@ -387,8 +388,8 @@ def test_commits_of_a_device_count_in_its_own_time(monkeypatch: pytest.MonkeyPat
     for says, expected in ((None, 1000.0), (0.25, 2.5)):
         if says:
             state.commit_seconds = says
-        decoder = open_decoder(device, state, greedy())
+        decoder = open_writer(device, state, greedy())
         state.length = 0
-        tokens = decoder.generate(np.array(TEXT[:1], np.int32), LIMITS, np.random.default_rng(0))
+        tokens = decoder.write(np.array(TEXT[:1], np.int32), LIMITS, np.random.default_rng(0))
         assert list(islice(tokens, 10)) == TEXT[1:11]
         assert decoder.rounds.commit_seconds == pytest.approx(expected)

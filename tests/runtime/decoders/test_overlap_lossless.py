@@ -16,13 +16,13 @@ import pytest
 from edgedec.bundle import Bundle
 from edgedec.plugins import load, names
 from edgedec.quantize.shapes import write_random_bundle
-from edgedec.runtime.decoders import autoregressive, open_decoder
+from edgedec.runtime.decoders import autoregressive
 from edgedec.runtime.decoders._ahead import Ahead
-from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
 from edgedec.runtime.drafters import auto
 from edgedec.runtime.protocols import (
     F32,
     I32,
+    CostModel,
     Limits,
     Outcome,
     Pass,
@@ -40,6 +40,7 @@ from edgedec.runtime.targets import open_target
 from edgedec.runtime.targets._results import Done
 from tests.runtime.scripted import VOCAB, Clock, ScriptedTarget, Willing
 from tests.runtime.verifiers import test_distribution as distribution
+from tests.runtime.writer import Writer, open_writer
 
 END = 300
 LIMITS = Limits(nodes=8, depth=3, positions=END)
@@ -81,7 +82,7 @@ class Recording:
 
     def __init__(self, inner: Target) -> None:
         self.inner, self.info, self.submitted = inner, inner.info, list[list[int]]()
-        self.open, self.footprint = inner.open, inner.footprint
+        self.open, self.footprint, self.cost_model = inner.open, inner.footprint, inner.cost_model
 
     def submit(self, work: Sequence[tuple[State, Pass]]) -> Ticket:
         self.submitted += [item.ids.tolist() for _, item in work if item.logits is not None]
@@ -98,9 +99,7 @@ def stubborn(logits: F32, history: I32) -> F32:
     return probs
 
 
-def write_with(
-    drafter: str, policy: str, *, overlaps: bool
-) -> tuple[list[int], AutoregressiveDecoder, list[list[int]]]:
+def write_with(drafter: str, policy: str, *, overlaps: bool) -> tuple[list[int], Writer, list[list[int]]]:
     """A text that repeats itself, though not quite; with a draft model what that model would write, though not quite."""
     create: Any = load(DRAFTERS, drafter).create
     if drafter == "model":
@@ -110,11 +109,10 @@ def write_with(
     else:
         limits, scripted = LIMITS, ScriptedTarget(REPEATING, Clock(), lambda rows: 1.0)
         target, made, processor = Recording(scripted), create(), greedy()
-    decoder = open_decoder(target, target.open(limits), processor, drafter=made, policy=policy, overlaps=overlaps)
-    decoder.sizes_itself = policy == "hardware"
+    decoder = open_writer(target, target.open(limits), processor, drafter=made, policy=policy, overlaps=overlaps)
     decoder.open_draft(limits)
     target.submitted.clear()
-    tokens = decoder.generate(np.array(REPEATING[:20], np.int32), limits, np.random.default_rng(0))
+    tokens = decoder.write(np.array(REPEATING[:20], np.int32), limits, np.random.default_rng(0))
     return list(tokens), decoder, target.submitted
 
 
@@ -153,14 +151,11 @@ class _Table:
     def footprint(self, limits: Limits) -> dict[str, int]:
         return {}
 
-    def open(self, target: TargetInfo, limits: Limits) -> _Table:
+    def open(self, target: TargetInfo, limits: Limits, cost: CostModel) -> _Table:
         return self
 
     def expand(self, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:
         return [distribution.GUESS[tree.tokens[node]] for node in nodes]
-
-    def riders(self, tree: TokenTree) -> None:
-        return None
 
     def observe(self, tree: TokenTree, outcome: Outcome) -> None:
         if self.waiting and tree is self.waiting.pop():
@@ -204,11 +199,11 @@ def surprise(monkeypatch: pytest.MonkeyPatch, policy: str, keep: Callable[[Token
     monkeypatch.setattr(autoregressive, "Adaptive", Willing)
     rng, limits = np.random.default_rng(1), Limits(nodes=3, depth=1, positions=TRIALS)
     target, draft = _Chance(TRIALS), _Table(waiting)
-    decoder = open_decoder(
+    decoder = open_writer(
         target, target.open(limits), lambda row, history: row, drafter=draft, verifier="rejection", overlaps=True
     )
     decoder.policy = distribution.made(policy, rng.spawn(1)[0])
-    assert len(list(decoder.generate(np.array([0], np.int32), limits, rng))) == TRIALS
+    assert len(list(decoder.write(np.array([0], np.int32), limits, rng))) == TRIALS
     chances = distribution.TARGET.astype(np.float64)
     expected = draft.came.sum(axis=1)[:, None] * chances / chances.sum(axis=1, keepdims=True)
     assert draft.came.sum() > TRIALS / 30
@@ -244,9 +239,9 @@ def test_sampled_text_with_one_seed_is_the_same_with_overlap(monkeypatch: pytest
     for overlaps in (False, True):
         target, rng = _Chance(600), np.random.default_rng(6)
         limits = replace(distribution.LIMITS, positions=600)
-        decoder = open_decoder(
+        decoder = open_writer(
             target, target.open(limits), lambda row, history: row, drafter=_Table([]), overlaps=overlaps
         )
         decoder.policy = distribution.made("chain", np.random.default_rng(7))
-        texts.append(list(decoder.generate(np.array([0], np.int32), limits, rng)))
+        texts.append(list(decoder.write(np.array([0], np.int32), limits, rng)))
     assert texts[0] == texts[1]

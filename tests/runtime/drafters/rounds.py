@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from edgedec.plugins import load
+from edgedec.runtime.cost import ObservedCost
 from edgedec.runtime.protocols import F32, Draft, Limits, Outcome, TargetInfo, TokenTree
 
 VOCAB = 50
@@ -19,16 +20,14 @@ def info(vocab: int = VOCAB) -> TargetInfo:
         vocab=vocab,
         tokenizer_hash="0" * 64,
         positions=4096,
-        variants=("full",),
         taps=(),
         masks="any",
-        undo="slots",
         batch_invariant=True,
     )
 
 
 def open_draft(name: str, limits: Limits = LIMITS, vocab: int = VOCAB) -> Draft:
-    draft: Draft = load("edgedec.runtime.drafters", name).create().open(info(vocab), limits)
+    draft: Draft = load("edgedec.runtime.drafters", name).create().open(info(vocab), limits, ObservedCost())
     return draft
 
 

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.runtime.decoders import autoregressive, open_decoder
-from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
+from edgedec.runtime.cost import ObservedCost
+from edgedec.runtime.decoders import autoregressive
 from edgedec.runtime.drafters import auto, copy, ngram
 from edgedec.runtime.protocols import Drafter, Limits, TokenTree
 from edgedec.runtime.sampling import Sampler, SamplingConfig
 from tests.runtime.drafters.rounds import info
 from tests.runtime.scripted import VOCAB, Clock, ScriptedDraft, ScriptedTarget, Willing
+from tests.runtime.writer import Writer, open_writer
 
 END = 400
 LIMITS = Limits(nodes=16, depth=4, positions=END)
@@ -48,18 +49,18 @@ class Candidates:
 
         return ScriptedDraft(guess, clock=self.clock, seconds=seconds)
 
-    def decoder(self, drafter: Any = None) -> AutoregressiveDecoder:
+    def decoder(self, drafter: Any = None) -> Writer:
         target = ScriptedTarget(TEXT, self.clock, lambda rows: 1 + 0.08 * (rows - 1))
         processor = Sampler(SamplingConfig(temperature=0), VOCAB).distribution
         drafter = drafter or self.drafter
-        return open_decoder(target, target.open(LIMITS), processor, drafter=drafter, overlaps=self.overlaps)
+        return open_writer(target, target.open(LIMITS), processor, drafter=drafter, overlaps=self.overlaps)
 
     def play(self) -> None:
         """Write it all."""
         decoder = self.decoder()
         prompt = np.array(TEXT[:8], np.int32)
         before, length = (0, 0), 8
-        for length, _ in enumerate(decoder.generate(prompt, LIMITS, np.random.default_rng(0)), start=9):
+        for length, _ in enumerate(decoder.write(prompt, LIMITS, np.random.default_rng(0)), start=9):
             if not decoder.guessed:  # a round's last token
                 now = decoder.rounds.drafted, sum(decoder.rounds.accepted)
                 self.rounds.append((length, now[0] - before[0], now[1] - before[1]))
@@ -169,7 +170,7 @@ def test_the_text_does_not_depend_on_the_order_of_the_candidates(monkeypatch: py
     for names in permutations(played.drafts):
         drafter = auto._AutoDrafter({name: played.drafts[name] for name in names})
         decoder = played.decoder(drafter)
-        tokens = decoder.generate(np.array(TEXT[:8], np.int32), LIMITS, np.random.default_rng(0))
+        tokens = decoder.write(np.array(TEXT[:8], np.int32), LIMITS, np.random.default_rng(0))
         assert list(islice(tokens, 200)) == TEXT[8:208]
         assert sum(decoder.rounds.accepted) > 40
 
@@ -179,7 +180,7 @@ def test_choices_after_an_assumed_text_are_judged_when_it_comes_true(monkeypatch
     played = Candidates(monkeypatch, overlaps=True, copy=(CHEAP, always), ngram=(CHEAP, lambda at: at % 2 > 0))
     played.play()
     decoder = played.decoder()
-    list(islice(decoder.generate(np.array(TEXT[:8], np.int32), LIMITS, np.random.default_rng(0)), 200))
+    list(islice(decoder.write(np.array(TEXT[:8], np.int32), LIMITS, np.random.default_rng(0)), 200))
     assert decoder.rounds.ahead_used > 30
     draft: Any = decoder.open_draft(LIMITS)
     by_name = {candidate.name: candidate for candidate in draft._candidates}
@@ -198,6 +199,6 @@ def test_the_footprint_is_the_sum_of_all() -> None:
 
 
 def test_asked_about_no_node_it_guesses_nothing() -> None:
-    draft = auto.create().open(info(), LIMITS)
+    draft = auto.create().open(info(), LIMITS, ObservedCost())
     root = TokenTree(tokens=np.array([3], np.int32), parents=np.array([-1], np.int32), draft={})
     assert draft.expand(np.array([1, 2, 3], np.int32), root, np.zeros(0, np.int32)) == []

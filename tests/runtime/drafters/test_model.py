@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from edgedec.bundle import Bundle
 from edgedec.errors import DeviceError, UsageError
 from edgedec.quantize.shapes import write_random_bundle
+from edgedec.runtime.cost import ObservedCost
 from edgedec.runtime.drafters import model
 from edgedec.runtime.drafters.model import TOP, create
 from edgedec.runtime.protocols import F32, Draft, Limits, Outcome, Pass, Sparse, State, Target, TargetInfo, TokenTree
@@ -55,10 +56,8 @@ def target_info(bundle: Bundle, vocab: int = VOCAB) -> TargetInfo:
         vocab=vocab,
         tokenizer_hash=bundle.tokenizer_hash,
         positions=4096,
-        variants=("full",),
         taps=(),
         masks="any",
-        undo="slots",
         batch_invariant=True,
     )
 
@@ -115,7 +114,7 @@ class Spy:
     def footprint(self, limits: Limits) -> Any:
         return self.target.footprint(limits)
 
-    def open(self, limits: Limits, conditions: Any = None) -> State:
+    def open(self, limits: Limits) -> State:
         return self.target.open(limits)
 
     def submit(self, work: Sequence[tuple[State, Pass]]) -> Done:
@@ -150,7 +149,7 @@ def ran(spy: Spy) -> list[int]:
 
 @pytest.fixture
 def draft(bundle: Bundle, spies: list[Spy]) -> Draft:
-    return create(bundle, device="float_reference").open(target_info(bundle), LIMITS)
+    return create(bundle, device="float_reference").open(target_info(bundle), LIMITS, ObservedCost())
 
 
 def test_it_says_what_the_softmax_says(bundle: Bundle, draft: Draft) -> None:
@@ -171,7 +170,7 @@ TOKENS = st.integers(0, 5)
 def test_a_guess_depends_on_text_and_path_alone(device: str, data: Any, opened: dict[str, Any]) -> None:
     """Whatever texts, trees and nodes came before."""
     drafter, info, exact = opened[device]
-    draft = drafter.open(info, LIMITS)
+    draft = drafter.open(info, LIMITS, ObservedCost())
     text = data.draw(st.lists(TOKENS, min_size=1, max_size=20))
     for _ in range(4):
         above = [data.draw(st.integers(0, node)) for node in range(data.draw(st.integers(0, LIMITS.nodes - 1)))]
@@ -182,7 +181,7 @@ def test_a_guess_depends_on_text_and_path_alone(device: str, data: Any, opened: 
             asked = data.draw(st.lists(st.integers(0, count - 1), min_size=1, max_size=4, unique=True))
             for node, guess in zip(asked, expand(draft, text, part, *asked), strict=True):
                 path = path_of(tree, node)
-                (fresh,) = expand(drafter.open(info, LIMITS), text, chain(text, path), len(path))
+                (fresh,) = expand(drafter.open(info, LIMITS, ObservedCost()), text, chain(text, path), len(path))
                 if exact:
                     assert guess == fresh
                 else:
@@ -288,7 +287,7 @@ def test_after_an_id_that_the_tokenizer_does_not_have_there_is_no_guess(
 
 @pytest.mark.parametrize(("target_vocab", "ids"), [(VOCAB + 20, SIZE), (SIZE, SIZE), (SIZE - 5, SIZE - 5), (10, 10)])
 def test_vocabularies_may_be_padded_differently(bundle: Bundle, target_vocab: int, ids: int) -> None:
-    draft = create(bundle, device="float_reference").open(target_info(bundle, target_vocab), LIMITS)
+    draft = create(bundle, device="float_reference").open(target_info(bundle, target_vocab), LIMITS, ObservedCost())
     for token in range(6):
         (guess,) = expand(draft, [token], chain([token], []), 0)
         assert guess == pytest.approx(slow(bundle, [token], ids), rel=1e-4)
@@ -299,7 +298,7 @@ def test_vocabularies_may_be_padded_differently(bundle: Bundle, target_vocab: in
 @pytest.mark.parametrize(("positions", "end"), [(48, 48), (CONTEXT, CONTEXT), (200, CONTEXT)])
 def test_the_shorter_context_ends_the_guesses(bundle: Bundle, positions: int, end: int) -> None:
     limits = replace(LIMITS, positions=positions)
-    draft = create(bundle, device="float_reference").open(target_info(bundle), limits)
+    draft = create(bundle, device="float_reference").open(target_info(bundle), limits, ObservedCost())
     text = [token % 7 for token in range(end - 2)]
     tree = branching(text, [1, 2, 3, 4, 5, 6, 7], [0, 0, 0, 1, 1, 2, 4])
     guesses = expand(draft, text, tree, *range(8))
@@ -339,19 +338,19 @@ def test_without_a_bundle_it_says_which_option_names_one() -> None:
 def test_another_tokenizer_is_refused_before_anything_is_loaded(bundle: Bundle, spies: list[Spy]) -> None:
     info = replace(target_info(bundle), tokenizer_hash="0123456789abcdef" * 4)
     with pytest.raises(UsageError, match=rf"{bundle.path}.*{bundle.tokenizer_hash[:12]}, .*0123456789ab: .*-md"):
-        create(bundle, device="float_reference").open(info, LIMITS)
+        create(bundle, device="float_reference").open(info, LIMITS, ObservedCost())
     assert spies == []
 
 
 def test_weights_are_loaded_once_and_each_draft_has_a_cache(bundle: Bundle, spies: list[Spy]) -> None:
     drafter = create(bundle, device="float_reference")
-    one, other = (drafter.open(target_info(bundle), LIMITS) for _ in range(2))
+    one, other = (drafter.open(target_info(bundle), LIMITS, ObservedCost()) for _ in range(2))
     assert len(spies) == 1
     for text in ([1, 2], [1, 2, 3]):
         for draft, last in ((one, 5), (other, 6)):
             (guess,) = expand(draft, [*text, last], chain([*text, last], []), 0)
             assert guess == pytest.approx(slow(bundle, [*text, last]), rel=1e-4)
-    drafter.open(target_info(bundle), replace(LIMITS, nodes=16))
+    drafter.open(target_info(bundle), replace(LIMITS, nodes=16), ObservedCost())
     assert len(spies) == 2
 
 

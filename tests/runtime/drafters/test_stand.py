@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from edgedec.errors import UnsupportedError
 from edgedec.plugins import load
+from edgedec.runtime.cost import ObservedCost
 from edgedec.runtime.drafters.stand import LONGEST
 from edgedec.runtime.protocols import F32, Limits
 from edgedec.runtime.target_top import TOP_IDS, TOP_K, TOP_PROBS, TOP_TAPS, top_taps
@@ -150,9 +151,9 @@ def test_it_asks_for_what_it_learns_from() -> None:
 
 def test_a_vocabulary_whose_ids_float32_cannot_hold_is_refused() -> None:
     drafter = load("edgedec.runtime.drafters", "stand").create()
-    drafter.open(info(1 << 24), LIMITS)
+    drafter.open(info(1 << 24), LIMITS, ObservedCost())
     with pytest.raises(UnsupportedError, match=r"up to 16777216 tokens, this one has 16777217; try --spec-type ngram"):
-        drafter.open(info((1 << 24) + 1), LIMITS)
+        drafter.open(info((1 << 24) + 1), LIMITS, ObservedCost())
 
 
 def test_contexts_that_were_not_seen_for_long_make_room() -> None:

@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 
-from edgedec.runtime.protocols import F32, I32, Limits, Outcome, Sparse, TokenTree
+from edgedec.runtime.protocols import I32, Limits, Outcome, Sparse, TokenTree
 
 TEXT = np.array([7, 3, 0], np.int32)
 NO_GUESS: Mapping[int, float] = {}
@@ -38,9 +38,6 @@ class FakeDraft:
         self.asked.append(nodes.tolist())
         return [sparse(self.guess(path_of(tree, node))) for node in nodes.tolist()]
 
-    def riders(self, tree: TokenTree) -> tuple[I32, F32] | None:
-        return None
-
     def observe(self, tree: TokenTree, outcome: Outcome) -> None:
         return None
 
@@ -51,7 +48,7 @@ class FakeCost:
     def __init__(self, seconds: Sequence[float]) -> None:
         self.by_nodes = seconds
 
-    def seconds(self, nodes: int, past: int, *, variant: str = "full", batch: int = 1) -> float:
+    def seconds(self, nodes: int, past: int) -> float:
         return self.by_nodes[nodes - 1]
 
 

@@ -71,9 +71,6 @@ class _Draft:
     def expand(self, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:
         return [GUESS[tree.tokens[node]] for node in nodes]
 
-    def riders(self, tree: TokenTree) -> tuple[I32, F32] | None:
-        return None
-
     def observe(self, tree: TokenTree, outcome: Outcome) -> None:
         return None
 
@@ -81,7 +78,7 @@ class _Draft:
 class _Cost:
     """Passes that grow dearer, so that ``hardware`` chooses among sizes."""
 
-    def seconds(self, nodes: int, past: int, *, variant: str = "full", batch: int = 1) -> float:
+    def seconds(self, nodes: int, past: int) -> float:
         return 1 + 0.02 * nodes * math.sqrt(nodes)
 
 
@@ -137,6 +134,8 @@ def test_speculation_cannot_be_told_from_plain_sampling(name: str, policy: str, 
 class _WithReplacement:
     """Two levels of three and two children, drawn independently of each other."""
 
+    sizes_itself = False
+
     def __init__(self, rng: np.random.Generator) -> None:
         self.rng = rng
 
@@ -190,6 +189,8 @@ def test_with_one_seed_chosen_children_do_not_even_change_the_text() -> None:
 class _Rewritten:
     """A policy whose trees are tampered with."""
 
+    sizes_itself = False
+
     def __init__(self, policy: TreePolicy, change: Callable[[TokenTree], TokenTree]) -> None:
         self.policy, self.change = policy, change
 
@@ -226,6 +227,8 @@ def test_it_sees_draws_that_are_seeded_by_the_text() -> None:
     """Children that are a function of the text are chosen, however random they look: their draft is a lie."""
 
     class _Hashed:
+        sizes_itself = False
+
         def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> TokenTree:
             return made("chain", np.random.default_rng([9, *text.tolist()])).grow(draft, text, limits, cost, accept)
 
@@ -236,6 +239,7 @@ def test_it_sees_the_best_of_many_draws() -> None:
     """Keeping the drawn child with the larger draft probability lets its token decide whether it stays."""
 
     class _Best:
+        sizes_itself = False
         rng = np.random.default_rng(11)
 
         def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> TokenTree:
