@@ -307,14 +307,14 @@ def test_ctrl_c_twice_during_an_answer_ends_the_chat(bundle: Path) -> None:
 SLOW = """
 import sys, time
 from edgedec.cli import app
-from edgedec.runtime.session import Session
+from edgedec.runtime.stream import TextStream
 
-def emit(text, answer, on_text):
+def feed(stream, token):
     print("a token comes", flush=True)
     time.sleep(60)
     sys.exit("it was not interrupted")
 
-Session._emit = staticmethod(emit)
+TextStream.feed = feed
 app.main()
 """
 
