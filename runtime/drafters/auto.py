@@ -106,7 +106,7 @@ class _AutoDraft:
 
     def _log_choice(self, choice: _Choice) -> None:
         name = "no drafter" if choice.drafting is None else choice.drafting.name
-        if name == self._logged or not self._log.on or self.cost is None:
+        if name == self._logged or not self._log.on or self._cost is None:
             return
         self._logged = name
         about = []
