@@ -1,1 +1,1 @@
-"""Amaranth components, the accelerator generator and its compiler. Empty until the accelerator is built."""
+"""Amaranth components, the accelerator generator and its compiler."""

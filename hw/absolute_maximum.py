@@ -1,4 +1,4 @@
-"""The largest absolute value of a vector, as its words pass."""
+"""The largest absolute value of a vector, determined as its words pass."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ __all__ = ["AbsoluteMaximum"]
 
 
 def _key(x: Value) -> Value:
-    """Ordered as |x|: for a negative x, ~x (which is |x| - 1) and a one below it. Saves the negation of every element."""
+    """Return a key ordered as |x|: for a negative x, ~x (which is |x| - 1) above a one. No element has to be negated."""
     return Cat(x[-1], Mux(x[-1], ~x, x)[: len(x) - 1])
 
 
@@ -24,19 +24,20 @@ def _larger(a: Value, b: Value) -> Value:
 
 
 class AbsoluteMaximum(CostedComponent):
-    """max |x| over each slot's vector.
+    """Determine max |x| of each slot's vector.
 
     Parameters:
-        slots: 1 to 8.
+        slots: number of slots, 1 to 8.
         lanes: elements of a word, 1 to 64.
-        width: of an element, 2 to 64.
+        width: bits of an element, 2 to 64.
 
     Members:
-        input: In(words(width, slots, lanes)). Symmetric values: the pattern below -(2**(width-1) - 1) must not occur.
+        input: In(words(width, slots, lanes)). Symmetric values: -2**(width-1) must not occur.
         output: Out(stream of unsigned(width - 1) [slots]). One item per vector.
 
     Latency: ceil(log2(lanes)) + 1 cycles from the last word's transfer to a valid output.
-    Throughput: a word per cycle, across vectors too; stops only if a vector ends while the one before it is not taken.
+    Throughput: one word per cycle, across vectors too; stalls only if a vector ends while the previous result is not
+        taken.
     Source: derived here.
     """
 
@@ -44,8 +45,8 @@ class AbsoluteMaximum(CostedComponent):
         check("slots", slots, 1, 8)
         check("lanes", lanes, 1, 64)
         check("width", width, 2, 64)
-        found = stream.Signature(data.ArrayLayout(unsigned(width - 1), slots))
-        super().__init__(lambda: {"input": In(words(width, slots, lanes)), "output": Out(found)})
+        result = stream.Signature(data.ArrayLayout(unsigned(width - 1), slots))
+        super().__init__(lambda: {"input": In(words(width, slots, lanes)), "output": Out(result)})
         self._slots, self._lanes, self._width = slots, lanes, width
 
     @property
@@ -79,11 +80,11 @@ class AbsoluteMaximum(CostedComponent):
         for slot in range(self._slots):
             keys = [_key(source.p["values"][lane][slot]) for lane in range(self._lanes)]
             key, _ = reduced(m, enable, keys, _larger)
-            most, found = Signal(self._width), Signal(self._width)
+            most, result = Signal(self._width), Signal(self._width)
             now = _larger(Mux(fresh, 0, most), key)
             with m.If(enable & valid):
                 m.d.sync += most.eq(now)
             with m.If(done):
-                m.d.sync += found.eq(now)
-            m.d.comb += sink.payload[slot].eq(found[1:] + found[0])
+                m.d.sync += result.eq(now)
+            m.d.comb += sink.payload[slot].eq(result[1:] + result[0])
         return m

@@ -24,29 +24,32 @@ from edgedec.hw.writer import Writer
 
 __all__ = ["ADDRESS_BITS", "REGISTER_ADDRESS_BITS", "Accelerator", "prefetch_style"]
 
-REGISTER_ADDRESS_BITS = 12
+REGISTER_ADDRESS_BITS = 12  # bits of a byte address in the register block
+# Outputs of the Router that go to the Datapath.
 _TO_DATAPATH = ("load", "angles", "gains", "weights", "rows", "coding", "factors", "scales", "keys_values")
 
-_RESETS = (
-    4  # router, cache, read slice, data path: with the data path's own less than edgedec.hw.command_processor.CLEARED
-)
+# Stages of the reset: router, cache, read slice, datapath. With those of the datapath, fewer than CLEARED cycles of
+# edgedec.hw.command_processor.
+_RESETS = 4
 
 
 class Accelerator(CostedComponent):
-    """What a board's processor sees: a register block, read ports, a write port and an interrupt.
+    """The accelerator as the rest of a board sees it: a register block, read ports, a write port and an interrupt.
 
     Parameters:
-        config: everything that is variable.
-        trace: outputs ``trace_...`` of the Datapath, for simulation.
+        config: the configuration, which fixes everything that is variable.
+        trace: whether the outputs ``trace_...`` of the Datapath exist, for simulation.
 
     Members:
-        registers: In(AXI4-Lite), edgedec.hw.accelerator_registers.
-        read0 ..: Out(AXI4 read channels), config.ports of config.port_bytes each; write: Out(AXI4 write channels), as wide.
-        interrupt: Out(1).
-        trace_matrix ..: Out, with ``trace`` only.
+        registers: In(AXI4-Lite). The registers of edgedec.hw.accelerator_registers.
+        read0 ..: Out(AXI4 read channels). config.ports ports of config.port_bytes each.
+        write: Out(AXI4 write channels). A port as wide as one read port.
+        interrupt: Out(1). Level of the interrupt.
+        trace_matrix ..: Out. The outputs of the Datapath, only with ``trace``.
 
-    Throughput: one beat of the read stream per cycle. Cycles of a pass: docs/accelerator.md, "The cycle budget".
-    Source: DESIGN section 7.
+    Throughput: one beat of the read stream per cycle. docs/accelerator.md, "The cycle budget", gives the cycles of a
+        pass.
+    Source: docs/accelerator.md.
     """
 
     def __init__(self, config: AcceleratorConfig, *, trace: bool = False) -> None:
@@ -126,7 +129,7 @@ class Accelerator(CostedComponent):
         return m
 
     def _read(self, m: Module, control: Any, prefetcher: Any, router: Any, datapath: Any, cache: Any) -> None:
-        """Ranges to beats to whom they are for; and what is to be done with them."""
+        """Connect control, prefetcher and router, and send commands and routed beats to the units."""
         connect(m, control.ranges, prefetcher.ranges)
         connect(m, prefetcher.error, control.read_error)
         connect(m, control.entries, router.entries)
@@ -141,7 +144,7 @@ class Accelerator(CostedComponent):
             connect(m, getattr(control, name), getattr(datapath, name))
 
     def _write(self, m: Module, control: Any, datapath: Any, cache: Any, writer: Any) -> None:
-        """New keys and values, and results. What waits goes at the latest when nobody works any more."""
+        """Connect keys, values and results to the writer; pending writes are issued once all units are idle."""
         connect(m, datapath.layers, cache.layers)
         connect(m, datapath.new_keys, cache.new_keys)
         connect(m, datapath.new_values, cache.new_values)
@@ -229,5 +232,5 @@ class Accelerator(CostedComponent):
 
 
 def prefetch_style(config: AcceleratorConfig) -> str:
-    """Of the queues of what is read ahead: they are meant to be deep."""
+    """Return the kind of memory for the prefetcher's queues, which are meant to be deep."""
     return "ultra" if config.ultra else "block"

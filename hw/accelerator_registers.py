@@ -7,13 +7,13 @@ from edgedec.hw.register_map import SLOTS, VALUE, Access, Field, Register, Regis
 
 __all__ = ["COUNTS", "ERROR_CAUSES", "IDENTITY", "MAP_VERSION", "REGISTER_MAP", "Cause"]
 
-IDENTITY = int.from_bytes(b"edec", "little")
-MAP_VERSION = 1  # of this table: a driver refuses another
-COUNTS = ("cycles", "beats", "starved", "blocked", "dependency", "descriptors")  # registers counter_ of these
+IDENTITY = int.from_bytes(b"edec", "little")  # value of the identity register
+MAP_VERSION = 1  # version of this map; a driver refuses any other
+COUNTS = ("cycles", "beats", "starved", "blocked", "dependency", "descriptors")  # names of the counter_... registers
 
 
 class Cause(IntEnum):
-    """Why a program was given up."""
+    """Causes that end a program early."""
 
     NONE = 0
     CONFIGURATION = 1
@@ -38,8 +38,8 @@ ERROR_CAUSES: Mapping[int, str] = {
     Cause.READ: "a read was answered with an error",
     Cause.WRITE: "a write was answered with an error",
     Cause.WATCHDOG: "the watchdog expired",
-    Cause.WEIGHT: "a byte of ternary weights is no five trits",
-    Cause.ADDRESS: "an address is no multiple of the striping's block, or beyond the bus",
+    Cause.WEIGHT: "a byte of ternary weights does not encode five trits",
+    Cause.ADDRESS: "an address is not a multiple of the striping's block, or is beyond the bus",
 }
 
 
@@ -50,7 +50,7 @@ def _number(bits: int, description: str, reset: int = 0) -> tuple[Field, ...]:
 def _interrupt_fields() -> tuple[Field, ...]:
     return (
         Field(name="done", bits=1, description="A program has ended."),
-        Field(name="error", bits=1, description="A program was given up; see error."),
+        Field(name="error", bits=1, description="A program was abandoned; see error."),
         Field(name="committed", bits=1, description="A commit has ended."),
     )
 
@@ -89,8 +89,8 @@ REGISTER_MAP = RegisterMap(
             name="configuration_hash",
             offset=0x008,
             access=Access.READ_ONLY,
-            fields=_number(64, "Hash."),
-            description="Of the configuration that the hardware was generated from; a program must have the same.",
+            fields=_number(64, "Hash of the configuration."),
+            description="Hash of the configuration of the hardware; a program must have the same.",
         ),
         Register(
             name="control",
@@ -98,9 +98,9 @@ REGISTER_MAP = RegisterMap(
             access=Access.PULSE,
             fields=(
                 Field(name="start", bits=1, description="Run the program with the pass parameters as they are now."),
-                Field(name="commit", bits=1, description="Copy the rows of commit_slots behind the committed ones."),
-                Field(name="soft_reset", bits=1, description="Give up, drain the buses, forget the error."),
-                Field(name="latch_counters", bits=1, description="Copy the counters to where they are read."),
+                Field(name="commit", bits=1, description="Copy the rows of commit_slots after the committed ones."),
+                Field(name="soft_reset", bits=1, description="Abandon the program, drain the buses, clear the error."),
+                Field(name="latch_counters", bits=1, description="Copy the counters to the counter registers."),
                 Field(name="clear_counters", bits=1, description="Set the counters to zero."),
             ),
             description="Doorbells.",
@@ -111,18 +111,18 @@ REGISTER_MAP = RegisterMap(
             access=Access.READ_ONLY,
             fields=(
                 Field(name="busy", bits=1, description="A program or a commit is running."),
-                Field(name="done", bits=1, description="The last program ended well."),
-                Field(name="error", bits=1, description="The last program was given up; a soft reset clears it."),
+                Field(name="done", bits=1, description="The last program ended without error."),
+                Field(name="error", bits=1, description="The last program was abandoned; a soft reset clears it."),
                 Field(name="resetting", bits=1, description="A soft reset waits for the buses."),
             ),
-            description="What the accelerator does now.",
+            description="State of the accelerator.",
         ),
         Register(
             name="interrupt_status",
             offset=0x018,
             access=Access.WRITE_ONE_TO_CLEAR,
             fields=_interrupt_fields(),
-            description="What has happened since it was last cleared.",
+            description="Events since the last clear.",
             enabled_by="interrupt_enable",
         ),
         Register(
@@ -130,7 +130,7 @@ REGISTER_MAP = RegisterMap(
             offset=0x01C,
             access=Access.READ_WRITE,
             fields=_interrupt_fields(),
-            description="Which of them raise the interrupt.",
+            description="Events that raise the interrupt.",
         ),
         _address("program_address", 0x020, "Start of the program."),
         Register(
@@ -145,12 +145,12 @@ REGISTER_MAP = RegisterMap(
             offset=0x02C,
             access=Access.READ_WRITE,
             fields=_number(32, "Cycles; 0: no limit."),
-            description="Cycles that a descriptor may take before the program is given up.",
+            description="Cycles that a descriptor may take before the program is abandoned.",
         ),
         _address("image_address", 0x030, "Start of weights and tables."),
         _address("kv_address", 0x038, "Start of keys and values."),
-        _address("input_address", 0x040, "Embedding rows and rotary rows of the pass."),
-        _address("output_address", 0x048, "Where results are written."),
+        _address("input_address", 0x040, "Start of the embedding rows and rotary rows of the pass."),
+        _address("output_address", 0x048, "Start of the results."),
         Register(
             name="pass_parameters",
             offset=0x050,
@@ -158,11 +158,9 @@ REGISTER_MAP = RegisterMap(
             fields=(
                 Field(name="slots", bits=4, description="Tokens of the pass, 1 to the configuration's slots."),
                 Field(name="committed", bits=20, description="Positions of the cache that all tokens see."),
-                Field(
-                    name="logits", bits=2, description="0: none are wanted, 1: the likeliest, 2: whole rows as well."
-                ),
+                Field(name="logits", bits=2, description="0: no logits, 1: the likeliest, 2: whole rows as well."),
             ),
-            description="The next pass.",
+            description="Parameters of the next pass.",
         ),
         Register(
             name="commit_slots",
@@ -176,7 +174,7 @@ REGISTER_MAP = RegisterMap(
             offset=0x060,
             access=Access.READ_WRITE,
             fields=_number(20, "Position in the text."),
-            description="Of each slot.",
+            description="Position of each slot.",
             count=SLOTS,
         ),
         Register(
@@ -195,28 +193,28 @@ REGISTER_MAP = RegisterMap(
                 Field(name="cause", bits=8, description="See ERROR_CAUSES."),
                 Field(name="descriptor", bits=24, description="Number of the descriptor in the program."),
             ),
-            description="What broke, first of all.",
+            description="First error of the program.",
         ),
         Register(
             name="descriptor_select",
             offset=0x0A4,
             access=Access.READ_WRITE,
             fields=_number(16, "Number of a descriptor."),
-            description="Whose cycles descriptor_cycles shows.",
+            description="Descriptor that descriptor_cycles shows.",
         ),
         Register(
             name="error_address",
             offset=0x0A8,
             access=Access.READ_ONLY,
             fields=_number(64, "Byte address, or 0."),
-            description="Start of the range that was read or written when it broke.",
+            description="Start of the range of the failed read or write.",
         ),
         Register(
             name="descriptor_cycles",
             offset=0x0B0,
             access=Access.READ_ONLY,
             fields=_number(32, "Cycles."),
-            description="That the selected descriptor took in the last program.",
+            description="Cycles that the selected descriptor took in the last program.",
         ),
         _counter("cycles", 0x0C0, "Cycles in which a program ran."),
         _counter("beats", 0x0C8, "Beats that were taken from the read stream."),

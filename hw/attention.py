@@ -1,4 +1,4 @@
-"""Attention over keys and values that stream by: the exact largest first, exact sums, one division."""
+"""Attention over streamed keys and values, with the exact largest score first, exact sums, and one division."""
 
 from typing import Any
 
@@ -21,11 +21,11 @@ from edgedec.hw.softmax import Softmax, probabilities
 
 __all__ = ["Attention", "head_constants"]
 
-_HEADS_AHEAD = 4
+_HEADS_AHEAD = 4  # heads whose constants may be taken in advance
 
 
 def head_constants(slots: int) -> data.StructLayout:
-    """What the profile calls c (of each row) and sc; ``last``: the head ends the pass."""
+    """Return c (of each row) and sc of docs/integer-profile.md for a head; ``last`` ends the pass."""
     return data.StructLayout(
         {
             "factors": data.ArrayLayout(unsigned(16), slots),
@@ -36,42 +36,45 @@ def head_constants(slots: int) -> data.StructLayout:
 
 
 class Attention(CostedComponent):
-    """Up to ``slots`` rows of queries attend, head by head, the committed positions and the pass's own.
+    """Let up to ``slots`` rows of queries attend, head by head, the committed positions and the pass's own.
 
-    A *row* is one query: a token and one of its heads. Rows of a run share a key-value head, and nothing else. Where heads
-    are grouped, either a head after the other streams the shared runs again, each against all tokens; or rows are pairs of
-    token and head, as many as there are slots, and the runs stream once. ``mask`` is [row][token], ``factors`` are per row.
+    A *row* is one query: a token and one of its heads. Rows of a run share a key-value head, and nothing else. If heads
+    are grouped, either the heads stream the shared runs one after the other, each for all tokens; or rows are pairs of
+    token and head, as many as there are slots, and the runs stream once. ``mask`` is [row][token]; ``factors`` are per
+    row.
 
-    What has to be multiplied goes to a MacArray of ``beat_bytes`` lanes and of the same ``slots``, ``chunk`` and
-    ``query_bits``, whose ``scores`` and ``columns`` come back.
+    Multiplications are done by a MacArray of ``beat_bytes`` lanes and of the same ``slots``, ``chunk`` and
+    ``query_bits``, which returns ``scores`` and ``columns``.
 
     Parameters:
-        beat_bytes, head_dim, chunk: of the KvLayout, which says where a run's bytes lie.
-        slots: rows, and own positions, 1 to 8.
-        context: committed positions at most, 1 to 65536.
+        beat_bytes, head_dim, chunk: members of the KvLayout, which defines the bytes of a run.
+        slots: number of rows, and of own positions, 1 to 8.
+        context: largest number of committed positions, 1 to 65536.
         lanes: positions per cycle of the softmax, 1 to 8; ``lanes * slots`` exponentials per cycle. A power of two that
-            divides the positions of a group; beats are taken at full rate where ``lanes * head_dim >= beat_bytes``.
-        out_lanes: elements given per row and cycle; divides ``chunk``.
+            divides the positions of a group; beats are taken at full rate if ``lanes * head_dim >= beat_bytes``.
+        out_lanes: elements of the output per row and cycle; divides ``chunk``.
         query_bits: signed bits of a query's code, 8 to 16; codes are symmetric.
-        ultra: keep the scores in UltraRAM.
+        ultra: whether the scores are stored in UltraRAM.
 
     Members:
         visibility: In(visibility(slots, context)). Steady from a pass's first item to its last output.
         heads: In(stream head_constants(slots)). One item per head.
-        beats: In(beat(beat_bytes)). The committed positions' runs in the order K0 K1 V0 K2 V1 ... V(n-1), none without any.
+        beats: In(beat(beat_bytes)). The committed positions' runs in the order K0 K1 V0 K2 V1 ... V(n-1); none without
+            committed positions.
         queries: In(stream rows(query_bits, slots, chunk)). Codes of each row, ``head_dim / chunk`` items per head.
         keys, values: In(stream rows(8, slots, chunk)). Codes of each own position, likewise.
-        scales: In(stream u16 [out_lanes]). V of the columns of each word of ``output``, the same for all rows; taken as that
-            word is formed.
-        output: Out(words(27, slots, out_lanes)). head_dim elements of each head in turn; ``last`` ends the pass. Rows that
-            see nothing give zeros.
-        work: Out(work(beat_bytes, slots)); scores, columns: In, from the MacArray.
+        scales: In(stream u16 [out_lanes]). V of the columns of each word of ``output``, the same for all rows; taken as
+            that word is formed.
+        output: Out(words(27, slots, out_lanes)). The head_dim elements of each head in turn; ``last`` ends the pass.
+            Rows that see no position produce zeros.
+        work: Out(work(beat_bytes, slots)). Work for the MacArray.
+        scores, columns: In. Sums from the MacArray.
 
-    Latency: slots + 36 cycles at most from a pass's last beat to the last head's first output. With slots = 8 and nothing
-        committed 86 from a head's queries to its first output, and a head every 42.
-    Throughput: one beat per cycle: the softmax of a head takes place while the next head's keys stream by. Of a single head,
-    or with few positions, the chain of one head shows.
-    Source: docs/integer-profile.md, "Attention"; order of runs: DESIGN section 7.
+    Latency: at most slots + 36 cycles from a pass's last beat to the last head's first output. With slots = 8 and no
+        committed position, 86 from a head's queries to its first output, and one head every 42.
+    Throughput: one beat per cycle, because the softmax of a head overlaps with the next head's keys. With a single head
+        or few positions, the latency of one head dominates.
+    Source: docs/integer-profile.md, "Attention"; order of runs: docs/accelerator.md, "Programs".
     """
 
     def __init__(
@@ -142,7 +145,7 @@ class Attention(CostedComponent):
         return m
 
     def _constants(self, m: Module) -> None:
-        """A head's constants wait until its run of keys begins, its distances pass by, its sums are complete."""
+        """Queue a head's constants until its keys begin, its distances pass and its sums are complete, respectively."""
         taken = self.heads.p
         factors = data.StructLayout({"factors": taken.factors.shape(), "shift": unsigned(6)})
         m.submodules.factors = early = fifo.SyncFIFO(width=factors.size, depth=_HEADS_AHEAD)

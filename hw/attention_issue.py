@@ -1,4 +1,4 @@
-"""What attention gives the multipliers, and when."""
+"""The order in which attention uses the multipliers."""
 
 from typing import Any
 
@@ -20,27 +20,31 @@ __all__ = ["AttentionIssue"]
 
 
 class AttentionIssue(CostedComponent):
-    """Runs of keys against queries and of values against probabilities, in the order K0 K1 V0 K2 V1 ... of the heads.
+    """Issue runs of keys against queries and of values against probabilities, in the order K0 K1 V0 K2 V1 ... of the
+    heads.
 
     Parameters:
-        beat_bytes, head_dim, chunk: of the KvLayout.
-        slots: rows, 1 to 8.
-        context: committed positions at most, 1 to 65536.
+        beat_bytes, head_dim, chunk: members of the KvLayout.
+        slots: number of rows, 1 to 8.
+        context: largest number of committed positions, 1 to 65536.
         lanes: probabilities per row and cycle; divides the positions of a group.
-        query_bits: 8 to 16.
+        query_bits: signed bits of a query's code, 8 to 16.
 
     Members:
-        visibility: In(visibility(slots, context)). Of it only ``committed`` and ``own``.
-        heads: In(stream 1). One item per head: whether it is the pass's last. Taken as its run of keys begins.
-        beats: In(beat(beat_bytes)). The committed positions' runs in that order, none where there are no positions.
-        queries: In(stream rows(query_bits, slots, chunk)), keys, values: In(stream rows(8, slots, chunk)). Head by head
-            ``head_dim / chunk`` items: of each row, of each own position. Two heads are taken ahead.
-        chances: In(probabilities(slots, lanes)). ``last`` is not looked at.
-        drained: In(1). For one cycle, when the last run of values has left the accumulators; until then no other begins.
-        work: Out(work(beat_bytes, slots)).
+        visibility: In(visibility(slots, context)). Only ``committed`` and ``own`` are used.
+        heads: In(stream 1). One item per head, 1 for the last one of the pass. Taken as its run of keys begins.
+        beats: In(beat(beat_bytes)). The committed positions' runs in that order, none without committed positions.
+        queries: In(stream rows(query_bits, slots, chunk)). ``head_dim / chunk`` items per head, of each row. Two heads
+            are taken in advance.
+        keys, values: In(stream rows(8, slots, chunk)). ``head_dim / chunk`` items per head, of each own position;
+            likewise.
+        chances: In(probabilities(slots, lanes)). ``last`` is ignored.
+        drained: In(1). High for one cycle when the last run of values has left the accumulators; the next one waits for
+            it.
+        work: Out(work(beat_bytes, slots)). Work for the MacArray.
 
-    Latency: 1 cycle from a beat to ``work``. Throughput: one beat per cycle; one cycle lies between two runs; a group takes
-    at least ``positions / lanes`` cycles.
+    Latency: 1 cycle from a beat to ``work``.
+    Throughput: one beat per cycle; one cycle between two runs; a group takes at least ``positions / lanes`` cycles.
     """
 
     def __init__(
@@ -147,25 +151,25 @@ class AttentionIssue(CostedComponent):
         return buffer
 
     def _gather(self, m: Module, used: Any) -> tuple[Any, Any]:
-        """A group's probabilities [positions][slots], and whether they are there; the next group's gather meanwhile."""
+        """Return a group's probabilities [positions][slots] and their valid bit; the next group is collected meanwhile."""
         positions, words = self._layout.positions, self._layout.positions // self._lanes
         shape = data.ArrayLayout(data.ArrayLayout(unsigned(16), self._slots), positions)
-        coming, group = Signal(shape, reset_less=True), Signal(shape, reset_less=True)
+        collected, group = Signal(shape, reset_less=True), Signal(shape, reset_less=True)
         count, ready, move = Signal(range(words + 1)), Signal(), Signal()
         m.d.comb += [move.eq((count == words) & (~ready | used)), self.chances.ready.eq((count != words) | move)]
         with m.If(used):
             m.d.sync += ready.eq(0)
         with m.If(move):
-            m.d.sync += [group.eq(coming), ready.eq(1), count.eq(0)]
+            m.d.sync += [group.eq(collected), ready.eq(1), count.eq(0)]
         with m.If(self.chances.valid & self.chances.ready):
             word = self.chances.p.chances.as_value()
             bits = len(word)
             m.d.sync += count.eq(Mux(move, 0, count) + 1)
-            m.d.sync += coming.eq((coming.as_value() | (word << (words * bits))) >> bits)
+            m.d.sync += collected.eq((collected.as_value() | (word << (words * bits))) >> bits)
         return group, ready
 
     def _order(self, m: Module, running: Any, weighing: Any, own: Any, end: Any) -> None:
-        """Which run comes next: values when two heads' scores are there, or the last head's."""
+        """Choose the next run: values if the scores of two heads are complete, or those of the last head."""
         ahead, last, busy = Signal(range(3)), Signal(), Signal()
         with m.If(self.drained):
             m.d.sync += busy.eq(0)
@@ -186,7 +190,7 @@ class AttentionIssue(CostedComponent):
     def _drive(
         self, m: Module, go: Any, weighing: Any, own: Any, group: Any, chances: Any, queries: Any, held: Any
     ) -> None:
-        """The registers of ``work``: values are turned so that neighbouring lanes are positions of one element."""
+        """Drive the registers of ``work``; values are transposed so that neighbouring lanes are positions of one element."""
         layout, lanes = self._layout, self._layout.beat_bytes
         slots = data.View(rows(8, self._slots, layout.chunk), held)
         taken = Signal(data.ArrayLayout(signed(8), lanes))
@@ -194,8 +198,8 @@ class AttentionIssue(CostedComponent):
             for element in range(layout.chunk):
                 byte = position * layout.chunk + element
                 column = [slots[element][slot] for slot in range(self._slots)]
-                mine = [column[k] for k in range(position, self._slots, layout.positions)]
-                kept = Array(mine)[group] if mine else 0
+                candidates = [column[k] for k in range(position, self._slots, layout.positions)]
+                kept = Array(candidates)[group] if candidates else 0
                 m.d.comb += taken[byte].eq(Mux(own, kept, self.beats.payload[byte]))
         turned = [
             taken[position * layout.chunk + element]

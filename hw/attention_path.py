@@ -1,4 +1,4 @@
-"""Attention from what the linears give to what the next one reads: rotation, codes, memories, heads."""
+"""Attention between the linears before and after it: rotation, codes, memories, heads."""
 
 from typing import Any
 
@@ -23,59 +23,68 @@ from edgedec.hw.shapes import beat, rows, word, words
 
 __all__ = ["KEYS", "QUERIES", "VALUES", "AttentionPath", "head_factor", "part"]
 
-QUERIES, KEYS, VALUES = 0, 1, 2  # of ``part``
-_NARROW = 18
-_QUERY_BITS, _CODE_BITS = 12, 8
-_PARTS = 4  # that may be on their way
-_FOLLOWED = data.StructLayout({"settings": coder_settings(), "rotate": 1})
+QUERIES, KEYS, VALUES = 0, 1, 2  # values of ``part.part``
+_NARROW = 18  # bits of an element
+_QUERY_BITS, _CODE_BITS = 12, 8  # bits of a query's code, of a key's or a value's
+_PARTS = 4  # parts that may be in progress
+_FOLLOWED = data.StructLayout({"settings": coder_settings(), "rotate": 1})  # settings that follow a part to the coder
 
 
 def part() -> data.StructLayout:
-    """A vector. part: QUERIES, KEYS or VALUES. rotate: it is turned, and has whole heads. shift: of its codes."""
+    """Return the description of a vector.
+
+    Members:
+        part: QUERIES, KEYS or VALUES.
+        rotate: the vector is rotated, and consists of whole heads.
+        shift: shift of its codes.
+    """
     return data.StructLayout({"part": unsigned(2), "rotate": 1, "shift": unsigned(6)})
 
 
 def head_factor() -> data.StructLayout:
-    """What the profile calls c and sc of a query head, the same for all rows."""
+    """Return the layout of a query head's c (``factor``) and sc (``shift``), which docs/integer-profile.md defines."""
     return data.StructLayout({"factor": unsigned(16), "shift": unsigned(6)})
 
 
 class AttentionPath(CostedComponent):
-    """Queries, keys and values of a pass become codes and are kept; then all heads attend.
+    """Convert queries, keys and values of a pass to codes, store them, and let all heads attend.
 
-    A pass here is one layer's attention: its parts, one ``attends``, its output. Parts and ``attends`` have no order between
-    them but this: offer ``attends`` when its parts are ``coded``, and the next part when it was taken. That part waits until
-    all items of the heads are taken and their output is out. The multipliers are a MacArray of ``beat_bytes`` lanes and of
-    the same ``slots`` and ``chunk``, with queries of 12 bits.
+    A pass here is one layer's attention: its parts, one ``attends``, its output. Parts and ``attends`` are ordered only
+    by this
+    rule: offer ``attends`` once its parts are ``coded``, and the next part once ``attends`` was taken. That part waits
+    until all items of the heads are taken and their output has left. The multipliers are a MacArray of ``beat_bytes``
+    lanes and of the same ``slots`` and ``chunk``, with queries of 12 bits.
 
     Parameters:
-        beat_bytes, head_dim, chunk: of the KvLayout; head_dim even.
+        beat_bytes, head_dim, chunk: members of the KvLayout; head_dim is even.
         slots: tokens of a pass, 1 to 8.
-        context: committed positions at most, 1 to 65536.
-        query_columns, key_columns: elements of the longest queries, of the longest keys and values; head_dim to 65536.
-        lanes, ultra: of Attention.
+        context: largest number of committed positions, 1 to 65536.
+        query_columns: elements of the longest queries, head_dim to 65536.
+        key_columns: elements of the longest keys and values, head_dim to 65536.
+        lanes, ultra: parameters of Attention.
 
     Members:
         parts: In(stream part()). One item per vector. A second vector of a kind overwrites the first.
-        input: In(words(18, slots)). These vectors, each once its part is taken.
+        input: In(words(18, slots)). These vectors, each taken after its part.
         coding: In(stream edgedec.hw.constants()). One item per element of these vectors.
-        angles: In(stream angles(slots, 1)). head_dim / 2 items, which serve all that is rotated until the next ones come:
-            those must be offered before the first element of the vector that needs them, and only after the one before it.
-        attends: In(stream attend()). What heads there are.
-        factors: In(stream head_factor()). One item per query head; taken ahead.
-        scales: In(stream u16 [1]), beats: In(beat(beat_bytes)), visibility: In(visibility(slots, context)): as of
-            Attention. Of a run that several query heads share the beats come for each of them.
-        output: Out(words(27, slots)). All heads; ``last`` at their end.
-        new_keys, new_values: Out(stream rows(8, slots, chunk)). Codes of the pass's own positions: of each key-value head
-            once its head_dim / chunk items, in order.
-        work: Out(work(beat_bytes, slots)); scores, columns: In, from the MacArray.
-        coded: Out(1). No part is offered, or under way to its memory.
-        idle: Out(1). Nor are heads attended, and all outputs are taken.
+        angles: In(stream angles(slots, 1)). head_dim / 2 items for all rotated vectors until the next ones: those must
+            be offered before the first element of the vector that needs them, and after the vector before it.
+        attends: In(stream attend()). Numbers of heads.
+        factors: In(stream head_factor()). One item per query head; taken in advance.
+        scales, beats, visibility: In. As in Attention: stream u16 [1], beat(beat_bytes), visibility(slots, context).
+            The beats of a run that several query heads share are repeated for each of them.
+        output: Out(words(27, slots)). All heads; ``last`` ends them.
+        new_keys, new_values: Out(stream rows(8, slots, chunk)). Codes of the pass's own positions: the head_dim / chunk
+            items of each key-value head once, in order.
+        work: Out(work(beat_bytes, slots)). Work for the MacArray.
+        scores, columns: In. Sums from the MacArray.
+        coded: Out(1). No part is offered, or on its way to its memory.
+        idle: Out(1). ``coded``, no heads are in progress, and all outputs are taken.
 
-    Latency: 7 cycles from the last element's transfer to ``coded``, head_dim / 2 + 6 more if it is rotated; from the
-        transfer of ``attends`` to the first ``work`` head_dim + 6 cycles if the beats are there.
-    Throughput: an element of each slot per cycle, into the memories and, of queries, keys and values at once, out of them: a
-        head takes at least head_dim cycles.
+    Latency: 7 cycles from the last element's transfer to ``coded``, head_dim / 2 + 6 more if it is rotated; head_dim +
+        6 cycles from the transfer of ``attends`` to the first ``work`` if the beats are there.
+    Throughput: one element of each slot per cycle into the memories, and out of them for queries, keys and values at
+        once: a head takes at least head_dim cycles.
     Source: docs/integer-profile.md, "Rotary" and "Attention".
     """
 
@@ -159,30 +168,32 @@ class AttentionPath(CostedComponent):
         return m
 
     def _code(self, m: Module, pending: Signal, attending: Signal) -> None:
-        """Parts through rotary and coder into the memories; three queues tell who they are."""
+        """Pass parts through rotary and coder into the memories; three queues carry their settings along."""
         m.submodules.coder, m.submodules.rotary = codes, turn = self._coder, self._rotary
         connect(m, flipped(self.angles), turn.angles)
         connect(m, flipped(self.coding), codes.constants)
-        given, source, sourced, taken, done = self.parts, self.input, Signal(), Signal(), Signal()
-        # sourced: the vector of the part that was taken last is still coming
+        request, source, sourced, do_take, done = self.parts, self.input, Signal(), Signal(), Signal()
+        # sourced: the vector of the part that was taken last is not complete.
         settings = Signal(_FOLLOWED)
         m.d.comb += [
-            given.ready.eq((pending != _PARTS) & ~attending & ~sourced),
-            taken.eq(given.valid & given.ready),
-            settings.settings.narrow.eq(given.p.part != QUERIES),
-            settings.settings.shift.eq(given.p.shift),
-            settings.rotate.eq(given.p.rotate),
+            request.ready.eq((pending != _PARTS) & ~attending & ~sourced),
+            do_take.eq(request.valid & request.ready),
+            settings.settings.narrow.eq(request.p.part != QUERIES),
+            settings.settings.shift.eq(request.p.shift),
+            settings.rotate.eq(request.p.rotate),
             done.eq(codes.output.valid & codes.output.ready & codes.output.p.last),
         ]
-        m.d.sync += pending.eq(pending + taken - done)
+        m.d.sync += pending.eq(pending + do_take - done)
         divided = source.valid & source.ready & source.p.last
-        with m.If(taken):
+        with m.If(do_take):
             m.d.sync += sourced.eq(1)
         with m.Elif(divided):
             m.d.sync += sourced.eq(0)
-        routes = self._followed(m, "routes", given.p.rotate, taken, divided)
-        coded = self._followed(m, "coded_with", settings.as_value(), taken, codes.settings.valid & codes.settings.ready)
-        places = self._followed(m, "places", given.p.part, taken, done)
+        routes = self._followed(m, "routes", request.p.rotate, do_take, divided)
+        coded = self._followed(
+            m, "coded_with", settings.as_value(), do_take, codes.settings.valid & codes.settings.ready
+        )
+        places = self._followed(m, "places", request.p.part, do_take, done)
         now = data.View(_FOLLOWED, coded.r_data)
         m.d.comb += [
             codes.settings.payload.eq(now.settings),
@@ -197,15 +208,16 @@ class AttentionPath(CostedComponent):
             m.d.comb += feeder.write.valid.eq(codes.output.valid & (places.r_data == place))
 
     def _followed(self, m: Module, name: str, entry: Value, put: Value, take: Value) -> SyncFIFO:
-        """A queue with an entry for each part that is under way: it is never full when one is put, nor empty when needed."""
+        """Add a queue with an entry for each part in progress: it is never full at ``put``, nor empty when it is needed."""
         m.submodules[name] = queue = SyncFIFO(width=len(entry), depth=_PARTS)
         m.d.comb += [queue.w_data.eq(entry), queue.w_en.eq(put), queue.r_en.eq(take)]
         return queue
 
     def _route(self, m: Module, sourced: Value, turn: Rotary, sink: Any, turning: Value, turned: Value) -> None:
-        """Around the rotary what is not rotated, once all that came before has left it.
+        """Route vectors that are not rotated past the rotary, once all earlier ones have left it.
 
-        ``turning``: the vector at ``input`` is rotated; ``turned``: the one that the coder is at. Neither is: it is one.
+        ``turning``: the vector at ``input`` is rotated. ``turned``: the vector at the coder is. If neither is set, they
+            are one.
         """
         source, past, ahead = self.input, Signal(), sliced(m, "turned", turn.output, self._turned)
         m.d.comb += [
@@ -219,19 +231,19 @@ class AttentionPath(CostedComponent):
         ]
 
     def _begin(self, m: Module, pending: Signal, attending: Signal, ready: Signal) -> Signal:
-        """Starts the feeders; ``ready``: they and the output are through."""
-        feeders, given, begin, giving = self._feeders, self.attends, Signal(), Signal()
+        """Start the feeders; ``ready`` says that they and the output are finished."""
+        feeders, request, begin, giving = self._feeders, self.attends, Signal(), Signal()
         m.submodules.queries, m.submodules.keys, m.submodules.values = feeders.values()
         m.d.comb += [
             ready.eq(every([feeder.idle for feeder in feeders.values()]) & ~giving),
             attending.eq(~ready),
-            given.ready.eq(ready & (pending == 0)),
-            begin.eq(given.valid & given.ready),
+            request.ready.eq(ready & (pending == 0)),
+            begin.eq(request.valid & request.ready),
         ]
         for place, feeder in feeders.items():
             m.d.comb += [
-                feeder.attends.p.heads.eq(given.p.heads),
-                feeder.attends.p.group.eq(1 if place == QUERIES else given.p.group),
+                feeder.attends.p.heads.eq(request.p.heads),
+                feeder.attends.p.group.eq(1 if place == QUERIES else request.p.group),
                 feeder.attends.valid.eq(begin),
             ]
         with m.If(self.output.valid & self.output.ready & self.output.p.last):

@@ -1,4 +1,4 @@
-"""AXI4 and AXI4-Lite: the signals by their standard names, seen from the manager."""
+"""AXI4 and AXI4-Lite signatures with the standard signal names, seen from the manager."""
 
 from enum import IntEnum
 
@@ -24,8 +24,8 @@ __all__ = [
     "requests",
 ]
 
-BOUNDARY_BYTES = 4096  # that a burst must not cross
-NUMBER_BITS = 16  # of a request, counted from 0 since the last flush; wraps
+BOUNDARY_BYTES = 4096  # AXI: a burst must not cross this boundary
+NUMBER_BITS = 16  # bits of a request's number, which counts from 0 after a flush and wraps
 _MODIFIABLE_BUFFERABLE = 0b0011  # AxCACHE of normal, non-cacheable memory
 _DATA_SECURE_UNPRIVILEGED = 0b000  # AxPROT
 
@@ -50,10 +50,10 @@ def _check_widths(address_bits: int, data_bytes: int, id_bits: int) -> None:
 
 
 def check_data_bytes(data_bytes: int) -> None:
-    """Constructor parameters.
+    """Check a constructor parameter.
 
     Raises:
-        ValueError: AXI4 has no such data bus.
+        ValueError: AXI4 does not define a data bus of that width.
     """
     if data_bytes not in (1, 2, 4, 8, 16, 32, 64, 128):
         raise ValueError(f"data_bytes must be a power of two, 1 to 128, not {data_bytes!r}")
@@ -75,10 +75,11 @@ def _address_channel(letter: str, address_bits: int, data_bytes: int, id_bits: i
 
 
 def axi4_read(*, address_bits: int, data_bytes: int, id_bits: int = 1) -> Signature:
-    """AR and R of a manager. The fields that our masters leave alone are whole beats, INCR, normal memory.
+    """Return AR and R of a manager. The init values of the constant fields mean whole beats, INCR bursts, normal
+    memory.
 
     Raises:
-        ValueError: a width that AXI4 does not have.
+        ValueError: AXI4 does not define one of the widths.
     """
     _check_widths(address_bits, data_bytes, id_bits)
     return Signature(
@@ -95,10 +96,10 @@ def axi4_read(*, address_bits: int, data_bytes: int, id_bits: int = 1) -> Signat
 
 
 def axi4_write(*, address_bits: int, data_bytes: int, id_bits: int = 1) -> Signature:
-    """AW, W and B of a manager; as ``axi4_read``.
+    """Return AW, W and B of a manager, with the same constant fields as ``axi4_read``.
 
     Raises:
-        ValueError: a width that AXI4 does not have.
+        ValueError: AXI4 does not define one of the widths.
     """
     _check_widths(address_bits, data_bytes, id_bits)
     return Signature(
@@ -118,10 +119,10 @@ def axi4_write(*, address_bits: int, data_bytes: int, id_bits: int = 1) -> Signa
 
 
 def axi_lite(*, address_bits: int) -> Signature:
-    """All five channels of an AXI4-Lite manager with 32 bits of data; a register block has ``In`` of it.
+    """Return all five channels of an AXI4-Lite manager with 32 bits of data; a register block has them as ``In``.
 
     Raises:
-        ValueError: an impossible width.
+        ValueError: ``address_bits`` is not between 2 and 64.
     """
     check("address_bits", address_bits, 2, 64)
     return Signature(
@@ -150,15 +151,15 @@ def axi_lite(*, address_bits: int) -> Signature:
 
 
 def beats_log2(data_bytes: int) -> int:
-    """AxSIZE: the exponent of a beat's bytes."""
+    """Return AxSIZE: the base-2 logarithm of a beat's bytes."""
     return data_bytes.bit_length() - 1
 
 
 def burst_beats(*, data_bytes: int, max_burst: int) -> int:
-    """Beats between the addresses at which a master of ours cuts: bursts end at their multiples, so none crosses 4 KiB.
+    """Return the beats between cuts: bursts end at multiples of it, so that none crosses 4 KiB.
 
     Raises:
-        ValueError: ``max_burst`` is no power of two of AXI4's 1 to 256.
+        ValueError: ``max_burst`` is not a power of two from 1 to 256.
     """
     if not 1 <= max_burst <= 256 or max_burst & (max_burst - 1):
         raise ValueError(f"max_burst must be a power of two, 1 to 256, not {max_burst!r}")
@@ -166,15 +167,15 @@ def burst_beats(*, data_bytes: int, max_burst: int) -> int:
 
 
 def requests(address_bits: int, length_bits: int) -> stream.Signature:
-    """Ranges of memory. Of no bytes: taken and counted, and nothing else."""
+    """Return a stream of ranges of memory. A range of 0 bytes is taken and counted, and has no other effect."""
     return stream.Signature(data.StructLayout({"address": address_bits, "bytes": length_bits}))
 
 
 def failures() -> stream.Signature:
-    """Responses that were not OKAY: of which request, and what they said."""
+    """Return a stream of responses other than OKAY, each with the number of its request."""
     return stream.Signature(data.StructLayout({"request": NUMBER_BITS, "response": 2}), always_ready=True)
 
 
 def completions() -> stream.Signature:
-    """Numbers of requests of which everything has been answered."""
+    """Return a stream of the numbers of requests of which all bursts were answered."""
     return stream.Signature(unsigned(NUMBER_BITS), always_ready=True)

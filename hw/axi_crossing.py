@@ -1,4 +1,4 @@
-"""AXI4 channels from one clock to another. Both clocks' domains are reset together."""
+"""Transfer of AXI4 channels from one clock domain to another. Both domains must be reset together."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,8 +16,8 @@ from edgedec.hw.resources import Resources
 
 __all__ = ["AxiReadCrossing", "AxiWriteCrossing"]
 
-_REQUESTS, _BEATS = 8, 16  # places for what is on the way
-_LATE = 3  # what may come between two looks at the room that is left
+_REQUESTS, _BEATS = 8, 16  # places of a queue of addresses or responses, and of a queue of beats
+_LATE = 3  # items that may arrive before the registered level shows them, plus one
 _AR, _R = ("araddr", "arlen"), ("rdata", "rresp", "rlast")
 _AW, _W, _B = ("awaddr", "awlen"), ("wdata", "wstrb", "wlast"), ("bresp",)
 
@@ -25,7 +25,7 @@ _AW, _W, _B = ("awaddr", "awlen"), ("wdata", "wstrb", "wlast"), ("bresp",)
 def _carry(
     m: Module, channel: str, source: Any, sink: Any, names: Sequence[str], depth: int, domains: tuple[str, str]
 ) -> None:
-    """One channel through a queue; ``domains``: of the side that gives and of the one that takes."""
+    """Connect one channel through a queue; ``domains`` are those of ``source`` and ``sink``."""
     given, taken = (Cat(Value.cast(getattr(side, name)) for name in names) for side in (source, sink))
     queue = _Crossing(width=len(given), depth=depth, source=domains[0], sink=domains[1])
     m.submodules[channel] = queue
@@ -40,19 +40,21 @@ def _carry(
 
 
 class _Crossing(Component):
-    """A queue between two clocks, all of whose outputs and decisions are registers: ``amaranth.lib.fifo.AsyncFIFO``
-    compares, counts and reads in one cycle. What each side has counted goes to the other one in Gray code.
+    """A queue between two clocks in which all outputs and decisions are registered.
+
+    ``amaranth.lib.fifo.AsyncFIFO`` compares, counts and reads in one cycle, which is slower. Each side sends its count
+    to the other side in Gray code.
 
     Parameters:
-        width: bits.
-        depth: places, a power of two; all but two of them are used at least.
-        source, sink: clock domains.
+        width: bits of an item.
+        depth: places, a power of two; at least all but two of them are usable.
+        source, sink: names of the clock domains.
 
     Members:
-        input, output: In, Out(stream of width), in their domains.
+        input, output: In, Out(stream of width), each in its domain.
 
     Latency: 2 cycles of the source and 5 of the sink.
-    Throughput: an item in a cycle of the slower clock, with 16 places and clocks that are alike.
+    Throughput: one item per cycle of the slower clock, with 16 places and similar clocks.
     Source: Cummings, "Simulation and Synthesis Techniques for Asynchronous FIFO Design", SNUG 2002.
     """
 
@@ -66,10 +68,10 @@ class _Crossing(Component):
         m = Module()
         (source, sink), bits = self._domains, beats_log2(self._depth) + 1
         m.submodules.storage = storage = Memory(shape=unsigned(self._width), depth=self._depth, init=[])
-        write, look = storage.write_port(domain=source), storage.read_port(domain="comb")
-        m.submodules.behind = behind = DomainRenamer(sink)(RegisterSlice(shape=unsigned(self._width)))
+        write, read = storage.write_port(domain=source), storage.read_port(domain="comb")
+        m.submodules.behind = output_slice = DomainRenamer(sink)(RegisterSlice(shape=unsigned(self._width)))
         put, taken = Signal(bits), Signal(bits)
-        # The source's side: room as it was some cycles ago, less what may have come since.
+        # The source's side: the level is some cycles old, so room is kept for the items that arrived since.
         left, level, room = self._other(m, "taken", taken, sink, source), Signal(bits), Signal()
         m.d.comb += [
             self.input.ready.eq(room),
@@ -80,45 +82,43 @@ class _Crossing(Component):
         m.d[source] += [level.eq(put - left), room.eq(level <= self._depth - _LATE)]
         with m.If(write.en):
             m.d[source] += put.eq(put + 1)
-        # The sink's side: whether there is something, for this item and for the next one.
-        came, some, following, taking = (
-            self._other(m, "put", put, source, sink),
-            Signal(),
-            Signal(bits, init=1),
-            Signal(),
-        )
+        # The sink's side: whether another item is there is decided for this item and, in advance, for the next one.
+        arrived, some = self._other(m, "put", put, source, sink), Signal()
+        following, taking = Signal(bits, init=1), Signal()
         m.d.comb += [
-            look.addr.eq(taken[:-1]),
-            behind.input.payload.eq(look.data),
-            behind.input.valid.eq(some),
-            taking.eq(some & behind.input.ready),
+            read.addr.eq(taken[:-1]),
+            output_slice.input.payload.eq(read.data),
+            output_slice.input.valid.eq(some),
+            taking.eq(some & output_slice.input.ready),
         ]
-        m.d[sink] += some.eq(Mux(taking, following != came, taken != came))
+        m.d[sink] += some.eq(Mux(taking, following != arrived, taken != arrived))
         with m.If(taking):
             m.d[sink] += [taken.eq(following), following.eq(following + 1)]
-        connect(m, behind.output, flipped(self.output))
+        connect(m, output_slice.output, flipped(self.output))
         return m
 
     def _other(self, m: Module, name: str, count: Signal, source: str, sink: str) -> Signal:
-        """``count`` as the other side knows it."""
-        gray, crossed, found = (Signal(len(count), name=f"{name}_{part}") for part in ("gray", "crossed", "there"))
+        """Return ``count`` as the other side knows it."""
+        gray, crossed, decoded = (Signal(len(count), name=f"{name}_{part}") for part in ("gray", "crossed", "there"))
         m.d[source] += gray.eq(count ^ (count >> 1))
         m.submodules[f"{name}_crossing"] = FFSynchronizer(gray, crossed, o_domain=sink, reset_less=False)
-        m.d[sink] += found.eq(Cat(crossed[bit:].xor() for bit in range(len(count))))
-        return found
+        m.d[sink] += decoded.eq(Cat(crossed[bit:].xor() for bit in range(len(count))))
+        return decoded
 
 
 class AxiReadCrossing(CostedComponent):
-    """Parameters:
-        address_bits, data_bytes: of the bus.
-        manager, subordinate: clock domains.
+    """Carry AXI4 read channels to another clock domain.
+
+    Parameters:
+        address_bits, data_bytes: widths of the bus.
+        manager, subordinate: names of the clock domains.
 
     Members:
-        manager: In(AXI4 read channels); subordinate: Out(AXI4 read channels). What edgedec's masters leave alone is
-            constant: whole beats, ascending, id 0.
+        manager: In(AXI4 read channels); subordinate: Out(AXI4 read channels). The fields that edgedec's masters leave
+            constant are constant here too: whole beats, ascending addresses, id 0.
 
-    Latency: 2 cycles of the domain that a channel comes from and 5 of the one that it goes to.
-    Throughput: a beat in a cycle of the slower clock.
+    Latency: 2 cycles of the domain that drives a channel and 5 of the other one.
+    Throughput: one beat per cycle of the slower clock.
     Source: derived here.
     """
 
@@ -144,7 +144,7 @@ class AxiReadCrossing(CostedComponent):
 
 
 class AxiWriteCrossing(CostedComponent):
-    """As ``AxiReadCrossing``, for AXI4 write channels."""
+    """Carry AXI4 write channels to another clock domain, in the same way as ``AxiReadCrossing``."""
 
     def __init__(
         self, *, address_bits: int, data_bytes: int, manager: str = "sync", subordinate: str = "memory"

@@ -1,4 +1,4 @@
-"""A component that is synthesized by itself: what stands in its place in the design around it."""
+"""The stand-in for a component that is synthesized separately."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _SYNC: Mapping[str, str] = MappingProxyType({"sync": ""})
 
 
 class BlackBox(Component):
-    """An instance of a module, with a component's ports.
+    """An instance of a module with the ports of a component.
 
     Parameters:
-        component: whose RTLIL, by ``amaranth.back.rtlil.convert``, that module is.
-        module: its name there.
-        domains: the clock domains that it has, and what the names of their ports ``clk`` and ``rst`` begin with there.
+        component: the component whose RTLIL, made by ``amaranth.back.rtlil.convert``, defines the module.
+        module: name of the module.
+        domains: clock domains of the module, each with the prefix of its ports ``clk`` and ``rst``.
 
-    Members: the component's.
+    Members: those of the component.
     """
 
     def __init__(self, component: Component, *, module: str, domains: Mapping[str, str] = _SYNC) -> None:
@@ -31,9 +31,9 @@ class BlackBox(Component):
 
     def elaborate(self, platform: Any) -> Instance:
         ports: dict[str, Any] = {}
-        for domain, before in self._domains.items():
-            ports[f"i_{before}clk"] = ClockSignal(domain)
-            ports[f"i_{before}rst"] = ResetSignal(domain, allow_reset_less=True)
+        for domain, prefix in self._domains.items():
+            ports[f"i_{prefix}clk"] = ClockSignal(domain)
+            ports[f"i_{prefix}rst"] = ResetSignal(domain, allow_reset_less=True)
         for path, member, value in self.signature.flatten(self):
             ports[f"{'i' if member.flow is In else 'o'}_{'__'.join(map(str, path))}"] = value
         return Instance(self._module, **ports)

@@ -1,4 +1,4 @@
-"""A board as data: what its device has, its memory, its clocks, its host, each figure with the source that it is from."""
+"""A board as data: resources of its device, memory, clocks and host, each figure with its source."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -12,25 +12,27 @@ from edgedec.hw.resources import Resources
 
 __all__ = ["FAMILIES", "MEMORY_MODELS", "RESOURCES", "USABLE", "Board", "Family"]
 
-RESOURCES = ("lut", "ff", "bram36", "uram", "dsp")
-# Of LUTs, accelerators that others placed on the KV260 take 84 and 87 % (TeLLMe v2, PD-Swap).
+RESOURCES = ("lut", "ff", "bram36", "uram", "dsp")  # names of the resources of a device
+# Usable shares of the resources. Accelerators that others placed on the KV260 take 84 and 87 % of the LUTs (TeLLMe v2,
+# PD-Swap).
 USABLE: Mapping[str, float] = MappingProxyType({"lut": 0.77, "bram36": 0.75, "uram": 48 / 64, "dsp": 0.65})
-MEMORY_MODELS = ("KV260",)  # the sets of edgedec.sim.ddr.parameters that were fitted to a board
+MEMORY_MODELS = ("KV260",)  # names of the sets of edgedec.sim.ddr.parameters that were fitted to a board
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-_MOST_SHOWN = 80  # characters of a wrong value
-_LONGEST_TEXT = 500
-_BRAM36_BYTES = 4096  # without the bits that are a byte's ninth
+_MOST_SHOWN = 80  # characters of a wrong value in a message
+_LONGEST_TEXT = 500  # characters of a text member
+_BRAM36_BYTES = 4096  # bytes of a block RAM without the ninth bit of each byte
 
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """What a part that was estimated for UltraScale+ becomes on the devices of a family.
+    """Conversion of resources estimated for UltraScale+ to the devices of a family.
 
     Members:
-        name: as Board.family names it.
-        lut_of: its LUTs to a LUT6; dsp_of: its multipliers to a DSP48E2. By the path of a part, "" for all others.
-        packs: its multipliers have adders in front and behind and registers, and the maker's tool finds them.
-        source: of these.
+        name: value of Board.family.
+        lut_of: LUTs that replace one LUT6, by the path of a part, "" for all others.
+        dsp_of: multipliers that replace one DSP48E2, likewise.
+        packs: whether multipliers have adders before and after them and registers, and the vendor's tool uses them.
+        source: source of these figures.
     """
 
     name: str
@@ -42,12 +44,12 @@ class Family:
 
 FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
-        found.name: found
-        for found in (
-            Family(name="zynq-ultrascale+", source="what the formulas were calibrated against"),
+        family.name: family
+        for family in (
+            Family(name="zynq-ultrascale+", source="the device family that the formulas were calibrated against"),
             Family(name="zynq-7000", source="assumed: it has the LUT6 and a multiplier of 25 x 18, not 27 x 18 bits"),
-            # An adder takes a LUT for a bit here and there, a LUT6 of logic up to four LUT4, a memory of LUTs six times as
-            # many. Named are parts that were synthesized; the rest has what most have. 18 x 18 bits are a multiplier.
+            # An adder takes about one LUT per bit, a LUT6 of logic up to four LUT4, a memory in LUTs six times as many.
+            # The named parts were synthesized; the others have the most frequent ratio. A multiplier has 18 x 18 bits.
             Family(
                 name="ecp5",
                 lut_of=MappingProxyType(
@@ -71,37 +73,37 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
 
 @dataclass(frozen=True, kw_only=True)
 class Board:
-    """A board. What is None, or empty, it does not have, or nobody knows; ``sources`` may say which.
+    """A board. A member that is None or empty is absent or unknown; ``sources`` may say which.
 
     Members:
-        name: as ``--board`` takes it, lower case with dashes.
-        title: what the maker calls it.
-        part: the device's ordering name, as the maker's tools take it.
+        name: name for ``--board``, lower case with dashes.
+        title: the vendor's name of the board.
+        part: ordering name of the device, as the vendor's tools take it.
         family: one of FAMILIES.
-        has: how much there is of each of RESOURCES; bram36 counts two RAMs of 18 kbit.
-        most: shares up to which a design can still be placed and routed; 1 where none is named.
-        clock_hz: of the accelerator; assumed, nothing here proves it.
-        oscillator_hz, oscillator_pin: a clock that the fabric has without a processor.
-        memory_kind: of the DRAM, or what there is instead.
-        memory_bytes: of it, the host's share included.
-        memory_bram36: how much of ``has`` it is, if it is made of block RAM.
-        memory_peak_bytes_s: what its pins could move at most.
-        memory_measured_bytes_s: what long reads by the accelerator's ports were measured to get.
-        memory_model: one of MEMORY_MODELS, if this board's memory is that one.
-        ports, port_bytes: AXI ports to it, 1, 2 or 4, and how wide each of them is at most.
-        port_protocol, burst_beats: of these ports, and the longest burst that they take.
-        cma_bytes: contiguous memory that a usual image sets aside for devices.
+        has: amount of each of RESOURCES; bram36 counts pairs of RAMs of 18 kbit.
+        most: largest shares of the resources with which a design can still be placed and routed; 1 for those not named.
+        clock_hz: clock of the accelerator in Hz; assumed, not verified here.
+        oscillator_hz, oscillator_pin: a clock that the fabric has without a processor, in Hz, and its pin.
+        memory_kind: kind of the DRAM, or of its substitute.
+        memory_bytes: size of the memory, the host's share included.
+        memory_bram36: part of ``has`` that is the memory, if it is made of block RAM.
+        memory_peak_bytes_s: bandwidth of the memory's pins in bytes per second.
+        memory_measured_bytes_s: measured bandwidth of long reads by the accelerator's ports, in bytes per second.
+        memory_model: one of MEMORY_MODELS, if it describes this board's memory.
+        ports, port_bytes: number of AXI ports to the memory, 1, 2 or 4, and the largest width of each in bytes.
+        port_protocol, burst_beats: protocol of these ports, and their longest burst in beats.
+        cma_bytes: contiguous memory that a usual image reserves for devices.
         power_sensors: names of Linux hwmon devices that measure the board's power.
-        host_cores, host_clock_hz: of the processor that runs the driver on the board itself.
-        pynq: the release line of PYNQ that runs there.
-        link: how the host reaches the accelerator: over AXI from a processor on the chip, or over a serial line.
-        baud: of that line.
-        loader: the board's name in openFPGALoader.
-        loads: what that writes: the fabric itself, until the power goes, or the flash that it starts from.
-        sources: member -> where its value is from.
+        host_cores, host_clock_hz: cores and clock of the processor that runs the driver on the board itself.
+        pynq: release line of PYNQ for the board.
+        link: connection of the host: AXI from a processor on the chip, or a serial line.
+        baud: bits per second of that line.
+        loader: name of the board in openFPGALoader.
+        loads: target of the loader: the fabric, until power is lost, or the flash that it starts from.
+        sources: source of each member's value, by name of the member.
 
     Raises:
-        UsageError: a member is of another type or out of range, or several do not go together.
+        UsageError: a member has a wrong type or is out of range, or members contradict each other.
     """
 
     name: str
@@ -173,7 +175,7 @@ class Board:
         return most - (self.memory_bram36 or 0) if name == "bram36" else most
 
     def converted(self, path: str, part: Resources) -> Resources:
-        """What a part of UltraScale+ takes there."""
+        """Return the resources that a part estimated for UltraScale+ takes on this device."""
         family = FAMILIES[self.family]
         lut, dsp = (of.get(path, of[""]) for of in (family.lut_of, family.dsp_of))
         return replace(part, lut=round(part.lut * lut), dsp=round(part.dsp * dsp))
@@ -216,8 +218,8 @@ class Board:
 _Check = Callable[[Board, str, Any], None]
 
 
-def _refused(board: Board, member: str, wanted: str, value: Any) -> UsageError:
-    return UsageError(f"board {_shown(board.name).strip(chr(39))}: {member} must be {wanted}, not {_shown(value)}")
+def _refused(board: Board, member: str, requirement: str, value: Any) -> UsageError:
+    return UsageError(f"board {_shown(board.name).strip(chr(39))}: {member} must be {requirement}, not {_shown(value)}")
 
 
 def _shown(value: Any) -> str:
@@ -232,8 +234,8 @@ def _number(kind: type[int] | type[float], least: float, most: float) -> _Check:
     def check(board: Board, member: str, value: Any) -> None:
         fits = type(value) is int or (kind is float and type(value) is float)
         if not fits or not least <= value <= most:
-            wanted = "a whole number" if kind is int else "a number"
-            raise _refused(board, member, f"{wanted} from {least:g} to {most:g}", value)
+            requirement = "a whole number" if kind is int else "a number"
+            raise _refused(board, member, f"{requirement} from {least:g} to {most:g}", value)
         if kind is float:
             object.__setattr__(board, member, float(value))
 

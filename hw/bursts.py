@@ -1,4 +1,4 @@
-"""Requests of any length cut into AXI bursts."""
+"""Division of requests of any length into AXI bursts."""
 
 from typing import Any
 
@@ -15,13 +15,15 @@ __all__ = ["Bursts", "burst_layout"]
 
 
 def burst_layout(address_bits: int, data_bytes: int) -> data.StructLayout:
-    """Members:
-    address: of the first beat, a multiple of data_bytes.
-    len: beats - 1, as AxLEN.
-    request: number of the request.
-    first, final: of the request.
-    head: lane of the request's first byte, in its first beat.
-    tail: lane of the request's last byte, in its last beat.
+    """Return the layout of a burst.
+
+    Members:
+        address: byte address of the first beat, a multiple of data_bytes.
+        len: beats - 1, as in AxLEN.
+        request: number of the request.
+        first, final: the burst is the first one, or the last one, of its request.
+        head: lane of the request's first byte within its first beat.
+        tail: lane of the request's last byte within its last beat.
     """
     size = beats_log2(data_bytes)
     return data.StructLayout(
@@ -38,25 +40,26 @@ def burst_layout(address_bits: int, data_bytes: int) -> data.StructLayout:
 
 
 class Bursts(CostedComponent):
-    """Cuts at the multiples of a chunk: ``max_burst`` beats or 4 KiB, whichever is less. So no burst crosses 4 KiB, and all
-    but the first and the last of a long request are aligned.
+    """Cut requests at the multiples of a chunk: ``max_burst`` beats or 4 KiB, whichever is less.
+
+    No burst crosses 4 KiB, and all bursts of a long request but the first and the last are aligned.
 
     Parameters:
-        address_bits: 12 to 64.
-        data_bytes: of the bus, a power of two.
-        length_bits: of a request's length in bytes, 1 to 40.
-        max_burst: beats, a power of two up to 256.
+        address_bits: bits of an address, 12 to 64.
+        data_bytes: bytes of the data bus, a power of two.
+        length_bits: bits of a request's length in bytes, 1 to 40.
+        max_burst: longest burst in beats, a power of two up to 256.
 
     Members:
-        requests: In(stream {address, bytes}). The beats that hold bytes address .. address + bytes - 1; none for 0 bytes.
-            The range must not pass the end of the address space.
+        requests: In(stream {address, bytes}). Bursts cover the beats that hold bytes address .. address + bytes - 1; a
+            request of 0 bytes has none. The range must not pass the end of the address space.
         bursts: Out(stream of ``burst_layout``).
-        flush: In(1). Forget what is not yet offered at ``bursts``, take no request, count from 0 again. What is
-            offered stays.
-        busy: Out(1). A request is not yet cut up, or a burst is offered.
+        flush: In(1). Forget all that is not yet offered at ``bursts``, take no request, and count from 0 again. An
+            offered burst stays.
+        busy: Out(1). A request is not fully divided, or a burst is offered.
 
     Latency: 2 cycles from a request's transfer to its first burst.
-    Throughput: one burst per cycle, one idle cycle between requests.
+    Throughput: one burst per cycle; one idle cycle between requests.
     Source: AXI4 (ARM IHI 0022), section A3.4.1.
     """
 
@@ -90,10 +93,10 @@ class Bursts(CostedComponent):
         m = Module()
         size, chunk_bits, beats = self._size, self._chunk_bits, self._beats
         request, burst = self.requests.p, self.bursts.p
-        # Position of the request's last byte, from the start of the chunk that the next burst lies in.
+        # Position of the request's last byte, relative to the start of the chunk that holds the next burst.
         last_byte = Signal(max(len(request.bytes), chunk_bits) + 1)
         chunk = Signal(len(request.address) - chunk_bits)
-        offset = Signal(range(max(beats, 2)))  # beats, of the next burst's start in its chunk
+        offset = Signal(range(max(beats, 2)))  # position of the next burst's start in its chunk, in beats
         head, tail = Signal(size), Signal(size)
         number = Signal(NUMBER_BITS)
         active, first, final = Signal(), Signal(), Signal()

@@ -1,4 +1,4 @@
-"""New keys and values into the cache in memory, and accepted ones to where they stay."""
+"""Writes of new keys and values to the cache in memory, and moves of accepted ones to their final places."""
 
 from typing import Any
 
@@ -28,33 +28,35 @@ from edgedec.hw.striping import block_bytes
 
 __all__ = ["CacheWriter"]
 
-_STAGES = 4
-_LENGTH_BITS = 32
+_STAGES = 4  # registers from a place to its address
+_LENGTH_BITS = 32  # bits of a request's length in bytes
 
 
 class CacheWriter(CostedComponent):
-    """Every chunk is one short write, to its physical place (edgedec.hw.striping).
+    """Write every chunk to its physical place (edgedec.hw.striping) with one short write.
 
-    Keys and values of a layer come and go independently; the keys of the next layer may be written while the values of the
-    last one are still to come.
+    Keys and values of a layer arrive and leave independently; keys of the next layer may be written before all values
+    of the last one have arrived.
 
     Parameters:
-        config: of the accelerator.
-        address_bits: of the bus, 16 to 64.
+        config: configuration of the accelerator.
+        address_bits: bits of an address on the bus, 16 to 64.
 
     Members:
-        layers: In(stream layer()). One per layer; taken when keys and values of the one before are all there.
-        new_keys, new_values: In(stream rows(8, slots, chunk)). head_dim / chunk items per head, head after head. Slot i is
-            written at position committed + i, if i < own.
-        copies: In(stream layout(Opcode.COPY)). One per layer of a commit; its heads at least 1.
-        beats: In(cache_beats(config)). As ``MovedRows`` wants them: slot i goes to committed + (accepted ones before it).
-        own: In(4). Slots of the pass, at least 1. Steady while not idle, as are the next three.
-        committed: In(20). Positions before the pass.
-        accepted: In(8). Slots to keep, bit i slot i.
-        kv_address: In(64). Of the cache, a multiple of ``block_bytes(ports)``.
-        requests: Out(stream {address, bytes}). Of a chunk each: it lies within a beat.
-        data: Out(beat(port_bytes)). One beat per request, with the chunk in all lanes that it could have.
-        idle: Out(1). Nothing is in work or offered.
+        layers: In(stream layer()). One item per layer, taken once all keys and values of the previous one have arrived.
+        new_keys, new_values: In(stream rows(8, slots, chunk)). head_dim / chunk items per head, head after head. Slot i
+            is written at position committed + i, if i < own.
+        copies: In(stream layout(Opcode.COPY)). One item per layer of a commit, with at least 1 head.
+        beats: In(cache_beats(config)). Beats for ``MovedRows``: slot i moves to committed + (number of accepted slots
+            before it).
+        own: In(4). Slots of the pass, at least 1. Steady while not idle, as are ``committed``, ``accepted``,
+            ``kv_address``.
+        committed: In(20). Number of positions before the pass.
+        accepted: In(8). Slots to keep, bit i for slot i.
+        kv_address: In(64). Address of the cache, a multiple of ``block_bytes(ports)``.
+        requests: Out(stream {address, bytes}). One chunk each, which lies within a beat.
+        data: Out(beat(port_bytes)). One beat per request, with the chunk in all lanes that it may have.
+        idle: Out(1). Nothing is in progress or offered.
 
     Latency: 6 cycles from an item to its first request. Throughput: one chunk per cycle.
     Source: derived here.
@@ -114,15 +116,15 @@ class CacheWriter(CostedComponent):
         ]
         m.submodules.places = places = self._places
         self._choose(m, [moved.places, keys.places, values.places], places.input)
-        under_way = self._locate(m, places.output)
-        busy = (keys.busy, values.busy, moved.busy, places.output.valid, under_way)
+        in_progress = self._locate(m, places.output)
+        busy = (keys.busy, values.busy, moved.busy, places.output.valid, in_progress)
         m.d.comb += self.idle.eq(~Cat(self.layers.valid, *busy).any())
         return m
 
     def _choose(self, m: Module, sources: list[Any], sink: Any) -> None:
-        """Moves before all; keys and values in turn."""
+        """Choose moves before all others, and keys and values in turn."""
         moved, keys, values = sources
-        turn = Signal()  # the values' if both want
+        turn = Signal()  # values come first if both are offered
         with m.If(sink.valid & sink.ready):
             m.d.sync += turn.eq(~turn)
         with m.If(moved.valid):
@@ -133,13 +135,13 @@ class CacheWriter(CostedComponent):
             connect(m, keys, sink)
 
     def _locate(self, m: Module, source: Any) -> Any:
-        """The address of each chunk; returns whether one is under way."""
+        """Compute the address of each chunk. Return whether one is in progress."""
         config, kv = self._config, self._config.kv_layout
         wide = beats_log2(kv.positions)
         located = stream.Signature(self._address_and_codes).create()
-        m.submodules.located = behind = self._located
+        m.submodules.located = located_slice = self._located
         enable, valids = pipeline(m, located, source.valid, _STAGES)
-        connect(m, located, behind.input)
+        connect(m, located, located_slice.input)
         m.d.comb += source.ready.eq(enable)
         position = carried(m, enable, self.committed + source.p.position)
         at = carried(m, enable, source.p.at + source.p.index)
@@ -150,25 +152,25 @@ class CacheWriter(CostedComponent):
             located.p.address.eq(carried(m, enable, self._physical(within, lane))),
             located.p.codes.eq(carried(m, enable, source.p.codes, _STAGES)),
         ]
-        asked, sent = stream.Signature(located.p.shape()).create(), stream.Signature(located.p.shape()).create()
-        fork(m, behind.output, [asked, sent])
+        request, beat_data = stream.Signature(located.p.shape()).create(), stream.Signature(located.p.shape()).create()
+        fork(m, located_slice.output, [request, beat_data])
         m.d.comb += [
-            self.requests.p.address.eq(asked.p.address),
+            self.requests.p.address.eq(request.p.address),
             self.requests.p.bytes.eq(config.chunk),
-            self.requests.valid.eq(asked.valid),
-            asked.ready.eq(self.requests.ready),
-            self.data.payload.eq(sent.p.codes.replicate(config.port_bytes // config.chunk)),
-            self.data.valid.eq(sent.valid),
-            sent.ready.eq(self.data.ready),
+            self.requests.valid.eq(request.valid),
+            request.ready.eq(self.requests.ready),
+            self.data.payload.eq(beat_data.p.codes.replicate(config.port_bytes // config.chunk)),
+            self.data.valid.eq(beat_data.valid),
+            beat_data.ready.eq(self.data.ready),
         ]
-        return Cat(valids, behind.output.valid).any()
+        return Cat(valids, located_slice.output.valid).any()
 
     def _physical(self, beats: Any, lane: Any) -> Any:
-        """Of chunk ``lane`` of a beat that many beats from kv_address on: ``striping.physical_address`` in bits."""
+        """Return the address of chunk ``lane`` of a beat, counted from kv_address: ``striping.physical_address`` in bits."""
         config = self._config
         chunk, port = beats_log2(config.chunk), beats_log2(config.port_bytes)
         block = beats_log2(block_bytes(config.ports))
-        logical = Cat(lane, beats)[: self._address_bits - chunk]  # of chunks
+        logical = Cat(lane, beats)[: self._address_bits - chunk]  # logical address in chunks
         byte, number, inside, above = (
             logical[: port - chunk],
             logical[port - chunk : port - chunk + beats_log2(config.ports)],

@@ -1,13 +1,13 @@
-"""What constructors say of a parameter that is out of range. Imports nothing, so that a board's runtime can, too."""
+"""Range checks of constructor parameters. Imports nothing, so that the runtime on a board can use it without Amaranth."""
 
 __all__ = ["check"]
 
 
 def check(name: str, value: object, least: int, most: int) -> None:
-    """Constructor parameters.
+    """Check a constructor parameter.
 
     Raises:
-        ValueError: ``value`` is not an integer in least..most.
+        ValueError: ``value`` is not an integer from ``least`` to ``most``.
     """
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise ValueError(f"{name} must be an integer from {least} to {most}, not {value!r}")

@@ -1,4 +1,4 @@
-"""Activation codes of a vector, kept as long as a matrix's tiles and planes ask for them."""
+"""A memory of the activation codes of a vector, which the tiles and planes of a matrix read repeatedly."""
 
 from typing import Any
 
@@ -15,41 +15,42 @@ from edgedec.hw.shapes import codes, rows
 
 __all__ = ["CodeMemory", "passes"]
 
-_STYLES = ("block", "ultra", "distributed")
+_STYLES = ("block", "ultra", "distributed")  # values of ram_style
 
 
 def passes(depth: int) -> stream.Signature:
-    """Once through the blocks 0 .. ``blocks - 1``, at least one; ``fresh``: of a new vector, which is written meanwhile.
+    """Return a stream of passes, each of which reads the blocks 0 .. ``blocks - 1``, at least one.
 
-    Of a vector that is there already, ``blocks`` may be fewer than were written, not more.
+    A ``fresh`` pass reads a new vector, which is written meanwhile. A pass over an existing vector may read fewer
+    blocks than were written, not more.
     """
     return stream.Signature(data.StructLayout({"fresh": 1, "blocks": range(depth + 1)}))
 
 
 class CodeMemory(CostedComponent):
-    """Blocks of columns of one vector for each slot; written once, read as often as there are passes.
+    """Store the blocks of columns of one vector for each slot; they are written once and read in every pass.
 
-    A block is wide (4,096 bits for 64 columns of 8 slots) and wanted once in a sweep only, so it is kept in pieces: the
-    memory is as wide as a piece, and one register holds the block that is offered.
+    A block is wide (4,096 bits for 64 columns of 8 slots) and needed only once per sweep, so it is stored in pieces:
+    the memory is as wide as a piece, and one register holds the offered block.
 
     Parameters:
-        slots: 1 to 8.
-        columns: of a block, 1 to 64.
+        slots: number of slots, 1 to 8.
+        columns: columns of a block, 1 to 64.
         depth: blocks, 1 to 65536.
-        pieces: of a block; a power of two that divides ``columns``.
-        style: of the memory: "block", "ultra" or "distributed".
+        pieces: pieces of a block, a power of two that divides ``columns``.
+        style: kind of memory: "block", "ultra" or "distributed".
 
     Members:
-        write: In(codes(slots, columns)). Taken during a fresh pass only, as many blocks as the pass has; ``last`` is not
-            looked at.
-        passes: In(passes(depth)). A pass is taken when the one before it is read, so what a fresh pass overwrites is no
-            longer needed.
-        output: Out(codes(slots, columns)). The blocks of each pass; ``last`` with its last one.
+        write: In(codes(slots, columns)). Taken during a fresh pass only, as many blocks as the pass has; ``last`` is
+            ignored.
+        passes: In(passes(depth)). A pass is taken once the one before it is read completely, so a fresh pass overwrites
+            nothing that is needed.
+        output: Out(codes(slots, columns)). The blocks of each pass; ``last`` accompanies the last one.
 
-    Latency: from a block offered at ``write`` in a fresh pass to the same block at ``output`` pieces + 2 cycles; from a pass
-        of what is there already to its first block pieces + 2.
-    Throughput: a block in pieces + 2 cycles and the time that it waits at the output; written, in ``pieces`` cycles, whether
-        or not anybody reads.
+    Latency: pieces + 2 cycles, from a block at ``write`` in a fresh pass to the same block at ``output``, or from a
+        pass over an existing vector to its first block.
+    Throughput: one block in pieces + 2 cycles plus its wait at the output; a block is written in ``pieces`` cycles,
+        whether or not blocks are read.
     Source: derived here. One write port and one read port, registered.
     """
 
@@ -85,16 +86,16 @@ class CodeMemory(CostedComponent):
             init=[],
             attrs={"ram_style": self._style},
         )
-        # In pieces: of the vector, those that are written and those that are asked for.
+        # Counted in pieces: ``length`` of the vector, ``put`` written ones, ``get`` requested ones.
         count = range(self._depth * self._pieces + 1)
         length, put, get, busy, writing = Signal(count), Signal(count), Signal(count), Signal(), Signal()
         self._write(m, memory, put, length, writing)
         self._read(m, memory, get, busy & ((get != put) | ~writing), length, busy)
-        asked = self.passes
-        m.d.comb += asked.ready.eq(~busy)
-        with m.If(asked.valid & asked.ready):
-            m.d.sync += [busy.eq(1), get.eq(0), length.eq(asked.p.blocks * self._pieces)]
-            with m.If(asked.p.fresh):
+        pass_request = self.passes
+        m.d.comb += pass_request.ready.eq(~busy)
+        with m.If(pass_request.valid & pass_request.ready):
+            m.d.sync += [busy.eq(1), get.eq(0), length.eq(pass_request.p.blocks * self._pieces)]
+            with m.If(pass_request.p.fresh):
                 m.d.sync += [put.eq(0), writing.eq(1)]
         return m
 
@@ -115,20 +116,17 @@ class CodeMemory(CostedComponent):
             with m.If(put + 1 == length):
                 m.d.sync += writing.eq(0)
 
-    def _read(self, m: Module, memory: Memory, get: Signal, there: Value, length: Signal, busy: Signal) -> None:
-        """``there``: the piece ``get`` is written."""
+    def _read(self, m: Module, memory: Memory, get: Signal, available: Value, length: Signal, busy: Signal) -> None:
+        """Read pieces into the output register; ``available`` says that the piece ``get`` is written."""
         sink, port = self.output, memory.read_port(transparent_for=())
         bits = (self._pieces - 1).bit_length()
-        full, arriving, place = (
-            Signal(),
-            Signal(),
-            Signal(max(bits, 1)),
-        )  # full: the block in the register is spoken for
+        # full: the register holds, or is about to hold, a complete block.
+        full, arriving, place = Signal(), Signal(), Signal(max(bits, 1))
         complete, ends, offered = Signal(), Signal(), Signal()
         final = get[:bits].all() if bits else 1
         m.d.comb += [
             port.addr.eq(get),
-            port.en.eq(there & ~full),
+            port.en.eq(available & ~full),
             complete.eq(port.en & final),
             offered.eq(arriving & full),
         ]

@@ -1,4 +1,4 @@
-"""Queries, keys and values to the codes that attention multiplies."""
+"""Quantization of queries, keys and values to the codes that attention multiplies."""
 
 from typing import Any
 
@@ -13,34 +13,34 @@ from edgedec.hw.shapes import words
 
 __all__ = ["Coder", "constants", "settings"]
 
-_NARROW = 18
-_QUERY_BITS, _CODE_BITS = 12, 8
-_STAGES = 6
+_NARROW = 18  # bits of an element
+_QUERY_BITS, _CODE_BITS = 12, 8  # bits of a query's code, of a key's or a value's
+_STAGES = 6  # registers of the arithmetic
 
 
 def constants() -> data.StructLayout:
-    """Of an element, the same in all slots: its column's mantissa and what is subtracted, 0 where it is no key."""
+    """Return an element's constants for all slots: its column's mantissa, and the middle to subtract, 0 except for keys."""
     return data.StructLayout({"mantissa": unsigned(16), "middle": signed(_NARROW)})
 
 
 def settings() -> data.StructLayout:
-    """Of a vector. narrow: codes of 8 bits, not of 12. shift: 0 to 34, the same for all columns."""
+    """Return the settings of a vector: ``narrow`` for codes of 8 bits instead of 12; ``shift`` 0 to 34, for all columns."""
     return data.StructLayout({"narrow": 1, "shift": unsigned(6)})
 
 
 class Coder(CostedComponent):
-    """code = sat(rs((x - middle) * mantissa, shift), 12 or 8).
+    """Compute code = sat(rs((x - middle) * mantissa, shift), 12 or 8).
 
     Parameters:
-        slots: 1 to 8.
+        slots: number of slots, 1 to 8.
 
     Members:
-        settings: In(stream settings()). One item per vector, taken with its last element: it has to stay until then.
+        settings: In(stream settings()). One item per vector, taken with its last element; steady until then.
         constants: In(stream constants()). One item per element.
-        input: In(words(18, slots, 1)).
-        output: Out(words(12, slots, 1)). Codes of 8 bits are sign-extended.
+        input: In(words(18, slots, 1)). Elements.
+        output: Out(words(12, slots, 1)). Codes; those of 8 bits are sign-extended.
 
-    Latency: 6 cycles. Throughput: an element per cycle, across vectors too.
+    Latency: 6 cycles. Throughput: one element per cycle, across vectors too.
     Source: docs/integer-profile.md, "Attention". One 19 x 17 multiplication per slot.
     """
 
@@ -84,7 +84,7 @@ class Coder(CostedComponent):
         for slot in range(self._slots):
             x = carried(m, enable, source.p["values"][0][slot] - of.p.middle)
             product = carried(m, enable, x * mantissa)
-            # From here on the lowest bit is the one that is shifted out last.
+            # From here on the lowest bit is the one that was shifted out last.
             shifted = carried(m, enable, Cat(0, product).as_signed() >> coarse)
             y = carried(m, enable, _clamped(carried(m, enable, shifted >> fine)))
             rounded = (y[1:].as_signed() + y[0]).as_signed()
@@ -94,9 +94,9 @@ class Coder(CostedComponent):
 
 
 def _clamped(x: Value) -> Value:
-    """A value with its rounding bit, cut to one bit more than the widest code has: that saturates still."""
+    """Return a value above its rounding bit, clamped to one bit more than the widest code has, which still saturates."""
     top = x[_QUERY_BITS + 1 :]
     inside = top.all() | ~top.any()
     limit = Mux(x[-1], -(1 << (_QUERY_BITS + 1)), (1 << (_QUERY_BITS + 1)) - 1)
-    found: Value = Mux(inside, x, limit)[: _QUERY_BITS + 2].as_signed()
-    return found
+    result: Value = Mux(inside, x, limit)[: _QUERY_BITS + 2].as_signed()
+    return result

@@ -1,4 +1,4 @@
-"""Words of few lanes to words of more, or of more to words of few."""
+"""Conversion of words of few lanes to words of more lanes, and back."""
 
 from typing import Any
 
@@ -14,22 +14,22 @@ __all__ = ["Collector"]
 
 
 class Collector(CostedComponent):
-    """The same vector in words of another number of lanes.
+    """Repack a vector into words of another number of lanes.
 
     Parameters:
-        width: of an element, 1 to 64.
-        slots: 1 to 8.
+        width: bits of an element, 1 to 64.
+        slots: number of slots, 1 to 8.
         lanes: elements of an output word, 1 to 64.
         in_lanes: elements of an input word, 1 to 64.
 
     Members:
-        input: In(words(width, slots, in_lanes)). Every lane of the last word belongs to the vector too.
-        output: Out(words(width, slots, lanes)). Lanes behind the vector's end are zero.
+        input: In(words(width, slots, in_lanes)). Every lane of the last word belongs to the vector.
+        output: Out(words(width, slots, lanes)). Lanes after the end of the vector are zero.
 
     Latency: 1 cycle from the word that completes an output word.
-    Throughput: a word is taken in as many cycles as there are output words that it belongs to: with one lane an element in
-        every cycle. As for the output, a word per cycle at most.
-    Source: derived here; the lanes are turned as in edgedec.hw.gearbox.
+    Throughput: an input word takes as many cycles as there are output words that it contributes to, so with one output
+        lane one element per cycle; at most one output word per cycle.
+    Source: derived here; the lanes are rotated as in edgedec.hw.gearbox.
     """
 
     def __init__(self, *, width: int, slots: int, lanes: int = 1, in_lanes: int = 1) -> None:
@@ -54,45 +54,46 @@ class Collector(CostedComponent):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         lanes, wide, source, sink = self._lanes, self._in_lanes, self.input, self.output
-        fill = Signal(range(lanes))  # lanes of the output word that are there
-        used = Signal(range(wide))  # lanes of the input word that the output word before took
+        fill = Signal(range(lanes))  # lanes of the output word that are filled
+        used = Signal(range(wide))  # lanes of the input word that the previous output word took
         reach, excess = Signal(range(lanes + wide)), Signal(range(wide))
-        whole, moving = Signal(), Signal()
+        whole, do_move = Signal(), Signal()
         m.d.comb += [
             reach.eq(fill + wide - used),
             whole.eq(reach >= lanes),
             excess.eq(Mux(whole, reach - lanes, 0)),
-            moving.eq(source.valid & (~sink.valid | sink.ready)),
+            do_move.eq(source.valid & (~sink.valid | sink.ready)),
             source.ready.eq((~sink.valid | sink.ready) & (excess == 0)),
         ]
-        ends = Signal()
-        m.d.comb += ends.eq(source.p.last & (excess == 0))
+        last = Signal()
+        m.d.comb += last.eq(source.p.last & (excess == 0))
         with m.If(sink.ready):
             m.d.sync += sink.valid.eq(0)
-        with m.If(moving):
+        with m.If(do_move):
             m.d.sync += [
-                sink.valid.eq(whole | ends),
-                sink.p.last.eq(ends),
-                fill.eq(Mux(whole | ends, 0, reach)),
+                sink.valid.eq(whole | last),
+                sink.p.last.eq(last),
+                fill.eq(Mux(whole | last, 0, reach)),
                 used.eq(Mux(excess == 0, 0, wide - excess)),
             ]
-        turned = self._turned(m, moving & (whole | ends), excess)
+        rotated = self._turned(m, do_move & (whole | last), excess)
         for lane in range(lanes):
-            with m.If(moving & (fill <= lane)):
-                m.d.sync += sink.p["values"][lane].eq(turned[lane % wide])
-            with m.If(moving & (reach <= lane)):  # a reset of the register, not of its input
+            with m.If(do_move & (fill <= lane)):
+                m.d.sync += sink.p["values"][lane].eq(rotated[lane % wide])
+            # Zeros are assigned apart from values so that they become a reset of the register, not a gate at its input.
+            with m.If(do_move & (reach <= lane)):
                 m.d.sync += sink.p["values"][lane].eq(0)
         return m
 
     def _turned(self, m: Module, closed: Signal, excess: Signal) -> list[Any]:
-        """The input's lanes by the residue of the output lane that they go to; its offset changes with the output word."""
-        wide, given = self._in_lanes, self.input.p["values"]
+        """Return the input's lanes, ordered by output lane modulo ``in_lanes``; each output word may rotate them anew."""
+        wide, values = self._in_lanes, self.input.p["values"]
         offset = Signal(range(wide))
         with m.If(closed):
             m.d.sync += offset.eq(excess)
-        found = [Signal.like(given[0].as_value(), name=f"turned_{lane}") for lane in range(wide)]
+        rotated = [Signal.like(values[0].as_value(), name=f"turned_{lane}") for lane in range(wide)]
         with m.Switch(offset):
             for turn in range(wide):
                 with m.Case(turn):
-                    m.d.comb += [lane.eq(given[(k - turn) % wide]) for k, lane in enumerate(found)]
-        return found
+                    m.d.comb += [lane.eq(values[(k - turn) % wide]) for k, lane in enumerate(rotated)]
+        return rotated

@@ -1,4 +1,4 @@
-"""Runs programs: doorbells, checks, the program's way onto the chip, errors, soft reset."""
+"""The command processor, which runs programs: doorbells, checks, loading of the program, errors, soft reset."""
 
 from enum import IntEnum
 from typing import Any
@@ -24,63 +24,75 @@ from edgedec.hw.striping import block_bytes
 
 __all__ = ["CLEARED", "CommandProcessor"]
 
-_ADDRESSES = ("program", "image", "input", "kv", "output")
+_ADDRESSES = ("program", "image", "input", "kv", "output")  # names of the address registers
 CLEARED = 16  # cycles of a reset of the units
-_FLUSHED = 4  # cycles of flush after which the masters' idle is believed
+_FLUSHED = 4  # cycles of flush before the masters' idle is valid
 
 
 class _State(IntEnum):
     IDLE = 0
     CHECK = 1
-    READ = 2  # asks for the program
-    LOAD = 3  # waits for it
+    READ = 2  # requests the program
+    LOAD = 3  # waits for the program
     WALK = 4
-    VERDICT = 5  # between CHECK and READ
+    VERDICT = 5  # follows CHECK and precedes READ
 
 
 class CommandProcessor(CostedComponent):
-    """ProgramMemory, FrontEnd, Dispatcher and ReadIssue, and when they run. The Router is beside it.
+    """Control ProgramMemory, FrontEnd, Dispatcher and ReadIssue. The Router is not part of it.
 
-    A doorbell takes over all parameters; while busy, in error or resetting it is ignored, and of two at once ``start`` is
-    followed. Of several errors the first one counts, in one cycle that of a read, then of a write, of a weight, of an
-    instruction, of the watchdog. After an error nothing is issued: what was offered is withdrawn. An instruction's cycles
-    are those from its transfer to its unit to the next one's, or to the end; READ, CACHE and STOP have none.
+    A doorbell samples all parameters; it is ignored while the processor is busy, in error or resetting, and ``start``
+    wins over ``commit``. The first of several errors is reported; within one cycle, errors rank in the order read,
+    write, weight, instruction, watchdog. After an error nothing is issued, and offered items are withdrawn. The cycles
+    of an instruction are those from its transfer to its unit until the transfer of the next one, or until the end;
+    READ, CACHE and STOP have none.
 
-    A program whose length is impossible is only read as far as its header, so that one of another configuration is told as
-    that. Causes 1, 2, 4, 5 and 10 name descriptor 0, and so do errors before the first instruction. Those of a write, of a
-    weight and of the watchdog name the command that was issued last: what is at fault may stand before it.
+    Of a program with an impossible length only the header is read, so that a program of another configuration is still
+    reported as such. Causes 1, 2, 4, 5 and 10 name descriptor 0, and so do errors before the first instruction. Errors
+    of a write, of a weight and of the watchdog name the last command that was issued; an earlier one may be at fault.
 
-    Buffers begin with blocks of the striping: an address that is no multiple of ``block_bytes(ports)``, or has bits beyond
-    the bus, is cause 10, whether the program uses it or not.
+    Buffers begin with blocks of the striping: an address that is not a multiple of ``block_bytes(ports)``, or that has
+    bits beyond the bus, is cause 10, whether the program uses it or not.
 
     Parameters:
-        config: of the accelerator.
-        address_bits: of the bus, 16 to 64.
+        config: configuration of the accelerator.
+        address_bits: bits of an address on the bus, 16 to 64.
 
     Members:
-        start, commit, soft_reset: In(1). For a cycle each.
-        program_address, image_address, input_address, kv_address, output_address: In(64). In bytes; of the last one it is
-            only looked at whether it can be one.
-        program_bytes: In(32). slots: In(4). committed: In(20). accepted: In(8). logits: In(1), whether they are wanted.
-        watchdog_limit: In(32). Cycles since the last command was issued, or the start; 0: none. Looked at all the time.
-        idle, writes_idle: In(1). See ``Dispatcher``. masters_idle: In(1). Read and write masters; looked at while ``flush``
-            is high, from the fourth cycle on.
-        write_error: In(1). For a cycle each. damaged: In(1). Likewise: a weight's byte is not five trits.
-        ranges: Out(stream ``ranges(config, address_bits)``). entries: Out(stream ``entry()``).
-        program: In(stream ``segment(beat_bytes)``).
-        read_error: In(read_errors()).
+        start, commit, soft_reset: In(1). Doorbells, high for one cycle each.
+        program_address, image_address, input_address, kv_address, output_address: In(64). Byte addresses; the last one
+            is only checked.
+        program_bytes: In(32). Length of the program.
+        slots: In(4). Slots of the pass.
+        committed: In(20). Committed positions.
+        accepted: In(8). Slots that a commit keeps.
+        logits: In(1). Whether the pass computes logits.
+        watchdog_limit: In(32). Cycles allowed since the last issued command or the start, 0 for no limit; not sampled.
+        idle, writes_idle: In(1). See ``Dispatcher``.
+        masters_idle: In(1). The read and write masters are idle; valid from the fourth cycle of ``flush`` on.
+        write_error: In(1). A write failed; high for one cycle each time.
+        damaged: In(1). A byte of weights does not encode five trits; high for one cycle each time.
+        ranges: Out(stream ``ranges(config, address_bits)``). Ranges for the Prefetcher.
+        entries: Out(stream ``entry()``). Segments for the Router.
+        program: In(stream ``segment(beat_bytes)``). Beats of the program.
+        read_error: In(read_errors()). Failed reads.
         loads, vectors, matrices, attends, copies: Out(streams layout(Opcode)). One item per instruction.
-        busy, done, error, resetting: Out(1). Levels; ``done`` until the next doorbell that is followed, or a soft reset.
-        done_set, error_set, committed_set: Out(1). For a cycle; ``committed_set`` instead of ``done_set`` after a commit.
-        cause: Out(8). descriptor: Out(24). error_address: Out(64), for read errors only. Held until a soft reset.
-        flush: Out(1). To the masters, until they are idle, and as long as it is ``resetting``.
-        clear: Out(1). For ``CLEARED`` cycles: resets the units and the Router, who may be as many cycles late.
-        descriptor_done: Out(1). An instruction's last cycle.
-        running: Out(1). As ``busy``.
+        busy, done, error, resetting: Out(1). Levels; ``done`` lasts until the next doorbell that is obeyed, or a soft
+            reset.
+        done_set, error_set, committed_set: Out(1). High for one cycle; a commit sets ``committed_set``, not
+            ``done_set``.
+        cause: Out(8). Cause of the error; held until a soft reset.
+        descriptor: Out(24). Number of the instruction at fault; held likewise.
+        error_address: Out(64). Address of a read error; held likewise.
+        flush: Out(1). Asks the masters to become idle; high during ``resetting``.
+        clear: Out(1). High for ``CLEARED`` cycles to reset the units and the Router, which may see it up to as many
+            cycles later.
+        descriptor_done: Out(1). The last cycle of an instruction.
+        running: Out(1). Equal to ``busy``.
 
-    Latency: 4 cycles from ``start`` to the program's range; 12 from its last beat to the first range, 13 to the first
-        command, one more where that beat holds two words.
-    Throughput: as FrontEnd and Dispatcher.
+    Latency: 4 cycles from ``start`` to the program's range; 12 from its last beat to the first range and 13 to the
+        first command, one more if that beat holds two words.
+    Throughput: that of FrontEnd and Dispatcher.
     Source: docs/accelerator.md.
     """
 
@@ -136,7 +148,7 @@ class CommandProcessor(CostedComponent):
         connect(m, flipped(self.read_error), reads.errors)
         for name in UNITS:
             connect(m, getattr(units, name), flipped(getattr(self, name)))
-        state, commits, issued = Signal(_State), Signal(), Signal()  # issued: a command of this program
+        state, commits, issued = Signal(_State), Signal(), Signal()  # issued: the program has issued a command
         m.d.comb += [
             self.busy.eq(state != _State.IDLE),
             self.running.eq(self.busy),
@@ -160,10 +172,10 @@ class CommandProcessor(CostedComponent):
         return m
 
     def _begin(self, m: Module, state: Signal, commits: Signal, issued: Signal, now: Any) -> dict[Cause, Value]:
-        """Takes the parameters over and checks them. Returns what is wrong with them, and when."""
+        """Sample and check the parameters. Return the causes of errors with their conditions."""
         size, layout_ = beats_log2(self._config.beat_bytes), self._config.kv_layout
         kept, slots, accepted = Signal.like(now), Signal(4), Signal(8)
-        groups, foreign = Signal(20), Signal()  # foreign: one is accepted that the pass did not have
+        groups, foreign = Signal(20), Signal()  # foreign: a slot is accepted that the pass did not have
         misplaced = Signal()
         m.d.comb += [
             now.eq(kept),
@@ -198,18 +210,18 @@ class CommandProcessor(CostedComponent):
         }
 
     def _misplaced(self) -> Value:
-        """Whether one of the addresses is no block's, or not on the bus."""
+        """Return whether an address is not that of a block, or not on the bus."""
         block = beats_log2(block_bytes(self._config.ports))
         addresses = [getattr(self, f"{name}_address") for name in _ADDRESSES]
-        found: Value = Cat((address[:block], address[self._address_bits :]) for address in addresses).any()
-        return found
+        result: Value = Cat((address[:block], address[self._address_bits :]) for address in addresses).any()
+        return result
 
     def _load(self, m: Module, state: Signal, commits: Signal, memory: Any, walk: Any) -> dict[Cause, Value]:
-        """Reads the program and begins to walk it. Returns what is wrong with it, and when."""
+        """Read the program and start walking it. Return the causes of errors with their conditions."""
         beat_bytes, reads = self._config.beat_bytes, self._reads.reads
         address, length, words, impossible = Signal(64), Signal(32), Signal.like(memory.words), Signal()
         per_beat = max(1, beat_bytes // INSTRUCTION_BYTES)
-        wanted = length >> beats_log2(INSTRUCTION_BYTES)
+        word_count = length >> beats_log2(INSTRUCTION_BYTES)
         arrived, too_short = (state == _State.LOAD) & memory.loaded, Signal()
         m.d.sync += too_short.eq(length < INSTRUCTION_BYTES)
         m.d.comb += [
@@ -226,10 +238,10 @@ class CommandProcessor(CostedComponent):
             with m.Case(_State.CHECK):
                 bad = (
                     length[: beats_log2(INSTRUCTION_BYTES)].any()
-                    | (wanted < 2)
-                    | (wanted > self._config.instructions + 1)
+                    | (word_count < 2)
+                    | (word_count > self._config.instructions + 1)
                 )
-                m.d.sync += [state.eq(_State.VERDICT), impossible.eq(bad), words.eq(Mux(bad, 1, wanted))]
+                m.d.sync += [state.eq(_State.VERDICT), impossible.eq(bad), words.eq(Mux(bad, 1, word_count))]
             with m.Case(_State.VERDICT):
                 m.d.sync += state.eq(_State.READ)
             with m.Case(_State.READ):
@@ -251,8 +263,8 @@ class CommandProcessor(CostedComponent):
         }
 
     def _expired(self, m: Module, issued: Value) -> Signal:
-        """The watchdog's."""
-        waited, expired = Signal(33), Signal()  # no limit is as large as its last bit
+        """Return a signal that is high once the watchdog has expired."""
+        waited, expired = Signal(33), Signal()  # a limit never reaches the top bit, so counting stops there
         m.d.sync += [
             waited.eq(Mux(issued | ~self.busy, 0, waited + ~waited[-1])),
             expired.eq(self.busy & (self.watchdog_limit != 0) & (waited > self.watchdog_limit)),
@@ -267,31 +279,31 @@ class CommandProcessor(CostedComponent):
     def _fail(
         self, m: Module, state: Signal, wrong: dict[Cause, Value], walk: Any, last: Value, expired: Value
     ) -> None:
-        """The first error of a program; ``last``: its command that was issued last."""
-        reads, found = self._reads, Signal(8)
+        """Report the first error of a program; ``last`` is the number of the command that was issued last."""
+        reads, result = self._reads, Signal(8)
         with m.If(reads.failed):
-            m.d.comb += found.eq(Cause.READ)
+            m.d.comb += result.eq(Cause.READ)
             m.d.sync += [self.descriptor.eq(reads.index), self.error_address.eq(reads.address)]
         with m.Elif(self.write_error):
-            m.d.comb += found.eq(Cause.WRITE)
+            m.d.comb += result.eq(Cause.WRITE)
             m.d.sync += self.descriptor.eq(last)
         with m.Elif(self.damaged):
-            m.d.comb += found.eq(Cause.WEIGHT)
+            m.d.comb += result.eq(Cause.WEIGHT)
             m.d.sync += self.descriptor.eq(last)
         with m.Elif(walk.broken):
-            m.d.comb += found.eq(Cause.DESCRIPTOR)
+            m.d.comb += result.eq(Cause.DESCRIPTOR)
             m.d.sync += self.descriptor.eq(walk.index)
         with m.Elif(expired):
-            m.d.comb += found.eq(Cause.WATCHDOG)
+            m.d.comb += result.eq(Cause.WATCHDOG)
             m.d.sync += self.descriptor.eq(last)
         for cause, condition in wrong.items():
             with m.Elif(condition):
-                m.d.comb += found.eq(cause)
-        with m.If(found != Cause.NONE):
+                m.d.comb += result.eq(cause)
+        with m.If(result != Cause.NONE):
             m.d.sync += [
                 self.error_set.eq(1),
                 self.error.eq(1),
-                self.cause.eq(found),
+                self.cause.eq(result),
                 state.eq(_State.IDLE),
                 self.done.eq(0),
                 self.done_set.eq(0),
@@ -299,7 +311,7 @@ class CommandProcessor(CostedComponent):
             ]
 
     def _reset(self, m: Module, state: Signal) -> None:
-        """Flush until the masters are idle; then ``clear``, and as many cycles without it until all have seen that."""
+        """Flush until the masters are idle, hold ``clear`` for CLEARED cycles, and wait as long for all parts to see it."""
         flushed, cleared = Signal(range(_FLUSHED + 1)), Signal(range(2 * CLEARED))
         m.d.comb += self.flush.eq(self.resetting)
         with m.If(self.resetting & (flushed != _FLUSHED)):

@@ -1,4 +1,4 @@
-"""What an accelerator is made of: one frozen object from which everything else follows."""
+"""The configuration of an accelerator: one frozen object from which everything else follows."""
 
 import hashlib
 import json
@@ -19,16 +19,16 @@ __all__ = [
     "configuration_text",
 ]
 
-ROWS = 5  # of a ternary beat: a byte holds five trits, 3**5 = 243
-GROUP_COLUMNS = 3  # that share a table
-ACCUMULATOR_BITS = 32
-ADDRESS_BITS = 40  # of the bus
-CONSTANT_BEATS = 512  # that wait to be unpacked: what a RAMB18 holds
-_BLOCK_WORDS = 512  # of a RAMB18 at its widest, 36 bits
-_RESULTS = 512  # of 8 bytes, before the rows of logits: ROWS_OFFSET / RESULT_BYTES of edgedec.hw.output_layout
-_MOST_COLUMNS = 1 << 16  # of all query heads
-_MOST_RUN = (1 << 24) - 1  # beats: what an instruction's field holds
-_RANGES = (
+ROWS = 5  # rows of a ternary beat: a byte holds five trits, 3**5 = 243
+GROUP_COLUMNS = 3  # columns that share a table
+ACCUMULATOR_BITS = 32  # bits of a sum
+ADDRESS_BITS = 40  # bits of an address on the bus
+CONSTANT_BEATS = 512  # beats of constants that may wait to be unpacked; the depth of a RAMB18
+_BLOCK_WORDS = 512  # words of a RAMB18 at its widest, 36 bits
+_RESULTS = 512  # results of 8 bytes before the rows of logits: ROWS_OFFSET / RESULT_BYTES of edgedec.hw.output_layout
+_MOST_COLUMNS = 1 << 16  # columns of all query heads
+_MOST_RUN = (1 << 24) - 1  # beats of a run, limited by an instruction's field
+_RANGES = (  # members with their least and largest values
     ("beat_bytes", 4, 64),
     ("ports", 1, 4),
     ("slots", 1, 8),
@@ -48,28 +48,30 @@ _RANGES = (
 
 @dataclass(frozen=True, kw_only=True)
 class AcceleratorConfig:
-    """Members:
-        beat_bytes: of the read stream, each cycle; a ternary beat is 5 rows x beat_bytes columns, an int8 beat one row of as
-            many. A power of two, 4 to 64.
-        ports: AXI read ports that share a beat, 1, 2 or 4; each has beat_bytes / ports bytes, at least 4.
-        slots: tokens of a pass at most, 1 to 8; all share the weight stream.
+    """The configuration of an accelerator.
+
+    Members:
+        beat_bytes: bytes of the read stream per cycle, a power of two, 4 to 64. A ternary beat has 5 rows x beat_bytes
+            columns, an int8 beat one row of as many.
+        ports: number of AXI read ports that share a beat, 1, 2 or 4; each has beat_bytes / ports bytes, at least 4.
+        slots: largest number of tokens of a pass, 1 to 8; all share the weight stream.
         tile_rows: rows whose partial sums are kept at once, a multiple of 5, at most 65,535.
-        context: positions of the key and value cache; a head's keys are less than 2^24 beats.
-        width: of the widest vector that a matrix reads, at most 2^14.
-        hidden: of the residual.
-        heads, kv_heads: of attention, at most; heads is a multiple of kv_heads.
-        head_dim: of every head, exactly; even; all heads together at most 2^16.
+        context: positions of the key and value cache; a head's keys have fewer than 2^24 beats.
+        width: elements of the widest vector that a matrix reads, at most 2^14.
+        hidden: elements of the residual.
+        heads, kv_heads: largest numbers of heads of attention; heads is a multiple of kv_heads.
+        head_dim: exact number of elements of every head, even; all heads together have at most 2^16.
         softmax_lanes: positions per slot and cycle of the softmax; a power of two.
-        scaling: group mantissas: models of trit planes can run.
-        per_row: one weight mantissa per row: int8 matrices can run.
-        top_k: likeliest tokens that the head keeps; slots * (top_k + 1) at most 512.
+        scaling: whether there are group mantissas, which models of trit planes need.
+        per_row: whether each row has its own weight mantissa, which int8 matrices need.
+        top_k: number of likeliest tokens that the head keeps; slots * (top_k + 1) is at most 512.
         prefetch_beats: beats that are read ahead, over all ports.
-        instructions: of a program at most.
-        ultra: the part has UltraRAM; ``style`` says which memories go there.
-        clock_hz: what cycles are turned into seconds with; assumed, nothing here proves it.
+        instructions: largest number of instructions of a program.
+        ultra: whether the part has UltraRAM; ``style`` says which memories use it.
+        clock_hz: clock in Hz, used to convert cycles to seconds; assumed, not verified here.
 
     Raises:
-        UsageError: a member is of another type or out of range, or several do not go together.
+        UsageError: a member has a wrong type or is out of range, or members contradict each other.
     """
 
     beat_bytes: int = 64
@@ -138,7 +140,7 @@ class AcceleratorConfig:
 
     @property
     def port_bytes(self) -> int:
-        """Of each read port, and of the write port."""
+        """Bytes of each read port, and of the write port."""
         return self.beat_bytes // self.ports
 
     @property
@@ -158,15 +160,15 @@ class AcceleratorConfig:
 
     @property
     def chunk(self) -> int:
-        """Elements of a head in a beat of keys or values: they lie in one port's slice, so one write reaches them."""
+        """Elements of a head in a beat of keys or values; they lie in one port's slice, so that one write reaches them."""
         return widest_chunk(self.port_bytes, self.head_dim)
 
     def style(self, depth: int) -> Literal["block", "ultra"]:
-        """Of a memory that is as wide as a word of all slots and so many words deep.
+        """Return the kind of a memory that is as wide as a word of all slots, and ``depth`` words deep.
 
-        A RAMB18 holds 36 bits x 512, an UltraRAM 72 x 4096, four times as much per bit of width that a part has of either:
-        up to 512 words an UltraRAM saves two RAMB18, and twice as many with every 512 words more. So what is deeper goes to
-        UltraRAM where there is some.
+        A RAMB18 holds 36 bits x 512, an UltraRAM 72 x 4096, which is four times as much per bit of width in relation to
+        how many of each a part has. Up to 512 words an UltraRAM saves two RAMB18, and with every 512 words more it
+        saves two more. Deeper memories therefore use UltraRAM if there is some.
         """
         return "ultra" if self.ultra and depth > _BLOCK_WORDS else "block"
 
@@ -176,7 +178,7 @@ class AcceleratorConfig:
 
     @property
     def hash(self) -> int:
-        """Of all that a program can tell of the hardware, 64 bits: it must have the same."""
+        """A hash of 64 bits of all members that a program depends on; the program carries the same."""
         members = asdict(self)
         for name in ("clock_hz", "ultra"):
             del members[name]
@@ -185,5 +187,5 @@ class AcceleratorConfig:
 
 
 def configuration_text(size: str, members: Mapping[str, Any]) -> str:
-    """As ``--configuration`` takes it: "board,slots=4,ultra=false"."""
+    """Format members as ``--configuration`` takes them: "board,slots=4,ultra=false"."""
     return ",".join([size, *(f"{name}={str(value).lower()}" for name, value in members.items())])

@@ -1,4 +1,4 @@
-"""Products with a small constant, without a multiplier."""
+"""Products with a small constant, formed without a multiplier."""
 
 from amaranth.hdl import Cat, Const, Value
 
@@ -6,11 +6,13 @@ __all__ = ["product"]
 
 
 def product(x: Value, factor: int) -> Value:
-    """``x * factor`` of unsigned ``x``, by an adder for each bit of ``factor`` behind the first: the multipliers of small
-    parts are slow unless there are registers inside, and split up where ``x`` has more bits than they have.
+    """Return ``x * factor`` for unsigned ``x``, built from one adder for each set bit of ``factor`` after the first.
+
+    The multipliers of small parts are slow unless their internal registers are used, and an ``x`` that is wider than
+    their inputs is split over several of them.
 
     Args:
-        factor: at least 0.
+        factor: the constant, at least 0.
     """
     shifted: list[Value] = [Cat(Const(0, bit), x) for bit in range(factor.bit_length()) if factor >> bit & 1]
     while len(shifted) > 1:

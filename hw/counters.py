@@ -1,4 +1,4 @@
-"""Where the cycles went: beats, stalls by cause, cycles of each descriptor."""
+"""Performance counters: beats, stalls by cause, and the cycles of each descriptor."""
 
 from typing import Any
 
@@ -14,32 +14,32 @@ from edgedec.hw.resources import Resources
 
 __all__ = ["Counters"]
 
-_EVENTS = ("beat", "starved", "blocked", "dependency", "descriptor_done")  # as COUNTS behind the cycles
+_EVENTS = ("beat", "starved", "blocked", "dependency", "descriptor_done")  # counted events, in the order of COUNTS[1:]
 
 
 class Counters(CostedComponent):
-    """Counts while a program runs; a latch copies all counts in one cycle, so that they belong together.
+    """Count events while a program runs; a latch copies all counts in one cycle, so that they are consistent.
 
     Parameters:
-        width: of the counts in bits, 8 to 64; they wrap.
-        descriptors: whose cycles are kept, 2 to 65536, from the first one since the last clear.
+        width: bits of a count, 8 to 64; counts wrap.
+        descriptors: number of descriptors whose cycles are kept, 2 to 65536, from the first one after a clear.
 
     Members:
-        running: In(1). Nothing is counted otherwise.
-        beat: In(1). A beat of the read stream was taken.
+        running: In(1). A program runs; nothing is counted otherwise.
+        beat: In(1). A beat of the read stream is taken.
         starved: In(1). A reader waits for a beat.
         blocked: In(1). A result waits for the write port.
-        dependency: In(1). A beat is there, and waits for an earlier result.
+        dependency: In(1). A valid beat waits for an earlier result.
         descriptor_done: In(1). A descriptor ends in this cycle.
-        clear: In(1). All counts are zero, but of events behind it; the latched ones stay.
-        latch: In(1).
-        cycles, beats, ...: named in ``COUNTS`` with ``_latched`` behind; Out(width).
+        clear: In(1). Set all counts to zero, the latched ones excepted.
+        latch: In(1). Copy all counts.
+        cycles_latched, beats_latched, ...: Out(width). The latched counts, named as in ``COUNTS``.
         select: In. Number of a descriptor.
-        descriptor_cycles: Out(32). What the selected descriptor took, its last cycle included, at most 2**32 - 1. Of one
-            that has not ended since the last clear: anything.
+        descriptor_cycles: Out(32). Cycles of the selected descriptor, its last one included, at most 2**32 - 1. The
+            value is undefined for a descriptor that has not ended since the last clear.
 
-    Latency: 3 cycles from an event to a latched count (1 to look at it, for events come late in a cycle, 1 to count, 1 to
-        latch); 2 from ``select`` to ``descriptor_cycles``.
+    Latency: 3 cycles from an event to a latched count, because events arrive late in a cycle (1 to sample, 1 to count,
+        1 to latch); 2 from ``select`` to ``descriptor_cycles``.
     Source: derived here.
     """
 
@@ -69,37 +69,37 @@ class Counters(CostedComponent):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        seen = {name: Signal(name=f"{name}_seen") for name in (*_EVENTS, "running", "clear", "latch")}
-        m.d.sync += [register.eq(getattr(self, name)) for name, register in seen.items()]
-        for name, event in zip(COUNTS, (1, *(seen[event] for event in _EVENTS)), strict=True):
+        sampled = {name: Signal(name=f"{name}_seen") for name in (*_EVENTS, "running", "clear", "latch")}
+        m.d.sync += [register.eq(getattr(self, name)) for name, register in sampled.items()]
+        for name, event in zip(COUNTS, (1, *(sampled[event] for event in _EVENTS)), strict=True):
             count, latched = Signal(self._width, name=name), getattr(self, f"{name}_latched")
-            with m.If(seen["clear"]):
+            with m.If(sampled["clear"]):
                 m.d.sync += count.eq(0)
-            with m.Elif(seen["running"]):
+            with m.Elif(sampled["running"]):
                 m.d.sync += count.eq(count + event)
-            with m.If(seen["latch"]):
+            with m.If(sampled["latch"]):
                 m.d.sync += latched.eq(count)
-        self._count_descriptors(m, seen)
+        self._count_descriptors(m, sampled)
         return m
 
-    def _count_descriptors(self, m: Module, seen: dict[str, Signal]) -> None:
+    def _count_descriptors(self, m: Module, sampled: dict[str, Signal]) -> None:
         m.submodules.memory = memory = Memory(shape=unsigned(32), depth=self._descriptors, init=[])
         write, read = memory.write_port(), memory.read_port()
         cycles, number = Signal(32, init=1), Signal(range(self._descriptors + 1))
         ended = Signal()
         m.d.comb += [
-            ended.eq(seen["running"] & seen["descriptor_done"] & ~seen["clear"]),
+            ended.eq(sampled["running"] & sampled["descriptor_done"] & ~sampled["clear"]),
             write.addr.eq(number),
             write.data.eq(cycles),
             write.en.eq(ended & (number != self._descriptors)),
             read.addr.eq(self.select),
         ]
         m.d.sync += self.descriptor_cycles.eq(read.data)
-        with m.If(seen["clear"] | ended):
+        with m.If(sampled["clear"] | ended):
             m.d.sync += cycles.eq(1)
-        with m.Elif(seen["running"] & ~cycles.all()):
+        with m.Elif(sampled["running"] & ~cycles.all()):
             m.d.sync += cycles.eq(cycles + 1)
-        with m.If(seen["clear"]):
+        with m.If(sampled["clear"]):
             m.d.sync += number.eq(0)
         with m.Elif(write.en):
             m.d.sync += number.eq(number + 1)

@@ -1,9 +1,9 @@
-"""How many cycles a pass takes, from its program alone: the read stream beat by beat, and what it waits for.
+"""The number of cycles of a pass, computed from its program: the read stream beat by beat, and its waits.
 
-The engine takes a beat in each cycle, so the count begins with the beats. Added are the cycles in which none is taken, each
-under one head: it waits for codes that an earlier result has yet to become (``dependency``), for small items that are taken
-out of beats one by one (``unpacking``), for tables of short sweeps (``sweeps``), for memory (``starved``), or a pass begins
-or ends (``ends``). Every constant below is a latency that a component's docstring states.
+The engine takes a beat in each cycle, so the count starts with the beats. Cycles without a beat are added in five
+categories: waits for codes of an earlier result (``dependency``), for small items that are extracted from beats one by
+one (``unpacking``), for tables of short sweeps (``sweeps``), for memory (``starved``), and the begin and end of a pass
+(``ends``). Every constant below is a latency, in cycles, that the docstring of a component states.
 """
 
 from collections import deque
@@ -19,28 +19,26 @@ from edgedec.hw.instructions import Destination, Instruction, Opcode, Sink, Sour
 
 __all__ = ["Dependency", "PassCycles", "cycles", "timetable"]
 
-IDLE_READ, IDEAL_READ = (
-    43,
-    4,
-)  # of memory, from an address to its first beat: a KV260's, docs/ddr-model.md; one of no time
-PREFETCH = 7  # Prefetcher, 3 each way, and Router
-PROGRAM_START = 12  # CommandProcessor: 3 to the program's range, 8 from its last beat to the first one
-DRAIN = 9  # Drain, with per_row; without it 8
-PARTIAL = 4  # MatrixPath, from the engine's or the packer's sums into the drain; 3 for int8
-QUEUED = 6  # the Fifo of sums, 3, the Serializer, 1, and the SinkRouter's matrix, 2
+# Latency of memory from an address to its first beat: of a KV260 (docs/ddr-model.md), and of an ideal memory.
+IDLE_READ, IDEAL_READ = 43, 4
+PREFETCH = 7  # Prefetcher, 3 in each direction, and Router
+PROGRAM_START = 12  # CommandProcessor: 3 to the program's range, 8 from its last beat to the first range
+DRAIN = 9  # Drain with per_row; 8 without
+PARTIAL = 4  # MatrixPath, from the sums of the engine or the packer to the drain; 3 for int8
+QUEUED = 6  # Fifo of sums 3, Serializer 1, SinkRouter's matrix 2
 RESIDUAL = 2  # ResidualPath, from an element to its sum
 GATE = 15  # GatedActivation
-QUANTIZE = 34  # QuantizePath, from a vector's last element to its first block, besides slots and beat_bytes
-NORMED = 3  # the same, of a vector that goes through the norm
-CODES = 17  # MatrixPath, from a block to the first beat that uses it, besides beat_bytes / 8; 3 for int8
-TABLES = 15  # LookupEngine: the least cycles of a sweep; MacArray: 20
-SERIAL = 7  # AttentionPath, from the last element to ``coded``; 5 and half a head more where it is rotated
-SETTLED = 19  # Datapath.idle 12, Dispatcher 5 and 2: from the last sign of work to an instruction with ``wait``
-SCORES = 36  # MacArray 7, ScoreMemory 11, Softmax 13, a group gathered 5: from a run of keys to its values' first beat
-MIXED = 34  # Attention, from the last beat to the first output, besides slots
-ALONE = 76  # Attention without committed positions: from queries to the first output, besides slots; ...
-EACH_ALONE = 42  # ... and from head to head
-RESULTS = 57  # HeadPath 3, besides what it writes; writes and their answer 54
+QUANTIZE = 34  # QuantizePath, from a vector's last element to its first block, plus slots and beat_bytes
+NORMED = 3  # QuantizePath, additional cycles of the norm
+CODES = 17  # MatrixPath, from a block to the first beat that uses it, plus beat_bytes / 8; 3 for int8
+TABLES = 15  # LookupEngine: least cycles of a sweep; 20 in the MacArray
+SERIAL = 7  # AttentionPath, from the last element to ``coded``; with rotation 5 and half a head more
+SETTLED = 19  # Datapath.idle 12, Dispatcher 5 and 2: from the last activity to an instruction with ``wait``
+SCORES = 36  # MacArray 7, ScoreMemory 11, Softmax 13, collecting a group 5: from a run of keys to that of its values
+MIXED = 34  # Attention, from the last beat to the first output, plus slots
+ALONE = 76  # Attention without committed positions: from queries to the first output, plus slots
+EACH_ALONE = 42  # Attention without committed positions: from head to head
+RESULTS = 57  # HeadPath 3, plus its output; writes and their answers 54
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +46,8 @@ class Dependency:
     """A matrix that waits for its codes, or attention for its queries.
 
     Members:
-        index, name: of the instruction.
-        cycles: between two beats.
+        index, name: number and name of the instruction.
+        cycles: cycles between two beats.
     """
 
     index: int
@@ -59,11 +57,13 @@ class Dependency:
 
 @dataclass(frozen=True, kw_only=True)
 class PassCycles:
-    """Members:
-    cycles: of the pass, the sum of the next six.
-    beats: of the read stream.
-    dependency, unpacking, sweeps, starved, ends: see above.
-    waits: every dependency.
+    """Cycles of a pass by category; the docstring of the module names them.
+
+    Members:
+        cycles: cycles of the pass, the sum of the next six.
+        beats: beats of the read stream.
+        dependency, unpacking, sweeps, starved, ends: cycles without a beat.
+        waits: every dependency.
     """
 
     cycles: int
@@ -77,7 +77,7 @@ class PassCycles:
 
     @property
     def beats_share(self) -> float:
-        """Of all cycles, those that move a beat."""
+        """Share of the cycles that move a beat."""
         return self.beats / self.cycles
 
     def seconds(self, config: AcceleratorConfig) -> float:
@@ -87,16 +87,19 @@ class PassCycles:
 def cycles(
     program: Program, *, slots: int, committed: int, logits: bool = True, bandwidth: float | None = None
 ) -> PassCycles:
-    """Of a pass. Its error against simulation: benchmarks/accelerator_estimate.py --simulate.
+    """Compute the cycles of a pass.
+
+    ``benchmarks/accelerator_estimate.py --simulate`` compares them with simulation.
 
     Args:
-        slots: tokens of the pass.
-        committed: positions before it.
+        program: program of the pass.
+        slots: number of tokens of the pass.
+        committed: number of positions before it.
         logits: whether the head runs.
-        bandwidth: bytes in a second that the memory gives; None gives a beat in each cycle.
+        bandwidth: bandwidth of the memory in bytes per second; None for one beat per cycle.
 
     Raises:
-        UsageError: too many slots or positions, or no bandwidth.
+        UsageError: there are too many slots or positions, or the bandwidth is not positive.
     """
     return _walked(program, slots, committed, logits, bandwidth).result()
 
@@ -104,11 +107,13 @@ def cycles(
 def timetable(
     program: Program, *, slots: int, committed: int, logits: bool = True
 ) -> tuple[list[tuple[int, int]], int]:
-    """(beats, cycles before its first one in which none is taken) of each range of a pass before an ideal memory, the
-    program's first and keys and values run by run; and the cycles behind the last beat.
+    """Return the ranges of a pass with an ideal memory, and the final cycles.
+
+    Each range is (beats, cycles without a beat before them). The program's range is the first; keys and values are
+    listed run by run. The final cycles follow the last beat.
 
     Raises:
-        UsageError: as ``cycles``.
+        UsageError: as for ``cycles``.
     """
     walk = _walked(program, slots, committed, logits, None)
     found, end = [], 0.0
@@ -135,23 +140,23 @@ def _walked(program: Program, slots: int, committed: int, logits: bool, bandwidt
 
 
 class _Stream:
-    """The read stream: what has been taken, what waits in the prefetcher, what the time went into.
+    """The read stream: beats taken, beats waiting in the prefetcher, and cycles by category.
 
     Members:
         now: cycles until the last beat was taken.
-        level: beats that wait; below zero, that memory is behind.
-        taken: of each range when it began, and its beats.
+        level: beats that wait; a negative number means that the memory lags.
+        taken: start and beats of each range.
     """
 
     def __init__(self, config: AcceleratorConfig, bandwidth: float | None) -> None:
         most = config.clock_hz * config.beat_bytes
-        self.rate = inf if bandwidth is None else min(bandwidth, most) / most  # beats per cycle; inf: never waited for
+        self.rate = inf if bandwidth is None else min(bandwidth, most) / most  # beats per cycle; inf: no waits
         self.depth, self.now, self.level, self.beats = config.prefetch_beats, 0.0, 0.0, 0
         self.taken: list[tuple[float, int]] = []
         self.spent = dict.fromkeys(("dependency", "unpacking", "sweeps", "starved", "ends"), 0.0)
 
     def wait(self, until: float, why: str) -> int:
-        """No beat is taken before; returns how long that is."""
+        """Take no beat before ``until``. Return the cycles waited."""
         waited = max(0.0, until - self.now)
         self.now += waited
         self.spent[why] += waited
@@ -160,7 +165,7 @@ class _Stream:
         return ceil(waited)
 
     def take(self, beats: int, least: int, why: str) -> None:
-        """So many beats, in at least so many cycles."""
+        """Take ``beats`` beats in at least ``least`` cycles."""
         if not beats:
             return
         least = max(least, beats)
@@ -169,7 +174,7 @@ class _Stream:
         if self.rate < inf:
             late = max(0.0, -self.level / self.rate)
             self.level = max(self.level, 0.0)
-            full = self.level / (pace - self.rate) if pace > self.rate else inf  # cycles until nothing waits
+            full = self.level / (pace - self.rate) if pace > self.rate else inf  # cycles until no beat waits
             if full >= least:
                 self.level = min(self.depth, self.level + (self.rate - pace) * least)
             else:
@@ -182,21 +187,21 @@ class _Stream:
         self.beats += beats
 
     def write(self, size_bytes: int, beat_bytes: int) -> None:
-        """What memory is busy with instead."""
+        """Account for a write, during which the memory cannot read."""
         if self.rate < inf:
             self.level -= size_bytes / beat_bytes
 
 
 class _Walk:
-    """Through a pass.
+    """The walk through the instructions of a pass. Times are in cycles from its start.
 
     Members:
-        rows: when the last row of what was drained last has reached its sink.
-        coded: when all parts of attention are in their memories.
-        attended: when ATTEND was issued.
-        unpacked: when the last constant is out of the queue.
-        vectors: those announced, of which no matrix has taken the codes.
-        ready: when the codes of each source's last vector are there.
+        rows: time at which the last row of the latest drained matrix reaches its sink.
+        coded: time at which all parts of attention are in their memories.
+        attended: time at which ATTEND was issued.
+        unpacked: time at which the last constant leaves the queue.
+        vectors: announced vectors whose codes no matrix has taken.
+        ready: time at which the codes of each source's latest vector are available.
     """
 
     def __init__(self, program: Program, slots: int, committed: int, bandwidth: float | None) -> None:
@@ -221,7 +226,7 @@ class _Walk:
         config, stream = self.config, self.stream
         latency = PREFETCH + (IDEAL_READ if stream.rate == inf else IDLE_READ)
         beats = -(-len(self.program.code) // config.beat_bytes)
-        # Before each of both, nothing is asked for that memory could give ahead.
+        # Before each of these two, the memory cannot read ahead.
         for wait, wanted in ((PROGRAM_START + latency, beats), (latency, 0)):
             stream.wait(stream.now + wait, "ends")
             stream.level = 0.0
@@ -236,7 +241,7 @@ class _Walk:
         self.matrix = instruction
 
     def begin_attention(self, instruction: Instruction) -> None:
-        """All before it must be done; the parts' words are the last."""
+        """Start ATTEND, which waits for everything before it; the last items are the words of its parts."""
         self.attended = max(self.coded, self.rows, self.stream.now) + SETTLED
         self.attend = instruction
         rows = 2 * instruction["kv_heads"] * self.slots
@@ -251,18 +256,18 @@ class _Walk:
         items = beats * self.config.beat_bytes // size - instruction["spare"] if size < self.config.beat_bytes else 0
         per_beat = max(self.config.beat_bytes // size, 1)
         if destination in (Destination.LOAD, Destination.ANGLES):
-            # The last beat's items are taken out while the stream goes on.
+            # The items of the last beat are extracted while the stream continues.
             self.stream.take(beats, items - per_beat + 1, "unpacking")
             if destination == Destination.LOAD:
                 self._given(Source.LOAD, self.stream.now + RESIDUAL)
             return
-        # Constants wait in a queue of beats, all in one, and hold up the stream only when it is full.
+        # Constants wait in one queue of beats, and stall the stream only when it is full.
         self.stream.take(beats, beats, "unpacking")
         self.unpacked = max(self.unpacked, self.stream.now) + max(items - beats, 0)
         self.stream.wait(self.unpacked - CONSTANT_BEATS * per_beat, "unpacking")
 
     def cache(self, instruction: Instruction) -> None:
-        """The heads one after the other; keys of the next one before the values of this one."""
+        """Read the heads one after the other; the keys of the next one come before the values of this one."""
         assert self.attend is not None
         config, heads = self.config, instruction["heads"]
         self._wait(self.attended + config.head_dim + 6)
@@ -272,10 +277,10 @@ class _Walk:
             self._given(Source.ATTENTION, self.stream.now + ALONE + config.slots + (heads - 1) * every + given)
             return
         layout = config.kv_layout
-        pace = max(1.0, layout.positions / config.softmax_lanes / layout.chunks)  # cycles to a beat
+        pace = max(1.0, layout.positions / config.softmax_lanes / layout.chunks)  # cycles per beat
         beats = layout.beats(self.committed)
-        own = ceil((layout.beats(self.slots)) * pace) + 1  # of a run, without beats: this pass's positions
-        ended = [0.0] * heads  # keys
+        own = ceil((layout.beats(self.slots)) * pace) + 1  # cycles of a run without beats: this pass's positions
+        ended = [0.0] * heads  # times at which the runs of keys end
         began = self.stream.now
         for run in range(2 * heads):  # K0 K1 V0 K2 V1 ... V(n-1)
             values = run == 2 * heads - 1 or (run >= 2 and run % 2 == 0)
@@ -288,7 +293,7 @@ class _Walk:
                 ended[head] = self.stream.now
         self._given(Source.ATTENTION, self.stream.now + MIXED + self.config.slots + given)
 
-    # Parts of them.
+    # Steps of instructions.
 
     def _weights(self, beats: int) -> None:
         matrix, config = self.matrix, self.config
@@ -305,26 +310,26 @@ class _Walk:
         self._drain(matrix, tiles, started, least)
 
     def _tiles(self, matrix: Instruction) -> list[tuple[int, int]]:
-        """Words of each tile, and cycles of one of its sweeps."""
+        """Return the words of each tile, and the cycles of one of its sweeps."""
         most, words = self.config.tile_words, matrix["words"]
         tiles = [min(most, words - at) for at in range(0, words, most)]
         return [(tile, max(ROWS * tile, 20) if matrix["int8"] else max(tile, TABLES)) for tile in tiles]
 
     def _drain(self, matrix: Instruction, tiles: list[tuple[int, int]], started: float, least: int) -> None:
-        """The words of each tile come with its last sweep and go on row by row."""
+        """Drain the words of each tile, which arrive with its last sweep and continue row by row."""
         config, sink = self.config, Sink(matrix["sink"])
         int8 = bool(matrix["int8"])
         engine = 5 + (config.beat_bytes - 1).bit_length() - 1 if int8 else _engine_latency(config.beat_bytes)
         delay = engine + PARTIAL + (DRAIN if config.per_row else DRAIN - 1) + QUEUED
-        stretch = (self.stream.now - started) / least  # of cycles, as memory was late
-        # The head takes a row slot by slot, and with one slot in two cycles.
+        stretch = (self.stream.now - started) / least  # factor by which a slow memory lengthened the sweeps
+        # The head takes a row slot by slot; a single slot takes two cycles.
         each = ROWS * (max(config.slots, 2) if sink == Sink.LOGITS else 1)
         at = float(started)
         for words, sweep in tiles:
             at += sweep * matrix["blocks"] * matrix["planes"] * stretch
             first = at - sweep * stretch + delay
             self.rows = max(at + delay, max(self.rows, first) + words * each)
-        # More than a tile does not fit before the drain.
+        # The drain is preceded by room for one tile.
         self.stream.wait(self.rows - delay - each * config.tile_words, "sweeps")
         if matrix["more"]:
             return
@@ -337,7 +342,7 @@ class _Walk:
             self.coded = max(self.coded, self.rows + SERIAL + turned)
 
     def _given(self, source: Source, last: float) -> None:
-        """A vector's last element: when its first block of codes is there."""
+        """Note when the first block of codes of a vector is available, from the time of its last element."""
         for vector in self.vectors:
             if vector["source"] == source:
                 normed = NORMED if vector["normed"] else 0
@@ -358,12 +363,12 @@ class _Walk:
         )
 
     def slots_written(self) -> int:
-        """Cycles of the likeliest of all slots, one by one; the scales have gone ahead."""
+        """Return the cycles of writing the likeliest of all slots, one by one; the scales are written before."""
         return self.config.slots * self.config.top_k * (3 if self.config.slots == 1 else 2)
 
 
 def _engine_latency(beat_bytes: int) -> int:
-    """LookupEngine: from a beat to its sums."""
+    """Return the cycles of the LookupEngine from a beat to its sums."""
     return {4: 3, 8: 4, 16: 4, 32: 5, 64: 5}[beat_bytes]
 
 

@@ -1,4 +1,4 @@
-"""All units of the accelerator, joined: what lies between the read stream and the writes."""
+"""The units of the accelerator between the read stream and the writes, and their connections."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -33,20 +33,23 @@ from edgedec.hw.unpacker import Unpacker
 
 __all__ = ["TRACED", "Datapath", "angles_item_bytes", "pass_parameters"]
 
-_VECTORS = 4  # that may be announced ahead
-_MATRICES = 8  # whose rows have not come yet
-_RESETS = 9  # parts of the data path that are reset a cycle after the one before
-_SETTLED = 12  # cycles without any sign of work after which the units are idle: more than what lies between two of them
-TRACED = ("matrix", "codes", "scales", "attention", "residual")
+_VECTORS = 4  # vectors that may be announced ahead
+_MATRICES = 8  # matrices that may be queued before their rows arrive
+_RESETS = 9  # stages of the reset, one for each part
+_SETTLED = 12  # cycles without activity after which the units count as idle; more than any gap within an operation
+TRACED = ("matrix", "codes", "scales", "attention", "residual")  # names of the traced streams
 
 
 def angles_item_bytes(slots: int) -> int:
-    """Of one pair's cos and sin of each slot as they lie in memory: s16 each, then nothing up to a power of two."""
+    """Return the bytes of an item of angles: s16 cos and s16 sin of each slot, padded to a power of two."""
     return 1 << (4 * slots - 1).bit_length()
 
 
 def pass_parameters(config: AcceleratorConfig) -> data.StructLayout:
-    """Of the pass that runs. mask: [row][slot], whom a row sees of its own pass. rows_wanted: whole rows of logits."""
+    """Return the parameters of a running pass.
+
+    ``mask`` [row][slot] says which slots of the same pass a row sees; ``rows_wanted`` asks for whole rows of logits.
+    """
     per_slot = config.slots
     return data.StructLayout(
         {
@@ -60,25 +63,27 @@ def pass_parameters(config: AcceleratorConfig) -> data.StructLayout:
 
 
 class Datapath(CostedComponent):
-    """Matrices, attention, residual, quantization and head. Docs: docs/accelerator.md, "The data path".
+    """Matrices, attention, residual, quantization and the language-model head; see docs/accelerator.md, "The data
+    path".
 
     Parameters:
-        config: sizes.
-        trace: whether the ports ``trace_`` are there, which a simulation watches.
+        config: configuration of the accelerator.
+        trace: whether the ports ``trace_...`` exist, which a simulation watches.
 
     Members:
-        clear: In(1). Of a StagedReset, whose last part is ``_RESETS`` cycles late.
+        clear: In(1). A stage of a StagedReset; the last part of the data path sees it ``_RESETS`` cycles later.
         parameters: In(pass_parameters(config)). Steady while a program runs.
-        loads, vectors, matrices, attends: In(streams of layout(Opcode...)).
-        load, angles, gains, weights, rows, coding, factors, scales, keys_values: In(streams segment(beat_bytes)): what the
-            router has for them.
+        loads, vectors, matrices, attends: In(streams of layout(Opcode...)). Instructions.
+        load, angles, gains, weights, rows, coding, factors, scales, keys_values: In(streams segment(beat_bytes)). Beats
+            from the router.
         layers: Out(stream {start, run, kv_heads}). One item per ATTEND, for the writer of the cache.
-        new_keys, new_values: Out(streams rows(8, slots, chunk)).
-        requests: Out(stream {offset, bytes}), results: Out(beat(port_bytes)): of the head.
-        damaged: Out(1). For a cycle: a weight's byte that is not five trits.
-        idle: Out(1). No unit has anything to do; quantization is not looked at, it may wait for a vector that was announced.
-        trace_matrix ...: Out. Bit 0 is high with each item that is handed over, the payload is above it: words of matrices,
-            blocks of codes, their scales, words of attention, words of the residual that go onward.
+        new_keys, new_values: Out(streams rows(8, slots, chunk)). Codes of the pass's keys and values.
+        requests: Out(stream {offset, bytes}). Writes of the head.
+        results: Out(beat(port_bytes)). Data of these writes.
+        damaged: Out(1). High for one cycle after a byte of weights that does not encode five trits.
+        idle: Out(1). No unit has work. Quantization is not considered, because it may wait for an announced vector.
+        trace_matrix ...: Out. Bit 0 is high with each item that is transferred, the payload is above it: words of
+            matrices, blocks of codes, their scales, words of attention, words of the residual that go onward.
     """
 
     def __init__(self, config: AcceleratorConfig, *, trace: bool = False) -> None:
@@ -201,7 +206,7 @@ class Datapath(CostedComponent):
         return m
 
     def build(self) -> tuple[dict[str, Any], Module]:
-        """The large parts by name, and the module that connects them."""
+        """Return the large parts by name, and the module that connects them."""
         m = Module()
         residual, gate, sinks, quantize = self._residual, self._gate, self._sinks, self._quantize_path
         parts = {"matrix": self._matrix, "attention": self._attention, "head": self._head, "quantize": quantize}
@@ -245,7 +250,7 @@ class Datapath(CostedComponent):
         return parts, m
 
     def _multiply(self, m: Module) -> MacArray:
-        """The one array of multipliers, which matrices and attention share."""
+        """Connect the array of multipliers, which matrices and attention share."""
         mac, matrix, attention = self._mac, self._matrix, self._attention
         connect(m, matrix.mac_codes, mac.codes)
         connect(m, matrix.mac_weights, mac.weights)
@@ -256,15 +261,15 @@ class Datapath(CostedComponent):
         return mac
 
     def _matrices(self, m: Module, sinks: SinkRouter) -> None:
-        """A matrix to the matrix path, and to a queue for those who take its rows."""
-        given, item, path = self.matrices, self.matrices.p, self._matrix.matrices
+        """Pass each matrix to the matrix path, and to a queue for the routing of its rows."""
+        source, item, path = self.matrices, self.matrices.p, self._matrix.matrices
         m.submodules.routes = queue = SyncFIFO(width=layout(Opcode.MATRIX).size, depth=_MATRICES)
         matrix, settings = path.p.matrix, path.p.drain
         m.d.comb += [
-            path.valid.eq(given.valid & queue.w_rdy),
-            given.ready.eq(path.ready & queue.w_rdy),
-            queue.w_en.eq(given.valid & given.ready),
-            queue.w_data.eq(given.payload),
+            path.valid.eq(source.valid & queue.w_rdy),
+            source.ready.eq(path.ready & queue.w_rdy),
+            queue.w_en.eq(source.valid & source.ready),
+            queue.w_data.eq(source.payload),
             path.p.spare.eq(item.spare),
             *(matrix[name].eq(item[name]) for name in ("fresh", "int8", "words", "blocks", "planes", "group_blocks")),
             *(settings[name].eq(item[name]) for name in ("pre_shift", "pair", "rows", "wide")),
@@ -290,12 +295,12 @@ class Datapath(CostedComponent):
         ]
 
     def _quantize(self, m: Module, quantize: QuantizePath, sources: list[Any]) -> None:
-        """Vectors in the order in which they were announced, each from its source, to codes."""
+        """Quantize vectors in the order in which they were announced, each from its source."""
         announced = layout(Opcode.VECTOR)
         m.submodules.announced = queue = SyncFIFO(width=announced.size, depth=_VECTORS)
         entry = data.View(announced, queue.r_data)
-        source, eps, owed = Signal(Source), Signal(48), Signal()  # owed: the norm has not taken eps yet
-        open_ = Signal()  # from a vector's announcement to its last word: the slice must not take the next one's
+        source, eps, owed = Signal(Source), Signal(48), Signal()  # owed: the norm has not taken eps
+        open_ = Signal()  # high from an announcement to the vector's last word: the slice must not take the next vector
         plan = quantize.vectors
         m.d.comb += [
             queue.w_data.eq(self.vectors.payload),
@@ -312,38 +317,38 @@ class Datapath(CostedComponent):
             m.d.sync += owed.eq(0)
         with m.If(queue.r_en):
             m.d.sync += [source.eq(entry.source), eps.eq(entry.eps), owed.eq(entry.normed), open_.eq(1)]
-        chosen = Array(port.payload.as_value() for port in sources)[source]
+        routed = Array(port.payload.as_value() for port in sources)[source]
         m.submodules.chosen = cut = self._slices["chosen"]
         connect(m, cut.output, quantize.input)
         m.d.comb += [
-            Value.cast(cut.input.payload).eq(chosen),
+            Value.cast(cut.input.payload).eq(routed),
             cut.input.valid.eq(Array(port.valid for port in sources)[source] & open_),
         ]
         with m.If(cut.input.valid & cut.input.ready & cut.input.p.last):
             m.d.sync += open_.eq(0)
         for port in {id(port): port for port in sources}.values():
-            mine = Cat(source == number for number, other in enumerate(sources) if other is port).any()
-            m.d.comb += port.ready.eq(cut.input.ready & open_ & mine)
+            selected = Cat(source == number for number, other in enumerate(sources) if other is port).any()
+            m.d.comb += port.ready.eq(cut.input.ready & open_ & selected)
 
     def _attend(self, m: Module) -> None:
-        """ATTEND to the heads and to the writer; who sees what."""
-        given, item, path, now = self.attends, self.attends.p, self._attention, self.parameters
-        seen = Signal(visibility(self._config.slots, self._config.context))
+        """Pass ATTEND to attention and to the cache's writer, with the positions that each row sees."""
+        source, item, path, now = self.attends, self.attends.p, self._attention, self.parameters
+        visible = Signal(visibility(self._config.slots, self._config.context))
         m.d.comb += [
             path.attends.p.heads.eq(item.heads),
             path.attends.p.group.eq(item.group),
-            path.attends.valid.eq(given.valid & self.layers.ready),
-            given.ready.eq(path.attends.ready & self.layers.ready),
-            self.layers.valid.eq(given.valid & path.attends.ready),
+            path.attends.valid.eq(source.valid & self.layers.ready),
+            source.ready.eq(path.attends.ready & self.layers.ready),
+            self.layers.valid.eq(source.valid & path.attends.ready),
             *(self.layers.p[name].eq(item[name]) for name in ("start", "run", "kv_heads")),
-            path.visibility.eq(seen),
+            path.visibility.eq(visible),
         ]
-        with m.If(given.valid & given.ready):
-            m.d.sync += [seen.committed.eq(now.committed), seen.own.eq(now.slots), seen.sinks.eq(item.sinks)]
+        with m.If(source.valid & source.ready):
+            m.d.sync += [visible.committed.eq(now.committed), visible.own.eq(now.slots), visible.sinks.eq(item.sinks)]
             for slot in range(self._config.slots):
                 hidden = now.positions[slot] + 1 - item.window
                 none = (item.window == 0) | (now.positions[slot] < item.window)
-                m.d.sync += [seen.first[slot].eq(Mux(none, 0, hidden)), seen.mask[slot].eq(now.mask[slot])]
+                m.d.sync += [visible.first[slot].eq(Mux(none, 0, hidden)), visible.mask[slot].eq(now.mask[slot])]
         connect(m, path.new_keys, flipped(self.new_keys))
         connect(m, path.new_values, flipped(self.new_values))
         m.d.comb += [
@@ -353,20 +358,20 @@ class Datapath(CostedComponent):
         ]
 
     def _give_results(self, m: Module, quantize: QuantizePath, logits: Any) -> None:
-        """The codes to the matrices, their scales too; those of the head's codes to the head as well."""
+        """Connect codes and scales to the matrices, and the scales of the logits' input to the head as well."""
         head, matrix = self._head, self._matrix
         connect(m, quantize.codes, matrix.codes)
         factors = sliced(m, "factors", quantize.scales, self._slices["factors"])
         connect(m, factors, matrix.scales)
-        # What is drained has its scales: with the first word of logits the scales that came last are the head's.
-        kept, begins, owed = Signal.like(quantize.scales.payload), Signal(init=1), Signal()
+        # A drained matrix has taken its scales, so the latest scales at the first word of logits are those of the head.
+        latest, begins, owed = Signal.like(quantize.scales.payload), Signal(init=1), Signal()
         m.d.comb += [
             head.rows_wanted.eq(self.parameters.rows_wanted),
-            head.scales.payload.eq(kept),
+            head.scales.payload.eq(latest),
             head.scales.valid.eq(owed),
         ]
         with m.If(factors.valid & factors.ready):
-            m.d.sync += kept.eq(factors.payload)
+            m.d.sync += latest.eq(factors.payload)
         with m.If(head.scales.ready):
             m.d.sync += owed.eq(0)
         with m.If(logits.valid & logits.ready):
@@ -377,7 +382,7 @@ class Datapath(CostedComponent):
         connect(m, head.data, flipped(self.results))
 
     def _unpack_constants(self, m: Module, quantize: QuantizePath) -> None:
-        """Constants wait in queues that hold all of an instruction's, so that what lies behind them can pass."""
+        """Unpack constants into queues that hold all constants of an instruction, so that the data after them can pass."""
         config, attention = self._config, self._attention
         angles = Signal(attention.angles.payload.shape())
         sinks = {
@@ -410,23 +415,23 @@ class Datapath(CostedComponent):
         ]
 
     def _store_constants(self, m: Module, names: list[str]) -> dict[str, Any]:
-        """All constants through one queue of beats: they are unpacked an item a cycle, many to a beat, and must not hold up
-        the weights behind them meanwhile.
+        """Queue all constants as beats. They are unpacked item by item, several to a beat, and must not delay the
+        weights that follow them meanwhile.
         """
         shape = segment(self._config.beat_bytes)
         m.submodules.constants = queue = self._constants
-        given = [getattr(self, name) for name in names]
-        m.d.comb += [queue.input.valid.eq(Cat(port.valid for port in given).any())]
-        for number, port in enumerate(given):
+        sources = [getattr(self, name) for name in names]
+        m.d.comb += [queue.input.valid.eq(Cat(port.valid for port in sources).any())]
+        for number, port in enumerate(sources):
             m.d.comb += port.ready.eq(queue.input.ready)
-            with m.If(port.valid):  # the router offers to one at a time
+            with m.If(port.valid):  # the router makes at most one of them valid
                 m.d.comb += [queue.input.p.segment.eq(port.payload), queue.input.p.kind.eq(number)]
         stored, source = {}, queue.output
         for number, name in enumerate(names):
             stored[name] = port = stream.Signature(shape).create(path=(f"stored_{name}",))
-            mine = source.p.kind == number
-            m.d.comb += [port.payload.eq(source.p.segment), port.valid.eq(source.valid & mine)]
-            with m.If(mine):
+            selected = source.p.kind == number
+            m.d.comb += [port.payload.eq(source.p.segment), port.valid.eq(source.valid & selected)]
+            with m.If(selected):
                 m.d.comb += source.ready.eq(port.ready)
         return stored
 
@@ -437,12 +442,12 @@ class Datapath(CostedComponent):
 
 
 def _longest(config: AcceleratorConfig) -> int:
-    """Elements of the longest vector."""
+    """Return the elements of the longest vector."""
     return max(config.width, config.hidden)
 
 
 def _ultra_scores(config: AcceleratorConfig) -> bool:
-    """Whether the scores of two heads go to UltraRAM."""
+    """Return whether the scores of two heads are stored in UltraRAM."""
     return config.style(2 * (config.context + config.slots) // config.softmax_lanes) == "ultra"
 
 
@@ -467,7 +472,7 @@ def _constants(config: AcceleratorConfig) -> dict[str, _Constant]:
 
 
 def _packed(name: str, item: Any, sink: Any) -> list[Any]:
-    """An item of docs/accelerator.md's table into a constant's fields."""
+    """Return the assignments of an item, laid out as in docs/accelerator.md, to the fields of a constant."""
     if name in ("gains", "scales"):
         return [sink[0].eq(item)]
     if name == "rows":

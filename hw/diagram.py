@@ -8,14 +8,14 @@ from edgedec.hw.config import ROWS, AcceleratorConfig
 
 __all__ = ["svg"]
 
-_WIDTH, _HEIGHT = 1180, 700
-_BOX_WIDTH, _LINE = 180, 17
-_COLOURS = {"memory": "#dbe9f6", "unit": "#f4ecd8", "control": "#e3efdd", "port": "#eeeeee"}
+_WIDTH, _HEIGHT = 1180, 700  # size of the picture in pixels
+_BOX_WIDTH, _LINE = 180, 17  # width of a box and height of a line in pixels
+_COLOURS = {"memory": "#dbe9f6", "unit": "#f4ecd8", "control": "#e3efdd", "port": "#eeeeee"}  # fill of each kind of box
 
 
 @dataclass(frozen=True)
 class _Box:
-    """At (x, y), in pixels; the first line is its name."""
+    """A box with its corner at (x, y), in pixels; the first line is its name."""
 
     x: int
     y: int
@@ -27,7 +27,7 @@ class _Box:
         return 14 + _LINE * len(self.lines)
 
     def side(self, name: str) -> tuple[int, int]:
-        """Middle of the left, right, top or bottom side."""
+        """Return the middle of the left, right, top or bottom side."""
         middle = self.y + self.height // 2
         return {
             "left": (self.x, middle),
@@ -68,8 +68,7 @@ def _boxes(config: AcceleratorConfig) -> dict[str, _Box]:
     }
 
 
-# From, its side, to, its side.
-_ARROWS = (
+_ARROWS = (  # source and its side, sink and its side
     ("read", "right", "prefetch", "left"),
     ("prefetch", "right", "router", "left"),
     ("router", "right", "constants", "left"),
@@ -97,7 +96,7 @@ _ARROWS = (
 
 
 def svg(config: AcceleratorConfig) -> str:
-    """The text of an SVG file."""
+    """Return the text of an SVG file."""
     boxes = _boxes(config)
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" font-family="sans-serif" font-size="13">',
@@ -126,7 +125,7 @@ def svg(config: AcceleratorConfig) -> str:
 
 
 def _path(start: tuple[int, int], leaves: str, end: tuple[int, int], enters: str) -> str:
-    """Corners of a line that leaves and enters at right angles."""
+    """Return the corners of a line that leaves and enters at right angles."""
     (x, y), (u, v) = start, end
     across, into = leaves in ("left", "right"), enters in ("left", "right")
     if across and into:

@@ -14,18 +14,18 @@ __all__ = ["Divider"]
 
 
 class Divider(CostedComponent):
-    """``numerator // denominator`` by restoring subtraction.
+    """Compute ``numerator // denominator`` by restoring subtraction.
 
     Parameters:
-        numerator_bits: 1 to 64.
-        denominator_bits: 1 to 64.
-        quotient_bits: of the result, 1 to ``numerator_bits`` (the default). The leading ``numerator_bits - quotient_bits``
-            bits are the first remainder and cost no cycle.
+        numerator_bits: bits of the numerator, 1 to 64.
+        denominator_bits: bits of the denominator, 1 to 64.
+        quotient_bits: bits of the result, 1 to ``numerator_bits`` (the default). The leading
+            ``numerator_bits - quotient_bits`` bits form the first remainder and cost no cycle.
 
     Members:
         input: In(stream {numerator, denominator}).
-        output: Out(stream unsigned(quotient_bits)). The quotient, rounded down; all ones where it needs more bits, and
-            where the denominator is zero.
+        output: Out(stream unsigned(quotient_bits)). The quotient, rounded down; all ones if it needs more bits or if
+            the denominator is zero.
 
     Latency: quotient_bits + 1 cycles from the input's transfer to a valid output.
     Throughput: one division in quotient_bits + 2 cycles.
@@ -60,9 +60,9 @@ class Divider(CostedComponent):
         m = Module()
         bits, width = self._quotient_bits, self._denominator_bits
         numerator, divisor = self.input.p.numerator, self.input.p.denominator
-        head = numerator[bits:] if bits < len(numerator) else Const(0, 1)
+        first_remainder = numerator[bits:] if bits < len(numerator) else Const(0, 1)
         quotient = Signal(bits)  # numerator bits leave at the top, quotient bits enter at the bottom
-        remainder, denominator, overflow = Signal(max(width, len(head))), Signal(width), Signal()
+        remainder, denominator, overflow = Signal(max(width, len(first_remainder))), Signal(width), Signal()
         left = Signal(range(bits + 1))
         trial, difference = Signal(len(remainder) + 1), Signal(len(remainder) + 2)
         m.d.comb += [
@@ -83,9 +83,9 @@ class Divider(CostedComponent):
         with m.If(self.input.valid & self.input.ready):
             m.d.sync += [
                 quotient.eq(numerator),
-                remainder.eq(head),
+                remainder.eq(first_remainder),
                 denominator.eq(divisor),
-                overflow.eq(head >= divisor),
+                overflow.eq(first_remainder >= divisor),
                 left.eq(bits),
             ]
         return m

@@ -1,4 +1,4 @@
-"""From the exact sums of a matrix to its output: one multiplication, a rounding shift, a bias, saturation."""
+"""Conversion of the exact sums of a matrix to its output: a multiplication, a rounding shift, a bias, saturation."""
 
 from typing import Any
 
@@ -14,22 +14,27 @@ from edgedec.hw.shapes import scale, words
 
 __all__ = ["Drain", "matrix_settings", "row_constants", "settings"]
 
-_WIDE, _NARROW = 27, 18
-_FACTOR_BITS = 17
-_WEIGHT_SHIFT = 15
-_LONGEST_SHIFT = 47
-_LOGIT_SHIFT = 11
-_ROW_SHIFT_BITS = 5
-_SCALED_BITS = _WIDE + 2  # what a bias can still bring back into the output's range, and the bit that rounds
+_WIDE, _NARROW = 27, 18  # bits of an output
+_FACTOR_BITS = 17  # bits of B
+_WEIGHT_SHIFT = 15  # fraction bits of W
+_LONGEST_SHIFT = 47  # largest sh
+_LOGIT_SHIFT = 11  # sh of a logit, less er
+_ROW_SHIFT_BITS = 5  # bits of er
+_SCALED_BITS = _WIDE + 2  # the range that a bias can still bring back into the output's, and the rounding bit
 
 
 def matrix_settings() -> data.StructLayout:
-    """What a matrix is drained with; the names of docs/integer-profile.md, "Linear", in brackets.
+    """Return the settings of a matrix; names of docs/integer-profile.md, "Linear", are in brackets.
 
-    pre_shift: [ps] 0 to 7. base: [base] clamped to s9, which changes no result. weight: [W]. pair: two matrices whose rows
-    alternate; even rows have base[0] and weight[0], odd ones base[1] and weight[1]. Without it the first is everybody's.
-    rows: a word of ``row_constants`` belongs to each word. logits: the head, without A and base. wide: the output is s27,
-    not s18.
+    Members:
+        pre_shift: [ps] 0 to 7.
+        base: [base] clamped to s9, which changes no result.
+        weight: [W].
+        pair: two matrices whose rows alternate; even rows use base[0] and weight[0], odd ones base[1] and weight[1].
+            Without it all rows use the first ones.
+        rows: each word of rows has an item of ``row_constants``.
+        logits: the language-model head, which has no A and no base.
+        wide: the output is s27, not s18.
     """
     return data.StructLayout(
         {
@@ -45,13 +50,19 @@ def matrix_settings() -> data.StructLayout:
 
 
 def settings(slots: int) -> data.StructLayout:
-    """``matrix_settings`` and scales: [A, ea] of each slot's codes."""
+    """Return ``matrix_settings`` with scales: [A, ea] of each slot's codes."""
     shared = {name: field.shape for name, field in matrix_settings()}
     return data.StructLayout({**shared, "scales": data.ArrayLayout(scale, slots)})
 
 
 def row_constants(lanes: int = 1) -> stream.Signature:
-    """Of the rows of a word. bias: in units of the output. shift: [er]. weight: [W] instead of the matrix's."""
+    """Return a stream of the constants of a word's rows.
+
+    Members:
+        bias: bias in units of the output.
+        shift: [er].
+        weight: [W] in place of the matrix's.
+    """
     return stream.Signature(
         data.StructLayout(
             {
@@ -64,29 +75,30 @@ def row_constants(lanes: int = 1) -> stream.Signature:
 
 
 class Drain(CostedComponent):
-    """out = sat(rs(t * B, sh) + bias); t = rs(acc, ps), B = rs(A * W, 15), sh = base - ea + er within 0..47.
+    """Compute out = sat(rs(t * B, sh) + bias); t = rs(acc, ps), B = rs(A * W, 15), sh = base - ea + er within 0..47.
 
-    Of the head: logit = rs(t * W, 11 + er), which is what the same multiplier gives with A = 2^15 and base - ea = 11.
+    For the head: logit = rs(t * W, 11 + er), which the same multiplier computes with A = 2^15 and base - ea = 11.
 
     Parameters:
-        slots: 1 to 8.
+        slots: number of slots, 1 to 8.
         lanes: elements of a word, 1 to 64.
-        per_row: rows may have a W each. Costs a second multiplication per lane and slot. Without it the W of ``rows`` is not
-            looked at: matrices have one W, or two by turns.
-        pre_shift: matrices may have sums beyond s27. Without it ``settings.pre_shift`` is not looked at.
+        per_row: whether each row may have its own W, which costs a second multiplication per lane and slot. Without it
+            the W of ``rows`` is ignored: a matrix has one W, or two that alternate.
+        pre_shift: whether matrices may have sums beyond s27. Without it ``settings.pre_shift`` is ignored.
 
     Members:
         input: In(words(32, slots, lanes)). Sums; rs(acc, ps) must fit s27.
-        settings: In(stream of ``settings(slots)``). One item per vector, taken ahead of it.
-        rows: In(row_constants(lanes)). One item per word of a vector with ``rows``; the same for all slots. Without them
+        settings: In(stream of ``settings(slots)``). One item per vector, taken before it.
+        rows: In(row_constants(lanes)). One item per word of a vector with ``rows``, the same for all slots. Without it
             bias and er are 0. Logits have no bias.
-        output: Out(words(32, slots, lanes)). s18 or s27, or a logit s32, which needs no saturation. Lanes behind the
-            vector's end are zero if their sums and biases are.
+        output: Out(words(32, slots, lanes)). s18 or s27, or a logit s32, which needs no saturation. Lanes after the end
+            of the vector are zero if their sums and biases are.
 
-    Latency: 8 cycles from a word's transfer to a valid output, 9 with per_row; settings are ready 4 cycles after theirs.
-    Throughput: a word per cycle, across vectors too if the next settings are there.
-    Source: docs/integer-profile.md, "Linear" and "Head". One 27 x 18 multiplication per lane and slot; besides, one of
-        16 x 16 per lane and slot with per_row, two per slot without.
+    Latency: 8 cycles from a word's transfer to a valid output, 9 with per_row; settings take effect 4 cycles after
+        theirs.
+    Throughput: one word per cycle, across vectors too if the next settings are valid.
+    Source: docs/integer-profile.md, "Linear" and "Head". One 27 x 18 multiplication per lane and slot; in addition one
+        of 16 x 16 per lane and slot with per_row, two per slot without.
     """
 
     def __init__(self, *, slots: int, lanes: int = 1, per_row: bool = False, pre_shift: bool = True) -> None:
@@ -141,7 +153,7 @@ class Drain(CostedComponent):
                 t = self._pre_shifted(m, enable, source.p["values"][lane][slot], now.pre_shift)
                 factor = self._factor(m, enable, kept, weight)
                 value = self._scaled(m, enable, t, factor, self._shift(m, enable, base, extra), logits)
-                # The bit shifted out last is added to itself, which makes it the carry into the sum above it.
+                # Adding the bit that was shifted out last to itself makes it the carry into the sum above it.
                 total = carried(m, enable, (value + Cat(value[0], bias).as_signed())[1:][:ACCUMULATOR_BITS].as_signed())
                 near = total[:_SCALED_BITS].as_signed()
                 limited = Mux(wide, saturate(near, _WIDE), saturate(near, _NARROW))
@@ -149,7 +161,7 @@ class Drain(CostedComponent):
         return m
 
     def _layout(self) -> data.StructLayout:
-        """The settings as the words need them, of even and odd rows. ``factors``: B, or A alone where B is made per row."""
+        """Return the layout of prepared settings, for even and odd rows. ``factors`` is B, or A if B is computed per row."""
         factors = data.ArrayLayout(unsigned(16), 1) if self._per_row else data.ArrayLayout(unsigned(_FACTOR_BITS), 2)
         shift = range(1 - (1 << _ROW_SHIFT_BITS), _LONGEST_SHIFT + 1)  # beyond, no er makes a difference
         slot = data.StructLayout({"factors": factors, "shifts": data.ArrayLayout(shift, 2)})
@@ -157,31 +169,33 @@ class Drain(CostedComponent):
         return data.StructLayout({**shared, "slots": data.ArrayLayout(slot, self._slots)})
 
     def _prepare(self, m: Module, now: Any, ready: Signal, ended: Signal) -> None:
-        """``settings`` through three registers into ``now``, which is valid while ``ready``."""
-        given, taking, enable = self.settings, Signal(), Signal()
-        valid = delayed(m, enable, given.valid, 3)
+        """Pass ``settings`` through three registers into ``now``, which is valid while ``ready``."""
+        incoming, do_take, enable = self.settings, Signal(), Signal()
+        valid = delayed(m, enable, incoming.valid, 3)
         m.d.comb += [
-            taking.eq(valid & (~ready | ended)),
-            enable.eq(~valid | taking),
-            given.ready.eq(enable),
+            do_take.eq(valid & (~ready | ended)),
+            enable.eq(~valid | do_take),
+            incoming.ready.eq(enable),
         ]
         with m.If(ended):
             m.d.sync += ready.eq(0)
-        with m.If(taking):
+        with m.If(do_take):
             m.d.sync += ready.eq(1)
         for name, _ in matrix_settings():
             if name != "base":
-                kept = carried(m, enable, Value.cast(given.p[name]), 3)
-                with m.If(taking):
+                kept = carried(m, enable, Value.cast(incoming.p[name]), 3)
+                with m.If(do_take):
                     m.d.sync += Value.cast(now[name]).eq(kept)
-        weights = [carried(m, enable, given.p.weight[i]) for i in range(2)]
+        weights = [carried(m, enable, incoming.p.weight[i]) for i in range(2)]
         for slot in range(self._slots):
-            of, to = given.p.scales[slot], now.slots[slot]
-            mantissa = carried(m, enable, Mux(given.p.logits, 1 << _WEIGHT_SHIFT, of.mantissa))
+            of, to = incoming.p.scales[slot], now.slots[slot]
+            mantissa = carried(m, enable, Mux(incoming.p.logits, 1 << _WEIGHT_SHIFT, of.mantissa))
             for i in range(2):
-                wanted = carried(m, enable, Mux(given.p.logits, _LOGIT_SHIFT, given.p.base[i] - of.exponent), 2)
-                shift = carried(m, enable, _clamped(wanted, 1 - (1 << _ROW_SHIFT_BITS)))
-                with m.If(taking):
+                unclamped = carried(
+                    m, enable, Mux(incoming.p.logits, _LOGIT_SHIFT, incoming.p.base[i] - of.exponent), 2
+                )
+                shift = carried(m, enable, _clamped(unclamped, 1 - (1 << _ROW_SHIFT_BITS)))
+                with m.If(do_take):
                     m.d.sync += to.shifts[i].eq(shift)
             for i in range(len(to.factors)):
                 factor = (
@@ -189,48 +203,49 @@ class Drain(CostedComponent):
                     if self._per_row
                     else carried(m, enable, _rounded(carried(m, enable, mantissa * weights[i])))
                 )
-                with m.If(taking):
+                with m.If(do_take):
                     m.d.sync += to.factors[i].eq(factor)
 
     def _seconds(self, m: Module, now: Any) -> list[Value]:
-        """Whether the even lanes, and the odd ones, of the word that is offered are odd rows of a pair."""
-        odd = Signal()  # the word's first row
+        """Return whether the even lanes, and the odd ones, of the offered word are odd rows of a pair."""
+        odd = Signal()  # the first row of the word is odd
         if self._lanes % 2:
             with m.If(self.input.valid & self.input.ready):
                 m.d.sync += odd.eq(~odd & ~self.input.p.last)
         return [now.pair & odd, now.pair & ~odd]
 
     def _picked(self, m: Module, enable: Value, of: Any, second: Value) -> tuple[Value, Value]:
-        """A slot's factor and shift, of the even or the odd row of a pair; a register later."""
+        """Return a slot's factor and shift for the even or the odd row of a pair, one register later."""
         factor = of.factors[0] if self._per_row else Mux(second, of.factors[1], of.factors[0])
         return carried(m, enable, factor), carried(m, enable, Mux(second, of.shifts[1], of.shifts[0]))
 
     def _pre_shifted(self, m: Module, enable: Value, acc: Value, shift: Value) -> Signal:
-        """t, 2 registers later; 3 with per_row."""
+        """Return t, 2 registers later; 3 with per_row."""
         if not self._pre_shift:
-            found: Signal = carried(m, enable, acc[:_WIDE].as_signed(), 3 if self._per_row else 2)
-            return found
+            result: Signal = carried(m, enable, acc[:_WIDE].as_signed(), 3 if self._per_row else 2)
+            return result
         floor = carried(m, enable, (acc >> shift)[:_WIDE].as_signed())
         half = carried(m, enable, round_bit(acc, shift))
-        found = carried(m, enable, (floor + half)[:_WIDE].as_signed(), 2 if self._per_row else 1)
-        return found
+        result = carried(m, enable, (floor + half)[:_WIDE].as_signed(), 2 if self._per_row else 1)
+        return result
 
     def _factor(self, m: Module, enable: Value, kept: Value, weight: Value | None) -> Signal:
-        """B: with per_row 2 registers after A (``kept``) and the row's W; else it is there, and waits for t."""
+        """Return B: with per_row 2 registers after A (``kept``) and the row's W; without, ``kept`` is B, and is delayed."""
         product = kept if weight is None else _rounded(carried(m, enable, kept * weight))
-        found: Signal = carried(m, enable, product)
-        return found
+        result: Signal = carried(m, enable, product)
+        return result
 
     def _shift(self, m: Module, enable: Value, base: Value, extra: Value) -> tuple[Value, Value]:
-        """Whole sixteens of the shift, as late as the product; and one register later the rest of it."""
-        wanted = carried(m, enable, base + extra)
-        late = carried(m, enable, _clamped(wanted, 0)[:6], self._stages - 7)
+        """Return the multiple of 16 in the shift, as late as the product, and the rest of it one register later."""
+        unclamped = carried(m, enable, base + extra)
+        late = carried(m, enable, _clamped(unclamped, 0)[:6], self._stages - 7)
         return Cat(C(0, 4), late[4:]), carried(m, enable, late[:4])
 
     def _scaled(
         self, m: Module, enable: Value, t: Signal, factor: Value, shifts: tuple[Value, Value], logits: Value
     ) -> Signal:
-        """t * B >> sh with the bit that is shifted out last below it, clamped to what a bias can bring back; 4 registers.
+        """Return t * B >> sh above the bit that was shifted out last, clamped to what a bias can bring back; 4
+        registers.
 
         Logits, one register before the last, are not clamped.
         """
@@ -245,11 +260,11 @@ class Drain(CostedComponent):
 
 
 def _clamped(shift: Value, least: int) -> Value:
-    """Within ``least`` .. 47."""
-    found: Value = Mux(shift < least, least, Mux(shift > _LONGEST_SHIFT, _LONGEST_SHIFT, shift))
-    return found
+    """Return ``shift`` clamped to ``least`` .. 47."""
+    result: Value = Mux(shift < least, least, Mux(shift > _LONGEST_SHIFT, _LONGEST_SHIFT, shift))
+    return result
 
 
 def _rounded(product: Value) -> Value:
-    """rs(A * W, 15)."""
+    """Return rs(product, 15)."""
     return (product[_WEIGHT_SHIFT:] + product[_WEIGHT_SHIFT - 1])[:_FACTOR_BITS]

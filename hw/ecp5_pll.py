@@ -1,4 +1,4 @@
-"""The PLL of Lattice's ECP5: which dividers give which clocks, and its instance."""
+"""The PLL of Lattice's ECP5: the choice of its dividers, and its instance."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,19 +11,22 @@ from edgedec.errors import UsageError
 __all__ = ["PllSettings", "pll_instance", "pll_settings"]
 
 # Source: Lattice FPGA-DS-02012, "sysCLOCK PLL timing", speed grade 6; FPGA-TN-02200 (dividers).
-_VCO_HZ = (400e6, 800e6)
-_PHASE_DETECTOR_HZ = (3.125e6, 400e6)
-_OUTPUT_HZ = (3.125e6, 400e6)
-_MOST_DIVIDER = 128
-_OUTPUTS = ("CLKOP", "CLKOS")
+_VCO_HZ = (400e6, 800e6)  # range of the oscillator
+_PHASE_DETECTOR_HZ = (3.125e6, 400e6)  # range of the phase detector
+_OUTPUT_HZ = (3.125e6, 400e6)  # range of the outputs
+_MOST_DIVIDER = 128  # largest divider
+_OUTPUTS = ("CLKOP", "CLKOS")  # names of the outputs
 
 
 @dataclass(frozen=True, kw_only=True)
 class PllSettings:
-    """Members:
-    input_divider, feedback_divider: the first output is input * feedback / input_divider.
-    output_dividers: of the oscillator, for each output.
-    vco_hz: the oscillator.
+    """Dividers of a PLL.
+
+    Members:
+        input_hz: input clock in Hz.
+        input_divider, feedback_divider: the first output is input_hz * feedback_divider / input_divider.
+        output_dividers: divider from the oscillator to each output.
+        vco_hz: clock of the oscillator in Hz.
     """
 
     input_hz: float
@@ -38,13 +41,13 @@ class PllSettings:
 
 
 def pll_settings(input_hz: float, wanted_hz: Sequence[float], *, tolerance: float = 1e-3) -> PllSettings:
-    """Dividers for one or two clocks; of several possible ones the fastest phase detector, then the fastest oscillator.
+    """Choose dividers for one or two clocks, with the fastest possible phase detector, then the fastest oscillator.
 
     Raises:
-        UsageError: none give these clocks within the tolerance.
+        UsageError: no dividers produce these clocks within the relative tolerance.
     """
     if not 1 <= len(wanted_hz) <= len(_OUTPUTS) or any(not _OUTPUT_HZ[0] <= hz <= _OUTPUT_HZ[1] for hz in wanted_hz):
-        raise UsageError(f"a PLL of the ECP5 gives one or two clocks of 3.125 to 400 MHz, not {list(wanted_hz)}")
+        raise UsageError(f"a PLL of the ECP5 makes one or two clocks of 3.125 to 400 MHz, not {list(wanted_hz)}")
     first = wanted_hz[0]
     for input_divider in range(1, _MOST_DIVIDER + 1):
         reference = input_hz / input_divider
@@ -77,7 +80,7 @@ def pll_settings(input_hz: float, wanted_hz: Sequence[float], *, tolerance: floa
 
 
 def pll_instance(settings: PllSettings, source: Signal, outputs: Sequence[Signal], locked: Signal) -> Instance:
-    """EHXPLLL; the first output is the one that feeds back, so all are in phase with it."""
+    """Return an EHXPLLL; its first output feeds back, so all outputs are in phase with it."""
     parameters: dict[str, Any] = {
         "p_CLKI_DIV": settings.input_divider,
         "p_CLKFB_DIV": settings.feedback_divider,

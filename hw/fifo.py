@@ -1,4 +1,4 @@
-"""A deep queue in block RAM or UltraRAM, whose outputs must be registered; ``amaranth.lib.fifo`` serves the shallow ones."""
+"""A deep queue in block RAM or UltraRAM with registered outputs; ``amaranth.lib.fifo`` provides the shallow ones."""
 
 from typing import Any
 
@@ -14,20 +14,20 @@ from edgedec.hw.resources import Resources
 
 __all__ = ["Fifo", "small_queue"]
 
-_STYLES = ("auto", "block", "ultra", "distributed")
+_STYLES = ("auto", "block", "ultra", "distributed")  # values of Vivado's ram_style
 
 
 class Fifo(CostedComponent):
-    """First in, first out.
+    """A first-in, first-out queue.
 
     Parameters:
-        shape: of the payload.
-        depth: entries of the memory, 2 to 65536; two more fit into the registers behind it.
-        style: of the memory, as Vivado's ram_style: "auto", "block", "ultra" or "distributed".
+        shape: shape of the payload.
+        depth: entries of the memory, 2 to 65536; two more fit into the registers at its output.
+        style: kind of memory, as in Vivado's ram_style: "auto", "block", "ultra" or "distributed".
 
     Members:
-        input, output: In, Out(stream of shape). No combinational path between them in either direction.
-        level: Out. Entries inside, 0 .. depth + 2.
+        input, output: In, Out(stream of shape). There is no combinational path between them in either direction.
+        level: Out(range(depth + 3)). Number of entries inside, 0 .. depth + 2.
 
     Latency: 3 cycles from the input's transfer to a valid output.
     Throughput: one entry per cycle in and out.
@@ -66,36 +66,37 @@ class Fifo(CostedComponent):
         attributes = {} if self._style == "auto" else {"ram_style": self._style}
         m.submodules.memory = memory = Memory(shape=unsigned(self._width), depth=depth, init=[], attrs=attributes)
         write, read = memory.write_port(), memory.read_port()
-        put, take, kept = Signal(range(depth)), Signal(range(depth)), Signal(range(depth + 1))
-        latched, writing, reading, moving = Signal(), Signal(), Signal(), Signal()
-        given = Signal(self._width, reset_less=True)
-        some, room = Signal(), Signal(init=1)  # of ``kept``, so that nobody waits for a comparison
+        write_index, read_index, level = Signal(range(depth)), Signal(range(depth)), Signal(range(depth + 1))
+        loaded, do_write, do_read, do_move = Signal(), Signal(), Signal(), Signal()
+        stored = Signal(self._width, reset_less=True)
+        # Comparisons of ``level`` with 0 and ``depth``, registered to shorten paths.
+        nonempty, room = Signal(), Signal(init=1)
         m.d.comb += [
             self.input.ready.eq(room),
-            writing.eq(self.input.valid & self.input.ready),
-            moving.eq(~self.output.valid | self.output.ready),  # from the memory's own register to the output's
-            reading.eq(some & (~latched | moving)),
-            write.addr.eq(put),
+            do_write.eq(self.input.valid & self.input.ready),
+            do_move.eq(~self.output.valid | self.output.ready),  # from the memory's own register to the output's
+            do_read.eq(nonempty & (~loaded | do_move)),
+            write.addr.eq(write_index),
             write.data.eq(self.input.payload),
-            write.en.eq(writing),
-            read.addr.eq(take),
-            read.en.eq(reading),
-            self.level.eq(kept + latched + self.output.valid),
+            write.en.eq(do_write),
+            read.addr.eq(read_index),
+            read.en.eq(do_read),
+            self.level.eq(level + loaded + self.output.valid),
         ]
-        m.d.sync += kept.eq(kept + writing - reading)
-        with m.If(writing & ~reading):
-            m.d.sync += [some.eq(1), room.eq(kept != depth - 1)]
-        with m.Elif(reading & ~writing):
-            m.d.sync += [some.eq(kept != 1), room.eq(1)]
-        with m.If(writing):
-            m.d.sync += put.eq(_after(put, depth))
-        with m.If(reading):
-            m.d.sync += [take.eq(_after(take, depth)), latched.eq(1)]
-        with m.Elif(moving):
-            m.d.sync += latched.eq(0)
-        with m.If(moving):
-            m.d.sync += [self.output.valid.eq(latched), given.eq(read.data)]
-        m.d.comb += Value.cast(self.output.payload).eq(given)
+        m.d.sync += level.eq(level + do_write - do_read)
+        with m.If(do_write & ~do_read):
+            m.d.sync += [nonempty.eq(1), room.eq(level != depth - 1)]
+        with m.Elif(do_read & ~do_write):
+            m.d.sync += [nonempty.eq(level != 1), room.eq(1)]
+        with m.If(do_write):
+            m.d.sync += write_index.eq(_after(write_index, depth))
+        with m.If(do_read):
+            m.d.sync += [read_index.eq(_after(read_index, depth)), loaded.eq(1)]
+        with m.Elif(do_move):
+            m.d.sync += loaded.eq(0)
+        with m.If(do_move):
+            m.d.sync += [self.output.valid.eq(loaded), stored.eq(read.data)]
+        m.d.comb += Value.cast(self.output.payload).eq(stored)
         return m
 
 

@@ -1,4 +1,4 @@
-"""Walks a program: what is to be read, and what is for the units."""
+"""The front end, which walks a program and separates reads from commands to the units."""
 
 from enum import IntEnum
 from typing import Any
@@ -21,14 +21,17 @@ from edgedec.hw.resources import Resources
 
 __all__ = ["FrontEnd", "walk_parameters"]
 
-_PLACED = (Opcode.READ, Opcode.CACHE, Opcode.COPY, Opcode.ATTEND)  # they have a start
+_PLACED = (Opcode.READ, Opcode.CACHE, Opcode.COPY, Opcode.ATTEND)  # opcodes with a start
 
 
 def walk_parameters(config: AcceleratorConfig, address_bits: int) -> data.StructLayout:
-    """Of a pass or a commit.
+    """Return the parameters of a pass or a commit.
 
-    image, input, kv: address registers in beats. committed: positions; cached: beats of a run of so many. accepted: slots of
-    a commit. logits: whether they are wanted.
+    image, input, kv: address registers in beats.
+    committed: committed positions.
+    cached: beats of a run of these positions.
+    accepted: slots of a commit.
+    logits: whether the pass computes logits.
     """
     start = address_bits - beats_log2(config.beat_bytes)
     bases = dict.fromkeys(("image", "input", "kv"), unsigned(start))
@@ -39,39 +42,42 @@ def walk_parameters(config: AcceleratorConfig, address_bits: int) -> data.Struct
 
 class _State(IntEnum):
     NEXT = 0  # decides about the instruction
-    CACHE = 1
-    SLOT = 2  # of a COPY: looks at a slot
-    PLACE = 3  # finds where its rows lie
-    COPY = 4
+    CACHE = 1  # issues the reads of a CACHE
+    SLOT = 2  # inspects one slot of a COPY
+    PLACE = 3  # computes the position of the slot's rows
+    COPY = 4  # issues the reads of these rows
     HALT = 5
 
 
 class FrontEnd(CostedComponent):
-    """READ, CACHE and COPY become reads; COPY and all others commands, each before the reads of all that come after it.
+    """Turn READ, CACHE and COPY into reads, and COPY and all other instructions into commands.
 
-    CACHE: ``cached`` beats each, of query heads' keys and values in the order K0 K1 V0 K2 V1 ... ; nothing without committed
-    positions. COPY: for each accepted slot that is not where it belongs, ascending, and for each head the keys' and then the
-    values' group in which its row lies. A command COPY goes to its unit in any case.
+    A command is issued before the reads of all instructions after it.
+
+    CACHE reads ``cached`` beats for each run, in the order K0 K1 V0 K2 V1 ... of the query heads' keys and values;
+    without committed positions it reads nothing. COPY reads, for each accepted slot that has to move, in ascending
+    order, and for each head, the groups of keys and of values that hold its row. The command COPY is issued in any
+    case.
 
     Parameters:
-        config: sizes.
-        address_bits: of the bus.
+        config: configuration of the accelerator.
+        address_bits: bits of an address on the bus.
 
     Members:
         instructions: In(stream ``fetched(config)``).
-        parameters: In(``walk_parameters(config, address_bits)``). Held while the program is walked.
-        quiet: In(1). No command waits and the units are idle; for a READ or CACHE with ``wait``.
-        reads: Out(stream ``read(config, address_bits)``). Starts are modulo the address space: only where an instruction
-            begins is looked at, not where its last range ends.
+        parameters: In(``walk_parameters(config, address_bits)``). Steady while a program is walked.
+        quiet: In(1). No command waits and the units are idle; a READ or CACHE with ``wait`` waits for it.
+        reads: Out(stream ``read(config, address_bits)``). Starts are modulo the address space: only the start of an
+            instruction is checked, not the end of its last range.
         commands: Out(stream ``command(config)``).
-        restart: In(1). A program begins; nothing is carried over.
-        broken: Out(1). The walk has come upon an instruction that is out of range, begins behind the address space, or
-            stands behind the program's end. Holds.
-        index: Out. Its number.
+        restart: In(1). A program begins; all state is cleared.
+        broken: Out(1). The walk has reached an instruction that is out of range, that starts beyond the address space,
+            or that follows the program's end. It holds.
+        index: Out. Number of that instruction.
 
     Latency: 3 cycles from an instruction to its read or command.
-    Throughput: an instruction in 4 cycles, a range of CACHE or COPY per cycle; 2 cycles for each CACHE and COPY, and for
-        each slot of a COPY that moves 6, besides.
+    Throughput: one instruction in 4 cycles, one range of CACHE or COPY per cycle; each CACHE and COPY costs 2 cycles
+        more, and each slot of a COPY that moves costs 6 more.
     Source: docs/accelerator.md.
     """
 
@@ -102,27 +108,27 @@ class FrontEnd(CostedComponent):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         now = Signal(fetched(self._config), reset_less=True)
-        there, bad, skipped = Signal(), Signal(), Signal()
+        loaded, bad, skipped = Signal(), Signal(), Signal()
         base, start = (value.shape() for value in self._origin(now.bits))
         base, start, begins = Signal(base), Signal(start), Signal(self._start_bits + 1)
         placed, origin = Signal(), begins[: self._start_bits]
-        # Step by step from registers to registers: parts of what is decided, then all of it.
+        # Decoding takes several registered steps: first the parts of each decision, then the decision.
         out, wrong, begun, steps = Signal(), Signal(), Signal(), Signal(3)
         state, done = Signal(_State), Signal()
         source = self.instructions
         m.d.comb += [
-            source.ready.eq(~there),
+            source.ready.eq(~loaded),
             self.reads.p.index.eq(now.index),
             self.commands.p.bits.eq(now.bits),
             self.commands.p.index.eq(now.index),
             self.index.eq(now.index),
         ]
-        with m.If(~there):
-            m.d.sync += [there.eq(source.valid), now.eq(source.payload), steps.eq(source.valid)]
+        with m.If(~loaded):
+            m.d.sync += [loaded.eq(source.valid), now.eq(source.payload), steps.eq(source.valid)]
         with m.Else():
             m.d.sync += steps.eq(Cat(Const(0, 1), steps[:-1]) | steps & (1 << len(steps) - 1))
         with m.If(done):
-            m.d.sync += [there.eq(0), steps.eq(0)]
+            m.d.sync += [loaded.eq(0), steps.eq(0)]
         opcode, when = (data.View(layout(Opcode.STOP), now.bits)[name] for name in ("opcode", "when"))
         logits, found = self.parameters.logits, self._origin(now.bits)
         m.d.sync += [
@@ -131,7 +137,7 @@ class FrontEnd(CostedComponent):
             placed.eq(Cat(opcode == number for number in _PLACED).any()),
             base.eq(found[0]),
             start.eq(found[1]),
-            # A step later
+            # One step later:
             begins.eq(Cat((base + start)[: self._start_bits], (base + start)[self._start_bits :].any())),
             begun.eq(placed & ~out),
             skipped.eq(out & ~now.beyond),
@@ -145,11 +151,11 @@ class FrontEnd(CostedComponent):
             with m.Case(_State.SLOT, _State.PLACE, _State.COPY):
                 self._copy(m, now.bits, origin, state, done)
         with m.If(self.restart):
-            m.d.sync += [there.eq(0), steps.eq(0), state.eq(_State.NEXT), self.broken.eq(0)]
+            m.d.sync += [loaded.eq(0), steps.eq(0), state.eq(_State.NEXT), self.broken.eq(0)]
         return m
 
     def _origin(self, bits: Value) -> tuple[Value, Value]:
-        """Where an instruction of ``_PLACED`` begins: a READ, or the layer of the others; the two are to be added."""
+        """Return the base and the offset of the start of an instruction of ``_PLACED``; their sum is the start."""
         opcodes, now = (Opcode.READ, Opcode.CACHE, Opcode.ATTEND), self.parameters
         plain, cached, attends = (data.View(layout(opcode), bits) for opcode in opcodes)
         reads = plain.opcode == Opcode.READ
@@ -189,7 +195,7 @@ class FrontEnd(CostedComponent):
                     m.d.comb += done.eq(1)
 
     def _cache(self, m: Module, bits: Value, origin: Value, state: Signal, done: Value) -> None:
-        """Keys and values, each with a head that is next, how many are left, and of them in the group."""
+        """Issue the reads of keys and values; each has a next head, heads left, and heads left in its group."""
         view, reads = data.View(layout(Opcode.CACHE), bits), self.reads
         begun, of_values = Signal(), Signal()
         keys, values = (_Heads(name, self._start_bits) for name in ("keys", "values"))
@@ -204,7 +210,7 @@ class FrontEnd(CostedComponent):
             for run, start in ((keys, origin), (values, origin + view.run)):
                 m.d.sync += [run.start.eq(start), run.left.eq(view.heads), run.in_group.eq(view.group)]
         with m.Elif(reads.ready):
-            # K0 is the one key with another behind it; from then on a key and the value of the head before it alternate.
+            # Only K0 is followed by another key; from then on a key alternates with the value of the head before it.
             first, last = keys.left == view.heads, keys.left == 1
             m.d.sync += of_values.eq(Mux(of_values, keys.left == 0, ~first | last))
             for run, moves in ((keys, ~of_values), (values, of_values)):
@@ -225,19 +231,19 @@ class FrontEnd(CostedComponent):
         position, group, beats = Signal(20), Signal(20), Signal(20 + layout_.chunks.bit_length())
         found = Signal(3)
         start, left = Signal(self._start_bits), Signal(FIELDS[Opcode.COPY]["heads"] + 1)
-        taken = Signal()
+        moves = Signal()
         with m.If(state == _State.SLOT):
-            m.d.comb += taken.eq(now.accepted.bit_select(slot, 1))  # 0 behind the last
+            m.d.comb += moves.eq(now.accepted.bit_select(slot, 1))  # 0 after the last slot
             m.d.sync += [
                 slot.eq(slot + 1),
-                rank.eq(rank + taken),
+                rank.eq(rank + moves),
                 position.eq(now.committed + slot),
                 found.eq(0),
             ]
             with m.If(slot == self._config.slots):
                 m.d.comb += done.eq(1)
                 m.d.sync += [slot.eq(0), rank.eq(0), state.eq(_State.NEXT)]
-            with m.Elif(taken & (rank != slot)):
+            with m.Elif(moves & (rank != slot)):
                 m.d.sync += state.eq(_State.PLACE)
         with m.Elif(state == _State.PLACE):
             m.d.sync += [
@@ -265,7 +271,13 @@ class FrontEnd(CostedComponent):
 
 
 class _Heads:
-    """start: beats, of the next head's run. left: heads, the next one included. in_group: likewise, that share the run."""
+    """Progress through the heads of a CACHE.
+
+    Members:
+        start: start of the next head's run, in beats.
+        left: heads left, the next one included.
+        in_group: heads left that share the run, the next one included.
+    """
 
     def __init__(self, name: str, start_bits: int) -> None:
         heads = FIELDS[Opcode.CACHE]["heads"]

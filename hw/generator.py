@@ -1,4 +1,4 @@
-"""What the hardware generator can tell before it generates: which accelerator a board gets, and what that takes."""
+"""Answers before anything is generated: the accelerator for a board, and the resources that it takes."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -15,7 +15,11 @@ __all__ = ["HardwareGenerator"]
 
 @dataclass(frozen=True)
 class HardwareGenerator:
-    """The Generator of edgedec.runtime.accelerator.options. ``others``: boards that a refusal may name."""
+    """Implement the Generator of edgedec.runtime.accelerator.options.
+
+    Members:
+        others: boards that the message of a refusal may suggest.
+    """
 
     others: Iterable[Board] = ()
 

@@ -1,4 +1,4 @@
-"""Mantissas of a group of columns: beats of the read stream, kept and given out row word by row word in each sweep."""
+"""A memory of the mantissas of a group of columns, which every sweep reads row word by row word."""
 
 from typing import Any
 
@@ -19,28 +19,30 @@ __all__ = ["GroupMantissas", "reading"]
 
 
 def reading(tile_words: int) -> stream.Signature:
-    """Once through the mantissas of the words 0 .. ``words - 1``; ``last``: of this group, the next one's come after it."""
+    """Return a stream of reads of the words 0 .. ``words - 1``; ``last`` says that the next read is of the next group."""
     return stream.Signature(data.StructLayout({"words": range(tile_words + 1), "last": 1}))
 
 
 class GroupMantissas(CostedComponent):
-    """Two groups: one that is read in every sweep of its blocks of columns, one that is written meanwhile.
+    """Hold two groups: one that every sweep of its blocks of columns reads, and one that is written meanwhile.
 
-    Beats are kept as they come, so that they come at the stream's rate; they are taken apart when they are read.
+    Beats are stored unchanged, so that they can arrive at the rate of the stream; they are divided when they are read.
 
     Parameters:
-        beat_bytes: 5 to 64. A beat holds ``beat_bytes // 5`` words of five mantissas, from its lowest byte on.
-        tile_words: most words of a group, 1 to 65536.
+        beat_bytes: bytes of a beat, 5 to 64. It holds ``beat_bytes // 5`` words of five mantissas, from its lowest byte
+            on.
+        tile_words: largest number of words of a group, 1 to 65536.
 
     Members:
-        fills: In(stream range(tile_words + 1)). Words of the next group, at least 1; taken with its last beat.
-        beats: In(beat(beat_bytes)). As many as the words need; what is behind the last word is not looked at.
-        sweeps: In(reading(tile_words)). ``words`` as when the group was written.
+        fills: In(stream range(tile_words + 1)). Number of words of the next group, at least 1; taken with its last
+            beat.
+        beats: In(beat(beat_bytes)). As many beats as the words need; the bytes after the last word are ignored.
+        sweeps: In(reading(tile_words)). ``words`` must be that of the group's fill.
         output: Out(stream unsigned(8) [5]). One item for each word of a sweep.
 
-    Latency: 2 cycles from a group's last beat to its first word. Throughput: a beat and a word per cycle, across sweeps and
-        groups too.
-    Source: DESIGN section 7, "Scales".
+    Latency: 2 cycles from a group's last beat to its first word.
+    Throughput: one beat and one word per cycle, across sweeps and groups too.
+    Source: docs/integer-profile.md, "Linear".
     """
 
     def __init__(self, *, beat_bytes: int, tile_words: int) -> None:
@@ -81,7 +83,7 @@ class GroupMantissas(CostedComponent):
         return m
 
     def _walk(self, m: Module, name: str, words: Value, step: Value) -> tuple[Value, Value, Value]:
-        """Where the next beat of a group is, whether it is the last, how many words it holds; goes on with ``step``."""
+        """Return the next beat's address, whether it is the group's last, and its number of words; ``step`` advances."""
         passed = Signal(range(self._tile_words + 1), name=f"{name}_words")
         address = Signal(self._address_bits, name=f"{name}_address")
         left = (words - passed)[: len(passed)]
@@ -108,18 +110,18 @@ class GroupMantissas(CostedComponent):
     def _read(self, m: Module, memory: Memory, full: Signal) -> None:
         sink, port, bank = self.output, memory.read_port(domain="comb"), Signal()
         held, words = Signal(port.data.shape(), reset_less=True), Signal(range(self._per_beat + 1))
-        load, taken = Signal(), Signal()
+        load, do_take = Signal(), Signal()
         m.d.comb += [
             sink.valid.eq(words != 0),
             Value.cast(sink.payload).eq(held),
-            taken.eq(sink.valid & sink.ready),
-            load.eq(((words == 0) | (taken & (words == 1))) & self.sweeps.valid & full.bit_select(bank, 1)),
+            do_take.eq(sink.valid & sink.ready),
+            load.eq(((words == 0) | (do_take & (words == 1))) & self.sweeps.valid & full.bit_select(bank, 1)),
         ]
         address, ends, count = self._walk(m, "read", self.sweeps.p.words, load)
         m.d.comb += [port.addr.eq(Cat(address, bank)), self.sweeps.ready.eq(load & ends)]
         with m.If(load):
             m.d.sync += [held.eq(port.data), words.eq(count)]
-        with m.Elif(taken):
+        with m.Elif(do_take):
             m.d.sync += [held.eq(held >> ROWS * MANTISSA_BITS), words.eq(words - 1)]
         with m.If(load & ends & self.sweeps.p.last):
             m.d.sync += [full.bit_select(bank, 1).eq(0), bank.eq(~bank)]

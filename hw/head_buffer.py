@@ -1,4 +1,4 @@
-"""Rows of one head on the chip while attention reads them again and again."""
+"""An on-chip buffer of the rows of one head, which attention reads repeatedly."""
 
 from typing import Any
 
@@ -16,22 +16,22 @@ __all__ = ["HeadBuffer"]
 
 
 class HeadBuffer(CostedComponent):
-    """Two heads: one that is read in any order, one that is written meanwhile.
+    """Hold two heads: one that is read in any order, and one that is written meanwhile.
 
     Parameters:
-        bits: of an element, 1 to 18.
-        slots: 1 to 8.
-        chunk: elements per item, 1 to 64.
+        bits: bits of an element, 1 to 18.
+        slots: number of slots, 1 to 8.
+        chunk: elements of an item, 1 to 64.
         chunks: items of a head, 1 to 2048.
 
     Members:
         input: In(stream rows(bits, slots, chunk)). ``chunks`` items per head.
         full: Out(1). A head can be read.
-        index: In. Which of its items.
-        data: Out(rows(bits, slots, chunk)). That item, in the same cycle; meaningless while not ``full``.
-        release: In(1). The head is done with; only while ``full``.
+        index: In. Number of the item to read.
+        data: Out(rows(bits, slots, chunk)). That item, in the same cycle; undefined while not ``full``.
+        release: In(1). The head is finished; only while ``full``.
 
-    Latency: the cycle after a head's last item it is full. Throughput: one item per cycle.
+    Latency: 1 cycle from a head's last item to ``full``. Throughput: one item per cycle.
     """
 
     def __init__(self, *, bits: int, slots: int, chunk: int, chunks: int) -> None:
@@ -63,19 +63,19 @@ class HeadBuffer(CostedComponent):
         write, read = rows_.write_port(), rows_.read_port(domain="comb")
         written, heads = Signal(range(self._chunks)), Signal(range(3))
         filling, reading = Signal(), Signal()
-        taken, complete = self.input.valid & self.input.ready, Signal()
+        do_write, complete = self.input.valid & self.input.ready, Signal()
         m.d.comb += [
             self.input.ready.eq(heads != 2),
             self.full.eq(heads != 0),
-            complete.eq(taken & (written == self._chunks - 1)),
+            complete.eq(do_write & (written == self._chunks - 1)),
             write.addr.eq(written + filling * self._chunks),
             write.data.eq(self.input.payload),
-            write.en.eq(taken),
+            write.en.eq(do_write),
             read.addr.eq(self.index + reading * self._chunks),
             self.data.eq(read.data),
         ]
         m.d.sync += [heads.eq(heads + complete - self.release), reading.eq(reading ^ self.release)]
-        with m.If(taken):
+        with m.If(do_write):
             m.d.sync += written.eq(written + 1)
         with m.If(complete):
             m.d.sync += [written.eq(0), filling.eq(~filling)]

@@ -1,4 +1,4 @@
-"""Codes of all heads on the chip, given to attention head by head."""
+"""An on-chip memory of the codes of all heads, which attention receives head by head."""
 
 from typing import Any
 
@@ -17,30 +17,30 @@ __all__ = ["HeadFeeder", "attend"]
 
 
 def attend() -> data.StructLayout:
-    """heads: query heads, at least 1. group: neighbouring ones that share a head of keys; divides ``heads``."""
+    """Return the numbers of heads: ``heads`` query heads, at least 1, of which ``group`` neighbours share a head of keys."""
     return data.StructLayout({"heads": unsigned(8), "group": unsigned(8)})
 
 
 class HeadFeeder(CostedComponent):
-    """A vector of heads in block RAM; every head is read as often as query heads share it.
+    """Store a vector of heads in block RAM, and deliver every head once for each query head that shares it.
 
     Parameters:
-        width: of a code, 1 to 18.
-        slots: 1 to 8.
+        width: bits of a code, 1 to 18.
+        slots: number of slots, 1 to 8.
         depth: elements of the longest vector, 1 to 65536.
         head_dim: elements of a head, 1 to 2048.
         chunk: elements of an item, 1 to 64; divides ``head_dim``.
 
     Members:
-        write: In(words(width, slots, 1)). Always ready; not while heads are given.
-        attends: In(stream attend()). Gives ``heads`` heads of the vector written last: each ``group`` times. Taken when
-            ``idle``.
-        items: Out(stream rows(width, slots, chunk)). ``head_dim / chunk`` items per head given.
-        once: Out(stream rows(width, slots, chunk)). Of these the items of each head's first time.
-        idle: Out(1). All items are taken, from both.
+        write: In(words(width, slots, 1)). Always ready; not to be used while heads are delivered.
+        attends: In(stream attend()). Deliver ``heads`` heads of the latest vector, each one ``group`` times. Taken when
+            ``idle``; ``group`` divides ``heads``.
+        items: Out(stream rows(width, slots, chunk)). ``head_dim / chunk`` items per delivered head.
+        once: Out(stream rows(width, slots, chunk)). The items of each head's first delivery.
+        idle: Out(1). All items are taken, from both outputs.
 
     Latency: chunk + 4 cycles from an attend's transfer to the first item.
-    Throughput: an element, of each slot, per cycle.
+    Throughput: one element of each slot per cycle.
     """
 
     def __init__(self, *, width: int, slots: int, depth: int, head_dim: int, chunk: int) -> None:
@@ -85,7 +85,7 @@ class HeadFeeder(CostedComponent):
         return m
 
     def _read(self, m: Module, reads: Any, begin: Signal, group: Signal) -> None:
-        """Heads to read: ``left`` of them, the one at ``start`` ``times`` more."""
+        """Read the heads: ``left`` reads remain, ``times`` of them of the head at ``start``."""
         left, times, start = Signal(8), Signal(8), Signal(range(self._depth))
         m.d.comb += [reads.valid.eq(left != 0), reads.p.start.eq(start), reads.p.length.eq(self._head_dim)]
         with m.If(reads.valid & reads.ready):

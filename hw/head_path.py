@@ -1,4 +1,4 @@
-"""The head: logits to the likeliest tokens, and to whole rows where they are wanted."""
+"""The language-model head: logits are reduced to the likeliest tokens, and written as whole rows on request."""
 
 from typing import Any
 
@@ -17,56 +17,56 @@ from edgedec.hw.top_k import ID_BITS, TopK
 
 __all__ = ["PIECE_BEATS", "HeadPath", "output_requests", "vocabulary"]
 
-PIECE_BEATS = 32  # of a request at most
-_LOGIT_BYTES = 4
-_BITS = 8 * _LOGIT_BYTES
-_LEFT_BITS = ID_BITS + 6  # bytes of the rows of all ids
+PIECE_BEATS = 32  # largest number of beats of a request
+_LOGIT_BYTES = 4  # bytes of a logit
+_BITS = 8 * _LOGIT_BYTES  # bits of a logit
+_LEFT_BITS = ID_BITS + 6  # bits of the size in bytes of the rows of all ids
 
 
 def vocabulary() -> data.StructLayout:
-    """first: id of the first logit. elements: logits that count, at least 1."""
+    """Return the description of a vector: id of its first logit, and number of valid logits, at least 1."""
     return data.StructLayout({"first": unsigned(ID_BITS), "elements": unsigned(ID_BITS)})
 
 
 def output_requests() -> stream.Signature:
-    """Bytes to write, ``offset`` bytes from the output's address on."""
+    """Return a stream of writes of ``bytes`` bytes, ``offset`` bytes after the output's address."""
     return stream.Signature(data.StructLayout({"offset": unsigned(32), "bytes": unsigned(32)}))
 
 
 def row_lanes(slots: int) -> int:
-    """Logits of an id in a row: the slots, rounded up to a power of two."""
+    """Return the logits of an id in a row: the slots, rounded up to a power of two."""
     return 1 << (slots - 1).bit_length()
 
 
 class HeadPath(CostedComponent):
-    """What is written of each vector, little endian:
+    """Write for each vector, little endian:
 
-        first the rows, if wanted, from 4096 on: of each id, from ``first`` on, s32 [slots rounded up to a power of two]
-        then the results, from 0 on: [slots] x {u16 mantissa, s16 exponent, u32 0}, and of the k likeliest, in order,
+        first the rows, if requested, from 4096 on: for each id, from ``first`` on, s32 [slots, up to a power of two]
+        then the results, from 0 on: [slots] x {u16 mantissa, s16 exponent, u32 0}, and for the k likeliest, in order,
             [slots] x {s32 logit, u32 id}
 
-    Requests are cut into pieces, and none is made before its first beat is there: a vector that is announced long before
-    its logits come keeps nobody else from writing.
+    Requests are divided into pieces, and none is issued before its first beat is available: a vector that is announced
+    long before its logits arrive blocks no other writer.
 
     Parameters:
-        slots: 1 to 8.
-        top_k: 1 to 64; the results must end before the rows.
-        port_bytes: of a beat, 4, 8, 16, 32 or 64.
+        slots: number of slots, 1 to 8.
+        top_k: number of likeliest tokens, 1 to 64; the results must end before the rows.
+        port_bytes: bytes of a beat, 4, 8, 16, 32 or 64.
 
     Members:
-        vectors: In(stream vocabulary()). One per vector of logits. Taken when the one before is written.
-        rows_wanted: In(1). Steady from a vector on until it is written.
-        input: In(words(32, slots, 1)). An item per id. ``elements`` end the vector: ``last`` comes with the last of them or
-            later, and what lies between is dropped. A ``last`` before is not looked at.
-        scales: In(stream scales(slots)). One per vector: of the codes that were multiplied.
-        requests: Out(output_requests()). At most 32 beats each; the offset is a multiple of that.
-        data: Out(beat(port_bytes)). The beats of each request; bytes behind its end may be anything.
-        idle: Out(1). No vector is in work or offered.
+        vectors: In(stream vocabulary()). One item per vector of logits, taken once the previous one is written.
+        rows_wanted: In(1). Whether whole rows are written; steady from a vector on until it is written.
+        input: In(words(32, slots, 1)). One item per id. ``elements`` items form the vector; items after them, up to
+            ``last``, are dropped, and an earlier ``last`` is ignored.
+        scales: In(stream scales(slots)). One item per vector: scales of the multiplied codes.
+        requests: Out(output_requests()). Writes of at most 32 beats each; the offset is a multiple of that.
+        data: Out(beat(port_bytes)). The beats of each request; bytes after its end are arbitrary.
+        idle: Out(1). No vector is in progress or offered.
 
-    Latency: from the last slot's turn of the last id, 3 cycles to the first of the likeliest, 4 with two slots, 5 with one,
-        and 2 for each, with one slot 3. A request takes a cycle besides.
-    Throughput: an id in as many cycles as there are slots, at least 3. With rows, in as many as the slots rounded up to a
-        power of two, at least 3.
+    Latency: from the last logit of the last id to the first of the likeliest 3 cycles, 4 with two slots, 5 with one;
+        then 2 for each, 3 with one slot. A request takes one more cycle.
+    Throughput: one id in as many cycles as there are slots, at least 3. With rows, in as many as the slots rounded up
+        to a power of two, at least 3.
     Source: docs/integer-profile.md, "Head".
     """
 
@@ -103,34 +103,34 @@ class HeadPath(CostedComponent):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         m.submodules.top, m.submodules.beats = top, beats = self._search, self._collector
-        starts, wanted = Signal(), Signal()  # a vector does; its rows are wanted
+        starts, rows_requested = Signal(), Signal()  # a vector starts; its rows are written
         row = words(_BITS, 1, 1).create()
         m.d.comb += starts.eq(self.vectors.valid & self.vectors.ready)
-        self._number(m, top, row, starts, wanted)
+        self._number(m, top, row, starts, rows_requested)
         self._collect(m, top, row, beats.input, starts)
         self._write(m, sliced(m, "whole", beats.output, self._whole), starts)
         return m
 
-    def _number(self, m: Module, top: Any, row: Any, starts: Signal, wanted: Signal) -> None:
-        """Each id's logits, slot by slot, to the search and, if wanted, to the row."""
+    def _number(self, m: Module, top: Any, row: Any, starts: Signal, rows_requested: Signal) -> None:
+        """Send each id's logits, slot by slot, to the search and, if requested, to the row."""
         source, lanes = self.input, row_lanes(self._slots)
-        name, missing = Signal(ID_BITS), Signal(ID_BITS)  # id of the item; items that count, from there on
+        name, missing = Signal(ID_BITS), Signal(ID_BITS)  # id of the item; valid items left
         counts, drops, final = Signal(), Signal(), Signal()
-        turn = Signal(range(lanes))  # the slot's; behind the slots, zeros complete the row
+        turn = Signal(range(lanes))  # current slot; zeros after the slots complete the row
         ends, padding = Signal(), Signal()
         logit = source.p["values"][0][turn]
         m.d.comb += [
             final.eq(missing == 1),
             padding.eq(turn >= self._slots),
-            ends.eq(turn == Mux(wanted, lanes - 1, self._slots - 1)),
+            ends.eq(turn == Mux(rows_requested, lanes - 1, self._slots - 1)),
             top.input.p.logit.eq(logit),
             top.input.p.id.eq(name),
             top.input.p.last.eq(final & (turn == self._slots - 1)),
-            top.input.valid.eq(source.valid & counts & ~drops & ~padding & (row.ready | ~wanted)),
+            top.input.valid.eq(source.valid & counts & ~drops & ~padding & (row.ready | ~rows_requested)),
             row.p["values"][0][0].eq(Mux(padding, 0, logit)),
             row.p.last.eq(final & ends),
-            row.valid.eq(source.valid & counts & ~drops & wanted & (top.input.ready | padding)),
-            source.ready.eq(drops | (counts & ends & (top.input.ready | padding) & (row.ready | ~wanted))),
+            row.valid.eq(source.valid & counts & ~drops & rows_requested & (top.input.ready | padding)),
+            source.ready.eq(drops | (counts & ends & (top.input.ready | padding) & (row.ready | ~rows_requested))),
         ]
         with m.If((top.input.valid & top.input.ready) | (padding & row.valid & row.ready)):
             m.d.sync += turn.eq(Mux(ends, 0, turn + 1))
@@ -145,12 +145,13 @@ class HeadPath(CostedComponent):
                 name.eq(self.vectors.p.first),
                 missing.eq(self.vectors.p.elements),
                 counts.eq(1),
-                wanted.eq(self.rows_wanted),
+                rows_requested.eq(self.rows_wanted),
             ]
 
     def _collect(self, m: Module, top: Any, row: Any, sink: Any, starts: Signal) -> None:
-        """What is written, in order: the rows, the scales, and the likeliest."""
-        slot, second, used = Signal(range(self._slots)), Signal(), Signal()  # second: half of a slot's result
+        """Collect the values to write, in order: rows, scales, likeliest tokens."""
+        # second: the second half of a slot's result.
+        slot, second, used = Signal(range(self._slots)), Signal(), Signal()
         best, value, exponent = top.output, sink.p["values"][0][0], Signal(signed(16))
         m.d.comb += [exponent.eq(self.scales.payload[slot].exponent), used.eq(sink.valid & sink.ready)]
         with m.If(used):
@@ -187,11 +188,11 @@ class HeadPath(CostedComponent):
                     m.next = "idle"
 
     def _write(self, m: Module, beats: Any, starts: Signal) -> None:
-        """Requests and beats: rows first, then results."""
+        """Issue requests and beats: first the rows, then the results."""
         announced, piece = self.vectors.p, PIECE_BEATS * self._port_bytes
         whole = RESULT_BYTES * self._slots * (self._k + 1)
-        offset, left = Signal(_LEFT_BITS + 1), Signal(_LEFT_BITS)  # of the next request; bytes from there on
-        open_, index, ends = Signal(), Signal(range(PIECE_BEATS)), Signal()  # open: a request is made, its beats follow
+        offset, left = Signal(_LEFT_BITS + 1), Signal(_LEFT_BITS)  # offset of the next request; bytes left from there
+        open_, index, ends = Signal(), Signal(range(PIECE_BEATS)), Signal()  # open: beats of an issued request follow
         busy, rows = Signal(), Signal()
         m.d.comb += [
             self.vectors.ready.eq(~busy),

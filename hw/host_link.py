@@ -1,4 +1,4 @@
-"""A host at the end of a line of bytes: registers and memory by framed, checked commands (docs/uart-link.md)."""
+"""The device side of the host link: registers and memory by framed, checked commands over bytes (docs/uart-link.md)."""
 
 from typing import Any
 
@@ -27,11 +27,11 @@ from edgedec.hw.resources import Resources
 
 __all__ = ["REGISTER_ADDRESS_BITS", "HostLink"]
 
-REGISTER_ADDRESS_BITS = 12
+REGISTER_ADDRESS_BITS = 12  # bits of a byte address in the register block
 _HEADER, _CHECK = 2, 4  # bytes of code and sequence, of the check sum
-_SETTLE = 6  # cycles from a frame's end until it is judged
-_DATA = _HEADER + 8  # where a block begins: behind its address
-_CONTENT = {
+_SETTLE = 6  # cycles from a frame's end to its judgement
+_DATA = _HEADER + 8  # first byte of a block, after its address
+_CONTENT = {  # bytes of a command's content
     Command.IDENTIFY: 0,
     Command.READ_REGISTER: 4,
     Command.WRITE_REGISTER: 8,
@@ -41,21 +41,22 @@ _CONTENT = {
 
 
 class HostLink(CostedComponent):
-    """Carries out one command after another. What comes meanwhile waits, RECEIVE_BYTES of it; what comes beyond is lost, and
-    with it its frame.
+    """Execute one command after another. Bytes that arrive meanwhile wait, up to RECEIVE_BYTES; further ones are lost,
+    and with them their frame.
 
     Parameters:
-        identity: what it says of itself; its ``granule`` is a beat of the memory ports.
-        address_bits: of the memory ports.
+        identity: identity that it reports; its ``granule`` is a beat of the memory ports.
+        address_bits: bits of an address at the memory ports.
 
     Members:
-        received: In(stream of 8 bits, always ready).
-        sent: Out(stream of 8 bits).
-        registers: Out(AXI4-Lite); read, write: Out(AXI4 channels) of the memory.
-        interrupt: In(1). What WAIT waits for.
+        received: In(stream of 8 bits, always ready). Bytes from the host.
+        sent: Out(stream of 8 bits). Bytes to the host.
+        registers: Out(AXI4-Lite). Bus of the registers.
+        read, write: Out(AXI4 channels). Buses of the memory.
+        interrupt: In(1). Interrupt that ends a WAIT.
 
-    Latency: from a frame's END to the first byte of its answer, 22 cycles and what the buses take.
-    Throughput: a byte in four cycles, in and out, but for the buses: a line is ten times as slow.
+    Latency: 22 cycles from a frame's END to the first byte of its answer, plus the time of the buses.
+    Throughput: one byte in four cycles, in and out, apart from the buses; a serial line is ten times slower.
     Source: docs/uart-link.md.
     """
 
@@ -95,12 +96,12 @@ class HostLink(CostedComponent):
 
         expected, status, word, left = Signal(8), Signal(8), Signal(max(40, 8 * granule)), Signal(range(64))
         beats, index, waited = Signal(range(BLOCK_BYTES // granule + 1)), Signal(range(33)), Signal(32)
-        remaining = Signal(33)  # to wait; below zero at the end
+        remaining = Signal(33)  # cycles left to wait; negative at the end
         put, put_valid, put_ready, raw, summed = Signal(8), Signal(), Signal(), Signal(), Signal()
         m.submodules.sum = check = CRC32_ISO_HDLC(8).create()
         self._escape(m, put, put_valid, put_ready, raw, summed, check)
 
-        # All that a judgement is made of is registers behind registers; "settle" waits until they agree.
+        # A judgement is made in several registered steps; "settle" waits until they are stable.
         ahead, in_order, repeated, settled = Signal(8), Signal(), Signal(), Signal(_SETTLE)
         m.d.sync += [
             ahead.eq(Mux(code == Command.IDENTIFY, 0, sequence - expected)),
@@ -154,7 +155,7 @@ class HostLink(CostedComponent):
             self._write_state(m, block, beats, index, status)
             with m.State("wait"):
                 m.d.sync += [waited.eq(waited + 1), remaining.eq(remaining - 1)]
-                # Whoever asks for something does not want to wait any more.
+                # A new command ends the wait.
                 with m.If(self.interrupt | remaining[-1] | waiting.output.valid):
                     m.d.sync += [word.eq(Cat(waited, self.interrupt)), left.eq(5)]
                     m.next = "begin"
@@ -177,21 +178,22 @@ class HostLink(CostedComponent):
         listening: Value,
         whole: Value,
     ) -> None:
-        """Bytes into a frame's parts, each in four steps. ``whole``: a frame has ended well, and is held until ``listening``
-        again.
+        """Divide bytes into a frame's parts, each byte in four steps.
+
+        ``whole``: a frame has ended without error; it is held until ``listening`` is high again.
         """
-        came, byte, value = waiting.output, Signal(8), Signal(8)
+        input_bytes, byte, value = waiting.output, Signal(8), Signal(8)
         m.submodules.check = check = CRC32_ISO_HDLC(8).create()
         escaped, broken, fresh, take, counts = Signal(), Signal(), Signal(init=1), Signal(), Signal()
         is_end, is_escape, wrong, matches = Signal(), Signal(), Signal(), Signal()
-        position = Signal(_DATA + 2, init=1)  # of the first bytes, which one comes now
+        position = Signal(_DATA + 2, init=1)  # one-hot number of the current byte among the first ones
         enough, full, in_data = Signal(), Signal(), Signal()
-        step = Signal(3)  # known, opened, taken
+        step = Signal(3)  # steps of a byte: known, opened, taken
         put = block.write_port()
         granule = self._identity.granule
         lanes, offset = Signal(8 * granule), Signal(length.shape())
         m.d.comb += [
-            came.ready.eq(listening & ~step.any()),
+            input_bytes.ready.eq(listening & ~step.any()),
             take.eq(step[2]),
             counts.eq(take & ~is_end & (escaped | ~is_escape)),
             check.start.eq(take & is_end),
@@ -203,20 +205,20 @@ class HostLink(CostedComponent):
             put.en.eq(counts & in_data & (offset[: beats_log2(granule)] == granule - 1)),
         ]
         m.d.sync += [
-            step.eq(Cat(came.valid & came.ready, step)),
+            step.eq(Cat(input_bytes.valid & input_bytes.ready, step)),
             is_end.eq(byte == END),
             is_escape.eq(byte == ESCAPE),
             wrong.eq((byte != ESCAPED_END) & (byte != ESCAPED_ESCAPE)),
             value.eq(Mux(escaped, Mux(byte == ESCAPED_END, END, ESCAPE), byte)),
-            # The last step was long enough ago for these.
+            # Valid, because the last step was several cycles ago.
             matches.eq(check.match_detected),
             enough.eq(length >= _HEADER + _CHECK),
             full.eq(length == MOST_FRAME),
             in_data.eq((length >= _DATA) & ~fresh),
             offset.eq(length - _DATA),
         ]
-        with m.If(came.ready):
-            m.d.sync += byte.eq(came.payload)
+        with m.If(input_bytes.ready):
+            m.d.sync += byte.eq(input_bytes.payload)
         with m.If(take & is_end):
             m.d.sync += [escaped.eq(0), broken.eq(0), fresh.eq(1), position.eq(1)]
         with m.Elif(take & ~escaped & is_escape):
@@ -237,7 +239,7 @@ class HostLink(CostedComponent):
             m.d.sync += lanes.eq(Cat(lanes[8:], value))
 
     def _judged(self, m: Module, code: Value, head: Value, size: Value, content: Value) -> tuple[Value, Value, Value]:
-        """Whether there is such a command, whether its arguments can be, and the beats of its block."""
+        """Return whether the command exists, whether its arguments are possible, and the beats of its block."""
         known, possible, bytes_of, block_ok = Signal(), Signal(), Signal(16), Signal()
         granule, page = beats_log2(self._identity.granule), beats_log2(BOUNDARY_BYTES)
         of_write, some, end = Signal(16), Signal(), Signal(range(BOUNDARY_BYTES + 2 * BLOCK_BYTES))
@@ -267,7 +269,7 @@ class HostLink(CostedComponent):
         return known, possible, bytes_of >> granule
 
     def _addresses(self, m: Module, head: Value, beats_of: Value) -> None:
-        """What the buses are told. An address beyond theirs becomes their last one, which no memory has."""
+        """Drive the addresses of the buses. An address beyond a bus becomes its last one, at which there is no memory."""
         bus = self.registers
         address, most = Signal(self._bits), Signal(8)
         m.d.sync += [
@@ -306,12 +308,17 @@ class HostLink(CostedComponent):
             m.next = "begin"
 
     def _write_state(self, m: Module, block: Memory, beats: Value, index: Value, status: Value) -> None:
-        """The block, beat by beat: one is looked up while the one before it is offered."""
+        """Write the block beat by beat: each beat is read while the one before it is offered."""
         bus, at = self.write, Signal(range(BLOCK_BYTES // self._identity.granule + 1))
-        look = block.read_port()
+        block_read = block.read_port()
         fetched = Signal()
-        m.d.comb += [look.addr.eq(at), bus.wdata.eq(look.data), bus.wvalid.eq(fetched), bus.wlast.eq(beats == 1)]
-        m.d.comb += look.en.eq(~fetched)
+        m.d.comb += [
+            block_read.addr.eq(at),
+            bus.wdata.eq(block_read.data),
+            bus.wvalid.eq(fetched),
+            bus.wlast.eq(beats == 1),
+        ]
+        m.d.comb += block_read.en.eq(~fetched)
         with m.State("write memory"):
             with m.If(~fetched & (beats != 0) & ~bus.awvalid):  # data follows its address
                 m.d.sync += [fetched.eq(1), at.eq(at + 1)]
@@ -340,7 +347,7 @@ class HostLink(CostedComponent):
         summed: Value,
         check: Any,
     ) -> None:
-        """END, code, sequence, what was asked for, status, check sum, END."""
+        """Send END, code, sequence, the requested data, status, check sum, END."""
         identity = Const(int.from_bytes(self._identity.packed(), "little"), 8 * 32)
         bus, granule = self.read, self._identity.granule
         done, asks = Signal(), Signal()
@@ -387,7 +394,7 @@ class HostLink(CostedComponent):
     def _escape(
         self, m: Module, put: Value, put_valid: Value, put_ready: Value, raw: Value, summed: Value, check: Any
     ) -> None:
-        """Bytes that would be END or ESCAPE become two; ``summed``: this one is for the check sum."""
+        """Send a byte, as two bytes if it is END or ESCAPE; ``summed`` adds it to the check sum."""
         byte, plain, counted, escapes = Signal(8), Signal(), Signal(), Signal()
         m.d.comb += [check.data.eq(byte), check.valid.eq(counted)]
         m.d.sync += counted.eq(0)

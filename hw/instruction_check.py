@@ -1,4 +1,4 @@
-"""What an instruction must not ask for: the units take what they get, and would wait for ever."""
+"""Checks of an instruction before it is issued: the units do not check their commands, and could wait for ever."""
 
 from typing import Any
 
@@ -13,11 +13,12 @@ __all__ = ["out_of_range"]
 
 
 def out_of_range(config: AcceleratorConfig, bits: Value) -> Value:
-    """Whether the 256 bits are no instruction that the accelerator of ``config`` carries out.
+    """Return whether ``bits``, the 256 bits of an instruction, are invalid for the accelerator of ``config``.
 
-    That is: an opcode, ``when``, destination, base or sink that does not exist, or PROGRAM as a destination; no words;
-    no elements, blocks or heads, or more of these than there are; more spare rows than a word can have; a ternary matrix
-    without planes; blocks that share mantissas, or int8, where the configuration lacks them; a group of no heads.
+    They are if the opcode, ``when``, destination, base or sink does not exist, or the destination is PROGRAM; if words,
+    elements, blocks, heads or the heads of a group are 0, or exceed the configuration; if a word has more spare rows
+    than rows; if a ternary matrix has no planes; and if the configuration lacks group mantissas, or int8, that the
+    matrix needs.
     """
     view = {opcode: data.View(layout(opcode), bits) for opcode in Opcode}
     opcode = view[Opcode.STOP].opcode
@@ -32,35 +33,35 @@ def out_of_range(config: AcceleratorConfig, bits: Value) -> Value:
         | _none_or_over(view[Opcode.ATTEND].kv_heads, config.kv_heads),
     }
     wrong = Cat((opcode == number) & case for number, case in cases.items()).any()
-    found: Value = (opcode > max(Opcode)) | (view[Opcode.STOP].when > max(When)) | wrong
-    return found
+    invalid: Value = (opcode > max(Opcode)) | (view[Opcode.STOP].when > max(When)) | wrong
+    return invalid
 
 
 def _none_or_over(count: Value, most: int) -> Value:
-    found: Value = (count == 0) | (count > most)
-    return found
+    invalid: Value = (count == 0) | (count > most)
+    return invalid
 
 
 def _grouped(view: Any, config: AcceleratorConfig) -> Value:
-    found: Value = _none_or_over(view.heads, config.heads) | (view.group == 0)
-    return found
+    invalid: Value = _none_or_over(view.heads, config.heads) | (view.group == 0)
+    return invalid
 
 
 def _read(view: Any) -> Value:
-    found: Value = (
+    invalid: Value = (
         (view.destination > max(Destination)) | (view.destination == Destination.PROGRAM) | (view.base > max(Base))
     )
-    return found
+    return invalid
 
 
 def _matrix(view: Any, config: AcceleratorConfig) -> Value:
     most_group_blocks = config.depth if config.scaling else 0
     ternary = (view.planes == 0) | (view.group_blocks > most_group_blocks)
-    found: Value = (
+    invalid: Value = (
         (view.words == 0)
         | (view.spare >= ROWS)
         | _none_or_over(view.blocks, config.depth)
         | (view.sink > max(Sink))
         | Mux(view.int8, 0 if config.per_row else 1, ternary)
     )
-    return found
+    return invalid

@@ -1,4 +1,4 @@
-"""Instructions and the program's header as the hardware sees their 256 bits."""
+"""Bit layouts of instructions and of the program's header, each 256 bits."""
 
 from amaranth.hdl import signed, unsigned
 from amaranth.lib import data
@@ -9,14 +9,14 @@ __all__ = ["header_layout", "layout"]
 
 
 def layout(opcode: Opcode) -> data.StructLayout:
-    """The fields of an instruction."""
+    """Return the fields of an instruction."""
     fields = {**COMMON, **FIELDS[opcode]}
     members = {name: signed(bits) if name in SIGNED else unsigned(bits) for name, bits in fields.items()}
     return data.StructLayout({**members, "unused": unsigned(8 * INSTRUCTION_BYTES - sum(fields.values()))})
 
 
 def header_layout() -> data.StructLayout:
-    """``Header`` of edgedec.hw.instructions."""
+    """Return the fields of ``Header`` of edgedec.hw.instructions."""
     return data.StructLayout(
         {"magic": unsigned(64), "configuration": unsigned(64), "instructions": 32, "commit": 32, "unused": unsigned(64)}
     )

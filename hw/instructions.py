@@ -1,8 +1,9 @@
-"""The instructions of a program: one table from which packing, unpacking and the hardware's layouts follow.
+"""The instructions of a program, as one table that defines packing, unpacking and the layouts of the hardware.
 
-A program is a header and instructions of 32 bytes each. ``READ``, ``CACHE`` and ``COPY`` are handled as it is walked:
-they become ranges of the one read stream. The others go, in order, to the units, which queue them and run on their own: the
-data that an instruction wants comes in the read stream, so **an instruction stands before the reads that feed it**.
+A program is a header followed by instructions of 32 bytes. ``READ``, ``CACHE`` and ``COPY`` become ranges of the single
+read stream as the program is walked. The other instructions go, in order, to the units, which queue them and run
+independently. The data that an instruction needs arrives in the read stream, so **an instruction stands before the
+reads that feed it**.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -31,9 +32,9 @@ __all__ = [
     "unpack_program",
 ]
 
-INSTRUCTION_BYTES = 32
-MAGIC = int.from_bytes(b"edecprog", "little")
-_OPCODE_BITS = 4
+INSTRUCTION_BYTES = 32  # bytes of an instruction and of the header
+MAGIC = int.from_bytes(b"edecprog", "little")  # first 8 bytes of a program
+_OPCODE_BITS = 4  # bits of the opcode
 
 
 class Opcode(IntEnum):
@@ -48,7 +49,7 @@ class Opcode(IntEnum):
 
 
 class When(IntEnum):
-    """In which passes an instruction is carried out."""
+    """Passes in which an instruction is executed."""
 
     ALWAYS = 0
     WITH_LOGITS = 1
@@ -56,14 +57,14 @@ class When(IntEnum):
 
 
 class Base(IntEnum):
-    """Which address register a ``READ`` counts from."""
+    """Address registers to which a ``READ`` is relative."""
 
     IMAGE = 0
     INPUT = 1
 
 
 class Destination(IntEnum):
-    """Who takes the beats of a range. Item sizes: docs/accelerator.md."""
+    """Consumers of the beats of a range. Item sizes: docs/accelerator.md."""
 
     PROGRAM = 0
     LOAD = 1
@@ -79,7 +80,7 @@ class Destination(IntEnum):
 
 
 class Source(IntEnum):
-    """Where a ``VECTOR`` comes from."""
+    """Sources of a ``VECTOR``."""
 
     LOAD = 0
     RESIDUAL = 1
@@ -88,7 +89,7 @@ class Source(IntEnum):
 
 
 class Sink(IntEnum):
-    """Where a ``MATRIX`` sends its rows."""
+    """Destinations of a ``MATRIX``'s rows."""
 
     RESIDUAL = 0
     QUERIES = 1
@@ -98,27 +99,30 @@ class Sink(IntEnum):
     LOGITS = 5
 
 
-# Bits of each field, in order, from bit 0 on. All instructions begin alike.
-#   wait: not before all units are idle. when: see ``When``; what is left out is as if it were not there.
+# Bits of each field, in order, from bit 0 on. All instructions begin with the common fields.
+#   wait: issue the instruction only once all units are idle. when: see ``When``; a skipped instruction has no effect.
 COMMON = {"opcode": _OPCODE_BITS, "wait": 1, "when": 2, "reserved": 1}
 FIELDS: Mapping[Opcode, Mapping[str, int]] = {
-    # The program has ended when all units are idle and all writes are answered.
+    # Ends the program once all units are idle and all writes are answered.
     Opcode.STOP: {},
-    # start, beats: from the base on, in logical order (edgedec.hw.striping). spare: unused items in the last beat.
+    # start, beats: range from the base on, in logical order (edgedec.hw.striping). spare: unused items in the last
+    # beat.
     Opcode.READ: {"destination": 4, "base": 2, "spare": 8, "start": 36, "beats": 24},
-    # The committed keys and values of a layer, in the order K0 K1 V0 K2 V1 ... of the query heads: key head h // group.
-    # start: beats from kv_address to the layer; run: beats from a head's keys to its values, and to the next head's keys.
+    # Reads the committed keys and values of a layer, in the order K0 K1 V0 K2 V1 ... of the query heads; query head h
+    # has the keys of key head h // group. start: beats from kv_address to the layer; run: beats from a head's keys to
+    # its values, and to the next head's keys.
     Opcode.CACHE: {"start": 36, "run": 24, "heads": 8, "group": 8},
-    # Accepted slots of the last pass to the positions behind the committed ones.
+    # Moves accepted slots of the last pass to the positions after the committed ones.
     Opcode.COPY: {"start": 36, "run": 24, "heads": 8},
-    # So many elements of the embedding rows to the residual.
+    # Loads ``elements`` elements of the embedding rows into the residual.
     Opcode.LOAD: {"elements": 16},
-    # The next vector of a source becomes codes: normed, with eps, or as it is. blocks: of codes.
+    # Quantizes the next vector of a source, after a norm with eps if ``normed``. blocks: blocks of codes.
     Opcode.VECTOR: {"source": 2, "normed": 1, "blocks": 16, "eps": 48},
-    # Fields of edgedec.hw.matrix_path.descriptor; then what becomes of the rows:
-    #   more: the vector goes on in the next matrix. start: element of the residual at which they are added (RESIDUAL).
-    #   onward: the new residual is also the vector of a VECTOR (RESIDUAL). rotate, shift: of codes (QUERIES, KEYS, VALUES).
-    #   relu2, gate_shift: of the activation (GATE). elements: of the whole vector, first: id of the first row (LOGITS).
+    # Multiplies; the first fields are those of edgedec.hw.matrix_path.descriptor, the others describe the sink:
+    #   more: the vector continues in the next matrix. start: first element of the residual that rows are added to
+    #   (RESIDUAL). onward: the new residual is also the vector of a VECTOR (RESIDUAL). rotate, shift: of codes
+    # (QUERIES,   KEYS, VALUES). relu2, gate_shift: of the activation (GATE). elements: of the whole vector; first: id
+    # of the first   row (LOGITS).
     Opcode.MATRIX: {
         "fresh": 1,
         "int8": 1,
@@ -146,19 +150,20 @@ FIELDS: Mapping[Opcode, Mapping[str, int]] = {
         "relu2": 1,
         "gate_shift": 4,
     },
-    # Attention of all heads. start, run: of the layer in the cache, where its new rows are written. window: positions that a
-    # row sees, 0: all; sinks: that it sees besides. kv_heads: heads / group.
+    # Computes attention of all heads. start, run: place of the layer in the cache, where its new rows are written.
+    # window: positions that a row sees, 0 for all; sinks: first positions that it sees besides. kv_heads: heads /
+    # group.
     Opcode.ATTEND: {"heads": 8, "group": 8, "kv_heads": 8, "start": 36, "run": 24, "window": 17, "sinks": 17},
 }
-SIGNED = frozenset({"base0", "base1"})
+SIGNED = frozenset({"base0", "base1"})  # names of the signed fields
 
 
 @dataclass(frozen=True)
 class Instruction:
-    """An opcode and its fields; those that are not named are zero.
+    """An opcode and its fields; fields that are not given are zero.
 
     Raises:
-        BundleError: a field that the opcode does not have, or a value that its bits do not hold.
+        BundleError: the opcode does not have a field, or a value does not fit its bits.
     """
 
     opcode: Opcode
@@ -179,7 +184,7 @@ class Instruction:
 
 
 def pack(instruction: Instruction) -> bytes:
-    """The 32 bytes of an instruction."""
+    """Return the 32 bytes of an instruction."""
     bits = at = 0
     for name, width in {**COMMON, **FIELDS[instruction.opcode]}.items():
         value = int(instruction.opcode) if name == "opcode" else instruction[name]
@@ -189,10 +194,10 @@ def pack(instruction: Instruction) -> bytes:
 
 
 def unpack(raw: bytes) -> Instruction:
-    """The reverse of ``pack``.
+    """Invert ``pack``.
 
     Raises:
-        BundleError: an unknown opcode, or bits beyond its fields.
+        BundleError: the opcode is unknown, or bits beyond its fields are set.
     """
     bits = int.from_bytes(raw, "little")
     number = bits & ((1 << _OPCODE_BITS) - 1)
@@ -216,9 +221,9 @@ class Header:
     """The first 32 bytes of a program.
 
     Members:
-        configuration: hash of the AcceleratorConfig that it was compiled for.
-        instructions: how many follow.
-        commit: index of the first one of a commit; a pass begins at 0.
+        configuration: hash of the AcceleratorConfig that the program was compiled for.
+        instructions: number of instructions that follow.
+        commit: index of the first instruction of a commit; a pass begins at index 0.
     """
 
     configuration: int
@@ -231,19 +236,21 @@ class Header:
 
 
 def pack_program(header: Header, instructions: Iterable[Instruction]) -> bytes:
-    """Header and instructions, 32 bytes each."""
+    """Return the bytes of the header and the instructions, 32 bytes each."""
     return header.pack() + b"".join(map(pack, instructions))
 
 
 def unpack_program(raw: bytes) -> tuple[Header, list[Instruction]]:
-    """The reverse of ``pack_program``.
+    """Invert ``pack_program``.
 
     Raises:
-        BundleError: it is none, it is cut short, or an instruction is damaged; names its number.
+        BundleError: the bytes are not a program, are cut short, or have a damaged instruction, whose number is named.
     """
     numbers = [int.from_bytes(raw[at : at + 8], "little") for at in range(0, INSTRUCTION_BYTES, 8)]
     if len(raw) < INSTRUCTION_BYTES or numbers[0] != MAGIC:
-        raise BundleError("no program of an edgedec accelerator: it does not begin with 'edecprog'; compile it again")
+        raise BundleError(
+            "this is no program of an edgedec accelerator: it does not begin with 'edecprog'; compile it again"
+        )
     header = Header(configuration=numbers[1], instructions=numbers[2] & 0xFFFFFFFF, commit=numbers[2] >> 32)
     if len(raw) != INSTRUCTION_BYTES * (header.instructions + 1) or header.commit >= header.instructions:
         raise BundleError(

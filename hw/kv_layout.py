@@ -1,4 +1,4 @@
-"""Where a key's and a value's codes lie in memory: what the compiler, the writer of new rows and attention agree on."""
+"""Layout of keys and values in memory, shared by the compiler, the writer of new rows and attention."""
 
 from dataclasses import dataclass
 
@@ -11,9 +11,9 @@ __all__ = ["KvLayout", "widest_chunk"]
 
 
 def widest_chunk(beat_bytes: int, head_dim: int, most: int = 16) -> int:
-    """The largest power of two that divides ``head_dim``, fits a beat and is at most ``most``.
+    """Return the largest power of two that divides ``head_dim``, fits a beat and is at most ``most``.
 
-    Narrow chunks cost attention less: it keeps sums of one chunk x slots. Wide ones make the writes of new rows fewer.
+    Narrow chunks make attention cheaper, which keeps sums of chunk x slots; wide chunks make fewer writes of new rows.
     """
     chunk = 1
     while 2 * chunk <= min(beat_bytes, most) and head_dim % (2 * chunk) == 0:
@@ -23,16 +23,16 @@ def widest_chunk(beat_bytes: int, head_dim: int, most: int = 16) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class KvLayout:
-    """One run: the keys, or the values, of one head. Nothing is padded but the last group.
+    """The layout of one run: the keys, or the values, of one head. Only the last group is padded.
 
     A *group* is ``positions`` = beat_bytes / chunk neighbouring positions: ``chunks`` = head_dim / chunk beats. Beat c of
-    group g holds at byte ``i * chunk + d`` element ``c * chunk + d`` of position ``g * positions + i``, keys and values
-    alike. Behind the last position the bytes may be anything.
+    group g holds at byte ``i * chunk + d`` element ``c * chunk + d`` of position ``g * positions + i``, for keys and
+    values alike. The bytes after the last position are arbitrary.
 
     Members:
-        beat_bytes: a power of two.
+        beat_bytes: bytes of a beat, a power of two.
         head_dim: elements of a head.
-        chunk: elements of a head in a beat: a power of two that divides both.
+        chunk: elements of a head in a beat, a power of two that divides both.
 
     Raises:
         ValueError: a member is out of range.
@@ -53,7 +53,7 @@ class KvLayout:
 
     @property
     def positions(self) -> int:
-        """Of a group."""
+        """Positions of a group."""
         return self.beat_bytes // self.chunk
 
     @property
@@ -62,15 +62,15 @@ class KvLayout:
         return self.head_dim // self.chunk
 
     def groups(self, positions: int) -> int:
-        """Groups that so many positions begin."""
+        """Return the number of groups that ``positions`` positions begin."""
         return -(-positions // self.positions)
 
     def beats(self, positions: int) -> int:
-        """Beats of a run of so many positions."""
+        """Return the number of beats of a run of ``positions`` positions."""
         return self.groups(positions) * self.chunks
 
     def pack(self, codes: NDArray[np.int8], fill: int = 0) -> NDArray[np.uint8]:
-        """int8 [n, head_dim] -> the run's bytes [beats, beat_bytes]; ``fill`` stands behind the last position."""
+        """Pack int8 [n, head_dim] into the bytes of a run [beats, beat_bytes]; ``fill`` pads it after the last position."""
         padded = np.full((self.groups(len(codes)) * self.positions, self.head_dim), fill, np.int8)
         padded[: len(codes)] = codes
         parts = padded.reshape(-1, self.positions, self.chunks, self.chunk).transpose(0, 2, 1, 3)

@@ -1,4 +1,4 @@
-"""The host link's frames: docs/uart-link.md. Imports no HDL: a host, a stand-in and the gateware's tests share it."""
+"""The frames of the host link (docs/uart-link.md). Imports no HDL, because host, simulation and gateware tests share it."""
 
 import struct
 import zlib
@@ -25,17 +25,17 @@ __all__ = [
     "opened",
 ]
 
-END, ESCAPE, ESCAPED_END, ESCAPED_ESCAPE = 0xC0, 0xDB, 0xDC, 0xDD
-MAGIC = int.from_bytes(b"edlk", "little")
-VERSION = 1
-BLOCK_BYTES = 512  # of memory in a frame at most
-RECEIVE_BYTES = 4096  # of frames, as they are on the wire, that a device keeps while it is busy
-IDENTITY = struct.Struct("<IBBBBHHQQI")
-MOST_FRAME = 1 + 1 + 8 + BLOCK_BYTES + 1 + 4  # bytes between two END, before any is escaped
+END, ESCAPE, ESCAPED_END, ESCAPED_ESCAPE = 0xC0, 0xDB, 0xDC, 0xDD  # bytes of the framing
+MAGIC = int.from_bytes(b"edlk", "little")  # first four bytes of an identity
+VERSION = 1  # version of the protocol
+BLOCK_BYTES = 512  # largest block of memory in a frame, in bytes
+RECEIVE_BYTES = 4096  # bytes of frames, as transmitted, that a device queues while it is busy
+IDENTITY = struct.Struct("<IBBBBHHQQI")  # layout of an identity
+MOST_FRAME = 1 + 1 + 8 + BLOCK_BYTES + 1 + 4  # bytes between two END, before escaping
 
 
 class Command(IntEnum):
-    """First byte of a frame to the device; its answer's has bit 7 set."""
+    """Commands: the first byte of a frame to the device; its answer has bit 7 set."""
 
     IDENTIFY = 1
     READ_REGISTER = 2
@@ -46,7 +46,7 @@ class Command(IntEnum):
 
 
 class Status(IntEnum):
-    """Last byte of an answer, before its check sum."""
+    """Results: the last byte of an answer before its check sum."""
 
     OK = 0
     COMMAND = 1
@@ -57,14 +57,14 @@ class Status(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Identity:
-    """What a device says of itself.
+    """The identity that a device reports.
 
     Members:
-        simulated: its figures are a simulation's.
-        granule: addresses and sizes of memory are multiples of it.
-        block_bytes, receive_bytes: as BLOCK_BYTES and RECEIVE_BYTES.
-        memory_address, memory_bytes: of the memory.
-        clock_hz: of the accelerator, and of the cycles of WAIT.
+        simulated: whether its figures are those of a simulation.
+        granule: unit of memory addresses and sizes in bytes.
+        block_bytes, receive_bytes: its BLOCK_BYTES and RECEIVE_BYTES.
+        memory_address, memory_bytes: start and size of the memory.
+        clock_hz: clock of the accelerator in Hz, which counts the cycles of WAIT.
     """
 
     simulated: bool
@@ -91,8 +91,10 @@ class Identity:
 
     @classmethod
     def unpacked(cls, data: bytes) -> "Identity":
-        """Raises:
-        DeviceError: it is another device, or of another version, or says what cannot be.
+        """Return the identity in ``data``.
+
+        Raises:
+            DeviceError: it is another device, another version, or an impossible identity.
         """
         if len(data) != IDENTITY.size or int.from_bytes(data[:4], "little") != MAGIC:
             raise DeviceError("what answers is no edgedec link; load the board's bitstream")
@@ -113,14 +115,14 @@ class Identity:
 
 
 def frame(content: bytes) -> bytes:
-    """As it goes over the wire: END, content and CRC-32 with END and ESCAPE escaped, END."""
+    """Return the bytes to transmit: END, content and CRC-32 with END and ESCAPE escaped, END."""
     whole = content + struct.pack("<I", zlib.crc32(content))
     escaped = whole.replace(b"\xdb", b"\xdb\xdd").replace(b"\xc0", b"\xdb\xdc")
     return b"\xc0" + escaped + b"\xc0"
 
 
 def opened(between: bytes) -> bytes | None:
-    """The content of what came between two END, or None: damaged."""
+    """Return the content of the bytes between two END, or None if they are damaged."""
     if between.count(b"\xdb") != between.count(b"\xdb\xdc") + between.count(b"\xdb\xdd"):
         return None
     whole = between.replace(b"\xdb\xdc", b"\xc0").replace(b"\xdb\xdd", b"\xdb")

@@ -1,4 +1,4 @@
-"""Products of a ternary matrix with up to eight vectors, by looking up sums of three activations."""
+"""Products of a ternary matrix with up to eight vectors, computed by looking up sums of three activations."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,39 +22,39 @@ from edgedec.hw.table_builder import TableBuilder
 
 __all__ = ["SWEEP_BITS", "LookupEngine", "sums"]
 
-SWEEP_BITS = 16
-_ROOM = 8  # beats under way or waiting at the output; the way there and back is at most 6 cycles
+SWEEP_BITS = 16  # bits of the number of beats of a sweep
+_ROOM = 8  # beats in progress or waiting at the output; the round trip takes at most 6 cycles
 
 
 def sums(beat_bytes: int, slots: int) -> stream.Signature:
-    """signed [5, slots]: of five rows and each slot, the sum over a beat's columns."""
+    """Return the stream signed [5, slots]: for five rows and each slot, the sum over the columns of a beat."""
     return stream.Signature(rows(sum_bits(beat_bytes), slots, ROWS))
 
 
 class LookupEngine(CostedComponent):
-    """Of each beat, five rows times each slot's codes of the block of columns that the beat belongs to.
+    """Multiply five rows of each beat by each slot's codes of the beat's block of columns.
 
-    Per row and group there is one memory that holds the group's table for all slots, twice: while a sweep reads one bank the
-    next block's tables are written into the other. Signs are never applied to what is looked up: a node of an adder tree
-    adds or subtracts its right operand, and what it gives has the sign of its left one. The last group is the leftmost
-    operand and has no sign.
+    For each row and group, one memory holds the group's table for all slots, twice: while a sweep reads one bank, the
+    tables of the next block are written into the other. Signs are never applied to looked-up values: a node of the
+    adder tree adds or subtracts its right operand, and its result has the sign of its left operand. The last group is
+    the leftmost operand and has no sign.
 
     Parameters:
         beat_bytes: columns of a beat, 4 to 64, not a multiple of 3.
-        slots: 1 to 8.
+        slots: number of slots, 1 to 8.
 
     Members:
-        codes: In(codes(slots, beat_bytes)). A block of columns, -127 to 127; taken when its tables are made.
-        sweeps: In(stream unsigned(16)). How many beats use a block before the next block's turn: 1 to 65535, 0 means 65536.
+        codes: In(codes(slots, beat_bytes)). A block of columns, -127 to 127; taken once its tables are complete.
+        sweeps: In(stream unsigned(16)). Number of beats that use a block, 1 to 65535; 0 means 65536.
         weights: In(beat(beat_bytes)). Byte c holds five trits of column c, one for each row.
         sums: Out(sums(beat_bytes, slots)). One item for each beat.
-        error: Out(1), one cycle after a beat was taken that has a byte above 242. Such a byte counts as zero weights.
+        error: Out(1). High one cycle after a beat with a byte above 242 was taken. Such a byte counts as zero weights.
 
-    Latency: from a beat to its sums 2 cycles and one for every two levels of the tree: 3 at 4 bytes, 4 at 8 and 16, 5 at 32
-        and 64. From a block to the first beat that uses it 14 cycles.
-    Throughput: one beat per cycle, also from one sweep to the next where a sweep has 15 beats or more. Behind the input
-        nothing stops: a beat is taken only where the output has room for it.
-    Source: DESIGN section 7, "Table-lookup matmul"; relative signs derived here.
+    Latency: 2 cycles from a beat to its sums, and one for every two levels of the tree: 3 at 4 bytes, 4 at 8 and 16, 5
+        at 32 and 64. From a block to the first beat that uses it 14 cycles.
+    Throughput: one beat per cycle, also from one sweep to the next if a sweep has 15 beats or more. The pipeline never
+        stalls: a beat is taken only if the output has room for it.
+    Source: docs/accelerator.md, "The data path"; relative signs derived here.
     """
 
     def __init__(self, *, beat_bytes: int, slots: int) -> None:
@@ -95,10 +95,10 @@ class LookupEngine(CostedComponent):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        taken, popped, bank = Signal(), Signal(), Signal()
+        do_read, do_pop, bank = Signal(), Signal(), Signal()
         m.submodules.builder = builder = self._builder
-        write_bank = self._sweep(m, builder, taken, popped, bank)
-        indexes, read_bank, valid = self._index(m, taken, bank)
+        write_bank = self._sweep(m, builder, do_read, do_pop, bank)
+        indexes, read_bank, valid = self._index(m, do_read, bank)
         trees, latency = [], 0
         for row in range(ROWS):
             leaves = self._tables(m, row, indexes, read_bank, builder, write_bank)
@@ -106,21 +106,21 @@ class LookupEngine(CostedComponent):
             trees.append(total.values)
         m.submodules.fifo = fifo = SyncFIFO(width=len(self.sums.payload.as_value()), depth=_ROOM)
         for _ in range(latency):
-            arrived = Signal()
-            m.d.sync += arrived.eq(valid)
-            valid = arrived
+            valid_next = Signal()
+            m.d.sync += valid_next.eq(valid)
+            valid = valid_next
         m.d.comb += [
             fifo.w_data.eq(Cat(Cat(values) for values in trees)),
             fifo.w_en.eq(valid),
             self.sums.payload.eq(fifo.r_data),
             self.sums.valid.eq(fifo.r_rdy),
             fifo.r_en.eq(self.sums.ready),
-            popped.eq(fifo.r_rdy & self.sums.ready),
+            do_pop.eq(fifo.r_rdy & self.sums.ready),
         ]
         return m
 
-    def _sweep(self, m: Module, builder: Any, taken: Signal, popped: Signal, bank: Signal) -> Signal:
-        """Which bank is read and which is written, and whether a beat is taken."""
+    def _sweep(self, m: Module, builder: Any, do_read: Signal, do_pop: Signal, bank: Signal) -> Signal:
+        """Select the banks that are read and written, and decide when a beat is taken. Return the written bank."""
         full, write_bank, room = Signal(2), Signal(), Signal(range(_ROOM + 1), init=_ROOM)
         beats, last = Signal(SWEEP_BITS), Signal()
         m.d.comb += [
@@ -129,26 +129,26 @@ class LookupEngine(CostedComponent):
             self.codes.ready.eq(builder.codes.ready),
             builder.free.eq(~full.bit_select(write_bank, 1)),
             self.weights.ready.eq(self.sweeps.valid & full.bit_select(bank, 1) & (room != 0)),
-            taken.eq(self.weights.valid & self.weights.ready),
+            do_read.eq(self.weights.valid & self.weights.ready),
             last.eq(beats == (self.sweeps.payload - 1)[:SWEEP_BITS]),
-            self.sweeps.ready.eq(taken & last),
+            self.sweeps.ready.eq(do_read & last),
         ]
         with m.If(builder.filled):
             m.d.sync += full.bit_select(write_bank, 1).eq(1)
         with m.If(self.codes.ready):
             m.d.sync += write_bank.eq(~write_bank)
-        with m.If(taken):
+        with m.If(do_read):
             m.d.sync += beats.eq(beats + 1)
             with m.If(last):
                 m.d.sync += [beats.eq(0), full.bit_select(bank, 1).eq(0), bank.eq(~bank)]
-        with m.If(taken & ~popped):
+        with m.If(do_read & ~do_pop):
             m.d.sync += room.eq(room - 1)
-        with m.Elif(popped & ~taken):
+        with m.Elif(do_pop & ~do_read):
             m.d.sync += room.eq(room + 1)
         return write_bank
 
-    def _index(self, m: Module, taken: Signal, bank: Signal) -> tuple[Signal, Signal, Signal]:
-        """The first registers: what a beat looks up, in which bank."""
+    def _index(self, m: Module, do_read: Signal, bank: Signal) -> tuple[Signal, Signal, Signal]:
+        """Register the addresses of a beat's lookups, the bank, and the valid bit."""
         m.submodules.index = index = self._lookups
         indexes = Signal(index_layout(self._beat_bytes), reset_less=True)
         read_bank, valid = Signal(reset_less=True), Signal()
@@ -156,15 +156,15 @@ class LookupEngine(CostedComponent):
         m.d.sync += [
             indexes.eq(index.indexes),
             read_bank.eq(bank),
-            valid.eq(taken),
-            self.error.eq(taken & index.error),
+            valid.eq(do_read),
+            self.error.eq(do_read & index.error),
         ]
         return indexes, read_bank, valid
 
     def _tables(
         self, m: Module, row: int, indexes: Any, read_bank: Signal, builder: Any, write_bank: Signal
     ) -> list["_Node"]:
-        """One row's memories. The last group comes first, and has no sign."""
+        """Return the looked-up values of one row. The last group comes first, and has no sign."""
         leaves = []
         for group, columns in enumerate(self._columns):
             shape = data.ArrayLayout(signed(sum_bits(columns)), self._slots)
@@ -186,7 +186,7 @@ class LookupEngine(CostedComponent):
 
 @dataclass(frozen=True, kw_only=True)
 class _Node:
-    """A sum for each slot, over so many columns; ``negate``: the true sum is its negative."""
+    """A sum over ``columns`` columns for each slot; if ``negate`` is set, the true sum is its negative."""
 
     values: Sequence[Value]
     negate: Value
@@ -194,7 +194,7 @@ class _Node:
 
 
 def _tree(m: Module, name: str, nodes: list[_Node]) -> tuple[_Node, int]:
-    """The sum of all nodes, and how many registers are in the way."""
+    """Return the sum of all nodes, and the number of registers before it."""
     level, latency = 0, 0
     while len(nodes) > 1:
         pairs = [nodes[i : i + 2] for i in range(0, len(nodes), 2)]
@@ -207,12 +207,12 @@ def _tree(m: Module, name: str, nodes: list[_Node]) -> tuple[_Node, int]:
 
 
 def _has_registers(level: int, nodes: int) -> bool:
-    """Behind every other level, and the last one."""
+    """Return whether a level of the tree ends in registers: every other level does, and the last one."""
     return level % 2 == 0 or nodes == 1
 
 
 def _added(left: _Node, right: _Node) -> _Node:
-    """Left plus or minus right, with one adder; the sign of the left one is the sum's."""
+    """Return left plus or minus right, computed with one adder; the sum has the sign of ``left``."""
     subtract, bits = left.negate ^ right.negate, sum_bits(left.columns + right.columns)
     values = []
     for a, b in zip(left.values, right.values, strict=True):

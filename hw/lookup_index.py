@@ -1,4 +1,4 @@
-"""A beat of ternary weights as addresses into lookup tables."""
+"""Conversion of a beat of ternary weights to addresses of lookup tables."""
 
 from typing import Any
 
@@ -16,24 +16,24 @@ from edgedec.hw.trit_decoder import TritDecoder
 
 __all__ = ["LookupIndex", "index_layout"]
 
-_ENTRY = data.StructLayout({"address": 4, "negate": 1})
+_ENTRY = data.StructLayout({"address": 4, "negate": 1})  # address in a table; whether its negative is stored there
 
 
 def index_layout(beat_bytes: int) -> data.ArrayLayout:
-    """{address, negate} [5, groups]: where each row finds each group's sum, and whether its negative is stored."""
+    """Return the layout {address, negate} [5, groups]: the table entry of each group's sum in each row, and its sign."""
     return data.ArrayLayout(data.ArrayLayout(_ENTRY, len(columns_of(beat_bytes))), ROWS)
 
 
 class LookupIndex(CostedComponent):
-    """Each byte is decoded once, then three digits of a row are an address and a sign: one 64-entry function, five LUT6.
+    """Decode each byte once, then map three digits of a row to an address and a sign by a 64-entry table of five LUT6.
 
     Parameters:
         beat_bytes: columns of a beat, 4 to 64, not a multiple of 3.
 
     Members:
         beat: In(unsigned(8) [beat_bytes]). Byte c holds the five rows of column c.
-        indexes: Out(index_layout(beat_bytes)). The last group's ``negate`` is never set.
-        error: Out(1). A byte is 243 or more; its trits are taken as zero.
+        indexes: Out(index_layout(beat_bytes)). ``negate`` of the last group is never set.
+        error: Out(1). A byte is 243 or more; its trits count as zero.
 
     Latency: 0 cycles, combinational; about 3 LUT levels. Throughput: one beat per cycle.
     Source: derived here.
@@ -66,7 +66,7 @@ class LookupIndex(CostedComponent):
         init = [dict(zip(("address", "negate"), _index(key), strict=True)) for key in range(4**GROUP_COLUMNS)]
         for row in range(ROWS):
             digits = [decoder.digits[row] for decoder in decoders]
-            digits += [Const(2, 2)] * (-self._beat_bytes % GROUP_COLUMNS)  # a missing column's code is zero
+            digits += [Const(2, 2)] * (-self._beat_bytes % GROUP_COLUMNS)  # the code of a missing column is zero
             for group in range(len(self.indexes[row])):
                 rom = Memory(shape=_ENTRY, depth=4**GROUP_COLUMNS, init=init)
                 m.submodules[f"rom_{row}_{group}"] = rom
@@ -79,10 +79,11 @@ class LookupIndex(CostedComponent):
 
 
 def check_beat(beat_bytes: int) -> None:
-    """Columns of a beat, as every component of the lookup engine wants them.
+    """Check the columns of a beat, as every component of the lookup engine requires them.
 
     Raises:
-        ValueError: out of range, or a multiple of three: the last group, which needs no sign, must be a narrow one.
+        ValueError: out of range, or a multiple of three: the last group, which has no sign, must be narrower than the
+            others.
     """
     check("beat_bytes", beat_bytes, 4, 64)
     if beat_bytes % GROUP_COLUMNS == 0:

@@ -1,4 +1,4 @@
-"""The one array of multipliers: int8 linears, head, scores and weighted values."""
+"""The array of multipliers for int8 linears, the language-model head, scores and weighted values."""
 
 from typing import Any
 
@@ -23,13 +23,13 @@ __all__ = [
     "work",
 ]
 
-_TOGETHER = 2  # products of a chain that are added in one cycle: an adder of a DSP behind another one's
-_CHAINED = 4
-OPERAND_BITS = 17  # signed: a probability u16, a query's code or an activation's
+_TOGETHER = 2  # products of a chain that are added in one cycle, by the adders of two cascaded DSPs
+_CHAINED = 4  # largest number of lanes of a chain
+OPERAND_BITS = 17  # signed bits of an operand: a probability u16, a query's code or an activation's code
 
 
 class Kind(enum.Enum, shape=2):  # type: ignore[call-arg]  # Amaranth's own metaclass
-    """What is added up."""
+    """Kinds of sums."""
 
     IDLE = 0
     LINEAR = 1
@@ -38,7 +38,7 @@ class Kind(enum.Enum, shape=2):  # type: ignore[call-arg]  # Amaranth's own meta
 
 
 def work(lanes: int, slots: int) -> stream.Signature:
-    """``values[lane] * operands[lane][slot]``, added up as ``kind`` says. Taken in every cycle."""
+    """Return a stream of ``values[lane] * operands[lane][slot]``, added up according to ``kind``. It is always ready."""
     return stream.Signature(
         data.StructLayout(
             {"values": data.ArrayLayout(signed(8), lanes), "operands": rows(OPERAND_BITS, slots, lanes), "kind": Kind}
@@ -48,58 +48,59 @@ def work(lanes: int, slots: int) -> stream.Signature:
 
 
 def linear_weights(lanes: int) -> stream.Signature:
-    """A beat of int8 weights, one row's; ``last``: of the rows that the held block of codes is multiplied by."""
+    """Return a stream of beats of int8 weights of one row each; ``last`` ends the rows of the held block of codes."""
     return stream.Signature(data.StructLayout({"values": data.ArrayLayout(signed(8), lanes), "last": 1}))
 
 
 def linear_sums_bits(lanes: int) -> int:
-    """Signed bits of a sum of ``lanes`` products of two int8."""
+    """Return the signed bits of a sum of ``lanes`` products of two int8."""
     return 16 + (lanes - 1).bit_length()
 
 
 def linear_sums(lanes: int, slots: int) -> stream.Signature:
-    """A row's sum over a beat's columns, of each slot; ``last`` as of its weights. Taken in every cycle."""
+    """Return a stream of each row's sums over a beat's columns, one per slot; ``last`` is that of the weights."""
     sums = data.ArrayLayout(signed(linear_sums_bits(lanes)), slots)
     return stream.Signature(data.StructLayout({"sums": sums, "last": 1}), always_ready=True)
 
 
 def score_bits(query_bits: int, chunk: int) -> int:
-    """Signed bits of a sum of ``chunk`` products of a query's and a key's codes."""
+    """Return the signed bits of a sum of ``chunk`` products of a query's and a key's codes."""
     return query_bits + 8 + (chunk - 1).bit_length()
 
 
 def column_bits(positions: int) -> int:
-    """Signed bits of a sum of ``positions`` products of a probability and a value's code."""
+    """Return the signed bits of a sum of ``positions`` products of a probability and a value's code."""
     return 24 + (positions - 1).bit_length()
 
 
 class MacArray(CostedComponent):
-    """Exact sums of products of one beat of int8 with what each slot holds against it.
+    """Compute exact sums of products of one beat of int8 with the operands of each slot.
 
-    A product is 8 x 17 bits: one multiplier of a DSP48E2 serves codes, queries and probabilities u16 undivided. Held codes
-    and live operands, of which one is zero, are added in front of it: in the DSP's pre-adder, so the choice costs no fabric.
-    Products of up to four neighbouring lanes are added behind it, in the DSPs' own adders, by the cascade from one DSP to
-    the next: two adders behind each other in a cycle, the second two lanes multiply a cycle later. The rest is a tree.
+    A product is 8 x 17 bits: one multiplier of a DSP48E2 handles codes, queries and probabilities u16 in one piece.
+    Held codes and live operands, one of which is zero, are added before it, in the pre-adder of the DSP, so the
+    selection costs no fabric. Products of up to four neighbouring lanes are added after it, in the adders of the DSPs,
+    by the cascade from one DSP to the next: two additions per cycle, so the second two lanes multiply one cycle later.
+    A tree adds the rest.
 
     Parameters:
-        lanes: products per slot and cycle; a power of two, 2 to 64.
-        slots: 1 to 8.
-        chunk: neighbouring lanes of one score; a power of two up to ``lanes``. Columns add up ``lanes / chunk`` lanes.
+        lanes: products per slot and cycle, a power of two, 2 to 64.
+        slots: number of slots, 1 to 8.
+        chunk: neighbouring lanes of one score, a power of two up to ``lanes``. Columns add up ``lanes / chunk`` lanes.
         query_bits: signed bits of ``operands`` of kind SCORES, 8 to 16.
 
     Members:
-        codes: In(codes(slots, lanes)). The activations of the next block of columns; taken when the held block is done with.
-        weights: In(linear_weights(lanes)). A row's beat against the held block; ``last`` of the rows of a block
-            lets the block go. Waits while there is no block, and gives way to ``work``.
-        work: In(work(lanes, slots)). Attention's: kind SCORES or COLUMNS, operands above -2^16.
-        sums: Out(linear_sums(lanes, slots)). LINEAR: over all lanes.
-        scores: Out(stream rows(., slots, lanes / chunk)). SCORES: of each ``chunk`` neighbouring lanes.
-        columns: Out(stream rows(., slots, chunk)). COLUMNS: of each ``lanes / chunk`` neighbouring lanes.
-            The three outputs are always ready: nothing inside ever stops; who cannot take them sends less.
+        codes: In(codes(slots, lanes)). Activations of the next block of columns; taken once the held block is finished.
+        weights: In(linear_weights(lanes)). A row's beat for the held block; ``last`` of the rows releases the block. It
+            waits while there is no block, and during ``work``.
+        work: In(work(lanes, slots)). Work of attention: kind SCORES or COLUMNS, operands above -2^16.
+        sums: Out(linear_sums(lanes, slots)). LINEAR: sums over all lanes.
+        scores: Out(stream rows(., slots, lanes / chunk)). SCORES: sums of ``chunk`` neighbouring lanes.
+        columns: Out(stream rows(., slots, chunk)). COLUMNS: sums of ``lanes / chunk`` neighbouring lanes. The pipeline
+            never stalls: all three outputs must always be taken, so a receiver limits the input instead.
 
     Latency: 3 + log2(lanes) cycles to ``sums``, 3 + log2(chunk) to ``scores``, 3 + log2(lanes / chunk) to ``columns``.
     Throughput: one beat per cycle, also from one block of codes to the next.
-    Source: DESIGN section 7, "One MAC array".
+    Source: docs/accelerator.md, "The data path".
     """
 
     def __init__(self, *, lanes: int, slots: int, chunk: int, query_bits: int = 12) -> None:
@@ -171,20 +172,20 @@ class MacArray(CostedComponent):
         return m
 
     def _inputs(self, m: Module) -> tuple[list[Any], Any, Any]:
-        """What each lane multiplies, the second two of a chain a cycle later; the first registers' kind and ``last``."""
+        """Return the factors of each lane, delayed for the second two of a chain, and the registered kind and ``last``."""
         block, full = Signal(self.codes.p.codes.shape(), reset_less=True), Signal()
-        taken, working = Signal(), self.work.valid
+        do_read, working = Signal(), self.work.valid
         m.d.comb += [
             self.weights.ready.eq(full & ~working),
-            taken.eq(self.weights.valid & self.weights.ready),
-            self.codes.ready.eq(~full | (taken & self.weights.p.last)),
+            do_read.eq(self.weights.valid & self.weights.ready),
+            self.codes.ready.eq(~full | (do_read & self.weights.p.last)),
         ]
         with m.If(self.codes.ready):
             m.d.sync += [block.eq(self.codes.p.codes), full.eq(self.codes.valid)]
         kind, last = Signal(Kind), Signal()
         m.d.sync += [
             kind.as_value().eq(
-                Mux(working, self.work.p.kind.as_value(), Mux(taken, Kind.LINEAR.value, Kind.IDLE.value))  # type: ignore[attr-defined]
+                Mux(working, self.work.p.kind.as_value(), Mux(do_read, Kind.LINEAR.value, Kind.IDLE.value))  # type: ignore[attr-defined]
             ),
             last.eq(self.weights.p.last),
         ]
@@ -200,9 +201,9 @@ class MacArray(CostedComponent):
         return factors, kind, last
 
     def _products(self, m: Module, lane: int, factors: Any) -> list[Any]:
-        """Of each slot. All registers are ones that a DSP48E2 has, none of them with a reset besides ``working``'s."""
+        """Return the products of each slot. All registers are ones that a DSP48E2 has, so only ``working`` has a reset."""
         value, held, live, working = factors
-        value, found = carried(m, Const(1), value), []
+        value, results = carried(m, Const(1), value), []
         for slot in range(self._slots):
             code = Signal(signed(8), name=f"held_{lane}_{slot}", reset_less=True)
             number = Signal(signed(OPERAND_BITS), name=f"live_{lane}_{slot}", reset_less=True)
@@ -214,12 +215,12 @@ class MacArray(CostedComponent):
                 operand.eq(code + number),
                 product.eq(operand * value),
             ]
-            found.append(product)
-        return found
+            results.append(product)
+        return results
 
     def _sums(self, m: Module, level: list[list[Any]], size: int, depth: int) -> list[list[Any]]:
-        """Of ``size`` neighbours, two more in each cycle: a product is added to what the DSP beside its own gives."""
-        found = []
+        """Return sums of ``size`` neighbours, two more in each cycle: a product is added to the sum of the DSP beside it."""
+        results = []
         for first in range(0, len(level), size):
             total: list[Any] = [0] * self._slots
             for place in range(first, first + size, _TOGETHER):
@@ -230,8 +231,8 @@ class MacArray(CostedComponent):
                 for slot, sink in enumerate(added):
                     m.d.sync += sink.eq(total[slot] + level[place][slot] + level[place + 1][slot])
                 total = added
-            found.append(total)
-        return found
+            results.append(total)
+        return results
 
     def _delay(self, m: Module, kind: Any, last: Any) -> tuple[Any, Any]:
         later, end = Signal(Kind), Signal()
@@ -239,12 +240,12 @@ class MacArray(CostedComponent):
         return later, end
 
     def _taps(self, m: Module, depth: int, level: list[list[Any]], kind: Any, last: Any) -> None:
-        for lanes, port, wanted in (
+        for lanes, port, kind_of_port in (
             (self._chunk, self.scores, Kind.SCORES),
             (self._lanes // self._chunk, self.columns, Kind.COLUMNS),
         ):
             if lanes == 1 << depth:
-                m.d.comb += port.valid.eq(kind == wanted)
+                m.d.comb += port.valid.eq(kind == kind_of_port)
                 for lane, sums in enumerate(level):
                     m.d.comb += [port.payload[lane][slot].eq(total) for slot, total in enumerate(sums)]
         if len(level) == 1:
@@ -258,24 +259,24 @@ class MacArray(CostedComponent):
 
 
 def _widths(lanes: int, chunk: int, query_bits: int) -> list[int]:
-    """Signed bits of a sum of 2**depth products: probabilities count up to the columns' level, queries up to the scores'."""
-    found = []
+    """Return the signed bits of a sum of 2**depth products, as wide as the outputs of that level or above require."""
+    results = []
     for depth in range(lanes.bit_length()):
         width = 16 + depth
         if 1 << depth <= chunk:
             width = query_bits + 8 + depth
         if 1 << depth <= lanes // chunk:
             width = max(width, 24 + depth)
-        found.append(width)
-    return found
+        results.append(width)
+    return results
 
 
 def _chained(lanes: int, chunk: int) -> int:
-    """Lanes of a chain: between its ends nobody takes a sum."""
+    """Return the lanes of a chain: no output takes a sum from within a chain."""
     return min(_CHAINED, chunk, lanes // chunk)
 
 
 def _late(lanes: int, chunk: int) -> int:
-    """Lanes that multiply a cycle later."""
+    """Return the lanes that multiply one cycle later."""
     chained = _chained(lanes, chunk)
     return lanes // chained * max(0, chained - _TOGETHER)

@@ -1,4 +1,4 @@
-"""Ternary and int8 matrices: from codes and the read stream to drained vectors."""
+"""Multiplication by ternary and int8 matrices, from codes and the read stream to drained vectors."""
 
 from typing import Any
 
@@ -27,28 +27,35 @@ from edgedec.hw.shapes import beat, codes, scales, word, words
 
 __all__ = ["MatrixPath", "descriptor"]
 
-_AHEAD = 4  # sweeps that are ready before they are wanted
-_MATRICES = 4  # whose scales may still be missing
-_SUMMED = 8  # matrices whose last word of sums may not have been cut: those, and as many that the drain has taken ahead
-_PASSES = 2  # whose blocks may be in the code memory's registers
-_UNDER_WAY = 31  # matrices: those above, and less than one to each register of the drain
-_PIECE_COLUMNS = 8  # of a block in the code memory: 72 bits or less for each slot, the width of a block RAM or UltraRAM
+_AHEAD = 4  # sweeps that may be prepared ahead
+_MATRICES = 4  # matrices that may wait for their scales
+_SUMMED = 8  # matrices whose last word of sums is not yet serialized: _MATRICES, and as many in the drain
+_PASSES = 2  # passes whose blocks may be in the registers of the code memory
+_UNDER_WAY = 31  # upper bound of matrices in progress: those above, and fewer than one for each register of the drain
+_PIECE_COLUMNS = (
+    8  # columns of a piece in the code memory: at most 72 bits per slot, the width of a block RAM or UltraRAM
+)
 
 
 def descriptor(depth: int) -> data.StructLayout:
-    """matrix: ``shape`` of edgedec.hw.matrix_sequencer. spare: rows of its last word that are none. drain:
-    ``matrix_settings`` of edgedec.hw.drain.
+    """Return the layout of a matrix's description.
+
+    Members:
+        matrix: ``shape`` of edgedec.hw.matrix_sequencer.
+        spare: unused rows of its last word.
+        drain: ``matrix_settings`` of edgedec.hw.drain.
     """
     return data.StructLayout({"matrix": shape(depth), "spare": range(ROWS), "drain": matrix_settings()})
 
 
 class MatrixPath(CostedComponent):
-    """Code memory, lookup engine, partial sums and drain behind each other; a sequencer that tells them what to do.
+    """Connect code memory, lookup engine, partial sums and drain in a row, controlled by a sequencer.
 
-    A word of sums has five rows. A tile's final sweep gives one in each cycle, then there is none for as long as its other
-    sweeps take: so a queue holds a tile, and what lies behind it needs one lane.
+    A word of sums has five rows. The final sweep of a tile produces one word per cycle, and none follows for as long as
+    the tile's other sweeps take. A queue therefore holds a tile, and one lane suffices after it.
 
-    The beats of a matrix come without gaps, and in this order. A ternary one's (edgedec.hw.compiler.ternary_image makes it):
+    The beats of a matrix arrive without gaps in the order below. For a ternary one (see
+    edgedec.hw.compiler.ternary_image):
 
         for each tile of ``tile_words`` row words, the last perhaps shorter:
             for each plane:
@@ -57,40 +64,42 @@ class MatrixPath(CostedComponent):
                         words of five to a beat as go into it (edgedec.hw.group_mantissas)
                     one beat for each row word of the tile: byte c holds the five rows of column c
 
-    An int8 one's (edgedec.hw.compiler.int8_image): for each tile, for each block, one beat for each row of its words. It is
-    multiplied by a MacArray outside, which others use as well: they come first. Its sums join the ternary ones' way in front
-    of the partial sums. Rows and columns behind the matrix's are zero.
+    For an int8 one (see edgedec.hw.compiler.int8_image): for each tile, for each block, one beat for each row of its
+    words. It is multiplied by a MacArray outside this component, which serves other users first. Its sums join the
+    ternary ones before the partial sums. Padding rows and columns of the matrix are zero.
 
     Parameters:
-        beat_bytes: of the read stream, 4 to 64, not a multiple of 3; at least 5 with ``scaling``; with ``int8`` a power of
-            two.
-        slots: 1 to 8.
+        beat_bytes: bytes of a beat of the read stream, 4 to 64, not a multiple of 3; at least 5 with ``scaling``; a
+            power of two with ``int8``.
+        slots: number of slots, 1 to 8.
         tile_words: row words of a tile, 1 to 65535.
-        depth: most blocks of columns of a matrix, 1 to 65535.
-        scaling: matrices may have group mantissas.
-        int8: matrices may be int8. Without it the ports ``mac_`` are not there.
-        per_row: of the Drain.
+        depth: largest number of blocks of columns of a matrix, 1 to 65535.
+        scaling: whether matrices may have group mantissas.
+        int8: whether matrices may be int8. Without it the ports ``mac_...`` do not exist.
+        per_row: parameter of the Drain.
 
     Members:
-        matrices: In(stream ``descriptor(depth)``). In the order of the read stream. One that is not ``fresh`` is multiplied
-            by the codes, and drained with the scales, of the one before it, ternary or not.
+        matrices: In(stream ``descriptor(depth)``). Matrices in the order of the read stream. One that is not ``fresh``
+            is multiplied by the codes, and drained with the scales, of the matrix before it, ternary or not.
         codes: In(codes(slots, beat_bytes)). The blocks of each fresh vector.
-        scales: In(scales(slots)). One item per fresh vector; only what leaves the partial sums waits for it.
-        weights: In(beat(beat_bytes)).
+        scales: In(scales(slots)). One item per fresh vector; only the output of the partial sums waits for it.
+        weights: In(beat(beat_bytes)). Beats of the matrices.
         rows: In(row_constants()). One item per row of a matrix with ``rows``.
         output: Out(words(32, slots)). One vector per matrix, a row at a time.
-        mac_codes: Out(codes(slots, beat_bytes)), mac_weights: Out(linear_weights(beat_bytes)), mac_sums: In(linear_sums(
-            beat_bytes, slots)): the MacArray's ``codes``, ``weights`` and ``sums``.
-        error: Out(1). For a cycle after a ternary weight's byte above 242.
+        mac_codes: Out(codes(slots, beat_bytes)). ``codes`` of the MacArray.
+        mac_weights: Out(linear_weights(beat_bytes)). ``weights`` of the MacArray.
+        mac_sums: In(linear_sums(beat_bytes, slots)). ``sums`` of the MacArray.
+        error: Out(1). High for one cycle after a byte of ternary weights above 242.
         idle: Out(1). Every matrix that was taken has left ``output``.
 
-    Latency: from the last beat of a matrix to its last row that of the lookup engine, or 5 + log2(beat_bytes) for int8, 8
-        cycles, that of the drain, and a cycle for each row that waits: 4 of each word of a ternary
-        matrix's last tile, 4 of an int8 one's last word, less those spare; from a fresh vector's first block to the first
-        beat that uses it beat_bytes / 8 + 17 cycles, beat_bytes / 8 + 3 for int8.
-    Throughput: one beat per cycle where sweeps of ternary matrices have 15 words or more, those of int8 4 or more,
-        and a tile has five sweeps or more; a row per cycle.
-    Source: DESIGN section 7.
+    Latency: from the last beat of a matrix to its last row: the latency of the lookup engine, or 5 + log2(beat_bytes)
+        for int8, plus 8 cycles, plus that of the drain, plus one cycle for each row that waits (4 for each word of a ternary
+        matrix's last tile, 4 for an int8 matrix's last word, less the spare ones). From a fresh vector's first block to
+        the
+        first beat that uses it: beat_bytes / 8 + 17 cycles, beat_bytes / 8 + 3 for int8.
+    Throughput: one beat per cycle if sweeps of ternary matrices have 15 words or more, those of int8 matrices 4 or
+        more, and a tile has five sweeps or more; one row per cycle.
+    Source: docs/accelerator.md, "The data path".
     """
 
     def __init__(
@@ -190,7 +199,7 @@ class MatrixPath(CostedComponent):
         return m
 
     def _count(self, m: Module) -> None:
-        """Matrices under way."""
+        """Count the matrices in progress."""
         count, begins, ends = Signal(range(_UNDER_WAY + 1)), Signal(), Signal()
         m.d.comb += [
             begins.eq(self.matrices.valid & self.matrices.ready),
@@ -200,20 +209,20 @@ class MatrixPath(CostedComponent):
         m.d.sync += count.eq(count + begins - ends)
 
     def _give_codes(self, m: Module, sequencer: MatrixSequencer, memory: CodeMemory) -> None:
-        """Blocks to those who multiply by them: what kind of matrix wants them goes beside the code memory."""
+        """Send blocks to the unit that multiplies by them; a queue beside the code memory holds the kind of each pass."""
         source, engine = memory.output, self._engine.codes
         if self._packer is None:
             connect(m, sequencer.passes, memory.passes)
             connect(m, source, engine)
             return
         m.submodules.kinds = kinds = SyncFIFO(width=1, depth=_PASSES)
-        asked, mac = sequencer.passes, self.mac_codes
+        pass_request, mac = sequencer.passes, self.mac_codes
         m.d.comb += [
-            memory.passes.payload.eq(asked.payload),
-            memory.passes.valid.eq(asked.valid & kinds.w_rdy),
-            asked.ready.eq(memory.passes.ready & kinds.w_rdy),
+            memory.passes.payload.eq(pass_request.payload),
+            memory.passes.valid.eq(pass_request.valid & kinds.w_rdy),
+            pass_request.ready.eq(memory.passes.ready & kinds.w_rdy),
             kinds.w_data.eq(sequencer.int8),
-            kinds.w_en.eq(asked.valid & memory.passes.ready),
+            kinds.w_en.eq(pass_request.valid & memory.passes.ready),
             engine.payload.eq(source.payload),
             engine.valid.eq(source.valid & ~kinds.r_data),
             mac.payload.eq(source.payload),
@@ -223,7 +232,7 @@ class MatrixPath(CostedComponent):
         ]
 
     def _settle(self, m: Module, sequencer: MatrixSequencer) -> None:
-        """A matrix to the sequencer; behind a queue, what it is drained with is joined with the scales of its codes."""
+        """Pass a matrix to the sequencer, and join its drain settings, after a queue, with the scales of its codes."""
         layout = data.StructLayout({"fresh": 1, "drain": matrix_settings()})
         m.submodules.settled = queue = SyncFIFO(width=layout.size, depth=_MATRICES)
         spare = self.matrices.p.spare
@@ -254,7 +263,7 @@ class MatrixPath(CostedComponent):
             m.d.sync += kept.eq(self.scales.payload)
 
     def _sweep(self, m: Module, source: Any) -> None:
-        """Every step into a queue for each of those who need it, as they are some cycles apart."""
+        """Copy every step into one queue per consumer, because the consumers are some cycles apart."""
         steps, partial = self._queue(m, "steps"), self._queue(m, "partial")
         queues, now = [steps, partial], data.View(step(self._tile_words), steps.r_data)
         self._route(m, steps, now)
@@ -269,14 +278,14 @@ class MatrixPath(CostedComponent):
             m.submodules.mantissas = self._mantissas
             reads = self._queue(m, "reads")
             queues.append(reads)
-            wanted = data.View(step(self._tile_words), reads.r_data)
+            mantissa_step = data.View(step(self._tile_words), reads.r_data)
             sweeps = self._mantissas.sweeps
-            # A step without mantissas only passes through.
+            # A step without mantissas is dropped.
             m.d.comb += [
-                sweeps.valid.eq(reads.r_rdy & wanted.scaled),
-                sweeps.p.words.eq(wanted.words),
-                sweeps.p.last.eq(wanted.group_last),
-                reads.r_en.eq(sweeps.ready | ~wanted.scaled),
+                sweeps.valid.eq(reads.r_rdy & mantissa_step.scaled),
+                sweeps.p.words.eq(mantissa_step.words),
+                sweeps.p.last.eq(mantissa_step.group_last),
+                reads.r_en.eq(sweeps.ready | ~mantissa_step.scaled),
             ]
             connect(m, self._mantissas.output, self._partial.mantissas)
         m.d.comb += source.ready.eq(every([queue.w_rdy for queue in queues]))
@@ -284,7 +293,7 @@ class MatrixPath(CostedComponent):
             m.d.comb += [queue.w_data.eq(source.payload), queue.w_en.eq(source.valid & source.ready)]
 
     def _join(self, m: Module, int8: Any) -> None:
-        """Both kinds' sums, in the order of the sweeps that they belong to."""
+        """Merge the sums of both kinds in the order of the sweeps that they belong to."""
         sums, ternary = self._partial.sums, self._engine.sums
         if self._packer is None:
             connect(m, ternary, sums)
@@ -308,7 +317,7 @@ class MatrixPath(CostedComponent):
         return queue
 
     def _route(self, m: Module, steps: SyncFIFOBuffered, now: Any) -> None:
-        """Beats of a step: mantissas, then weights; who takes them knows where they end."""
+        """Send the beats of a step to the mantissas, then to the weights; each consumer knows how many it takes."""
         engine, ternary = self._engine, Signal()
         engine_turn = Signal(init=1)
         m.d.comb += [
@@ -340,10 +349,10 @@ class MatrixPath(CostedComponent):
             m.d.sync += held.eq(1)
 
     def _multiply(self, m: Module, packer: RowPacker, steps: SyncFIFOBuffered, now: Any) -> None:
-        """Beats of an int8 step: five to a word, which begins only where its sums will find room."""
+        """Send the beats of an int8 step, five per word; a word begins only if its sums have room."""
         sink, row, word = self.mac_weights, Signal(range(ROWS)), Signal(range(self._tile_words))
         final, row_last, open_, taken = Signal(), Signal(), Signal(), Signal()
-        # A cycle old, but the word has been the same for four beats when it is looked at.
+        # One cycle late, but the word has not changed for four beats when it is used.
         m.d.sync += final.eq(word + 1 == now.words)
         m.d.comb += [
             row_last.eq(row == ROWS - 1),
@@ -363,11 +372,11 @@ class MatrixPath(CostedComponent):
 
 
 def _pieces(beat_bytes: int) -> int:
-    """Of a block in the code memory."""
+    """Return the pieces of a block in the code memory."""
     pieces = beat_bytes // _PIECE_COLUMNS
     return 1 if beat_bytes % _PIECE_COLUMNS or pieces & (pieces - 1) else pieces
 
 
 def _width(beat_bytes: int, int8: bool) -> int:
-    """Signed bits of what goes into the partial sums."""
+    """Return the signed bits of the input of the partial sums."""
     return max(sum_bits(beat_bytes), linear_sums_bits(beat_bytes) if int8 else 0)

@@ -1,4 +1,4 @@
-"""Takes a matrix apart into passes over its codes and sweeps over its row words."""
+"""Division of a matrix into passes over its codes and sweeps over its row words."""
 
 from typing import Any
 
@@ -15,11 +15,15 @@ __all__ = ["MatrixSequencer", "shape", "step"]
 
 
 def shape(depth: int) -> data.StructLayout:
-    """A matrix as the sequencer needs it; all but the flags and ``group_blocks`` are at least 1.
+    """Return the description of a matrix for the sequencer; all but the flags and ``group_blocks`` are at least 1.
 
-    fresh: its codes are a new vector, not those of the matrix before it. words: its rows by fives, the last perhaps padded.
-    blocks: its columns by beats, likewise. planes: that are added. group_blocks: blocks of columns that share mantissas;
-    0 without mantissas. int8: not ternary; has no planes and no mantissas, whatever those two say.
+    Members:
+        fresh: its codes are a new vector, not those of the matrix before it.
+        words: its rows in words of five, the last one padded.
+        blocks: its columns in blocks of a beat, the last one padded.
+        planes: number of planes that are added.
+        group_blocks: blocks of columns that share mantissas; 0 without mantissas.
+        int8: it is int8, not ternary; ``planes`` and ``group_blocks`` are ignored.
     """
     blocks = range(depth + 1)
     return data.StructLayout(
@@ -28,30 +32,31 @@ def shape(depth: int) -> data.StructLayout:
 
 
 def step(tile_words: int) -> data.StructLayout:
-    """One sweep, flags as in edgedec.hw.partial_sums; group_first, group_last: of the blocks that share mantissas.
+    """Return the layout of one sweep, with the flags of edgedec.hw.partial_sums.
 
-    int8: of an int8 matrix, hence five beats to a word.
+    ``group_first`` and ``group_last`` mark the first and the last of the blocks that share mantissas; ``int8`` marks a
+    step of an int8 matrix, which has five beats per word.
     """
     flags = dict.fromkeys(("first", "final", "scaled", "last", "group_first", "group_last", "int8"), 1)
     return data.StructLayout({"words": range(tile_words + 1), **flags})
 
 
 class MatrixSequencer(CostedComponent):
-    """Loop order: tile of rows, plane, block of columns; the words of the tile are one sweep. A sweep is one step.
+    """Iterate over tiles of rows, then planes, then blocks of columns; a step is one sweep over the words of the tile.
 
     Parameters:
-        tile_words: row words of a tile; the last tile of a matrix may have fewer. 1 to 65535.
-        depth: most blocks of a matrix, 1 to 65535.
+        tile_words: row words of a tile, 1 to 65535; the last tile of a matrix may have fewer.
+        depth: largest number of blocks of a matrix, 1 to 65535.
 
     Members:
         matrices: In(stream ``shape(depth)``).
-        passes: Out(passes(depth)). One for each tile and plane, ahead of its first step.
-        int8: Out(1). Of the matrix that the pass belongs to.
+        passes: Out(passes(depth)). One item for each tile and plane, before its first step.
+        int8: Out(1). The matrix of the offered pass is int8.
         steps: Out(stream ``step(tile_words)``).
 
     Latency: 2 cycles from a matrix to its first pass, 3 to its first step.
-    Throughput: a step per cycle; one cycle for each pass and three for each matrix in between.
-    Source: DESIGN section 7, "Loop order".
+    Throughput: one step per cycle; each pass costs one more cycle and each matrix three.
+    Source: docs/accelerator.md, "The data path".
     """
 
     def __init__(self, *, tile_words: int, depth: int) -> None:

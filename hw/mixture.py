@@ -1,4 +1,4 @@
-"""Sums of weighted values, divided by the sums of the weights."""
+"""Sums of weighted values, divided by the sums of their weights."""
 
 from typing import Any
 
@@ -20,34 +20,34 @@ from edgedec.hw.softmax import probabilities
 
 __all__ = ["Mixture"]
 
-_DRAIN_STAGES = 6
-_OUT_SHIFT = 13
+_DRAIN_STAGES = 6  # registers from the sums to the output
+_OUT_SHIFT = 13  # last rounding shift
 
 
 class Mixture(CostedComponent):
-    """``N = sum p * v``, ``L = sum p``, and ``rs(rs(N, e - 16) * rs(r * V, 16), 13)`` of them, head by head.
+    """Compute ``N = sum p * v``, ``L = sum p``, and ``rs(rs(N, e - 16) * rs(r * V, 16), 13)`` of them, head by head.
 
     Parameters:
-        beat_bytes, head_dim, chunk: of the KvLayout.
-        slots: rows, 1 to 8.
-        context: committed positions at most, 1 to 65536.
+        beat_bytes, head_dim, chunk: members of the KvLayout.
+        slots: number of rows, 1 to 8.
+        context: largest number of committed positions, 1 to 65536.
         lanes: probabilities per row and cycle, 1 to 8.
-        out_lanes: elements given per cycle; divides ``chunk``.
+        out_lanes: elements of the output per cycle; divides ``chunk``.
 
     Members:
-        visibility: In(visibility(slots, context)). Of it only ``committed`` and ``own``.
+        visibility: In(visibility(slots, context)). Only ``committed`` and ``own`` are used.
         chances: In(probabilities(slots, lanes)). ``last`` ends a head.
-        columns: In(stream rows(., slots, chunk), always ready). Of the head's groups, chunk after chunk. The next head's
-            begin only after ``drained``.
-        ends: In(stream 1). One item per head: whether it ends the vector.
+        columns: In(stream rows(., slots, chunk), always ready). Sums of the head's groups, chunk after chunk. Those of
+            the next head begin only after ``drained``.
+        ends: In(stream 1). One item per head, 1 if it ends the vector.
         scales: In(stream u16 [out_lanes]). V of the columns of each word of the output, the same for all slots.
-        drained: Out(1). One cycle: the head's sums have left.
-        output: Out(words(27, slots, out_lanes)). Heads one after the other, ``last`` where ``ends`` says so. A row
-            that sees nothing gives zeros.
+        drained: Out(1). High for one cycle when the sums of the head have left.
+        output: Out(words(27, slots, out_lanes)). Heads one after the other, with ``last`` as in ``ends``. A row that
+            sees no position produces zeros.
 
-    Latency: slots + 33 cycles, or a few more with lanes, from a head's last probability to its first output; 9 from its last
-        column if that is later.
-    Throughput: out_lanes * slots elements per cycle; a head's sums are given while the next head's scores form.
+    Latency: slots + 33 cycles, or a few more with lanes, from a head's last probability to its first output; 9 from its
+        last column if that is later.
+    Throughput: out_lanes * slots elements per cycle; a head's sums leave while the next head's scores are computed.
     Source: docs/integer-profile.md, "Attention".
     """
 
@@ -112,7 +112,7 @@ class Mixture(CostedComponent):
         return m
 
     def _accumulate(self, m: Module, read: Any) -> tuple[Any, Any]:
-        """Sums [chunk][slot] of the chunk that is added to, else of chunk ``read``; and when the head is complete."""
+        """Return the sums [chunk][slot] of the current chunk, else of chunk ``read``, and a pulse at the end of a head."""
         layout, config = self._layout, self.visibility
         shape = rows(self._sum_bits, self._slots, layout.chunk)
         m.submodules.sums = sums = memory.Memory(shape=shape, depth=layout.chunks, init=[])
@@ -122,18 +122,18 @@ class Mixture(CostedComponent):
         least, group = Signal(count.shape()), Signal(count.shape())
         valid, last_chunk, last_group, complete = self.columns.valid, chunk == layout.chunks - 1, Signal(), Signal()
         m.d.sync += [least.eq(count - 1), write.en.eq(valid), write.addr.eq(chunk)]
-        # A cycle old where it has been the same for a cycle when it is looked at.
+        # One cycle late, which is enough because the group has been the same for at least one cycle when this is used.
         m.d["sync" if layout.chunks > 1 else "comb"] += last_group.eq(group == least)
         m.d.comb += port.addr.eq(Mux(valid, chunk, read))
-        # A register between the sums that are read and the addition: a chunk comes again when its sums are there, unless it
-        # is the only one.
+        # A register separates the stored sums from the addition. A chunk returns only after its sums were written,
+        # unless it is the only one.
         for element in range(layout.chunk):
             for slot in range(self._slots):
-                there, given = port.data[element][slot], self.columns.payload[element][slot]
+                kept, added = port.data[element][slot], self.columns.payload[element][slot]
                 if layout.chunks == 1:
-                    there = Mux(write.en, write.data[element][slot], there)
-                before, column = (Signal.like(value, reset_less=True) for value in (there, given))
-                m.d.sync += [before.eq(Mux(group == 0, 0, there)), column.eq(given)]
+                    kept = Mux(write.en, write.data[element][slot], kept)
+                before, column = (Signal.like(value, reset_less=True) for value in (kept, added))
+                m.d.sync += [before.eq(Mux(group == 0, 0, kept)), column.eq(added)]
                 m.d.comb += write.data[element][slot].eq(before + column)
         m.d.sync += complete.eq(valid & last_chunk & last_group)
         with m.If(valid):
@@ -143,9 +143,9 @@ class Mixture(CostedComponent):
         return port.data, complete
 
     def _total(self, m: Module) -> tuple[Any, Any, Any]:
-        """L of each slot, whether it is final, and the wire that takes it."""
+        """Return L of each slot, whether it is final, and the wire that takes it."""
         totals, taken = Signal(data.ArrayLayout(unsigned(self._total_bits), self._slots)), Signal()
-        accepted, closed = Signal(), Signal()  # closed: the last probability is in, L not yet taken
+        accepted, closed = Signal(), Signal()  # closed: the last probability was added, and L is not taken
         m.d.comb += [self.chances.ready.eq(~closed), accepted.eq(self.chances.valid & ~closed)]
         with m.If(accepted & self.chances.p.last):
             m.d.sync += closed.eq(1)
@@ -164,7 +164,7 @@ class Mixture(CostedComponent):
         return totals, full, taken
 
     def _divide(self, m: Module, totals: Any, full: Any, taken: Any) -> tuple[Any, Any, Any, Any, Any]:
-        """r and e - 16 of each slot, the head's ``last``, whether they are there, and the wire that lets them go."""
+        """Return r and e - 16 of each slot, the head's ``last``, whether they are valid, and the wire that releases them."""
         slots, release = self._slots, Signal()
         m.submodules.normalize = normalize = Normalize(bits=self._total_bits, mantissa_bits=16, tag_bits=3)
         moving, busy, fed, last = Signal(totals.shape()), Signal(), Signal(range(slots + 1), init=slots), Signal()
@@ -183,39 +183,39 @@ class Mixture(CostedComponent):
         with m.If(taken):
             m.d.sync += [busy.eq(1), moving.eq(totals), fed.eq(0), last.eq(self.ends.payload)]
         shifts = Signal(data.ArrayLayout(range(self._total_bits - 15), slots))
-        reciprocals, given, done = Signal(data.ArrayLayout(17, slots)), normalize.output, []
+        reciprocals, normal, done = Signal(data.ArrayLayout(17, slots)), normalize.output, []
         for slot in range(slots):
             m.submodules[f"divider_{slot}"] = divider = Divider(
                 numerator_bits=32, denominator_bits=16, quotient_bits=17
             )
             m.d.comb += [
-                divider.input.valid.eq(given.valid & (given.p.tag == slot)),
+                divider.input.valid.eq(normal.valid & (normal.p.tag == slot)),
                 divider.input.p.numerator.eq((1 << 32) - 1),
-                divider.input.p.denominator.eq(given.p.mantissa),
-                divider.output.ready.eq(release),  # it keeps its quotient until then
+                divider.input.p.denominator.eq(normal.p.mantissa),
+                divider.output.ready.eq(release),  # the divider holds its quotient until then
                 reciprocals[slot].eq(divider.output.payload),
             ]
             done.append(divider.output.valid)
             with m.If(divider.input.valid):
-                m.d.sync += shifts[slot].eq(Mux(given.p.length > 16, given.p.length - 16, 0))
+                m.d.sync += shifts[slot].eq(Mux(normal.p.length > 16, normal.p.length - 16, 0))
         return reciprocals, shifts, last, every(done), release
 
     def _drain(self, m: Module, read: Any, mixed: Any, divided: tuple[Any, Any, Any, Any, Any], ready: Any) -> None:
-        reciprocals, shifts, last, there, release = divided
+        reciprocals, shifts, last, quotients_valid, release = divided
         parts = self._layout.chunk // self._out_lanes
         part, end = Signal(range(parts)), Signal()
-        given = Signal()  # all of the head's words are in the pipeline: it waits for the last to leave
-        offered = there & ready & ~given & self.scales.valid
+        all_sent = Signal()  # all of the head's words are in the pipeline, which waits for the last one to leave
+        offered = quotients_valid & ready & ~all_sent & self.scales.valid
         enable, _ = pipeline(m, self.output, offered, _DRAIN_STAGES)
         m.d.comb += end.eq((part == parts - 1) & (read == self._layout.chunks - 1))
         m.d.comb += [
             self.drained.eq(offered & enable & end),
-            self.scales.ready.eq(there & ready & ~given & enable),
+            self.scales.ready.eq(quotients_valid & ready & ~all_sent & enable),
         ]
         with m.If(release):
-            m.d.sync += given.eq(0)
+            m.d.sync += all_sent.eq(0)
         with m.If(self.drained):
-            m.d.sync += given.eq(1)
+            m.d.sync += all_sent.eq(1)
         with m.If(offered & enable):
             m.d.sync += part.eq(part + 1)
             with m.If(part == parts - 1):
@@ -238,5 +238,5 @@ class Mixture(CostedComponent):
 
 
 def _groups(positions: Any, of: int) -> Any:
-    """Groups that so many positions begin."""
+    """Return the number of groups that ``positions`` positions begin."""
     return (positions + (of - 1)) >> (of - 1).bit_length()

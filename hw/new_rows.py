@@ -1,4 +1,4 @@
-"""Where the writes of a layer's keys, or of its values, go: those of a pass and those that a commit moves."""
+"""Places of the writes of a layer's keys, or of its values: those of a pass and those that a commit moves."""
 
 from typing import Any
 
@@ -21,20 +21,29 @@ __all__ = [
     "place",
 ]
 
-SLOT_BITS = 4
-_RUN_BITS = 24
+SLOT_BITS = 4  # bits of a number of slots
+_RUN_BITS = 24  # bits of a run's length in beats
 
 
 def layer() -> data.StructLayout:
-    """start: beats from kv_address to the layer. run: beats from a head's keys to its values, and on to the next's."""
+    """Return the description of a layer.
+
+    Members:
+        start: beats from kv_address to the layer.
+        run: beats from a head's keys to its values, and from there to the next head's keys.
+        kv_heads: number of key-value heads.
+    """
     return data.StructLayout({"start": unsigned(36), "run": unsigned(_RUN_BITS), "kv_heads": unsigned(8)})
 
 
 def place(config: AcceleratorConfig) -> data.StructLayout:
-    """A chunk and where it goes.
+    """Return the layout of a chunk and its place.
 
-    at: beats from kv_address to the head's keys, or values. index: of the chunk in the head. position: counted from the
-    first uncommitted one. codes: bytes of the chunk, lowest address first.
+    Members:
+        at: beats from kv_address to the head's keys, or values.
+        index: number of the chunk in the head.
+        position: position, counted from the first uncommitted one.
+        codes: bytes of the chunk, lowest address first.
     """
     return data.StructLayout(
         {
@@ -47,24 +56,24 @@ def place(config: AcceleratorConfig) -> data.StructLayout:
 
 
 def cache_beats(config: AcceleratorConfig) -> stream.Signature:
-    """A beat of the read stream; ``last`` of a range, ``spare`` items at the end of that."""
+    """Return a stream of beats of the read stream; ``last`` ends a range and has ``spare`` unused items at its end."""
     bytes_ = data.ArrayLayout(unsigned(8), config.beat_bytes)
     return stream.Signature(data.StructLayout({"data": bytes_, "last": 1, "spare": unsigned(8)}))
 
 
 class NewRows(CostedComponent):
-    """Keys of a pass, or values, item after item and slot after slot.
+    """Place the keys of a pass, or its values, item after item and slot after slot.
 
     Parameters:
-        config: of the accelerator.
-        values: they lie a run behind the keys.
+        config: configuration of the accelerator.
+        values: whether the rows are values, which lie one run after the keys.
 
     Members:
-        layers: In(stream layer()). One per layer.
+        layers: In(stream layer()). One item per layer.
         rows: In(stream rows(8, slots, chunk)). head_dim / chunk items per head, kv_heads heads per layer.
-        own: In(4). Slots in use, from 1 on.
+        own: In(4). Number of slots in use, at least 1.
         places: Out(stream place(config)). ``own`` chunks per item.
-        busy: Out(1). A layer is in work or offered.
+        busy: Out(1). A layer is in progress or offered.
 
     Latency: none from an item to its first place. Throughput: one place per cycle.
     """
@@ -90,9 +99,9 @@ class NewRows(CostedComponent):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         config, sink = self._config, self.places
-        at, run, heads = Signal(36), Signal(_RUN_BITS), Signal(8)  # heads: that are left
+        at, run, heads = Signal(36), Signal(_RUN_BITS), Signal(8)  # heads: number of heads left
         index, slot, ends = Signal.like(sink.p.index), Signal(SLOT_BITS), Signal()
-        last = Signal(SLOT_BITS)  # slot in use; steady while a layer is in work
+        last = Signal(SLOT_BITS)  # last slot in use; steady while a layer is in progress
         m.d.sync += last.eq(self.own - 1)
         m.d.comb += [
             self.layers.ready.eq(heads == 0),
@@ -116,26 +125,26 @@ class NewRows(CostedComponent):
                 with m.If(index == config.kv_layout.chunks - 1):
                     m.d.sync += [index.eq(0), heads.eq(heads - 1), at.eq(at + (run << 1))]
         with m.If(self.layers.valid & self.layers.ready):
-            given = self.layers.p
-            start = given.start + given.run if self._values else given.start
-            m.d.sync += [at.eq(start), run.eq(given.run), heads.eq(given.kv_heads)]
+            layer_ = self.layers.p
+            start = layer_.start + layer_.run if self._values else layer_.start
+            m.d.sync += [at.eq(start), run.eq(layer_.run), heads.eq(layer_.kv_heads)]
         return m
 
 
 class MovedRows(CostedComponent):
-    """Accepted slots to the places behind the committed ones, where they are not there already.
+    """Place accepted slots after the committed ones, if they are not there already.
 
     Parameters:
-        config: of the accelerator.
+        config: configuration of the accelerator.
 
     Members:
-        copies: In(stream layout(Opcode.COPY)). One per layer.
-        beats: In(cache_beats(config)). For each slot that moves, ascending, and each head: the group of its keys, head_dim /
-            chunk beats, then of its values. ``last`` and ``spare`` are not looked at.
-        committed: In(20). Positions before the pass.
-        accepted: In(8). Bit i: slot i of the pass is accepted.
+        copies: In(stream layout(Opcode.COPY)). One item per layer.
+        beats: In(cache_beats(config)). For each slot that moves, in ascending order, and each head: the group of its
+            keys, head_dim / chunk beats, then that of its values. ``last`` and ``spare`` are ignored.
+        committed: In(20). Number of positions before the pass.
+        accepted: In(8). Bit i is set if slot i of the pass is accepted.
         places: Out(stream place(config)). One chunk per beat.
-        busy: Out(1). A copy is in work or offered.
+        busy: Out(1). A copy is in progress or offered.
 
     Latency: 1 cycle per slot, and none from a beat to its place. Throughput: one place per cycle.
     """
@@ -161,14 +170,11 @@ class MovedRows(CostedComponent):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        sink, given, positions = self.places, self.copies.p, self._config.kv_layout.positions
+        sink, copy, positions = self.places, self.copies.p, self._config.kv_layout.positions
         start, run, heads = Signal(36), Signal(_RUN_BITS), Signal(8)
-        left, rank, moved = (
-            Signal(8),
-            Signal(SLOT_BITS),
-            Signal(),
-        )  # left: bit 0 is the slot's; moved: from its own place
-        lane = Signal(range(positions))  # the slot's, in its group
+        # left: accepted bits, bit 0 for the current slot; moved: the slot leaves its own place.
+        left, rank, moved = Signal(8), Signal(SLOT_BITS), Signal()
+        lane = Signal(range(positions))  # position of the slot in its group
         at, runs, index = Signal(36), Signal(9), Signal.like(sink.p.index)
         moves, ends, walks = Signal(), Signal(), Signal()
         m.d.comb += [
@@ -192,15 +198,15 @@ class MovedRows(CostedComponent):
             m.d.sync += [
                 left.eq(left >> 1),
                 rank.eq(rank + left[0]),
-                moved.eq(moved | ~left[0]),  # from the first one left out on, all move
+                moved.eq(moved | ~left[0]),  # all slots after the first rejected one move
                 lane.eq(lane + 1),
                 at.eq(start),
                 runs.eq(heads << 1),
             ]
         with m.If(self.copies.valid & self.copies.ready):
             m.d.sync += [
-                *(start.eq(given.start), at.eq(given.start), run.eq(given.run)),
-                *(heads.eq(given.heads), runs.eq(given.heads << 1), left.eq(self.accepted)),
+                *(start.eq(copy.start), at.eq(copy.start), run.eq(copy.run)),
+                *(heads.eq(copy.heads), runs.eq(copy.heads << 1), left.eq(self.accepted)),
                 *(rank.eq(0), moved.eq(0), lane.eq(self.committed)),
             ]
         return m

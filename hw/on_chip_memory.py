@@ -1,4 +1,4 @@
-"""Memory in block RAM behind AXI4 ports."""
+"""Memory in block RAM with AXI4 ports."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,36 +16,39 @@ from edgedec.hw.resources import Resources, total
 
 __all__ = ["BLOCK_BYTES", "OnChipMemory", "banks", "blocks"]
 
-BLOCK_BYTES = 2048  # of a block of 18 kbit: strobes are for bytes, so its ninth bits stay empty
-_DEEPEST = 1 << 14  # words of a block, one bit wide: deeper banks would need multiplexers of their own
-_QUEUE = 16  # beats that a read port has asked for at most: more than are on the way, and what a distributed RAM holds
-_MOST_BEATS = 256  # of a burst
-_STAGES = 3  # from a beat that is begun to its data
+BLOCK_BYTES = 2048  # bytes of a block of 18 kbit; strobes are for bytes, so its ninth bits stay unused
+_DEEPEST = 1 << 14  # words of a block that is one bit wide; deeper banks would need multiplexers
+_QUEUE = 16  # beats that a read port may request: more than are in progress, and the depth of a distributed RAM
+_MOST_BEATS = 256  # beats of a burst
+_STAGES = 3  # registers from the start of a beat to its data
 
 
 def banks(memory_bytes: int, data_bytes: int) -> list[tuple[int, int]]:
-    """First word and words of each: powers of two, the largest first, so that no part of a block is left over."""
-    found, first = [], 0
+    """Return first word and words of each bank: powers of two, the largest first, so that no part of a block is unused."""
+    result, first = [], 0
     for depth in (1 << bits for bits in reversed(range(beats_log2(_DEEPEST) + 1))):
         while memory_bytes // data_bytes - first >= depth:
-            found.append((first, depth))
+            result.append((first, depth))
             first += depth
-    return found
+    return result
 
 
 def blocks(memory_bytes: int, data_bytes: int) -> int:
-    """Of 18 kbit."""
+    """Return the number of blocks of 18 kbit."""
     return sum(data_bytes * -(-words // BLOCK_BYTES) for _, words in banks(memory_bytes, data_bytes))
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Asked:
-    """A port's next beat, and what it says to whoever may have it.
+class _PortRequest:
+    """The request of a port for its next beat.
 
     Members:
-        wants: it can be begun. begun: it is.
-        address: in words. final: of its burst. bad: outside of the memory.
-        data, strobes: of a write; None of a read.
+        wants: the beat can begin.
+        begun: the beat begins.
+        address: address in words.
+        final: the beat is the last one of its burst.
+        bad: the burst is outside of the memory.
+        data, strobes: data of a write; None for a read.
     """
 
     wants: Signal
@@ -58,23 +61,25 @@ class _Asked:
 
 
 class OnChipMemory(CostedComponent):
-    """Bytes 0 .. memory_bytes - 1 of the bus; beyond, a burst is answered SLVERR and touches nothing. Bursts are INCR of
-    whole beats, at addresses that are multiples of a beat, with id 0: what edgedec's masters drive.
+    """Serve bytes 0 .. memory_bytes - 1 of the bus; a burst beyond is answered SLVERR and has no other effect.
 
-    Ports take turns, a beat at a time: one that wants something waits for a beat of each other one at most, and for nothing
-    that another one does not take or give. A write that was answered is seen by every read that is asked for afterwards.
+    Bursts must be INCR bursts of whole beats at addresses that are multiples of a beat, with id 0, as edgedec's masters
+    issue
+    them. Ports take turns, beat by beat: a port waits for at most one beat of each other port, and never for another
+    port's master. Every read requested after a write was answered sees that write.
 
     Parameters:
-        memory_bytes: a multiple of 4 KiB, so that a burst is inside or outside as a whole.
-        data_bytes: of all ports.
-        reads, writes: how many ports there are of each, 1 to 4.
-        address_bits: of the bus.
+        memory_bytes: size, a multiple of 4 KiB, so that a burst is completely inside or outside.
+        data_bytes: bytes of each port.
+        reads, writes: numbers of ports of each kind, 1 to 4.
+        address_bits: bits of an address on the bus.
 
     Members:
-        read0 ..: In(AXI4 read channels); write0 ..: In(AXI4 write channels).
+        read0 ..: In(AXI4 read channels).
+        write0 ..: In(AXI4 write channels).
 
-    Latency: of an idle read, 8 cycles from ARVALID to RVALID.
-    Throughput: a beat in a cycle, of all ports together; of write bursts of one beat, one in two cycles.
+    Latency: 8 cycles from ARVALID to RVALID of an idle read.
+    Throughput: one beat per cycle for all ports together; one write burst of one beat in two cycles.
     Source: derived here.
     """
 
@@ -113,36 +118,41 @@ class OnChipMemory(CostedComponent):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         queues = self._queues
-        asked = [self._read(m, n, queue) for n, queue in enumerate(queues)]
-        asked += [self._write(m, n) for n in range(self._writes)]
-        some, chosen = self._arbitrate(m, asked)
-        found = self._banks(m, asked, some, chosen)
-        tag = {"port": chosen, "final": _of(asked, chosen, "final"), "bad": _of(asked, chosen, "bad"), "valid": some}
+        port_requests = [self._read(m, n, queue) for n, queue in enumerate(queues)]
+        port_requests += [self._write(m, n) for n in range(self._writes)]
+        any_wants, selected = self._arbitrate(m, port_requests)
+        result = self._banks(m, port_requests, any_wants, selected)
+        tag = {
+            "port": selected,
+            "final": _of(port_requests, selected, "final"),
+            "bad": _of(port_requests, selected, "bad"),
+            "valid": any_wants,
+        }
         port, final, bad, valid = (carried(m, Const(1), value, _STAGES) for value in tag.values())
         for n, queue in enumerate(queues):
             m.d.comb += [
-                queue.input.payload.eq(Cat(found, bad, final)),
+                queue.input.payload.eq(Cat(result, bad, final)),
                 queue.input.valid.eq(valid & (port == n)),
             ]
         return m
 
     def _walk(self, m: Module, letter: str, bus: Any, begun: Signal) -> tuple[Signal, Signal, Signal]:
-        """Address in words, beats that are left, and whether the burst is outside. The next one may follow at once."""
+        """Return a burst's address in words, its beats left, and whether it is outside. Bursts may follow without a gap."""
         address, left, bad = Signal(range(self._bytes // self._data_bytes)), Signal(range(_MOST_BEATS + 1)), Signal()
-        given, ready = getattr(bus, f"a{letter}addr"), getattr(bus, f"a{letter}ready")
+        burst_address, ready = getattr(bus, f"a{letter}addr"), getattr(bus, f"a{letter}ready")
         m.d.comb += ready.eq((left == 0) | ((left == 1) & begun))
         with m.If(begun):
             m.d.sync += [address.eq(address + 1), left.eq(left - 1)]
         with m.If(getattr(bus, f"a{letter}valid") & ready):
             m.d.sync += [
-                address.eq(given[beats_log2(self._data_bytes) :]),
+                address.eq(burst_address[beats_log2(self._data_bytes) :]),
                 left.eq(getattr(bus, f"a{letter}len") + 1),
-                bad.eq(given >= self._bytes),
+                bad.eq(burst_address >= self._bytes),
             ]
         return address, left, bad
 
-    def _read(self, m: Module, n: int, queue: Fifo) -> _Asked:
-        """Its beats are asked for when the queue has room for them."""
+    def _read(self, m: Module, n: int, queue: Fifo) -> _PortRequest:
+        """Request the beats of a read port when its queue has room for them."""
         bus, begun, wants = getattr(self, f"read{n}"), Signal(name=f"read_begun{n}"), Signal(name=f"read_wants{n}")
         address, left, bad = self._walk(m, "r", bus, begun)
         m.submodules[f"queue{n}"] = queue
@@ -155,10 +165,10 @@ class OnChipMemory(CostedComponent):
             bus.rvalid.eq(queue.output.valid),
             queue.output.ready.eq(bus.rready),
         ]
-        return _Asked(wants=wants, begun=begun, address=address, final=left == 1, bad=bad)
+        return _PortRequest(wants=wants, begun=begun, address=address, final=left == 1, bad=bad)
 
-    def _write(self, m: Module, n: int) -> _Asked:
-        """A register holds a beat of data until it has had its turn; the last one, until the answer before was taken."""
+    def _write(self, m: Module, n: int) -> _PortRequest:
+        """Hold a beat of data in a register until its turn; the last beat also waits until the previous answer is taken."""
         bus, begun, wants = getattr(self, f"write{n}"), Signal(name=f"write_begun{n}"), Signal(name=f"write_wants{n}")
         address, left, bad = self._walk(m, "w", bus, begun)
         held, data, strobes = Signal(), Signal.like(bus.wdata), Signal.like(bus.wstrb)
@@ -173,45 +183,48 @@ class OnChipMemory(CostedComponent):
             m.d.sync += bus.bvalid.eq(0)
         with m.If(begun & final):
             m.d.sync += [bus.bvalid.eq(1), bus.bresp.eq(Mux(bad, Response.SLVERR, Response.OKAY))]
-        return _Asked(wants=wants, begun=begun, address=address, final=final, bad=bad, data=data, strobes=strobes)
+        return _PortRequest(wants=wants, begun=begun, address=address, final=final, bad=bad, data=data, strobes=strobes)
 
-    def _arbitrate(self, m: Module, asked: Sequence[_Asked]) -> tuple[Signal, Signal]:
-        """Whether there is a beat, and whose: the next port, from the one behind the last on, that has one."""
-        last, chosen, some = Signal(range(len(asked))), Signal(range(len(asked))), Signal()
-        wants = Cat(one.wants for one in asked)
-        m.d.comb += some.eq(wants.any())
+    def _arbitrate(self, m: Module, port_requests: Sequence[_PortRequest]) -> tuple[Signal, Signal]:
+        """Return whether there is a beat, and its port: the first port after the last one that has a beat."""
+        last, selected, any_wants = Signal(range(len(port_requests))), Signal(range(len(port_requests))), Signal()
+        wants = Cat(one.wants for one in port_requests)
+        m.d.comb += any_wants.eq(wants.any())
         with m.Switch(last):
-            for before in range(len(asked)):
+            for before in range(len(port_requests)):
                 with m.Case(before):
-                    for step in reversed(range(1, len(asked) + 1)):
-                        with m.If(wants[(before + step) % len(asked)]):
-                            m.d.comb += chosen.eq((before + step) % len(asked))
-        for n, one in enumerate(asked):
-            m.d.comb += one.begun.eq(some & (chosen == n))
-        with m.If(some):
-            m.d.sync += last.eq(chosen)
-        return some, chosen
+                    for step in reversed(range(1, len(port_requests) + 1)):
+                        with m.If(wants[(before + step) % len(port_requests)]):
+                            m.d.comb += selected.eq((before + step) % len(port_requests))
+        for n, one in enumerate(port_requests):
+            m.d.comb += one.begun.eq(any_wants & (selected == n))
+        with m.If(any_wants):
+            m.d.sync += last.eq(selected)
+        return any_wants, selected
 
-    def _banks(self, m: Module, asked: Sequence[_Asked], some: Signal, chosen: Signal) -> Value:
-        """What was read, _STAGES cycles later: a register before the banks, their own, and one behind each. They either read
-        or write, so one port of a block does both; with two, logic would have to see that they do not meet.
+    def _banks(self, m: Module, port_requests: Sequence[_PortRequest], any_wants: Signal, selected: Signal) -> Value:
+        """Return the data that was read, _STAGES cycles later: a register before the banks, their own, and one after
+        each.
+
+        The banks either read or write in a cycle, so one port of a block does both; with two, logic would have to
+        prevent that they meet.
         """
-        writes = asked[self._reads :]
-        address, data = Signal.like(asked[0].address), Signal(8 * self._data_bytes)
+        writes = port_requests[self._reads :]
+        address, data = Signal.like(port_requests[0].address), Signal(8 * self._data_bytes)
         strobes, writing = Signal(self._data_bytes), Signal()
-        wanted, bad = _of(asked, chosen, "address"), _of(asked, chosen, "bad")
-        m.d.sync += [address.eq(wanted), writing.eq(chosen >= self._reads)]
+        bank_address, bad = _of(port_requests, selected, "address"), _of(port_requests, selected, "bad")
+        m.d.sync += [address.eq(bank_address), writing.eq(selected >= self._reads)]
         for n, one in enumerate(writes):
-            with m.If(chosen == self._reads + n):
+            with m.If(selected == self._reads + n):
                 m.d.sync += [data.eq(one.data), strobes.eq(one.strobes)]
-        found: Value = Const(0, 8 * self._data_bytes)
+        result: Value = Const(0, 8 * self._data_bytes)
         for n, (first, words) in enumerate(banks(self._bytes, self._data_bytes)):
             m.submodules[f"bank{n}"] = bank = Memory(
                 shape=8 * self._data_bytes, depth=words, init=[], attrs={"ram_style": "block"}
             )
             write, read = bank.write_port(granularity=8), bank.read_port()
             inside, here, reading = beats_log2(words), Signal(name=f"here{n}"), Signal(name=f"reading{n}")
-            m.d.sync += here.eq(some & ~bad & (wanted[inside:] == first >> inside))
+            m.d.sync += here.eq(any_wants & ~bad & (bank_address[inside:] == first >> inside))
             m.d.comb += [
                 reading.eq(here & ~writing),
                 write.addr.eq(address[:inside]),
@@ -221,9 +234,9 @@ class OnChipMemory(CostedComponent):
                 read.en.eq(reading),
             ]
             kept, ours = carried(m, Const(1), read.data), delayed(m, Const(1), reading, 2)
-            found = found | Mux(ours, kept, 0)
-        return found
+            result = result | Mux(ours, kept, 0)
+        return result
 
 
-def _of(asked: Sequence[_Asked], chosen: Signal, name: str) -> Value:
-    return Array(getattr(one, name) for one in asked)[chosen]
+def _of(port_requests: Sequence[_PortRequest], selected: Signal, name: str) -> Value:
+    return Array(getattr(one, name) for one in port_requests)[selected]

@@ -1,4 +1,4 @@
-"""All that is in the fabric of a board with a serial line and no memory of its own: accelerator, block RAM, host link."""
+"""The fabric of a board with a serial line and without a memory chip: accelerator, block RAM, host link."""
 
 from typing import Any
 
@@ -14,20 +14,21 @@ __all__ = ["OnChipSystem"]
 
 
 class OnChipSystem(SerialSystem):
-    """One clock, "sync" of config.clock_hz.
+    """Connect an accelerator, a host link and block RAM, in the domain "sync" of config.clock_hz.
 
     Parameters:
-        config: of the accelerator; one port, of 4, 8 or 16 bytes.
-        accelerator: an Accelerator of it, or what has its ports.
-        memory_bytes: as ``OnChipMemory`` takes it.
-        baud: of the line.
-        simulated: the link says so.
+        config: configuration of the accelerator, with one port of 4, 8 or 16 bytes.
+        accelerator: an Accelerator of that configuration, or a component with its ports.
+        memory_bytes: size of the memory, see ``OnChipMemory``.
+        baud: bits per second of the line.
+        simulated: value that the link reports.
 
     Members:
-        receive: In(1); transmit: Out(1). Of the serial line.
-        interrupt: Out(1). The accelerator's, for a lamp.
+        receive: In(1). Serial line from the host.
+        transmit: Out(1). Serial line to the host.
+        interrupt: Out(1). Interrupt of the accelerator, for a lamp.
 
-    Latency, Throughput: of its parts.
+    Latency, Throughput: those of its parts.
     Source: derived here.
     """
 

@@ -1,4 +1,4 @@
-"""The whole of an OrangeCrab r0.2: clock, pins, and an OnChipSystem between them. Not run on a board yet."""
+"""The top of an OrangeCrab r0.2: clock, pins, and an OnChipSystem between them. It has not run on a board yet."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from edgedec.hw.resources import Resources
 
 __all__ = ["MEMORY_BYTES", "TOP", "OrangeCrabTop", "beside", "clocks", "platform"]
 
-MEMORY_BYTES = 304 << 10  # 152 of the 208 blocks of an 85F; the accelerator and the link have the others
-_OSCILLATOR_HZ = 48e6
+MEMORY_BYTES = 304 << 10  # 152 of the 208 blocks of an 85F; the accelerator and the link use the others
+_OSCILLATOR_HZ = 48e6  # clock of the board
 _ANY_BAUD = 9600  # baud of a line that is only estimated: it costs the same at any rate
-_BUTTON_DOMAIN = "button"
-# The header's 0 and 1, which the Feather's outline has for a serial line: what comes to the board, and what leaves it.
+_BUTTON_DOMAIN = "button"  # clock domain of the button
+# Pins 0 and 1 of the header, which the Feather outline reserves for a serial line: to the board, and from the board.
 _SERIAL = Resource(
     "uart",
     0,
@@ -37,24 +37,24 @@ _SERIAL = Resource(
 
 
 def platform(device: str) -> Any:
-    """amaranth_boards' platform, and a serial line on its header.
+    """Return the platform of amaranth_boards with a serial line on its header.
 
     Args:
-        device: the part's name up to its package, as LFE5U-85F.
+        device: name of the part without its package, for example LFE5U-85F.
 
     Raises:
-        UsageError: there is no such OrangeCrab.
+        UsageError: the OrangeCrab does not come with this device.
     """
-    made = board_platform("orangecrab_r0_2", "OrangeCrabR0_2_{}Platform", device, title="OrangeCrab r0.2")
-    made.add_resources([_SERIAL])
-    return made
+    board = board_platform("orangecrab_r0_2", "OrangeCrabR0_2_{}Platform", device, title="OrangeCrab r0.2")
+    board.add_resources([_SERIAL])
+    return board
 
 
 def clocks(config: AcceleratorConfig) -> PllSettings:
-    """How the PLL makes those of ``OrangeCrabTop.domains``.
+    """Return the settings of the PLL for the clocks of ``OrangeCrabTop.domains``.
 
     Raises:
-        UsageError: it does not.
+        UsageError: the PLL cannot produce these clocks.
     """
     return pll_settings(_OSCILLATOR_HZ, (config.clock_hz,))
 
@@ -69,20 +69,22 @@ def beside(config: AcceleratorConfig) -> dict[str, Resources]:
 
 
 class OrangeCrabTop(Elaboratable):
-    """For ``platform``. The LED is green when the clock runs, and red when the accelerator asks for its host. The button
-    loads the FPGA anew; held down meanwhile, it stops in the bootloader, which waits for another bitstream by USB.
+    """Connect an OnChipSystem to the pins of ``platform``.
+
+    The LED is green while the clock runs, and red while the accelerator asks for its host. The button loads the FPGA
+    anew; if it is held meanwhile, the FPGA stops in the bootloader, which waits for another bitstream over USB.
 
     Parameters:
-        config: of the accelerator; its clock_hz is made by the PLL.
-        accelerator: an Accelerator of it.
-        memory_bytes: of block RAM.
-        baud: of the line on the header.
-        module: the system is an instance of this module, which is synthesized by itself; without, it is inside.
+        config: configuration of the accelerator; the PLL makes its clock_hz.
+        accelerator: an Accelerator of that configuration.
+        memory_bytes: bytes of block RAM.
+        baud: bits per second of the line on the header.
+        module: name of a module, synthesized separately, that replaces the system; None to include the system.
 
     Members:
-        pll: how the clock is made.
+        pll: settings of the PLL.
         system: the OnChipSystem.
-        domains: its clock domains, as ``BlackBox`` takes them.
+        domains: clock domains of the system, as ``BlackBox`` takes them.
     """
 
     domains: Mapping[str, str] = MappingProxyType({"sync": ""})
@@ -118,7 +120,7 @@ class OrangeCrabTop(Elaboratable):
         return m
 
     def _clock(self, m: Module, platform: Any) -> Signal:
-        """The PLL's, and the oscillator's for the button, which has to work whatever the PLL does."""
+        """Add the PLL's clock, and the oscillator's for the button, which must work whatever the PLL does."""
         m.submodules.oscillator = oscillator = io.Buffer("i", platform.request("clk", 0, dir="-"))
         m.domains.button = ClockDomain(_BUTTON_DOMAIN, reset_less=True)
         clock, locked = Signal(name="clock"), Signal()

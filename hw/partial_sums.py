@@ -1,4 +1,4 @@
-"""Accumulators of a tile of rows, while the blocks of columns go by."""
+"""Accumulators of a tile of rows over its blocks of columns."""
 
 from typing import Any
 
@@ -16,44 +16,47 @@ from edgedec.hw.shapes import rows, words
 
 __all__ = ["MANTISSA_BITS", "PartialSums", "sweep"]
 
-MANTISSA_BITS = 8
-_STAGES = 3
-_STYLES = ("block", "ultra")
+MANTISSA_BITS = 8  # bits of a group's mantissa
+_STAGES = 3  # registers from an item to its sum
+_STYLES = ("block", "ultra")  # values of ram_style
 
 
 def sweep(tile_words: int) -> stream.Signature:
-    """A sweep through the words 0 .. ``words - 1`` of a tile, one incoming item each; ``words`` at least 1.
+    """Return a stream of sweeps over the words 0 .. ``words - 1`` of a tile, one incoming item each; ``words`` is at
+    least 1.
 
-    ``first``: the sums start here; what was kept is not added. ``final``: they end here; they are sent out, not kept.
-    ``scaled``: each item is multiplied by its rows' mantissas. ``last``: the final word sent out ends the vector.
+    ``first``: the sums start here, and the stored value is ignored. ``final``: the sums end here; they are sent to the
+        output.
+    ``scaled``: each item is multiplied by its rows' mantissas. ``last``: the final word ends the vector.
     """
     flags = dict.fromkeys(("first", "final", "scaled", "last"), 1)
     return stream.Signature(data.StructLayout({"words": range(tile_words + 1), **flags}))
 
 
 class PartialSums(CostedComponent):
-    """Adds sweep after sweep of a matrix's blocks of columns, planes and groups into the 32-bit sums of a tile's rows.
+    """Add the sweeps over a matrix's blocks of columns, planes and groups into the 32-bit sums of a tile's rows.
 
-    Nothing saturates and nothing is checked: the compiler proves that no row's sum passes 32 bits (``bound`` of the integer
-    profile). A group's mantissa multiplies every item of the group, which is the same as multiplying their sum.
+    Nothing saturates and nothing is checked: the compiler proves that no row's sum exceeds 32 bits (``bound`` of the
+    integer profile). A group's mantissa multiplies every item of the group, which equals multiplying their sum.
 
     Parameters:
         width: signed bits of an incoming sum, 2 to 24.
-        slots: 1 to 8.
-        tile_words: words of five rows that are kept, 1 to 65536.
+        slots: number of slots, 1 to 8.
+        tile_words: words of five rows that are stored, 1 to 65536.
         scaling: whether there are multipliers for group mantissas. Without them ``scaled`` must not be set.
-        style: of the memory, "block" or "ultra".
+        style: kind of memory, "block" or "ultra".
 
     Members:
         sweeps: In(sweep(tile_words)).
         sums: In(stream rows(width, slots, 5)). One item for each word of a sweep.
-        mantissas: In(stream unsigned(8) [5]). One item for each word of a scaled sweep, of each row; with ``scaling`` only.
-        output: Out(words(32, slots, 5)).
+        mantissas: In(stream unsigned(8) [5]). One item for each word of a scaled sweep, one mantissa per row; only with
+            ``scaling``.
+        output: Out(words(32, slots, 5)). The final sums.
 
     Latency: 3 cycles from the final item to its word.
-    Throughput: one item per cycle, in and out; but a word is taken up again 4 cycles later at the earliest, so a sweep of
-        fewer than 4 words waits. (A new block's tables take 15 cycles, so waiting costs nothing there.)
-    Source: DESIGN section 7, "Loop order" and "Scales".
+    Throughput: one item per cycle, in and out; but 4 cycles must pass between two items of the same word, so a sweep of
+        fewer than 4 words waits. (The tables of a new block take 15 cycles, so this costs nothing there.)
+    Source: docs/integer-profile.md, "Linear".
     """
 
     def __init__(self, *, width: int, slots: int, tile_words: int, scaling: bool = True, style: str = "block") -> None:
@@ -110,7 +113,7 @@ class PartialSums(CostedComponent):
             read.en.eq(moves),
             write.addr.eq(end.word),
             write.data.eq(added),
-            write.en.eq(end.taken),  # a final sum too: nobody reads it
+            write.en.eq(end.taken),  # final sums are written too, and never read
             self.output.p.values.eq(added),
             self.output.p.last.eq(end.last),
             self.output.valid.eq(end.taken & end.final),
@@ -126,7 +129,7 @@ class PartialSums(CostedComponent):
         return m
 
     def _take(self, m: Module, moves: Signal) -> tuple[Signal, list[Any]]:
-        """Lets an item in. What follows it through the registers: where it belongs, and what becomes of it."""
+        """Accept an item. Return its word and what accompanies it through the registers."""
         layout = data.StructLayout({"taken": 1, "word": range(self._tile_words), "first": 1, "final": 1, "last": 1})
         entering, stages = Signal(layout), [Signal(layout, name=f"stage_{i}") for i in range(_STAGES)]
         flags, word = self.sweeps.p, Signal(range(self._tile_words))
@@ -149,20 +152,20 @@ class PartialSums(CostedComponent):
         return word, stages
 
     def _products(self, m: Module, moves: Signal) -> list[list[Signal]]:
-        """Two registers: operands, product."""
+        """Return the products after two registers, one of operands and one of products."""
         width = self._width + (MANTISSA_BITS if self._scaling else 0)
         products = [
             [Signal(signed(width), name=f"product_{r}_{s}", reset_less=True) for s in range(self._slots)]
             for r in range(ROWS)
         ]
-        taken = Signal(self.sums.payload.shape(), reset_less=True)
+        operand = Signal(self.sums.payload.shape(), reset_less=True)
         with m.If(moves):
-            m.d.sync += taken.eq(self.sums.payload)
+            m.d.sync += operand.eq(self.sums.payload)
         for row, offered in enumerate(products):
             factor = Signal(MANTISSA_BITS, name=f"mantissa_{row}", reset_less=True)
             with m.If(moves):
                 if self._scaling:
                     m.d.sync += factor.eq(Mux(self.sweeps.p.scaled, self.mantissas.payload[row], 1))
                 for slot, product in enumerate(offered):
-                    m.d.sync += product.eq(taken[row][slot] * factor if self._scaling else taken[row][slot])
+                    m.d.sync += product.eq(operand[row][slot] * factor if self._scaling else operand[row][slot])
         return products

@@ -1,4 +1,4 @@
-"""What the stream components share: the control of a pipeline that stalls as one, rounding shifts, saturation."""
+"""Building blocks of stream components: control of a pipeline that stalls as one, rounding shifts, saturation."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,15 +11,15 @@ __all__ = ["carried", "check", "delayed", "every", "fork", "pipeline", "reduced"
 
 
 def pipeline(m: Module, sink: Any, offered: Any, stages: int) -> tuple[Signal, list[Signal]]:
-    """Valid bits of a pipeline that ends at the output port ``sink`` and stalls as one.
+    """Return the valid bits of a pipeline that ends at the output port ``sink`` and stalls as one.
 
     Args:
         offered: whether an item enters in a cycle in which the pipeline moves.
-        stages: registers between the input and ``sink``.
+        stages: number of registers between the input and ``sink``.
 
     Returns:
-        enable: the pipeline moves; all its registers load only then.
-        valids: [stages], valids[i] after i + 1 registers; the last is ``sink.valid``.
+        enable: signal that is high while the pipeline moves; all its registers load only then.
+        valids: list [stages], where valids[i] follows the input by i + 1 registers; the last one drives ``sink.valid``.
     """
     enable = Signal()
     valids = [delayed(m, enable, offered)]
@@ -30,7 +30,7 @@ def pipeline(m: Module, sink: Any, offered: Any, stages: int) -> tuple[Signal, l
 
 
 def delayed(m: Module, enable: Value, x: Any, stages: int = 1) -> Any:
-    """``x`` after so many registers that load when ``enable`` is high."""
+    """Return ``x`` after ``stages`` registers that load when ``enable`` is high."""
     for _ in range(stages):
         register = Signal(x.shape())
         with m.If(enable):
@@ -40,9 +40,9 @@ def delayed(m: Module, enable: Value, x: Any, stages: int = 1) -> Any:
 
 
 def carried(m: Module, enable: Value, x: Any, stages: int = 1) -> Any:
-    """As ``delayed`` for data that a valid bit goes with: a reset leaves the registers alone.
+    """Delay data that a valid bit accompanies: like ``delayed``, but a reset does not touch the registers.
 
-    So synthesis may put them into shift-register LUTs and into the multiplier's own registers.
+    Synthesis can therefore use shift-register LUTs and the registers inside multipliers.
     """
     for _ in range(stages):
         register = Signal(x.shape(), reset_less=True)
@@ -53,10 +53,10 @@ def carried(m: Module, enable: Value, x: Any, stages: int = 1) -> Any:
 
 
 def reduced(m: Module, enable: Value, items: Sequence[Any], combine: Callable[[Any, Any], Value]) -> tuple[Any, int]:
-    """All ``items`` combined in pairs, with a register after each level.
+    """Combine all ``items`` in pairs, with a register after each level.
 
     Returns:
-        the result, and how many registers it is late.
+        the result, and the number of registers before it.
     """
     levels = 0
     while len(items) > 1:
@@ -68,13 +68,13 @@ def reduced(m: Module, enable: Value, items: Sequence[Any], combine: Callable[[A
 
 
 def every(conditions: Sequence[Value]) -> Value:
-    """All of them; true if there are none."""
-    found: Value = Cat(1, *conditions).all()
-    return found
+    """Return the conjunction of ``conditions``; true if there are none."""
+    result: Value = Cat(1, *conditions).all()
+    return result
 
 
 def fork(m: Module, source: Any, sinks: Sequence[Any]) -> None:
-    """Every item of ``source`` to each of ``sinks``, which may take it in different cycles."""
+    """Send every item of ``source`` to each of ``sinks``, which may take it in different cycles."""
     taken = [Signal(name=f"taken_{i}") for i in range(len(sinks))]
     m.d.comb += source.ready.eq(every([was | sink.ready for was, sink in zip(taken, sinks, strict=True)]))
     for was, sink in zip(taken, sinks, strict=True):
@@ -87,19 +87,19 @@ def fork(m: Module, source: Any, sinks: Sequence[Any]) -> None:
 
 
 def round_bit(x: Value, shift: Value) -> Value:
-    """The bit of ``x`` that ``x >> shift`` loses last: what rounding half up adds. 0 where shift is 0."""
+    """Return the highest bit of ``x`` that ``x >> shift`` drops, which rounding half up adds; 0 if ``shift`` is 0."""
     return (Cat(0, x) >> shift)[0]
 
 
 def saturate(x: Value, bits: int) -> Value:
-    """Clamp a signed ``x`` to the symmetric range of ``bits``, with no comparison longer than a wide AND.
+    """Clamp a signed ``x`` to the symmetric range of ``bits``, with no comparison wider than an AND of the upper bits.
 
     Returns:
-        signed ``bits``.
+        the clamped value, signed(bits).
     """
     most = (1 << (bits - 1)) - 1
     top = x[bits - 1 :]
-    lowest = ~x[: bits - 1].any()  # only the sign is one: the pattern that the symmetric range leaves out
+    lowest = ~x[: bits - 1].any()  # only the sign bit is set: the value that the symmetric range leaves out
     inside = (top.all() & ~lowest) | ~top.any()
-    found: Value = Mux(inside, x[:bits].as_signed(), Mux(x[-1], -most, most)).as_signed()
-    return found[:bits].as_signed()
+    result: Value = Mux(inside, x[:bits].as_signed(), Mux(x[-1], -most, most)).as_signed()
+    return result[:bits].as_signed()

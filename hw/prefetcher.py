@@ -1,4 +1,4 @@
-"""The one read stream of the accelerator: weights, keys and values, head, in order, over one to four ports."""
+"""The single in-order read stream of the accelerator, over one to four ports: weights, keys and values, constants."""
 
 from typing import Any
 
@@ -18,42 +18,43 @@ from edgedec.hw.shapes import beat
 __all__ = ["Prefetcher"]
 
 _BOUNDARY_BITS = beats_log2(BOUNDARY_BYTES)
-_QUEUED = 4  # ranges that a port may be behind the fastest one
-_LEAD = 16  # beats that a port may be ahead of the slowest one; a power of two, more than the queues' latency
+_QUEUED = 4  # ranges that a port may lag the fastest one
+_LEAD = 16  # beats that a port may lead the slowest one; a power of two that exceeds the latency of the queues
 
 
 class Prefetcher(CostedComponent):
-    """Ranges of beats, each read over all ports at once: slice p of a beat comes from port p, where ``edgedec.hw.striping``
-    puts it. The ports run ahead of the reader, as far as their queues are deep, but side by side.
+    """Read ranges of beats over all ports at once: slice p of a beat comes from port p, as ``edgedec.hw.striping`` lays
+    it out. The ports run ahead of the reader as far as their queues are deep, but side by side.
 
-    A port that is 16 beats ahead of the slowest one waits for it. All of them have the rate at which the reader takes beats,
-    so a lead never goes away by itself, and each disturbance adds to it: at 64 KiB of addresses, and at every multiple of
-    that, two ports are in different rows of one DRAM bank, and the memory opens and closes these in turn
-    (docs/ddr-model.md).
+    A port that is 16 beats ahead of the slowest one waits for it. All ports have the rate at which the reader takes
+    beats, so a lead never disappears by itself, and each disturbance adds to it. With a lead of 64 KiB of addresses, or
+    of a multiple of that, two ports access different rows of the same DRAM bank, which the memory then opens and closes
+    in turn (docs/ddr-model.md).
 
     Parameters:
-        beat_bytes: of the stream, a power of two, 4 to 64.
-        ports: 1, 2 or 4; each has beat_bytes / ports bytes.
-        address_bits: of the bus, 16 to 64.
-        count_bits: of a range's length in beats, 1 to 32.
-        depth: beats that wait in the queues.
-        style: of their memory, see ``Fifo``.
-        max_burst, outstanding: of each port, see ``ReadMaster``.
+        beat_bytes: bytes of a beat of the stream, a power of two, 4 to 64.
+        ports: number of ports, 1, 2 or 4; each has beat_bytes / ports bytes.
+        address_bits: bits of an address on the bus, 16 to 64.
+        count_bits: bits of a range's length in beats, 1 to 32.
+        depth: beats that the queues hold.
+        style: kind of memory of the queues, see ``Fifo``.
+        max_burst, outstanding: limits of each port, see ``ReadMaster``.
 
     Members:
         ranges: In(stream {start, beats}). The start is a logical address in beats, see ``edgedec.hw.striping``.
-        beats: Out(stream of beats), those of all ranges in order.
-        error: Out(stream {port, request, response}, always ready). A response that was not OKAY, the range counted from 0
-            since the last flush; of two ports' in one cycle, that of the lower one. The beat is delivered all the same.
+        beats: Out(stream of beats). The beats of all ranges in order.
+        error: Out(stream {port, request, response}, always ready). A response that was not OKAY; ranges are counted
+            from 0 after a flush. If two ports report in one cycle, the lower one is shown. The beat is delivered
+            nevertheless.
         bus0 .. bus3: Out(AXI4 read channels), one for each port.
-        starved: Out(ports). The reader waits, and this port's slice, which is due, is not there.
-        empty_cycles: Out(32) for each port: cycles of ``starved``, modulo 2**32.
+        starved: Out(ports). The reader waits for a slice of this port that has not arrived.
+        empty_cycles: Out(32) for each port. Number of cycles of ``starved``, modulo 2**32.
         clear: In(1). Set ``empty_cycles`` to 0.
         flush: In(1). Forget all ranges and beats; hold it until ``idle``, see ``ReadMaster``.
-        idle: Out(1). No range is queued and nothing is under way; beats may still wait in the queues.
+        idle: Out(1). No range is queued and no burst is in progress; beats may still wait in the queues.
 
     Latency: 3 cycles from a range to ARVALID, 3 from R to ``beats``.
-    Throughput: one beat per cycle; a range costs one cycle between its bursts and the next one's.
+    Throughput: one beat per cycle; each range costs one cycle between its bursts and those of the next.
     Source: derived here.
     """
 
@@ -126,14 +127,14 @@ class Prefetcher(CostedComponent):
             m.submodules[f"fifo{port}"] = fifo
             self._connect_port(m, port, queue, master, held[port])
         room = Cat(queue.w_rdy for queue in queues).all() & ~self.flush
-        there = Cat(fifo.output.valid for fifo in self._fifos).all()
+        all_valid = Cat(fifo.output.valid for fifo in self._fifos).all()
         m.d.comb += [
             self.ranges.ready.eq(room),
             *(queue.w_data.eq(self.ranges.p.as_value()) for queue in queues),
             *(queue.w_en.eq(self.ranges.valid & room) for queue in queues),
             self.beats.payload.eq(Cat(fifo.output.payload for fifo in self._fifos)),
-            self.beats.valid.eq(there & ~self.flush),
-            *(fifo.output.ready.eq(there & self.beats.ready) for fifo in self._fifos),
+            self.beats.valid.eq(all_valid & ~self.flush),
+            *(fifo.output.ready.eq(all_valid & self.beats.ready) for fifo in self._fifos),
             self.idle.eq(
                 ~Cat(queue.r_rdy for queue in queues).any() & Cat(master.idle for master in self._masters).all()
             ),
@@ -149,11 +150,11 @@ class Prefetcher(CostedComponent):
         return m
 
     def _held(self, m: Module) -> list[Value]:
-        """Of each port, whether it is so far ahead of the slowest one that it has to wait."""
+        """Return for each port whether it leads the slowest port so far that it must wait."""
         if self._ports == 1:
             return [Const(0)]
         leads = [Signal(range(_LEAD + 1), name=f"lead{port}") for port in range(self._ports)]
-        together = Signal()  # all have a beat that the slowest one has too: it is no lead
+        together = Signal()  # every port has a lead of at least one beat, so all leads can be reduced by one
         m.d.comb += together.eq(Cat(lead.any() for lead in leads).all())
         for lead, fifo in zip(leads, self._fifos, strict=True):
             with m.If(self.flush):
@@ -163,11 +164,11 @@ class Prefetcher(CostedComponent):
         return [lead[-1] for lead in leads]
 
     def _connect_port(self, m: Module, port: int, queue: SyncFIFO, master: ReadMaster, held: Value) -> None:
-        """One port, from its queue of ranges to its queue of slices, and what it is late."""
+        """Connect one port, from its queue of ranges to its queue of slices, and count its starved cycles."""
         size, bus, inner = beats_log2(self._port_bytes), getattr(self, f"bus{port}"), master.bus
         fifo = self._fifos[port]
         due = data.View(self.ranges.p.shape(), queue.r_data)
-        # The master's addresses count this port's bytes only; the port's number goes in above those of a granule.
+        # The master's addresses count only the bytes of this port; the port's number goes above a granule's bits.
         number = Const(port, beats_log2(self._ports))
         count = self.empty_cycles[port]
         m.d.comb += [

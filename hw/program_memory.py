@@ -1,4 +1,4 @@
-"""The program on the chip: taken in from the read stream, its header looked at, handed out instruction by instruction."""
+"""The on-chip program memory, which loads a program, checks its header and delivers its instructions."""
 
 from typing import Any
 
@@ -18,41 +18,42 @@ from edgedec.hw.unpacker import Unpacker
 
 __all__ = ["ProgramMemory", "fetched", "index_bits"]
 
-_BITS = 8 * INSTRUCTION_BYTES
+_BITS = 8 * INSTRUCTION_BYTES  # bits of an instruction
 
 
 def index_bits(config: AcceleratorConfig) -> int:
-    """Of an instruction's number, and of that behind the last one."""
+    """Return the bits of an instruction's number, which may be one more than that of the last instruction."""
     return config.instructions.bit_length()
 
 
 def fetched(config: AcceleratorConfig) -> data.StructLayout:
-    """An instruction with its number. beyond: the program has ended before it, and ``bits`` mean nothing."""
+    """Return the layout of an instruction with its number; ``beyond`` says that the program has ended before it."""
     return data.StructLayout({"bits": unsigned(_BITS), "index": index_bits(config), "beyond": 1})
 
 
 class ProgramMemory(CostedComponent):
-    """Header and instructions.
+    """Store the header and the instructions of one program.
 
     Parameters:
-        config: its beat_bytes, instructions and hash.
+        config: configuration of the accelerator, of which beat_bytes, instructions and hash matter.
 
     Members:
-        begin: In(1). Forget everything; a program of ``words`` words of 32 bytes comes now.
-        words: In. Header and instructions, 1 to config.instructions + 1; held from ``begin`` on.
+        begin: In(1). Forget everything; a program of ``words`` words of 32 bytes follows.
+        words: In. Number of words of header and instructions, 1 to config.instructions + 1; steady after ``begin``.
         beats: In(stream ``segment(beat_bytes)``).
-        loaded: Out(1). All words are there; the next three hold from then on.
-        foreign: Out(1). The header is none, or its configuration another one.
-        cut: Out(1). The header tells of another number of instructions, or of no commit within them.
+        loaded: Out(1). All words are loaded; ``foreign``, ``cut`` and ``commit`` are valid from then on.
+        foreign: Out(1). The header is invalid or names another configuration.
+        cut: Out(1). The header gives another number of instructions, or a commit beyond them.
         commit: Out. Number of the first instruction of a commit.
-        walk: In(1). Hand out the instructions from number ``first`` on, once ``loaded``.
-        first: In.
-        instructions: Out(stream ``fetched(config)``). Behind the last one, one that is ``beyond``, for ever.
+        walk: In(1). Deliver the instructions from number ``first`` on, once ``loaded``.
+        first: In. Number of the first instruction to deliver.
+        instructions: Out(stream ``fetched(config)``). After the last one, an instruction that is ``beyond`` is offered
+            for ever.
 
-    Latency: 3 cycles from the last beat to ``loaded``, one more where a beat holds two words; 3 from ``walk`` to the first
+    Latency: 3 cycles from the last beat to ``loaded``, one more if a beat holds two words; 3 from ``walk`` to the first
         instruction.
     Throughput: one word per cycle in and out.
-    Source: derived here. Block RAM with a register behind it.
+    Source: derived here. Block RAM with an output register.
     """
 
     def __init__(self, config: AcceleratorConfig) -> None:
@@ -92,13 +93,13 @@ class ProgramMemory(CostedComponent):
         return m
 
     def _take(self, m: Module, memory: Memory) -> None:
-        """Word 0 is the header, word n + 1 instruction n."""
+        """Load the words: word 0 is the header, word n + 1 is instruction n."""
         m.submodules.unpacker = words = self._unpacker
         connect(m, flipped(self.beats), words.beats)
         port, items = memory.write_port(), words.items
         header = data.View(header_layout(), items.payload)
         begun, left = Signal(), Signal(range(self._config.instructions + 2))
-        following = Signal.like(left)  # instructions, by the length
+        following = Signal.like(left)  # instructions according to the length
         other, beyond = Signal(), Signal()
         m.d.comb += [
             items.ready.eq(1),
@@ -126,30 +127,30 @@ class ProgramMemory(CostedComponent):
             m.d.sync += [begun.eq(0), self.loaded.eq(0)]
 
     def _hand_out(self, m: Module, memory: Memory) -> None:
-        """Two registers that move as one: the memory's own and the one behind it."""
+        """Deliver instructions through two registers that move together: the memory's own and the output register."""
         sink, port = self.instructions, memory.read_port(transparent_for=())
-        walking, number, moving = Signal(), Signal(index_bits(self._config)), Signal()
-        beyond, last = Signal(), Signal.like(number)  # the number behind the last instruction's
-        latched, latched_number, latched_beyond = Signal(), Signal.like(number), Signal()
+        walking, number, do_move = Signal(), Signal(index_bits(self._config)), Signal()
+        beyond, last = Signal(), Signal.like(number)  # last: the number after that of the last instruction
+        fetched_valid, fetched_number, fetched_beyond = Signal(), Signal.like(number), Signal()
         m.d.comb += [
-            moving.eq(~sink.valid | sink.ready),
+            do_move.eq(~sink.valid | sink.ready),
             beyond.eq(number == last),
             port.addr.eq(number),
-            port.en.eq(moving),
+            port.en.eq(do_move),
         ]
         m.d.sync += last.eq(self.words - 1)
-        with m.If(moving):
+        with m.If(do_move):
             m.d.sync += [
                 number.eq(number + (walking & ~beyond)),
-                latched.eq(walking),
-                latched_number.eq(number),
-                latched_beyond.eq(beyond),
-                sink.valid.eq(latched),
+                fetched_valid.eq(walking),
+                fetched_number.eq(number),
+                fetched_beyond.eq(beyond),
+                sink.valid.eq(fetched_valid),
                 sink.p.bits.eq(port.data),
-                sink.p.index.eq(latched_number),
-                sink.p.beyond.eq(latched_beyond),
+                sink.p.index.eq(fetched_number),
+                sink.p.beyond.eq(fetched_beyond),
             ]
         with m.If(self.walk):
-            m.d.sync += [walking.eq(1), number.eq(self.first), latched.eq(0), sink.valid.eq(0)]
+            m.d.sync += [walking.eq(1), number.eq(self.first), fetched_valid.eq(0), sink.valid.eq(0)]
         with m.If(self.begin):
-            m.d.sync += [walking.eq(0), latched.eq(0), sink.valid.eq(0)]
+            m.d.sync += [walking.eq(0), fetched_valid.eq(0), sink.valid.eq(0)]

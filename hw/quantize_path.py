@@ -1,4 +1,4 @@
-"""Vectors to blocks of codes: through a norm or not, kept until their largest value is known, then quantized."""
+"""Quantization of vectors to blocks of codes: after a norm or not, stored until their largest value is known."""
 
 from typing import Any, Literal
 
@@ -19,35 +19,36 @@ from edgedec.hw.vector_memory import VectorMemory
 
 __all__ = ["QuantizePath", "plan"]
 
-_WIDE = 27
+_WIDE = 27  # bits of an element
 
 
 def plan() -> data.StructLayout:
-    """What becomes of a vector. normed: it goes through the norm. blocks: of the codes, at least 1."""
+    """Return the plan of a vector: ``normed`` sends it through the norm, ``blocks`` is its number of blocks, at least 1."""
     return data.StructLayout({"normed": 1, "blocks": unsigned(16)})
 
 
 class QuantizePath(CostedComponent):
-    """Norm, vector memory with statistics, requantizer and gearbox behind each other.
+    """Connect norm, vector memory with statistics, requantizer and gearbox in a row.
 
-    One vector is inside at a time: it fills the memory, and leaves it when its largest value is known.
+    One vector is inside at a time: it fills the memory, and leaves it once its largest value is known.
 
     Parameters:
         beat_bytes: columns of a block of codes, 1 to 64.
-        slots: 1 to 8.
+        slots: number of slots, 1 to 8.
         depth: elements of the longest vector, 1 to 65536.
-        style: of the memory that holds it, "block" or "ultra".
+        style: kind of the vector's memory, "block" or "ultra".
 
     Members:
-        vectors: In(stream ``plan()``). One item per vector, ahead of it.
+        vectors: In(stream ``plan()``). One item per vector, before it.
         input: In(words(27, slots)). A vector of at most ``depth`` elements.
         gains: In(stream of signed(16) [1]). One item per element of a normed vector.
         eps: In(stream of unsigned(48)). One item per normed vector.
-        codes: Out(codes(slots, beat_bytes)).
+        codes: Out(codes(slots, beat_bytes)). Blocks of codes.
         scales: Out(scales(slots)). One item per vector.
 
-    Latency: from a vector's last element to its first block slots + beat_bytes + 32 cycles, 3 more if normed.
-    Throughput: an element per cycle in; then a block in beat_bytes + 2 cycles if nothing stops it; then the next vector.
+    Latency: slots + beat_bytes + 32 cycles from a vector's last element to its first block, 3 more if normed.
+    Throughput: one element per cycle in; then one block in beat_bytes + 2 cycles if nothing stalls it; then the next
+        vector.
     Source: docs/integer-profile.md, "RMS norm" and "Quantize".
     """
 
@@ -118,7 +119,7 @@ class QuantizePath(CostedComponent):
                     m.next = "drain"
             with m.State("drain"), m.If(memory.output.valid & memory.output.ready & memory.output.p.last):
                 m.next = "idle"
-        # What is still in the norm when its vector's last word came in must not be followed by the next vector's.
+        # After a vector's last word the norm still holds words of it, which the next vector must not follow directly.
         with m.If(~filling):
             m.d.sync += ended.eq(0)
         with m.Elif(self.input.valid & self.input.ready & self.input.p.last):
@@ -128,7 +129,7 @@ class QuantizePath(CostedComponent):
     def _fill(
         self, m: Module, norm: Any, statistics: Any, memory: Any, normed: Signal, filling: Signal, ended: Signal
     ) -> None:
-        """The input into the memory: through the norm, or past it with the statistics that the norm would have formed."""
+        """Fill the memory through the norm, or directly with the statistics that the norm would have computed."""
         source, open_ = self.input, Signal()
         plain = words(_WIDE, self._slots).create()
         direct = words(_WIDE, self._slots).create()
@@ -147,12 +148,14 @@ class QuantizePath(CostedComponent):
         ]
 
     def _choose_maxima(self, m: Module, norm: Any, statistics: Any, requantizer: Any, normed: Signal) -> None:
-        """Of the vector inside; the next one does not come in before its words are taken, hence its maxima too."""
-        found = statistics.output
+        """Select the maxima of the vector inside; the next one enters only after its words, hence its maxima, are taken."""
+        plain_maxima = statistics.output
         m.d.comb += [
-            requantizer.maxima.p.absmax.eq(Mux(normed, norm.maxima.p.absmax.as_value(), found.p.absmax.as_value())),
+            requantizer.maxima.p.absmax.eq(
+                Mux(normed, norm.maxima.p.absmax.as_value(), plain_maxima.p.absmax.as_value())
+            ),
             requantizer.maxima.p.normed.eq(normed),
-            requantizer.maxima.valid.eq(Mux(normed, norm.maxima.valid, found.valid)),
+            requantizer.maxima.valid.eq(Mux(normed, norm.maxima.valid, plain_maxima.valid)),
             norm.maxima.ready.eq(requantizer.maxima.ready & normed),
-            found.ready.eq(requantizer.maxima.ready & ~normed),
+            plain_maxima.ready.eq(requantizer.maxima.ready & ~normed),
         ]

@@ -1,4 +1,4 @@
-"""Ranges to the read stream, and what becomes of their beats to the router; whose range it was that failed."""
+"""Issue of reads: ranges go to the read stream, their descriptions to the router. A failed range is traced to its start."""
 
 from typing import Any
 
@@ -21,44 +21,45 @@ from edgedec.hw.router import entry
 
 __all__ = ["ReadIssue", "ranges", "read", "read_errors"]
 
-_QUEUED = 4
-_REMEMBERED = 32  # ranges: more than the Prefetcher takes before the first of them has ended
-_BEATS_BITS = FIELDS[Opcode.READ]["beats"]
+_QUEUED = 4  # reads that may wait
+_REMEMBERED = 32  # ranges kept for error reports; more than the Prefetcher takes before the first of them ends
+_BEATS_BITS = FIELDS[Opcode.READ]["beats"]  # bits of a range's length in beats
 
 
 def ranges(config: AcceleratorConfig, address_bits: int) -> data.StructLayout:
-    """As the Prefetcher takes them."""
+    """Return the layout of a range as the Prefetcher takes it."""
     return data.StructLayout({"start": address_bits - beats_log2(config.beat_bytes), "beats": _BEATS_BITS})
 
 
 def read(config: AcceleratorConfig, address_bits: int) -> data.StructLayout:
-    """A range, its entry for the Router, and the number of the instruction that it belongs to."""
+    """Return the layout of a read: a range, its entry for the Router, and the number of its instruction."""
     members = {**dict(ranges(config, address_bits)), **dict(entry())}
     shapes = {name: field.shape for name, field in members.items()}
     return data.StructLayout({**shapes, "index": index_bits(config)})
 
 
 def read_errors() -> stream.Signature:
-    """As the Prefetcher gives them."""
+    """Return the stream of errors that the Prefetcher reports."""
     return stream.Signature(data.StructLayout({"port": 2, "request": NUMBER_BITS, "response": 2}), always_ready=True)
 
 
 class ReadIssue(CostedComponent):
-    """A queue, a fork, and a memory of the last ranges.
+    """A queue, a fork, and a memory of the latest ranges.
 
     Parameters:
-        config: its beat_bytes and instructions.
-        address_bits: of the bus, 16 to 64.
+        config: configuration of the accelerator, of which beat_bytes and instructions matter.
+        address_bits: bits of an address on the bus, 16 to 64.
 
     Members:
         reads: In(stream ``read(config, address_bits)``).
         ranges: Out(stream ``ranges(config, address_bits)``).
         entries: Out(stream ``entry()``).
-        stopped: In(1). Nothing is taken and nothing is offered.
-        waiting: Out(1). Not all that was taken has gone on.
-        errors: In(read_errors()). ranges counted from 0 since reset, as the Prefetcher does since its flush.
-        failed: Out(1). For a cycle after an error; with it
-        index, address: Out, Out(64). Number of the instruction; byte address, in logical order, of the range's start.
+        stopped: In(1). Neither take nor offer anything.
+        waiting: Out(1). A read is not yet passed on.
+        errors: In(read_errors()). Ranges are counted from 0 after a reset, as the Prefetcher does after its flush.
+        failed: Out(1). High for one cycle after an error, in which ``index`` and ``address`` are valid.
+        index: Out. Number of the instruction.
+        address: Out(64). Logical byte address of the range's start.
 
     Latency: 1 cycle from a read to its range and entry; 1 from an error to ``failed``.
     Throughput: one read per cycle.
@@ -101,33 +102,33 @@ class ReadIssue(CostedComponent):
             queue.w_en.eq(self.reads.valid & ~self.stopped),
             self.reads.ready.eq(queue.w_rdy & ~self.stopped),
             offered.eq(queue.r_rdy & ~self.stopped),
-            both.eq(Cat(was | sink.ready for was, sink in zip(taken, sinks, strict=True)).all()),
+            both.eq(Cat(taken_before | sink.ready for taken_before, sink in zip(taken, sinks, strict=True)).all()),
             queue.r_en.eq(offered & both),
             self.waiting.eq(queue.r_rdy),
             *(self.ranges.p[name].eq(due[name]) for name in ("start", "beats")),
             *(self.entries.p[name].eq(due[name]) for name in ("destination", "beats", "spare")),
         ]
-        for was, sink in zip(taken, sinks, strict=True):
-            m.d.comb += sink.valid.eq(offered & ~was)
+        for taken_before, sink in zip(taken, sinks, strict=True):
+            m.d.comb += sink.valid.eq(offered & ~taken_before)
             with m.If(offered):
-                m.d.sync += was.eq((was | sink.ready) & ~both)
+                m.d.sync += taken_before.eq((taken_before | sink.ready) & ~both)
         self._remember(m, due)
         return m
 
     def _remember(self, m: Module, due: Any) -> None:
         kept = data.StructLayout({"start": self._read["start"].shape, "index": self._read["index"].shape})
         m.submodules.memory = memory = Memory(shape=kept, depth=_REMEMBERED, init=[])
-        write, look = memory.write_port(), memory.read_port(domain="comb")
+        write, read_port = memory.write_port(), memory.read_port(domain="comb")
         m.d.comb += [
             write.en.eq(self.ranges.valid & self.ranges.ready),
             write.data.start.eq(due.start),
             write.data.index.eq(due.index),
-            look.addr.eq(self.errors.p.request),
+            read_port.addr.eq(self.errors.p.request),
         ]
         with m.If(write.en):
             m.d.sync += write.addr.eq(write.addr + 1)
         m.d.sync += [
             self.failed.eq(self.errors.valid),
-            self.index.eq(look.data.index),
-            self.address.eq(Cat(Const(0, beats_log2(self._config.beat_bytes)), look.data.start)),
+            self.index.eq(read_port.data.index),
+            self.address.eq(Cat(Const(0, beats_log2(self._config.beat_bytes)), read_port.data.start)),
         ]

@@ -1,4 +1,4 @@
-"""Ranges of memory as one stream of beats, over an AXI4 read port."""
+"""A reader of memory ranges over an AXI4 read port, which delivers them as one stream of beats."""
 
 from typing import Any
 
@@ -18,25 +18,26 @@ __all__ = ["ReadMaster"]
 
 
 class ReadMaster(CostedComponent):
-    """INCR bursts that never cross 4 KiB, several under way at once, all with the same id: they return in order.
+    """Issue INCR bursts that never cross 4 KiB, several at once and all with the same id, so that they return in order.
 
     Parameters:
-        address_bits: 12 to 64.
-        data_bytes: of the port, a power of two.
-        length_bits: of a request's length in bytes.
-        max_burst: beats, a power of two up to 256.
-        outstanding: bursts that wait for an answer at most, 1 to 64.
+        address_bits: bits of an address, 12 to 64.
+        data_bytes: bytes of the port, a power of two.
+        length_bits: bits of a request's length in bytes.
+        max_burst: longest burst in beats, a power of two up to 256.
+        outstanding: largest number of bursts that wait for an answer, 1 to 64.
 
     Members:
-        requests: In(stream {address, bytes}). The beats that hold bytes address .. address + bytes - 1: the address is
-            rounded down to a beat, the end up. Of 0 bytes: no beat.
-        beats: Out(stream of beats), those of all requests in order. A beat whose response was an error is delivered too.
-        error: Out(stream {request, response}, always ready). RRESP was not OKAY; one item for each such beat,
-            one cycle late.
+        requests: In(stream {address, bytes}). Read the beats that hold bytes address .. address + bytes - 1: the
+            address is rounded down to a beat, the end is rounded up. A request of 0 bytes has no beat.
+        beats: Out(stream of beats). The beats of all requests in order, those whose response was an error included.
+        error: Out(stream {request, response}, always ready). One item, one cycle late, for each beat whose RRESP was
+            not OKAY.
         bus: Out(AXI4 read channels). ARVALID and its payload come from registers.
-        flush: In(1). Take no request, cut no further burst, drop the beats that still arrive. Hold it until ``idle``: AXI
-            cannot take a burst back, and a reset of this component alone in mid-burst would leave the answer to the next.
-        idle: Out(1). Nothing is under way.
+        flush: In(1). Take no request, begin no further burst, drop the beats that still arrive. Hold it until ``idle``:
+            AXI cannot cancel a burst, and resetting this component alone in the middle of a burst would leave its
+            remaining beats to the next request.
+        idle: Out(1). No request or burst is in progress.
 
     Latency: 2 cycles from a request to ARVALID; none from R to ``beats``.
     Throughput: one beat per cycle; one burst per cycle.
@@ -74,7 +75,7 @@ class ReadMaster(CostedComponent):
         m.submodules.bursts = cutter = self._bursts
         m.submodules.waiting = waiting = SyncFIFO(width=NUMBER_BITS, depth=self._outstanding)
         bus, cut = self.bus, cutter.bursts
-        taken = Signal()
+        do_read = Signal()
         m.d.comb += [
             cutter.requests.payload.eq(self.requests.payload),
             cutter.requests.valid.eq(self.requests.valid),
@@ -82,7 +83,7 @@ class ReadMaster(CostedComponent):
             cutter.flush.eq(self.flush),
             bus.araddr.eq(cut.p.address),
             bus.arlen.eq(cut.p.len),
-            # Room in the queue goes away only by a transfer here, so ARVALID holds until ARREADY.
+            # Only a transfer here takes room from the queue, so ARVALID holds until ARREADY.
             bus.arvalid.eq(cut.valid & waiting.w_rdy),
             cut.ready.eq(bus.arready & waiting.w_rdy),
             waiting.w_en.eq(cut.valid & cut.ready),
@@ -90,12 +91,12 @@ class ReadMaster(CostedComponent):
             self.beats.payload.eq(bus.rdata),
             self.beats.valid.eq(bus.rvalid & ~self.flush),
             bus.rready.eq(self.beats.ready | self.flush),
-            taken.eq(bus.rvalid & bus.rready),
-            waiting.r_en.eq(taken & bus.rlast),
+            do_read.eq(bus.rvalid & bus.rready),
+            waiting.r_en.eq(do_read & bus.rlast),
             self.idle.eq(~cutter.busy & ~waiting.r_rdy),
         ]
         m.d.sync += [
-            self.error.valid.eq(taken & ~self.flush & (bus.rresp != Response.OKAY)),
+            self.error.valid.eq(do_read & ~self.flush & (bus.rresp != Response.OKAY)),
             self.error.p.request.eq(waiting.r_data),
             self.error.p.response.eq(bus.rresp),
         ]

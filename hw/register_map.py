@@ -1,8 +1,8 @@
-"""The registers that a host sees: one table, from which hardware, Python constants, SystemRDL and HTML follow.
+"""The classes of a register map, from which hardware, Python constants, SystemRDL and HTML follow.
 
 All offsets are in bytes and the same for every configuration. Registers are 32 or 64 bits; a 64-bit one is two words, the
-low one first. Fields lie side by side from bit 0. Words and bits that are not in the table read as zero, and writing
-them does nothing: a bus error would stop a board's whole processor.
+low one first. Fields lie side by side from bit 0. Words and bits outside the map read as zero and ignore writes: a bus
+error would stop the whole processor of a board.
 """
 
 from collections.abc import Iterator
@@ -15,12 +15,12 @@ from edgedec.install_hint import install_extra
 
 __all__ = ["SLOTS", "VALUE", "Access", "Field", "Register", "RegisterMap"]
 
-VALUE = "value"  # the only field of a register that is one number
-SLOTS = 8  # positions and mask rows; a configuration with fewer slots ignores the rest
+VALUE = "value"  # name of the only field of a register that is one number
+SLOTS = 8  # positions and rows of the mask; a configuration with fewer slots ignores the rest
 
 
 class Access(Enum):
-    """What software may do, and what its hardware port is."""
+    """The accesses of software, and the port of the hardware that each implies."""
 
     CONSTANT = "constant"  # reads the reset value; no port
     READ_ONLY = "read only"  # the port is an input
@@ -31,11 +31,13 @@ class Access(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Field:
-    """Members:
-    name: an identifier.
-    bits: width.
-    description: one sentence.
-    reset: value after reset.
+    """A field of a register.
+
+    Members:
+        name: an identifier.
+        bits: width in bits, 1 to 64.
+        description: one sentence.
+        reset: value after reset.
 
     Raises:
         UsageError: a member is out of range.
@@ -57,14 +59,16 @@ class Field:
 
 @dataclass(frozen=True, kw_only=True)
 class Register:
-    """Members:
-    name: an identifier.
-    offset: in bytes, a multiple of its size.
-    access: of all its fields.
-    fields: from bit 0 up.
-    description: one sentence.
-    count: of equal registers, one behind the other.
-    enabled_by: of a write-one-to-clear register: the register whose bits let these raise the interrupt.
+    """A register, or several equal ones.
+
+    Members:
+        name: an identifier.
+        offset: byte offset, a multiple of the register's size.
+        access: access of all its fields.
+        fields: fields in ascending order, from bit 0 on.
+        description: one sentence.
+        count: number of equal registers, one after the other.
+        enabled_by: for a write-one-to-clear register, name of the register whose bits enable its interrupts.
 
     Raises:
         UsageError: a member is out of range.
@@ -95,7 +99,7 @@ class Register:
 
     @property
     def bytes(self) -> int:
-        """4 or 8, of one of ``count``."""
+        """Bytes of one of the ``count`` registers, 4 or 8."""
         return 4 if sum(field.bits for field in self.fields) <= 32 else 8
 
     @property
@@ -104,26 +108,28 @@ class Register:
 
     @property
     def mask(self) -> int:
-        """Ones where a field is."""
+        """Mask with a one for every bit of a field."""
         return (1 << sum(field.bits for field in self.fields)) - 1
 
     def positions(self) -> Iterator[tuple[Field, int]]:
-        """Each field and the position of its lowest bit."""
+        """Yield each field and the position of its lowest bit."""
         lsb = 0
         for field in self.fields:
             yield field, lsb
             lsb += field.bits
 
     def port(self, field: Field) -> str:
-        """Name of a field's hardware port."""
+        """Return the name of a field's hardware port."""
         return self.name if field.name == VALUE else f"{self.name}_{field.name}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class RegisterMap:
-    """Members:
+    """A table of registers.
+
+    Members:
         name: an identifier.
-        registers: by ascending offset.
+        registers: registers in ascending order of their offsets.
         description: one sentence.
 
     Raises:
@@ -155,16 +161,16 @@ class RegisterMap:
         raise UsageError(f"there is no register {name!r}; there are {known}")
 
     def offsets(self) -> dict[str, int]:
-        """Byte offset of each register; of the first where there are several."""
+        """Return the byte offset of each register, of the first one if there are several."""
         return {register.name: register.offset for register in self.registers}
 
     @property
     def bytes(self) -> int:
-        """From offset 0 to the last register's end."""
+        """Bytes from offset 0 to the end of the last register."""
         return max((register.offset + register.bytes * register.count for register in self.registers), default=0)
 
     def systemrdl(self) -> str:
-        """The map as SystemRDL 2.0."""
+        """Return the map as SystemRDL 2.0."""
         lines = [
             f"addrmap {self.name} {{",
             f"    name = {_quoted(self.name)};",
@@ -177,7 +183,7 @@ class RegisterMap:
         return "\n".join([*lines, "};", ""])
 
     def html(self, folder: Path) -> None:
-        """Pages of the map, written into ``folder`` by PeakRDL.
+        """Write pages that describe the map into ``folder``, with PeakRDL.
 
         Raises:
             ToolError: systemrdl-compiler or peakrdl-html is not installed.
@@ -195,7 +201,7 @@ class RegisterMap:
         HTMLExporter().export(compiler.elaborate(self.name), str(folder))
 
 
-_PROPERTIES = {
+_PROPERTIES = {  # SystemRDL properties of each access
     Access.CONSTANT: "sw = r; hw = na;",
     Access.READ_ONLY: "sw = r; hw = w;",
     Access.READ_WRITE: "sw = rw; hw = r;",

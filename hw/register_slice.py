@@ -1,4 +1,4 @@
-"""Registers across a stream in both directions: what cuts a long chain of ``ready``."""
+"""Registers across a stream in both directions, which cut a long combinational chain of ``ready``."""
 
 from typing import Any
 
@@ -13,18 +13,21 @@ __all__ = ["RegisterSlice", "sliced"]
 
 
 class RegisterSlice(CostedComponent):
-    """A queue of two items. A pipeline that stalls as one takes its ``enable`` from the next one's, and so on to the last:
-    a slice between two of them makes two short paths of one long one.
+    """A queue of two items.
+
+    A pipeline that stalls as one takes its ``enable`` from that of the next one, and so on to the last: a slice between
+    two pipelines divides that path.
 
     Parameters:
-        shape: of the payload.
+        shape: shape of the payload.
 
     Members:
-        input, output: In, Out(stream of shape). All that a side sees of the other is registered.
+        input, output: In, Out(stream of shape). Every output to one side comes from a register that the other side
+            sets.
 
     Latency: 1 cycle.
     Throughput: one item per cycle.
-    Source: known as a skid buffer.
+    Source: the circuit known as a skid buffer.
     """
 
     def __init__(self, *, shape: ShapeLike) -> None:
@@ -40,7 +43,7 @@ class RegisterSlice(CostedComponent):
         source, sink = Value.cast(self.input.payload), Value.cast(self.output.payload)
         kept, spare = Signal(), Signal(len(source), reset_less=True)
         m.d.comb += self.input.ready.eq(~kept)
-        with m.If(~kept):  # not only when it is needed: that would hang on ``output.ready``
+        with m.If(~kept):  # a narrower condition would make the register depend on ``output.ready``
             m.d.sync += spare.eq(source)
         item = Signal(len(source), reset_less=True)
         m.d.comb += sink.eq(item)

@@ -1,4 +1,4 @@
-"""A register map as an AXI4-Lite register block."""
+"""An AXI4-Lite register block for any register map."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -16,20 +16,22 @@ __all__ = ["Registers"]
 
 
 class Registers(CostedComponent):
-    """Reads and writes of a ``RegisterMap``. Every access is answered OKAY; what is not in the map reads as zero and
-    ignores writes.
+    """Serve reads and writes of a ``RegisterMap``.
+
+    Every access is answered OKAY; addresses outside the map read as zero and ignore writes.
 
     Parameters:
-        register_map: the table.
-        address_bits: of the bus, enough for the table; no address stands for another.
+        register_map: the register map.
+        address_bits: bits of an address on the bus, enough for the map; addresses are fully decoded.
 
     Members:
         bus: In(AXI4-Lite).
-        one port for each field, named ``Register.port``; an array of them where the register's count is more than 1:
+        one port for each field: named ``Register.port``; an array if the register's count is more than 1. Its direction
+            depends on the access:
             read only: In, sampled when it is read. The two words of 64 bits are sampled one after the other.
             read and write: Out.
             pulse: Out, high for one cycle.
-            write one to clear: Out, and In of the same width with the name's end ``_set``, which wins over a clear.
+            write one to clear: Out, and an In of the same width with the suffix ``_set``, which wins over a clear.
         interrupt: Out(1). A write-one-to-clear bit and its enable are both set.
 
     Latency: 2 cycles from the later of AW and W to a changed output and to B; 2 from AR to R.
@@ -72,9 +74,9 @@ class Registers(CostedComponent):
                     (write & (address == offset // 4 + word)).replicate(32) & mask
                     for word in range(register.bytes // 4)
                 )
-                given = Cat(word_data for _ in range(register.bytes // 4))
+                written = Cat(word_data for _ in range(register.bytes // 4))
                 value = Cat(
-                    self._field(m, register, index, field, given, enables, lsb) for field, lsb in register.positions()
+                    self._field(m, register, index, field, written, enables, lsb) for field, lsb in register.positions()
                 )
                 for word in range(register.bytes // 4):
                     words[offset // 4 + word] = value[32 * word : 32 * word + 32]
@@ -92,61 +94,61 @@ class Registers(CostedComponent):
         return Cat(self._signal(register.port(field), register, 0) for field in register.fields)
 
     def _field(
-        self, m: Module, register: Register, index: int, field: Field, given: Value, enables: Value, lsb: int
+        self, m: Module, register: Register, index: int, field: Field, written: Value, enables: Value, lsb: int
     ) -> Value:
-        """The registers behind one field, and what reading it shows."""
+        """Add the registers of one field, and return the value that a read shows."""
         if register.access is Access.CONSTANT:
             return Const(field.reset, field.bits)
         port = self._signal(register.port(field), register, index)
-        given, enables = given[lsb : lsb + field.bits], enables[lsb : lsb + field.bits]
+        written, enables = written[lsb : lsb + field.bits], enables[lsb : lsb + field.bits]
         if register.access is Access.READ_WRITE:
-            m.d.sync += port.eq((port & ~enables) | (given & enables))
+            m.d.sync += port.eq((port & ~enables) | (written & enables))
         elif register.access is Access.WRITE_ONE_TO_CLEAR:
             m.d.sync += port.eq(
-                (port & ~(given & enables)) | self._signal(f"{register.port(field)}_set", register, index)
+                (port & ~(written & enables)) | self._signal(f"{register.port(field)}_set", register, index)
             )
         elif register.access is Access.PULSE:
-            m.d.sync += port.eq(given & enables)
+            m.d.sync += port.eq(written & enables)
             return Const(0, field.bits)
         return port
 
     def _writes(self, m: Module) -> tuple[Value, Value, Value, Value]:
-        """AW, W and B. Gives the word's number, its data and strobes, and the cycle in which they count."""
+        """Handle AW, W and B. Return the word's number, its data and strobes, and the cycle in which they are valid."""
         bus = self.bus
-        address, got_address = Signal(len(bus.awaddr) - 2), Signal()
-        given, strobes, got_data = Signal(32), Signal(4), Signal()
+        address, has_address = Signal(len(bus.awaddr) - 2), Signal()
+        written, strobes, has_data = Signal(32), Signal(4), Signal()
         write = Signal()
         m.d.comb += [
-            bus.awready.eq(~got_address),
-            bus.wready.eq(~got_data),
+            bus.awready.eq(~has_address),
+            bus.wready.eq(~has_data),
             bus.bresp.eq(Response.OKAY),
-            write.eq(got_address & got_data & (~bus.bvalid | bus.bready)),
+            write.eq(has_address & has_data & (~bus.bvalid | bus.bready)),
         ]
         with m.If(bus.bready):
             m.d.sync += bus.bvalid.eq(0)
         with m.If(write):
-            m.d.sync += [bus.bvalid.eq(1), got_address.eq(0), got_data.eq(0)]
+            m.d.sync += [bus.bvalid.eq(1), has_address.eq(0), has_data.eq(0)]
         with m.If(bus.awvalid & bus.awready):
-            m.d.sync += [got_address.eq(1), address.eq(bus.awaddr[2:])]
+            m.d.sync += [has_address.eq(1), address.eq(bus.awaddr[2:])]
         with m.If(bus.wvalid & bus.wready):
-            m.d.sync += [got_data.eq(1), given.eq(bus.wdata), strobes.eq(bus.wstrb)]
-        return address, given, strobes, write
+            m.d.sync += [has_data.eq(1), written.eq(bus.wdata), strobes.eq(bus.wstrb)]
+        return address, written, strobes, write
 
     def _reads(self, m: Module, words: dict[int, Value]) -> None:
-        """AR and R."""
+        """Handle AR and R."""
         bus = self.bus
-        address, got_address, found = Signal(len(bus.araddr) - 2), Signal(), Signal(32)
-        m.d.comb += [bus.arready.eq(~got_address), bus.rresp.eq(Response.OKAY)]
+        address, has_address, read_data = Signal(len(bus.araddr) - 2), Signal(), Signal(32)
+        m.d.comb += [bus.arready.eq(~has_address), bus.rresp.eq(Response.OKAY)]
         with m.Switch(address):
             for word, value in words.items():
                 with m.Case(word):
-                    m.d.comb += found.eq(value)
+                    m.d.comb += read_data.eq(value)
         with m.If(bus.rready):
             m.d.sync += bus.rvalid.eq(0)
-        with m.If(got_address & (~bus.rvalid | bus.rready)):
-            m.d.sync += [bus.rvalid.eq(1), bus.rdata.eq(found), got_address.eq(0)]
+        with m.If(has_address & (~bus.rvalid | bus.rready)):
+            m.d.sync += [bus.rvalid.eq(1), bus.rdata.eq(read_data), has_address.eq(0)]
         with m.If(bus.arvalid & bus.arready):
-            m.d.sync += [got_address.eq(1), address.eq(bus.araddr[2:])]
+            m.d.sync += [has_address.eq(1), address.eq(bus.araddr[2:])]
 
 
 def _ports(register_map: RegisterMap) -> Iterator[tuple[str, Member]]:

@@ -1,4 +1,4 @@
-"""Vectors to int8 codes and one scale each."""
+"""Quantization of vectors to int8 codes with one scale each."""
 
 from typing import Any
 
@@ -15,33 +15,33 @@ from edgedec.hw.shapes import maxima, roots, scales, words
 
 __all__ = ["Requantizer"]
 
-_WIDE = 27
-_LARGEST = 127 << 25  # of which the reciprocal's mantissa is the quotient
-_RECIPROCAL_BITS = 17
-_LEAST_SHIFT = 9
+_WIDE = 27  # bits of an element
+_LARGEST = 127 << 25  # numerator of the reciprocals
+_RECIPROCAL_BITS = 17  # bits of r
+_LEAST_SHIFT = 9  # shift of a product for e = 0
 _NORMAL = data.StructLayout({"mantissa": 16, "length": range(_WIDE)})
 
 
 class Requantizer(CostedComponent):
-    """code = rs(y * r, e + 9) with (m16, e) = norm16(max |y|) and r = (127 * 2**25) // m16; and the scale behind it.
+    """Compute code = rs(y * r, e + 9) with (m16, e) = norm16(max |y|) and r = (127 * 2**25) // m16, and the scale.
 
     Parameters:
-        slots: 1 to 8.
+        slots: number of slots, 1 to 8.
         lanes: elements of a word, 1 to 64.
 
     Members:
-        maxima: In(maxima(slots)). One item per vector, ahead of its words.
+        maxima: In(maxima(slots)). One item per vector, before its words.
         roots: In(roots(slots)). One item per vector with ``normed``; only the scale waits for it.
-        input: In(words(27, slots, lanes)). The vector, out of the memory that held it while its maximum was found.
+        input: In(words(27, slots, lanes)). The vector, from the memory that held it while its maximum was determined.
         output: Out(words(8, slots, lanes)). Its codes, -127..127.
-        scales: Out(scales(slots)). One item per vector: (m16, e - 16); after a norm m16 * 2**16 // root, at most 16 bits
-            of it. (0, 0) where the vector is zero.
+        scales: Out(scales(slots)). One item per vector: (m16, e - 16); after a norm the mantissa is m16 * 2**16 //
+            root, reduced to 16 bits. It is (0, 0) if the vector is zero.
 
-    Latency: slots + 26 cycles from the maxima's transfer until words are taken, 4 from a word to its codes; the scales come
-        slots + 28 cycles after the maxima, or 19 after the roots.
-    Throughput: a word per cycle; the next maxima are taken when the last word and the scales are out.
-    Source: docs/integer-profile.md, "Quantize". One 27 x 18 multiplication per lane and slot; a divider per slot, used for
-        the reciprocal first and then for the scale.
+    Latency: slots + 26 cycles from the transfer of the maxima until words are taken, 4 from a word to its codes; the
+        scales follow slots + 28 cycles after the maxima, or 19 after the roots.
+    Throughput: one word per cycle; the next maxima are taken once the last word and the scales have left.
+    Source: docs/integer-profile.md, "Quantize". One 27 x 18 multiplication per lane and slot; one divider per slot,
+        used for the reciprocal first and then for the scale.
     """
 
     def __init__(self, *, slots: int, lanes: int = 1) -> None:
@@ -113,30 +113,30 @@ class Requantizer(CostedComponent):
         return m
 
     def _normalize(self, m: Module, normals: Any) -> Signal:
-        """Maxima one after the other through one normalizer, into ``normals``; high for a cycle when all are there."""
+        """Pass the maxima through one normalizer into ``normals``; the result is high for one cycle when all are there."""
         m.submodules.normalize = component = self._normalizer
         waiting = Signal(data.ArrayLayout(_WIDE - 1, self._slots))
         sent, left, collected = Signal(range(self._slots + 1)), Signal(range(self._slots + 1)), Signal()
-        given, found = component.input, component.output
+        operand, normal = component.input, component.output
         m.d.comb += [
-            given.p.value.eq(waiting[0]),
-            given.valid.eq(sent != 0),
-            found.ready.eq(1),
-            collected.eq(found.valid & (left == 1)),
+            operand.p.value.eq(waiting[0]),
+            operand.valid.eq(sent != 0),
+            normal.ready.eq(1),
+            collected.eq(normal.valid & (left == 1)),
         ]
-        with m.If(given.valid):  # its ready is always high
+        with m.If(operand.valid):  # its ready is always high
             m.d.sync += [waiting.eq(waiting.as_value() >> (_WIDE - 1)), sent.eq(sent - 1)]
-        with m.If(found.valid):
-            m.d.sync += normals.eq(Cat(normals.as_value()[_NORMAL.size :], found.p.mantissa, found.p.length))
+        with m.If(normal.valid):
+            m.d.sync += normals.eq(Cat(normals.as_value()[_NORMAL.size :], normal.p.mantissa, normal.p.length))
             m.d.sync += left.eq(left - 1)
         with m.If(self.maxima.valid & self.maxima.ready):
             m.d.sync += [waiting.eq(self.maxima.p.absmax), sent.eq(self._slots), left.eq(self._slots)]
         return collected
 
     def _divide(self, m: Module, normals: Any, second: Signal) -> tuple[Signal, Signal, list[Value], Value]:
-        """A divider per slot, all in step: (begin, take, quotients, whether they are there).
+        """Return the controls and results of one divider per slot, all in step: (begin, take, quotients, done).
 
-        They give the reciprocals, and with ``second`` the mantissas over the roots.
+        The quotients are the reciprocals, or with ``second`` the mantissas over the roots.
         """
         begin, take, dividers = Signal(), Signal(), self._dividers
         for slot, component in enumerate(dividers):
@@ -151,7 +151,7 @@ class Requantizer(CostedComponent):
         return begin, take, [component.output.payload for component in dividers], dividers[0].output.valid
 
     def _scale(self, m: Module, normals: Any, normed: Signal, quotients: list[Value], finished: Signal) -> None:
-        """Loads ``scales`` when ``finished``."""
+        """Load ``scales`` when ``finished``."""
         with m.If(self.scales.ready):
             m.d.sync += self.scales.valid.eq(0)
         with m.If(finished):
@@ -175,14 +175,15 @@ class Requantizer(CostedComponent):
         with m.If(source.valid & source.ready & source.p.last):
             m.d.sync += coding.eq(0)
         for slot in range(self._slots):
-            # Both move with the words: the next vector's may come while the last words of this one stand still.
+            # Both move with the words: those of the next vector may arrive while the last words of this one are
+            # stalled.
             reciprocal = carried(m, enable, reciprocals[slot])
             shift = carried(m, enable, normals[slot].length, 2)
             rest = carried(m, enable, shift[:2])
             for lane in range(self._lanes):
                 y = carried(m, enable, source.p["values"][lane][slot])
                 product = carried(m, enable, y * reciprocal)
-                # From here on the lowest bit is the one that is shifted out last.
+                # From here on the lowest bit is the one that was shifted out last.
                 coarse = carried(m, enable, (product[_LEAST_SHIFT - 1 :].as_signed() >> Cat(C(0, 2), shift[2:]))[:12])
                 fine = (coarse >> rest)[:9]
                 m.d.comb += sink.p["values"][lane][slot].eq(carried(m, enable, (fine[1:] + fine[0])[:8]))

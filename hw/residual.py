@@ -1,4 +1,4 @@
-"""The sum of two vectors, saturated."""
+"""Saturating addition of two vectors."""
 
 from typing import Any
 
@@ -14,19 +14,19 @@ __all__ = ["Residual"]
 
 
 class Residual(CostedComponent):
-    """sat(x + out) of each element.
+    """Compute sat(x + y) for each element.
 
     Parameters:
-        slots: 1 to 8.
+        slots: number of slots, 1 to 8.
         lanes: elements of a word, 1 to 64.
-        width: of an element, 2 to 64.
+        width: bits of an element, 2 to 64.
 
     Members:
-        input: In(words(width, slots, lanes)). The residual; its ``last`` is the output's.
-        addend: In(words(width, slots, lanes)). Of the same length; its ``last`` is not looked at.
+        input: In(words(width, slots, lanes)). The residual; its ``last`` becomes the output's.
+        addend: In(words(width, slots, lanes)). A vector of the same length; its ``last`` is ignored.
         output: Out(words(width, slots, lanes)).
 
-    Latency: 2 cycles. Throughput: a word per cycle.
+    Latency: 2 cycles. Throughput: one word per cycle.
     Source: docs/integer-profile.md, "Add, select rows".
     """
 

@@ -1,4 +1,4 @@
-"""The residual stream: loaded with the embedding rows, added to by matrices, handed on to what is quantized next."""
+"""The residual stream: it is loaded with the embedding rows, matrices are added to it, and it is quantized again."""
 
 from typing import Any
 
@@ -15,40 +15,45 @@ from edgedec.hw.vector_memory import VectorMemory
 
 __all__ = ["ResidualPath", "addition", "load_item_bytes"]
 
-_WIDE = 27
-_STORED_BITS = 32  # of an element as it is loaded
+_WIDE = 27  # bits of an element
+_STORED_BITS = 32  # bits of an element in memory
 
 
 def load_item_bytes(slots: int) -> int:
-    """Of an element of each slot as it lies in memory: int32 [slots], then nothing up to a power of two."""
+    """Return the bytes of an item of embedding rows: int32 [slots], padded to a power of two."""
     return 1 << (slots * _STORED_BITS // 8 - 1).bit_length()
 
 
 def addition(depth: int) -> data.StructLayout:
-    """Elements that are added from ``start`` on, which is where the addition before it ended if that has ``more``, else 0.
-    ``more``: the vector goes on in the next addition. ``onward``: the new residual is given to ``output`` as well.
+    """Return the description of an addition.
+
+    Members:
+        start: first element; where the previous addition ended if that had ``more``, else 0.
+        elements: number of elements.
+        more: the vector continues in the next addition.
+        onward: the new residual is also sent to ``output``.
     """
     return data.StructLayout({"start": range(depth), "elements": range(depth + 1), "more": 1, "onward": 1})
 
 
 class ResidualPath(CostedComponent):
-    """A VectorMemory that is loaded, and read and written again by additions.
+    """A VectorMemory that is loaded, and that additions read and write again.
 
     Parameters:
-        slots: 1 to 8.
+        slots: number of slots, 1 to 8.
         depth: elements of the residual, 1 to 65536.
-        style: of the memory, "block" or "ultra".
+        style: kind of memory, "block" or "ultra".
 
     Members:
-        loads: In(stream of range(depth + 1)). Elements that the next vector is loaded with, at least 1.
-        items: In(stream unsigned(8 * load_item_bytes(slots))). Those elements.
-        additions: In(stream ``addition(depth)``), of at least 1 element.
-        input: In(words(27, slots)). What is added; its ``last`` is not looked at.
-        output: Out(words(27, slots)). Loaded vectors, and sums that go ``onward``; ``last`` at a vector's end.
-        idle: Out(1). Nothing is under way.
+        loads: In(stream of range(depth + 1)). Number of elements of the next vector to load, at least 1.
+        items: In(stream unsigned(8 * load_item_bytes(slots))). These elements.
+        additions: In(stream ``addition(depth)``). Additions of at least 1 element.
+        input: In(words(27, slots)). Summands; ``last`` is ignored.
+        output: Out(words(27, slots)). Loaded vectors, and sums that go ``onward``; ``last`` ends a vector.
+        idle: Out(1). No load or addition is offered or in progress.
 
     Latency: 5 cycles from an addition to its first sum, 2 from ``input`` to ``output``.
-    Throughput: an element per cycle; one load or addition at a time.
+    Throughput: one element per cycle; one load or addition at a time.
     Source: docs/integer-profile.md, "Add, select rows".
     """
 
@@ -81,8 +86,9 @@ class ResidualPath(CostedComponent):
         m = Module()
         m.submodules.memory, m.submodules.sum = memory, adder = self._memory, self._adder
         loading, adding, more, onward = Signal(), Signal(), Signal(), Signal()
-        taken, left = Signal(range(self._depth + 1)), Signal(range(self._depth + 1))  # of ``input``; to be given
-        begin, moved = Signal(), Signal()
+        # Elements left to take from ``input``, and to produce.
+        input_left, left = Signal(range(self._depth + 1)), Signal(range(self._depth + 1))
+        begin, do_move = Signal(), Signal()
         addition_ = self.additions
         m.d.comb += [
             self.idle.eq(~loading & ~adding & ~self.loads.valid & ~addition_.valid),
@@ -96,30 +102,30 @@ class ResidualPath(CostedComponent):
         with m.If(self.loads.valid & self.loads.ready):
             m.d.sync += [loading.eq(1), left.eq(self.loads.payload), more.eq(0), onward.eq(1)]
         with m.If(addition_.valid & addition_.ready):
-            m.d.sync += [adding.eq(1), left.eq(addition_.p.elements), taken.eq(addition_.p.elements)]
+            m.d.sync += [adding.eq(1), left.eq(addition_.p.elements), input_left.eq(addition_.p.elements)]
             m.d.sync += [more.eq(addition_.p.more), onward.eq(addition_.p.onward)]
-        with m.If(moved):
+        with m.If(do_move):
             m.d.sync += left.eq(left - 1)
             with m.If(left == 1):
                 m.d.sync += [loading.eq(0), adding.eq(0)]
-        self._add(m, memory, adder, adding, taken)
-        self._give(m, memory, adder, loading, adding, onward, (left == 1) & ~more, moved)
+        self._add(m, memory, adder, adding, input_left)
+        self._give(m, memory, adder, loading, adding, onward, (left == 1) & ~more, do_move)
         return m
 
-    def _add(self, m: Module, memory: VectorMemory, adder: Residual, adding: Signal, taken: Signal) -> None:
-        """The addition's elements, and no more, to the adder."""
-        wanted = Signal()
+    def _add(self, m: Module, memory: VectorMemory, adder: Residual, adding: Signal, input_left: Signal) -> None:
+        """Send the elements of the addition, and no more, to the adder."""
+        active = Signal()
         m.d.comb += [
-            wanted.eq(adding & (taken != 0)),
+            active.eq(adding & (input_left != 0)),
             adder.input.payload.eq(memory.output.payload),
             adder.input.valid.eq(memory.output.valid),
             memory.output.ready.eq(adder.input.ready),
             adder.addend.payload.eq(self.input.payload),
-            adder.addend.valid.eq(self.input.valid & wanted),
-            self.input.ready.eq(adder.addend.ready & wanted),
+            adder.addend.valid.eq(self.input.valid & active),
+            self.input.ready.eq(adder.addend.ready & active),
         ]
         with m.If(self.input.valid & self.input.ready):
-            m.d.sync += taken.eq(taken - 1)
+            m.d.sync += input_left.eq(input_left - 1)
 
     def _give(
         self,
@@ -130,17 +136,17 @@ class ResidualPath(CostedComponent):
         adding: Signal,
         onward: Signal,
         last: Any,
-        moved: Signal,
+        do_move: Signal,
     ) -> None:
-        """An element to the memory, and if it is wanted to the output, in the same cycle."""
+        """Write an element to the memory, and send it to the output if it goes onward, in the same cycle."""
         offered = Mux(loading, self.items.valid, adder.output.valid & adding)
         free = ~onward | self.output.ready
         m.d.comb += [
             self.output.valid.eq(offered & onward),
-            moved.eq(offered & free),
+            do_move.eq(offered & free),
             self.items.ready.eq(loading & free),
             adder.output.ready.eq(adding & free),
-            memory.write.valid.eq(moved),
+            memory.write.valid.eq(do_move),
             memory.write.p.last.eq(last),
             self.output.p.last.eq(last),
         ]

@@ -1,4 +1,4 @@
-"""Root mean square normalization: gain times input at once, the root behind it."""
+"""Root mean square normalization: gain times input is computed at once, and the root is applied by the quantizer."""
 
 from typing import Any
 
@@ -17,32 +17,32 @@ from edgedec.hw.sums_of_squares import SumsOfSquares
 
 __all__ = ["RmsNorm"]
 
-_WIDE = 27
-_GAIN_SHIFT = 15
-_SUM_BITS = 49
-_COARSE = 9
-_SCALE_BITS = scale.size
+_WIDE = 27  # bits of an element
+_GAIN_SHIFT = 15  # fraction bits of a gain
+_SUM_BITS = 49  # bits of a sum of squares with eps
+_COARSE = 9  # bits dropped from the large elements before they are squared
+_SCALE_BITS = scale.size  # bits of a root
 
 
 class RmsNorm(CostedComponent):
-    """y = rs(x * g, 15), its largest absolute value, and the root mean square of x.
+    """Compute y = rs(x * g, 15), its largest absolute value, and the root mean square of x.
 
     Parameters:
-        slots: 1 to 8.
+        slots: number of slots, 1 to 8.
         lanes: elements of a word, 1 to 64.
 
     Members:
         input: In(words(27, slots, lanes)). x.
-        gains: In(stream of signed(16) [lanes]). g, one item per word; the same for all slots; -32768 must not occur.
-        eps: In(stream of unsigned(48)). E, one item per vector; nothing but the roots waits for it.
+        gains: In(stream of signed(16) [lanes]). g, one item per word, the same for all slots; -32768 must not occur.
+        eps: In(stream of unsigned(48)). E, one item per vector; only the roots wait for it.
         output: Out(words(27, slots, lanes)). y.
-        maxima: Out(maxima(slots)). One item per vector, ``normed``.
+        maxima: Out(maxima(slots)). One item per vector, with ``normed`` set.
         roots: Out(roots(slots)). One item per vector.
 
-    Latency: 3 cycles from a word's transfer to y. From the last word's: 3 + ceil(log2(lanes)) + 1 to the maxima,
-        ceil(log2(lanes)) + 12 + 18 * slots to the roots.
-    Throughput: a word per cycle, across vectors too; stops only if a vector ends while the roots or maxima of the one before
-        it are not taken, or the roots not found.
+    Latency: 3 cycles from a word's transfer to y. From the last word's transfer: 3 + ceil(log2(lanes)) + 1 to the
+        maxima, ceil(log2(lanes)) + 12 + 18 * slots to the roots.
+    Throughput: one word per cycle, across vectors too; it stalls only if a vector ends while the roots or maxima of the
+        previous one are not taken, or its roots not computed.
     Source: docs/integer-profile.md, "RMS norm". One 27 x 18 and one 18 x 18 multiplication per lane and slot.
     """
 
@@ -103,13 +103,13 @@ class RmsNorm(CostedComponent):
         return m
 
     def _find_roots(self, m: Module, sums: Any) -> None:
-        """One slot after the other; ``sums`` and ``eps`` stay where they are until all are done."""
+        """Compute the roots slot by slot; ``sums`` and ``eps`` are held until all are done."""
         m.submodules.normalize, m.submodules.root = normalizer, rooter = self._normalizer, self._rooter
-        asked, found, begun, done = Signal(range(self._slots + 1)), Signal(range(self._slots)), Signal(), Signal()
-        m.d.comb += begun.eq(sums.valid & self.eps.valid & ~self.roots.valid & (asked != self._slots))
+        sent, received, begun, done = Signal(range(self._slots + 1)), Signal(range(self._slots)), Signal(), Signal()
+        m.d.comb += begun.eq(sums.valid & self.eps.valid & ~self.roots.valid & (sent != self._slots))
         enable, _ = pipeline(m, normalizer.input, begun, 2)
-        small = carried(m, enable, sums.payload[asked].small + self.eps.payload)
-        big = carried(m, enable, sums.payload[asked].big)
+        small = carried(m, enable, sums.payload[sent].small + self.eps.payload)
+        big = carried(m, enable, sums.payload[sent].big)
         coarse = big.any()
         total = Mux(coarse, big + (small >> 2 * _COARSE), small | ~small.any())
         m.d.comb += [
@@ -124,19 +124,19 @@ class RmsNorm(CostedComponent):
             rooter.input.valid.eq(normal.valid),
             normal.ready.eq(rooter.input.ready),
             rooter.output.ready.eq(1),
-            done.eq(rooter.output.valid & (found == self._slots - 1)),
+            done.eq(rooter.output.valid & (received == self._slots - 1)),
             sums.ready.eq(done),
             self.eps.ready.eq(done),
         ]
         with m.If(self.roots.ready):
             m.d.sync += self.roots.valid.eq(0)
         with m.If(begun & enable):
-            m.d.sync += asked.eq(asked + 1)
+            m.d.sync += sent.eq(sent + 1)
         with m.If(normal.valid & normal.ready):
             m.d.sync += exponent.eq(Mux(normal.p.tag, _COARSE, 0) - halved)
         with m.If(rooter.output.valid):
             earlier = self.roots.payload.as_value()[_SCALE_BITS:]
             m.d.sync += self.roots.payload.eq(Cat(earlier, rooter.output.payload, exponent))
-            m.d.sync += found.eq(found + 1)
+            m.d.sync += received.eq(received + 1)
         with m.If(done):
-            m.d.sync += [asked.eq(0), found.eq(0), self.roots.valid.eq(1)]
+            m.d.sync += [sent.eq(0), received.eq(0), self.roots.valid.eq(1)]

@@ -14,10 +14,10 @@ __all__ = ["Root"]
 
 
 class Root(CostedComponent):
-    """Largest r with r * r <= v.
+    """Compute the largest r with r * r <= v.
 
     Parameters:
-        bits: of v, even, 2 to 64.
+        bits: bits of v, even, 2 to 64.
 
     Members:
         input: In(stream unsigned(bits)).

@@ -1,4 +1,4 @@
-"""Rotary position embedding: pairs turned by angles that are fetched."""
+"""Rotary position embedding: pairs are rotated by angles from the read stream."""
 
 from typing import Any
 
@@ -14,36 +14,37 @@ from edgedec.hw.shapes import rows, words
 
 __all__ = ["Rotary", "angles"]
 
-_NARROW = 18
-_STAGES = 5
-_ROUNDING_SHIFT = 14
+_NARROW = 18  # bits of an element
+_STAGES = 5  # registers of the arithmetic
+_ROUNDING_SHIFT = 14  # fraction bits of an angle's cos and sin
 
 
 def angles(slots: int, lanes: int) -> data.StructLayout:
-    """cos and sin, s16 with 14 fraction bits, of ``lanes`` neighbouring pairs of each slot's position."""
+    """Return cos and sin, s16 with 14 fraction bits, of ``lanes`` neighbouring pairs at each slot's position."""
     return data.StructLayout({"cos": rows(16, slots, lanes), "sin": rows(16, slots, lanes)})
 
 
 class Rotary(CostedComponent):
-    """``first = sat(rs(a * cos - b * sin, 14), 18)``, ``second = sat(rs(b * cos + a * sin, 14), 18)`` of each head's pairs:
-    a is element i of a head, b element i + head_dim / 2, first and second take their places.
+    """Compute ``first = sat(rs(a * cos - b * sin, 14), 18)`` and ``second = sat(rs(b * cos + a * sin, 14), 18)``.
 
-    Two multipliers per lane and slot: the first halves leave as b arrives, the second ones after that, while the next head's
-    first half arrives.
+    In each head, a is element i, b is element i + head_dim / 2; first and second replace them. There are two
+    multipliers per
+    lane and slot: first halves leave as b arrives, second halves after that, while the first half of the next head
+        arrives.
 
     Parameters:
-        slots: 1 to 8.
-        head_dim: elements of a head; even, 2 to 2048.
+        slots: number of slots, 1 to 8.
+        head_dim: elements of a head, even, 2 to 2048.
         lanes: elements of a word; divides head_dim / 2.
 
     Members:
-        angles: In(stream angles(slots, lanes)). head_dim / 2 / lanes items: those of a pass. They serve every vector until
-            the next ones come; those are taken between vectors, and before a vector whose first word is not offered earlier.
-        input: In(words(18, slots, lanes)). Whole heads one after the other; ``last`` at the end of the last one. Waits for
+        angles: In(stream angles(slots, lanes)). The head_dim / 2 / lanes items of a pass. They serve every vector until
+            the next ones, which are taken between vectors, before a vector whose first word is not offered earlier.
+        input: In(words(18, slots, lanes)). Whole heads one after the other; ``last`` ends the last one. It waits for
             the first angles.
-        output: Out(words(18, slots, lanes)). The same order, ``last`` likewise.
+        output: Out(words(18, slots, lanes)). The same order, with ``last`` likewise.
 
-    Latency: 5 cycles from a word of a second half to its first half's, head_dim / 2 / lanes more to its own.
+    Latency: 5 cycles from a word of a second half to that of the first half, head_dim / 2 / lanes more to its own.
     Throughput: one word per cycle.
     Source: docs/integer-profile.md, "Rotary".
     """
@@ -76,8 +77,9 @@ class Rotary(CostedComponent):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         half = self._half
-        second, at = Signal(), Signal(range(half))  # where the input is: which half, which word
-        pending, turned, ends = Signal(), Signal(range(half)), Signal()  # seconds still to give, from ``turned`` on
+        second, at = Signal(), Signal(range(half))  # half and word of the input
+        # pending: second halves remain, from ``turned`` on.
+        pending, turned, ends = Signal(), Signal(range(half)), Signal()
         inside, loaded, offered, last = Signal(), Signal(), Signal(), Signal()
         enable, _ = pipeline(m, self.output, offered, _STAGES)
         loading, taken = self._load(m, ~inside, ~pending, loaded), Signal()
@@ -104,7 +106,7 @@ class Rotary(CostedComponent):
         return m
 
     def _load(self, m: Module, between: Any, left: Any, loaded: Any) -> Any:
-        """Whether a vector has to wait for angles, which wait until the last one has left; ``loaded``: there are some."""
+        """Load angles between vectors. Return whether a vector must wait for them; ``loaded`` is set once there are some."""
         at, loading = Signal(range(self._half)), Signal()
         m.submodules.angles = self._table = memory.Memory(shape=self.angles.p.shape(), depth=self._half, init=[])
         port = self._table.write_port()
@@ -122,14 +124,14 @@ class Rotary(CostedComponent):
         return loading
 
     def _kept(self, m: Module, name: str, write: Any, at: Any, index: Any) -> Any:
-        """Half a head of inputs, read in the same cycle."""
+        """Store half a head of inputs, and return the element at ``index`` in the same cycle."""
         m.submodules[name] = kept = memory.Memory(shape=self.input.p["values"].shape(), depth=self._half, init=[])
         port, read = kept.write_port(), kept.read_port(domain="comb")
         m.d.comb += [port.addr.eq(at), port.data.eq(self.input.p["values"]), port.en.eq(write), read.addr.eq(index)]
         return read.data
 
     def _turn(self, m: Module, enable: Any, pending: Any, a: Any, b: Any, table: Any, index: Any) -> None:
-        """Five stages: operands, products, sum, rounding, saturation."""
+        """Compute in five stages: operands, products, sum, rounding, saturation."""
         m.d.comb += table.addr.eq(index)
         minus = carried(m, enable, ~pending, 2)
         for lane in range(self._lanes):

@@ -1,4 +1,4 @@
-"""The read stream to those who want it."""
+"""Distribution of the read stream to the units that consume it."""
 
 from typing import Any
 
@@ -16,39 +16,39 @@ from edgedec.hw.shapes import beat
 
 __all__ = ["Router", "entry", "port", "segment"]
 
-_QUEUED = 32  # segments whose beats are still to come; short ones should not keep the prefetcher from running ahead
+_QUEUED = 32  # segments whose beats are still to come; enough that short ones do not hold the prefetcher back
 
 
 def entry() -> data.StructLayout:
-    """A segment of the read stream: who gets it, how many beats; unused items at its end (0 where that means nothing)."""
+    """Return the layout of a segment's description: destination, length in beats, unused items at its end (or 0)."""
     return data.StructLayout({name: FIELDS[Opcode.READ][name] for name in ("destination", "beats", "spare")})
 
 
 def segment(beat_bytes: int) -> data.StructLayout:
-    """A beat of a segment. last: of it. spare: with the last one, items at its end that are none; 0 with the others."""
+    """Return the layout of a beat of a segment; ``spare`` of the last one counts unused items at its end, others have 0."""
     return data.StructLayout({"data": data.ArrayLayout(unsigned(8), beat_bytes), "last": 1, "spare": unsigned(8)})
 
 
 def port(destination: Destination) -> str:
-    """Name of the Router's output."""
+    """Return the name of the Router's output for a destination."""
     return destination.name.lower()
 
 
 class Router(CostedComponent):
-    """Deals the beats out, segment by segment.
+    """Distribute the beats, segment by segment.
 
     Parameters:
-        config: its beat_bytes.
+        config: configuration of the accelerator, of which beat_bytes matters.
 
     Members:
-        entries: In(stream ``entry()``). In the order of the beats. One of 0 beats is dropped.
+        entries: In(stream ``entry()``). Segments in the order of their beats. A segment of 0 beats is dropped.
         beats: In(beat(beat_bytes)). A beat waits until its entry is there.
         load, angles, gains, weights, rows, coding, factors, scales, keys_values, copy, program: Out(stream
-            ``segment(beat_bytes)``). A destination that is none of them takes its beats and drops them.
+            ``segment(beat_bytes)``). The beats of an unknown destination are taken and dropped.
 
     Latency: 1 cycle from a beat to its output; 2 from an entry to the first beat that is taken for it.
-    Throughput: a beat per cycle, across segments too.
-    Source: derived here. One register of a beat serves all outputs.
+    Throughput: one beat per cycle, across segments too.
+    Source: derived here. A single register of one beat serves all outputs.
     """
 
     def __init__(self, config: AcceleratorConfig) -> None:
@@ -75,27 +75,25 @@ class Router(CostedComponent):
         due = data.View(entry(), queue.r_data)
         outputs = [getattr(self, port(destination)) for destination in Destination]
         held = Signal(outputs[0].p.shape(), reset_less=True)
-        valid, goal = (
-            Signal(len(outputs)),
-            Signal(len(outputs)),
-        )  # one bit for each output: of what is held, of what comes
+        valid = Signal(len(outputs))  # one bit for each output: the held beat is for it
+        goal = Signal(len(outputs))  # one bit for each output: the arriving beats are for it
         left, spare, final = Signal(entry()["beats"].shape), Signal(entry()["spare"].shape), Signal()
-        moving, taken = Signal(), Signal()
+        do_move, do_read = Signal(), Signal()
         m.d.comb += [
             queue.w_data.eq(Value.cast(self.entries.payload)),
             queue.w_en.eq(self.entries.valid & (self.entries.p.beats != 0)),
             self.entries.ready.eq(queue.w_rdy),
-            moving.eq(~valid.any() | Cat(o.ready & o.valid for o in outputs).any()),
-            self.beats.ready.eq(moving & (left != 0)),
-            taken.eq(self.beats.ready & self.beats.valid),
+            do_move.eq(~valid.any() | Cat(o.ready & o.valid for o in outputs).any()),
+            self.beats.ready.eq(do_move & (left != 0)),
+            do_read.eq(self.beats.ready & self.beats.valid),
             final.eq(left == 1),
-            queue.r_en.eq((left == 0) | (taken & final)),
+            queue.r_en.eq((left == 0) | (do_read & final)),
             *(output.payload.eq(held) for output in outputs),
             *(output.valid.eq(bit) for output, bit in zip(outputs, valid, strict=True)),
         ]
-        with m.If(moving):
-            m.d.sync += valid.eq(Mux(taken, goal, 0))
-        with m.If(taken):
+        with m.If(do_move):
+            m.d.sync += valid.eq(Mux(do_read, goal, 0))
+        with m.If(do_read):
             m.d.sync += [
                 held.data.eq(self.beats.payload),
                 held.last.eq(final),

@@ -1,4 +1,4 @@
-"""Sums of single rows, as they leave the multipliers, into words of five rows."""
+"""Packing of the sums of single rows, as the multipliers deliver them, into words of five rows."""
 
 from typing import Any
 
@@ -17,21 +17,22 @@ from edgedec.hw.shapes import rows
 
 __all__ = ["RowPacker"]
 
-_QUEUE = 8  # words; five cycles each, the way from a word's first beat through the multipliers and back is less than 20
+_QUEUE = 8  # words of five cycles each: a word's way through the multipliers and back takes less than 20 cycles
 
 
 class RowPacker(CostedComponent):
-    """Five sums to a word, and a queue behind it that never overflows: who sends the beats asks for room beforehand.
+    """Pack five sums into a word for a queue that never overflows, because the sender of the beats asks for room first.
 
     Parameters:
-        lanes: of the MacArray.
-        slots: 1 to 8.
+        lanes: lanes of the MacArray.
+        slots: number of slots, 1 to 8.
         width: signed bits of a sum in ``output``, at least those of the MacArray.
 
     Members:
-        room: Out(1). The queue has a place that no word is under way to.
-        starts: In(1). For a cycle, the first of a word's five rows is on its way; only with ``room``.
-        sums: In(stream linear_sums(lanes, slots)), always ready. Row after row; ``last`` is not looked at.
+        room: Out(1). The queue has a place that is not reserved.
+        starts: In(1). High for one cycle to reserve a place when the first of a word's five rows is sent; only with
+            ``room``.
+        sums: In(stream linear_sums(lanes, slots)), always ready. Row after row; ``last`` is ignored.
         output: Out(stream rows(width, slots, 5)).
 
     Latency: 2 cycles from a word's last sum to the word. Throughput: one sum per cycle.
@@ -62,7 +63,7 @@ class RowPacker(CostedComponent):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        row, complete, popped = Signal(range(ROWS)), Signal(), Signal()
+        row, complete, do_pop = Signal(range(ROWS)), Signal(), Signal()
         narrow = rows(self._bits, self._slots, ROWS)
         word, room = Signal(narrow, reset_less=True), Signal(range(_QUEUE + 1), init=_QUEUE)
         m.submodules.queue = queue = SyncFIFO(width=narrow.size, depth=_QUEUE)
@@ -71,7 +72,7 @@ class RowPacker(CostedComponent):
             sums = self.sums.p.sums.as_value()
             m.d.sync += [
                 row.eq(Mux(row == ROWS - 1, 0, row + 1)),
-                word.eq(Cat(word.as_value()[len(sums) :], sums)),  # the first of five ends up lowest
+                word.eq(Cat(word.as_value()[len(sums) :], sums)),  # the first of five moves to the lowest place
             ]
         m.d.comb += [
             self.room.eq(room != 0),
@@ -79,9 +80,9 @@ class RowPacker(CostedComponent):
             queue.w_en.eq(complete),
             self.output.valid.eq(queue.r_rdy),
             queue.r_en.eq(self.output.ready),
-            popped.eq(queue.r_rdy & self.output.ready),
+            do_pop.eq(queue.r_rdy & self.output.ready),
         ]
-        m.d.sync += room.eq(room - self.starts + popped)
+        m.d.sync += room.eq(room - self.starts + do_pop)
         for lane in range(ROWS):
             for slot in range(self._slots):
                 at = (lane * self._slots + slot) * self._bits

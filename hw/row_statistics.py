@@ -1,4 +1,4 @@
-"""What a quantizer and a norm want to know of a vector, formed as its words pass."""
+"""Statistics of a vector for a quantizer and a norm, formed as its words pass."""
 
 from typing import Any
 
@@ -16,21 +16,21 @@ __all__ = ["RowStatistics"]
 
 
 class RowStatistics(CostedComponent):
-    """Largest absolute value and, if wanted, sums of squares of each slot's vector.
+    """Determine the largest absolute value and, with ``squares``, the sums of squares of each slot's vector.
 
     Parameters:
-        slots: 1 to 8.
+        slots: number of slots, 1 to 8.
         lanes: elements of a word, 1 to 64.
-        squares: form the sums of squares; without them they are given as 0 and cost nothing.
+        squares: whether to form the sums of squares; without them they are 0 and cost nothing.
 
     Members:
-        input: In(words(27, slots, lanes)). Give it the words that another component takes in the same cycles: ``fork`` of
-            edgedec.hw.pipeline does that.
+        input: In(words(27, slots, lanes)). ``fork`` of edgedec.hw.pipeline can send the same words to another component
+            as well.
         output: Out(sums(slots)). One item per vector.
 
     Latency: ceil(log2(lanes)) + 1 cycles from the last word's transfer, + 3 with squares.
-    Throughput: a word per cycle, across vectors too; stops only if a vector ends while the one before it is not taken,
-        or within two cycles of it.
+    Throughput: one word per cycle, across vectors too; stalls only if a vector ends while the previous result is not
+        taken, or within two cycles of the previous end.
     Source: docs/integer-profile.md, "RMS norm" and "Quantize".
     """
 

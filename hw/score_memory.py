@@ -1,4 +1,4 @@
-"""Scores of a head, kept until its largest is known."""
+"""A memory of the scores of a head, which holds them until the largest is known."""
 
 from typing import Any
 
@@ -17,14 +17,17 @@ from edgedec.hw.softmax import DISTANCE_BITS
 
 __all__ = ["ScoreMemory", "visibility"]
 
-_READ_STAGES = 4
+_READ_STAGES = 4  # registers from a read to the output
 
 
 def visibility(slots: int, context: int) -> data.StructLayout:
-    """Who sees what in a pass. Committed position i is i; row and own key are slots.
+    """Return the layout of the positions that each row of a pass sees.
 
-    ``committed``: positions in the cache. ``own``: the pass's own keys, 1 to ``slots``. Row r sees a committed position from
-    ``first[r]`` on or below ``sinks``, and own key k where ``mask[r][k]``.
+    Members:
+        committed: number of positions in the cache.
+        own: number of the pass's own keys, 1 to ``slots``.
+        first, sinks: row r sees the committed positions from ``first[r]`` on, and those below ``sinks``.
+        mask: row r sees own key k if ``mask[r][k]`` is set.
     """
     position = range(context + 1)
     return data.StructLayout(
@@ -39,26 +42,27 @@ def visibility(slots: int, context: int) -> data.StructLayout:
 
 
 class ScoreMemory(CostedComponent):
-    """Adds chunks to scores, finds each row's largest visible one, then gives every score's distance below it.
+    """Add chunks to scores, determine each row's largest visible one, then emit each score's distance below it.
 
     Parameters:
-        beat_bytes, head_dim, chunk: of the KvLayout.
-        slots: rows, 1 to 8.
-        context: committed positions at most, 1 to 65536.
-        lanes: positions taken in and given out per cycle; a power of two that divides the positions of a group, at most 8.
-        query_bits: 8 to 16.
-        ultra: keep the scores in UltraRAM.
+        beat_bytes, head_dim, chunk: members of the KvLayout.
+        slots: number of rows, 1 to 8.
+        context: largest number of committed positions, 1 to 65536.
+        lanes: positions per cycle, in and out; a power of two that divides the positions of a group, at most 8.
+        query_bits: signed bits of a query's code, 8 to 16.
+        ultra: whether the scores are stored in UltraRAM.
 
     Members:
-        visibility: In(visibility(slots, context)). Steady while a pass is under way.
-        input: In(stream rows(., slots, positions), always ready). Sums of one chunk of a group of positions; the chunks of a
-            group one after the other, the committed groups, then the own ones. No group ends earlier than
-            ``positions / lanes`` cycles after the one before, and a head begins only when all distances of the head before
-            the last one were taken: two heads are kept.
-        output: Out(stream {distances u26 [lanes, slots], visible, last}). Of a head's positions in order, and of those
-            behind the last one to the end of its group; saturated.
+        visibility: In(visibility(slots, context)). Steady while a pass is in progress.
+        input: In(stream rows(., slots, positions), always ready). Sums of one chunk of a group of positions: the chunks
+            of a group one after the other, the committed groups, then the own ones. Groups end at least ``positions /
+            lanes``
+            cycles apart, and a head begins only once all distances of the second head before it are taken: two heads
+            are stored.
+        output: Out(stream {distances u26 [lanes, slots], visible, last}). Distances of a head's positions in order,
+            saturated; the last group is complete, beyond the last position too.
 
-    Latency: from a head's last item to its first distance positions / lanes + log2(lanes) + 7 cycles.
+    Latency: positions / lanes + log2(lanes) + 7 cycles from a head's last item to its first distance.
     Throughput: lanes * slots scores per cycle, in and out at once.
     Source: docs/integer-profile.md, "Attention".
     """
@@ -83,11 +87,11 @@ class ScoreMemory(CostedComponent):
             raise ValueError(f"lanes must be a power of two that divides {layout.positions}, not {lanes!r}")
         check("query_bits", query_bits, 8, 16)
         self._layout, self._slots, self._lanes, self._ultra = layout, slots, lanes, ultra
-        self._bits = query_bits + 7 + (head_dim - 1).bit_length()  # of a score of symmetric codes
+        self._bits = query_bits + 7 + (head_dim - 1).bit_length()  # bits of a score of symmetric codes
         self._depth = (layout.groups(context) + layout.groups(slots)) * (layout.positions // lanes)
         per_slot = data.ArrayLayout(data.ArrayLayout(unsigned(DISTANCE_BITS), slots), lanes)
-        seen = data.ArrayLayout(data.ArrayLayout(unsigned(1), slots), lanes)
-        given = data.StructLayout({"distances": per_slot, "visible": seen, "last": 1})
+        visibility_shape = data.ArrayLayout(data.ArrayLayout(unsigned(1), slots), lanes)
+        item = data.StructLayout({"distances": per_slot, "visible": visibility_shape, "last": 1})
         super().__init__(
             lambda: {
                 "visibility": In(visibility(slots, context)),
@@ -97,7 +101,7 @@ class ScoreMemory(CostedComponent):
                         always_ready=True,
                     )
                 ),
-                "output": Out(stream.Signature(given)),
+                "output": Out(stream.Signature(item)),
             }
         )
 
@@ -133,7 +137,7 @@ class ScoreMemory(CostedComponent):
         return m
 
     def _serialise(self, m: Module) -> Any:
-        """Adds up chunks and gives the positions of a group ``lanes`` at a time, with who sees them."""
+        """Add up chunks and emit the positions of a group, ``lanes`` at a time, with their visibility."""
         positions, words = self._layout.positions, self._layout.positions // self._lanes
         scores = data.ArrayLayout(data.ArrayLayout(signed(self._bits), self._slots), positions)
         total, partial, waiting = Signal(scores), Signal(scores, reset_less=True), Signal(scores, reset_less=True)
@@ -152,15 +156,15 @@ class ScoreMemory(CostedComponent):
         return self._visible(m, left != 0, [waiting[lane] for lane in range(self._lanes)])
 
     def _visible(self, m: Module, valid: Any, scores: list[Any]) -> Any:
-        """The word of scores with its place, registered."""
+        """Return the registered word of scores with its place and visibility."""
         config, words = self.visibility, self._layout.positions // self._lanes
         per_lane = data.ArrayLayout(data.ArrayLayout(signed(self._bits), self._slots), self._lanes)
-        seen = data.ArrayLayout(data.ArrayLayout(1, self._slots), self._lanes)
+        visibility_shape = data.ArrayLayout(data.ArrayLayout(1, self._slots), self._lanes)
         word = Signal(
             data.StructLayout(
                 {
                     "scores": per_lane,
-                    "visible": seen,
+                    "visible": visibility_shape,
                     "index": range(self._depth),
                     "bank": 1,
                     "first": 1,
@@ -171,7 +175,7 @@ class ScoreMemory(CostedComponent):
         )
         index, at, own, bank = Signal(range(self._depth)), Signal(range(self._depth)), Signal(), Signal()
         in_own, last = Signal(), Signal()
-        # Of what is steady, in registers; a pass begins well behind its visibility.
+        # Registered values of steady inputs: visibility is set well before a pass begins.
         none, own_end, committed_end = Signal(), Signal(range(self._depth + 1)), Signal(range(self._depth + 1))
         m.d.sync += [
             none.eq(config.committed == 0),
@@ -187,7 +191,7 @@ class ScoreMemory(CostedComponent):
                 committed = (position < config.committed) & (
                     (position >= config.first[slot]) | (position < config.sinks)
                 )
-                # Past the own keys it is the last one's bit that is read, and not used.
+                # Beyond the own keys the last one's bit is read, and not used.
                 masked = (position < config.own) & Array([config.mask[slot][key] for key in range(self._slots)])[
                     position
                 ]
@@ -202,7 +206,7 @@ class ScoreMemory(CostedComponent):
         return word
 
     def _largest(self, m: Module, word: Any) -> tuple[Any, Any]:
-        """[bank][slot] of the visible scores, and when a bank's is final (one cycle, [bank])."""
+        """Return the largest visible scores [bank][slot], and a pulse when those of a bank are final [bank]."""
         least = -(1 << (self._bits - 1))
         level = [
             [
@@ -268,7 +272,7 @@ class ScoreMemory(CostedComponent):
         for lane in range(self._lanes):
             for slot in range(self._slots):
                 top = Mux(states[2][0], largest[1][slot], largest[0][slot])
-                # Never negative where visible.
+                # Not negative for a visible score.
                 distance = Signal(self._bits, name=f"distance_{lane}_{slot}", reset_less=True)
                 with m.If(enable):
                     m.d.sync += distance.eq(top - entry.scores[lane][slot])
@@ -278,7 +282,7 @@ class ScoreMemory(CostedComponent):
 
 
 def _groups(positions: Any, of: int) -> Any:
-    """Groups that so many positions begin."""
+    """Return the number of groups that ``positions`` positions begin."""
     return (positions + (of - 1)) >> (of - 1).bit_length()
 
 

@@ -1,4 +1,4 @@
-"""What the fabric of every board with a serial line has: accelerator and host link. A memory is added by who inherits."""
+"""The common part of the fabric of all boards with a serial line: accelerator and host link. A subclass adds the memory."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +17,7 @@ __all__ = ["SerialSystem", "identity_of"]
 
 
 def identity_of(config: AcceleratorConfig, *, memory_bytes: int, simulated: bool) -> Identity:
-    """What the link of such a system says."""
+    """Return the identity that the link of such a system reports."""
     return Identity(
         simulated=simulated,
         granule=config.port_bytes,
@@ -28,19 +28,20 @@ def identity_of(config: AcceleratorConfig, *, memory_bytes: int, simulated: bool
 
 
 class SerialSystem(CostedComponent):
-    """Accelerator, link and line, all in "sync" of config.clock_hz.
+    """Connect accelerator, link and line, all in the domain "sync" of config.clock_hz.
 
     Parameters:
-        config: of the accelerator; one port, of 4, 8 or 16 bytes.
-        accelerator: an Accelerator of it, or what has its ports.
-        memory_bytes: from address 0 on.
-        baud: of the line.
-        simulated: the link says so.
-        members: ports that the inheriting class has besides.
+        config: configuration of the accelerator, with one port of 4, 8 or 16 bytes.
+        accelerator: an Accelerator of that configuration, or a component with its ports.
+        memory_bytes: size of the memory, which begins at address 0.
+        baud: bits per second of the line.
+        simulated: value that the link reports.
+        members: additional ports of the subclass.
 
     Members:
-        receive: In(1); transmit: Out(1). Of the serial line.
-        interrupt: Out(1). The accelerator's, for a lamp.
+        receive: In(1). Serial line from the host.
+        transmit: Out(1). Serial line to the host.
+        interrupt: Out(1). Interrupt of the accelerator, for a lamp.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class SerialSystem(CostedComponent):
         return {"link": self._link.resources, "uart": self._receiver.resources + self._transmitter.resources}
 
     def _linked(self) -> tuple[Module, list[tuple[Any, Any]]]:
-        """All but the memory, and whose managers, reading and writing, are to be connected to it."""
+        """Return the module without the memory, and the (read, write) managers to connect to the memory."""
         m = Module()
         m.submodules.accelerator, m.submodules.link = accelerator, link = self._accelerator, self._link
         m.submodules.receiver, m.submodules.transmitter = self._receiver, self._transmitter

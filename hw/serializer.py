@@ -1,4 +1,4 @@
-"""Words of some lanes to single elements."""
+"""Conversion of words of several lanes to single elements."""
 
 from typing import Any
 
@@ -15,20 +15,20 @@ __all__ = ["Serializer"]
 
 
 class Serializer(CostedComponent):
-    """A vector's elements one after the other.
+    """Emit the elements of a vector one after the other.
 
     Parameters:
-        width: of an element, 1 to 64.
-        slots: 1 to 8.
+        width: bits of an element, 1 to 64.
+        slots: number of slots, 1 to 8.
         lanes: elements of an input word, 2 to 64.
 
     Members:
-        spares: In(stream of range(lanes)). Lanes of each vector's last word that are none; its last word waits for it.
+        spares: In(stream of range(lanes)). Number of unused lanes in each vector's last word, which waits for it.
         input: In(words(width, slots, lanes)). Every vector begins with a new word.
-        output: Out(words(width, slots, 1)). ``last`` with a vector's last element.
+        output: Out(words(width, slots, 1)). ``last`` accompanies the last element of a vector.
 
     Latency: 1 cycle from a word's transfer to its first element.
-    Throughput: an element per cycle, across vectors too.
+    Throughput: one element per cycle, across vectors too.
     Source: derived here.
     """
 
@@ -57,26 +57,27 @@ class Serializer(CostedComponent):
         m = Module()
         source, sink, lanes = self.input, self.output, self._lanes
         held = Signal(source.p["values"].shape(), reset_less=True)  # the next element is lane 0
-        left, ends = Signal(range(lanes + 1)), Signal()  # elements that are held; they are the vector's last
-        free, known, loading = Signal(), Signal(), Signal()
+        # Elements held, and whether they are the last ones of the vector.
+        left, holds_last = Signal(range(lanes + 1)), Signal()
+        free, known, do_load = Signal(), Signal(), Signal()
         m.d.comb += [
             free.eq((left == 0) | ((left == 1) & sink.ready)),
             known.eq(self.spares.valid | ~source.p.last),
             source.ready.eq(free & known),
-            loading.eq(source.valid & source.ready),
+            do_load.eq(source.valid & source.ready),
             self.spares.ready.eq(source.valid & source.p.last & free),
             sink.valid.eq(left != 0),
             sink.p["values"][0].eq(held[0]),
-            sink.p.last.eq(ends & (left == 1)),
+            sink.p.last.eq(holds_last & (left == 1)),
         ]
-        with m.If(loading):
+        with m.If(do_load):
             m.d.sync += [
                 held.eq(source.p["values"]),
                 left.eq(lanes - Mux(source.p.last, self.spares.payload, 0)),
-                ends.eq(source.p.last),
+                holds_last.eq(source.p.last),
             ]
         with m.Elif(sink.valid & sink.ready):
-            # The last lane stays as it is: it is never moved twice, and needs no multiplexer.
+            # The last lane keeps its value: it never moves twice, so it needs no multiplexer.
             m.d.sync += [held[lane].eq(held[lane + 1]) for lane in range(lanes - 1)]
             m.d.sync += left.eq(left - 1)
         return m

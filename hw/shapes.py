@@ -1,4 +1,4 @@
-"""Payloads that components hand to each other."""
+"""Signatures and layouts of the payloads that components exchange."""
 
 from amaranth.hdl import ShapeLike, signed, unsigned
 from amaranth.lib import data, stream
@@ -13,12 +13,12 @@ def payload(signature: stream.Signature) -> ShapeLike:
 
 
 def beat(beat_bytes: int) -> stream.Signature:
-    """Bytes of the read stream, lowest address first."""
+    """Return a stream of beats: bytes of the read stream, lowest address first."""
     return stream.Signature(data.ArrayLayout(unsigned(8), beat_bytes))
 
 
 def rows(width: int, slots: int, lanes: int) -> data.ArrayLayout:
-    """signed(width) [lanes, slots]: ``lanes`` neighbouring elements of a vector, of each slot's vector."""
+    """Return the layout signed(width) [lanes, slots]: ``lanes`` neighbouring elements of each slot's vector."""
     return data.ArrayLayout(data.ArrayLayout(signed(width), slots), lanes)
 
 
@@ -28,19 +28,23 @@ def word(width: int, slots: int, lanes: int = 1) -> data.StructLayout:
 
 
 def words(width: int, slots: int, lanes: int = 1) -> stream.Signature:
-    """A vector for each slot, ``lanes`` elements at a time; lanes behind the vector's end are zero, ``last`` ends it."""
+    """Return a stream of one vector for each slot, ``lanes`` elements at a time.
+
+    Lanes after the end of the vector are zero, and ``last`` marks its last word.
+    """
     return stream.Signature(word(width, slots, lanes))
 
 
 def codes(slots: int, columns: int) -> stream.Signature:
-    """int8 activations of a block of ``columns`` neighbouring columns, of each slot; ``last``: of the vector."""
+    """Return a stream of int8 activations, ``columns`` neighbouring columns of each slot; ``last`` ends the vector."""
     return stream.Signature(data.StructLayout({"codes": rows(8, slots, columns), "last": 1}))
 
 
 def sums(slots: int) -> stream.Signature:
-    """What is kept of a vector of each slot: its largest absolute value, and its squares (0 where they are not formed).
+    """Return a stream of statistics, one item for each vector: largest absolute value and sums of squares of each slot.
 
-    ``small``: sum of x * x over the x that fit 18 bits; ``big``: of (x >> 9)**2 over the others.
+    ``small`` is the sum of x * x over the x that fit 18 bits, ``big`` that of (x >> 9)**2 over the others; both are 0
+    where squares are not formed.
     """
     u48 = data.ArrayLayout(unsigned(48), slots)
     return stream.Signature(
@@ -49,7 +53,7 @@ def sums(slots: int) -> stream.Signature:
 
 
 def maxima(slots: int) -> stream.Signature:
-    """Largest absolute value of each slot's vector; ``normed``: the root of a norm belongs to it."""
+    """Return a stream of each slot's largest absolute value; ``normed`` says that the root of a norm belongs to it."""
     return stream.Signature(data.StructLayout({"absmax": data.ArrayLayout(unsigned(26), slots), "normed": 1}))
 
 
@@ -57,10 +61,10 @@ scale = data.StructLayout({"mantissa": unsigned(16), "exponent": signed(8)})  # 
 
 
 def roots(slots: int) -> stream.Signature:
-    """Root mean square of each slot's vector, but for 1/sqrt(n), as a ``scale``; the mantissa is at least 2**15."""
+    """Return a stream of the root of each slot's sum of squares as a ``scale``; the mantissa is at least 2**15."""
     return stream.Signature(data.ArrayLayout(scale, slots))
 
 
 def scales(slots: int) -> stream.Signature:
-    """Of each slot's codes; the mantissa is at least 2**15, or mantissa and exponent are 0."""
+    """Return a stream of the scales of each slot's codes; the mantissa is at least 2**15, or both fields are 0."""
     return stream.Signature(data.ArrayLayout(scale, slots))

@@ -1,4 +1,4 @@
-"""Rows of drained matrices to whom they are for."""
+"""Distribution of the rows of drained matrices to the units that consume them."""
 
 from typing import Any
 
@@ -19,29 +19,32 @@ from edgedec.hw.shapes import words
 
 __all__ = ["SinkRouter"]
 
-_DRAINED, _WIDE, _NARROW = 32, 27, 18
+_DRAINED, _WIDE, _NARROW = 32, 27, 18  # bits of an element: drained, in the residual, in attention and the gate
 
 
 class SinkRouter(CostedComponent):
-    """One matrix after the other: its rows to its sink, and ahead of a vector's first row what the sink has to know.
+    """Send the rows of one matrix after the other to its sink, and the sink's parameters before the vector's first row.
 
     Parameters:
-        slots: 1 to 8.
+        slots: number of slots, 1 to 8.
         depth: elements of the residual, 1 to 65536.
 
     Members:
-        matrices: In(stream of layout(Opcode.MATRIX)). In the order of their rows.
-        input: In(words(32, slots)). ``last`` at each matrix's end.
-        additions: Out(stream addition(depth)), residual: Out(words(27, slots)). One item per matrix.
-        parts: Out(stream edgedec.hw.attention_path.part()), attention: Out(words(18, slots)). One item per vector, as of
-            all that follow.
-        activation: Out(activation()). Steady from a vector's first row on. gate: Out(words(18, slots)).
-        vectors: Out(stream edgedec.hw.head_path.vocabulary()), logits: Out(words(32, slots)).
-            ``last`` at a vector's end, that is at the end of a matrix without ``more``.
-        idle: Out(1). No matrix is queued or under way.
+        matrices: In(stream of layout(Opcode.MATRIX)). Matrices in the order of their rows.
+        input: In(words(32, slots)). ``last`` ends each matrix.
+        additions: Out(stream addition(depth)). One item per matrix for the residual.
+        residual: Out(words(27, slots)). Rows for the residual.
+        parts: Out(stream edgedec.hw.attention_path.part()). One item per vector of attention.
+        attention: Out(words(18, slots)). Rows of queries, keys and values.
+        activation: Out(activation()). Parameters of the gate, steady from the first row of a vector on.
+        gate: Out(words(18, slots)). Rows for the gated activation.
+        vectors: Out(stream edgedec.hw.head_path.vocabulary()). One item per vector of logits.
+        logits: Out(words(32, slots)). ``last`` ends a vector, that is, a matrix without ``more``; likewise at other
+            sinks.
+        idle: Out(1). No matrix is queued or in progress.
 
-    Latency: none from ``input`` to a sink, 1 cycle from a matrix to its item, 2 to its first row.
-    Throughput: a row per cycle; two cycles between matrices.
+    Latency: none from ``input`` to a sink; 1 cycle from a matrix to its item, 2 to its first row.
+    Throughput: one row per cycle; two cycles between matrices.
     """
 
     def __init__(self, *, slots: int, depth: int) -> None:
@@ -74,7 +77,7 @@ class SinkRouter(CostedComponent):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         matrix, source = self.matrices.p, self.input
-        now, continued = Signal(layout(Opcode.MATRIX)), Signal()  # continued: the vector has begun in an earlier matrix
+        now, continued = Signal(layout(Opcode.MATRIX)), Signal()  # continued: an earlier matrix began the vector
         told, elements = Signal(), Signal(self.additions.p.elements.shape())
         attending = (now.sink == Sink.QUERIES) | (now.sink == Sink.KEYS) | (now.sink == Sink.VALUES)
         m.d.comb += [
@@ -93,8 +96,8 @@ class SinkRouter(CostedComponent):
                 m.d.comb += self.matrices.ready.eq(1)
                 m.d.sync += [
                     now.eq(matrix),
-                    elements.eq((matrix.words << 2) + matrix.words - matrix.spare),
-                ]  # ROWS is 5
+                    elements.eq((matrix.words << 2) + matrix.words - matrix.spare),  # ROWS is 5
+                ]
                 with m.If(self.matrices.valid):
                     m.next = "tell"
             with m.State("tell"):
@@ -126,8 +129,8 @@ class SinkRouter(CostedComponent):
         m.d.comb += self.idle.eq(machine.ongoing("idle") & ~self.matrices.valid)
         for sink in (self.residual, self.attention, self.gate, self.logits):
             m.d.comb += sink.p.last.eq(source.p.last & ~now.more)
-            for given, value in zip(_elements(sink), _elements(source), strict=True):
-                m.d.comb += given.eq(value[: len(given)].as_signed())
+            for narrow, value in zip(_elements(sink), _elements(source), strict=True):
+                m.d.comb += narrow.eq(value[: len(narrow)].as_signed())
         return m
 
 

@@ -1,4 +1,4 @@
-"""Exponentials of distances from the largest: the numerators of a softmax."""
+"""Exponentials of distances below the largest score: the numerators of a softmax."""
 
 from typing import Any
 
@@ -13,12 +13,12 @@ from edgedec.hw.tables import EXP2, LAST_EXPONENT
 
 __all__ = ["DISTANCE_BITS", "Softmax", "distances", "probabilities"]
 
-DISTANCE_BITS = 26
-_LATENCY = 13
+DISTANCE_BITS = 26  # bits of a distance
+_LATENCY = 13  # registers from input to output
 
 
 def distances(slots: int, lanes: int) -> stream.Signature:
-    """u26 [lanes, slots] below each slot's largest; ``factor * 2**-shift`` of its slot turns one into octaves / 256."""
+    """Return a stream of distances u26 [lanes, slots]; ``factor * 2**-shift`` of a slot converts one to octaves / 256."""
     return stream.Signature(
         data.StructLayout(
             {
@@ -33,26 +33,26 @@ def distances(slots: int, lanes: int) -> stream.Signature:
 
 
 def probabilities(slots: int, lanes: int) -> stream.Signature:
-    """u16 [lanes, slots], 65535 for the largest; ``last`` as it came with the distances."""
+    """Return a stream of u16 [lanes, slots], 65535 for the largest score; ``last`` is that of the distances."""
     chances = data.ArrayLayout(data.ArrayLayout(unsigned(16), slots), lanes)
     return stream.Signature(data.StructLayout({"chances": chances, "last": 1}))
 
 
 class Softmax(CostedComponent):
-    """``u = min(rs(d * factor, shift), 4607)``, ``p = rs(EXP2[u mod 256], u >> 8)``, or 0 where not visible.
+    """Compute ``u = min(rs(d * factor, shift), 4607)``, ``p = rs(EXP2[u mod 256], u >> 8)``, or 0 where not visible.
 
-    The same for attention and for the head's sum of exponentials; sums and division are their users'.
+    Attention and the head's sum of exponentials both use it; sums and divisions are done elsewhere.
 
     Parameters:
-        slots: 1 to 8.
-        lanes: distances per slot and cycle, 1 to 8. ``slots * lanes`` exponentials per cycle.
+        slots: number of slots, 1 to 8.
+        lanes: distances per slot and cycle, 1 to 8. ``slots * lanes`` exponentials are computed per cycle.
 
     Members:
-        input: In(distances(slots, lanes)); ``shifts`` 0 to 47.
-        output: Out(probabilities(slots, lanes)).
+        input: In(distances(slots, lanes)). ``shifts`` are 0 to 47.
+        output: Out(probabilities(slots, lanes)). Exponentials.
 
     Latency: 13 cycles. Throughput: one item per cycle.
-    Source: docs/integer-profile.md, "Attention"; the shift's own lowest bit is what rounds.
+    Source: docs/integer-profile.md, "Attention". The shift rounds by the last bit that it drops.
     """
 
     def __init__(self, *, slots: int, lanes: int = 1) -> None:
@@ -87,7 +87,7 @@ class Softmax(CostedComponent):
         return m
 
     def _octaves(self, m: Module, enable: Any, distance: Any, factor: Any, shifts: list[Any]) -> Any:
-        """Stages 2 to 8: u13. The product is kept with a zero below it, so that the bit that rounds is not lost."""
+        """Compute stages 2 to 8: u13. The product has a zero below it, so that the shifts keep the rounding bit."""
         x = Cat(Const(0, 1), carried(m, enable, distance * factor, 2))
         for step, shift in ((16, shifts[0][4:6]), (4, shifts[1][2:4]), (1, shifts[2][:2])):
             x = carried(m, enable, Array([x >> (step * k) for k in range(4)])[shift])
@@ -95,7 +95,7 @@ class Softmax(CostedComponent):
         return carried(m, enable, Mux(large | (rounded > LAST_EXPONENT), LAST_EXPONENT, rounded)[:13])
 
     def _power(self, m: Module, enable: Any, octaves: Any) -> Any:
-        """Stages 9 to 12: the table's entry, shifted, with a bit more below."""
+        """Compute stages 9 to 12: the shifted table entry, with the rounding bit below it."""
         table = memory.Memory(shape=unsigned(16), depth=256, init=EXP2)
         m.submodules += table
         port = table.read_port()

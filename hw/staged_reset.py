@@ -1,4 +1,4 @@
-"""One reset for many: a chain of registers, so that no wire goes from one place to all registers in a cycle."""
+"""A reset that is distributed through a chain of registers, so that no wire has to reach all registers in one cycle."""
 
 from typing import Any
 
@@ -8,14 +8,15 @@ __all__ = ["StagedReset"]
 
 
 class StagedReset:
-    """Gives each part the reset from another stage, a cycle later than the part before.
+    """Give each part the reset from another stage, one cycle later than the part before it.
 
-    Whoever resets holds it until the last stage has seen it, and begins nothing before that one has seen its end.
+    The reset must be held until the last stage has seen it, and nothing may start before the last stage has seen its
+    end.
 
     Args:
-        m: gets the registers.
+        m: module that gets the registers.
         clear: the reset.
-        stages: at most; a part more than that is an error.
+        stages: number of stages; asking for one more is an error.
     """
 
     def __init__(self, m: Module, clear: Any, stages: int) -> None:
@@ -25,9 +26,9 @@ class StagedReset:
         self._left = iter(chain)
 
     def stage(self) -> Signal:
-        """The next one, for several small parts."""
+        """Return the next stage, for several small parts."""
         return next(self._left)
 
     def __call__(self, part: Any) -> Any:
-        """A part with a reset of its own."""
+        """Return ``part`` with a reset of its own."""
         return ResetInserter(self.stage())(part)

@@ -1,15 +1,15 @@
-"""Where the bytes of a wide read stream lie in memory: dealt out to the ports, 4 KiB at a time.
+"""The mapping of a wide read stream to memory: its bytes are dealt out to the ports, 4 KiB at a time.
 
 Memory is divided into **blocks** of ports x 4 KiB, aligned to their size. A block holds 4096 / port_bytes beats; slice p of
 beat b, the bytes p * port_bytes .. of it, lies at
 
     block + p * 4096 + b * port_bytes
 
-so port p reads 4 KiB on end in every block, the longest burst that AXI allows, and the ports, which run side by side, stay
-within one block and so within a few DRAM rows. With one port the mapping is the identity.
+so port p reads 4 KiB without a gap in every block, which is the longest burst that AXI allows, and the ports, which run
+side by side, stay within one block and thus within a few DRAM rows. With one port the mapping is the identity.
 
-The *logical* address of a byte is the one that it would have without the dealing: a permutation of address bits inside a
-block, so nothing is added or multiplied in hardware. A buffer begins at a multiple of ``block_bytes``.
+The *logical* address of a byte is its address without this mapping. The mapping permutes address bits within a block,
+so the hardware neither adds nor multiplies. A buffer begins at a multiple of ``block_bytes``.
 """
 
 import numpy as np
@@ -19,14 +19,14 @@ from edgedec.errors import UsageError
 
 __all__ = ["GRANULE_BYTES", "block_bytes", "physical_address", "stripe", "unstripe"]
 
-GRANULE_BYTES = 4096  # AXI bursts do not cross its multiples
+GRANULE_BYTES = 4096  # bytes of a port in a block; AXI bursts do not cross multiples of it
 
 
 def block_bytes(ports: int) -> int:
-    """What a buffer's start and size are multiples of.
+    """Return the bytes of a block; the start and the size of a buffer are multiples of it.
 
     Raises:
-        UsageError: not 1, 2 or 4 ports.
+        UsageError: ``ports`` is not 1, 2 or 4.
     """
     if ports not in (1, 2, 4):
         raise UsageError(f"ports must be 1, 2 or 4, not {ports!r}")
@@ -34,10 +34,10 @@ def block_bytes(ports: int) -> int:
 
 
 def physical_address(logical: int, *, ports: int, port_bytes: int) -> int:
-    """Of one byte.
+    """Return the physical address of one byte.
 
     Raises:
-        UsageError: impossible ports.
+        UsageError: ``ports`` is not 1, 2 or 4.
     """
     block, inside = divmod(logical, block_bytes(ports))
     beat, lane = divmod(inside, ports * port_bytes)
@@ -46,10 +46,10 @@ def physical_address(logical: int, *, ports: int, port_bytes: int) -> int:
 
 
 def stripe(image: NDArray[np.uint8], *, ports: int, port_bytes: int) -> NDArray[np.uint8]:
-    """A logical image uint8 [bytes] as it lies in memory, uint8 [bytes rounded up to whole blocks], zeros behind it.
+    """Arrange a logical image uint8 [bytes] as it lies in memory: uint8 [whole blocks], padded with zeros.
 
     Raises:
-        UsageError: impossible ports.
+        UsageError: ``ports`` is not 1, 2 or 4.
     """
     padded = np.zeros(-(-image.size // block_bytes(ports)) * block_bytes(ports), np.uint8)
     padded[: image.size] = image
@@ -58,10 +58,10 @@ def stripe(image: NDArray[np.uint8], *, ports: int, port_bytes: int) -> NDArray[
 
 
 def unstripe(memory: NDArray[np.uint8], *, ports: int, port_bytes: int) -> NDArray[np.uint8]:
-    """The reverse of ``stripe``: uint8 [whole blocks] -> uint8 [whole blocks].
+    """Invert ``stripe``: uint8 [whole blocks] -> uint8 [whole blocks].
 
     Raises:
-        UsageError: impossible ports, or not whole blocks.
+        UsageError: ``ports`` is not 1, 2 or 4, or ``memory`` is not a whole number of blocks.
     """
     if memory.size % block_bytes(ports):
         raise UsageError(f"{memory.size} bytes are not whole blocks of {block_bytes(ports)} for {ports} ports")

@@ -1,4 +1,4 @@
-"""Sums of squares of a vector, as its words pass."""
+"""Sums of squares of a vector, formed as its words pass."""
 
 from typing import Any
 
@@ -13,16 +13,16 @@ from edgedec.hw.shapes import words
 
 __all__ = ["SumsOfSquares"]
 
-_NARROW = 18
-_COARSE = 9
-_SUM_BITS = 48
+_NARROW = 18  # bits of an element whose square is exact
+_COARSE = 9  # bits dropped from the other elements
+_SUM_BITS = 48  # bits of a sum
 
 
 class SumsOfSquares(CostedComponent):
-    """Two exact sums per slot's vector: of x * x over the x that fit 18 bits, and of (x >> 9)**2 over the others.
+    """Form two exact sums of each slot's vector: x * x over the x that fit 18 bits, and (x >> 9)**2 over the others.
 
     Parameters:
-        slots: 1 to 8.
+        slots: number of slots, 1 to 8.
         lanes: elements of a word, 1 to 64.
 
     Members:
@@ -30,7 +30,8 @@ class SumsOfSquares(CostedComponent):
         output: Out(stream of {small, big: unsigned(48)} [slots]). One item per vector.
 
     Latency: ceil(log2(lanes)) + 3 cycles from the last word's transfer to a valid output.
-    Throughput: a word per cycle, across vectors too; stops only if a vector ends while the one before it is not taken.
+    Throughput: one word per cycle, across vectors too; stalls only if a vector ends while the previous result is not
+        taken.
     Source: docs/integer-profile.md, "RMS norm". One 18 x 18 multiplication per lane and slot.
     """
 
@@ -75,17 +76,17 @@ class SumsOfSquares(CostedComponent):
                 terms = [Mux(fits == sign, square, 0) for square, fits in squares]
                 term, _ = reduced(m, enable, terms, lambda a, b: a + b)
                 total = Signal(_SUM_BITS, name=f"{name}_{slot}", reset_less=True)
-                found = Signal(_SUM_BITS, name=f"{name}_{slot}_found", reset_less=True)
+                result = Signal(_SUM_BITS, name=f"{name}_{slot}_found", reset_less=True)
                 now = Mux(fresh, 0, total) + term
                 with m.If(enable & valid):
                     m.d.sync += total.eq(now)
                 with m.If(done):
-                    m.d.sync += found.eq(now)
-                m.d.comb += sink.payload[slot][name].eq(found)
+                    m.d.sync += result.eq(now)
+                m.d.comb += sink.payload[slot][name].eq(result)
         return m
 
     def _square(self, m: Module, enable: Value, x: Value) -> tuple[Signal, Signal]:
-        """(square, whether x fits 18 bits), two registers later."""
+        """Return the square, and whether x fits 18 bits, two registers later."""
         top = x[_NARROW - 1 :]
         fits = top.all() | ~top.any()
         operand = carried(m, enable, Mux(fits, x[:_NARROW].as_signed(), x[_COARSE:].as_signed()))

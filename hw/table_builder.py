@@ -1,4 +1,4 @@
-"""Makes the entries of all lookup tables of a block of columns."""
+"""Construction of the entries of all lookup tables of a block of columns."""
 
 from typing import Any
 
@@ -18,25 +18,25 @@ __all__ = ["TableBuilder"]
 
 
 class TableBuilder(CostedComponent):
-    """Walks through the 14 stored sums of three codes, in every group and slot at once, with one adder each.
+    """Walk through the 14 stored sums of three codes, in every group and slot at once, with one adder each.
 
-    The block is not copied: it is taken when the walk ends, so that whoever offers it holds it meanwhile.
+    The block is not copied: it is taken when the walk ends, so its source holds it until then.
 
     Parameters:
         beat_bytes: columns of a block, 4 to 64, not a multiple of 3.
-        slots: 1 to 8.
+        slots: number of slots, 1 to 8.
 
     Members:
-        codes: In(codes(slots, beat_bytes)). Values from -127 to 127; ``last`` is not looked at.
-        free: In(1). A walk may begin: the bank that will be written is not in use. Looked at before a walk only.
-        write: Out(1). ``entries`` go to ``address``, of every table.
-        address: Out(4).
-        entries: Out(signed(10) [groups, slots]).
-        filled: Out(1), for one cycle. Whoever reads the bank from the cycle after the next on finds all of it. The block is
-            taken in the next cycle.
+        codes: In(codes(slots, beat_bytes)). Values from -127 to 127; ``last`` is ignored.
+        free: In(1). A walk may begin, because the bank that it writes is not in use. Sampled before a walk only.
+        write: Out(1). ``entries`` are to be written to ``address`` of every table.
+        address: Out(4). Address of the entries.
+        entries: Out(signed(10) [groups, slots]). One entry of each table.
+        filled: Out(1). High for one cycle. The bank can be read from the second cycle after it on. The block is taken
+            in the next cycle.
 
-    Latency: the first entry is written in the cycle after the block and ``free`` are there, the block is taken 14 cycles
-        after they are.
+    Latency: the first entry is written in the cycle after the block and ``free`` are valid; the block is taken 14
+        cycles after they are.
     Throughput: one block in 15 cycles.
     Source: derived here.
     """
@@ -81,7 +81,7 @@ class TableBuilder(CostedComponent):
         return m
 
     def _walk(self, m: Module) -> tuple[Signal, Signal]:
-        """Counts the entries. Gives what leads from the present one to the next; registers, as all of this fans out far."""
+        """Count the entries. Return the registered column and sign of the step from the present entry to the next."""
         final = len(WALK) - 1
         column, subtract = Signal(range(GROUP_COLUMNS), init=STEPS[0][0]), Signal(init=STEPS[0][1])
         m.d.comb += [
@@ -102,13 +102,13 @@ class TableBuilder(CostedComponent):
 
 
 def _selected(offered: list[Any], column: Signal) -> Value:
-    """One of up to three codes; zero for a column that is missing."""
+    """Return one of up to three codes, or zero for a missing column."""
     first, second, third = offered + [0] * (GROUP_COLUMNS - len(offered))
     selected: Value = Mux(column[1], third, Mux(column[0], second, first))
     return selected
 
 
 def _added(entry: Signal, code: Value, subtract: Signal) -> Value:
-    """``entry - code`` or ``entry + code`` with one adder."""
+    """Return ``entry - code`` or ``entry + code``, computed with one adder."""
     operand = (code ^ subtract.replicate(len(code)))[: len(code)].as_signed()
     return entry + operand + subtract

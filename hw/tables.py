@@ -5,9 +5,9 @@ from itertools import pairwise
 
 __all__ = ["EXP2", "LAST_EXPONENT", "SIGMOID_STEP", "SIGMOID_VALUE"]
 
-EXP2: tuple[int, ...] = tuple(math.floor(65535 * 2 ** (-i / 256) + 0.5) for i in range(256))  # u16: 2^(-i/256)
-LAST_EXPONENT = 18 * 256 - 1  # whole part 17, from which on any entry is shifted to zero
-# 1 / (1 + exp(-i/16)) in units of 2^-16: u16, and what the next has more: u11.
+EXP2: tuple[int, ...] = tuple(math.floor(65535 * 2 ** (-i / 256) + 0.5) for i in range(256))  # u16: 65535 * 2^(-i/256)
+LAST_EXPONENT = 18 * 256 - 1  # largest exponent with whole part 17; every entry is shifted to zero from there on
+# 1 / (1 + exp(-i/16)) in units of 2^-16. SIGMOID_VALUE holds u16 values, SIGMOID_STEP the u11 differences to the next.
 _SIGMOID = tuple(min(math.floor(65536 / (1 + math.exp(-i / 16)) + 0.5), 65535) for i in range(257))
 SIGMOID_VALUE: tuple[int, ...] = _SIGMOID[:-1]
 SIGMOID_STEP: tuple[int, ...] = tuple(b - a for a, b in pairwise(_SIGMOID))

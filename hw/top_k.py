@@ -1,4 +1,4 @@
-"""The largest of a row of logits, and whose they are."""
+"""Selection of the largest logits of a row, with their tokens."""
 
 from typing import Any
 
@@ -14,38 +14,39 @@ from edgedec.hw.resources import Resources
 
 __all__ = ["ID_BITS", "TopK", "candidates"]
 
-ID_BITS = 20
-_LEAST = -(1 << 31)  # below every logit, whose range is symmetric
+ID_BITS = 20  # bits of a token's id
+_LEAST = -(1 << 31)  # below every logit, because the range of logits is symmetric
 _ENTRY = data.StructLayout({"logit": signed(32), "id": unsigned(ID_BITS)})
-_ENTRY_BITS = 32 + ID_BITS
+_ENTRY_BITS = 32 + ID_BITS  # bits of an entry
 
 
 def candidates() -> stream.Signature:
-    """A logit s32 of one slot and its token's id; the slots in turn, from the first on."""
+    """Return a stream of logits s32 with their tokens' ids, slot by slot from the first one on."""
     return stream.Signature(data.StructLayout({"logit": signed(32), "id": unsigned(ID_BITS), "last": 1}))
 
 
 class TopK(CostedComponent):
-    """Keeps the k largest of each slot in order: the larger first, of equal ones the smaller id.
+    """Keep the k largest logits of each slot in order: larger ones first, smaller ids first among equal ones.
 
-    The slots share one search: a slot's k entries are a row of a memory in LUTs, read in one cycle, compared in the next and
-    written in the one after it. A slot's next turn waits for that, so with one or two slots nothing is read in some cycles.
-    Nothing clears the memory: how many of a row's entries count is kept beside it.
+    The slots share one search: the k entries of a slot are a row of a memory in LUTs, which is read in one cycle,
+    compared in the next and written in the one after it. The next logit of a slot waits for that, so with one or two
+    slots some cycles are idle. The memory is never cleared: the number of valid entries of the rows is stored beside
+    it.
 
     Parameters:
-        slots: 1 to 8.
-        k: 1 to 64.
+        slots: number of slots, 1 to 8.
+        k: entries per slot, 1 to 64.
 
     Members:
-        input: In(candidates()). Of each id the logits of all slots, never -2^31. Ids must grow from one to the next of a
-            slot; they need not be neighbours. ``last`` with the last slot's logit of the last id.
-        output: Out(candidates()). Of each rank the entries of all slots, k ranks per vocabulary; where it has fewer ids, the
-            rest are logits of -2^31 with id 0. ``last`` with the last slot's of the last rank.
+        input: In(candidates()). For each id the logits of all slots, never -2^31. The ids of a slot must ascend, not
+            necessarily by one. ``last`` accompanies the last slot's logit of the last id.
+        output: Out(candidates()). For each rank the entries of all slots, k ranks per vocabulary; if there are fewer
+            ids, the others are logits of -2^31 with id 0. ``last`` accompanies the last slot's entry of the last rank.
 
     Latency: 2 cycles from the last logit to the first entry; 3 with two slots, 4 with one.
-    Throughput: a logit per cycle, or an entry; with two slots two in three cycles, with one slot one in three. None is taken
-        from the last logit until the last entry has left.
-    Source: insertion into a sorted row, all of it compared at once; derived here.
+    Throughput: one logit or one entry per cycle; with two slots two in three cycles, with one slot one in three. No
+        logit is taken from the last one until the last entry has left.
+    Source: insertion into a sorted row, with all comparisons in parallel; derived here.
     """
 
     def __init__(self, *, slots: int, k: int) -> None:
@@ -67,19 +68,19 @@ class TopK(CostedComponent):
         row = data.ArrayLayout(_ENTRY, self._k)
         m.submodules.memory = memory = Memory(shape=row, depth=slots, init=[], attrs={"ram_style": "distributed"})
         read, write = memory.read_port(domain="comb"), memory.write_port()
-        # The row that was read, and what is done with it: a logit put in, or the first entry given away.
-        held, taken = Signal(row, reset_less=True), Signal(_ENTRY, reset_less=True)
+        # The row that was read, and its operation: insertion of a logit, or removal of the first entry.
+        held, candidate = Signal(row, reset_less=True), Signal(_ENTRY, reset_less=True)
         putting, giving, place, final = Signal(), Signal(), Signal(range(slots)), Signal()
-        # The same a cycle later, to be written, with what the comparisons have found.
-        old, new, behind, gives = Signal.like(held), Signal.like(taken), Signal(self._k), Signal()
-        writing, there = Signal(), Signal.like(place)
-        filled = Signal(self._k)  # entries that the rows hold; what lies behind them is of vocabularies before
+        # The same one cycle later, to be written, with the results of the comparisons.
+        old, new, behind, gives = Signal.like(held), Signal.like(candidate), Signal(self._k), Signal()
+        writing, write_place = Signal(), Signal.like(place)
+        filled = Signal(self._k)  # valid entries of the rows; the others are left from earlier vocabularies
         slot, rank, closed = Signal(range(slots)), Signal(range(self._k)), Signal()  # closed: the last logit was taken
         arrives, leaves, looks, ended, waits = Signal(), Signal(), Signal(), Signal(), Signal()
-        # Of more slots none comes again before it is written, but where an entry waits to be taken.
+        # With more than two slots, a slot returns only after it was written, unless an entry waits to be taken.
         waits_put, waits_give = Const(0), giving & ~sink.ready
         if slots <= 2:
-            again = (putting & (place == slot)) | (writing & (there == slot))
+            again = (putting & (place == slot)) | (writing & (write_place == slot))
             waits_put, waits_give = again, again | waits_give | (giving & (place == slot))
         m.d.comb += [
             waits.eq(waits_put | giving),
@@ -93,13 +94,13 @@ class TopK(CostedComponent):
             sink.p.logit.eq(Mux(filled[0], held[0].logit, _LEAST)),
             sink.p.id.eq(Mux(filled[0], held[0].id, 0)),
             sink.p.last.eq(final),
-            write.addr.eq(there),
+            write.addr.eq(write_place),
             write.en.eq(writing),
         ]
-        # Entries that the logit goes before; where one is, so are all after it.
+        # Entries that the logit precedes; all entries after such an entry are preceded as well.
         m.d.sync += [
-            *(old.eq(held), new.eq(taken), there.eq(place)),
-            behind.eq(Cat(~filled[i] | (taken.logit > held[i].logit) for i in range(self._k))),
+            *(old.eq(held), new.eq(candidate), write_place.eq(place)),
+            behind.eq(Cat(~filled[i] | (candidate.logit > held[i].logit) for i in range(self._k))),
             gives.eq(giving),
             writing.eq(putting | leaves),
         ]
@@ -109,8 +110,8 @@ class TopK(CostedComponent):
         with m.If(arrives | looks):
             m.d.sync += [
                 held.eq(read.data),
-                taken.logit.eq(source.p.logit),
-                taken.id.eq(source.p.id),
+                candidate.logit.eq(source.p.logit),
+                candidate.id.eq(source.p.id),
                 place.eq(slot),
                 slot.eq(Mux(slot == slots - 1, 0, slot + 1)),
             ]
@@ -129,12 +130,12 @@ class TopK(CostedComponent):
         return m
 
     def _changed(self, held: Any, taken: Any, behind: Signal, giving: Signal) -> list[Value]:
-        """The row with ``taken`` put in, or without its first entry: each is one of four, chosen by two bits."""
-        found = []
+        """Return the row with ``taken`` inserted, or without its first entry; two bits choose among four sources of each."""
+        entries = []
         for i in range(self._k):
             before, after = held[max(i - 1, 0)].as_value(), held[min(i + 1, self._k - 1)].as_value()
             moves = giving | behind[i - 1] if i else giving
             comes = behind[i] & ~giving
             stays = Mux(comes, taken.as_value(), held[i].as_value())
-            found.append(Mux(moves, Mux(comes, before, after), stays))
-        return found
+            entries.append(Mux(moves, Mux(comes, before, after), stays))
+        return entries

@@ -1,4 +1,4 @@
-"""A byte of ternary weights as five trits."""
+"""Decoding of a byte of ternary weights into five trits."""
 
 from typing import Any
 
@@ -13,25 +13,27 @@ from edgedec.hw.resources import Resources
 
 __all__ = ["TritDecoder", "digits_of"]
 
-_BYTES = 3**ROWS  # 243; the others are not weights
-_ZERO = (1,) * ROWS
+_BYTES = 3**ROWS  # 243 valid bytes; the others encode no weights
+_ZERO = (1,) * ROWS  # digits of five zero trits
 
 
 def digits_of(byte: int) -> tuple[int, ...]:
-    """The five digits of ``byte`` in base 3, lowest power first: each a trit plus one. Zero trits for 243 and above."""
+    """Return the base-3 digits of ``byte``, lowest power first: each is a trit plus one. 243 and above give zero trits."""
     return tuple(byte // 3**row % 3 for row in range(ROWS)) if byte < _BYTES else _ZERO
 
 
 class TritDecoder(CostedComponent):
-    """``byte = sum over row of (trit + 1) * 3**row``. A ROM: simulators and C++ compilers choke on a 243-way switch.
+    """Decode ``byte = sum over row of (trit + 1) * 3**row`` with a ROM.
+
+    Simulators and C++ compilers are slow with a 243-way switch instead.
 
     Members:
-        byte: In(8).
-        digits: Out(unsigned(2) [5]). Trit plus one, of each row: 0, 1 or 2.
-        error: Out(1). The byte is 243 or more; its trits are taken as zero.
+        byte: In(8). The encoded weights.
+        digits: Out(unsigned(2) [5]). Trit plus one of each row: 0, 1 or 2.
+        error: Out(1). The byte is 243 or more; its trits count as zero.
 
     Latency: 0 cycles, combinational. Throughput: one byte per cycle.
-    Source: DESIGN section 7, "Weight stream".
+    Source: docs/accelerator.md, "Programs".
     """
 
     def __init__(self) -> None:

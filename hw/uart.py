@@ -12,27 +12,30 @@ from edgedec.hw.resources import Resources
 
 __all__ = ["UartReceiver", "UartTransmitter"]
 
-_FRACTION = 16  # bits of a cycle's share of a bit
-_LEAST_CYCLES = 4  # of a bit
+_FRACTION = 16  # bits of the share of a bit in a cycle
+_LEAST_CYCLES = 4  # least number of cycles of a bit
 
 
 def _share(clock_hz: float, baud: int) -> int:
-    """Of a bit, in a cycle."""
+    """Return the share of a bit in a cycle, in units of 2**-16."""
     if not 0 < baud * _LEAST_CYCLES <= clock_hz:
         raise ValueError(f"baud must be at most a quarter of the clock {clock_hz:g} Hz, not {baud!r}")
     return round(baud / clock_hz * (1 << _FRACTION))
 
 
 class UartReceiver(CostedComponent):
-    """Parameters:
-        clock_hz, baud: of this component and of the line; any ratio from 4 on, within 2**-17 of a cycle.
+    """Receive bytes from a serial line.
+
+    Parameters:
+        clock_hz: clock of this component in Hz.
+        baud: bits per second of the line; any ratio of at least 4 cycles per bit, within 2**-17 of a cycle.
 
     Members:
-        line: In(1), from anywhere.
-        bytes: Out(stream of 8 bits, always ready). A byte without a stop bit is dropped.
+        line: In(1). The line, from any clock.
+        bytes: Out(stream of 8 bits, always ready). Received bytes; a byte without a stop bit is dropped.
 
     Latency: half a bit from the middle of the stop bit on, and 4 cycles.
-    Throughput: the line's.
+    Throughput: that of the line.
     Source: derived here.
     """
 
@@ -69,15 +72,17 @@ class UartReceiver(CostedComponent):
 
 
 class UartTransmitter(CostedComponent):
-    """Parameters:
+    """Send bytes over a serial line.
+
+    Parameters:
         clock_hz, baud: see ``UartReceiver``.
 
     Members:
-        bytes: In(stream of 8 bits).
-        line: Out(1).
+        bytes: In(stream of 8 bits). Bytes to send.
+        line: Out(1). The line.
 
     Latency: 2 cycles to the start bit.
-    Throughput: the line's.
+    Throughput: that of the line.
     Source: derived here.
     """
 
@@ -99,6 +104,6 @@ class UartTransmitter(CostedComponent):
             with m.If(total[-1]):
                 m.d.sync += [self.line.eq(shift[0]), shift.eq(Cat(shift[1:], Const(1, 1))), left.eq(left - 1)]
         with m.Elif(self.bytes.valid):
-            # The stop bit is the line's rest, ten bits from here to the next byte.
+            # The stop bit is the rest of the ten bits from here to the next byte.
             m.d.sync += [self.line.eq(0), shift.eq(Cat(self.bytes.payload, Const(1, 1))), left.eq(10), phase.eq(0)]
         return m

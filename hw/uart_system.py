@@ -1,4 +1,4 @@
-"""All that is in the fabric of a board with an SDR SDRAM and a serial line: accelerator, memory controller, host link."""
+"""The fabric of a board with an SDR SDRAM and a serial line: accelerator, memory controller, host link."""
 
 from typing import Any
 
@@ -15,29 +15,32 @@ from edgedec.hw.serial_system import SerialSystem
 
 __all__ = ["MEMORY_DOMAIN", "UartSystem"]
 
-MEMORY_DOMAIN = "memory"
+MEMORY_DOMAIN = "memory"  # clock domain of the memory controller
 
 
 class UartSystem(SerialSystem):
-    """Two clocks: "sync" of config.clock_hz for accelerator and link, "memory" of memory_hz for the controller. The
-    chip's own clock and the pins' registers are the board's.
+    """Connect an accelerator, a host link and an SDRAM controller.
+
+    There are two clocks: "sync" of config.clock_hz for accelerator and link, "memory" of memory_hz for the controller.
+    The board provides the clock of the chip and the registers at the pins.
 
     Parameters:
-        config: of the accelerator; one port, of 4, 8 or 16 bytes.
-        accelerator: an Accelerator of it, or what has its ports.
-        chip: the memory.
-        memory_hz: its clock.
-        baud: of the line.
+        config: configuration of the accelerator, with one port of 4, 8 or 16 bytes.
+        accelerator: an Accelerator of that configuration, or a component with its ports.
+        chip: the memory chip.
+        memory_hz: clock of the memory in Hz.
+        baud: bits per second of the line.
         capture: see ``edgedec.hw.sdram.sequencer.Sequencer``.
-        simulated: the link says so.
+        simulated: value that the link reports.
 
     Members:
-        receive: In(1); transmit: Out(1). Of the serial line.
+        receive: In(1). Serial line from the host.
+        transmit: Out(1). Serial line to the host.
         memory: Out(pins(chip)), in the domain "memory".
-        ready: Out(1). The memory is initialized; domain "memory".
-        interrupt: Out(1). The accelerator's, for a lamp.
+        ready: Out(1). The memory is initialized; in the domain "memory".
+        interrupt: Out(1). Interrupt of the accelerator, for a lamp.
 
-    Latency, Throughput: of its parts.
+    Latency, Throughput: those of its parts.
     Source: derived here.
     """
 

@@ -1,4 +1,4 @@
-"""The whole of a ULX3S: clocks, pins, and a UartSystem between them. Not run on a board yet."""
+"""The top of a ULX3S: clocks, pins, and a UartSystem between them. It has not run on a board yet."""
 
 from __future__ import annotations
 
@@ -20,30 +20,29 @@ from edgedec.hw.uart_system import MEMORY_DOMAIN, UartSystem
 
 __all__ = ["MEMORY_HZ", "TOP", "Ulx3sTop", "beside", "clocks", "platform"]
 
-MEMORY_HZ = 100e6  # nextpnr-ecp5 reached 114 with the accelerator of the embedded model; the PLL makes it beside 60
-_OSCILLATOR_HZ = 25e6
+MEMORY_HZ = 100e6  # nextpnr-ecp5 reached 114 MHz with the embedded model's accelerator; the PLL can make it with 60 MHz
+_OSCILLATOR_HZ = 25e6  # clock of the board
+_PIN_REGISTERS = 2  # registers at the pins besides the sequencer's: one outwards and one inwards
 _ANY_BAUD = 9600  # baud of a line that is only estimated: it costs the same at any rate
-# Registers at the pins, one on the way out and one on the way back, beside the sequencer's own.
-_PIN_REGISTERS = 2
 
 
 def platform(device: str) -> Any:
-    """amaranth_boards' platform.
+    """Return the platform of amaranth_boards.
 
     Args:
-        device: the part's name up to its package, as LFE5U-85F.
+        device: name of the part without its package, for example LFE5U-85F.
 
     Raises:
-        UsageError: there is no such ULX3S.
+        UsageError: the ULX3S does not come with this device.
     """
     return board_platform("ulx3s", "ULX3S_{}_Platform", device, title="ULX3S")
 
 
 def clocks(config: AcceleratorConfig, memory_hz: float = MEMORY_HZ) -> PllSettings:
-    """How the PLL makes those of ``Ulx3sTop.domains``.
+    """Return the settings of the PLL for the clocks of ``Ulx3sTop.domains``.
 
     Raises:
-        UsageError: it does not.
+        UsageError: the PLL cannot produce these clocks.
     """
     return pll_settings(_OSCILLATOR_HZ, (config.clock_hz, memory_hz))
 
@@ -55,23 +54,24 @@ def beside(config: AcceleratorConfig) -> dict[str, Resources]:
 
 
 class Ulx3sTop(Elaboratable):
-    """For amaranth_boards' ULX3S platforms.
+    """Connect a UartSystem to the pins of amaranth_boards' ULX3S platforms.
 
-    The chip's clock is the controller's, inverted: commands change half a cycle before the chip looks at them. Its data has
-    the rest of that cycle and the way through the pins; ``capture`` is for a board on which that takes a cycle more.
+    The chip's clock is the inverted clock of the controller: commands change half a cycle before the chip samples them.
+    Its data has the rest of that cycle and the time of the pins; ``capture`` serves boards on which that takes one
+    cycle more.
 
     Parameters:
-        config: of the accelerator; its clock_hz is made by the PLL.
-        accelerator: an Accelerator of it.
-        chip, memory_hz: the SDRAM and its clock.
-        baud: of the USB serial port.
-        capture: see above, 0 or 1.
-        module: the system is an instance of this module, which is synthesized by itself; without, it is inside.
+        config: configuration of the accelerator; the PLL makes its clock_hz.
+        accelerator: an Accelerator of that configuration.
+        chip, memory_hz: the SDRAM and its clock in Hz.
+        baud: bits per second of the USB serial port.
+        capture: additional cycles, 0 or 1, see above.
+        module: name of a module, synthesized separately, that replaces the system; None to include the system.
 
     Members:
-        pll: how the clocks are made.
+        pll: settings of the PLL.
         system: the UartSystem.
-        domains: its clock domains, as ``BlackBox`` takes them.
+        domains: clock domains of the system, as ``BlackBox`` takes them.
     """
 
     domains: Mapping[str, str] = MappingProxyType({"sync": "", MEMORY_DOMAIN: f"{MEMORY_DOMAIN}_"})
@@ -121,7 +121,7 @@ class Ulx3sTop(Elaboratable):
             started_clock(m, platform, domain, clock, locked, hz)
 
     def _memory(self, m: Module, platform: Any, chip: Any) -> None:
-        """Registers at all pins, and the inverted clock."""
+        """Add registers at all pins of the chip, and the inverted clock."""
         names = ("clk", "clk_en", "cs", "we", "cas", "ras", "ba", "a", "dq", "dqm")
         ports = platform.request("sdram", 0, dir=dict.fromkeys(names, "-"))
         low_active = {"we": chip.we_n, "cas": chip.cas_n, "ras": chip.ras_n}
@@ -129,7 +129,7 @@ class Ulx3sTop(Elaboratable):
         for name in ("cs", *low_active, *high):
             m.submodules[f"memory_{name}"] = buffer = io.FFBuffer("o", getattr(ports, name), o_domain=MEMORY_DOMAIN)
             value: Any = 1 if name == "cs" else ~low_active[name] if name in low_active else high[name]
-            m.d.comb += buffer.o.eq(value)  # the platform's ports invert what is active low
+            m.d.comb += buffer.o.eq(value)  # the platform's ports invert active-low signals
         m.submodules.memory_dq = data = io.FFBuffer("io", ports.dq, i_domain=MEMORY_DOMAIN, o_domain=MEMORY_DOMAIN)
         m.d.comb += [data.o.eq(chip.data_out), data.oe.eq(chip.data_drive), chip.data_in.eq(data.i)]
         m.submodules.memory_clock = clock = io.DDRBuffer("o", ports.clk, o_domain=MEMORY_DOMAIN)

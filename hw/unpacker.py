@@ -1,4 +1,4 @@
-"""Beats of the read stream to the items that lie in them."""
+"""Division of the beats of the read stream into items."""
 
 from typing import Any
 
@@ -15,20 +15,20 @@ __all__ = ["Unpacker"]
 
 
 class Unpacker(CostedComponent):
-    """Items that follow each other in memory, little endian; each segment begins with a new item.
+    """Extract items that follow each other in memory, little endian; each segment begins with a new item.
 
     Parameters:
-        beat_bytes: of the stream, a power of two, 1 to 64.
-        item_bytes: a power of two, 1 to 256; smaller or larger than a beat.
+        beat_bytes: bytes of a beat of the stream, a power of two, 1 to 64.
+        item_bytes: bytes of an item, a power of two, 1 to 256, smaller or larger than a beat.
 
     Members:
-        beats: In(stream ``segment(beat_bytes)``). ``spare``: items at the end of the last beat that are none, at most all of
-            that beat's; of no account where an item is no smaller than a beat. There, an item that its segment cuts short is
-            dropped.
+        beats: In(stream ``segment(beat_bytes)``). ``spare`` is the number of unused items at the end of the last beat,
+            at most all of that beat; it is ignored if an item is at least as large as a beat. In that case, an
+            incomplete item at the end of a segment is dropped.
         items: Out(stream of unsigned(8 * item_bytes)).
 
     Latency: 1 cycle from the beat that completes an item.
-    Throughput: one item per cycle where a beat has several, else one beat per cycle.
+    Throughput: one item per cycle if a beat has several, else one beat per cycle.
     Source: derived here.
     """
 
@@ -63,7 +63,7 @@ class Unpacker(CostedComponent):
         return m
 
     def _cut(self, m: Module) -> None:
-        """A register of a beat, whose lowest item is offered and shifted out."""
+        """Keep one beat in a register, whose lowest item is offered and shifted out."""
         count, source, sink = self._beat_bytes // self._item_bytes, self.beats, self.items
         held, left = Signal(8 * self._beat_bytes, reset_less=True), Signal(range(count + 1))
         m.d.comb += [
@@ -77,7 +77,7 @@ class Unpacker(CostedComponent):
             m.d.sync += [held.eq(Cat(*source.p.data)), left.eq(count - Mux(source.p.last, source.p.spare, 0))]
 
     def _join(self, m: Module) -> None:
-        """A register of an item; beats enter at its top, so the first one ends at its bottom."""
+        """Keep one item in a register; beats enter at its top, so that the first one ends at its bottom."""
         count, source, sink = self._item_bytes // self._beat_bytes, self.beats, self.items
         item, index, whole = Signal(8 * self._item_bytes, reset_less=True), Signal(range(count)), Signal()
         m.d.comb += [

@@ -1,4 +1,4 @@
-"""On-chip store of a vector, written once and read as often as wanted."""
+"""An on-chip memory of a vector, which is written once and can be read repeatedly."""
 
 from typing import Any, Literal
 
@@ -17,26 +17,26 @@ __all__ = ["VectorMemory"]
 
 
 class VectorMemory(CostedComponent):
-    """Words of a vector for each slot; every vector is written from address 0 on, over the one before it.
+    """The words of one vector for each slot; every vector is written from address 0 on and replaces the one before it.
 
     Parameters:
-        width: of an element, 1 to 64.
-        slots: 1 to 8.
-        depth: words, 1 to 65536.
+        width: bits of an element, 1 to 64.
+        slots: number of slots, 1 to 8.
+        depth: words of the memory, 1 to 65536.
         lanes: elements of a word, 1 to 64.
         style: "block" for block RAM, "ultra" for UltraRAM.
 
     Members:
         write: In(words(width, slots, lanes)). Always ready. A vector of more than ``depth`` words overwrites its own start.
-        written: Out(range(depth + 1)). Words of the vector in the memory; counts from 0 again from the first word of the
-            next vector on. A word may be read once it is counted.
-        reads: In(stream {start, length}). Words start to start + length - 1, modulo ``depth`` where that is a power of two
-            and not beyond ``depth`` elsewhere; a length of 0 gives nothing. May come as often as wanted.
-        output: Out(words(width, slots, lanes)). ``last`` with the last word of each read.
+        written: Out(range(depth + 1)). Words of the vector in the memory; the first word of the next vector sets it to
+            1. A word may be read once it is counted.
+        reads: In(stream {start, length}). Read words start to start + length - 1. They wrap modulo ``depth`` if that is
+            a power of two, and must not exceed ``depth`` otherwise; a length of 0 produces nothing. Reads may repeat.
+        output: Out(words(width, slots, lanes)). ``last`` accompanies the last word of each read.
 
     Latency: 3 cycles from a read's transfer to its first word.
-    Throughput: a word written and a word read per cycle, across reads too.
-    Source: derived here. One write port and one read port, both registered, and a register behind the read port.
+    Throughput: one word written and one word read per cycle, across reads too.
+    Source: derived here. One write port and one read port, both registered, and a register after the read port.
     """
 
     def __init__(

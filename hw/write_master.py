@@ -1,4 +1,4 @@
-"""A stream of beats into ranges of memory, over an AXI4 write port."""
+"""A writer of memory ranges over an AXI4 write port, which takes their data as one stream of beats."""
 
 from typing import Any
 
@@ -19,26 +19,29 @@ __all__ = ["WriteMaster"]
 
 
 class WriteMaster(CostedComponent):
-    """INCR bursts that never cross 4 KiB, as long as the request lets them be, for short writes between reads cost a
-    memory most.
+    """Issue INCR bursts that never cross 4 KiB and are as long as the request allows.
+
+    Short writes between reads cost a memory most.
 
     Parameters:
-        address_bits: 12 to 64.
-        data_bytes: of the port, a power of two.
-        length_bits: of a request's length in bytes.
-        max_burst: beats, a power of two up to 256.
-        outstanding: bursts that wait for an answer at most, 1 to 64.
+        address_bits: bits of an address, 12 to 64.
+        data_bytes: bytes of the port, a power of two.
+        length_bits: bits of a request's length in bytes.
+        max_burst: longest burst in beats, a power of two up to 256.
+        outstanding: largest number of bursts that wait for an answer, 1 to 64.
 
     Members:
-        requests: In(stream {address, bytes}). Of 0 bytes: no data, no completion.
-        data: In(stream of beats). For each request the beats that hold its bytes: byte b of memory in lane b modulo
-            data_bytes. Lanes before the first byte and behind the last are not written.
-        done: Out(stream of request numbers, always ready). All bursts of it have been answered, well or not; one cycle late.
-        error: Out(stream {request, response}, always ready). BRESP was not OKAY; one cycle late, with ``done`` or before it.
+        requests: In(stream {address, bytes}). A request of 0 bytes has neither data nor a completion.
+        data: In(stream of beats). The beats of each request that hold its bytes: byte b of memory is in lane b modulo
+            data_bytes. Lanes before the first byte and after the last are not written.
+        done: Out(stream of request numbers, always ready). All bursts of the request were answered, with or without
+            error; one cycle late.
+        error: Out(stream {request, response}, always ready). BRESP was not OKAY; one cycle late, no later than
+            ``done``.
         bus: Out(AXI4 write channels). WVALID and its payload come from registers; data follows its address.
-        flush: In(1). Take no request and no data, cut no further burst; what is on its way is completed by beats without
-            strobes. Hold it until ``idle``: AXI cannot take a burst back.
-        idle: Out(1). Nothing is under way: all is written and answered.
+        flush: In(1). Take neither requests nor data, and begin no further burst; bursts in progress are completed with
+            beats without strobes. Hold it until ``idle``: AXI cannot cancel a burst.
+        idle: Out(1). No burst is in progress: all are written and answered.
 
     Latency: 2 cycles from a request to AWVALID; 1 from ``data`` to WVALID once the burst's address is taken.
     Throughput: one beat per cycle.
@@ -89,8 +92,8 @@ class WriteMaster(CostedComponent):
             cutter.flush.eq(self.flush),
             bus.awaddr.eq(cut.p.address),
             bus.awlen.eq(cut.p.len),
-            # A burst is answered after it was sent, so ``waiting`` is the fuller of the two queues; and its room goes away
-            # only by a transfer here, so AWVALID holds until AWREADY.
+            # A burst is answered after it was sent, so ``waiting`` is never emptier than ``sending``; only a transfer
+            # here takes room from it, so AWVALID holds until AWREADY.
             bus.awvalid.eq(cut.valid & waiting.w_rdy),
             cut.ready.eq(bus.awready & waiting.w_rdy),
             sending.w_en.eq(cut.valid & cut.ready),
@@ -104,7 +107,7 @@ class WriteMaster(CostedComponent):
         return m
 
     def _send(self, m: Module, sending: SyncFIFO, burst: Any) -> None:
-        """W: the data of one burst after another, with strobes."""
+        """Drive W: the data of one burst after the other, with strobes."""
         bus, lanes = self.bus, self._data_bytes
         room, index, last = Signal(), Signal(8), Signal()
         at_head, at_tail, strobes = Signal(), Signal(), Signal(lanes)
@@ -129,7 +132,7 @@ class WriteMaster(CostedComponent):
             ]
 
     def _answer(self, m: Module, waiting: SyncFIFO, burst: Any) -> None:
-        """B: always ready."""
+        """Take responses on B, which is always ready."""
         bus = self.bus
         m.d.comb += [bus.bready.eq(1), waiting.r_en.eq(bus.bvalid)]
         m.d.sync += [

@@ -1,4 +1,4 @@
-"""All that the accelerator writes, over one port."""
+"""The single write port of the accelerator."""
 
 from typing import Any
 
@@ -17,37 +17,38 @@ from edgedec.hw.write_master import WriteMaster
 
 __all__ = ["Writer"]
 
-_LENGTH_BITS = 12  # 32 beats of 64 bytes are 2 KiB
-_REQUESTS, _BEATS = 256, 512  # that wait
-_OUTSTANDING = 32  # most bursts are of one beat: their answers must not limit them
+_LENGTH_BITS = 12  # bits of a request's length; 32 beats of 64 bytes are 2 KiB
+_REQUESTS, _BEATS = 256, 512  # requests and beats that may wait
+_OUTSTANDING = 32  # bursts without an answer; most have one beat, so their answers must not limit them
 
 
 class Writer(CostedComponent):
-    """Requests wait until many can go at once: short writes between the reads of a stream would turn the memory's bus around
-    each time.
+    """Collect requests until many can be issued at once: short writes between the reads of a stream would turn the
+    memory's bus around each time.
 
-    A request is taken with all its data, and goes on only when that is there: no burst stops halfway for want of data.
+    A request is taken with all its data, and issued only when the data is complete, so no burst stalls for lack of
+    data.
 
     Parameters:
-        config: of the accelerator.
-        address_bits: of the bus, 16 to 64.
-        batch: requests that are worth a turn, 1 to 128.
+        config: configuration of the accelerator.
+        address_bits: bits of an address on the bus, 16 to 64.
+        batch: number of requests that are issued together, 1 to 128.
 
     Members:
-        output_address: In(64). What ``head_requests`` count from, a multiple of a beat; steady while not idle.
-        cache_requests: In(stream {address, bytes}). Of at most 32 beats; they go before the head's.
+        output_address: In(64). Base address of ``head_requests``, a multiple of a beat; steady while not idle.
+        cache_requests: In(stream {address, bytes}). Requests of at most 32 beats, taken before those of the head.
         cache_data: In(beat(port_bytes)). The beats of each request.
-        head_requests: In(output_requests()). Of at most 32 beats; the offset is a multiple of a beat.
-        head_data: In(beat(port_bytes)).
-        drain: In(1). What waits goes at once.
+        head_requests: In(output_requests()). Requests of at most 32 beats; the offset is a multiple of a beat.
+        head_data: In(beat(port_bytes)). The beats of each request.
+        drain: In(1). Issue waiting requests at once.
         bus: Out(AXI4 write channels).
-        error: Out(stream {request, response}, always ready). As of ``WriteMaster``.
-        flush: In(1). Forget what waits, take nothing; hold it until ``idle``, see ``WriteMaster``.
-        idle: Out(1). Nothing waits and nothing is unanswered; what is still offered does not count. Without ``drain`` it may
-            stay low.
+        error: Out(stream {request, response}, always ready). Errors, see ``WriteMaster``.
+        flush: In(1). Forget waiting requests and take none; hold it until ``idle``, see ``WriteMaster``.
+        idle: Out(1). No request waits and all are answered; offered ones do not count. It may stay low without
+            ``drain``.
 
-    Latency: 6 cycles from a request's last beat to AWVALID, once it goes.
-    Throughput: a request of n beats in n + 1 cycles.
+    Latency: 6 cycles from a request's last beat to AWVALID, once it is issued.
+    Throughput: one request of n beats in n + 1 cycles.
     Source: derived here.
     """
 
@@ -86,18 +87,24 @@ class Writer(CostedComponent):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        asked, beats = self._requests, self._beats
-        m.submodules.requests, m.submodules.beats = ResetInserter(self.flush)(asked), ResetInserter(self.flush)(beats)
+        request_queue, beats = self._requests, self._beats
+        m.submodules.requests, m.submodules.beats = (
+            ResetInserter(self.flush)(request_queue),
+            ResetInserter(self.flush)(beats),
+        )
         m.submodules.master = master = self._master
         connect(m, master.bus, flipped(self.bus))
         connect(m, master.error, flipped(self.error))
-        complete = self._take(m, asked, beats)
-        self._give(m, asked, beats, master, complete)
-        m.d.comb += [master.flush.eq(self.flush), self.idle.eq(master.idle & (asked.level == 0) & (beats.level == 0))]
+        complete = self._take(m, request_queue, beats)
+        self._give(m, request_queue, beats, master, complete)
+        m.d.comb += [
+            master.flush.eq(self.flush),
+            self.idle.eq(master.idle & (request_queue.level == 0) & (beats.level == 0)),
+        ]
         return m
 
-    def _take(self, m: Module, asked: Fifo, beats: Fifo) -> Signal:
-        """A request with its beats from one of the two, into the queues; returns whether its last beat goes in."""
+    def _take(self, m: Module, request_queue: Fifo, beats: Fifo) -> Signal:
+        """Take a request with its beats from one of the two sources into the queues. Return a pulse at its last beat."""
         cache, head, sink = self.cache_requests, self.head_requests, self._asked.create()
         busy, from_head, left, complete = Signal(), Signal(), Signal(range(PIECE_BEATS)), Signal()
         address = (self.output_address + head.p.offset)[: self._address_bits]
@@ -106,14 +113,14 @@ class Writer(CostedComponent):
             m.d.comb += [sink.p.address.eq(cache.p.address), sink.p.bytes.eq(cache.p.bytes)]
         with m.Else():
             m.d.comb += [sink.p.address.eq(address), sink.p.bytes.eq(head.p.bytes)]
-        open_, taken = Signal(), Signal()
+        open_, do_take = Signal(), Signal()
         m.d.comb += [
             open_.eq(~busy & ~self.flush),
-            asked.input.payload.eq(sink.payload.as_value()),
-            asked.input.valid.eq(open_ & (cache.valid | head.valid)),
-            cache.ready.eq(open_ & asked.input.ready),
-            head.ready.eq(open_ & asked.input.ready & ~cache.valid),
-            taken.eq(asked.input.valid & asked.input.ready),
+            request_queue.input.payload.eq(sink.payload.as_value()),
+            request_queue.input.valid.eq(open_ & (cache.valid | head.valid)),
+            cache.ready.eq(open_ & request_queue.input.ready),
+            head.ready.eq(open_ & request_queue.input.ready & ~cache.valid),
+            do_take.eq(request_queue.input.valid & request_queue.input.ready),
             source.payload.eq(Mux(from_head, self.head_data.payload.as_value(), self.cache_data.payload.as_value())),
             source.valid.eq(busy & Mux(from_head, self.head_data.valid, self.cache_data.valid)),
             source.ready.eq(beats.input.ready & busy & ~self.flush),
@@ -123,7 +130,7 @@ class Writer(CostedComponent):
             beats.input.valid.eq(source.valid),
             complete.eq(source.valid & source.ready & (left == 0)),
         ]
-        with m.If(taken):
+        with m.If(do_take):
             last = (sink.p.bytes - 1)[:_LENGTH_BITS] >> beats_log2(self._port_bytes)
             m.d.sync += [busy.eq(1), from_head.eq(~cache.valid), left.eq(last)]
         with m.If(source.valid & source.ready):
@@ -132,13 +139,13 @@ class Writer(CostedComponent):
             m.d.sync += busy.eq(0)
         return complete
 
-    def _give(self, m: Module, asked: Fifo, beats: Fifo, master: WriteMaster, complete: Signal) -> None:
-        """What is there with all its data, once it is enough."""
+    def _give(self, m: Module, request_queue: Fifo, beats: Fifo, master: WriteMaster, complete: Signal) -> None:
+        """Issue requests whose data is complete, once there are enough of them."""
         whole, going, left = Signal(range(_REQUESTS + 4)), Signal(), Signal()
         m.d.comb += [
-            master.requests.payload.as_value().eq(asked.output.payload),
-            master.requests.valid.eq(asked.output.valid & going & (whole != 0)),
-            asked.output.ready.eq(master.requests.ready & going & (whole != 0)),
+            master.requests.payload.as_value().eq(request_queue.output.payload),
+            master.requests.valid.eq(request_queue.output.valid & going & (whole != 0)),
+            request_queue.output.ready.eq(master.requests.ready & going & (whole != 0)),
             left.eq(master.requests.valid & master.requests.ready),
             master.data.payload.as_value().eq(beats.output.payload),
             master.data.valid.eq(beats.output.valid),

@@ -1,1 +1,1 @@
-"""From bundles to what the accelerator reads."""
+"""The compiler from bundles to programs and images of the accelerator."""

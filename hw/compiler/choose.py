@@ -1,4 +1,4 @@
-"""The accelerator that suits a model, by its shape alone; edgedec.hw.compiler.choose_board has that of a board."""
+"""The choice of an accelerator for a model by its shape; edgedec.hw.compiler.choose_board considers a board as well."""
 
 from typing import Any
 
@@ -10,31 +10,32 @@ from edgedec.reference.integer_profile.model import IntegerModel
 
 __all__ = ["config_for", "lowered", "ports_of", "shape_of", "small_config"]
 
-_MOST_TILE_ROWS = 1280
-_MOST_INSTRUCTIONS = 1 << 16
+_MOST_TILE_ROWS = 1280  # rows of the largest tile
+_MOST_INSTRUCTIONS = 1 << 16  # largest number of instructions of a configuration
 
 
 def config_for(model: IntegerModel, **overrides: Any) -> AcceleratorConfig:
-    """Widths, heads, tile, kinds of weights and program length as the model needs them; the rest by default.
+    """Return a configuration with the widths, heads, tile, kinds of weights and program length of a model.
 
     Args:
-        overrides: members of AcceleratorConfig that are wanted otherwise.
+        model: the model.
+        overrides: members of AcceleratorConfig that are fixed; the others follow the model or have their defaults.
 
     Raises:
-        UnsupportedError: no configuration runs the model; as ``compile_model``.
-        UsageError: the overrides make no configuration.
+        UnsupportedError: no configuration runs the model, see ``compile_model``.
+        UsageError: the overrides are no valid configuration.
     """
-    found = shape_of(model) | {"ports": ports_of(overrides.get("beat_bytes", AcceleratorConfig.beat_bytes), 4, 4)}
+    shape = shape_of(model) | {"ports": ports_of(overrides.get("beat_bytes", AcceleratorConfig.beat_bytes), 4, 4)}
     if "instructions" in overrides:
-        return AcceleratorConfig(**(found | overrides))
-    return lowered(model, found | overrides)[0]
+        return AcceleratorConfig(**(shape | overrides))
+    return lowered(model, shape | overrides)[0]
 
 
 def small_config(model: IntegerModel, **overrides: Any) -> AcceleratorConfig:
-    """A configuration that simulates at a bearable speed: one port of 16 bytes, 4 slots.
+    """Return a configuration that simulates at an acceptable speed: one port of 16 bytes, 4 slots.
 
     Raises:
-        UnsupportedError, UsageError: as ``config_for``.
+        UnsupportedError, UsageError: see ``config_for``.
     """
     small = {
         "beat_bytes": 16,
@@ -49,7 +50,7 @@ def small_config(model: IntegerModel, **overrides: Any) -> AcceleratorConfig:
 
 
 def shape_of(model: IntegerModel) -> dict[str, Any]:
-    """What the model says of the configuration."""
+    """Return the members of the configuration that the model determines."""
     graph = model.graph
     states = [graph.states[op.state] for op in graph.operations if isinstance(op, Attention)]
     if not states:
@@ -79,12 +80,12 @@ def shape_of(model: IntegerModel) -> dict[str, Any]:
 
 
 def ports_of(beat_bytes: int, most: int, port_bytes: int) -> int:
-    """As many ports of at least so many bytes."""
+    """Return the largest number of ports, up to ``most``, of at least ``port_bytes`` bytes."""
     return min(most, max(1, beat_bytes // port_bytes))
 
 
 def lowered(model: IntegerModel, members: dict[str, Any]) -> tuple[AcceleratorConfig, Lowering]:
-    """With as many instructions as the program has."""
+    """Return a configuration with the instructions that the program needs, and the lowering."""
     lowering = Lowering(model, AcceleratorConfig(**(members | {"instructions": _MOST_INSTRUCTIONS})))
     lowering.run()
     needed = -(-len(lowering.out.instructions) // 16) * 16

@@ -1,4 +1,4 @@
-"""The fastest accelerator for a model on a board."""
+"""The choice of the fastest accelerator for a model on a board."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -14,13 +14,13 @@ from edgedec.reference.integer_profile.model import IntegerModel
 
 __all__ = ["config_for_board"]
 
-_BEAT_BYTES = (4, 8, 16, 32, 64)
-_SLOTS = (8, 4, 2, 1)
-_MOST_SOFTMAX_LANES = 8
-_ENOUGH = 0.9  # of the memory's bandwidth: a stream that takes so much need not be twice as wide
-_LEAST_INSTRUCTIONS = 16  # that a configuration can have
-_LEAST_CONTEXT = 64  # that is looked at to say what would fit
-_PREFETCH_BEATS = {True: 4096, False: 1024}  # with and without UltraRAM: longer than any wait for a result
+_BEAT_BYTES = (4, 8, 16, 32, 64)  # widths of a beat in bytes
+_SLOTS = (8, 4, 2, 1)  # numbers of slots, in the order of preference
+_MOST_SOFTMAX_LANES = 8  # largest number of lanes of the softmax
+_ENOUGH = 0.9  # share of the memory's bandwidth; a stream that uses this much need not be twice as wide
+_LEAST_INSTRUCTIONS = 16  # smallest number of instructions of a configuration
+_LEAST_CONTEXT = 64  # smallest context that a message proposes
+_PREFETCH_BEATS = {True: 4096, False: 1024}  # beats with and without UltraRAM; longer than any wait for a result
 
 
 def config_for_board(
@@ -31,27 +31,31 @@ def config_for_board(
     accepts: Callable[[AcceleratorConfig], bool] = lambda config: True,
     **overrides: Any,
 ) -> AcceleratorConfig:
-    """The accelerator for a model on a board, by ``edgedec.hw.estimate``. Deterministic.
+    """Return the accelerator for a model on a board, by ``edgedec.hw.estimate``. The result is deterministic.
 
-    As wide as the board's memory is fast at the board's clock, or narrower where that does not fit; then with as many slots
-    as fit: 8, 4, 2 or 1.
+    It is as wide as the board's memory is fast at the board's clock, or narrower if that does not fit; then it has the
+    most
+    slots that fit: 8, 4, 2 or 1.
 
     Args:
-        others: boards, one of which the message names where the model does not fit this one.
-        accepts: whether there is room for what stands beside an accelerator. If for none that fits alone, the smallest of
-            them is given.
-        overrides: members of AcceleratorConfig that are wanted otherwise; what is chosen is chosen among the others.
+        model: the model.
+        device: the board.
+        others: boards, one of which the message names if the model does not fit this one.
+        accepts: whether a configuration leaves room for the parts beside the accelerator. If none does, the smallest
+            one that fits alone is returned.
+        overrides: members of AcceleratorConfig that are fixed; the others are chosen.
 
     Raises:
-        UnsupportedError: the model fits no such accelerator, or does not fit the board's memory: names what it takes, what
-            there is, and the nearest that fits. As ``compile_model`` if no configuration runs the model.
-        UsageError: the overrides make no configuration.
+        UnsupportedError: the model fits no such accelerator, or does not fit the board's memory; the message names its
+            needs, the limits, and the nearest alternative that fits. ``compile_model`` names the cause if no
+            configuration runs it.
+        UsageError: the overrides are no valid configuration.
     """
     trials = _Trials(model)
     beyond, alone = "", None
     choices = list(_choices(model, device, overrides))
     if trials.least_bytes > device.memory_bytes:
-        del choices[:-1]  # none of them can fit: one is enough to say what it takes
+        del choices[:-1]  # none of them can fit, and one is enough to state the needs
     for choice in choices:
         if choice is not choices[-1] and _is_beyond(device, choice):
             continue
@@ -68,7 +72,7 @@ def config_for_board(
 
 
 def _choices(model: IntegerModel, device: Board, overrides: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Members of configurations, those that are wanted most first."""
+    """Yield members of configurations, the preferred ones first."""
     shape = shape_of(model) | overrides
     narrowest = {2: 8, 4: 16}.get(overrides.get("ports", 1), 4)  # a port has at least 4 bytes
     possible = [size for size in _BEAT_BYTES if size >= narrowest and (size >= ROWS or not shape["scaling"])]
@@ -86,7 +90,7 @@ def _choices(model: IntegerModel, device: Board, overrides: dict[str, Any]) -> I
 
 
 def _softmax_lanes(members: dict[str, Any]) -> int:
-    """As many as keep up with the stream: a group of positions is ``chunks`` beats."""
+    """Return the lanes that keep up with the stream, in which a group of positions takes ``chunks`` beats."""
     layout = AcceleratorConfig(**{**members, "softmax_lanes": 1}).kv_layout
     lanes = 1
     while lanes < min(_MOST_SOFTMAX_LANES, layout.positions) and lanes * layout.chunks < layout.positions:
@@ -95,15 +99,15 @@ def _softmax_lanes(members: dict[str, Any]) -> int:
 
 
 def _is_beyond(device: Board, members: dict[str, Any]) -> bool:
-    """Whether it takes too much whatever the program is: with the fewest instructions."""
+    """Return whether a configuration exceeds the board even with the fewest instructions."""
     return bool(estimate(AcceleratorConfig(**{"instructions": _LEAST_INSTRUCTIONS, **members})).beyond(device))
 
 
 class _Trials:
-    """What configurations take to run a model. To lower it may take half a second, so that is done once for each.
+    """The needs of configurations that run a model. Lowering may take half a second, so it is done once for each.
 
     Members:
-        least_bytes: of an image, whatever the configuration: five trits are a byte.
+        least_bytes: bytes of the smallest image of any configuration; a byte holds five trits.
     """
 
     def __init__(self, model: IntegerModel) -> None:
@@ -120,7 +124,7 @@ class _Trials:
         )
 
     def sizes(self, members: dict[str, Any]) -> tuple[AcceleratorConfig, Mapping[str, int]]:
-        """The configuration, with as many instructions as the program has, and the sizes of its buffers."""
+        """Return the configuration, with the instructions that the program needs, and the sizes of its buffers."""
         key = tuple(sorted(members.items()))
         if key not in self._found:
             config, lowering = lowered(self.model, members)
@@ -128,23 +132,25 @@ class _Trials:
         return self._found[key]
 
     def tried(self, device: Board, members: dict[str, Any]) -> tuple[AcceleratorConfig, str]:
-        """The configuration, and what it takes too much of, or nothing."""
+        """Return the configuration, and the limits that it exceeds, or an empty text."""
         config, sizes = self.sizes(members)
         needs = estimate(config)
-        found = []
+        exceeded = []
         for name in needs.beyond(device):
             of = f"of {device.has[name]} at most {device.usable(name)} can be used"
             if name == "bram36" and device.memory_bram36:
                 of += f" where {device.memory_bram36} are the memory"
-            found.append(f"it takes {needs.on(device)[name]} {name}, {of}")
+            exceeded.append(f"it takes {needs.on(device)[name]} {name}, {of}")
         size = laid_out(sizes, config.ports)[1]
         if size > device.memory_bytes:
-            found.append(f"program, weights, cache and results take {size} bytes, the memory has {device.memory_bytes}")
+            exceeded.append(
+                f"program, weights, cache and results take {size} bytes, the memory has {device.memory_bytes}"
+            )
         with_ = f"with slots={config.slots}, beat_bytes={config.beat_bytes} and context={config.context} "
-        return config, with_ + " and ".join(found) if found else ""
+        return config, with_ + " and ".join(exceeded) if exceeded else ""
 
     def fits(self, device: Board, overrides: dict[str, Any]) -> bool:
-        """Whether the smallest of a board's accelerators does."""
+        """Return whether the smallest of a board's accelerators fits."""
         if self.least_bytes > device.memory_bytes:
             return False
         *_, least = _choices(self.model, device, overrides)
@@ -152,7 +158,7 @@ class _Trials:
 
 
 def _nearest(trials: _Trials, device: Board, others: Iterable[Board], overrides: dict[str, Any]) -> str:
-    """What would fit: the same with fewer positions, or else another board."""
+    """Return the nearest alternative that fits: fewer positions, or another board."""
     context = overrides.get("context", AcceleratorConfig.context) // 2
     *_, least = _choices(trials.model, device, overrides)
     weights = trials.sizes(least)[1]["image"]

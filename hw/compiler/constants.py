@@ -1,7 +1,7 @@
-"""The small tables of a program and of a pass, item by item, as edgedec's accelerator reads them.
+"""The small tables of a program and of a pass, item by item, as the accelerator reads them.
 
-All of them are little endian, and the size of an item is a power of two. Items follow each other; a table ends at a whole
-beat, and what is left of its last beat are spare items.
+All are little endian, and the size of an item is a power of two. Items follow each other; a table ends with a whole
+beat, and the rest of its last beat are spare items.
 """
 
 import numpy as np
@@ -25,7 +25,7 @@ __all__ = [
 I64 = NDArray[np.int64]
 U8 = NDArray[np.uint8]
 
-_GAIN_BYTES, _CODING_BYTES, _FACTOR_BYTES, _SCALE_BYTES = 2, 8, 4, 2
+_GAIN_BYTES, _CODING_BYTES, _FACTOR_BYTES, _SCALE_BYTES = 2, 8, 4, 2  # bytes of an item of each table
 
 
 def _power_of_two(least: int) -> int:
@@ -33,7 +33,7 @@ def _power_of_two(least: int) -> int:
 
 
 def item_bytes(destination: Destination, config: AcceleratorConfig) -> int:
-    """Of what a destination takes; weights, keys and values are taken by the beat."""
+    """Return the bytes of an item of a destination; weights, keys and values are taken as whole beats."""
     sizes = {
         Destination.LOAD: _power_of_two(4 * config.slots),
         Destination.ANGLES: _power_of_two(4 * config.slots),
@@ -47,48 +47,48 @@ def item_bytes(destination: Destination, config: AcceleratorConfig) -> int:
 
 
 def beats_of(items: int, size: int, beat_bytes: int) -> tuple[int, int]:
-    """Beats that so many items of ``size`` bytes take, and the spare items behind them."""
+    """Return the beats of ``items`` items of ``size`` bytes, and the spare items at their end."""
     beats = -(-items * size // beat_bytes)
     return beats, (beats * beat_bytes - items * size) // size
 
 
 def _laid(items: int, size: int, *fields: tuple[int, str, NDArray[np.int64]]) -> U8:
-    """Fields (first byte, type, integers [items, ...]) of every item; zero elsewhere."""
-    found = np.zeros((items, size), np.uint8)
+    """Arrange fields (first byte, type, integers [items, ...]) of every item; other bytes are zero."""
+    items_ = np.zeros((items, size), np.uint8)
     for at, kind, values in fields:
         raw = np.ascontiguousarray(values.reshape(items, -1).astype(kind)).view(np.uint8)
-        found[:, at : at + raw.shape[1]] = raw
-    return found
+        items_[:, at : at + raw.shape[1]] = raw
+    return items_
 
 
 def gain_items(gains: I64) -> U8:
-    """Gains s16 [width] -> uint8 [width, 2]."""
+    """Pack gains s16 [width] into uint8 [width, 2]."""
     return _laid(len(gains), _GAIN_BYTES, (0, "<i2", gains))
 
 
 def coding_items(mantissas: I64, middles: I64) -> U8:
-    """u16 [elements] and s18 [elements] -> uint8 [elements, 8]."""
+    """Pack mantissas u16 [elements] and middles s18 [elements] into uint8 [elements, 8]."""
     return _laid(len(mantissas), _CODING_BYTES, (0, "<u2", mantissas), (4, "<i4", middles))
 
 
 def factor_items(factors: I64, shift: int) -> U8:
-    """c u16 [heads] and sc, the same for all -> uint8 [heads, 4]."""
+    """Pack c u16 [heads] and sc, the same for all heads, into uint8 [heads, 4]."""
     shifts = np.full(len(factors), shift, np.int64)
     return _laid(len(factors), _FACTOR_BYTES, (0, "<u2", factors), (2, "u1", shifts))
 
 
 def scale_items(scales: I64) -> U8:
-    """V u16 [heads, head_dim] -> uint8 [heads * head_dim, 2]."""
+    """Pack V u16 [heads, head_dim] into uint8 [heads * head_dim, 2]."""
     return _laid(scales.size, _SCALE_BYTES, (0, "<u2", scales))
 
 
 def load_items(rows: I64, slots: int) -> U8:
-    """Embedding rows s27 [n, width], n <= slots -> uint8 [width, item]; unused slots are zero."""
+    """Pack embedding rows s27 [n, width], n <= slots, into uint8 [width, item]; unused slots are zero."""
     return _laid(rows.shape[1], _power_of_two(4 * slots), (0, "<i4", rows.T))
 
 
 def angle_items(cos: I64, sin: I64, slots: int) -> U8:
-    """cos and sin s16 [n, head_dim / 2], n <= slots -> uint8 [head_dim / 2, item]; unused slots are zero."""
+    """Pack cos and sin s16 [n, head_dim / 2], n <= slots, into uint8 [head_dim / 2, item]; unused slots are zero."""
     pairs = np.zeros((cos.shape[1], slots, 2), np.int64)
     pairs[:, : len(cos), 0], pairs[:, : len(cos), 1] = cos.T, sin.T
     return _laid(len(pairs), _power_of_two(4 * slots), (0, "<i2", pairs))

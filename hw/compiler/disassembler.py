@@ -1,4 +1,4 @@
-"""A program as lines for people: number, opcode, the fields that matter, bytes, and what it is for."""
+"""Programs as text for people: number, opcode, relevant fields, bytes, and name of each instruction."""
 
 from collections.abc import Iterator
 from enum import IntEnum
@@ -9,7 +9,7 @@ from edgedec.hw.instructions import Base, Destination, Instruction, Opcode, Sink
 
 __all__ = ["describe", "lines"]
 
-# Fields whose numbers have names; those of a kind hide a field that says nothing.
+# Enumerations of the fields whose values have names.
 _NAMES: dict[str, type[IntEnum]] = {
     "destination": Destination,
     "base": Base,
@@ -17,11 +17,12 @@ _NAMES: dict[str, type[IntEnum]] = {
     "sink": Sink,
     "when": When,
 }
+# Fields of one bit.
 _FLAGS = ("wait", "normed", "fresh", "int8", "pair", "rows", "wide", "more", "onward", "rotate", "relu2")
 
 
 def describe(program: Program, index: int) -> dict[str, Any]:
-    """An instruction as data: index, opcode, name, bytes, and the fields that are not zero."""
+    """Return an instruction as data: index, opcode, name, bytes, and the fields that are not zero."""
     instruction = program.instructions[index]
     return {
         "index": index,
@@ -33,21 +34,21 @@ def describe(program: Program, index: int) -> dict[str, Any]:
 
 
 def lines(program: Program, first: int = 0, count: int | None = None) -> Iterator[str]:
-    """Of ``count`` instructions from ``first`` on."""
+    """Yield one line for each of ``count`` instructions from ``first`` on."""
     end = len(program.instructions) if count is None else min(first + count, len(program.instructions))
     for index in range(first, end):
-        found = describe(program, index)
-        words = [_word(name, value) for name, value in found["fields"].items()]
-        size = f" {found['bytes']:,} bytes" if found["bytes"] else ""
-        yield f"{index:5}  {found['opcode']:<7}{' '.join(words)}{size}  ; {found['name']}"
+        shown_ = describe(program, index)
+        words = [_word(name, value) for name, value in shown_["fields"].items()]
+        size = f" {shown_['bytes']:,} bytes" if shown_["bytes"] else ""
+        yield f"{index:5}  {shown_['opcode']:<7}{' '.join(words)}{size}  ; {shown_['name']}"
 
 
 def _fields(instruction: Instruction) -> dict[str, int]:
-    """Those that are not zero, but of a READ all that tell where and whereto, and of a MATRIX its sink."""
+    """Return the fields that are not zero; a READ always has its place and destination, a MATRIX its sink."""
     shown = {Opcode.READ: ("destination", "base", "start", "beats"), Opcode.MATRIX: ("sink",)}
     always = (*shown.get(instruction.opcode, ()), *(("source",) if instruction.opcode == Opcode.VECTOR else ()))
-    found = {name: instruction[name] for name in always}
-    return found | {name: value for name, value in instruction.fields.items() if value}
+    shown_ = {name: instruction[name] for name in always}
+    return shown_ | {name: value for name, value in instruction.fields.items() if value}
 
 
 def _value(name: str, value: int) -> int | str:

@@ -1,4 +1,4 @@
-"""Instructions one after the other, each with the names of what it makes, and the image that they read."""
+"""A list of instructions under construction, each with the name of its result, and the image that they read."""
 
 from collections.abc import Callable
 
@@ -12,13 +12,15 @@ from edgedec.hw.instructions import Base, Destination, Instruction, Opcode, When
 
 __all__ = ["Emitter"]
 
-_MOST_BEATS = (1 << 24) - 1  # of one READ
+_MOST_BEATS = (1 << 24) - 1  # beats of one READ
 
 
 class Emitter:
-    """Members:
-    when: in which passes what is emitted from now on is carried out.
-    instructions, names: of the same length.
+    """Instructions and their image.
+
+    Members:
+        when: passes in which the instructions emitted from now on are executed.
+        instructions, names: emitted instructions, and a name for each.
     """
 
     def __init__(self, config: AcceleratorConfig) -> None:
@@ -29,22 +31,22 @@ class Emitter:
         self.input_beats = 0
 
     def emit(self, opcode: Opcode, name: str, *, when: int | None = None, **fields: int) -> None:
-        """An instruction; fields that are zero are left out."""
-        given = {"when": int(self.when if when is None else when), **fields}
-        self.instructions.append(Instruction(opcode, {key: value for key, value in given.items() if value}))
+        """Append an instruction; fields that are zero are omitted."""
+        members = {"when": int(self.when if when is None else when), **fields}
+        self.instructions.append(Instruction(opcode, {key: value for key, value in members.items() if value}))
         self.names.append(name)
 
     def constants(self, destination: Destination, name: str, items: NDArray[np.uint8]) -> None:
-        """A table of items in the image, and its READ."""
+        """Add a table of items to the image, and emit its READ."""
         beats, spare = beats_of(len(items), item_bytes(destination, self.config), self.config.beat_bytes)
         self._read(Base.IMAGE, destination, name, self.image.add(beats, lambda: items), beats, spare)
 
     def weights(self, name: str, beats: int, make: Callable[[], NDArray[np.uint8]]) -> None:
-        """A matrix in the image, made when the image is, and its READ."""
+        """Add a matrix to the image, built together with it, and emit its READ."""
         self._read(Base.IMAGE, Destination.WEIGHTS, name, self.image.add(beats, make), beats, 0)
 
     def input(self, destination: Destination, name: str, items: int) -> None:
-        """So many items of the input buffer, behind those before."""
+        """Append ``items`` items to the input buffer, and emit their READ."""
         beats, spare = beats_of(items, item_bytes(destination, self.config), self.config.beat_bytes)
         start, self.input_beats = self.input_beats, self.input_beats + beats
         self._read(Base.INPUT, destination, name, start, beats, spare)

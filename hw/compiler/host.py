@@ -1,4 +1,4 @@
-"""The host's side of a pass: what is written to the input buffer, and what the output buffer means."""
+"""The host's side of a pass: the content of the input buffer, and the meaning of the output buffer."""
 
 from dataclasses import dataclass
 
@@ -24,11 +24,12 @@ U8 = NDArray[np.uint8]
 
 @dataclass(frozen=True, kw_only=True)
 class Results:
-    """Of the wanted slots, r rows.
+    """Results of the requested slots, in r rows.
 
     Members:
-        ids, logits: int32 and int64 [r, k], the largest first, of equals the smaller id; k is at most the vocabulary.
-        mantissa, exponent: [r]; a logit's real value is logit * mantissa * 2^exponent.
+        ids, logits: int32 and int64 [r, k], the largest logit first, of equal ones the smaller id; k is at most the
+            vocabulary.
+        mantissa, exponent: int64 [r]; a logit's real value is logit * mantissa * 2^exponent.
     """
 
     ids: I32
@@ -44,10 +45,10 @@ class Results:
 
 
 class Host:
-    """A program with the embedding table that it was compiled with, ``program.host.embedding``.
+    """A program with the embedding table of its bundle, ``program.host.embedding``.
 
     Raises:
-        UsageError: the table is of another shape.
+        UsageError: the table has another shape.
     """
 
     def __init__(self, program: Program, embedding: FloatWeight | Int8Weight) -> None:
@@ -60,49 +61,50 @@ class Host:
             )
         self.program = program
         self._table = EmbedConstants(weight=embedding, unit=2.0**-facts.residual_fraction)
-        # What a pass would work out again, on a board's slow processor: where its items go, and angles of all positions.
-        wanted = [Destination.LOAD, *([Destination.ANGLES] if facts.inverse_frequencies else [])]
-        self._offsets = {destination: program.input_offset(destination) for destination in wanted}
+        # Computed once, because a board's processor is slow: the places of the items, and the angles of all positions.
+        destinations = [Destination.LOAD, *([Destination.ANGLES] if facts.inverse_frequencies else [])]
+        self._offsets = {destination: program.input_offset(destination) for destination in destinations}
         context = np.arange(program.config.context, dtype=np.int32)
         self._cos, self._sin = rotary(context, facts.inverse_frequencies)
 
     def input(self, ids: I32, positions: I32, embeds: NDArray[np.float32] | None = None) -> U8:
-        """The input buffer of a pass, uint8 [input_bytes].
+        """Return the input buffer of a pass, uint8 [input_bytes].
 
         Args:
-            ids: int32 [n], 1 to slots of them; id -k is row k - 1 of ``embeds`` float32 [m, hidden].
-            positions: int32 [n], in the text.
+            ids: int32 [n], 1 to slots of them; id -k means row k - 1 of ``embeds``.
+            positions: int32 [n], positions in the text.
+            embeds: float32 [m, hidden], rows that are not in the table.
 
         Raises:
-            UsageError: too many ids or none, an unknown id, or not as many positions.
+            UsageError: there are too many ids or none, an unknown id, or another number of positions.
         """
-        slots, given = self.program.config.slots, 0 if embeds is None else len(embeds)
+        slots, embed_count = self.program.config.slots, 0 if embeds is None else len(embeds)
         if not 1 <= len(ids) <= slots or len(positions) != len(ids):
             raise UsageError(f"a pass has 1 to {slots} ids and as many positions, not {len(ids)} and {len(positions)}")
-        if int(ids.min()) < -given or int(ids.max()) >= self.program.host.vocab:
+        if int(ids.min()) < -embed_count or int(ids.max()) >= self.program.host.vocab:
             raise UsageError(
-                f"ids {int(ids.min())}..{int(ids.max())} are not in {-given}..{self.program.host.vocab - 1}"
+                f"ids {int(ids.min())}..{int(ids.max())} are not in {-embed_count}..{self.program.host.vocab - 1}"
             )
-        found = np.zeros(self.program.input_bytes, np.uint8)
-        self._put(found, Destination.LOAD, load_items(self._table.rows(ids, embeds), slots))
+        buffer = np.zeros(self.program.input_bytes, np.uint8)
+        self._put(buffer, Destination.LOAD, load_items(self._table.rows(ids, embeds), slots))
         if Destination.ANGLES in self._offsets:
-            self._put(found, Destination.ANGLES, angle_items(*self._turned(positions), slots))
-        return found
+            self._put(buffer, Destination.ANGLES, angle_items(*self._turned(positions), slots))
+        return buffer
 
     def _turned(self, positions: I32) -> tuple[I64, I64]:
         if 0 <= int(positions.min()) <= int(positions.max()) < len(self._cos):
             return self._cos[positions], self._sin[positions]
-        return rotary(positions, self.program.host.inverse_frequencies)  # the accelerator is who refuses them
+        return rotary(positions, self.program.host.inverse_frequencies)  # the accelerator refuses such positions
 
     def _put(self, buffer: U8, destination: Destination, items: U8) -> None:
         at = self._offsets[destination]
         buffer[at : at + items.size] = items.reshape(-1)
 
     def results(self, output: U8, rows: I32) -> Results:
-        """The best of the slots ``rows``, out of the output buffer of a pass with logits.
+        """Return the likeliest tokens of the slots ``rows`` from the output buffer of a pass with logits.
 
         Raises:
-            DeviceError: an id or a mantissa that no model gives.
+            DeviceError: an id or a mantissa is impossible.
         """
         config, vocab = self.program.config, self.program.host.vocab
         raw = np.ascontiguousarray(output[: result_bytes(config)])
@@ -122,7 +124,7 @@ class Host:
         )
 
     def logits(self, output: U8, rows: I32) -> Logits:
-        """Whole rows of logits of the slots ``rows``, out of the output buffer of a pass that wrote them."""
+        """Return whole rows of logits of the slots ``rows`` from the output buffer of a pass that wrote them."""
         config, size = self.program.config, self.program.row_bytes
         raw = np.ascontiguousarray(output[ROWS_OFFSET : ROWS_OFFSET + self.program.host.vocab * size])
         values = raw.view("<i4").reshape(-1, size // 4)[:, rows].T.astype(np.int64)

@@ -1,4 +1,4 @@
-"""An int8 matrix as the beats that the accelerator reads, in exactly the order in which it uses them."""
+"""int8 matrices as the beats that the accelerator reads, in the order in which it uses them."""
 
 from dataclasses import dataclass
 
@@ -16,12 +16,12 @@ U8 = NDArray[np.uint8]
 
 @dataclass(frozen=True, kw_only=True)
 class Int8Layout:
-    """How a matrix lies in memory; the order is that of edgedec.hw.matrix_path.
+    """The layout of a matrix in memory, in the order of edgedec.hw.matrix_path.
 
     Members:
         beat_bytes: columns of a beat.
         tile_words: words of five rows in a tile.
-        rows, columns: of the matrix, at least 1 each.
+        rows, columns: size of the matrix, at least 1 each.
     """
 
     beat_bytes: int
@@ -36,12 +36,12 @@ class Int8Layout:
 
     @property
     def words(self) -> int:
-        """Rows by fives."""
+        """Words of five rows, the last one padded."""
         return -(-self.rows // ROWS)
 
     @property
     def blocks(self) -> int:
-        """Columns by beats."""
+        """Blocks of the columns of a beat, the last one padded."""
         return -(-self.columns // self.beat_bytes)
 
     @property
@@ -50,23 +50,24 @@ class Int8Layout:
 
     @property
     def tiles(self) -> list[slice]:
-        """Of the rows, those behind the matrix's included."""
+        """Tiles as slices of the rows, padding rows included."""
         end, height = self.words * ROWS, self.tile_words * ROWS
         return [slice(at, min(at + height, end)) for at in range(0, end, height)]
 
 
 def pack(layout: Int8Layout, codes: I8) -> U8:
-    """The image of a matrix.
+    """Return the image of a matrix.
 
     Args:
-        codes: int8 [rows, columns], signs of negative scales taken in.
+        layout: layout of the matrix.
+        codes: int8 [rows, columns], with the signs of negative scales included.
 
     Returns:
-        uint8 [beats, beat_bytes]. A beat is a row's codes of a block of columns, in two's complement; what is behind the
-        matrix is zero.
+        uint8 [beats, beat_bytes]. A beat holds a row's codes of a block of columns, in two's complement; padding is
+        zero.
 
     Raises:
-        ValueError: it is of another shape or type.
+        ValueError: ``codes`` has another shape or type.
     """
     if codes.dtype != np.int8 or codes.shape != (layout.rows, layout.columns):
         raise ValueError(f"codes must be int8 {(layout.rows, layout.columns)}, not {codes.dtype} {codes.shape}")
@@ -79,10 +80,10 @@ def pack(layout: Int8Layout, codes: I8) -> U8:
 
 
 def unpack(layout: Int8Layout, image: U8) -> I8:
-    """Codes of an image, as ``pack`` takes them.
+    """Return the codes of an image, as ``pack`` takes them.
 
     Raises:
-        BundleError: it is of another size, or has padding that is not zero.
+        BundleError: the image has another size, or padding that is not zero.
     """
     width = layout.beat_bytes
     if image.shape != (layout.beats, width):

@@ -1,8 +1,8 @@
-"""From the integer profile's graph and constants to instructions: one function per kind of operation.
+"""Lowering of the integer profile's graph and constants to instructions: one function per kind of operation.
 
-An instruction stands before the reads that feed it, and the ``VECTOR`` that takes a vector before what makes the vector. So
-an operation that makes one emits the ``VECTOR`` of whoever reads it; norms, quantizers, rotations and additions emit nothing
-themselves and are only checked off.
+An instruction stands before the reads that feed it, and the ``VECTOR`` that takes a vector before the instructions that
+make the vector. An operation that makes a vector therefore emits the ``VECTOR`` of its reader; norms, quantizers,
+rotations and additions emit nothing themselves and are only recorded as covered.
 """
 
 from collections import deque
@@ -42,20 +42,21 @@ __all__ = ["Lowering"]
 
 I64 = NDArray[np.int64]
 
-_MOST_ELEMENTS = (1 << 20) - 1
-_WINDOW_BITS = 17
-_URGENT = (Sink.RESIDUAL, Sink.VALUES, Sink.GATE, Sink.LOGITS)  # what comes next, or the host, waits for all rows
+_MOST_ELEMENTS = (1 << 20) - 1  # rows of logits, limited by an instruction's field
+_WINDOW_BITS = 17  # bits of a window in an instruction
+# Sinks whose last row the next step, or the host, waits for.
+_URGENT = (Sink.RESIDUAL, Sink.VALUES, Sink.GATE, Sink.LOGITS)
 
 
 class Lowering:
-    """A model on its way to instructions.
+    """The lowering of one model.
 
     Members:
-        out: what was emitted.
+        out: emitted instructions and image.
         pass_ends: index of the first instruction of a commit.
         angles: inverse frequencies of the rotations; empty without any.
-        logit_exponent: a logit's real value is logit * A * 2^(ea + this).
-        cache_beats: of all layers' keys and values.
+        logit_exponent: exponent of the logits; a logit's real value is logit * A * 2^(ea + logit_exponent).
+        cache_beats: beats of all layers' keys and values.
     """
 
     def __init__(self, model: IntegerModel, config: AcceleratorConfig) -> None:
@@ -74,14 +75,16 @@ class Lowering:
         )
         self._at = 0
         self._covered: set[str] = set()
-        self._vectors: deque[str] = deque()  # codes that a VECTOR makes and no MATRIX has taken
-        self._current = ""  # the codes that the last MATRIX took
-        self._residual = ""  # the value that the residual holds
-        self._coded: set[str] = set()  # names of queries, keys and values that attention has
+        self._vectors: deque[str] = deque()  # codes for which there is a VECTOR and no MATRIX yet
+        self._current = ""  # codes of the last MATRIX
+        self._residual = ""  # value that the residual holds
+        self._coded: set[str] = set()  # names of the queries, keys and values that were passed to attention
 
     def run(self) -> None:
-        """Raises:
-        UnsupportedError: something does not map; names operation, layer, reason and what would run it.
+        """Lower the model.
+
+        Raises:
+            UnsupportedError: an operation cannot be lowered; the message names it, its layer, the reason, and a remedy.
         """
         for at, op in enumerate(self.graph.operations):
             self._at = at
@@ -105,7 +108,7 @@ class Lowering:
             self.out.emit(Opcode.COPY, name, **fields, heads=state.kv_heads)
         self.out.emit(Opcode.STOP, "commit")
 
-    # What the parts of the lowering share.
+    # Shared parts of the lowering.
 
     def cover(self, *operations: Operation) -> None:
         self._covered.update(op.name for op in operations)
@@ -116,11 +119,11 @@ class Lowering:
         return width
 
     def _place(self, state: str) -> dict[str, int]:
-        """Of a layer's keys and values: its first beat, and beats of a run."""
+        """Return a layer's first beat in the cache, and the beats of a run."""
         return {"start": self._runs_before[state] * self._run, "run": self._run}
 
     def vector(self, value: str, source: Source) -> bool:
-        """The VECTOR of what quantizes ``value``; False if nothing does, and then there is none."""
+        """Emit the VECTOR of the quantizer of ``value``. Return False if there is no quantizer, and thus no VECTOR."""
         takers = [op for op in self._routes.readers(value) if not isinstance(op, Add)]
         if not takers:
             return False
@@ -153,7 +156,7 @@ class Lowering:
         return True
 
     def fresh(self, op: Linear) -> bool:
-        """Whether the codes of a linear are a new vector; they are the next one then."""
+        """Return whether the codes of a linear are a new vector; if so, they become the current one."""
         codes = op.inputs[0]
         if codes == self._current:
             return False
@@ -205,16 +208,17 @@ class Lowering:
         coding: tuple[I64, I64] | None = None,
         variants: tuple[When, ...] = (),
     ) -> None:
-        """All pieces of a matrix with their reads.
+        """Emit all pieces of a matrix with their reads.
 
         Args:
-            coding: mantissas and middles of what attention codes.
-            variants: the instruction once for each, with reads that they share; without logits nothing goes ``onward``.
+            coding: mantissas and middles for the codes of attention.
+            variants: conditions under which the instruction is emitted, with shared reads; without logits nothing goes
+                ``onward``.
         """
         out, config = self.out, self.config
         pieces = matrix.pieces(config.tile_words, urgent=sink in _URGENT)
         for index, piece in enumerate(pieces):
-            given = {
+            members = {
                 **fields,
                 **matrix.fields(piece, config),
                 "sink": int(sink),
@@ -222,10 +226,10 @@ class Lowering:
                 "more": int(index < len(pieces) - 1),
             }
             if sink == Sink.RESIDUAL:
-                given["start"] = piece.start
+                members["start"] = piece.start
             for when in variants or (out.when,):
                 dropped = {"onward": 0} if when == When.WITHOUT_LOGITS else {}
-                out.emit(Opcode.MATRIX, name, when=when, **(given | dropped))
+                out.emit(Opcode.MATRIX, name, when=when, **(members | dropped))
             if coding is not None and index == 0:
                 out.constants(Destination.CODING, name, coding_items(*coding))
             if matrix.row_constants:
@@ -242,14 +246,14 @@ class Lowering:
         self.cover(add)
         self._residual = add.outputs[0]
         last = self.out.when == When.ALWAYS and self._at > self._last_attention
-        if last:  # nobody reads what follows the last keys and values but the head
+        if last:  # only the head reads the values after the last keys and values
             self.out.when = When.WITH_LOGITS
         onward = self.vector(self._residual, Source.RESIDUAL)
         name, fields = f"{output} -> {self._residual}", {"wide": 1, "onward": int(onward)}
         if not last:
             self._matrix(matrix, Sink.RESIDUAL, name, fresh, fields)
             return
-        # A pass without logits must take the codes of its attention too, or they would stay.
+        # A pass without logits must consume the codes of its attention as well, or they would remain.
         self.out.when = When.ALWAYS
         variants = (When.WITH_LOGITS, When.WITHOUT_LOGITS)
         self._matrix(matrix, Sink.RESIDUAL, name, fresh, fields, variants=variants)
@@ -287,7 +291,7 @@ class Lowering:
             raise unsupported(op, f"its window is {state.window}; at least 1, or none")
 
     def _turns(self, op: Attention, rope: Rope) -> None:
-        """There is one table of angles, and queries and keys are turned alike."""
+        """Check that queries and keys are rotated alike, by the only table of angles."""
         others = [self._routes.maker(name) for name in op.inputs[:2]]
         if not all(isinstance(other, Rope) and other.layout == rope.layout for other in others):
             raise unsupported(
@@ -340,7 +344,7 @@ class Lowering:
         self._matrix(matrix, Sink.LOGITS, op.outputs[index], fresh, {"elements": matrix.rows})
 
     def nothing(self, op: Operation) -> None:
-        """Emitted where the operation is fed."""
+        """Emit nothing: the operation was covered where its input is made."""
 
 
 _LOWER: Mapping[str, Callable[[Lowering, Any], None]] = {

@@ -1,4 +1,4 @@
-"""One matrix as the accelerator takes it: one or two of the profile's, rows in the hardware's order, cut into pieces."""
+"""A matrix for the accelerator: one or two matrices of the profile, rows in the hardware's order, divided into pieces."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,23 +23,28 @@ __all__ = ["Matrix", "unsupported"]
 I64 = NDArray[np.int64]
 U8 = NDArray[np.uint8]
 
-_BASE_BITS = 9
-_MOST_WORDS = (1 << 16) - 1
-_TAIL_WORDS = 16  # no fewer: a sweep lasts at least as long as its tables take, edgedec.hw.lookup_engine
+_BASE_BITS = 9  # bits of an instruction's base
+_MOST_WORDS = (1 << 16) - 1  # words of five rows, limited by an instruction's field
+_TAIL_WORDS = 16  # words of the last tile; a sweep must last as long as the tables of edgedec.hw.lookup_engine take
 
 
 def unsupported(op: Operation, reason: str) -> UnsupportedError:
-    """Of the accelerator. ``reason`` ends with what would run it; the operation's name holds the layer."""
+    """Return the error of an operation that the accelerator cannot run.
+
+    ``reason`` ends with a remedy; the operation's name contains the layer.
+    """
     return UnsupportedError(f"the accelerator cannot run {op.kind} {op.name}: {reason}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Matrix:
-    """Members:
-    op: whose matrix it is, for messages.
-    parts: one, or two whose rows alternate: row 2 i is row i of the first, row 2 i + 1 row i of the second.
-    group_size: columns that share mantissas; 0 without.
-    order: of the rows of a single part; None leaves them.
+    """One or two matrices of a linear as the accelerator multiplies them.
+
+    Members:
+        op: the linear, for messages.
+        parts: one matrix, or two whose rows alternate: row 2 i is row i of the first, row 2 i + 1 row i of the second.
+        group_size: columns that share mantissas; 0 without mantissas.
+        order: order of the rows of a single part; None keeps it.
     """
 
     op: Linear
@@ -51,10 +56,10 @@ class Matrix:
     def of(
         cls, op: Linear, indices: Sequence[int], constants: Sequence[MatrixConstants], order: I64 | None = None
     ) -> "Matrix":
-        """The matrices of an operation with these indices.
+        """Return the matrices of an operation with these indices.
 
         Raises:
-            UnsupportedError: two that are stored or drained in different ways.
+            UnsupportedError: two of them are stored or drained in different ways.
         """
         parts = tuple(constants[index] for index in indices)
         sizes = [scheme.group_size if isinstance(scheme, TernaryScheme) else 0 for scheme in op.schemes]
@@ -84,8 +89,8 @@ class Matrix:
 
     @property
     def columns(self) -> int:
-        found: int = self.parts[0].weight.shape[1]
-        return found
+        result: int = self.parts[0].weight.shape[1]
+        return result
 
     @property
     def int8(self) -> bool:
@@ -101,17 +106,19 @@ class Matrix:
 
     @property
     def row_weights(self) -> bool:
-        """One mantissa per row."""
+        """True if each row has its own mantissa."""
         return self.parts[0].scale.values.size > 1
 
     @property
     def row_constants(self) -> bool:
-        """Something differs from row to row."""
+        """True if some constant differs from row to row."""
         return self.row_weights or any(part.bias is not None or np.any(part.row_shift) for part in self.parts)
 
     def check(self, config: AcceleratorConfig) -> None:
-        """Raises:
-        UnsupportedError: the configuration cannot run it.
+        """Check that a configuration can run the matrix.
+
+        Raises:
+            UnsupportedError: it cannot.
         """
         if self.columns > config.width:
             raise unsupported(
@@ -140,11 +147,12 @@ class Matrix:
             )
 
     def pieces(self, tile_words: int, *, urgent: bool = False) -> list[slice]:
-        """Of the rows; pairs are not torn apart. With row constants a piece's must fit a queue of a tile's.
+        """Divide the rows into pieces that keep pairs together; row constants of a piece must fit the queue of a tile.
 
-        ``urgent``: something waits for the last row. Rows leave a tile one by one or more slowly, those of the last tile
-        while nothing else is left to do: so it is a short one. Rows with constants have the time of the next tile to do so,
-        hence each of their last tiles is half as long as the one before.
+        ``urgent``: another step waits for the last row. Rows leave a tile one by one or more slowly, and while those of
+            the last
+        tile leave, no other work remains, so that tile is short. Rows with constants leave during the next tile, hence
+        each of their last tiles is half as long as the one before.
         """
         step = 2 if self.pair else 1
         left, most = -(-self.rows // ROWS), tile_words - tile_words % step
@@ -155,23 +163,22 @@ class Matrix:
                 sizes.insert(0, size)
                 left, size = left - size, 2 * size
             if sizes and left % step:
-                sizes[-1], left = sizes[-1] + 1, left - 1  # the odd one last, or a pair would be torn apart
+                sizes[-1], left = sizes[-1] + 1, left - 1  # the odd word goes last, or a pair would be divided
             sizes = [*(min(most, left - at) for at in range(0, left, most)), *sizes]
         else:
             cut = left - _TAIL_WORDS
-            short = (
-                cut % tile_words if cut % tile_words < _TAIL_WORDS else 0
-            )  # words of a tile too short for its tables
+            # Words of a tile that is too short for its tables.
+            short = cut % tile_words if cut % tile_words < _TAIL_WORDS else 0
             cut -= short + (cut - short) % step
-            # int8 rows do not come faster than they are drained.
+            # int8 rows do not arrive faster than they are drained.
             sizes = [cut, left - cut] if urgent and not self.int8 and cut > 0 else [left]
         ends = [min(ROWS * end, self.rows) for end in accumulate(sizes)]
         return [slice(start, end) for start, end in pairwise([0, *ends])]
 
     def fields(self, piece: slice, config: AcceleratorConfig) -> dict[str, int]:
-        """Of the MATRIX instruction of a piece: its shape, and what it is drained with."""
+        """Return the fields of a piece's MATRIX instruction: its shape and its drain settings."""
         limit = 1 << (_BASE_BITS - 1)
-        found = {
+        result = {
             "int8": int(self.int8),
             "words": -(-(piece.stop - piece.start) // ROWS),
             "spare": (piece.start - piece.stop) % ROWS,
@@ -183,16 +190,16 @@ class Matrix:
             "rows": int(self.row_constants),
         }
         for index, part in enumerate(self.parts):
-            found[f"base{index}"] = max(-limit, min(limit - 1, part.base))
-            found[f"weight{index}"] = 0 if self.row_weights else int(part.scale.values[0])
-        return found
+            result[f"base{index}"] = max(-limit, min(limit - 1, part.base))
+            result[f"weight{index}"] = 0 if self.row_weights else int(part.scale.values[0])
+        return result
 
     def beats(self, piece: slice, config: AcceleratorConfig) -> int:
-        """Of the image of a piece's weights."""
+        """Return the beats of the image of a piece's weights."""
         return self._layout(piece, config).beats
 
     def weights(self, piece: slice, config: AcceleratorConfig) -> U8:
-        """The image of a piece's weights, uint8 [beats, beat_bytes]."""
+        """Return the image of a piece's weights, uint8 [beats, beat_bytes]."""
         layout = self._layout(piece, config)
         if isinstance(layout, Int8Layout):
             return int8_image.pack(layout, self._picked([part.weight for part in self.parts], piece).astype(np.int8))
@@ -201,7 +208,7 @@ class Matrix:
         return ternary_image.pack(layout, trits, groups)
 
     def constants(self, piece: slice) -> U8:
-        """Row constants of a piece, uint8 [rows, 8]."""
+        """Return the row constants of a piece, uint8 [rows, 8]."""
         rows = len(self.parts[0].weight)
 
         def of_rows(values: Any) -> I64:
@@ -222,7 +229,7 @@ class Matrix:
         return TernaryLayout(**shape, planes=self.planes, group_size=self.group_size)
 
     def _picked(self, arrays: Sequence[Any], piece: slice) -> Any:
-        """Rows of a piece out of the parts' arrays [..., rows, columns]."""
+        """Return the rows of a piece from the parts' arrays [..., rows, columns]."""
         if self.pair:
             half = slice(piece.start // 2, -(-piece.stop // 2))
             lines = np.stack([array[..., half, :] for array in arrays], axis=-2)  # [..., pairs, 2, columns]

@@ -1,4 +1,4 @@
-"""The image of a program while it grows: first what lies where, then, into one array, the bytes."""
+"""The image of a program: segments are placed first, and their bytes are then built into one array."""
 
 from collections.abc import Callable
 
@@ -11,10 +11,10 @@ U8 = NDArray[np.uint8]
 
 
 class MemoryImage:
-    """Segments of whole beats, one behind the other.
+    """Segments of whole beats, one after the other.
 
-    A segment is announced with its size and a function that makes its bytes, so that sizes are known before any byte is made
-    and never more than one segment exists besides the image.
+    A segment is announced with its size and a function that makes its bytes, so that sizes are known before any byte is
+    made, and never more than one segment exists besides the image.
     """
 
     def __init__(self, beat_bytes: int) -> None:
@@ -26,16 +26,16 @@ class MemoryImage:
         return self._beats
 
     def add(self, beats: int, make: Callable[[], U8]) -> int:
-        """Announce a segment; ``make`` gives its bytes, perhaps less than whole beats. Returns its first beat."""
+        """Announce a segment; ``make`` returns its bytes, perhaps less than whole beats. Return its first beat."""
         start, self._beats = self._beats, self._beats + beats
         self._segments.append((start, beats, make))
         return start
 
     def build(self) -> U8:
-        """The bytes, uint8 [beats * beat_bytes], in logical order (edgedec.hw.striping).
+        """Return the bytes, uint8 [beats * beat_bytes], in logical order (edgedec.hw.striping).
 
         Raises:
-            ValueError: a segment is longer than announced, or a beat or more shorter.
+            ValueError: a segment is longer than announced, or shorter by a beat or more.
         """
         image = np.zeros(self._beats * self._beat_bytes, np.uint8)
         for start, beats, make in self._segments:

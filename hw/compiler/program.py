@@ -1,4 +1,4 @@
-"""A compiled model: instructions, the image that they read, and what the host has to know to feed and to read it."""
+"""A compiled model: instructions, the image that they read, and the facts that the host needs to run it."""
 
 import hashlib
 from collections import Counter
@@ -23,16 +23,16 @@ __all__ = ["HostFacts", "Program", "compile_model", "laid_out", "lowered_sizes",
 
 @dataclass(frozen=True, kw_only=True)
 class HostFacts:
-    """What lies outside of the accelerator.
+    """Facts of the model outside of the accelerator.
 
     Members:
-        bundle: SHA-256 of the bundle; empty if the model came from none.
+        bundle: SHA-256 of the bundle; empty if the model is not from a bundle.
         embedding: name of the weight whose rows are a pass's input.
-        residual_fraction: a row's integers are row * 2^this.
-        hidden: width of a row.
-        inverse_frequencies: of the rotations; empty without any.
+        residual_fraction: fraction bits of a row; its integers are row * 2^residual_fraction.
+        hidden: elements of a row.
+        inverse_frequencies: inverse frequencies of the rotations; empty without any.
         vocab: rows of the head.
-        logit_exponent: a logit's real value is logit * A * 2^(ea + this).
+        logit_exponent: exponent of the logits; a logit's real value is logit * A * 2^(ea + logit_exponent).
     """
 
     bundle: str
@@ -46,12 +46,16 @@ class HostFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """Members:
-    config: of the accelerator that it is for.
-    instructions, names: of the same length; a name says what is made or read, "a -> b" where one instruction makes two.
-    commit: index of the first instruction of a commit.
-    image: uint8 [whole beats], in logical order (edgedec.hw.striping lays it out).
-    input_beats, cache_beats: of the buffers that the host has.
+    """A program with its image.
+
+    Members:
+        config: configuration of the accelerator that it is for.
+        instructions: instructions of a pass, then those of a commit.
+        names: one per instruction; it names the value that is made or read, "a -> b" if one instruction makes two.
+        commit: index of the first instruction of a commit.
+        image: uint8 [whole beats], in logical order (edgedec.hw.striping defines the physical one).
+        input_beats, cache_beats: sizes of the buffers that the host provides.
+        host: facts for the host.
     """
 
     config: AcceleratorConfig
@@ -82,17 +86,17 @@ class Program:
 
     @property
     def output_bytes(self) -> int:
-        """Scales, the best, and whole rows of logits."""
+        """Bytes of scales, likeliest tokens, and whole rows of logits."""
         return _output_bytes(self.config, self.host.vocab)
 
     @property
     def row_bytes(self) -> int:
-        """Of an id's logits of all slots, where whole rows are written."""
+        """Bytes of an id's logits of all slots, in whole rows."""
         return _row_bytes(self.config)
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """Bytes of each buffer, in the order in which they lie behind each other."""
+        """Bytes of each buffer, in the order of their addresses."""
         return {
             "program": len(self.code),
             "image": self.image.size,
@@ -103,16 +107,16 @@ class Program:
 
     @property
     def sha256(self) -> str:
-        """Of code and image."""
+        """SHA-256 of code and image, in hexadecimal digits."""
         digest = hashlib.sha256(self.code)
         digest.update(self.image.data)
         return digest.hexdigest()
 
     def input_offset(self, destination: Destination) -> int:
-        """First byte in the input buffer of what goes to LOAD or ANGLES.
+        """Return the first byte in the input buffer of the items for LOAD or ANGLES.
 
         Raises:
-            KeyError: nothing in the input goes there.
+            KeyError: the input has no items for this destination.
         """
         for instruction in self.instructions:
             is_input = instruction.opcode == Opcode.READ and instruction["base"] == Base.INPUT
@@ -121,7 +125,7 @@ class Program:
         raise KeyError(destination.name)
 
     def astray(self) -> int | None:
-        """Number of the first instruction that reads or writes outside of its buffer; None if there is none."""
+        """Return the number of the first instruction that reads or writes outside of its buffer, or None."""
         ends: Mapping[int, int] = {Base.IMAGE: self.image.size // self.config.beat_bytes, Base.INPUT: self.input_beats}
         run = self.config.kv_layout.beats(self.config.context)
         for number, one in enumerate(self.instructions):
@@ -141,17 +145,17 @@ class Program:
         return None
 
     def bytes_by_destination(self) -> dict[str, int]:
-        """Of a pass with logits, without keys and values."""
-        found: Counter[str] = Counter()
+        """Return the bytes that a pass with logits reads for each destination, without keys and values."""
+        totals: Counter[str] = Counter()
         for instruction in self.instructions:
             if instruction.opcode == Opcode.READ:
                 name = Destination(instruction["destination"]).name
-                found[name] += instruction["beats"] * self.config.beat_bytes
-        return dict(found)
+                totals[name] += instruction["beats"] * self.config.beat_bytes
+        return dict(totals)
 
 
 def result_bytes(config: AcceleratorConfig) -> int:
-    """Of scales and the best, at the start of the output buffer."""
+    """Return the bytes of scales and likeliest tokens, at the start of the output buffer."""
     return RESULT_BYTES * config.slots * (1 + config.top_k)
 
 
@@ -164,7 +168,7 @@ def _output_bytes(config: AcceleratorConfig, vocab: int) -> int:
 
 
 def lowered_sizes(lowering: Lowering) -> Mapping[str, int]:
-    """``Program.sizes`` of what a model was lowered to, before its image is made."""
+    """Return ``Program.sizes`` of a lowered model, before its image is made."""
     config, out = lowering.config, lowering.out
     return {
         "program": INSTRUCTION_BYTES * (1 + len(out.instructions)),
@@ -176,7 +180,7 @@ def lowered_sizes(lowering: Lowering) -> Mapping[str, int]:
 
 
 def laid_out(sizes: Mapping[str, int], ports: int) -> tuple[Mapping[str, int], int]:
-    """Buffers behind each other, each from a whole block of the striping on: their first bytes, and the end of the last."""
+    """Place buffers in order, each at a whole block of the striping. Return their first bytes, and the end of the last."""
     starts, at, block = {}, 0, block_bytes(ports)
     for name, size in sizes.items():
         starts[name] = at
@@ -185,13 +189,15 @@ def laid_out(sizes: Mapping[str, int], ports: int) -> tuple[Mapping[str, int], i
 
 
 def compile_model(model: IntegerModel, config: AcceleratorConfig, *, bundle: str = "") -> Program:
-    """A program and its image for an accelerator. Deterministic.
+    """Compile a model for an accelerator. The result is deterministic.
 
     Args:
-        bundle: SHA-256 of the bundle that the model is from.
+        model: the model.
+        config: configuration of the accelerator.
+        bundle: SHA-256 of the model's bundle.
 
     Raises:
-        UnsupportedError: something does not map; names operation, layer, reason and what would run it.
+        UnsupportedError: an operation cannot be lowered; the message names it, its layer, the reason, and a remedy.
     """
     lowering = Lowering(model, config)
     lowering.run()

@@ -1,7 +1,8 @@
-"""A program as a folder: ``program.json`` states what it is and the hash of everything, ``code.bin`` and ``image.bin``.
+"""Programs as folders: ``program.json`` with their properties and the hash of everything, ``code.bin`` and
+``image.bin``.
 
-What is read here may come from strangers: every complaint names the file, and nothing is allocated on the word of the
-manifest alone.
+The files may come from strangers: every error names the file, and nothing is allocated only because the manifest
+demands it.
 """
 
 import hashlib
@@ -27,19 +28,19 @@ from edgedec.manifest import manifest_hash
 
 __all__ = ["CODE", "FORMAT", "IMAGE", "MANIFEST", "VERSION", "load_program", "save_program"]
 
-FORMAT, VERSION = "edgedec-program", 1
-MANIFEST, CODE, IMAGE = "program.json", "code.bin", "image.bin"
-_MAX_MANIFEST_BYTES = 32 << 20  # a name for each of 65,536 instructions
-_MAX_BEATS = 1 << 36
+FORMAT, VERSION = "edgedec-program", 1  # name and version of the format
+MANIFEST, CODE, IMAGE = "program.json", "code.bin", "image.bin"  # names of the files
+_MAX_MANIFEST_BYTES = 32 << 20  # bytes; enough for names of 65,536 instructions
+_MAX_BEATS = 1 << 36  # beats of a buffer
 _KEYS = {"format", "version", "created_by", "config", "host", "names", "input_beats", "cache_beats", "files", "sha256"}
 
 
 def save_program(program: Program, path: Path) -> None:
-    """Write the folder, or replace one of this kind.
+    """Write the folder, or replace an existing one of this format.
 
     Raises:
-        UsageError: ``path`` holds something else.
-        EdgedecError: it cannot be written; nothing is left behind.
+        UsageError: ``path`` is not such a folder.
+        EdgedecError: the folder cannot be written; nothing is left of it.
     """
     with new_folder(path, MANIFEST) as folder:
         files = {}
@@ -68,8 +69,8 @@ def load_program(path: Path) -> Program:
 
     Raises:
         UsageError: there is no such folder.
-        BundleError: something is missing, changed or cut short; names the file.
-        UnsupportedError: written by another version of the format.
+        BundleError: something is missing, changed or cut short; the message names the file.
+        UnsupportedError: the folder has another version of the format.
     """
     manifest = path / MANIFEST
     if not manifest.is_file():
@@ -105,7 +106,7 @@ def load_program(path: Path) -> Program:
 
 
 def _is_name(value: Any) -> bool:
-    """What a terminal can show without being told to do something."""
+    """Return whether ``value`` can be shown in a terminal without controlling it."""
     return isinstance(value, str) and value.isprintable()
 
 
@@ -142,14 +143,14 @@ def _manifest(file: Path) -> dict[str, Any]:
 
 
 def _file(file: Path, entry: Any) -> NDArray[np.uint8]:
-    """The bytes of a file that are what the manifest says."""
+    """Return the bytes of a file, after comparing them with the manifest."""
     if not isinstance(entry, dict) or set(entry) != {"bytes", "sha256"}:
         raise BundleError(f"{file.parent / MANIFEST}: file {file.name} must have bytes and sha256")
     if not file.is_file():
         raise BundleError(f"{file}: missing; copy or compile the program again")
-    there = file.stat().st_size
-    if type(entry["bytes"]) is not int or entry["bytes"] != there:
-        raise BundleError(f"{file}: {there} bytes, the manifest says {reprlib.repr(entry['bytes'])}; copy it again")
+    size = file.stat().st_size
+    if type(entry["bytes"]) is not int or entry["bytes"] != size:
+        raise BundleError(f"{file}: {size} bytes, the manifest says {reprlib.repr(entry['bytes'])}; copy it again")
     content = np.fromfile(file, np.uint8)
     if hashlib.sha256(content.data).hexdigest() != entry["sha256"]:
         raise BundleError(f"{file}: its hash does not match the manifest; copy or compile the program again")
@@ -177,7 +178,7 @@ def _host(content: dict[str, Any]) -> HostFacts:
 
 
 def _check_ranges(path: Path, program: Program) -> None:
-    """The image is whole beats, and no instruction leaves its buffer."""
+    """Check that the image is whole beats, and that no instruction leaves its buffer."""
     beat_bytes = program.config.beat_bytes
     if program.image.size % beat_bytes:
         raise BundleError(f"{path / IMAGE}: {program.image.size} bytes are not whole beats of {beat_bytes}")

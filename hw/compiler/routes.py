@@ -1,4 +1,4 @@
-"""Where the outputs of a linear go, read off the graph."""
+"""The destinations of a linear's outputs, derived from the graph."""
 
 from dataclasses import dataclass
 
@@ -14,12 +14,12 @@ __all__ = ["PARTS", "Job", "Routes"]
 
 I64 = NDArray[np.int64]
 
-PARTS = (Sink.QUERIES, Sink.KEYS, Sink.VALUES)  # of an attention's inputs
+PARTS = (Sink.QUERIES, Sink.KEYS, Sink.VALUES)  # sinks of an attention's inputs, in their order
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """Some matrices of a linear that go to one sink together; ``reader`` is the operation that takes them there."""
+    """Matrices of a linear that go to one sink together; ``reader`` is the operation that reads them there."""
 
     sink: Sink
     indices: tuple[int, ...]
@@ -27,7 +27,7 @@ class Job:
 
 
 class Routes:
-    """Who makes and who reads the values of a graph."""
+    """The makers and readers of the values of a graph."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
@@ -44,10 +44,10 @@ class Routes:
         return self._readers.get(name, [])
 
     def only_reader(self, op: Operation) -> Operation:
-        """Of an operation's output.
+        """Return the reader of an operation's output.
 
         Raises:
-            UnsupportedError: there are none or several.
+            UnsupportedError: there is no reader, or more than one.
         """
         readers = self.readers(op.outputs[0])
         if len(readers) != 1:
@@ -55,7 +55,7 @@ class Routes:
         return readers[0]
 
     def jobs(self, op: Linear) -> list[Job]:
-        """Where the outputs go: queries, keys and values in this order, gate and up together."""
+        """Return the jobs of a linear: queries, keys and values in this order, gate and up together."""
         jobs: list[Job] = []
         gated: dict[GatedActivation, dict[int, int]] = {}
         for index, output in enumerate(op.outputs):
@@ -72,10 +72,10 @@ class Routes:
                 gated.setdefault(reader, {})[reader.inputs.index(output)] = index
             else:
                 jobs.append(self._attention_job(op, index, output, reader))
-        for reader, found in gated.items():
-            if set(found) != {0, 1}:
+        for reader, indices in gated.items():
+            if set(indices) != {0, 1}:
                 raise unsupported(op, f"{reader.name} reads gate and up of different linears; fuse them")
-            jobs.append(Job(sink=Sink.GATE, indices=(found[0], found[1]), reader=reader))
+            jobs.append(Job(sink=Sink.GATE, indices=(indices[0], indices[1]), reader=reader))
         return sorted(jobs, key=lambda job: job.sink)
 
     def _attention_job(self, op: Linear, index: int, output: str, reader: Operation) -> Job:
@@ -88,20 +88,20 @@ class Routes:
         return Job(sink=PARTS[reader.inputs.index(value)], indices=(index,), reader=reader)
 
     def rope(self, job: Job) -> Rope | None:
-        """The rotation between a linear and its attention."""
+        """Return the rotation between a linear and its attention, or None."""
         assert job.reader is not None
         maker = self._makers[job.reader.inputs[PARTS.index(job.sink)]]
         return maker if isinstance(maker, Rope) else None
 
     def order(self, job: Job) -> I64 | None:
-        """Rows of queries or keys such that pair i of a head is (i, i + head_dim / 2), as the rotation wants them.
+        """Return the order of rows of queries or keys that makes (i, i + head_dim / 2) pair i of a head, or None.
 
-        A score is a sum over columns, so it is the same as long as keys are turned about in the same way.
+        The rotation requires it. A score is a sum over columns, so permuting queries and keys alike does not change it.
         """
         rope = self.rope(job)
         if rope is None or rope.layout == "half":
             return None
         half = np.arange(0, rope.head_dim, 2)
         inside = np.concatenate([half, half + 1])
-        found: I64 = (np.arange(rope.heads)[:, None] * rope.head_dim + inside).reshape(-1)
-        return found
+        indices: I64 = (np.arange(rope.heads)[:, None] * rope.head_dim + inside).reshape(-1)
+        return indices

@@ -1,25 +1,25 @@
-"""What each row of a matrix is drained with, as the accelerator reads it."""
+"""The constants of each row of a matrix as the accelerator reads them."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 __all__ = ["ITEM_BYTES", "pack_rows"]
 
-ITEM_BYTES = 8
-_BIAS_BITS, _SHIFT_BITS, _WEIGHT_BITS = 27, 5, 16
+ITEM_BYTES = 8  # bytes of a row's constants
+_BIAS_BITS, _SHIFT_BITS, _WEIGHT_BITS = 27, 5, 16  # bits of the fields
 
 
 def pack_rows(bias: NDArray[np.int64], shift: NDArray[np.int64], weight: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """Items for edgedec.hw.drain.row_constants.
+    """Pack items for edgedec.hw.drain.row_constants.
 
     Args:
-        bias: [rows], s27 within its symmetric range, in units of the output.
-        shift: [rows], u5.
-        weight: [rows], u16.
+        bias: int64 [rows], s27 within its symmetric range, in units of the output.
+        shift: int64 [rows], u5.
+        weight: int64 [rows], u16.
 
     Returns:
-        uint8 [rows, 8], little endian: a u32 with the bias in bits 0 .. 26 and the shift above it; a u16, the weight; two
-        bytes of zero.
+        uint8 [rows, 8], little endian: u32 with the bias in bits 0 .. 26 and the shift above it; u16 weight; two bytes
+        of zero.
 
     Raises:
         ValueError: a value does not fit, or the lengths differ.

@@ -1,8 +1,9 @@
-"""The program of a model's shape: its constants and weights are made up, for sizes and cycles do not depend on them.
+"""Programs of a model's shape, with made-up constants and weights, on which sizes and cycles do not depend.
 
-Constants are ones; what a weight is stays open until the image is built, and all layers have the same ones. So the program
-of 24 layers is there in a second, and the image of a few of them, for a simulation, costs no more than their bytes. Rows of
-trit planes may or may not be shifted one by one: here they are, which is the larger program of the two.
+Constants are ones; weights are not chosen before the image is built, and all layers share them. The program of 24
+layers is therefore ready within a second, and the image of a few of them, for a simulation, costs no more than its
+bytes. Rows of trit
+planes may be shifted one by one or not: here they are, which makes the larger program.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ from edgedec.schemes import FloatScheme, Int8Scheme, Scheme, TernaryScheme
 
 __all__ = ["shape_graph", "shape_model", "shape_program"]
 
-_HEAD, _ONE = "lm_head.weight", 1 << 15
-_RESIDUAL = Form(unit=2.0**-12, width=27, fraction=12)
+_HEAD, _ONE = "lm_head.weight", 1 << 15  # name of the head's weight; mantissa of one
+_RESIDUAL = Form(unit=2.0**-12, width=27, fraction=12)  # form of the residual
 
 
 def shape_graph(shape: Mapping[str, Any], *, layers: int | None = None, vocab: int | None = None) -> Graph:
-    """A natively ternary model with an int8 head, of so many layers and words, those of ``shape`` by default."""
+    """Return a natively ternary model with an int8 head; ``layers`` and ``vocab`` replace those of ``shape``."""
     changes = {"num_hidden_layers": layers, "vocab_size": vocab}
     graph = build_graph({**shape, **{name: value for name, value in changes.items() if value is not None}})
     linear = {name for op in graph.operations if isinstance(op, Linear) for name in op.weights}
@@ -49,20 +50,20 @@ def shape_graph(shape: Mapping[str, Any], *, layers: int | None = None, vocab: i
 
 
 def shape_model(graph: Graph, *, image: bool = False) -> IntegerModel:
-    """The graph with constants. ``image``: whether its weights have bytes as well."""
+    """Return the graph with constants; ``image`` says whether its weights have bytes as well."""
     constants = {op.name: found for op in graph.operations if (found := _constants(graph, op, image)) is not None}
     (embed,) = (op for op in graph.operations if isinstance(op, Embed))
     return IntegerModel(graph, constants, {embed.outputs[0]: _RESIDUAL})
 
 
 def shape_program(graph: Graph, config: AcceleratorConfig, *, image: bool = False) -> Program:
-    """What ``compile_model`` makes of such a model.
+    """Return the program that ``compile_model`` makes of such a model.
 
     Args:
-        image: whether it has the bytes that it reads as well, 1.4 MB a layer of 0.73B's and 0.8 MB for each 512 words.
+        image: whether to build its image, 1.4 MB per layer of a 0.73B model and 0.8 MB per 512 words.
 
     Raises:
-        UnsupportedError: the configuration does not run it.
+        UnsupportedError: the configuration cannot run it.
     """
     model = shape_model(graph, image=image)
     (embed,) = (op for op in graph.operations if isinstance(op, Embed))

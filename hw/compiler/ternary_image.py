@@ -1,4 +1,4 @@
-"""A ternary matrix as the beats that the accelerator reads, in exactly the order in which it uses them."""
+"""Ternary matrices as the beats that the accelerator reads, in the order in which it uses them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,22 +12,22 @@ from edgedec.hw.config import ROWS
 __all__ = ["DamagedWeightsError", "TernaryLayout", "pack", "unpack"]
 
 U8 = NDArray[np.uint8]
-_POWERS = 3 ** np.arange(ROWS)
-_BYTES = 3**ROWS
+_POWERS = 3 ** np.arange(ROWS)  # weights of the five digits of a byte
+_BYTES = 3**ROWS  # number of valid bytes
 
 
 class DamagedWeightsError(BundleError):
-    """A byte of weights is no five trits."""
+    """A byte of weights does not encode five trits."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TernaryLayout:
-    """How a matrix lies in memory; the order is that of edgedec.hw.matrix_path.
+    """The layout of a matrix in memory, in the order of edgedec.hw.matrix_path.
 
     Members:
         beat_bytes: columns of a beat.
         tile_words: words of five rows in a tile.
-        planes, rows, columns: of the matrix, at least 1 each.
+        planes, rows, columns: size of the matrix, at least 1 each.
         group_size: columns that share mantissas, a multiple of ``beat_bytes``; 0 without mantissas.
 
     Raises:
@@ -57,17 +57,17 @@ class TernaryLayout:
 
     @property
     def words(self) -> int:
-        """Rows by fives."""
+        """Words of five rows, the last one padded."""
         return -(-self.rows // ROWS)
 
     @property
     def blocks(self) -> int:
-        """Columns by beats."""
+        """Blocks of the columns of a beat, the last one padded."""
         return -(-self.columns // self.beat_bytes)
 
     @property
     def group_blocks(self) -> int:
-        """Blocks of columns that share mantissas; 0 without."""
+        """Blocks of columns that share mantissas; 0 without mantissas."""
         return self.group_size // self.beat_bytes
 
     @property
@@ -76,11 +76,11 @@ class TernaryLayout:
 
     @property
     def tiles(self) -> list[slice]:
-        """Of the words."""
+        """Tiles as slices of the words."""
         return [slice(at, min(at + self.tile_words, self.words)) for at in range(0, self.words, self.tile_words)]
 
     def mantissa_beats(self, words: int) -> int:
-        """Beats of a group's mantissas for so many words of a tile."""
+        """Return the beats of a group's mantissas for ``words`` words of a tile."""
         return -(-words // (self.beat_bytes // ROWS)) if self.group_size else 0
 
     @property
@@ -89,7 +89,7 @@ class TernaryLayout:
         return self.planes * sum(words * self.blocks + self.groups * self.mantissa_beats(words) for words in tiles)
 
     def _parts(self) -> Iterator[tuple["_Part", range]]:
-        """Runs of beats, and where they lie."""
+        """Yield runs of beats, with their places."""
         at = 0
         for tile in self.tiles:
             height = tile.stop - tile.start
@@ -105,7 +105,7 @@ class TernaryLayout:
 
 @dataclass(frozen=True, kw_only=True)
 class _Part:
-    """Of one tile and plane: a block of columns, or the mantissas of a group."""
+    """A part of one tile and plane: a block of columns, or the mantissas of a group."""
 
     tile: slice
     plane: int
@@ -114,19 +114,20 @@ class _Part:
 
 
 def pack(layout: TernaryLayout, trits: NDArray[np.int8], mantissas: U8 | None = None) -> U8:
-    """The image of a matrix.
+    """Return the image of a matrix.
 
     Args:
+        layout: layout of the matrix.
         trits: int8 [planes, rows, columns], -1, 0 or 1.
-        mantissas: uint8 [planes, rows, groups], with ``group_size`` only.
+        mantissas: uint8 [planes, rows, groups], only with ``group_size``.
 
     Returns:
-        uint8 [beats, beat_bytes]. Of weights, byte c is the sum over r of (trit of row r, column c, + 1) * 3**r; of
-        mantissas, the bytes 5 i .. 5 i + 4 belong to the i-th word of the beat. What is behind the matrix is zero trits and
-        zero mantissas.
+        uint8 [beats, beat_bytes]. In a beat of weights, byte c is the sum over r of (trit of row r, column c, + 1) *
+        3**r; in a beat of mantissas, bytes 5 i .. 5 i + 4 belong to its i-th word. The padding after the matrix is zero
+        trits and zero mantissas.
 
     Raises:
-        ValueError: a shape is not the layout's, or there is something else than trits.
+        ValueError: a shape is not that of the layout, or a value is not a trit.
     """
     _check_shapes(layout, trits, mantissas)
     words, width = layout.words, layout.beat_bytes
@@ -151,10 +152,10 @@ def pack(layout: TernaryLayout, trits: NDArray[np.int8], mantissas: U8 | None = 
 
 
 def unpack(layout: TernaryLayout, image: U8) -> tuple[NDArray[np.int8], U8 | None]:
-    """Trits and mantissas of an image, as ``pack`` takes them.
+    """Return trits and mantissas of an image, as ``pack`` takes them.
 
     Raises:
-        BundleError: it is of another size, has a byte that is not five trits, or padding that is not zero.
+        BundleError: the image has another size, a byte that does not encode five trits, or padding that is not zero.
     """
     width, per_beat = layout.beat_bytes, layout.beat_bytes // ROWS
     if image.shape != (layout.beats, width):
@@ -185,14 +186,14 @@ def unpack(layout: TernaryLayout, image: U8) -> tuple[NDArray[np.int8], U8 | Non
     rows, columns = layout.rows, layout.columns
     if trits[:, rows:].any() or trits[:, :, columns:].any() or mantissas[:, rows:].any():
         raise BundleError("a ternary image has something behind its matrix's rows or columns; compile it again")
-    found = np.ascontiguousarray(trits[:, :rows, :columns])
-    return found, np.ascontiguousarray(mantissas[:, :rows]) if layout.group_size else None
+    result = np.ascontiguousarray(trits[:, :rows, :columns])
+    return result, np.ascontiguousarray(mantissas[:, :rows]) if layout.group_size else None
 
 
 def _check_shapes(layout: TernaryLayout, trits: NDArray[np.int8], mantissas: U8 | None) -> None:
-    wanted = (layout.planes, layout.rows, layout.columns)
-    if trits.dtype != np.int8 or trits.shape != wanted:
-        raise ValueError(f"trits must be int8 {wanted}, not {trits.dtype} {trits.shape}")
+    shape_ = (layout.planes, layout.rows, layout.columns)
+    if trits.dtype != np.int8 or trits.shape != shape_:
+        raise ValueError(f"trits must be int8 {shape_}, not {trits.dtype} {trits.shape}")
     if trits.size and (trits.min() < -1 or trits.max() > 1):
         raise ValueError(f"trits must be -1, 0 or 1, not {int(trits.min())}..{int(trits.max())}")
     if (mantissas is not None) != bool(layout.group_size):

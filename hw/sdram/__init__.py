@@ -1,1 +1,1 @@
-"""A controller for SDR SDRAM: a chip with a 16-bit bus of its own, as small boards have it."""
+"""A controller for the SDR SDRAM chips of small boards, which have a 16-bit bus of their own."""

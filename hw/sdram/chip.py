@@ -1,4 +1,4 @@
-"""SDR SDRAM chips as data, and their times in cycles of a clock. Imports no HDL: the models and estimates need it, too."""
+"""SDR SDRAM chips as data, and their times in cycles of a clock. Imports no HDL, because models and estimates use it too."""
 
 from dataclasses import dataclass
 from math import ceil
@@ -10,11 +10,11 @@ __all__ = ["IS42S16160G", "SdramChip", "SdramTimes"]
 
 @dataclass(frozen=True, kw_only=True)
 class SdramTimes:
-    """A chip's limits in cycles of one clock, as JEDEC names them; each the least, refresh_interval the most.
+    """A chip's limits in cycles of one clock, named as by JEDEC; all are minima, except for refresh_interval.
 
     Members:
-        startup: before the first command.
-        refresh_interval: between two refreshes on average (tREFI).
+        startup: cycles before the first command.
+        refresh_interval: largest average distance of two refreshes (tREFI).
         rcd, rp, rc, ras, rfc, rrd, wr, mrd: tRCD, tRP, tRC, tRAS, tRFC, tRRD, tWR (tDPL), tMRD.
         cas: CAS latency.
     """
@@ -34,15 +34,16 @@ class SdramTimes:
 
 @dataclass(frozen=True, kw_only=True)
 class SdramChip:
-    """A chip.
+    """An SDR SDRAM chip.
 
     Members:
-        bank_bits, row_bits, column_bits: of its addresses; a column is a word.
-        word_bytes: of its bus.
-        rcd_ns ... mrd_ns: its least times; startup_ns before the first command.
-        refreshes, refresh_ns: so many of them in so long.
-        cas: CAS latency, 2 or 3; most_hz: the fastest clock for it.
-        source: of the times.
+        bank_bits, row_bits, column_bits: bits of its addresses; a column is a word.
+        word_bytes: bytes of its bus.
+        rcd_ns ... mrd_ns: its minimum times in ns; startup_ns before the first command.
+        refreshes, refresh_ns: number of refreshes in refresh_ns nanoseconds.
+        cas: CAS latency in cycles, 2 or 3.
+        most_hz: fastest clock with that latency, in Hz.
+        source: source of the times.
     """
 
     name: str
@@ -74,10 +75,10 @@ class SdramChip:
         return self.word_bytes << self.column_bits
 
     def times(self, clock_hz: float) -> SdramTimes:
-        """In cycles of a clock, rounded to the safe side.
+        """Return the times in cycles of a clock, rounded to the safe side.
 
         Raises:
-            UsageError: the chip is not so fast.
+            UsageError: the clock is too fast or too slow for the chip.
         """
         if not 1e6 <= clock_hz <= self.most_hz:
             raise UsageError(

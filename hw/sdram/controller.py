@@ -1,4 +1,4 @@
-"""SDR SDRAM behind AXI4 read and write ports."""
+"""A controller for SDR SDRAM with AXI4 read and write ports."""
 
 from typing import Any
 
@@ -16,32 +16,33 @@ from edgedec.hw.sdram.sequencer import Sequencer, pins
 
 __all__ = ["SdramController"]
 
-_READ_BEATS, _READ_CHUNK = 512, 128  # that wait in a read port's queue; of a segment at most
-_WRITE_BEATS, _WRITE_CHUNK = 128, 32
-_ANSWERS = 32  # of a write port that wait at most
+_READ_BEATS, _READ_CHUNK = 512, 128  # beats of a read port's queue; beats of its longest segment
+_WRITE_BEATS, _WRITE_CHUNK = 128, 32  # likewise for a write port
+_ANSWERS = 32  # answers of a write port that may wait
 
 
 class SdramController(CostedComponent):
-    """Bytes 0 .. chip.bytes - 1 of the bus; beyond, a burst is answered DECERR. Bursts are INCR of whole beats, at addresses
-    that are multiples of a beat, with id 0: what edgedec's masters drive.
+    """Serve bytes 0 .. chip.bytes - 1 of the bus; a burst beyond is answered DECERR.
 
-    Ports take turns, a segment at a time. No port waits for what another one does not take or give: a segment is begun when
-    there is room for all that it reads, or all that it writes is there. A write that was answered is seen by every read
-    that is asked for afterwards.
+    Bursts must be INCR bursts of whole beats at addresses that are multiples of a beat, with id 0, as edgedec's masters
+    issue them. Ports take turns, segment by segment. No port waits for another port's master: a segment begins once
+    there is room for all beats that it reads, or all beats that it writes have arrived. Every read requested after a
+    write was answered sees that write.
 
     Parameters:
         chip, clock_hz, capture: see ``Sequencer``.
-        data_bytes: of all ports: 4, 8 or 16.
-        reads, writes: how many ports there are of each, 1 to 4.
-        address_bits: of the bus.
+        data_bytes: bytes of each port: 4, 8 or 16.
+        reads, writes: numbers of ports of each kind, 1 to 4.
+        address_bits: bits of an address on the bus.
 
     Members:
-        read0 ..: In(AXI4 read channels); write0 ..: In(AXI4 write channels).
-        ready: Out(1). The chip is initialized; before that, requests wait.
+        read0 ..: In(AXI4 read channels).
+        write0 ..: In(AXI4 write channels).
+        ready: Out(1). The chip is initialized; requests wait until then.
         pins: Out(pins(chip)).
 
-    Latency: of an idle read, 11 cycles more than the Sequencer's.
-    Throughput: a beat in data_bytes / 2 cycles, less what refreshes take.
+    Latency: 11 cycles more than that of the Sequencer for an idle read.
+    Throughput: one beat in data_bytes / 2 cycles, less the time of refreshes.
     Source: derived here.
     """
 
@@ -103,10 +104,10 @@ class SdramController(CostedComponent):
         connect(m, chip.pins, flipped(self.pins))
         m.d.comb += self.ready.eq(chip.ready)
         queues = self._write_queues
-        asked = [self._read(m, n) for n in range(self._reads)]
-        asked += [self._write(m, n, queue) for n, queue in enumerate(queues)]
+        aw_done = [self._read(m, n) for n in range(self._reads)]
+        aw_done += [self._write(m, n, queue) for n, queue in enumerate(queues)]
         self._give_write_data(m, queues)
-        self._arbitrate(m, asked)
+        self._arbitrate(m, aw_done)
         return m
 
     def _cutter(self, m: Module, name: str) -> Segments:
@@ -114,23 +115,23 @@ class SdramController(CostedComponent):
         return cutter
 
     def _read(self, m: Module, n: int) -> tuple[Segments, Any, Any]:
-        """A port's queue of beats, and its segments for which that has room."""
+        """Connect a read port's queue. Return its segments, whether there is room for the next, and its start signal."""
         bus, cutter = getattr(self, f"read{n}"), self._cutter(m, f"reading{n}")
         m.submodules[f"read_queue{n}"] = queue = self._read_queues[n]
         room, fits, begun = Signal(range(_READ_BEATS + 1), init=_READ_BEATS), Signal(), Signal()
         given, found, bad = self._sequencer.read, Signal(8 * self._data_bytes), Signal()
-        arrived, mine = Signal(8 * self._data_bytes + 2), Signal()
+        read_beat, selected = Signal(8 * self._data_bytes + 2), Signal()
         m.d.sync += [
-            arrived.eq(Cat(given.p.data, given.p.bad, given.p.last)),
-            mine.eq(given.valid & (given.p.port == n)),
+            read_beat.eq(Cat(given.p.data, given.p.bad, given.p.last)),
+            selected.eq(given.valid & (given.p.port == n)),
         ]
         m.d.comb += [
             cutter.bursts.p.address.eq(bus.araddr),
             cutter.bursts.p.len.eq(bus.arlen),
             cutter.bursts.valid.eq(bus.arvalid),
             bus.arready.eq(cutter.bursts.ready),
-            queue.input.payload.eq(arrived),
-            queue.input.valid.eq(mine),
+            queue.input.payload.eq(read_beat),
+            queue.input.valid.eq(selected),
             Cat(found, bad, bus.rlast).eq(queue.output.payload),
             bus.rdata.eq(found),
             bus.rresp.eq(Mux(bad, Response.DECERR, Response.OKAY)),
@@ -138,7 +139,7 @@ class SdramController(CostedComponent):
             queue.output.ready.eq(bus.rready),
         ]
         beats = cutter.segments.p.beats
-        # What fits now fits in later cycles too: only this port's own segments take room.
+        # A segment that fits now also fits later, because only this port's own segments take room.
         freed = Signal()
         m.d.sync += [
             freed.eq(bus.rvalid & bus.rready),
@@ -148,14 +149,14 @@ class SdramController(CostedComponent):
         return cutter, fits, begun
 
     def _write(self, m: Module, n: int, queue: Fifo) -> tuple[Segments, Any, Any]:
-        """A port's queue of data, its answers, and its segments whose data is there."""
+        """Connect a write port's queues. Return its segments, whether the next has its data, and its start signal."""
         bus, cutter = getattr(self, f"write{n}"), self._cutter(m, f"writing{n}")
         m.submodules[f"write_queue{n}"] = queue
-        there, fits, begun = Signal(range(_WRITE_BEATS + 4)), Signal(), Signal()
+        data_level, fits, begun = Signal(range(_WRITE_BEATS + 4)), Signal(), Signal()
         pending = Signal(range(_ANSWERS + 1))
         m.submodules[f"answers{n}"] = kept = self._answers[n]
-        asked, given, room, bad = Signal(), Signal(), Signal(), Signal()
-        written, mine = self._sequencer.written, Signal()
+        aw_done, given, room, bad = Signal(), Signal(), Signal(), Signal()
+        written, selected = self._sequencer.written, Signal()
         m.d.comb += [
             cutter.bursts.p.address.eq(bus.awaddr),
             cutter.bursts.p.len.eq(bus.awlen),
@@ -164,24 +165,24 @@ class SdramController(CostedComponent):
             queue.input.payload.eq(Cat(bus.wdata, bus.wstrb)),
             queue.input.valid.eq(bus.wvalid),
             bus.wready.eq(queue.input.ready),
-            kept.input.valid.eq(mine),
+            kept.input.valid.eq(selected),
             kept.input.payload.eq(bad),
             bus.bvalid.eq(kept.output.valid),
             bus.bresp.eq(Mux(kept.output.payload, Response.DECERR, Response.OKAY)),
             kept.output.ready.eq(bus.bready),
         ]
         beats = cutter.segments.p.beats
-        came = Signal()
+        w_done = Signal()
         m.d.sync += [
-            mine.eq(written.valid & (written.p.port == n)),
+            selected.eq(written.valid & (written.p.port == n)),
             bad.eq(written.p.bad),
-            came.eq(bus.wvalid & bus.wready),
-            fits.eq((there >= beats) & cutter.segments.valid & ~begun),
-            there.eq(there + came - Mux(begun, beats, 0)),
-            asked.eq(bus.awvalid & bus.awready),
+            w_done.eq(bus.wvalid & bus.wready),
+            fits.eq((data_level >= beats) & cutter.segments.valid & ~begun),
+            data_level.eq(data_level + w_done - Mux(begun, beats, 0)),
+            aw_done.eq(bus.awvalid & bus.awready),
             given.eq(bus.bvalid & bus.bready),
-            pending.eq(pending + asked - given),
-            room.eq(pending < _ANSWERS - 3),  # as it was: some more may have been asked for since
+            pending.eq(pending + aw_done - given),
+            room.eq(pending < _ANSWERS - 3),  # ``pending`` is late, so some more bursts may have begun
         ]
         return cutter, fits, begun
 
@@ -193,16 +194,16 @@ class SdramController(CostedComponent):
             with m.If(take):
                 m.d.comb += Cat(chip.write_data, chip.write_strobes).eq(queue.output.payload)
 
-    def _arbitrate(self, m: Module, asked: list[tuple[Segments, Any, Any]]) -> None:
-        """The next port, from the one behind the last on, that has a segment; then the segment."""
-        work, count = self._sequencer.work, len(asked)
+    def _arbitrate(self, m: Module, aw_done: list[tuple[Segments, Any, Any]]) -> None:
+        """Select the next port, after the last one, that has a segment; then issue the segment."""
+        work, count = self._sequencer.work, len(aw_done)
         last, begins, free = Signal(count, init=1), Signal(count), Signal()
-        wants = Cat(fits for _, fits, _ in asked)
+        wants = Cat(fits for _, fits, _ in aw_done)
         m.d.comb += free.eq((~work.valid | work.ready) & ~begins.any())
         with m.If(work.ready):
             m.d.sync += work.valid.eq(0)
-        for n, (cutter, _, begun) in enumerate(asked):
-            # Where the last one was ``before``, those between it and this one go first.
+        for n, (cutter, _, begun) in enumerate(aw_done):
+            # If the last port was ``before``, the ports between it and this one come first.
             turn = Cat(
                 last[before]
                 & ~Cat(

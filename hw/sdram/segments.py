@@ -1,4 +1,4 @@
-"""AXI bursts cut where a row of the chip ends, or sooner."""
+"""Division of AXI bursts into segments within a row of the chip."""
 
 from typing import Any
 
@@ -13,33 +13,37 @@ from edgedec.hw.resources import Resources
 
 __all__ = ["Segments", "segment_layout"]
 
-_MOST_BEATS = 256  # of a burst
+_MOST_BEATS = 256  # beats of a burst
 
 
 def segment_layout(memory_bytes: int, data_bytes: int) -> data.StructLayout:
-    """Members:
-    address: of the first beat, in beats.
-    beats: 1 to 256.
-    bad: the address is not one of the memory.
-    final: of its burst.
+    """Return the layout of a segment.
+
+    Members:
+        address: address of the first beat, in beats.
+        beats: number of beats, 1 to 256.
+        bad: the address is outside of the memory.
+        final: the segment is the last one of its burst.
     """
     bits = beats_log2(memory_bytes // data_bytes)
     return data.StructLayout({"address": bits, "beats": beats_log2(_MOST_BEATS) + 1, "bad": 1, "final": 1})
 
 
 class Segments(CostedComponent):
-    """Parameters:
-        memory_bytes: of the chip, a power of two; what lies behind is ``bad``.
-        data_bytes: of a beat.
+    """Cut bursts at the multiples of a chunk.
+
+    Parameters:
+        memory_bytes: size of the chip, a power of two; addresses beyond are ``bad``.
+        data_bytes: bytes of a beat.
         chunk: beats, a power of two up to 256; segments end at its multiples.
-        address_bits: of the bus.
+        address_bits: bits of an address on the bus.
 
     Members:
-        bursts: In(stream {address, len}), AxADDR and AxLEN of bursts of whole beats at ascending addresses.
+        bursts: In(stream {address, len}). AxADDR and AxLEN of bursts of whole beats at ascending addresses.
         segments: Out(stream of ``segment_layout``).
 
     Latency: 4 cycles.
-    Throughput: a burst of n segments in 3 n + 1 cycles.
+    Throughput: one burst of n segments in 3 n + 1 cycles.
     Source: derived here.
     """
 
@@ -64,37 +68,37 @@ class Segments(CostedComponent):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        given, offered = self.bursts, self.segments
-        # ``more``: beats behind the first that are left. A step's sums are registers of the next one.
+        burst, offered = self.bursts, self.segments
+        # ``more``: beats left after the first one. The sums of a step are registers for the next one.
         address, more, left, bad = Signal(self._layout["address"].shape), Signal(8), Signal(9), Signal()
-        rest, behind = Signal(9), Signal(signed(10))  # of the chunk; left behind it, less one
+        rest, after = Signal(9), Signal(signed(10))  # beats left in the chunk; beats left after it, less one
         inside = beats_log2(self._chunk)
         low, high = address[:inside], address[inside:]
         with m.FSM():
             with m.State("taking"):
-                m.d.comb += given.ready.eq(1)
+                m.d.comb += burst.ready.eq(1)
                 m.d.sync += [
-                    address.eq(given.p.address[self._size : self._top]),
-                    bad.eq(given.p.address[self._top :].any()),
-                    more.eq(given.p.len),
+                    address.eq(burst.p.address[self._size : self._top]),
+                    bad.eq(burst.p.address[self._top :].any()),
+                    more.eq(burst.p.len),
                 ]
-                with m.If(given.valid):
+                with m.If(burst.valid):
                     m.next = "measuring"
             with m.State("measuring"):
                 m.d.sync += [left.eq(more + 1), rest.eq(self._chunk - (low if inside else Const(0)))]
                 m.next = "comparing"
             with m.State("comparing"):
-                m.d.sync += behind.eq(more - rest)
+                m.d.sync += after.eq(more - rest)
                 m.next = "cutting"
             with m.State("cutting"), m.If(~offered.valid):
-                final = behind[-1]
+                final = after[-1]
                 m.d.sync += [
                     offered.valid.eq(1),
                     offered.p.address.eq(address),
                     offered.p.beats.eq(Mux(final, left, rest)),
                     offered.p.bad.eq(bad),
                     offered.p.final.eq(final),
-                    more.eq(behind),
+                    more.eq(after),
                     low.eq(0),
                     high.eq(high + 1),
                 ]

@@ -1,4 +1,4 @@
-"""The commands of an SDR SDRAM chip, for one segment after another."""
+"""The commands of an SDR SDRAM chip for one segment after another."""
 
 from typing import Any
 
@@ -16,13 +16,13 @@ from edgedec.hw.sdram.segments import segment_layout
 __all__ = ["Sequencer", "pins", "work_layout"]
 
 _PRECHARGE_ALL = 1 << 10  # address bit of PRECHARGE
-_AHEAD = 2  # cycles that a decision on conditions lies before its command
-# ras_n, cas_n, we_n
+_AHEAD = 2  # cycles from a decision on conditions to its command
+# Values of (ras_n, cas_n, we_n) of the commands.
 _NOP, _MODE, _REFRESH, _PRECHARGE, _ACTIVATE, _WRITE, _READ = 0b111, 0b000, 0b001, 0b010, 0b011, 0b100, 0b101
 
 
 def pins(chip: SdramChip) -> Signature:
-    """Of the chip, seen from the controller; the clock goes another way, and chip select is low for ever."""
+    """Return the pins of the chip, seen from the controller, without the clock and chip select, which is always low."""
     return Signature(
         {
             "cke": Out(1),
@@ -40,39 +40,43 @@ def pins(chip: SdramChip) -> Signature:
 
 
 def work_layout(chip: SdramChip, data_bytes: int, ports: int) -> data.StructLayout:
-    """A segment, whether it writes, and the port that it is of."""
+    """Return the layout of a segment with its direction and its port."""
     members = dict(segment_layout(chip.bytes, data_bytes).members)
     return data.StructLayout({**members, "write": 1, "port": max(1, (ports - 1).bit_length())})
 
 
 class Sequencer(CostedComponent):
-    """Rows stay open; while one segment's columns are read or written, the row of the next one is opened, where its bank is
-    another one: successive rows are in successive banks. A beat is one column command, of a burst as long as a beat.
+    """Read and write segments.
 
-    A refresh comes between two beats, at most a beat and the time to close all rows after it is due, whatever is asked for.
+    Rows stay open, and while the columns of one segment are accessed, the row of the next one is opened if it is in another
+    bank: successive rows are in successive banks. A beat is one column command, with a burst as long as a beat.
 
-    Every decision is a register, taken from registered conditions a cycle or two ahead of its command; what a limit of the
-    chip asks for is counted from there, so that it costs no time.
+    A refresh comes between two beats, at most one beat and the time to close all rows after it is due, whatever the
+    work is.
+
+    Every decision is a register, derived from registered conditions one or two cycles before its command; limits of the
+    chip are counted from there, so that this costs no time.
 
     Parameters:
-        chip: what is driven.
-        clock_hz: of this component, and of the chip.
-        data_bytes: of a beat: 4, 8 or 16, a burst of 2, 4 or 8 words.
-        ports: that work can be of.
-        capture: cycles between a READ's first data at the pins and what a chip without wires would need, 0 to 3.
+        chip: the chip.
+        clock_hz: clock of this component and of the chip in Hz.
+        data_bytes: bytes of a beat: 4, 8 or 16, a burst of 2, 4 or 8 words.
+        ports: number of ports that issue work.
+        capture: cycles by which a READ's first data at the pins is later than for a chip without wire delays, 0 to 3.
 
     Members:
-        work: In(stream of ``work_layout``). A segment is taken when its data can be taken or given without a stop.
-        write_take: Out(ports). Of this port the next beat is taken, of one at most.
-        write_data, write_strobes: In(8 * data_bytes, data_bytes). That beat.
-        written: Out(stream {port, bad}, always ready). The last beat of a burst is on its way to the chip: what is read
-            from now on has it.
-        read: Out(stream {port, data, bad, last}, always ready). A beat; ``last`` of its burst.
+        work: In(stream of ``work_layout``). A segment must be issued only if its data can be transferred without a
+            stall.
+        write_take: Out(ports). One-hot; the next beat of this port is taken.
+        write_data, write_strobes: In. The beat and its strobes, of 8 * data_bytes and data_bytes bits.
+        written: Out(stream {port, bad}, always ready). The last beat of a burst is on its way to the chip: later reads
+            see it.
+        read: Out(stream {port, data, bad, last}, always ready). A beat; ``last`` ends its burst.
         ready: Out(1). The chip is initialized.
         pins: Out(pins(chip)).
 
-    Latency: of a read in an open row, cas + 11 cycles and the words of a beat.
-    Throughput: a beat in data_bytes / 2 cycles.
+    Latency: cas + 11 cycles and the words of a beat for a read in an open row.
+    Throughput: one beat in data_bytes / 2 cycles.
     Source: JEDEC 21-C, 3.11.5; the limits of edgedec.hw.sdram.chip.
     """
 
@@ -117,7 +121,7 @@ class Sequencer(CostedComponent):
         m = Module()
         chip, t, words = self._chip, self._times, self._words
         banks = range(1 << chip.bank_bits)
-        # Of each bank: what is open, and how long it must be left alone.
+        # State of each bank: its open row, and timers of the chip's limits.
         opened, rows = Signal(len(banks)), Array(Signal(chip.row_bits, name=f"row{n}") for n in banks)
         active = [_Timer(m, max(t.rcd, t.ras, t.rc), f"active{n}") for n in banks]
         closed = [_Timer(m, t.rp, f"closed{n}") for n in banks]
@@ -134,15 +138,15 @@ class Sequencer(CostedComponent):
         now = _Segment(self._work, chip, self._data_bytes, "now")
         after = _Segment(self._work, chip, self._data_bytes, "after")
         row = _RowCommand(chip)
-        closing, allowed = Signal(), Signal()  # a refresh is due; commands of segments may be decided on
+        closing, allowed = Signal(), Signal()  # a refresh is due; commands of segments may be decided
         coming, column, finished, move, everything = Signal(), Signal(), Signal(), Signal(), Signal()
-        now_ready, after_ready = Signal(), Signal()  # ``finished``: with its last column
+        now_ready, after_ready = Signal(), Signal()  # ``finished`` accompanies the last column of a segment
         m.d.comb += [
             coming.eq(now_ready & ~column & Mux(now.work.write, writes.free(), reads.free())),
             move.eq(after.checked & ~closing & ~(row.valid & row.after) & (~now.valid | finished)),
             self.work.ready.eq(~after.valid),
         ]
-        # Columns never follow each other at once: a beat has two words at least.
+        # Two columns are never adjacent, because a beat has at least two words.
         m.d.sync += [
             column.eq(coming),
             finished.eq(coming & now.last),
@@ -154,11 +158,11 @@ class Sequencer(CostedComponent):
         administered = self._administer(m, can_precharge, allowed, closing, everything)
 
         for n in banks:
-            chosen = fire & row.banks[n]
-            with m.If(chosen & row.conflict):
+            selected = fire & row.banks[n]
+            with m.If(selected & row.conflict):
                 m.d.sync += opened[n].eq(0)
                 closed[n].start(m, t.rp)
-            with m.If(chosen & ~row.conflict):
+            with m.If(selected & ~row.conflict):
                 m.d.sync += [opened[n].eq(1), rows[n].eq(row.row)]
                 active[n].start(m)
             with m.If(column & (now.bank == n)):
@@ -174,8 +178,8 @@ class Sequencer(CostedComponent):
                 writes.start(m, words + 1)
             with m.Else():
                 writes.start(m, t.cas + words + 2)
-        for segment, chosen in ((now, ~row.after), (after, row.after)):
-            with m.If(fire & chosen):
+        for segment, selected in ((now, ~row.after), (after, row.after)):
+            with m.If(fire & selected):
                 m.d.sync += [segment.conflict.eq(0), segment.hit.eq(~row.conflict)]
         with m.If(everything):
             m.d.sync += [opened.eq(0), now.hit.eq(0), now.conflict.eq(0), after.checked.eq(0), after.compared.eq(0)]
@@ -195,10 +199,10 @@ class Sequencer(CostedComponent):
         opened: Value,
         rows: Array,
     ) -> None:
-        """Work to ``after``, there compared with the rows that are open, or will be by then, to ``now``."""
+        """Move work to ``after``, compare it with the rows that are or will be open, and move it to ``now``."""
         with m.If(self.work.valid & ~after.valid):
             m.d.sync += [after.work.eq(self.work.payload), after.valid.eq(1)]
-        # The rows are as this segment will find them once the one before has its own.
+        # The rows are those that this segment meets once the one before has opened its own.
         is_open, row = Signal(), Signal(self._chip.row_bits)
         m.d.sync += [
             after.compared.eq(after.valid & ~after.compared & ~after.checked & (~now.valid | now.hit)),
@@ -221,7 +225,7 @@ class Sequencer(CostedComponent):
         with m.Elif(finished):
             m.d.sync += [now.valid.eq(0), now.hit.eq(0)]
         with m.Elif(column):
-            # A segment ends before its row does.
+            # A segment ends before its row ends.
             m.d.sync += [beats.eq(beats - 1), columns.eq(columns + 1), now.last.eq(beats == 2)]
 
     def _row_command(
@@ -235,7 +239,7 @@ class Sequencer(CostedComponent):
         can_precharge: Value,
         can_activate: Value,
     ) -> Value:
-        """What the segment needs whose columns are wanted, then the next one. Gives the cycle in which it is done."""
+        """Issue the row commands of the current segment, then those of the next one. Return the cycle of the command."""
         fire, possible = Signal(), Signal()
         for_after = after.checked & ~after.hit & after.apart & now.valid & now.hit & ~now.last
         m.d.comb += [
@@ -263,14 +267,14 @@ class Sequencer(CostedComponent):
     def _administer(
         self, m: Module, can_precharge: Value, allowed: Value, closing: Value, everything: Value
     ) -> tuple[Value, Value]:
-        """The chip's initialization, and refreshes; ``everything``: all rows are closed.
+        """Initialize the chip and refresh it; ``everything`` says that all rows are closed.
 
-        Gives the command, a cycle late, and whether its address is a mode or says all banks.
+        Return the command, one cycle late, and whether its address is a mode, else the flag of all banks.
         """
         t = self._times
         command, mode = Signal(3, init=_NOP), Signal()
         m.d.sync += [command.eq(_NOP), mode.eq(0)]
-        # All end when they are negative.
+        # These counters end when they are negative.
         booting = Signal(t.startup.bit_length() + 1, init=max(t.startup - 3, 0))
         left = Signal(max(t.rfc, t.mrd, t.rp).bit_length() + 1)
         due = Signal(t.refresh_interval.bit_length() + 1, init=t.refresh_interval - 2)
@@ -285,7 +289,7 @@ class Sequencer(CostedComponent):
             m.d.sync += left.eq(left - 1)
 
         def wait(cycles: int) -> Value:
-            """For ``left``: so many cycles after this one."""
+            """Return the value of ``left`` for a wait of ``cycles`` cycles after this one."""
             return Const(max(cycles - 2, -1), len(left))
 
         with m.FSM():
@@ -304,7 +308,7 @@ class Sequencer(CostedComponent):
                     m.d.sync += [command.eq(_MODE), mode.eq(1), left.eq(wait(t.mrd - 2)), self.ready.eq(1)]
                 with m.Else():
                     m.next = "refresh"
-            # What was decided before it was closing is done by now.
+            # Commands that were decided before ``closing`` are finished by now.
             with m.State("run"), m.If(quiet[-1] & can_precharge.all()):
                 m.d.comb += everything.eq(1)
                 m.next = "refresh"
@@ -321,7 +325,7 @@ class Sequencer(CostedComponent):
         fire: Value,
         administered: tuple[Value, Value],
     ) -> None:
-        """To the pins, two registers behind the decision."""
+        """Drive the pins, two registers after the decision."""
         command, bank = Signal(3, init=_NOP), Signal(self._chip.bank_bits)
         address, other, mode = Signal(self._chip.row_bits), Signal(self._chip.row_bits), self._times.cas << 4
         activate = fire & ~row.conflict
@@ -345,7 +349,7 @@ class Sequencer(CostedComponent):
         ]
 
     def _write(self, m: Module, now: "_Segment", column: Value) -> None:
-        """A beat's words go out one by one, the first with its command."""
+        """Send the words of a beat one by one, the first with its command."""
         words, width, lanes = self._words, 8 * self._chip.word_bytes, self._chip.word_bytes
         rest, masks, going = Signal(width * words), Signal(lanes * words), Signal(words)
         starts, bad, strobes = Signal(), Signal(), self.write_strobes
@@ -369,7 +373,7 @@ class Sequencer(CostedComponent):
                 masks.eq(masks[lanes:]),
                 going.eq(going[1:]),
                 self.pins.data_out.eq(rest),
-                # Low in between: READ heeds it two cycles ahead.
+                # Low between beats, because READ samples it two cycles ahead.
                 self.pins.mask.eq(Mux(going[0], masks, (~self.ready).replicate(lanes))),
             ]
         m.d.sync += [
@@ -380,26 +384,26 @@ class Sequencer(CostedComponent):
         ]
 
     def _read(self, m: Module, now: "_Segment", column: Value) -> None:
-        """What was asked for goes beside the words through as many registers as these take to come."""
+        """Delay the tag of a READ by as many registers as its words take to arrive."""
         words, width = self._words, 8 * self._chip.word_bytes
         caught = Signal(width * words)
         m.d.sync += caught.eq(Cat(caught[width:], self.pins.data_in))
         layout = data.StructLayout({"port": self._work["port"].shape, "bad": 1, "last": 1})
-        asked, tag = column & ~now.work.write, Signal(layout)
+        request, tag = column & ~now.work.write, Signal(layout)
         m.d.comb += [tag.port.eq(now.work.port), tag.bad.eq(now.work.bad), tag.last.eq(now.work.final & now.last)]
         for _ in range(self._delay + words - 1):
-            later, there = Signal(layout, reset_less=True), Signal()
-            m.d.sync += [later.eq(tag), there.eq(asked)]
-            tag, asked = later, there
+            later, request_later = Signal(layout, reset_less=True), Signal()
+            m.d.sync += [later.eq(tag), request_later.eq(request)]
+            tag, request = later, request_later
         m.d.comb += [
-            self.read.valid.eq(asked),
+            self.read.valid.eq(request),
             self.read.p.data.eq(caught),
             *(self.read.p[name].eq(tag[name]) for name in ("port", "bad", "last")),
         ]
 
 
 class _Timer:
-    """How long it is since the last start. Who asks does so two cycles before the command that waits for it."""
+    """A timer of the cycles since its last start. It is queried two cycles before the command that waits for it."""
 
     def __init__(self, m: Module, longest: int, name: str) -> None:
         self._longest = max(longest - _AHEAD, 1)
@@ -407,18 +411,18 @@ class _Timer:
         m.d.sync += self._left.eq(self._left >> 1)
 
     def start(self, m: Module, cycles: int | None = None) -> None:
-        """At the longest, or so many cycles after this one, it is free; not sooner than in the next cycle."""
+        """Start the timer: it is free ``cycles`` cycles, by default the longest time, after this one, and at least one."""
         ones = self._longest if cycles is None else max(cycles - _AHEAD, 1)
         m.d.sync += self._left.eq((1 << (ones - 1)) - 1)
 
     def free(self, cycles: int | None = None) -> Value:
-        """That cycle has come; of one that was started at the longest, so many cycles have passed."""
+        """Return whether the time is over, or whether ``cycles`` cycles have passed of a start with the longest time."""
         passed = self._longest if cycles is None else max(cycles - _AHEAD, 1)
         return ~self._left[self._longest - passed]
 
 
 class _Segment:
-    """What is worked on, and whether its row is the open one (``hit``), another one is (``conflict``), or none."""
+    """A segment in progress: ``hit`` if its row is open, ``conflict`` if another row is, neither if no row is."""
 
     def __init__(self, layout: data.StructLayout, chip: SdramChip, data_bytes: int, name: str) -> None:
         self.work = Signal(layout, name=name)
@@ -435,7 +439,7 @@ class _Segment:
 
 
 class _RowCommand:
-    """A PRECHARGE (``conflict``) or ACTIVATE that is waited for, and then ``possible``."""
+    """A PRECHARGE (``conflict``) or ACTIVATE that waits until it is ``possible``."""
 
     def __init__(self, chip: SdramChip) -> None:
         self.valid, self.possible, self.after, self.conflict = (

@@ -129,7 +129,10 @@ def test_a_damaged_weight_is_named(byte: int) -> None:
     changed = run.program.image.copy()
     changed.reshape(-1)[(weights["start"] + weights["beats"]) * CONFIG.beat_bytes - 1] = byte
     driver.regions["image"].put(changed)
-    failed(run, r"gave up in instruction \d+ \(.*: a byte of ternary weights is no five trits; reset it, and load")
+    failed(
+        run,
+        r"gave up in instruction \d+ \(.*: a byte of ternary weights does not encode five trits; reset it, and load",
+    )
     driver.reset()
     driver.regions["image"].put(run.program.image)
     forget_recorded(run)

@@ -94,8 +94,8 @@ def test_every_cause_is_named() -> None:
 def test_a_damaged_weight_names_the_last_instruction_and_what_to_do() -> None:
     number = next(n for n, one in enumerate(program().instructions) if one.opcode == Opcode.MATRIX)
     assert said(opened(cause=Cause.WEIGHT, descriptor=number)) == (
-        f"the accelerator gave up in instruction {number} (MATRIX {program().names[number]}): a byte of ternary weights is "
-        "no five trits; reset it, and load the program again"
+        f"the accelerator gave up in instruction {number} (MATRIX {program().names[number]}): a byte of ternary weights "
+        "does not encode five trits; reset it, and load the program again"
     )
 
 
