@@ -88,10 +88,8 @@ class Writer(CostedComponent):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         request_queue, beats = self._requests, self._beats
-        m.submodules.requests, m.submodules.beats = (
-            ResetInserter(self.flush)(request_queue),
-            ResetInserter(self.flush)(beats),
-        )
+        m.submodules.requests = ResetInserter(self.flush)(request_queue)
+        m.submodules.beats = ResetInserter(self.flush)(beats)
         m.submodules.master = master = self._master
         connect(m, master.bus, flipped(self.bus))
         connect(m, master.error, flipped(self.error))
