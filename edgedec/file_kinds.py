@@ -83,6 +83,9 @@ def identify(path: Path) -> FileKind:
 
 
 def _prefix(path: Path) -> bytes:
+    """The first bytes of a regular file; none of anything else, because opening a pipe would block for ever."""
+    if not path.is_file():
+        return b""
     with path.open("rb") as file:
         return file.read(PREFIX_BYTES)
 

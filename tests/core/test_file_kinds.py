@@ -147,6 +147,9 @@ def test_folders(tmp_path: Path, what: str) -> None:
 def test_what_is_neither(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")  # opening it would block for ever
     assert identify(tmp_path / "pipe").what == "neither a file nor a folder"
+    for name in ("manifest.json", "board.json", "a.safetensors"):
+        os.mkfifo(tmp_path / name)
+    assert identify(tmp_path).what == "a folder without a model"
     assert identify(tmp_path / "missing").what == "not readable (No such file or directory)"
     assert identify(Path("a\0b")).what.startswith("not readable (")
 
