@@ -52,7 +52,8 @@ class AbsoluteMaximum(CostedComponent):
     @property
     def resources(self) -> Resources:
         slots, lanes, width = self._slots, self._lanes, self._width
-        registers, left = 2, lanes  # of a key: the largest so far, the result, and one behind each pair
+        # Registers of a key: the largest value so far, the result, and one after each pair.
+        registers, left = 2, lanes
         while left > 1:
             left = -(-left // 2)
             registers += left

@@ -151,17 +151,17 @@ class Board:
 
     @property
     def bandwidth_bytes_s(self) -> float:
-        """Of long reads: as measured, or else the peak."""
+        """Bandwidth of long reads in bytes per second: the measured one, or else the peak."""
         return self.memory_measured_bytes_s or self.memory_peak_bytes_s
 
     @property
     def bandwidth_kind(self) -> Literal["measured", "peak"]:
-        """Which of the two that is; whoever prints the one prints the other."""
+        """Kind of ``bandwidth_bytes_s``, which is printed with it."""
         return "peak" if self.memory_measured_bytes_s is None else "measured"
 
     @property
     def bandwidth_source(self) -> str:
-        """Kind and source of ``bandwidth_bytes_s``."""
+        """Kind and source of ``bandwidth_bytes_s`` as text."""
         source = self.sources.get(f"memory_{self.bandwidth_kind}_bytes_s", "no source given")
         return f"{'' if self.bandwidth_kind == 'measured' else 'not measured, '}{self.bandwidth_kind}: {source}"
 
@@ -170,7 +170,7 @@ class Board:
         return FAMILIES[self.family].packs
 
     def usable(self, name: str) -> int:
-        """Of one of RESOURCES, for an accelerator and what stands beside it."""
+        """Return the amount of one of RESOURCES that the accelerator and the parts beside it can use."""
         most = int(self.has[name] * self.most.get(name, 1.0))
         return most - (self.memory_bram36 or 0) if name == "bram36" else most
 
@@ -181,7 +181,7 @@ class Board:
         return replace(part, lut=round(part.lut * lut), dsp=round(part.dsp * dsp))
 
     def members(self) -> dict[str, Any]:
-        """By name, in plain types."""
+        """Return the members by name, in plain types."""
         values = ((member.name, getattr(self, member.name)) for member in fields(self))
         return {name: dict(value) if isinstance(value, Mapping) else value for name, value in values}
 

@@ -58,9 +58,10 @@ class Coder(CostedComponent):
 
     @property
     def resources(self) -> Resources:
-        """Of a Coder with these parameters; derived, not calibrated.
+        """Estimate of the cost; derived, not calibrated.
 
-        Of a slot: the difference, two shifts of 36 bits with a choice of 5 and of 8, the clamp, rounding and saturation.
+        Each slot has the difference, two shifts of 36 bits that choose among 5 and 8, the clamp, rounding and
+        saturation.
         """
         slots = self._slots
         return Resources(

@@ -45,11 +45,11 @@ class Collector(CostedComponent):
 
     @property
     def resources(self) -> Resources:
-        """Of a Collector with these parameters; calibrated with one lane in, derived with more."""
+        """Estimate of the cost; calibrated with one input lane, derived for more."""
         width, slots, lanes, in_lanes = self._width, self._slots, self._lanes, self._in_lanes
         bits, control = width * slots, (lanes - 1).bit_length() + (in_lanes - 1).bit_length()
-        turned = bits * in_lanes * -(-(in_lanes - 1) // 3)  # of four lanes in a LUT
-        return Resources(lut=turned + 2 * lanes + 4 * control, ff=bits * lanes + 2 * control + 2)
+        rotated = bits * in_lanes * -(-(in_lanes - 1) // 3)  # a LUT chooses among four lanes
+        return Resources(lut=rotated + 2 * lanes + 4 * control, ff=bits * lanes + 2 * control + 2)
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()

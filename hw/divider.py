@@ -51,7 +51,7 @@ class Divider(CostedComponent):
     def resources(self) -> Resources:
         numerator_bits, denominator_bits, bits = self._numerator_bits, self._denominator_bits, self._quotient_bits
         remainder = max(denominator_bits, numerator_bits - bits, 1)
-        checked = denominator_bits // 2 if bits < numerator_bits else 0  # whether the quotient fits
+        checked = denominator_bits // 2 if bits < numerator_bits else 0  # check that the quotient fits
         return Resources(
             lut=bits + 2 * remainder + 12 + checked, ff=bits + remainder + denominator_bits + 2 + bits.bit_length()
         )

@@ -1,4 +1,4 @@
-"""What an accelerator costs before anything is synthesized: by part, in total, and as a share of a board's device."""
+"""Estimated resources of an accelerator before synthesis: by part, in total, and as shares of a board's device."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,11 +14,13 @@ __all__ = ["Estimate", "estimate"]
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """Members:
-    config: the accelerator's configuration.
-    parts: the cost of each submodule of the Accelerator by its path, in the order in which they are built.
-    in_multipliers: what ``total`` leaves out because DSP48E2s hold it: adders and registers around the MacArray's
-        multipliers.
+    """The estimate of one configuration.
+
+    Members:
+        config: configuration of the accelerator.
+        parts: resources of each submodule of the Accelerator by its path, in the order of construction.
+        in_multipliers: adders and registers around the MacArray's multipliers, which DSP48E2s contain; not in
+            ``total``.
     """
 
     config: AcceleratorConfig
@@ -30,10 +32,10 @@ class Estimate:
         return total(self.parts.values())
 
     def under(self, path: str) -> Resources:
-        """Of a submodule with all that is in it, such as "datapath.matrix".
+        """Return the resources of a submodule with all that is in it, such as "datapath.matrix".
 
         Raises:
-            UsageError: there is none of that path.
+            UsageError: no part has that path.
         """
         found = [part for name, part in self.parts.items() if name == path or name.startswith(f"{path}.")]
         if not found:
@@ -41,21 +43,21 @@ class Estimate:
         return total(found)
 
     def on(self, device: Board) -> dict[str, int]:
-        """How much of each of RESOURCES it takes there. Who has no UltraRAM generates it with ``ultra=False``."""
+        """Return the amount of each of RESOURCES on a device; one without UltraRAM needs a config with ``ultra=False``."""
         found = total(device.converted(path, part) for path, part in self.parts.items())
         if not device.packs:
             found += device.converted("datapath.mac", self.in_multipliers)
         return found.counted()
 
     def shares(self, device: Board) -> dict[str, float]:
-        """The same as shares of what there is; infinite where it needs what the device has not."""
+        """Return the amounts as shares of the device's; infinite where the device has none."""
         return {
             name: (need / device.has[name] if device.has[name] else float("inf") * need) if need else 0.0
             for name, need in self.on(device).items()
         }
 
     def beyond(self, device: Board) -> list[str]:
-        """Of which of RESOURCES it takes more than can be placed and routed there."""
+        """Return the names of RESOURCES of which more is needed than can be placed and routed."""
         return [name for name, need in self.on(device).items() if need > device.usable(name)]
 
 

@@ -1,4 +1,4 @@
-"""Dispatch commands to the units, in order."""
+"""The dispatcher, which passes commands to the units in order."""
 
 from typing import Any
 
@@ -17,41 +17,41 @@ from edgedec.hw.resources import Resources
 
 __all__ = ["UNITS", "Dispatcher", "command"]
 
-UNITS = {
+UNITS = {  # output of the dispatcher for each kind of command
     "loads": Opcode.LOAD,
     "vectors": Opcode.VECTOR,
     "matrices": Opcode.MATRIX,
     "attends": Opcode.ATTEND,
     "copies": Opcode.COPY,
 }
-_QUEUED = 16
-_SETTLED = 4  # cycles that idle must hold, and that have passed since the last command: what a register or two may hide
+_QUEUED = 16  # commands that may wait
+_SETTLED = 4  # cycles that idle must hold after the last command; more than the registers that may delay it
 
 
 def command(config: AcceleratorConfig) -> data.StructLayout:
-    """An instruction with its number."""
+    """Return the layout of an instruction with its number."""
     return data.StructLayout({"bits": unsigned(8 * INSTRUCTION_BYTES), "index": index_bits(config)})
 
 
 class Dispatcher(CostedComponent):
-    """A queue of 16 commands, and the one that is offered to its unit.
+    """Queue 16 commands, and offer one command at a time to its unit.
 
     Parameters:
-        config: its instructions.
+        config: configuration of the accelerator, of which instructions matters.
 
     Members:
-        commands: In(stream ``command(config)``): STOP and those of ``UNITS``.
-        idle: In(1). No unit has anything to do. Must be low at the latest in the fourth cycle after a command's transfer,
-            and stay so until all that it asked for has been done.
-        writes_idle: In(1). Nothing is to be written, and all that was is answered.
-        stopped: In(1). Nothing is offered.
-        loads, vectors, matrices, attends, copies: Out(streams layout(Opcode)). Of one command at a time.
-        issued: Out(1). In the cycle in which a unit takes a command.
-        index: Out. Number of the command issued last, from the next cycle on; 0 before.
-        ended: Out(1). For a cycle: STOP has found units and writes idle.
-        quiet: Out(1). There is no command here, and the units are idle.
+        commands: In(stream ``command(config)``). STOP, and the commands of ``UNITS``.
+        idle: In(1). No unit has work. It must become low at the latest in the fourth cycle after the transfer of a
+            command, and stay low until the command is completely executed.
+        writes_idle: In(1). No write is pending, and all writes are answered.
+        stopped: In(1). Offer nothing.
+        loads, vectors, matrices, attends, copies: Out(streams layout(Opcode)). At most one of them offers a command.
+        issued: Out(1). High in the cycle in which a unit takes a command.
+        index: Out. Number of the last issued command, from the next cycle on; 0 before the first one.
+        ended: Out(1). High for one cycle when STOP is reached with units and writes idle.
+        quiet: Out(1). No command is queued or offered, and the units are idle.
 
-    Latency: 2 cycles from a command to its unit; where it waits, 5 from ``idle``.
+    Latency: 2 cycles from a command to its unit; 5 from ``idle`` if it waits.
     Throughput: one command in 2 cycles.
     Source: derived here.
     """
@@ -84,7 +84,8 @@ class Dispatcher(CostedComponent):
         m.submodules.queue = queue = SyncFIFO(width=self._command.size, depth=_QUEUED)
         now, busy = Signal(self._command, reset_less=True), Signal()
         units = [getattr(self, name) for name in UNITS]
-        goal, stop, free = Signal(len(units)), Signal(), Signal()  # where it goes; it need not wait any more
+        # goal: unit of the command, one-hot; free: the command need not wait any more.
+        goal, stop, free = Signal(len(units)), Signal(), Signal()
         calm, written = self._calm(m, self.idle), self._calm(m, self.idle & self.writes_idle)
         m.d.comb += [
             queue.w_data.eq(Value.cast(self.commands.payload)),
@@ -116,7 +117,7 @@ class Dispatcher(CostedComponent):
         return m
 
     def _calm(self, m: Module, idle: Value) -> Value:
-        """Whether ``idle`` has held for so many cycles, all of them after the last command."""
+        """Return whether ``idle`` has held for ``_SETTLED`` cycles after the last command."""
         cycles = Signal(range(_SETTLED + 1))
         calm: Value = cycles == _SETTLED
         m.d.sync += cycles.eq(Mux(idle & ~self.issued, Mux(calm, cycles, cycles + 1), 0))

@@ -2,7 +2,8 @@
 
 __all__ = ["block_rams", "distributed_luts", "ultra_rams"]
 
-_SHAPES = ((512, 36), (1024, 18), (2048, 9), (4096, 4), (8192, 2), (16384, 1))  # of a RAMB18 with one port each way
+# Words and bits of a RAMB18 with one port in each direction.
+_SHAPES = ((512, 36), (1024, 18), (2048, 9), (4096, 4), (8192, 2), (16384, 1))
 
 
 def distributed_luts(width: int, depth: int) -> int:

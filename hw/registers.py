@@ -49,9 +49,9 @@ class Registers(CostedComponent):
 
     @property
     def resources(self) -> Resources:
-        """Of one Registers. Every readable bit is an input of a wide multiplexer; one that is kept has its write besides."""
+        """Estimate of the cost: each readable bit is an input of a wide multiplexer; stored bits also have their writes."""
         register_map, address_bits = self._map, self._address_bits
-        kept = read_only = 0  # bits
+        kept = read_only = 0  # numbers of bits
         for register in register_map.registers:
             bits = register.count * sum(field.bits for field in register.fields)
             if register.access is Access.READ_ONLY:

@@ -1,4 +1,4 @@
-"""What a component costs in an FPGA's fabric, by formulas that were calibrated against out-of-context synthesis."""
+"""Resources of an FPGA's fabric, estimated by formulas that were calibrated against out-of-context synthesis."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,12 +8,14 @@ __all__ = ["Resources", "total"]
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
-    """Members:
-    lut: LUT6 of UltraScale+, those used as memory or shift register included.
-    ff: flip-flops.
-    bram18: block RAMs of 18 kbit; a RAMB36 counts two.
-    uram: UltraRAMs of 288 kbit.
-    dsp: DSP48E2.
+    """Amounts of each kind of resource.
+
+    Members:
+        lut: LUT6 of UltraScale+, those used as memory or shift register included.
+        ff: flip-flops.
+        bram18: block RAMs of 18 kbit; a RAMB36 counts as two.
+        uram: UltraRAMs of 288 kbit.
+        dsp: DSP48E2.
     """
 
     lut: int = 0
@@ -35,7 +37,7 @@ class Resources:
         return Resources(lut=self.lut * n, ff=self.ff * n, bram18=self.bram18 * n, uram=self.uram * n, dsp=self.dsp * n)
 
     def counted(self) -> dict[str, int]:
-        """By the names of edgedec.hw.board.RESOURCES."""
+        """Return the amounts by the names of edgedec.hw.board.RESOURCES."""
         return {
             "lut": self.lut,
             "ff": self.ff,
@@ -46,5 +48,5 @@ class Resources:
 
 
 def total(parts: Iterable[Resources]) -> Resources:
-    """The sum; nothing without any."""
+    """Return the sum of ``parts``, which is zero if there are none."""
     return sum(parts, Resources())

@@ -56,7 +56,7 @@ class RowPacker(CostedComponent):
 
     @property
     def resources(self) -> Resources:
-        """Of a RowPacker with these parameters; ``width`` only repeats signs."""
+        """Estimate of the cost, which does not depend on ``width`` because that only repeats signs."""
         lanes, slots = self._lanes, self._slots
         bits = ROWS * slots * linear_sums_bits(lanes)
         return small_queue(bits, _QUEUE) + Resources(lut=10, ff=bits + 8)

@@ -48,7 +48,7 @@ class Serializer(CostedComponent):
 
     @property
     def resources(self) -> Resources:
-        """Of a Serializer with these parameters: a LUT per bit that is loaded or moved on."""
+        """Estimate of the cost: one LUT per bit that is loaded or moved."""
         width, slots, lanes = self._width, self._slots, self._lanes
         bits, left = width * slots, lanes.bit_length()
         return Resources(lut=bits * (lanes - 1) + 3 * left + 8, ff=bits * lanes + left + 1)

@@ -69,7 +69,7 @@ class SinkRouter(CostedComponent):
 
     @property
     def resources(self) -> Resources:
-        """Of a SinkRouter with these parameters: wires, what it has to tell of a matrix, and its rows from its words."""
+        """Estimate of the cost: wires, the parameters of a matrix, and its number of rows."""
         depth = self._depth
         bits = depth.bit_length()
         return Resources(lut=3 * bits + 31, ff=3 * bits + 68)

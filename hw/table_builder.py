@@ -60,7 +60,7 @@ class TableBuilder(CostedComponent):
 
     @property
     def resources(self) -> Resources:
-        """Of a TableBuilder with these parameters: an adder per entry, and eight LUT that choose what it adds."""
+        """Estimate of the cost: an adder per entry, and eight LUTs that choose its operand."""
         beat_bytes, slots = self._beat_bytes, self._slots
         entries = [sum_bits(columns) for columns in columns_of(beat_bytes)]
         chosen = sum(8 if columns > 1 else 1 for columns in columns_of(beat_bytes))

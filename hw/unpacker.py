@@ -47,7 +47,7 @@ class Unpacker(CostedComponent):
 
     @property
     def resources(self) -> Resources:
-        """Of one Unpacker. Only a beat that is cut needs multiplexers, of what is loaded and what is shifted."""
+        """Estimate of the cost: only a beat that is divided needs multiplexers, between the loaded and the shifted value."""
         beat_bytes, item_bytes = self._beat_bytes, self._item_bytes
         bits = 8 * max(beat_bytes, item_bytes)
         count = max(beat_bytes, item_bytes) // min(beat_bytes, item_bytes)

@@ -63,7 +63,7 @@ class Segments(CostedComponent):
 
     @property
     def resources(self) -> Resources:
-        bits = self._top - self._size  # of a beat's address
+        bits = self._top - self._size  # bits of a beat's address
         return Resources(lut=bits + 44, ff=2 * bits + 52)
 
     def elaborate(self, platform: Any) -> Module:
