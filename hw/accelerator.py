@@ -11,16 +11,16 @@ from edgedec.hw.cache_writer import CacheWriter
 from edgedec.hw.command_processor import CommandProcessor
 from edgedec.hw.component import CostedComponent
 from edgedec.hw.config import ADDRESS_BITS, AcceleratorConfig
-from edgedec.hw.counters import Counters
+from edgedec.hw.counters import CounterBlock
 from edgedec.hw.datapath import TRACED, Datapath
 from edgedec.hw.prefetcher import Prefetcher
 from edgedec.hw.register_slice import RegisterSlice
-from edgedec.hw.registers import Registers
+from edgedec.hw.registers import RegisterBlock
 from edgedec.hw.resources import Resources
 from edgedec.hw.router import Router
 from edgedec.hw.shapes import beat, payload
 from edgedec.hw.staged_reset import StagedReset
-from edgedec.hw.writer import Writer
+from edgedec.hw.writer import ResultWriter
 
 __all__ = ["ADDRESS_BITS", "REGISTER_ADDRESS_BITS", "Accelerator", "prefetch_style"]
 
@@ -54,7 +54,7 @@ class Accelerator(CostedComponent):
 
     def __init__(self, config: AcceleratorConfig, *, trace: bool = False) -> None:
         self._config, self._trace = config, trace
-        self._registers = Registers(register_map=REGISTER_MAP, address_bits=REGISTER_ADDRESS_BITS)
+        self._registers = RegisterBlock(register_map=REGISTER_MAP, address_bits=REGISTER_ADDRESS_BITS)
         self._processor = CommandProcessor(config, address_bits=ADDRESS_BITS)
         self._prefetcher = Prefetcher(
             beat_bytes=config.beat_bytes,
@@ -64,9 +64,9 @@ class Accelerator(CostedComponent):
             style=prefetch_style(config),
         )
         self._cut = RegisterSlice(shape=payload(beat(config.beat_bytes)))
-        self._router, self._writer = Router(config), Writer(config, address_bits=ADDRESS_BITS)
+        self._router, self._writer = Router(config), ResultWriter(config, address_bits=ADDRESS_BITS)
         self._cache = CacheWriter(config, address_bits=ADDRESS_BITS)
-        self._counters = Counters(descriptors=max(config.instructions, 2))
+        self._counters = CounterBlock(descriptors=max(config.instructions, 2))
         self._datapath = Datapath(config, trace=trace)
         super().__init__(self._ports)
 
@@ -150,8 +150,8 @@ class Accelerator(CostedComponent):
         connect(m, datapath.new_values, cache.new_values)
         connect(m, cache.requests, writer.cache_requests)
         connect(m, cache.data, writer.cache_data)
-        connect(m, datapath.requests, writer.head_requests)
-        connect(m, datapath.results, writer.head_data)
+        connect(m, datapath.requests, writer.result_requests)
+        connect(m, datapath.results, writer.result_data)
         offered = cache.requests.valid | datapath.requests.valid
         m.d.comb += [
             writer.drain.eq(datapath.idle),

@@ -10,7 +10,7 @@ from edgedec.hw.attention_issue import AttentionIssue
 from edgedec.hw.component import CostedComponent
 from edgedec.hw.kv_layout import KvLayout
 from edgedec.hw.mac_array import column_bits, score_bits, work
-from edgedec.hw.mixture import Mixture
+from edgedec.hw.mixture import WeightedValues
 from edgedec.hw.pipeline import fork
 from edgedec.hw.ram import distributed_luts
 from edgedec.hw.register_slice import RegisterSlice, sliced
@@ -19,7 +19,7 @@ from edgedec.hw.score_memory import ScoreMemory, visibility
 from edgedec.hw.shapes import beat, payload, rows, words
 from edgedec.hw.softmax import Softmax, probabilities
 
-__all__ = ["Attention", "head_constants"]
+__all__ = ["AttentionHeads", "head_constants"]
 
 _HEADS_AHEAD = 4  # heads whose constants may be taken in advance
 
@@ -35,7 +35,7 @@ def head_constants(slots: int) -> data.StructLayout:
     )
 
 
-class Attention(CostedComponent):
+class AttentionHeads(CostedComponent):
     """Let up to ``slots`` rows of queries attend, head by head, the committed positions and the pass's own.
 
     A *row* is one query: a token and one of its heads. Rows of a run share a key-value head, and nothing else. If heads
@@ -94,7 +94,7 @@ class Attention(CostedComponent):
         self._issue = AttentionIssue(**shape, lanes=lanes, query_bits=query_bits)
         self._scores = ScoreMemory(**shape, lanes=lanes, query_bits=query_bits, ultra=ultra)
         self._softmax = Softmax(slots=slots, lanes=lanes)
-        self._mixture = Mixture(**shape, lanes=lanes, out_lanes=out_lanes)
+        self._mixture = WeightedValues(**shape, lanes=lanes, out_lanes=out_lanes)
         self._slots = slots
         positions = KvLayout(beat_bytes=beat_bytes, head_dim=head_dim, chunk=chunk).positions
         partial = rows(score_bits(query_bits, chunk), slots, positions)

@@ -9,7 +9,7 @@ from amaranth.lib.wiring import In, Out
 from edgedec.hw.component import CostedComponent
 from edgedec.hw.head_buffer import HeadBuffer
 from edgedec.hw.kv_layout import KvLayout
-from edgedec.hw.mac_array import OPERAND_BITS, Kind, work
+from edgedec.hw.mac_array import OPERAND_BITS, WorkKind, work
 from edgedec.hw.pipeline import check
 from edgedec.hw.resources import Resources, total
 from edgedec.hw.score_memory import visibility
@@ -211,7 +211,7 @@ class AttentionIssue(CostedComponent):
         operands = Signal(rows(OPERAND_BITS, self._slots, distinct), reset_less=True)
         m.d.sync += [
             self.work.valid.eq(go),
-            self.work.p.kind.as_value().eq(Mux(weighing, Kind.COLUMNS.value, Kind.SCORES.value)),  # type: ignore[attr-defined]
+            self.work.p.kind.as_value().eq(Mux(weighing, WorkKind.COLUMNS.value, WorkKind.SCORES.value)),  # type: ignore[attr-defined]
         ]
         for lane in range(lanes):
             m.d.sync += values[lane].eq(Mux(weighing, turned[lane], taken[lane]))

@@ -7,7 +7,7 @@ from amaranth.lib import data, stream
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out, connect, flipped
 
-from edgedec.hw.attention import Attention
+from edgedec.hw.attention import AttentionHeads
 from edgedec.hw.coder import Coder, constants
 from edgedec.hw.coder import settings as coder_settings
 from edgedec.hw.component import CostedComponent
@@ -102,7 +102,7 @@ class AttentionPath(CostedComponent):
         ultra: bool = False,
     ) -> None:
         shape = {"beat_bytes": beat_bytes, "head_dim": head_dim, "chunk": chunk, "slots": slots, "context": context}
-        self._attention = Attention(**shape, lanes=lanes, query_bits=_QUERY_BITS, ultra=ultra)
+        self._attention = AttentionHeads(**shape, lanes=lanes, query_bits=_QUERY_BITS, ultra=ultra)
         self._rotary, self._coder = Rotary(slots=slots, head_dim=head_dim), Coder(slots=slots)
         self._turned = RegisterSlice(shape=word(_NARROW, slots))
         check("query_columns", query_columns, head_dim, 1 << 16)

@@ -59,7 +59,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
                         "datapath.matrix.engine": 2.8,
                         "datapath.mac": 1.05,
                         "datapath.residual": 1.4,
-                        "datapath.head": 1.6,
+                        "datapath.logits": 1.6,
                     }
                 ),
                 dsp_of=MappingProxyType({"": 2, "datapath.mac": 1, "datapath.attention.rotary": 1}),

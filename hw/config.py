@@ -64,7 +64,7 @@ class AcceleratorConfig:
         softmax_lanes: positions per slot and cycle of the softmax; a power of two.
         scaling: whether there are group mantissas, which models of trit planes need.
         per_row: whether each row has its own weight mantissa, which int8 matrices need.
-        top_k: number of likeliest tokens that the head keeps; slots * (top_k + 1) is at most 512.
+        top_k: number of likeliest tokens of a slot that are reported; slots * (top_k + 1) is at most 512.
         prefetch_beats: beats that are read ahead, over all ports.
         instructions: largest number of instructions of a program.
         ultra: whether the part has UltraRAM; ``style`` says which memories use it.

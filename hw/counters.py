@@ -12,12 +12,12 @@ from edgedec.hw.pipeline import check
 from edgedec.hw.ram import block_rams
 from edgedec.hw.resources import Resources
 
-__all__ = ["Counters"]
+__all__ = ["CounterBlock"]
 
 _EVENTS = ("beat", "starved", "blocked", "dependency", "descriptor_done")  # counted events, in the order of COUNTS[1:]
 
 
-class Counters(CostedComponent):
+class CounterBlock(CostedComponent):
     """Count events while a program runs; a latch copies all counts in one cycle, so that they are consistent.
 
     Parameters:

@@ -38,7 +38,7 @@ SCORES = 36  # MacArray 7, ScoreMemory 11, Softmax 13, collecting a group 5: fro
 MIXED = 34  # Attention, from the last beat to the first output, plus slots
 ALONE = 76  # Attention without committed positions: from queries to the first output, plus slots
 EACH_ALONE = 42  # Attention without committed positions: from head to head
-RESULTS = 57  # HeadPath 3, plus its output; writes and their answers 54
+RESULTS = 57  # LogitsPath 3, plus its output; writes and their answers 54
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +95,7 @@ def cycles(
         program: program of the pass.
         slots: number of tokens of the pass.
         committed: number of positions before it.
-        logits: whether the head runs.
+        logits: whether logits are computed.
         bandwidth: bandwidth of the memory in bytes per second; None for one beat per cycle.
 
     Raises:
@@ -322,7 +322,7 @@ class _Walk:
         engine = 5 + (config.beat_bytes - 1).bit_length() - 1 if int8 else _engine_latency(config.beat_bytes)
         delay = engine + PARTIAL + (DRAIN if config.per_row else DRAIN - 1) + QUEUED
         stretch = (self.stream.now - started) / least  # factor by which a slow memory lengthened the sweeps
-        # The head takes a row slot by slot; a single slot takes two cycles.
+        # The path of logits takes a row slot by slot; a single slot takes two cycles.
         each = ROWS * (max(config.slots, 2) if sink == Sink.LOGITS else 1)
         at = float(started)
         for words, sweep in tiles:

@@ -15,7 +15,7 @@ from edgedec.hw.config import CONSTANT_BEATS, AcceleratorConfig
 from edgedec.hw.drain import row_constants
 from edgedec.hw.fifo import Fifo, small_queue
 from edgedec.hw.gated_activation import GatedActivation
-from edgedec.hw.head_path import HeadPath
+from edgedec.hw.head_path import LogitsPath
 from edgedec.hw.instruction_layouts import layout
 from edgedec.hw.instructions import Opcode, Sink, Source
 from edgedec.hw.mac_array import MacArray
@@ -63,7 +63,7 @@ def pass_parameters(config: AcceleratorConfig) -> data.StructLayout:
 
 
 class Datapath(CostedComponent):
-    """Matrices, attention, residual, quantization and the language-model head; see docs/accelerator.md, "The data
+    """Matrices, attention, residual, quantization and logits; see docs/accelerator.md, "The data
     path".
 
     Parameters:
@@ -78,7 +78,7 @@ class Datapath(CostedComponent):
             from the router.
         layers: Out(stream {start, run, kv_heads}). One item per ATTEND, for the writer of the cache.
         new_keys, new_values: Out(streams rows(8, slots, chunk)). Codes of the pass's keys and values.
-        requests: Out(stream {offset, bytes}). Writes of the head.
+        requests: Out(stream {offset, bytes}). Writes of results.
         results: Out(beat(port_bytes)). Data of these writes.
         damaged: Out(1). High for one cycle after a byte of weights that does not encode five trits.
         idle: Out(1). No unit has work. Quantization is not considered, because it may wait for an announced vector.
@@ -89,7 +89,7 @@ class Datapath(CostedComponent):
     def __init__(self, config: AcceleratorConfig, *, trace: bool = False) -> None:
         self._config, self._trace = config, trace
         slots, size = config.slots, config.beat_bytes
-        self._head = HeadPath(slots=slots, top_k=config.top_k, port_bytes=config.port_bytes)
+        self._logits = LogitsPath(slots=slots, top_k=config.top_k, port_bytes=config.port_bytes)
         self._attention = AttentionPath(
             beat_bytes=size,
             head_dim=config.head_dim,
@@ -152,7 +152,7 @@ class Datapath(CostedComponent):
             "layers": Out(stream.Signature(data.StructLayout({"start": 36, "run": 24, "kv_heads": 8}))),
             "new_keys": Out(chunks),
             "new_values": Out(chunks),
-            "requests": Out(self._head.requests.signature),
+            "requests": Out(self._logits.requests.signature),
             "results": Out(beat(config.port_bytes)),
             "damaged": Out(1),
             "idle": Out(1),
@@ -179,7 +179,7 @@ class Datapath(CostedComponent):
             "mac": self._mac.resources,
             "residual": self._residual.resources,
             "gate": self._gate.resources,
-            "head": self._head.resources,
+            "logits": self._logits.resources,
             "sinks": self._sinks.resources,
             "constants": total(part.resources for part in constants),
             "glue": self._glue(),
@@ -191,7 +191,7 @@ class Datapath(CostedComponent):
         return self._mac.in_multipliers
 
     def _glue(self) -> Resources:
-        """Queues of instructions, the choice among the sources of a vector, what each row sees, the scales of the head."""
+        """Queues of instructions, the choice among the sources of a vector, what each row sees, the scales of logits."""
         slots, seen = self._config.slots, visibility(self._config.slots, self._config.context).size
         queues = small_queue(layout(Opcode.MATRIX).size, _MATRICES) + small_queue(layout(Opcode.VECTOR).size, _VECTORS)
         slices = total(part.resources for part in self._slices.values())
@@ -209,7 +209,7 @@ class Datapath(CostedComponent):
         """Return the large parts by name, and the module that connects them."""
         m = Module()
         residual, gate, sinks, quantize = self._residual, self._gate, self._sinks, self._quantize_path
-        parts = {"matrix": self._matrix, "attention": self._attention, "head": self._head, "quantize": quantize}
+        parts = {"matrix": self._matrix, "attention": self._attention, "logits": self._logits, "quantize": quantize}
         parts |= {"gate": gate, "residual": residual, "sinks": sinks, "mac": self._multiply(m)}
         self._matrices(m, sinks)
         self._load(m, residual)
@@ -220,8 +220,8 @@ class Datapath(CostedComponent):
         connect(m, sinks.attention, self._attention.input)
         connect(m, sinks.gate, gate.input)
         m.d.comb += gate.activation.eq(sinks.activation)
-        connect(m, sinks.vectors, self._head.vectors)
-        connect(m, sinks.logits, self._head.input)
+        connect(m, sinks.vectors, self._logits.vectors)
+        connect(m, sinks.logits, self._logits.input)
         gated = sliced(m, "gated", gate.output, self._slices["gated"])
         self._quantize(m, quantize, [residual.output, residual.output, self._attention.output, gated])
         self._attend(m)
@@ -232,7 +232,7 @@ class Datapath(CostedComponent):
             ~sinks.idle,
             ~residual.idle,
             ~self._attention.idle,
-            ~self._head.idle,
+            ~self._logits.idle,
             gate.output.valid,
             gated.valid,
             *(port.valid for port in (self.loads, self.vectors, self.matrices, self.attends)),
@@ -358,28 +358,28 @@ class Datapath(CostedComponent):
         ]
 
     def _give_results(self, m: Module, quantize: QuantizePath, logits: Any) -> None:
-        """Connect codes and scales to the matrices, and the scales of the logits' input to the head as well."""
-        head, matrix = self._head, self._matrix
+        """Connect codes and scales to the matrices, and the scales of the logits' input to the path of logits as well."""
+        path, matrix = self._logits, self._matrix
         connect(m, quantize.codes, matrix.codes)
         factors = sliced(m, "factors", quantize.scales, self._slices["factors"])
         connect(m, factors, matrix.scales)
-        # A drained matrix has taken its scales, so the latest scales at the first word of logits are those of the head.
+        # A drained matrix has taken its scales, so the latest scales at the first word of logits are those of the logits.
         latest, begins, owed = Signal.like(quantize.scales.payload), Signal(init=1), Signal()
         m.d.comb += [
-            head.rows_wanted.eq(self.parameters.rows_wanted),
-            head.scales.payload.eq(latest),
-            head.scales.valid.eq(owed),
+            path.rows_wanted.eq(self.parameters.rows_wanted),
+            path.scales.payload.eq(latest),
+            path.scales.valid.eq(owed),
         ]
         with m.If(factors.valid & factors.ready):
             m.d.sync += latest.eq(factors.payload)
-        with m.If(head.scales.ready):
+        with m.If(path.scales.ready):
             m.d.sync += owed.eq(0)
         with m.If(logits.valid & logits.ready):
             m.d.sync += begins.eq(logits.p.last)
             with m.If(begins):
                 m.d.sync += owed.eq(1)
-        connect(m, head.requests, flipped(self.requests))
-        connect(m, head.data, flipped(self.results))
+        connect(m, path.requests, flipped(self.requests))
+        connect(m, path.data, flipped(self.results))
 
     def _unpack_constants(self, m: Module, quantize: QuantizePath) -> None:
         """Unpack constants into queues that hold all constants of an instruction, so that the data after them can pass."""

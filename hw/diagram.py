@@ -63,7 +63,7 @@ def _boxes(config: AcceleratorConfig) -> dict[str, _Box]:
             980, 250, "unit", ("Attention", f"{config.heads} heads of {config.head_dim}", "exact maximum, tree mask")
         ),
         "coder": _Box(740, 460, "unit", ("Rotary, coder", f"{slots} elements a cycle")),
-        "head": _Box(740, 580, "unit", ("Head", f"{config.top_k} likeliest, rows")),
+        "logits": _Box(740, 580, "unit", ("Logits", f"{config.top_k} likeliest, rows")),
         "writer": _Box(980, 580, "port", ("Writer", f"1 AXI write port, {config.port_bytes} B")),
     }
 
@@ -85,10 +85,10 @@ _ARROWS = (  # source and its side, sink and its side
     ("drain", "left", "residual", "right"),
     ("drain", "bottom", "gate", "top"),
     ("drain", "right", "coder", "left"),
-    ("drain", "right", "head", "left"),
+    ("drain", "right", "logits", "left"),
     ("coder", "right", "attention", "bottom"),
     ("attention", "bottom", "writer", "top"),
-    ("head", "right", "writer", "left"),
+    ("logits", "right", "writer", "left"),
     ("residual", "top", "quantize", "bottom"),
     ("gate", "left", "quantize", "left"),
     ("quantize", "top", "codes", "bottom"),

@@ -1,4 +1,4 @@
-"""The language-model head: logits are reduced to the likeliest tokens, and written as whole rows on request."""
+"""Logits are reduced to the likeliest tokens, and written as whole rows on request."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from edgedec.hw.resources import Resources
 from edgedec.hw.shapes import beat, scales, word, words
 from edgedec.hw.top_k import ID_BITS, TopK
 
-__all__ = ["PIECE_BEATS", "HeadPath", "output_requests", "vocabulary"]
+__all__ = ["PIECE_BEATS", "LogitsPath", "output_requests", "vocabulary"]
 
 PIECE_BEATS = 32  # largest number of beats of a request
 _LOGIT_BYTES = 4  # bytes of a logit
@@ -38,7 +38,7 @@ def row_lanes(slots: int) -> int:
     return 1 << (slots - 1).bit_length()
 
 
-class HeadPath(CostedComponent):
+class LogitsPath(CostedComponent):
     """Write for each vector, little endian:
 
         first the rows, if requested, from 4096 on: for each id, from ``first`` on, s32 [slots, up to a power of two]

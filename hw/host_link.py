@@ -19,8 +19,8 @@ from edgedec.hw.link_protocol import (
     ESCAPED_ESCAPE,
     MOST_FRAME,
     RECEIVE_BYTES,
-    Command,
     Identity,
+    LinkCommand,
     Status,
 )
 from edgedec.hw.resources import Resources
@@ -32,11 +32,11 @@ _HEADER, _CHECK = 2, 4  # bytes of code and sequence, of the check sum
 _SETTLE = 6  # cycles from a frame's end to its judgement
 _DATA = _HEADER + 8  # first byte of a block, after its address
 _CONTENT = {  # bytes of a command's content
-    Command.IDENTIFY: 0,
-    Command.READ_REGISTER: 4,
-    Command.WRITE_REGISTER: 8,
-    Command.READ_MEMORY: 10,
-    Command.WAIT: 4,
+    LinkCommand.IDENTIFY: 0,
+    LinkCommand.READ_REGISTER: 4,
+    LinkCommand.WRITE_REGISTER: 8,
+    LinkCommand.READ_MEMORY: 10,
+    LinkCommand.WAIT: 4,
 }
 
 
@@ -104,7 +104,7 @@ class HostLink(CostedComponent):
         # A judgement is made in several registered steps; "settle" waits until they are stable.
         ahead, in_order, repeated, settled = Signal(8), Signal(), Signal(), Signal(_SETTLE)
         m.d.sync += [
-            ahead.eq(Mux(code == Command.IDENTIFY, 0, sequence - expected)),
+            ahead.eq(Mux(code == LinkCommand.IDENTIFY, 0, sequence - expected)),
             in_order.eq(ahead == 0),
             repeated.eq(ahead[-1]),
         ]
@@ -136,20 +136,20 @@ class HostLink(CostedComponent):
                     with m.If(~possible):
                         m.d.sync += status.eq(Status.ARGUMENT)
                     with m.Else(), m.Switch(code):
-                        with m.Case(Command.IDENTIFY):
+                        with m.Case(LinkCommand.IDENTIFY):
                             m.d.sync += left.eq(32)
-                        with m.Case(Command.READ_REGISTER):
+                        with m.Case(LinkCommand.READ_REGISTER):
                             m.d.sync += self.registers.arvalid.eq(1)
                             m.next = "read register"
-                        with m.Case(Command.WRITE_REGISTER), m.If(~repeated):
+                        with m.Case(LinkCommand.WRITE_REGISTER), m.If(~repeated):
                             m.d.sync += [self.registers.awvalid.eq(1), self.registers.wvalid.eq(1)]
                             m.next = "write register"
-                        with m.Case(Command.READ_MEMORY):
+                        with m.Case(LinkCommand.READ_MEMORY):
                             m.d.sync += [self.read.arvalid.eq(1), beats.eq(beats_of)]
-                        with m.Case(Command.WRITE_MEMORY), m.If(~repeated):
+                        with m.Case(LinkCommand.WRITE_MEMORY), m.If(~repeated):
                             m.d.sync += [self.write.awvalid.eq(1), beats.eq(beats_of)]
                             m.next = "write memory"
-                        with m.Case(Command.WAIT):
+                        with m.Case(LinkCommand.WAIT):
                             m.next = "wait"
             self._register_states(m, head, status, word, left)
             self._write_state(m, block, beats, index, status)
@@ -245,10 +245,10 @@ class HostLink(CostedComponent):
         of_write, some, end = Signal(16), Signal(), Signal(range(BOUNDARY_BYTES + 2 * BLOCK_BYTES))
         aligned, small, fits, right_size, register_ok = (Signal() for _ in range(5))
         m.d.sync += [
-            known.eq((code >= min(Command)) & (code <= max(Command))),
+            known.eq((code >= min(LinkCommand)) & (code <= max(LinkCommand))),
             of_write.eq(content - 8),
             some.eq(content > 8),
-            bytes_of.eq(Mux(code == Command.READ_MEMORY, size, of_write)),
+            bytes_of.eq(Mux(code == LinkCommand.READ_MEMORY, size, of_write)),
             aligned.eq(~(head[:granule].any() | bytes_of[:granule].any()) & (bytes_of != 0)),
             small.eq(bytes_of <= BLOCK_BYTES),
             end.eq(head[:page] + bytes_of[: beats_log2(BLOCK_BYTES) + 1]),
@@ -261,10 +261,10 @@ class HostLink(CostedComponent):
             for command, size_bytes in _CONTENT.items():
                 with m.Case(command):
                     m.d.sync += right_size.eq(content == size_bytes)
-            with m.Case(Command.WRITE_MEMORY):
+            with m.Case(LinkCommand.WRITE_MEMORY):
                 m.d.sync += right_size.eq(some)
-        of_register = (code == Command.READ_REGISTER) | (code == Command.WRITE_REGISTER)
-        of_block = (code == Command.READ_MEMORY) | (code == Command.WRITE_MEMORY)
+        of_register = (code == LinkCommand.READ_REGISTER) | (code == LinkCommand.WRITE_REGISTER)
+        of_block = (code == LinkCommand.READ_MEMORY) | (code == LinkCommand.WRITE_MEMORY)
         m.d.sync += possible.eq(right_size & (register_ok | ~of_register) & (block_ok | ~of_block))
         return known, possible, bytes_of >> granule
 
@@ -367,7 +367,7 @@ class HostLink(CostedComponent):
         step("sequence", sequence, "data")
         with m.State("data"):
             with m.If(left != 0):
-                of_identity = (code == Command.IDENTIFY) & (status == Status.OK)
+                of_identity = (code == LinkCommand.IDENTIFY) & (status == Status.OK)
                 m.d.comb += [
                     put.eq(Mux(of_identity, identity.word_select(index, 8), word[:8])),
                     put_valid.eq(1),
@@ -375,7 +375,7 @@ class HostLink(CostedComponent):
                 ]
                 with m.If(done):
                     m.d.sync += [word.eq(word >> 8), left.eq(left - 1), index.eq(index + 1)]
-            with m.Elif((beats != 0) & (code == Command.READ_MEMORY)):
+            with m.Elif((beats != 0) & (code == LinkCommand.READ_MEMORY)):
                 m.d.sync += asks.eq(~(asks & bus.rvalid))
                 with m.If(asks & bus.rvalid):
                     m.d.sync += [word.eq(bus.rdata), left.eq(granule), beats.eq(beats - 1)]

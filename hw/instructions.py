@@ -20,9 +20,9 @@ __all__ = [
     "SIGNED",
     "Base",
     "Destination",
-    "Header",
     "Instruction",
     "Opcode",
+    "ProgramHeader",
     "Sink",
     "Source",
     "When",
@@ -217,7 +217,7 @@ def unpack(raw: bytes) -> Instruction:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Header:
+class ProgramHeader:
     """The first 32 bytes of a program.
 
     Members:
@@ -235,12 +235,12 @@ class Header:
         return b"".join(number.to_bytes(8, "little") for number in numbers)
 
 
-def pack_program(header: Header, instructions: Iterable[Instruction]) -> bytes:
+def pack_program(header: ProgramHeader, instructions: Iterable[Instruction]) -> bytes:
     """Return the bytes of the header and the instructions, 32 bytes each."""
     return header.pack() + b"".join(map(pack, instructions))
 
 
-def unpack_program(raw: bytes) -> tuple[Header, list[Instruction]]:
+def unpack_program(raw: bytes) -> tuple[ProgramHeader, list[Instruction]]:
     """Invert ``pack_program``.
 
     Raises:
@@ -251,7 +251,7 @@ def unpack_program(raw: bytes) -> tuple[Header, list[Instruction]]:
         raise BundleError(
             "this is no program of an edgedec accelerator: it does not begin with 'edecprog'; compile it again"
         )
-    header = Header(configuration=numbers[1], instructions=numbers[2] & 0xFFFFFFFF, commit=numbers[2] >> 32)
+    header = ProgramHeader(configuration=numbers[1], instructions=numbers[2] & 0xFFFFFFFF, commit=numbers[2] >> 32)
     if len(raw) != INSTRUCTION_BYTES * (header.instructions + 1) or header.commit >= header.instructions:
         raise BundleError(
             f"a program of {header.instructions} instructions has {INSTRUCTION_BYTES * (header.instructions + 1)} "

@@ -18,8 +18,8 @@ __all__ = [
     "MOST_FRAME",
     "RECEIVE_BYTES",
     "VERSION",
-    "Command",
     "Identity",
+    "LinkCommand",
     "Status",
     "frame",
     "opened",
@@ -34,7 +34,7 @@ IDENTITY = struct.Struct("<IBBBBHHQQI")  # layout of an identity
 MOST_FRAME = 1 + 1 + 8 + BLOCK_BYTES + 1 + 4  # bytes between two END, before escaping
 
 
-class Command(IntEnum):
+class LinkCommand(IntEnum):
     """Commands: the first byte of a frame to the device; its answer has bit 7 set."""
 
     IDENTIFY = 1

@@ -13,8 +13,8 @@ from edgedec.hw.shapes import codes, rows
 
 __all__ = [
     "OPERAND_BITS",
-    "Kind",
     "MacArray",
+    "WorkKind",
     "column_bits",
     "linear_sums",
     "linear_sums_bits",
@@ -28,7 +28,7 @@ _CHAINED = 4  # largest number of lanes of a chain
 OPERAND_BITS = 17  # signed bits of an operand: a probability u16, a query's code or an activation's code
 
 
-class Kind(enum.Enum, shape=2):  # type: ignore[call-arg]  # Amaranth's own metaclass
+class WorkKind(enum.Enum, shape=2):  # type: ignore[call-arg]  # Amaranth's own metaclass
     """Kinds of sums."""
 
     IDLE = 0
@@ -41,7 +41,11 @@ def work(lanes: int, slots: int) -> stream.Signature:
     """Return a stream of ``values[lane] * operands[lane][slot]``, added up according to ``kind``. It is always ready."""
     return stream.Signature(
         data.StructLayout(
-            {"values": data.ArrayLayout(signed(8), lanes), "operands": rows(OPERAND_BITS, slots, lanes), "kind": Kind}
+            {
+                "values": data.ArrayLayout(signed(8), lanes),
+                "operands": rows(OPERAND_BITS, slots, lanes),
+                "kind": WorkKind,
+            }
         ),
         always_ready=True,
     )
@@ -182,10 +186,10 @@ class MacArray(CostedComponent):
         ]
         with m.If(self.codes.ready):
             m.d.sync += [block.eq(self.codes.p.codes), full.eq(self.codes.valid)]
-        kind, last = Signal(Kind), Signal()
+        kind, last = Signal(WorkKind), Signal()
         m.d.sync += [
             kind.as_value().eq(
-                Mux(working, self.work.p.kind.as_value(), Mux(do_read, Kind.LINEAR.value, Kind.IDLE.value))  # type: ignore[attr-defined]
+                Mux(working, self.work.p.kind.as_value(), Mux(do_read, WorkKind.LINEAR.value, WorkKind.IDLE.value))  # type: ignore[attr-defined]
             ),
             last.eq(self.weights.p.last),
         ]
@@ -235,14 +239,14 @@ class MacArray(CostedComponent):
         return results
 
     def _delay(self, m: Module, kind: Any, last: Any) -> tuple[Any, Any]:
-        later, end = Signal(Kind), Signal()
+        later, end = Signal(WorkKind), Signal()
         m.d.sync += [later.eq(kind), end.eq(last)]
         return later, end
 
     def _taps(self, m: Module, depth: int, level: list[list[Any]], kind: Any, last: Any) -> None:
         for lanes, port, kind_of_port in (
-            (self._chunk, self.scores, Kind.SCORES),
-            (self._lanes // self._chunk, self.columns, Kind.COLUMNS),
+            (self._chunk, self.scores, WorkKind.SCORES),
+            (self._lanes // self._chunk, self.columns, WorkKind.COLUMNS),
         ):
             if lanes == 1 << depth:
                 m.d.comb += port.valid.eq(kind == kind_of_port)
@@ -254,7 +258,7 @@ class MacArray(CostedComponent):
                     Cat(total[: 16 + depth] for total in level[0])
                 ),
                 self.sums.p.last.eq(last),
-                self.sums.valid.eq(kind == Kind.LINEAR),
+                self.sums.valid.eq(kind == WorkKind.LINEAR),
             ]
 
 

@@ -18,13 +18,13 @@ from edgedec.hw.score_memory import visibility
 from edgedec.hw.shapes import rows, words
 from edgedec.hw.softmax import probabilities
 
-__all__ = ["Mixture"]
+__all__ = ["WeightedValues"]
 
 _DRAIN_STAGES = 6  # registers from the sums to the output
 _OUT_SHIFT = 13  # last rounding shift
 
 
-class Mixture(CostedComponent):
+class WeightedValues(CostedComponent):
     """Compute ``N = sum p * v``, ``L = sum p``, and ``rs(rs(N, e - 16) * rs(r * V, 16), 13)`` of them, head by head.
 
     Parameters:

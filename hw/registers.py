@@ -12,10 +12,10 @@ from edgedec.hw.pipeline import check
 from edgedec.hw.register_map import Access, Field, Register, RegisterMap
 from edgedec.hw.resources import Resources
 
-__all__ = ["Registers"]
+__all__ = ["RegisterBlock"]
 
 
-class Registers(CostedComponent):
+class RegisterBlock(CostedComponent):
     """Serve reads and writes of a ``RegisterMap``.
 
     Every access is answered OKAY; addresses outside the map read as zero and ignore writes.

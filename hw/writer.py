@@ -15,14 +15,14 @@ from edgedec.hw.resources import Resources
 from edgedec.hw.shapes import beat
 from edgedec.hw.write_master import WriteMaster
 
-__all__ = ["Writer"]
+__all__ = ["ResultWriter"]
 
 _LENGTH_BITS = 12  # bits of a request's length; 32 beats of 64 bytes are 2 KiB
 _REQUESTS, _BEATS = 256, 512  # requests and beats that may wait
 _OUTSTANDING = 32  # bursts without an answer; most have one beat, so their answers must not limit them
 
 
-class Writer(CostedComponent):
+class ResultWriter(CostedComponent):
     """Collect requests until many can be issued at once: short writes between the reads of a stream would turn the
     memory's bus around each time.
 
@@ -35,11 +35,11 @@ class Writer(CostedComponent):
         batch: number of requests that are issued together, 1 to 128.
 
     Members:
-        output_address: In(64). Base address of ``head_requests``, a multiple of a beat; steady while not idle.
-        cache_requests: In(stream {address, bytes}). Requests of at most 32 beats, taken before those of the head.
+        output_address: In(64). Base address of ``result_requests``, a multiple of a beat; steady while not idle.
+        cache_requests: In(stream {address, bytes}). Requests of at most 32 beats, taken before those of results.
         cache_data: In(beat(port_bytes)). The beats of each request.
-        head_requests: In(output_requests()). Requests of at most 32 beats; the offset is a multiple of a beat.
-        head_data: In(beat(port_bytes)). The beats of each request.
+        result_requests: In(output_requests()). Requests of at most 32 beats; the offset is a multiple of a beat.
+        result_data: In(beat(port_bytes)). The beats of each request.
         drain: In(1). Issue waiting requests at once.
         bus: Out(AXI4 write channels).
         error: Out(stream {request, response}, always ready). Errors, see ``WriteMaster``.
@@ -70,8 +70,8 @@ class Writer(CostedComponent):
                 "output_address": In(64),
                 "cache_requests": In(requests(address_bits, 32)),
                 "cache_data": In(beat(config.port_bytes)),
-                "head_requests": In(output_requests()),
-                "head_data": In(beat(config.port_bytes)),
+                "result_requests": In(output_requests()),
+                "result_data": In(beat(config.port_bytes)),
                 "drain": In(1),
                 "bus": Out(axi4_write(address_bits=address_bits, data_bytes=config.port_bytes)),
                 "error": Out(failures()),
@@ -103,34 +103,36 @@ class Writer(CostedComponent):
 
     def _take(self, m: Module, request_queue: Fifo, beats: Fifo) -> Signal:
         """Take a request with its beats from one of the two sources into the queues. Return a pulse at its last beat."""
-        cache, head, sink = self.cache_requests, self.head_requests, self._asked.create()
-        busy, from_head, left, complete = Signal(), Signal(), Signal(range(PIECE_BEATS)), Signal()
-        address = (self.output_address + head.p.offset)[: self._address_bits]
+        cache, results, sink = self.cache_requests, self.result_requests, self._asked.create()
+        busy, from_results, left, complete = Signal(), Signal(), Signal(range(PIECE_BEATS)), Signal()
+        address = (self.output_address + results.p.offset)[: self._address_bits]
         source = beat(self._port_bytes).create()
         with m.If(cache.valid):
             m.d.comb += [sink.p.address.eq(cache.p.address), sink.p.bytes.eq(cache.p.bytes)]
         with m.Else():
-            m.d.comb += [sink.p.address.eq(address), sink.p.bytes.eq(head.p.bytes)]
+            m.d.comb += [sink.p.address.eq(address), sink.p.bytes.eq(results.p.bytes)]
         open_, do_take = Signal(), Signal()
         m.d.comb += [
             open_.eq(~busy & ~self.flush),
             request_queue.input.payload.eq(sink.payload.as_value()),
-            request_queue.input.valid.eq(open_ & (cache.valid | head.valid)),
+            request_queue.input.valid.eq(open_ & (cache.valid | results.valid)),
             cache.ready.eq(open_ & request_queue.input.ready),
-            head.ready.eq(open_ & request_queue.input.ready & ~cache.valid),
+            results.ready.eq(open_ & request_queue.input.ready & ~cache.valid),
             do_take.eq(request_queue.input.valid & request_queue.input.ready),
-            source.payload.eq(Mux(from_head, self.head_data.payload.as_value(), self.cache_data.payload.as_value())),
-            source.valid.eq(busy & Mux(from_head, self.head_data.valid, self.cache_data.valid)),
+            source.payload.eq(
+                Mux(from_results, self.result_data.payload.as_value(), self.cache_data.payload.as_value())
+            ),
+            source.valid.eq(busy & Mux(from_results, self.result_data.valid, self.cache_data.valid)),
             source.ready.eq(beats.input.ready & busy & ~self.flush),
-            self.head_data.ready.eq(source.ready & from_head),
-            self.cache_data.ready.eq(source.ready & ~from_head),
+            self.result_data.ready.eq(source.ready & from_results),
+            self.cache_data.ready.eq(source.ready & ~from_results),
             beats.input.payload.eq(source.payload.as_value()),
             beats.input.valid.eq(source.valid),
             complete.eq(source.valid & source.ready & (left == 0)),
         ]
         with m.If(do_take):
             last = (sink.p.bytes - 1)[:_LENGTH_BITS] >> beats_log2(self._port_bytes)
-            m.d.sync += [busy.eq(1), from_head.eq(~cache.valid), left.eq(last)]
+            m.d.sync += [busy.eq(1), from_results.eq(~cache.valid), left.eq(last)]
         with m.If(source.valid & source.ready):
             m.d.sync += left.eq(left - 1)
         with m.If(complete | self.flush):

@@ -13,18 +13,18 @@ from types import TracebackType
 
 from edgedec.device import Device
 from edgedec.errors import DeviceError
-from edgedec.hw.link_protocol import BLOCK_BYTES, END, MOST_FRAME, Command, Identity, Status, frame, opened
+from edgedec.hw.link_protocol import BLOCK_BYTES, END, MOST_FRAME, Identity, LinkCommand, Status, frame, opened
 
 __all__ = ["LinkServer", "PseudoTerminal"]
 
 _REGISTER_BYTES = 4096
 _PAGE = 4096  # that a block of memory must not leave
 _LENGTHS = {  # of a command's content behind code and sequence
-    Command.IDENTIFY: 0,
-    Command.READ_REGISTER: 4,
-    Command.WRITE_REGISTER: 8,
-    Command.READ_MEMORY: 10,
-    Command.WAIT: 4,
+    LinkCommand.IDENTIFY: 0,
+    LinkCommand.READ_REGISTER: 4,
+    LinkCommand.WRITE_REGISTER: 8,
+    LinkCommand.READ_MEMORY: 10,
+    LinkCommand.WAIT: 4,
 }
 
 
@@ -72,9 +72,9 @@ class LinkServer:
     def _answer(self, content: bytes) -> bytes:
         code, sequence, rest = content[0], content[1], content[2:]
         ahead = (sequence - self._expected) % 256
-        if code == Command.IDENTIFY:
+        if code == LinkCommand.IDENTIFY:
             ahead = 0
-        if code not in list(Command):
+        if code not in list(LinkCommand):
             status, found = Status.COMMAND, b""
         elif 0 < ahead < 128:
             status, found = Status.ORDER, b""
@@ -82,19 +82,19 @@ class LinkServer:
             repeated = ahead >= 128
             if not repeated:
                 self._expected = (sequence + 1) % 256
-            status, found = self._execute(Command(code), sequence, rest, repeated)
+            status, found = self._execute(LinkCommand(code), sequence, rest, repeated)
         return bytes((code | 0x80, sequence)) + found + bytes((status,))
 
-    def _execute(self, command: Command, sequence: int, rest: bytes, repeated: bool) -> tuple[Status, bytes]:
-        if command is Command.WRITE_MEMORY:
+    def _execute(self, command: LinkCommand, sequence: int, rest: bytes, repeated: bool) -> tuple[Status, bytes]:
+        if command is LinkCommand.WRITE_MEMORY:
             if len(rest) <= 8 or not self._possible(int.from_bytes(rest[:8], "little"), len(rest) - 8):
                 return Status.ARGUMENT, b""
         elif len(rest) != _LENGTHS[command]:
             return Status.ARGUMENT, b""
-        if repeated and command in (Command.WRITE_REGISTER, Command.WRITE_MEMORY):
+        if repeated and command in (LinkCommand.WRITE_REGISTER, LinkCommand.WRITE_MEMORY):
             return Status.OK, b""
         self.executed.append((command, sequence))
-        if command is not Command.WRITE_MEMORY and self._held:
+        if command is not LinkCommand.WRITE_MEMORY and self._held:
             self._memory.flush()
             self._held = False
         answer: tuple[Status, bytes] = getattr(self, f"_{command.name.lower()}")(rest)

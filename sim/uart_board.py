@@ -20,7 +20,7 @@ from typing import Any
 from edgedec.errors import UnsupportedError, UsageError
 from edgedec.hw.board import Board
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.hw.link_protocol import END, MOST_FRAME, Command, opened
+from edgedec.hw.link_protocol import END, MOST_FRAME, LinkCommand, opened
 from edgedec.hw.sdram.chip import IS42S16160G, SdramChip
 from edgedec.progress import Progress, silent
 from edgedec.sim.sdram.model import SdramCounts, parameters
@@ -174,7 +174,7 @@ class _Underway:
 
     def asked(self, data: bytes) -> None:
         for code, sequence in _heads(self._there, data):
-            if code == Command.IDENTIFY:  # both sides begin anew
+            if code == LinkCommand.IDENTIFY:  # both sides begin anew
                 self.commands.clear()
             self.commands.add((code, sequence))
 

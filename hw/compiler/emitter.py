@@ -10,12 +10,12 @@ from edgedec.hw.compiler.memory_image import MemoryImage
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.instructions import Base, Destination, Instruction, Opcode, When
 
-__all__ = ["Emitter"]
+__all__ = ["ProgramEmitter"]
 
 _MOST_BEATS = (1 << 24) - 1  # beats of one READ
 
 
-class Emitter:
+class ProgramEmitter:
     """Instructions and their image.
 
     Members:

@@ -15,7 +15,7 @@ from edgedec.reference.integer_profile.tables import rotary
 from edgedec.reference.integer_profile.values import Logits
 from edgedec.schemes import FloatWeight, Int8Weight
 
-__all__ = ["Host", "Results"]
+__all__ = ["ProgramHost", "Results"]
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
@@ -44,7 +44,7 @@ class Results:
         return self.logits * unit[:, None]
 
 
-class Host:
+class ProgramHost:
     """A program with the embedding table of its bundle, ``program.host.embedding``.
 
     Raises:

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from edgedec.errors import BundleError, UnsupportedError
 from edgedec.hw.compiler.constants import coding_items, factor_items, gain_items, scale_items
-from edgedec.hw.compiler.emitter import Emitter
+from edgedec.hw.compiler.emitter import ProgramEmitter
 from edgedec.hw.compiler.matrix import Matrix, unsupported
-from edgedec.hw.compiler.routes import PARTS, Job, Routes
+from edgedec.hw.compiler.routes import PARTS, RouteJob, Routes
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.instructions import Destination, Opcode, Sink, Source, When
 from edgedec.ops import (
@@ -61,7 +61,7 @@ class Lowering:
 
     def __init__(self, model: IntegerModel, config: AcceleratorConfig) -> None:
         self.graph, self.constants, self.config, self.vocab = model.graph, model.constants, config, model.vocab
-        self.out = Emitter(config)
+        self.out = ProgramEmitter(config)
         self.pass_ends = 0
         self.angles: tuple[float, ...] = ()
         self.logit_exponent: int | None = None
@@ -236,7 +236,7 @@ class Lowering:
                 out.constants(Destination.ROWS, name, matrix.constants(piece))
             out.weights(name, matrix.beats(piece, config), partial(matrix.weights, piece, config))
 
-    def to_residual(self, op: Linear, job: Job, matrix: Matrix, fresh: bool) -> None:
+    def to_residual(self, op: Linear, job: RouteJob, matrix: Matrix, fresh: bool) -> None:
         add = job.reader
         assert add is not None
         (output,) = (op.outputs[index] for index in job.indices)
@@ -259,7 +259,7 @@ class Lowering:
         self._matrix(matrix, Sink.RESIDUAL, name, fresh, fields, variants=variants)
         self.out.when = When.WITH_LOGITS
 
-    def to_attention(self, op: Linear, job: Job, matrix: Matrix, fresh: bool) -> None:
+    def to_attention(self, op: Linear, job: RouteJob, matrix: Matrix, fresh: bool) -> None:
         attention, rope = job.reader, self._routes.rope(job)
         assert isinstance(attention, Attention)
         self._fits(attention)
@@ -326,7 +326,7 @@ class Lowering:
         self.out.constants(Destination.SCALES, name, scale_items(scales))
         self.out.emit(Opcode.CACHE, op.state, **place, **heads)
 
-    def to_gate(self, op: Linear, job: Job, matrix: Matrix, fresh: bool) -> None:
+    def to_gate(self, op: Linear, job: RouteJob, matrix: Matrix, fresh: bool) -> None:
         gated = job.reader
         assert isinstance(gated, GatedActivation)
         self.cover(gated)
@@ -338,7 +338,7 @@ class Lowering:
         fields = {"relu2": int(relu2), "gate_shift": 0 if relu2 else constants.index_shift}
         self._matrix(matrix, Sink.GATE, f"{gate}|{up} -> {gated.outputs[0]}", fresh, fields)
 
-    def to_logits(self, op: Linear, job: Job, matrix: Matrix, fresh: bool) -> None:
+    def to_logits(self, op: Linear, job: RouteJob, matrix: Matrix, fresh: bool) -> None:
         (index,) = job.indices
         self.logit_exponent = self.constants[op.name].matrices[index].logit_exponent
         self._matrix(matrix, Sink.LOGITS, op.outputs[index], fresh, {"elements": matrix.rows})
@@ -353,7 +353,7 @@ _LOWER: Mapping[str, Callable[[Lowering, Any], None]] = {
     Attention.kind: Lowering.attention,
     **{op.kind: Lowering.nothing for op in (Add, GatedActivation, QuantizeActivation, RmsNorm, Rope, SelectRows)},
 }
-_SINKS: Mapping[Sink, Callable[[Lowering, Linear, Job, Matrix, bool], None]] = {
+_SINKS: Mapping[Sink, Callable[[Lowering, Linear, RouteJob, Matrix, bool], None]] = {
     Sink.RESIDUAL: Lowering.to_residual,
     Sink.QUERIES: Lowering.to_attention,
     Sink.KEYS: Lowering.to_attention,

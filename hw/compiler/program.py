@@ -12,7 +12,15 @@ from numpy.typing import NDArray
 from edgedec.errors import UnsupportedError
 from edgedec.hw.compiler.lowering import Lowering
 from edgedec.hw.config import ADDRESS_BITS, AcceleratorConfig
-from edgedec.hw.instructions import INSTRUCTION_BYTES, Base, Destination, Header, Instruction, Opcode, pack_program
+from edgedec.hw.instructions import (
+    INSTRUCTION_BYTES,
+    Base,
+    Destination,
+    Instruction,
+    Opcode,
+    ProgramHeader,
+    pack_program,
+)
 from edgedec.hw.output_layout import RESULT_BYTES, ROWS_OFFSET
 from edgedec.hw.striping import block_bytes
 from edgedec.ops import Embed
@@ -68,8 +76,8 @@ class Program:
     host: HostFacts
 
     @property
-    def header(self) -> Header:
-        return Header(configuration=self.config.hash, instructions=len(self.instructions), commit=self.commit)
+    def header(self) -> ProgramHeader:
+        return ProgramHeader(configuration=self.config.hash, instructions=len(self.instructions), commit=self.commit)
 
     @cached_property
     def code(self) -> bytes:

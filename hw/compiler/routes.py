@@ -10,7 +10,7 @@ from edgedec.hw.compiler.matrix import unsupported
 from edgedec.hw.instructions import Sink
 from edgedec.ops import Add, Attention, GatedActivation, Linear, Operation, Rope
 
-__all__ = ["PARTS", "Job", "Routes"]
+__all__ = ["PARTS", "RouteJob", "Routes"]
 
 I64 = NDArray[np.int64]
 
@@ -18,7 +18,7 @@ PARTS = (Sink.QUERIES, Sink.KEYS, Sink.VALUES)  # sinks of an attention's inputs
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class RouteJob:
     """Matrices of a linear that go to one sink together; ``reader`` is the operation that reads them there."""
 
     sink: Sink
@@ -54,20 +54,20 @@ class Routes:
             raise unsupported(op, f"{len(readers)} operations read {op.outputs[0]}; one can: repeat it for each")
         return readers[0]
 
-    def jobs(self, op: Linear) -> list[Job]:
+    def jobs(self, op: Linear) -> list[RouteJob]:
         """Return the jobs of a linear: queries, keys and values in this order, gate and up together."""
-        jobs: list[Job] = []
+        jobs: list[RouteJob] = []
         gated: dict[GatedActivation, dict[int, int]] = {}
         for index, output in enumerate(op.outputs):
             readers = self.readers(output)
             if output in self._graph.outputs and not readers:
-                jobs.append(Job(sink=Sink.LOGITS, indices=(index,), reader=None))
+                jobs.append(RouteJob(sink=Sink.LOGITS, indices=(index,), reader=None))
                 continue
             if len(readers) != 1:
                 raise unsupported(op, f"{len(readers)} operations read {output}; one can: repeat the matrix")
             (reader,) = readers
             if isinstance(reader, Add):
-                jobs.append(Job(sink=Sink.RESIDUAL, indices=(index,), reader=reader))
+                jobs.append(RouteJob(sink=Sink.RESIDUAL, indices=(index,), reader=reader))
             elif isinstance(reader, GatedActivation):
                 gated.setdefault(reader, {})[reader.inputs.index(output)] = index
             else:
@@ -75,25 +75,25 @@ class Routes:
         for reader, indices in gated.items():
             if set(indices) != {0, 1}:
                 raise unsupported(op, f"{reader.name} reads gate and up of different linears; fuse them")
-            jobs.append(Job(sink=Sink.GATE, indices=(indices[0], indices[1]), reader=reader))
+            jobs.append(RouteJob(sink=Sink.GATE, indices=(indices[0], indices[1]), reader=reader))
         return sorted(jobs, key=lambda job: job.sink)
 
-    def _attention_job(self, op: Linear, index: int, output: str, reader: Operation) -> Job:
+    def _attention_job(self, op: Linear, index: int, output: str, reader: Operation) -> RouteJob:
         value = output
         if isinstance(reader, Rope):
             value = reader.outputs[0]
             reader = self.only_reader(reader)
         if not isinstance(reader, Attention) or reader.inputs.count(value) != 1:
             raise unsupported(op, f"{reader.kind} {reader.name} reads {output}; an addition, attention or a gate can")
-        return Job(sink=PARTS[reader.inputs.index(value)], indices=(index,), reader=reader)
+        return RouteJob(sink=PARTS[reader.inputs.index(value)], indices=(index,), reader=reader)
 
-    def rope(self, job: Job) -> Rope | None:
+    def rope(self, job: RouteJob) -> Rope | None:
         """Return the rotation between a linear and its attention, or None."""
         assert job.reader is not None
         maker = self._makers[job.reader.inputs[PARTS.index(job.sink)]]
         return maker if isinstance(maker, Rope) else None
 
-    def order(self, job: Job) -> I64 | None:
+    def order(self, job: RouteJob) -> I64 | None:
         """Return the order of rows of queries or keys that makes (i, i + head_dim / 2) pair i of a head, or None.
 
         The rotation requires it. A score is a sum over columns, so permuting queries and keys alike does not change it.

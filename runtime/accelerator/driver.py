@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from edgedec.device import Device
 from edgedec.errors import DeviceError, UsageError
 from edgedec.hw.accelerator_registers import COUNTS, ERROR_CAUSES, REGISTER_MAP, Cause
-from edgedec.hw.compiler.host import Host, Results
+from edgedec.hw.compiler.host import ProgramHost, Results
 from edgedec.hw.compiler.program import Program, result_bytes
 from edgedec.hw.config import ADDRESS_BITS
 from edgedec.hw.instructions import Opcode
@@ -64,7 +64,7 @@ class Driver:
         self, device: Device, program: Program, embedding: FloatWeight | Int8Weight, *, max_cycles: int | None = None
     ) -> None:
         self.device, self.program, self.registers = device, program, Registers(device)
-        self.host = Host(program, embedding)
+        self.host = ProgramHost(program, embedding)
         self.length = 0
         self.max_cycles = patience_cycles(program) if max_cycles is None else max_cycles
         self._submitted = (0, NO_LOGITS)  # slots and logits of the pass that is under way

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from edgedec.errors import DeviceError, UsageError
-from edgedec.hw.link_protocol import END, MOST_FRAME, Command, Identity, Status, frame, opened
+from edgedec.hw.link_protocol import END, MOST_FRAME, Identity, LinkCommand, Status, frame, opened
 
 __all__ = ["Link"]
 
@@ -67,12 +67,12 @@ class Link:
             os.close(self._file)
             self._file = -1
 
-    def ask(self, command: Command, content: bytes = b"") -> bytes:
+    def ask(self, command: LinkCommand, content: bytes = b"") -> bytes:
         """One command's answer."""
         (answer,) = self.exchange([(command, content)])
         return answer
 
-    def exchange(self, commands: Iterable[tuple[Command, bytes]]) -> Iterator[bytes]:
+    def exchange(self, commands: Iterable[tuple[LinkCommand, bytes]]) -> Iterator[bytes]:
         """The answers to all of them, in order; each was executed once, in order.
 
         Whoever does not take all answers, by an exception for instance, leaves the rest: some may have been executed, and
@@ -84,7 +84,7 @@ class Link:
         if self._lost:
             self._identify()
         self._lost = True
-        waiting: deque[tuple[int, Command, bytes, bytes]] = deque()  # sequence, command, content, frame
+        waiting: deque[tuple[int, LinkCommand, bytes, bytes]] = deque()  # sequence, command, content, frame
         source, more = iter(commands), True
         tries, sent, again = 0, 0, False  # sent: bytes under way
         while more or waiting:
@@ -133,15 +133,15 @@ class Link:
         self._drain()
         for attempt in range(_TRIES):
             sequence, self._sequence = self._sequence, (self._sequence + 1) % 256
-            self._write(frame(bytes((Command.IDENTIFY, sequence))))
+            self._write(frame(bytes((LinkCommand.IDENTIFY, sequence))))
             end = time.monotonic() + self._first_patience_s * (1 + attempt)
             while (left := end - time.monotonic()) > 0:
                 answer = self._next_answer(left)
-                if answer is not None and answer[:2] == bytes((Command.IDENTIFY | 0x80, sequence)):
+                if answer is not None and answer[:2] == bytes((LinkCommand.IDENTIFY | 0x80, sequence)):
                     identity = Identity.unpacked(answer[2:-1])
                     self._lost = False
                     return identity
-        raise self._silence(Command.IDENTIFY)
+        raise self._silence(LinkCommand.IDENTIFY)
 
     def _next_answer(self, patience_s: float) -> bytes | None:
         """The next whole frame; None: none within that time."""
@@ -202,7 +202,7 @@ class Link:
             return "start it again, and give the path that it prints"
         return "unplug the board and plug it in again"
 
-    def _silence(self, command: Command) -> DeviceError:
+    def _silence(self, command: LinkCommand) -> DeviceError:
         asked = f"no answer from {self.port} to {command.name.lower()}, sent {_TRIES} times"
         if self.pseudo:
             return DeviceError(
@@ -213,7 +213,7 @@ class Link:
             f"uart:{self.port},baud=N"
         )
 
-    def _refusal(self, command: Command, content: bytes, status: int) -> DeviceError:
+    def _refusal(self, command: LinkCommand, content: bytes, status: int) -> DeviceError:
         what = {
             Status.COMMAND: "does not know it",
             Status.ARGUMENT: "cannot do it with these arguments",

@@ -19,7 +19,7 @@ from edgedec.device import Kind
 from edgedec.errors import DeviceError, UsageError
 from edgedec.hw.accelerator_registers import REGISTER_MAP
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.hw.link_protocol import Command
+from edgedec.hw.link_protocol import LinkCommand
 from edgedec.progress import Progress, silent
 from edgedec.runtime.accelerator.lock import DeviceLock
 from edgedec.runtime.devices._link import Link
@@ -92,14 +92,14 @@ class UartDevice:
         self._check_open()
         if _checked(offset) >= REGISTER_MAP.bytes:
             return 0
-        return int(struct.unpack("<I", self.link.ask(Command.READ_REGISTER, struct.pack("<I", offset)))[0])
+        return int(struct.unpack("<I", self.link.ask(LinkCommand.READ_REGISTER, struct.pack("<I", offset)))[0])
 
     def write_register(self, offset: int, value: int) -> None:
         self._check_open()
         if not 0 <= value < 1 << 32:
             raise UsageError(f"a register holds 32 bits, not {value:#x}; write 64 bits as two words")
         if _checked(offset) < REGISTER_MAP.bytes:
-            self.link.ask(Command.WRITE_REGISTER, struct.pack("<II", offset, value))
+            self.link.ask(LinkCommand.WRITE_REGISTER, struct.pack("<II", offset, value))
 
     def allocate(self, size_bytes: int, *, alignment_bytes: int = 4096) -> UartBuffer:
         self._check_open()
@@ -132,7 +132,7 @@ class UartDevice:
         while True:
             asked = min(left, max(1, int(self._slice_s * self.clock_hz)), _MOST_CYCLES)
             begun = time.monotonic()
-            waited, high = struct.unpack("<IB", self.link.ask(Command.WAIT, struct.pack("<I", asked)))
+            waited, high = struct.unpack("<IB", self.link.ask(LinkCommand.WAIT, struct.pack("<I", asked)))
             self._learn(waited, time.monotonic() - begun)
             left -= waited
             if high or left <= 0:
@@ -148,7 +148,7 @@ class UartDevice:
         self._check_open()
         commands = (
             (
-                Command.WRITE_MEMORY,
+                LinkCommand.WRITE_MEMORY,
                 struct.pack("<Q", address + int(n) * size) + data[n * size : (n + 1) * size].tobytes(),
             )
             for n in blocks
@@ -162,7 +162,7 @@ class UartDevice:
     def fetch(self, address: int, blocks: NDArray[np.intp], size: int) -> Iterator[tuple[int, U8]]:
         """Blocks of a buffer as the device has them."""
         self._check_open()
-        commands = ((Command.READ_MEMORY, struct.pack("<QH", address + int(n) * size, size)) for n in blocks)
+        commands = ((LinkCommand.READ_MEMORY, struct.pack("<QH", address + int(n) * size, size)) for n in blocks)
         for n, found in zip(blocks, self.link.exchange(commands), strict=True):
             yield int(n), np.frombuffer(found, np.uint8)
 

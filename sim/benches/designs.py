@@ -10,7 +10,7 @@ from amaranth.lib.wiring import Component, In, connect, flipped
 from edgedec.errors import UsageError
 from edgedec.hw.accelerator import Accelerator
 from edgedec.hw.attention_path import AttentionPath
-from edgedec.hw.mac_array import Kind, MacArray
+from edgedec.hw.mac_array import MacArray, WorkKind
 from edgedec.hw.matrix_path import MatrixPath
 from edgedec.sim.benches.workloads import CONFIG
 
@@ -77,7 +77,7 @@ class Multiplying(Component):
         work = array.work.p
         m.d.comb += [
             array.work.valid.eq(self.lent),
-            work.kind.as_value().eq(Kind.SCORES.value),  # type: ignore[attr-defined]
+            work.kind.as_value().eq(WorkKind.SCORES.value),  # type: ignore[attr-defined]
             work["values"].as_value().eq(~path.mac_weights.payload.values.as_value()),
             work.operands.as_value().eq(~0),
         ]

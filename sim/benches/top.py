@@ -18,7 +18,7 @@ import numpy as np
 
 from edgedec.errors import DeviceError
 from edgedec.hw.accelerator_registers import Cause
-from edgedec.hw.instructions import INSTRUCTION_BYTES, Header, Instruction, Opcode, pack
+from edgedec.hw.instructions import INSTRUCTION_BYTES, Instruction, Opcode, ProgramHeader, pack
 from edgedec.runtime.accelerator.driver import Driver
 from edgedec.sim.benches.cells import unit_cell
 from edgedec.sim.benches.system import Bench
@@ -280,7 +280,7 @@ def _no_program(bench: Bench) -> None:
         raise AssertionError("a driver with another configuration's program")
 
 
-def _put_header(bench: Bench, header: Header) -> None:
+def _put_header(bench: Bench, header: ProgramHeader) -> None:
     at = bench.start("program")
     bench.memory[at : at + INSTRUCTION_BYTES] = np.frombuffer(header.pack(), np.uint8)
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from edgedec.families import build_graph
 from edgedec.graph import Graph
-from edgedec.hw.compiler.host import Host
+from edgedec.hw.compiler.host import ProgramHost
 from edgedec.hw.compiler.program import Program, compile_model
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.instructions import Base, Destination, Instruction, Opcode, When
@@ -84,8 +84,8 @@ class Workload:
     embedding: FloatWeight | Int8Weight
 
     @property
-    def host(self) -> Host:
-        return Host(self.program, self.embedding)
+    def host(self) -> ProgramHost:
+        return ProgramHost(self.program, self.embedding)
 
 
 @cache

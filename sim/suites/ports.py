@@ -8,7 +8,7 @@ from typing import Any
 from edgedec.hw.accelerator_registers import REGISTER_MAP
 from edgedec.hw.prefetcher import Prefetcher
 from edgedec.hw.read_master import ReadMaster
-from edgedec.hw.registers import Registers
+from edgedec.hw.registers import RegisterBlock
 from edgedec.hw.write_master import WriteMaster
 from edgedec.progress import Progress
 from edgedec.sim.cocotb_runner import run_bench
@@ -44,5 +44,5 @@ def _jobs(quick: bool) -> list[tuple[str, Any, dict[str, object]]]:
             limits = {"max_burst": max_burst, "outstanding": outstanding}
             jobs.append(("read_master", ReadMaster(**shape, **limits), {"max_burst": max_burst}))
             jobs.append(("write_master", WriteMaster(**shape, **limits), {"max_burst": max_burst}))
-    jobs.append(("registers", Registers(register_map=REGISTER_MAP), {}))
+    jobs.append(("registers", RegisterBlock(register_map=REGISTER_MAP), {}))
     return jobs

@@ -9,7 +9,7 @@ import numpy as np
 from amaranth.hdl import Module
 from amaranth.lib.wiring import Component, In, connect, flipped
 
-from edgedec.hw.attention import Attention
+from edgedec.hw.attention import AttentionHeads
 from edgedec.hw.kv_layout import KvLayout
 from edgedec.hw.mac_array import MacArray
 from tests.hw.exponentials import chance, rs
@@ -118,7 +118,9 @@ class Together(Component):
     """Attention and the multipliers that it uses."""
 
     def __init__(self, *, beat_bytes: int, chunk: int, slots: int, query_bits: int = 12, **others: Any) -> None:
-        self.attention = Attention(beat_bytes=beat_bytes, chunk=chunk, slots=slots, query_bits=query_bits, **others)
+        self.attention = AttentionHeads(
+            beat_bytes=beat_bytes, chunk=chunk, slots=slots, query_bits=query_bits, **others
+        )
         self.macs = MacArray(lanes=beat_bytes, slots=slots, chunk=chunk, query_bits=query_bits)
         inner = ("work", "scores", "columns")
         super().__init__({name: m for name, m in self.attention.signature.members.items() if name not in inner})

@@ -15,7 +15,7 @@ from amaranth.sim import Simulator
 from edgedec.hw.command_processor import CommandProcessor
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.executor import UNITS
-from edgedec.hw.instructions import Destination, Header, Instruction, Opcode, When, pack, pack_program
+from edgedec.hw.instructions import Destination, Instruction, Opcode, ProgramHeader, When, pack, pack_program
 from edgedec.hw.router import Router, port
 
 CONFIGS = {
@@ -45,7 +45,7 @@ def program(
     """Header and instructions; ``header``: members that are to be wrong. Bytes: an instruction that cannot be packed."""
     members = {"configuration": config.hash, "instructions": len(instructions), "commit": commit, **header}
     packed = (item if isinstance(item, bytes) else pack(item) for item in instructions)
-    return pack_program(Header(**members), []) + b"".join(packed)
+    return pack_program(ProgramHeader(**members), []) + b"".join(packed)
 
 
 @dataclass(kw_only=True)

@@ -11,7 +11,7 @@ from edgedec.hw.accelerator_registers import REGISTER_MAP
 from edgedec.hw.axi import axi4_read, axi4_write, axi_lite
 from edgedec.hw.config import ADDRESS_BITS, AcceleratorConfig
 from edgedec.hw.read_master import ReadMaster
-from edgedec.hw.registers import Registers
+from edgedec.hw.registers import RegisterBlock
 from edgedec.hw.write_master import WriteMaster
 
 __all__ = ["Copier"]
@@ -35,7 +35,7 @@ class Copier(Component):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         size = {"address_bits": ADDRESS_BITS, "data_bytes": self._config.port_bytes}
-        m.submodules.registers = registers = Registers(register_map=REGISTER_MAP)
+        m.submodules.registers = registers = RegisterBlock(register_map=REGISTER_MAP)
         m.submodules.reader, m.submodules.writer = reader, writer = ReadMaster(**size), WriteMaster(**size)
         connect(m, flipped(self.registers), registers.bus)
         connect(m, reader.bus, flipped(self.read0))

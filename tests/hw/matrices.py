@@ -14,7 +14,7 @@ from edgedec.hw.compiler import int8_image, ternary_image
 from edgedec.hw.compiler.int8_image import Int8Layout
 from edgedec.hw.compiler.ternary_image import TernaryLayout
 from edgedec.hw.config import ROWS
-from edgedec.hw.mac_array import Kind, MacArray
+from edgedec.hw.mac_array import MacArray, WorkKind
 from edgedec.hw.matrix_path import MatrixPath
 from edgedec.ops import Linear
 from edgedec.reference.integer_profile.cache import IntegerCache
@@ -229,7 +229,7 @@ class Multiplying(Component):
         work = array.work.p
         m.d.comb += [
             array.work.valid.eq(self.working),
-            work.kind.as_value().eq(Kind.SCORES.value),  # type: ignore[attr-defined]
+            work.kind.as_value().eq(WorkKind.SCORES.value),  # type: ignore[attr-defined]
             work["values"].as_value().eq(~path.mac_weights.payload.values.as_value()),
             work.operands.as_value().eq(~0),
         ]

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.hw.attention import Attention
+from edgedec.hw.attention import AttentionHeads
 from edgedec.hw.kv_layout import KvLayout, widest_chunk
 from tests.hw.attending import Pass, Together, expected, random_pass, streams
 from tests.hw.streams import run
@@ -178,4 +178,4 @@ def test_layout() -> None:
 )
 def test_refused(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}$"):
-        Attention(**{"beat_bytes": 16, "head_dim": 12, "chunk": 4, "slots": 2, "context": 8, **changed})
+        AttentionHeads(**{"beat_bytes": 16, "head_dim": 12, "chunk": 4, "slots": 2, "context": 8, **changed})

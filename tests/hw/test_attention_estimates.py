@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from edgedec.hw.attention import Attention
+from edgedec.hw.attention import AttentionHeads
 from edgedec.hw.attention_issue import AttentionIssue
 from edgedec.hw.collector import Collector
 from edgedec.hw.gated_activation import GatedActivation
-from edgedec.hw.head_path import HeadPath
+from edgedec.hw.head_path import LogitsPath
 from edgedec.hw.mac_array import MacArray
-from edgedec.hw.mixture import Mixture
+from edgedec.hw.mixture import WeightedValues
 from edgedec.hw.ram import block_rams, distributed_luts, ultra_rams
 from edgedec.hw.resources import Resources
 from edgedec.hw.rotary import Rotary
@@ -29,9 +29,9 @@ MEASURED: list[tuple[Any, dict[str, Any], Resources]] = [
     (TopK, {"slots": 2, "k": 32}, Resources(lut=3514, ff=3510)),
     (TopK, {"slots": 1, "k": 4}, Resources(lut=476, ff=536)),
     (TopK, {"slots": 5, "k": 3}, Resources(lut=395, ff=439)),
-    (HeadPath, {"slots": 8, "top_k": 8, "port_bytes": 16}, Resources(lut=1449, ff=1462)),
-    (HeadPath, {"slots": 4, "top_k": 4, "port_bytes": 8}, Resources(lut=835, ff=841)),
-    (HeadPath, {"slots": 1, "top_k": 2, "port_bytes": 64}, Resources(lut=1027, ff=1964)),
+    (LogitsPath, {"slots": 8, "top_k": 8, "port_bytes": 16}, Resources(lut=1449, ff=1462)),
+    (LogitsPath, {"slots": 4, "top_k": 4, "port_bytes": 8}, Resources(lut=835, ff=841)),
+    (LogitsPath, {"slots": 1, "top_k": 2, "port_bytes": 64}, Resources(lut=1027, ff=1964)),
     (Collector, {"width": 32, "slots": 1, "lanes": 16}, Resources(lut=47, ff=518)),
     (Collector, {"width": 32, "slots": 1, "lanes": 4}, Resources(lut=15, ff=132)),
     # With adders and registers packed into DSPs, which yosys can for DSP48E1 only: between map_dsp and coarse, DSP48E2 were
@@ -55,9 +55,9 @@ MEASURED: list[tuple[Any, dict[str, Any], Resources]] = [
         Resources(lut=1798, ff=2076, uram=3),
     ),
     (ScoreMemory, {**LARGE, "ultra": True}, Resources(lut=2807, ff=3015, uram=3)),
-    (Mixture, SMALL, Resources(lut=971, ff=861, dsp=4)),
-    (Mixture, {**MIDDLE, "out_lanes": 2}, Resources(lut=3215, ff=2446, dsp=16)),
-    (Mixture, {**LARGE, "out_lanes": 2}, Resources(lut=10903, ff=4654, dsp=32)),
+    (WeightedValues, SMALL, Resources(lut=971, ff=861, dsp=4)),
+    (WeightedValues, {**MIDDLE, "out_lanes": 2}, Resources(lut=3215, ff=2446, dsp=16)),
+    (WeightedValues, {**LARGE, "out_lanes": 2}, Resources(lut=10903, ff=4654, dsp=32)),
     (AttentionIssue, SMALL, Resources(lut=462, ff=369)),
     (AttentionIssue, MIDDLE, Resources(lut=1684, ff=979)),
     (AttentionIssue, LARGE, Resources(lut=6524, ff=3760)),
@@ -81,10 +81,10 @@ def test_multipliers_without_adders_and_registers() -> None:
 
 
 def test_attention_is_the_sum_of_its_parts() -> None:
-    whole = Attention(**LARGE, out_lanes=2, ultra=True).resources
+    whole = AttentionHeads(**LARGE, out_lanes=2, ultra=True).resources
     assert whole.dsp == 8 + 32
     assert whole.uram == 3
-    parts = (AttentionIssue(**LARGE), ScoreMemory(**LARGE), Mixture(**LARGE, out_lanes=2), Softmax(slots=8))
+    parts = (AttentionIssue(**LARGE), ScoreMemory(**LARGE), WeightedValues(**LARGE, out_lanes=2), Softmax(slots=8))
     assert whole.lut > sum(part.resources.lut for part in parts)
 
 

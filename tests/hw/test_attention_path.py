@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.hw.attention import Attention
+from edgedec.hw.attention import AttentionHeads
 from edgedec.hw.attention_path import AttentionPath
 from edgedec.hw.kv_layout import widest_chunk
 from edgedec.hw.resources import total
@@ -160,7 +160,7 @@ def test_latency(rotate: int, beat_bytes: int, head_dim: int) -> None:
 
 def test_estimate_is_the_sum_of_its_parts() -> None:
     shape: dict[str, Any] = {"beat_bytes": 64, "head_dim": 96, "chunk": 16, "slots": 4, "context": 1024}
-    path, heads = AttentionPath(**shape, query_columns=960, key_columns=320), Attention(**shape).resources
+    path, heads = AttentionPath(**shape, query_columns=960, key_columns=320), AttentionHeads(**shape).resources
     assert path.resources == total(path.resources_by_part.values())
     assert path.resources_by_part["heads"] == heads
     assert path.resources.dsp == heads.dsp + 2 * 4 + 4

@@ -7,13 +7,13 @@ import pytest
 from amaranth.sim import Simulator
 
 from edgedec.hw.accelerator_registers import COUNTS
-from edgedec.hw.counters import Counters
+from edgedec.hw.counters import CounterBlock
 
 EVENTS = ("running", "beat", "starved", "blocked", "dependency", "descriptor_done", "clear", "latch")
 
 
 def test_counts_equal_a_model_under_random_events() -> None:
-    counters = Counters(width=8, descriptors=6)
+    counters = CounterBlock(width=8, descriptors=6)
     rng = random.Random(0)
 
     async def drive(ctx: Any) -> None:
@@ -56,6 +56,6 @@ def test_counts_equal_a_model_under_random_events() -> None:
 
 def test_constructor_refuses() -> None:
     with pytest.raises(ValueError, match="width must be an integer from 8 to 64, not 65"):
-        Counters(width=65)
+        CounterBlock(width=65)
     with pytest.raises(ValueError, match="descriptors must be an integer from 2 to 65536, not 1"):
-        Counters(descriptors=1)
+        CounterBlock(descriptors=1)

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.hw.head_path import PIECE_BEATS, HeadPath
+from edgedec.hw.head_path import PIECE_BEATS, LogitsPath
 from edgedec.reference.integer_profile.numbers import I64
 from tests.hw.head_output import output_bytes
 from tests.hw.streams import run
@@ -61,7 +61,7 @@ def test_equal_to_the_layout(slots: int, k: int, port_bytes: int, rows: bool, id
     wanted = [output_bytes(x, first, scale, k, rows=rows) for (x, first), scale in zip(vectors, marks, strict=True)]
     sizes = [len(part) for one in wanted for part in one.values()]
     found = run(
-        HeadPath(slots=slots, top_k=k, port_bytes=port_bytes),
+        LogitsPath(slots=slots, top_k=k, port_bytes=port_bytes),
         {
             "vectors": [{"first": first, "elements": x.shape[1]} for x, first in vectors],
             "input": [item for x, _ in vectors for item in _padded(rng, x)],
@@ -94,7 +94,7 @@ def test_throughput_and_latency(slots: int, k: int, port_bytes: int, rows: bool,
     x = np.random.default_rng(0).integers(-3, 3, (slots, ids))
     sizes = [len(part) for part in output_bytes(x, 0, [(0, 0)] * slots, k, rows=rows).values()]
     run(
-        HeadPath(slots=slots, top_k=k, port_bytes=port_bytes),
+        LogitsPath(slots=slots, top_k=k, port_bytes=port_bytes),
         {
             "vectors": [{"first": 0, "elements": ids}],
             "input": to_words(x, 1),
@@ -115,7 +115,7 @@ def test_no_more_ids_are_taken_than_beats_hold() -> None:
     x, cycles = np.zeros((2, 40), np.int64), dict[str, list[int]]()
     sizes = [len(part) for part in output_bytes(x, 0, [(0, 0)] * 2, 1, rows=True).values()]
     run(
-        HeadPath(slots=2, top_k=1, port_bytes=16),
+        LogitsPath(slots=2, top_k=1, port_bytes=16),
         {
             "vectors": [{"first": 0, "elements": 40}],
             "input": to_words(x, 1),
@@ -133,7 +133,7 @@ def test_no_more_ids_are_taken_than_beats_hold() -> None:
 def test_scales_may_come_late_and_the_next_vector_early() -> None:
     """The likeliest wait for the scales; the second vector's logits, for the first one to be written."""
     x, marks = np.array([[4, 9, 9, -2, 3]]), [[(40000, -3)], [(50000, 100)]]
-    path = HeadPath(slots=1, top_k=2, port_bytes=8)
+    path = LogitsPath(slots=1, top_k=2, port_bytes=8)
     wanted = [output_bytes(x, 0, scale, 2, rows=False) for scale in marks]
     found = run(
         path,
@@ -149,7 +149,7 @@ def test_scales_may_come_late_and_the_next_vector_early() -> None:
 
 
 def test_no_request_before_its_first_beat() -> None:
-    path = HeadPath(slots=1, top_k=1, port_bytes=4)
+    path = LogitsPath(slots=1, top_k=1, port_bytes=4)
     seen = run(
         path, {"vectors": [{"first": 0, "elements": 3}]}, {"requests": 0, "data": 0}, settings={"rows_wanted": 1}
     )
@@ -167,10 +167,10 @@ def test_no_request_before_its_first_beat() -> None:
 )
 def test_refused(changed: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}$"):
-        HeadPath(**{"slots": 1, "top_k": 1, "port_bytes": 8, **changed})
+        LogitsPath(**{"slots": 1, "top_k": 1, "port_bytes": 8, **changed})
 
 
 def test_estimate_grows() -> None:
-    small, large = (HeadPath(slots=n, top_k=n, port_bytes=2 * n).resources for n in (2, 8))
+    small, large = (LogitsPath(slots=n, top_k=n, port_bytes=2 * n).resources for n in (2, 8))
     assert small.lut < large.lut
     assert small.ff < large.ff

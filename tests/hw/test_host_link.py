@@ -15,12 +15,12 @@ from amaranth.lib.wiring import Component, In, Out, connect, flipped
 from amaranth.sim import Simulator
 
 from edgedec.hw.host_link import HostLink
-from edgedec.hw.link_protocol import IDENTITY, Command, Identity, Status, frame, opened
+from edgedec.hw.link_protocol import IDENTITY, Identity, LinkCommand, Status, frame, opened
 from edgedec.hw.uart import UartReceiver, UartTransmitter
 from edgedec.sim.link_server import LinkServer
 from tests.hw.axi_memory import AxiMemory
 
-IDENTIFY = Command.IDENTIFY
+IDENTIFY = LinkCommand.IDENTIFY
 MEMORY = 1 << 14
 
 
@@ -120,7 +120,7 @@ def command(code: int, sequence: int, content: bytes = b"") -> bytes:
 
 
 def write_block(sequence: int, address: int, data: bytes) -> bytes:
-    return command(Command.WRITE_MEMORY, sequence, struct.pack("<Q", address) + data)
+    return command(LinkCommand.WRITE_MEMORY, sequence, struct.pack("<Q", address) + data)
 
 
 def equal(granule: int, wire: bytes, *, gap: float = 0.0) -> list[bytes]:
@@ -143,10 +143,10 @@ def test_every_command(granule: int) -> None:
     rng = random.Random(granule)
     data = bytes([0xC0, 0xDB, 0xDC, 0xDD] * 4) + rng.randbytes(48)
     wire = command(IDENTIFY, 9) + write_block(10, 512, data)
-    wire += command(Command.READ_MEMORY, 11, struct.pack("<QH", 512, len(data)))
-    wire += command(Command.WRITE_REGISTER, 12, struct.pack("<II", 0x24, 0xC0DBC0DB))
-    wire += command(Command.READ_REGISTER, 13, struct.pack("<I", 0x24))
-    wire += command(Command.WAIT, 14, struct.pack("<I", 7))
+    wire += command(LinkCommand.READ_MEMORY, 11, struct.pack("<QH", 512, len(data)))
+    wire += command(LinkCommand.WRITE_REGISTER, 12, struct.pack("<II", 0x24, 0xC0DBC0DB))
+    wire += command(LinkCommand.READ_REGISTER, 13, struct.pack("<I", 0x24))
+    wire += command(LinkCommand.WAIT, 14, struct.pack("<I", 7))
     answers = equal(granule, wire)
     assert [answer[0] & 0x7F for answer in answers] == [1, 5, 4, 3, 2, 6]
     assert all(answer[-1] == Status.OK for answer in answers)
@@ -162,18 +162,18 @@ def test_what_is_refused() -> None:
         (0, b""),
         (7, b""),
         (255, b"abc"),
-        (Command.READ_REGISTER, whole("<I", 2)),
-        (Command.READ_REGISTER, whole("<I", 4096)),
-        (Command.READ_REGISTER, b"\0\0\0"),
-        (Command.WRITE_REGISTER, whole("<II", 1, 1)),
-        (Command.WRITE_MEMORY, at),
-        (Command.WRITE_MEMORY, at + bytes(3)),
-        (Command.WRITE_MEMORY, whole("<Q", 66) + bytes(4)),
-        (Command.WRITE_MEMORY, whole("<Q", 4092) + bytes(8)),
-        (Command.READ_MEMORY, at + whole("<H", 0)),
-        (Command.READ_MEMORY, at + whole("<H", 516)),
-        (Command.READ_MEMORY, whole("<QH", 4092, 8)),
-        (Command.WAIT, b""),
+        (LinkCommand.READ_REGISTER, whole("<I", 2)),
+        (LinkCommand.READ_REGISTER, whole("<I", 4096)),
+        (LinkCommand.READ_REGISTER, b"\0\0\0"),
+        (LinkCommand.WRITE_REGISTER, whole("<II", 1, 1)),
+        (LinkCommand.WRITE_MEMORY, at),
+        (LinkCommand.WRITE_MEMORY, at + bytes(3)),
+        (LinkCommand.WRITE_MEMORY, whole("<Q", 66) + bytes(4)),
+        (LinkCommand.WRITE_MEMORY, whole("<Q", 4092) + bytes(8)),
+        (LinkCommand.READ_MEMORY, at + whole("<H", 0)),
+        (LinkCommand.READ_MEMORY, at + whole("<H", 516)),
+        (LinkCommand.READ_MEMORY, whole("<QH", 4092, 8)),
+        (LinkCommand.WAIT, b""),
     ]
     wire, sequence = command(IDENTIFY, 0), 1
     for code, content in contents:
@@ -187,12 +187,12 @@ def test_order_and_repetition() -> None:
     """A command that comes again is answered again, and not carried out again; one that comes too early is neither."""
 
     def write(sequence: int, value: int) -> bytes:
-        return command(Command.WRITE_REGISTER, sequence, struct.pack("<II", 0x10, value))
+        return command(LinkCommand.WRITE_REGISTER, sequence, struct.pack("<II", 0x10, value))
 
     wire = (
         command(IDENTIFY, 254) + write(255, 1) + write(255, 2) + write(1, 3) + write(0, 4) + write(1, 5) + write(255, 6)
     )
-    wire += command(Command.READ_REGISTER, 1, struct.pack("<I", 0x10)) + command(IDENTIFY, 7) + write(8, 7)
+    wire += command(LinkCommand.READ_REGISTER, 1, struct.pack("<I", 0x10)) + command(IDENTIFY, 7) + write(8, 7)
     answers = equal(4, wire)
     assert [answer[-1] for answer in answers] == [0, 0, 0, 3, 0, 0, 0, 0, 0, 0]
     assert answers[7][2:-1] == struct.pack("<I", 5)
@@ -224,7 +224,7 @@ def test_noise_costs_the_frames_that_it_hits(seed: int) -> None:
         + rng.randbytes(700)
         + b"\xc0"
         + command(IDENTIFY, 200)
-        + command(Command.READ_MEMORY, 201, struct.pack("<QH", 0, 64))
+        + command(LinkCommand.READ_MEMORY, 201, struct.pack("<QH", 0, 64))
     )
     answers = equal(4, bytes(wire))
     assert [answer[0] for answer in answers[-2:]] == [0x81, 0x84]
@@ -253,14 +253,14 @@ def test_a_wait_ends_with_the_interrupt_and_with_the_next_command() -> None:
                 await ctx.tick()
 
         ctx.set(link.sent.ready, 1)
-        await send(command(IDENTIFY, 0) + command(Command.WAIT, 1, struct.pack("<I", 100_000)))
+        await send(command(IDENTIFY, 0) + command(LinkCommand.WAIT, 1, struct.pack("<I", 100_000)))
         await pause(400)
         ctx.set(link.interrupt, 1)
         await pause(30)
         ctx.set(link.interrupt, 0)
-        await send(command(Command.WAIT, 2, struct.pack("<I", 100_000)))
+        await send(command(LinkCommand.WAIT, 2, struct.pack("<I", 100_000)))
         await pause(400)
-        await send(command(Command.WAIT, 3, struct.pack("<I", 10)))
+        await send(command(LinkCommand.WAIT, 3, struct.pack("<I", 10)))
         await pause(400)
 
     async def hear(ctx: Any) -> None:

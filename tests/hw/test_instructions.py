@@ -11,9 +11,9 @@ from edgedec.hw.instruction_layouts import header_layout, layout
 from edgedec.hw.instructions import (
     FIELDS,
     INSTRUCTION_BYTES,
-    Header,
     Instruction,
     Opcode,
+    ProgramHeader,
     pack,
     pack_program,
     unpack,
@@ -55,7 +55,7 @@ def test_hardware_sees_the_same_fields(instruction: Instruction) -> None:
 
 @given(st.lists(instructions(), min_size=1, max_size=5), st.integers(0, (1 << 64) - 1))
 def test_programs(sequence: list[Instruction], configuration: int) -> None:
-    header = Header(configuration=configuration, instructions=len(sequence), commit=len(sequence) - 1)
+    header = ProgramHeader(configuration=configuration, instructions=len(sequence), commit=len(sequence) - 1)
     raw = pack_program(header, sequence)
     assert unpack_program(raw) == (header, sequence)
     seen = header_layout().from_bits(int.from_bytes(raw[:INSTRUCTION_BYTES], "little"))
@@ -77,7 +77,7 @@ def test_bad_fields(fields: dict[str, int], message: str) -> None:
 
 
 def test_damaged_programs() -> None:
-    header = Header(configuration=1, instructions=2, commit=1)
+    header = ProgramHeader(configuration=1, instructions=2, commit=1)
     raw = pack_program(header, [Instruction(Opcode.LOAD, {"elements": 1}), Instruction(Opcode.STOP, {})])
     for cut in (0, 31, 64, 95):
         with pytest.raises(BundleError, match=r"cut short|no program"):

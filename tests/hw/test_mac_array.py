@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.hw.mac_array import Kind, MacArray
+from edgedec.hw.mac_array import MacArray, WorkKind
 from tests.hw.streams import run
 
 
@@ -53,14 +53,14 @@ def test_scores_columns_and_linear_in_turn(lanes: int, slots: int, chunk: int, i
     rng = np.random.default_rng(lanes)
     count, positions, query_bits = 40, lanes // chunk, 12
     values, weights = beats(rng, count, lanes), beats(rng, 12, lanes)
-    kinds = rng.choice([Kind.SCORES, Kind.COLUMNS], count)
+    kinds = rng.choice([WorkKind.SCORES, WorkKind.COLUMNS], count)
     most = (1 << (query_bits - 1)) - 1
     queries, chances = (
         rng.integers(-most, most + 1, (count, lanes, slots)),
         rng.integers(0, 65536, (count, lanes, slots)),
     )
     queries[:6], chances[:6] = rng.choice([-most, most], (6, 1, 1)), 65535
-    scored = kinds == Kind.SCORES
+    scored = kinds == WorkKind.SCORES
     operands = np.where(scored[:, None, None], queries, chances)
     block = rng.integers(-127, 128, (lanes, slots))
     found = run(

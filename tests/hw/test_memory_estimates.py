@@ -8,12 +8,12 @@ import pytest
 
 from edgedec.hw.accelerator_registers import REGISTER_MAP
 from edgedec.hw.bursts import Bursts
-from edgedec.hw.counters import Counters
+from edgedec.hw.counters import CounterBlock
 from edgedec.hw.fifo import Fifo
 from edgedec.hw.prefetcher import Prefetcher
 from edgedec.hw.read_master import ReadMaster
 from edgedec.hw.register_map import RegisterMap
-from edgedec.hw.registers import Registers
+from edgedec.hw.registers import RegisterBlock
 from edgedec.hw.resources import Resources
 from edgedec.hw.write_master import WriteMaster
 
@@ -45,13 +45,13 @@ MEASURED: list[tuple[Any, dict[str, Any], Resources]] = [
     (Prefetcher, {"beat_bytes": 64, "ports": 4}, Resources(lut=1264, ff=1500, uram=8)),
     (Prefetcher, {"beat_bytes": 8, "ports": 2, **SMALL}, Resources(lut=587, ff=520, bram18=2)),
     (Prefetcher, {"beat_bytes": 4, "ports": 1, **SMALL}, Resources(lut=292, ff=257, bram18=1)),
-    (Counters, {}, Resources(lut=28, ff=660, bram18=4)),
-    (Counters, {"width": 32, "descriptors": 512}, Resources(lut=24, ff=466, bram18=1)),
-    (Registers, {"register_map": REGISTER_MAP}, Resources(lut=1406, ff=760)),
-    (Registers, {"register_map": first_registers(10)}, Resources(lut=276, ff=232)),
-    (Registers, {"register_map": first_registers(14)}, Resources(lut=708, ff=488)),
-    (Registers, {"register_map": first_registers(18)}, Resources(lut=1130, ff=744)),
-    (Counters, {"width": 16, "descriptors": 4096}, Resources(lut=25, ff=277, bram18=8)),
+    (CounterBlock, {}, Resources(lut=28, ff=660, bram18=4)),
+    (CounterBlock, {"width": 32, "descriptors": 512}, Resources(lut=24, ff=466, bram18=1)),
+    (RegisterBlock, {"register_map": REGISTER_MAP}, Resources(lut=1406, ff=760)),
+    (RegisterBlock, {"register_map": first_registers(10)}, Resources(lut=276, ff=232)),
+    (RegisterBlock, {"register_map": first_registers(14)}, Resources(lut=708, ff=488)),
+    (RegisterBlock, {"register_map": first_registers(18)}, Resources(lut=1130, ff=744)),
+    (CounterBlock, {"width": 16, "descriptors": 4096}, Resources(lut=25, ff=277, bram18=8)),
 ]
 
 

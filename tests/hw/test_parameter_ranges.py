@@ -16,7 +16,7 @@ from edgedec.hw.cache_writer import CacheWriter
 from edgedec.hw.code_memory import CodeMemory
 from edgedec.hw.collector import Collector
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.hw.counters import Counters
+from edgedec.hw.counters import CounterBlock
 from edgedec.hw.divider import Divider
 from edgedec.hw.drain import Drain
 from edgedec.hw.fifo import Fifo
@@ -28,10 +28,10 @@ from edgedec.hw.kv_layout import KvLayout
 from edgedec.hw.lookup_engine import LookupEngine
 from edgedec.hw.lookup_index import LookupIndex
 from edgedec.hw.matrix_sequencer import MatrixSequencer
-from edgedec.hw.mixture import Mixture
+from edgedec.hw.mixture import WeightedValues
 from edgedec.hw.normalize import Normalize
 from edgedec.hw.read_issue import ReadIssue
-from edgedec.hw.registers import Registers
+from edgedec.hw.registers import RegisterBlock
 from edgedec.hw.requantizer import Requantizer
 from edgedec.hw.residual import Residual
 from edgedec.hw.residual_path import ResidualPath
@@ -47,7 +47,7 @@ from edgedec.hw.sums_of_squares import SumsOfSquares
 from edgedec.hw.table_builder import TableBuilder
 from edgedec.hw.vector_memory import VectorMemory
 from edgedec.hw.write_master import WriteMaster
-from edgedec.hw.writer import Writer
+from edgedec.hw.writer import ResultWriter
 
 DEPTH = (1, 1 << 16)
 LANES = (1, 64)
@@ -71,7 +71,7 @@ RANGES: list[tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[int, int]
     (CodeMemory, {"slots": 1, "columns": 4, "depth": 2}, {"slots": SLOTS, "columns": (1, 64), "depth": DEPTH}),
     (CodeMemory, {"slots": 1, "columns": 4, "depth": 2}, {"pieces": (1, 4)}),
     (Collector, {"width": 8, "slots": 1}, {"width": (1, 64), "slots": SLOTS, "lanes": LANES, "in_lanes": LANES}),
-    (Counters, {}, {"width": (8, 64), "descriptors": (2, 1 << 16)}),
+    (CounterBlock, {}, {"width": (8, 64), "descriptors": (2, 1 << 16)}),
     (
         Divider,
         {"numerator_bits": 9, "denominator_bits": 5},
@@ -99,10 +99,10 @@ RANGES: list[tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[int, int]
     (LookupEngine, {"beat_bytes": 4, "slots": 1}, {"slots": SLOTS, "beat_bytes": (4, 64)}),
     (LookupIndex, {}, {"beat_bytes": (4, 64)}),
     (MatrixSequencer, {"tile_words": 2, "depth": 2}, {"tile_words": (1, (1 << 16) - 1), "depth": (1, (1 << 16) - 1)}),
-    (Mixture, HEADS, {"slots": SLOTS, "context": DEPTH, "lanes": (1, 8), "out_lanes": (1, 2)}),
+    (WeightedValues, HEADS, {"slots": SLOTS, "context": DEPTH, "lanes": (1, 8), "out_lanes": (1, 2)}),
     (Normalize, {"bits": 64}, {"bits": (16, 64), "mantissa_bits": (1, 64), "tag_bits": (0, 8)}),
     (ReadIssue, {"config": CONFIG}, {"address_bits": (16, 64)}),
-    (Registers, {"register_map": REGISTER_MAP}, {"address_bits": ((REGISTER_MAP.bytes - 1).bit_length(), 64)}),
+    (RegisterBlock, {"register_map": REGISTER_MAP}, {"address_bits": ((REGISTER_MAP.bytes - 1).bit_length(), 64)}),
     (Requantizer, {"slots": 1}, {"slots": SLOTS, "lanes": LANES}),
     (Residual, {"slots": 1}, {"slots": SLOTS, "lanes": LANES, "width": (2, 64)}),
     (ResidualPath, {"slots": 1, "depth": 2}, {"slots": SLOTS, "depth": DEPTH}),
@@ -122,7 +122,7 @@ RANGES: list[tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[int, int]
         {"width": (1, 64), "slots": SLOTS, "depth": DEPTH, "lanes": LANES},
     ),
     (WriteMaster, {"address_bits": 32, "data_bytes": 8}, {"outstanding": LANES}),
-    (Writer, {"config": CONFIG}, {"address_bits": (16, 64), "batch": (1, 128)}),
+    (ResultWriter, {"config": CONFIG}, {"address_bits": (16, 64), "batch": (1, 128)}),
 ]
 
 

@@ -45,7 +45,7 @@ tiny datapath.quantize.requantizer 335 414 0 0 1
 tiny datapath.quantize.gearbox 64 54 0 0 0
 tiny datapath.residual 142 110 1 0 0
 tiny datapath.gate 388 471 0 0 3
-tiny datapath.head 532 524 0 0 0
+tiny datapath.logits 532 524 0 0 0
 tiny datapath.sinks 36 73 0 0 0
 tiny datapath.constants 225 571 8 0 0
 small registers 1382 762 0 0 0
@@ -80,7 +80,7 @@ small datapath.quantize.gearbox 99 279 0 0 0
 small datapath.quantize.glue 295 73 0 0 0
 small datapath.residual 420 366 3 0 0
 small datapath.gate 1618 1734 0 0 12
-small datapath.head 803 745 0 0 0
+small datapath.logits 803 745 0 0 0
 small datapath.sinks 39 77 0 0 0
 small datapath.constants 414 920 9 0 0
 small datapath.glue 1171 1120 0 0 0
@@ -113,7 +113,7 @@ planes cache 779 767 0 0 0
 planes datapath.matrix.partial 715 1174 9 0 10
 planes datapath.gate 794 892 0 0 6
 planes datapath.attention.glue 184 110 0 0 0
-planes datapath.head 1203 1166 0 0 0
+planes datapath.logits 1203 1166 0 0 0
 sixteen datapath.attention.coder 411 332 0 0 2
 sixteen datapath.quantize.statistics 188 110 0 0 0
 sixteen datapath.matrix.serializer 268 324 0 0 0
@@ -141,7 +141,7 @@ sixteen datapath.residual 285 222 0 1 0
 sixteen datapath.gate 794 892 0 0 6
 sixteen datapath.quantize.memory 66 103 0 1 0
 sixteen cache 839 763 0 0 0
-sixteen datapath.head 1203 1166 0 0 0
+sixteen datapath.logits 1203 1166 0 0 0
 eight datapath.attention.rotary 1405 1610 0 0 16
 eight datapath.matrix.sequencer 81 55 0 0 0
 eight datapath.matrix.summed 28 1305 36 0 0
@@ -149,7 +149,7 @@ eight cache 872 769 0 0 0
 eight datapath.sinks 44 80 0 0 0
 eight datapath.constants 283 1073 9 0 0
 eight datapath.quantize.statistics 741 434 0 0 0
-eight datapath.head 913 749 0 0 0
+eight datapath.logits 913 749 0 0 0
 eight datapath.quantize.gearbox 123 278 0 0 0
 eight datapath.matrix.glue 1357 783 0 0 0
 eight datapath.attention.coder 1632 1244 0 0 8
@@ -194,7 +194,7 @@ wide datapath.attention.keys 166 217 1 0 0
 wide datapath.attention.values 166 217 1 0 0
 wide datapath.quantize.memory 69 78 0 1 0
 wide cache 1074 1140 0 0 0
-wide datapath.head 842 1025 0 0 0
+wide datapath.logits 842 1025 0 0 0
 wide datapath.attention.queries 173 292 1 0 0
 """
 

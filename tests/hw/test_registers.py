@@ -11,7 +11,7 @@ from amaranth.sim import Simulator
 
 from edgedec.hw.accelerator_registers import REGISTER_MAP
 from edgedec.hw.register_map import VALUE, Access, Field, Register, RegisterMap
-from edgedec.hw.registers import Registers
+from edgedec.hw.registers import RegisterBlock
 
 Bench = Callable[["Host"], Awaitable[None]]
 
@@ -19,7 +19,7 @@ Bench = Callable[["Host"], Awaitable[None]]
 class Host:
     """An AXI4-Lite manager in Amaranth's simulator."""
 
-    def __init__(self, ctx: Any, component: Registers, rng: random.Random) -> None:
+    def __init__(self, ctx: Any, component: RegisterBlock, rng: random.Random) -> None:
         self.ctx, self.component, self.bus, self.rng = ctx, component, component.bus, rng
         self.pulses: dict[str, int] = {}  # port -> cycles that it was high
 
@@ -88,7 +88,7 @@ class Host:
 
 
 def simulate(bench: Bench, register_map: RegisterMap = REGISTER_MAP) -> None:
-    component = Registers(register_map=register_map)
+    component = RegisterBlock(register_map=register_map)
 
     async def drive(ctx: Any) -> None:
         await bench(Host(ctx, component, random.Random(0)))
@@ -256,4 +256,4 @@ def test_a_map_with_resets_and_odd_widths() -> None:
 
 def test_constructor_refuses_too_few_address_bits() -> None:
     with pytest.raises(ValueError, match="address_bits must be an integer from 8 to 64, not 7"):
-        Registers(register_map=REGISTER_MAP, address_bits=7)
+        RegisterBlock(register_map=REGISTER_MAP, address_bits=7)

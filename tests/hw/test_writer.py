@@ -13,8 +13,8 @@ from amaranth.lib.wiring import Component, In, Out, connect, flipped
 from edgedec.hw.axi import axi4_write, failures
 from edgedec.hw.cache_writer import CacheWriter
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.hw.head_path import HeadPath
-from edgedec.hw.writer import Writer
+from edgedec.hw.head_path import LogitsPath
+from edgedec.hw.writer import ResultWriter
 from tests.hw.axi_memory import AxiMemory
 from tests.hw.caches import Cache, cache_config
 from tests.hw.head_output import output_bytes
@@ -39,28 +39,28 @@ class Traffic:
             self.after[address : address + config.chunk] = content
             requests.append({"address": address, "bytes": config.chunk})
             beats.append(list(content * (width // config.chunk)))
-        head_requests: list[dict[str, int]] = []
+        result_requests: list[dict[str, int]] = []
         head_beats: list[list[int]] = []
         offset = 0
         for size in pieces:
             content = rng.randbytes(-(-size // width) * width)
             self.after[OUTPUT + offset : OUTPUT + offset + size] = content[:size]
-            head_requests.append({"offset": offset, "bytes": size})
+            result_requests.append({"offset": offset, "bytes": size})
             head_beats += [list(content[at : at + width]) for at in range(0, len(content), width)]
             offset += len(content)
         self.inputs: dict[str, list[Any]] = {
             "cache_requests": requests,
             "cache_data": beats,
-            "head_requests": head_requests,
-            "head_data": head_beats,
+            "result_requests": result_requests,
+            "result_data": head_beats,
         }
-        self.total = len(requests) + len(head_requests)
+        self.total = len(requests) + len(result_requests)
 
 
 class Finishing(Component):
     """A Writer that drains once it has taken ``total`` requests, and has an item in ``finished`` when it is idle then."""
 
-    def __init__(self, inner: Writer, total: int) -> None:
+    def __init__(self, inner: ResultWriter, total: int) -> None:
         self._inner, self._total = inner, total
         members = dict(inner.signature.members.items())
         super().__init__({**members, "finished": Out(stream.Signature(1))})
@@ -69,11 +69,11 @@ class Finishing(Component):
         m = Module()
         m.submodules.inner = inner = self._inner
         taken, given = Signal(range(self._total + 1)), Signal()
-        for name in ("cache_requests", "cache_data", "head_requests", "head_data"):
+        for name in ("cache_requests", "cache_data", "result_requests", "result_data"):
             connect(m, flipped(getattr(self, name)), getattr(inner, name))
         connect(m, inner.bus, flipped(self.bus))
         connect(m, inner.error, flipped(self.error))
-        sides = [inner.cache_requests, inner.head_requests]
+        sides = [inner.cache_requests, inner.result_requests]
         m.d.sync += taken.eq(taken + sum(side.valid & side.ready for side in sides))
         m.d.comb += [
             inner.output_address.eq(self.output_address),
@@ -100,7 +100,7 @@ class Written:
         bus: Any = None,
         **options: Any,
     ) -> None:
-        component = Finishing(Writer(config), traffic.total)
+        component = Finishing(ResultWriter(config), traffic.total)
         self.model = AxiMemory(
             component.bus, memory=bytearray(traffic.before), data_bytes=config.port_bytes, **(bus or {})
         )
@@ -114,7 +114,7 @@ class Written:
                 if finished and self.memory is None:
                     self.memory = bytearray(self.model.memory)
                 if goes:
-                    self.taken.append(len(self.cycles["cache_requests"]) + len(self.cycles["head_requests"]))
+                    self.taken.append(len(self.cycles["cache_requests"]) + len(self.cycles["result_requests"]))
 
         found = run(
             component,
@@ -174,8 +174,8 @@ def test_pieces_that_fill_the_queue_go_without_being_asked() -> None:
 def test_no_burst_before_all_its_data() -> None:
     config = cache_config(8, 1, 1, 8)
     traffic = Traffic(config, chunks=2, pieces=[256])
-    del traffic.inputs["head_data"][31:]
-    component = Finishing(Writer(config), traffic.total)
+    del traffic.inputs["result_data"][31:]
+    component = Finishing(ResultWriter(config), traffic.total)
     model = AxiMemory(component.bus, memory=bytearray(traffic.before), data_bytes=8)
     with pytest.raises(AssertionError, match="no end after 200 cycles"):
         run(
@@ -204,13 +204,13 @@ def test_flush_forgets_what_waits() -> None:
     for request in traffic.inputs["cache_requests"]:
         place = slice(request["address"], request["address"] + 8)
         expected[place] = traffic.before[place]
-    beats = traffic.inputs["head_data"]
+    beats = traffic.inputs["result_data"]
     del beats[10:32]  # of the long piece: it never gets the rest
-    component = Finishing(Writer(config), traffic.total)
+    component = Finishing(ResultWriter(config), traffic.total)
     model = AxiMemory(component.bus, memory=bytearray(traffic.before), data_bytes=8)
 
     async def flush(ctx: Any) -> None:
-        data, taken = component.head_data, 0
+        data, taken = component.result_data, 0
         while taken < 10:
             _, _, moves = await ctx.tick().sample(data.valid & data.ready)
             taken += moves
@@ -227,7 +227,7 @@ def test_flush_forgets_what_waits() -> None:
 def test_flush_while_bursts_are_under_way() -> None:
     config = cache_config(8, 1, 1, 8)
     traffic = Traffic(config, chunks=60, pieces=[])
-    component = Finishing(Writer(config), traffic.total)
+    component = Finishing(ResultWriter(config), traffic.total)
     model = AxiMemory(component.bus, memory=bytearray(traffic.before), data_bytes=8, stall=0.6, latency=5)
 
     async def flush(ctx: Any) -> None:
@@ -254,7 +254,7 @@ class Whole(Component):
     def __init__(self, config: AcceleratorConfig) -> None:
         self._config = config
         self._cache = CacheWriter(config)
-        self._head = HeadPath(slots=config.slots, top_k=config.top_k, port_bytes=config.port_bytes)
+        self._head = LogitsPath(slots=config.slots, top_k=config.top_k, port_bytes=config.port_bytes)
         cache = {name: self._cache.signature.members[name] for name in ("layers", "new_keys", "new_values")}
         head = {name: self._head.signature.members[name] for name in ("vectors", "input", "scales")}
         self._streams = {**dict.fromkeys(cache, self._cache), **dict.fromkeys(head, self._head)}
@@ -275,13 +275,13 @@ class Whole(Component):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         m.submodules.cache, m.submodules.head = cache, head = self._cache, self._head
-        m.submodules.writer = out = Writer(self._config)
+        m.submodules.writer = out = ResultWriter(self._config)
         for name, owner in self._streams.items():
             connect(m, flipped(getattr(self, name)), getattr(owner, name))
         connect(m, cache.requests, out.cache_requests)
         connect(m, cache.data, out.cache_data)
-        connect(m, head.requests, out.head_requests)
-        connect(m, head.data, out.head_data)
+        connect(m, head.requests, out.result_requests)
+        connect(m, head.data, out.result_data)
         connect(m, out.bus, flipped(self.bus))
         connect(m, out.error, flipped(self.error))
         begun, idle, given = Signal(), Signal(), Signal()
@@ -341,12 +341,12 @@ def test_cache_and_head_share_the_port(size: tuple[int, int, int, int]) -> None:
 
 
 def test_estimate_has_its_queues_in_block_ram() -> None:
-    assert Writer(cache_config(16, 1, 1, 8)).resources.bram18 >= 4
+    assert ResultWriter(cache_config(16, 1, 1, 8)).resources.bram18 >= 4
 
 
 def test_refused() -> None:
     config = cache_config(16, 1, 1, 8)
     with pytest.raises(ValueError, match=r"^address_bits must be an integer from 16 to 64, not 8$"):
-        Writer(config, address_bits=8)
+        ResultWriter(config, address_bits=8)
     with pytest.raises(ValueError, match=r"^batch must be an integer from 1 to 128, not 0$"):
-        Writer(config, batch=0)
+        ResultWriter(config, batch=0)

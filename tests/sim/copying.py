@@ -10,7 +10,7 @@ from amaranth.lib.wiring import Component, In, Out, connect, flipped
 from edgedec.hw.axi import axi4_read, axi4_write, axi_lite
 from edgedec.hw.prefetcher import Prefetcher
 from edgedec.hw.register_map import VALUE, Access, Field, Register, RegisterMap
-from edgedec.hw.registers import Registers
+from edgedec.hw.registers import RegisterBlock
 from edgedec.hw.write_master import WriteMaster
 
 __all__ = ["IDENTITY", "MAP", "PORT_BYTES", "Copier", "Faulty"]
@@ -64,7 +64,7 @@ class Copier(Component):  # type: ignore[misc]  # no types in amaranth
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         width = self._ports * PORT_BYTES
-        m.submodules.block = block = Registers(register_map=MAP)
+        m.submodules.block = block = RegisterBlock(register_map=MAP)
         m.submodules.reader = reader = Prefetcher(
             beat_bytes=width, ports=self._ports, address_bits=32, depth=512, style="auto"
         )

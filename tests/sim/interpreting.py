@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.hw.compiler.choose import config_for
-from edgedec.hw.compiler.host import Host
+from edgedec.hw.compiler.host import ProgramHost
 from edgedec.hw.compiler.program import Program, compile_model
 from edgedec.ops import Embed, Rope
 from edgedec.reference.integer_profile import head
@@ -30,7 +30,7 @@ class Both:
         self.model, self.sequence, self.machine = model, model.open(), Interpreter(program)
         self.head_dim = program.config.head_dim
         (embed,) = (op for op in model.graph.operations if isinstance(op, Embed))
-        self.host, self.slots = Host(program, model.constants[embed.name].weight), program.config.slots
+        self.host, self.slots = ProgramHost(program, model.constants[embed.name].weight), program.config.slots
         self.compared: set[str] = set()
         # Where neighbours make a pair, the compiler moves them apart: all that is per column of queries and keys.
         self.apart: set[str] = set()

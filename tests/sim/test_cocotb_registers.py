@@ -3,11 +3,11 @@ from __future__ import annotations
 import pytest
 
 from edgedec.hw.accelerator_registers import REGISTER_MAP
-from edgedec.hw.registers import Registers
+from edgedec.hw.registers import RegisterBlock
 from edgedec.sim.cocotb_runner import missing_tools, run_bench
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}")]
 
 
 def test_register_block_under_a_bus_master() -> None:
-    run_bench(Registers(register_map=REGISTER_MAP), "edgedec.sim.benches.registers")
+    run_bench(RegisterBlock(register_map=REGISTER_MAP), "edgedec.sim.benches.registers")

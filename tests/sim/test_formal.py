@@ -13,7 +13,7 @@ from edgedec.hw.fifo import Fifo
 from edgedec.hw.prefetcher import Prefetcher
 from edgedec.hw.read_master import ReadMaster
 from edgedec.hw.register_map import VALUE, Access, Field, Register, RegisterMap
-from edgedec.hw.registers import Registers
+from edgedec.hw.registers import RegisterBlock
 from edgedec.hw.write_master import WriteMaster
 from edgedec.sim.formal import Checked, held, prove, stays
 
@@ -207,7 +207,7 @@ def test_register_block() -> None:
         stays(m, [bus.rvalid, bus.rready, bus.rdata, bus.rresp], assume=False, name="r")
         return [(answers == 2) & (reads == 2)]
 
-    prove(Checked(Registers(register_map=register_map, address_bits=4), rules), cycles=12)
+    prove(Checked(RegisterBlock(register_map=register_map, address_bits=4), rules), cycles=12)
 
 
 def test_a_false_assertion_is_found() -> None:

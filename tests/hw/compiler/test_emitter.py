@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgedec.hw.compiler.emitter import Emitter
+from edgedec.hw.compiler.emitter import ProgramEmitter
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.instructions import Base, Destination, Opcode, pack, unpack
 
@@ -12,7 +12,7 @@ MOST = (1 << 24) - 1  # what the field holds
 
 @pytest.mark.parametrize("beats", [1, MOST - 1, MOST, MOST + 1, 2 * MOST, 2 * MOST + 1])
 def test_a_read_longer_than_its_field_is_cut(beats: int) -> None:
-    emitter = Emitter(AcceleratorConfig())
+    emitter = ProgramEmitter(AcceleratorConfig())
     emitter.weights("before", 7, lambda: np.zeros(7 * 64, np.uint8))
     emitter.weights("long", beats, lambda: pytest.fail("made before the image is"))
     _, *reads = emitter.instructions

@@ -12,7 +12,7 @@ import pytest
 from edgedec.errors import UnsupportedError, UsageError
 from edgedec.graph import Graph
 from edgedec.hw.compiler.choose import config_for
-from edgedec.hw.compiler.host import Host
+from edgedec.hw.compiler.host import ProgramHost
 from edgedec.hw.compiler.program import Program, compile_model
 from edgedec.hw.instructions import Destination, Instruction, Opcode, Sink, When
 from edgedec.ops import Linear, Rope
@@ -251,19 +251,19 @@ def _in_parallel(graph: Graph) -> list[Any]:
 
 def test_the_host_refuses_what_makes_no_pass() -> None:
     program, model = compiled("native", slots=2), tiny("native")[2]
-    host = Host(program, model.constants["embed"].weight)
+    host = ProgramHost(program, model.constants["embed"].weight)
     one = np.zeros(1, np.int32)
     assert host.input(one, one).size == program.input_bytes
     for ids, positions in (([], []), ([1, 2, 3], [0, 1, 2]), ([1], [0, 1]), ([41], [0]), ([-1], [0])):
         with pytest.raises(UsageError):
             host.input(np.array(ids, np.int32), np.array(positions, np.int32))
     with pytest.raises(UsageError, match=r"41x36, not 41x40"):
-        Host(program, replace(model.constants["embed"].weight, codes=np.zeros((41, 40), np.int8)))
+        ProgramHost(program, replace(model.constants["embed"].weight, codes=np.zeros((41, 40), np.int8)))
 
 
 def test_an_embedding_of_the_callers_own() -> None:
     program, model = compiled("native", slots=3), tiny("native")[2]
-    host, embed = Host(program, model.constants["embed"].weight), model.constants["embed"]
+    host, embed = ProgramHost(program, model.constants["embed"].weight), model.constants["embed"]
     rows = np.random.default_rng(0).standard_normal((2, 36)).astype(np.float32)
     ids = np.array([-2, 7, -1], np.int32)
     found = host.input(ids, np.arange(3, dtype=np.int32), rows)

@@ -23,7 +23,7 @@ from edgedec.boards.hwh import write_hwh
 from edgedec.bundle import Bundle
 from edgedec.errors import BundleError, EdgedecError, UnsupportedError, UsageError
 from edgedec.families import build_graph
-from edgedec.hw.compiler.host import Host
+from edgedec.hw.compiler.host import ProgramHost
 from edgedec.hw.compiler.program_file import save_program
 from edgedec.runtime.accelerator import board_manifest
 from edgedec.runtime.accelerator.board_bundle import BoardBundle, open_board_bundle
@@ -109,8 +109,8 @@ def test_the_model_is_enough_for_the_host(parts: Parts, sound: Path) -> None:
     ids, at = Tokenizer.load(found.model.tokenizer_file).encode("w7 w3"), np.arange(2, dtype=np.int32)
     whole = parts.bundle.weight(parts.program.host.embedding)
     assert np.array_equal(
-        Host(found.program(), found.embedding).input(ids, at),
-        Host(parts.program, whole).input(ids, at),  # type: ignore[arg-type]
+        ProgramHost(found.program(), found.embedding).input(ids, at),
+        ProgramHost(parts.program, whole).input(ids, at),  # type: ignore[arg-type]
     )
 
 

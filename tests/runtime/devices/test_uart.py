@@ -21,7 +21,7 @@ import pytest
 from edgedec.device import open_device
 from edgedec.errors import DeviceError, UsageError
 from edgedec.hw.accelerator_registers import REGISTER_MAP
-from edgedec.hw.link_protocol import BLOCK_BYTES, MOST_FRAME, Command, Status, frame, opened
+from edgedec.hw.link_protocol import BLOCK_BYTES, MOST_FRAME, LinkCommand, Status, frame, opened
 from edgedec.runtime.accelerator.opening import check_device
 from edgedec.runtime.accelerator.options import AcceleratorOptions
 from edgedec.runtime.devices import _link, uart
@@ -102,7 +102,7 @@ def test_nothing_is_lost_or_done_twice_on_a_bad_line(line: Callable[..., Any], s
     assert there.hits + back.hits > 10
     assert device.link.retries > 0
     # Each command's number comes once for each round of 256: what changes something was never done twice.
-    writes = [one for one in far.executed if one[0] in (Command.WRITE_REGISTER, Command.WRITE_MEMORY)]
+    writes = [one for one in far.executed if one[0] in (LinkCommand.WRITE_REGISTER, LinkCommand.WRITE_MEMORY)]
     assert all(one != other for one, other in itertools.pairwise(writes))
 
 
@@ -114,7 +114,7 @@ def test_only_what_has_changed_is_sent(line: Callable[..., Any]) -> None:
     def blocks() -> int:
         far.executed.clear()
         buffer.flush()
-        return sum(command == Command.WRITE_MEMORY for command, _ in far.executed)
+        return sum(command == LinkCommand.WRITE_MEMORY for command, _ in far.executed)
 
     assert blocks() == 8, "nobody knows what was there"
     assert blocks() == 0
@@ -122,7 +122,7 @@ def test_only_what_has_changed_is_sent(line: Callable[..., Any]) -> None:
     assert blocks() == 1
     far.executed.clear()
     buffer.invalidate(BLOCK_BYTES - 1, 2)
-    assert [command for command, _ in far.executed] == [Command.READ_MEMORY] * 2
+    assert [command for command, _ in far.executed] == [LinkCommand.READ_MEMORY] * 2
 
 
 def test_ctrl_c_leaves_the_device_usable(line: Callable[..., Any]) -> None:
