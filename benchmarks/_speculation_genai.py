@@ -7,12 +7,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-import onnxruntime as ort
-
 from benchmarks import _genai_model
 from benchmarks._speculation_writer import Peer, Writer
 from edgedec.bundle import Bundle
 from edgedec.errors import ToolError
+from edgedec.ort import onnxruntime as ort
 from edgedec.paths import cache_folder
 from edgedec.progress import Progress, silent
 

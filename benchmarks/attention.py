@@ -19,12 +19,12 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from edgedec.graph import KvState
 from edgedec.onnx.kv_cache import kv_bytes
+from edgedec.ort import onnxruntime as ort
 from edgedec.runtime import visibility
 from edgedec.runtime.kernels import Kernels
 from edgedec.runtime.kernels.operator import register, usable

@@ -29,7 +29,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import onnxruntime as ort
+from edgedec.ort import onnxruntime as ort
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # run as a file, Python sees only this folder
 

@@ -12,7 +12,6 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 import pytest
 from numpy.typing import NDArray
 
@@ -20,6 +19,7 @@ from edgedec import demo
 from edgedec.bundle import Bundle
 from edgedec.errors import DeviceError, ToolError, UnsupportedError, UsageError
 from edgedec.families import build_graph
+from edgedec.ort import onnxruntime as ort
 from edgedec.paths import cache_folder
 from edgedec.quantize.padding import SIZES, pad_bundle
 from edgedec.reference.float_profile.model import ReferenceModel

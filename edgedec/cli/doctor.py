@@ -86,7 +86,7 @@ def _optional_packages() -> Iterator[Check]:
 def _providers() -> Check:
     name = "onnxruntime providers"
     try:
-        import onnxruntime as ort
+        from edgedec.ort import onnxruntime as ort
     except Exception as error:  # a broken shared library raises what it likes
         return Check(
             name=name,

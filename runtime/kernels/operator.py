@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from edgedec.errors import DeviceError
+from edgedec.ort import onnxruntime as ort
 from edgedec.reference.float_profile.ops.quantize_activation import quantize_rows
 from edgedec.runtime.kernels import Kernels, load
 from edgedec.schemes import TernaryScheme

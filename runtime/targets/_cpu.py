@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 from numpy.typing import NDArray
 
 from edgedec.bundle import Bundle
@@ -25,6 +24,7 @@ from edgedec.onnx.emitter import packed_names
 from edgedec.onnx.kv_cache import CacheLayout, cache_layout
 from edgedec.onnx.lowering import lower
 from edgedec.ops import Linear
+from edgedec.ort import onnxruntime as ort
 from edgedec.runtime import visibility
 from edgedec.runtime.kernels import Kernels
 from edgedec.runtime.kernels.attention import move_rows

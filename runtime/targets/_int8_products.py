@@ -9,11 +9,11 @@ from __future__ import annotations
 import functools
 
 import numpy as np
-import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from edgedec.errors import DeviceError
+from edgedec.ort import onnxruntime as ort
 
 __all__ = ["product_is_exact", "signed_int8_is_exact"]
 

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
-import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from edgedec.errors import DeviceError
 from edgedec.install_hint import install_extra, pip_install, pip_uninstall
+from edgedec.ort import onnxruntime as ort
 from edgedec.runtime.protocols import I32
 
 __all__ = ["CacheMemory", "cache_memory", "open_session", "widest_pass"]

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-import onnxruntime as ort
 from numpy.typing import NDArray
 
 from edgedec.bundle import Bundle
@@ -23,6 +22,7 @@ from edgedec.manifest import Tensor
 from edgedec.memory import MemoryUse
 from edgedec.onnx.lowering import lower
 from edgedec.ops import Attention, Linear
+from edgedec.ort import onnxruntime as ort
 from edgedec.runtime.kernels import PORTABLE, Kernels
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.protocols import I32, Bytes, CostModel, Limits, Pass, PassResult, State, Target, TargetInfo, Ticket

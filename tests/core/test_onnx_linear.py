@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
 from numpy.typing import NDArray
 
@@ -18,6 +17,7 @@ from edgedec.manifest import WEIGHTS, Tensor
 from edgedec.onnx.emitter import packed_names
 from edgedec.onnx.lowering import lower
 from edgedec.ops import Embed, Linear, QuantizeActivation
+from edgedec.ort import onnxruntime as ort
 from edgedec.reference.float_profile.model import ReferenceModel
 from edgedec.runtime.kernels.operator import register, usable
 from edgedec.runtime.targets.onnx import signed_int8_is_exact

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 import pytest
 from numpy.typing import NDArray
 
 from edgedec.bundle import Bundle
 from edgedec.errors import UnsupportedError, UsageError
 from edgedec.families import build_graph
+from edgedec.ort import onnxruntime as ort
 from edgedec.paths import cache_folder
 from edgedec.quantize.exporters.onnx import export_onnx
 from edgedec.reference.float_profile.model import ReferenceModel

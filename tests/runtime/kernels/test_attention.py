@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from edgedec.errors import EdgedecError
 from edgedec.graph import KvState
 from edgedec.onnx.kv_cache import kv_bytes
+from edgedec.ort import onnxruntime as ort
 from edgedec.reference.float_profile.ops.attention import stored
 from edgedec.runtime import visibility
 from edgedec.runtime.kernels import CODE_PATHS, load

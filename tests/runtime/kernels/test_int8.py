@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,6 +26,7 @@ from onnx import StringStringEntryProto, TensorProto, helper, numpy_helper
 
 from edgedec.errors import EdgedecError
 from edgedec.memory import MemoryMeter
+from edgedec.ort import onnxruntime as ort
 from edgedec.reference.float_profile.ops.linear import _product as reference_product
 from edgedec.reference.float_profile.ops.quantize_activation import quantize_rows
 from edgedec.runtime.kernels import CODE_PATHS, load
