@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from edgedec.errors import UsageError
 
-__all__ = ["DEBUG", "KERNEL", "PREFIX", "SHARED_DATA", "VARIABLES", "WRITE_GOLDEN", "Variable"]
+__all__ = ["DEBUG", "KERNEL", "ORT_TELEMETRY", "PREFIX", "SHARED_DATA", "VARIABLES", "WRITE_GOLDEN", "Variable"]
 
 PREFIX = "EDGEDEC_"
 
@@ -56,6 +56,11 @@ KERNEL = Variable(
     values="portable, or the name of a code path",
     meaning="The CPU kernels take this code path; portable does without the kernels.",
 )
+ORT_TELEMETRY = Variable(
+    name="EDGEDEC_ORT_TELEMETRY",
+    values="1 or 0",
+    meaning="ONNX Runtime decides by itself whether it records its use and sends that to its makers.",
+)
 SHARED_DATA = Variable(
     name="EDGEDEC_SHARED_DATA",
     values="a folder",
@@ -66,4 +71,4 @@ WRITE_GOLDEN = Variable(
     values="1 or 0",
     meaning="Tests of a checkout write their expected files anew.",
 )
-VARIABLES = (DEBUG, KERNEL, SHARED_DATA, WRITE_GOLDEN)
+VARIABLES = (DEBUG, KERNEL, ORT_TELEMETRY, SHARED_DATA, WRITE_GOLDEN)

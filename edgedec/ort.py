@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import os
 
+from edgedec.environment import ORT_TELEMETRY
+
 __all__ = ["ALLOWED", "onnxruntime"]
 
 # In the environment of this process, so that processes that it starts inherit it.
-ALLOWED = os.environ.get("EDGEDEC_ORT_TELEMETRY") == "1"
+ALLOWED = ORT_TELEMETRY.is_on()
 if not ALLOWED:
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"
     os.environ["ORT_GENAI_TELEMETRY_DISABLED"] = "1"  # onnxruntime-genai, which the benchmarks compare with

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 
@@ -11,6 +12,10 @@ from hypothesis import settings
 from edgedec.environment import SHARED_DATA
 
 ROOT = Path(__file__).resolve().parents[1]
+
+# The tests compare with transformers, whose hub is never asked.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
 # The same examples in every run, and no deadline that a busy machine would miss. To hunt with fresh examples:
 # `.venv/bin/pytest --hypothesis-profile=default`.
