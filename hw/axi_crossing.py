@@ -26,14 +26,14 @@ def _carry(
     m: Module, channel: str, source: Any, sink: Any, names: Sequence[str], depth: int, domains: tuple[str, str]
 ) -> None:
     """Connect one channel through a queue; ``domains`` are those of ``source`` and ``sink``."""
-    given, taken = (Cat(Value.cast(getattr(side, name)) for name in names) for side in (source, sink))
-    queue = _Crossing(width=len(given), depth=depth, source=domains[0], sink=domains[1])
+    source_fields, sink_fields = (Cat(Value.cast(getattr(side, name)) for name in names) for side in (source, sink))
+    queue = _Crossing(width=len(source_fields), depth=depth, source=domains[0], sink=domains[1])
     m.submodules[channel] = queue
     m.d.comb += [
-        queue.input.payload.eq(given),
+        queue.input.payload.eq(source_fields),
         queue.input.valid.eq(getattr(source, f"{channel}valid")),
         getattr(source, f"{channel}ready").eq(queue.input.ready),
-        taken.eq(queue.output.payload),
+        sink_fields.eq(queue.output.payload),
         getattr(sink, f"{channel}valid").eq(queue.output.valid),
         queue.output.ready.eq(getattr(sink, f"{channel}ready")),
     ]

@@ -11,28 +11,28 @@ __all__ = ["CostedComponent"]
 
 
 class CostedComponent(Component):
-    """A component with an estimate of its cost, ``resources``, that comes from the parts that it is built from.
+    """A component with an estimate of its cost, ``resources``, which is derived from its parts.
 
-    The ports are created when one of them, or the signature, is first used. The signals of wide ports take Amaranth
+    The ports are created when one of them, or the signature, is first used. Creating the signals of wide ports takes
     nearly all the time of a construction, and an estimate needs none of them: a whole accelerator is constructed and
     estimated in milliseconds.
 
     Parameters:
-        ports: returns the members of the signature; called once at most.
+        ports: function that returns the members of the signature; called at most once.
     """
 
     def __init__(self, ports: Callable[[], Mapping[str, Any]]) -> None:
         self._create_ports: Callable[[], Mapping[str, Any]] | None = ports
-        self._MustUse__silence = True  # Amaranth's warning: a component without ports was made for its estimate
+        self._MustUse__silence = True  # no warning of Amaranth: the component may exist only for its estimate
 
     @property
     def resources(self) -> Resources:
-        """Estimate of the cost of this component and all that is in it."""
+        """Estimate of the cost of this component with all its parts."""
         return total(self.resources_by_part.values())
 
     @property
     def resources_by_part(self) -> dict[str, Resources]:
-        """The same by submodule; "glue" is the logic that joins them. Components without named parts have none."""
+        """The same estimate by submodule; "glue" is the logic that joins them. Not every component has named parts."""
         raise NotImplementedError(f"{type(self).__name__} gives its resources in one sum")
 
     @property
@@ -46,7 +46,7 @@ class CostedComponent(Component):
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _ensure_ports(self) -> bool:
-        """Create the ports, unless they exist. Returns whether they were created."""
+        """Create the ports, unless they exist. Return whether they were created."""
         create = self.__dict__.get("_create_ports")
         if create is None:
             return False

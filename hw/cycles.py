@@ -116,12 +116,12 @@ def timetable(
         UsageError: as for ``cycles``.
     """
     walk = _walked(program, slots, committed, logits, None)
-    found, end = [], 0.0
+    ranges, end = [], 0.0
     for began, beats in walk.stream.taken:
         if beats:
-            found.append((beats, max(0, round(began - end))))
+            ranges.append((beats, max(0, round(began - end))))
             end = began + beats
-    return found, max(0, round(walk.result().cycles - end))
+    return ranges, max(0, round(walk.result().cycles - end))
 
 
 def _walked(program: Program, slots: int, committed: int, logits: bool, bandwidth: float | None) -> "_Walk":
@@ -227,10 +227,10 @@ class _Walk:
         latency = PREFETCH + (IDEAL_READ if stream.rate == inf else IDLE_READ)
         beats = -(-len(self.program.code) // config.beat_bytes)
         # Before each of these two, the memory cannot read ahead.
-        for wait, wanted in ((PROGRAM_START + latency, beats), (latency, 0)):
+        for wait, count in ((PROGRAM_START + latency, beats), (latency, 0)):
             stream.wait(stream.now + wait, "ends")
             stream.level = 0.0
-            stream.take(wanted, wanted, "ends")
+            stream.take(count, count, "ends")
 
     # Instructions.
 
@@ -259,7 +259,7 @@ class _Walk:
             # The items of the last beat are extracted while the stream continues.
             self.stream.take(beats, items - per_beat + 1, "unpacking")
             if destination == Destination.LOAD:
-                self._given(Source.LOAD, self.stream.now + RESIDUAL)
+                self._finish_vector(Source.LOAD, self.stream.now + RESIDUAL)
             return
         # Constants wait in one queue of beats, and stall the stream only when it is full.
         self.stream.take(beats, beats, "unpacking")
@@ -271,10 +271,12 @@ class _Walk:
         assert self.attend is not None
         config, heads = self.config, instruction["heads"]
         self._wait(self.attended + config.head_dim + 6)
-        given = config.head_dim  # cycles of a head's output
+        output_cycles = config.head_dim  # cycles of a head's output
         if not self.committed:
-            every = max(EACH_ALONE, given, config.head_dim)
-            self._given(Source.ATTENTION, self.stream.now + ALONE + config.slots + (heads - 1) * every + given)
+            every = max(EACH_ALONE, output_cycles, config.head_dim)
+            self._finish_vector(
+                Source.ATTENTION, self.stream.now + ALONE + config.slots + (heads - 1) * every + output_cycles
+            )
             return
         layout = config.kv_layout
         pace = max(1.0, layout.positions / config.softmax_lanes / layout.chunks)  # cycles per beat
@@ -291,7 +293,7 @@ class _Walk:
             self.stream.wait(self.stream.now + own, "dependency")
             if not values:
                 ended[head] = self.stream.now
-        self._given(Source.ATTENTION, self.stream.now + MIXED + self.config.slots + given)
+        self._finish_vector(Source.ATTENTION, self.stream.now + MIXED + self.config.slots + output_cycles)
 
     # Steps of instructions.
 
@@ -334,14 +336,14 @@ class _Walk:
         if matrix["more"]:
             return
         if sink == Sink.RESIDUAL and matrix["onward"]:
-            self._given(Source.RESIDUAL, self.rows + RESIDUAL)
+            self._finish_vector(Source.RESIDUAL, self.rows + RESIDUAL)
         elif sink == Sink.GATE:
-            self._given(Source.GATE, self.rows + GATE)
+            self._finish_vector(Source.GATE, self.rows + GATE)
         elif sink in (Sink.QUERIES, Sink.KEYS, Sink.VALUES):
             turned = 5 + config.head_dim // 2 if matrix["rotate"] else 0
             self.coded = max(self.coded, self.rows + SERIAL + turned)
 
-    def _given(self, source: Source, last: float) -> None:
+    def _finish_vector(self, source: Source, last: float) -> None:
         """Note when the first block of codes of a vector is available, from the time of its last element."""
         for vector in self.vectors:
             if vector["source"] == source:
@@ -357,7 +359,7 @@ class _Walk:
         stream = self.stream
         results = self.slots_written() if self.matrix is not None and self.matrix["sink"] == Sink.LOGITS else 0
         stream.wait(max(self.rows, stream.now) + RESULTS + results + SETTLED, "ends")
-        spent = {name: round(found) for name, found in stream.spent.items()}
+        spent = {name: round(value) for name, value in stream.spent.items()}
         return PassCycles(
             cycles=stream.beats + sum(spent.values()), beats=stream.beats, waits=tuple(self.waits), **spent
         )

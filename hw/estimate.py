@@ -37,17 +37,17 @@ class Estimate:
         Raises:
             UsageError: no part has that path.
         """
-        found = [part for name, part in self.parts.items() if name == path or name.startswith(f"{path}.")]
-        if not found:
+        matches = [part for name, part in self.parts.items() if name == path or name.startswith(f"{path}.")]
+        if not matches:
             raise UsageError(f"an accelerator has no part {path!r}; it has {', '.join(self.parts)}")
-        return total(found)
+        return total(matches)
 
     def on(self, device: Board) -> dict[str, int]:
         """Return the amount of each of RESOURCES on a device; one without UltraRAM needs a config with ``ultra=False``."""
-        found = total(device.converted(path, part) for path, part in self.parts.items())
+        needed = total(device.converted(path, part) for path, part in self.parts.items())
         if not device.packs:
-            found += device.converted("datapath.mac", self.in_multipliers)
-        return found.counted()
+            needed += device.converted("datapath.mac", self.in_multipliers)
+        return needed.counted()
 
     def shares(self, device: Board) -> dict[str, float]:
         """Return the amounts as shares of the device's; infinite where the device has none."""

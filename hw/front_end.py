@@ -130,13 +130,13 @@ class FrontEnd(CostedComponent):
         with m.If(done):
             m.d.sync += [loaded.eq(0), steps.eq(0)]
         opcode, when = (data.View(layout(Opcode.STOP), now.bits)[name] for name in ("opcode", "when"))
-        logits, found = self.parameters.logits, self._origin(now.bits)
+        logits, place = self.parameters.logits, self._origin(now.bits)
         m.d.sync += [
             out.eq(((when == When.WITH_LOGITS) & ~logits) | ((when == When.WITHOUT_LOGITS) & logits)),
             wrong.eq(out_of_range(self._config, now.bits)),
             placed.eq(Cat(opcode == number for number in _PLACED).any()),
-            base.eq(found[0]),
-            start.eq(found[1]),
+            base.eq(place[0]),
+            start.eq(place[1]),
             # One step later:
             begins.eq(Cat((base + start)[: self._start_bits], (base + start)[self._start_bits :].any())),
             begun.eq(placed & ~out),
@@ -229,7 +229,7 @@ class FrontEnd(CostedComponent):
         layout_ = self._config.kv_layout
         slot, rank = Signal(range(self._config.slots + 1)), Signal(range(self._config.slots + 1))
         position, group, beats = Signal(20), Signal(20), Signal(20 + layout_.chunks.bit_length())
-        found = Signal(3)
+        progress = Signal(3)
         start, left = Signal(self._start_bits), Signal(FIELDS[Opcode.COPY]["heads"] + 1)
         moves = Signal()
         with m.If(state == _State.SLOT):
@@ -238,7 +238,7 @@ class FrontEnd(CostedComponent):
                 slot.eq(slot + 1),
                 rank.eq(rank + moves),
                 position.eq(now.committed + slot),
-                found.eq(0),
+                progress.eq(0),
             ]
             with m.If(slot == self._config.slots):
                 m.d.comb += done.eq(1)
@@ -247,13 +247,13 @@ class FrontEnd(CostedComponent):
                 m.d.sync += state.eq(_State.PLACE)
         with m.Elif(state == _State.PLACE):
             m.d.sync += [
-                found.eq(Cat(1, found)),
+                progress.eq(Cat(1, progress)),
                 group.eq(position >> beats_log2(layout_.positions)),
                 beats.eq(product(group, layout_.chunks)),
                 start.eq(origin + beats),
                 left.eq(view.heads << 1),
             ]
-            with m.If(found[-1]):
+            with m.If(progress[-1]):
                 m.d.sync += state.eq(_State.COPY)
         with m.Else():
             m.d.comb += [

@@ -1,4 +1,4 @@
-"""Components as RTLIL, the same text in every process."""
+"""Conversion of components to RTLIL, with the same text in every process."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ __all__ = ["to_rtlil"]
 
 
 def to_rtlil(component: Any, *, name: str = "top", platform: Any = None) -> str:
-    """A component as yosys reads it: ports are named ``member__member``, and behind them each clock domain's.
+    """Return a component as RTLIL. Ports are named ``member__member``; those of the clock domains follow them.
 
-    The constant ``ready`` of a stream that is always ready is no port.
+    The constant ``ready`` of a stream that is always ready is not a port.
 
     Raises:
         ValueError: a member has the name of a clock or a reset.
@@ -28,11 +28,11 @@ def to_rtlil(component: Any, *, name: str = "top", platform: Any = None) -> str:
             direction = PortDirection.Input if member.flow is In else PortDirection.Output
             ports["__".join(map(str, path))] = (value, direction)
     fragment = Fragment.get(component, platform)
-    # Amaranth would make these domains itself, in the order of a set of strings, which is another one in each process.
+    # Amaranth would create these domains in the order of a set of strings, which differs from process to process.
     for domain in _missing_domains(fragment):
-        made = ClockDomain(domain)
-        fragment.add_domains(made)
-        for signal in (made.clk, made.rst):
+        clock_domain = ClockDomain(domain)
+        fragment.add_domains(clock_domain)
+        for signal in (clock_domain.clk, clock_domain.rst):
             if signal.name in ports:
                 raise ValueError(f"{name} has a member {signal.name}, which is the name of a port of domain {domain}")
             ports[signal.name] = (signal, PortDirection.Input)

@@ -44,14 +44,14 @@ def shape_graph(shape: Mapping[str, Any], *, layers: int | None = None, vocab: i
     linear = {name for op in graph.operations if isinstance(op, Linear) for name in op.weights}
     schemes: dict[str, Scheme] = {}
     for name in graph.weights:
-        found: Scheme = TernaryScheme() if name in linear else FloatScheme()
-        schemes[name] = Int8Scheme(rows=True) if name == _HEAD else found
+        scheme: Scheme = TernaryScheme() if name in linear else FloatScheme()
+        schemes[name] = Int8Scheme(rows=True) if name == _HEAD else scheme
     return fuse_linears(quantize_activations(assign_schemes(graph, schemes)))
 
 
 def shape_model(graph: Graph, *, image: bool = False) -> IntegerModel:
     """Return the graph with constants; ``image`` says whether its weights have bytes as well."""
-    constants = {op.name: found for op in graph.operations if (found := _constants(graph, op, image)) is not None}
+    constants = {op.name: values for op in graph.operations if (values := _constants(graph, op, image)) is not None}
     (embed,) = (op for op in graph.operations if isinstance(op, Embed))
     return IntegerModel(graph, constants, {embed.outputs[0]: _RESIDUAL})
 

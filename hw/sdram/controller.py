@@ -119,11 +119,11 @@ class SdramController(CostedComponent):
         bus, cutter = getattr(self, f"read{n}"), self._cutter(m, f"reading{n}")
         m.submodules[f"read_queue{n}"] = queue = self._read_queues[n]
         room, fits, begun = Signal(range(_READ_BEATS + 1), init=_READ_BEATS), Signal(), Signal()
-        given, found, bad = self._sequencer.read, Signal(8 * self._data_bytes), Signal()
+        chip_read, read_data, bad = self._sequencer.read, Signal(8 * self._data_bytes), Signal()
         read_beat, selected = Signal(8 * self._data_bytes + 2), Signal()
         m.d.sync += [
-            read_beat.eq(Cat(given.p.data, given.p.bad, given.p.last)),
-            selected.eq(given.valid & (given.p.port == n)),
+            read_beat.eq(Cat(chip_read.p.data, chip_read.p.bad, chip_read.p.last)),
+            selected.eq(chip_read.valid & (chip_read.p.port == n)),
         ]
         m.d.comb += [
             cutter.bursts.p.address.eq(bus.araddr),
@@ -132,8 +132,8 @@ class SdramController(CostedComponent):
             bus.arready.eq(cutter.bursts.ready),
             queue.input.payload.eq(read_beat),
             queue.input.valid.eq(selected),
-            Cat(found, bad, bus.rlast).eq(queue.output.payload),
-            bus.rdata.eq(found),
+            Cat(read_data, bad, bus.rlast).eq(queue.output.payload),
+            bus.rdata.eq(read_data),
             bus.rresp.eq(Mux(bad, Response.DECERR, Response.OKAY)),
             bus.rvalid.eq(queue.output.valid),
             queue.output.ready.eq(bus.rready),
@@ -155,7 +155,7 @@ class SdramController(CostedComponent):
         data_level, fits, begun = Signal(range(_WRITE_BEATS + 4)), Signal(), Signal()
         pending = Signal(range(_ANSWERS + 1))
         m.submodules[f"answers{n}"] = kept = self._answers[n]
-        aw_done, given, room, bad = Signal(), Signal(), Signal(), Signal()
+        aw_done, b_done, room, bad = Signal(), Signal(), Signal(), Signal()
         written, selected = self._sequencer.written, Signal()
         m.d.comb += [
             cutter.bursts.p.address.eq(bus.awaddr),
@@ -180,8 +180,8 @@ class SdramController(CostedComponent):
             fits.eq((data_level >= beats) & cutter.segments.valid & ~begun),
             data_level.eq(data_level + w_done - Mux(begun, beats, 0)),
             aw_done.eq(bus.awvalid & bus.awready),
-            given.eq(bus.bvalid & bus.bready),
-            pending.eq(pending + aw_done - given),
+            b_done.eq(bus.bvalid & bus.bready),
+            pending.eq(pending + aw_done - b_done),
             room.eq(pending < _ANSWERS - 3),  # ``pending`` is late, so some more bursts may have begun
         ]
         return cutter, fits, begun
