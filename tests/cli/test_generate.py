@@ -214,7 +214,7 @@ def test_a_reader_that_goes_away_ends_it_silently(bundle: Path) -> None:
         os.read(process.stdout.fileno(), 1)
         process.stdout.close()
         assert process.stderr.read() == b""
-    assert process.returncode == 1
+    assert process.returncode == 141
 
 
 def test_ctrl_c_ends_the_answer_and_prints_what_there_is(bundle: Path) -> None:

@@ -133,6 +133,7 @@ def test_writing_again_replaces(parts: Parts, other: Parts, tmp_path: Path) -> N
     other.write(tmp_path / "b", board="pynq-z2")
     assert open_board_bundle(tmp_path / "b").bundle == other.bundle.sha256
     (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
     with pytest.raises(UsageError, match=r"holds no board\.json"):
         parts.write(tmp_path / "mine")
 
