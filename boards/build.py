@@ -46,17 +46,17 @@ FORMAT, VERSION = "edgedec-build", 1
 _LOCK = ".lock"
 _MOST_BYTES = 4 << 20
 
-Synthesis = Callable[[AcceleratorConfig], tuple[str, Resources]]  # who made it, and what it takes
+Synthesis = Callable[[AcceleratorConfig], tuple[str, Resources]]  # returns the tool's name and the resources
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuildResult:
     """Members:
     output: the folder.
-    built: what the maker's tools brought, of the seed that was asked for; None where they were not run.
-    missing: why they could not be run; None where they were, or were not to be.
-    command: what a person runs where they are.
-    report: the content of report.json, which is of the bitstream that is in the folder, perhaps of another seed.
+    built: results of the maker's tools for the requested seed; None if they were not run.
+    missing: the reason why they could not be run; None if they were run, or not requested.
+    command: the command that a person runs where the tools are installed.
+    report: the content of report.json, about the bitstream in the folder, perhaps of another seed.
     """
 
     output: Path
@@ -76,12 +76,12 @@ def build(
     synthesis: Synthesis | None = None,
     progress: Progress = silent,
 ) -> BuildResult:
-    """The project in ``output``, and what the maker's tools make of it.
+    """Write the project into ``output``, and run the maker's tools on it.
 
     Args:
-        run: the maker's tools, if they are there; results of an earlier run are read in any case.
-        seed: of ``Design``; results of another one are made anew.
-        synthesis: adds what a synthesis says to the report.
+        run: run the maker's tools if they are installed; results of an earlier run are read in any case.
+        seed: seed of the ``Design``; results of another seed are made again.
+        synthesis: a function whose counts are added to the report.
 
     Raises:
         UnsupportedError, UsageError: as ``check_build``.
@@ -106,14 +106,14 @@ def build(
             except ToolError as error:
                 missing = error
             else:
-                _report(design, flow, output, there, None, progress)  # which a run that fails leaves
+                _report(design, flow, output, there, None, progress)  # a failing run leaves this report
                 built = there = flow.run_project(design, output, progress=progress)
         content = _report(design, flow, output, there, synthesis, progress)
     return BuildResult(output=output, built=built, missing=missing, command=flow.command(output, seed), report=content)
 
 
 def _identity(design: Design) -> dict[str, str]:
-    """What makes two builds the same one."""
+    """Return the facts by which two builds are the same."""
     board = json.dumps(design.board.members(), sort_keys=True)
     program = design.program
     digest = hashlib.sha256(json.dumps(asdict(program.host), sort_keys=True).encode())
@@ -130,7 +130,7 @@ def _identity(design: Design) -> dict[str, str]:
 
 
 def _code() -> str:
-    """Hash of all sources that a project follows from."""
+    """Return a hash of all sources that a project is generated from."""
     digest = hashlib.sha256(__version__.encode())
     for package in (hw, boards):
         root = Path(package.__path__[0])
@@ -162,12 +162,12 @@ def _write(design: Design, flow: Flow, output: Path, identity: Mapping[str, str]
 
 
 class _TakenError(Exception):
-    """The folder is there by now."""
+    """Another process has created the folder."""
 
 
 @contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
-    """For a moment: nobody else looks there, or puts a build there."""
+    """Keep other processes from looking into the folder, or adding a build to it, for a moment."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -249,7 +249,7 @@ def _locked(output: Path) -> Iterator[None]:
 def _report(
     design: Design, flow: Flow, output: Path, built: Built | None, synthesis: Synthesis | None, progress: Progress
 ) -> Mapping[str, Any]:
-    """Written anew at each call: it says what is there now."""
+    """Write the report anew, about the files that are in the folder now."""
     manifest = _manifest(output)
     # A run has put the report of an earlier bitstream into work/.
     synthesised = _earlier_synthesis(output / REPORT) or _earlier_synthesis(output / "work" / REPORT)
@@ -283,7 +283,7 @@ def _stated(path: Path, output: Path) -> dict[str, str]:
 
 
 def _earlier_synthesis(path: Path) -> dict[str, Any] | None:
-    """It takes minutes, and is the same for the same build."""
+    """Return the synthesis counts of an earlier report: they take minutes, and are the same for the same build."""
     try:
         found = json.loads(path.read_text("utf-8"))["resources"]["synthesised"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):

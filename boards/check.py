@@ -1,4 +1,4 @@
-"""Whether a board can have an accelerator, before anything is made; apart from ``build``, for it has to take no second."""
+"""Check in milliseconds that a board can have an accelerator, before anything is built."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["check_build", "is_possible"]
 
 
 def check_build(board: Board, config: AcceleratorConfig) -> None:
-    """What can be said in milliseconds.
+    """Check a configuration against a board, by estimates alone.
 
     Raises:
         UnsupportedError: the family has no flow yet, or the accelerator does not fit the board.
@@ -31,7 +31,7 @@ def check_build(board: Board, config: AcceleratorConfig) -> None:
 
 
 def is_possible(board: Board, config: AcceleratorConfig) -> bool:
-    """Whether it fits, with all that stands beside it.
+    """Return whether the accelerator fits the board, with everything that stands beside it.
 
     Raises:
         UsageError: as ``check_build``.

@@ -1,4 +1,4 @@
-"""What accelerators a board could have for a model: what each takes and how fast it would be, all of it estimated."""
+"""Explore the accelerators that a board could have for a model, with estimates of their resources and speed."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ __all__ = ["FRONTS", "SWEPT", "Exploration", "Point", "Speed", "explore", "paret
 
 SWEPT = ("beat_bytes", "ports", "slots", "tile_rows", "softmax_lanes", "prefetch_beats")
 FRONTS = ("token", "pass")  # the fastest for one token, and for as many as there are slots
-_LOWERED_FOR = SWEPT[:4]  # what a program depends on
+_LOWERED_FOR = SWEPT[:4]  # members that change a program
 _DEPTHS = (128, 1024)  # positions before a pass, or as many as the context leaves
 _BEAT_BYTES = (4, 8, 16, 32, 64)
 _PORTS = (1, 2, 4)
 _SLOTS = (1, 2, 4, 8)
 _SOFTMAX_LANES = (1, 2, 4, 8)
 _PREFETCH_BEATS = (256, 1024, 4096)
-_TILE_SHARES = (2, 1, 0.5, 0.25, 0.125)  # of the rows that config_for_board takes
+_TILE_SHARES = (2, 1, 0.5, 0.25, 0.125)  # shares of the rows that config_for_board chooses
 _LEAST_PORT_BYTES = 4
 
 Members = Mapping[str, Any]
@@ -47,11 +47,11 @@ Members = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Speed:
-    """Of a pass, estimated.
+    """The estimated speed of a pass.
 
     Members:
-        tokens: of the pass.
-        committed: positions before it.
+        tokens: number of tokens in the pass.
+        committed: positions before the pass.
     """
 
     tokens: int
@@ -65,10 +65,10 @@ class Point:
     """An accelerator, estimated.
 
     Members:
-        text: what --configuration takes to build it.
-        resources: of edgedec.hw.board.RESOURCES on the board.
-        memory_bytes: of the board's memory: program, weights, cache and results.
-        beyond: what does not fit, for people; empty where all does.
+        text: the argument of --configuration that builds it.
+        resources: estimated counts by edgedec.hw.board.RESOURCES on the board.
+        memory_bytes: bytes of program, weights, cache and results in the board's memory.
+        beyond: readable list of resources that do not fit; empty if all fit.
         speeds: with 1 token and as many as there are slots, behind each depth; empty where it does not fit.
     """
 
@@ -95,7 +95,7 @@ class Exploration:
     """Members:
     depths: positions before the passes, ascending.
     chosen: number of the point that ``config_for_board`` takes; None if it takes none of them.
-    refusal: what it says if it takes none at all.
+    refusal: its message if it takes none at all.
     fronts: by FRONTS, numbers of the points that are cheaper in LUTs, or faster behind the first depth, than any other:
         from the cheapest to the fastest.
     """
@@ -120,8 +120,8 @@ def explore(
     """All combinations of SWEPT that the board can have. The same whatever executes it.
 
     Args:
-        graph: of the integer profile, as ``integer_graph`` gives it.
-        overrides: members of AcceleratorConfig that are wanted so.
+        graph: graph of the integer profile, from ``integer_graph``.
+        overrides: fixed members of AcceleratorConfig.
         others: boards, as for ``config_for_board``.
 
     Raises:
@@ -167,7 +167,7 @@ def pareto(pairs: Sequence[tuple[float, float]]) -> list[int]:
 
 
 def _front(points: Sequence[Point], front: str) -> tuple[int, ...]:
-    """Of equal ones what is faster behind more positions, then what takes less of the rest."""
+    """Return a front; ties go to the faster point after more positions, then to the one with fewer other resources."""
 
     def rest(number: int) -> tuple[Any, ...]:
         point = points[number]
@@ -178,7 +178,7 @@ def _front(points: Sequence[Point], front: str) -> tuple[int, ...]:
     return tuple(fitting[at] for at in pareto(pairs))
 
 
-# What is tried.
+# Configurations to try.
 
 
 def _groups(model: IntegerModel, board: Board, overrides: Members) -> list[list[Members]]:
@@ -201,7 +201,7 @@ def _groups(model: IntegerModel, board: Board, overrides: Members) -> list[list[
 
 
 def _is_possible(members: Members, board: Board) -> bool:
-    """Whether there is such an accelerator, on whatever device, with such ports."""
+    """Return whether an accelerator with these members and the board's ports exists, on any device."""
     if members["beat_bytes"] < _LEAST_PORT_BYTES * members["ports"]:
         return False
     if members["ports"] > board.ports or members["beat_bytes"] > board.port_bytes * members["ports"]:
@@ -222,7 +222,7 @@ def _depths(groups: Iterable[Iterable[Members]]) -> tuple[int, ...]:
 
 
 def _is_too_large(graph: Graph, board: Board, group: Sequence[Members]) -> bool:
-    """Whether a model does not fit the memory even so; the sizes of weights differ by padding alone."""
+    """Return whether even the smallest group exceeds the memory; the sizes of weights differ by padding alone."""
     try:
         config, lowering = lowered(shape_model(graph), dict(group[0]))
     except UnsupportedError:
@@ -235,7 +235,7 @@ def _is_too_large(graph: Graph, board: Board, group: Sequence[Members]) -> bool:
 
 class _Tried(NamedTuple):
     """Members:
-    refusal: why there are no points.
+    refusal: the reason for having no points.
     """
 
     points: list[Point]
@@ -250,7 +250,7 @@ def _model(graph: bytes) -> IntegerModel:
 def _tried(
     graph: bytes, board: Board, depths: Sequence[int], overridden: frozenset[str], group: Sequence[Members]
 ) -> _Tried:
-    """What shares a program."""
+    """Estimate the configurations that share a program."""
     try:
         first, lowering = lowered(_model(graph), dict(group[0]))
     except UnsupportedError as error:
@@ -328,7 +328,7 @@ def _program(config: AcceleratorConfig, lowering: Lowering) -> Program:
 
 
 def _text(config: AcceleratorConfig, overridden: frozenset[str]) -> str:
-    """What was swept, and what was wanted, which is said first."""
+    """Return the overridden members, then the swept ones, as text."""
     members = asdict(config)
     names = [member.name for member in fields(config) if member.name in overridden and member.name not in SWEPT]
     return configuration_text("board", {name: members[name] for name in [*names, *SWEPT]})

@@ -17,7 +17,7 @@ FILE_KINDS = (".toml", ".py")
 
 
 def read_board(path: Path) -> Board:
-    """What a file says of a board. A .py file is run.
+    """Read a board from a file. A .py file is executed.
 
     In TOML the keys are the members of Board; those without a default have to be there. A member without an entry in the
     table ``sources`` has the file as its source.

@@ -27,10 +27,10 @@ def board_names() -> list[str]:
 
 
 def find_board(name: str | Path) -> Board:
-    """The board of that name, or the one that a file defines.
+    """Return the board of that name, or the one that a file defines.
 
     Args:
-        name: as ``board_names`` lists it, or the path of a .toml or .py file.
+        name: a name that ``board_names`` lists, or the path of a .toml or .py file.
 
     Raises:
         UsageError: there is none; names those that there are. Or the file is wrong, as ``read_board``. An error of a board's
@@ -49,7 +49,7 @@ def find_board(name: str | Path) -> Board:
 
 
 def all_boards() -> tuple[Board, ...]:
-    """Those of ``board_names``, in that order."""
+    """Return the boards of ``board_names``, in that order."""
     return tuple(map(_load, board_names()))
 
 

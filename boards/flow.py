@@ -1,4 +1,4 @@
-"""What a family's build flow has to be. A flow is a file in flows/ that is called as its family; nothing is registered."""
+"""The interface of a family's build flow. A flow is a file in flows/ that is called as its family; nothing is registered."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _PACKAGE = "edgedec.boards.flows"
 
 @dataclass(frozen=True, kw_only=True)
 class Design:
-    """What is built: an accelerator for a board, and the program that is to run on it.
+    """An accelerator for a board, and the program that it will run.
 
     Members:
-        seed: of a placement that begins with random numbers; the same gives the same.
+        seed: start of a placement's random numbers; the same seed gives the same placement.
     """
 
     board: Board
@@ -40,17 +40,17 @@ class Design:
 
 @dataclass(frozen=True, kw_only=True)
 class Built:
-    """What a maker's tools brought.
+    """The results of a maker's tools.
 
     Members:
         bitstream, hwh: files in the folder; ``hwh`` is None where there is no processing system.
-        resources: that were placed, of edgedec.hw.board.RESOURCES; those that the reports name.
-        timing: as reported: met, clock_hz, achieved_hz and wns_ns; where there are several, ``clocks`` by name, each with
+        resources: placed counts by edgedec.hw.board.RESOURCES, for those that the reports name.
+        timing: reported met, clock_hz, achieved_hz and wns_ns; with several clocks, ``clocks`` by name, each with
             wanted_hz, achieved_hz, slack_ns and met; where it is not met and known, nearest_hz: a clock that would do.
         power: the tools' estimate, W; empty where they have none.
         tools: name -> version.
-        floor_plan: where what was placed, as SVG; None where the reports do not say it.
-        seed: of the placement; None where the tools take none.
+        floor_plan: picture of the placement as SVG; None if the reports do not have it.
+        seed: seed of the placement; None if the tools take none.
     """
 
     bitstream: Path
@@ -66,17 +66,17 @@ class Built:
 class Flow(Protocol):
     """The functions of a flow's file. A folder that they get is absolute, and the project's own."""
 
-    LABEL: str  # of what runs it, for messages: "Vivado"
+    LABEL: str  # name of the tools in messages: "Vivado"
 
     def check_design(self, board: Board, config: AcceleratorConfig) -> None:
-        """In milliseconds, before anything is made.
+        """Check a design in milliseconds, before anything is built.
 
         Raises:
             UsageError: the family cannot have such a configuration.
         """
 
     def write_project(self, design: Design, folder: Path, *, progress: Progress) -> Mapping[str, str]:
-        """Every file that a run needs, by relative names: the folder may be moved, also to another machine.
+        """Write every file that a run needs, with relative names: the folder may be moved, also to another machine.
 
         Returns:
             Versions of the tools that made them.
@@ -86,10 +86,10 @@ class Flow(Protocol):
         """
 
     def command(self, folder: Path, seed: int = 1) -> str:
-        """To be run by a person, in a shell, where the tools are. ``seed``: as of ``Design``."""
+        """Return the shell command that runs the tools where they are installed. ``seed``: seed of the ``Design``."""
 
     def find_tools(self) -> Mapping[str, str]:
-        """Name -> version.
+        """Return the versions of the tools by name.
 
         Raises:
             ToolError: missing or too old: name, version found, version needed, how to get it.
@@ -104,7 +104,7 @@ class Flow(Protocol):
         """
 
     def read_results(self, design: Design, folder: Path) -> Built | None:
-        """What a run left there that came to its end, here or elsewhere, whatever its seed; None without one.
+        """Return the results of a finished run, made here or elsewhere, with any seed; None without one.
 
         Raises:
             BundleError: it is of another design, or damaged.

@@ -48,16 +48,16 @@ _MOST_DIVISOR = 63
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessingSystem:
-    """What differs between the families.
+    """Names and addresses that differ between the families.
 
     Members:
-        arch: of SYSTEMINFO.
-        name, module, vlnv: of its block.
+        arch: ARCH in SYSTEMINFO.
+        name, module, vlnv: identifiers of its block.
         master: its bus to registers. clock, interrupt, reset: its ports.
         accelerator_address, controller_address: in the master's range.
-        pll_hz: of the source of the fabric's clocks, as boards set it; source: its name.
-        memory, width: of its ports to memory, by number, and the parameter of their width.
-        widths: that these can have, in bits.
+        pll_hz: frequency of the source of the fabric's clocks, as boards set it; source: its name.
+        memory, width: names of its ports to memory by number, and of the parameter for their width.
+        widths: possible widths of these ports, in bits.
         enable, divisor, select, frequency: parameters of a clock, by its number.
 
     Source: names as in .hwh files that Vivado wrote and in pynqmetadata's models; UG1085 and UG585 for the clocks.
@@ -142,12 +142,12 @@ def write_hwh(
     clock_hz: float | None = None,
     interrupt: bool = True,
 ) -> None:
-    """Writes the file of ``config`` on a part of that family.
+    """Write the file of ``config`` on a part of that family.
 
     Args:
-        family: of edgedec.hw.board.Family.
+        family: name of an edgedec.hw.board.Family.
         part: the device's ordering name.
-        clock_hz: that is wanted; None is the configuration's. What the divisors give, not more than it, is written.
+        clock_hz: requested clock; None is the configuration's. The file has the fastest clock of the divisors up to it.
         interrupt: wired; without, the driver looks at the registers again and again.
 
     Raises:

@@ -17,7 +17,7 @@ _SHOWN_LINES = 3
 
 
 def find_loader(board: Board) -> str:
-    """The program's path.
+    """Return the path of openFPGALoader.
 
     Raises:
         UnsupportedError: it does not know the board.
@@ -38,7 +38,7 @@ def find_loader(board: Board) -> str:
 
 
 def load_bitstream(board: Board, path: Path) -> None:
-    """Where to, the board's ``loads`` says.
+    """Load a bitstream into the board's fabric or flash, as the board's ``loads`` says.
 
     Raises:
         UnsupportedError, ToolError: as ``find_loader``.

@@ -1,4 +1,4 @@
-"""What a build is, as data: every figure with who says it, and how far to trust it."""
+"""The report of a build, as data: every figure with its origin and its kind, estimated or measured."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def report(
     the same report.
 
     Args:
-        label: of the maker's tools.
-        bitstream: name and SHA-256 of what was built.
-        synthesised: by whom, and counts of RESOURCES.
+        label: name of the maker's tools.
+        bitstream: name and SHA-256 of the bitstream.
+        synthesised: name of the tool, and counts of RESOURCES.
         files: name -> SHA-256.
         tools: name -> version.
     """
@@ -131,7 +131,7 @@ def _memory(design: Design) -> list[dict[str, Any]]:
 
 
 def _addresses(design: Design) -> list[dict[str, Any]]:
-    """Of registers, as the processor sees them."""
+    """Return the addresses of registers as the processor sees them."""
     system = FAMILIES.get(design.board.family)
     if system is None:
         return []

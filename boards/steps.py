@@ -27,7 +27,7 @@ _PATIENCE_S = 30
 @dataclass(frozen=True, kw_only=True)
 class Ran:
     """Members:
-    status: of the process.
+    status: exit status of the process.
     step: the last one that it named.
     errors: lines that it gave out as such.
     """
@@ -51,13 +51,13 @@ def build_by_steps(
     again: str,
     progress: Progress = silent,
 ) -> Built:
-    """``run_steps``, and what it leaves.
+    """Run a script by ``run_steps``, and return its results.
 
     Args:
-        results: reads them.
-        who: is said to have failed.
+        results: a function that reads the results.
+        who: name of the tools in the message of a failure.
         log: the file or folder that says why.
-        again: what a person does then.
+        again: the next step of a person after a failure.
 
     Raises:
         EdgedecError: it failed; names the step, what it said, and the log.
@@ -72,8 +72,8 @@ def build_by_steps(
 
 
 def run_steps(words: Sequence[str], folder: Path, *, progress: Progress = silent) -> Ran:
-    """What it starts is in a process group of its own, all of which ends if this is interrupted. Descriptors that are
-    inheritable go to it: the lock of the folder.
+    """Run a script in a process group of its own, which ends as a whole if this process is interrupted. Inheritable
+    descriptors, such as the lock of the folder, are passed to it.
 
     Raises:
         OSError: it cannot be started.

@@ -41,7 +41,7 @@ TOOLS = {
 }
 WORK, RESULTS, NETLIST, LOG, LOCK = "work", "results", "netlist", "tool.log", ".lock"
 FACTS, PLACEMENT, REPORT = "facts.json", "placement.tsv", "nextpnr.json"
-PAGES = ("report.json", "report.html", "floor_plan.svg")  # that edgedec writes, of the bitstream that it has seen
+PAGES = ("report.json", "report.html", "floor_plan.svg")  # pages that edgedec writes about a bitstream
 _CELL = re.compile(r'^        "(.*)": \{$')
 _BEL = re.compile(r'^ *"NEXTPNR_BEL": "X(\d+)/Y(\d+)/(.*)"')
 
@@ -164,7 +164,7 @@ def build(*, seed: int, native: bool) -> None:
 
 
 def found(name: str, *, native: bool) -> tuple[list[str], tuple[str, str]]:
-    """How a tool is called, and which it is, with its version."""
+    """Return the command of a tool, and its name and version."""
     package, function, program, option = TOOLS[name]
     module = package.replace("-", "_")
     if not native and util.find_spec(module) is not None:
@@ -268,7 +268,7 @@ def publish(settings: dict[str, Any], seed: int, tools: dict[str, str]) -> None:
         Path(RESULTS).mkdir(exist_ok=True)
         for name, to in where.items():
             os.replace(new / name, to)
-        Path(other).unlink(missing_ok=True)  # of an earlier run that met its clocks, or did not
+        Path(other).unlink(missing_ok=True)  # left by an earlier run with the other outcome
         os.replace(new / FACTS, before)
 
 
@@ -297,7 +297,7 @@ def say(text: str) -> None:
 
 
 def end(number: int, frame: object) -> None:
-    sys.exit(128 + number)  # which ends the tool, too
+    sys.exit(128 + number)  # this ends the tool, too
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Where what was placed, as a picture: every tile in the colour of the part that has most of it."""
+"""Draw a placement: every tile has the colour of the part with most of its cells."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Tile = tuple[int, int]
 
 
 def floor_plan(path: Path) -> str:
-    """The picture of a placement.tsv.
+    """Draw the picture of a placement.tsv.
 
     Raises:
         BundleError: it is damaged.
@@ -54,7 +54,7 @@ def part_of_cell(name: str) -> str:
 
 
 def picture(cells: Iterable[tuple[int, int, str, str]]) -> str:
-    """Of column, row, site and name of every cell."""
+    """Draw the cells, given as column, row, site and name."""
     tiles: dict[Tile, Counter[str]] = {}
     counts = Counter[str]()
     blocks: set[Tile] = set()

@@ -84,7 +84,7 @@ def _check_together(board: Board, config: AcceleratorConfig) -> None:
 
 
 def _too_much(board: Board, config: AcceleratorConfig) -> str:
-    """Of what accelerator and all else together take more than there is; empty if of nothing."""
+    """Return the first resource that the accelerator and the rest exceed together, as text; empty if none."""
     on = estimate(config).on(board)
     more = board.converted("", total(beside(board, config).values())).counted()
     for name in RESOURCES:
@@ -94,7 +94,7 @@ def _too_much(board: Board, config: AcceleratorConfig) -> str:
 
 
 def _nearest(board: Board, config: AcceleratorConfig) -> str:
-    """What would fit: fewer slots, or else fewer bytes in a beat as well."""
+    """Suggest a design that fits: one with fewer slots, or else fewer bytes in a beat as well."""
     for beat_bytes in (size for size in (16, 8, 4) if size <= config.beat_bytes):
         for slots in (count for count in (8, 4, 2, 1) if count <= config.slots):
             with suppress(UsageError):  # there is no such accelerator
@@ -104,7 +104,7 @@ def _nearest(board: Board, config: AcceleratorConfig) -> str:
 
 
 def command(folder: Path, seed: int = 1) -> str:
-    """Where the tools are; the folder may have been copied there."""
+    """Return the command that builds where the tools are installed; the folder may have been copied there."""
     return f"cd {shlex.quote(str(folder))} && python3 build.py{'' if seed == 1 else f' --seed {seed}'}"
 
 
@@ -139,7 +139,7 @@ def write_project(design: Design, folder: Path, *, progress: Progress = silent) 
 
 
 def accelerator_of(config: AcceleratorConfig) -> Any:
-    """What is built; the tests take something smaller."""
+    """Return the accelerator; tests replace it by something smaller."""
     from edgedec.hw.accelerator import Accelerator
 
     return Accelerator(config)
@@ -167,7 +167,7 @@ def _write_hardware(design: Design, folder: Path) -> Mapping[str, float]:
 
 
 def _key(folder: Path) -> str:
-    """Of all that the bitstream follows from, and of the program that it is for."""
+    """Return a hash of all that the bitstream is made from, and of its program."""
     digest = hashlib.sha256()
     names = (
         "rtl/accelerator_system.il",

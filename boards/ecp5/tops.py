@@ -26,8 +26,8 @@ class Part:
     """A device by its ordering name.
 
     Members:
-        device: up to the package.
-        options: as nextpnr-ecp5 takes it.
+        device: the name up to the package.
+        options: options of nextpnr-ecp5.
     """
 
     device: str
@@ -74,6 +74,6 @@ def find_top(board: Board) -> ModuleType:
 
 
 def beside(board: Board, config: AcceleratorConfig) -> Mapping[str, Resources]:
-    """Estimated, by submodule."""
-    found: Mapping[str, Resources] = find_top(board).beside(config)
-    return found
+    """Return the estimate of what stands beside the accelerator, by submodule."""
+    resources: Mapping[str, Resources] = find_top(board).beside(config)
+    return resources

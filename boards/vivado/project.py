@@ -24,7 +24,7 @@ __all__ = ["check_design", "command", "settings", "write_project"]
 
 _TCL = {"build.tcl": "build.tcl", "block_design.tcl": "block_design.tcl", "package.tcl": "ip/package.tcl"}
 _SYSTEMS = {"zynq-ultrascale+": "zynq_ultrascale_plus.tcl", "zynq-7000": "zynq_7000.tcl"}
-# Of Vivado's board files, if they are installed: they set up memory and pins of the processing system.
+# Names of Vivado's board files, if installed: they set up memory and pins of the processing system.
 _BOARD_PARTS = {
     "kv260": "xilinx.com:kv260_som:part0:*",
     "ultra96-v2": "avnet.com:ultra96v2:part0:*",
@@ -53,12 +53,12 @@ def check_design(board: Board, config: AcceleratorConfig) -> None:
 
 
 def command(folder: Path, seed: int = 1) -> str:
-    """Where Vivado is; the folder may have been copied there."""
+    """Return the command that runs where Vivado is installed; the folder may have been copied there."""
     return f"cd {shlex.quote(str(folder))} && vivado -mode batch -source build.tcl -log vivado.log -nojournal"
 
 
 def settings(design: Design, key: str) -> Mapping[str, str]:
-    """What the Tcl has to know. ``key``: of the build; a run that is resumed must have the same."""
+    """Return the settings of the Tcl. ``key`` identifies the build; a resumed run must have the same."""
     board, config = design.board, design.config
     system = FAMILIES[board.family]
     vendor, library, name, version = VLNV.split(":")
@@ -138,7 +138,7 @@ def quoted(text: str) -> str:
 
 
 def _key(folder: Path) -> str:
-    """Of all that a synthesis follows from."""
+    """Return a hash of all that a synthesis is made from."""
     digest = hashlib.sha256()
     for name in ("rtl/accelerator_core.v", "rtl/accelerator.v", "block_design.tcl", "processing_system.tcl"):
         digest.update((folder / name).read_bytes())

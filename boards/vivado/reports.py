@@ -1,4 +1,4 @@
-"""What Vivado's text reports say: slack, what was placed, power."""
+"""Read Vivado's text reports: slack, placed resources, power."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST_BYTES = 256 << 20
 _NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?")
 _SLACKS = {"wns_ns": "WNS(ns)", "tns_ns": "TNS(ns)", "whs_ns": "WHS(ns)"}
 _FAILING = "TNS Failing Endpoints"
-# Of edgedec.hw.board.RESOURCES: the row of a table in which UltraScale+ and 7 series have it.
+# Table row for each of edgedec.hw.board.RESOURCES, on UltraScale+ and on 7 series.
 _SITES = {
     "lut": ("CLB LUTs", "Slice LUTs"),
     "ff": ("CLB Registers", "Slice Registers"),
@@ -37,7 +37,7 @@ def read_timing(path: Path, clock_hz: float) -> dict[str, Any]:
     """Slack of ``report_timing_summary``, by its table "Design Timing Summary".
 
     Args:
-        clock_hz: that was asked for.
+        clock_hz: requested clock.
 
     Returns:
         wns_ns, tns_ns, whs_ns, failing_endpoints, met, clock_hz, and achieved_hz: what the longest path would allow.

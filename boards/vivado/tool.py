@@ -17,7 +17,7 @@ LABEL = "Vivado"
 MINIMUM = (
     "2021.1"  # the first whose catalogue has every part of boards/, the K26 among them, and assign_bd_address -offset
 )
-_VARIABLE = "XILINX_VIVADO"  # that Vivado's settings64.sh sets
+_VARIABLE = "XILINX_VIVADO"  # variable set by Vivado's settings64.sh
 _TIMEOUT_S = 300  # its first start from a network's disk
 _GET = (
     f"get Vivado {MINIMUM} or newer from AMD (its free edition has these parts), run its settings64.sh, or set {_VARIABLE} "

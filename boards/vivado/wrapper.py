@@ -10,7 +10,7 @@ from edgedec.hw.ip_core import CLOCK, HASH_PARAMETER, INTERRUPT, REGISTERS, RESE
 __all__ = ["CORE", "TOP", "wrapper_verilog"]
 
 TOP, CORE = "accelerator", "accelerator_core"  # modules
-REGISTER_BITS = 12  # of an address; REGISTER_ADDRESS_BITS of edgedec.hw.accelerator, which needs amaranth
+REGISTER_BITS = 12  # bits of an address; equals REGISTER_ADDRESS_BITS of edgedec.hw.accelerator, which needs amaranth
 _AXI = "xilinx.com:interface:aximm:1.0"
 
 _Signal = tuple[str, str, int]  # name, direction of ours, bits
@@ -73,7 +73,7 @@ def _port(direction: str, name: str, bits: int, about: str, parameter: str) -> s
 
 
 def _buses(config: AcceleratorConfig) -> Iterator[tuple[str, str, list[_Signal], str]]:
-    """Of each bus: its name, the core's prefix, its signals and its parameter."""
+    """Return each bus: its name, the core's prefix, its signals and its parameter."""
     bits = 8 * config.port_bytes
     yield (
         REGISTERS,
@@ -95,7 +95,7 @@ def _flipped(signals: list[_Signal]) -> list[_Signal]:
 
 
 def _address(letter: str, address_bits: int, lite: bool) -> list[_Signal]:
-    """Of a manager."""
+    """Return the address signals of a manager."""
     names = [("addr", address_bits), ("prot", 3)]
     if not lite:
         names += [("id", 1), ("len", 8), ("size", 3), ("burst", 2), ("cache", 4)]
