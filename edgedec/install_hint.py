@@ -19,7 +19,7 @@ from typing import Any
 
 __all__ = ["DISTRIBUTION", "install_again", "install_extra", "install_package", "pip_install", "pip_uninstall"]
 
-DISTRIBUTION = "edgedec-toolchain"  # as pyproject.toml names it
+DISTRIBUTION = "edgedec-toolchain"  # the name in pyproject.toml
 _UNKNOWN_CHECKOUT = "CHECKOUT"  # stands for a folder when this copy is neither a checkout nor an installed distribution
 _EXTRA = re.compile(r"""\bextra\s*==\s*["']([\w.-]+)["']""")
 
@@ -43,7 +43,7 @@ def install_package(name: str) -> str:
     """Return the command that installs one package, in the version that edgedec asks for if it does.
 
     Args:
-        name: of the package or of its module: ``onnxruntime_ep_webgpu`` is ``onnxruntime-ep-webgpu``.
+        name: the package's, or its module's: ``onnxruntime_ep_webgpu`` is ``onnxruntime-ep-webgpu``.
     """
     requirements = [line for lines in _declared(_checkout()).values() for line in lines]
     match = (line for line in requirements if _plain(re.split(r"[^\w.-]", line)[0]) == _plain(name))

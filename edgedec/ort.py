@@ -16,7 +16,7 @@ from edgedec.environment import ORT_TELEMETRY
 
 __all__ = ["ALLOWED", "onnxruntime"]
 
-# In the environment of this process, so that processes that it starts inherit it.
+# The environment is where processes that this one starts inherit it from.
 ALLOWED = ORT_TELEMETRY.is_on()
 if not ALLOWED:
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"

@@ -38,7 +38,7 @@ needs_telemetry = pytest.mark.skipif(not has_telemetry, reason="this ONNX Runtim
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
-# What the sources import.
+# Imports in the sources.
 
 
 def bypasses(root: Path) -> list[str]:
@@ -141,7 +141,7 @@ def environment(*names: str) -> list[str | None]:
     return [os.environ.get(name) for name in names]
 
 
-# What commands do.
+# Files and sockets of commands.
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +182,23 @@ def run(home: Path, project_root: Path) -> Run:
 _COMMANDS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "generate": (("-m", "edgedec", "generate", "-m", "demo", "-p", "Once", "-n", "8"), ""),
     "chat": (("-m", "edgedec", "chat", "-m", "demo", "-n", "8"), "hello\n"),
-    "quantize": (("-m", "edgedec", "quantize", "CHECKPOINT", "--method", "int8", "--workers", "2", "-o", "q"), ""),
+    "quantize": (
+        (
+            "-m",
+            "edgedec",
+            "quantize",
+            "CHECKPOINT",
+            "--method",
+            "int8",
+            "--workers",
+            "2",
+            "--eval-text",
+            "text",
+            "-o",
+            "q",
+        ),
+        "",
+    ),
     "eval": (("-m", "edgedec", "eval", "-m", "demo", "--text", "text"), ""),
     "python": (("-c", "from edgedec.runtime.session import Session; import edgedec.runtime.targets.onnx"), ""),
 }
@@ -215,6 +231,19 @@ def test_a_command_leaves_nothing_and_reaches_nobody(home: Path, run: Run, proje
 )
 def test_a_planted_socket_is_seen(run: Run, script: str) -> None:
     assert run("-c", script).returncode in (FORBIDDEN, 256 + FORBIDDEN)
+
+
+@needs_filter
+def test_a_planted_socket_of_a_worker_is_seen(run: Run) -> None:
+    script = (
+        "import socket\n"
+        "from edgedec.executors import open_executor\n"
+        "with open_executor('local', workers=2) as executor:\n"
+        "    list(executor.map(socket.socket, [socket.AF_INET]))"
+    )
+    done = run("-c", script)
+    assert done.returncode == 1
+    assert "was killed by SIGSYS" in done.stderr
 
 
 @needs_filter
