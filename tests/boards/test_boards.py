@@ -216,13 +216,16 @@ def test_an_error_inside_a_board_passes_through(tmp_path: Path, monkeypatch: pyt
         find_board("broken-board")
 
 
-@pytest.mark.parametrize("name", ["kv261", "", "find", "file", "hwh", "kv260 ", "KV260", "pynq_z2", "__init__", "os"])
+NEAR = {"kv261": "kv260", "kv260 ": "kv260", "KV260": "kv260", "pynq_z2": "pynq-z2"}
+
+
+@pytest.mark.parametrize("name", [*NEAR, "", "find", "file", "hwh", "__init__", "os"])
 def test_an_unknown_name_lists_the_known_ones(name: str) -> None:
     with pytest.raises(UsageError) as caught:
         find_board(name)
     assert str(caught.value) == (
         f"no board {name!r}; there are arty-z7-20, kv260, orangecrab-85f, pynq-z2, ultra96-v2, ulx3s-85f; "
-        "or give a file: ./my_board.toml"
+        "or give a file: ./my_board.toml" + (f"; did you mean {NEAR[name]!r}?" if name in NEAR else "")
     )
 
 
