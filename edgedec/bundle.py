@@ -62,8 +62,9 @@ class Bundle:
 
         Raises:
             UsageError: there is nothing at ``path``.
-            BundleError: no bundle, or a damaged one; names the file.
-            UnsupportedError: written by another version of the format.
+            BundleError: there is no bundle, or a damaged one; the message names the file.
+            UnsupportedError: the bundle has a version or requires a feature that this edgedec does not know; the message
+                names the command that makes the bundle anew.
         """
         folder = Path(path)
         file = folder / MANIFEST

@@ -22,13 +22,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgedec import __version__
 from edgedec.errors import BundleError, UnsupportedError
 from edgedec.schemes import Scheme, scheme_from_json
 
 __all__ = [
     "ALIGNMENT",
+    "FEATURES",
     "FORMAT",
     "MANIFEST",
+    "READABLE_VERSIONS",
     "TEMPLATE",
     "TOKENIZER",
     "VERSION",
@@ -42,12 +45,15 @@ __all__ = [
     "open_manifest",
 ]
 
-FORMAT, VERSION = "edgedec-bundle", 1
+FORMAT, VERSION = "edgedec-bundle", 1  # name of the format, and the version that is written
+READABLE_VERSIONS = (1,)  # versions that are opened, in ascending order; docs/bundle-format.md has the rule
+FEATURES: frozenset[str] = frozenset()  # features of a manifest's "requires" that this edgedec knows; none exists yet
 MANIFEST, WEIGHTS, TOKENIZER, TEMPLATE = "manifest.json", "weights.bin", "tokenizer.json", "chat_template.jinja"
 ALIGNMENT = 64  # bytes: a cache line, and any vector register
 MAX_MANIFEST_BYTES = 16 << 20  # a tensor takes about 300; parsed, hostile JSON takes 20 times its size
 MAX_DIMENSIONS = 8
 _CHUNK_BYTES = 1 << 20
+_FILE_NAME = re.compile("[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")  # a plain name, which cannot lead out of the folder
 _KEYS = {"format", "version", "created_by", "config", "quantization", "tokens", "files", "tensors", "sha256"}
 
 
@@ -108,6 +114,46 @@ def _number(text: str) -> float:
     return number
 
 
+def _remedy(file: Path, manifest: Mapping[str, Any]) -> str:
+    """Return the two ways out when a newer edgedec wrote the bundle."""
+    return (
+        f"install a newer edgedec ({reprlib.repr(manifest.get('created_by'))} wrote the bundle), or make the bundle "
+        f"anew with: edgedec quantize CHECKPOINT -o {file.parent}"
+    )
+
+
+def _check_version(file: Path, manifest: Mapping[str, Any]) -> None:
+    """Refuse a version that is not read. This comes before the hash, which another version may define otherwise."""
+    version, readable = manifest.get("version"), ", ".join(map(str, READABLE_VERSIONS))
+    if type(version) is not int or version < 1:
+        raise BundleError(
+            f"{file}: version must be a positive integer, not {reprlib.repr(version)}; copy or quantize the bundle again"
+        )
+    if version in READABLE_VERSIONS:
+        return
+    if version > READABLE_VERSIONS[-1]:
+        raise UnsupportedError(
+            f"{file}: has version {reprlib.repr(version)} of the bundle format, and edgedec {__version__} reads "
+            f"{readable}; {_remedy(file, manifest)}"
+        )
+    raise UnsupportedError(
+        f"{file}: has version {version} of the bundle format, which edgedec {__version__} no longer reads (it reads "
+        f"{readable}); make the bundle anew with: edgedec quantize CHECKPOINT -o {file.parent}"
+    )
+
+
+def _check_features(file: Path, manifest: Mapping[str, Any]) -> None:
+    """Refuse a manifest that requires a feature which this edgedec does not know."""
+    required = manifest.get("requires", [])
+    if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
+        raise BundleError(f"{file}: requires must be a list of names, not {reprlib.repr(required)}")
+    if unknown := sorted(set(required) - FEATURES):
+        raise UnsupportedError(
+            f"{file}: requires {reprlib.repr(unknown)}, which edgedec {__version__} does not know; "
+            f"{_remedy(file, manifest)}"
+        )
+
+
 def _read_manifest(path: Path) -> dict[str, Any]:
     file = path / MANIFEST
     if file.stat().st_size > MAX_MANIFEST_BYTES:
@@ -119,16 +165,13 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         raise BundleError(f"{file}: not valid JSON ({error}); copy or quantize the bundle again") from None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise BundleError(f"{file}: not an edgedec bundle")
-    version, stated = manifest.get("version"), manifest.get("sha256")
-    if type(version) is not int or version != VERSION:
-        raise UnsupportedError(
-            f"{file}: bundle version {reprlib.repr(version)}, this edgedec reads {VERSION}; "
-            "quantize the checkpoint again with this edgedec, or install the one that wrote the bundle"
-        )
+    _check_version(file, manifest)
+    stated = manifest.get("sha256")
     if not re.fullmatch("[0-9a-f]{64}", str(stated)) or manifest_hash(data, str(stated)) != stated:
         raise BundleError(f"{file}: its hash does not match its content; copy or quantize the bundle again")
-    if set(manifest) != _KEYS:
-        raise BundleError(f"{file}: unknown or missing keys {reprlib.repr(sorted(set(manifest) ^ _KEYS))}")
+    _check_features(file, manifest)
+    if missing := sorted(_KEYS - set(manifest)):
+        raise BundleError(f"{file}: the keys {', '.join(missing)} are missing; quantize the checkpoint again")
     for key in ("config", "quantization", "tokens", "files", "tensors"):
         if not isinstance(manifest[key], dict):
             raise BundleError(f"{file}: {key} must be an object")
@@ -136,12 +179,18 @@ def _read_manifest(path: Path) -> dict[str, Any]:
 
 
 def _check_files(path: Path, files: Mapping[str, Any]) -> None:
-    """Every listed file is a plain name, there, of the right size and, but for the weights, of the right content."""
+    """Check that every listed file has a plain name, exists, and has its size; check the hash of all but the weights.
+
+    Files that this edgedec does not know are checked like the others, and then not used.
+    """
     if not {WEIGHTS, TOKENIZER} <= set(files):
         raise BundleError(f"{path / MANIFEST}: must list {WEIGHTS} and {TOKENIZER}")
     for name, entry in files.items():
-        if name not in (WEIGHTS, TOKENIZER, TEMPLATE):
-            raise BundleError(f"{path / MANIFEST}: lists the file {reprlib.repr(name)}, which a bundle does not have")
+        if not _FILE_NAME.fullmatch(name) or name == MANIFEST:
+            raise BundleError(
+                f"{path / MANIFEST}: lists the file {reprlib.repr(name)}; a file's name must have 1 to 64 letters, "
+                f"digits, '_', '-' or '.', begin with none of the last two, and not be {MANIFEST}"
+            )
         file = path / name
         if not file.is_file():
             raise BundleError(f"{file}: missing; copy or quantize the bundle again")
@@ -290,8 +339,8 @@ def open_manifest(folder: Path, *, weights: bool = True) -> Manifest:
         weights: the largest file too; without, the manifest is good for shapes and nothing else.
 
     Raises:
-        BundleError: damaged or incomplete; names the file.
-        UnsupportedError: written by another version of the format.
+        BundleError: the bundle is damaged or incomplete; the message names the file.
+        UnsupportedError: the bundle has a version or requires a feature that this edgedec does not know.
         OSError: a file cannot be read.
     """
     file = folder / MANIFEST
