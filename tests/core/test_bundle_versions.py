@@ -13,7 +13,7 @@ import pytest
 
 from edgedec import __version__, manifest
 from edgedec.bundle import Bundle
-from edgedec.errors import UnsupportedError
+from edgedec.errors import BundleError, UnsupportedError
 from edgedec.manifest import FEATURES, READABLE_VERSIONS, VERSION, encode_manifest
 from tests.core.kept_bundles import COUNT, FOLDER, PROMPT, generate
 
@@ -138,5 +138,5 @@ def test_a_file_that_is_not_known_is_checked_all_the_same(model: Path) -> None:
     (model / "calibration.bin").write_bytes(b"changed")
     files = json.loads((model / "manifest.json").read_bytes())["files"]
     entry = {"bytes": 7, "sha256": "0" * 64}
-    with pytest.raises(manifest.BundleError, match=r"calibration\.bin: its hash does not match"):
+    with pytest.raises(BundleError, match=r"calibration\.bin: its hash does not match"):
         rewrite(model, files=files | {"calibration.bin": entry})
