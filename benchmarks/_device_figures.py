@@ -11,13 +11,13 @@ from benchmarks._device_runs import Text, kinds
 __all__ = ["GOAL_TOK_S", "HEADER", "PLAIN", "PUBLISHED", "summary", "variant"]
 
 HEADER = "simulated, acceptance of the embedded model"
-GOAL_TOK_S = 140.0  # on average over the kinds, by the best drafter: issue 7
+GOAL_TOK_S = 140.0  # tokens per second, mean over the kinds of text, best drafter; docs/reports/device-speculation.md
 PLAIN = "none"
 # Decoding of BitNet-0.73B on a KV260, tokens per second, measured by their authors, and what its memory allows.
 PUBLISHED: Mapping[str, Mapping[str, Any]] = {
     "TeLLMe v2": {"tok_s": 25.0, "kind": "published", "source": "2510.15926, plain decoding"},
     "PD-Swap": {"tok_s": 27.8, "kind": "published", "source": "2512.11550, plain decoding"},
-    "DRAM bound of plain decoding": {"tok_s": 82.0, "kind": "computed", "source": "issue 7"},
+    "DRAM bound of plain decoding": {"tok_s": 82.0, "kind": "computed", "source": "docs/reports/device-speculation.md"},
 }
 
 

@@ -2,7 +2,7 @@
 
 A text was written once, by the embedded model on the CPU target, and what the model said after each of its tokens was kept.
 A node of a tree that lies on that text gets just that, which is what a pass would give it (the CPU target is
-``batch_invariant``: docs/accelerator.md and DESIGN 1.2); a node that leaves the text gets NaN, at which the sampler stops:
+``batch_invariant``, which docs/speculation.md defines); a node that leaves the text gets NaN, at which the sampler stops:
 nobody may ask what would come there. With ``inner`` the passes are really run, on the CPU target.
 """
 

@@ -179,7 +179,7 @@ def _spread(values: Sequence[float], unit: float) -> dict[str, float]:
 
 
 def headline(by_threads: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
-    """The keys that issue 4 names."""
+    """Return the figures that the first keys of the JSON output have."""
 
     def ratios(job: str) -> dict[str, float | None]:
         return {str(threads): found["jobs"][job]["ratio"] for threads, found in by_threads.items()}

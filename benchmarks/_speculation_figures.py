@@ -65,7 +65,7 @@ def predicted(run: Run, pass_times: Mapping[int, float]) -> float:
 
 
 def summarize(takes: Sequence[Take]) -> dict[str, Any]:
-    """The keys that issue 5 names, and a few more. Of a kind with no prompt left there is no figure."""
+    """Return the keys of the JSON output. A kind of text with no prompt left has no figure."""
     kinds = {
         kind: _kind([take for take in takes if take.kind == kind]) for kind in dict.fromkeys(t.kind for t in takes)
     }

@@ -1,4 +1,4 @@
-"""The speculation benchmark's figures as tables, with the goals of issue 5 beside them."""
+"""The speculation benchmark's figures as tables, with the goals beside them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from edgedec.cli.console import print_table
 __all__ = ["goals", "print_report"]
 
 QUIET = 0.03  # share of the CPUs that others may take
-COPYING, STORY, AUTO, PREDICTED, LOOP_US = 2.0, 1.5, 0.97, 0.92, 150.0  # issue 5
+COPYING, STORY, AUTO, PREDICTED, LOOP_US = 2.0, 1.5, 0.97, 0.92, 150.0  # goals, set before the first run
 
 
 def goals(result: Mapping[str, Any]) -> list[tuple[str, float, float, bool]]:

@@ -49,7 +49,7 @@ ROUNDS, QUICK_ROUNDS = 15, 3
 SAME_MODEL = 0.9  # least cosine of the two programs' logits
 STAT = Path("/proc/stat")
 QUIET = 0.03  # share of the CPUs that others may take
-GOALS: Mapping[str, Mapping[int, float]] = {  # issue 4, by threads
+GOALS: Mapping[str, Mapping[int, float]] = {  # ratios by number of threads; docs/cpu-kernels.md
     "decode": {1: 1.7, 2: 1.4},
     "pass 8": {1: 3.0, 2: 3.5},
     "prompt": {1: 2.0, 2: 2.0},

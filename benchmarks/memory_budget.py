@@ -5,8 +5,8 @@
 About ten minutes on two quiet cores; the speeds alone, which want them quiet, three.
 
 Ceiling: each line is a process of its own that fills its context three times: greedily, with tokens drawn, and with every
-guess wrong (benchmarks/_budget_child.py). Charged is what DESIGN 1.3 says, read from the session's meter; beside it stands
-the kernel's VmHWM. A line holds if both are within the budget and within the plan, or if the plan was refused before
+guess wrong (benchmarks/_budget_child.py). Charged bytes, which edgedec/memory.py defines, are read from the session's meter;
+the kernel's VmHWM stands beside them. A line holds if both are within the budget and within the plan, or if the plan was refused before
 anything was loaded. Peaks have no business with the clock: a busy machine does not change them, so --jobs run at a time.
 
 Speed: the fixed baseline has a context of 1024, float16 keys and values, a tree of 64 nodes and whole float32 logits. A plan
@@ -50,7 +50,7 @@ WITH_MODEL = ("model", "auto")
 CONTEXTS, QUICK_CONTEXTS = (0, 256), (0,)
 BUDGETS, QUICK_BUDGETS = 40, 4
 QUICK_TOKENS = 24  # of an answer
-SHARE, KEPT = 0.35, 0.98  # issue 5
+SHARE, KEPT = 0.35, 0.98  # goals: share of the baseline's memory, share of its speed that is left
 _CHILD = Path(__file__).with_name("_budget_child.py")
 _MIB = 1 << 20
 

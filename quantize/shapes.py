@@ -22,7 +22,7 @@ __all__ = ["SHAPES", "write_random_bundle"]
 
 _LLAMA = {"model_type": "llama", "hidden_act": "silu", "tie_word_embeddings": False, "rms_norm_eps": 1e-5}
 
-# Configurations of public checkpoints (FACTS section 6). The sub-norms of the BitNet models are left out: 0.1 % of the time.
+# Configurations of public checkpoints (their config.json). The BitNet models' sub-norms, 0.1 % of the time, are left out.
 SHAPES: Mapping[str, Mapping[str, Any]] = {
     "bitnet-0.73b": _LLAMA
     | {

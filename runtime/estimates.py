@@ -1,7 +1,8 @@
 """Tokens per second before anything is loaded: estimates to choose a plan by, never to be printed as measured.
 
 T(n) = bytes read per pass / bandwidth * (1 + slope * (n - 1)); a chain of k guesses of which each is right with probability
-a brings (1 - a^(k + 1)) / (1 - a) tokens. Source: FACTS section 7, "a lattice of one rule".
+a brings (1 - a^(k + 1)) / (1 - a) tokens. Source: derived here, as the target's
+own token plus the chances that the first guess is right, the first two are, and so on up to k.
 """
 
 from __future__ import annotations

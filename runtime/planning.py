@@ -34,7 +34,7 @@ TREES = (16, 8, 4, 2)  # guesses of a tree that a plan may shrink to
 _TOKENIZER_FACTOR, _TOKENIZER_BYTES = 24, 1 << 20
 _HOST_BYTES = 3 << 20  # the interpreter's own growth: text, streams, the template engine, threads
 _SAMPLING_ROWS = 6  # float64 copies of a row of logits
-# What "without a budget" takes elsewhere, and the memory goals are stated against: DESIGN has it as the fixed baseline.
+# Context and tree of the fixed baseline (docs/glossary.md): a run elsewhere that plans nothing.
 _BASELINE_CONTEXT, _BASELINE_NODES = 1024, 64
 _SHORTER = 0.5  # a context of a quarter of what was wanted counts like half the speed
 _COARSER = 0.95  # int8 keys and values cost some quality: taken for context, never for speed alone

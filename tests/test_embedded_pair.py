@@ -1,4 +1,4 @@
-"""The quality of the embedded pair, as ``benchmarks/embedded_pair.py`` measures it: what issue 3 asked for."""
+"""The quality of the embedded pair, as ``benchmarks/embedded_pair.py`` measures it, is within its limits."""
 
 from __future__ import annotations
 

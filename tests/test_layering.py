@@ -1,4 +1,4 @@
-"""The arrows of DESIGN section 2: core <- quantize, hw, boards, runtime <- sim <- command line and demo.
+"""Imports follow the arrows of the layers: core <- quantize, hw, boards, runtime <- sim <- command line and demo.
 
 Every import statement counts, inside a function or under TYPE_CHECKING too; so does import_module("a constant").
 """

@@ -1,4 +1,4 @@
-"""On the CPU, greedy text with speculation is greedy text without, token for token (DESIGN 1.2).
+"""On the CPU, greedy text with speculation is greedy text without, token for token (docs/speculation.md).
 
 Rows of a pairwise covering array run here, the full product of all choices with ``make test-all``. Speculation is forced:
 whether it pays must not matter to the text. Plain greedy is always one thread's, so that threads are compared as well.
