@@ -6,8 +6,8 @@ About ten minutes on two quiet cores; the speeds alone, which want them quiet, t
 
 Ceiling: each line is a process of its own that fills its context three times: greedily, with tokens drawn, and with every
 guess wrong (benchmarks/_budget_child.py). Charged bytes, which edgedec/memory.py defines, are read from the session's meter;
-the kernel's VmHWM stands beside them. A line holds if both are within the budget and within the plan, or if the plan was refused before
-anything was loaded. Peaks have no business with the clock: a busy machine does not change them, so --jobs run at a time.
+the kernel's VmHWM stands beside them. A line holds if both are within the budget and within the plan, or if the plan was
+refused before anything was loaded. The clock has no influence on peaks, so --jobs lines run at a time on a busy machine too.
 
 Speed: the fixed baseline has a context of 1024, float16 keys and values, a tree of 64 nodes and whole float32 logits. A plan
 gets its weights and 35 % of what else that takes. Greedy answers to the same prompts, in turns, medians: how much of the

@@ -1,8 +1,8 @@
 """Bytes: parsing them, measuring what this process is charged for, and planning under a budget.
 
 *Charged* = growth of anonymous and shared memory since the meter was started, plus resident pages of mappings of the model's
-files. Transients of loading count. The baseline (what the imports took before) and library text are reported beside it, never
-in it. A run's peak is the largest value that its meter read, every few milliseconds and between phases.
+files. Transients of loading count. The baseline (what the imports took before) and library text are reported beside it,
+never in it. A run's peak is the largest value that its meter read, every few milliseconds and between phases.
 """
 
 from __future__ import annotations
