@@ -35,7 +35,7 @@ test-all: ## lint, types and all tests; the slow ones compare with torch and tra
 	@if .ci/environment board-all; then $(MAKE) --no-print-directory test-board; else echo "going on without device pynq"; fi
 	@.venv/bin/pytest -m "slow or not slow"
 
-fuzz: ## 100,000 inputs for each reader of checkpoints; FUZZ="--readers gguf --inputs 5000"; see docs/fuzzing.md
+fuzz: ## 100,000 inputs for each reader of checkpoints; FUZZ="--readers gguf --inputs 5000"; see docs/reports/fuzzing.md
 	@.ci/environment dev
 	@.venv/bin/python -m tests.attacks.fuzz.campaign $(FUZZ)
 

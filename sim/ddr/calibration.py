@@ -1,7 +1,8 @@
 """What was measured on a KV260, the traffic that we take it to have been, and what the model makes of that.
 
-All by github.com/MerlijnW70/bitnet-kv260 (four ternary engines on HP0..HP3 at 250 MHz): results/kria-ddr-results.txt and
-docs/measurements.md. Its logs give sizes, bursts and rates. Assumed here, for the logs do not say it:
+Source: github.com/MerlijnW70/bitnet-kv260/results/kria-ddr-results.txt and
+github.com/MerlijnW70/bitnet-kv260/docs/measurements.md (four ternary engines on HP0..HP3 at 250 MHz). The logs give sizes,
+bursts and rates. Assumed here, because the logs do not say it:
 
 - the host starts one port 0.4 us after the other, and its clock counts 8 us more than the transfers take (their logs give 3
   to 8 us until all are started);

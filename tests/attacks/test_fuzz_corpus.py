@@ -1,4 +1,4 @@
-"""The readers under inputs that campaigns kept, and some new ones; and that campaigns were long enough (docs/fuzzing.md)."""
+"""Readers take the inputs that campaigns kept, and new ones; campaigns were long enough (docs/reports/fuzzing.md)."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
     make fuzz                                      100,000 inputs for each reader
     python -m tests.attacks.fuzz.campaign --readers gguf bitnet --inputs 20000 --jobs 2
     python -m tests.attacks.fuzz.campaign --inputs 0 --keep    only minimise what is known into corpus/
-    python -m tests.attacks.fuzz.campaign --record --keep       add the results to results.json and docs/fuzzing.md
+    python -m tests.attacks.fuzz.campaign --record --keep       add the results to results.json and docs/reports/fuzzing.md
 
 Everything lies in build/fuzz/READER. A campaign that was stopped goes on where it was; one whose readers' sources have
 changed begins to count anew, with the inputs that it knows.
@@ -206,7 +206,7 @@ def _arguments(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--unguided", action="store_true", help="mutate at random, without atheris")
     parser.add_argument("--keep", action="store_true", help="minimise into tests/attacks/fuzz/corpus")
     parser.add_argument(
-        "--record", action="store_true", help="add to results.json, and write the table of docs/fuzzing.md"
+        "--record", action="store_true", help="add to results.json, and write the table of docs/reports/fuzzing.md"
     )
     return parser.parse_args(words)
 

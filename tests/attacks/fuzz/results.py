@@ -1,4 +1,4 @@
-"""What campaigns found: ``results.json``, one entry a campaign and reader, and the table that docs/fuzzing.md has of it."""
+"""Results of campaigns: ``results.json``, one entry per campaign and reader, and its table in docs/reports/fuzzing.md."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["DOCS", "RESULTS", "add", "code", "read", "table", "tools", "write_ta
 
 ROOT = Path(__file__).resolve().parents[3]
 RESULTS = Path(__file__).resolve().parent / "results.json"
-DOCS = ROOT / "docs" / "fuzzing.md"
+DOCS = ROOT / "docs" / "reports" / "fuzzing.md"
 _BEGIN, _END = "<!-- results: written by the runner -->", "<!-- end of results -->"
 _SOURCES = ("quantize/readers/__init__.py", "quantize/pipeline.py", "edgedec/families/*.py")
 _PACKAGES = ("atheris", "numpy", "tokenizers", "gguf")
