@@ -11,41 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from edgedec.cli.console import note, progress
 from edgedec.cli.generate import figures, note_narrowed, text_writer, write
-from edgedec.cli.options import (
-    Board,
-    Configuration,
-    CtxSize,
-    Device,
-    DraftMax,
-    IgnoreEos,
-    KvBits,
-    MemoryBudget,
-    MemoryModel,
-    MinP,
-    Model,
-    ModelDraft,
-    NPredict,
-    Record,
-    RepeatLastN,
-    RepeatPenalty,
-    ReversePrompt,
-    Seed,
-    ShowDraft,
-    SpecTree,
-    SpecType,
-    Temp,
-    Threads,
-    TopK,
-    TopP,
-    TreeNodes,
-    Verbose,
-    accelerator_options,
-    budget_bytes,
-    option,
-    resolve_model,
-    sampling_config,
-    spec_config,
-)
+from edgedec.cli.options import Verbose, option
+from edgedec.cli.run_options import RunOptions, TextOptions, command_line
 from edgedec.errors import EdgedecError
 
 if TYPE_CHECKING:
@@ -102,21 +69,10 @@ def _line_buffer() -> str:
 class _Chat:
     """The conversation. A message that fails is not part of it."""
 
-    def __init__(
-        self,
-        conversation: Conversation,
-        *,
-        n_predict: int,
-        sampling: SamplingConfig,
-        stop: tuple[str, ...],
-        ignore_eos: bool,
-        show_draft: bool,
-    ) -> None:
-        session = conversation.session
-        self.session, self.sampling, self.stop = session, sampling, stop
-        self.n_predict, self.ignore_eos = n_predict, ignore_eos
-        self._write = text_writer(show_draft=show_draft)
-        self.conversation = conversation
+    def __init__(self, conversation: Conversation, writing: TextOptions, sampling: SamplingConfig) -> None:
+        self.conversation, self.session = conversation, conversation.session
+        self.options, self.sampling = writing, sampling
+        self._write = text_writer(show_draft=writing.show_draft)
         self.interrupts = _Interrupts()
         self.failures: list[EdgedecError] = []
         self.answers = 0
@@ -140,10 +96,10 @@ class _Chat:
         with progress("reading the prompt", once=True) as report:
             answer = self.session.generate(
                 ids,
-                n_predict=self.n_predict,
+                n_predict=self.options.n_predict,
                 sampling=self.sampling,
-                stop=self.stop,
-                ignore_eos=self.ignore_eos,
+                stop=self.options.stop,
+                ignore_eos=self.options.ignore_eos,
                 on_text=self._write,
                 interrupted=lambda: self.interrupts.flag,
                 progress=report,
@@ -233,11 +189,11 @@ class _Chat:
                     note(f"edgedec: {error}\nthe conversation goes on without that; /reset begins anew")
 
 
+@command_line
 def chat(
-    model: Model,
+    run: RunOptions,
+    writing: TextOptions,
     system: Annotated[str | None, option("--system", metavar="TEXT", help="System message.")] = None,
-    n_predict: NPredict = -1,
-    ctx_size: CtxSize = 0,
     no_context_shift: Annotated[
         bool,
         option(
@@ -245,83 +201,22 @@ def chat(
             help="Refuse what does not fit the context; without, the conversation's oldest turns are dropped.",
         ),
     ] = False,
-    kv_bits: KvBits = None,
-    memory_budget: MemoryBudget = None,
-    spec_type: SpecType = "none",
-    model_draft: ModelDraft = None,
-    draft_max: DraftMax = 8,
-    spec_tree: SpecTree = "chain",
-    tree_nodes: TreeNodes = 0,
-    device: Device = "cpu",
-    board: Board = None,
-    configuration: Configuration = None,
-    memory: MemoryModel = None,
-    record: Record = None,
-    threads: Threads = 0,
-    temp: Temp = 0.8,
-    top_k: TopK = 40,
-    top_p: TopP = 0.95,
-    min_p: MinP = 0.05,
-    repeat_penalty: RepeatPenalty = 1.0,
-    repeat_last_n: RepeatLastN = 64,
-    seed: Seed = -1,
-    reverse_prompt: ReversePrompt = None,
-    ignore_eos: IgnoreEos = False,
-    show_draft: ShowDraft = False,
     verbose: Verbose = 0,
 ) -> None:
     """Talk with a model. Lines that begin with a slash are commands; /help lists them."""
-    sampling = sampling_config(
-        temp=temp,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        repeat_penalty=repeat_penalty,
-        repeat_last_n=repeat_last_n,
-        seed=seed,
-    )
-    spec = spec_config(
-        model=model,
-        spec_type=spec_type,
-        model_draft=model_draft,
-        draft_max=draft_max,
-        spec_tree=spec_tree,
-        tree_nodes=tree_nodes,
-    )
+    sampling, spec = writing.sampling(), run.spec()
     from edgedec.runtime.conversation import Conversation
-    from edgedec.runtime.session import Session
 
-    bundle = resolve_model(model)
-    with progress("preparing the model") as report:
-        session = Session.open(
-            bundle,
-            device=device,
-            threads=threads,
-            ctx_size=ctx_size,
-            kv_bits=kv_bits,
-            spec=spec,
-            budget_bytes=budget_bytes(memory_budget),
-            accelerator=accelerator_options(
-                device, board=board, configuration=configuration, memory=memory, record=record
-            ),
-            progress=report,
-        )
+    session = run.open_session(spec)
     with session:
         note_narrowed(session, spec)
-        talk = _Chat(
-            Conversation(session, system=system, shift=not no_context_shift),
-            n_predict=n_predict,
-            sampling=sampling,
-            stop=tuple(reverse_prompt or ()),
-            ignore_eos=ignore_eos,
-            show_draft=show_draft,
-        )
+        talk = _Chat(Conversation(session, system=system, shift=not no_context_shift), writing, sampling)
         if hasattr(sys.stdin, "reconfigure"):
             sys.stdin.reconfigure(errors="surrogateescape")  # the tokenizer says what is wrong with such a line
         if talk.conversation.is_plain:
             note(
-                f"{model}: the model has no chat template; messages and answers are the lines of one plain text, which it "
-                "continues"
+                f"{run.model}: the model has no chat template; messages and answers are the lines of one plain text, which "
+                "it continues"
             )
         interactive = sys.stdin.isatty()
         if interactive:

@@ -11,42 +11,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 from edgedec.cli.console import has_colours, note, print_json, progress, read_text
-from edgedec.cli.options import (
-    Board,
-    Configuration,
-    CtxSize,
-    Device,
-    DraftMax,
-    IgnoreEos,
-    Json,
-    KvBits,
-    MemoryBudget,
-    MemoryModel,
-    MinP,
-    Model,
-    ModelDraft,
-    NPredict,
-    Record,
-    RepeatLastN,
-    RepeatPenalty,
-    ReversePrompt,
-    Seed,
-    ShowDraft,
-    SpecTree,
-    SpecType,
-    Temp,
-    Threads,
-    TopK,
-    TopP,
-    TreeNodes,
-    Verbose,
-    accelerator_options,
-    budget_bytes,
-    option,
-    resolve_model,
-    sampling_config,
-    spec_config,
-)
+from edgedec.cli.options import Json, Verbose, option
+from edgedec.cli.run_options import RunOptions, TextOptions, command_line
 from edgedec.errors import DeviceError, UsageError
 
 if TYPE_CHECKING:
@@ -146,39 +112,16 @@ def _prompt_text(prompt: str | None, file: Path | None) -> str:
     return read_text(file, "--file").removesuffix("\n")
 
 
+@command_line
 def generate(
-    model: Model,
+    run: RunOptions,
+    writing: TextOptions,
     prompt: Annotated[str | None, option("-p", "--prompt", metavar="TEXT", help="The text to continue.")] = None,
     file: Annotated[
         Path | None,
         option("-f", "--file", metavar="FILE", help="Read it from a file, or '-' for stdin; drops a last newline."),
     ] = None,
     echo: Annotated[bool, option("--echo", help="Print the prompt first.")] = False,
-    n_predict: NPredict = -1,
-    ctx_size: CtxSize = 0,
-    kv_bits: KvBits = None,
-    memory_budget: MemoryBudget = None,
-    spec_type: SpecType = "none",
-    model_draft: ModelDraft = None,
-    draft_max: DraftMax = 8,
-    spec_tree: SpecTree = "chain",
-    tree_nodes: TreeNodes = 0,
-    device: Device = "cpu",
-    board: Board = None,
-    configuration: Configuration = None,
-    memory: MemoryModel = None,
-    record: Record = None,
-    threads: Threads = 0,
-    temp: Temp = 0.8,
-    top_k: TopK = 40,
-    top_p: TopP = 0.95,
-    min_p: MinP = 0.05,
-    repeat_penalty: RepeatPenalty = 1.0,
-    repeat_last_n: RepeatLastN = 64,
-    seed: Seed = -1,
-    reverse_prompt: ReversePrompt = None,
-    ignore_eos: IgnoreEos = False,
-    show_draft: ShowDraft = False,
     json: Json = False,
     verbose: Verbose = 0,
 ) -> None:
@@ -186,41 +129,8 @@ def generate(
 
     It appears on stdout as it is written; figures follow on stderr.
     """
-    text = _prompt_text(prompt, file)
-    sampling = sampling_config(
-        temp=temp,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        repeat_penalty=repeat_penalty,
-        repeat_last_n=repeat_last_n,
-        seed=seed,
-    )
-    spec = spec_config(
-        model=model,
-        spec_type=spec_type,
-        model_draft=model_draft,
-        draft_max=draft_max,
-        spec_tree=spec_tree,
-        tree_nodes=tree_nodes,
-    )
-    from edgedec.runtime.session import Session
-
-    bundle = resolve_model(model)
-    with progress("preparing the model") as report:
-        session = Session.open(
-            bundle,
-            device=device,
-            threads=threads,
-            ctx_size=ctx_size,
-            kv_bits=kv_bits,
-            spec=spec,
-            budget_bytes=budget_bytes(memory_budget),
-            accelerator=accelerator_options(
-                device, board=board, configuration=configuration, memory=memory, record=record
-            ),
-            progress=report,
-        )
+    text, sampling, spec = _prompt_text(prompt, file), writing.sampling(), run.spec()
+    session = run.open_session(spec)
     with session:
         note_narrowed(session, spec)
         ids = session.encode(text)
@@ -232,11 +142,13 @@ def generate(
             try:
                 answer = session.generate(
                     ids,
-                    n_predict=n_predict,
+                    n_predict=writing.n_predict,
                     sampling=sampling,
-                    stop=tuple(reverse_prompt or ()),
-                    ignore_eos=ignore_eos,
-                    on_text=(lambda text: report("writing", 0, 1)) if json else text_writer(show_draft=show_draft),
+                    stop=writing.stop,
+                    ignore_eos=writing.ignore_eos,
+                    on_text=(lambda text: report("writing", 0, 1))
+                    if json
+                    else text_writer(show_draft=writing.show_draft),
                     interrupted=interrupted,
                     progress=report,
                 )

@@ -6,7 +6,6 @@ A parameter is named after its long option: environment variables and configurat
 from __future__ import annotations
 
 import shlex
-from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,13 +14,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edgedec.cli.console import log_to_stderr, progress
-from edgedec.embedded import EMBEDDED, EMBEDDED_DRAFT, bundle_folder
+from edgedec.embedded import bundle_folder
 from edgedec.errors import UsageError
 
 if TYPE_CHECKING:
     from edgedec.runtime.accelerator.options import AcceleratorOptions, Generator
-    from edgedec.runtime.sampling import SamplingConfig
-    from edgedec.runtime.speculation import SpecConfig
 
 __all__ = [
     "Board",
@@ -57,8 +54,6 @@ __all__ = [
     "line_command",
     "option",
     "resolve_model",
-    "sampling_config",
-    "spec_config",
 ]
 
 # The command's help would name an environment variable for every option; docs/command-line.md says how they are formed.
@@ -263,56 +258,3 @@ def resolve_model(name: str) -> Path:
     """Return the folder of a bundle that the command line names, as ``bundle_folder`` does, with a progress bar."""
     with progress("preparing the embedded model") as report:
         return bundle_folder(name, progress=report)
-
-
-def sampling_config(
-    *,
-    temp: float,
-    top_k: int,
-    top_p: float,
-    min_p: float,
-    repeat_penalty: float,
-    repeat_last_n: int,
-    seed: int,
-) -> SamplingConfig:
-    """Raises:
-    UsageError: a value is out of range.
-    """
-    from edgedec.runtime.sampling import SamplingConfig
-
-    try:
-        return SamplingConfig(
-            temperature=temp,
-            top_k=top_k,
-            top_p=top_p,
-            min_p=min_p,
-            repeat_penalty=repeat_penalty,
-            repeat_last_n=repeat_last_n,
-            seed=seed,
-        )
-    except UsageError as error:  # it names the field
-        field, _, rest = str(error).partition(" ")
-        flag = "--temp" if field == "temperature" else f"--{field.replace('_', '-')}"
-        raise UsageError(f"{flag} {rest}") from None
-
-
-def spec_config(
-    *, model: str, spec_type: str, model_draft: str | None, draft_max: int, spec_tree: str, tree_nodes: int
-) -> SpecConfig:
-    """What to speculate with. ``model`` is what ``-m`` says: the embedded targets bring a draft of their own.
-
-    Raises:
-        UsageError: an unknown name, a value out of range, or a draft missing or for nothing; no bundle was looked for yet.
-    """
-    from edgedec.runtime.speculation import SpecConfig
-
-    if model_draft is None and spec_type in ("model", "auto") and model in EMBEDDED and model != EMBEDDED_DRAFT:
-        model_draft = EMBEDDED_DRAFT
-    config = SpecConfig(
-        drafter=spec_type,
-        policy=spec_tree,
-        draft=None if model_draft is None else Path(model_draft),
-        draft_max=draft_max,
-        tree_nodes=tree_nodes,
-    )
-    return config if model_draft is None else replace(config, draft=resolve_model(model_draft))

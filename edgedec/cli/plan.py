@@ -6,27 +6,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from edgedec.cli.console import print_json, print_table
-from edgedec.cli.options import (
-    Board,
-    Configuration,
-    CtxSize,
-    Device,
-    DraftMax,
-    Json,
-    KvBits,
-    MemoryBudget,
-    MemoryModel,
-    Model,
-    ModelDraft,
-    SpecTree,
-    SpecType,
-    TreeNodes,
-    Verbose,
-    accelerator_options,
-    budget_bytes,
-    resolve_model,
-    spec_config,
-)
+from edgedec.cli.options import Json, Verbose, resolve_model
+from edgedec.cli.run_options import PlanOptions, command_line
 from edgedec.errors import BudgetError
 
 if TYPE_CHECKING:
@@ -37,50 +18,23 @@ __all__ = ["plan"]
 _PHASES = {"load": "loading", "load_draft": "loading the draft", "run": "running"}
 
 
-def plan(
-    model: Model,
-    memory_budget: MemoryBudget = None,
-    ctx_size: CtxSize = 0,
-    kv_bits: KvBits = None,
-    spec_type: SpecType = "none",
-    model_draft: ModelDraft = None,
-    draft_max: DraftMax = 8,
-    spec_tree: SpecTree = "chain",
-    tree_nodes: TreeNodes = 0,
-    device: Device = "cpu",
-    board: Board = None,
-    configuration: Configuration = None,
-    memory: MemoryModel = None,
-    json: Json = False,
-    verbose: Verbose = 0,
-) -> None:
+@command_line
+def plan(options: PlanOptions, json: Json = False, verbose: Verbose = 0) -> None:
     """Show the memory that a run will take. Exit code 4 if it does not fit the budget."""
-    budget = budget_bytes(memory_budget)
-    spec = spec_config(
-        model=model,
-        spec_type=spec_type,
-        model_draft=model_draft,
-        draft_max=draft_max,
-        spec_tree=spec_tree,
-        tree_nodes=tree_nodes,
-    )
+    budget, spec, device = options.budget_bytes, options.spec(), options.device
     from edgedec.memory import MemoryMeter, format_bytes, resident_bytes
     from edgedec.runtime.planning import make_plan
     from edgedec.runtime.session import open_model
     from edgedec.runtime.targets import target_module
 
-    bundle, accelerator = open_model(
-        resolve_model(model),
-        device,
-        accelerator_options(device, board=board, configuration=configuration, memory=memory),
-    )
+    bundle, accelerator = open_model(resolve_model(options.model), device, options.accelerator())
     target_module(device, accelerator)  # its libraries are part of the baseline
     baseline, resident = MemoryMeter().baseline_bytes, resident_bytes()
     made = make_plan(
         bundle,
         device=device,
-        ctx_size=ctx_size,
-        kv_bits=kv_bits,
+        ctx_size=options.ctx_size,
+        kv_bits=options.kv_bits,
         spec=spec,
         budget_bytes=budget,
         baseline_bytes=baseline,

@@ -330,7 +330,11 @@ def test_a_damaged_bundle_names_the_file(edgedec: Edgedec, bundle: Path, tmp_pat
         assert f"edgedec: {copy / 'weights.bin'}: its hash does not match the manifest" in outcome.stderr
 
 
-CRASH = "import edgedec.cli.plan as plan, edgedec.cli.app as app; plan.budget_bytes = lambda text: 1 / 0; app.main()"
+CRASH = """
+import edgedec.cli.app as app, edgedec.cli.run_options as options
+options.budget_bytes = lambda text: 1 / 0
+app.main()
+"""
 
 
 @pytest.mark.parametrize("debug", ["", "1"])
@@ -387,11 +391,11 @@ def test_without_a_signal_they_are_what_they_were_before(edgedec: Edgedec, bundl
 
 TWO_SIGNALS = """
 import atexit, signal, sys
-import edgedec.cli.app as app, edgedec.cli.plan as plan
+import edgedec.cli.app as app, edgedec.cli.run_options as options
 for number in (signal.SIGTERM, signal.SIGHUP):
     signal.signal(number, signal.SIG_DFL)
 first, second = (signal.Signals[name] for name in sys.argv.pop().split(","))
-plan.budget_bytes = lambda text: signal.raise_signal(first)
+options.budget_bytes = lambda text: signal.raise_signal(first)
 atexit.register(signal.raise_signal, second)
 app.main()
 """

@@ -269,7 +269,9 @@ def test_an_address_that_cannot_be_one(started: Driver, name: str, change: int) 
     started.registers.write(f"{name}_address", address ^ change)
     started.registers.write_fields("pass_parameters", slots=1, committed=4)
     started.ring("start", "done")
-    with pytest.raises(DeviceError, match=f"did not begin: an address is not a multiple of .*{name}_address {address ^ change:#x}"):
+    with pytest.raises(
+        DeviceError, match=f"did not begin: an address is not a multiple of .*{name}_address {address ^ change:#x}"
+    ):
         started.answer()
     started.registers.write(f"{name}_address", address)
     recovers(started)

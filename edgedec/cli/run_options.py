@@ -1,0 +1,217 @@
+"""The options of commands that run a model, each written once: what to run, how to choose tokens, how to speculate.
+
+A command takes one of these classes as a parameter, and ``command_line`` gives it a command-line option for each field.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+from edgedec.cli.console import progress
+from edgedec.cli.options import (
+    Board,
+    Configuration,
+    CtxSize,
+    Device,
+    DraftMax,
+    IgnoreEos,
+    KvBits,
+    MemoryBudget,
+    MemoryModel,
+    MinP,
+    Model,
+    ModelDraft,
+    NPredict,
+    Record,
+    RepeatLastN,
+    RepeatPenalty,
+    ReversePrompt,
+    Seed,
+    ShowDraft,
+    SpecTree,
+    SpecType,
+    Temp,
+    Threads,
+    TopK,
+    TopP,
+    TreeNodes,
+    accelerator_options,
+    budget_bytes,
+    resolve_model,
+)
+from edgedec.embedded import EMBEDDED, EMBEDDED_DRAFT
+from edgedec.errors import UsageError
+
+if TYPE_CHECKING:
+    from edgedec.runtime.accelerator.options import AcceleratorOptions
+    from edgedec.runtime.sampling import SamplingConfig
+    from edgedec.runtime.session import Session
+    from edgedec.runtime.speculation import SpecConfig
+
+__all__ = ["PlanOptions", "RunOptions", "TextOptions", "command_line"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions:
+    """What a run takes memory for: the model, its context, the drafter, the device."""
+
+    model: Model
+    ctx_size: CtxSize = 0
+    kv_bits: KvBits = None
+    memory_budget: MemoryBudget = None
+    spec_type: SpecType = "none"
+    model_draft: ModelDraft = None
+    draft_max: DraftMax = 8
+    spec_tree: SpecTree = "chain"
+    tree_nodes: TreeNodes = 0
+    device: Device = "cpu"
+    board: Board = None
+    configuration: Configuration = None
+    memory: MemoryModel = None
+
+    @property
+    def budget_bytes(self) -> int | None:
+        """Bytes of ``--memory-budget``; None: there is none."""
+        return budget_bytes(self.memory_budget)
+
+    def spec(self) -> SpecConfig:
+        """Return what to speculate with. The embedded targets bring a draft of their own.
+
+        Raises:
+            UsageError: an unknown name, a value out of range, or a draft missing or for nothing.
+        """
+        from dataclasses import replace
+
+        from edgedec.runtime.speculation import SpecConfig
+
+        draft = self.model_draft
+        if draft is None and self.spec_type in ("model", "auto") and self.model in EMBEDDED:
+            draft = None if self.model == EMBEDDED_DRAFT else EMBEDDED_DRAFT
+        config = SpecConfig(
+            drafter=self.spec_type,
+            policy=self.spec_tree,
+            draft=None if draft is None else Path(draft),  # names are checked before any bundle is looked for
+            draft_max=self.draft_max,
+            tree_nodes=self.tree_nodes,
+        )
+        return config if draft is None else replace(config, draft=resolve_model(draft))
+
+    def accelerator(self, record: Path | None = None) -> AcceleratorOptions | None:
+        """Return which accelerator to use; None where the device is none and no option speaks of one."""
+        return accelerator_options(
+            self.device, board=self.board, configuration=self.configuration, memory=self.memory, record=record
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(PlanOptions):
+    """Everything that opening a session takes."""
+
+    record: Record = None
+    threads: Threads = 0
+
+    def open_session(self, spec: SpecConfig) -> Session:
+        """Plan and load, with a progress bar."""
+        from edgedec.runtime.session import Session
+
+        bundle = resolve_model(self.model)
+        with progress("preparing the model") as report:
+            return Session.open(
+                bundle,
+                device=self.device,
+                threads=self.threads,
+                ctx_size=self.ctx_size,
+                kv_bits=self.kv_bits,
+                spec=spec,
+                budget_bytes=self.budget_bytes,
+                accelerator=self.accelerator(self.record),
+                progress=report,
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextOptions:
+    """How tokens are chosen, and what ends an answer. Names and defaults are llama.cpp's."""
+
+    n_predict: NPredict = -1
+    temp: Temp = 0.8
+    top_k: TopK = 40
+    top_p: TopP = 0.95
+    min_p: MinP = 0.05
+    repeat_penalty: RepeatPenalty = 1.0
+    repeat_last_n: RepeatLastN = 64
+    seed: Seed = -1
+    reverse_prompt: ReversePrompt = None
+    ignore_eos: IgnoreEos = False
+    show_draft: ShowDraft = False
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        """Texts that end an answer."""
+        return tuple(self.reverse_prompt or ())
+
+    def sampling(self) -> SamplingConfig:
+        """Return how to sample.
+
+        Raises:
+            UsageError: a value is out of range; the message names its option.
+        """
+        from edgedec.runtime.sampling import SamplingConfig
+
+        try:
+            return SamplingConfig(
+                temperature=self.temp,
+                top_k=self.top_k,
+                top_p=self.top_p,
+                min_p=self.min_p,
+                repeat_penalty=self.repeat_penalty,
+                repeat_last_n=self.repeat_last_n,
+                seed=self.seed,
+            )
+        except UsageError as error:  # it names the field
+            field, _, rest = str(error).partition(" ")
+            flag = "--temp" if field == "temperature" else f"--{field.replace('_', '-')}"
+            raise UsageError(f"{flag} {rest}") from None
+
+
+def command_line(command: Callable[..., None]) -> Callable[..., None]:
+    """Return ``command`` with a keyword parameter for each field of the options classes among its parameters.
+
+    The framework of the command line reads the signature of what this returns, so fields become options in their order.
+    """
+    groups: dict[str, type[Any]] = {}
+    parameters: list[inspect.Parameter] = []
+    hints = get_type_hints(command, include_extras=True)
+    for parameter in inspect.signature(command).parameters.values():
+        kind = hints[parameter.name]
+        if not (isinstance(kind, type) and is_dataclass(kind)):
+            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=kind))
+            continue
+        groups[parameter.name] = kind
+        types = get_type_hints(kind, include_extras=True)
+        parameters += [
+            inspect.Parameter(
+                field.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=inspect.Parameter.empty if field.default is MISSING else field.default,
+                annotation=types[field.name],
+            )
+            for field in fields(kind)
+        ]
+
+    @functools.wraps(command)
+    def run(**values: Any) -> None:
+        made = {
+            name: kind(**{field.name: values.pop(field.name) for field in fields(kind)})
+            for name, kind in groups.items()
+        }
+        command(**made, **values)
+
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run

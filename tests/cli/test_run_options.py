@@ -1,0 +1,62 @@
+"""Options that several commands share are written once, and reach each command as one value."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass, fields
+from typing import Annotated, get_type_hints
+
+import pytest
+
+from edgedec.cli.app import app
+from edgedec.cli.options import option
+from edgedec.cli.run_options import PlanOptions, RunOptions, TextOptions, command_line
+from edgedec.errors import UsageError
+
+COMMANDS = {command.name: command.callback for command in app.registered_commands}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Colours:
+    ink: Annotated[str, option("--ink")]
+    paper: Annotated[str, option("--paper")] = "white"
+
+
+def paint(colours: Colours, times: Annotated[int, option("--times")] = 1) -> None:
+    PAINTED.append((colours, times))
+
+
+PAINTED: list[tuple[Colours, int]] = []
+
+
+def test_fields_become_parameters_and_come_back_as_one_value() -> None:
+    made = command_line(paint)
+    parameters = inspect.signature(made).parameters
+    assert list(parameters) == ["ink", "paper", "times"]
+    assert parameters["ink"].default is inspect.Parameter.empty
+    assert (parameters["paper"].default, parameters["times"].default) == ("white", 1)
+    assert get_type_hints(made) == {"ink": str, "paper": str, "times": int}
+    assert parameters["ink"].annotation.__metadata__[0].param_decls == ("--ink",)
+    PAINTED.clear()
+    made(ink="black", paper="white", times=3)
+    assert [(Colours(ink="black"), 3)] == PAINTED
+
+
+@pytest.mark.parametrize(
+    ("command", "groups"),
+    [("plan", (PlanOptions,)), ("generate", (RunOptions, TextOptions)), ("chat", (RunOptions, TextOptions))],
+)
+def test_a_command_has_an_option_for_each_field(command: str, groups: tuple[type, ...]) -> None:
+    callback = COMMANDS[command]
+    assert callback is not None
+    own = [field.name for group in groups for field in fields(group)]
+    assert list(inspect.signature(callback).parameters)[: len(own)] == own
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "flag"),
+    [("temp", -1.0, "--temp"), ("top_p", 2.0, "--top-p"), ("repeat_penalty", 0.0, "--repeat")],
+)
+def test_a_value_out_of_range_names_its_option(field: str, value: float, flag: str) -> None:
+    with pytest.raises(UsageError, match=f"^{flag}"):
+        TextOptions(**{field: value}).sampling()  # type: ignore[arg-type]
