@@ -16,9 +16,12 @@ from edgedec.errors import UsageError
 COMMANDS = {command.name: command.callback for command in app.registered_commands}
 
 
+INK = option("--ink")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Colours:
-    ink: Annotated[str, option("--ink")]
+    ink: Annotated[str, INK]
     paper: Annotated[str, option("--paper")] = "white"
 
 
@@ -36,7 +39,7 @@ def test_fields_become_parameters_and_come_back_as_one_value() -> None:
     assert parameters["ink"].default is inspect.Parameter.empty
     assert (parameters["paper"].default, parameters["times"].default) == ("white", 1)
     assert get_type_hints(made) == {"ink": str, "paper": str, "times": int}
-    assert parameters["ink"].annotation.__metadata__[0].param_decls == ("--ink",)
+    assert parameters["ink"].annotation.__metadata__ == (INK,)
     PAINTED.clear()
     made(ink="black", paper="white", times=3)
     assert [(Colours(ink="black"), 3)] == PAINTED
