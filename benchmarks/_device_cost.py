@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from benchmarks._accelerator_figures import Case, Extended, Modelled, Passes
 from benchmarks._accelerator_simulation import Simulated
 from benchmarks._accelerator_traffic import Traffic
-from edgedec.hw.board import Board
+from edgedec.board import Board
 from edgedec.hw.compiler.program import Program, laid_out
 from edgedec.hw.compiler.shapes import shape_graph, shape_program
 from edgedec.hw.config import AcceleratorConfig

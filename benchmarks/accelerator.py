@@ -29,11 +29,11 @@ from benchmarks._accelerator_figures import Case, Counted, Extended, Modelled, P
 from benchmarks._accelerator_simulation import Simulated
 from benchmarks._accelerator_traffic import Traffic
 from benchmarks._shapes import BITNET_073B
+from edgedec.board import RESOURCES, Board
 from edgedec.boards.find import all_boards, board_names, find_board
 from edgedec.cli.console import note, print_json, print_table
 from edgedec.demo import TARGET
 from edgedec.errors import EdgedecError
-from edgedec.hw.board import RESOURCES, Board
 from edgedec.hw.compiler.choose_board import config_for_board
 from edgedec.hw.compiler.shapes import shape_graph, shape_model
 from edgedec.hw.config import AcceleratorConfig

@@ -28,9 +28,9 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # run as a file, Python sees only this folder
 
 from benchmarks._estimate_cycles import cycle_errors
+from edgedec.board import Board
 from edgedec.boards.find import find_board
 from edgedec.cli.console import note, print_json, print_table
-from edgedec.hw.board import Board
 from edgedec.hw.estimate import Estimate, estimate
 from edgedec.hw.resources import Resources, total
 from edgedec.sim.estimate_parts import CONFIGS, QUICK, Parts, whole
@@ -54,7 +54,7 @@ def compared(name: str, expected: Resources, found: Resources) -> dict[str, Any]
 def _expected(found: Estimate, device: Board) -> dict[str, Resources]:
     """By part, as yosys maps them to the device's family: nothing is packed into multipliers."""
     packed = {"datapath.mac": found.in_multipliers}
-    return {path: device.converted(path, part + packed.get(path, Resources())) for path, part in found.parts.items()}
+    return {path: (part + packed.get(path, Resources())).on(device, path) for path, part in found.parts.items()}
 
 
 def measure(name: str, family: str, only: Sequence[str] | None, at_once: bool) -> dict[str, Any]:

@@ -45,11 +45,11 @@ from benchmarks._speculation_model import choose
 from benchmarks.accelerator import chosen
 from benchmarks.cpu_decode import cpu_name
 from edgedec import demo
+from edgedec.board import Board
 from edgedec.boards.find import board_names, find_board
 from edgedec.bundle import Bundle
 from edgedec.cli.console import note, print_json, progress
 from edgedec.errors import EdgedecError, UnsupportedError, UsageError
-from edgedec.hw.board import Board
 from edgedec.plugins import names
 from edgedec.progress import Progress
 from edgedec.runtime.session import Session

@@ -48,10 +48,10 @@ from edgedec import __version__
 from edgedec.bundle import Bundle
 from edgedec.cli.console import note, print_json, print_table, progress
 from edgedec.errors import DeviceError, EdgedecError, UsageError
-from edgedec.executors import executor_names
 from edgedec.paths import cache_folder
 from edgedec.quantize.readers import open_checkpoint
 from edgedec.schemes import TernaryWeight
+from edgedec.workers import executor_names
 
 ROUNDS = 3
 RATIO_LIMIT = 1.0

@@ -26,13 +26,13 @@ from typing import Any
 
 from edgedec import __version__, boards, hw
 from edgedec.atomic import new_file, new_folder
+from edgedec.board import RESOURCES, Board
 from edgedec.boards.check import check_build
 from edgedec.boards.flow import Built, Design, Flow, find_flow
 from edgedec.boards.report import report
 from edgedec.boards.report_page import report_page
 from edgedec.errors import BundleError, EdgedecError, ToolError, UnsupportedError, UsageError
 from edgedec.hw.accelerator_registers import REGISTER_MAP
-from edgedec.hw.board import RESOURCES, Board
 from edgedec.hw.compiler.program import Program
 from edgedec.hw.compiler.program_file import save_program
 from edgedec.hw.config import AcceleratorConfig

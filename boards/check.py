@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from edgedec.board import Board
 from edgedec.boards.flow import find_flow
 from edgedec.errors import UnsupportedError
-from edgedec.hw.board import Board
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.estimate import estimate
 

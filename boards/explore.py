@@ -11,12 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from edgedec.board import Board
 from edgedec.boards.check import is_possible
 from edgedec.boards.flow import find_flow
 from edgedec.errors import UnsupportedError, UsageError
-from edgedec.executors import Executor
 from edgedec.graph import Graph
-from edgedec.hw.board import Board
 from edgedec.hw.compiler.choose import lowered, shape_of
 from edgedec.hw.compiler.choose_board import config_for_board
 from edgedec.hw.compiler.lowering import Lowering
@@ -27,6 +26,7 @@ from edgedec.hw.cycles import cycles
 from edgedec.hw.estimate import estimate
 from edgedec.progress import Progress, silent
 from edgedec.reference.integer_profile.model import IntegerModel
+from edgedec.workers import Executor
 
 __all__ = ["FRONTS", "SWEPT", "Exploration", "Point", "Speed", "explore", "pareto"]
 
@@ -66,7 +66,7 @@ class Point:
 
     Members:
         text: the argument of --configuration that builds it.
-        resources: estimated counts by edgedec.hw.board.RESOURCES on the board.
+        resources: estimated counts by edgedec.board.RESOURCES on the board.
         memory_bytes: bytes of program, weights, cache and results in the board's memory.
         beyond: readable list of resources that do not fit; empty if all fit.
         speeds: with 1 token and as many as there are slots, behind each depth; empty where it does not fit.

@@ -8,8 +8,8 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
+from edgedec.board import Board
 from edgedec.errors import UsageError
-from edgedec.hw.board import Board
 
 __all__ = ["FILE_KINDS", "read_board"]
 
@@ -44,7 +44,7 @@ def _from_python(path: Path) -> Board:
     spec.loader.exec_module(module)
     board = getattr(module, "BOARD", None)
     if not isinstance(board, Board):
-        raise UsageError(f"board file {path}: must define BOARD, an edgedec.hw.board.Board, not {type(board).__name__}")
+        raise UsageError(f"board file {path}: must define BOARD, an edgedec.board.Board, not {type(board).__name__}")
     return board
 
 

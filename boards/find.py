@@ -10,9 +10,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from edgedec import boards
+from edgedec.board import Board
 from edgedec.boards.file import FILE_KINDS, read_board
 from edgedec.errors import UsageError
-from edgedec.hw.board import Board
 from edgedec.spelling import did_you_mean
 
 __all__ = ["all_boards", "board_names", "find_board"]

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from edgedec.board import FAMILIES, Board
 from edgedec.errors import UnsupportedError
-from edgedec.hw.board import FAMILIES, Board
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.plugins import load, names
 from edgedec.progress import Progress
@@ -44,7 +44,7 @@ class Built:
 
     Members:
         bitstream, hwh: files in the folder; ``hwh`` is None where there is no processing system.
-        resources: placed counts by edgedec.hw.board.RESOURCES, for those that the reports name.
+        resources: placed counts by edgedec.board.RESOURCES, for those that the reports name.
         timing: reported met, clock_hz, achieved_hz and wns_ns; with several clocks, ``clocks`` by name, each with
             wanted_hz, achieved_hz, slack_ns and met; where it is not met and known, nearest_hz: a clock that would do.
         power: the tools' estimate, W; empty where they have none.

@@ -145,7 +145,7 @@ def write_hwh(
     """Write the file of ``config`` on a part of that family.
 
     Args:
-        family: name of an edgedec.hw.board.Family.
+        family: name of an edgedec.board.Family.
         part: the device's ordering name.
         clock_hz: requested clock; None is the configuration's. The file has the fastest clock of the divisors up to it.
         interrupt: wired; without, the driver looks at the registers again and again.

@@ -6,8 +6,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from edgedec.board import Board
 from edgedec.errors import DeviceError, ToolError, UnsupportedError
-from edgedec.hw.board import Board
 
 __all__ = ["find_loader", "load_bitstream"]
 

@@ -8,10 +8,10 @@ from dataclasses import asdict
 from typing import Any
 
 from edgedec import __version__
+from edgedec.board import RESOURCES
 from edgedec.boards.flow import Built, Design
 from edgedec.boards.hwh import FAMILIES
 from edgedec.hw.accelerator_registers import REGISTER_MAP
-from edgedec.hw.board import RESOURCES
 from edgedec.hw.compiler.program import laid_out
 from edgedec.hw.cycles import cycles
 from edgedec.hw.estimate import estimate

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from edgedec.hw.board import RESOURCES
+from edgedec.board import RESOURCES
 
 __all__ = ["report_page"]
 

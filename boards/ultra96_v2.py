@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from edgedec.hw.board import Board
+from edgedec.board import Board
 
 BOARD = Board(
     name="ultra96-v2",

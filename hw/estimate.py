@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from edgedec.board import Board
 from edgedec.errors import UsageError
 from edgedec.hw.accelerator import Accelerator
-from edgedec.hw.board import Board
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.resources import Resources, total
 
@@ -44,9 +44,9 @@ class Estimate:
 
     def on(self, device: Board) -> dict[str, int]:
         """Return the amount of each of RESOURCES on a device; one without UltraRAM needs a config with ``ultra=False``."""
-        needed = total(device.converted(path, part) for path, part in self.parts.items())
+        needed = total(part.on(device, path) for path, part in self.parts.items())
         if not device.packs:
-            needed += device.converted("datapath.mac", self.in_multipliers)
+            needed += self.in_multipliers.on(device, "datapath.mac")
         return needed.counted()
 
     def shares(self, device: Board) -> dict[str, float]:

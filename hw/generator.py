@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from edgedec.hw.board import Board
+from edgedec.board import Board
 from edgedec.hw.compiler.choose_board import config_for_board
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.estimate import estimate

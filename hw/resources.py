@@ -1,7 +1,9 @@
 """Resources of an FPGA's fabric, estimated by formulas that were calibrated against out-of-context synthesis."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from edgedec.board import FAMILIES, Board
 
 __all__ = ["Resources", "total"]
 
@@ -36,8 +38,18 @@ class Resources:
     def __mul__(self, n: int) -> "Resources":
         return Resources(lut=self.lut * n, ff=self.ff * n, bram18=self.bram18 * n, uram=self.uram * n, dsp=self.dsp * n)
 
+    def on(self, board: Board, path: str = "") -> "Resources":
+        """Return what a part that was estimated for UltraScale+ takes on a board's device.
+
+        Args:
+            path: name of the part in the accelerator, such as "datapath.mac"; "" for any other part.
+        """
+        family = FAMILIES[board.family]
+        lut, dsp = (factors.get(path, factors[""]) for factors in (family.lut_of, family.dsp_of))
+        return replace(self, lut=round(self.lut * lut), dsp=round(self.dsp * dsp))
+
     def counted(self) -> dict[str, int]:
-        """Return the amounts by the names of edgedec.hw.board.RESOURCES."""
+        """Return the amounts by the names of edgedec.board.RESOURCES."""
         return {
             "lut": self.lut,
             "ff": self.ff,

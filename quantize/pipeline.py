@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 
 from edgedec.bundle import BundleWriter
 from edgedec.errors import BundleError, UnsupportedError, UsageError
-from edgedec.executors import Executor
 from edgedec.graph import Graph
 from edgedec.manifest import Tokens
 from edgedec.ops import Add, Embed, Linear
@@ -38,6 +37,7 @@ from edgedec.quantize.readers.checkpoint import Maker, Makers, model_graph
 from edgedec.reference.float_profile.ops.quantize_activation import quantize_rows
 from edgedec.schemes import FloatScheme, Int8Scheme, Int8Weight, Scheme, TernaryScheme, TernaryWeight
 from edgedec.spelling import must_be_one_of
+from edgedec.workers import Executor
 
 __all__ = ["QuantizeOptions", "Report", "checkpoint_graph", "local_workers", "quantize", "tensor_loader"]
 

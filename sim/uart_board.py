@@ -17,8 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from edgedec.board import Board
 from edgedec.errors import UnsupportedError, UsageError
-from edgedec.hw.board import Board
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.link_protocol import END, MOST_FRAME, LinkCommand, opened
 from edgedec.hw.sdram.chip import IS42S16160G, SdramChip

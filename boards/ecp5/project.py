@@ -14,11 +14,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from edgedec.board import RESOURCES, Board
 from edgedec.boards.ecp5.tops import beside, find_top, part_of
 from edgedec.boards.flow import Design
 from edgedec.boards.yosys import check_yosys
 from edgedec.errors import ToolError, UnsupportedError, UsageError
-from edgedec.hw.board import RESOURCES, Board
 from edgedec.hw.compiler.program_file import MANIFEST as PROGRAM_MANIFEST
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.estimate import estimate
@@ -86,7 +86,7 @@ def _check_together(board: Board, config: AcceleratorConfig) -> None:
 def _too_much(board: Board, config: AcceleratorConfig) -> str:
     """Return the first resource that the accelerator and the rest exceed together, as text; empty if none."""
     on = estimate(config).on(board)
-    more = board.converted("", total(beside(board, config).values())).counted()
+    more = total(beside(board, config).values()).on(board).counted()
     for name in RESOURCES:
         if on[name] + more[name] > board.usable(name):
             return f"{on[name]:,} and {more[name]:,} {name} of {board.usable(name):,}"

@@ -15,7 +15,7 @@ __all__ = ["read_report"]
 
 _MOST_BYTES = 256 << 20
 _CLOSE = 2e-3  # the report's clocks are periods in whole picoseconds
-# nextpnr's cell for each of edgedec.hw.board.RESOURCES, and the number of cells that make one.
+# nextpnr's cell for each of edgedec.board.RESOURCES, and the number of cells that make one.
 _CELLS = {"lut": ("TRELLIS_COMB", 1), "ff": ("TRELLIS_FF", 1), "bram36": ("DP16KD", 2), "dsp": ("MULT18X18D", 1)}
 _MOST_STEPS = 60  # shown steps of a path
 _TAIL = re.compile(r"_(LUT4|PFUMX|L6MUX21|TRELLIS_FF|CCU2C|DP16KD|PDPW16KD|MULT18X18D|TRELLIS_DPR16X4)(_.*)?$")

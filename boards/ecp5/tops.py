@@ -9,8 +9,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 
+from edgedec.board import Board
 from edgedec.errors import UnsupportedError, UsageError
-from edgedec.hw.board import Board
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.resources import Resources
 

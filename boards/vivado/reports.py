@@ -15,7 +15,7 @@ _MOST_BYTES = 256 << 20
 _NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?")
 _SLACKS = {"wns_ns": "WNS(ns)", "tns_ns": "TNS(ns)", "whs_ns": "WHS(ns)"}
 _FAILING = "TNS Failing Endpoints"
-# Table row for each of edgedec.hw.board.RESOURCES, on UltraScale+ and on 7 series.
+# Table row for each of edgedec.board.RESOURCES, on UltraScale+ and on 7 series.
 _SITES = {
     "lut": ("CLB LUTs", "Slice LUTs"),
     "ff": ("CLB Registers", "Slice Registers"),

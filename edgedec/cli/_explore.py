@@ -14,9 +14,9 @@ from edgedec.cli.console import note, print_json, print_table, progress
 from edgedec.errors import ToolError, UsageError
 
 if TYPE_CHECKING:
+    from edgedec.board import Board
     from edgedec.boards.explore import Exploration, Point
     from edgedec.bundle import Bundle
-    from edgedec.hw.board import Board
 
 __all__ = ["run_explore"]
 
@@ -45,9 +45,9 @@ def run_explore(
     """
     from edgedec.boards.explore import explore
     from edgedec.boards.find import all_boards
-    from edgedec.executors import open_executor
     from edgedec.reference.integer_profile.model import integer_graph
     from edgedec.runtime.accelerator.options import parse_configuration
+    from edgedec.workers import open_executor
 
     size, members = parse_configuration(configuration)
     if size != "board":

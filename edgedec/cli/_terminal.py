@@ -15,7 +15,7 @@ from edgedec.errors import EdgedecError
 from edgedec.progress import Progress
 
 if TYPE_CHECKING:
-    from edgedec.hw.board import Board
+    from edgedec.board import Board
     from edgedec.hw.config import AcceleratorConfig
     from edgedec.sim.uart_board import BoardTerminal
 

@@ -13,7 +13,7 @@ from edgedec.cli.console import note, print_json, print_table
 from edgedec.cli.options import Json, Verbose
 
 if TYPE_CHECKING:
-    from edgedec.hw.board import Board
+    from edgedec.board import Board
 
 __all__ = ["boards"]
 

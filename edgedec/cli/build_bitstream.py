@@ -15,10 +15,10 @@ from edgedec.errors import EdgedecError, ToolError, UsageError
 from edgedec.install_hint import install_extra
 
 if TYPE_CHECKING:
+    from edgedec.board import Board
     from edgedec.boards.build import BuildResult, Synthesis
     from edgedec.boards.flow import Built
     from edgedec.bundle import Bundle
-    from edgedec.hw.board import Board
     from edgedec.hw.compiler.program import Program
     from edgedec.hw.config import AcceleratorConfig
 

@@ -119,12 +119,12 @@ def quantize(
     verbose: Verbose = 0,
 ) -> None:
     """Turn a checkpoint into a bundle. It appears whole or not at all."""
-    from edgedec.executors import open_executor
     from edgedec.memory import MemoryMeter
     from edgedec.quantize.pipeline import QuantizeOptions, local_workers
     from edgedec.quantize.pipeline import quantize as write_bundle
     from edgedec.quantize.readers import open_checkpoint
     from edgedec.runtime.tokenizer import Tokenizer
+    from edgedec.workers import open_executor
 
     options = QuantizeOptions(method=method, planes=planes, group_size=group_size)
     if calibration is not None and not planes:

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from edgedec.board import Board
 from edgedec.errors import UnsupportedError
-from edgedec.hw.board import Board
 from edgedec.hw.compiler.choose import lowered, ports_of, shape_of
 from edgedec.hw.compiler.program import laid_out, lowered_sizes
 from edgedec.hw.config import ROWS, AcceleratorConfig

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from edgedec.board import Board
 from edgedec.boards.find import board_names, find_board
 from edgedec.errors import DeviceError, UsageError
-from edgedec.hw.board import Board
 from edgedec.hw.compiler.program import laid_out
 from edgedec.hw.striping import block_bytes
 from edgedec.memory import format_bytes

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from edgedec.board import Board
 from edgedec.boards.find import find_board
 from edgedec.errors import DeviceError
-from edgedec.hw.board import Board
 from edgedec.hw.compiler.program import laid_out
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.memory import MemoryUse

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast, get_args
 
+from edgedec.board import Board
 from edgedec.errors import UsageError
-from edgedec.hw.board import Board
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.reference.integer_profile.model import IntegerModel
 from edgedec.runtime.accelerator.board_bundle import BoardBundle
@@ -38,7 +38,7 @@ class Generator(Protocol):
         """The fastest accelerator that fits; raises as ``config_for_board``."""
 
     def needs(self, config: AcceleratorConfig, board: Board) -> Mapping[str, int]:
-        """How much it takes there of each of edgedec.hw.board.RESOURCES, estimated."""
+        """How much it takes there of each of edgedec.board.RESOURCES, estimated."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from edgedec.board import Board
 from edgedec.boards.build import build
 from edgedec.errors import EdgedecError
-from edgedec.hw.board import Board
 from edgedec.hw.compiler.program import Program
 
 _LIMIT_S = 60

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgedec.board import RESOURCES, USABLE, Board
 from edgedec.boards.file import read_board
 from edgedec.boards.find import find_board
 from edgedec.errors import UsageError
-from edgedec.hw.board import RESOURCES, USABLE, Board
 
 GOOD = """\
 name = "my-board"
@@ -91,10 +91,10 @@ def test_all_members_in_toml(toml: Path) -> None:
 
 def test_python(tmp_path: Path) -> None:
     file = tmp_path / "my-board.py"
-    file.write_text(f"from edgedec.hw.board import Board\nBOARD = Board(**{_members()!r})\n")
+    file.write_text(f"from edgedec.board import Board\nBOARD = Board(**{_members()!r})\n")
     assert find_board(str(file)) == Board(**_members())
     file.write_text("BOARD = {'name': 'x'}\n")
-    with pytest.raises(UsageError, match=r"my-board.py: must define BOARD, an edgedec.hw.board.Board, not dict$"):
+    with pytest.raises(UsageError, match=r"my-board.py: must define BOARD, an edgedec.board.Board, not dict$"):
         find_board(file)
     file.write_text("import a_tool_that_is_not_there\n")
     with pytest.raises(ModuleNotFoundError, match="a_tool_that_is_not_there"):

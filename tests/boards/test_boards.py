@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from edgedec import boards
+from edgedec.board import FAMILIES, MEMORY_MODELS, RESOURCES, Board
 from edgedec.boards.find import all_boards, board_names, find_board
 from edgedec.demo import DRAFT, TARGET
 from edgedec.errors import UnsupportedError, UsageError
 from edgedec.graph import Graph
-from edgedec.hw.board import FAMILIES, MEMORY_MODELS, RESOURCES, Board
 from edgedec.hw.compiler.choose_board import config_for_board
 from edgedec.hw.compiler.shapes import shape_graph, shape_model
 from edgedec.hw.compiler.ternary_image import TernaryLayout
@@ -193,7 +193,7 @@ SMALL: dict[str, Any] = {
     "link": "uart",
     "baud": 115_200,
 }
-SOURCE = f"from edgedec.hw.board import Board\n\nBOARD = Board(**{SMALL!r})\n"
+SOURCE = f"from edgedec.board import Board\n\nBOARD = Board(**{SMALL!r})\n"
 
 
 def test_a_new_file_is_a_board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,8 +20,8 @@ import numpy as np
 import pytest
 
 from edgedec.errors import BudgetError, DeviceError, EdgedecError, ToolError, UsageError
-from edgedec.executors import Executor, executor_names, open_executor
 from edgedec.install_hint import install_extra
+from edgedec.workers import Executor, executor_names, open_executor
 
 # A module of its own: workers import what they run, and have no `tests`.
 WORK = """
@@ -339,7 +339,7 @@ SCRIPT = """
 import sys
 sys.path.insert(0, sys.argv[1])
 import executor_work
-from edgedec.executors import open_executor
+from edgedec.workers import open_executor
 
 if __name__ == "__main__":
     with open_executor(sys.argv[3], workers=2) as executor:
@@ -396,7 +396,7 @@ def test_workers_end_when_their_parent_is_killed(folder: Path, tmp_path: Path) -
 
 ALONE = """
 import ray
-from edgedec.executors import open_executor
+from edgedec.workers import open_executor
 
 with open_executor("ray") as executor:
     assert ray.is_initialized()
@@ -490,7 +490,7 @@ def test_ray_is_reached_from_any_thread(monkeypatch: pytest.MonkeyPatch) -> None
 
 ENDED = """
 import os, signal, sys
-from edgedec.executors import open_executor
+from edgedec.workers import open_executor
 
 signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
 with open_executor("ray", workers=1) as executor:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from edgedec.board import RESOURCES
 from edgedec.boards.find import find_board
 from edgedec.errors import UsageError
 from edgedec.hw.accelerator import Accelerator
-from edgedec.hw.board import RESOURCES
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.estimate import estimate
 from edgedec.hw.resources import Resources, total
@@ -140,8 +140,8 @@ def test_shares_are_of_what_the_board_has() -> None:
     assert set(found.on(device)) == set(RESOURCES)
     assert found.on(device)["lut"] == found.total.lut
     bare, parts = find_board("ulx3s-85f"), found.parts.items()
-    adders = bare.converted("datapath.mac", found.in_multipliers)
-    packed = total(bare.converted(path, part) for path, part in parts)
+    adders = found.in_multipliers.on(bare, "datapath.mac")
+    packed = total(part.on(bare, path) for path, part in parts)
     assert found.on(bare)["lut"] - packed.lut == adders.lut > 16 * 8 * 4  # at least an adder to each
     assert found.on(bare)["ff"] - packed.ff == adders.ff == found.in_multipliers.ff
     assert found.shares(device)["dsp"] == found.total.dsp / 1248

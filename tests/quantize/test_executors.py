@@ -23,10 +23,10 @@ from safetensors.numpy import save_file
 
 from edgedec.bundle import Bundle, BundleWriter
 from edgedec.errors import BundleError, EdgedecError, UnsupportedError
-from edgedec.executors import Executor, open_executor
 from edgedec.quantize.pipeline import QuantizeOptions, Report, quantize
 from edgedec.quantize.readers import Checkpoint, open_checkpoint
 from edgedec.quantize.readers.checkpoint import Makers
+from edgedec.workers import Executor, open_executor
 from tests.quantize.test_pipeline import SIZES, tensors, write
 
 KINDS: dict[str, QuantizeOptions] = {
@@ -184,7 +184,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from edgedec.executors import open_executor
+from edgedec.workers import open_executor
 from edgedec.quantize.pipeline import QuantizeOptions, quantize
 from edgedec.quantize.readers import open_checkpoint
 from edgedec.quantize.readers.checkpoint import Makers

@@ -16,8 +16,8 @@ from multiprocessing.connection import Connection
 from multiprocessing.connection import wait as ready
 from typing import Any
 
-from edgedec.executors._calls import Outcome, call
-from edgedec.executors._pooled import InlineExecutor, PooledExecutor
+from edgedec.workers._calls import Outcome, call
+from edgedec.workers._pooled import InlineExecutor, PooledExecutor
 
 __all__ = ["create"]
 

@@ -1,14 +1,15 @@
 """A board as data: resources of its device, memory, clocks and host, each figure with its source."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal
 
 from edgedec.errors import UsageError
-from edgedec.hw.resources import Resources
 
 __all__ = ["FAMILIES", "MEMORY_MODELS", "RESOURCES", "USABLE", "Board", "Family"]
 
@@ -146,7 +147,7 @@ class Board:
                 object.__setattr__(self, member.name, MappingProxyType(dict(value)))
         self._check_together()
 
-    def __reduce__(self) -> tuple[Callable[[], "Board"], tuple[()]]:
+    def __reduce__(self) -> tuple[Callable[[], Board], tuple[()]]:
         return partial(Board, **self.members()), ()  # a MappingProxyType cannot be pickled
 
     @property
@@ -173,12 +174,6 @@ class Board:
         """Return the amount of one of RESOURCES that the accelerator and the parts beside it can use."""
         most = int(self.has[name] * self.most.get(name, 1.0))
         return most - (self.memory_bram36 or 0) if name == "bram36" else most
-
-    def converted(self, path: str, part: Resources) -> Resources:
-        """Return the resources that a part estimated for UltraScale+ takes on this device."""
-        family = FAMILIES[self.family]
-        lut, dsp = (of.get(path, of[""]) for of in (family.lut_of, family.dsp_of))
-        return replace(part, lut=round(part.lut * lut), dsp=round(part.dsp * dsp))
 
     def members(self) -> dict[str, Any]:
         """Return the members by name, in plain types."""

@@ -8,8 +8,8 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from edgedec.errors import UsageError
-from edgedec.executors._calls import Outcome, opened, packed
 from edgedec.progress import Progress, silent
+from edgedec.workers._calls import Outcome, opened, packed
 
 __all__ = ["InlineExecutor", "Pool", "PooledExecutor"]
 
@@ -17,7 +17,7 @@ _AHEAD = 4  # items per worker that may be begun before the result that is waite
 
 
 class InlineExecutor:
-    """``edgedec.executors.Executor`` without any worker: in this process, one item after the other."""
+    """``edgedec.workers.Executor`` without any worker: in this process, one item after the other."""
 
     def __init__(self, workers: int = 1) -> None:
         self.workers = workers
@@ -97,7 +97,7 @@ class Pool(Protocol):
 
 
 class PooledExecutor(InlineExecutor):
-    """``edgedec.executors.Executor`` over a pool."""
+    """``edgedec.workers.Executor`` over a pool."""
 
     def __init__(self, pool: Pool) -> None:
         super().__init__(pool.workers)

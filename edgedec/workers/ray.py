@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from edgedec.errors import DeviceError, ToolError
-from edgedec.executors._calls import Outcome, call
-from edgedec.executors._pooled import InlineExecutor, PooledExecutor
 from edgedec.install_hint import install_extra
+from edgedec.workers._calls import Outcome, call
+from edgedec.workers._pooled import InlineExecutor, PooledExecutor
 
 __all__ = ["create"]
 
