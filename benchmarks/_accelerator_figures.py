@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from edgedec.errors import UsageError
+from edgedec.hw.compiler.cycles import cycles
 from edgedec.hw.compiler.shapes import shape_graph, shape_program
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.hw.cycles import cycles
 
 __all__ = ["Case", "Counted", "Extended", "Modelled", "Passes", "figures", "needed"]
 
@@ -40,7 +40,7 @@ class Passes(Protocol):
 
 
 class Modelled:
-    """By edgedec.hw.cycles, of the program of all layers."""
+    """By edgedec.hw.compiler.cycles, of the program of all layers."""
 
     kind = "estimated"
 

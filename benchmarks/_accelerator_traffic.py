@@ -7,12 +7,12 @@ from functools import lru_cache
 from typing import Any
 
 from benchmarks._accelerator_figures import Case
+from edgedec.hw.compiler.cycles import timetable
 from edgedec.hw.compiler.program import Program, laid_out
 from edgedec.hw.compiler.shapes import shape_graph, shape_program
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.hw.cycles import timetable
-from edgedec.hw.instructions import Base, Instruction, Opcode, When
-from edgedec.hw.striping import physical_address
+from edgedec.hw.isa.instructions import Base, Instruction, Opcode, When
+from edgedec.hw.isa.striping import physical_address
 from edgedec.sim.ddr.memory import Memory
 from edgedec.sim.ddr.parameters import KV260
 from edgedec.sim.ddr.reader import Range, Write, read
@@ -23,7 +23,8 @@ __all__ = ["Traffic"]
 
 class Traffic:
     """All ranges that a pass of the whole model reads, and the keys and values that it writes, before the DDR model or a
-    flat memory. When the reader takes none, as a result is not there yet, is edgedec.hw.cycles' before an ideal memory.
+    flat memory. When the reader takes none, as a result is not there yet, is edgedec.hw.compiler.cycles' before an
+    ideal memory.
 
     The RTL of one and two layers took as long within 3 % (docs/accelerator.md).
     """

@@ -18,12 +18,12 @@ from benchmarks._accelerator_figures import Case, Extended, Modelled, Passes
 from benchmarks._accelerator_simulation import Simulated
 from benchmarks._accelerator_traffic import Traffic
 from edgedec.board import Board
+from edgedec.hw.compiler.cycles import IDLE_READ, PREFETCH, PROGRAM_START
 from edgedec.hw.compiler.program import Program, laid_out
 from edgedec.hw.compiler.shapes import shape_graph, shape_program
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.hw.cycles import IDLE_READ, PREFETCH, PROGRAM_START
-from edgedec.hw.instructions import Opcode
-from edgedec.hw.striping import physical_address
+from edgedec.hw.isa.instructions import Opcode
+from edgedec.hw.isa.striping import physical_address
 from edgedec.sim.ddr.memory import Memory
 from edgedec.sim.ddr.parameters import KV260
 from edgedec.sim.ddr.reader import Range, Write, read
@@ -35,7 +35,7 @@ __all__ = ["Commits", "CostCurve", "Device", "open_device_cost"]
 RTL_TOK_S: Mapping[int, float] = {127: 79.4, 1023: 59.8}
 _PASTS = (0, 127, 511)  # that are counted, and the last one that there is room for; a line lies between two of them
 _ROWS = (1, 4, 8)
-_WRITE_CYCLES = 2  # of a short write, at least: edgedec.hw.writer
+_WRITE_CYCLES = 2  # of a short write, at least: edgedec.hw.logits.result_writer
 
 
 class CostCurve:

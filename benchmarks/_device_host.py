@@ -12,9 +12,9 @@ import numpy as np
 from benchmarks._device_clock import typical
 from edgedec.bundle import Bundle
 from edgedec.device import Kind
-from edgedec.hw.accelerator_registers import REGISTER_MAP
 from edgedec.hw.compiler.shapes import shape_graph, shape_program
 from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.isa.registers import REGISTER_MAP
 from edgedec.runtime.accelerator.model import AcceleratorModel
 from edgedec.runtime.protocols import Limits, Pass
 from edgedec.runtime.targets.accelerator import AcceleratorTarget

@@ -1,4 +1,4 @@
-"""Cycles of the model (edgedec.hw.cycles) against those of the RTL, whole passes of small models."""
+"""Cycles of the model (edgedec.hw.compiler.cycles) against those of the RTL, whole passes of small models."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from benchmarks._accelerator_figures import Case
 from benchmarks._accelerator_simulation import Simulated
 from edgedec.cli.console import note
 from edgedec.hw.accelerator import Accelerator
+from edgedec.hw.compiler.cycles import cycles
 from edgedec.hw.compiler.shapes import shape_graph, shape_program
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.hw.cycles import cycles
 from edgedec.sim.cxxrtl.library import build
 
 __all__ = ["cycle_errors"]

@@ -4,7 +4,7 @@ The KV260's with BitNet's shape beside the goals, and beside what others publish
 size; its configuration is the default one. All others are chosen: the fastest that fits the board. Clock and resources are
 assumed and estimated in any case: nothing here was placed or routed. Cycles before the KV260's memory model are simulated:
 all reads and writes of a pass, the waits for results between them by the cycle model; or, with --simulate, the RTL: some
-layers, extended to all. On other boards, and with --estimate, they are the cycle model's alone (edgedec.hw.cycles).
+layers, extended to all. On other boards, and with --estimate, they are the cycle model's alone (edgedec.hw.compiler.cycles).
 
     .venv/bin/python benchmarks/accelerator.py --board kv260 --shape bitnet-0.73b [--quick] [--json]
     .venv/bin/python benchmarks/accelerator.py --board ulx3s-85f --shape demo
@@ -34,10 +34,10 @@ from edgedec.boards.find import all_boards, board_names, find_board
 from edgedec.cli.console import note, print_json, print_table
 from edgedec.demo import TARGET
 from edgedec.errors import EdgedecError
-from edgedec.hw.compiler.choose_board import config_for_board
 from edgedec.hw.compiler.shapes import shape_graph, shape_model
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.hw.estimate import estimate
+from edgedec.hw.plan.choose_board import config_for_board
+from edgedec.hw.plan.estimate import estimate
 
 # The embedded model: its head is int8 in a bundle, as BitNet's is here.
 DEMO = {**json.loads((TARGET / "config.json").read_text()), "tie_word_embeddings": False}

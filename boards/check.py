@@ -6,7 +6,7 @@ from edgedec.board import Board
 from edgedec.boards.flow import find_flow
 from edgedec.errors import UnsupportedError
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.hw.estimate import estimate
+from edgedec.hw.plan.estimate import estimate
 
 __all__ = ["check_build", "is_possible"]
 

@@ -17,13 +17,13 @@ from edgedec.boards.flow import find_flow
 from edgedec.errors import UnsupportedError, UsageError
 from edgedec.graph import Graph
 from edgedec.hw.compiler.choose import lowered, shape_of
-from edgedec.hw.compiler.choose_board import config_for_board
+from edgedec.hw.compiler.cycles import cycles
 from edgedec.hw.compiler.lowering import Lowering
 from edgedec.hw.compiler.program import HostFacts, Program, laid_out, lowered_sizes
 from edgedec.hw.compiler.shapes import shape_model
 from edgedec.hw.config import ROWS, AcceleratorConfig, configuration_text
-from edgedec.hw.cycles import cycles
-from edgedec.hw.estimate import estimate
+from edgedec.hw.plan.choose_board import config_for_board
+from edgedec.hw.plan.estimate import estimate
 from edgedec.progress import Progress, silent
 from edgedec.reference.integer_profile.model import IntegerModel
 from edgedec.workers import Executor

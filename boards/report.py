@@ -10,11 +10,11 @@ from typing import Any
 from edgedec import __version__
 from edgedec.board import RESOURCES
 from edgedec.boards.flow import Built, Design
-from edgedec.boards.hwh import FAMILIES
-from edgedec.hw.accelerator_registers import REGISTER_MAP
+from edgedec.hw.compiler.cycles import cycles
 from edgedec.hw.compiler.program import laid_out
-from edgedec.hw.cycles import cycles
-from edgedec.hw.estimate import estimate
+from edgedec.hw.handoff.write import FAMILIES
+from edgedec.hw.isa.registers import REGISTER_MAP
+from edgedec.hw.plan.estimate import estimate
 
 __all__ = ["FORMAT", "VERSION", "report"]
 
@@ -112,7 +112,7 @@ def _speed(design: Design) -> dict[str, Any]:
             )
     return {
         "kind": "estimated",
-        "by": "edgedec.hw.cycles",
+        "by": "edgedec's cycle model",
         "clock_hz": config.clock_hz,
         "bandwidth_bytes_s": board.bandwidth_bytes_s,
         "bandwidth_kind": board.bandwidth_kind,

@@ -1,1 +1,1 @@
-"""Amaranth components, the accelerator generator and its compiler."""
+"""This package holds the accelerator: its components by data path, its compiler and its estimates."""

@@ -5,22 +5,22 @@ from typing import Any
 from amaranth.hdl import Module, Signal
 from amaranth.lib.wiring import In, Out, connect, flipped
 
-from edgedec.hw.accelerator_registers import COUNTS, REGISTER_MAP
-from edgedec.hw.axi import axi4_read, axi4_write, axi_lite
-from edgedec.hw.cache_writer import CacheWriter
-from edgedec.hw.command_processor import CommandProcessor
-from edgedec.hw.component import CostedComponent
+from edgedec.hw.blocks.component import CostedComponent
+from edgedec.hw.blocks.payloads import beat, payload
+from edgedec.hw.blocks.register_slice import RegisterSlice
+from edgedec.hw.blocks.resources import Resources
+from edgedec.hw.blocks.staged_reset import StagedReset
 from edgedec.hw.config import ADDRESS_BITS, AcceleratorConfig
-from edgedec.hw.counters import CounterBlock
+from edgedec.hw.control.command_processor import CommandProcessor
+from edgedec.hw.control.counters import CounterBlock
+from edgedec.hw.control.register_block import RegisterBlock
 from edgedec.hw.datapath import TRACED, Datapath
-from edgedec.hw.prefetcher import Prefetcher
-from edgedec.hw.register_slice import RegisterSlice
-from edgedec.hw.registers import RegisterBlock
-from edgedec.hw.resources import Resources
-from edgedec.hw.router import Router
-from edgedec.hw.shapes import beat, payload
-from edgedec.hw.staged_reset import StagedReset
-from edgedec.hw.writer import ResultWriter
+from edgedec.hw.isa.registers import COUNTS, REGISTER_MAP
+from edgedec.hw.logits.result_writer import ResultWriter
+from edgedec.hw.memory.axi import axi4_read, axi4_write, axi_lite
+from edgedec.hw.memory.cache_writer import CacheWriter
+from edgedec.hw.memory.prefetcher import Prefetcher
+from edgedec.hw.memory.router import Router
 
 __all__ = ["ADDRESS_BITS", "REGISTER_ADDRESS_BITS", "Accelerator", "prefetch_style"]
 
@@ -29,7 +29,7 @@ REGISTER_ADDRESS_BITS = 12  # bits of a byte address in the register block
 _TO_DATAPATH = ("load", "angles", "gains", "weights", "rows", "coding", "factors", "scales", "keys_values")
 
 # Stages of the reset: router, cache, read slice, datapath. With those of the datapath, fewer than CLEARED cycles of
-# edgedec.hw.command_processor.
+# edgedec.hw.control.command_processor.
 _RESETS = 4
 
 
@@ -41,7 +41,7 @@ class Accelerator(CostedComponent):
         trace: whether the outputs ``trace_...`` of the Datapath exist, for simulation.
 
     Members:
-        registers: In(AXI4-Lite). The registers of edgedec.hw.accelerator_registers.
+        registers: In(AXI4-Lite). The registers of edgedec.hw.isa.registers.
         read0 ..: Out(AXI4 read channels). config.ports ports of config.port_bytes each.
         write: Out(AXI4 write channels). A port as wide as one read port.
         interrupt: Out(1). Level of the interrupt.

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from edgedec.errors import UsageError
-from edgedec.hw.kv_layout import KvLayout, widest_chunk
+from edgedec.hw.isa.kv_layout import KvLayout, widest_chunk
 
 __all__ = [
     "ACCUMULATOR_BITS",
@@ -25,7 +25,9 @@ ACCUMULATOR_BITS = 32  # bits of a sum
 ADDRESS_BITS = 40  # bits of an address on the bus
 CONSTANT_BEATS = 512  # beats of constants that may wait to be unpacked; the depth of a RAMB18
 _BLOCK_WORDS = 512  # words of a RAMB18 at its widest, 36 bits
-_RESULTS = 512  # results of 8 bytes before the rows of logits: ROWS_OFFSET / RESULT_BYTES of edgedec.hw.output_layout
+_RESULTS = (
+    512  # results of 8 bytes before the rows of logits: ROWS_OFFSET / RESULT_BYTES of edgedec.hw.isa.output_layout
+)
 _MOST_COLUMNS = 1 << 16  # columns of all query heads
 _MOST_RUN = (1 << 24) - 1  # beats of a run, limited by an instruction's field
 _RANGES = (  # members with their least and largest values

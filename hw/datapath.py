@@ -8,28 +8,28 @@ from amaranth.lib import data, stream
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out, connect, flipped
 
-from edgedec.hw.attention_path import AttentionPath, head_factor
-from edgedec.hw.coder import constants as coding_constants
-from edgedec.hw.component import CostedComponent
+from edgedec.hw.attention.attention_path import AttentionPath, head_factor
+from edgedec.hw.attention.coder import constants as coding_constants
+from edgedec.hw.attention.score_memory import visibility
+from edgedec.hw.blocks.component import CostedComponent
+from edgedec.hw.blocks.fifo import Fifo, small_queue
+from edgedec.hw.blocks.instruction_layouts import layout
+from edgedec.hw.blocks.payloads import beat, codes, payload, rows, scales, word, words
+from edgedec.hw.blocks.register_slice import RegisterSlice, sliced
+from edgedec.hw.blocks.resources import Resources, total
+from edgedec.hw.blocks.staged_reset import StagedReset
 from edgedec.hw.config import CONSTANT_BEATS, AcceleratorConfig
-from edgedec.hw.drain import row_constants
-from edgedec.hw.fifo import Fifo, small_queue
-from edgedec.hw.gated_activation import GatedActivation
-from edgedec.hw.head_path import LogitsPath
-from edgedec.hw.instruction_layouts import layout
-from edgedec.hw.instructions import Opcode, Sink, Source
-from edgedec.hw.mac_array import MacArray
-from edgedec.hw.matrix_path import MatrixPath
-from edgedec.hw.quantize_path import QuantizePath
-from edgedec.hw.register_slice import RegisterSlice, sliced
-from edgedec.hw.residual_path import ResidualPath, load_item_bytes
-from edgedec.hw.resources import Resources, total
-from edgedec.hw.router import segment
-from edgedec.hw.score_memory import visibility
-from edgedec.hw.shapes import beat, codes, payload, rows, scales, word, words
+from edgedec.hw.isa.instructions import Opcode, Sink, Source
+from edgedec.hw.logits.logits_path import LogitsPath
+from edgedec.hw.matrix.drain import row_constants
+from edgedec.hw.matrix.mac_array import MacArray
+from edgedec.hw.matrix.matrix_path import MatrixPath
+from edgedec.hw.memory.router import segment
+from edgedec.hw.memory.unpacker import Unpacker
 from edgedec.hw.sink_router import SinkRouter
-from edgedec.hw.staged_reset import StagedReset
-from edgedec.hw.unpacker import Unpacker
+from edgedec.hw.vector.gated_activation import GatedActivation
+from edgedec.hw.vector.quantize_path import QuantizePath
+from edgedec.hw.vector.residual_path import ResidualPath, load_item_bytes
 
 __all__ = ["TRACED", "Datapath", "angles_item_bytes", "pass_parameters"]
 

@@ -6,16 +6,16 @@ from amaranth.hdl import Module, Signal
 from amaranth.lib import stream
 from amaranth.lib.wiring import In, Out
 
-from edgedec.hw.attention_path import part
-from edgedec.hw.component import CostedComponent
-from edgedec.hw.gated_activation import activation
-from edgedec.hw.head_path import vocabulary
-from edgedec.hw.instruction_layouts import layout
-from edgedec.hw.instructions import Opcode, Sink
-from edgedec.hw.pipeline import check
-from edgedec.hw.residual_path import addition
-from edgedec.hw.resources import Resources
-from edgedec.hw.shapes import words
+from edgedec.hw.attention.attention_path import part
+from edgedec.hw.blocks.component import CostedComponent
+from edgedec.hw.blocks.instruction_layouts import layout
+from edgedec.hw.blocks.payloads import words
+from edgedec.hw.blocks.pipeline import check
+from edgedec.hw.blocks.resources import Resources
+from edgedec.hw.isa.instructions import Opcode, Sink
+from edgedec.hw.logits.logits_path import vocabulary
+from edgedec.hw.vector.gated_activation import activation
+from edgedec.hw.vector.residual_path import addition
 
 __all__ = ["SinkRouter"]
 
@@ -34,11 +34,11 @@ class SinkRouter(CostedComponent):
         input: In(words(32, slots)). ``last`` ends each matrix.
         additions: Out(stream addition(depth)). One item per matrix for the residual.
         residual: Out(words(27, slots)). Rows for the residual.
-        parts: Out(stream edgedec.hw.attention_path.part()). One item per vector of attention.
+        parts: Out(stream edgedec.hw.attention.attention_path.part()). One item per vector of attention.
         attention: Out(words(18, slots)). Rows of queries, keys and values.
         activation: Out(activation()). Parameters of the gate, steady from the first row of a vector on.
         gate: Out(words(18, slots)). Rows for the gated activation.
-        vectors: Out(stream edgedec.hw.head_path.vocabulary()). One item per vector of logits.
+        vectors: Out(stream edgedec.hw.logits.logits_path.vocabulary()). One item per vector of logits.
         logits: Out(words(32, slots)). ``last`` ends a vector, that is, a matrix without ``more``; likewise at other
             sinks.
         idle: Out(1). No matrix is queued or in progress.

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from edgedec.errors import EdgedecError, ToolError
+from edgedec.hw.emit.yosys import to_verilog
 from edgedec.install_hint import install_extra
 from edgedec.paths import cache_folder
 from edgedec.progress import Progress, silent
-from edgedec.sim.yosys import to_verilog
 
 __all__ = ["missing_tools", "run_bench"]
 

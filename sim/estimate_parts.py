@@ -12,15 +12,15 @@ from amaranth.hdl import Const, Instance, Module, UnusedElaboratable, Value
 from amaranth.lib.wiring import In
 
 from edgedec.hw.accelerator import ADDRESS_BITS, Accelerator
-from edgedec.hw.cache_writer import CacheWriter
+from edgedec.hw.blocks.payloads import beat
+from edgedec.hw.blocks.register_slice import RegisterSlice
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.datapath import Datapath
-from edgedec.hw.estimate import estimate
-from edgedec.hw.register_slice import RegisterSlice
-from edgedec.hw.router import Router
-from edgedec.hw.shapes import beat
+from edgedec.hw.emit.yosys import to_rtlil
+from edgedec.hw.memory.cache_writer import CacheWriter
+from edgedec.hw.memory.router import Router
+from edgedec.hw.plan.estimate import estimate
 from edgedec.sim.estimate_synthesis import Design
-from edgedec.sim.yosys import to_rtlil
 
 __all__ = ["CONFIGS", "QUICK", "Case", "Parts", "whole"]
 
@@ -158,7 +158,7 @@ QUICK = ("tiny", "small")
 
 
 class Parts:
-    """Of an accelerator: ``designs`` by the paths of edgedec.hw.estimate.
+    """Of an accelerator: ``designs`` by the paths of edgedec.hw.plan.estimate.
 
     Args:
         config: whose parts.

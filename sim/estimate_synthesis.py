@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from edgedec.atomic import new_file
-from edgedec.hw.resources import Resources
+from edgedec.hw.blocks.resources import Resources
+from edgedec.hw.emit.yosys import run_yosys, to_rtlil
 from edgedec.paths import cache_folder
-from edgedec.sim.yosys import run_yosys, to_rtlil
 
 __all__ = ["FAMILIES", "Design", "synthesize", "synthesize_all"]
 

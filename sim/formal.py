@@ -16,7 +16,7 @@ from amaranth.hdl import Assert, Assume, Cat, Module, Signal, Value
 from amaranth.lib.wiring import Component, In, Out, connect, flipped
 
 from edgedec.errors import EdgedecError
-from edgedec.sim.yosys import run_yosys, to_rtlil
+from edgedec.hw.emit.yosys import run_yosys, to_rtlil
 
 __all__ = ["Checked", "Rules", "held", "prove", "stays"]
 

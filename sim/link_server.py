@@ -13,7 +13,7 @@ from types import TracebackType
 
 from edgedec.device import Device
 from edgedec.errors import DeviceError
-from edgedec.hw.link_protocol import BLOCK_BYTES, END, MOST_FRAME, Identity, LinkCommand, Status, frame, opened
+from edgedec.hw.isa.link_protocol import BLOCK_BYTES, END, MOST_FRAME, Identity, LinkCommand, Status, frame, opened
 
 __all__ = ["LinkServer", "PseudoTerminal"]
 

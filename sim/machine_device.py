@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from edgedec.device import Kind
 from edgedec.errors import DeviceError
-from edgedec.hw.accelerator_registers import REGISTER_MAP
+from edgedec.hw.isa.registers import REGISTER_MAP
 from edgedec.sim.arena import Arena, ArenaBuffer
 
 __all__ = ["Machine", "MachineDevice"]

@@ -28,8 +28,8 @@ from pynqmetadata.views.runtime import RuntimeMetadataParser
 
 from edgedec.device import Device, Kind
 from edgedec.errors import DeviceError
-from edgedec.hw.accelerator_registers import REGISTER_MAP
-from edgedec.hw.ip_core import REGISTER_BYTES, VLNV
+from edgedec.hw.isa.ip_core import REGISTER_BYTES, VLNV
+from edgedec.hw.isa.registers import REGISTER_MAP
 from edgedec.sim.axi_interrupt_controller import AxiInterruptController
 
 __all__ = ["SimulatedBoard", "SimulatedInterruptFile", "SimulatedTime"]

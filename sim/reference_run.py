@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import BundleError
-from edgedec.hw.accelerator_registers import Cause
 from edgedec.hw.compiler.program import HostFacts, Program, result_bytes
 from edgedec.hw.compiler.ternary_image import DamagedWeightsError
 from edgedec.hw.config import ADDRESS_BITS, AcceleratorConfig
-from edgedec.hw.instructions import INSTRUCTION_BYTES, MAGIC, Base, Instruction, Opcode, Sink, When, unpack
-from edgedec.hw.striping import block_bytes, stripe, unstripe
+from edgedec.hw.isa.instructions import INSTRUCTION_BYTES, MAGIC, Base, Instruction, Opcode, Sink, When, unpack
+from edgedec.hw.isa.registers import Cause
+from edgedec.hw.isa.striping import block_bytes, stripe, unstripe
 from edgedec.sim.interpreter import Interpreter
 
 __all__ = ["Given", "Memory", "Outcome", "Runner"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from edgedec.errors import UsageError
-from edgedec.hw.register_map import Access, Register, RegisterMap
+from edgedec.hw.isa.register_map import Access, Register, RegisterMap
 
 __all__ = ["RegisterFile"]
 

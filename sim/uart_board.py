@@ -20,8 +20,8 @@ from typing import Any
 from edgedec.board import Board
 from edgedec.errors import UnsupportedError, UsageError
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.hw.link_protocol import END, MOST_FRAME, LinkCommand, opened
-from edgedec.hw.sdram.chip import IS42S16160G, SdramChip
+from edgedec.hw.isa.link_protocol import END, MOST_FRAME, LinkCommand, opened
+from edgedec.hw.system.sdram.chip import IS42S16160G, SdramChip
 from edgedec.progress import Progress, silent
 from edgedec.sim.sdram.model import SdramCounts, parameters
 from edgedec.sim.uart_library import board_library, build, on_chip_library

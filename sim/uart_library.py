@@ -15,21 +15,21 @@ from typing import Any
 
 from edgedec import hw
 from edgedec.atomic import new_file
-from edgedec.boards.yosys import check_yosys
 from edgedec.errors import ToolError
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.hw.sdram.chip import SdramChip
+from edgedec.hw.emit import yosys
+from edgedec.hw.emit.verilog import check_yosys
+from edgedec.hw.emit.yosys import run_yosys, to_rtlil
+from edgedec.hw.system.sdram.chip import SdramChip
 from edgedec.paths import cache_folder
 from edgedec.progress import Progress, silent
 from edgedec.runtime.kernels.recipe import find_compiler
-from edgedec.sim import yosys
 from edgedec.sim.cxxrtl.division import NAMESPACE, divide
 from edgedec.sim.cxxrtl.library import COMMON, DESIGN, FOLDER, HARNESS, ONCE, compile_units, headers
 from edgedec.sim.netlist.design import FOLDER as NETLIST_FOLDER
 from edgedec.sim.netlist.design import write_design
 from edgedec.sim.netlist.reader import netlist_text
 from edgedec.sim.sdram.model import FOLDER as SDRAM_FOLDER
-from edgedec.sim.yosys import run_yosys, to_rtlil
 
 __all__ = ["board_library", "build", "on_chip_library"]
 
@@ -88,7 +88,7 @@ def board_library(
     def system() -> Any:
         # Both take seconds to import, and need the tools that only a build needs.
         from edgedec.hw.accelerator import Accelerator
-        from edgedec.hw.uart_system import UartSystem
+        from edgedec.hw.system.sdram_system import UartSystem
 
         return UartSystem(
             config, Accelerator(config), chip=chip, memory_hz=memory_hz, baud=baud, capture=capture, simulated=True
@@ -109,7 +109,7 @@ def on_chip_library(
 
     def system() -> Any:
         from edgedec.hw.accelerator import Accelerator
-        from edgedec.hw.on_chip_system import OnChipSystem
+        from edgedec.hw.system.block_ram_system import OnChipSystem
 
         return OnChipSystem(config, Accelerator(config), memory_bytes=memory_bytes, baud=baud, simulated=True)
 

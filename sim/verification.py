@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from edgedec.errors import DeviceError
 from edgedec.hw.config import ROWS, AcceleratorConfig
-from edgedec.hw.instructions import Instruction, Opcode, Sink, When
-from edgedec.hw.striping import stripe
+from edgedec.hw.isa.instructions import Instruction, Opcode, Sink, When
+from edgedec.hw.isa.striping import stripe
 from edgedec.reference.integer_profile import head
 from edgedec.reference.integer_profile.model import IntegerModel, Sequence
 from edgedec.reference.integer_profile.values import Logits

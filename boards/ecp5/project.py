@@ -17,12 +17,12 @@ from typing import Any
 from edgedec.board import RESOURCES, Board
 from edgedec.boards.ecp5.tops import beside, find_top, part_of
 from edgedec.boards.flow import Design
-from edgedec.boards.yosys import check_yosys
 from edgedec.errors import ToolError, UnsupportedError, UsageError
+from edgedec.hw.blocks.resources import total
 from edgedec.hw.compiler.program_file import MANIFEST as PROGRAM_MANIFEST
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.hw.estimate import estimate
-from edgedec.hw.resources import total
+from edgedec.hw.emit.verilog import check_yosys
+from edgedec.hw.plan.estimate import estimate
 from edgedec.install_hint import install_extra
 from edgedec.progress import Progress, silent
 
@@ -153,7 +153,7 @@ def _boards_version() -> str:
 
 def _write_hardware(design: Design, folder: Path) -> Mapping[str, float]:
     """System and top as RTLIL, and the constraints; gives the clocks, Hz."""
-    from edgedec.hw.rtlil import to_rtlil
+    from edgedec.hw.emit.rtlil import to_rtlil
 
     board, module = design.board, find_top(design.board)
     top = module.TOP(design.config, accelerator_of(design.config), baud=board.baud, module=SYSTEM)

@@ -11,8 +11,8 @@ from types import ModuleType
 
 from edgedec.board import Board
 from edgedec.errors import UnsupportedError, UsageError
+from edgedec.hw.blocks.resources import Resources
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.hw.resources import Resources
 
 __all__ = ["Part", "beside", "find_top", "part_of"]
 
@@ -55,7 +55,8 @@ def find_top(board: Board) -> ModuleType:
     """The module ``edgedec.hw.NAME_top``, NAME being the board's without the size of its device, as ulx3s. It has
 
         TOP(config, accelerator, *, baud, module): the design for ``platform``; with a ``module``, the system is an
-            instance of it; has ``system``, a Component, and ``domains``, as ``edgedec.hw.black_box.BlackBox`` takes them
+            instance of it; has ``system``, a Component, and ``domains``, as ``edgedec.hw.emit.black_box.BlackBox``
+            takes them
         clocks(config): has ``output_hz`` of these domains; a UsageError if the board cannot make them
         platform(device): amaranth_boards' platform
         beside(config): what stands beside the accelerator

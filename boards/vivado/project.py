@@ -10,14 +10,14 @@ from pathlib import Path
 
 from edgedec.board import Board
 from edgedec.boards.flow import Design
-from edgedec.boards.hwh import CONTROLLER, FAMILIES, write_hwh
 from edgedec.boards.vivado.tool import MINIMUM
 from edgedec.boards.vivado.wrapper import CORE, wrapper_verilog
-from edgedec.boards.yosys import accelerator_verilog, check_yosys
 from edgedec.errors import UsageError
 from edgedec.hw.compiler.program_file import MANIFEST as PROGRAM_MANIFEST
 from edgedec.hw.config import ADDRESS_BITS, AcceleratorConfig
-from edgedec.hw.ip_core import INSTANCE, REGISTER_BYTES, VLNV
+from edgedec.hw.emit.verilog import accelerator_verilog, check_yosys
+from edgedec.hw.handoff.write import CONTROLLER, FAMILIES, write_hwh
+from edgedec.hw.isa.ip_core import INSTANCE, REGISTER_BYTES, VLNV
 from edgedec.progress import Progress, silent
 
 __all__ = ["check_design", "command", "settings", "write_project"]

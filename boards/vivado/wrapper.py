@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from edgedec.hw.config import ADDRESS_BITS, AcceleratorConfig
-from edgedec.hw.ip_core import CLOCK, HASH_PARAMETER, INTERRUPT, REGISTERS, RESET, memory_interface
+from edgedec.hw.isa.ip_core import CLOCK, HASH_PARAMETER, INTERRUPT, REGISTERS, RESET, memory_interface
 
 __all__ = ["CORE", "TOP", "wrapper_verilog"]
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["run_explore"]
 
 _FORMAT, _VERSION = "edgedec-exploration", 1
-_BY = {"resources": "edgedec's formulas, the accelerator alone", "speed": "edgedec.hw.cycles"}
+_BY = {"resources": "edgedec's formulas, the accelerator alone", "speed": "edgedec's cycle model"}
 _WORTH = 1.01  # times as fast as the row above: what gains less is not printed
 _TITLES = {"token": "one token in a pass", "pass": "a token for each slot in a pass"}
 

@@ -84,7 +84,9 @@ def show_board(
         if value not in (None, ()) or name in sources:
             rows.append([name, _written(name, value), _KINDS.get(name, ""), sources.get(name, "not given")])
     if fitting:
-        rows.append([f"for {_EMBEDDED}", _in_words(fitting[found.name]), "estimated", "edgedec.hw.compiler.choose"])
+        rows.append(
+            [f"for {_EMBEDDED}", _in_words(fitting[found.name]), "estimated", "edgedec's choice of a configuration"]
+        )
     _print(rows)
 
 
@@ -116,9 +118,9 @@ def _accelerators(found: Sequence[Board]) -> dict[str, dict[str, Any]]:
 
     from edgedec.demo import TARGET
     from edgedec.errors import UnsupportedError
-    from edgedec.hw.compiler.choose_board import config_for_board
     from edgedec.hw.compiler.shapes import shape_graph, shape_model
-    from edgedec.hw.estimate import estimate
+    from edgedec.hw.plan.choose_board import config_for_board
+    from edgedec.hw.plan.estimate import estimate
 
     # Its head is int8 in a bundle, of its own.
     shape = json.loads((TARGET / "config.json").read_text()) | {"tie_word_embeddings": False}

@@ -150,8 +150,8 @@ def _config(bundle: Bundle, board: Board, text: str) -> AcceleratorConfig:
     from edgedec.boards.check import is_possible
     from edgedec.boards.find import all_boards
     from edgedec.hw.compiler.choose import small_config
-    from edgedec.hw.compiler.choose_board import config_for_board
     from edgedec.hw.compiler.shapes import shape_model
+    from edgedec.hw.plan.choose_board import config_for_board
     from edgedec.reference.integer_profile.model import integer_graph
     from edgedec.runtime.accelerator.options import parse_configuration
 

@@ -241,7 +241,7 @@ def _generator() -> Generator | None:
     if find_spec("amaranth") is None:
         return None
     from edgedec.boards.find import all_boards
-    from edgedec.hw.generator import HardwareGenerator
+    from edgedec.hw.plan.generator import HardwareGenerator
 
     return HardwareGenerator(all_boards())
 

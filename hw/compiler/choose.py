@@ -1,4 +1,4 @@
-"""The choice of an accelerator for a model by its shape; edgedec.hw.compiler.choose_board considers a board as well."""
+"""The choice of an accelerator for a model by its shape; edgedec.hw.plan.choose_board considers a board as well."""
 
 from typing import Any
 

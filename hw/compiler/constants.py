@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from edgedec.hw.compiler.row_constants import ITEM_BYTES as ROW_BYTES
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.hw.instructions import Destination
+from edgedec.hw.isa.instructions import Destination
 
 __all__ = [
     "angle_items",

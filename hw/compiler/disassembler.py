@@ -5,7 +5,7 @@ from enum import IntEnum
 from typing import Any
 
 from edgedec.hw.compiler.program import Program
-from edgedec.hw.instructions import Base, Destination, Instruction, Opcode, Sink, Source, When
+from edgedec.hw.isa.instructions import Base, Destination, Instruction, Opcode, Sink, Source, When
 
 __all__ = ["describe", "lines"]
 

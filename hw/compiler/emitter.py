@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from edgedec.hw.compiler.constants import beats_of, item_bytes
 from edgedec.hw.compiler.memory_image import MemoryImage
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.hw.instructions import Base, Destination, Instruction, Opcode, When
+from edgedec.hw.isa.instructions import Base, Destination, Instruction, Opcode, When
 
 __all__ = ["ProgramEmitter"]
 

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from edgedec.errors import DeviceError, UsageError
 from edgedec.hw.compiler.constants import angle_items, load_items
 from edgedec.hw.compiler.program import Program, result_bytes
-from edgedec.hw.instructions import Destination
-from edgedec.hw.output_layout import ROWS_OFFSET
+from edgedec.hw.isa.instructions import Destination
+from edgedec.hw.isa.output_layout import ROWS_OFFSET
 from edgedec.reference.integer_profile.ops.embed import EmbedConstants
 from edgedec.reference.integer_profile.tables import rotary
 from edgedec.reference.integer_profile.values import Logits

@@ -16,7 +16,7 @@ U8 = NDArray[np.uint8]
 
 @dataclass(frozen=True, kw_only=True)
 class Int8Layout:
-    """The layout of a matrix in memory, in the order of edgedec.hw.matrix_path.
+    """The layout of a matrix in memory, in the order of edgedec.hw.matrix.matrix_path.
 
     Members:
         beat_bytes: columns of a beat.

@@ -20,7 +20,7 @@ from edgedec.hw.compiler.emitter import ProgramEmitter
 from edgedec.hw.compiler.matrix import Matrix, unsupported
 from edgedec.hw.compiler.routes import PARTS, RouteJob, Routes
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.hw.instructions import Destination, Opcode, Sink, Source, When
+from edgedec.hw.isa.instructions import Destination, Opcode, Sink, Source, When
 from edgedec.ops import (
     Add,
     Attention,

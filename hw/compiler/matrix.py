@@ -25,7 +25,9 @@ U8 = NDArray[np.uint8]
 
 _BASE_BITS = 9  # bits of an instruction's base
 _MOST_WORDS = (1 << 16) - 1  # words of five rows, limited by an instruction's field
-_TAIL_WORDS = 16  # words of the last tile; a sweep must last as long as the tables of edgedec.hw.lookup_engine take
+_TAIL_WORDS = (
+    16  # words of the last tile; a sweep must last as long as the tables of edgedec.hw.matrix.lookup_engine take
+)
 
 
 def unsupported(op: Operation, reason: str) -> UnsupportedError:

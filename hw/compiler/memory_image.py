@@ -32,7 +32,7 @@ class MemoryImage:
         return start
 
     def build(self) -> U8:
-        """Return the bytes, uint8 [beats * beat_bytes], in logical order (edgedec.hw.striping).
+        """Return the bytes, uint8 [beats * beat_bytes], in logical order (edgedec.hw.isa.striping).
 
         Raises:
             ValueError: a segment is longer than announced, or shorter by a beat or more.

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from edgedec.errors import UnsupportedError
 from edgedec.hw.compiler.lowering import Lowering
 from edgedec.hw.config import ADDRESS_BITS, AcceleratorConfig
-from edgedec.hw.instructions import (
+from edgedec.hw.isa.instructions import (
     INSTRUCTION_BYTES,
     Base,
     Destination,
@@ -21,8 +21,8 @@ from edgedec.hw.instructions import (
     ProgramHeader,
     pack_program,
 )
-from edgedec.hw.output_layout import RESULT_BYTES, ROWS_OFFSET
-from edgedec.hw.striping import block_bytes
+from edgedec.hw.isa.output_layout import RESULT_BYTES, ROWS_OFFSET
+from edgedec.hw.isa.striping import block_bytes
 from edgedec.ops import Embed
 from edgedec.reference.integer_profile.model import IntegerModel
 
@@ -61,7 +61,7 @@ class Program:
         instructions: instructions of a pass, then those of a commit.
         names: one per instruction; it names the value that is made or read, "a -> b" if one instruction makes two.
         commit: index of the first instruction of a commit.
-        image: uint8 [whole beats], in logical order (edgedec.hw.striping defines the physical one).
+        image: uint8 [whole beats], in logical order (edgedec.hw.isa.striping defines the physical one).
         input_beats, cache_beats: sizes of the buffers that the host provides.
         host: facts for the host.
     """

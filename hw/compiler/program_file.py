@@ -23,7 +23,7 @@ from edgedec.atomic import new_folder
 from edgedec.errors import BundleError, UnsupportedError, UsageError
 from edgedec.hw.compiler.program import HostFacts, Program
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.hw.instructions import unpack_program
+from edgedec.hw.isa.instructions import unpack_program
 from edgedec.manifest import manifest_hash
 
 __all__ = ["CODE", "FORMAT", "IMAGE", "MANIFEST", "VERSION", "load_program", "save_program"]

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from edgedec.graph import Graph
 from edgedec.hw.compiler.matrix import unsupported
-from edgedec.hw.instructions import Sink
+from edgedec.hw.isa.instructions import Sink
 from edgedec.ops import Add, Attention, GatedActivation, Linear, Operation, Rope
 
 __all__ = ["PARTS", "RouteJob", "Routes"]

@@ -10,7 +10,7 @@ _BIAS_BITS, _SHIFT_BITS, _WEIGHT_BITS = 27, 5, 16  # bits of the fields
 
 
 def pack_rows(bias: NDArray[np.int64], shift: NDArray[np.int64], weight: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """Pack items for edgedec.hw.drain.row_constants.
+    """Pack items for edgedec.hw.matrix.drain.row_constants.
 
     Args:
         bias: int64 [rows], s27 within its symmetric range, in units of the output.

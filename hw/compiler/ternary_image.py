@@ -22,7 +22,7 @@ class DamagedWeightsError(BundleError):
 
 @dataclass(frozen=True, kw_only=True)
 class TernaryLayout:
-    """The layout of a matrix in memory, in the order of edgedec.hw.matrix_path.
+    """The layout of a matrix in memory, in the order of edgedec.hw.matrix.matrix_path.
 
     Members:
         beat_bytes: columns of a beat.

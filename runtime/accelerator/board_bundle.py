@@ -21,6 +21,7 @@ from edgedec.file_kinds import refusal
 from edgedec.hw.compiler import program_file
 from edgedec.hw.compiler.program import Program
 from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.handoff.read import check_handoff, read_handoff
 from edgedec.manifest import MANIFEST as MODEL_MANIFEST
 from edgedec.runtime.accelerator.board_manifest import (
     AGAIN,
@@ -36,7 +37,6 @@ from edgedec.runtime.accelerator.board_manifest import (
     read_json,
     read_manifest,
 )
-from edgedec.runtime.devices._hwh import check_handoff, read_handoff
 from edgedec.runtime.tokenizer import Tokenizer
 from edgedec.schemes import FloatWeight, Int8Weight
 

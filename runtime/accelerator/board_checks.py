@@ -12,7 +12,7 @@ from edgedec.board import Board
 from edgedec.boards.find import board_names, find_board
 from edgedec.errors import DeviceError, UsageError
 from edgedec.hw.compiler.program import laid_out
-from edgedec.hw.striping import block_bytes
+from edgedec.hw.isa.striping import block_bytes
 from edgedec.memory import format_bytes
 from edgedec.runtime.accelerator.board_bundle import BoardBundle
 from edgedec.runtime.accelerator.cma import Cma, shortage

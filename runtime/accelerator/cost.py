@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 
 from edgedec.errors import UsageError
+from edgedec.hw.compiler.cycles import cycles
 from edgedec.hw.compiler.program import Program
-from edgedec.hw.cycles import cycles
 
 __all__ = ["CycleCost"]
 

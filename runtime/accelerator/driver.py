@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from edgedec.device import Device
 from edgedec.errors import DeviceError, UsageError
-from edgedec.hw.accelerator_registers import COUNTS, ERROR_CAUSES, REGISTER_MAP, Cause
 from edgedec.hw.compiler.host import ProgramHost, Results
 from edgedec.hw.compiler.program import Program, result_bytes
 from edgedec.hw.config import ADDRESS_BITS
-from edgedec.hw.instructions import Opcode
-from edgedec.hw.striping import block_bytes
+from edgedec.hw.isa.instructions import Opcode
+from edgedec.hw.isa.registers import COUNTS, ERROR_CAUSES, REGISTER_MAP, Cause
+from edgedec.hw.isa.striping import block_bytes
 from edgedec.reference.integer_profile.values import Logits
 from edgedec.runtime.accelerator.regions import ADDRESS_REGISTERS, Region, regions
 from edgedec.runtime.accelerator.registers import Registers

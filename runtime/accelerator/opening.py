@@ -10,9 +10,9 @@ from typing import Any
 from edgedec.boards.find import find_board
 from edgedec.device import Device, device_argument, device_options, open_device
 from edgedec.errors import DeviceError, UsageError
-from edgedec.hw.accelerator_registers import REGISTER_MAP
 from edgedec.hw.compiler.program import Program, laid_out
 from edgedec.hw.config import configuration_text
+from edgedec.hw.isa.registers import REGISTER_MAP
 from edgedec.progress import Progress
 from edgedec.runtime.accelerator.options import AcceleratorOptions
 from edgedec.runtime.accelerator.recording import Recorder

@@ -11,7 +11,7 @@ from edgedec.device import Buffer, Device
 from edgedec.errors import DeviceError
 from edgedec.hw.compiler.program import Program
 from edgedec.hw.config import ADDRESS_BITS, AcceleratorConfig
-from edgedec.hw.striping import block_bytes, stripe
+from edgedec.hw.isa.striping import block_bytes, stripe
 
 __all__ = ["ADDRESS_REGISTERS", "Region", "regions"]
 

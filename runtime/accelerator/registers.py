@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from edgedec.device import Device
 from edgedec.errors import UsageError
-from edgedec.hw.accelerator_registers import REGISTER_MAP
-from edgedec.hw.register_map import Access, Register
+from edgedec.hw.isa.register_map import Access, Register
+from edgedec.hw.isa.registers import REGISTER_MAP
 
 __all__ = ["Registers"]
 
@@ -31,7 +31,7 @@ _LAYOUTS = {register.name: _Layout(register) for register in REGISTER_MAP.regist
 
 
 class Registers:
-    """Registers and fields of edgedec.hw.accelerator_registers. Every method raises what the device raises, and
+    """Registers and fields of edgedec.hw.isa.registers. Every method raises what the device raises, and
 
     Raises:
         UsageError: there is no such register or field, it cannot be written, or the value does not fit.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from edgedec.hw.compiler.program import Program
-from edgedec.hw.instructions import Opcode, When
+from edgedec.hw.isa.instructions import Opcode, When
 
 __all__ = ["PassReport", "issued"]
 

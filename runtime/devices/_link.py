@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from edgedec.errors import DeviceError, UsageError
-from edgedec.hw.link_protocol import END, MOST_FRAME, Identity, LinkCommand, Status, frame, opened
+from edgedec.hw.isa.link_protocol import END, MOST_FRAME, Identity, LinkCommand, Status, frame, opened
 
 __all__ = ["Link"]
 

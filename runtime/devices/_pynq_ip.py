@@ -7,7 +7,7 @@ from typing import Any
 
 import pynq
 
-from edgedec.hw.ip_core import INTERRUPT, VLNV
+from edgedec.hw.isa.ip_core import INTERRUPT, VLNV
 
 __all__ = ["AcceleratorIP"]
 

@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 
 from edgedec.device import Kind
 from edgedec.errors import BundleError, DeviceError, ToolError, UsageError
-from edgedec.hw.accelerator_registers import REGISTER_MAP
 from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.handoff.read import Handoff, check_handoff, read_handoff
+from edgedec.hw.isa.registers import REGISTER_MAP
 from edgedec.install_hint import install_extra
 from edgedec.runtime.accelerator.cma import MEMINFO, read_cma, shortage
 from edgedec.runtime.accelerator.lock import DeviceLock
-from edgedec.runtime.devices._hwh import Handoff, check_handoff, read_handoff
 from edgedec.runtime.devices._waiting import HOST_CLOCK, Clock, Waiter, thread_loop
 
 __all__ = ["BoardBuffer", "PynqDevice", "open_device"]

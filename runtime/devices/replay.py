@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from edgedec.device import Kind
 from edgedec.errors import BundleError, DeviceError, UsageError
-from edgedec.hw.accelerator_registers import REGISTER_MAP
 from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.isa.registers import REGISTER_MAP
 from edgedec.runtime.accelerator.recording import digests, zero_digests
 from edgedec.runtime.accelerator.recording_file import CHUNK_BYTES, Failure, Operation, RecordingReader, Step
 

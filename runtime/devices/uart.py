@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from edgedec.device import Kind
 from edgedec.errors import DeviceError, UsageError
-from edgedec.hw.accelerator_registers import REGISTER_MAP
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.hw.link_protocol import LinkCommand
+from edgedec.hw.isa.link_protocol import LinkCommand
+from edgedec.hw.isa.registers import REGISTER_MAP
 from edgedec.progress import Progress, silent
 from edgedec.runtime.accelerator.lock import DeviceLock
 from edgedec.runtime.devices._link import Link

@@ -17,12 +17,12 @@ import numpy as np
 from cocotb.triggers import RisingEdge
 from numpy.typing import NDArray
 
-from edgedec.hw import coder
-from edgedec.hw.attention_path import head_factor, part
-from edgedec.hw.head_feeder import attend
-from edgedec.hw.instructions import Destination, Instruction, Opcode, Sink
-from edgedec.hw.rotary import angles
-from edgedec.hw.score_memory import visibility
+from edgedec.hw.attention import coder
+from edgedec.hw.attention.attention_path import head_factor, part
+from edgedec.hw.attention.head_feeder import attend
+from edgedec.hw.attention.rotary import angles
+from edgedec.hw.attention.score_memory import visibility
+from edgedec.hw.isa.instructions import Destination, Instruction, Opcode, Sink
 from edgedec.reference.integer_profile.numbers import I64
 from edgedec.sim.benches.cells import committed_size
 from edgedec.sim.benches.common import start, stream_answer, stream_sink, stream_source, wait_until

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edgedec.hw.compiler.program import Program
-from edgedec.hw.instructions import Instruction, Opcode, Sink
+from edgedec.hw.isa.instructions import Instruction, Opcode, Sink
 
 __all__ = ["committed_size", "matrix_size", "unit_cell", "weights_kind"]
 

@@ -9,9 +9,9 @@ from amaranth.lib.wiring import Component, In, connect, flipped
 
 from edgedec.errors import UsageError
 from edgedec.hw.accelerator import Accelerator
-from edgedec.hw.attention_path import AttentionPath
-from edgedec.hw.mac_array import MacArray, WorkKind
-from edgedec.hw.matrix_path import MatrixPath
+from edgedec.hw.attention.attention_path import AttentionPath
+from edgedec.hw.matrix.mac_array import MacArray, WorkKind
+from edgedec.hw.matrix.matrix_path import MatrixPath
 from edgedec.sim.benches.workloads import CONFIG
 
 __all__ = ["Attending", "Multiplying", "design"]

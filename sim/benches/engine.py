@@ -17,9 +17,9 @@ from cocotb.triggers import RisingEdge
 from numpy.typing import NDArray
 
 from edgedec.hw.config import ROWS
-from edgedec.hw.drain import row_constants
-from edgedec.hw.instructions import Destination, Instruction, Opcode, Sink
-from edgedec.hw.matrix_path import descriptor
+from edgedec.hw.isa.instructions import Destination, Instruction, Opcode, Sink
+from edgedec.hw.matrix.drain import row_constants
+from edgedec.hw.matrix.matrix_path import descriptor
 from edgedec.reference.integer_profile.numbers import I64
 from edgedec.sim.benches.cells import matrix_size, weights_kind
 from edgedec.sim.benches.common import start, stream_answer, stream_sink, stream_source, wait_until

@@ -9,7 +9,7 @@ from typing import Any
 from cocotb.triggers import RisingEdge
 
 from edgedec.hw.compiler.program import Program
-from edgedec.hw.instructions import Destination, Instruction, Opcode, Sink
+from edgedec.hw.isa.instructions import Destination, Instruction, Opcode, Sink
 from edgedec.sim.benches.cells import unit_cell
 from edgedec.sim.benches.workloads import Pass, Reading, issued
 from edgedec.sim.coverage import Coverage, beats_class

@@ -14,7 +14,7 @@ import numpy as np
 from cocotb.triggers import RisingEdge
 from cocotbext.axi import AxiReadBus
 
-from edgedec.hw.striping import stripe
+from edgedec.hw.isa.striping import stripe
 from edgedec.sim.benches.common import (
     FaultyReadRam,
     collect,

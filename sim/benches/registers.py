@@ -12,8 +12,8 @@ import cocotb
 from cocotb.triggers import RisingEdge
 from cocotbext.axi import AxiLiteBus, AxiLiteMaster
 
-from edgedec.hw.accelerator_registers import REGISTER_MAP
-from edgedec.hw.register_map import Access
+from edgedec.hw.isa.register_map import Access
+from edgedec.hw.isa.registers import REGISTER_MAP
 from edgedec.sim.benches.common import pauses, start, watch_channel
 
 

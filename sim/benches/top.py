@@ -17,8 +17,8 @@ import cocotb
 import numpy as np
 
 from edgedec.errors import DeviceError
-from edgedec.hw.accelerator_registers import Cause
-from edgedec.hw.instructions import INSTRUCTION_BYTES, Instruction, Opcode, ProgramHeader, pack
+from edgedec.hw.isa.instructions import INSTRUCTION_BYTES, Instruction, Opcode, ProgramHeader, pack
+from edgedec.hw.isa.registers import Cause
 from edgedec.runtime.accelerator.driver import Driver
 from edgedec.sim.benches.cells import unit_cell
 from edgedec.sim.benches.system import Bench

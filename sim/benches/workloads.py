@@ -15,7 +15,7 @@ from edgedec.graph import Graph
 from edgedec.hw.compiler.host import ProgramHost
 from edgedec.hw.compiler.program import Program, compile_model
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.hw.instructions import Base, Destination, Instruction, Opcode, When
+from edgedec.hw.isa.instructions import Base, Destination, Instruction, Opcode, When
 from edgedec.ops import Embed, Linear
 from edgedec.passes import assign_schemes, fuse_linears, quantize_activations
 from edgedec.reference.integer_profile.calibrate import calibrate_graph

@@ -18,6 +18,7 @@ from amaranth.hdl import Value
 
 from edgedec.atomic import new_file
 from edgedec.errors import ToolError, UsageError
+from edgedec.hw.emit.yosys import run_yosys, to_rtlil
 from edgedec.install_hint import install_package, pip_install
 from edgedec.paths import cache_folder
 from edgedec.progress import Progress, silent
@@ -25,7 +26,6 @@ from edgedec.runtime.kernels.recipe import find_compiler
 from edgedec.sim.cxxrtl.division import NAMESPACE, divide
 from edgedec.sim.ddr.library import FOLDER as DDR_FOLDER
 from edgedec.sim.ddr.library import MODEL
-from edgedec.sim.yosys import run_yosys, to_rtlil
 
 __all__ = ["COMMON", "DESIGN", "HARNESS", "ONCE", "build", "compile_units", "headers"]
 

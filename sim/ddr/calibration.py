@@ -78,7 +78,7 @@ def long_read(parameters: DdrParameters) -> float:
 
 
 def striped_read(parameters: DdrParameters) -> float:
-    """As many bytes as edgedec's image has them: 4 KiB for each port in turn (edgedec.hw.striping)."""
+    """As many bytes as edgedec's image has them: 4 KiB for each port in turn (edgedec.hw.isa.striping)."""
     streams = [
         Stream(
             port=i,

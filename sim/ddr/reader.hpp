@@ -1,4 +1,4 @@
-// The accelerator's read stream as a memory sees it (edgedec.hw.prefetcher), and what it writes in between.
+// The accelerator's read stream as a memory sees it (edgedec.hw.memory.prefetcher), and what it writes in between.
 #pragma once
 
 #include "memory.hpp"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgedec.errors import UsageError
-from edgedec.hw.striping import GRANULE_BYTES
+from edgedec.hw.isa.striping import GRANULE_BYTES
 from edgedec.sim.ddr.memory import Memory
 
 __all__ = ["Range", "Reading", "Write", "read"]
@@ -19,7 +19,7 @@ _AHEAD = 1 << 32  # cycles: 17 seconds at 250 MHz
 
 @dataclass(frozen=True, kw_only=True)
 class Range:
-    """Beats ``start`` and following, in the order of ``edgedec.hw.striping``; a beat is as wide as all ports together.
+    """Beats ``start`` and following, in the order of ``edgedec.hw.isa.striping``; a beat is as wide as all ports together.
 
     wait: cycles from the last beat before it until the reader would take the first of these.
     """
@@ -80,7 +80,7 @@ def read(
         lead: slices that a port may be ahead of the slowest one; None: as many as its queue holds.
         depth: slices of that queue.
         outstanding: bursts of a port under way at most.
-        batch: writes that wait for each other, as in ``edgedec.hw.writer``; at the end all go.
+        batch: writes that wait for each other, as in ``edgedec.hw.logits.result_writer``; at the end all go.
         write_cycles: from one of them to the next, at least.
 
     Raises:

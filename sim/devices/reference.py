@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from edgedec.device import Kind
 from edgedec.errors import DeviceError, UsageError
-from edgedec.hw.accelerator_registers import COUNTS, REGISTER_MAP, Cause
 from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.isa.registers import COUNTS, REGISTER_MAP, Cause
 from edgedec.sim.reference_run import Given, Memory, Outcome, Runner
 from edgedec.sim.register_file import RegisterFile
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.hw.kv_layout import KvLayout
+from edgedec.hw.isa.kv_layout import KvLayout
 from edgedec.reference.integer_profile.numbers import I64, NARROW_BITS, normalize16, round_shift, saturate
 from edgedec.reference.integer_profile.tables import EXP2_LAST, ROTARY_FRACTION_BITS, exp2_negative
 from edgedec.sim.interpreter.streams import integers

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from edgedec.errors import BundleError, UsageError
 from edgedec.hw.compiler.constants import item_bytes
 from edgedec.hw.compiler.program import Program
-from edgedec.hw.instructions import Base, Destination, Instruction, Opcode, When, unpack_program
+from edgedec.hw.isa.instructions import Base, Destination, Instruction, Opcode, When, unpack_program
 from edgedec.sim.interpreter.attention import CacheMemory, run_order
 from edgedec.sim.interpreter.matrices import WeightMemory
 from edgedec.sim.interpreter.units import Registers, Trace, Units

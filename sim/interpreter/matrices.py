@@ -11,7 +11,7 @@ from edgedec.hw.compiler import int8_image, ternary_image
 from edgedec.hw.compiler.int8_image import Int8Layout
 from edgedec.hw.compiler.ternary_image import TernaryLayout
 from edgedec.hw.config import ROWS, AcceleratorConfig
-from edgedec.hw.instructions import Instruction, Sink
+from edgedec.hw.isa.instructions import Instruction, Sink
 from edgedec.reference.integer_profile.numbers import (
     CODE_BITS,
     I64,

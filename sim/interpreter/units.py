@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from edgedec.errors import BundleError
 from edgedec.hw.config import ROWS, AcceleratorConfig
-from edgedec.hw.instructions import Destination, Instruction, Opcode, Sink, Source
-from edgedec.hw.output_layout import ROWS_OFFSET
+from edgedec.hw.isa.instructions import Destination, Instruction, Opcode, Sink, Source
+from edgedec.hw.isa.output_layout import ROWS_OFFSET
 from edgedec.reference.integer_profile.numbers import CODE_BITS, I64, WIDE_BITS, round_shift, saturate
 from edgedec.reference.integer_profile.ops.attention import QUERY_BITS
 from edgedec.reference.integer_profile.ops.gated_activation import RELU2_SHIFT, SILU_SHIFT, UP_SHIFT, sigmoid

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from edgedec.errors import UsageError
+from edgedec.hw.emit.yosys import run_yosys
 from edgedec.sim.netlist.cells import ONE, ZERO, Cell
-from edgedec.sim.yosys import run_yosys
 
 __all__ = ["Netlist", "netlist_text", "read_netlist"]
 

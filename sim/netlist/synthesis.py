@@ -11,8 +11,8 @@ from typing import Any
 
 from edgedec.atomic import new_file
 from edgedec.boards.ecp5.project import SYSTEM, SYSTEM_SCRIPT
+from edgedec.hw.emit.yosys import run_yosys, to_rtlil
 from edgedec.paths import cache_folder
-from edgedec.sim.yosys import run_yosys, to_rtlil
 
 __all__ = ["synthesized"]
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from edgedec.atomic import new_file
 from edgedec.errors import ToolError
-from edgedec.hw.sdram.chip import SdramChip, SdramTimes
+from edgedec.hw.system.sdram.chip import SdramChip, SdramTimes
 from edgedec.paths import cache_folder
 from edgedec.runtime.kernels.recipe import find_compiler
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from edgedec.hw.accelerator_registers import REGISTER_MAP
-from edgedec.hw.prefetcher import Prefetcher
-from edgedec.hw.read_master import ReadMaster
-from edgedec.hw.registers import RegisterBlock
-from edgedec.hw.write_master import WriteMaster
+from edgedec.hw.control.register_block import RegisterBlock
+from edgedec.hw.isa.registers import REGISTER_MAP
+from edgedec.hw.memory.prefetcher import Prefetcher
+from edgedec.hw.memory.read_master import ReadMaster
+from edgedec.hw.memory.write_master import WriteMaster
 from edgedec.progress import Progress
 from edgedec.sim.cocotb_runner import run_bench
 from edgedec.sim.suite import SuiteReport

@@ -17,11 +17,11 @@ from edgedec.boards.find import all_boards, board_names, find_board
 from edgedec.demo import DRAFT, TARGET
 from edgedec.errors import UnsupportedError, UsageError
 from edgedec.graph import Graph
-from edgedec.hw.compiler.choose_board import config_for_board
 from edgedec.hw.compiler.shapes import shape_graph, shape_model
 from edgedec.hw.compiler.ternary_image import TernaryLayout
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.hw.estimate import estimate
+from edgedec.hw.plan.choose_board import config_for_board
+from edgedec.hw.plan.estimate import estimate
 from edgedec.quantize.shapes import SHAPES
 from edgedec.reference.integer_profile.model import IntegerModel
 from edgedec.sim.ddr import parameters

@@ -16,12 +16,12 @@ from edgedec.boards.build import build
 from edgedec.boards.check import check_build
 from edgedec.boards.find import find_board
 from edgedec.boards.flow import find_flow
-from edgedec.boards.hwh import write_hwh
 from edgedec.errors import BundleError, EdgedecError, ToolError, UnsupportedError, UsageError
+from edgedec.hw.blocks.resources import Resources
 from edgedec.hw.compiler.program import Program
 from edgedec.hw.compiler.program_file import load_program
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.hw.resources import Resources
+from edgedec.hw.handoff.write import write_hwh
 from tests.boards.interrupting import interrupt_build
 from tests.boards.vivado import stubbed, texts
 from tests.boards.vivado.stubbed import SIZES

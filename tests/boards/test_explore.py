@@ -18,10 +18,10 @@ from edgedec.boards.explore import FRONTS, SWEPT, Exploration, explore, pareto
 from edgedec.boards.explore_plot import write_plot
 from edgedec.boards.find import find_board
 from edgedec.errors import EdgedecError, ToolError, UnsupportedError, UsageError
-from edgedec.hw.compiler.choose_board import config_for_board
+from edgedec.hw.compiler.cycles import cycles
 from edgedec.hw.compiler.shapes import shape_graph, shape_model, shape_program
-from edgedec.hw.cycles import cycles
-from edgedec.hw.estimate import estimate
+from edgedec.hw.plan.choose_board import config_for_board
+from edgedec.hw.plan.estimate import estimate
 from edgedec.install_hint import install_extra
 from edgedec.runtime.accelerator.options import parse_configuration
 from edgedec.workers import Executor, open_executor

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from edgedec.boards.hwh import CONTROLLER, FAMILIES, write_hwh
-from edgedec.hw.accelerator_registers import REGISTER_MAP
-from edgedec.hw.ip_core import HASH_PARAMETER, INSTANCE, VLNV
+from edgedec.hw.handoff.write import CONTROLLER, FAMILIES, write_hwh
+from edgedec.hw.isa.ip_core import HASH_PARAMETER, INSTANCE, VLNV
+from edgedec.hw.isa.registers import REGISTER_MAP
 from tests.sim.small_top import CONFIG
 
 pytest.importorskip("pynq", reason="pynq is not installed; `.ci/environment board` installs it")

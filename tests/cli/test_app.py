@@ -307,7 +307,9 @@ def test_a_variable_is_not_blamed_for_a_flag(edgedec: Edgedec, bundle: Path) -> 
 
 
 def test_the_simulation_without_its_packages(edgedec: Edgedec, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.startswith(("amaranth", "edgedec.sim", "edgedec.hw.generator"))]:
+    for name in [
+        name for name in sys.modules if name.startswith(("amaranth", "edgedec.sim", "edgedec.hw.plan.generator"))
+    ]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "amaranth", None)
     for command in (["generate", "-p", "Once"], ["plan"], ["chat"]):

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from edgedec.boards.hwh import write_hwh
 from edgedec.hw.compiler.program_file import load_program
+from edgedec.hw.handoff.write import write_hwh
 from edgedec.install_hint import install_extra
 from edgedec.runtime.accelerator.board_bundle import open_board_bundle
 from tests.boards.vivado import stubbed, texts

@@ -249,7 +249,7 @@ def test_what_a_refusal_does_not_load() -> None:
     code = """
 import sys
 from edgedec.boards.check import check_build
-from edgedec.hw.compiler.choose_board import config_for_board
+from edgedec.hw.plan.choose_board import config_for_board
 print([name for name in ("torch", "onnxruntime", "onnx", "amaranth_boards", "amaranth.sim") if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

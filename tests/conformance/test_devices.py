@@ -18,10 +18,10 @@ import pytest
 
 from edgedec.device import Device, device_names, open_device
 from edgedec.errors import DeviceError, UsageError
-from edgedec.hw.accelerator_registers import REGISTER_MAP
 from edgedec.hw.compiler.program import Program, compile_model
-from edgedec.hw.instructions import Opcode
-from edgedec.hw.striping import block_bytes
+from edgedec.hw.isa.instructions import Opcode
+from edgedec.hw.isa.registers import REGISTER_MAP
+from edgedec.hw.isa.striping import block_bytes
 from edgedec.ops import Embed
 from edgedec.reference.integer_profile.model import Sequence
 from edgedec.runtime.accelerator.driver import BEST, NO_LOGITS, WHOLE_ROWS, Driver

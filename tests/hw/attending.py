@@ -9,9 +9,9 @@ import numpy as np
 from amaranth.hdl import Module
 from amaranth.lib.wiring import Component, In, connect, flipped
 
-from edgedec.hw.attention import AttentionHeads
-from edgedec.hw.kv_layout import KvLayout
-from edgedec.hw.mac_array import MacArray
+from edgedec.hw.attention.heads import AttentionHeads
+from edgedec.hw.isa.kv_layout import KvLayout
+from edgedec.hw.matrix.mac_array import MacArray
 from tests.hw.exponentials import chance, rs
 
 __all__ = ["Head", "Pass", "Together", "expected", "random_pass", "streams"]

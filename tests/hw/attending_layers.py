@@ -12,10 +12,10 @@ from amaranth.lib import data, stream
 from amaranth.lib.wiring import Component, In, Out, connect, flipped
 
 from edgedec.graph import KvState
-from edgedec.hw.attention_path import KEYS, QUERIES, VALUES, AttentionPath
-from edgedec.hw.kv_layout import KvLayout
-from edgedec.hw.mac_array import MacArray
-from edgedec.hw.score_memory import visibility
+from edgedec.hw.attention.attention_path import KEYS, QUERIES, VALUES, AttentionPath
+from edgedec.hw.attention.score_memory import visibility
+from edgedec.hw.isa.kv_layout import KvLayout
+from edgedec.hw.matrix.mac_array import MacArray
 from edgedec.ops import Attention, Rope
 from edgedec.reference.integer_profile.cache import IntegerCache
 from edgedec.reference.integer_profile.context import PassContext

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.hw.striping import block_bytes, stripe
+from edgedec.hw.isa.striping import block_bytes, stripe
 
 __all__ = ["KEYS", "VALUES", "Cache", "cache_config"]
 

@@ -12,11 +12,11 @@ from amaranth.hdl import Cat, Module, ResetInserter, Value
 from amaranth.lib.wiring import Elaboratable, connect
 from amaranth.sim import Simulator
 
-from edgedec.hw.command_processor import CommandProcessor
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.hw.executor import UNITS
-from edgedec.hw.instructions import Destination, Instruction, Opcode, ProgramHeader, When, pack, pack_program
-from edgedec.hw.router import Router, port
+from edgedec.hw.control.command_processor import CommandProcessor
+from edgedec.hw.control.dispatcher import UNITS
+from edgedec.hw.isa.instructions import Destination, Instruction, Opcode, ProgramHeader, When, pack, pack_program
+from edgedec.hw.memory.router import Router, port
 
 CONFIGS = {
     4: AcceleratorConfig(

@@ -7,12 +7,12 @@ from typing import Any
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib.wiring import Component, In, Out, connect, flipped
 
-from edgedec.hw.accelerator_registers import REGISTER_MAP
-from edgedec.hw.axi import axi4_read, axi4_write, axi_lite
 from edgedec.hw.config import ADDRESS_BITS, AcceleratorConfig
-from edgedec.hw.read_master import ReadMaster
-from edgedec.hw.registers import RegisterBlock
-from edgedec.hw.write_master import WriteMaster
+from edgedec.hw.control.register_block import RegisterBlock
+from edgedec.hw.isa.registers import REGISTER_MAP
+from edgedec.hw.memory.axi import axi4_read, axi4_write, axi_lite
+from edgedec.hw.memory.read_master import ReadMaster
+from edgedec.hw.memory.write_master import WriteMaster
 
 __all__ = ["Copier"]
 

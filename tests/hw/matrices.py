@@ -14,8 +14,8 @@ from edgedec.hw.compiler import int8_image, ternary_image
 from edgedec.hw.compiler.int8_image import Int8Layout
 from edgedec.hw.compiler.ternary_image import TernaryLayout
 from edgedec.hw.config import ROWS
-from edgedec.hw.mac_array import MacArray, WorkKind
-from edgedec.hw.matrix_path import MatrixPath
+from edgedec.hw.matrix.mac_array import MacArray, WorkKind
+from edgedec.hw.matrix.matrix_path import MatrixPath
 from edgedec.ops import Linear
 from edgedec.reference.integer_profile.cache import IntegerCache
 from edgedec.reference.integer_profile.context import PassContext

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.hw.attention import AttentionHeads
-from edgedec.hw.kv_layout import KvLayout, widest_chunk
+from edgedec.hw.attention.heads import AttentionHeads
+from edgedec.hw.isa.kv_layout import KvLayout, widest_chunk
 from tests.hw.attending import Pass, Together, expected, random_pass, streams
 from tests.hw.streams import run
 

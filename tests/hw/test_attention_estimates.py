@@ -6,19 +6,19 @@ from typing import Any
 
 import pytest
 
-from edgedec.hw.attention import AttentionHeads
-from edgedec.hw.attention_issue import AttentionIssue
-from edgedec.hw.collector import Collector
-from edgedec.hw.gated_activation import GatedActivation
-from edgedec.hw.head_path import LogitsPath
-from edgedec.hw.mac_array import MacArray
-from edgedec.hw.mixture import WeightedValues
-from edgedec.hw.ram import block_rams, distributed_luts, ultra_rams
-from edgedec.hw.resources import Resources
-from edgedec.hw.rotary import Rotary
-from edgedec.hw.score_memory import ScoreMemory
-from edgedec.hw.softmax import Softmax
-from edgedec.hw.top_k import TopK
+from edgedec.hw.attention.heads import AttentionHeads
+from edgedec.hw.attention.issue import AttentionIssue
+from edgedec.hw.attention.rotary import Rotary
+from edgedec.hw.attention.score_memory import ScoreMemory
+from edgedec.hw.attention.softmax import Softmax
+from edgedec.hw.attention.weighted_values import WeightedValues
+from edgedec.hw.blocks.collector import Collector
+from edgedec.hw.blocks.ram_cost import block_rams, distributed_luts, ultra_rams
+from edgedec.hw.blocks.resources import Resources
+from edgedec.hw.logits.logits_path import LogitsPath
+from edgedec.hw.logits.top_k import TopK
+from edgedec.hw.matrix.mac_array import MacArray
+from edgedec.hw.vector.gated_activation import GatedActivation
 
 SMALL: dict[str, Any] = {"beat_bytes": 8, "head_dim": 16, "chunk": 4, "slots": 2, "context": 256}
 MIDDLE: dict[str, Any] = {"beat_bytes": 16, "head_dim": 96, "chunk": 8, "slots": 4, "context": 1024}

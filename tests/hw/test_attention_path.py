@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.hw.attention import AttentionHeads
-from edgedec.hw.attention_path import AttentionPath
-from edgedec.hw.kv_layout import widest_chunk
-from edgedec.hw.resources import total
+from edgedec.hw.attention.attention_path import AttentionPath
+from edgedec.hw.attention.heads import AttentionHeads
+from edgedec.hw.blocks.resources import total
+from edgedec.hw.isa.kv_layout import widest_chunk
 from edgedec.reference.integer_profile.numbers import I64
 from tests.hw.attending_layers import Layer, Pass, Together, streams
 from tests.hw.streams import run

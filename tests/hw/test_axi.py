@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 from amaranth.lib.wiring import Flow, Signature
 
-from edgedec.hw.axi import (
+from edgedec.hw.memory.axi import (
     BOUNDARY_BYTES,
     NUMBER_BITS,
     Burst,

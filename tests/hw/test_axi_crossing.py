@@ -11,9 +11,9 @@ from amaranth.hdl import DomainRenamer, Elaboratable, Module
 from amaranth.lib.wiring import connect
 from amaranth.sim import Simulator
 
-from edgedec.hw.axi import Response
-from edgedec.hw.axi_crossing import AxiReadCrossing, AxiWriteCrossing
-from edgedec.hw.on_chip_memory import OnChipMemory
+from edgedec.hw.memory.axi import Response
+from edgedec.hw.memory.axi_crossing import AxiReadCrossing, AxiWriteCrossing
+from edgedec.hw.system.block_ram import OnChipMemory
 from tests.hw.axi_managers import Reader, Writer
 
 # Periods of the two clocks, in ps, and a phase: much slower, a little slower, the same, a little faster, much faster.

@@ -12,7 +12,7 @@ from amaranth.back import rtlil
 from amaranth.hdl import Module
 from amaranth.lib.wiring import Component, In, Out, Signature, connect, flipped
 
-from edgedec.hw.black_box import BlackBox
+from edgedec.hw.emit.black_box import BlackBox
 
 PORTS = {"a": In(3), "b": Out(4, init=1), "inner": Out(Signature({"x": In(2), "y": Out(5)}))}
 

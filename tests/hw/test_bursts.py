@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from amaranth.sim import Simulator
 
-from edgedec.hw.bursts import Bursts
+from edgedec.hw.memory.bursts import Bursts
 from tests.hw.streams import run
 
 

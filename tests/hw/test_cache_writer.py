@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from edgedec.hw.cache_writer import CacheWriter
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.hw.instructions import FIELDS, Opcode
+from edgedec.hw.isa.instructions import FIELDS, Opcode
+from edgedec.hw.memory.cache_writer import CacheWriter
 from tests.hw.caches import Cache, cache_config
 from tests.hw.streams import run
 from tests.hw.vectors import PATTERNS

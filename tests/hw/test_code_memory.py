@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.hw.code_memory import CodeMemory
+from edgedec.hw.matrix.code_memory import CodeMemory
 from tests.hw.streams import run
 from tests.hw.ternary import blocks_of
 from tests.hw.vectors import PATTERNS

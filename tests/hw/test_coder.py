@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.hw.coder import Coder
+from edgedec.hw.attention.coder import Coder
 from edgedec.reference.integer_profile.numbers import I64, largest, round_shift, saturate
 from tests.hw.streams import run
 from tests.hw.vectors import PATTERNS, awkward, from_words, to_words

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgedec.hw.collector import Collector
+from edgedec.hw.blocks.collector import Collector
 from tests.hw.streams import run
 from tests.hw.vectors import PATTERNS, awkward, from_words, to_words
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from edgedec.hw.accelerator_registers import ERROR_CAUSES, Cause
-from edgedec.hw.command_processor import CLEARED, CommandProcessor
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.hw.instructions import Base, Destination, Instruction, Opcode, When, pack
-from edgedec.hw.striping import block_bytes
+from edgedec.hw.control.command_processor import CLEARED, CommandProcessor
+from edgedec.hw.isa.instructions import Base, Destination, Instruction, Opcode, When, pack
+from edgedec.hw.isa.registers import ERROR_CAUSES, Cause
+from edgedec.hw.isa.striping import block_bytes
 from tests.hw.commanding import BASES, CONFIGS, Bench, Pass, program
 
 CONFIG = CONFIGS[64]

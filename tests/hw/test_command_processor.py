@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.hw.instructions import Base, Destination, Instruction, Opcode, Sink, When
+from edgedec.hw.isa.instructions import Base, Destination, Instruction, Opcode, Sink, When
 from tests.hw.commanding import CONFIGS, Bench, Pass, as_commands, program, program_read, walk
 
 STOP = Instruction(Opcode.STOP, {})

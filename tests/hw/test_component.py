@@ -11,13 +11,13 @@ from amaranth.hdl import Fragment, Module, UnusedElaboratable
 from amaranth.lib.wiring import In, Out, connect, flipped
 
 from edgedec.hw.accelerator import Accelerator
-from edgedec.hw.component import CostedComponent
+from edgedec.hw.blocks.component import CostedComponent
+from edgedec.hw.blocks.fifo import Fifo
+from edgedec.hw.blocks.resources import Resources, total
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.datapath import Datapath
-from edgedec.hw.fifo import Fifo
-from edgedec.hw.matrix_path import MatrixPath
-from edgedec.hw.quantize_path import QuantizePath
-from edgedec.hw.resources import Resources, total
+from edgedec.hw.matrix.matrix_path import MatrixPath
+from edgedec.hw.vector.quantize_path import QuantizePath
 
 
 class Inverter(CostedComponent):

@@ -12,8 +12,8 @@ from edgedec.errors import UsageError
 from edgedec.hw.accelerator import Accelerator
 from edgedec.hw.compiler.program import result_bytes
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.hw.estimate import estimate
-from edgedec.hw.output_layout import ROWS_OFFSET
+from edgedec.hw.isa.output_layout import ROWS_OFFSET
+from edgedec.hw.plan.estimate import estimate
 
 SMALL = AcceleratorConfig(
     beat_bytes=4,

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from amaranth.sim import Simulator
 
-from edgedec.hw.accelerator_registers import COUNTS
-from edgedec.hw.counters import CounterBlock
+from edgedec.hw.control.counters import CounterBlock
+from edgedec.hw.isa.registers import COUNTS
 
 EVENTS = ("running", "beat", "starved", "blocked", "dependency", "descriptor_done", "clear", "latch")
 

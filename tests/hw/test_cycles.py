@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from edgedec.errors import UsageError
+from edgedec.hw.compiler.cycles import TABLES, PassCycles, _Stream, cycles
 from edgedec.hw.compiler.program import Program, compile_model
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.hw.cycles import TABLES, PassCycles, _Stream, cycles
-from edgedec.hw.instructions import Destination, Opcode, When
+from edgedec.hw.isa.instructions import Destination, Opcode, When
 from tests.hw.counted_calls import counted_calls
 from tests.hw.test_estimate import SMALL
 from tests.reference.integer_profile.models import KINDS, float_model, prepared

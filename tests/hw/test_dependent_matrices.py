@@ -9,12 +9,12 @@ import pytest
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib.wiring import Component, In, Out, connect, flipped
 
+from edgedec.hw.blocks.payloads import words
+from edgedec.hw.blocks.vector_memory import VectorMemory
 from edgedec.hw.compiler.ternary_image import TernaryLayout
-from edgedec.hw.matrix_path import MatrixPath
-from edgedec.hw.quantize_path import QuantizePath
-from edgedec.hw.residual import Residual
-from edgedec.hw.shapes import words
-from edgedec.hw.vector_memory import VectorMemory
+from edgedec.hw.matrix.matrix_path import MatrixPath
+from edgedec.hw.vector.quantize_path import QuantizePath
+from edgedec.hw.vector.residual import Residual
 from edgedec.reference.integer_profile.numbers import I64, saturate
 from tests.hw.matrices import Matrix, Norm, items_of, quantized, random_matrix, some_norm
 from tests.hw.streams import run

@@ -4,13 +4,13 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.hw.diagram import svg
+from edgedec.hw.plan.diagram import svg
 
 PICTURE = Path(__file__).parents[2] / "docs" / "data-path.svg"
 
 
 def test_the_picture_in_the_documentation_is_drawn_from_the_configuration() -> None:
-    """Else: python -m edgedec.hw.diagram > docs/data-path.svg."""
+    """Else: python -m edgedec.hw.plan.diagram > docs/data-path.svg."""
     assert PICTURE.read_text("utf-8") == svg(AcceleratorConfig())
 
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from edgedec.hw.divider import Divider
+from edgedec.hw.blocks.divider import Divider
 from tests.hw.streams import run
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.hw.drain import Drain
+from edgedec.hw.matrix.drain import Drain
 from edgedec.reference.integer_profile.numbers import I64, clamp_shift, round_shift, saturate
 from tests.hw.streams import run
 from tests.hw.vectors import PATTERNS, awkward, from_words, to_words

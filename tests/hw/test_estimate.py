@@ -12,9 +12,9 @@ from edgedec.board import RESOURCES
 from edgedec.boards.find import find_board
 from edgedec.errors import UsageError
 from edgedec.hw.accelerator import Accelerator
+from edgedec.hw.blocks.resources import Resources, total
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.hw.estimate import estimate
-from edgedec.hw.resources import Resources, total
+from edgedec.hw.plan.estimate import estimate
 from edgedec.sim.estimate_parts import Parts
 from tests.hw.counted_calls import counted_calls
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from amaranth.sim import Simulator
 
-from edgedec.hw.fifo import Fifo
+from edgedec.hw.blocks.fifo import Fifo
 from tests.hw.streams import run
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.hw.gated_activation import GatedActivation
+from edgedec.hw.vector.gated_activation import GatedActivation
 from edgedec.reference.integer_profile.numbers import round_shift
 from edgedec.reference.integer_profile.ops.gated_activation import sigmoid
 from tests.hw.streams import run

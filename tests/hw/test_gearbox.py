@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.hw.gearbox import Gearbox
+from edgedec.hw.blocks.gearbox import Gearbox
 from edgedec.reference.integer_profile.numbers import I64
 from tests.hw.streams import run
 from tests.hw.vectors import PATTERNS, to_words

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.hw.group_mantissas import GroupMantissas
+from edgedec.hw.matrix.group_mantissas import GroupMantissas
 from tests.hw.streams import run
 from tests.hw.vectors import PATTERNS
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.hw.head_feeder import HeadFeeder
+from edgedec.hw.attention.head_feeder import HeadFeeder
 from tests.hw.streams import run
 from tests.hw.vectors import to_words
 

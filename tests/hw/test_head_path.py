@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.hw.head_path import PIECE_BEATS, LogitsPath
+from edgedec.hw.logits.logits_path import PIECE_BEATS, LogitsPath
 from edgedec.reference.integer_profile.numbers import I64
 from tests.hw.head_output import output_bytes
 from tests.hw.streams import run

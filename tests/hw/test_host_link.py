@@ -14,9 +14,9 @@ from amaranth.lib import stream
 from amaranth.lib.wiring import Component, In, Out, connect, flipped
 from amaranth.sim import Simulator
 
-from edgedec.hw.host_link import HostLink
-from edgedec.hw.link_protocol import IDENTITY, Identity, LinkCommand, Status, frame, opened
-from edgedec.hw.uart import UartReceiver, UartTransmitter
+from edgedec.hw.isa.link_protocol import IDENTITY, Identity, LinkCommand, Status, frame, opened
+from edgedec.hw.system.host_link import HostLink
+from edgedec.hw.system.uart import UartReceiver, UartTransmitter
 from edgedec.sim.link_server import LinkServer
 from tests.hw.axi_memory import AxiMemory
 

@@ -8,8 +8,8 @@ from amaranth.hdl import Module, Signal
 from amaranth.sim import Simulator
 
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.hw.instruction_check import out_of_range
-from edgedec.hw.instructions import Instruction, Opcode, pack
+from edgedec.hw.control.instruction_check import out_of_range
+from edgedec.hw.isa.instructions import Instruction, Opcode, pack
 
 CONFIG = AcceleratorConfig(
     beat_bytes=8, ports=2, width=80, hidden=36, heads=6, kv_heads=2, head_dim=12, scaling=True

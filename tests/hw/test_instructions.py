@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgedec.errors import BundleError
-from edgedec.hw.instruction_layouts import header_layout, layout
-from edgedec.hw.instructions import (
+from edgedec.hw.blocks.instruction_layouts import header_layout, layout
+from edgedec.hw.isa.instructions import (
     FIELDS,
     INSTRUCTION_BYTES,
     Instruction,

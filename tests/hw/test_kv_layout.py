@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgedec.hw.kv_layout import KvLayout, widest_chunk
+from edgedec.hw.isa.kv_layout import KvLayout, widest_chunk
 
 
 @st.composite

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from amaranth.sim import Simulator
 
-from edgedec.hw.lookup_engine import LookupEngine
+from edgedec.hw.matrix.lookup_engine import LookupEngine
 from tests.hw.streams import run
 from tests.hw.ternary import beat_of, blocks_of
 from tests.hw.vectors import PATTERNS

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from edgedec.hw.lookup_engine import LookupEngine
-from edgedec.hw.lookup_index import LookupIndex
-from edgedec.hw.partial_sums import PartialSums
-from edgedec.hw.resources import Resources
-from edgedec.hw.table_builder import TableBuilder
-from edgedec.hw.trit_decoder import TritDecoder
+from edgedec.hw.blocks.resources import Resources
+from edgedec.hw.matrix.lookup_engine import LookupEngine
+from edgedec.hw.matrix.lookup_index import LookupIndex
+from edgedec.hw.matrix.partial_sums import PartialSums
+from edgedec.hw.matrix.table_builder import TableBuilder
+from edgedec.hw.matrix.trit_decoder import TritDecoder
 
 MEASURED: list[tuple[Any, dict[str, Any], Resources]] = [
     (TritDecoder, {}, Resources(lut=51)),

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from amaranth.sim import Simulator
 
-from edgedec.hw._table_walk import WALK
-from edgedec.hw.lookup_index import LookupIndex
+from edgedec.hw.matrix._table_walk import WALK
+from edgedec.hw.matrix.lookup_index import LookupIndex
 from tests.hw.ternary import beat_of
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.hw.mac_array import MacArray, WorkKind
+from edgedec.hw.matrix.mac_array import MacArray, WorkKind
 from tests.hw.streams import run
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from amaranth.sim import Simulator
 
-from edgedec.hw.read_master import ReadMaster
-from edgedec.hw.write_master import WriteMaster
+from edgedec.hw.memory.read_master import ReadMaster
+from edgedec.hw.memory.write_master import WriteMaster
 
 WIDTHS = {"address_bits": 32, "data_bytes": 4, "max_burst": 4}
 

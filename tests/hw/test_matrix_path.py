@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from edgedec.hw.compiler.int8_image import Int8Layout
 from edgedec.hw.compiler.ternary_image import TernaryLayout
-from edgedec.hw.matrix_path import MatrixPath
+from edgedec.hw.matrix.matrix_path import MatrixPath
 from edgedec.reference.integer_profile.numbers import I64
 from edgedec.reference.integer_profile.values import Scale
 from tests.hw.matrices import Matrix, Multiplying, floats, random_matrix

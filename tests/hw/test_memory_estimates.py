@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from edgedec.hw.accelerator_registers import REGISTER_MAP
-from edgedec.hw.bursts import Bursts
-from edgedec.hw.counters import CounterBlock
-from edgedec.hw.fifo import Fifo
-from edgedec.hw.prefetcher import Prefetcher
-from edgedec.hw.read_master import ReadMaster
-from edgedec.hw.register_map import RegisterMap
-from edgedec.hw.registers import RegisterBlock
-from edgedec.hw.resources import Resources
-from edgedec.hw.write_master import WriteMaster
+from edgedec.hw.blocks.fifo import Fifo
+from edgedec.hw.blocks.resources import Resources
+from edgedec.hw.control.counters import CounterBlock
+from edgedec.hw.control.register_block import RegisterBlock
+from edgedec.hw.isa.register_map import RegisterMap
+from edgedec.hw.isa.registers import REGISTER_MAP
+from edgedec.hw.memory.bursts import Bursts
+from edgedec.hw.memory.prefetcher import Prefetcher
+from edgedec.hw.memory.read_master import ReadMaster
+from edgedec.hw.memory.write_master import WriteMaster
 
 
 def first_registers(count: int) -> RegisterMap:

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from edgedec.hw.normalize import Normalize
+from edgedec.hw.blocks.normalize import Normalize
 from edgedec.reference.integer_profile.numbers import normalize16
 from tests.hw.streams import run
 

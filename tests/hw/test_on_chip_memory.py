@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from amaranth.sim import Simulator
 
-from edgedec.hw.axi import Response
-from edgedec.hw.on_chip_memory import BLOCK_BYTES, OnChipMemory, banks, blocks
-from edgedec.hw.resources import Resources
+from edgedec.hw.blocks.resources import Resources
+from edgedec.hw.memory.axi import Response
+from edgedec.hw.system.block_ram import BLOCK_BYTES, OnChipMemory, banks, blocks
 from tests.hw.axi_managers import Reader, Writer
 
 SIZE = 3 * 4096  # so that there are several banks

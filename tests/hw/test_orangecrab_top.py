@@ -10,8 +10,8 @@ import pytest
 from edgedec.boards.orangecrab_85f import BOARD
 from edgedec.errors import UsageError
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.hw.on_chip_memory import blocks
 from edgedec.hw.orangecrab_top import MEMORY_BYTES, OrangeCrabTop, beside, clocks, platform
+from edgedec.hw.system.block_ram import blocks
 from tests.hw.copier import Copier
 
 pytest.importorskip("amaranth_boards")

@@ -7,47 +7,47 @@ from typing import Any
 
 import pytest
 
-from edgedec.hw.absolute_maximum import AbsoluteMaximum
-from edgedec.hw.accelerator_registers import REGISTER_MAP
-from edgedec.hw.attention_issue import AttentionIssue
-from edgedec.hw.axi import axi4_read, axi4_write, axi_lite
-from edgedec.hw.bursts import Bursts
-from edgedec.hw.cache_writer import CacheWriter
-from edgedec.hw.code_memory import CodeMemory
-from edgedec.hw.collector import Collector
+from edgedec.hw.attention.head_buffer import HeadBuffer
+from edgedec.hw.attention.head_feeder import HeadFeeder
+from edgedec.hw.attention.issue import AttentionIssue
+from edgedec.hw.attention.rotary import Rotary
+from edgedec.hw.attention.score_memory import ScoreMemory
+from edgedec.hw.attention.softmax import Softmax
+from edgedec.hw.attention.weighted_values import WeightedValues
+from edgedec.hw.blocks.collector import Collector
+from edgedec.hw.blocks.divider import Divider
+from edgedec.hw.blocks.fifo import Fifo
+from edgedec.hw.blocks.isqrt import Root
+from edgedec.hw.blocks.normalize import Normalize
+from edgedec.hw.blocks.vector_memory import VectorMemory
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.hw.counters import CounterBlock
-from edgedec.hw.divider import Divider
-from edgedec.hw.drain import Drain
-from edgedec.hw.fifo import Fifo
-from edgedec.hw.gated_activation import GatedActivation
-from edgedec.hw.group_mantissas import GroupMantissas
-from edgedec.hw.head_buffer import HeadBuffer
-from edgedec.hw.head_feeder import HeadFeeder
-from edgedec.hw.kv_layout import KvLayout
-from edgedec.hw.lookup_engine import LookupEngine
-from edgedec.hw.lookup_index import LookupIndex
-from edgedec.hw.matrix_sequencer import MatrixSequencer
-from edgedec.hw.mixture import WeightedValues
-from edgedec.hw.normalize import Normalize
-from edgedec.hw.read_issue import ReadIssue
-from edgedec.hw.registers import RegisterBlock
-from edgedec.hw.requantizer import Requantizer
-from edgedec.hw.residual import Residual
-from edgedec.hw.residual_path import ResidualPath
-from edgedec.hw.rms_norm import RmsNorm
-from edgedec.hw.root import Root
-from edgedec.hw.rotary import Rotary
-from edgedec.hw.row_packer import RowPacker
-from edgedec.hw.row_statistics import RowStatistics
-from edgedec.hw.score_memory import ScoreMemory
+from edgedec.hw.control.counters import CounterBlock
+from edgedec.hw.control.read_issue import ReadIssue
+from edgedec.hw.control.register_block import RegisterBlock
+from edgedec.hw.isa.kv_layout import KvLayout
+from edgedec.hw.isa.registers import REGISTER_MAP
+from edgedec.hw.logits.result_writer import ResultWriter
+from edgedec.hw.matrix.code_memory import CodeMemory
+from edgedec.hw.matrix.drain import Drain
+from edgedec.hw.matrix.group_mantissas import GroupMantissas
+from edgedec.hw.matrix.lookup_engine import LookupEngine
+from edgedec.hw.matrix.lookup_index import LookupIndex
+from edgedec.hw.matrix.row_packer import RowPacker
+from edgedec.hw.matrix.sequencer import MatrixSequencer
+from edgedec.hw.matrix.table_builder import TableBuilder
+from edgedec.hw.memory.axi import axi4_read, axi4_write, axi_lite
+from edgedec.hw.memory.bursts import Bursts
+from edgedec.hw.memory.cache_writer import CacheWriter
+from edgedec.hw.memory.write_master import WriteMaster
 from edgedec.hw.sink_router import SinkRouter
-from edgedec.hw.softmax import Softmax
-from edgedec.hw.sums_of_squares import SumsOfSquares
-from edgedec.hw.table_builder import TableBuilder
-from edgedec.hw.vector_memory import VectorMemory
-from edgedec.hw.write_master import WriteMaster
-from edgedec.hw.writer import ResultWriter
+from edgedec.hw.vector.absolute_maximum import AbsoluteMaximum
+from edgedec.hw.vector.gated_activation import GatedActivation
+from edgedec.hw.vector.requantizer import Requantizer
+from edgedec.hw.vector.residual import Residual
+from edgedec.hw.vector.residual_path import ResidualPath
+from edgedec.hw.vector.rms_norm import RmsNorm
+from edgedec.hw.vector.row_statistics import RowStatistics
+from edgedec.hw.vector.sums_of_squares import SumsOfSquares
 
 DEPTH = (1, 1 << 16)
 LANES = (1, 64)

@@ -9,8 +9,8 @@ from functools import cache
 
 import pytest
 
-from edgedec.hw.estimate import estimate
-from edgedec.hw.resources import Resources, total
+from edgedec.hw.blocks.resources import Resources, total
+from edgedec.hw.plan.estimate import estimate
 from edgedec.sim.estimate_parts import CONFIGS
 
 # configuration, part, LUT, FF, RAMB18, UltraRAM, DSP

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.hw.partial_sums import PartialSums
+from edgedec.hw.matrix.partial_sums import PartialSums
 from tests.hw.streams import run
 from tests.hw.vectors import PATTERNS
 

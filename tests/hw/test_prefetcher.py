@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.hw.prefetcher import Prefetcher
-from edgedec.hw.striping import stripe
+from edgedec.hw.isa.striping import stripe
+from edgedec.hw.memory.prefetcher import Prefetcher
 from tests.hw.axi_memory import AxiMemory
 from tests.hw.streams import run
 

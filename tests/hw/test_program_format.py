@@ -6,8 +6,8 @@ from enum import IntEnum
 
 import pytest
 
-from edgedec.hw.instruction_layouts import header_layout, layout
-from edgedec.hw.instructions import Base, Destination, Opcode, Sink, Source, When
+from edgedec.hw.blocks.instruction_layouts import header_layout, layout
+from edgedec.hw.isa.instructions import Base, Destination, Opcode, Sink, Source, When
 
 COMMON = "opcode:0+4 wait:4+1 when:5+2 reserved:7+1"
 # name:lowest bit+bits

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.hw.quantize_path import QuantizePath
+from edgedec.hw.vector.quantize_path import QuantizePath
 from edgedec.reference.integer_profile.numbers import I64
 from tests.hw.matrices import Norm, floats, items_of, quantized, some_norm
 from tests.hw.streams import run

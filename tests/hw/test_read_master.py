@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from edgedec.hw.read_master import ReadMaster
+from edgedec.hw.memory.read_master import ReadMaster
 from tests.hw.axi_memory import AxiMemory
 from tests.hw.streams import run
 

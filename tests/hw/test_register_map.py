@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from edgedec.errors import ToolError, UsageError
-from edgedec.hw.accelerator_registers import MAP_VERSION, REGISTER_MAP
-from edgedec.hw.register_map import VALUE, Access, Field, Register, RegisterMap
+from edgedec.hw.isa.register_map import VALUE, Access, Field, Register, RegisterMap
+from edgedec.hw.isa.registers import MAP_VERSION, REGISTER_MAP
 from edgedec.install_hint import install_extra
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from amaranth.sim import Simulator
 
-from edgedec.hw.register_slice import RegisterSlice
+from edgedec.hw.blocks.register_slice import RegisterSlice
 from tests.hw.streams import run
 
 

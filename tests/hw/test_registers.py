@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from amaranth.sim import Simulator
 
-from edgedec.hw.accelerator_registers import REGISTER_MAP
-from edgedec.hw.register_map import VALUE, Access, Field, Register, RegisterMap
-from edgedec.hw.registers import RegisterBlock
+from edgedec.hw.control.register_block import RegisterBlock
+from edgedec.hw.isa.register_map import VALUE, Access, Field, Register, RegisterMap
+from edgedec.hw.isa.registers import REGISTER_MAP
 
 Bench = Callable[["Host"], Awaitable[None]]
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.hw.requantizer import Requantizer
+from edgedec.hw.vector.requantizer import Requantizer
 from edgedec.reference.integer_profile.numbers import I64
 from edgedec.reference.integer_profile.ops.quantize_activation import codes_of, normed_scale
 from tests.hw.streams import run

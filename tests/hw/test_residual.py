@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from edgedec.hw.residual import Residual
+from edgedec.hw.vector.residual import Residual
 from edgedec.reference.integer_profile.numbers import saturate
 from tests.hw.streams import run
 from tests.hw.vectors import PATTERNS, awkward, from_words, to_words

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.hw.residual_path import ResidualPath, load_item_bytes
+from edgedec.hw.vector.residual_path import ResidualPath, load_item_bytes
 from tests.hw.streams import run
 
 MOST = (1 << 26) - 1

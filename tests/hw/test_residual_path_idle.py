@@ -4,7 +4,7 @@ from typing import Any
 
 from amaranth.sim import Simulator
 
-from edgedec.hw.residual_path import ResidualPath
+from edgedec.hw.vector.residual_path import ResidualPath
 
 
 def test_idle_means_that_nothing_is_offered_or_under_way() -> None:

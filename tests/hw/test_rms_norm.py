@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.hw.rms_norm import RmsNorm
+from edgedec.hw.vector.rms_norm import RmsNorm
 from edgedec.reference.integer_profile.numbers import I64, round_shift
 from edgedec.reference.integer_profile.ops.rms_norm import root_mean_square, sums_of_squares
 from tests.hw.streams import run

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from edgedec.hw.root import Root
+from edgedec.hw.blocks.isqrt import Root
 from tests.hw.streams import run
 
 

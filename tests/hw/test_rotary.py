@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.hw.rotary import Rotary
+from edgedec.hw.attention.rotary import Rotary
 from edgedec.reference.integer_profile.numbers import round_shift, saturate
 from edgedec.reference.integer_profile.tables import rotary
 from tests.hw.streams import run

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.hw.instructions import Destination
-from edgedec.hw.router import Router, port
+from edgedec.hw.isa.instructions import Destination
+from edgedec.hw.memory.router import Router, port
 from tests.hw.streams import run
 
 CONFIG = AcceleratorConfig(beat_bytes=4, ports=1, head_dim=8)

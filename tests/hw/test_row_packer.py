@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.hw.mac_array import linear_sums_bits
-from edgedec.hw.row_packer import RowPacker
+from edgedec.hw.matrix.mac_array import linear_sums_bits
+from edgedec.hw.matrix.row_packer import RowPacker
 from tests.hw.streams import run
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.hw.row_statistics import RowStatistics
+from edgedec.hw.vector.row_statistics import RowStatistics
 from edgedec.reference.integer_profile.numbers import I64
 from edgedec.reference.integer_profile.ops.rms_norm import sums_of_squares
 from tests.hw.streams import run

@@ -15,12 +15,12 @@ from amaranth.back import rtlil
 from amaranth.hdl import Module
 from amaranth.lib.wiring import Component, In, Out
 
-from edgedec.hw.rtlil import to_rtlil
+from edgedec.hw.emit.rtlil import to_rtlil
 
 PRINTED = """
 from amaranth.hdl import Module
 from amaranth.lib.wiring import Component, In, Out
-from edgedec.hw.rtlil import to_rtlil
+from edgedec.hw.emit.rtlil import to_rtlil
 
 class Several(Component):
     def __init__(self):

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.hw.serializer import Serializer
+from edgedec.hw.blocks.serializer import Serializer
 from edgedec.reference.integer_profile.numbers import I64
 from tests.hw.streams import run
 from tests.hw.vectors import PATTERNS, awkward, from_words, to_words

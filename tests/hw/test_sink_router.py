@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.hw.instructions import FIELDS, Opcode, Sink
+from edgedec.hw.isa.instructions import FIELDS, Opcode, Sink
 from edgedec.hw.sink_router import SinkRouter
 from tests.hw.streams import run
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from edgedec.hw.softmax import Softmax
+from edgedec.hw.attention.softmax import Softmax
 from tests.hw.exponentials import chance
 from tests.hw.streams import run
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from edgedec.errors import UsageError
-from edgedec.hw.striping import block_bytes, physical_address, stripe, unstripe
+from edgedec.hw.isa.striping import block_bytes, physical_address, stripe, unstripe
 
 
 @pytest.mark.parametrize(("ports", "port_bytes"), [(1, 4), (2, 4), (4, 16), (4, 1)])

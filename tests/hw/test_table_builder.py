@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from amaranth.sim import Simulator
 
-from edgedec.hw._table_walk import WALK
-from edgedec.hw.table_builder import TableBuilder
+from edgedec.hw.matrix._table_walk import WALK
+from edgedec.hw.matrix.table_builder import TableBuilder
 from tests.hw.ternary import blocks_of
 
 

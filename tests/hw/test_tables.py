@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from edgedec.hw.tables import EXP2, LAST_EXPONENT, SIGMOID_STEP, SIGMOID_VALUE
+from edgedec.hw.blocks.roms import EXP2, LAST_EXPONENT, SIGMOID_STEP, SIGMOID_VALUE
 from edgedec.reference.integer_profile.tables import EXP2_LAST, exp2_table, sigmoid_table
 
 

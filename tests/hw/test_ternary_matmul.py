@@ -12,9 +12,9 @@ from amaranth.lib.wiring import Component, connect, flipped
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgedec.hw._table_walk import sum_bits
-from edgedec.hw.lookup_engine import LookupEngine
-from edgedec.hw.partial_sums import PartialSums
+from edgedec.hw.matrix._table_walk import sum_bits
+from edgedec.hw.matrix.lookup_engine import LookupEngine
+from edgedec.hw.matrix.partial_sums import PartialSums
 from edgedec.reference.integer_profile.numbers import I64
 from tests.hw.streams import run
 from tests.hw.ternary import beat_of, blocks_of, padded_to

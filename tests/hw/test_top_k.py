@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgedec.hw.top_k import TopK
+from edgedec.hw.logits.top_k import TopK
 from edgedec.reference.integer_profile.head import top
 from edgedec.reference.integer_profile.numbers import I64
 from edgedec.reference.integer_profile.values import Logits

@@ -5,7 +5,7 @@ from typing import Any
 
 from amaranth.sim import Simulator
 
-from edgedec.hw.trit_decoder import TritDecoder
+from edgedec.hw.matrix.trit_decoder import TritDecoder
 
 
 def test_all_bytes() -> None:

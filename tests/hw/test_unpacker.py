@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from edgedec.hw.unpacker import Unpacker
+from edgedec.hw.memory.unpacker import Unpacker
 from tests.hw.streams import run
 
 

@@ -6,20 +6,20 @@ from typing import Any
 
 import pytest
 
-from edgedec.hw.absolute_maximum import AbsoluteMaximum
-from edgedec.hw.divider import Divider
-from edgedec.hw.drain import Drain
-from edgedec.hw.gearbox import Gearbox
-from edgedec.hw.normalize import Normalize
-from edgedec.hw.requantizer import Requantizer
-from edgedec.hw.residual import Residual
-from edgedec.hw.resources import Resources
-from edgedec.hw.rms_norm import RmsNorm
-from edgedec.hw.root import Root
-from edgedec.hw.row_statistics import RowStatistics
-from edgedec.hw.serializer import Serializer
-from edgedec.hw.sums_of_squares import SumsOfSquares
-from edgedec.hw.vector_memory import VectorMemory
+from edgedec.hw.blocks.divider import Divider
+from edgedec.hw.blocks.gearbox import Gearbox
+from edgedec.hw.blocks.isqrt import Root
+from edgedec.hw.blocks.normalize import Normalize
+from edgedec.hw.blocks.resources import Resources
+from edgedec.hw.blocks.serializer import Serializer
+from edgedec.hw.blocks.vector_memory import VectorMemory
+from edgedec.hw.matrix.drain import Drain
+from edgedec.hw.vector.absolute_maximum import AbsoluteMaximum
+from edgedec.hw.vector.requantizer import Requantizer
+from edgedec.hw.vector.residual import Residual
+from edgedec.hw.vector.rms_norm import RmsNorm
+from edgedec.hw.vector.row_statistics import RowStatistics
+from edgedec.hw.vector.sums_of_squares import SumsOfSquares
 
 MEASURED: list[tuple[Any, dict[str, Any], Resources]] = [
     (Divider, {"numerator_bits": 32, "denominator_bits": 16, "quotient_bits": 17}, Resources(lut=68, ff=56)),

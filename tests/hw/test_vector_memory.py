@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from amaranth.sim import Simulator
 
-from edgedec.hw.vector_memory import VectorMemory
+from edgedec.hw.blocks.vector_memory import VectorMemory
 from edgedec.reference.integer_profile.numbers import I64
 from tests.hw.streams import plain
 from tests.hw.vectors import awkward, to_words

@@ -9,7 +9,7 @@ import pytest
 
 MODULES = [
     "edgedec.device",
-    "edgedec.hw.accelerator_registers",
+    "edgedec.hw.isa.registers",
     "edgedec.hw.compiler.disassembler",
     "edgedec.hw.compiler.host",
     "edgedec.hw.compiler.program",

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from edgedec.hw.write_master import WriteMaster
+from edgedec.hw.memory.write_master import WriteMaster
 from tests.hw.axi_memory import AxiMemory
 from tests.hw.streams import run
 

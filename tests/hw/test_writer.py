@@ -10,11 +10,11 @@ from amaranth.hdl import Module, Signal
 from amaranth.lib import stream
 from amaranth.lib.wiring import Component, In, Out, connect, flipped
 
-from edgedec.hw.axi import axi4_write, failures
-from edgedec.hw.cache_writer import CacheWriter
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.hw.head_path import LogitsPath
-from edgedec.hw.writer import ResultWriter
+from edgedec.hw.logits.logits_path import LogitsPath
+from edgedec.hw.logits.result_writer import ResultWriter
+from edgedec.hw.memory.axi import axi4_write, failures
+from edgedec.hw.memory.cache_writer import CacheWriter
 from tests.hw.axi_memory import AxiMemory
 from tests.hw.caches import Cache, cache_config
 from tests.hw.head_output import output_bytes

@@ -7,11 +7,11 @@ from typing import Any
 from amaranth.hdl import Module, Signal
 from amaranth.lib.wiring import Component, In, Out, connect, flipped
 
-from edgedec.hw.axi import axi4_read, axi4_write, axi_lite
-from edgedec.hw.prefetcher import Prefetcher
-from edgedec.hw.register_map import VALUE, Access, Field, Register, RegisterMap
-from edgedec.hw.registers import RegisterBlock
-from edgedec.hw.write_master import WriteMaster
+from edgedec.hw.control.register_block import RegisterBlock
+from edgedec.hw.isa.register_map import VALUE, Access, Field, Register, RegisterMap
+from edgedec.hw.memory.axi import axi4_read, axi4_write, axi_lite
+from edgedec.hw.memory.prefetcher import Prefetcher
+from edgedec.hw.memory.write_master import WriteMaster
 
 __all__ = ["IDENTITY", "MAP", "PORT_BYTES", "Copier", "Faulty"]
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from edgedec.hw.accelerator_registers import REGISTER_MAP
-from edgedec.hw.registers import RegisterBlock
+from edgedec.hw.control.register_block import RegisterBlock
+from edgedec.hw.isa.registers import REGISTER_MAP
 from edgedec.sim.cocotb_runner import missing_tools, run_bench
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}")]

@@ -10,7 +10,7 @@ from amaranth.hdl import Module
 from amaranth.lib.wiring import Component, In, Out
 
 from edgedec.errors import EdgedecError, ToolError
-from edgedec.hw.fifo import Fifo
+from edgedec.hw.blocks.fifo import Fifo
 from edgedec.sim import cocotb_runner
 from edgedec.sim.cocotb_runner import missing_tools, run_bench
 

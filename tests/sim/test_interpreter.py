@@ -14,7 +14,7 @@ from edgedec import demo
 from edgedec.bundle import Bundle
 from edgedec.errors import BundleError, UsageError
 from edgedec.hw.compiler.program import Program
-from edgedec.hw.instructions import Destination, Instruction, Opcode
+from edgedec.hw.isa.instructions import Destination, Instruction, Opcode
 from edgedec.quantize.calibration import sample_ids
 from edgedec.quantize.pipeline import QuantizeOptions, quantize
 from edgedec.quantize.readers import open_checkpoint

@@ -14,7 +14,7 @@ from edgedec.sim.cocotb_runner import missing_tools
 if missing_tools() or find_compiler() is None:
     pytest.skip(f"missing: {missing_tools() or 'a C++ compiler'}", allow_module_level=True)
 
-from edgedec.hw.uart_system import UartSystem
+from edgedec.hw.system.sdram_system import UartSystem
 from edgedec.sim.netlist.synthesis import synthesized
 from edgedec.sim.uart_board import BoardTerminal, UartBoard, build
 from tests.hw.copier import Copier

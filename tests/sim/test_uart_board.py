@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 from edgedec.device import open_device
-from edgedec.hw.accelerator_registers import REGISTER_MAP
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.hw.sdram.chip import IS42S16160G
+from edgedec.hw.isa.registers import REGISTER_MAP
+from edgedec.hw.system.sdram.chip import IS42S16160G
 from edgedec.runtime.kernels.recipe import find_compiler
 from edgedec.sim.cocotb_runner import missing_tools
 
 if missing_tools() or find_compiler() is None:
     pytest.skip(f"missing: {missing_tools() or 'a C++ compiler'}", allow_module_level=True)
 
-from edgedec.hw.uart_system import UartSystem
+from edgedec.hw.system.sdram_system import UartSystem
 from edgedec.sim.uart_board import BoardTerminal, UartBoard, build
 from tests.hw.copier import Copier
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from edgedec.errors import ToolError, UsageError
-from edgedec.hw.sdram.chip import IS42S16160G
+from edgedec.hw.system.sdram.chip import IS42S16160G
 from edgedec.install_hint import install_extra
 from tests.sim.small_top import CONFIG
 

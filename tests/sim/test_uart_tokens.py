@@ -10,7 +10,7 @@ import pytest
 
 from edgedec.device import open_device
 from edgedec.hw.compiler.program import compile_model
-from edgedec.hw.sdram.chip import IS42S16160G
+from edgedec.hw.system.sdram.chip import IS42S16160G
 from edgedec.ops import Embed
 from edgedec.runtime.accelerator.driver import WHOLE_ROWS, Driver
 from edgedec.runtime.kernels.recipe import find_compiler
@@ -29,7 +29,7 @@ MEMORY_HZ, BAUD = 140e6, 16_000_000
 @pytest.mark.skipif(bool(missing_tools()) or find_compiler() is None, reason="missing: yosys or a C++ compiler")
 def test_tokens_over_the_line() -> None:
     from edgedec.hw.accelerator import Accelerator
-    from edgedec.hw.uart_system import UartSystem
+    from edgedec.hw.system.sdram_system import UartSystem
     from edgedec.sim.uart_board import BoardTerminal, UartBoard, build
 
     model = prepared(*float_model(TernaryScheme(), {"head_dim": 8, "attention_bias": False}))

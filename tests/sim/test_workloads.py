@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edgedec.hw.compiler.program import laid_out
-from edgedec.hw.instructions import Destination, Opcode, Sink
+from edgedec.hw.isa.instructions import Destination, Opcode, Sink
 from edgedec.sim.benches.cells import unit_cell
 from edgedec.sim.benches.workloads import (
     CONFIG,

@@ -30,9 +30,9 @@ from edgedec.boards.ecp5.tops import part_of
 from edgedec.boards.flow import find_flow
 from edgedec.boards.steps import Ran
 from edgedec.errors import BundleError, EdgedecError, ToolError, UnsupportedError, UsageError
+from edgedec.hw.blocks.resources import Resources
 from edgedec.hw.compiler.program import Program
-from edgedec.hw.estimate import estimate
-from edgedec.hw.resources import Resources
+from edgedec.hw.plan.estimate import estimate
 from edgedec.install_hint import install_extra
 from tests.boards.ecp5 import stubbed
 from tests.boards.ecp5.stubbed import BOARD, SIZES

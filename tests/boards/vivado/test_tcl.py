@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from edgedec.boards.hwh import FAMILIES
 from edgedec.boards.vivado.project import quoted
 from edgedec.environment import WRITE_GOLDEN
 from edgedec.errors import UsageError
 from edgedec.hw.compiler.program import Program
+from edgedec.hw.handoff.write import FAMILIES
 from tests.boards.vivado import stubbed
 from tests.boards.vivado.stubbed import SIZES, Ran, make_project, run_tcl
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from edgedec.boards.vivado.wrapper import CORE, REGISTER_BITS, TOP, wrapper_verilog
-from edgedec.boards.yosys import _tidied, accelerator_verilog, run_yosys
 from edgedec.errors import ToolError
 from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.emit.verilog import _tidied, accelerator_verilog, run_yosys
 from edgedec.install_hint import install_extra
 
 amaranth = pytest.importorskip("amaranth", reason="the hardware generator is not installed")

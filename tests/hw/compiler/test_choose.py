@@ -11,10 +11,10 @@ from edgedec.board import Board
 from edgedec.boards.find import all_boards, board_names, find_board
 from edgedec.errors import UnsupportedError, UsageError
 from edgedec.hw.compiler.choose import config_for
-from edgedec.hw.compiler.choose_board import config_for_board
 from edgedec.hw.compiler.program import compile_model, laid_out
 from edgedec.hw.compiler.shapes import shape_graph, shape_model
-from edgedec.hw.estimate import estimate
+from edgedec.hw.plan.choose_board import config_for_board
+from edgedec.hw.plan.estimate import estimate
 from edgedec.quantize.shapes import SHAPES
 from edgedec.reference.integer_profile.model import IntegerModel
 from tests.reference.integer_profile.models import KINDS, tiny

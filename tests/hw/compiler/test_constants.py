@@ -20,7 +20,7 @@ from edgedec.hw.compiler.constants import (
     scale_items,
 )
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.hw.instructions import Destination
+from edgedec.hw.isa.instructions import Destination
 
 S16 = st.integers(-(1 << 15), (1 << 15) - 1)
 U16 = st.integers(0, (1 << 16) - 1)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from edgedec.hw.compiler.choose import config_for
 from edgedec.hw.compiler.disassembler import describe, lines
 from edgedec.hw.compiler.program import compile_model
-from edgedec.hw.instructions import Opcode
+from edgedec.hw.isa.instructions import Opcode
 from tests.reference.integer_profile.models import tiny
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from edgedec.hw.compiler.emitter import ProgramEmitter
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.hw.instructions import Base, Destination, Opcode, pack, unpack
+from edgedec.hw.isa.instructions import Base, Destination, Opcode, pack, unpack
 
 MOST = (1 << 24) - 1  # what the field holds
 

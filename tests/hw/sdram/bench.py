@@ -9,7 +9,7 @@ from typing import Any
 from amaranth.hdl import Elaboratable
 from amaranth.sim import Simulator
 
-from edgedec.hw.sdram.chip import IS42S16160G, SdramChip, SdramTimes
+from edgedec.hw.system.sdram.chip import IS42S16160G, SdramChip, SdramTimes
 from edgedec.sim.sdram.model import SdramModel
 
 CLOCK_HZ = 140e6

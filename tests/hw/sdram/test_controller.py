@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from edgedec.errors import UsageError
-from edgedec.hw.sdram.chip import IS42S16160G, SdramTimes
-from edgedec.hw.sdram.controller import SdramController
+from edgedec.hw.system.sdram.chip import IS42S16160G, SdramTimes
+from edgedec.hw.system.sdram.controller import SdramController
 from edgedec.sim.sdram.model import SdramModel
 from tests.hw.axi_managers import Reader, Writer
 from tests.hw.sdram.bench import CHIP, CLOCK_HZ, run

@@ -6,11 +6,11 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgedec.boards.hwh import write_hwh
 from edgedec.bundle import Bundle, BundleWriter
 from edgedec.families import build_graph
 from edgedec.hw.compiler.choose import config_for
 from edgedec.hw.compiler.program import Program, compile_model
+from edgedec.hw.handoff.write import write_hwh
 from edgedec.passes import assign_schemes, fuse_linears, quantize_activations
 from edgedec.runtime.accelerator.board_bundle import write_board_bundle
 from tests.core import tiny

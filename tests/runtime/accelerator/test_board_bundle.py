@@ -19,12 +19,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edgedec.boards.hwh import write_hwh
 from edgedec.bundle import Bundle
 from edgedec.errors import BundleError, EdgedecError, UnsupportedError, UsageError
 from edgedec.families import build_graph
 from edgedec.hw.compiler.host import ProgramHost
 from edgedec.hw.compiler.program_file import save_program
+from edgedec.hw.handoff.write import write_hwh
 from edgedec.runtime.accelerator import board_manifest
 from edgedec.runtime.accelerator.board_bundle import BoardBundle, open_board_bundle
 from edgedec.runtime.accelerator.board_manifest import MANIFEST, encode_manifest, listed_files

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from edgedec.errors import DeviceError, UsageError
-from edgedec.hw.accelerator_registers import ERROR_CAUSES, REGISTER_MAP, Cause
 from edgedec.hw.compiler.choose import config_for
 from edgedec.hw.compiler.program import Program, compile_model, laid_out
-from edgedec.hw.instructions import Instruction, Opcode
-from edgedec.hw.striping import block_bytes
+from edgedec.hw.isa.instructions import Instruction, Opcode
+from edgedec.hw.isa.registers import ERROR_CAUSES, REGISTER_MAP, Cause
+from edgedec.hw.isa.striping import block_bytes
 from edgedec.ops import Embed
 from edgedec.runtime.accelerator.driver import Driver
 from edgedec.runtime.accelerator.report import issued

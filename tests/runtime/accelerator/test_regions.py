@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from edgedec.hw.striping import block_bytes, stripe
+from edgedec.hw.isa.striping import block_bytes, stripe
 from edgedec.runtime.accelerator.driver import BEST, WHOLE_ROWS, Driver
 from edgedec.runtime.accelerator.regions import Region
 from edgedec.sim.arena import ArenaBuffer

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from edgedec.boards.hwh import write_hwh
 from edgedec.device import Device
 from edgedec.device import open_device as open_any
 from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.handoff.write import write_hwh
 
 ARCHES = {"zynq-ultrascale+": "aarch64", "zynq-7000": "armv7l"}
 MEMINFO = "MemTotal: 4000000 kB\nCmaTotal: 1048576 kB\nCmaFree: 65536 kB\n"

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgedec.boards.hwh import FAMILIES, write_hwh
 from edgedec.errors import BundleError, UsageError
-from edgedec.hw.accelerator_registers import REGISTER_MAP
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.runtime.devices._hwh import check_handoff, read_handoff
+from edgedec.hw.handoff.read import check_handoff, read_handoff
+from edgedec.hw.handoff.write import FAMILIES, write_hwh
+from edgedec.hw.isa.registers import REGISTER_MAP
 from tests.sim.small_top import CONFIG
 
 KV260 = AcceleratorConfig()

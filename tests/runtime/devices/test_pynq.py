@@ -17,8 +17,8 @@ import pytest
 
 from edgedec.device import open_device
 from edgedec.errors import BundleError, DeviceError
-from edgedec.hw.accelerator_registers import IDENTITY, REGISTER_MAP
 from edgedec.hw.compiler.program import Program, compile_model
+from edgedec.hw.isa.registers import IDENTITY, REGISTER_MAP
 from edgedec.ops import Embed
 from edgedec.runtime.accelerator.driver import WHOLE_ROWS, Driver
 from edgedec.schemes import TernaryScheme

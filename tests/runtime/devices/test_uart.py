@@ -20,8 +20,8 @@ import pytest
 
 from edgedec.device import open_device
 from edgedec.errors import DeviceError, UsageError
-from edgedec.hw.accelerator_registers import REGISTER_MAP
-from edgedec.hw.link_protocol import BLOCK_BYTES, MOST_FRAME, LinkCommand, Status, frame, opened
+from edgedec.hw.isa.link_protocol import BLOCK_BYTES, MOST_FRAME, LinkCommand, Status, frame, opened
+from edgedec.hw.isa.registers import REGISTER_MAP
 from edgedec.runtime.accelerator.opening import check_device
 from edgedec.runtime.accelerator.options import AcceleratorOptions
 from edgedec.runtime.devices import _link, uart

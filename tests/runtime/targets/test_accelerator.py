@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from edgedec.bundle import Bundle
 from edgedec.errors import BudgetError, DeviceError, ToolError, UnsupportedError, UsageError
-from edgedec.hw.generator import HardwareGenerator
+from edgedec.hw.plan.generator import HardwareGenerator
 from edgedec.install_hint import install_extra
 from edgedec.quantize.shapes import write_random_bundle
 from edgedec.reference.integer_profile.values import Logits

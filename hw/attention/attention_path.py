@@ -1,0 +1,279 @@
+"""Attention between the linears before and after it: rotation, codes, memories, heads."""
+
+from typing import Any
+
+from amaranth.hdl import Module, Mux, Signal, Value, unsigned
+from amaranth.lib import data, stream
+from amaranth.lib.fifo import SyncFIFO
+from amaranth.lib.wiring import In, Out, connect, flipped
+
+from edgedec.hw.attention.coder import Coder, constants
+from edgedec.hw.attention.coder import settings as coder_settings
+from edgedec.hw.attention.head_feeder import HeadFeeder, attend
+from edgedec.hw.attention.heads import AttentionHeads
+from edgedec.hw.attention.rotary import Rotary, angles
+from edgedec.hw.attention.score_memory import visibility
+from edgedec.hw.blocks.component import CostedComponent
+from edgedec.hw.blocks.fifo import small_queue
+from edgedec.hw.blocks.payloads import beat, rows, word, words
+from edgedec.hw.blocks.pipeline import check, every
+from edgedec.hw.blocks.register_slice import RegisterSlice, sliced
+from edgedec.hw.blocks.resources import Resources
+from edgedec.hw.matrix.mac_array import column_bits, score_bits, work
+
+__all__ = ["KEYS", "QUERIES", "VALUES", "AttentionPath", "head_factor", "part"]
+
+QUERIES, KEYS, VALUES = 0, 1, 2  # values of ``part.part``
+_NARROW = 18  # bits of an element
+_QUERY_BITS, _CODE_BITS = 12, 8  # bits of a query's code, of a key's or a value's
+_PARTS = 4  # parts that may be in progress
+_FOLLOWED = data.StructLayout({"settings": coder_settings(), "rotate": 1})  # settings that follow a part to the coder
+
+
+def part() -> data.StructLayout:
+    """Return the description of a vector.
+
+    Members:
+        part: QUERIES, KEYS or VALUES.
+        rotate: the vector is rotated, and consists of whole heads.
+        shift: shift of its codes.
+    """
+    return data.StructLayout({"part": unsigned(2), "rotate": 1, "shift": unsigned(6)})
+
+
+def head_factor() -> data.StructLayout:
+    """Return the layout of a query head's c (``factor``) and sc (``shift``), which docs/integer-profile.md defines."""
+    return data.StructLayout({"factor": unsigned(16), "shift": unsigned(6)})
+
+
+class AttentionPath(CostedComponent):
+    """Convert queries, keys and values of a pass to codes, store them, and let all heads attend.
+
+    A pass here is one layer's attention: its parts, one ``attends``, its output. Parts and ``attends`` are ordered only
+    by this
+    rule: offer ``attends`` once its parts are ``coded``, and the next part once ``attends`` was taken. That part waits
+    until all items of the heads are taken and their output has left. The multipliers are a MacArray of ``beat_bytes``
+    lanes and of the same ``slots`` and ``chunk``, with queries of 12 bits.
+
+    Parameters:
+        beat_bytes, head_dim, chunk: members of the KvLayout; head_dim is even.
+        slots: tokens of a pass, 1 to 8.
+        context: largest number of committed positions, 1 to 65536.
+        query_columns: elements of the longest queries, head_dim to 65536.
+        key_columns: elements of the longest keys and values, head_dim to 65536.
+        lanes, ultra: parameters of Attention.
+
+    Members:
+        parts: In(stream part()). One item per vector. A second vector of a kind overwrites the first.
+        input: In(words(18, slots)). These vectors, each taken after its part.
+        coding: In(stream edgedec.hw.constants()). One item per element of these vectors.
+        angles: In(stream angles(slots, 1)). head_dim / 2 items for all rotated vectors until the next ones: those must
+            be offered before the first element of the vector that needs them, and after the vector before it.
+        attends: In(stream attend()). Numbers of heads.
+        factors: In(stream head_factor()). One item per query head; taken in advance.
+        scales, beats, visibility: In. As in Attention: stream u16 [1], beat(beat_bytes), visibility(slots, context).
+            The beats of a run that several query heads share are repeated for each of them.
+        output: Out(words(27, slots)). All heads; ``last`` ends them.
+        new_keys, new_values: Out(stream rows(8, slots, chunk)). Codes of the pass's own positions: the head_dim / chunk
+            items of each key-value head once, in order.
+        work: Out(work(beat_bytes, slots)). Work for the MacArray.
+        scores, columns: In. Sums from the MacArray.
+        coded: Out(1). No part is offered, or on its way to its memory.
+        idle: Out(1). ``coded``, no heads are in progress, and all outputs are taken.
+
+    Latency: 7 cycles from the last element's transfer to ``coded``, head_dim / 2 + 6 more if it is rotated; head_dim +
+        6 cycles from the transfer of ``attends`` to the first ``work`` if the beats are there.
+    Throughput: one element of each slot per cycle into the memories, and out of them for queries, keys and values at
+        once: a head takes at least head_dim cycles.
+    Source: docs/integer-profile.md, "Rotary" and "Attention".
+    """
+
+    def __init__(
+        self,
+        *,
+        beat_bytes: int,
+        head_dim: int,
+        chunk: int,
+        slots: int,
+        context: int,
+        query_columns: int,
+        key_columns: int,
+        lanes: int = 1,
+        ultra: bool = False,
+    ) -> None:
+        shape = {"beat_bytes": beat_bytes, "head_dim": head_dim, "chunk": chunk, "slots": slots, "context": context}
+        self._attention = AttentionHeads(**shape, lanes=lanes, query_bits=_QUERY_BITS, ultra=ultra)
+        self._rotary, self._coder = Rotary(slots=slots, head_dim=head_dim), Coder(slots=slots)
+        self._turned = RegisterSlice(shape=word(_NARROW, slots))
+        check("query_columns", query_columns, head_dim, 1 << 16)
+        check("key_columns", key_columns, head_dim, 1 << 16)
+        heads = {"slots": slots, "head_dim": head_dim, "chunk": chunk}
+        self._feeders = {
+            QUERIES: HeadFeeder(width=_QUERY_BITS, depth=query_columns, **heads),
+            KEYS: HeadFeeder(width=_CODE_BITS, depth=key_columns, **heads),
+            VALUES: HeadFeeder(width=_CODE_BITS, depth=key_columns, **heads),
+        }
+        self._slots = slots
+        positions = beat_bytes // chunk
+        new = stream.Signature(rows(_CODE_BITS, slots, chunk))
+        partial = rows(score_bits(_QUERY_BITS, chunk), slots, positions)
+        sums = rows(column_bits(positions), slots, chunk)
+        super().__init__(
+            lambda: {
+                "parts": In(stream.Signature(part())),
+                "input": In(words(_NARROW, slots)),
+                "coding": In(stream.Signature(constants())),
+                "angles": In(stream.Signature(angles(slots, 1))),
+                "attends": In(stream.Signature(attend())),
+                "factors": In(stream.Signature(head_factor())),
+                "scales": In(stream.Signature(data.ArrayLayout(unsigned(16), 1))),
+                "beats": In(beat(beat_bytes)),
+                "visibility": In(visibility(slots, context)),
+                "output": Out(words(27, slots)),
+                "new_keys": Out(new),
+                "new_values": Out(new),
+                "work": Out(work(beat_bytes, slots)),
+                "scores": In(stream.Signature(partial, always_ready=True)),
+                "columns": In(stream.Signature(sums, always_ready=True)),
+                "coded": Out(1),
+                "idle": Out(1),
+            }
+        )
+
+    @property
+    def resources_by_part(self) -> dict[str, Resources]:
+        """Estimate of the cost by submodule, without the MacArray."""
+        queues = small_queue(1, _PARTS) + small_queue(_FOLLOWED.size, _PARTS) + small_queue(2, _PARTS)
+        glue = queues + self._turned.resources + Resources(lut=_NARROW * self._slots + 58, ff=13)
+        return {
+            "rotary": self._rotary.resources,
+            "coder": self._coder.resources,
+            "queries": self._feeders[QUERIES].resources,
+            "keys": self._feeders[KEYS].resources,
+            "values": self._feeders[VALUES].resources,
+            "heads": self._attention.resources,
+            "glue": glue,
+        }
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        pending, ready, attending = Signal(range(_PARTS + 1)), Signal(), Signal()
+        self._code(m, pending, attending)
+        begin = self._begin(m, pending, attending, ready)
+        self._attend(m, begin, attending)
+        m.d.comb += [
+            self.coded.eq((pending == 0) & ~self.parts.valid),
+            self.idle.eq(self.coded & ready & ~self.attends.valid),
+        ]
+        return m
+
+    def _code(self, m: Module, pending: Signal, attending: Signal) -> None:
+        """Pass parts through rotary and coder into the memories; three queues carry their settings along."""
+        m.submodules.coder, m.submodules.rotary = codes, turn = self._coder, self._rotary
+        connect(m, flipped(self.angles), turn.angles)
+        connect(m, flipped(self.coding), codes.constants)
+        request, source, sourced, do_take, done = self.parts, self.input, Signal(), Signal(), Signal()
+        # sourced: the vector of the part that was taken last is not complete.
+        settings = Signal(_FOLLOWED)
+        m.d.comb += [
+            request.ready.eq((pending != _PARTS) & ~attending & ~sourced),
+            do_take.eq(request.valid & request.ready),
+            settings.settings.narrow.eq(request.p.part != QUERIES),
+            settings.settings.shift.eq(request.p.shift),
+            settings.rotate.eq(request.p.rotate),
+            done.eq(codes.output.valid & codes.output.ready & codes.output.p.last),
+        ]
+        m.d.sync += pending.eq(pending + do_take - done)
+        divided = source.valid & source.ready & source.p.last
+        with m.If(do_take):
+            m.d.sync += sourced.eq(1)
+        with m.Elif(divided):
+            m.d.sync += sourced.eq(0)
+        routes = self._followed(m, "routes", request.p.rotate, do_take, divided)
+        coded = self._followed(
+            m, "coded_with", settings.as_value(), do_take, codes.settings.valid & codes.settings.ready
+        )
+        places = self._followed(m, "places", request.p.part, do_take, done)
+        now = data.View(_FOLLOWED, coded.r_data)
+        m.d.comb += [
+            codes.settings.payload.eq(now.settings),
+            codes.settings.valid.eq(coded.r_rdy),
+            codes.output.ready.eq(1),
+        ]
+        self._route(m, sourced, turn, codes.input, routes.r_data[0], now.rotate)
+        for place, feeder in self._feeders.items():
+            for lane in range(self._slots):
+                m.d.comb += feeder.write.p["values"][0][lane].eq(codes.output.p["values"][0][lane])
+            m.d.comb += feeder.write.p.last.eq(codes.output.p.last)
+            m.d.comb += feeder.write.valid.eq(codes.output.valid & (places.r_data == place))
+
+    def _followed(self, m: Module, name: str, entry: Value, put: Value, take: Value) -> SyncFIFO:
+        """Add a queue with an entry for each part in progress: it is never full at ``put``, nor empty when it is needed."""
+        m.submodules[name] = queue = SyncFIFO(width=len(entry), depth=_PARTS)
+        m.d.comb += [queue.w_data.eq(entry), queue.w_en.eq(put), queue.r_en.eq(take)]
+        return queue
+
+    def _route(self, m: Module, sourced: Value, turn: Rotary, sink: Any, turning: Value, turned: Value) -> None:
+        """Route vectors that are not rotated past the rotary, once all earlier ones have left it.
+
+        ``turning``: the vector at ``input`` is rotated. ``turned``: the vector at the coder is. If neither is set, they
+            are one.
+        """
+        source, past, ahead = self.input, Signal(), sliced(m, "turned", turn.output, self._turned)
+        m.d.comb += [
+            past.eq(~turning & ~turned),
+            turn.input.payload.eq(source.payload),
+            turn.input.valid.eq(source.valid & sourced & turning),
+            source.ready.eq(Mux(turning, turn.input.ready, past & sink.ready) & sourced),
+            sink.payload.eq(Mux(turned, ahead.payload.as_value(), source.payload.as_value())),
+            sink.valid.eq(Mux(turned, ahead.valid, past & source.valid & sourced)),
+            ahead.ready.eq(turned & sink.ready),
+        ]
+
+    def _begin(self, m: Module, pending: Signal, attending: Signal, ready: Signal) -> Signal:
+        """Start the feeders; ``ready`` says that they and the output are finished."""
+        feeders, request, begin, giving = self._feeders, self.attends, Signal(), Signal()
+        m.submodules.queries, m.submodules.keys, m.submodules.values = feeders.values()
+        m.d.comb += [
+            ready.eq(every([feeder.idle for feeder in feeders.values()]) & ~giving),
+            attending.eq(~ready),
+            request.ready.eq(ready & (pending == 0)),
+            begin.eq(request.valid & request.ready),
+        ]
+        for place, feeder in feeders.items():
+            m.d.comb += [
+                feeder.attends.p.heads.eq(request.p.heads),
+                feeder.attends.p.group.eq(1 if place == QUERIES else request.p.group),
+                feeder.attends.valid.eq(begin),
+            ]
+        with m.If(self.output.valid & self.output.ready & self.output.p.last):
+            m.d.sync += giving.eq(0)
+        with m.If(begin):
+            m.d.sync += giving.eq(1)
+        return begin
+
+    def _attend(self, m: Module, begin: Signal, attending: Signal) -> None:
+        m.submodules.attention = inner = self._attention
+        queries, keys, values = self._feeders.values()
+        m.d.comb += Value.cast(inner.visibility).eq(Value.cast(self.visibility))
+        for feeder, sink in ((queries, inner.queries), (keys, inner.keys), (values, inner.values)):
+            connect(m, feeder.items, sink)
+        m.d.comb += queries.once.ready.eq(1)
+        connect(m, keys.once, flipped(self.new_keys))
+        connect(m, values.once, flipped(self.new_values))
+        for name in ("beats", "scales", "scores", "columns"):
+            connect(m, flipped(getattr(self, name)), getattr(inner, name))
+        connect(m, inner.work, flipped(self.work))
+        connect(m, inner.output, flipped(self.output))
+        left, heads = Signal(8), inner.heads
+        m.d.comb += [
+            heads.valid.eq(self.factors.valid & (left != 0)),
+            self.factors.ready.eq(heads.ready & (left != 0)),
+            *(heads.p.factors[slot].eq(self.factors.p.factor) for slot in range(self._slots)),
+            heads.p.shift.eq(self.factors.p.shift),
+            heads.p.last.eq(left == 1),
+        ]
+        with m.If(heads.valid & heads.ready):
+            m.d.sync += left.eq(left - 1)
+        with m.If(begin):
+            m.d.sync += left.eq(self.attends.p.heads)

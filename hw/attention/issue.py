@@ -1,0 +1,223 @@
+"""The order in which attention uses the multipliers."""
+
+from typing import Any
+
+from amaranth.hdl import Array, Module, Mux, Signal, signed, unsigned
+from amaranth.lib import data, stream
+from amaranth.lib.wiring import In, Out
+
+from edgedec.hw.attention.head_buffer import HeadBuffer
+from edgedec.hw.attention.score_memory import visibility
+from edgedec.hw.attention.softmax import probabilities
+from edgedec.hw.blocks.component import CostedComponent
+from edgedec.hw.blocks.payloads import beat, rows
+from edgedec.hw.blocks.pipeline import check
+from edgedec.hw.blocks.resources import Resources, total
+from edgedec.hw.isa.kv_layout import KvLayout
+from edgedec.hw.matrix.mac_array import OPERAND_BITS, WorkKind, work
+
+__all__ = ["AttentionIssue"]
+
+
+class AttentionIssue(CostedComponent):
+    """Issue runs of keys against queries and of values against probabilities, in the order K0 K1 V0 K2 V1 ... of the
+    heads.
+
+    Parameters:
+        beat_bytes, head_dim, chunk: members of the KvLayout.
+        slots: number of rows, 1 to 8.
+        context: largest number of committed positions, 1 to 65536.
+        lanes: probabilities per row and cycle; divides the positions of a group.
+        query_bits: signed bits of a query's code, 8 to 16.
+
+    Members:
+        visibility: In(visibility(slots, context)). Only ``committed`` and ``own`` are used.
+        heads: In(stream 1). One item per head, 1 for the last one of the pass. Taken as its run of keys begins.
+        beats: In(beat(beat_bytes)). The committed positions' runs in that order, none without committed positions.
+        queries: In(stream rows(query_bits, slots, chunk)). ``head_dim / chunk`` items per head, of each row. Two heads
+            are taken in advance.
+        keys, values: In(stream rows(8, slots, chunk)). ``head_dim / chunk`` items per head, of each own position;
+            likewise.
+        chances: In(probabilities(slots, lanes)). ``last`` is ignored.
+        drained: In(1). High for one cycle when the last run of values has left the accumulators; the next one waits for
+            it.
+        work: Out(work(beat_bytes, slots)). Work for the MacArray.
+
+    Latency: 1 cycle from a beat to ``work``.
+    Throughput: one beat per cycle; one cycle between two runs; a group takes at least ``positions / lanes`` cycles.
+    """
+
+    def __init__(
+        self,
+        *,
+        beat_bytes: int,
+        head_dim: int,
+        chunk: int,
+        slots: int,
+        context: int,
+        lanes: int = 1,
+        query_bits: int = 12,
+    ) -> None:
+        layout = KvLayout(beat_bytes=beat_bytes, head_dim=head_dim, chunk=chunk)
+        check("slots", slots, 1, 8)
+        check("context", context, 1, 1 << 16)
+        check("lanes", lanes, 1, 8)
+        if layout.positions % lanes:
+            raise ValueError(f"lanes must be a power of two that divides {layout.positions}, not {lanes!r}")
+        check("query_bits", query_bits, 8, 16)
+        self._layout, self._slots, self._lanes = layout, slots, lanes
+        self._buffers = {
+            name: HeadBuffer(bits=bits, slots=slots, chunk=chunk, chunks=layout.chunks)
+            for name, bits in (("queries", query_bits), ("keys", 8), ("values", 8))
+        }
+        self._most_groups = max(layout.groups(context), layout.groups(slots))
+        super().__init__(
+            lambda: {
+                "visibility": In(visibility(slots, context)),
+                "heads": In(stream.Signature(unsigned(1))),
+                "beats": In(beat(beat_bytes)),
+                "queries": In(stream.Signature(rows(query_bits, slots, chunk))),
+                "keys": In(stream.Signature(rows(8, slots, chunk))),
+                "values": In(stream.Signature(rows(8, slots, chunk))),
+                "chances": In(probabilities(slots, lanes)),
+                "drained": In(1),
+                "work": Out(work(beat_bytes, slots)),
+            }
+        )
+
+    @property
+    def resources(self) -> Resources:
+        layout, slots = self._layout, self._slots
+        buffers = total(buffer.resources for buffer in self._buffers.values())
+        operands, group = max(layout.chunk, layout.positions) * slots, layout.positions * slots * 16
+        per_bit = 2.6 if slots > layout.positions else 1.3  # LUTs: own and committed, keys and values; own groups
+        lut = 8 * slots * layout.chunk + 16 * operands + round(8 * layout.beat_bytes * per_bit) + 14
+        return buffers + Resources(lut=lut, ff=8 * layout.beat_bytes + OPERAND_BITS * operands + 2 * group + 20)
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        layout = self._layout
+        chunk, group, own = Signal(range(layout.chunks)), Signal(range(self._most_groups)), Signal()
+        running, weighing, go, end = Signal(), Signal(), Signal(), Signal()
+        queries = self._buffer(m, "queries", chunk, go & end & ~weighing)
+        keys = self._buffer(m, "keys", chunk, go & end & ~weighing)
+        values = self._buffer(m, "values", chunk, go & end & weighing)
+        last_chunk = chunk == layout.chunks - 1
+        chances, ready = self._gather(m, go & weighing & last_chunk)
+        pace = Signal(range(layout.positions // self._lanes))
+        with m.If(pace != 0):
+            m.d.sync += pace.eq(pace - 1)
+        source = Mux(own, Mux(weighing, values.full, keys.full), self.beats.valid)
+        other = Mux(weighing, ready, queries.full & ((pace == 0) | ~last_chunk))
+        config = self.visibility
+        groups = (Mux(own, config.own, config.committed) + (layout.positions - 1)) >> (
+            layout.positions - 1
+        ).bit_length()
+        part_end = last_chunk & (group + 1 == groups)
+        m.d.comb += [
+            go.eq(running & source & other),
+            self.beats.ready.eq(running & other & ~own),
+            end.eq(own & part_end),
+        ]
+        with m.If(go):
+            m.d.sync += chunk.eq(chunk + 1)
+            with m.If(last_chunk):
+                m.d.sync += [chunk.eq(0), group.eq(group + 1), pace.eq(layout.positions // self._lanes - 1)]
+            with m.If(part_end):
+                m.d.sync += [group.eq(0), own.eq(1)]
+        self._order(m, running, weighing, own, go & end)
+        self._drive(
+            m,
+            go,
+            weighing,
+            own,
+            group,
+            chances,
+            queries.data,
+            Mux(weighing, values.data.as_value(), keys.data.as_value()),
+        )
+        return m
+
+    def _buffer(self, m: Module, name: str, index: Any, release: Any) -> HeadBuffer:
+        m.submodules[name] = buffer = self._buffers[name]
+        port = getattr(self, name)
+        m.d.comb += [
+            buffer.input.payload.as_value().eq(port.payload.as_value()),
+            buffer.input.valid.eq(port.valid),
+            port.ready.eq(buffer.input.ready),
+            buffer.index.eq(index),
+            buffer.release.eq(release),
+        ]
+        return buffer
+
+    def _gather(self, m: Module, used: Any) -> tuple[Any, Any]:
+        """Return a group's probabilities [positions][slots] and their valid bit; the next group is collected meanwhile."""
+        positions, words = self._layout.positions, self._layout.positions // self._lanes
+        shape = data.ArrayLayout(data.ArrayLayout(unsigned(16), self._slots), positions)
+        collected, group = Signal(shape, reset_less=True), Signal(shape, reset_less=True)
+        count, ready, move = Signal(range(words + 1)), Signal(), Signal()
+        m.d.comb += [move.eq((count == words) & (~ready | used)), self.chances.ready.eq((count != words) | move)]
+        with m.If(used):
+            m.d.sync += ready.eq(0)
+        with m.If(move):
+            m.d.sync += [group.eq(collected), ready.eq(1), count.eq(0)]
+        with m.If(self.chances.valid & self.chances.ready):
+            word = self.chances.p.chances.as_value()
+            bits = len(word)
+            m.d.sync += count.eq(Mux(move, 0, count) + 1)
+            m.d.sync += collected.eq((collected.as_value() | (word << (words * bits))) >> bits)
+        return group, ready
+
+    def _order(self, m: Module, running: Any, weighing: Any, own: Any, end: Any) -> None:
+        """Choose the next run: values if the scores of two heads are complete, or those of the last head."""
+        ahead, last, busy = Signal(range(3)), Signal(), Signal()
+        with m.If(self.drained):
+            m.d.sync += busy.eq(0)
+        with m.If(end):
+            m.d.sync += running.eq(0)
+            m.d.sync += ahead.eq(Mux(weighing, ahead - 1, ahead + 1))
+            with m.If(weighing & (ahead == 1)):
+                m.d.sync += last.eq(0)
+        with m.If(~running):
+            m.d.sync += own.eq(self.visibility.committed == 0)
+            with m.If((ahead == 2) | ((ahead == 1) & last)), m.If(~busy):
+                m.d.sync += [running.eq(1), weighing.eq(1), busy.eq(1)]
+            with m.Else():
+                m.d.comb += self.heads.ready.eq(1)
+                with m.If(self.heads.valid):
+                    m.d.sync += [running.eq(1), weighing.eq(0), last.eq(self.heads.payload)]
+
+    def _drive(
+        self, m: Module, go: Any, weighing: Any, own: Any, group: Any, chances: Any, queries: Any, held: Any
+    ) -> None:
+        """Drive the registers of ``work``; values are transposed so that neighbouring lanes are positions of one element."""
+        layout, lanes = self._layout, self._layout.beat_bytes
+        slots = data.View(rows(8, self._slots, layout.chunk), held)
+        taken = Signal(data.ArrayLayout(signed(8), lanes))
+        for position in range(layout.positions):
+            for element in range(layout.chunk):
+                byte = position * layout.chunk + element
+                column = [slots[element][slot] for slot in range(self._slots)]
+                candidates = [column[k] for k in range(position, self._slots, layout.positions)]
+                kept = Array(candidates)[group] if candidates else 0
+                m.d.comb += taken[byte].eq(Mux(own, kept, self.beats.payload[byte]))
+        turned = [
+            taken[position * layout.chunk + element]
+            for element in range(layout.chunk)
+            for position in range(layout.positions)
+        ]
+        distinct = max(layout.chunk, layout.positions)
+        values = Signal(data.ArrayLayout(signed(8), lanes), reset_less=True)
+        operands = Signal(rows(OPERAND_BITS, self._slots, distinct), reset_less=True)
+        m.d.sync += [
+            self.work.valid.eq(go),
+            self.work.p.kind.as_value().eq(Mux(weighing, WorkKind.COLUMNS.value, WorkKind.SCORES.value)),  # type: ignore[attr-defined]
+        ]
+        for lane in range(lanes):
+            m.d.sync += values[lane].eq(Mux(weighing, turned[lane], taken[lane]))
+            m.d.comb += self.work.p.values[lane].eq(values[lane])
+            m.d.comb += self.work.p.operands[lane].as_value().eq(operands[lane % distinct].as_value())
+        for lane in range(distinct):
+            for slot in range(self._slots):
+                chance, query = chances[lane % layout.positions][slot], queries[lane % layout.chunk][slot]
+                m.d.sync += operands[lane][slot].eq(Mux(weighing, chance, query))

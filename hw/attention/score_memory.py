@@ -1,0 +1,290 @@
+"""A memory of the scores of a head, which holds them until the largest is known."""
+
+from typing import Any
+
+from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal, signed, unsigned
+from amaranth.lib import data, memory, stream
+from amaranth.lib.wiring import In, Out
+
+from edgedec.hw.attention.softmax import DISTANCE_BITS
+from edgedec.hw.blocks.component import CostedComponent
+from edgedec.hw.blocks.payloads import rows
+from edgedec.hw.blocks.pipeline import check, pipeline
+from edgedec.hw.blocks.ram_cost import block_rams, ultra_rams
+from edgedec.hw.blocks.resources import Resources
+from edgedec.hw.isa.kv_layout import KvLayout
+from edgedec.hw.matrix.mac_array import score_bits
+
+__all__ = ["ScoreMemory", "visibility"]
+
+_READ_STAGES = 4  # registers from a read to the output
+
+
+def visibility(slots: int, context: int) -> data.StructLayout:
+    """Return the layout of the positions that each row of a pass sees.
+
+    Members:
+        committed: number of positions in the cache.
+        own: number of the pass's own keys, 1 to ``slots``.
+        first, sinks: row r sees the committed positions from ``first[r]`` on, and those below ``sinks``.
+        mask: row r sees own key k if ``mask[r][k]`` is set.
+    """
+    position = range(context + 1)
+    return data.StructLayout(
+        {
+            "committed": position,
+            "own": range(slots + 1),
+            "first": data.ArrayLayout(position, slots),
+            "sinks": position,
+            "mask": data.ArrayLayout(data.ArrayLayout(1, slots), slots),
+        }
+    )
+
+
+class ScoreMemory(CostedComponent):
+    """Add chunks to scores, determine each row's largest visible one, then emit each score's distance below it.
+
+    Parameters:
+        beat_bytes, head_dim, chunk: members of the KvLayout.
+        slots: number of rows, 1 to 8.
+        context: largest number of committed positions, 1 to 65536.
+        lanes: positions per cycle, in and out; a power of two that divides the positions of a group, at most 8.
+        query_bits: signed bits of a query's code, 8 to 16.
+        ultra: whether the scores are stored in UltraRAM.
+
+    Members:
+        visibility: In(visibility(slots, context)). Steady while a pass is in progress.
+        input: In(stream rows(., slots, positions), always ready). Sums of one chunk of a group of positions: the chunks
+            of a group one after the other, the committed groups, then the own ones. Groups end at least ``positions /
+            lanes``
+            cycles apart, and a head begins only once all distances of the second head before it are taken: two heads
+            are stored.
+        output: Out(stream {distances u26 [lanes, slots], visible, last}). Distances of a head's positions in order,
+            saturated; the last group is complete, beyond the last position too.
+
+    Latency: positions / lanes + log2(lanes) + 7 cycles from a head's last item to its first distance.
+    Throughput: lanes * slots scores per cycle, in and out at once.
+    Source: docs/integer-profile.md, "Attention".
+    """
+
+    def __init__(
+        self,
+        *,
+        beat_bytes: int,
+        head_dim: int,
+        chunk: int,
+        slots: int,
+        context: int,
+        lanes: int = 1,
+        query_bits: int = 12,
+        ultra: bool = False,
+    ) -> None:
+        layout = KvLayout(beat_bytes=beat_bytes, head_dim=head_dim, chunk=chunk)
+        check("slots", slots, 1, 8)
+        check("context", context, 1, 1 << 16)
+        check("lanes", lanes, 1, 8)
+        if layout.positions % lanes:
+            raise ValueError(f"lanes must be a power of two that divides {layout.positions}, not {lanes!r}")
+        check("query_bits", query_bits, 8, 16)
+        self._layout, self._slots, self._lanes, self._ultra = layout, slots, lanes, ultra
+        self._bits = query_bits + 7 + (head_dim - 1).bit_length()  # bits of a score of symmetric codes
+        self._depth = (layout.groups(context) + layout.groups(slots)) * (layout.positions // lanes)
+        per_slot = data.ArrayLayout(data.ArrayLayout(unsigned(DISTANCE_BITS), slots), lanes)
+        visibility_shape = data.ArrayLayout(data.ArrayLayout(unsigned(1), slots), lanes)
+        item = data.StructLayout({"distances": per_slot, "visible": visibility_shape, "last": 1})
+        super().__init__(
+            lambda: {
+                "visibility": In(visibility(slots, context)),
+                "input": In(
+                    stream.Signature(
+                        rows(score_bits(query_bits, chunk), slots, layout.positions),
+                        always_ready=True,
+                    )
+                ),
+                "output": Out(stream.Signature(item)),
+            }
+        )
+
+    @property
+    def resources(self) -> Resources:
+        bits, slots, lanes, positions = self._bits, self._slots, self._lanes, self._layout.positions
+        each_cycle, depth = lanes * slots, 2 * self._depth
+        width = each_cycle * (bits + 1)
+        # LUTs of a bit: chunks added and serialized; distances; the largest score
+        per_bit = 2 * positions + 2 * lanes + 2.37 + 0.67 * (lanes - 1)
+        return Resources(
+            lut=round(bits * slots * per_bit) + 20 * each_cycle + 74,
+            ff=bits * slots * (2 * positions + 4 * lanes + 1) + 4 * each_cycle + 64,
+            bram18=0 if self._ultra else block_rams(width, depth),
+            uram=ultra_rams(width, depth) if self._ultra else 0,
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        word = self._serialise(m)
+        entry = data.StructLayout({"scores": word.scores.shape(), "visible": word.visible.shape()})
+        attributes = {"ram_style": "ultra"} if self._ultra else {}
+        m.submodules.scores = scores = memory.Memory(shape=entry, depth=2 * self._depth, init=[], attrs=attributes)
+        write = scores.write_port()
+        m.d.comb += [
+            write.addr.eq(word.index + word.bank * self._depth),
+            write.data.scores.eq(word.scores),
+            write.data.visible.eq(word.visible),
+            write.en.eq(word.valid),
+        ]
+        largest, done = self._largest(m, word)
+        self._replay(m, scores.read_port(), largest, done)
+        return m
+
+    def _serialise(self, m: Module) -> Any:
+        """Add up chunks and emit the positions of a group, ``lanes`` at a time, with their visibility."""
+        positions, words = self._layout.positions, self._layout.positions // self._lanes
+        scores = data.ArrayLayout(data.ArrayLayout(signed(self._bits), self._slots), positions)
+        total, partial, waiting = Signal(scores), Signal(scores, reset_less=True), Signal(scores, reset_less=True)
+        chunk, left = Signal(range(self._layout.chunks)), Signal(range(words + 1))
+        for position in range(positions):
+            for slot in range(self._slots):
+                before = Mux(chunk == 0, 0, partial[position][slot])
+                m.d.comb += total[position][slot].eq(before + self.input.payload[position][slot])
+        with m.If(left != 0):
+            m.d.sync += left.eq(left - 1)
+            m.d.sync += waiting.eq(waiting.as_value() >> (self._lanes * self._slots * self._bits))
+        with m.If(self.input.valid):
+            m.d.sync += [partial.eq(total), chunk.eq(chunk + 1)]
+            with m.If(chunk == self._layout.chunks - 1):
+                m.d.sync += [chunk.eq(0), waiting.eq(total), left.eq(words)]
+        return self._visible(m, left != 0, [waiting[lane] for lane in range(self._lanes)])
+
+    def _visible(self, m: Module, valid: Any, scores: list[Any]) -> Any:
+        """Return the registered word of scores with its place and visibility."""
+        config, words = self.visibility, self._layout.positions // self._lanes
+        per_lane = data.ArrayLayout(data.ArrayLayout(signed(self._bits), self._slots), self._lanes)
+        visibility_shape = data.ArrayLayout(data.ArrayLayout(1, self._slots), self._lanes)
+        word = Signal(
+            data.StructLayout(
+                {
+                    "scores": per_lane,
+                    "visible": visibility_shape,
+                    "index": range(self._depth),
+                    "bank": 1,
+                    "first": 1,
+                    "last": 1,
+                    "valid": 1,
+                }
+            )
+        )
+        index, at, own, bank = Signal(range(self._depth)), Signal(range(self._depth)), Signal(), Signal()
+        in_own, last = Signal(), Signal()
+        # Registered values of steady inputs: visibility is set well before a pass begins.
+        none, own_end, committed_end = Signal(), Signal(range(self._depth + 1)), Signal(range(self._depth + 1))
+        m.d.sync += [
+            none.eq(config.committed == 0),
+            own_end.eq(_groups(config.own, self._layout.positions) * words - 1),
+            committed_end.eq(_groups(config.committed, self._layout.positions) * words - 1),
+        ]
+        m.d.comb += [in_own.eq(own | none), last.eq(at == Mux(in_own, own_end, committed_end))]
+        m.d.sync += [word.valid.eq(valid), word.index.eq(index), word.bank.eq(bank)]
+        m.d.sync += [word.first.eq(index == 0), word.last.eq(in_own & last)]
+        for lane, line in enumerate(scores):
+            position = Cat(Const(lane, (self._lanes - 1).bit_length()), at)
+            for slot in range(self._slots):
+                committed = (position < config.committed) & (
+                    (position >= config.first[slot]) | (position < config.sinks)
+                )
+                # Beyond the own keys the last one's bit is read, and not used.
+                masked = (position < config.own) & Array([config.mask[slot][key] for key in range(self._slots)])[
+                    position
+                ]
+                m.d.sync += word.visible[lane][slot].eq(Mux(in_own, masked, committed))
+                m.d.sync += word.scores[lane][slot].eq(line[slot])
+        with m.If(valid):
+            m.d.sync += [index.eq(index + 1), at.eq(at + 1)]
+            with m.If(last):
+                m.d.sync += [at.eq(0), own.eq(~in_own)]
+                with m.If(in_own):
+                    m.d.sync += [index.eq(0), bank.eq(~bank)]
+        return word
+
+    def _largest(self, m: Module, word: Any) -> tuple[Any, Any]:
+        """Return the largest visible scores [bank][slot], and a pulse when those of a bank are final [bank]."""
+        least = -(1 << (self._bits - 1))
+        level = [
+            [
+                Mux(word.visible[lane][s], word.scores[lane][s], Const(least, signed(self._bits)))
+                for s in range(self._slots)
+            ]
+            for lane in range(self._lanes)
+        ]
+        state = Cat(word.valid, word.first, word.last, word.bank)
+        while len(level) > 1:
+            level = [
+                [self._register(m, _larger(a, b)) for a, b in zip(level[i], level[i + 1], strict=True)]
+                for i in range(0, len(level), 2)
+            ]
+            state = self._register(m, state)
+        valid, first, last, bank = state[0], state[1], state[2], state[3]
+        largest = Signal(data.ArrayLayout(data.ArrayLayout(signed(self._bits), self._slots), 2), reset_less=True)
+        done = Signal(2)
+        for one in range(2):
+            with m.If(valid & (bank == one)):
+                m.d.sync += [
+                    largest[one][s].eq(Mux(first, level[0][s], _larger(largest[one][s], level[0][s])))
+                    for s in range(self._slots)
+                ]
+            m.d.sync += done[one].eq(valid & last & (bank == one))
+        return largest, done
+
+    def _register(self, m: Module, value: Any) -> Any:
+        later = Signal.like(value)
+        m.d.sync += later.eq(value)
+        return later
+
+    def _replay(self, m: Module, port: Any, largest: Any, done: Any) -> None:
+        config, words = self.visibility, self._layout.positions // self._lanes
+        filled, bank, index = Signal(2), Signal(), Signal(range(self._depth))
+        offered, last = filled.bit_select(bank, 1), Signal()
+        enable, _ = pipeline(m, self.output, offered, _READ_STAGES)
+        groups = _groups(config.committed, self._layout.positions) + _groups(config.own, self._layout.positions)
+        finished, end = Signal(2), Signal(range(self._depth + 1))
+        m.d.sync += end.eq(groups * words - 1)
+        m.d.comb += [
+            port.addr.eq(index + bank * self._depth),
+            port.en.eq(enable),
+            last.eq(index == end),
+            finished.eq((offered & last & enable) << bank),
+        ]
+        m.d.sync += filled.eq((filled | done) & ~finished)
+        with m.If(offered & enable):
+            m.d.sync += [index.eq(Mux(last, 0, index + 1)), bank.eq(bank ^ last)]
+        state, entry = Cat(bank, last), Signal(port.data.shape(), reset_less=True)
+        states = [state]
+        with m.If(enable):
+            m.d.sync += entry.eq(port.data)
+            for _ in range(_READ_STAGES):
+                later = Signal(2)
+                m.d.sync += later.eq(states[-1])
+                states.append(later)
+            m.d.sync += self.output.p.last.eq(states[_READ_STAGES - 1][1])
+        most = (1 << DISTANCE_BITS) - 1
+        visible = Signal(entry.visible.shape())
+        with m.If(enable):
+            m.d.sync += [visible.eq(entry.visible), self.output.p.visible.eq(visible)]
+        for lane in range(self._lanes):
+            for slot in range(self._slots):
+                top = Mux(states[2][0], largest[1][slot], largest[0][slot])
+                # Not negative for a visible score.
+                distance = Signal(self._bits, name=f"distance_{lane}_{slot}", reset_less=True)
+                with m.If(enable):
+                    m.d.sync += distance.eq(top - entry.scores[lane][slot])
+                    m.d.sync += self.output.p.distances[lane][slot].eq(
+                        Mux(distance[DISTANCE_BITS:].any(), most, distance) if self._bits > DISTANCE_BITS else distance
+                    )
+
+
+def _groups(positions: Any, of: int) -> Any:
+    """Return the number of groups that ``positions`` positions begin."""
+    return (positions + (of - 1)) >> (of - 1).bit_length()
+
+
+def _larger(a: Any, b: Any) -> Any:
+    return Mux(a > b, a, b)

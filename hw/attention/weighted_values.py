@@ -1,0 +1,242 @@
+"""Sums of weighted values, divided by the sums of their weights."""
+
+from typing import Any
+
+from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal, unsigned
+from amaranth.lib import data, memory, stream
+from amaranth.lib.wiring import In, Out
+
+from edgedec.hw.attention.score_memory import visibility
+from edgedec.hw.attention.softmax import probabilities
+from edgedec.hw.blocks.component import CostedComponent
+from edgedec.hw.blocks.divider import Divider
+from edgedec.hw.blocks.normalize import Normalize
+from edgedec.hw.blocks.payloads import rows, words
+from edgedec.hw.blocks.pipeline import carried, check, delayed, every, pipeline, reduced
+from edgedec.hw.blocks.ram_cost import distributed_luts
+from edgedec.hw.blocks.resources import Resources
+from edgedec.hw.isa.kv_layout import KvLayout
+from edgedec.hw.matrix.mac_array import column_bits
+
+__all__ = ["WeightedValues"]
+
+_DRAIN_STAGES = 6  # registers from the sums to the output
+_OUT_SHIFT = 13  # last rounding shift
+
+
+class WeightedValues(CostedComponent):
+    """Compute ``N = sum p * v``, ``L = sum p``, and ``rs(rs(N, e - 16) * rs(r * V, 16), 13)`` of them, head by head.
+
+    Parameters:
+        beat_bytes, head_dim, chunk: members of the KvLayout.
+        slots: number of rows, 1 to 8.
+        context: largest number of committed positions, 1 to 65536.
+        lanes: probabilities per row and cycle, 1 to 8.
+        out_lanes: elements of the output per cycle; divides ``chunk``.
+
+    Members:
+        visibility: In(visibility(slots, context)). Only ``committed`` and ``own`` are used.
+        chances: In(probabilities(slots, lanes)). ``last`` ends a head.
+        columns: In(stream rows(., slots, chunk), always ready). Sums of the head's groups, chunk after chunk. Those of
+            the next head begin only after ``drained``.
+        ends: In(stream 1). One item per head, 1 if it ends the vector.
+        scales: In(stream u16 [out_lanes]). V of the columns of each word of the output, the same for all slots.
+        drained: Out(1). High for one cycle when the sums of the head have left.
+        output: Out(words(27, slots, out_lanes)). Heads one after the other, with ``last`` as in ``ends``. A row that
+            sees no position produces zeros.
+
+    Latency: slots + 33 cycles, or a few more with lanes, from a head's last probability to its first output; 9 from its
+        last column if that is later.
+    Throughput: out_lanes * slots elements per cycle; a head's sums leave while the next head's scores are computed.
+    Source: docs/integer-profile.md, "Attention".
+    """
+
+    def __init__(
+        self,
+        *,
+        beat_bytes: int,
+        head_dim: int,
+        chunk: int,
+        slots: int,
+        context: int,
+        lanes: int = 1,
+        out_lanes: int = 1,
+    ) -> None:
+        layout = KvLayout(beat_bytes=beat_bytes, head_dim=head_dim, chunk=chunk)
+        check("slots", slots, 1, 8)
+        check("context", context, 1, 1 << 16)
+        check("lanes", lanes, 1, 8)
+        check("out_lanes", out_lanes, 1, chunk)
+        if chunk % out_lanes:
+            raise ValueError(f"out_lanes must divide {chunk}, not {out_lanes!r}")
+        self._layout, self._slots, self._lanes, self._out_lanes = layout, slots, lanes, out_lanes
+        growth = (context + slots).bit_length()
+        self._total_bits, self._sum_bits = 16 + growth, 24 + growth
+        super().__init__(
+            lambda: {
+                "visibility": In(visibility(slots, context)),
+                "chances": In(probabilities(slots, lanes)),
+                "columns": In(stream.Signature(rows(column_bits(layout.positions), slots, chunk), always_ready=True)),
+                "ends": In(stream.Signature(unsigned(1))),
+                "scales": In(stream.Signature(data.ArrayLayout(unsigned(16), out_lanes))),
+                "drained": Out(1),
+                "output": Out(words(27, slots, out_lanes)),
+            }
+        )
+
+    @property
+    def resources(self) -> Resources:
+        slots, lanes, out_lanes = self._slots, self._lanes, self._out_lanes
+        sums, divided = self._layout.chunk * slots * self._sum_bits, out_lanes * slots  # bits, elements a cycle
+        choice = self._sum_bits * -(-self._layout.chunk // out_lanes // 4)  # LUTs: a word of a chunk
+        memory = distributed_luts(sums, self._layout.chunks)
+        flip_flops = divided * 226 + 56 * slots + 2 * slots * self._total_bits + 20 * slots * (lanes - 1)
+        return Resources(
+            lut=memory + sums + divided * (115 + choice) + 62 * slots + 20 * slots * lanes + 105,
+            ff=flip_flops + 16 * out_lanes + 170,
+            dsp=2 * divided,
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        read = Signal(range(self._layout.chunks))
+        mixed, complete = self._accumulate(m, read)
+        totals, full, taken = self._total(m)
+        divided = self._divide(m, totals, full, taken)
+        ready = Signal()
+        with m.If(self.drained):
+            m.d.sync += ready.eq(0)
+        with m.If(complete):
+            m.d.sync += ready.eq(1)
+        self._drain(m, read, mixed, divided, ready)
+        return m
+
+    def _accumulate(self, m: Module, read: Any) -> tuple[Any, Any]:
+        """Return the sums [chunk][slot] of the current chunk, else of chunk ``read``, and a pulse at the end of a head."""
+        layout, config = self._layout, self.visibility
+        shape = rows(self._sum_bits, self._slots, layout.chunk)
+        m.submodules.sums = sums = memory.Memory(shape=shape, depth=layout.chunks, init=[])
+        write, port = sums.write_port(), sums.read_port(domain="comb")
+        chunk = Signal(range(layout.chunks))
+        count = _groups(config.committed, layout.positions) + _groups(config.own, layout.positions)
+        least, group = Signal(count.shape()), Signal(count.shape())
+        valid, last_chunk, last_group, complete = self.columns.valid, chunk == layout.chunks - 1, Signal(), Signal()
+        m.d.sync += [least.eq(count - 1), write.en.eq(valid), write.addr.eq(chunk)]
+        # One cycle late, which is enough because the group has been the same for at least one cycle when this is used.
+        m.d["sync" if layout.chunks > 1 else "comb"] += last_group.eq(group == least)
+        m.d.comb += port.addr.eq(Mux(valid, chunk, read))
+        # A register separates the stored sums from the addition. A chunk returns only after its sums were written,
+        # unless it is the only one.
+        for element in range(layout.chunk):
+            for slot in range(self._slots):
+                kept, added = port.data[element][slot], self.columns.payload[element][slot]
+                if layout.chunks == 1:
+                    kept = Mux(write.en, write.data[element][slot], kept)
+                before, column = (Signal.like(value, reset_less=True) for value in (kept, added))
+                m.d.sync += [before.eq(Mux(group == 0, 0, kept)), column.eq(added)]
+                m.d.comb += write.data[element][slot].eq(before + column)
+        m.d.sync += complete.eq(valid & last_chunk & last_group)
+        with m.If(valid):
+            m.d.sync += chunk.eq(chunk + 1)
+            with m.If(last_chunk):
+                m.d.sync += [chunk.eq(0), group.eq(Mux(last_group, 0, group + 1))]
+        return port.data, complete
+
+    def _total(self, m: Module) -> tuple[Any, Any, Any]:
+        """Return L of each slot, whether it is final, and the wire that takes it."""
+        totals, taken = Signal(data.ArrayLayout(unsigned(self._total_bits), self._slots)), Signal()
+        accepted, closed = Signal(), Signal()  # closed: the last probability was added, and L is not taken
+        m.d.comb += [self.chances.ready.eq(~closed), accepted.eq(self.chances.valid & ~closed)]
+        with m.If(accepted & self.chances.p.last):
+            m.d.sync += closed.eq(1)
+        sums, levels = [], 0
+        for slot in range(self._slots):
+            chances = [self.chances.p.chances[lane][slot] for lane in range(self._lanes)]
+            total, levels = reduced(m, Const(1), chances, lambda a, b: a + b)
+            sums.append(total)
+        state = delayed(m, Const(1), Cat(accepted, accepted & self.chances.p.last), levels)
+        full = Signal()
+        with m.If(state[0]):
+            m.d.sync += [totals[s].eq(totals[s] + sums[s]) for s in range(self._slots)]
+            m.d.sync += full.eq(state[1])
+        with m.If(taken):
+            m.d.sync += [totals.eq(0), full.eq(0), closed.eq(0)]
+        return totals, full, taken
+
+    def _divide(self, m: Module, totals: Any, full: Any, taken: Any) -> tuple[Any, Any, Any, Any, Any]:
+        """Return r and e - 16 of each slot, the head's ``last``, whether they are valid, and the wire that releases them."""
+        slots, release = self._slots, Signal()
+        m.submodules.normalize = normalize = Normalize(bits=self._total_bits, mantissa_bits=16, tag_bits=3)
+        moving, busy, fed, last = Signal(totals.shape()), Signal(), Signal(range(slots + 1), init=slots), Signal()
+        m.d.comb += [
+            taken.eq(full & self.ends.valid & ~busy),
+            self.ends.ready.eq(taken),
+            normalize.input.valid.eq(fed != slots),
+            normalize.input.p.value.eq(moving[0]),
+            normalize.input.p.tag.eq(fed),
+            normalize.output.ready.eq(1),
+        ]
+        with m.If(normalize.input.valid & normalize.input.ready):
+            m.d.sync += [fed.eq(fed + 1), moving.eq(moving.as_value() >> self._total_bits)]
+        with m.If(release):
+            m.d.sync += busy.eq(0)
+        with m.If(taken):
+            m.d.sync += [busy.eq(1), moving.eq(totals), fed.eq(0), last.eq(self.ends.payload)]
+        shifts = Signal(data.ArrayLayout(range(self._total_bits - 15), slots))
+        reciprocals, normal, done = Signal(data.ArrayLayout(17, slots)), normalize.output, []
+        for slot in range(slots):
+            m.submodules[f"divider_{slot}"] = divider = Divider(
+                numerator_bits=32, denominator_bits=16, quotient_bits=17
+            )
+            m.d.comb += [
+                divider.input.valid.eq(normal.valid & (normal.p.tag == slot)),
+                divider.input.p.numerator.eq((1 << 32) - 1),
+                divider.input.p.denominator.eq(normal.p.mantissa),
+                divider.output.ready.eq(release),  # the divider holds its quotient until then
+                reciprocals[slot].eq(divider.output.payload),
+            ]
+            done.append(divider.output.valid)
+            with m.If(divider.input.valid):
+                m.d.sync += shifts[slot].eq(Mux(normal.p.length > 16, normal.p.length - 16, 0))
+        return reciprocals, shifts, last, every(done), release
+
+    def _drain(self, m: Module, read: Any, mixed: Any, divided: tuple[Any, Any, Any, Any, Any], ready: Any) -> None:
+        reciprocals, shifts, last, quotients_valid, release = divided
+        parts = self._layout.chunk // self._out_lanes
+        part, end = Signal(range(parts)), Signal()
+        all_sent = Signal()  # all of the head's words are in the pipeline, which waits for the last one to leave
+        offered = quotients_valid & ready & ~all_sent & self.scales.valid
+        enable, _ = pipeline(m, self.output, offered, _DRAIN_STAGES)
+        m.d.comb += end.eq((part == parts - 1) & (read == self._layout.chunks - 1))
+        m.d.comb += [
+            self.drained.eq(offered & enable & end),
+            self.scales.ready.eq(quotients_valid & ready & ~all_sent & enable),
+        ]
+        with m.If(release):
+            m.d.sync += all_sent.eq(0)
+        with m.If(self.drained):
+            m.d.sync += all_sent.eq(1)
+        with m.If(offered & enable):
+            m.d.sync += part.eq(part + 1)
+            with m.If(part == parts - 1):
+                m.d.sync += [part.eq(0), read.eq(Mux(end, 0, read + 1))]
+        ended = delayed(m, enable, end, _DRAIN_STAGES)
+        m.d.comb += [release.eq(self.output.valid & self.output.ready & ended), self.output.p.last.eq(ended & last)]
+        for lane in range(self._out_lanes):
+            scale = carried(m, enable, self.scales.payload[lane])
+            for slot in range(self._slots):
+                choices = [mixed[first + lane][slot] for first in range(0, self._layout.chunk, self._out_lanes)]
+                x = carried(m, enable, Cat(Const(0, 1), Array(choices)[part]).as_signed())
+                for low, step in ((shifts[slot][2:], 4), (shifts[slot][:2], 1)):
+                    x = carried(m, enable, Array([x >> (step * k) for k in range(1 << len(low))])[low])
+                short = carried(m, enable, ((x >> 1) + x[0])[:24].as_signed())
+                scaled = carried(m, enable, reciprocals[slot] * scale)
+                factor = carried(m, enable, ((scaled >> 16) + scaled[15])[:17], 2)
+                product = carried(m, enable, short * factor)
+                with m.If(enable):
+                    m.d.sync += self.output.p.values[lane][slot].eq((product + (1 << (_OUT_SHIFT - 1))) >> _OUT_SHIFT)
+
+
+def _groups(positions: Any, of: int) -> Any:
+    """Return the number of groups that ``positions`` positions begin."""
+    return (positions + (of - 1)) >> (of - 1).bit_length()

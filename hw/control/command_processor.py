@@ -1,0 +1,332 @@
+"""The command processor, which runs programs: doorbells, checks, loading of the program, errors, soft reset."""
+
+from enum import IntEnum
+from typing import Any
+
+from amaranth.hdl import Cat, Module, Mux, ResetInserter, Signal, Value
+from amaranth.lib import stream
+from amaranth.lib.wiring import In, Out, connect, flipped
+
+from edgedec.hw.blocks.component import CostedComponent
+from edgedec.hw.blocks.constant_product import product
+from edgedec.hw.blocks.instruction_layouts import layout
+from edgedec.hw.blocks.resources import Resources, total
+from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.control.dispatcher import UNITS, Dispatcher
+from edgedec.hw.control.front_end import FrontEnd, walk_parameters
+from edgedec.hw.control.program_memory import ProgramMemory
+from edgedec.hw.control.read_issue import ReadIssue, ranges, read_errors
+from edgedec.hw.isa.instructions import INSTRUCTION_BYTES, Destination
+from edgedec.hw.isa.registers import Cause
+from edgedec.hw.isa.striping import block_bytes
+from edgedec.hw.memory.axi import beats_log2
+from edgedec.hw.memory.router import entry, segment
+
+__all__ = ["CLEARED", "CommandProcessor"]
+
+_ADDRESSES = ("program", "image", "input", "kv", "output")  # names of the address registers
+CLEARED = 16  # cycles of a reset of the units
+_FLUSHED = 4  # cycles of flush before the masters' idle is valid
+
+
+class _State(IntEnum):
+    IDLE = 0
+    CHECK = 1
+    READ = 2  # requests the program
+    LOAD = 3  # waits for the program
+    WALK = 4
+    VERDICT = 5  # follows CHECK and precedes READ
+
+
+class CommandProcessor(CostedComponent):
+    """Control ProgramMemory, FrontEnd, Dispatcher and ReadIssue. The Router is not part of it.
+
+    A doorbell samples all parameters; it is ignored while the processor is busy, in error or resetting, and ``start``
+    wins over ``commit``. The first of several errors is reported; within one cycle, errors rank in the order read,
+    write, weight, instruction, watchdog. After an error nothing is issued, and offered items are withdrawn. The cycles
+    of an instruction are those from its transfer to its unit until the transfer of the next one, or until the end;
+    READ, CACHE and STOP have none.
+
+    Of a program with an impossible length only the header is read, so that a program of another configuration is still
+    reported as such. Causes 1, 2, 4, 5 and 10 name descriptor 0, and so do errors before the first instruction. Errors
+    of a write, of a weight and of the watchdog name the last command that was issued; an earlier one may be at fault.
+
+    Buffers begin with blocks of the striping: an address that is not a multiple of ``block_bytes(ports)``, or that has
+    bits beyond the bus, is cause 10, whether the program uses it or not.
+
+    Parameters:
+        config: configuration of the accelerator.
+        address_bits: bits of an address on the bus, 16 to 64.
+
+    Members:
+        start, commit, soft_reset: In(1). Doorbells, high for one cycle each.
+        program_address, image_address, input_address, kv_address, output_address: In(64). Byte addresses; the last one
+            is only checked.
+        program_bytes: In(32). Length of the program.
+        slots: In(4). Slots of the pass.
+        committed: In(20). Committed positions.
+        accepted: In(8). Slots that a commit keeps.
+        logits: In(1). Whether the pass computes logits.
+        watchdog_limit: In(32). Cycles allowed since the last issued command or the start, 0 for no limit; not sampled.
+        idle, writes_idle: In(1). See ``Dispatcher``.
+        masters_idle: In(1). The read and write masters are idle; valid from the fourth cycle of ``flush`` on.
+        write_error: In(1). A write failed; high for one cycle each time.
+        damaged: In(1). A byte of weights does not encode five trits; high for one cycle each time.
+        ranges: Out(stream ``ranges(config, address_bits)``). Ranges for the Prefetcher.
+        entries: Out(stream ``entry()``). Segments for the Router.
+        program: In(stream ``segment(beat_bytes)``). Beats of the program.
+        read_error: In(read_errors()). Failed reads.
+        loads, vectors, matrices, attends, copies: Out(streams layout(Opcode)). One item per instruction.
+        busy, done, error, resetting: Out(1). Levels; ``done`` lasts until the next doorbell that is obeyed, or a soft
+            reset.
+        done_set, error_set, committed_set: Out(1). High for one cycle; a commit sets ``committed_set``, not
+            ``done_set``.
+        cause: Out(8). Cause of the error; held until a soft reset.
+        descriptor: Out(24). Number of the instruction at fault; held likewise.
+        error_address: Out(64). Address of a read error; held likewise.
+        flush: Out(1). Asks the masters to become idle; high during ``resetting``.
+        clear: Out(1). High for ``CLEARED`` cycles to reset the units and the Router, which may see it up to as many
+            cycles later.
+        descriptor_done: Out(1). The last cycle of an instruction.
+        running: Out(1). Equal to ``busy``.
+
+    Latency: 4 cycles from ``start`` to the program's range; 12 from its last beat to the first range and 13 to the
+        first command, one more if that beat holds two words.
+    Throughput: that of FrontEnd and Dispatcher.
+    Source: docs/accelerator.md.
+    """
+
+    def __init__(self, config: AcceleratorConfig, *, address_bits: int = 40) -> None:
+        self._config, self._address_bits = config, address_bits
+        self._memory, self._units = ProgramMemory(config), Dispatcher(config)
+        self._reads = ReadIssue(config, address_bits=address_bits)
+        self._walk = FrontEnd(config, address_bits=address_bits)
+        super().__init__(
+            lambda: {
+                **dict.fromkeys(("start", "commit", "soft_reset"), In(1)),
+                **{f"{name}_address": In(64) for name in _ADDRESSES},
+                "program_bytes": In(32),
+                "slots": In(4),
+                "committed": In(20),
+                "accepted": In(8),
+                "logits": In(1),
+                "watchdog_limit": In(32),
+                **dict.fromkeys(("idle", "writes_idle", "masters_idle", "write_error", "damaged"), In(1)),
+                "ranges": Out(stream.Signature(ranges(config, address_bits))),
+                "entries": Out(stream.Signature(entry())),
+                "program": In(stream.Signature(segment(config.beat_bytes))),
+                "read_error": In(read_errors()),
+                **{name: Out(stream.Signature(layout(opcode))) for name, opcode in UNITS.items()},
+                **dict.fromkeys(("busy", "done", "error", "resetting"), Out(1)),
+                **dict.fromkeys(("done_set", "error_set", "committed_set"), Out(1)),
+                "cause": Out(8),
+                "descriptor": Out(24),
+                "error_address": Out(64),
+                **dict.fromkeys(("flush", "clear", "descriptor_done", "running"), Out(1)),
+            }
+        )
+
+    @property
+    def resources(self) -> Resources:
+        """Estimate of the cost: the parts, the parameters that are kept, the watchdog and the checks of five addresses."""
+        config, address_bits = self._config, self._address_bits
+        walk = walk_parameters(config, address_bits).size
+        checked = len(_ADDRESSES) * (64 - address_bits + beats_log2(block_bytes(config.ports)))
+        own = Resources(lut=64 + 60 + 420 + checked // 5, ff=walk + 64 + 32 + 32 + 8 + 24 + 64 + 61)
+        return total(part.resources for part in (self._memory, self._walk, self._units, self._reads)) + own
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        memory, reads, units, walk = self._memory, self._reads, self._units, self._walk
+        for name, part in {"memory": memory, "reads": reads, "units": units, "walk": walk}.items():
+            m.submodules[name] = ResetInserter(self.clear)(part)
+        connect(m, flipped(self.program), memory.beats)
+        connect(m, memory.instructions, walk.instructions)
+        connect(m, walk.commands, units.commands)
+        connect(m, reads.ranges, flipped(self.ranges))
+        connect(m, reads.entries, flipped(self.entries))
+        connect(m, flipped(self.read_error), reads.errors)
+        for name in UNITS:
+            connect(m, getattr(units, name), flipped(getattr(self, name)))
+        state, commits, issued = Signal(_State), Signal(), Signal()  # issued: the program has issued a command
+        m.d.comb += [
+            self.busy.eq(state != _State.IDLE),
+            self.running.eq(self.busy),
+            reads.stopped.eq(~self.busy),
+            units.stopped.eq(~self.busy),
+            units.idle.eq(self.idle),
+            units.writes_idle.eq(self.writes_idle & ~reads.waiting),
+            walk.quiet.eq(units.quiet),
+            walk.restart.eq(state == _State.CHECK),
+            memory.begin.eq(state == _State.CHECK),
+            self.descriptor_done.eq(self.busy & issued & (units.issued | units.ended)),
+        ]
+        with m.If(units.issued):
+            m.d.sync += issued.eq(1)
+        wrong = self._begin(m, state, commits, issued, walk.parameters) | self._load(m, state, commits, memory, walk)
+        self._end(m, state, commits, units.ended)
+        expired = self._expired(m, units.issued)
+        with m.If(self.busy):
+            self._fail(m, state, wrong, walk, Mux(issued, units.index, 0), expired)
+        self._reset(m, state)
+        return m
+
+    def _begin(self, m: Module, state: Signal, commits: Signal, issued: Signal, now: Any) -> dict[Cause, Value]:
+        """Sample and check the parameters. Return the causes of errors with their conditions."""
+        size, layout_ = beats_log2(self._config.beat_bytes), self._config.kv_layout
+        kept, slots, accepted = Signal.like(now), Signal(4), Signal(8)
+        groups, foreign = Signal(20), Signal()  # foreign: a slot is accepted that the pass did not have
+        misplaced = Signal()
+        m.d.comb += [
+            now.eq(kept),
+            foreign.eq(commits & Cat(accepted[slot] & (slots <= slot) for slot in range(len(accepted))).any()),
+        ]
+        m.d.sync += [
+            groups.eq((kept.committed + layout_.positions - 1) >> beats_log2(layout_.positions)),
+            kept.cached.eq(product(groups, layout_.chunks)),
+        ]
+        with m.If((self.start | self.commit) & (state == _State.IDLE) & ~self.error & ~self.resetting):
+            m.d.sync += [
+                state.eq(_State.CHECK),
+                commits.eq(~self.start),
+                issued.eq(0),
+                self.done.eq(0),
+                slots.eq(self.slots),
+                accepted.eq(self.accepted),
+                misplaced.eq(self._misplaced()),
+                *(kept[name].eq(getattr(self, f"{name}_address") >> size) for name in ("image", "input", "kv")),
+                *(kept[name].eq(getattr(self, name)) for name in ("committed", "accepted", "logits")),
+            ]
+        verdict = state == _State.VERDICT
+        wrong_slots, too_far = Signal(), Signal()
+        m.d.sync += [
+            wrong_slots.eq((slots == 0) | (slots > self._config.slots) | foreign),
+            too_far.eq(kept.committed + slots > self._config.context),
+        ]
+        return {
+            Cause.ADDRESS: verdict & misplaced,
+            Cause.SLOTS: verdict & wrong_slots,
+            Cause.POSITION: verdict & too_far,
+        }
+
+    def _misplaced(self) -> Value:
+        """Return whether an address is not that of a block, or not on the bus."""
+        block = beats_log2(block_bytes(self._config.ports))
+        addresses = [getattr(self, f"{name}_address") for name in _ADDRESSES]
+        result: Value = Cat((address[:block], address[self._address_bits :]) for address in addresses).any()
+        return result
+
+    def _load(self, m: Module, state: Signal, commits: Signal, memory: Any, walk: Any) -> dict[Cause, Value]:
+        """Read the program and start walking it. Return the causes of errors with their conditions."""
+        beat_bytes, reads = self._config.beat_bytes, self._reads.reads
+        address, length, words, impossible = Signal(64), Signal(32), Signal.like(memory.words), Signal()
+        per_beat = max(1, beat_bytes // INSTRUCTION_BYTES)
+        word_count = length >> beats_log2(INSTRUCTION_BYTES)
+        arrived, too_short = (state == _State.LOAD) & memory.loaded, Signal()
+        m.d.sync += too_short.eq(length < INSTRUCTION_BYTES)
+        m.d.comb += [
+            memory.words.eq(words),
+            memory.first.eq(Mux(commits, memory.commit, 0)),
+            memory.walk.eq(arrived),
+            Value.cast(reads.payload).eq(Value.cast(walk.reads.payload)),
+            reads.valid.eq(walk.reads.valid),
+            walk.reads.ready.eq(reads.ready),
+        ]
+        with m.Switch(state):
+            with m.Case(_State.IDLE):
+                m.d.sync += [address.eq(self.program_address), length.eq(self.program_bytes)]
+            with m.Case(_State.CHECK):
+                bad = (
+                    length[: beats_log2(INSTRUCTION_BYTES)].any()
+                    | (word_count < 2)
+                    | (word_count > self._config.instructions + 1)
+                )
+                m.d.sync += [state.eq(_State.VERDICT), impossible.eq(bad), words.eq(Mux(bad, 1, word_count))]
+            with m.Case(_State.VERDICT):
+                m.d.sync += state.eq(_State.READ)
+            with m.Case(_State.READ):
+                m.d.comb += [
+                    reads.p.eq(0),
+                    reads.p.start.eq(address >> beats_log2(beat_bytes)),
+                    reads.p.beats.eq((words * INSTRUCTION_BYTES + beat_bytes - 1) >> beats_log2(beat_bytes)),
+                    reads.p.destination.eq(Destination.PROGRAM),
+                    reads.p.spare.eq((-words)[: beats_log2(per_beat)]),
+                    reads.valid.eq(1),
+                ]
+                with m.If(reads.ready):
+                    m.d.sync += state.eq(_State.LOAD)
+            with m.Case(_State.LOAD), m.If(memory.loaded):
+                m.d.sync += state.eq(_State.WALK)
+        return {
+            Cause.CONFIGURATION: arrived & memory.foreign,
+            Cause.CUT_SHORT: (arrived & (impossible | memory.cut)) | ((state == _State.VERDICT) & too_short),
+        }
+
+    def _expired(self, m: Module, issued: Value) -> Signal:
+        """Return a signal that is high once the watchdog has expired."""
+        waited, expired = Signal(33), Signal()  # a limit never reaches the top bit, so counting stops there
+        m.d.sync += [
+            waited.eq(Mux(issued | ~self.busy, 0, waited + ~waited[-1])),
+            expired.eq(self.busy & (self.watchdog_limit != 0) & (waited > self.watchdog_limit)),
+        ]
+        return expired
+
+    def _end(self, m: Module, state: Signal, commits: Signal, ended: Value) -> None:
+        m.d.sync += [self.done_set.eq(ended & ~commits), self.committed_set.eq(ended & commits), self.error_set.eq(0)]
+        with m.If(ended):
+            m.d.sync += [state.eq(_State.IDLE), self.done.eq(1)]
+
+    def _fail(
+        self, m: Module, state: Signal, wrong: dict[Cause, Value], walk: Any, last: Value, expired: Value
+    ) -> None:
+        """Report the first error of a program; ``last`` is the number of the command that was issued last."""
+        reads, result = self._reads, Signal(8)
+        with m.If(reads.failed):
+            m.d.comb += result.eq(Cause.READ)
+            m.d.sync += [self.descriptor.eq(reads.index), self.error_address.eq(reads.address)]
+        with m.Elif(self.write_error):
+            m.d.comb += result.eq(Cause.WRITE)
+            m.d.sync += self.descriptor.eq(last)
+        with m.Elif(self.damaged):
+            m.d.comb += result.eq(Cause.WEIGHT)
+            m.d.sync += self.descriptor.eq(last)
+        with m.Elif(walk.broken):
+            m.d.comb += result.eq(Cause.DESCRIPTOR)
+            m.d.sync += self.descriptor.eq(walk.index)
+        with m.Elif(expired):
+            m.d.comb += result.eq(Cause.WATCHDOG)
+            m.d.sync += self.descriptor.eq(last)
+        for cause, condition in wrong.items():
+            with m.Elif(condition):
+                m.d.comb += result.eq(cause)
+        with m.If(result != Cause.NONE):
+            m.d.sync += [
+                self.error_set.eq(1),
+                self.error.eq(1),
+                self.cause.eq(result),
+                state.eq(_State.IDLE),
+                self.done.eq(0),
+                self.done_set.eq(0),
+                self.committed_set.eq(0),
+            ]
+
+    def _reset(self, m: Module, state: Signal) -> None:
+        """Flush until the masters are idle, hold ``clear`` for CLEARED cycles, and wait as long for all parts to see it."""
+        flushed, cleared = Signal(range(_FLUSHED + 1)), Signal(range(2 * CLEARED))
+        m.d.comb += self.flush.eq(self.resetting)
+        with m.If(self.resetting & (flushed != _FLUSHED)):
+            m.d.sync += flushed.eq(flushed + 1)
+        with m.If(cleared != 0):
+            m.d.sync += [cleared.eq(cleared - 1), self.clear.eq(cleared > CLEARED)]
+            with m.If(cleared == 1):
+                m.d.sync += self.resetting.eq(0)
+        with m.Elif(self.resetting & (flushed == _FLUSHED) & self.masters_idle):
+            m.d.sync += [cleared.eq(2 * CLEARED - 1), self.clear.eq(1)]
+        with m.If(self.soft_reset & ~self.resetting):
+            forgotten = (self.done, self.error, self.done_set, self.error_set, self.committed_set)
+            m.d.sync += [
+                *(signal.eq(0) for signal in (*forgotten, self.cause, self.descriptor, self.error_address)),
+                state.eq(_State.IDLE),
+                self.resetting.eq(1),
+                flushed.eq(0),
+            ]

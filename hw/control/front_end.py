@@ -1,0 +1,285 @@
+"""The front end, which walks a program and separates reads from commands to the units."""
+
+from enum import IntEnum
+from typing import Any
+
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, unsigned
+from amaranth.lib import data, stream
+from amaranth.lib.wiring import In, Out
+
+from edgedec.hw.blocks.component import CostedComponent
+from edgedec.hw.blocks.constant_product import product
+from edgedec.hw.blocks.instruction_layouts import layout
+from edgedec.hw.blocks.resources import Resources
+from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.control.dispatcher import command
+from edgedec.hw.control.instruction_check import out_of_range
+from edgedec.hw.control.program_memory import fetched, index_bits
+from edgedec.hw.control.read_issue import read
+from edgedec.hw.isa.instructions import FIELDS, Base, Destination, Opcode, When
+from edgedec.hw.memory.axi import beats_log2
+
+__all__ = ["FrontEnd", "walk_parameters"]
+
+_PLACED = (Opcode.READ, Opcode.CACHE, Opcode.COPY, Opcode.ATTEND)  # opcodes with a start
+
+
+def walk_parameters(config: AcceleratorConfig, address_bits: int) -> data.StructLayout:
+    """Return the parameters of a pass or a commit.
+
+    image, input, kv: address registers in beats.
+    committed: committed positions.
+    cached: beats of a run of these positions.
+    accepted: slots of a commit.
+    logits: whether the pass computes logits.
+    """
+    start = address_bits - beats_log2(config.beat_bytes)
+    bases = dict.fromkeys(("image", "input", "kv"), unsigned(start))
+    return data.StructLayout(
+        {**bases, "committed": unsigned(20), "cached": unsigned(24), "accepted": config.slots, "logits": 1}
+    )
+
+
+class _State(IntEnum):
+    NEXT = 0  # decides about the instruction
+    CACHE = 1  # issues the reads of a CACHE
+    SLOT = 2  # inspects one slot of a COPY
+    PLACE = 3  # computes the position of the slot's rows
+    COPY = 4  # issues the reads of these rows
+    HALT = 5
+
+
+class FrontEnd(CostedComponent):
+    """Turn READ, CACHE and COPY into reads, and COPY and all other instructions into commands.
+
+    A command is issued before the reads of all instructions after it.
+
+    CACHE reads ``cached`` beats for each run, in the order K0 K1 V0 K2 V1 ... of the query heads' keys and values;
+    without committed positions it reads nothing. COPY reads, for each accepted slot that has to move, in ascending
+    order, and for each head, the groups of keys and of values that hold its row. The command COPY is issued in any
+    case.
+
+    Parameters:
+        config: configuration of the accelerator.
+        address_bits: bits of an address on the bus.
+
+    Members:
+        instructions: In(stream ``fetched(config)``).
+        parameters: In(``walk_parameters(config, address_bits)``). Steady while a program is walked.
+        quiet: In(1). No command waits and the units are idle; a READ or CACHE with ``wait`` waits for it.
+        reads: Out(stream ``read(config, address_bits)``). Starts are modulo the address space: only the start of an
+            instruction is checked, not the end of its last range.
+        commands: Out(stream ``command(config)``).
+        restart: In(1). A program begins; all state is cleared.
+        broken: Out(1). The walk has reached an instruction that is out of range, that starts beyond the address space,
+            or that follows the program's end. It holds.
+        index: Out. Number of that instruction.
+
+    Latency: 3 cycles from an instruction to its read or command.
+    Throughput: one instruction in 4 cycles, one range of CACHE or COPY per cycle; each CACHE and COPY costs 2 cycles
+        more, and each slot of a COPY that moves costs 6 more.
+    Source: docs/accelerator.md.
+    """
+
+    def __init__(self, config: AcceleratorConfig, *, address_bits: int = 40) -> None:
+        self._config = config
+        self._start_bits = address_bits - beats_log2(config.beat_bytes)
+        super().__init__(
+            lambda: {
+                "instructions": In(stream.Signature(fetched(config))),
+                "parameters": In(walk_parameters(config, address_bits)),
+                "quiet": In(1),
+                "reads": Out(stream.Signature(read(config, address_bits))),
+                "commands": Out(stream.Signature(command(config))),
+                "restart": In(1),
+                "broken": Out(1),
+                "index": Out(index_bits(config)),
+            }
+        )
+
+    @property
+    def resources(self) -> Resources:
+        start = self._start_bits
+        instruction = Resources(lut=76 + 3 * start, ff=fetched(self._config).size + start + 12)  # with its check
+        cache = Resources(lut=2 * start + 6 * 8 + 10, ff=2 * start + 4 * 8 + 2)
+        copies = Resources(lut=2 * start + 60, ff=start + 20 + 9 + 8)
+        return instruction + cache + copies + Resources(lut=2 * start + 24)
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        now = Signal(fetched(self._config), reset_less=True)
+        loaded, bad, skipped = Signal(), Signal(), Signal()
+        base, start = (value.shape() for value in self._origin(now.bits))
+        base, start, begins = Signal(base), Signal(start), Signal(self._start_bits + 1)
+        placed, origin = Signal(), begins[: self._start_bits]
+        # Decoding takes several registered steps: first the parts of each decision, then the decision.
+        out, wrong, begun, steps = Signal(), Signal(), Signal(), Signal(3)
+        state, done = Signal(_State), Signal()
+        source = self.instructions
+        m.d.comb += [
+            source.ready.eq(~loaded),
+            self.reads.p.index.eq(now.index),
+            self.commands.p.bits.eq(now.bits),
+            self.commands.p.index.eq(now.index),
+            self.index.eq(now.index),
+        ]
+        with m.If(~loaded):
+            m.d.sync += [loaded.eq(source.valid), now.eq(source.payload), steps.eq(source.valid)]
+        with m.Else():
+            m.d.sync += steps.eq(Cat(Const(0, 1), steps[:-1]) | steps & (1 << len(steps) - 1))
+        with m.If(done):
+            m.d.sync += [loaded.eq(0), steps.eq(0)]
+        opcode, when = (data.View(layout(Opcode.STOP), now.bits)[name] for name in ("opcode", "when"))
+        logits, place = self.parameters.logits, self._origin(now.bits)
+        m.d.sync += [
+            out.eq(((when == When.WITH_LOGITS) & ~logits) | ((when == When.WITHOUT_LOGITS) & logits)),
+            wrong.eq(out_of_range(self._config, now.bits)),
+            placed.eq(Cat(opcode == number for number in _PLACED).any()),
+            base.eq(place[0]),
+            start.eq(place[1]),
+            # One step later:
+            begins.eq(Cat((base + start)[: self._start_bits], (base + start)[self._start_bits :].any())),
+            begun.eq(placed & ~out),
+            skipped.eq(out & ~now.beyond),
+            bad.eq(now.beyond | (~out & wrong)),
+        ]
+        with m.Switch(state):
+            with m.Case(_State.NEXT), m.If(steps[-1]):
+                self._decide(m, now.bits, bad | (begun & begins[-1]), skipped, origin, state, done)
+            with m.Case(_State.CACHE):
+                self._cache(m, now.bits, origin, state, done)
+            with m.Case(_State.SLOT, _State.PLACE, _State.COPY):
+                self._copy(m, now.bits, origin, state, done)
+        with m.If(self.restart):
+            m.d.sync += [loaded.eq(0), steps.eq(0), state.eq(_State.NEXT), self.broken.eq(0)]
+        return m
+
+    def _origin(self, bits: Value) -> tuple[Value, Value]:
+        """Return the base and the offset of the start of an instruction of ``_PLACED``; their sum is the start."""
+        opcodes, now = (Opcode.READ, Opcode.CACHE, Opcode.ATTEND), self.parameters
+        plain, cached, attends = (data.View(layout(opcode), bits) for opcode in opcodes)
+        reads = plain.opcode == Opcode.READ
+        base = Mux(reads, Mux(plain.base == Base.IMAGE, now.image, now.input), now.kv)
+        start = Mux(plain.opcode == Opcode.ATTEND, attends.start, cached.start)  # COPY's is where CACHE's is
+        return base, Mux(reads, plain.start, start)
+
+    def _decide(
+        self, m: Module, bits: Value, bad: Value, skipped: Value, origin: Value, state: Signal, done: Value
+    ) -> None:
+        view, reads, commands = data.View(layout(Opcode.READ), bits), self.reads, self.commands
+        opcode = view.opcode
+        with m.If(bad):
+            m.d.sync += [self.broken.eq(1), state.eq(_State.HALT)]
+        with m.Elif(skipped):
+            m.d.comb += done.eq(1)
+        with m.Elif(opcode == Opcode.READ):
+            m.d.comb += [
+                reads.valid.eq(~view.wait | self.quiet),
+                done.eq(reads.valid & reads.ready),
+                reads.p.start.eq(origin),
+                *(reads.p[name].eq(view[name]) for name in ("destination", "beats", "spare")),
+            ]
+        with m.Elif(opcode == Opcode.CACHE):
+            with m.If(self.parameters.committed == 0):
+                m.d.comb += done.eq(1)
+            with m.Elif(~view.wait | self.quiet):
+                m.d.sync += state.eq(_State.CACHE)
+        with m.Else():
+            m.d.comb += commands.valid.eq(1)
+            with m.If(commands.ready):
+                with m.If(opcode == Opcode.STOP):
+                    m.d.sync += state.eq(_State.HALT)
+                with m.Elif(opcode == Opcode.COPY):
+                    m.d.sync += state.eq(_State.SLOT)
+                with m.Else():
+                    m.d.comb += done.eq(1)
+
+    def _cache(self, m: Module, bits: Value, origin: Value, state: Signal, done: Value) -> None:
+        """Issue the reads of keys and values; each has a next head, heads left, and heads left in its group."""
+        view, reads = data.View(layout(Opcode.CACHE), bits), self.reads
+        begun, of_values = Signal(), Signal()
+        keys, values = (_Heads(name, self._start_bits) for name in ("keys", "values"))
+        m.d.comb += [
+            reads.valid.eq(begun),
+            reads.p.start.eq(Mux(of_values, values.start, keys.start)),
+            reads.p.beats.eq(self.parameters.cached),
+            reads.p.destination.eq(Destination.KEYS_VALUES),
+        ]
+        with m.If(~begun):
+            m.d.sync += [begun.eq(1), of_values.eq(0)]
+            for run, start in ((keys, origin), (values, origin + view.run)):
+                m.d.sync += [run.start.eq(start), run.left.eq(view.heads), run.in_group.eq(view.group)]
+        with m.Elif(reads.ready):
+            # Only K0 is followed by another key; from then on a key alternates with the value of the head before it.
+            first, last = keys.left == view.heads, keys.left == 1
+            m.d.sync += of_values.eq(Mux(of_values, keys.left == 0, ~first | last))
+            for run, moves in ((keys, ~of_values), (values, of_values)):
+                with m.If(moves):
+                    m.d.sync += [run.left.eq(run.left - 1), run.in_group.eq(run.in_group - 1)]
+                    with m.If(run.in_group == 1):
+                        m.d.sync += [run.in_group.eq(view.group), run.start.eq(run.start + (view.run << 1))]
+            with m.If(of_values & (values.left == 1)):
+                m.d.comb += done.eq(1)
+                m.d.sync += [begun.eq(0), state.eq(_State.NEXT)]
+        with m.If(self.restart):
+            m.d.sync += begun.eq(0)
+
+    def _copy(self, m: Module, bits: Value, origin: Value, state: Signal, done: Value) -> None:
+        view, reads, now = data.View(layout(Opcode.COPY), bits), self.reads, self.parameters
+        layout_ = self._config.kv_layout
+        slot, rank = Signal(range(self._config.slots + 1)), Signal(range(self._config.slots + 1))
+        position, group, beats = Signal(20), Signal(20), Signal(20 + layout_.chunks.bit_length())
+        progress = Signal(3)
+        start, left = Signal(self._start_bits), Signal(FIELDS[Opcode.COPY]["heads"] + 1)
+        moves = Signal()
+        with m.If(state == _State.SLOT):
+            m.d.comb += moves.eq(now.accepted.bit_select(slot, 1))  # 0 after the last slot
+            m.d.sync += [
+                slot.eq(slot + 1),
+                rank.eq(rank + moves),
+                position.eq(now.committed + slot),
+                progress.eq(0),
+            ]
+            with m.If(slot == self._config.slots):
+                m.d.comb += done.eq(1)
+                m.d.sync += [slot.eq(0), rank.eq(0), state.eq(_State.NEXT)]
+            with m.Elif(moves & (rank != slot)):
+                m.d.sync += state.eq(_State.PLACE)
+        with m.Elif(state == _State.PLACE):
+            m.d.sync += [
+                progress.eq(Cat(1, progress)),
+                group.eq(position >> beats_log2(layout_.positions)),
+                beats.eq(product(group, layout_.chunks)),
+                start.eq(origin + beats),
+                left.eq(view.heads << 1),
+            ]
+            with m.If(progress[-1]):
+                m.d.sync += state.eq(_State.COPY)
+        with m.Else():
+            m.d.comb += [
+                reads.valid.eq(1),
+                reads.p.start.eq(start),
+                reads.p.beats.eq(layout_.chunks),
+                reads.p.destination.eq(Destination.COPY),
+            ]
+            with m.If(reads.ready):
+                m.d.sync += [start.eq(start + view.run), left.eq(left - 1)]
+                with m.If(left == 1):
+                    m.d.sync += state.eq(_State.SLOT)
+        with m.If(self.restart):
+            m.d.sync += [slot.eq(0), rank.eq(0)]
+
+
+class _Heads:
+    """Progress through the heads of a CACHE.
+
+    Members:
+        start: start of the next head's run, in beats.
+        left: heads left, the next one included.
+        in_group: heads left that share the run, the next one included.
+    """
+
+    def __init__(self, name: str, start_bits: int) -> None:
+        heads = FIELDS[Opcode.CACHE]["heads"]
+        self.start = Signal(start_bits, name=f"{name}_start")
+        self.left, self.in_group = Signal(heads, name=f"{name}_left"), Signal(heads, name=f"{name}_in_group")

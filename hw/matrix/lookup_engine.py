@@ -1,0 +1,245 @@
+"""Products of a ternary matrix with up to eight vectors, computed by looking up sums of three activations."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from amaranth.hdl import C, Cat, Module, Signal, Value, signed, unsigned
+from amaranth.lib import data, stream
+from amaranth.lib.fifo import SyncFIFO
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In, Out
+
+from edgedec.hw.blocks.component import CostedComponent
+from edgedec.hw.blocks.payloads import beat, codes, rows
+from edgedec.hw.blocks.pipeline import check
+from edgedec.hw.blocks.ram_cost import distributed_luts
+from edgedec.hw.blocks.resources import Resources
+from edgedec.hw.config import ROWS
+from edgedec.hw.matrix._table_walk import BANK, columns_of, sum_bits
+from edgedec.hw.matrix.lookup_index import LookupIndex, check_beat, index_layout
+from edgedec.hw.matrix.table_builder import TableBuilder
+
+__all__ = ["SWEEP_BITS", "LookupEngine", "sums"]
+
+SWEEP_BITS = 16  # bits of the number of beats of a sweep
+_ROOM = 8  # beats in progress or waiting at the output; the round trip takes at most 6 cycles
+
+
+def sums(beat_bytes: int, slots: int) -> stream.Signature:
+    """Return the stream signed [5, slots]: for five rows and each slot, the sum over the columns of a beat."""
+    return stream.Signature(rows(sum_bits(beat_bytes), slots, ROWS))
+
+
+class LookupEngine(CostedComponent):
+    """Multiply five rows of each beat by each slot's codes of the beat's block of columns.
+
+    For each row and group, one memory holds the group's table for all slots, twice: while a sweep reads one bank, the
+    tables of the next block are written into the other. Signs are never applied to looked-up values: a node of the
+    adder tree adds or subtracts its right operand, and its result has the sign of its left operand. The last group is
+    the leftmost operand and has no sign.
+
+    Parameters:
+        beat_bytes: columns of a beat, 4 to 64, not a multiple of 3.
+        slots: number of slots, 1 to 8.
+
+    Members:
+        codes: In(codes(slots, beat_bytes)). A block of columns, -127 to 127; taken once its tables are complete.
+        sweeps: In(stream unsigned(16)). Number of beats that use a block, 1 to 65535; 0 means 65536.
+        weights: In(beat(beat_bytes)). Byte c holds five trits of column c, one for each row.
+        sums: Out(sums(beat_bytes, slots)). One item for each beat.
+        error: Out(1). High one cycle after a beat with a byte above 242 was taken. Such a byte counts as zero weights.
+
+    Latency: 2 cycles from a beat to its sums, and one for every two levels of the tree: 3 at 4 bytes, 4 at 8 and 16, 5
+        at 32 and 64. From a block to the first beat that uses it 14 cycles.
+    Throughput: one beat per cycle, also from one sweep to the next if a sweep has 15 beats or more. The pipeline never
+        stalls: a beat is taken only if the output has room for it.
+    Source: docs/accelerator.md, "The data path"; relative signs derived here.
+    """
+
+    def __init__(self, *, beat_bytes: int, slots: int) -> None:
+        check_beat(beat_bytes)
+        check("slots", slots, 1, 8)
+        self._beat_bytes, self._slots = beat_bytes, slots
+        self._columns = columns_of(beat_bytes)
+        self._builder, self._lookups = (
+            TableBuilder(beat_bytes=beat_bytes, slots=slots),
+            LookupIndex(beat_bytes=beat_bytes),
+        )
+        super().__init__(
+            lambda: {
+                "codes": In(codes(slots, beat_bytes)),
+                "sweeps": In(stream.Signature(unsigned(SWEEP_BITS))),
+                "weights": In(beat(beat_bytes)),
+                "sums": Out(sums(beat_bytes, slots)),
+                "error": Out(1),
+            }
+        )
+
+    @property
+    def resources(self) -> Resources:
+        columns, slots = self._columns, self._slots
+        tables = sum(distributed_luts(sum_bits(narrow) * slots, 2 * BANK) for narrow in columns) * ROWS
+        output = distributed_luts(sum_bits(self._beat_bytes) * slots * ROWS, _ROOM)
+        indexes = Resources(lut=len(columns) - 1, ff=5 * len(columns) - 3) * ROWS
+        control = Resources(lut=70, ff=40)
+        trees = _tree_resources(columns, slots) * ROWS
+        return (
+            self._builder.resources
+            + self._lookups.resources
+            + Resources(lut=tables + output)
+            + indexes
+            + control
+            + trees
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        do_read, do_pop, bank = Signal(), Signal(), Signal()
+        m.submodules.builder = builder = self._builder
+        write_bank = self._sweep(m, builder, do_read, do_pop, bank)
+        indexes, read_bank, valid = self._index(m, do_read, bank)
+        trees, latency = [], 0
+        for row in range(ROWS):
+            leaves = self._tables(m, row, indexes, read_bank, builder, write_bank)
+            total, latency = _tree(m, f"row_{row}", leaves)
+            trees.append(total.values)
+        m.submodules.fifo = fifo = SyncFIFO(width=len(self.sums.payload.as_value()), depth=_ROOM)
+        for _ in range(latency):
+            valid_next = Signal()
+            m.d.sync += valid_next.eq(valid)
+            valid = valid_next
+        m.d.comb += [
+            fifo.w_data.eq(Cat(Cat(values) for values in trees)),
+            fifo.w_en.eq(valid),
+            self.sums.payload.eq(fifo.r_data),
+            self.sums.valid.eq(fifo.r_rdy),
+            fifo.r_en.eq(self.sums.ready),
+            do_pop.eq(fifo.r_rdy & self.sums.ready),
+        ]
+        return m
+
+    def _sweep(self, m: Module, builder: Any, do_read: Signal, do_pop: Signal, bank: Signal) -> Signal:
+        """Select the banks that are read and written, and decide when a beat is taken. Return the written bank."""
+        full, write_bank, room = Signal(2), Signal(), Signal(range(_ROOM + 1), init=_ROOM)
+        beats, last = Signal(SWEEP_BITS), Signal()
+        m.d.comb += [
+            builder.codes.payload.eq(self.codes.payload),
+            builder.codes.valid.eq(self.codes.valid),
+            self.codes.ready.eq(builder.codes.ready),
+            builder.free.eq(~full.bit_select(write_bank, 1)),
+            self.weights.ready.eq(self.sweeps.valid & full.bit_select(bank, 1) & (room != 0)),
+            do_read.eq(self.weights.valid & self.weights.ready),
+            last.eq(beats == (self.sweeps.payload - 1)[:SWEEP_BITS]),
+            self.sweeps.ready.eq(do_read & last),
+        ]
+        with m.If(builder.filled):
+            m.d.sync += full.bit_select(write_bank, 1).eq(1)
+        with m.If(self.codes.ready):
+            m.d.sync += write_bank.eq(~write_bank)
+        with m.If(do_read):
+            m.d.sync += beats.eq(beats + 1)
+            with m.If(last):
+                m.d.sync += [beats.eq(0), full.bit_select(bank, 1).eq(0), bank.eq(~bank)]
+        with m.If(do_read & ~do_pop):
+            m.d.sync += room.eq(room - 1)
+        with m.Elif(do_pop & ~do_read):
+            m.d.sync += room.eq(room + 1)
+        return write_bank
+
+    def _index(self, m: Module, do_read: Signal, bank: Signal) -> tuple[Signal, Signal, Signal]:
+        """Register the addresses of a beat's lookups, the bank, and the valid bit."""
+        m.submodules.index = index = self._lookups
+        indexes = Signal(index_layout(self._beat_bytes), reset_less=True)
+        read_bank, valid = Signal(reset_less=True), Signal()
+        m.d.comb += index.beat.eq(self.weights.payload)
+        m.d.sync += [
+            indexes.eq(index.indexes),
+            read_bank.eq(bank),
+            valid.eq(do_read),
+            self.error.eq(do_read & index.error),
+        ]
+        return indexes, read_bank, valid
+
+    def _tables(
+        self, m: Module, row: int, indexes: Any, read_bank: Signal, builder: Any, write_bank: Signal
+    ) -> list["_Node"]:
+        """Return the looked-up values of one row. The last group comes first, and has no sign."""
+        leaves = []
+        for group, columns in enumerate(self._columns):
+            shape = data.ArrayLayout(signed(sum_bits(columns)), self._slots)
+            table = Memory(shape=shape, depth=2 * BANK, init=[], attrs={"ram_style": "distributed"})
+            m.submodules[f"table_{row}_{group}"] = table
+            write, read = table.write_port(), table.read_port(domain="comb")
+            index = indexes[row][group]
+            m.d.comb += [
+                write.addr.eq(Cat(builder.address, write_bank)),
+                write.en.eq(builder.write),
+                read.addr.eq(Cat(index.address, read_bank)),
+            ]
+            m.d.comb += [write.data[slot].eq(builder.entries[group][slot]) for slot in range(self._slots)]
+            values = [read.data[slot] for slot in range(self._slots)]
+            leaves.append(_Node(values=values, negate=index.negate, columns=columns))
+        narrow = leaves.pop()
+        return [_Node(values=narrow.values, negate=C(0), columns=narrow.columns), *leaves]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Node:
+    """A sum over ``columns`` columns for each slot; if ``negate`` is set, the true sum is its negative."""
+
+    values: Sequence[Value]
+    negate: Value
+    columns: int
+
+
+def _tree(m: Module, name: str, nodes: list[_Node]) -> tuple[_Node, int]:
+    """Return the sum of all nodes, and the number of registers before it."""
+    level, latency = 0, 0
+    while len(nodes) > 1:
+        pairs = [nodes[i : i + 2] for i in range(0, len(nodes), 2)]
+        nodes = [_added(*pair) if len(pair) == 2 else pair[0] for pair in pairs]
+        if _has_registers(level, len(nodes)):
+            nodes = [_registered(m, f"{name}_level_{level}_{i}", node) for i, node in enumerate(nodes)]
+            latency += 1
+        level += 1
+    return nodes[0], latency
+
+
+def _has_registers(level: int, nodes: int) -> bool:
+    """Return whether a level of the tree ends in registers: every other level does, and the last one."""
+    return level % 2 == 0 or nodes == 1
+
+
+def _added(left: _Node, right: _Node) -> _Node:
+    """Return left plus or minus right, computed with one adder; the sum has the sign of ``left``."""
+    subtract, bits = left.negate ^ right.negate, sum_bits(left.columns + right.columns)
+    values = []
+    for a, b in zip(left.values, right.values, strict=True):
+        operand = (b ^ subtract.replicate(len(b)))[: len(b)].as_signed()
+        values.append((a + operand + subtract)[:bits].as_signed())
+    return _Node(values=values, negate=left.negate, columns=left.columns + right.columns)
+
+
+def _registered(m: Module, name: str, node: _Node) -> _Node:
+    values = [
+        Signal(signed(sum_bits(node.columns)), name=f"{name}_{slot}", reset_less=True)
+        for slot in range(len(node.values))
+    ]
+    negate = Signal(name=f"{name}_negate", reset_less=True)
+    m.d.sync += negate.eq(node.negate)
+    m.d.sync += [register.eq(value) for register, value in zip(values, node.values, strict=True)]
+    return _Node(values=values, negate=negate, columns=node.columns)
+
+
+def _tree_resources(columns: list[int], slots: int) -> Resources:
+    """Resource estimate of an adder tree: a LUT per bit of an adder, in the order of ``_tree``."""
+    nodes, cost, level = [columns[-1], *columns[:-1]], Resources(), 0
+    while len(nodes) > 1:
+        pairs = [nodes[i : i + 2] for i in range(0, len(nodes), 2)]
+        nodes = [sum(pair) for pair in pairs]
+        cost += Resources(lut=sum(sum_bits(sum(pair)) for pair in pairs if len(pair) == 2)) * slots
+        if _has_registers(level, len(nodes)):
+            cost += Resources(ff=sum(sum_bits(node) for node in nodes) * slots + len(nodes) - 1)
+        level += 1
+    return cost

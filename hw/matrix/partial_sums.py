@@ -1,0 +1,171 @@
+"""Accumulators of a tile of rows over its blocks of columns."""
+
+from typing import Any
+
+from amaranth.hdl import Cat, Module, Mux, Signal, signed, unsigned
+from amaranth.lib import data, stream
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In, Out
+
+from edgedec.hw.blocks.component import CostedComponent
+from edgedec.hw.blocks.payloads import rows, words
+from edgedec.hw.blocks.pipeline import check
+from edgedec.hw.blocks.ram_cost import block_rams, ultra_rams
+from edgedec.hw.blocks.resources import Resources
+from edgedec.hw.config import ACCUMULATOR_BITS, ROWS
+
+__all__ = ["MANTISSA_BITS", "PartialSums", "sweep"]
+
+MANTISSA_BITS = 8  # bits of a group's mantissa
+_STAGES = 3  # registers from an item to its sum
+_STYLES = ("block", "ultra")  # values of ram_style
+
+
+def sweep(tile_words: int) -> stream.Signature:
+    """Return a stream of sweeps over the words 0 .. ``words - 1`` of a tile, one incoming item each; ``words`` is at
+    least 1.
+
+    ``first``: the sums start here, and the stored value is ignored. ``final``: the sums end here; they are sent to the
+        output.
+    ``scaled``: each item is multiplied by its rows' mantissas. ``last``: the final word ends the vector.
+    """
+    flags = dict.fromkeys(("first", "final", "scaled", "last"), 1)
+    return stream.Signature(data.StructLayout({"words": range(tile_words + 1), **flags}))
+
+
+class PartialSums(CostedComponent):
+    """Add the sweeps over a matrix's blocks of columns, planes and groups into the 32-bit sums of a tile's rows.
+
+    Nothing saturates and nothing is checked: the compiler proves that no row's sum exceeds 32 bits (``bound`` of the
+    integer profile). A group's mantissa multiplies every item of the group, which equals multiplying their sum.
+
+    Parameters:
+        width: signed bits of an incoming sum, 2 to 24.
+        slots: number of slots, 1 to 8.
+        tile_words: words of five rows that are stored, 1 to 65536.
+        scaling: whether there are multipliers for group mantissas. Without them ``scaled`` must not be set.
+        style: kind of memory, "block" or "ultra".
+
+    Members:
+        sweeps: In(sweep(tile_words)).
+        sums: In(stream rows(width, slots, 5)). One item for each word of a sweep.
+        mantissas: In(stream unsigned(8) [5]). One item for each word of a scaled sweep, one mantissa per row; only with
+            ``scaling``.
+        output: Out(words(32, slots, 5)). The final sums.
+
+    Latency: 3 cycles from the final item to its word.
+    Throughput: one item per cycle, in and out; but 4 cycles must pass between two items of the same word, so a sweep of
+        fewer than 4 words waits. (The tables of a new block take 15 cycles, so this costs nothing there.)
+    Source: docs/integer-profile.md, "Linear".
+    """
+
+    def __init__(self, *, width: int, slots: int, tile_words: int, scaling: bool = True, style: str = "block") -> None:
+        check("width", width, 2, 24)
+        check("slots", slots, 1, 8)
+        check("tile_words", tile_words, 1, 1 << 16)
+        if not isinstance(scaling, bool):
+            raise ValueError(f"scaling must be a bool, not {scaling!r}")
+        if style not in _STYLES:
+            raise ValueError(f"style must be one of {', '.join(_STYLES)}, not {style!r}")
+        self._width, self._slots, self._tile_words = width, slots, tile_words
+        self._scaling, self._style = scaling, style
+        super().__init__(self._members)
+
+    @property
+    def resources(self) -> Resources:
+        width, tile_words, scaling = self._width, self._tile_words, self._scaling
+        lanes, bits = ROWS * self._slots, ROWS * self._slots * ACCUMULATOR_BITS
+        product = width + (MANTISSA_BITS if scaling else 0)
+        mantissas = MANTISSA_BITS * ROWS if scaling else 0
+        block = self._style == "block"
+        return Resources(
+            lut=2 * bits + (75 if scaling else 30),  # a sum is zeroed in LUTs, not by the registers that hold it
+            ff=lanes * (width + product) + 2 * bits + mantissas + 4 * tile_words.bit_length() + 8,
+            bram18=block_rams(bits, tile_words) if block else 0,
+            uram=0 if block else ultra_rams(bits, tile_words),
+            dsp=lanes if scaling else 0,
+        )
+
+    def _members(self) -> dict[str, Any]:
+        members = {
+            "sweeps": In(sweep(self._tile_words)),
+            "sums": In(stream.Signature(rows(self._width, self._slots, ROWS))),
+            "output": Out(words(ACCUMULATOR_BITS, self._slots, ROWS)),
+        }
+        if self._scaling:
+            members["mantissas"] = In(stream.Signature(data.ArrayLayout(unsigned(MANTISSA_BITS), ROWS)))
+        return members
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        moves = Signal()
+        m.d.comb += moves.eq(~self.output.valid | self.output.ready)
+        word, stages = self._take(m, moves)
+        middle, end = stages[0], stages[-1]
+        shape = rows(ACCUMULATOR_BITS, self._slots, ROWS)
+        m.submodules.memory = memory = Memory(
+            shape=shape, depth=self._tile_words, init=[], attrs={"ram_style": self._style}
+        )
+        read, write = memory.read_port(), memory.write_port()
+        kept, added = Signal(shape, reset_less=True), Signal(shape, reset_less=True)
+        m.d.comb += [
+            read.addr.eq(word),
+            read.en.eq(moves),
+            write.addr.eq(end.word),
+            write.data.eq(added),
+            write.en.eq(end.taken),  # final sums are written too, and never read
+            self.output.p.values.eq(added),
+            self.output.p.last.eq(end.last),
+            self.output.valid.eq(end.taken & end.final),
+        ]
+        products = self._products(m, moves)
+        with m.If(moves):
+            m.d.sync += kept.eq(read.data)
+            with m.If(middle.first):
+                m.d.sync += kept.eq(0)
+            for row in range(ROWS):
+                for slot in range(self._slots):
+                    m.d.sync += added[row][slot].eq(kept[row][slot] + products[row][slot])
+        return m
+
+    def _take(self, m: Module, moves: Signal) -> tuple[Signal, list[Any]]:
+        """Accept an item. Return its word and what accompanies it through the registers."""
+        layout = data.StructLayout({"taken": 1, "word": range(self._tile_words), "first": 1, "final": 1, "last": 1})
+        entering, stages = Signal(layout), [Signal(layout, name=f"stage_{i}") for i in range(_STAGES)]
+        flags, word = self.sweeps.p, Signal(range(self._tile_words))
+        offered, fits, end = Signal(), Signal(), Signal()
+        busy = Cat(stage.taken & (stage.word == word) for stage in stages).any()
+        m.d.comb += [
+            offered.eq(self.sums.valid & self.sweeps.valid & ~busy),
+            fits.eq(self.mantissas.valid | ~flags.scaled if self._scaling else 1),
+            end.eq(word + 1 == flags.words),
+            entering.eq(Cat(offered & fits, word, flags.first, flags.final, flags.last & end)),
+            self.sums.ready.eq(self.sweeps.valid & ~busy & fits & moves),
+            self.sweeps.ready.eq(offered & fits & moves & end),
+        ]
+        if self._scaling:
+            m.d.comb += self.mantissas.ready.eq(offered & flags.scaled & moves)
+        with m.If(moves):
+            m.d.sync += Cat(stages).eq(Cat(entering, stages[:-1]))
+            with m.If(entering.taken):
+                m.d.sync += word.eq(Mux(end, 0, word + 1))
+        return word, stages
+
+    def _products(self, m: Module, moves: Signal) -> list[list[Signal]]:
+        """Return the products after two registers, one of operands and one of products."""
+        width = self._width + (MANTISSA_BITS if self._scaling else 0)
+        products = [
+            [Signal(signed(width), name=f"product_{r}_{s}", reset_less=True) for s in range(self._slots)]
+            for r in range(ROWS)
+        ]
+        operand = Signal(self.sums.payload.shape(), reset_less=True)
+        with m.If(moves):
+            m.d.sync += operand.eq(self.sums.payload)
+        for row, offered in enumerate(products):
+            factor = Signal(MANTISSA_BITS, name=f"mantissa_{row}", reset_less=True)
+            with m.If(moves):
+                if self._scaling:
+                    m.d.sync += factor.eq(Mux(self.sweeps.p.scaled, self.mantissas.payload[row], 1))
+                for slot, product in enumerate(offered):
+                    m.d.sync += product.eq(operand[row][slot] * factor if self._scaling else operand[row][slot])
+        return products
