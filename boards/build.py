@@ -1,4 +1,4 @@
-"""Build an accelerator for a board: one entry for all families; what differs between them is in flows/.
+"""Build an accelerator for a board: one entry for all families; what differs between them is in flows/families/.
 
     output/
         build.json      which build this is, and the hash of every file that is written once

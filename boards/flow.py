@@ -1,4 +1,6 @@
-"""The interface of a family's build flow. A flow is a file in flows/ that is called as its family; nothing is registered."""
+"""The interface of a family's build flow. A flow is a file in flows/families/ that is called as its family; nothing is
+registered.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Built", "Design", "Flow", "find_flow"]
 
-_PACKAGE = "edgedec.boards.flows"
+_PACKAGE = "edgedec.boards.flows.families"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,1 +1,1 @@
-"""Build flows: a file that is called as a family of devices has the functions of edgedec.boards.flow.Flow."""
+"""A build flow turns a board and a program into a project, a bitstream and a report."""
