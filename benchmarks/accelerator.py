@@ -30,7 +30,7 @@ from benchmarks._accelerator_simulation import Simulated
 from benchmarks._accelerator_traffic import Traffic
 from benchmarks._shapes import BITNET_073B
 from edgedec.board import RESOURCES, Board
-from edgedec.boards.find import all_boards, board_names, find_board
+from edgedec.boards import all_boards, board_names, find_board
 from edgedec.cli.console import note, print_json, print_table
 from edgedec.demo import TARGET
 from edgedec.errors import EdgedecError

@@ -29,7 +29,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))  # run as a file, Pyth
 
 from benchmarks._estimate_cycles import cycle_errors
 from edgedec.board import Board
-from edgedec.boards.find import find_board
+from edgedec.boards import find_board
 from edgedec.cli.console import note, print_json, print_table
 from edgedec.hw.blocks.resources import Resources, total
 from edgedec.hw.plan.estimate import Estimate, estimate

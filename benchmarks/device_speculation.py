@@ -46,7 +46,7 @@ from benchmarks.accelerator import chosen
 from benchmarks.cpu_decode import cpu_name
 from edgedec import demo
 from edgedec.board import Board
-from edgedec.boards.find import board_names, find_board
+from edgedec.boards import board_names, find_board
 from edgedec.bundle import Bundle
 from edgedec.cli.console import note, print_json, progress
 from edgedec.errors import EdgedecError, UnsupportedError, UsageError

@@ -29,7 +29,7 @@ from edgedec.sim.uart_library import board_library, build, on_chip_library
 __all__ = ["BoardTerminal", "UartBoard", "build", "check_board", "fastest_baud", "simulated_board"]
 
 # What is simulated of a board that has such a top: its module, for the chip's clock.
-_TOPS = {"ulx3s-85f": "edgedec.hw.ulx3s_top"}
+_TOPS = {"ulx3s-85f": "edgedec.boards.flows.ecp5.ulx3s_top"}
 _CHIP = IS42S16160G
 _REGISTERS = 2  # at the pins of the memory, one on the way out and one back
 _LEAST_CYCLES = 4  # of a bit, for the gateware

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from edgedec.boards.find import board_names, find_board
+from edgedec.boards import board_names, find_board
 from edgedec.errors import UnsupportedError
 from edgedec.hw.config import AcceleratorConfig
 

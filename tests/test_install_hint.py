@@ -58,7 +58,7 @@ _PIP_COMMAND = re.compile(r"\bpip3? (?:un)?install\b")
 # Commands for another interpreter than the one that is running.
 _ELSEWHERE = {
     "edgedec/install_hint.py": "makes them",
-    "boards/ecp5/project.py": "the README of a folder that is built on any machine",
+    "boards/flows/ecp5/project.py": "the README of a folder that is built on any machine",
     "runtime/accelerator/board_checks.py": "the board's Python",
 }
 

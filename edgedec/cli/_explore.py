@@ -15,7 +15,7 @@ from edgedec.errors import ToolError, UsageError
 
 if TYPE_CHECKING:
     from edgedec.board import Board
-    from edgedec.boards.explore import Exploration, Point
+    from edgedec.boards.flows.explore import Exploration, Point
     from edgedec.bundle import Bundle
 
 __all__ = ["run_explore"]
@@ -43,8 +43,8 @@ def run_explore(
         UnsupportedError: nothing fits.
         ToolError: the executor is missing.
     """
-    from edgedec.boards.explore import explore
-    from edgedec.boards.find import all_boards
+    from edgedec.boards import all_boards
+    from edgedec.boards.flows.explore import explore
     from edgedec.reference.integer_profile.model import integer_graph
     from edgedec.runtime.accelerator.options import parse_configuration
     from edgedec.workers import open_executor
@@ -66,7 +66,7 @@ def run_explore(
 
 
 def _check_output(folder: Path) -> None:
-    from edgedec.boards.build import MANIFEST
+    from edgedec.boards.flows.build import MANIFEST
 
     if (folder / MANIFEST).exists():
         raise UsageError(f"-o {folder}: holds a build; choose another folder for what --explore writes")
@@ -171,7 +171,7 @@ def _worth(found: Exploration, front: str) -> list[int]:
 def _write(folder: Path, found: Exploration, data: dict[str, Any]) -> None:
     """explore.json, explore.csv, explore.svg, each whole or not at all."""
     from edgedec.atomic import new_file
-    from edgedec.boards.explore_plot import write_plot
+    from edgedec.boards.flows.explore_plot import write_plot
 
     Path(os.path.realpath(folder)).mkdir(parents=True, exist_ok=True)
     with new_file(folder / "explore.json") as partial:
@@ -187,7 +187,7 @@ def _write(folder: Path, found: Exploration, data: dict[str, Any]) -> None:
 
 def _rows(found: Exploration) -> list[Sequence[Any]]:
     """A point each; ``token_front`` and ``pass_front`` say whether it is on them."""
-    from edgedec.boards.explore import FRONTS, SWEPT
+    from edgedec.boards.flows.explore import FRONTS, SWEPT
 
     speeds = [(front, at) for front in FRONTS for at in range(len(found.depths))]
     head = [

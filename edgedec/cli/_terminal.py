@@ -36,7 +36,7 @@ def serve(model: str, *, board: str, configuration: str, baud: int, json: bool) 
         ToolError: a tool is missing or fails.
         EdgedecError: the simulation found that a rule of the memory was broken.
     """
-    from edgedec.boards.find import find_board
+    from edgedec.boards import find_board
     from edgedec.sim.uart_board import BoardTerminal, check_board, fastest_baud, simulated_board
 
     target = find_board(board)

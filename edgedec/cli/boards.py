@@ -32,7 +32,7 @@ _EMBEDDED = "the embedded model"
 @boards.command("list")
 def list_boards(json: Json = False, verbose: Verbose = 0) -> None:
     """List the boards that edgedec knows."""
-    from edgedec.boards.find import all_boards
+    from edgedec.boards import all_boards
 
     found = all_boards()
     fitting = _accelerators(found)
@@ -69,7 +69,7 @@ def show_board(
     verbose: Verbose = 0,
 ) -> None:
     """Show a board: every figure with its source."""
-    from edgedec.boards.find import find_board
+    from edgedec.boards import find_board
 
     found = find_board(board)
     fitting = _accelerators([found])

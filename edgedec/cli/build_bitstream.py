@@ -16,8 +16,8 @@ from edgedec.install_hint import install_extra
 
 if TYPE_CHECKING:
     from edgedec.board import Board
-    from edgedec.boards.build import BuildResult, Synthesis
-    from edgedec.boards.flow import Built
+    from edgedec.boards.flows.build import BuildResult, Synthesis
+    from edgedec.boards.flows.interface import Built
     from edgedec.bundle import Bundle
     from edgedec.hw.compiler.program import Program
     from edgedec.hw.config import AcceleratorConfig
@@ -88,10 +88,10 @@ def build_bitstream(
         raise UsageError("--load needs something that was built; leave --no-build out")
     if find_spec("amaranth") is None:
         raise ToolError(f"building needs Amaranth and yosys; run: {install_extra('hdl')}")
-    from edgedec.boards.check import check_build
-    from edgedec.boards.find import find_board
-    from edgedec.boards.flow import find_flow
-    from edgedec.boards.load import find_loader, load_bitstream
+    from edgedec.boards import find_board
+    from edgedec.boards.flows.check import check_build
+    from edgedec.boards.flows.interface import find_flow
+    from edgedec.boards.flows.load import find_loader, load_bitstream
     from edgedec.bundle import Bundle
 
     target = find_board(board)
@@ -107,7 +107,7 @@ def build_bitstream(
         return
     config = _config(bundle, target, configuration)
     check_build(target, config)
-    from edgedec.boards.build import build
+    from edgedec.boards.flows.build import build
 
     bundle = Bundle.open(path)
     with progress("compiling the model") as report:
@@ -147,8 +147,8 @@ def _given(ctx: typer.Context, *names: str) -> list[str]:
 
 def _config(bundle: Bundle, board: Board, text: str) -> AcceleratorConfig:
     """By the model's shape alone, so that what does not fit is refused before anything is read."""
-    from edgedec.boards.check import is_possible
-    from edgedec.boards.find import all_boards
+    from edgedec.boards import all_boards
+    from edgedec.boards.flows.check import is_possible
     from edgedec.hw.compiler.choose import small_config
     from edgedec.hw.compiler.shapes import shape_model
     from edgedec.hw.plan.choose_board import config_for_board

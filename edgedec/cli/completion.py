@@ -44,7 +44,7 @@ class Shell(StrEnum):
 
 def words() -> dict[str, tuple[str, ...]]:
     """Return the values that options take from a list: option, or command and option -> values."""
-    from edgedec.boards.find import board_names
+    from edgedec.boards import board_names
 
     boards = tuple(board_names())
     return {

@@ -240,7 +240,7 @@ def accelerator_options(
 def _generator() -> Generator | None:
     if find_spec("amaranth") is None:
         return None
-    from edgedec.boards.find import all_boards
+    from edgedec.boards import all_boards
     from edgedec.hw.plan.generator import HardwareGenerator
 
     return HardwareGenerator(all_boards())

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from edgedec.board import Board
-from edgedec.boards.find import board_names, find_board
+from edgedec.boards import board_names, find_board
 from edgedec.errors import DeviceError, UsageError
 from edgedec.hw.compiler.program import laid_out
 from edgedec.hw.isa.striping import block_bytes

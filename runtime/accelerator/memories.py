@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from edgedec.board import Board
-from edgedec.boards.find import find_board
+from edgedec.boards import find_board
 from edgedec.errors import DeviceError
 from edgedec.hw.compiler.program import laid_out
 from edgedec.hw.config import AcceleratorConfig

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from edgedec.boards.find import find_board
+from edgedec.boards import find_board
 from edgedec.bundle import Bundle
 from edgedec.errors import ToolError, UsageError
 from edgedec.hw.compiler.choose import small_config

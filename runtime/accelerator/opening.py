@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from edgedec.boards.find import find_board
+from edgedec.boards import find_board
 from edgedec.device import Device, device_argument, device_options, open_device
 from edgedec.errors import DeviceError, UsageError
 from edgedec.hw.compiler.program import Program, laid_out

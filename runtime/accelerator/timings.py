@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from edgedec.boards.find import find_board
+from edgedec.boards import find_board
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.runtime.accelerator.counters import Counters
 from edgedec.runtime.accelerator.power import PowerMeter, find_sensor

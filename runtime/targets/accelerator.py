@@ -13,7 +13,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.boards.find import find_board
+from edgedec.boards import find_board
 from edgedec.bundle import Bundle
 from edgedec.device import Device
 from edgedec.errors import UnsupportedError, UsageError

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from edgedec.atomic import new_file
-from edgedec.boards.ecp5.project import SYSTEM, SYSTEM_SCRIPT
+from edgedec.boards.flows.ecp5.project import SYSTEM, SYSTEM_SCRIPT
 from edgedec.hw.emit.yosys import run_yosys, to_rtlil
 from edgedec.paths import cache_folder
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from edgedec.board import Board
-from edgedec.boards.build import build
+from edgedec.boards.flows.build import build
 from edgedec.errors import EdgedecError
 from edgedec.hw.compiler.program import Program
 
@@ -23,8 +23,8 @@ _LIMIT_S = 60
 _BUILD = """
 import sys
 from pathlib import Path
-from edgedec.boards.build import build
-from edgedec.boards.find import find_board
+from edgedec.boards.flows.build import build
+from edgedec.boards import find_board
 from edgedec.hw.compiler.program_file import load_program
 build(find_board(sys.argv[2]), load_program(Path(sys.argv[1]) / "program"), Path(sys.argv[1]), seed=int(sys.argv[3]))
 """

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgedec.board import RESOURCES, USABLE, Board
-from edgedec.boards.file import read_board
-from edgedec.boards.find import find_board
+from edgedec.boards import find_board, read_board
 from edgedec.errors import UsageError
 
 GOOD = """\

@@ -13,7 +13,7 @@ import pytest
 
 from edgedec import boards
 from edgedec.board import FAMILIES, MEMORY_MODELS, RESOURCES, Board
-from edgedec.boards.find import all_boards, board_names, find_board
+from edgedec.boards import all_boards, board_names, find_board
 from edgedec.demo import DRAFT, TARGET
 from edgedec.errors import UnsupportedError, UsageError
 from edgedec.graph import Graph
@@ -197,16 +197,18 @@ SOURCE = f"from edgedec.board import Board\n\nBOARD = Board(**{SMALL!r})\n"
 
 
 def test_a_new_file_is_a_board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found by its name alone; what needs more to be imported is not in its way, and is none."""
+    """A file is a board by its place alone; a file with an underscore and a folder are none, and are not imported."""
     (tmp_path / "my_board.py").write_text(SOURCE)
-    (tmp_path / "build_flow.py").write_text("import a_tool_that_is_not_there\n\n\ndef build(board): ...\n")
-    (tmp_path / "text.py").write_text('X = """\n  BOARD = 1\n"""\n')
+    (tmp_path / "_build_flow.py").write_text("import a_tool_that_is_not_there\n\n\ndef build(board): ...\n")
+    (tmp_path / "engine").mkdir()
+    (tmp_path / "engine" / "__init__.py").write_text("import a_tool_that_is_not_there\n")
     monkeypatch.setattr(boards, "__path__", [*boards.__path__, str(tmp_path)])
     assert set(board_names()) == {*HAS, "my-board"}
     assert find_board("my-board") == Board(**SMALL)
     assert find_board("my-board") in all_boards()
-    with pytest.raises(UsageError, match=r"^no board 'build-flow'; there are "):
-        find_board("build-flow")
+    for name in ("_build-flow", "-build-flow", "engine"):
+        with pytest.raises(UsageError, match=rf"^no board {name!r}; there are "):
+            find_board(name)
 
 
 def test_an_error_inside_a_board_passes_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,7 +221,7 @@ def test_an_error_inside_a_board_passes_through(tmp_path: Path, monkeypatch: pyt
 NEAR = {"kv261": "kv260", "kv260 ": "kv260", "KV260": "kv260", "pynq_z2": "pynq-z2"}
 
 
-@pytest.mark.parametrize("name", [*NEAR, "", "find", "file", "hwh", "__init__", "os"])
+@pytest.mark.parametrize("name", [*NEAR, "", "_find", "-file", "flows", "__init__", "os"])
 def test_an_unknown_name_lists_the_known_ones(name: str) -> None:
     with pytest.raises(UsageError) as caught:
         find_board(name)
@@ -263,7 +265,7 @@ def test_boards_need_no_amaranth_and_no_numpy() -> None:
         import sys
         for name in ("amaranth", "torch", "cocotb", "numpy"):
             sys.modules[name] = None
-        from edgedec.boards.find import all_boards
+        from edgedec.boards import all_boards
         print(*(board.name for board in all_boards()))
     """)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.boards.build import build
-from edgedec.boards.check import check_build
-from edgedec.boards.find import find_board
-from edgedec.boards.flow import find_flow
+from edgedec.boards import find_board
+from edgedec.boards.flows.build import build
+from edgedec.boards.flows.check import check_build
+from edgedec.boards.flows.interface import find_flow
 from edgedec.errors import BundleError, EdgedecError, ToolError, UnsupportedError, UsageError
 from edgedec.hw.blocks.resources import Resources
 from edgedec.hw.compiler.program import Program
@@ -304,7 +304,7 @@ def test_a_writer_that_fails_leaves_nothing(program: Program, output: Path, monk
     def broken(*args: Any, **options: Any) -> str:
         raise ToolError("yosys failed")
 
-    monkeypatch.setattr("edgedec.boards.vivado.project.accelerator_verilog", broken)
+    monkeypatch.setattr("edgedec.boards.flows.vivado.project.accelerator_verilog", broken)
     with pytest.raises(ToolError):
         build(KV260, program, output)
     assert not output.parent.exists()

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgedec.board import Board
-from edgedec.boards.explore import FRONTS, SWEPT, Exploration, explore, pareto
-from edgedec.boards.explore_plot import write_plot
-from edgedec.boards.find import find_board
+from edgedec.boards import find_board
+from edgedec.boards.flows.explore import FRONTS, SWEPT, Exploration, explore, pareto
+from edgedec.boards.flows.explore_plot import write_plot
 from edgedec.errors import EdgedecError, ToolError, UnsupportedError, UsageError
 from edgedec.hw.compiler.cycles import cycles
 from edgedec.hw.compiler.shapes import shape_graph, shape_model, shape_program

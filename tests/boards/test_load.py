@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from edgedec.boards.find import find_board
-from edgedec.boards.load import find_loader, load_bitstream
+from edgedec.boards import find_board
+from edgedec.boards.flows.load import find_loader, load_bitstream
 from edgedec.errors import DeviceError, ToolError, UnsupportedError
 
 BOARD = find_board("ulx3s-85f")
@@ -58,6 +58,6 @@ def test_one_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(ToolError, match=r"openFPGALoader does not start"):
         load_bitstream(BOARD, tmp_path / "a.bit")
     path.write_text("#!/bin/sh\nexec sleep 20\n")
-    monkeypatch.setattr("edgedec.boards.load._TIMEOUT_S", 0.2)
+    monkeypatch.setattr("edgedec.boards.flows.load._TIMEOUT_S", 0.2)
     with pytest.raises(DeviceError, match=r"did not end within 0\.2 s; check the cable"):
         load_bitstream(BOARD, tmp_path / "a.bit")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from edgedec.board import Board
-from edgedec.boards.find import board_names, find_board
+from edgedec.boards import board_names, find_board
 from edgedec.cli import boards as command
 from tests.boards.test_board_files import GOOD
 from tests.cli.conftest import Edgedec

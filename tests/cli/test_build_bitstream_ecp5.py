@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from edgedec.boards.ecp5 import tool
+from edgedec.boards.flows.ecp5 import tool
 from edgedec.install_hint import install_extra
 from tests.boards.ecp5 import stubbed
 from tests.boards.interrupting import ended, running_in
@@ -248,7 +248,7 @@ def test_what_a_refusal_does_not_load() -> None:
     """Refused in a second: neither torch nor ONNX Runtime nor the boards' pins are needed to say that it does not fit."""
     code = """
 import sys
-from edgedec.boards.check import check_build
+from edgedec.boards.flows.check import check_build
 from edgedec.hw.plan.choose_board import config_for_board
 print([name for name in ("torch", "onnxruntime", "onnx", "amaranth_boards", "amaranth.sim") if name in sys.modules])
 """

@@ -158,7 +158,7 @@ def test_every_command_and_option_is_there() -> None:
 
 
 def test_the_values_are_those_that_edgedec_takes() -> None:
-    from edgedec.boards.find import board_names
+    from edgedec.boards import board_names
     from edgedec.plugins import names
     from edgedec.sim.suite import known
 

@@ -61,7 +61,7 @@ def port(bundle: Path) -> Iterator[Path]:
 
 def test_the_accelerator_is_what_a_build_makes(bundle: Path) -> None:
     """The same function of bundle, board and --configuration, whatever --ctx-size the run has."""
-    from edgedec.boards.find import find_board
+    from edgedec.boards import find_board
     from edgedec.cli.build_bitstream import _config
 
     for text in ("board", "board,slots=1,context=512", "small"):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from edgedec.boards.flows.ecp5.pll import pll_settings
 from edgedec.errors import UsageError
-from edgedec.hw.ecp5_pll import pll_settings
 
 
 @pytest.mark.parametrize(

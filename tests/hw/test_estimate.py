@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from edgedec.board import RESOURCES
-from edgedec.boards.find import find_board
+from edgedec.boards import find_board
 from edgedec.errors import UsageError
 from edgedec.hw.accelerator import Accelerator
 from edgedec.hw.blocks.resources import Resources, total

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from edgedec.boards.flows.ecp5.orangecrab_top import MEMORY_BYTES, OrangeCrabTop, beside, clocks, platform
 from edgedec.boards.orangecrab_85f import BOARD
 from edgedec.errors import UsageError
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.hw.orangecrab_top import MEMORY_BYTES, OrangeCrabTop, beside, clocks, platform
 from edgedec.hw.system.block_ram import blocks
 from tests.hw.copier import Copier
 

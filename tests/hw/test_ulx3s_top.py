@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from edgedec.boards.flows.ecp5.pll import pll_settings
+from edgedec.boards.flows.ecp5.ulx3s_top import MEMORY_HZ, Ulx3sTop
 from edgedec.boards.ulx3s_85f import BOARD
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.hw.ecp5_pll import pll_settings
-from edgedec.hw.ulx3s_top import MEMORY_HZ, Ulx3sTop
 from tests.hw.copier import Copier
 
 CONFIG = AcceleratorConfig(beat_bytes=4, ports=1, slots=1, ultra=False, clock_hz=BOARD.clock_hz)

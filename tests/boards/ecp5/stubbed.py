@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from edgedec.board import Board
-from edgedec.boards.ecp5 import project
-from edgedec.boards.find import find_board
-from edgedec.boards.flow import Design
+from edgedec.boards import find_board
+from edgedec.boards.flows.ecp5 import project
+from edgedec.boards.flows.interface import Design
 
 BOARD: Board = find_board("ulx3s-85f")
 SIZES = {"beat_bytes": 4, "ports": 1, "slots": 1, "ultra": False, "clock_hz": 60_000_000}

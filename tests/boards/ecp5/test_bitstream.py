@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from edgedec.boards.build import BuildResult, build
-from edgedec.boards.ecp5 import project
+from edgedec.boards.flows.build import BuildResult, build
+from edgedec.boards.flows.ecp5 import project
 from edgedec.hw.compiler.program import Program
 from tests.boards.ecp5.stubbed import BOARD, SIZES, smaller_board
 from tests.boards.vivado.stubbed import model

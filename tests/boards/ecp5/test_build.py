@@ -22,13 +22,13 @@ from typing import Any
 
 import pytest
 
-from edgedec.boards import steps
-from edgedec.boards.build import build
-from edgedec.boards.check import check_build
-from edgedec.boards.ecp5 import build_script, tool
-from edgedec.boards.ecp5.tops import part_of
-from edgedec.boards.flow import find_flow
-from edgedec.boards.steps import Ran
+from edgedec.boards.flows import steps
+from edgedec.boards.flows.build import build
+from edgedec.boards.flows.check import check_build
+from edgedec.boards.flows.ecp5 import build_script, tool
+from edgedec.boards.flows.ecp5.tops import part_of
+from edgedec.boards.flows.interface import find_flow
+from edgedec.boards.flows.steps import Ran
 from edgedec.errors import BundleError, EdgedecError, ToolError, UnsupportedError, UsageError
 from edgedec.hw.blocks.resources import Resources
 from edgedec.hw.compiler.program import Program
@@ -610,7 +610,8 @@ def test_what_the_board_cannot_have(program: Program) -> None:
     with pytest.raises(UsageError, match="there is no ULX3S with a LFE5UM-85F"):
         check_build(replace(BOARD, part="LFE5UM-85F-6BG381C"), config)
     with pytest.raises(
-        UnsupportedError, match=r"round the accelerator on colorlight-i5: .* Write hw/colorlight_i5_top.py with TOP"
+        UnsupportedError,
+        match=r"round the accelerator on colorlight-i5: .* Write boards/flows/ecp5/colorlight_i5_top.py with TOP",
     ):
         check_build(replace(BOARD, name="colorlight-i5"), config)
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from edgedec.boards.ecp5.build_script import placement
-from edgedec.boards.ecp5.floor_plan import floor_plan, part_of_cell, picture
-from edgedec.boards.ecp5.reports import read_report
+from edgedec.boards.flows.ecp5.build_script import placement
+from edgedec.boards.flows.ecp5.floor_plan import floor_plan, part_of_cell, picture
+from edgedec.boards.flows.ecp5.reports import read_report
 from edgedec.errors import BundleError
 from tests.boards.ecp5 import stubbed
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from edgedec.boards.find import find_board
-from edgedec.boards.flow import Design
-from edgedec.boards.vivado import project
+from edgedec.boards import find_board
+from edgedec.boards.flows.interface import Design
+from edgedec.boards.flows.vivado import project
 from edgedec.bundle import Bundle
 from edgedec.families import build_graph
 from edgedec.hw.compiler.choose import config_for

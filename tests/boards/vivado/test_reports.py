@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edgedec.boards.vivado.reports import read_power, read_timing, read_utilization
+from edgedec.boards.flows.vivado.reports import read_power, read_timing, read_utilization
 from edgedec.errors import BundleError
 from tests.boards.vivado import texts
 

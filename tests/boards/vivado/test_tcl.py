@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from edgedec.boards.vivado.project import quoted
+from edgedec.boards.flows.vivado.project import quoted
 from edgedec.environment import WRITE_GOLDEN
 from edgedec.errors import UsageError
 from edgedec.hw.compiler.program import Program

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edgedec.boards.vivado.wrapper import CORE, REGISTER_BITS, TOP, wrapper_verilog
+from edgedec.boards.flows.vivado.wrapper import CORE, REGISTER_BITS, TOP, wrapper_verilog
 from edgedec.errors import ToolError
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.emit.verilog import _tidied, accelerator_verilog, run_yosys

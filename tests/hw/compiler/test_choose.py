@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from edgedec.board import Board
-from edgedec.boards.find import all_boards, board_names, find_board
+from edgedec.boards import all_boards, board_names, find_board
 from edgedec.errors import UnsupportedError, UsageError
 from edgedec.hw.compiler.choose import config_for
 from edgedec.hw.compiler.program import compile_model, laid_out

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from edgedec.atomic import new_file
-from edgedec.boards.explore import FRONTS, Exploration
+from edgedec.boards.flows.explore import FRONTS, Exploration
 from edgedec.errors import ToolError
 from edgedec.install_hint import install_extra
 

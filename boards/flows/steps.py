@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgedec.boards.flow import Built
+from edgedec.boards.flows.interface import Built
 from edgedec.errors import EdgedecError
 from edgedec.progress import Progress, silent
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from edgedec.board import RESOURCES, Board
-from edgedec.boards.ecp5.tops import beside, find_top, part_of
-from edgedec.boards.flow import Design
+from edgedec.boards.flows.ecp5.tops import beside, find_top, part_of
+from edgedec.boards.flows.interface import Design
 from edgedec.errors import ToolError, UnsupportedError, UsageError
 from edgedec.hw.blocks.resources import total
 from edgedec.hw.compiler.program_file import MANIFEST as PROGRAM_MANIFEST
@@ -122,7 +122,7 @@ def write_project(design: Design, folder: Path, *, progress: Progress = silent) 
     progress("project", 1, 2)
     (folder / "synthesis/system.ys").write_text(SYSTEM_SCRIPT, "utf-8")
     (folder / "synthesis/top.ys").write_text(_TOP, "utf-8")
-    source = files("edgedec.boards.ecp5").joinpath("build_script.py").read_text("utf-8")
+    source = files("edgedec.boards.flows.ecp5").joinpath("build_script.py").read_text("utf-8")
     (folder / "build.py").write_text(source, "utf-8")
     settings = {
         "key": _key(folder),

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import pkgutil
-import re
 from importlib import import_module
-from importlib.abc import InspectLoader
-from importlib.util import find_spec
 from pathlib import Path
 
-from edgedec import boards
 from edgedec.board import Board
-from edgedec.boards.file import FILE_KINDS, read_board
+from edgedec.boards._file import FILE_KINDS, read_board
 from edgedec.errors import UsageError
 from edgedec.spelling import did_you_mean
 
 __all__ = ["all_boards", "board_names", "find_board"]
 
-_DEFINES = re.compile(r"^BOARD\s*[:=]", re.MULTILINE)
+_PACKAGE = "edgedec.boards"
 
 
 def board_names() -> list[str]:
-    """Every ``--board`` name, sorted. Nothing is imported for it: other files here may need what is not installed."""
-    modules = sorted(module.name for module in pkgutil.iter_modules(boards.__path__))
-    return [name.replace("_", "-") for name in modules if _is_board(name)]
+    """Return every ``--board`` name, sorted; no board is imported for it.
+
+    A board is a file of this package; files that begin with an underscore, and folders, are none.
+    """
+    modules = pkgutil.iter_modules(import_module(_PACKAGE).__path__)
+    return sorted(module.name.replace("_", "-") for module in modules if not module.ispkg and module.name[0] != "_")
 
 
 def find_board(name: str | Path) -> Board:
@@ -54,7 +53,7 @@ def all_boards() -> tuple[Board, ...]:
 
 
 def _load(name: str) -> Board:
-    board: Board = import_module(f"{boards.__name__}.{name.replace('-', '_')}").BOARD
+    board: Board = import_module(f"{_PACKAGE}.{name.replace('-', '_')}").BOARD
     return board
 
 
@@ -66,12 +65,3 @@ def _own(path: Path) -> Board:
             f"board file {path}: edgedec has another board {board.name!r}; give this one a name of its own"
         )
     return board
-
-
-def _is_board(module: str) -> bool:
-    spec = find_spec(f"{boards.__name__}.{module}")
-    assert spec is not None
-    if not isinstance(spec.loader, InspectLoader):  # a folder without an __init__
-        return False
-    source = spec.loader.get_source(spec.name)
-    return source is not None and _DEFINES.search(source) is not None

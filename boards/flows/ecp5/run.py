@@ -11,12 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from edgedec.boards.ecp5.floor_plan import floor_plan
-from edgedec.boards.ecp5.project import command, lowered_clock
-from edgedec.boards.ecp5.reports import read_report
-from edgedec.boards.ecp5.tool import find_tools
-from edgedec.boards.flow import Built, Design
-from edgedec.boards.steps import build_by_steps
+from edgedec.boards.flows.ecp5.floor_plan import floor_plan
+from edgedec.boards.flows.ecp5.project import command, lowered_clock
+from edgedec.boards.flows.ecp5.reports import read_report
+from edgedec.boards.flows.ecp5.tool import find_tools
+from edgedec.boards.flows.interface import Built, Design
+from edgedec.boards.flows.steps import build_by_steps
 from edgedec.errors import BundleError
 from edgedec.progress import Progress, silent
 

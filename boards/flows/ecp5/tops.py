@@ -1,4 +1,4 @@
-"""The design round the system on a board with an ECP5: its module in edgedec.hw, found by the board's name."""
+"""The design round the system on a board with an ECP5: its module in this package, found by the board's name."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def part_of(board: Board) -> Part:
 
 
 def find_top(board: Board) -> ModuleType:
-    """The module ``edgedec.hw.NAME_top``, NAME being the board's without the size of its device, as ulx3s. It has
+    """The module ``NAME_top`` of this package, NAME being the board's without the size of its device, as ulx3s. It has
 
         TOP(config, accelerator, *, baud, module): the design for ``platform``; with a ``module``, the system is an
             instance of it; has ``system``, a Component, and ``domains``, as ``edgedec.hw.emit.black_box.BlackBox``
@@ -65,11 +65,11 @@ def find_top(board: Board) -> ModuleType:
         UnsupportedError: there is none.
     """
     name = _SIZE.sub("", board.name).replace("-", "_")
-    path = f"edgedec.hw.{name}_top"
+    path = f"edgedec.boards.flows.ecp5.{name}_top"
     if find_spec(path) is None:
         raise UnsupportedError(
             f"nobody has written what is round the accelerator on {board.name}: clocks, pins, memory, host link. Write "
-            f"hw/{name}_top.py with TOP, clocks, platform and beside, as hw/ulx3s_top.py has them"
+            f"boards/flows/ecp5/{name}_top.py with TOP, clocks, platform and beside, as ulx3s_top.py has them"
         )
     return import_module(path)
 

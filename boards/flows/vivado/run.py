@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from edgedec.boards.flow import Built, Design
-from edgedec.boards.steps import build_by_steps
-from edgedec.boards.vivado.project import command
-from edgedec.boards.vivado.reports import read_power, read_timing, read_utilization
-from edgedec.boards.vivado.tool import find_tools, find_vivado
+from edgedec.boards.flows.interface import Built, Design
+from edgedec.boards.flows.steps import build_by_steps
+from edgedec.boards.flows.vivado.project import command
+from edgedec.boards.flows.vivado.reports import read_power, read_timing, read_utilization
+from edgedec.boards.flows.vivado.tool import find_tools, find_vivado
 from edgedec.errors import BundleError
 from edgedec.progress import Progress, silent
 

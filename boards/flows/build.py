@@ -27,10 +27,10 @@ from typing import Any
 from edgedec import __version__, boards, hw
 from edgedec.atomic import new_file, new_folder
 from edgedec.board import RESOURCES, Board
-from edgedec.boards.check import check_build
-from edgedec.boards.flow import Built, Design, Flow, find_flow
-from edgedec.boards.report import report
-from edgedec.boards.report_page import report_page
+from edgedec.boards.flows.check import check_build
+from edgedec.boards.flows.interface import Built, Design, Flow, find_flow
+from edgedec.boards.flows.report import report
+from edgedec.boards.flows.report_page import report_page
 from edgedec.errors import BundleError, EdgedecError, ToolError, UnsupportedError, UsageError
 from edgedec.hw.blocks.resources import Resources
 from edgedec.hw.compiler.program import Program

@@ -1,5 +1,7 @@
 """The PLL of Lattice's ECP5: the choice of its dividers, and its instance."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -9,9 +9,9 @@ from importlib.resources import files
 from pathlib import Path
 
 from edgedec.board import Board
-from edgedec.boards.flow import Design
-from edgedec.boards.vivado.tool import MINIMUM
-from edgedec.boards.vivado.wrapper import CORE, wrapper_verilog
+from edgedec.boards.flows.interface import Design
+from edgedec.boards.flows.vivado.tool import MINIMUM
+from edgedec.boards.flows.vivado.wrapper import CORE, wrapper_verilog
 from edgedec.errors import UsageError
 from edgedec.hw.compiler.program_file import MANIFEST as PROGRAM_MANIFEST
 from edgedec.hw.config import ADDRESS_BITS, AcceleratorConfig
@@ -104,7 +104,7 @@ def write_project(design: Design, folder: Path, *, progress: Progress = silent) 
     progress("project", 1, 2)
     (folder / "rtl/accelerator.v").write_text(wrapper_verilog(design.config), "utf-8")
     (folder / "constraints/board.xdc").write_text(_XDC, "utf-8")
-    sources = files("edgedec.boards.vivado").joinpath("tcl")
+    sources = files("edgedec.boards.flows.vivado").joinpath("tcl")
     for source, target in {**_TCL, _SYSTEMS[design.board.family]: "processing_system.tcl"}.items():
         (folder / target).write_text(sources.joinpath(source).read_text("utf-8"), "utf-8")
     (folder / "settings.tcl").write_text(settings_tcl(settings(design, _key(folder))), "utf-8")

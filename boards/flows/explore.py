@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from edgedec.board import Board
-from edgedec.boards.check import is_possible
-from edgedec.boards.flow import find_flow
+from edgedec.boards.flows.check import is_possible
+from edgedec.boards.flows.interface import find_flow
 from edgedec.errors import UnsupportedError, UsageError
 from edgedec.graph import Graph
 from edgedec.hw.compiler.choose import lowered, shape_of

@@ -12,11 +12,11 @@ from amaranth.hdl import ClockDomain, ClockSignal, Elaboratable, Module, Signal
 from amaranth.lib import io
 from amaranth.lib.cdc import FFSynchronizer
 
+from edgedec.boards.flows.ecp5.clock import started_clock
+from edgedec.boards.flows.ecp5.pins import board_platform
+from edgedec.boards.flows.ecp5.pll import PllSettings, pll_instance, pll_settings
 from edgedec.hw.blocks.resources import Resources
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.hw.ecp5_clock import started_clock
-from edgedec.hw.ecp5_platform import board_platform
-from edgedec.hw.ecp5_pll import PllSettings, pll_instance, pll_settings
 from edgedec.hw.emit.black_box import BlackBox
 from edgedec.hw.system.block_ram_system import OnChipSystem
 

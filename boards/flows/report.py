@@ -9,7 +9,7 @@ from typing import Any
 
 from edgedec import __version__
 from edgedec.board import RESOURCES
-from edgedec.boards.flow import Built, Design
+from edgedec.boards.flows.interface import Built, Design
 from edgedec.hw.compiler.cycles import cycles
 from edgedec.hw.compiler.program import laid_out
 from edgedec.hw.handoff.write import FAMILIES

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edgedec.board import Board
-from edgedec.boards.flow import find_flow
+from edgedec.boards.flows.interface import find_flow
 from edgedec.errors import UnsupportedError
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.plan.estimate import estimate
