@@ -13,7 +13,7 @@ from benchmarks._accelerator_figures import Case, Counted
 from edgedec.hw.compiler.program import Program, laid_out
 from edgedec.hw.compiler.shapes import shape_graph, shape_program
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.runtime.accelerator.driver import BEST, NO_LOGITS, Driver
+from edgedec.runtime.driver.driver import BEST, NO_LOGITS, Driver
 from edgedec.schemes import FloatWeight
 from edgedec.sim.cxxrtl.simulation import Simulation
 from edgedec.sim.machine_device import MachineDevice

@@ -26,7 +26,7 @@ import numpy as np
 
 from edgedec.errors import BudgetError, EdgedecError
 from edgedec.memory import MemoryMeter
-from edgedec.runtime.adaptive import Adaptive
+from edgedec.runtime.decoders.adaptive import Adaptive
 from edgedec.runtime.kernels.layout_cache import charged_folders
 from edgedec.runtime.protocols import I32, Draft, Outcome, Sparse, TokenTree
 from edgedec.runtime.sampling import SamplingConfig

@@ -29,7 +29,7 @@ from edgedec import demo
 from edgedec.environment import SHARED_DATA
 from edgedec.errors import UsageError
 from edgedec.quantize.distil.story_world import repeated_share
-from edgedec.runtime.choices import read_items
+from edgedec.runtime.measure.choices import read_items
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session
 

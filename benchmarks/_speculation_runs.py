@@ -16,10 +16,10 @@ from statistics import median
 import numpy as np
 
 from edgedec.errors import DeviceError
-from edgedec.runtime.adaptive import Adaptive
-from edgedec.runtime.cost import ObservedCost
 from edgedec.runtime.decoders import open_decoder
+from edgedec.runtime.decoders.adaptive import Adaptive
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
+from edgedec.runtime.decoders.cost import ObservedCost
 from edgedec.runtime.decoders.rounds import RoundSeconds
 from edgedec.runtime.protocols import (
     I32,

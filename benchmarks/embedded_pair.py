@@ -31,7 +31,7 @@ from edgedec.quantize.distil.demo_data import HELD_OUT_SEED
 from edgedec.quantize.distil.story_world import repeated_share, tale
 from edgedec.quantize.pipeline import QuantizeOptions, quantize
 from edgedec.quantize.readers import open_checkpoint
-from edgedec.runtime.evaluate import perplexity
+from edgedec.runtime.measure.perplexity import perplexity
 from edgedec.runtime.protocols import Pass
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session

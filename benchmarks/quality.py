@@ -21,10 +21,10 @@ from edgedec.errors import EdgedecError
 from edgedec.quantize.calibration import float_perplexity, sample_ids
 from edgedec.quantize.pipeline import QuantizeOptions, quantize
 from edgedec.quantize.readers import open_checkpoint
-from edgedec.runtime.evaluate import perplexity
+from edgedec.runtime.measure.perplexity import perplexity
 from edgedec.runtime.planning import make_plan
 from edgedec.runtime.targets import open_target
-from edgedec.runtime.tokenizer import Tokenizer
+from edgedec.runtime.text.tokenizer import Tokenizer
 
 METHODS = {"int8": 0, "planes 1": 1, "planes 2": 2, "planes 3": 3}  # name -> ternary planes
 CALIBRATION_TOKENS, EVALUATION_TOKENS, WINDOW = 8192, 6144, 256

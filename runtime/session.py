@@ -14,20 +14,20 @@ from edgedec.embedded import bundle_folder
 from edgedec.errors import EdgedecError, UsageError
 from edgedec.memory import MemoryMeter
 from edgedec.progress import Progress, silent
-from edgedec.runtime.accelerator.counters import Counters
 from edgedec.runtime.accelerator.timings import DeviceTimings, power_meter
 from edgedec.runtime.answer import Answer, AnswerStream, Piece, Timings
-from edgedec.runtime.chat_template import render
 from edgedec.runtime.decoders import open_decoder
 from edgedec.runtime.decoders.rounds import Rounds
+from edgedec.runtime.driver.counters import Counters
 from edgedec.runtime.kernels.layout_cache import charged_folders
 from edgedec.runtime.planning import RunPlan, make_plan
 from edgedec.runtime.protocols import I32, AcceleratorTarget, Request, Token
 from edgedec.runtime.sampling import Sampler, SamplingConfig
 from edgedec.runtime.speculation import SpecConfig, create_drafter, create_policy, create_verifier
-from edgedec.runtime.stream import TextStream
 from edgedec.runtime.targets import host_device, is_accelerator, open_target, target_module
-from edgedec.runtime.tokenizer import Tokenizer
+from edgedec.runtime.text.chat_template import render
+from edgedec.runtime.text.stream import TextStream
+from edgedec.runtime.text.tokenizer import Tokenizer
 from edgedec.runtime.verifiers.match import Match
 
 if TYPE_CHECKING:

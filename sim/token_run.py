@@ -17,8 +17,8 @@ from edgedec.ops import Embed
 from edgedec.progress import Progress, silent
 from edgedec.reference.integer_profile import head
 from edgedec.reference.integer_profile.model import IntegerModel
-from edgedec.runtime.accelerator.driver import NO_LOGITS, WHOLE_ROWS, Driver
-from edgedec.runtime.accelerator.report import PassReport
+from edgedec.runtime.driver.driver import NO_LOGITS, WHOLE_ROWS, Driver
+from edgedec.runtime.driver.report import PassReport
 from edgedec.sim.devices.sim import open_device
 from edgedec.sim.verification import TRACED_BITS, Verified
 

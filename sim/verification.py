@@ -15,8 +15,8 @@ from edgedec.hw.isa.striping import stripe
 from edgedec.reference.integer_profile import head
 from edgedec.reference.integer_profile.model import IntegerModel, Sequence
 from edgedec.reference.integer_profile.values import Logits
-from edgedec.runtime.accelerator.driver import NO_LOGITS, WHOLE_ROWS, Driver
-from edgedec.runtime.accelerator.report import PassReport
+from edgedec.runtime.driver.driver import NO_LOGITS, WHOLE_ROWS, Driver
+from edgedec.runtime.driver.report import PassReport
 from edgedec.sim.interpreter import Interpreter
 
 __all__ = ["TRACED_BITS", "Recorder", "Verified", "traced_bits"]

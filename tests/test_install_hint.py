@@ -59,7 +59,7 @@ _PIP_COMMAND = re.compile(r"\bpip3? (?:un)?install\b")
 _ELSEWHERE = {
     "edgedec/install_hint.py": "makes them",
     "boards/flows/ecp5/project.py": "the README of a folder that is built on any machine",
-    "runtime/accelerator/board_checks.py": "the board's Python",
+    "runtime/deploy/board_checks.py": "the board's Python",
 }
 
 

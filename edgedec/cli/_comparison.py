@@ -12,8 +12,8 @@ from edgedec.cli.console import print_table
 
 if TYPE_CHECKING:
     from edgedec.bundle import Bundle
-    from edgedec.runtime.choices import ChoiceScore, Tally
-    from edgedec.runtime.evaluate import Score
+    from edgedec.runtime.measure.choices import ChoiceScore, Tally
+    from edgedec.runtime.measure.perplexity import Score
 
 __all__ = ["Result", "compare", "describe", "panels", "print_comparison", "print_result"]
 

@@ -59,8 +59,8 @@ def bench(
         raise UsageError("--method is for the random weights of --shape; a bundle has its own: leave it out with -m")
     from edgedec.bundle import Bundle
     from edgedec.quantize.shapes import SHAPES
-    from edgedec.runtime.bench import bench as measure
-    from edgedec.runtime.bench import physical_cores
+    from edgedec.runtime.measure.speed import bench as measure
+    from edgedec.runtime.measure.speed import physical_cores
 
     if shape is not None and shape not in SHAPES:
         raise UsageError(f"there is no shape {shape!r}; known: {', '.join(SHAPES)}{did_you_mean(shape, SHAPES)}")

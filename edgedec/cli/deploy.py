@@ -15,7 +15,7 @@ from edgedec.errors import DeviceError, UsageError
 
 if TYPE_CHECKING:
     from edgedec.runtime.accelerator.board_bundle import BoardBundle
-    from edgedec.runtime.accelerator.deploy import Host, Inspection
+    from edgedec.runtime.deploy.deploy import Host, Inspection
 
 __all__ = ["deploy"]
 
@@ -42,8 +42,8 @@ def deploy(
     A board that holds this bundle already is left as it is. Exit code 3 if the board is not ready.
     """
     from edgedec.runtime.accelerator.board_bundle import open_board_bundle
-    from edgedec.runtime.accelerator.board_checks import the_board
-    from edgedec.runtime.accelerator.deploy import Host, copy, folder_name, inspect_board
+    from edgedec.runtime.deploy.board_checks import the_board
+    from edgedec.runtime.deploy.deploy import Host, copy, folder_name, inspect_board
 
     if not host:
         raise UsageError("name the board with --host [USER@]HOST")
@@ -105,7 +105,7 @@ def _print_checks(found: Inspection) -> None:
 
 def _print_dry_run(data: dict[str, Any], bundle: BoardBundle, target: Host, folder: str, *, json: bool) -> None:
     from edgedec.memory import format_bytes
-    from edgedec.runtime.accelerator.deploy import commands
+    from edgedec.runtime.deploy.deploy import commands
 
     steps = [{"what": what, "command": command} for what, command in commands(bundle, target, folder)]
     if json:

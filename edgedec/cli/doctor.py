@@ -102,7 +102,7 @@ def _providers() -> Check:
 
 
 def _cpu() -> Check:
-    from edgedec.runtime.bench import physical_cores
+    from edgedec.runtime.measure.speed import physical_cores
 
     try:
         flags = set(Path("/proc/cpuinfo").read_text().split())

@@ -18,7 +18,7 @@ from edgedec.errors import EdgedecError, UsageError
 if TYPE_CHECKING:
     from edgedec.bundle import Bundle
     from edgedec.runtime.accelerator.options import AcceleratorOptions
-    from edgedec.runtime.choices import EncodedItem, Item
+    from edgedec.runtime.measure.choices import EncodedItem, Item
     from edgedec.runtime.protocols import I32, Limits
 
 __all__ = ["eval_command"]
@@ -67,10 +67,10 @@ def _prepare(
     """
     from edgedec.families import context_size
     from edgedec.quantize.calibration import cut_windows
-    from edgedec.runtime.choices import check_lengths, encode_items
-    from edgedec.runtime.evaluate import check_ids
+    from edgedec.runtime.measure.choices import check_lengths, encode_items
+    from edgedec.runtime.measure.perplexity import check_ids
     from edgedec.runtime.planning import make_plan
-    from edgedec.runtime.tokenizer import Tokenizer
+    from edgedec.runtime.text.tokenizer import Tokenizer
 
     tokenizer, bos, vocab_limit = Tokenizer.load(bundle.tokenizer_file), bundle.tokens.bos, bundle.tokens.size
     windows: list[I32] = []
@@ -97,8 +97,8 @@ def _prepare(
 
 
 def _measure(job: _Job, *, text: str | None, device: str, threads: int, kv_bits: int | None) -> Result:
-    from edgedec.runtime.choices import score_encoded
-    from edgedec.runtime.evaluate import perplexity
+    from edgedec.runtime.measure.choices import score_encoded
+    from edgedec.runtime.measure.perplexity import perplexity
     from edgedec.runtime.targets import open_target
 
     target = open_target(
@@ -168,7 +168,7 @@ def eval_command(
     if plot is not None:
         check_plot(plot)
     from edgedec.families import context_size
-    from edgedec.runtime.choices import read_items
+    from edgedec.runtime.measure.choices import read_items
     from edgedec.runtime.session import open_model
 
     items = [] if choices is None else read_items(choices)

@@ -137,8 +137,8 @@ def _print_program(program: Program, path: str, count: int) -> None:
 
 
 def _render(bundle: Bundle) -> str:
-    from edgedec.runtime.chat_template import render
-    from edgedec.runtime.tokenizer import Tokenizer
+    from edgedec.runtime.text.chat_template import render
+    from edgedec.runtime.text.tokenizer import Tokenizer
 
     tokenizer, tokens = Tokenizer.load(bundle.tokenizer_file), bundle.tokens
     return render(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edgedec.quantize.readers import Checkpoint
-    from edgedec.runtime.tokenizer import Tokenizer
+    from edgedec.runtime.text.tokenizer import Tokenizer
 
 __all__ = ["quantize"]
 
@@ -67,7 +67,7 @@ def _perplexities(
     """
     from edgedec.bundle import Bundle
     from edgedec.quantize.calibration import can_sample, float_perplexity, sample_ids
-    from edgedec.runtime.evaluate import perplexity
+    from edgedec.runtime.measure.perplexity import perplexity
     from edgedec.runtime.planning import make_plan
     from edgedec.runtime.targets import open_target
 
@@ -123,7 +123,7 @@ def quantize(
     from edgedec.quantize.pipeline import QuantizeOptions, local_workers
     from edgedec.quantize.pipeline import quantize as write_bundle
     from edgedec.quantize.readers import open_checkpoint
-    from edgedec.runtime.tokenizer import Tokenizer
+    from edgedec.runtime.text.tokenizer import Tokenizer
     from edgedec.workers import open_executor
 
     options = QuantizeOptions(method=method, planes=planes, group_size=group_size)

@@ -139,7 +139,7 @@ def _run_tokens(
     from edgedec.hw.compiler.program_file import save_program as save_program_to
     from edgedec.reference.integer_profile.calibrate import calibrate
     from edgedec.reference.integer_profile.model import prepare
-    from edgedec.runtime.tokenizer import Tokenizer
+    from edgedec.runtime.text.tokenizer import Tokenizer
     from edgedec.sim.token_run import TokenRun
 
     bundle = Bundle.open(resolve_model(name))

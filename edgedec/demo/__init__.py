@@ -63,7 +63,7 @@ def _quantize(source: Path, method: str, path: Path, progress: Progress) -> None
     from edgedec.quantize.pipeline import QuantizeOptions
     from edgedec.quantize.pipeline import quantize as write_bundle
     from edgedec.quantize.readers import open_checkpoint
-    from edgedec.runtime.tokenizer import Tokenizer
+    from edgedec.runtime.text.tokenizer import Tokenizer
 
     checkpoint = open_checkpoint(source)
     size = Tokenizer(checkpoint.tokenizer_json).size

@@ -20,8 +20,8 @@ from edgedec.bundle import Bundle
 from edgedec.errors import BudgetError, EdgedecError
 from edgedec.memory import format_bytes, parse_bytes
 from edgedec.runtime.answer import Answer
-from edgedec.runtime.choices import read_items, score_items
-from edgedec.runtime.evaluate import perplexity
+from edgedec.runtime.measure.choices import read_items, score_items
+from edgedec.runtime.measure.perplexity import perplexity
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session
 from edgedec.runtime.speculation import SpecConfig
@@ -48,7 +48,7 @@ STEPS = (
 
 def _windows(bundle: Bundle) -> list[np.ndarray[Any, Any]]:
     from edgedec.quantize.calibration import cut_windows
-    from edgedec.runtime.tokenizer import Tokenizer
+    from edgedec.runtime.text.tokenizer import Tokenizer
 
     stories = demo.HELD_OUT.read_text("utf-8").strip().split("\n\n")
     tokenizer = Tokenizer.load(bundle.tokenizer_file)

@@ -1,1 +1,1 @@
-"""The driver of an accelerator: the same one for the board, its simulation and the interpreter."""
+"""These modules prepare an accelerator as a target: options, board bundle, device, memories, cost and timings."""

@@ -37,7 +37,7 @@ from edgedec.runtime.accelerator.board_manifest import (
     read_json,
     read_manifest,
 )
-from edgedec.runtime.tokenizer import Tokenizer
+from edgedec.runtime.text.tokenizer import Tokenizer
 from edgedec.schemes import FloatWeight, Int8Weight
 
 __all__ = ["BoardBundle", "open_board_bundle", "write_board_bundle"]

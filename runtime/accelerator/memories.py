@@ -10,8 +10,8 @@ from edgedec.errors import DeviceError
 from edgedec.hw.compiler.program import laid_out
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.memory import MemoryUse
-from edgedec.runtime.accelerator.cma import Cma, read_cma, shortage
 from edgedec.runtime.accelerator.options import AcceleratorOptions
+from edgedec.runtime.driver.cma import Cma, read_cma, shortage
 
 __all__ = ["board_memories"]
 

@@ -15,8 +15,8 @@ from edgedec.hw.config import configuration_text
 from edgedec.hw.isa.registers import REGISTER_MAP
 from edgedec.progress import Progress
 from edgedec.runtime.accelerator.options import AcceleratorOptions
-from edgedec.runtime.accelerator.recording import Recorder
-from edgedec.runtime.accelerator.recording_file import check_recording
+from edgedec.runtime.driver.recording import Recorder
+from edgedec.runtime.driver.recording_file import check_recording
 
 # What may stand behind the device's path, in "uart:/dev/ttyUSB0,baud=115200".
 _SETTABLE: Mapping[str, Callable[[str], float]] = {"baud": int, "patience_s": float}

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgedec.runtime.accelerator.driver import NO_LOGITS, Driver
-from edgedec.runtime.accelerator.report import PassReport
+from edgedec.runtime.driver.driver import NO_LOGITS, Driver
+from edgedec.runtime.driver.report import PassReport
 from edgedec.runtime.protocols import I32, Pass
 
 __all__ = ["DeviceRows", "Row", "rows_of"]

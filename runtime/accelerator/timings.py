@@ -4,51 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from edgedec.boards import find_board
-from edgedec.hw.config import AcceleratorConfig
-from edgedec.runtime.accelerator.counters import Counters
 from edgedec.runtime.accelerator.power import PowerMeter, find_sensor
 from edgedec.runtime.decoders.rounds import Rounds
+from edgedec.runtime.driver.counters import Counters
+from edgedec.runtime.driver.facts import DeviceFacts
 
-__all__ = ["DeviceFacts", "DeviceTimings", "power_meter"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class DeviceFacts:
-    """What figures of a device have to be read with.
-
-    Members:
-        device, board: names. ``memory``: the model of it; empty on a board.
-        kind: of cycles and seconds. A device without a clock has no cycles, and its seconds are estimated.
-        live: the device is at work now; false of a session that is replayed.
-    """
-
-    device: str
-    kind: Literal["estimated", "simulated", "measured"]
-    board: str
-    memory: str
-    clock_hz: float
-    config: AcceleratorConfig
-    live: bool = True
-
-    def as_json(self) -> dict[str, Any]:
-        config = self.config
-        return {
-            "device": self.device,
-            "kind": self.kind,
-            "board": self.board,
-            "memory": self.memory or None,
-            "clock_hz": self.clock_hz,
-            "clock": "measured" if self.kind == "measured" else "assumed",
-            "configuration": {
-                "beat_bytes": config.beat_bytes,
-                "slots": config.slots,
-                "context": config.context,
-                "hash": f"{config.hash:016x}",
-            },
-        }
+__all__ = ["DeviceTimings", "power_meter"]
 
 
 @dataclass(frozen=True, kw_only=True)

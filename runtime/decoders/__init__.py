@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from edgedec.plugins import load
-from edgedec.runtime.cost import ObservedCost
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
+from edgedec.runtime.decoders.cost import ObservedCost
 from edgedec.runtime.protocols import Drafter, State, Target
 
 __all__ = ["open_decoder"]

@@ -17,9 +17,9 @@ from functools import partial
 import numpy as np
 
 from edgedec.errors import EdgedecError
-from edgedec.runtime.adaptive import Adaptive
-from edgedec.runtime.cost import ObservedCost
 from edgedec.runtime.decoders._ahead import Ahead, root_alone
+from edgedec.runtime.decoders.adaptive import Adaptive
+from edgedec.runtime.decoders.cost import ObservedCost
 from edgedec.runtime.decoders.rounds import RoundClock, Rounds, RoundSeconds
 from edgedec.runtime.protocols import (
     F32,

@@ -22,9 +22,9 @@ from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.handoff.read import Handoff, check_handoff, read_handoff
 from edgedec.hw.isa.registers import REGISTER_MAP
 from edgedec.install_hint import install_extra
-from edgedec.runtime.accelerator.cma import MEMINFO, read_cma, shortage
-from edgedec.runtime.accelerator.lock import DeviceLock
 from edgedec.runtime.devices._waiting import HOST_CLOCK, Clock, Waiter, thread_loop
+from edgedec.runtime.driver.cma import MEMINFO, read_cma, shortage
+from edgedec.runtime.driver.lock import DeviceLock
 
 __all__ = ["BoardBuffer", "PynqDevice", "open_device"]
 

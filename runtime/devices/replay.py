@@ -16,8 +16,8 @@ from edgedec.device import Kind
 from edgedec.errors import BundleError, DeviceError, UsageError
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.isa.registers import REGISTER_MAP
-from edgedec.runtime.accelerator.recording import digests, zero_digests
-from edgedec.runtime.accelerator.recording_file import CHUNK_BYTES, Failure, Operation, RecordingReader, Step
+from edgedec.runtime.driver.recording import digests, zero_digests
+from edgedec.runtime.driver.recording_file import CHUNK_BYTES, Failure, Operation, RecordingReader, Step
 
 __all__ = ["ARGUMENT", "ReplayBuffer", "ReplayDevice", "open_device"]
 
@@ -241,7 +241,7 @@ def _checked(offset: int) -> int:
 
 
 def open_device(config: AcceleratorConfig, *, recording: Path) -> ReplayDevice:
-    """The session of a device of ``config`` in a file that edgedec.runtime.accelerator.recording has written.
+    """The session of a device of ``config`` in a file that edgedec.runtime.driver.recording has written.
 
     Raises:
         UsageError: there is no such file.

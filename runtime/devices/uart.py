@@ -21,8 +21,8 @@ from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.isa.link_protocol import LinkCommand
 from edgedec.hw.isa.registers import REGISTER_MAP
 from edgedec.progress import Progress, silent
-from edgedec.runtime.accelerator.lock import DeviceLock
 from edgedec.runtime.devices._link import Link
+from edgedec.runtime.driver.lock import DeviceLock
 
 __all__ = ["ARGUMENT", "UartBuffer", "UartDevice", "open_device"]
 

@@ -22,15 +22,15 @@ from edgedec.memory import MemoryUse
 from edgedec.progress import Progress
 from edgedec.reference.integer_profile.values import Logits
 from edgedec.runtime.accelerator.cost import CycleCost
-from edgedec.runtime.accelerator.counters import Counters
-from edgedec.runtime.accelerator.driver import BEST, NO_LOGITS, WHOLE_ROWS, Driver
 from edgedec.runtime.accelerator.memories import board_memories
 from edgedec.runtime.accelerator.model import AcceleratorModel, buffer_bytes, chosen_config, prepare_model
 from edgedec.runtime.accelerator.opening import bandwidth, check_device, memory_model, opened
 from edgedec.runtime.accelerator.options import AcceleratorOptions
-from edgedec.runtime.accelerator.report import PassReport
 from edgedec.runtime.accelerator.rows import DeviceRows, Row, rows_of
-from edgedec.runtime.accelerator.timings import DeviceFacts
+from edgedec.runtime.driver.counters import Counters
+from edgedec.runtime.driver.driver import BEST, NO_LOGITS, WHOLE_ROWS, Driver
+from edgedec.runtime.driver.facts import DeviceFacts
+from edgedec.runtime.driver.report import PassReport
 from edgedec.runtime.protocols import F32, I32, Bytes, CostModel, Limits, Pass, PassResult, State, TargetInfo, Ticket
 from edgedec.runtime.targets import Bounds, TargetModule
 from edgedec.runtime.targets._graphs import embedding_name

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from edgedec.errors import DeviceError
 from edgedec.hw.compiler.program import laid_out
-from edgedec.runtime.accelerator.driver import Driver
+from edgedec.runtime.driver.driver import Driver
 from edgedec.sim.benches.common import (
     FaultyReadRam,
     FaultyWriteRam,

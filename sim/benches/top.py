@@ -19,7 +19,7 @@ import numpy as np
 from edgedec.errors import DeviceError
 from edgedec.hw.isa.instructions import INSTRUCTION_BYTES, Instruction, Opcode, ProgramHeader, pack
 from edgedec.hw.isa.registers import Cause
-from edgedec.runtime.accelerator.driver import Driver
+from edgedec.runtime.driver.driver import Driver
 from edgedec.sim.benches.cells import unit_cell
 from edgedec.sim.benches.system import Bench
 from edgedec.sim.benches.workloads import CONFIG, KINDS, Pass, Reading, commit_readings, issued, readings

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from edgedec.errors import UsageError
-from edgedec.runtime.choices import MAX_LINE_BYTES, read_items
+from edgedec.runtime.measure.choices import MAX_LINE_BYTES, read_items
 
 SOUND: dict[str, Any] = {"question": "2 + 2 =", "choices": [" 4", " 5"], "answer": 0}
 

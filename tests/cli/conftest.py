@@ -15,8 +15,8 @@ from edgedec.bundle import Bundle
 from edgedec.cli.app import app
 from edgedec.runtime.answer import Answer
 from edgedec.runtime.session import Session
-from edgedec.runtime.stream import TextStream
-from edgedec.runtime.tokenizer import Tokenizer
+from edgedec.runtime.text.stream import TextStream
+from edgedec.runtime.text.tokenizer import Tokenizer
 from tests.cli.known_model import write_bundle, write_checkpoint
 
 

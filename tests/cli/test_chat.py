@@ -307,7 +307,7 @@ def test_ctrl_c_twice_during_an_answer_ends_the_chat(bundle: Path) -> None:
 SLOW = """
 import sys, time
 from edgedec.cli import app
-from edgedec.runtime.stream import TextStream
+from edgedec.runtime.text.stream import TextStream
 
 def feed(stream, token):
     print("a token comes", flush=True)

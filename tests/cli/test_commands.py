@@ -15,8 +15,8 @@ from edgedec.bundle import Bundle, BundleWriter
 from edgedec.cli import doctor as doctor_module
 from edgedec.manifest import Tokens
 from edgedec.memory import format_bytes, phases
-from edgedec.runtime import bench as bench_module
 from edgedec.runtime.kernels import KERNEL_NAMES
+from edgedec.runtime.measure import speed as bench_module
 from edgedec.schemes import FloatScheme
 from tests.cli.conftest import Edgedec
 from tests.cli.known_model import BOS, ENDLESS, EOS, byte_tokenizer

@@ -13,7 +13,7 @@ from edgedec.cli import eval as eval_module
 from edgedec.cli._plot import Panel, write_plot
 from edgedec.errors import EdgedecError
 from edgedec.install_hint import install_extra
-from edgedec.runtime.choices import wilson
+from edgedec.runtime.measure.choices import wilson
 from tests.cli.conftest import Edgedec
 from tests.cli.known_model import write_bundle, write_checkpoint
 

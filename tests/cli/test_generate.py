@@ -16,7 +16,7 @@ from edgedec.cli.generate import figures, note_narrowed
 from edgedec.runtime.answer import Answer, Timings
 from edgedec.runtime.decoders.autoregressive import Rounds
 from edgedec.runtime.speculation import SpecConfig
-from edgedec.runtime.stream import TextStream
+from edgedec.runtime.text.stream import TextStream
 from tests.cli.conftest import Edgedec, in_green
 from tests.cli.known_model import BOS, ENDLESS, EOS, byte_tokenizer
 

@@ -24,8 +24,8 @@ from edgedec.hw.isa.registers import REGISTER_MAP
 from edgedec.hw.isa.striping import block_bytes
 from edgedec.ops import Embed
 from edgedec.reference.integer_profile.model import Sequence
-from edgedec.runtime.accelerator.driver import BEST, NO_LOGITS, WHOLE_ROWS, Driver
-from edgedec.runtime.accelerator.recording import Recorder
+from edgedec.runtime.driver.driver import BEST, NO_LOGITS, WHOLE_ROWS, Driver
+from edgedec.runtime.driver.recording import Recorder
 from edgedec.schemes import TernaryScheme
 from edgedec.sim.benches.workloads import Reading, commit_readings, issued, readings
 from edgedec.sim.cocotb_runner import missing_tools

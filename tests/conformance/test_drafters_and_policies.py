@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from edgedec.bundle import Bundle
 from edgedec.plugins import load, names
 from edgedec.quantize.shapes import write_random_bundle
-from edgedec.runtime.cost import ObservedCost
 from edgedec.runtime.decoders._ahead import Ahead, likeliest_path
+from edgedec.runtime.decoders.cost import ObservedCost
 from edgedec.runtime.decoders.rounds import Rounds
 from edgedec.runtime.drafters import auto
 from edgedec.runtime.protocols import I32, Draft, Drafter, Limits, Outcome, Sparse, TargetInfo, TokenTree

@@ -16,7 +16,7 @@ from edgedec.demo import __main__ as main_module
 from edgedec.embedded import EMBEDDED, bundle_folder
 from edgedec.errors import UsageError
 from edgedec.quantize.readers import open_checkpoint
-from edgedec.runtime.choices import read_items
+from edgedec.runtime.measure.choices import read_items
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session, open_model
 from edgedec.runtime.speculation import SpecConfig

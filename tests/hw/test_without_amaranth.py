@@ -14,8 +14,8 @@ MODULES = [
     "edgedec.hw.compiler.host",
     "edgedec.hw.compiler.program",
     "edgedec.hw.compiler.program_file",
-    "edgedec.runtime.accelerator.driver",
-    "edgedec.runtime.accelerator.recording",
+    "edgedec.runtime.driver.driver",
+    "edgedec.runtime.driver.recording",
     "edgedec.runtime.devices.replay",
     "edgedec.sim.devices.reference",
 ]

@@ -25,7 +25,7 @@ from edgedec.runtime.protocols import Limits, Pass
 from edgedec.runtime.sampling import Sampler, SamplingConfig
 from edgedec.runtime.session import Session
 from edgedec.runtime.targets import open_target
-from edgedec.runtime.tokenizer import Tokenizer
+from edgedec.runtime.text.tokenizer import Tokenizer
 from edgedec.schemes import FloatScheme, Int8Weight, TernaryScheme, TernaryWeight
 from tests.core.tiny import write_bundle
 

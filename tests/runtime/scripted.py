@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from edgedec.runtime.adaptive import Adaptive
+from edgedec.runtime.decoders.adaptive import Adaptive
 from edgedec.runtime.protocols import (
     I32,
     Bytes,

@@ -10,8 +10,8 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from edgedec.runtime.adaptive import Adaptive
 from edgedec.runtime.decoders import autoregressive
+from edgedec.runtime.decoders.adaptive import Adaptive
 from edgedec.runtime.protocols import I32, Limits, Outcome, TokenTree
 from edgedec.runtime.sampling import Sampler, SamplingConfig
 from tests.runtime.scripted import VOCAB, Clock, ScriptedDraft, ScriptedTarget

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgedec.errors import BundleError, EdgedecError, UsageError
-from edgedec.runtime import chat_template
-from edgedec.runtime.chat_template import OUTPUT_LIMIT_CHARACTERS, TEMPLATE_LIMIT_CHARACTERS, render
+from edgedec.runtime.text import chat_template
+from edgedec.runtime.text.chat_template import OUTPUT_LIMIT_CHARACTERS, TEMPLATE_LIMIT_CHARACTERS, render
 
 CHAT = [
     {"role": "system", "content": "Be brief."},

@@ -18,7 +18,7 @@ from edgedec.bundle import Bundle
 from edgedec.errors import BundleError, DeviceError, EdgedecError, UsageError
 from edgedec.quantize.shapes import write_random_bundle
 from edgedec.reference.float_profile.model import ReferenceModel
-from edgedec.runtime.choices import (
+from edgedec.runtime.measure.choices import (
     ChoiceScore,
     EncodedItem,
     Item,
@@ -28,11 +28,11 @@ from edgedec.runtime.choices import (
     score_items,
     wilson,
 )
-from edgedec.runtime.evaluate import log_likelihoods
+from edgedec.runtime.measure.perplexity import log_likelihoods
 from edgedec.runtime.protocols import Limits
 from edgedec.runtime.targets import open_target
 from edgedec.runtime.targets._graphs import bundle_graph
-from edgedec.runtime.tokenizer import Tokenizer
+from edgedec.runtime.text.tokenizer import Tokenizer
 from tests.runtime.test_evaluate import CONFIG, TOKENIZER_SIZE, FixedTarget
 
 BOS = 0

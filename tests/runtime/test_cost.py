@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgedec.runtime.cost import ObservedCost
+from edgedec.runtime.decoders.cost import ObservedCost
 
 
 def observed(**by_size: float) -> ObservedCost:

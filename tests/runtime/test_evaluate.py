@@ -15,7 +15,7 @@ from edgedec.bundle import Bundle
 from edgedec.errors import BundleError, DeviceError
 from edgedec.quantize.shapes import write_random_bundle
 from edgedec.reference.float_profile.model import ReferenceModel
-from edgedec.runtime.evaluate import Score, perplexity
+from edgedec.runtime.measure.perplexity import Score, perplexity
 from edgedec.runtime.protocols import I32, Limits, Pass, PassResult, State
 from edgedec.runtime.targets import open_target
 from edgedec.runtime.targets._graphs import bundle_graph

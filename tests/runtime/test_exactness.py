@@ -24,16 +24,16 @@ from edgedec import demo
 from edgedec.bundle import Bundle
 from edgedec.environment import SHARED_DATA
 from edgedec.plugins import names
-from edgedec.runtime.adaptive import Adaptive
-from edgedec.runtime.cost import ObservedCost
 from edgedec.runtime.decoders import autoregressive
+from edgedec.runtime.decoders.adaptive import Adaptive
+from edgedec.runtime.decoders.cost import ObservedCost
 from edgedec.runtime.drafters import auto
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.protocols import F32, I32, Drafter, Limits, Outcome, Target, TokenTree, Verifier
 from edgedec.runtime.sampling import Sampler, SamplingConfig
 from edgedec.runtime.speculation import DRAFTERS, POLICIES, create_drafter, create_policy, create_verifier
 from edgedec.runtime.targets import open_target
-from edgedec.runtime.tokenizer import Tokenizer
+from edgedec.runtime.text.tokenizer import Tokenizer
 from tests.runtime.writer import Writer
 
 needs_kernels = pytest.mark.skipif(usable() is None, reason="the kernels' library was not built (no C++ compiler)")

@@ -19,9 +19,9 @@ from edgedec import demo
 from edgedec.errors import BudgetError, DeviceError, EdgedecError, UsageError
 from edgedec.quantize.shapes import SHAPES, write_random_bundle
 from edgedec.runtime import session as session_module
-from edgedec.runtime.adaptive import Adaptive
 from edgedec.runtime.answer import Answer
 from edgedec.runtime.decoders import autoregressive
+from edgedec.runtime.decoders.adaptive import Adaptive
 from edgedec.runtime.protocols import I32, Pass, Request, State, Target
 from edgedec.runtime.sampling import Sampler, SamplingConfig
 from edgedec.runtime.session import Session

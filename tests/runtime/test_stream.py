@@ -12,8 +12,8 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as HfTokenizer
 
 from edgedec.errors import UnsupportedError, UsageError
-from edgedec.runtime.stream import TextStream
-from edgedec.runtime.tokenizer import Tokenizer
+from edgedec.runtime.text.stream import TextStream
+from edgedec.runtime.text.tokenizer import Tokenizer
 
 EMOJI = "😀".encode()
 

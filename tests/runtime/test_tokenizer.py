@@ -12,7 +12,7 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
 from tokenizers import Tokenizer as HfTokenizer
 
 from edgedec.errors import BundleError, UsageError
-from edgedec.runtime.tokenizer import Tokenizer
+from edgedec.runtime.text.tokenizer import Tokenizer
 
 
 def build() -> str:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from edgedec.plugins import load
-from edgedec.runtime.cost import ObservedCost
 from edgedec.runtime.decoders.autoregressive import AutoregressiveDecoder
+from edgedec.runtime.decoders.cost import ObservedCost
 from edgedec.runtime.protocols import I32, Drafter, Limits, Processor, Request, State, Target, TreePolicy, Verifier
 
 __all__ = ["Writer", "open_writer"]

@@ -25,7 +25,7 @@ from edgedec.quantize.pipeline import QuantizeOptions, quantize
 from edgedec.quantize.readers import open_checkpoint
 from edgedec.reference.integer_profile.calibrate import calibrate
 from edgedec.reference.integer_profile.model import IntegerModel, prepare
-from edgedec.runtime.accelerator.driver import WHOLE_ROWS, Driver
+from edgedec.runtime.driver.driver import WHOLE_ROWS, Driver
 from edgedec.runtime.kernels.recipe import find_compiler
 from edgedec.schemes import TernaryScheme
 from edgedec.sim.cocotb_runner import missing_tools

@@ -10,7 +10,7 @@ import pytest
 
 from edgedec.errors import DeviceError
 from edgedec.hw.isa.instructions import Destination
-from edgedec.runtime.accelerator.driver import BEST, NO_LOGITS
+from edgedec.runtime.driver.driver import BEST, NO_LOGITS
 from edgedec.schemes import Int8Scheme, Scheme, TernaryScheme
 from edgedec.sim.cocotb_runner import missing_tools
 from edgedec.sim.token_run import TokenRun

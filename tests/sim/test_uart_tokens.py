@@ -12,7 +12,7 @@ from edgedec.device import open_device
 from edgedec.hw.compiler.program import compile_model
 from edgedec.hw.system.sdram.chip import IS42S16160G
 from edgedec.ops import Embed
-from edgedec.runtime.accelerator.driver import WHOLE_ROWS, Driver
+from edgedec.runtime.driver.driver import WHOLE_ROWS, Driver
 from edgedec.runtime.kernels.recipe import find_compiler
 from edgedec.schemes import TernaryScheme
 from edgedec.sim.cocotb_runner import missing_tools

@@ -14,8 +14,8 @@ from tokenizers import Tokenizer
 from edgedec.quantize.distil import demo_data
 from edgedec.quantize.distil.demo_data import CHAT_TEMPLATE, HELD_OUT_SEED, SPECIAL_TOKENS, choices, documents, pack
 from edgedec.quantize.distil.story_world import fact, tale
-from edgedec.runtime.chat_template import render
-from edgedec.runtime.choices import read_items
+from edgedec.runtime.measure.choices import read_items
+from edgedec.runtime.text.chat_template import render
 
 BEGIN, END, USER, ASSISTANT = range(4)
 

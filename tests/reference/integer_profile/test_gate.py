@@ -18,7 +18,7 @@ from edgedec.reference.float_profile.model import ReferenceModel
 from edgedec.reference.integer_profile import head
 from edgedec.reference.integer_profile.calibrate import calibrate
 from edgedec.reference.integer_profile.model import integer_graph, prepare
-from edgedec.runtime.tokenizer import Tokenizer
+from edgedec.runtime.text.tokenizer import Tokenizer
 
 I32 = NDArray[np.int32]
 F64 = NDArray[np.float64]

@@ -13,9 +13,9 @@ from edgedec.device import Device
 from edgedec.hw.compiler.program import Program, compile_model
 from edgedec.ops import Embed
 from edgedec.reference.integer_profile.model import Sequence
-from edgedec.runtime.accelerator.driver import NO_LOGITS, WHOLE_ROWS, Driver
-from edgedec.runtime.accelerator.recording import Recorder
 from edgedec.runtime.devices.replay import ReplayDevice, open_device
+from edgedec.runtime.driver.driver import NO_LOGITS, WHOLE_ROWS, Driver
+from edgedec.runtime.driver.recording import Recorder
 from edgedec.schemes import TernaryScheme
 from tests.reference.integer_profile.models import float_model, prepared
 from tests.sim.small_top import CONFIG

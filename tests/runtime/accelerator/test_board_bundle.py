@@ -28,7 +28,7 @@ from edgedec.hw.handoff.write import write_hwh
 from edgedec.runtime.accelerator import board_manifest
 from edgedec.runtime.accelerator.board_bundle import BoardBundle, open_board_bundle
 from edgedec.runtime.accelerator.board_manifest import MANIFEST, encode_manifest, listed_files
-from edgedec.runtime.tokenizer import Tokenizer
+from edgedec.runtime.text.tokenizer import Tokenizer
 from tests.runtime.accelerator import a_board
 from tests.runtime.accelerator.a_board import Parts
 

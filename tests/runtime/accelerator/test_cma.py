@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edgedec.errors import DeviceError
-from edgedec.runtime.accelerator.cma import Cma, boot_argument, read_cma, shortage
+from edgedec.runtime.driver.cma import Cma, boot_argument, read_cma, shortage
 
 MIB = 1 << 20
 KRIA = Cma(total_bytes=1000 * MIB, free_bytes=900 * MIB)

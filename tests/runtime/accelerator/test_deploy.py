@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from edgedec.errors import BundleError, DeviceError, EdgedecError, ToolError, UsageError
 from edgedec.runtime.accelerator.board_bundle import BoardBundle, open_board_bundle
-from edgedec.runtime.accelerator.board_checks import Check, parse_probe
-from edgedec.runtime.accelerator.deploy import Host, Inspection, commands, copy, folder_name, inspect_board
+from edgedec.runtime.deploy.board_checks import Check, parse_probe
+from edgedec.runtime.deploy.deploy import Host, Inspection, commands, copy, folder_name, inspect_board
 from tests.runtime.accelerator import a_board
 from tests.runtime.accelerator.fake_ssh import FakeBoard, fake_board
 
@@ -291,7 +291,7 @@ def test_no_shell_there(bundle: BoardBundle, board: FakeBoard) -> None:
 
 
 def test_a_board_that_never_answers(bundle: BoardBundle, board: FakeBoard, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgedec.runtime.accelerator.deploy._PROBE_LIMIT_S", 0.2)
+    monkeypatch.setattr("edgedec.runtime.deploy.deploy._PROBE_LIMIT_S", 0.2)
     board.python("exec sleep 2")
     with pytest.raises(DeviceError, match="did not answer"):
         inspect_board(bundle, HOST, PLACE)

@@ -16,8 +16,8 @@ from edgedec.hw.isa.instructions import Instruction, Opcode
 from edgedec.hw.isa.registers import ERROR_CAUSES, REGISTER_MAP, Cause
 from edgedec.hw.isa.striping import block_bytes
 from edgedec.ops import Embed
-from edgedec.runtime.accelerator.driver import Driver
-from edgedec.runtime.accelerator.report import issued
+from edgedec.runtime.driver.driver import Driver
+from edgedec.runtime.driver.report import issued
 from edgedec.sim.arena import ArenaBuffer
 from edgedec.sim.benches.workloads import issued as benched
 from edgedec.sim.machine_device import MachineDevice

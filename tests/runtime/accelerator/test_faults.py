@@ -14,7 +14,7 @@ import pytest
 
 from edgedec.device import Device, open_device
 from edgedec.errors import DeviceError, UsageError
-from edgedec.runtime.accelerator.driver import BEST, NO_LOGITS, WHOLE_ROWS, Driver
+from edgedec.runtime.driver.driver import BEST, NO_LOGITS, WHOLE_ROWS, Driver
 from edgedec.sim.cocotb_runner import missing_tools
 from edgedec.sim.devices.sim import SimulatedDevice
 from edgedec.sim.faulty_device import FaultyDevice

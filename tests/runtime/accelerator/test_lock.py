@@ -13,12 +13,12 @@ from subprocess import PIPE
 import pytest
 
 from edgedec.errors import DeviceError
-from edgedec.runtime.accelerator.lock import DeviceLock
+from edgedec.runtime.driver.lock import DeviceLock
 
 HOLDER = """
 import sys
 from pathlib import Path
-from edgedec.runtime.accelerator.lock import DeviceLock
+from edgedec.runtime.driver.lock import DeviceLock
 lock = DeviceLock("pynq-board", folder=Path(sys.argv[1]))
 lock.note(bitstream="/home/a.bit", address=0xA0000000)
 print("held", flush=True)

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 from edgedec.device import Device, open_device
 from edgedec.errors import DeviceError, EdgedecError, UsageError
-from edgedec.runtime.accelerator.driver import Driver
-from edgedec.runtime.accelerator.recording import Recorder
-from edgedec.runtime.accelerator.recording_file import Operation, RecordingReader
 from edgedec.runtime.devices.replay import ReplayDevice
+from edgedec.runtime.driver.driver import Driver
+from edgedec.runtime.driver.recording import Recorder
+from edgedec.runtime.driver.recording_file import Operation, RecordingReader
 from edgedec.sim.cocotb_runner import missing_tools
 from edgedec.sim.devices.reference import ReferenceDevice
 from tests.runtime.accelerator.sessions import Found, embedding, ids, program, recorded, replay, same, talk
@@ -240,7 +240,7 @@ def test_a_killed_process_leaves_what_it_did(path: Path) -> None:
     script = f"""
         import os, signal
         from pathlib import Path
-        from edgedec.runtime.accelerator.recording import Recorder
+        from edgedec.runtime.driver.recording import Recorder
         from edgedec.sim.devices.reference import ReferenceDevice
         from tests.runtime.accelerator.sessions import CONFIG, talk
 

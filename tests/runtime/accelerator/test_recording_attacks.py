@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgedec.errors import BundleError, DeviceError, EdgedecError, UnsupportedError, UsageError
-from edgedec.runtime.accelerator.driver import Driver
-from edgedec.runtime.accelerator.recording_file import (
+from edgedec.runtime.driver.driver import Driver
+from edgedec.runtime.driver.recording_file import (
     MAGIC,
     VERSION,
     Failure,

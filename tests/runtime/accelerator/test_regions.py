@@ -11,8 +11,8 @@ import pytest
 from numpy.typing import NDArray
 
 from edgedec.hw.isa.striping import block_bytes, stripe
-from edgedec.runtime.accelerator.driver import BEST, WHOLE_ROWS, Driver
-from edgedec.runtime.accelerator.regions import Region
+from edgedec.runtime.driver.driver import BEST, WHOLE_ROWS, Driver
+from edgedec.runtime.driver.regions import Region
 from edgedec.sim.arena import ArenaBuffer
 from edgedec.sim.devices.reference import ReferenceDevice
 from tests.runtime.accelerator.sessions import embedding, ids, program

@@ -20,7 +20,7 @@ from edgedec.errors import BundleError, DeviceError
 from edgedec.hw.compiler.program import Program, compile_model
 from edgedec.hw.isa.registers import IDENTITY, REGISTER_MAP
 from edgedec.ops import Embed
-from edgedec.runtime.accelerator.driver import WHOLE_ROWS, Driver
+from edgedec.runtime.driver.driver import WHOLE_ROWS, Driver
 from edgedec.schemes import TernaryScheme
 from tests.reference.integer_profile.models import float_model, prepared
 from tests.runtime.devices.simulated_board import ARCHES, MEMINFO, bitstream, open_on, simulated_board

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from edgedec.plugins import load
-from edgedec.runtime.cost import ObservedCost
+from edgedec.runtime.decoders.cost import ObservedCost
 from edgedec.runtime.protocols import F32, Draft, Limits, Outcome, TargetInfo, TokenTree
 
 VOCAB = 50

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.runtime.cost import ObservedCost
 from edgedec.runtime.decoders import autoregressive
+from edgedec.runtime.decoders.cost import ObservedCost
 from edgedec.runtime.drafters import auto, copy, ngram
 from edgedec.runtime.protocols import Drafter, Limits, TokenTree
 from edgedec.runtime.sampling import Sampler, SamplingConfig

@@ -298,7 +298,7 @@ def test_contiguous_memory_is_read_from_the_system(
     bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from edgedec.runtime.accelerator import memories
-    from edgedec.runtime.accelerator.cma import read_cma
+    from edgedec.runtime.driver.cma import read_cma
 
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal: 1 kB\nCmaTotal:         131072 kB\nCmaFree:              64 kB\n")

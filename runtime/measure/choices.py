@@ -16,9 +16,9 @@ import numpy as np
 
 from edgedec.errors import EdgedecError, UsageError
 from edgedec.progress import Progress, silent
-from edgedec.runtime.evaluate import F64, check_finite, check_ids, log_likelihoods, next_log_probs
+from edgedec.runtime.measure.perplexity import F64, check_finite, check_ids, log_likelihoods, next_log_probs
 from edgedec.runtime.protocols import I32, Limits, State, Target
-from edgedec.runtime.tokenizer import Tokenizer
+from edgedec.runtime.text.tokenizer import Tokenizer
 
 __all__ = [
     "ChoiceScore",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
-from edgedec.runtime.accelerator.report import PassReport
+from edgedec.runtime.driver.report import PassReport
 
 __all__ = ["Counters"]
 

@@ -15,7 +15,7 @@ from edgedec.hw.compiler.program import laid_out
 from edgedec.hw.isa.striping import block_bytes
 from edgedec.memory import format_bytes
 from edgedec.runtime.accelerator.board_bundle import BoardBundle
-from edgedec.runtime.accelerator.cma import Cma, shortage
+from edgedec.runtime.driver.cma import Cma, shortage
 
 __all__ = ["MARK", "PROBE", "Check", "State", "checked", "folder_state", "parse_probe", "the_board"]
 

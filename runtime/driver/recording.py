@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from edgedec.device import Buffer, Device
 from edgedec.errors import UsageError
-from edgedec.runtime.accelerator.recording_file import CHUNK_BYTES, Failure, Header, Operation, RecordingWriter
-from edgedec.runtime.accelerator.registers import Registers
+from edgedec.runtime.driver.recording_file import CHUNK_BYTES, Failure, Header, Operation, RecordingWriter
+from edgedec.runtime.driver.registers import Registers
 
 __all__ = ["RecordedBuffer", "Recorder", "digests", "zero_digests"]
 

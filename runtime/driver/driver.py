@@ -17,9 +17,9 @@ from edgedec.hw.isa.instructions import Opcode
 from edgedec.hw.isa.registers import COUNTS, ERROR_CAUSES, REGISTER_MAP, Cause
 from edgedec.hw.isa.striping import block_bytes
 from edgedec.reference.integer_profile.values import Logits
-from edgedec.runtime.accelerator.regions import ADDRESS_REGISTERS, Region, regions
-from edgedec.runtime.accelerator.registers import Registers
-from edgedec.runtime.accelerator.report import PassReport, issued
+from edgedec.runtime.driver.regions import ADDRESS_REGISTERS, Region, regions
+from edgedec.runtime.driver.registers import Registers
+from edgedec.runtime.driver.report import PassReport, issued
 from edgedec.schemes import FloatWeight, Int8Weight
 
 __all__ = ["BEST", "NO_LOGITS", "WHOLE_ROWS", "Driver", "patience_cycles"]

@@ -21,8 +21,8 @@ from typing import IO
 from edgedec.errors import BundleError, DeviceError, EdgedecError, ToolError, UsageError
 from edgedec.progress import Progress, silent
 from edgedec.runtime.accelerator.board_bundle import BoardBundle
-from edgedec.runtime.accelerator.board_checks import PROBE, Check, State, checked, folder_state, parse_probe, the_board
 from edgedec.runtime.accelerator.board_manifest import MANIFEST
+from edgedec.runtime.deploy.board_checks import PROBE, Check, State, checked, folder_state, parse_probe, the_board
 
 __all__ = ["RECEIVE", "Host", "Inspection", "commands", "copy", "folder_name", "inspect_board"]
 
