@@ -18,7 +18,7 @@ demo: ## quantize the embedded model and let it talk, within a memory budget
 
 train-demo: ## train the embedded pair anew, resumable; STEPS=20 for a smoke run
 	@.ci/environment train
-	@.venv/bin/python -m edgedec.quantize.distil.demo_pair --steps $(STEPS) -o build/demo-pair-$(STEPS)
+	@.venv/bin/python -m edgedec.quantize.demo_pair.train --steps $(STEPS) -o build/demo-pair-$(STEPS)
 
 test: ## the fast tests
 	@.ci/environment dev

@@ -18,7 +18,7 @@ from edgedec.families import build_graph
 from edgedec.graph import Graph
 from edgedec.ops import Embed, RmsNorm
 from edgedec.progress import Progress, silent
-from edgedec.quantize.exporters.gguf_file import (
+from edgedec.quantize.exporters.gguf.file import (
     BF16,
     F16,
     F32,
@@ -30,9 +30,9 @@ from edgedec.quantize.exporters.gguf_file import (
     tq2_0,
     write_gguf,
 )
-from edgedec.quantize.readers.gguf_blocks import Kind
-from edgedec.quantize.readers.gguf_names import gguf_name as tensor_name
-from edgedec.quantize.readers.piece_tokenizer import PieceKind
+from edgedec.quantize.readers.gguf.blocks import Kind
+from edgedec.quantize.readers.gguf.names import gguf_name as tensor_name
+from edgedec.quantize.readers.tokenizers.piece_tokenizer import PieceKind
 from edgedec.schemes import FloatWeight, Int8Weight, TernaryWeight, Weight
 
 __all__ = ["tensor_name", "write_llama"]

@@ -28,7 +28,7 @@ import edgedec
 from edgedec import demo
 from edgedec.environment import SHARED_DATA
 from edgedec.errors import UsageError
-from edgedec.quantize.distil.story_world import repeated_share
+from edgedec.quantize.demo_pair.world import repeated_share
 from edgedec.runtime.measure.choices import read_items
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session

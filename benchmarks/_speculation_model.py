@@ -11,7 +11,7 @@ from benchmarks._shapes import BITNET_073B
 from edgedec.bundle import Bundle
 from edgedec.paths import cache_folder
 from edgedec.progress import Progress, silent
-from edgedec.quantize.padding import SIZES, pad_bundle
+from edgedec.quantize.synthetic.padded_bundle import SIZES, pad_bundle
 from edgedec.runtime.protocols import I32
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session

@@ -27,8 +27,8 @@ from edgedec import demo
 from edgedec.bundle import Bundle
 from edgedec.errors import EdgedecError
 from edgedec.quantize.calibration import float_perplexity
-from edgedec.quantize.distil.demo_data import HELD_OUT_SEED
-from edgedec.quantize.distil.story_world import repeated_share, tale
+from edgedec.quantize.demo_pair.data import HELD_OUT_SEED
+from edgedec.quantize.demo_pair.world import repeated_share, tale
 from edgedec.quantize.pipeline import QuantizeOptions, quantize
 from edgedec.quantize.readers import open_checkpoint
 from edgedec.runtime.measure.perplexity import perplexity

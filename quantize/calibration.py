@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from edgedec.errors import UsageError
 from edgedec.families import context_size
 from edgedec.memory import format_bytes
-from edgedec.quantize.interpreter import BatchCache, Interpreter
+from edgedec.quantize.batch_interpreter import BatchCache, Interpreter
 from edgedec.quantize.pipeline import checkpoint_graph, tensor_loader
 from edgedec.quantize.readers import Checkpoint
 

@@ -29,7 +29,7 @@ from edgedec.manifest import Tokens
 from edgedec.ops import Add, Embed, Linear
 from edgedec.passes import fuse_linears
 from edgedec.progress import Progress, silent
-from edgedec.quantize.interpreter import Interpreter
+from edgedec.quantize.batch_interpreter import Interpreter
 from edgedec.quantize.jobs import Job, load_finite, run_job
 from edgedec.quantize.methods.planes import Statistics, quantize_planes
 from edgedec.quantize.readers import Checkpoint

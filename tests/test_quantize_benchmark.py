@@ -148,7 +148,7 @@ def test_figures_and_verdicts(benchmark: Any) -> None:
 
 
 def test_different_models_are_no_peers(tmp_path: Path, benchmark: Any, checkpoints: Any, shape: Any) -> None:
-    from edgedec.quantize.exporters.gguf import export_gguf
+    from edgedec.quantize.exporters.gguf.export import export_gguf
 
     home = checkpoints.write_checkpoint(tmp_path, shape, native=True)
     quantize(open_checkpoint(home), tmp_path / "b", QuantizeOptions(method="ternary"), vocab_limit=PIECES)

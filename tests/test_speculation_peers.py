@@ -21,7 +21,7 @@ from edgedec.errors import DeviceError, ToolError, UnsupportedError, UsageError
 from edgedec.families import build_graph
 from edgedec.ort import onnxruntime as ort
 from edgedec.paths import cache_folder
-from edgedec.quantize.padding import SIZES, pad_bundle
+from edgedec.quantize.synthetic.padded_bundle import SIZES, pad_bundle
 from edgedec.reference.float_profile.model import ReferenceModel
 from edgedec.runtime.kernels.recipe import find_compiler
 from edgedec.schemes import FloatWeight

@@ -20,7 +20,7 @@ def _random_bundle(shape: str, method: str) -> Bundle:
     from edgedec.bundle import Bundle
     from edgedec.manifest import MANIFEST, VERSION
     from edgedec.paths import cache_folder, clear_cached
-    from edgedec.quantize.shapes import write_random_bundle
+    from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 
     folder = cache_folder() / "bench"
     folder.mkdir(exist_ok=True)
@@ -58,7 +58,7 @@ def bench(
     if model is not None and method is not None:
         raise UsageError("--method is for the random weights of --shape; a bundle has its own: leave it out with -m")
     from edgedec.bundle import Bundle
-    from edgedec.quantize.shapes import SHAPES
+    from edgedec.quantize.synthetic.random_bundle import SHAPES
     from edgedec.runtime.measure.speed import bench as measure
     from edgedec.runtime.measure.speed import physical_cores
 

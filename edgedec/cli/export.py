@@ -39,7 +39,7 @@ def export(
     draft = None if model_draft is None else Bundle.open(resolve_model(model_draft))
     with progress("exporting") as report:
         if format == "gguf":
-            from edgedec.quantize.exporters.gguf import export_gguf
+            from edgedec.quantize.exporters.gguf.export import export_gguf
 
             counts = export_gguf(opened, output, progress=report)
         elif format == "onnx":

@@ -11,7 +11,7 @@ from pathlib import Path
 from edgedec.errors import BundleError, UnsupportedError, UsageError
 from edgedec.file_kinds import identify, refusal
 from edgedec.quantize.readers.checkpoint import Checkpoint, TensorInfo
-from edgedec.quantize.readers.gguf import read_gguf
+from edgedec.quantize.readers.gguf.checkpoint import read_gguf
 from edgedec.quantize.readers.huggingface import read_huggingface
 from edgedec.quantize.readers.llama2c import read_llama2c
 from edgedec.quantize.readers.untrusted import file_bytes, read_bytes

@@ -15,7 +15,7 @@ from edgedec.quantize.readers.bitnet import read_bitnet_tensors
 from edgedec.quantize.readers.checkpoint import Checkpoint, Makers, TensorInfo
 from edgedec.quantize.readers.huggingface_layout import language_config, translate
 from edgedec.quantize.readers.safetensors_file import Entry, StoredTensor, read_entries
-from edgedec.quantize.readers.tokenizer_file import find_tokenizer, read_tokenizer
+from edgedec.quantize.readers.tokenizers.tokenizer_file import find_tokenizer, read_tokenizer
 from edgedec.quantize.readers.untrusted import MAX_JSON_BYTES, member, read_object, read_text, shown
 
 __all__ = ["read_huggingface"]

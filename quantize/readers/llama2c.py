@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from edgedec.errors import BundleError, UnsupportedError
 from edgedec.quantize.readers.checkpoint import Checkpoint, Makers, TensorInfo
-from edgedec.quantize.readers.tokenizer_file import find_tokenizer, read_tokenizer
+from edgedec.quantize.readers.tokenizers.tokenizer_file import find_tokenizer, read_tokenizer
 from edgedec.quantize.readers.untrusted import file_bytes, read_array, read_bytes
 
 __all__ = ["read_llama2c"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import sys
 import time
@@ -18,7 +17,8 @@ import numpy as np
 import pytest
 
 from edgedec.errors import BundleError
-from edgedec.quantize.readers import gguf, gguf_tokenizer, untrusted
+from edgedec.quantize.readers import untrusted
+from edgedec.quantize.readers.gguf import checkpoint, tokenizer
 from tests.attacks.fuzz import campaign, corpus, property, results
 from tests.attacks.fuzz.framing import framed, unframed
 from tests.attacks.fuzz.property import Finding, check
@@ -123,20 +123,22 @@ def test_documented_results_are_those_that_are_kept() -> None:
 def test_every_reader_has_a_target() -> None:
     """A new file among the readers belongs to a target, which then needs a campaign."""
     folder = Path(untrusted.__file__).parent
-    there = {path.stem for path in folder.glob("*.py")} - {"__init__"}
+    there = {
+        path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.py") if path.stem != "__init__"
+    }
     assert there == frozenset().union(*(target.modules for target in TARGETS))
 
 
 @each_reader
 def test_seeds_run_the_modules_that_the_target_names(reader: str, tmp_path: Path) -> None:
-    target, folder = BY_NAME[reader], str(Path(untrusted.__file__).parent)
+    target, folder = BY_NAME[reader], Path(untrusted.__file__).parent
     seen = set()
 
     def called(frame: types.FrameType, event: str, _argument: Any) -> None:
         if event == "call" and frame.f_code.co_name != "<module>":
             name = frame.f_code.co_filename
-            if os.path.dirname(name) == folder:
-                seen.add(os.path.basename(name).removesuffix(".py"))
+            if Path(name).is_relative_to(folder):
+                seen.add(Path(name).relative_to(folder).with_suffix("").as_posix())
 
     before = sys.getprofile()
     sys.setprofile(called)
@@ -233,7 +235,7 @@ def test_the_property_takes_refusals_and_reading(tmp_path: Path) -> None:
 
 def test_a_planted_bug_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader that looks a key up without asking whether it is there."""
-    real = gguf_tokenizer.special_ids
+    real = tokenizer.special_ids
 
     def planted(header: Any, vocab_size: int) -> Any:
         header.metadata["tokenizer.ggml.eos_token_id"]
@@ -242,7 +244,7 @@ def test_a_planted_bug_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     target = BY_NAME["gguf"]
     origins = list(target.seeds())
     run_unguided(target, origins, 200, 0, tmp_path)
-    monkeypatch.setattr(gguf, "special_ids", planted)
+    monkeypatch.setattr(checkpoint, "special_ids", planted)
     with pytest.raises(Finding, match=r"KeyError escapes: 'tokenizer.ggml.eos_token_id'") as caught:
         run_unguided(target, origins, 2000, 0, tmp_path)
     assert "eos_token_id" not in (tmp_path / "model.gguf").read_bytes().decode("latin-1"), "the input lies there"

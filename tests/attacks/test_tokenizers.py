@@ -13,7 +13,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from edgedec.errors import BundleError
-from edgedec.quantize.readers.tokenizer_file import read_tokenizer
+from edgedec.quantize.readers.tokenizers.tokenizer_file import read_tokenizer
 from tests.attacks.fuzz.mutators.protobuf import field
 from tests.quantize.readers.builders import hf_tokenizer, write_json
 

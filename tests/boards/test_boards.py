@@ -22,7 +22,7 @@ from edgedec.hw.compiler.ternary_image import TernaryLayout
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.plan.choose_board import config_for_board
 from edgedec.hw.plan.estimate import estimate
-from edgedec.quantize.shapes import SHAPES
+from edgedec.quantize.synthetic.random_bundle import SHAPES
 from edgedec.reference.integer_profile.model import IntegerModel
 from edgedec.sim.ddr import parameters
 

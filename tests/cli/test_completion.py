@@ -20,7 +20,7 @@ from edgedec.cli.app import app
 from edgedec.cli.completion import commands, words
 from edgedec.embedded import EMBEDDED
 from edgedec.quantize.pipeline import METHODS
-from edgedec.quantize.shapes import SHAPES
+from edgedec.quantize.synthetic.random_bundle import SHAPES
 from edgedec.runtime.speculation import DRAFTERS, POLICIES, SpecConfig
 from edgedec.runtime.targets import device_names
 from edgedec.runtime.targets.onnx import kv_choices

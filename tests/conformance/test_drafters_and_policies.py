@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from edgedec.bundle import Bundle
 from edgedec.plugins import load, names
-from edgedec.quantize.shapes import write_random_bundle
+from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime.decoders._ahead import Ahead, likeliest_path
 from edgedec.runtime.decoders.cost import ObservedCost
 from edgedec.runtime.decoders.rounds import Rounds

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from edgedec.bundle import Bundle
 from edgedec.errors import EdgedecError, UnsupportedError
-from edgedec.quantize.shapes import write_random_bundle
+from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime.accelerator.options import AcceleratorOptions
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.protocols import I32, Limits, Pass, PassResult, State, Target

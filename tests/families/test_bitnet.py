@@ -13,7 +13,7 @@ from edgedec.bundle import Bundle
 from edgedec.errors import BundleError, UnsupportedError
 from edgedec.families import build_graph
 from edgedec.ops import GatedActivation, Linear, RmsNorm, Rope
-from edgedec.quantize.interpreter import BatchCache, Interpreter
+from edgedec.quantize.batch_interpreter import BatchCache, Interpreter
 from edgedec.quantize.pipeline import QuantizeOptions, quantize
 from edgedec.quantize.readers import open_checkpoint
 from edgedec.reference.float_profile.model import ReferenceModel

@@ -16,7 +16,7 @@ from edgedec.errors import BundleError, EdgedecError, UnsupportedError
 from edgedec.families import build_graph, context_size
 from edgedec.graph import Graph
 from edgedec.ops import Attention, Embed, GatedActivation, Linear, RmsNorm, Rope
-from edgedec.quantize.interpreter import BatchCache, Interpreter
+from edgedec.quantize.batch_interpreter import BatchCache, Interpreter
 from tests.families import golden, models
 from tests.families.golden import TOLERANCE
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from edgedec.bundle import Bundle
-from edgedec.quantize.shapes import write_random_bundle
+from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime.decoders import autoregressive
 from edgedec.runtime.drafters import auto
 from edgedec.runtime.kernels.operator import usable

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from edgedec import demo
 from edgedec.bundle import Bundle, BundleWriter
 from edgedec.errors import BundleError, UsageError
-from edgedec.quantize.padding import SIZES, pad_bundle
-from edgedec.quantize.shapes import SHAPES
+from edgedec.quantize.synthetic.padded_bundle import SIZES, pad_bundle
+from edgedec.quantize.synthetic.random_bundle import SHAPES
 from edgedec.runtime.kernels import load
 from edgedec.runtime.protocols import Limits, Pass
 from edgedec.runtime.sampling import Sampler, SamplingConfig

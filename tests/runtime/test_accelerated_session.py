@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from edgedec.errors import BudgetError, UsageError
-from edgedec.quantize.shapes import write_random_bundle
+from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime.accelerator.options import AcceleratorOptions
 from edgedec.runtime.answer import Answer
 from edgedec.runtime.sampling import SamplingConfig

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer as HfTokenizer
 
 from edgedec.bundle import Bundle
 from edgedec.errors import BundleError, DeviceError, EdgedecError, UsageError
-from edgedec.quantize.shapes import write_random_bundle
+from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.reference.float_profile.model import ReferenceModel
 from edgedec.runtime.measure.choices import (
     ChoiceScore,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from edgedec.bundle import Bundle
 from edgedec.errors import BundleError, DeviceError
-from edgedec.quantize.shapes import write_random_bundle
+from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.reference.float_profile.model import ReferenceModel
 from edgedec.runtime.measure.perplexity import Score, perplexity
 from edgedec.runtime.protocols import I32, Limits, Pass, PassResult, State

@@ -20,7 +20,7 @@ from edgedec import demo
 from edgedec.bundle import Bundle
 from edgedec.errors import BudgetError, UsageError
 from edgedec.memory import MemoryMeter, Plan, charged_bytes, phases
-from edgedec.quantize.shapes import SHAPES, write_random_bundle
+from edgedec.quantize.synthetic.random_bundle import SHAPES, write_random_bundle
 from edgedec.runtime import planning
 from edgedec.runtime.estimates import tokens_per_second
 from edgedec.runtime.planning import make_plan

@@ -13,7 +13,7 @@ from edgedec import demo
 from edgedec.bundle import Bundle
 from edgedec.errors import BudgetError, BundleError, EdgedecError, UnsupportedError, UsageError
 from edgedec.memory import charged_bytes
-from edgedec.quantize.shapes import SHAPES, write_random_bundle
+from edgedec.quantize.synthetic.random_bundle import SHAPES, write_random_bundle
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.planning import make_plan
 from edgedec.runtime.sampling import SamplingConfig

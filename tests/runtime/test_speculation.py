@@ -17,7 +17,7 @@ import pytest
 
 from edgedec import demo
 from edgedec.errors import BudgetError, DeviceError, EdgedecError, UsageError
-from edgedec.quantize.shapes import SHAPES, write_random_bundle
+from edgedec.quantize.synthetic.random_bundle import SHAPES, write_random_bundle
 from edgedec.runtime import session as session_module
 from edgedec.runtime.answer import Answer
 from edgedec.runtime.decoders import autoregressive

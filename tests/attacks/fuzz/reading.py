@@ -14,7 +14,7 @@ from edgedec.ops import Rope
 from edgedec.quantize.pipeline import checkpoint_graph
 from edgedec.quantize.readers import Checkpoint, open_checkpoint
 from edgedec.quantize.readers.checkpoint import Makers
-from edgedec.quantize.readers.tokenizer_file import read_tokenizer
+from edgedec.quantize.readers.tokenizers.tokenizer_file import read_tokenizer
 
 __all__ = ["read_checkpoint", "read_vocabulary"]
 

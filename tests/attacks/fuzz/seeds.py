@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.families import build_graph
-from edgedec.quantize.readers.gguf_blocks import KINDS
-from edgedec.quantize.readers.gguf_names import gguf_name
+from edgedec.quantize.readers.gguf.blocks import KINDS
+from edgedec.quantize.readers.gguf.names import gguf_name
 from tests.attacks.fuzz.framing import framed
 from tests.attacks.fuzz.mutators.protobuf import field
 from tests.quantize import bitnet_models

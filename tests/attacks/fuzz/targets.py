@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 from unittest.mock import patch
 
-from edgedec.quantize.readers import sentencepiece_model
+from edgedec.quantize.readers.tokenizers import sentencepiece_model
 from tests.attacks.fuzz import seeds, words
 from tests.attacks.fuzz.framing import framed, unframed
 from tests.attacks.fuzz.mutators.gguf import gguf
@@ -97,13 +97,13 @@ _PACKED = ("config.json", _WEIGHTS_NAME)
 _PARTS = tuple(f"m-0000{at}-of-00002.gguf" for at in (1, 2))
 _TOKENIZER = {"tokenizer.json": _tokenizer_json()}
 
-_COMMON = frozenset({"untrusted", "tokenizer_file", "charsmap"})
+_COMMON = frozenset({"untrusted", "tokenizers/tokenizer_file", "tokenizers/charsmap"})
 _OF_GGUF = (
     _COMMON
-    | {"checkpoint", "gguf", "gguf_blocks", "gguf_header", "gguf_models", "gguf_names", "gguf_parts"}
+    | {"checkpoint", "gguf/checkpoint", "gguf/blocks", "gguf/header", "gguf/models", "gguf/names", "gguf/parts"}
     | {
-        "gguf_tokenizer",
-        "piece_tokenizer",
+        "gguf/tokenizer",
+        "tokenizers/piece_tokenizer",
     }
 )
 _OF_FOLDERS = _COMMON | {"checkpoint", "huggingface", "huggingface_layout", "safetensors_file"}
@@ -119,7 +119,7 @@ TARGETS = (
         files=_files(["model.gguf"], _GGUF),
         read=_checkpoint("model.gguf"),
         seeds=seeds.gguf_files,
-        modules=_OF_GGUF | {"byte_tokenizer", "gguf_i2s"},
+        modules=_OF_GGUF | {"tokenizers/byte_tokenizer", "gguf/i2s"},
     ),
     Target(
         name="gguf-parts",
@@ -158,35 +158,35 @@ TARGETS = (
         beside={"tokenizer.bin": tokenizer_bin(small_pieces())},
         read=_checkpoint("model.bin"),
         seeds=seeds.llama2c_files,
-        modules=_COMMON | {"checkpoint", "llama2c", "llama2c_tokenizer"},
+        modules=_COMMON | {"checkpoint", "llama2c", "tokenizers/llama2c_tokenizer"},
     ),
     Target(
         name="tokenizer-bin",
         files=_files(["tokenizer.bin"], tokenizer_records),
         read=_vocabulary("tokenizer.bin"),
         seeds=seeds.tokenizer_bins,
-        modules=_COMMON | {"llama2c_tokenizer"},
+        modules=_COMMON | {"tokenizers/llama2c_tokenizer"},
     ),
     Target(
         name="vocab-listing",
         files=_files(["tokenizer.vocab"], lines),
         read=_vocabulary("tokenizer.vocab"),
         seeds=seeds.vocab_listings,
-        modules=_COMMON | {"llama2c_tokenizer"},
+        modules=_COMMON | {"tokenizers/llama2c_tokenizer"},
     ),
     Target(
         name="sentencepiece",
         files=_files(["tokenizer.model"], protobuf),
         read=_vocabulary("tokenizer.model"),
         seeds=seeds.sentencepiece_models,
-        modules=_COMMON | {"sentencepiece_model", "piece_tokenizer"},
+        modules=_COMMON | {"tokenizers/sentencepiece_model", "tokenizers/piece_tokenizer"},
     ),
     Target(
         name="ranks",
         files=_files(["tokenizer.model"], ranks),
         read=_ranks,
         seeds=seeds.rank_lists,
-        modules=_COMMON | {"sentencepiece_model", "byte_tokenizer"},
+        modules=_COMMON | {"tokenizers/sentencepiece_model", "tokenizers/byte_tokenizer"},
     ),
     Target(
         name="tokenizer-json",

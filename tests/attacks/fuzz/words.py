@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edgedec.plugins import names
-from edgedec.quantize.readers.byte_tokenizer import CUTS
+from edgedec.quantize.readers.tokenizers.byte_tokenizer import CUTS
 
 __all__ = ["ARCHITECTURES", "CONFIG", "GGUF_KEYS", "GGUF_TENSORS", "GGUF_TEXTS", "TENSORS", "TOKENIZER"]
 

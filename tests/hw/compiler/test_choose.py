@@ -15,7 +15,7 @@ from edgedec.hw.compiler.program import compile_model, laid_out
 from edgedec.hw.compiler.shapes import shape_graph, shape_model
 from edgedec.hw.plan.choose_board import config_for_board
 from edgedec.hw.plan.estimate import estimate
-from edgedec.quantize.shapes import SHAPES
+from edgedec.quantize.synthetic.random_bundle import SHAPES
 from edgedec.reference.integer_profile.model import IntegerModel
 from tests.reference.integer_profile.models import KINDS, tiny
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from edgedec.quantize.distil import demo_data
-from edgedec.quantize.distil.demo_data import CHAT_TEMPLATE, HELD_OUT_SEED, SPECIAL_TOKENS, choices, documents, pack
-from edgedec.quantize.distil.story_world import fact, tale
+from edgedec.quantize.demo_pair import data
+from edgedec.quantize.demo_pair.data import CHAT_TEMPLATE, HELD_OUT_SEED, SPECIAL_TOKENS, choices, documents, pack
+from edgedec.quantize.demo_pair.world import fact, tale
 from edgedec.runtime.measure.choices import read_items
 from edgedec.runtime.text.chat_template import render
 
@@ -22,7 +22,7 @@ BEGIN, END, USER, ASSISTANT = range(4)
 
 @cache
 def tokenizer() -> Tokenizer:
-    return demo_data.train_tokenizer((tale(seed).text for seed in range(60)), 512)
+    return data.train_tokenizer((tale(seed).text for seed in range(60)), 512)
 
 
 def test_special_tokens_are_the_first_ids() -> None:
@@ -63,7 +63,7 @@ def test_a_conversation_is_what_the_chat_template_writes() -> None:
     """Else ``edgedec chat`` would ask in a form that the model never saw."""
     seen = 0
     for seed in range(60):
-        turns = demo_data._turns(seed)
+        turns = data._turns(seed)
         if not turns[0][0]:
             continue
         messages = [
@@ -80,7 +80,7 @@ def test_a_conversation_is_what_the_chat_template_writes() -> None:
 def test_requests_name_what_the_story_is_about() -> None:
     named = 0
     for seed in range(100):
-        ask, answer = demo_data._turns(seed)[0]
+        ask, answer = data._turns(seed)[0]
         if " about " in ask:
             first = ask.split(" about ")[1].rstrip(".?").split(" and ")[0]
             assert first.removeprefix("a ").removeprefix("an ").lower() in answer.lower() or " " in first, (ask, answer)

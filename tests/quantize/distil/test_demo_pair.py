@@ -16,7 +16,7 @@ from edgedec.quantize.readers import open_checkpoint
 
 
 def _train(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "edgedec.quantize.distil.demo_pair", "-o", str(folder), "--threads", "1"]
+    command = [sys.executable, "-m", "edgedec.quantize.demo_pair.train", "-o", str(folder), "--threads", "1"]
     sizes = ("--batch-tokens", "1024", "--train-tokens", "20000", "--every", "1")
     return subprocess.run([*command, *sizes, *options], capture_output=True, text=True, check=False)
 

@@ -9,9 +9,8 @@ from functools import cache
 import pytest
 
 from edgedec.errors import UsageError
-from edgedec.quantize.distil import story_words as words
-from edgedec.quantize.distil import story_world
-from edgedec.quantize.distil.story_world import Question, Tale, fact, repeated_share, tale
+from edgedec.quantize.demo_pair import words, world
+from edgedec.quantize.demo_pair.world import Question, Tale, fact, repeated_share, tale
 
 NUMBER = {name: i for i, name in enumerate(words.NUMBERS)}
 NAMES = {*words.GIRLS, *words.BOYS, *words.ANIMAL_NAMES, *(name for name, _ in words.NEIGHBOURS)}
@@ -81,9 +80,9 @@ def test_once_upon_a_time_opens_about_a_third() -> None:
 
 
 def test_every_plot_and_outcome_is_told() -> None:
-    kinds = [plot.name for plot in story_world._plots()]
+    kinds = [plot.name for plot in world._plots()]
     assert len(kinds) == len(set(kinds)) >= 16
-    assert sum(len(plot.outcomes) for plot in story_world._plots()) >= 25
+    assert sum(len(plot.outcomes) for plot in world._plots()) >= 25
     openings = Counter(tuple(one.about[1:]) for one in tales())
     assert len(openings) > 100
 
@@ -120,7 +119,7 @@ def test_questions_about_stories() -> None:
 
 def test_answers_use_words_of_their_stories() -> None:
     """What an answer says beyond its sentence frame and its question, the story said."""
-    frames = {word for plot in story_world._plots() for ask in plot.asks for form in ask.answers for word in told(form)}
+    frames = {word for plot in world._plots() for ask in plot.asks for form in ask.answers for word in told(form)}
     frames |= {word for _, forms, _, _ in words.ASKS for form in forms for word in told(form)}
     for one in tales():
         for question in one.questions:
@@ -207,10 +206,10 @@ def test_table_facts_offer_no_other_true_value() -> None:
 
 def test_a_question_without_a_place_for_the_answer_is_named() -> None:
     with pytest.raises(UsageError, match=r"'Who.' in plot 'odd' has no \*"):
-        story_world._read_plot("odd # any # dry # a hat\nQ: Who? # It was Tom. # [h] # who\n\n[h] came.")
+        world._read_plot("odd # any # dry # a hat\nQ: Who? # It was Tom. # [h] # who\n\n[h] came.")
 
 
 @pytest.mark.parametrize(("template", "fault"), [("{a|b", "leaves a brace open"), ("a}", "closes a brace")])
 def test_a_broken_template_is_named(template: str, fault: str) -> None:
     with pytest.raises(UsageError, match=fault):
-        story_world._parse(template)
+        world._parse(template)

@@ -17,13 +17,13 @@ from edgedec.errors import EdgedecError, UnsupportedError
 from edgedec.families import build_graph
 from edgedec.manifest import Tokens
 from edgedec.ops import Embed, Linear
-from edgedec.quantize.exporters.gguf import export_gguf
-from edgedec.quantize.exporters.gguf_file import q8_0
+from edgedec.quantize.exporters.gguf.export import export_gguf
+from edgedec.quantize.exporters.gguf.file import q8_0
 from edgedec.quantize.methods.int8 import quantize_int8
 from edgedec.quantize.pipeline import QuantizeOptions, quantize
 from edgedec.quantize.readers import open_checkpoint
-from edgedec.quantize.readers.byte_tokenizer import to_json
-from edgedec.quantize.readers.piece_tokenizer import added_token, post_processor
+from edgedec.quantize.readers.tokenizers.byte_tokenizer import to_json
+from edgedec.quantize.readers.tokenizers.piece_tokenizer import added_token, post_processor
 from edgedec.schemes import FloatScheme, FloatWeight, Int8Scheme, Int8Weight, TernaryScheme, TernaryWeight
 
 CONFIG: Mapping[str, Any] = {
@@ -241,10 +241,10 @@ def test_nothing_is_left_where_nothing_can_be_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["llama2-32k.tokenizer.model", "tok105.vocab"])
 def test_pieces_come_back(tmp_path: Path, shared_data: Path, name: str) -> None:
     """Through GGUF and back a SentencePiece vocabulary cuts texts as before."""
-    from edgedec.quantize.exporters.gguf_tokenizer import vocabulary
-    from edgedec.quantize.readers.gguf_header import read_header
-    from edgedec.quantize.readers.gguf_tokenizer import gguf_tokenizer
-    from edgedec.quantize.readers.tokenizer_file import read_tokenizer
+    from edgedec.quantize.exporters.gguf.tokenizer import vocabulary
+    from edgedec.quantize.readers.gguf.header import read_header
+    from edgedec.quantize.readers.gguf.tokenizer import gguf_tokenizer
+    from edgedec.quantize.readers.tokenizers.tokenizer_file import read_tokenizer
     from tests.quantize.readers.gguf_builder import file_bytes
 
     checked = read_tokenizer(shared_data / "tokenizers" / name, 32000)

@@ -17,7 +17,7 @@ from edgedec.families import build_graph
 from edgedec.manifest import Tokens
 from edgedec.paths import cache_folder
 from edgedec.plugins import names
-from edgedec.quantize.exporters.gguf import export_gguf
+from edgedec.quantize.exporters.gguf.export import export_gguf
 from edgedec.quantize.methods.int8 import quantize_int8
 from edgedec.quantize.readers import open_checkpoint
 from edgedec.reference.float_profile.model import ReferenceModel

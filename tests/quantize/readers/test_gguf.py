@@ -16,10 +16,10 @@ from tokenizers import Tokenizer
 from edgedec.errors import BundleError, UnsupportedError
 from edgedec.install_hint import install_extra
 from edgedec.quantize.pipeline import QuantizeOptions, checkpoint_graph, quantize
-from edgedec.quantize.readers import gguf_blocks as blocks_module
 from edgedec.quantize.readers import open_checkpoint
-from edgedec.quantize.readers.gguf_blocks import KINDS, decode, scales_of_trits
-from edgedec.quantize.readers.gguf_header import read_header
+from edgedec.quantize.readers.gguf import blocks as blocks_module
+from edgedec.quantize.readers.gguf.blocks import KINDS, decode, scales_of_trits
+from edgedec.quantize.readers.gguf.header import read_header
 from tests.quantize.readers import gguf_builder as builder
 
 OURS = ("Q8_0", "Q4_0", "TQ1_0", "TQ2_0")

@@ -15,8 +15,8 @@ from edgedec.demo import bundle_path
 from edgedec.errors import BundleError, UnsupportedError
 from edgedec.quantize.pipeline import QuantizeOptions, quantize
 from edgedec.quantize.readers import Checkpoint, open_checkpoint
-from edgedec.quantize.readers.gguf_header import read_header
-from edgedec.quantize.readers.gguf_i2s import layout_of
+from edgedec.quantize.readers.gguf.header import read_header
+from edgedec.quantize.readers.gguf.i2s import layout_of
 from edgedec.schemes import TernaryWeight
 from tests.quantize.readers import gguf_builder as builder
 

@@ -9,8 +9,8 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from edgedec.errors import UnsupportedError
-from edgedec.quantize.readers.gguf_header import read_header
-from edgedec.quantize.readers.gguf_tokenizer import gguf_tokenizer, special_ids
+from edgedec.quantize.readers.gguf.header import read_header
+from edgedec.quantize.readers.gguf.tokenizer import gguf_tokenizer, special_ids
 from tests.quantize.readers import gguf_builder as builder
 
 TEXT = "Once upon a time, Tom's 123 dogs\n\n ran  over été 🦙.cpp <|end|> and didn't stop"
@@ -83,7 +83,7 @@ def test_bytes_as_the_tokenizer_that_they_came_from(tmp_path: Path) -> None:
 def test_ways_to_cut(pre: str, expected: list[str]) -> None:
     import json
 
-    from edgedec.quantize.readers.byte_tokenizer import to_json
+    from edgedec.quantize.readers.tokenizers.byte_tokenizer import to_json
 
     vocab = {letter: at for at, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     tree = json.loads(to_json(vocab=vocab, merges=[], added=[], cut=pre, post=None))

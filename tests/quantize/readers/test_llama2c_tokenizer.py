@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from edgedec.errors import BundleError, UnsupportedError
-from edgedec.quantize.readers.llama2c_tokenizer import (
+from edgedec.quantize.readers.tokenizers.llama2c_tokenizer import (
     Piece,
     read_tokenizer_bin,
     read_vocab_listing,

@@ -12,7 +12,7 @@ import sentencepiece
 from tokenizers import Tokenizer
 
 from edgedec.errors import BundleError, EdgedecError, UnsupportedError
-from edgedec.quantize.readers.sentencepiece_model import read_model_file
+from edgedec.quantize.readers.tokenizers.sentencepiece_model import read_model_file
 
 TEXTS = ["", " ", "  two  spaces ", "\t", "a\nb", "Once upon a time", "é ½ 🦙", " lead", "the\n\n  end \n", "12 + 34"]
 

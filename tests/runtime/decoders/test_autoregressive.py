@@ -13,7 +13,7 @@ import pytest
 from edgedec.bundle import Bundle
 from edgedec.errors import EdgedecError
 from edgedec.plugins import load
-from edgedec.quantize.shapes import write_random_bundle
+from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime.decoders import autoregressive
 from edgedec.runtime.protocols import Limits, Pass, Target
 from edgedec.runtime.sampling import Sampler, SamplingConfig

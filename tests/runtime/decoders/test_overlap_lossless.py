@@ -15,7 +15,7 @@ import pytest
 
 from edgedec.bundle import Bundle
 from edgedec.plugins import load, names
-from edgedec.quantize.shapes import write_random_bundle
+from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime.decoders import autoregressive
 from edgedec.runtime.decoders._ahead import Ahead
 from edgedec.runtime.drafters import auto

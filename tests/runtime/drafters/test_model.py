@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from edgedec.bundle import Bundle
 from edgedec.errors import DeviceError, UsageError
-from edgedec.quantize.shapes import write_random_bundle
+from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime.decoders.cost import ObservedCost
 from edgedec.runtime.drafters import model
 from edgedec.runtime.drafters.model import TOP, create

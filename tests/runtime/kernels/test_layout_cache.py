@@ -16,7 +16,7 @@ import pytest
 from edgedec.bundle import Bundle
 from edgedec.errors import BundleError
 from edgedec.manifest import MANIFEST, WEIGHTS
-from edgedec.quantize.shapes import write_random_bundle
+from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime.kernels import KERNEL_NAMES, layout_cache
 from edgedec.runtime.kernels.layout_cache import FILE, Layout, layout_bytes, open_layout
 from edgedec.runtime.kernels.operator import usable

@@ -20,7 +20,7 @@ from edgedec.bundle import Bundle
 from edgedec.errors import BudgetError, DeviceError, ToolError, UnsupportedError, UsageError
 from edgedec.hw.plan.generator import HardwareGenerator
 from edgedec.install_hint import install_extra
-from edgedec.quantize.shapes import write_random_bundle
+from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.reference.integer_profile.values import Logits
 from edgedec.runtime.accelerator.memories import board_memories
 from edgedec.runtime.accelerator.model import buffer_bytes, chosen_config, prepare_model

@@ -14,7 +14,7 @@ import pytest
 from edgedec.bundle import Bundle
 from edgedec.errors import DeviceError
 from edgedec.onnx import lowering
-from edgedec.quantize.shapes import SHAPES, write_random_bundle
+from edgedec.quantize.synthetic.random_bundle import SHAPES, write_random_bundle
 from edgedec.runtime.protocols import Limits, Pass
 from edgedec.runtime.targets import _int8_products, onnx
 from edgedec.runtime.targets._int8_products import product_is_exact, signed_int8_is_exact

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from edgedec.memory import MemoryMeter
-from edgedec.quantize.shapes import SHAPES, write_random_bundle
+from edgedec.quantize.synthetic.random_bundle import SHAPES, write_random_bundle
 from edgedec.runtime.kernels.operator import usable
 
 pytestmark = [

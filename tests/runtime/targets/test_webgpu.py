@@ -23,7 +23,7 @@ from edgedec.families import build_graph
 from edgedec.install_hint import install_extra, pip_install, pip_uninstall
 from edgedec.manifest import Tokens
 from edgedec.ort import onnxruntime as ort
-from edgedec.quantize.shapes import write_random_bundle
+from edgedec.quantize.synthetic.random_bundle import write_random_bundle
 from edgedec.runtime.protocols import F32, I32, Limits, Pass, State, Target
 from edgedec.runtime.targets import _providers, onnx, open_target
 from edgedec.runtime.visibility import tree

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from edgedec.quantize.readers.gguf_blocks import KINDS
+from edgedec.quantize.readers.gguf.blocks import KINDS
 from tests.attacks.fuzz.mutators.raw import INTEGERS, Mutator, mutate_bytes
 from tests.quantize.readers import gguf_builder as builder
 from tests.quantize.readers.gguf_builder import Raw, RawTensor, file_bytes

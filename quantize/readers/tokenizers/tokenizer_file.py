@@ -9,9 +9,13 @@ from tokenizers import Tokenizer
 
 from edgedec.errors import BundleError, UsageError
 from edgedec.file_kinds import identify, refusal
-from edgedec.quantize.readers.charsmap import check_charsmaps
-from edgedec.quantize.readers.llama2c_tokenizer import read_tokenizer_bin, read_vocab_listing, to_tokenizers_json
-from edgedec.quantize.readers.sentencepiece_model import read_model_file
+from edgedec.quantize.readers.tokenizers.charsmap import check_charsmaps
+from edgedec.quantize.readers.tokenizers.llama2c_tokenizer import (
+    read_tokenizer_bin,
+    read_vocab_listing,
+    to_tokenizers_json,
+)
+from edgedec.quantize.readers.tokenizers.sentencepiece_model import read_model_file
 from edgedec.quantize.readers.untrusted import member, printable, read_text, shown
 
 __all__ = ["CheckedTokenizer", "check_tokenizer", "find_tokenizer", "read_tokenizer"]

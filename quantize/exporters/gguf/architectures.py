@@ -22,9 +22,9 @@ from edgedec.families import build_graph
 from edgedec.families._rope import rotation
 from edgedec.graph import Graph
 from edgedec.ops import Attention, Linear, Operation, RmsNorm, Rope
-from edgedec.quantize.exporters.gguf_file import F32, Value
-from edgedec.quantize.readers.gguf_header import GgufHeader, GgufTensor
-from edgedec.quantize.readers.gguf_models import ROPE_FACTORS, architecture, configuration
+from edgedec.quantize.exporters.gguf.file import F32, Value
+from edgedec.quantize.readers.gguf.header import GgufHeader, GgufTensor
+from edgedec.quantize.readers.gguf.models import ROPE_FACTORS, architecture, configuration
 
 __all__ = ["Target", "check_same", "find_target", "metadata", "rope_factors"]
 

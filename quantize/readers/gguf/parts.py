@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from edgedec.errors import BundleError
-from edgedec.quantize.readers.gguf_header import GgufHeader, GgufTensor, Value, read_header
+from edgedec.quantize.readers.gguf.header import GgufHeader, GgufTensor, Value, read_header
 from edgedec.quantize.readers.untrusted import shown
 
 __all__ = ["read_parts"]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from edgedec.atomic import new_file
 from edgedec.errors import UnsupportedError
 from edgedec.progress import Progress, silent
-from edgedec.quantize.readers.gguf_blocks import KINDS, Kind
+from edgedec.quantize.readers.gguf.blocks import KINDS, Kind
 
 __all__ = ["BF16", "F16", "F32", "Q8_0", "TQ2_0", "PlannedTensor", "Value", "q8_0", "tq2_0", "write_gguf"]
 

@@ -12,16 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import BundleError, UnsupportedError
-from edgedec.quantize.readers import byte_tokenizer
-from edgedec.quantize.readers.gguf_header import GgufHeader
-from edgedec.quantize.readers.piece_tokenizer import (
+from edgedec.quantize.readers.gguf.header import GgufHeader
+from edgedec.quantize.readers.tokenizers import byte_tokenizer
+from edgedec.quantize.readers.tokenizers.piece_tokenizer import (
     PieceKind,
     PieceVocabulary,
     VocabularyPiece,
     added_token,
     post_processor,
 )
-from edgedec.quantize.readers.piece_tokenizer import to_json as pieces_to_json
+from edgedec.quantize.readers.tokenizers.piece_tokenizer import to_json as pieces_to_json
 from edgedec.quantize.readers.untrusted import shown
 
 __all__ = ["gguf_tokenizer", "special_ids"]

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import BundleError, UnsupportedError
-from edgedec.quantize.readers.gguf_blocks import KINDS, Kind
+from edgedec.quantize.readers.gguf.blocks import KINDS, Kind
 from edgedec.quantize.readers.untrusted import file_bytes, shown
 
 __all__ = ["GgufHeader", "GgufTensor", "Value", "read_header"]

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from edgedec.errors import UsageError
-from edgedec.quantize.distil import story_words as words
+from edgedec.quantize.demo_pair import words
 
 __all__ = ["Question", "Tale", "fact", "repeated_share", "tale"]
 

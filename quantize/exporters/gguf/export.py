@@ -22,8 +22,8 @@ from edgedec.families import build_graph
 from edgedec.graph import Graph
 from edgedec.ops import Embed, RmsNorm
 from edgedec.progress import Progress, silent
-from edgedec.quantize.exporters.gguf_architectures import Target, check_same, find_target, metadata, rope_factors
-from edgedec.quantize.exporters.gguf_file import (
+from edgedec.quantize.exporters.gguf.architectures import Target, check_same, find_target, metadata, rope_factors
+from edgedec.quantize.exporters.gguf.file import (
     BF16,
     F16,
     F32,
@@ -34,10 +34,10 @@ from edgedec.quantize.exporters.gguf_file import (
     tq2_0,
     write_gguf,
 )
-from edgedec.quantize.exporters.gguf_tokenizer import vocabulary
+from edgedec.quantize.exporters.gguf.tokenizer import vocabulary
 from edgedec.quantize.methods.int8 import quantize_int8
-from edgedec.quantize.readers.gguf_blocks import Kind
-from edgedec.quantize.readers.gguf_names import gguf_name
+from edgedec.quantize.readers.gguf.blocks import Kind
+from edgedec.quantize.readers.gguf.names import gguf_name
 from edgedec.schemes import FloatWeight, Int8Weight, TernaryWeight, Weight
 
 __all__ = ["export_gguf"]

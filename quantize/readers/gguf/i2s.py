@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import BundleError, UnsupportedError
-from edgedec.quantize.readers.gguf_blocks import KINDS, Kind
-from edgedec.quantize.readers.gguf_header import GgufHeader, GgufTensor
+from edgedec.quantize.readers.gguf.blocks import KINDS, Kind
+from edgedec.quantize.readers.gguf.header import GgufHeader, GgufTensor
 from edgedec.quantize.readers.untrusted import read_array
 
 __all__ = ["I2_S", "LAYOUTS", "decode", "layout_of"]

@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from edgedec.errors import BundleError, UnsupportedError
-from edgedec.quantize.readers import byte_tokenizer
-from edgedec.quantize.readers.piece_tokenizer import (
+from edgedec.quantize.readers.tokenizers import byte_tokenizer
+from edgedec.quantize.readers.tokenizers.piece_tokenizer import (
     PieceKind,
     PieceVocabulary,
     VocabularyPiece,

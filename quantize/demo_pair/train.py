@@ -1,6 +1,6 @@
 """Train the embedded pair: a ternary target, the float twin that it is measured against, and a draft.
 
-    python -m edgedec.quantize.distil.demo_pair -o build/demo-pair        (make train-demo)
+    python -m edgedec.quantize.demo_pair.train -o build/demo-pair        (make train-demo)
 
 1. ``text``: stories, questions and facts of ``story_world``, and a tokenizer trained on them.
 2. ``trunk``: a float model at the full learning rate.
@@ -35,7 +35,7 @@ from tokenizers import Tokenizer
 from edgedec.atomic import new_file
 from edgedec.errors import EdgedecError
 from edgedec.families import build_graph
-from edgedec.quantize.distil.demo_data import (
+from edgedec.quantize.demo_pair.data import (
     CHAT_TEMPLATE,
     HELD_OUT_SEED,
     SPECIAL_TOKENS,
@@ -44,12 +44,12 @@ from edgedec.quantize.distil.demo_data import (
     pack,
     train_tokenizer,
 )
+from edgedec.quantize.demo_pair.world import tale
 from edgedec.quantize.distil.devices import Place, find_place
 from edgedec.quantize.distil.export import write_checkpoint
 from edgedec.quantize.distil.objective import Objective, ObjectiveOptions
 from edgedec.quantize.distil.run_folder import RunFolder
 from edgedec.quantize.distil.schedule import Batches, Schedule
-from edgedec.quantize.distil.story_world import tale
 from edgedec.quantize.distil.torch_graph import Ternary, TorchGraph
 from edgedec.quantize.distil.trainer import Trainer
 

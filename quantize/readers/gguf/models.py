@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import BundleError, UnsupportedError
-from edgedec.quantize.readers.gguf_header import GgufHeader, Value
+from edgedec.quantize.readers.gguf.header import GgufHeader, Value
 from edgedec.quantize.readers.untrusted import shown
 
 __all__ = [

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-from edgedec.quantize.distil.story_world import Question, Tale, fact, tale
+from edgedec.quantize.demo_pair.world import Question, Tale, fact, tale
 
 __all__ = ["CHAT_TEMPLATE", "HELD_OUT_SEED", "SPECIAL_TOKENS", "choices", "documents", "pack", "train_tokenizer"]
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from edgedec.bundle import Bundle
 from edgedec.errors import UnsupportedError
-from edgedec.quantize.exporters.gguf_file import Value
-from edgedec.quantize.readers.byte_tokenizer import CUTS
-from edgedec.quantize.readers.piece_tokenizer import PieceKind
+from edgedec.quantize.exporters.gguf.file import Value
+from edgedec.quantize.readers.tokenizers.byte_tokenizer import CUTS
+from edgedec.quantize.readers.tokenizers.piece_tokenizer import PieceKind
 
 __all__ = ["vocabulary"]
 

@@ -11,15 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import BundleError, UnsupportedError
-from edgedec.quantize.readers import gguf_i2s
 from edgedec.quantize.readers.checkpoint import Checkpoint, Makers, TensorInfo
-from edgedec.quantize.readers.gguf_blocks import decode, scales_of_trits
-from edgedec.quantize.readers.gguf_header import GgufHeader, GgufTensor
-from edgedec.quantize.readers.gguf_models import ROPE_FACTORS, Architecture, RopeFactors, architecture, configuration
-from edgedec.quantize.readers.gguf_names import huggingface_names
-from edgedec.quantize.readers.gguf_parts import read_parts
-from edgedec.quantize.readers.gguf_tokenizer import gguf_tokenizer, special_ids
-from edgedec.quantize.readers.tokenizer_file import check_tokenizer, read_tokenizer
+from edgedec.quantize.readers.gguf import i2s
+from edgedec.quantize.readers.gguf.blocks import decode, scales_of_trits
+from edgedec.quantize.readers.gguf.header import GgufHeader, GgufTensor
+from edgedec.quantize.readers.gguf.models import ROPE_FACTORS, Architecture, RopeFactors, architecture, configuration
+from edgedec.quantize.readers.gguf.names import huggingface_names
+from edgedec.quantize.readers.gguf.parts import read_parts
+from edgedec.quantize.readers.gguf.tokenizer import gguf_tokenizer, special_ids
+from edgedec.quantize.readers.tokenizers.tokenizer_file import check_tokenizer, read_tokenizer
 from edgedec.quantize.readers.untrusted import shown
 
 __all__ = ["read_gguf"]
@@ -58,7 +58,7 @@ class _Source:
 
 
 def _decoded(tensor: GgufTensor) -> NDArray[Any]:
-    read = gguf_i2s.decode if tensor.kind in gguf_i2s.LAYOUTS else decode
+    read = i2s.decode if tensor.kind in i2s.LAYOUTS else decode
     return read(tensor.path, f"tensor {tensor.name!r}", tensor.kind, tensor.offset, tensor.shape)
 
 
@@ -99,13 +99,13 @@ def read_gguf(path: Path, tokenizer: Path | None = None) -> Checkpoint:
 
 def _with_layouts(header: GgufHeader) -> GgufHeader:
     """I2_S becomes one of its layouts."""
-    if not any(tensor.kind == gguf_i2s.I2_S for tensor in header.tensors.values()):
+    if not any(tensor.kind == i2s.I2_S for tensor in header.tensors.values()):
         return header
-    layout = gguf_i2s.layout_of(header)
+    layout = i2s.layout_of(header)
     return replace(
         header,
         tensors={
-            name: replace(tensor, kind=layout) if tensor.kind == gguf_i2s.I2_S else tensor
+            name: replace(tensor, kind=layout) if tensor.kind == i2s.I2_S else tensor
             for name, tensor in header.tensors.items()
         },
     )

@@ -1,0 +1,1 @@
+"""These modules make the embedded story models: their world, their training data and their training."""

@@ -1,0 +1,1 @@
+"""These modules write a bundle as a GGUF file."""

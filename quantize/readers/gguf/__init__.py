@@ -1,0 +1,1 @@
+"""These modules read GGUF checkpoints."""

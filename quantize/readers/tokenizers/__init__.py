@@ -1,0 +1,1 @@
+"""These modules read tokenizers; each becomes a Hugging Face ``tokenizer.json``."""
