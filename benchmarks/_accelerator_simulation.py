@@ -16,7 +16,7 @@ from edgedec.hw.config import AcceleratorConfig
 from edgedec.runtime.driver.driver import BEST, NO_LOGITS, Driver
 from edgedec.schemes import FloatWeight
 from edgedec.sim.cxxrtl.simulation import Simulation
-from edgedec.sim.machine_device import MachineDevice
+from edgedec.sim.machine.device import MachineDevice
 
 __all__ = ["Simulated"]
 

@@ -20,8 +20,8 @@ from edgedec.runtime.protocols import Limits, Pass
 from edgedec.runtime.targets.accelerator import AcceleratorTarget
 from edgedec.runtime.visibility import tree
 from edgedec.schemes import FloatWeight
-from edgedec.sim.arena import Arena, ArenaBuffer
-from edgedec.sim.register_file import RegisterFile
+from edgedec.sim.machine.arena import Arena, ArenaBuffer
+from edgedec.sim.machine.register_file import RegisterFile
 
 __all__ = ["driver_costs"]
 

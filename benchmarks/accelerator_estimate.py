@@ -33,8 +33,8 @@ from edgedec.boards import find_board
 from edgedec.cli.console import note, print_json, print_table
 from edgedec.hw.blocks.resources import Resources, total
 from edgedec.hw.plan.estimate import Estimate, estimate
-from edgedec.sim.estimate_parts import CONFIGS, QUICK, Parts, whole
-from edgedec.sim.estimate_synthesis import FAMILIES, synthesize, synthesize_all
+from edgedec.sim.synthesis.estimate_parts import CONFIGS, QUICK, Parts, whole
+from edgedec.sim.synthesis.estimate_synthesis import FAMILIES, synthesize, synthesize_all
 
 __all__ = ["compared", "main", "measure", "synthesize"]
 

@@ -1,1 +1,1 @@
-"""Simulators and benches of the accelerator."""
+"""This package simulates the accelerator, its memory and whole boards, and verifies the RTL."""

@@ -17,7 +17,7 @@ from edgedec.progress import Progress
 if TYPE_CHECKING:
     from edgedec.board import Board
     from edgedec.hw.config import AcceleratorConfig
-    from edgedec.sim.uart_board import BoardTerminal
+    from edgedec.sim.boards.uart_board import BoardTerminal
 
 __all__ = ["serve"]
 
@@ -37,7 +37,7 @@ def serve(model: str, *, board: str, configuration: str, baud: int, json: bool) 
         EdgedecError: the simulation found that a rule of the memory was broken.
     """
     from edgedec.boards import find_board
-    from edgedec.sim.uart_board import BoardTerminal, check_board, fastest_baud, simulated_board
+    from edgedec.sim.boards.uart_board import BoardTerminal, check_board, fastest_baud, simulated_board
 
     target = find_board(board)
     check_board(target)

@@ -182,8 +182,8 @@ def _chat(model: str, target: Board, board: str, configuration: str) -> str | No
 def _synthesis() -> Synthesis:
     from importlib.metadata import version
 
-    from edgedec.sim.estimate_parts import whole
-    from edgedec.sim.estimate_synthesis import synthesize_all
+    from edgedec.sim.synthesis.estimate_parts import whole
+    from edgedec.sim.synthesis.estimate_synthesis import synthesize_all
 
     def run(config: AcceleratorConfig) -> Any:
         (found,) = synthesize_all([whole(config)], "xcup")

@@ -67,7 +67,7 @@ def words() -> dict[str, tuple[str, ...]]:
         "--init": ("absmean", "planes", "random"),
         "--precision": ("auto", "float32", "bfloat16"),
         "--shape": ("bitnet-0.73b", "bitnet-2b4t", "demo"),
-        "--bench": ("all", *names("edgedec.sim.suites")),
+        "--bench": ("all", *names("edgedec.sim.verify.suites")),
         "completion SHELL": tuple(Shell),
     }
 

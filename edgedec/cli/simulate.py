@@ -16,8 +16,8 @@ from edgedec.errors import EdgedecError, ToolError, UsageError
 from edgedec.install_hint import install_extra
 
 if TYPE_CHECKING:
-    from edgedec.sim.suite import SuiteReport
-    from edgedec.sim.token_run import TokenReport
+    from edgedec.sim.verify.suite import SuiteReport
+    from edgedec.sim.verify.token_run import TokenReport
 
 __all__ = ["simulate"]
 
@@ -84,7 +84,7 @@ def simulate(
 
 
 def _run_suites(bench: str, *, quick: bool, json: bool) -> None:
-    from edgedec.sim.suite import find, known
+    from edgedec.sim.verify.suite import find, known
 
     results: dict[str, Any] = {}
     model = resolve_model("demo")
@@ -140,7 +140,7 @@ def _run_tokens(
     from edgedec.reference.integer_profile.calibrate import calibrate
     from edgedec.reference.integer_profile.model import prepare
     from edgedec.runtime.text.tokenizer import Tokenizer
-    from edgedec.sim.token_run import TokenRun
+    from edgedec.sim.verify.token_run import TokenRun
 
     bundle = Bundle.open(resolve_model(name))
     tokenizer = Tokenizer.load(bundle.tokenizer_file)

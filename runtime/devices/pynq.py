@@ -1,7 +1,7 @@
 """A board that runs PYNQ: the accelerator in its fabric, reached through pynq's overlay, registers, buffers, interrupts.
 
 pynq 4 is for Zynq UltraScale+, 3.1 for Zynq-7000 too. Not run on a board yet: tests run this file and pynq's against a
-``pynq.Device`` that is a simulation, edgedec.sim.pynq_device.
+``pynq.Device`` that is a simulation, edgedec.sim.boards.pynq_board.
 """
 
 from __future__ import annotations

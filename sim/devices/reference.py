@@ -15,8 +15,8 @@ from edgedec.device import Kind
 from edgedec.errors import DeviceError, UsageError
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.isa.registers import COUNTS, REGISTER_MAP, Cause
-from edgedec.sim.reference_run import Given, Memory, Outcome, Runner
-from edgedec.sim.register_file import RegisterFile
+from edgedec.sim.interpreter.device_run import Given, Memory, Outcome, Runner
+from edgedec.sim.machine.register_file import RegisterFile
 
 __all__ = ["ReferenceBuffer", "ReferenceDevice", "open_device"]
 

@@ -11,7 +11,7 @@ from edgedec.hw.config import AcceleratorConfig
 from edgedec.progress import Progress, silent
 from edgedec.sim.cxxrtl.accelerator import accelerator_library
 from edgedec.sim.cxxrtl.simulation import Simulation
-from edgedec.sim.machine_device import MachineDevice
+from edgedec.sim.machine.device import MachineDevice
 
 __all__ = ["SimulatedDevice", "open_device"]
 
@@ -41,7 +41,7 @@ def open_device(
     Args:
         memory: ``ddr`` is the KV260's, ``flat`` moves ``bytes_per_second``, ``ideal`` has no such limit.
         memory_bytes: that the ports see; what nobody has touched takes none of the host's.
-        trace: with the ports that edgedec.sim.verification looks at.
+        trace: with the ports that edgedec.sim.verify.verification looks at.
         cache: folder of the libraries.
         progress: of the build.
 

@@ -160,7 +160,7 @@ def test_every_command_and_option_is_there() -> None:
 def test_the_values_are_those_that_edgedec_takes() -> None:
     from edgedec.boards import board_names
     from edgedec.plugins import names
-    from edgedec.sim.suite import known
+    from edgedec.sim.verify.suite import known
 
     lists = words()
     assert {value.rstrip(":") for value in lists["--device"]} == set(device_names())

@@ -8,9 +8,9 @@ from typer.testing import CliRunner
 
 from edgedec.cli.app import app
 from edgedec.errors import EdgedecError
-from edgedec.sim import suite
-from edgedec.sim.coverage import Coverage
-from edgedec.sim.suite import SuiteReport, find, known
+from edgedec.sim.verify import suite
+from edgedec.sim.verify.coverage import Coverage
+from edgedec.sim.verify.suite import SuiteReport, find, known
 
 pytest.importorskip("amaranth")
 

@@ -14,14 +14,14 @@ from edgedec.cli import _terminal
 from edgedec.device import open_device
 from edgedec.errors import DeviceError
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.sim.link_server import LinkServer
+from edgedec.sim.boards.link_server import LinkServer
 from tests.cli.conftest import Edgedec
 from tests.runtime.accelerator import a_board
 
 pytest.importorskip("amaranth")
 
-from edgedec.sim import uart_board
-from edgedec.sim.uart_board import BoardTerminal
+from edgedec.sim.boards import uart_board
+from edgedec.sim.boards.uart_board import BoardTerminal
 
 MEMORY = 8 << 20
 CONFIGURATION = "board,slots=1,context=128"

@@ -14,7 +14,7 @@ from edgedec.device import open_device
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.runtime.accelerator.model import chosen_config
 from edgedec.runtime.accelerator.options import parse_configuration
-from edgedec.sim.link_server import LinkServer, PseudoTerminal
+from edgedec.sim.boards.link_server import LinkServer, PseudoTerminal
 from tests.cli.conftest import Edgedec
 from tests.runtime.accelerator import a_board
 

@@ -27,9 +27,9 @@ from edgedec.reference.integer_profile.model import Sequence
 from edgedec.runtime.driver.driver import BEST, NO_LOGITS, WHOLE_ROWS, Driver
 from edgedec.runtime.driver.recording import Recorder
 from edgedec.schemes import TernaryScheme
-from edgedec.sim.benches.workloads import Reading, commit_readings, issued, readings
-from edgedec.sim.cocotb_runner import missing_tools
-from edgedec.sim.link_server import LinkServer, PseudoTerminal
+from edgedec.sim.boards.link_server import LinkServer, PseudoTerminal
+from edgedec.sim.verify.benches.workloads import Reading, commit_readings, issued, readings
+from edgedec.sim.verify.cocotb_runner import missing_tools
 from tests.reference.integer_profile.models import float_model, prepared
 from tests.runtime.devices.simulated_board import open_on, simulated_board
 from tests.sim.small_top import CONFIG

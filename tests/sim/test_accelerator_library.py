@@ -10,8 +10,8 @@ import pytest
 
 from edgedec.errors import DeviceError
 from edgedec.hw.config import AcceleratorConfig
-from edgedec.sim.arena import Arena
 from edgedec.sim.cxxrtl import accelerator, library
+from edgedec.sim.machine.arena import Arena
 from tests.sim.small_top import CONFIG
 
 

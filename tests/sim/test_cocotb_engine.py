@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from edgedec.sim.benches.designs import design
-from edgedec.sim.cocotb_runner import missing_tools, run_bench
-from edgedec.sim.coverage import ENVIRONMENT, Coverage
+from edgedec.sim.verify.benches.designs import design
+from edgedec.sim.verify.cocotb_runner import missing_tools, run_bench
+from edgedec.sim.verify.coverage import ENVIRONMENT, Coverage
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}")]
 
 
 def test_matrices_under_gaps_stalls_and_lent_multipliers(tmp_path: Path) -> None:
     parameters = {ENVIRONMENT.lower(): tmp_path, "quick": 0}
-    run_bench(design("engine"), "edgedec.sim.benches.engine", parameters=parameters)
+    run_bench(design("engine"), "edgedec.sim.verify.benches.engine", parameters=parameters)
     missed = [cell for cell in Coverage.load(tmp_path).missed if cell[0] == "engine"]
     assert not missed

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from edgedec.hw.memory.prefetcher import Prefetcher
-from edgedec.sim.cocotb_runner import missing_tools, run_bench
+from edgedec.sim.verify.cocotb_runner import missing_tools, run_bench
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}")]
 
@@ -21,4 +21,4 @@ def test_prefetcher_against_bus_models(beat_bytes: int, ports: int, depth: int) 
         outstanding=4,
     )
     parameters = {"beat_bytes": beat_bytes, "ports": ports, "depth": depth}
-    run_bench(prefetcher, "edgedec.sim.benches.prefetcher", parameters=parameters)
+    run_bench(prefetcher, "edgedec.sim.verify.benches.prefetcher", parameters=parameters)

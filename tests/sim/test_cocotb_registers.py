@@ -4,10 +4,10 @@ import pytest
 
 from edgedec.hw.control.register_block import RegisterBlock
 from edgedec.hw.isa.registers import REGISTER_MAP
-from edgedec.sim.cocotb_runner import missing_tools, run_bench
+from edgedec.sim.verify.cocotb_runner import missing_tools, run_bench
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}")]
 
 
 def test_register_block_under_a_bus_master() -> None:
-    run_bench(RegisterBlock(register_map=REGISTER_MAP), "edgedec.sim.benches.registers")
+    run_bench(RegisterBlock(register_map=REGISTER_MAP), "edgedec.sim.verify.benches.registers")

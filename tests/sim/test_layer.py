@@ -9,8 +9,8 @@ import pytest
 
 from edgedec.hw.config import AcceleratorConfig
 from edgedec.schemes import TernaryScheme
-from edgedec.sim.cocotb_runner import missing_tools
-from edgedec.sim.token_run import TokenRun
+from edgedec.sim.verify.cocotb_runner import missing_tools
+from edgedec.sim.verify.token_run import TokenRun
 from tests.reference.integer_profile.models import float_model, prepared
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}")]

@@ -18,8 +18,8 @@ from edgedec.quantize.pipeline import QuantizeOptions, quantize
 from edgedec.quantize.readers import open_checkpoint
 from edgedec.reference.integer_profile.calibrate import calibrate
 from edgedec.reference.integer_profile.model import IntegerModel, prepare
-from edgedec.sim.cocotb_runner import missing_tools
-from edgedec.sim.token_run import TokenRun
+from edgedec.sim.verify.cocotb_runner import missing_tools
+from edgedec.sim.verify.token_run import TokenRun
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}")]
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from edgedec.errors import ToolError, UsageError
-from edgedec.sim.covering_tests import covering_tests, module_names
-from edgedec.sim.mutants import KINDS, find_mutants
-from edgedec.sim.mutation import main, mutate
+from tests.mutation.campaign import main, mutate
+from tests.mutation.covering_tests import covering_tests, module_names
+from tests.mutation.mutants import KINDS, find_mutants
 
 MODULE = '''"""Sums."""
 
@@ -89,7 +89,7 @@ def test_a_second_run_takes_what_the_first_found(tree: Path, tmp_path: Path, mon
     first = mutate(tree, ["sums"], count=2, seed=1, kinds=["constant"], results=results)
     with results.open("a") as file:
         file.write('{"key": "cut o')
-    monkeypatch.setattr("edgedec.sim.mutation_trials._run", lambda *_: pytest.fail("run again"))
+    monkeypatch.setattr("tests.mutation.trials._run", lambda *_: pytest.fail("run again"))
     assert mutate(tree, ["sums"], count=2, seed=1, kinds=["constant"], results=results) == first
     monkeypatch.undo()
     # Another test text makes all of them open again, and the tests without a mutant too.

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from edgedec.runtime.kernels.recipe import find_compiler
-from edgedec.sim.cocotb_runner import missing_tools
+from edgedec.sim.verify.cocotb_runner import missing_tools
 
 if missing_tools() or find_compiler() is None:
     pytest.skip(f"missing: {missing_tools() or 'a C++ compiler'}", allow_module_level=True)
 
 from edgedec.hw.system.sdram_system import UartSystem
+from edgedec.sim.boards.uart_board import BoardTerminal, UartBoard, build
 from edgedec.sim.netlist.synthesis import synthesized
-from edgedec.sim.uart_board import BoardTerminal, UartBoard, build
 from tests.hw.copier import Copier
 
 # The tests, and the fixture ``device`` that they take; they run on this module's ``terminal``.

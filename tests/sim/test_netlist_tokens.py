@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from edgedec.runtime.kernels.recipe import find_compiler
-from edgedec.sim.cocotb_runner import missing_tools
+from edgedec.sim.verify.cocotb_runner import missing_tools
 
 if missing_tools() or find_compiler() is None:
     pytest.skip(f"missing: {missing_tools() or 'a C++ compiler'}", allow_module_level=True)
 
-from edgedec.sim import uart_board
+from edgedec.sim.boards import uart_board
 from edgedec.sim.netlist.synthesis import synthesized
 from tests.sim.test_uart_tokens import test_tokens_over_the_line  # noqa: F401
 

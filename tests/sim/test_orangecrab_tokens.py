@@ -28,13 +28,13 @@ from edgedec.reference.integer_profile.model import IntegerModel, prepare
 from edgedec.runtime.driver.driver import WHOLE_ROWS, Driver
 from edgedec.runtime.kernels.recipe import find_compiler
 from edgedec.schemes import TernaryScheme
-from edgedec.sim.cocotb_runner import missing_tools
+from edgedec.sim.verify.cocotb_runner import missing_tools
 from tests.reference.integer_profile.models import float_model, prepared
 
 if missing_tools() or find_compiler() is None:
     pytest.skip(f"missing: {missing_tools() or 'a C++ compiler'}", allow_module_level=True)
 
-from edgedec.sim.uart_board import BoardTerminal, fastest_baud, simulated_board
+from edgedec.sim.boards.uart_board import BoardTerminal, fastest_baud, simulated_board
 
 pytestmark = pytest.mark.slow  # the library takes minutes, once; the weights go over the line
 

@@ -16,7 +16,7 @@ from edgedec.runtime.decoders.rounds import Rounds
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session
 from edgedec.runtime.speculation import SpecConfig
-from edgedec.sim.cocotb_runner import missing_tools
+from edgedec.sim.verify.cocotb_runner import missing_tools
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}")]
 

@@ -12,9 +12,9 @@ from edgedec.errors import DeviceError
 from edgedec.hw.isa.instructions import Destination
 from edgedec.runtime.driver.driver import BEST, NO_LOGITS
 from edgedec.schemes import Int8Scheme, Scheme, TernaryScheme
-from edgedec.sim.cocotb_runner import missing_tools
-from edgedec.sim.token_run import TokenRun
-from edgedec.sim.verification import TRACED_BITS
+from edgedec.sim.verify.cocotb_runner import missing_tools
+from edgedec.sim.verify.token_run import TokenRun
+from edgedec.sim.verify.verification import TRACED_BITS
 from tests.reference.integer_profile.models import float_model, prepared
 from tests.sim.small_top import CONFIG
 

@@ -14,13 +14,13 @@ from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.isa.registers import REGISTER_MAP
 from edgedec.hw.system.sdram.chip import IS42S16160G
 from edgedec.runtime.kernels.recipe import find_compiler
-from edgedec.sim.cocotb_runner import missing_tools
+from edgedec.sim.verify.cocotb_runner import missing_tools
 
 if missing_tools() or find_compiler() is None:
     pytest.skip(f"missing: {missing_tools() or 'a C++ compiler'}", allow_module_level=True)
 
 from edgedec.hw.system.sdram_system import UartSystem
-from edgedec.sim.uart_board import BoardTerminal, UartBoard, build
+from edgedec.sim.boards.uart_board import BoardTerminal, UartBoard, build
 from tests.hw.copier import Copier
 
 pytestmark = pytest.mark.slow  # the library takes most of a minute, once

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from edgedec.runtime.kernels.recipe import find_compiler
-from edgedec.sim.cocotb_runner import missing_tools
+from edgedec.sim.verify.cocotb_runner import missing_tools
 
 pytestmark = [
     pytest.mark.slow,

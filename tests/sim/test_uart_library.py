@@ -17,8 +17,8 @@ from tests.sim.small_top import CONFIG
 
 pytest.importorskip("amaranth")
 
-from edgedec.sim import uart_library
-from edgedec.sim.uart_library import board_library, build
+from edgedec.sim.boards import uart_library
+from edgedec.sim.boards.uart_library import board_library, build
 
 BOARD: dict[str, Any] = {"chip": IS42S16160G, "memory_hz": 140e6, "baud": 20_000_000, "capture": 2}
 ONE_PORT = replace(CONFIG, ports=1)

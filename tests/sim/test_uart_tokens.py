@@ -15,7 +15,7 @@ from edgedec.ops import Embed
 from edgedec.runtime.driver.driver import WHOLE_ROWS, Driver
 from edgedec.runtime.kernels.recipe import find_compiler
 from edgedec.schemes import TernaryScheme
-from edgedec.sim.cocotb_runner import missing_tools
+from edgedec.sim.verify.cocotb_runner import missing_tools
 from tests.reference.integer_profile.models import float_model, prepared
 from tests.sim import small_top
 
@@ -30,7 +30,7 @@ MEMORY_HZ, BAUD = 140e6, 16_000_000
 def test_tokens_over_the_line() -> None:
     from edgedec.hw.accelerator import Accelerator
     from edgedec.hw.system.sdram_system import UartSystem
-    from edgedec.sim.uart_board import BoardTerminal, UartBoard, build
+    from edgedec.sim.boards.uart_board import BoardTerminal, UartBoard, build
 
     model = prepared(*float_model(TernaryScheme(), {"head_dim": 8, "attention_bias": False}))
     (embed,) = (op for op in model.graph.operations if isinstance(op, Embed))

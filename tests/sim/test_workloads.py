@@ -9,8 +9,10 @@ import pytest
 
 from edgedec.hw.compiler.program import laid_out
 from edgedec.hw.isa.instructions import Destination, Opcode, Sink
-from edgedec.sim.benches.cells import unit_cell
-from edgedec.sim.benches.workloads import (
+from edgedec.sim.interpreter import Interpreter
+from edgedec.sim.interpreter.matrices import matrix_layout
+from edgedec.sim.verify.benches.cells import unit_cell
+from edgedec.sim.verify.benches.workloads import (
     CONFIG,
     KINDS,
     Pass,
@@ -20,12 +22,10 @@ from edgedec.sim.benches.workloads import (
     readings,
     workload,
 )
-from edgedec.sim.coverage import CELLS
-from edgedec.sim.interpreter import Interpreter
-from edgedec.sim.interpreter.matrices import matrix_layout
+from edgedec.sim.verify.coverage import CELLS
 
 pytest.importorskip("cocotb")
-from edgedec.sim.benches.observer import Observer
+from edgedec.sim.verify.benches.observer import Observer
 
 
 @pytest.mark.parametrize("kind", KINDS)

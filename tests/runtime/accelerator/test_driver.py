@@ -18,9 +18,9 @@ from edgedec.hw.isa.striping import block_bytes
 from edgedec.ops import Embed
 from edgedec.runtime.driver.driver import Driver
 from edgedec.runtime.driver.report import issued
-from edgedec.sim.arena import ArenaBuffer
-from edgedec.sim.benches.workloads import issued as benched
-from edgedec.sim.machine_device import MachineDevice
+from edgedec.sim.machine.arena import ArenaBuffer
+from edgedec.sim.machine.device import MachineDevice
+from edgedec.sim.verify.benches.workloads import issued as benched
 from tests.reference.integer_profile.models import tiny
 
 MODEL = tiny("native")[2]

@@ -15,10 +15,10 @@ import pytest
 from edgedec.device import Device, open_device
 from edgedec.errors import DeviceError, UsageError
 from edgedec.runtime.driver.driver import BEST, NO_LOGITS, WHOLE_ROWS, Driver
-from edgedec.sim.cocotb_runner import missing_tools
 from edgedec.sim.devices.sim import SimulatedDevice
-from edgedec.sim.faulty_device import FaultyDevice
+from edgedec.sim.verify.cocotb_runner import missing_tools
 from tests.runtime.accelerator.sessions import embedding, ids, program, prompted
+from tests.runtime.driver.support.fake_faulty_device import FaultyDevice
 from tests.sim.small_top import CONFIG
 
 # As in the conformance suite, or another library would be compiled.

@@ -22,8 +22,8 @@ from edgedec.runtime.devices.replay import ReplayDevice
 from edgedec.runtime.driver.driver import Driver
 from edgedec.runtime.driver.recording import Recorder
 from edgedec.runtime.driver.recording_file import Operation, RecordingReader
-from edgedec.sim.cocotb_runner import missing_tools
 from edgedec.sim.devices.reference import ReferenceDevice
+from edgedec.sim.verify.cocotb_runner import missing_tools
 from tests.runtime.accelerator.sessions import Found, embedding, ids, program, recorded, replay, same, talk
 from tests.sim.small_top import CONFIG
 

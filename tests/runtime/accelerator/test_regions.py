@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from edgedec.hw.isa.striping import block_bytes, stripe
 from edgedec.runtime.driver.driver import BEST, WHOLE_ROWS, Driver
 from edgedec.runtime.driver.regions import Region
-from edgedec.sim.arena import ArenaBuffer
 from edgedec.sim.devices.reference import ReferenceDevice
+from edgedec.sim.machine.arena import ArenaBuffer
 from tests.runtime.accelerator.sessions import embedding, ids, program
 from tests.sim.small_top import CONFIG
 

@@ -27,7 +27,7 @@ def simulated_board(
     config: AcceleratorConfig, name: str = "reference", *, arch: str = "aarch64", **options: Any
 ) -> Any:
     """A board around a simulated device of that name. Needs pynq, which is imported here only."""
-    from edgedec.sim.pynq_device import SimulatedBoard
+    from edgedec.sim.boards.pynq_board import SimulatedBoard
 
     return SimulatedBoard(open_any(name, config, **options), arch=arch)
 

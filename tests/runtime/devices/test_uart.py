@@ -25,7 +25,7 @@ from edgedec.hw.isa.registers import REGISTER_MAP
 from edgedec.runtime.accelerator.opening import check_device
 from edgedec.runtime.accelerator.options import AcceleratorOptions
 from edgedec.runtime.devices import _link, uart
-from edgedec.sim.link_server import LinkServer, PseudoTerminal
+from edgedec.sim.boards.link_server import LinkServer, PseudoTerminal
 from tests.sim.small_top import CONFIG
 
 MEMORY = 1 << 16

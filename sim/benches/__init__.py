@@ -1,1 +1,0 @@
-"""cocotb tests, run by ``edgedec.sim.cocotb_runner`` over a component."""

@@ -1,0 +1,1 @@
+"""These modules simulate boards: a Zynq as pynq sees it, and boards with a serial line."""

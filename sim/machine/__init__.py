@@ -1,0 +1,1 @@
+"""Simulated devices are made of these parts: a clocked machine, its memory and its registers."""

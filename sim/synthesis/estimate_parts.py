@@ -1,0 +1,234 @@
+"""An accelerator's parts as they are estimated, and each of them as something that can be synthesized by itself."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
+
+from amaranth.hdl import Const, Instance, Module, UnusedElaboratable, Value
+from amaranth.lib.wiring import In
+
+from edgedec.hw.accelerator import ADDRESS_BITS, Accelerator
+from edgedec.hw.blocks.payloads import beat
+from edgedec.hw.blocks.register_slice import RegisterSlice
+from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.datapath import Datapath
+from edgedec.hw.emit.yosys import to_rtlil
+from edgedec.hw.memory.cache_writer import CacheWriter
+from edgedec.hw.memory.router import Router
+from edgedec.hw.plan.estimate import estimate
+from edgedec.sim.synthesis.estimate_synthesis import Design
+
+__all__ = ["CONFIGS", "QUICK", "Case", "Parts", "whole"]
+
+_GLUE = "glue"
+_OWNERS = {"": Accelerator, "datapath": Datapath}
+_RESET: Mapping[str, Callable[[AcceleratorConfig], Any]] = {
+    "router": Router,
+    "read_slice": lambda config: RegisterSlice(shape=beat(config.beat_bytes).members["payload"].shape),
+    "cache": lambda config: CacheWriter(config, address_bits=ADDRESS_BITS),
+}  # are wrapped in the top
+_CONSTANTS = ("gains", "rows", "coding", "factors", "scales")
+_QUEUED = (
+    "load",
+    "constants",
+    "unpack_angles",
+    *(f"{kind}_{name}" for name in _CONSTANTS for kind in ("unpack", "queue")),
+)
+_NAMES = MappingProxyType({"datapath.attention.heads": "attention"})  # what a part is called where it is built
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """``slow``: parts that yosys does not finish in about three minutes; they are left out on both sides."""
+
+    config: AcceleratorConfig
+    slow: tuple[str, ...] = ()
+
+
+_SMALL = AcceleratorConfig(
+    beat_bytes=8,
+    ports=2,
+    slots=4,
+    tile_rows=40,
+    context=48,
+    width=72,
+    hidden=36,
+    heads=4,
+    kv_heads=2,
+    head_dim=8,
+    top_k=4,
+    prefetch_beats=64,
+    instructions=256,
+    scaling=True,
+)
+_TINY = AcceleratorConfig(
+    beat_bytes=4,
+    ports=1,
+    slots=1,
+    tile_rows=20,
+    context=16,
+    width=16,
+    hidden=12,
+    heads=1,
+    kv_heads=1,
+    head_dim=8,
+    top_k=2,
+    prefetch_beats=16,
+    instructions=256,
+)
+CONFIGS: Mapping[str, Case] = MappingProxyType(
+    {
+        "tiny": Case(config=_TINY),
+        "small": Case(config=_SMALL),
+        "planes": Case(
+            config=replace(
+                _SMALL,
+                slots=2,
+                tile_rows=320,
+                context=256,
+                width=512,
+                hidden=256,
+                head_dim=32,
+                softmax_lanes=2,
+                per_row=False,
+                top_k=8,
+                prefetch_beats=1024,
+                ultra=False,
+            )
+        ),
+        "sixteen": Case(
+            config=AcceleratorConfig(
+                beat_bytes=16,
+                ports=4,
+                slots=2,
+                tile_rows=640,
+                context=512,
+                width=1536,
+                hidden=576,
+                heads=9,
+                kv_heads=3,
+                head_dim=64,
+                prefetch_beats=2048,
+                instructions=1024,
+            )
+        ),
+        "eight": Case(
+            config=replace(
+                _SMALL,
+                beat_bytes=4,
+                ports=1,
+                slots=8,
+                scaling=False,
+                tile_rows=640,
+                context=128,
+                width=256,
+                hidden=128,
+                head_dim=16,
+                ultra=False,
+            ),
+        ),
+        "wide": Case(
+            config=AcceleratorConfig(
+                beat_bytes=32,
+                ports=2,
+                slots=1,
+                tile_rows=1280,
+                context=1024,
+                width=2048,
+                hidden=768,
+                heads=12,
+                kv_heads=4,
+                head_dim=64,
+                softmax_lanes=2,
+                top_k=4,
+                scaling=True,
+            )
+        ),
+        "kv260": Case(
+            config=AcceleratorConfig(),
+            slow=("datapath.matrix.engine", "datapath.attention.heads", "datapath.mac", "datapath.glue"),
+        ),
+    }
+)
+QUICK = ("tiny", "small")
+
+
+class Parts:
+    """Of an accelerator: ``designs`` by the paths of edgedec.hw.plan.estimate.
+
+    Args:
+        config: whose parts.
+    """
+
+    def __init__(self, config: AcceleratorConfig) -> None:
+        warnings.simplefilter("ignore", UnusedElaboratable)  # taken from what is built around them
+        self._config = config
+        self.paths = tuple(estimate(config).parts)
+        self._built: dict[str, Any] = {}  # submodules by the path of what they are built in
+
+    def designs(self, path: str) -> list[Design]:
+        """One; several of what is estimated as one."""
+        owner, _, name = path.rpartition(".")
+        if name == _GLUE:
+            return [self._glue(owner)]
+        if path in _RESET:
+            return [Design(text=to_rtlil(_RESET[path](self._config)))]
+        names = _QUEUED if path == "datapath.constants" else (_NAMES.get(path, name),)
+        return [Design(text=to_rtlil(self._submodules(owner)[one])) for one in names]
+
+    def _owner(self, path: str) -> Any:
+        if path in _OWNERS:
+            return _OWNERS[path](self._config)
+        parent, _, name = path.rpartition(".")
+        return self._submodules(parent)[name]
+
+    def _submodules(self, path: str) -> Any:
+        if path not in self._built:
+            self._built[path] = _elaborated(self._owner(path)).submodules
+        return self._built[path]
+
+    def _glue(self, owner: str) -> Design:
+        """What is built there, but of its parts no more than their ports."""
+        built = Parts(self._config)._owner(owner)
+        module = _elaborated(built)
+        mine = [path.removeprefix(f"{owner}.").split(".")[0] for path in self.paths if path.startswith(f"{owner}.")]
+        names = dict.fromkeys(_NAMES.get(f"{owner}.{name}", name) for name in mine if name not in (_GLUE, "constants"))
+        boxes = []
+        for name in (*names, *(_QUEUED if owner == "datapath" else ())):
+            boxes.append(_emptied(module.submodules[name], f"part_{name}"))
+        built.elaborate = lambda platform: module
+        return Design(text=to_rtlil(built) + "".join(boxes))
+
+
+def _elaborated(component: Any) -> Module:
+    """Of a data path without the resets, which would hide what is in its parts."""
+    if not isinstance(component, Datapath):
+        return component.elaborate(None)
+    parts, module = component.build()
+    for name, part in parts.items():
+        module.submodules[name] = part
+    return module
+
+
+def _emptied(component: Any, name: str) -> str:
+    """A component becomes a cell of that name; the cell's ports as yosys reads them."""
+    ports: dict[str, Any] = {}
+    lines: list[str] = []
+    for path, member, value in component.signature.flatten(component):
+        value = Value.cast(value)
+        if not isinstance(value, Const) and len(value):
+            kind, port = ("i", "input") if member.flow is In else ("o", "output"), "__".join(map(str, path))
+            ports[f"{kind[0]}_{port}"] = value
+            lines.append(f"  wire width {len(value)} {kind[1]} {len(lines) + 1} \\{port}\n")
+    inside = Module()
+    inside.submodules += Instance(name, **ports)
+    component.elaborate = lambda platform: inside
+    return f"attribute \\blackbox 1\nmodule \\{name}\n{''.join(lines)}end\n"
+
+
+def whole(config: AcceleratorConfig) -> Design:
+    return Design(text=to_rtlil(Accelerator(config)))

@@ -1,0 +1,1 @@
+"""cocotb tests, run by ``edgedec.sim.verify.cocotb_runner`` over a component."""

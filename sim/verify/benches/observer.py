@@ -1,0 +1,141 @@
+"""Watches the ports of the accelerator: which descriptor a stall concerns, and that all is read that should be."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cocotb.triggers import RisingEdge
+
+from edgedec.hw.compiler.program import Program
+from edgedec.hw.isa.instructions import Destination, Instruction, Opcode, Sink
+from edgedec.sim.verify.benches.cells import unit_cell
+from edgedec.sim.verify.benches.workloads import Pass, Reading, issued
+from edgedec.sim.verify.coverage import Coverage, beats_class
+
+__all__ = ["Observer"]
+
+
+class Observer:
+    """Stalls of what one program reads and writes.
+
+    Members:
+        places: name -> (address, size) of each buffer.
+        owners: of each beat that is to come the number of its reading.
+        got: beats that have come.
+    """
+
+    def __init__(self, dut: Any, *, beat_bytes: int = 8) -> None:
+        self._dut, self._beat_bytes = dut, beat_bytes
+        self.places: Mapping[str, tuple[int, int]] = {}
+        self.begin([])
+
+    def begin(self, expected: Sequence[Reading]) -> None:
+        """A program is about to start that reads this."""
+        self._expected = list(expected)
+        self.owners = [number for number, reading in enumerate(expected) for _ in range(reading.beats)]
+        self.got = self._asked = 0
+        self._first: set[int] = set()  # beats that begin a burst: those take the memory's latency
+        self._stalls: list[set[str]] = [set() for _ in expected]
+        self._written: dict[str, set[str]] = defaultdict(set)
+        self._target = ""
+
+    async def watch(self) -> None:
+        """Endless."""
+        dut = self._dut
+        names = ("arvalid", "arready", "rvalid", "rready")
+        reads = [getattr(dut, f"read0__{name}") for name in names]
+        writes = [getattr(dut, f"write__{name}") for name in ("awvalid", "awready", "wvalid", "wready")]
+        while True:
+            await RisingEdge(dut.clk)
+            if not self.owners:
+                continue
+            self._read(*(int(signal.value) for signal in reads))
+            self._write(*(int(signal.value) for signal in writes))
+
+    def _read(self, ar_valid: int, ar_ready: int, valid: int, ready: int) -> None:
+        if ar_valid:
+            address, beats = int(self._dut.read0__araddr.value), int(self._dut.read0__arlen.value) + 1
+            if self._asked < len(self.owners):
+                self._note_address(address, ar_ready)
+            if ar_ready:
+                self._first.add(self._asked)
+                self._asked += beats
+        if self.got < min(self._asked, len(self.owners)):
+            if valid and not ready:
+                self._stalls[self.owners[self.got]].add("held")
+            elif ready and not valid and self.got not in self._first:
+                self._stalls[self.owners[self.got]].add("late")
+            self.got += valid & ready
+
+    def _note_address(self, address: int, ready: int) -> None:
+        number = self.owners[self._asked]
+        reading = self._expected[number]
+        first = self._asked - self.owners.index(number)
+        place = self.places[reading.buffer][0] + (reading.start + first) * self._beat_bytes
+        assert address == place, f"{address:#x} is read, not {place:#x} of {reading}"
+        if not ready:
+            self._stalls[number].add("address")
+
+    def _write(self, aw_valid: int, aw_ready: int, valid: int, ready: int) -> None:
+        if aw_valid:
+            self._target = self.place_of(int(self._dut.write__awaddr.value))
+            assert self._target in ("kv", "output"), f"a write goes to {self._target or 'nowhere'}"
+            self._written[self._target] |= set() if aw_ready else {"write"}
+        if valid and self._target:
+            self._written[self._target] |= set() if ready else {"write"}
+
+    def place_of(self, address: int) -> str:
+        """The buffer that an address lies in; empty if none."""
+        return next((name for name, (start, size) in self.places.items() if start <= address < start + size), "")
+
+    def end(self, coverage: Coverage, program: Program, given: Pass | None) -> None:
+        """The program has ended as it should: what it met counts. given: the pass; None for a commit."""
+        assert self.got == self._asked == len(self.owners), f"{self.got} beats came, not {len(self.owners)}"
+        units: dict[int, set[str]] = defaultdict(set)
+        for reading, stalls in zip(self._expected, self._stalls, strict=True):
+            wrote = self._written["kv"] if reading.destination == Destination.COPY else set()
+            self._count(coverage, self.cell(reading), stalls | wrote)
+            if reading.serves is not None:
+                units[reading.serves] |= stalls
+        if given is None:
+            return
+        for index, of in issued(program, given.logits):
+            if of.opcode in (Opcode.LOAD, Opcode.VECTOR, Opcode.MATRIX, Opcode.ATTEND):
+                stalls = units[index] | self._of_writes(of)
+                if of.opcode == Opcode.VECTOR and not of["normed"]:
+                    stalls = units[_next_fresh(program, index, given.logits)]
+                self._count(coverage, unit_cell(of, program, given.committed), stalls)
+
+    def _of_writes(self, of: Instruction) -> set[str]:
+        if of.opcode == Opcode.ATTEND:
+            return self._written["kv"]
+        logits = of.opcode == Opcode.MATRIX and of["sink"] == Sink.LOGITS and not of["more"]
+        return self._written["output"] if logits else set()
+
+    def _count(self, coverage: Coverage, cell: tuple[str, str], stalls: set[str]) -> None:
+        for stall in stalls or {"none"}:
+            coverage.hit("top", *cell, stall)
+
+    def cell(self, reading: Reading) -> tuple[str, str]:
+        """Kind and size of a range."""
+        start = self.places[reading.buffer][0] + reading.start * self._beat_bytes
+        named = {Destination.KEYS_VALUES: "CACHE", Destination.COPY: "COPY"}
+        kind = named.get(reading.destination, f"READ {reading.destination.name}")
+        return kind, beats_class(start, reading.beats, self._beat_bytes)
+
+    def now(self) -> Reading | None:
+        """The range whose beats are coming; None when all have come."""
+        return self._expected[self.owners[self.got]] if self.got < len(self.owners) else None
+
+    def count_event(self, coverage: Coverage, program: Program, given: Pass, reading: Reading, event: str) -> None:
+        """An error or a reset met this range, and the unit that it serves."""
+        coverage.hit("top", *self.cell(reading), event)
+        if reading.serves is not None:
+            coverage.hit("top", *unit_cell(program.instructions[reading.serves], program, given.committed), event)
+
+
+def _next_fresh(program: Program, index: int, logits: int) -> int:
+    """The matrix that a vector's codes are multiplied by."""
+    return next(i for i, of in issued(program, logits) if i > index and of.opcode == Opcode.MATRIX and of["fresh"])

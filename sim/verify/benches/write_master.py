@@ -1,0 +1,172 @@
+"""The write master against cocotbext-axi's memory: gaps x back-pressure x sizes, strobes, 4 KiB, errors, flush, reset.
+
+Design: WriteMaster(address_bits=32, data_bytes=16, length_bits=20, max_burst, outstanding).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from typing import Any
+
+import cocotb
+from cocotb.triggers import RisingEdge
+from cocotbext.axi import AxiWriteBus
+
+from edgedec.sim.verify.benches.common import (
+    FaultyWriteRam,
+    collect,
+    pauses,
+    start,
+    stream_source,
+    wait_until,
+    watch_write,
+)
+
+_BYTES, _ADDRESS_BITS, _MEMORY = 16, 32, 1 << 16
+# Each in a place of its own, so that the order does not matter to the memory's final state.
+_SIZES = (
+    *((0x1000, 16), (0x1FF0, 32), (0x2FFF, 2), (0x3003, 1), (0x3020, 0), (0x303F, 18), (0x3100, 256), (0x3207, 90)),
+    *((0x4FF3, 4128), (0x7000, 4096), (0x8FF0, 8200)),
+)
+
+
+def _beats(rng: random.Random, address: int, size: int) -> tuple[list[int], bytes]:
+    """Random data of a request, and the bytes of it that belong into memory."""
+    if not size:
+        return [], b""
+    start_lane = address % _BYTES
+    count = -(-(start_lane + size) // _BYTES)
+    data = rng.randbytes(count * _BYTES)
+    beats = [int.from_bytes(data[n * _BYTES : (n + 1) * _BYTES], "little") for n in range(count)]
+    return beats, data[start_lane : start_lane + size]
+
+
+class _Bench:
+    """A memory of random bytes behind the master, with everything watched."""
+
+    bursts: Any
+    done: Any
+    dut: Any
+    errors: Any
+    expected: Any
+    ram: Any
+    rng: Any
+
+    @classmethod
+    async def begin(cls, dut: Any, rng: random.Random, *, bus: float) -> _Bench:
+        self = cls()
+        self.dut, self.rng = dut, rng
+        self.expected = bytearray(rng.randbytes(_MEMORY))
+        self.ram = FaultyWriteRam(AxiWriteBus.from_prefix(dut, "bus_"), dut.clk, dut.rst, size=_MEMORY)
+        self.ram.write(0, bytes(self.expected))
+        await start(dut, idle_inputs=("requests__valid", "data__valid", "flush"))
+        for channel in (self.ram.aw_channel, self.ram.w_channel, self.ram.b_channel):
+            channel.set_pause_generator(pauses(rng, bus))
+        self.bursts, self.done, self.errors = watch_write(dut), list[int](), list[int]()
+        cocotb.start_soon(collect(dut, "error", self.errors))
+        cocotb.start_soon(collect(dut, "done", self.done))
+        return self
+
+    def feed(self, requests: Any, *, idle: float, gaps: float) -> list[Any]:
+        """Starts to send requests and their data; ``expected`` is as memory shall be."""
+        data: list[int] = []
+        for address, size in requests:
+            beats, inside = _beats(self.rng, address, size)
+            data += beats
+            self.expected[address : address + size] = inside
+        payloads = [address | size << _ADDRESS_BITS for address, size in requests]
+        return [
+            cocotb.start_soon(stream_source(self.dut, "requests", payloads, self.rng, idle)),
+            cocotb.start_soon(stream_source(self.dut, "data", data, self.rng, gaps)),
+        ]
+
+    async def end(self, feeding: list[Any]) -> None:
+        for task in feeding:
+            await task
+        await wait_until(self.dut, lambda: int(self.dut.idle.value))
+        for _ in range(4):
+            await RisingEdge(self.dut.clk)
+        assert self.memory() == bytes(self.expected)
+
+    def memory(self) -> bytes:
+        found: bytes = self.ram.read(0, _MEMORY)
+        return found
+
+
+@cocotb.test()
+@cocotb.parametrize(idle=[0.0, 0.6], gaps=[0.0, 0.5], bus=[0.0, 0.5])
+async def all_sizes(dut: Any, idle: float, gaps: float, bus: float) -> None:
+    rng = random.Random(f"{idle} {gaps} {bus}")
+    requests = [*_SIZES, *((0xC000 + 0x200 * n + rng.randrange(64), rng.randrange(400)) for n in range(12))]
+    rng.shuffle(requests)
+    bench = await _Bench.begin(dut, rng, bus=bus)
+    await bench.end(bench.feed(requests, idle=idle, gaps=gaps))
+    assert max(beats for _, beats in bench.bursts) <= int(os.environ["MAX_BURST"])
+    assert bench.done == [number for number, (_, size) in enumerate(requests) if size]
+    assert bench.errors == []
+
+
+@cocotb.test()
+async def a_long_request_makes_the_longest_bursts(dut: Any) -> None:
+    bench = await _Bench.begin(dut, random.Random(2), bus=0.0)
+    await bench.end(bench.feed([(0x1000, 0x3000)], idle=0.0, gaps=0.0))
+    longest = int(os.environ["MAX_BURST"])
+    assert bench.bursts == [(0x1000 + n * longest * _BYTES, longest) for n in range(0x300 // longest)]
+
+
+@cocotb.test()
+async def errors_name_the_request(dut: Any) -> None:
+    bench = await _Bench.begin(dut, random.Random(3), bus=0.3)
+    bench.ram.bad = frozenset({0x2010, 0x4000})
+    requests = [(0x1000, 64), (0x2000, 64), (0x5000, 0), (0x3F00, 0x200), (0x6000, 16)]
+    for task in bench.feed(requests, idle=0.0, gaps=0.3):
+        await task
+    await wait_until(dut, lambda: int(dut.idle.value))
+    await RisingEdge(dut.clk)
+    assert bench.errors == [1 | 2 << 16, 3 | 2 << 16]  # number, SLVERR
+    assert bench.done == [0, 1, 3, 4]
+
+
+@cocotb.test()
+@cocotb.parametrize(after=[3, 14, 30, 47, 90])
+async def flush_in_mid_stream(dut: Any, after: int) -> None:
+    """Memory holds old or new bytes, never others; then numbers begin again and the next request is served well."""
+    rng = random.Random(after)
+    bench = await _Bench.begin(dut, rng, bus=0.3)
+    before = bytes(bench.expected)
+    feeding = bench.feed([(0x1008, 0x900), (0x4003, 0x1800)], idle=0.0, gaps=0.3)
+    for _ in range(after):
+        await RisingEdge(dut.clk)
+    for task in feeding:
+        task.cancel()
+    dut.requests__valid.value, dut.data__valid.value, dut.flush.value = 0, 0, 1
+    await RisingEdge(dut.clk)
+    await wait_until(dut, lambda: int(dut.idle.value))
+    found = bench.memory()
+    pairs = zip(found, before, bench.expected, strict=True)
+    assert all(now in (old, new) for now, old, new in pairs)
+    dut.flush.value = 0
+    bench.done.clear()
+    bench.expected[:] = found
+    await bench.end(bench.feed([(0x7003, 0x42)], idle=0.0, gaps=0.0))
+    assert bench.done == [0]
+    assert bench.errors == []
+
+
+@cocotb.test()
+async def reset_of_everything_in_mid_stream(dut: Any) -> None:
+    bench = await _Bench.begin(dut, random.Random(5), bus=0.3)
+    feeding = bench.feed([(0x1008, 0x900), (0x4000, 0x800)], idle=0.0, gaps=0.2)
+    for _ in range(60):
+        await RisingEdge(dut.clk)
+    for task in feeding:
+        task.cancel()
+    dut.requests__valid.value, dut.data__valid.value, dut.rst.value = 0, 0, 1
+    for _ in range(4):
+        await RisingEdge(dut.clk)
+    dut.rst.value = 0
+    bench.done.clear()
+    bench.expected[:] = bench.memory()
+    await bench.end(bench.feed([(0x2FF8, 0x40)], idle=0.0, gaps=0.0))
+    assert bench.done == [0]

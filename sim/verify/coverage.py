@@ -1,0 +1,247 @@
+"""What the cocotb benches have seen: kind of descriptor x size x kind of stall, and which cells none of them ever hit.
+
+    python -m edgedec.sim.verify.coverage [--quick] [--json FILE]
+
+A bench counts a cell when a descriptor met that stall and what it made was compared afterwards, or, of errors and resets,
+when what was to happen had happened.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+from edgedec.errors import UsageError
+from edgedec.progress import Progress, silent
+
+__all__ = ["BENCHES", "CELLS", "ENVIRONMENT", "LEFT_OUT", "Cell", "Coverage", "beats_class", "main", "measure"]
+
+ENVIRONMENT = "COVERAGE_FOLDER"  # folder that benches write to; none is written without it
+
+Cell = tuple[str, str, str, str]  # bench, kind, size, stall
+_Kinds = Mapping[str, tuple[Sequence[str], Sequence[str]]]  # kind -> sizes, stalls
+
+# Of reads: an address waits for its port, a beat comes late, a beat is held back by us.
+_READ = ("none", "address", "late", "held", "error", "reset")
+_WRITES = (*_READ, "write", "write error")
+_FEW, _MANY, _PAGES = "1-15", "16-", "page"  # beats; page: from one 4 KiB page into the next
+_TILES = ("part", "tile", "tiles")
+_COMMITTED = ("0", "1-15", "16-")
+
+# What one accelerator of the workloads' configuration can be asked for.
+CELLS: Mapping[str, _Kinds] = {
+    "top": {
+        "READ PROGRAM": ((_MANY,), _READ),
+        "READ LOAD": ((_FEW, _MANY), _READ),
+        "READ ANGLES": ((_FEW,), _READ),
+        "READ GAINS": ((_FEW,), _READ),
+        "READ WEIGHTS": ((_FEW, _MANY, _PAGES), _READ),
+        "READ ROWS": ((_FEW, _MANY, _PAGES), _READ),
+        "READ CODING": ((_FEW, _MANY), _READ),
+        "READ FACTORS": ((_FEW,), _READ),
+        "READ SCALES": ((_FEW,), _READ),
+        "CACHE": ((_FEW, _MANY, _PAGES), _READ),
+        "COPY": ((_FEW, _PAGES), _WRITES),
+        "LOAD": (("1-3", "4-"), _READ),
+        "VECTOR normed": (("1", "2-"), _READ),
+        "VECTOR plain": (("1", "2-"), _READ),
+        "MATRIX ternary": (_TILES, _READ),
+        "MATRIX planes": (("part", "tile"), _READ),
+        "MATRIX int8": (("part", "tile"), _READ),
+        "MATRIX logits": (_TILES, _WRITES),
+        "ATTEND": (_COMMITTED, _WRITES),
+    },
+    # The multipliers of int8 are lent to attention. output: a word is not taken.
+    "engine": {
+        "MATRIX ternary": (_TILES, ("none", "late", "held", "output")),
+        "MATRIX planes": (("part", "tile"), ("none", "late", "held", "output")),
+        "MATRIX int8": (("part", "tile"), ("none", "late", "held", "output", "lent")),
+    },
+    # rows: new keys or values are not taken. With nothing committed there are no beats that could be late or held.
+    "attention": {
+        "ATTEND alone": (_COMMITTED[:1], ("none", "output", "rows")),
+        "ATTEND": (_COMMITTED[1:], ("none", "late", "held", "output", "rows")),
+    },
+}
+BENCHES = tuple(CELLS)
+LEFT_OUT = "all models but the smallest, and with them larger matrices, other weights, ranges across pages"  # by quick
+
+
+def _all_cells(benches: Sequence[str] = BENCHES) -> Iterator[Cell]:
+    for bench in benches:
+        for kind, (sizes, stalls) in CELLS[bench].items():
+            for size in sizes:
+                for stall in stalls:
+                    yield bench, kind, size, stall
+
+
+def beats_class(start: int, beats: int, beat_bytes: int) -> str:
+    """Size of a range that begins at a byte address: a name in ``CELLS``."""
+    if start // 4096 != (start + beats * beat_bytes - 1) // 4096:
+        return _PAGES
+    return _FEW if beats < 16 else _MANY
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Members:
+    hits: how often each cell was; a cell that is not there never was.
+    benches: that it is about.
+    """
+
+    hits: Counter[Cell] = field(default_factory=Counter)
+    benches: Sequence[str] = BENCHES
+
+    def hit(self, bench: str, kind: str, size: str, stall: str) -> None:
+        """Raises:
+        UsageError: there is no such cell.
+        """
+        sizes, stalls = CELLS.get(bench, {}).get(kind, ((), ()))
+        if size not in sizes or stall not in stalls:
+            raise UsageError(
+                f"coverage has no cell {bench}, {kind}, {size}, {stall}; add it to CELLS of edgedec/sim/verify/coverage.py"
+            )
+        self.hits[bench, kind, size, stall] += 1
+
+    @property
+    def cells(self) -> int:
+        """How many there are."""
+        return sum(1 for _ in _all_cells(self.benches))
+
+    @property
+    def missed(self) -> list[Cell]:
+        """Cells that were never hit."""
+        return [cell for cell in _all_cells(self.benches) if cell not in self.hits]
+
+    def as_json(self) -> dict[str, Any]:
+        """{cells, hit, missed [[bench, kind, size, stall]], hits [[bench, kind, size, stall, times]]}."""
+        missed = self.missed
+        return {
+            "cells": self.cells,
+            "hit": self.cells - len(missed),
+            "missed": [list(cell) for cell in missed],
+            "hits": [[*cell, times] for cell, times in sorted(self.hits.items())],
+        }
+
+    def table(self) -> str:
+        """A line for each kind and size; in the columns how often. A dot: there is no such cell."""
+        lines = []
+        for bench in self.benches:
+            kinds = CELLS[bench]
+            columns = list(dict.fromkeys(stall for _, stalls in kinds.values() for stall in stalls))
+            lines += ["", self._row(bench, "", columns, columns)]
+            for kind, (sizes, stalls) in kinds.items():
+                for size in sizes:
+                    counts = [self.hits[bench, kind, size, each] if each in stalls else "." for each in columns]
+                    lines.append(self._row(kind, size, counts, columns))
+        missed = self.missed
+        lines += ["", f"{self.cells - len(missed)} of {self.cells} cells were hit. Never:"]
+        lines += [f"  {line}" for line in self._never(missed)] or ["  none"]
+        return "\n".join(lines[1:])
+
+    @staticmethod
+    def _row(kind: str, size: str, counts: Sequence[object], columns: Sequence[str]) -> str:
+        widths = [max(6, len(column) + 2) for column in columns]
+        cells = (f"{count:>{width}}" for count, width in zip(counts, widths, strict=True))
+        return f"{kind:16}{size:>7}" + "".join(cells)
+
+    @staticmethod
+    def _never(missed: Sequence[Cell]) -> Iterator[str]:
+        """A line for each kind and size with the stalls that it did not meet."""
+        stalls: dict[tuple[str, str, str], list[str]] = {}
+        for *of, stall in missed:
+            bench, kind, size = of
+            stalls.setdefault((bench, kind, size), []).append(stall)
+        for (bench, kind, size), lacking in stalls.items():
+            nothing = len(lacking) == len(CELLS[bench][kind][1])
+            yield f"{bench}: {kind}, {size}: {'anything' if nothing else ', '.join(lacking)}"
+
+    def save(self) -> None:
+        """Into the folder of ``ENVIRONMENT``, if it is set: from within a bench, after a test that passed."""
+        if folder := os.environ.get(ENVIRONMENT):
+            path = Path(folder) / f"{uuid.uuid4().hex}.json"
+            path.write_text(json.dumps([[*cell, times] for cell, times in self.hits.items()]), "utf-8")
+
+    @staticmethod
+    def load(folder: Path, benches: Sequence[str] = BENCHES) -> Coverage:
+        """All that was saved there by these benches.
+
+        Raises:
+            UsageError: a file is damaged, or of other cells.
+        """
+        known, found = set(_all_cells(benches)), Coverage(benches=benches)
+        for path in sorted(folder.glob("*.json")):
+            try:
+                for *cell, times in json.loads(path.read_text("utf-8")):
+                    if tuple(cell) not in known:
+                        raise ValueError(f"no cell {cell}")
+                    found.hits[tuple(cell)] += int(times)
+            except (ValueError, TypeError) as error:
+                raise UsageError(f"{path} is no coverage: {error}; delete it") from error
+        return found
+
+
+def measure(*, quick: bool = False, benches: Sequence[str] = BENCHES, progress: Progress = silent) -> Coverage:
+    """Runs benches and adds up what they saw. The first run builds their simulators, which takes minutes.
+
+    Args:
+        quick: one model of five, and so without the sizes that the others have.
+
+    Raises:
+        ToolError: a tool is missing or fails.
+        EdgedecError: a test of a bench failed.
+        UsageError: an unknown bench.
+    """
+    from edgedec.sim.verify.benches.designs import design
+    from edgedec.sim.verify.cocotb_runner import run_bench
+
+    for bench in benches:
+        if bench not in CELLS:
+            raise UsageError(f"bench must be one of {', '.join(BENCHES)}, not {bench!r}")
+    with tempfile.TemporaryDirectory(prefix="edgedec-coverage-") as folder:
+        for bench in benches:
+            progress(f"bench {bench}", 0, 1)
+            parameters = {ENVIRONMENT.lower(): folder, "quick": int(quick)}
+            run_bench(design(bench), f"edgedec.sim.verify.benches.{bench}", parameters=parameters, progress=progress)
+        return Coverage.load(Path(folder), benches)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the benches, prints the table, and writes JSON if asked."""
+    parser = argparse.ArgumentParser(
+        prog="python -m edgedec.sim.verify.coverage", description=__doc__.partition("\n")[0]
+    )
+    parser.add_argument("--quick", action="store_true", help="one model of five")
+    parser.add_argument("--json", type=Path, help="file for the report as JSON")
+    parser.add_argument("--bench", action="append", choices=BENCHES, help="only this one; may be given again")
+    given = parser.parse_args(arguments)
+    said: set[str] = set()
+
+    def progress(what: str, done: int, total: int) -> None:
+        if what not in said:
+            said.add(what)
+            _say(f"{what} ...", sys.stderr)
+
+    found = measure(quick=given.quick, benches=given.bench or BENCHES, progress=progress)
+    _say(found.table(), sys.stdout)
+    if given.json is not None:
+        given.json.write_text(json.dumps(found.as_json(), indent=1) + "\n", "utf-8")
+    return 0
+
+
+def _say(text: str, file: TextIO) -> None:
+    file.write(text + "\n")
+    file.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
