@@ -6,7 +6,7 @@ STEPS ?= 1000
 PARALLEL = -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 .PHONY: demo train-demo test test-board test-all fuzz lint types clean help
 # What runs through pynq, in an environment of its own: pynq needs an older NumPy than the rest.
-BOARD_TESTS = tests/conformance/test_devices.py tests/runtime/devices/test_pynq.py tests/boards/test_hwh.py -k "pynq or hwh"
+BOARD_TESTS = tests/conformance/test_devices.py tests/runtime/devices/test_pynq.py tests/hw/handoff/test_write.py -k "pynq or handoff"
 
 demo: ## quantize the embedded model and let it talk, within a memory budget
 	@.ci/environment check

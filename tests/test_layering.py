@@ -22,9 +22,35 @@ LEVEL = {area: level for level, areas in enumerate(LAYERS) for area in areas}
 RESERVED = {
     "torch": ("edgedec.quantize.distil", "edgedec.quantize.demo_pair"),
     "transformers": ("edgedec.quantize.distil", "edgedec.quantize.demo_pair"),
-    "amaranth": ("edgedec.hw", "edgedec.boards", "edgedec.sim"),
-    "amaranth_boards": ("edgedec.boards", "edgedec.hw"),
+    "amaranth": ("edgedec.hw", "edgedec.boards.flows", "edgedec.sim"),
+    "amaranth_boards": ("edgedec.boards.flows",),
 }
+
+# Packages and modules that are imported where Amaranth is not installed, as on a board.
+WITHOUT_AMARANTH = (
+    "edgedec.hw.isa",
+    "edgedec.hw.config",
+    "edgedec.hw.compiler",
+    "edgedec.hw.handoff",
+    "edgedec.boards",
+    "edgedec.runtime",
+    "edgedec.sim.devices.reference",
+    "edgedec.sim.interpreter",
+)
+EXCEPT = ("edgedec.boards.flows",)  # the engine that builds bitstreams needs the hardware generator
+# The packages and modules of runtime, from the lowest: each imports from its own line and those above it.
+RUNTIME = (
+    ("driver",),
+    ("protocols", "visibility", "target_top", "sampling"),
+    ("text", "kernels", "trees", "verifiers"),
+    ("devices", "decoders"),
+    ("accelerator",),
+    ("targets",),
+    ("drafters",),
+    ("speculation", "estimates", "planning"),
+    ("session", "answer", "conversation"),
+    ("measure", "deploy"),
+)
 
 Imports = dict[str, dict[str, int]]  # module -> imported name -> line
 
@@ -110,10 +136,32 @@ def violations(imports: Imports) -> list[str]:
         if one < other and one in siblings[other]
     ]
     for module in imports:
-        if area(module) in ("core", "runtime"):
-            for other in sorted(reachable(imports, module)):
-                for name in {name.split(".")[0] for name in imports[other]} & {"torch", "amaranth"}:
-                    found.append(f"{module} leads to {name} through {other}")
+        forbidden = {"torch", "amaranth"} if area(module) in ("core", "runtime") else set()
+        if any(within(module, prefix) for prefix in WITHOUT_AMARANTH) and not any(
+            within(module, one) for one in EXCEPT
+        ):
+            forbidden.add("amaranth")
+        for other in sorted(reachable(imports, module)) if forbidden else ():
+            for name in {name.split(".")[0] for name in imports[other]} & forbidden:
+                found.append(f"{module} leads to {name} through {other}")
+    return found + runtime_violations(imports)
+
+
+def runtime_violations(imports: Imports) -> list[str]:
+    """One sentence for each import within runtime that points upwards, and for each package that has no level."""
+    level = {f"edgedec.runtime.{name}": at for at, names in enumerate(RUNTIME) for name in names}
+    found = []
+    for module, names in imports.items():
+        here = ".".join(module.split(".")[:3])
+        if not within(module, "edgedec.runtime") or here == "edgedec.runtime":
+            continue
+        if here not in level:
+            found.append(f"{here} has no level in RUNTIME")
+            continue
+        for name, line in names.items():
+            there = ".".join(name.split(".")[:3])
+            if level.get(there, 0) > level[here]:
+                found.append(f"{module}:{line} imports {name}: {here} is below {there}")
     return found
 
 
@@ -165,19 +213,47 @@ def test_every_imported_package_is_a_declared_dependency(project_root: Path) -> 
         ("edgedec/cli/app.py", "import torch", "only edgedec.quantize.distil, edgedec.quantize.demo_pair may"),
         ("runtime/session.py", "from amaranth.hdl import Module", "only edgedec.hw"),
         ("runtime/session.py", "import edgedec.quantize.distil", "session leads to torch through edgedec.quantize"),
-        ("runtime/session.py", "import edgedec.boards.ulx3s", "leads to amaranth through edgedec.hw"),
+        ("runtime/session.py", "import edgedec.boards.flows.build", "leads to amaranth through edgedec.hw.blocks"),
         ("quantize/table.py", "import edgedec.runtime.session", "quantize and runtime import each other"),
+        ("hw/isa/instructions.py", "from amaranth.hdl import Module", "isa.instructions leads to amaranth through"),
+        (
+            "hw/isa/instructions.py",
+            "import edgedec.hw.blocks",
+            "isa.instructions leads to amaranth through edgedec.hw.blocks",
+        ),
+        ("hw/config.py", "import edgedec.hw.blocks", "hw.config leads to amaranth through edgedec.hw.blocks"),
+        ("hw/compiler/program.py", "import edgedec.hw.blocks", "program leads to amaranth through edgedec.hw.blocks"),
+        ("hw/handoff/read.py", "import edgedec.hw.blocks", "handoff.read leads to amaranth through edgedec.hw.blocks"),
+        ("boards/kv260.py", "import edgedec.boards.flows.build", "kv260 leads to amaranth through edgedec.hw.blocks"),
+        ("boards/kv260.py", "import amaranth_boards", "only edgedec.boards.flows may"),
+        ("runtime/driver/driver.py", "import edgedec.hw.blocks", "driver leads to amaranth through edgedec.hw.blocks"),
+        ("runtime/devices/pynq.py", "import edgedec.hw.blocks", "pynq leads to amaranth through edgedec.hw.blocks"),
+        ("runtime/targets/onnx.py", "import edgedec.hw.blocks", "onnx leads to amaranth through edgedec.hw.blocks"),
+        (
+            "runtime/driver/driver.py",
+            "import edgedec.runtime.session",
+            "runtime.driver is below edgedec.runtime.session",
+        ),
+        (
+            "runtime/targets/onnx.py",
+            "from edgedec.runtime import session",
+            "runtime.targets is below edgedec.runtime.session",
+        ),
+        ("runtime/new_room/module.py", "import numpy", "edgedec.runtime.new_room has no level in RUNTIME"),
     ],
 )
 def test_checker_finds_a_planted_violation(tmp_path: Path, path: str, source: str, complaint: str) -> None:
     tree = {
         "edgedec/__init__.py": "",
-        "hw/__init__.py": "import amaranth",
+        "hw/__init__.py": "",
+        "hw/blocks.py": "import amaranth",
         "boards/__init__.py": "import edgedec.bundle",
-        "boards/ulx3s.py": "from edgedec.hw import plan",
+        "boards/ulx3s.py": "from edgedec.hw import config",
+        "boards/flows/build.py": "from edgedec.hw import blocks",
+        "hw/config.py": "import numpy",
         "quantize/distil/__init__.py": "import torch",
         "runtime/session.py": "import numpy",
-        "runtime/eval.py": "import edgedec.quantize",
+        "runtime/planning.py": "import edgedec.quantize",
         "sim/device.py": "import edgedec.hw, edgedec.runtime.session",
         "edgedec/cli/app.py": "import edgedec.sim.device, edgedec.quantize.distil, edgedec.bundle",
         "edgedec/demo/__main__.py": "import edgedec.cli.app",

@@ -15,7 +15,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from tests.no_network import FORBIDDEN, SUPPORTED
+from tests.support.bench_no_network import FORBIDDEN, SUPPORTED
 from tests.test_layering import imported_names
 
 FOLDERS = ("edgedec", "hw", "quantize", "runtime", "boards", "sim", "tests", "benchmarks")
@@ -158,7 +158,7 @@ def run_in(
 ) -> subprocess.CompletedProcess[str]:
     """Run a command under the filter, with nothing in its environment that would keep ONNX Runtime quiet, such as CI."""
     environment = {"HOME": str(folder / "home"), "TMPDIR": str(folder / "tmp"), "PATH": "/usr/bin:/bin", **variables}
-    words = [sys.executable, str(root / "tests" / "no_network.py"), *command]
+    words = [sys.executable, str(root / "tests" / "support" / "bench_no_network.py"), *command]
     return subprocess.run(
         words, cwd=folder / "work", env=environment, input=stdin, capture_output=True, text=True, check=False
     )

@@ -73,7 +73,7 @@ def read(
     limit_cycles: int = _AHEAD,
 ) -> Reading:
     """All ranges from the memory's present state, over all its ports, as a ``Prefetcher`` asks for them; the reader takes
-    a beat in each cycle in which it does not wait. tests/sim/test_prefetcher_memory.py compares it with the RTL.
+    a beat in each cycle in which it does not wait. tests/sim/ddr/test_prefetcher_memory.py compares it with the RTL.
 
     Args:
         writes: in the order in which they come.

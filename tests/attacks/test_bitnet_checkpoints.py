@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from edgedec.errors import BundleError, EdgedecError, UnsupportedError
 from edgedec.quantize.pipeline import QuantizeOptions, quantize
 from edgedec.quantize.readers import open_checkpoint
-from tests.quantize.bitnet_models import model, tensors, write
+from tests.quantize.support.make_bitnet_models import model, tensors, write
 
 NAME = "model.layers.1.mlp.gate_proj.weight"
 SCALE = NAME + "_scale"

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from edgedec.bundle import Bundle
 from edgedec.errors import BundleError, EdgedecError, UnsupportedError
 from edgedec.manifest import Tokens
-from tests.core.tiny import write_bundle
+from tests.support.make_tiny import write_bundle
 
 _MAX_BYTES = 3 << 20  # the bundle has 30 kB
 FILES = ("manifest.json", "weights.bin", "tokenizer.json", "chat_template.jinja")

@@ -18,7 +18,7 @@ import pytest
 from edgedec.errors import BundleError, EdgedecError, UnsupportedError
 from edgedec.quantize.pipeline import checkpoint_graph
 from edgedec.quantize.readers import open_checkpoint
-from tests.quantize.readers.builders import (
+from tests.quantize.readers.support.make_checkpoints import (
     hf_tokenizer,
     llama2c_file,
     llama2c_header,

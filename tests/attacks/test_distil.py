@@ -20,8 +20,8 @@ from typer.testing import CliRunner
 from edgedec.cli.app import app
 from edgedec.quantize.distil import text as text_module
 from edgedec.quantize.distil.run_folder import RunFolder
-from tests.cli.known_model import byte_tokenizer
-from tests.quantize.distil.teachers import write_teacher
+from tests.edgedec.cli.support.make_known_model import byte_tokenizer
+from tests.quantize.distil.support.make_teachers import write_teacher
 
 SHORT = ("--steps", "4", "--length", "16", "--batch-tokens", "64", "--device", "cpu", "-t", "1", "--every", "1")
 

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from edgedec.errors import BundleError, EdgedecError, UnsupportedError
 from edgedec.quantize.pipeline import checkpoint_graph
 from edgedec.quantize.readers import open_checkpoint
-from tests.quantize.readers import gguf_builder as builder
-from tests.quantize.readers.gguf_builder import Raw, RawTensor, file_bytes, metadata, string, tensor, values
+from tests.quantize.readers.support import make_gguf as builder
+from tests.quantize.readers.support.make_gguf import Raw, RawTensor, file_bytes, metadata, string, tensor, values
 
 _MAX_BYTES = 8 << 20
 _HUGE = (1 << 64) - 1

@@ -21,8 +21,8 @@ from edgedec.errors import BundleError, EdgedecError, UnsupportedError, UsageErr
 from edgedec.hw.compiler.program import Program
 from edgedec.hw.compiler.program_file import CODE, IMAGE, MANIFEST, load_program, save_program
 from edgedec.manifest import manifest_hash
-from tests.reference.integer_profile.models import tiny
-from tests.sim.interpreting import compiled
+from tests.edgedec.reference.integer_profile.support.make_models import tiny
+from tests.sim.support.bench_interpreter import compiled
 
 FILES = (MANIFEST, CODE, IMAGE)
 Manifest = dict[str, Any]

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from edgedec.errors import BundleError
 from edgedec.quantize.readers.tokenizers.tokenizer_file import read_tokenizer
 from tests.attacks.fuzz.mutators.protobuf import field
-from tests.quantize.readers.builders import hf_tokenizer, write_json
+from tests.quantize.readers.support.make_checkpoints import hf_tokenizer, write_json
 
 _LEAF, _VALUE = 1 << 8, 1 << 31
 

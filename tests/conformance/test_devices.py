@@ -30,9 +30,9 @@ from edgedec.schemes import TernaryScheme
 from edgedec.sim.boards.link_server import LinkServer, PseudoTerminal
 from edgedec.sim.verify.benches.workloads import Reading, commit_readings, issued, readings
 from edgedec.sim.verify.cocotb_runner import missing_tools
-from tests.reference.integer_profile.models import float_model, prepared
-from tests.runtime.devices.simulated_board import open_on, simulated_board
-from tests.sim.small_top import CONFIG
+from tests.edgedec.reference.integer_profile.support.make_models import float_model, prepared
+from tests.runtime.devices.support.fake_board import open_on, simulated_board
+from tests.sim.support.make_small_top import CONFIG
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "pynq": {},  # on a simulated board around ``reference``

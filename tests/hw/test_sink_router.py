@@ -7,7 +7,7 @@ import pytest
 
 from edgedec.hw.isa.instructions import FIELDS, Opcode, Sink
 from edgedec.hw.sink_router import SinkRouter
-from tests.hw.streams import run
+from tests.hw.support.bench_streams import run
 
 PORTS = {
     Sink.RESIDUAL: "residual",

@@ -23,7 +23,7 @@ from edgedec.quantize.readers import open_checkpoint
 from edgedec.runtime.protocols import Limits, Pass
 from edgedec.runtime.targets import open_target
 from edgedec.schemes import FloatWeight, Int8Scheme, Int8Weight, TernaryWeight
-from tests.quantize.readers.builders import write_hf
+from tests.quantize.readers.support.make_checkpoints import write_hf
 
 SIZES = {
     "hidden_size": 24,
@@ -312,7 +312,7 @@ except EdgedecError as error:
 
 @pytest.mark.parametrize("limit_bytes", [0, 100, 4096])
 def test_a_file_system_that_takes_no_more_leaves_the_old_bundle(tmp_path: Path, limit_bytes: int) -> None:
-    """A file-size limit fails in write() as a full disk does; a really full one is in tests/core/test_atomic.py."""
+    """A file-size limit fails in write() as a full disk does; a really full one is in tests/edgedec/test_atomic.py."""
     source, output = write(tmp_path / "m", tensors()), tmp_path / "b"
     before = run(source, output, "float").sha256
     done = subprocess.run(

@@ -34,7 +34,7 @@ from edgedec.runtime.sampling import Sampler, SamplingConfig
 from edgedec.runtime.speculation import DRAFTERS, POLICIES, create_drafter, create_policy, create_verifier
 from edgedec.runtime.targets import open_target
 from edgedec.runtime.text.tokenizer import Tokenizer
-from tests.runtime.writer import Writer
+from tests.runtime.support.bench_writer import Writer
 
 needs_kernels = pytest.mark.skipif(usable() is None, reason="the kernels' library was not built (no C++ compiler)")
 

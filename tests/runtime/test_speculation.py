@@ -27,7 +27,7 @@ from edgedec.runtime.sampling import Sampler, SamplingConfig
 from edgedec.runtime.session import Session
 from edgedec.runtime.speculation import SpecConfig, create_policy, create_verifier
 from edgedec.runtime.targets._results import Done
-from tests.runtime.scripted import Clock, ScriptedDraft, Willing
+from tests.runtime.support.fake_world import Clock, ScriptedDraft, Willing
 
 GREEDY = SamplingConfig(temperature=0)
 CONTEXT = 160

@@ -18,10 +18,10 @@ from edgedec.quantize.readers.gguf.blocks import KINDS
 from edgedec.quantize.readers.gguf.names import gguf_name
 from tests.attacks.fuzz.framing import framed
 from tests.attacks.fuzz.mutators.protobuf import field
-from tests.quantize import bitnet_models
-from tests.quantize.readers import builders
-from tests.quantize.readers import gguf_builder as gguf
-from tests.quantize.readers.gguf_builder import RawTensor
+from tests.quantize.readers.support import make_checkpoints
+from tests.quantize.readers.support import make_gguf as gguf
+from tests.quantize.readers.support.make_gguf import RawTensor
+from tests.quantize.support import make_bitnet_models
 
 __all__ = [
     "RANKS",
@@ -96,14 +96,14 @@ def huggingface_folders(names: tuple[str, ...]) -> Iterator[bytes]:
     """A model of each family; two that are spelled in another way."""
     with TemporaryDirectory() as name:
         folder = Path(name)
-        builders.write_json(
+        make_checkpoints.write_json(
             folder / "tokenizer_config.json",
             {"bos_token": "<s>", "eos_token": {"content": "</s>"}, "chat_template": "{{ messages[0].content }}"},
         )
-        builders.write_json(folder / "generation_config.json", {"eos_token_id": [2, 1]})
+        make_checkpoints.write_json(folder / "generation_config.json", {"eos_token_id": [2, 1]})
         for family in _FAMILIES:
             config = {**SIZES, **family}
-            builders.write_hf(folder, _weights(config), **config)
+            make_checkpoints.write_hf(folder, _weights(config), **config)
             yield _folder_files(folder, names)
         yield from _other_spellings(folder, names)
 
@@ -116,21 +116,21 @@ def _other_spellings(folder: Path, names: tuple[str, ...]) -> Iterator[bytes]:
         home = new.partition(".")[0]
         parts = [packed.pop(f"{at}{home}.{old}_proj.weight") for old in olds]
         packed[f"{at}{new}.weight"] = np.concatenate(parts)
-    builders.write_hf(folder, packed, **config)
+    make_checkpoints.write_hf(folder, packed, **config)
     yield _folder_files(folder, names)
 
     config = {**SIZES, **_FAMILIES[10]}
     seeing = {name.replace("model.", "language_model.model.", 1): one for name, one in _weights(config).items()}
     seeing["vision_tower.x.weight"] = np.ones(2, np.float16)
     (folder / "config.json").unlink()
-    builders.write_hf(folder, seeing, model_type="gemma3", text_config=config, vocab_size=13)
+    make_checkpoints.write_hf(folder, seeing, model_type="gemma3", text_config=config, vocab_size=13)
     yield _folder_files(folder, names)
 
 
 def sharded_folders(names: tuple[str, ...]) -> Iterator[bytes]:
     with TemporaryDirectory() as name:
         config = {**SIZES, "model_type": "llama"}
-        folder = builders.write_hf(Path(name), _weights(config), shards=2, **config)
+        folder = make_checkpoints.write_hf(Path(name), _weights(config), shards=2, **config)
         yield _folder_files(folder, names)
 
 
@@ -142,15 +142,15 @@ def bitnet_folders(names: tuple[str, ...]) -> Iterator[bytes]:
         "num_attention_heads": 2,
         "num_hidden_layers": 1,
     }
-    whole = bitnet_models.model(**small, dense_type=np.float16)
-    biased = bitnet_models.model(**small, dense_type=np.float16, attention_bias=True)
-    grouped = bitnet_models.model(group_size=32, **(small | {"hidden_size": 40}), dense_type=np.float16)
-    normed = bitnet_models.model("bitnet", **small, dense_type=np.float16, num_key_value_heads=2)
-    loose = bitnet_models.tensors(whole, packed=False)
+    whole = make_bitnet_models.model(**small, dense_type=np.float16)
+    biased = make_bitnet_models.model(**small, dense_type=np.float16, attention_bias=True)
+    grouped = make_bitnet_models.model(group_size=32, **(small | {"hidden_size": 40}), dense_type=np.float16)
+    normed = make_bitnet_models.model("bitnet", **small, dense_type=np.float16, num_key_value_heads=2)
+    loose = make_bitnet_models.tensors(whole, packed=False)
     online = {name: values for name, values in loose.items() if not name.endswith("_scale")}
     automatic = {"linear_class": "autobitlinear", "quantization_mode": "offline"}
-    made: tuple[tuple[bitnet_models.Model, dict[str, NDArray[Any]] | None, dict[str, Any]], ...] = (
-        (whole, bitnet_models.tensors(whole, divides=True), {"linear_class": "bitlinear"}),
+    made: tuple[tuple[make_bitnet_models.Model, dict[str, NDArray[Any]] | None, dict[str, Any]], ...] = (
+        (whole, make_bitnet_models.tensors(whole, divides=True), {"linear_class": "bitlinear"}),
         (whole, None, automatic),
         (biased, None, automatic),
         (normed, None, automatic),
@@ -160,7 +160,7 @@ def bitnet_folders(names: tuple[str, ...]) -> Iterator[bytes]:
     )
     for model, contents, quantization in made:
         with TemporaryDirectory() as name:
-            yield _folder_files(bitnet_models.write(Path(name), model, contents, **quantization), names)
+            yield _folder_files(make_bitnet_models.write(Path(name), model, contents, **quantization), names)
     with TemporaryDirectory() as name:  # the reproduction's class and its names of norms
         config = {**SIZES, **_FAMILIES[5], "hidden_act": "silu"}
         renamed = {
@@ -168,7 +168,7 @@ def bitnet_folders(names: tuple[str, ...]) -> Iterator[bytes]:
             for one, values in _weights(config).items()
         }
         config |= {"model_type": "llama", "architectures": ["BitnetForCausalLM"], "weight_bits": 1, "input_bits": 8}
-        yield _folder_files(builders.write_hf(Path(name), renamed, **config), names)
+        yield _folder_files(make_checkpoints.write_hf(Path(name), renamed, **config), names)
 
 
 _ARCHITECTURES: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
@@ -281,18 +281,18 @@ def gguf_parts() -> Iterator[bytes]:
 def llama2c_files() -> Iterator[bytes]:
     for version in (0, 1, 2):
         for tied in (True, False):
-            tensors = {name: np.sign(values) for name, values in builders.llama2c_tensors(tied).items()}
-            yield builders.llama2c_file(version, tensors)
+            tensors = {name: np.sign(values) for name, values in make_checkpoints.llama2c_tensors(tied).items()}
+            yield make_checkpoints.llama2c_file(version, tensors)
 
 
 def tokenizer_bins() -> Iterator[bytes]:
-    yield builders.tokenizer_bin(builders.small_pieces())
-    yield builders.tokenizer_bin(builders.small_pieces(with_bytes=True))
+    yield make_checkpoints.tokenizer_bin(make_checkpoints.small_pieces())
+    yield make_checkpoints.tokenizer_bin(make_checkpoints.small_pieces(with_bytes=True))
 
 
 def vocab_listings() -> Iterator[bytes]:
     for with_bytes in (False, True):
-        pieces = builders.small_pieces(with_bytes)
+        pieces = make_checkpoints.small_pieces(with_bytes)
         yield "".join(f"{text.replace(' ', chr(0x2581))}\t{score:g}\n" for text, score in pieces).encode()
 
 
@@ -303,7 +303,7 @@ def _piece(text: str, score: float, kind: int) -> bytes:
 def sentencepiece_models() -> Iterator[bytes]:
     """BPE and unigram, with the 256 bytes and without; and one that normalizes by a compiled map."""
     special = [_piece("<unk>", 0, 2), _piece("<s>", 0, 3), _piece("</s>", 0, 3)]
-    words = [_piece(text.replace(" ", "\u2581"), -float(at), 1) for at, text in enumerate(builders.LETTERS)]
+    words = [_piece(text.replace(" ", "\u2581"), -float(at), 1) for at, text in enumerate(make_checkpoints.LETTERS)]
     bytes_ = [_piece(f"<0x{byte:02X}>", 0, 6) for byte in range(256)]
     users = [_piece("<sep>", 0, 4), _piece("old", 0, 5)]
     for kind in (1, 2):
@@ -373,4 +373,4 @@ def tokenizer_texts() -> Iterator[bytes]:
         },
     )
     for change in changes:
-        yield json.dumps(builders.hf_tokenizer(**change)).encode()
+        yield json.dumps(make_checkpoints.hf_tokenizer(**change)).encode()

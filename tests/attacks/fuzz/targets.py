@@ -21,7 +21,7 @@ from tests.attacks.fuzz.mutators.protobuf import protobuf
 from tests.attacks.fuzz.mutators.raw import Mutator, mutate_bytes
 from tests.attacks.fuzz.mutators.safetensors import safetensors
 from tests.attacks.fuzz.reading import read_checkpoint, read_vocabulary
-from tests.quantize.readers.builders import hf_tokenizer, small_pieces, tokenizer_bin
+from tests.quantize.readers.support.make_checkpoints import hf_tokenizer, small_pieces, tokenizer_bin
 
 __all__ = ["MAX_INPUT_BYTES", "TARGETS", "File", "Target"]
 

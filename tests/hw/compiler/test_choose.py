@@ -17,7 +17,7 @@ from edgedec.hw.plan.choose_board import config_for_board
 from edgedec.hw.plan.estimate import estimate
 from edgedec.quantize.synthetic.random_bundle import SHAPES
 from edgedec.reference.integer_profile.model import IntegerModel
-from tests.reference.integer_profile.models import KINDS, tiny
+from tests.edgedec.reference.integer_profile.support.make_models import KINDS, tiny
 
 STORIES: dict[str, Any] = {  # of the embedded model's size
     "model_type": "llama",

@@ -4,7 +4,7 @@ from edgedec.hw.compiler.choose import config_for
 from edgedec.hw.compiler.disassembler import describe, lines
 from edgedec.hw.compiler.program import compile_model
 from edgedec.hw.isa.instructions import Opcode
-from tests.reference.integer_profile.models import tiny
+from tests.edgedec.reference.integer_profile.support.make_models import tiny
 
 
 def test_every_instruction_is_described() -> None:

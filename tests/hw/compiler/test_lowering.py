@@ -19,7 +19,7 @@ from edgedec.ops import Linear, Rope
 from edgedec.reference.integer_profile.model import IntegerModel
 from edgedec.reference.integer_profile.ops.linear import LinearConstants
 from edgedec.schemes import Int8Scheme, TernaryScheme
-from tests.reference.integer_profile.models import KINDS, float_model, prepared, tiny
+from tests.edgedec.reference.integer_profile.support.make_models import KINDS, float_model, prepared, tiny
 
 
 def compiled(kind: str, **overrides: Any) -> Program:

@@ -10,7 +10,7 @@ from edgedec.hw.compiler.choose import config_for
 from edgedec.hw.compiler.lowering import Lowering
 from edgedec.hw.compiler.program import compile_model, laid_out, lowered_sizes
 from edgedec.hw.isa.striping import block_bytes
-from tests.reference.integer_profile.models import KINDS, tiny
+from tests.edgedec.reference.integer_profile.support.make_models import KINDS, tiny
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -15,7 +15,7 @@ import torch
 from edgedec.errors import DeviceError, UsageError
 from edgedec.quantize.distil import devices
 from edgedec.quantize.distil.devices import Place, find_place
-from tests.quantize.distil.teachers import CPU
+from tests.quantize.distil.support.make_teachers import CPU
 
 
 @pytest.fixture(autouse=True)

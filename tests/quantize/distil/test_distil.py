@@ -32,9 +32,17 @@ from edgedec.quantize.pipeline import QuantizeOptions, quantize
 from edgedec.quantize.readers import open_checkpoint
 from edgedec.reference.float_profile.model import ReferenceModel
 from edgedec.runtime.targets._graphs import bundle_graph
-from tests.quantize.distil import killed
-from tests.quantize.distil.teachers import CPU, distil, open_teacher, options, some_ids, tensors, write_teacher
-from tests.quantize.readers.builders import write_llama2c
+from tests.quantize.distil.support import bench_killed_run
+from tests.quantize.distil.support.make_teachers import (
+    CPU,
+    distil,
+    open_teacher,
+    options,
+    some_ids,
+    tensors,
+    write_teacher,
+)
+from tests.quantize.readers.support.make_checkpoints import write_llama2c
 
 ROOT = Path(__file__).resolve().parents[3]
 TERNARY: dict[str, dict[str, Any]] = {
@@ -180,12 +188,19 @@ def test_the_student_keeps_tokens_and_template(tmp_path: Path) -> None:
 # --- killed and resumed -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("moment", killed.MOMENTS)
+@pytest.mark.parametrize("moment", bench_killed_run.MOMENTS)
 def test_a_killed_run_comes_to_the_same_end(tmp_path: Path, moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_module, "_SEQUENCES", 64)  # as in the other process
     teacher = write_teacher(tmp_path / "teacher")
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "tests.quantize.distil.killed", str(teacher), str(tmp_path / "out"), moment]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.quantize.distil.support.bench_killed_run",
+        str(teacher),
+        str(tmp_path / "out"),
+        moment,
+    ]
     done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == -9, done.stderr
     assert not (tmp_path / "out").exists()

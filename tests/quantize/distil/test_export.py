@@ -23,8 +23,8 @@ from edgedec.quantize.distil.export import check_output, round_dense, write_chec
 from edgedec.quantize.distil.run_folder import RunFolder
 from edgedec.quantize.distil.torch_graph import Ternary, TorchGraph
 from edgedec.quantize.readers import open_checkpoint
-from tests.cli.known_model import byte_tokenizer
-from tests.quantize.distil.teachers import CONFIG, model, some_ids, tensors
+from tests.edgedec.cli.support.make_known_model import byte_tokenizer
+from tests.quantize.distil.support.make_teachers import CONFIG, model, some_ids, tensors
 
 
 def write(made: TorchGraph, folder: Path) -> Path:

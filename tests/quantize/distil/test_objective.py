@@ -16,7 +16,7 @@ from torch.nn import functional
 from edgedec.errors import UnsupportedError, UsageError
 from edgedec.quantize.distil.objective import Objective, ObjectiveOptions, layer_pairs, text_loss
 from edgedec.quantize.distil.torch_graph import Ternary
-from tests.quantize.distil.teachers import model, some_ids
+from tests.quantize.distil.support.make_teachers import model, some_ids
 
 layers = st.integers(1, 40)
 

@@ -30,8 +30,8 @@ from edgedec.quantize.distil.ternary import ternary_weight
 from edgedec.quantize.distil.torch_graph import TorchGraph
 from edgedec.quantize.methods.planes import quantize_planes
 from edgedec.quantize.readers import Checkpoint, open_checkpoint
-from tests.quantize.distil.teachers import open_teacher, some_ids
-from tests.quantize.readers.builders import write_llama2c
+from tests.quantize.distil.support.make_teachers import open_teacher, some_ids
+from tests.quantize.readers.support.make_checkpoints import write_llama2c
 
 
 def started(checkpoint: Checkpoint, *, positions: int = 16, **options: Any) -> TorchGraph:

@@ -20,8 +20,8 @@ from edgedec.quantize.distil import text as text_module
 from edgedec.quantize.distil.objective import text_loss
 from edgedec.quantize.distil.text import Special, read_texts, sample_text, split
 from edgedec.quantize.distil.torch_graph import TorchGraph
-from tests.cli.known_model import BOS, EOS, byte_tokenizer
-from tests.quantize.distil.teachers import CPU, model
+from tests.edgedec.cli.support.make_known_model import BOS, EOS, byte_tokenizer
+from tests.quantize.distil.support.make_teachers import CPU, model
 
 SPECIAL = Special(bos=BOS, eos=(EOS,), limit=258)
 

@@ -21,8 +21,8 @@ from edgedec.quantize.distil.ternary import ternary_weight
 from edgedec.quantize.distil.torch_graph import Cache, Ternary, TorchGraph
 from edgedec.reference.float_profile.model import ReferenceModel
 from edgedec.schemes import FloatWeight, TernaryScheme, TernaryWeight
-from tests.families import golden
-from tests.quantize.distil.teachers import CONFIG, model, some_ids, weights
+from tests.edgedec.families.support import reference_golden
+from tests.quantize.distil.support.make_teachers import CONFIG, model, some_ids, weights
 
 BITNET = {"model_type": "bitnet", "hidden_act": "relu2", "num_key_value_heads": 2}
 FAMILIES: dict[str, dict[str, Any]] = {
@@ -40,9 +40,9 @@ def reference(graph: Graph, found: dict[str, Any], ids: torch.Tensor, taps: tupl
     return made.forward(ids.numpy().astype(np.int32), made.new_cache(), taps=taps)
 
 
-@pytest.mark.parametrize("name", golden.NAMES)
+@pytest.mark.parametrize("name", reference_golden.NAMES)
 def test_equals_transformers(name: str) -> None:
-    want = golden.read(name)
+    want = reference_golden.read(name)
     rows = int(
         (want.positions == np.arange(len(want.positions))).sum()
     )  # then positions jump, which training never does
@@ -51,7 +51,7 @@ def test_equals_transformers(name: str) -> None:
     made.fill(want.weights.__getitem__)
     with torch.no_grad():
         logits, _ = made(torch.from_numpy(want.ids[None, :rows].astype(np.int64)))
-    assert np.abs(logits[0].numpy() - want.logits[:rows]).max() < golden.TOLERANCE
+    assert np.abs(logits[0].numpy() - want.logits[:rows]).max() < reference_golden.TOLERANCE
 
 
 @pytest.mark.parametrize("family", FAMILIES)

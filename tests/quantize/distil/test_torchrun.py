@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("matplotlib")
 
-from tests.quantize.distil.teachers import tensors, write_teacher
+from tests.quantize.distil.support.make_teachers import tensors, write_teacher
 
 pytestmark = pytest.mark.slow
 

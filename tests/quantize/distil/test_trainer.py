@@ -21,7 +21,7 @@ from edgedec.quantize.distil.run_folder import RunFolder
 from edgedec.quantize.distil.schedule import Batches, Schedule
 from edgedec.quantize.distil.torch_graph import Ternary, TorchGraph
 from edgedec.quantize.distil.trainer import Checked, Trainer
-from tests.quantize.distil.teachers import CPU, model
+from tests.quantize.distil.support.make_teachers import CPU, model
 
 WORDS = np.array([*b"the cat sat on the mat and "], np.uint16)
 

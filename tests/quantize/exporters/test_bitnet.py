@@ -27,7 +27,7 @@ from edgedec.quantize.pipeline import QuantizeOptions, quantize
 from edgedec.quantize.readers import open_checkpoint
 from edgedec.schemes import FloatWeight
 from edgedec.schemes import TernaryWeight as BundledWeight
-from tests.quantize.bitnet_models import Model, export, model, naive_pack
+from tests.quantize.support.make_bitnet_models import Model, export, model, naive_pack
 
 NAME = "model.layers.0.mlp.gate_proj.weight"
 UP = "model.layers.0.mlp.up_proj.weight"

@@ -25,7 +25,7 @@ from edgedec.quantize.methods.native import native_ternary
 from edgedec.quantize.readers import Checkpoint, open_checkpoint
 from edgedec.reference.float_profile.model import ReferenceModel
 from edgedec.schemes import FloatWeight, Scheme, TernaryScheme, TernaryWeight, Weight
-from tests.quantize.bitnet_models import Model, export, model, tensors, write
+from tests.quantize.support.make_bitnet_models import Model, export, model, tensors, write
 
 pytestmark = pytest.mark.slow
 

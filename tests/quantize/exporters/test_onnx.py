@@ -1,6 +1,7 @@
 """Bundles as portable ONNX: what the graph computes, and what onnxruntime-genai finds beside it.
 
-tests/test_speculation_peers.py runs the graph pass by pass on caches; here are the schemes that only an export has.
+tests/benchmarks/test_speculation_peers.py runs the graph pass by pass on caches; here are the schemes that only an
+export has.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from edgedec.paths import cache_folder
 from edgedec.quantize.exporters.onnx import export_onnx
 from edgedec.reference.float_profile.model import ReferenceModel
 from edgedec.schemes import FloatWeight, TernaryScheme
-from tests.quantize.exporters.test_gguf import write
-from tests.quantize.exporters.test_gguf_families import FAMILIES
-from tests.quantize.exporters.test_gguf_families import write as write_family
+from tests.quantize.exporters.gguf.test_export import write
+from tests.quantize.exporters.gguf.test_families import FAMILIES
+from tests.quantize.exporters.gguf.test_families import write as write_family
 
 SMALL: Mapping[str, Any] = {"num_hidden_layers": 1, "intermediate_size": 256}
 
@@ -88,10 +89,10 @@ def test_with_a_draft(tmp_path: Path) -> None:
 
 def test_a_draft_with_another_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = write(tmp_path / "a", None, SMALL)
-    from tests.quantize.exporters import test_gguf
+    from tests.quantize.exporters.gguf import test_export
 
-    other = test_gguf.tokenizer("gpt-2")
-    monkeypatch.setattr(test_gguf, "tokenizer", lambda: other)
+    other = test_export.tokenizer("gpt-2")
+    monkeypatch.setattr(test_export, "tokenizer", lambda: other)
     draft = write(tmp_path / "d", None, SMALL)
     with pytest.raises(UsageError, match=r"has another tokenizer than"):
         export_onnx(bundle, tmp_path / "m", draft=draft)

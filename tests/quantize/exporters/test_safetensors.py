@@ -17,7 +17,7 @@ from edgedec.quantize.exporters.safetensors import export_safetensors
 from edgedec.quantize.pipeline import QuantizeOptions, quantize
 from edgedec.quantize.readers import open_checkpoint
 from edgedec.schemes import TernaryScheme
-from tests.quantize.exporters.test_gguf import assert_same_codes, write
+from tests.quantize.exporters.gguf.test_export import assert_same_codes, write
 
 
 def again(folder: Path, method: str) -> Bundle:

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from edgedec.quantize.methods.native import native_ternary
 from edgedec.quantize.pipeline import checkpoint_graph
 from edgedec.quantize.readers import TensorInfo, open_checkpoint
-from tests.quantize.bitnet_models import Model, model, tensors, write
-from tests.quantize.readers.builders import write_hf
+from tests.quantize.readers.support.make_checkpoints import write_hf
+from tests.quantize.support.make_bitnet_models import Model, model, tensors, write
 
 OFFLINE: dict[str, Any] = {"linear_class": "autobitlinear", "quantization_mode": "offline"}
 ONLINE: dict[str, Any] = {"linear_class": "autobitlinear", "quantization_mode": "online"}

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from edgedec.errors import EdgedecError
 from edgedec.quantize.readers import open_checkpoint
-from tests.quantize.readers import gguf_builder
-from tests.quantize.readers.builders import write_hf, write_llama2c
+from tests.quantize.readers.support import make_gguf
+from tests.quantize.readers.support.make_checkpoints import write_hf, write_llama2c
 
 _MAX_BYTES = 8 << 20  # the files have a few kB
 
@@ -61,7 +61,7 @@ def _tokenizer_bin(folder: Path) -> tuple[Path, str]:
 
 
 def _gguf(folder: Path) -> tuple[Path, str]:
-    path = gguf_builder.write_model(folder)
+    path = make_gguf.write_model(folder)
     return path, path.name
 
 

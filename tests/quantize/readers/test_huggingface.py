@@ -14,7 +14,14 @@ from tokenizers import Tokenizer
 
 from edgedec.errors import BundleError, UnsupportedError, UsageError
 from edgedec.quantize.readers import TensorInfo, open_checkpoint
-from tests.quantize.readers.builders import DTYPES, hf_tensors, hf_tokenizer, write_hf, write_json, write_llama2c
+from tests.quantize.readers.support.make_checkpoints import (
+    DTYPES,
+    hf_tensors,
+    hf_tokenizer,
+    write_hf,
+    write_json,
+    write_llama2c,
+)
 
 
 @pytest.mark.parametrize("dtype", list(DTYPES))

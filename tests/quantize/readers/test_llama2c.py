@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from edgedec.errors import BundleError, UsageError
 from edgedec.quantize.readers import TensorInfo, open_checkpoint
-from tests.quantize.readers.builders import (
+from tests.quantize.readers.support.make_checkpoints import (
     hf_tokenizer,
     llama2c_tensors,
     quantize_q80,

@@ -29,8 +29,8 @@ from edgedec.runtime.accelerator import board_manifest
 from edgedec.runtime.accelerator.board_bundle import BoardBundle, open_board_bundle
 from edgedec.runtime.accelerator.board_manifest import MANIFEST, encode_manifest, listed_files
 from edgedec.runtime.text.tokenizer import Tokenizer
-from tests.runtime.accelerator import a_board
-from tests.runtime.accelerator.a_board import Parts
+from tests.runtime.accelerator.support import make_board_bundle
+from tests.runtime.accelerator.support.make_board_bundle import Parts
 
 FILES = (
     MANIFEST,
@@ -48,13 +48,13 @@ FILES = (
 
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory: pytest.TempPathFactory) -> Parts:
-    return a_board.make(tmp_path_factory.mktemp("parts"))
+    return make_board_bundle.make(tmp_path_factory.mktemp("parts"))
 
 
 @pytest.fixture(scope="module")
 def other(tmp_path_factory: pytest.TempPathFactory) -> Parts:
     """Another model of the same shape, so for the same accelerator."""
-    return a_board.make(tmp_path_factory.mktemp("other"), seed=1)
+    return make_board_bundle.make(tmp_path_factory.mktemp("other"), seed=1)
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +92,7 @@ def test_what_is_written_is_read(parts: Parts, sound: Path) -> None:
     found = open_board_bundle(sound)
     assert isinstance(found, BoardBundle)
     assert (found.board, found.config, found.bundle) == ("kv260", parts.program.config, parts.bundle.sha256)
-    assert found.bitstream.read_bytes() == a_board.BITSTREAM
+    assert found.bitstream.read_bytes() == make_board_bundle.BITSTREAM
     assert found.hwh == found.bitstream.with_suffix(".hwh")
     assert sorted(found.files) == sorted(FILES[1:])
     program = found.program()
@@ -116,7 +116,7 @@ def test_the_model_is_enough_for_the_host(parts: Parts, sound: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["int8", "planes3"])
 def test_other_schemes_and_no_template(kind: str, tmp_path: Path) -> None:
-    found = open_board_bundle(a_board.make(tmp_path, kind=kind, template=None).write(tmp_path / "b"))
+    found = open_board_bundle(make_board_bundle.make(tmp_path, kind=kind, template=None).write(tmp_path / "b"))
     assert found.model.chat_template is None
     assert found.model.tensors[found.program().host.embedding].shape == (41, 36)
 
@@ -268,7 +268,7 @@ def test_no_pair_is_written(parts: Parts, other: Parts, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("ids", "fits"), [(1, True), (41, True), (42, False)])
 def test_a_tokenizer_may_have_fewer_ids_and_not_more(tmp_path: Path, ids: int, fits: bool) -> None:
-    parts = a_board.make(tmp_path, ids=ids)
+    parts = make_board_bundle.make(tmp_path, ids=ids)
     if fits:
         open_board_bundle(parts.write(tmp_path / "b"))
         return

@@ -12,7 +12,7 @@ from edgedec.runtime.accelerator.options import AcceleratorOptions
 from edgedec.runtime.planning import make_plan
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session, open_model
-from tests.runtime.accelerator import a_board
+from tests.runtime.accelerator.support import make_board_bundle
 
 PROMPT = np.array([5, 9, 12, 7, 5], np.int32)
 
@@ -20,7 +20,7 @@ PROMPT = np.array([5, 9, 12, 7, 5], np.int32)
 @pytest.fixture(scope="module")
 def board(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("a board")
-    return a_board.make(folder).write(folder / "bundle")
+    return make_board_bundle.make(folder).write(folder / "bundle")
 
 
 def test_it_writes_what_its_model_would(board: Path) -> None:

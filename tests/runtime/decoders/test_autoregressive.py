@@ -18,8 +18,8 @@ from edgedec.runtime.decoders import autoregressive
 from edgedec.runtime.protocols import Limits, Pass, Target
 from edgedec.runtime.sampling import Sampler, SamplingConfig
 from edgedec.runtime.targets import open_target
-from tests.runtime.scripted import ScriptedDraft, Willing
-from tests.runtime.writer import Writer
+from tests.runtime.support.bench_writer import Writer
+from tests.runtime.support.fake_world import ScriptedDraft, Willing
 
 CONFIG: dict[str, Any] = {
     "model_type": "llama",
@@ -38,7 +38,7 @@ PROMPT = np.array([3, 14, 15, 9, 2, 6, 5, 3, 5, 8, 9, 7], np.int32)
 
 @pytest.fixture(autouse=True)
 def willing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether speculation pays is for tests/runtime/test_adaptive.py."""
+    """Whether speculation pays is for tests/runtime/decoders/test_adaptive.py."""
     monkeypatch.setattr(autoregressive, "Adaptive", Willing)
 
 

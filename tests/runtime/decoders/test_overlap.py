@@ -27,8 +27,8 @@ from edgedec.runtime.protocols import (
 )
 from edgedec.runtime.sampling import Sampler, SamplingConfig
 from edgedec.runtime.targets._results import Done
-from tests.runtime.scripted import VOCAB, Clock, ScriptedDraft, ScriptedTarget, Willing
-from tests.runtime.writer import Writer, open_writer
+from tests.runtime.support.bench_writer import Writer, open_writer
+from tests.runtime.support.fake_world import VOCAB, Clock, ScriptedDraft, ScriptedTarget, Willing
 
 END = 300
 LIMITS = Limits(nodes=8, depth=3, positions=END)

@@ -38,9 +38,9 @@ from edgedec.runtime.sampling import Sampler, SamplingConfig
 from edgedec.runtime.speculation import DRAFTERS, POLICIES
 from edgedec.runtime.targets import open_target
 from edgedec.runtime.targets._results import Done
-from tests.runtime.scripted import VOCAB, Clock, ScriptedTarget, Willing
+from tests.runtime.support.bench_writer import Writer, open_writer
+from tests.runtime.support.fake_world import VOCAB, Clock, ScriptedTarget, Willing
 from tests.runtime.verifiers import test_distribution as distribution
-from tests.runtime.writer import Writer, open_writer
 
 END = 300
 LIMITS = Limits(nodes=8, depth=3, positions=END)

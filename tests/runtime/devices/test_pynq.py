@@ -22,9 +22,9 @@ from edgedec.hw.isa.registers import IDENTITY, REGISTER_MAP
 from edgedec.ops import Embed
 from edgedec.runtime.driver.driver import WHOLE_ROWS, Driver
 from edgedec.schemes import TernaryScheme
-from tests.reference.integer_profile.models import float_model, prepared
-from tests.runtime.devices.simulated_board import ARCHES, MEMINFO, bitstream, open_on, simulated_board
-from tests.sim.small_top import CONFIG
+from tests.edgedec.reference.integer_profile.support.make_models import float_model, prepared
+from tests.runtime.devices.support.fake_board import ARCHES, MEMINFO, bitstream, open_on, simulated_board
+from tests.sim.support.make_small_top import CONFIG
 
 pytest.importorskip("pynq", reason="pynq is not installed; `.ci/environment board` installs it")
 

@@ -26,7 +26,7 @@ from edgedec.runtime.accelerator.opening import check_device
 from edgedec.runtime.accelerator.options import AcceleratorOptions
 from edgedec.runtime.devices import _link, uart
 from edgedec.sim.boards.link_server import LinkServer, PseudoTerminal
-from tests.sim.small_top import CONFIG
+from tests.sim.support.make_small_top import CONFIG
 
 MEMORY = 1 << 16
 MASK = REGISTER_MAP["mask"].offset

@@ -11,8 +11,8 @@ import pytest
 from edgedec.device import device_names, open_device
 from edgedec.errors import BundleError, ToolError
 from edgedec.install_hint import install_extra
-from tests.runtime.devices.simulated_board import bitstream
-from tests.sim.small_top import CONFIG
+from tests.runtime.devices.support.fake_board import bitstream
+from tests.sim.support.make_small_top import CONFIG
 
 
 def test_it_is_there_and_says_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

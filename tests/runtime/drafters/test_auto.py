@@ -14,9 +14,9 @@ from edgedec.runtime.decoders.cost import ObservedCost
 from edgedec.runtime.drafters import auto, copy, ngram
 from edgedec.runtime.protocols import Drafter, Limits, TokenTree
 from edgedec.runtime.sampling import Sampler, SamplingConfig
-from tests.runtime.drafters.rounds import info
-from tests.runtime.scripted import VOCAB, Clock, ScriptedDraft, ScriptedTarget, Willing
-from tests.runtime.writer import Writer, open_writer
+from tests.runtime.drafters.support.bench_rounds import info
+from tests.runtime.support.bench_writer import Writer, open_writer
+from tests.runtime.support.fake_world import VOCAB, Clock, ScriptedDraft, ScriptedTarget, Willing
 
 END = 400
 LIMITS = Limits(nodes=16, depth=4, positions=END)

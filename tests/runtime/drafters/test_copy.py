@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from edgedec.runtime.drafters.copy import LEAST, LOST, MOST, NEAR, REACH, SURE
 from edgedec.runtime.protocols import Limits
-from tests.runtime.drafters.rounds import LIMITS, VOCAB, Played, ask, open_draft, play, run, tell
+from tests.runtime.drafters.support.bench_rounds import LIMITS, VOCAB, Played, ask, open_draft, play, run, tell
 
 SOURCE = np.random.default_rng(4).permutation(np.arange(1, 49)).tolist()  # every token once
 WIDE = Limits(nodes=40, depth=32, positions=512)

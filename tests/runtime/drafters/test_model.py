@@ -22,7 +22,7 @@ from edgedec.runtime.protocols import F32, Draft, Limits, Outcome, Pass, Sparse,
 from edgedec.runtime.targets import open_target, target_module
 from edgedec.runtime.targets._footprint import ONCE
 from edgedec.runtime.targets._results import Done
-from tests.runtime.drafters.rounds import chain, run
+from tests.runtime.drafters.support.bench_rounds import chain, run
 
 VOCAB, SIZE, CONTEXT = 40, 37, 64  # the last three ids are padding
 LIMITS = Limits(nodes=8, depth=5, positions=48)

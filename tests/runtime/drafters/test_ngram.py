@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from edgedec.runtime.drafters.ngram import LEAST, MOST, TRIES
 from edgedec.runtime.protocols import Limits
-from tests.runtime.drafters.rounds import LIMITS, VOCAB, ask, open_draft, play, run
+from tests.runtime.drafters.support.bench_rounds import LIMITS, VOCAB, ask, open_draft, play, run
 
 
 def looked_up(tokens: list[int]) -> dict[int, float]:

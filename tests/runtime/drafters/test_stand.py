@@ -16,7 +16,7 @@ from edgedec.runtime.decoders.cost import ObservedCost
 from edgedec.runtime.drafters.stand import LONGEST
 from edgedec.runtime.protocols import F32, Limits
 from edgedec.runtime.target_top import TOP_IDS, TOP_K, TOP_PROBS, TOP_TAPS, top_taps
-from tests.runtime.drafters.rounds import LIMITS, VOCAB, ask, info, open_draft, play, tell
+from tests.runtime.drafters.support.bench_rounds import LIMITS, VOCAB, ask, info, open_draft, play, tell
 
 
 def said(*rows: dict[int, float]) -> Mapping[str, F32]:

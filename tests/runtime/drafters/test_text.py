@@ -7,7 +7,7 @@ import pytest
 
 from edgedec.runtime.drafters._text import Confirmed, paths
 from edgedec.runtime.protocols import Outcome, TokenTree
-from tests.runtime.drafters.rounds import chain
+from tests.runtime.drafters.support.bench_rounds import chain
 
 
 def outcome(accepted: int, token: int) -> Outcome:

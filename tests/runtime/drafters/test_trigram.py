@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from edgedec.runtime.drafters.trigram import CAP, RECENT, STEP, SUCCESSORS, VISITS
 from edgedec.runtime.protocols import Limits
-from tests.runtime.drafters.rounds import LIMITS, ask, open_draft, play, tell
+from tests.runtime.drafters.support.bench_rounds import LIMITS, ask, open_draft, play, tell
 
 
 class Weights:

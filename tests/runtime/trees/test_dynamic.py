@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from edgedec.runtime.protocols import Limits
 from edgedec.runtime.trees.dynamic import create
-from tests.runtime.trees.fake_draft import TEXT, FakeCost, FakeDraft, best_paths, path_of, paths_of, table
+from tests.runtime.trees.support.fake_draft import TEXT, FakeCost, FakeDraft, best_paths, path_of, paths_of, table
 
 COST = FakeCost([1.0] * 64)
 

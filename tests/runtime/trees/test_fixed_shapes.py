@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from edgedec.runtime.protocols import Limits
 from edgedec.runtime.trees import chain, delayed, static
-from tests.runtime.trees.fake_draft import TEXT, FakeCost, FakeDraft, paths_of, table
+from tests.runtime.trees.support.fake_draft import TEXT, FakeCost, FakeDraft, paths_of, table
 
 COST = FakeCost([1.0] * 64)
 

@@ -8,7 +8,7 @@ import pytest
 from edgedec.errors import EdgedecError
 from edgedec.runtime.protocols import Limits, Sparse
 from edgedec.runtime.trees._growth import Chosen, Drawn, Growth
-from tests.runtime.trees.fake_draft import TEXT, FakeDraft, sparse
+from tests.runtime.trees.support.fake_draft import TEXT, FakeDraft, sparse
 
 LIMITS = Limits(nodes=8, depth=4, positions=64)
 

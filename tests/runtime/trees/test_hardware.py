@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from edgedec.plugins import load
 from edgedec.runtime.protocols import I32, Limits, Sparse, TokenTree
 from edgedec.runtime.trees.hardware import create
-from tests.runtime.trees.fake_draft import TEXT, FakeCost, FakeDraft, best_paths, path_of, paths_of, table
+from tests.runtime.trees.support.fake_draft import TEXT, FakeCost, FakeDraft, best_paths, path_of, paths_of, table
 
 
 class Clock:

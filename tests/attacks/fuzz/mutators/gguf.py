@@ -11,8 +11,8 @@ from typing import Any
 
 from edgedec.quantize.readers.gguf.blocks import KINDS
 from tests.attacks.fuzz.mutators.raw import INTEGERS, Mutator, mutate_bytes
-from tests.quantize.readers import gguf_builder as builder
-from tests.quantize.readers.gguf_builder import Raw, RawTensor, file_bytes
+from tests.quantize.readers.support import make_gguf as builder
+from tests.quantize.readers.support.make_gguf import Raw, RawTensor, file_bytes
 
 __all__ = ["gguf"]
 

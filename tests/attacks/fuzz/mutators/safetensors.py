@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.attacks.fuzz.mutators.json_text import changed_value
 from tests.attacks.fuzz.mutators.raw import Mutator, mutate_bytes
-from tests.quantize.readers.builders import safetensors_bytes
+from tests.quantize.readers.support.make_checkpoints import safetensors_bytes
 
 __all__ = ["safetensors"]
 

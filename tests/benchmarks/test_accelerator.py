@@ -1,0 +1,112 @@
+"""benchmarks/accelerator.py on every board: what it says, and what it refuses."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgedec.boards import board_names, find_board
+from edgedec.errors import UnsupportedError
+from edgedec.hw.config import AcceleratorConfig
+
+BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "accelerator.py"
+
+
+@pytest.fixture(scope="module")
+def benchmark() -> Any:
+    spec = importlib.util.spec_from_file_location("accelerator_benchmark", BENCHMARK)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def ran(benchmark: Any, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    """The exit code."""
+    monkeypatch.setattr(sys, "argv", ["accelerator.py", *arguments])
+    try:
+        benchmark.main()
+    except SystemExit as ended:
+        return int(ended.code or 0)
+    return 0
+
+
+def test_traffic_before_a_memory_that_is_always_there_is_the_cycle_model(benchmark: Any) -> None:
+    """And the memory's model only adds to it: little, as the ports can."""
+    figures, shape, config = sys.modules["benchmarks._accelerator_figures"], benchmark.BITNET_073B, AcceleratorConfig()
+    traffic = benchmark.Traffic(shape, config, layers=2)
+    program = figures.shape_program(figures.shape_graph(shape, layers=2), config)
+    for slots, committed, logits in ((1, 127, True), (8, 0, False), (8, 120, False)):
+        given = {"slots": slots, "committed": committed, "logits": logits}
+        least = figures.cycles(program, **given)
+        assert traffic.beats(figures.Case(**given)) == least.beats
+        assert 0 <= traffic.cycles(figures.Case(**given, bandwidth=1e12)) - least.cycles < 300
+        assert least.cycles < traffic.cycles(figures.Case(**given)) < 1.06 * least.cycles
+
+
+def test_what_is_extended_from_a_few_layers_is_the_whole(benchmark: Any) -> None:
+    figures, shape, config = sys.modules["benchmarks._accelerator_figures"], benchmark.BITNET_073B, AcceleratorConfig()
+
+    def measured(case: Any, layers: int, vocab: int) -> Any:
+        program = figures.shape_program(figures.shape_graph(shape, layers=layers, vocab=vocab), config)
+        found = figures.cycles(program, slots=case.slots, committed=case.committed, logits=case.logits)
+        return figures.Counted(cycles=found.cycles, beats=found.beats)
+
+    whole = {"layers": shape["num_hidden_layers"], "vocab": shape["vocab_size"]}
+    extended = figures.Extended(measured, **whole, head_parts=64)
+    for case in (figures.Case(slots=1, committed=127), figures.Case(slots=8, committed=8, logits=False)):
+        assert extended.cycles(case) == pytest.approx(measured(case, *whole.values()).cycles, rel=2e-3)
+        assert extended.beats(case) == pytest.approx(measured(case, *whole.values()).beats, rel=2e-3)
+
+
+@pytest.mark.parametrize("name", [name for name in board_names() if not find_board(name).memory_bram36])
+def test_the_demo_on_every_board(
+    name: str, benchmark: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ran(benchmark, monkeypatch, "--board", name, "--shape", "demo", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    config, device = AcceleratorConfig(**found["config"]), find_board(name)
+    assert (found["fits"], found["beyond"], found["board"], found["goals"]) == (True, [], name, False)
+    assert "decode_tok_s_13g" not in found
+    assert found["clock_hz"] == config.clock_hz == device.clock_hz
+    # A token reads each of its 4.7 million trits, and its head of 0.8 MB.
+    assert 0 < found["decode_tok_s"]["128"] < device.bandwidth_bytes_s / (4.7e6 / 5 + 0.78e6)
+    assert found["t8_over_t1"] is None or config.slots == 8
+
+
+def test_goals_are_those_of_the_default_configuration(
+    benchmark: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert benchmark.chosen(find_board("kv260"), "bitnet-0.73b", None) == AcceleratorConfig()
+    assert benchmark.chosen(find_board("kv260"), "bitnet-0.73b", 2) == AcceleratorConfig(slots=2)
+    assert ran(benchmark, monkeypatch, "--estimate") == 0
+    shown = capsys.readouterr()
+    assert ">= 77" in shown.out
+    assert "simulated" not in shown.out
+    assert "beat_bytes=64, ports=4, slots=8" in shown.err
+    assert ran(benchmark, monkeypatch, "--board", "pynq-z2", "--slots", "2") == 0
+    shown = capsys.readouterr()
+    assert "77" not in shown.out.split("lut, of")[0]
+    assert "slots=2" in shown.err
+    assert "not measured" in shown.err
+
+
+def test_a_shape_that_does_not_fit_is_refused(
+    benchmark: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ran(benchmark, monkeypatch, "--board", "ulx3s-85f", "--slots", "1") == UnsupportedError.exit_code
+    shown = capsys.readouterr()
+    assert not shown.out
+    assert "does not fit ulx3s-85f" in shown.err
+    assert "the memory has 33554432; it fits arty-z7-20" in shown.err
+
+
+def test_an_unknown_board(benchmark: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ran(benchmark, monkeypatch, "--board", "kv261") == 2
+    assert f"no board 'kv261'; there are {', '.join(board_names())}" in capsys.readouterr().err

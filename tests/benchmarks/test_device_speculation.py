@@ -1,0 +1,209 @@
+"""The parts of benchmarks/device_speculation.py: the board's time, passes and commits, replayed texts, bad input."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgedec.errors import DeviceError
+from edgedec.hw.compiler.shapes import shape_graph, shape_program
+from edgedec.hw.config import AcceleratorConfig
+from edgedec.runtime.protocols import Limits, Pass, TargetInfo
+from edgedec.runtime.sampling import Sampler, SamplingConfig
+from edgedec.runtime.visibility import tree
+
+BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "device_speculation.py"
+VOCAB, PROMPT = 12, 3
+TEXT = np.array([1, 2, 3, 4, 5, 6, 7, 8], np.int32)
+
+
+@pytest.fixture(scope="module")
+def benchmark() -> Any:
+    spec = importlib.util.spec_from_file_location("device_speculation_benchmark", BENCHMARK)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # its dataclasses look there
+    spec.loader.exec_module(module)
+    return module
+
+
+def part(name: str) -> Any:
+    return sys.modules[f"benchmarks._device_{name}"]
+
+
+@dataclass
+class _Linear:
+    """A row costs 1,000 cycles beyond the first, a position 10."""
+
+    kind: str = "made up"
+
+    def cycles(self, case: Any) -> float:
+        return float(100_000 + 1_000 * (case.slots - 1) + 10 * case.committed)
+
+    def beats(self, case: Any) -> float:
+        return 0.0
+
+
+def linear_curve(**options: Any) -> Any:
+    return part("cost").CostCurve(_Linear(), AcceleratorConfig(), **options)
+
+
+def test_a_curve_is_what_was_counted_and_straight_between(benchmark: Any) -> None:
+    config, curve = AcceleratorConfig(), linear_curve()
+    for rows, past in ((1, 0), (8, 127), (3, 300), (5, 700)):
+        assert curve.seconds(rows, past) == pytest.approx((100_000 + 1_000 * (rows - 1) + 10 * past) / config.clock_hz)
+    assert curve.seconds(1, 5_000) == curve.seconds(1, config.context - config.slots)
+    doubled = linear_curve(factor=lambda past: 2.0)
+    assert doubled.seconds(4, 511) == pytest.approx(2 * curve.seconds(4, 511))
+
+
+def test_a_commit_costs_what_it_moves(benchmark: Any) -> None:
+    """At least its short writes: one chunk of a row's keys and values takes two cycles of the writer."""
+    config = AcceleratorConfig()
+    program = shape_program(shape_graph(benchmark.BITNET_073B, layers=2), config)
+    for rate in (None, 10e9):
+        commits = part("cost").Commits(program, rate)
+        assert commits.seconds(0) == 0
+        steps = np.diff(commits.table[1:])
+        assert (steps > 0).all()
+        chunks = 2 * 2 * config.kv_heads * config.head_dim // config.chunk
+        assert steps.min() * config.clock_hz > 2 * chunks - 1
+
+
+def test_host_work_during_a_pass_takes_no_time_of_its_own(benchmark: Any) -> None:
+    clock = part("clock").Clock()
+    fabric = part("clock").Fabric(clock)
+    ends = fabric.begin(1.0)
+    clock.spend(0.4)
+    clock.wait(ends)
+    assert clock.now == 1.0
+    first, second = fabric.begin(1.0), fabric.begin(1.0)  # one thing at a time
+    assert (first, second) == (2.0, 3.0)
+    clock.spend(5.0)
+    clock.wait(second)
+    assert clock.now == 6.0
+
+
+def test_the_decoder_s_clock_is_lent_and_given_back(benchmark: Any) -> None:
+    from edgedec.runtime.decoders import autoregressive
+
+    module: Any = autoregressive
+    before, clock = module.time, part("clock").Clock()
+    with part("clock").board_time(clock):
+        assert module.time is clock
+    assert module.time is before
+
+
+def test_work_within_work_is_counted_once(benchmark: Any) -> None:
+    books = part("clock").Books(clock=part("clock").Clock())
+    outer = books.enter()
+    inner = books.enter()
+    sum(range(200_000))
+    within = books.leave(inner)
+    own = books.leave(outer)
+    assert 0 <= own < within / 2
+
+
+def test_costs_are_spent_times_the_factor(benchmark: Any) -> None:
+    clock = part("clock").Clock()
+    costs = part("clock").HostCosts(table={("draft", 1): 1e-3, ("draft", 4): 3e-3})
+    books = part("clock").Books(clock=clock, costs=costs, factor=8.0)
+    books.charge("draft", 1)
+    assert clock.now == pytest.approx(8e-3)
+    books.charge("draft", 7)  # the nearest that was measured
+    assert clock.now == pytest.approx(32e-3)
+    books.charge("unheard of", 1)
+    assert clock.now == pytest.approx(32e-3)
+
+
+def replayed(benchmark: Any) -> tuple[Any, Any, Any]:
+    """A target that says TEXT, its state behind the prompt, and the clock."""
+    said = np.zeros((len(TEXT) - PROMPT + 1, VOCAB), np.float32)
+    for row, token in enumerate([*TEXT[PROMPT:].tolist(), 9]):
+        said[row, token] = 1.0
+    clock = part("clock").Clock()
+    books = part("clock").Books(clock=clock, costs=part("clock").HostCosts(table={}))
+    config = AcceleratorConfig()
+    commits = part("cost").Commits(shape_program(shape_graph(benchmark.BITNET_073B, layers=1), config), 10e9)
+    device = part("cost").Device(
+        board="kv260", config=config, passes=linear_curve(), commits=commits, draft=None, rtl_factor={}
+    )
+    info = TargetInfo(
+        vocab=VOCAB,
+        tokenizer_hash="",
+        positions=64,
+        taps=(),
+        masks="tree",
+        batch_invariant=True,
+    )
+    script = part("target").Said(text=TEXT, first=PROMPT - 1, logits=said)
+    target = part("target").DeviceTarget(info, 20, script, device, part("clock").Fabric(clock), books)
+    return target, target.open(Limits(nodes=8, depth=7, positions=64)), clock
+
+
+def test_a_tree_gets_what_was_said_on_the_text_and_nan_beside_it(benchmark: Any) -> None:
+    target, state, _ = replayed(benchmark)
+    parents = np.array([-1, 0, 0, 1, 2], np.int32)  # 3; 4 and 7; 5 after each
+    tokens = np.array([3, 4, 7, 5, 5], np.int32)
+    work = Pass(
+        ids=tokens,
+        positions=np.array([2, 3, 3, 4, 4], np.int32),
+        visible=tree(parents),
+        logits=np.arange(5, dtype=np.int32),
+    )
+    (result,) = target.submit([(state, work)]).result()
+    assert result.logits.shape == (5, 20)  # as wide as the larger model's
+    assert result.logits[[0, 1, 3]].argmax(axis=1).tolist() == [4, 5, 6]
+    assert np.isnan(result.logits[[2, 4]]).all()  # 7 is not the text, and the second 5 hangs below it
+    with pytest.raises(DeviceError):
+        Sampler(SamplingConfig(temperature=0), 20).distribution(result.logits[2], tokens)
+
+
+def test_a_pass_ends_when_the_device_does_and_moved_rows_take_a_commit(benchmark: Any) -> None:
+    target, state, clock = replayed(benchmark)
+    parents = np.array([-1, 0, 0], np.int32)
+    work = Pass(
+        ids=np.array([3, 7, 4], np.int32),
+        positions=np.array([2, 3, 3], np.int32),
+        visible=tree(parents),
+        logits=np.arange(3, dtype=np.int32),
+    )
+    seconds = linear_curve().seconds(3, 2)
+    ticket = target.submit([(state, work)])
+    assert clock.now == 0
+    clock.spend(seconds / 2)
+    assert ticket.result()[0].seconds == pytest.approx(seconds)
+    assert clock.now == pytest.approx(seconds)
+    state.commit(np.array([0, 2], np.int32))
+    assert state.length == PROMPT - 1 + 2
+    assert clock.now == pytest.approx(seconds + target.commit_seconds)
+    assert target.commit_seconds > 0
+    before = clock.now
+    target.submit([(state, work)]).result()
+    state.commit(np.array([0, 1], np.int32))  # where they are already
+    assert clock.now == pytest.approx(before + linear_curve().seconds(3, 4))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--board", "nexys"], "no board 'nexys'; there are"),
+        (["--prompts", "0"], "--prompts must be at least 1"),
+        (["--host-factor", "-1"], "--host-factor 0 to 1000"),
+    ],
+)
+def test_what_cannot_be_run_is_told(
+    benchmark: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["device_speculation.py", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        benchmark.main()
+    assert ended.value.code
+    assert said in capsys.readouterr().err

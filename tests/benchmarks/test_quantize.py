@@ -1,0 +1,163 @@
+"""The parts of benchmarks/quantize.py that need no quiet machine: checkpoints, and the memory of a process tree."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgedec.bundle import Bundle
+from edgedec.errors import DeviceError, EdgedecError, UsageError
+from edgedec.quantize.pipeline import QuantizeOptions, quantize
+from edgedec.quantize.readers import open_checkpoint
+from edgedec.schemes import TernaryWeight
+
+PIECES = 400
+BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "quantize.py"
+
+
+@pytest.fixture(scope="module")
+def benchmark() -> Any:
+    spec = importlib.util.spec_from_file_location("quantize_benchmark", BENCHMARK)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["quantize_benchmark"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def checkpoints(benchmark: Any) -> Any:
+    return sys.modules["benchmarks._quantize_checkpoints"]
+
+
+@pytest.fixture(scope="module")
+def tree(benchmark: Any) -> Any:
+    return sys.modules["benchmarks._process_tree"]
+
+
+@pytest.fixture
+def shape(checkpoints: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(checkpoints, "_PIECES", PIECES)
+    return checkpoints.Shape(
+        name="tiny", hidden=64, inter=256, layers=3, heads=2, vocab=PIECES + 2, tied=False, shards=3
+    )
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("native", [False, True])
+def test_the_checkpoint_quantizes_as_ternary(tmp_path: Path, checkpoints: Any, shape: Any, native: bool) -> None:
+    home = checkpoints.write_checkpoint(tmp_path, shape, native=native)
+    checkpoint = open_checkpoint(home)
+    assert len(list(home.glob("*.safetensors"))) == 3
+    assert sum(path.stat().st_size for path in home.glob("*.safetensors")) > checkpoints.checkpoint_bytes(shape, native)
+    quantize(checkpoint, tmp_path / "b", QuantizeOptions(method="ternary"), vocab_limit=PIECES)
+    bundle = Bundle.open(tmp_path / "b")
+    kinds = {name: tensor.scheme.kind for name, tensor in bundle.tensors.items() if len(tensor.shape) == 2}
+    assert kinds.pop("model.embed_tokens.weight") == "float"
+    assert kinds.pop("lm_head.weight") == "int8"
+    assert set(kinds.values()) == {"ternary"}
+    weight = bundle.weight("model.layers.2.mlp.up_proj.weight")
+    assert isinstance(weight, TernaryWeight)
+    assert set(np.unique(weight.trits)) == {-1, 0, 1}
+
+
+def test_an_interrupted_checkpoint_goes_on(tmp_path: Path, checkpoints: Any, shape: Any) -> None:
+    home = checkpoints.write_checkpoint(tmp_path, shape)
+    before, times = contents(home), {path.name: path.stat().st_mtime_ns for path in home.iterdir()}
+    lost = home / "model-00002-of-00003.safetensors"
+    lost.unlink()
+    (home / "config.json").unlink()  # it is written last
+    assert checkpoints.write_checkpoint(tmp_path, shape) == home
+    assert contents(home) == before
+    kept = home / "model-00001-of-00003.safetensors"
+    assert kept.stat().st_mtime_ns == times[kept.name]
+
+
+def test_a_disk_that_is_too_small(
+    tmp_path: Path, checkpoints: Any, shape: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_bavail=100, f_frsize=4096))
+    with pytest.raises(UsageError, match=r"needs 0\.0 GB of disk, 0\.0 GB are free; .* --work"):
+        checkpoints.write_checkpoint(tmp_path, shape)
+    assert not list(tmp_path.rglob("*.safetensors"))
+
+
+def test_only_its_own_files_are_removed(tmp_path: Path, checkpoints: Any, shape: Any) -> None:
+    home = checkpoints.write_checkpoint(tmp_path, shape)
+    (home / "diary.txt").write_text("dear")
+    with pytest.raises(EdgedecError, match="somebody put something there"):
+        checkpoints.remove_checkpoint(home)
+    assert [path.name for path in home.iterdir()] == ["diary.txt"]
+    (home / "diary.txt").unlink()
+    checkpoints.remove_checkpoint(checkpoints.write_checkpoint(tmp_path, shape))
+    assert not home.exists()
+
+
+def test_the_shapes_are_the_published_ones(checkpoints: Any) -> None:
+    large, seven = checkpoints.SHAPES["0.73b"], checkpoints.SHAPES["7b"]
+    assert checkpoints.checkpoint_bytes(large, False) == pytest.approx(2 * 0.729e9, rel=0.01)
+    assert checkpoints.checkpoint_bytes(seven, True) == pytest.approx(2 * 6.74e9, rel=0.01)
+    assert sum(len(shard) for shard in checkpoints._cut(seven, True)) == len(seven.tensors(True))
+
+
+_ALLOCATES = """
+import subprocess, sys
+held = b"x" * ({own} << 20)
+if {child}:
+    subprocess.run([sys.executable, "-c", "import time; held = b'x' * ({child} << 20); time.sleep(0.5)"], check=True)
+import time; time.sleep(0.2)
+print("done")
+"""
+
+
+def test_memory_of_a_process_and_its_child(tree: Any) -> None:
+    def peak(own: int, child: int) -> Any:
+        return tree.run_tree([sys.executable, "-c", _ALLOCATES.format(own=own, child=child)])
+
+    nothing, alone, both = peak(0, 0), peak(64, 0), peak(64, 96)
+    assert both.output == "done\n"
+    assert (alone.processes, both.processes) == (1, 2)
+    assert 60 < (alone.peak_bytes - nothing.peak_bytes) / (1 << 20) < 80
+    assert 90 < (both.peak_bytes - alone.peak_bytes) / (1 << 20) < 130
+    assert both.seconds > 0.6
+    assert both.cpu_seconds > 0
+
+
+def test_a_command_that_fails_says_why(tree: Any) -> None:
+    with pytest.raises(DeviceError, match="no such weight"):
+        tree.run_tree([sys.executable, "-c", "import sys; sys.exit('no such weight')"])
+
+
+def test_figures_and_verdicts(benchmark: Any) -> None:
+    assert benchmark.spread([3.0, 1.0, 2.0]) == {"median": 2.0, "min": 1.0, "max": 3.0}
+    assert benchmark._verdict(None, 1.0) == "-"
+    assert "MISSES" in benchmark._verdict(1.2, 1.0)
+    assert "MISSES" not in benchmark._verdict(1.0, 1.0)
+
+
+def test_different_models_are_no_peers(tmp_path: Path, benchmark: Any, checkpoints: Any, shape: Any) -> None:
+    from edgedec.quantize.exporters.gguf.export import export_gguf
+
+    home = checkpoints.write_checkpoint(tmp_path, shape, native=True)
+    quantize(open_checkpoint(home), tmp_path / "b", QuantizeOptions(method="ternary"), vocab_limit=PIECES)
+    bundle = Bundle.open(tmp_path / "b")
+    export_gguf(bundle, tmp_path / "same.gguf")
+    assert benchmark.same_trits(tmp_path / "b", tmp_path / "same.gguf") == 1
+    other = checkpoints.write_checkpoint(tmp_path / "other", shape, native=False)
+    config = json.loads((other / "config.json").read_text())
+    assert config["architectures"] == ["BitnetForCausalLM"]
+    quantize(open_checkpoint(other), tmp_path / "o", QuantizeOptions(method="ternary"), vocab_limit=PIECES)
+    with pytest.raises(DeviceError, match="they are no peers"):
+        benchmark.same_trits(tmp_path / "o", tmp_path / "same.gguf")

@@ -1,0 +1,32 @@
+"""The top of the ULX3S: its clocks, and that all of it becomes RTLIL."""
+
+from __future__ import annotations
+
+import pytest
+
+from edgedec.boards.flows.ecp5.pll import pll_settings
+from edgedec.boards.flows.ecp5.ulx3s_top import MEMORY_HZ, Ulx3sTop
+from edgedec.boards.ulx3s_85f import BOARD
+from edgedec.hw.config import AcceleratorConfig
+from tests.hw.support.fake_accelerator import Copier
+
+CONFIG = AcceleratorConfig(beat_bytes=4, ports=1, slots=1, ultra=False, clock_hz=BOARD.clock_hz)
+
+
+def test_it_is_all_there() -> None:
+    platform = pytest.importorskip("amaranth_boards.ulx3s").ULX3S_85F_Platform()
+    top = Ulx3sTop(CONFIG, Copier(CONFIG), baud=BOARD.baud or 0)
+    text = platform.prepare(top, name="top").files["top.il"]
+    text = text if isinstance(text, str) else text.decode()
+    assert text.count("\\EHXPLLL") == 1
+    assert "sdram_0__dq" in text
+    assert "uart_0__rx" in text
+    assert text.count("cell \\ODDRX1F") == 1
+    assert text.count("cell \\IFS1P3DX") == 16
+
+
+def test_the_boards_clocks() -> None:
+    found = pll_settings(25e6, (BOARD.clock_hz, MEMORY_HZ))
+    assert found.output_hz == (60e6, 100e6)
+    assert found.vco_hz == 600e6
+    assert BOARD.memory_peak_bytes_s >= 2 * MEMORY_HZ

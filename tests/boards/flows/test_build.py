@@ -1,0 +1,373 @@
+"""``build``: what it writes, what it refuses, and what it does with a Vivado that is a stub."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgedec.boards import find_board
+from edgedec.boards.flows.build import build
+from edgedec.boards.flows.check import check_build
+from edgedec.boards.flows.interface import find_flow
+from edgedec.errors import BundleError, EdgedecError, ToolError, UnsupportedError, UsageError
+from edgedec.hw.blocks.resources import Resources
+from edgedec.hw.compiler.program import Program
+from edgedec.hw.compiler.program_file import load_program
+from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.handoff.write import write_hwh
+from tests.boards.flows.support.bench_interrupted_build import interrupt_build
+from tests.boards.flows.vivado.support import fake_vivado, make_reports
+from tests.boards.flows.vivado.support.fake_vivado import SIZES
+
+pytest.importorskip("amaranth", reason="the hardware generator is not installed")
+
+KV260 = find_board("kv260")
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
+    return fake_vivado.model(tmp_path_factory.mktemp("model"), **SIZES["kv260"])[1]
+
+
+@pytest.fixture(autouse=True)
+def no_vivado(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_vivado.fake_core(monkeypatch)
+    monkeypatch.delenv("XILINX_VIVADO", raising=False)
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Path:
+    return tmp_path / "with space's" / "a build"
+
+
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: AcceleratorConfig, **options: str) -> Path:
+    """A Vivado whose builds end well."""
+    write_hwh(config, tmp_path / "made.hwh", family="zynq-ultrascale+")
+    reports = make_reports.write_reports(tmp_path / "reports", wns=options.pop("wns", "0.123"))
+    environment = {"hwh": str(tmp_path / "made.hwh"), "reports": str(reports), **options}
+    return fake_vivado.fake_vivado(tmp_path / "bin", monkeypatch, **environment)
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_all_is_written(program: Program, output: Path, tmp_path: Path) -> None:
+    found = build(KV260, program, output, run=False)
+    assert (found.built, found.missing) == (None, None)
+    assert set(tree(output)) == {
+        ".lock",
+        "README.md",
+        "block_design.tcl",
+        "build.json",
+        "build.tcl",
+        "constraints/board.xdc",
+        "ip/package.tcl",
+        "processing_system.tcl",
+        "program/code.bin",
+        "program/image.bin",
+        "program/program.json",
+        "registers.rdl",
+        "report.html",
+        "report.json",
+        "rtl/accelerator.v",
+        "rtl/accelerator_core.v",
+        "settings.tcl",
+        "simulated/accelerator.hwh",
+    }
+    assert load_program(output / "program").config == program.config
+    report = json.loads((output / "report.json").read_text())
+    assert report == found.report
+    assert (report["state"], report["label"]) == ("written", "not run in Vivado")
+    assert (report["resources"]["placed"], report["resources"]["synthesised"], report["power"]) == (None, None, None)
+    assert report["timing"] == {"kind": "assumed", "clock_hz": 250e6}
+    assert report["speed"]["kind"] == "estimated"
+    assert report["speed"]["passes"][0]["tokens_per_second"] > 0
+    assert {row["region"] for row in report["memory"]} >= {"program", "image", "cache", "input", "output"}
+    page = (output / "report.html").read_text()
+    assert "not run in Vivado." in page
+    assert "<script" not in page
+    assert "not run in Vivado" in (output / "README.md").read_text()
+    again = build(KV260, program, tmp_path / "again", run=False)
+    one, other = tree(output), tree(again.output)
+    assert one == other, "the same input gives the same bytes"
+
+
+def test_without_vivado(program: Program, output: Path) -> None:
+    found = build(KV260, program, output)
+    assert str(found.missing).startswith(
+        "Vivado is not on the PATH, and XILINX_VIVADO is not set; get Vivado 2021.1 or newer"
+    )
+    assert (
+        found.command
+        == f"cd {stubbed_quote(output)} && vivado -mode batch -source build.tcl -log vivado.log -nojournal"
+    )
+
+
+def stubbed_quote(path: Path) -> str:
+    return "'" + str(path).replace("'", "'\"'\"'") + "'"
+
+
+@pytest.mark.parametrize(
+    ("version", "said"), [("2020.2.2", "is Vivado 2020.2.2, 2021.1 or newer is needed"), ("x", "no version")]
+)
+def test_a_vivado_that_is_too_old(
+    program: Program, output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, said: str
+) -> None:
+    log = fake_vivado.fake_vivado(tmp_path / "bin", monkeypatch, version=version)
+    found = build(KV260, program, output)
+    assert said in str(found.missing)
+    assert not log.exists()
+
+
+def test_by_the_variable(program: Program, output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flow = find_flow(KV260)
+    monkeypatch.setenv("XILINX_VIVADO", str(tmp_path / "nothing"))
+    with pytest.raises(ToolError, match=r"nor in XILINX_VIVADO=.*nothing"):
+        flow.find_tools()
+    path = os.environ["PATH"]
+    fake_vivado.fake_vivado(tmp_path / "Vivado/bin", monkeypatch)
+    monkeypatch.setenv("PATH", path)
+    monkeypatch.setenv("XILINX_VIVADO", str(tmp_path / "Vivado"))
+    assert flow.find_tools() == {"vivado": "2022.1"}
+    (tmp_path / "Vivado/bin/vivado").write_bytes(b"\0\0")
+    with pytest.raises(ToolError, match="does not start"):
+        flow.find_tools()
+
+
+def test_a_build(program: Program, output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = install(tmp_path, monkeypatch, program.config)
+    steps: list[str] = []
+    found = build(KV260, program, output, progress=lambda what, done, total: steps.append(what))
+    assert found.built is not None
+    assert "synthesis" in steps
+    assert found.built.bitstream.read_text() == "no bitstream at all"
+    assert found.built.timing["clock_hz"] == 99.999e6
+    report = json.loads((output / "report.json").read_text())
+    assert (report["state"], report["label"]) == ("built", "built by Vivado")
+    assert report["resources"]["placed"] == {
+        "by": "vivado 2022.1",
+        **{"lut": 61001, "ff": 70002, "bram36": 80.5, "uram": 43, "dsp": 701},
+    }
+    assert report["timing"]["wns_ns"] == 0.123
+    assert report["power"]["total_w"] == 5.432
+    assert "Timing is met." in (output / "report.html").read_text()
+    log.unlink()
+    again = build(KV260, program, output, run=False)
+    assert (again.report, log.exists()) == (found.report, False)
+
+
+def test_a_build_that_fails_and_goes_on(
+    program: Program, output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = install(tmp_path, monkeypatch, program.config, fail="open_run")
+    with pytest.raises(
+        EdgedecError, match=r"Vivado failed in the step reports and results: .*open_run failed; see .*vivado.log"
+    ):
+        build(KV260, program, output)
+    assert not (output / "results").exists()
+    log.unlink()
+    monkeypatch.delenv("STUB_FAIL")
+    assert build(KV260, program, output).built is not None
+    assert "create_project" not in log.read_text()
+
+
+def test_one_that_is_interrupted(
+    program: Program, output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C while Vivado works: nothing of it goes on, and the next call builds."""
+    build(KV260, program, output, run=False)
+    log = install(tmp_path, monkeypatch, program.config, hang="wait_on_run")
+    interrupt_build(KV260, program, output, log, "wait_on_run")
+    monkeypatch.delenv("STUB_HANG")
+    assert build(KV260, program, output).built is not None
+
+
+def test_timing_that_is_not_met(
+    program: Program, output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, monkeypatch, program.config, wns="-0.250")
+    found = build(KV260, program, output)
+    assert found.report["timing"]["met"] is False
+    assert "Timing is not met" in (output / "report.html").read_text()
+
+
+def test_results_of_another_build(
+    program: Program, output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, monkeypatch, program.config)
+    build(KV260, program, output)
+    facts = output / "results/facts.txt"
+    text = facts.read_text()
+    facts.write_text("key " + "0" * 64 + text[68:])
+    with pytest.raises(BundleError, match=r"results is of another build than this project"):
+        build(KV260, program, output)
+    facts.write_text(text.replace("clock_mhz 99.999", "clock_mhz 0"))
+    with pytest.raises(BundleError, match="clock_mhz is '0'"):
+        build(KV260, program, output)
+    facts.write_text(text)
+    (output / "results/accelerator.bit").write_bytes(b"")
+    with pytest.raises(BundleError, match=r"accelerator.bit is missing or empty"):
+        build(KV260, program, output)
+
+
+def test_a_folder_of_another_build(program: Program, output: Path) -> None:
+    build(KV260, program, output, run=False)
+    before = tree(output)
+    other = replace(program, config=replace(program.config, clock_hz=200e6))
+    with pytest.raises(
+        UsageError, match=r"holds another build: clock_hz 250000000, not 200000000. Choose another folder"
+    ):
+        build(KV260, other, output)
+    other = replace(program, image=program.image ^ np.uint8(1))
+    with pytest.raises(UsageError, match="holds another build: of another model"):
+        build(KV260, other, output)
+    ultra96 = replace(find_board("ultra96-v2"), name="wider", has=KV260.has, port_bytes=16)
+    with pytest.raises(UsageError, match="holds another build: board kv260, not wider"):
+        build(ultra96, program, output)
+    assert tree(output) == before
+
+
+@pytest.mark.parametrize("name", ["build.tcl", "program/image.bin", "rtl/accelerator.v"])
+def test_a_folder_that_was_changed(program: Program, output: Path, name: str) -> None:
+    build(KV260, program, output, run=False)
+    data = (output / name).read_bytes()
+    (output / name).write_bytes(data + b"\n")
+    with pytest.raises(UsageError, match=f"{name} was changed since it was written; put it back, or remove"):
+        build(KV260, program, output)
+    (output / name).unlink()
+    with pytest.raises(UsageError, match=f"{name} is missing since"):
+        build(KV260, program, output)
+    (output / name).write_bytes(data)
+    build(KV260, program, output, run=False)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "{}",
+        "null",
+        "[" * 100_000,
+        '{"format": "edgedec-build", "version": 1, "identity": {}, "files": {"../x": "0"}}',
+        '{"format": "edgedec-build", "version": 1, "identity": {}, "files": {"x": 0}}',
+        '{"format": "edgedec-build", "version": 1, "identity": [], "files": {}}',
+        '{"format": "other", "version": 1, "identity": {}, "files": {}}',
+    ],
+)
+def test_a_damaged_manifest(program: Program, output: Path, text: str) -> None:
+    output.mkdir(parents=True)
+    (output / "build.json").write_text(text)
+    with pytest.raises(BundleError, match=r"build.json is damaged: .*; remove the folder and build again"):
+        build(KV260, program, output)
+
+
+def test_a_folder_of_another_version(program: Program, output: Path) -> None:
+    output.mkdir(parents=True)
+    (output / "build.json").write_text('{"format": "edgedec-build", "version": 2, "identity": {}, "files": {}}')
+    with pytest.raises(UnsupportedError, match="is of version 2, not 1"):
+        build(KV260, program, output)
+
+
+def test_a_folder_with_something_else(program: Program, output: Path) -> None:
+    output.mkdir(parents=True)
+    (output / "thesis.txt").write_text("mine")
+    with pytest.raises(UsageError, match=r"exists and holds no build.json"):
+        build(KV260, program, output)
+    assert tree(output) == {"thesis.txt": b"mine"}
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes anywhere")
+def test_a_folder_that_cannot_be_written(program: Program, output: Path) -> None:
+    output.parent.mkdir(parents=True)
+    output.parent.chmod(0o500)
+    with pytest.raises(EdgedecError, match=r"cannot write .*a build: Permission denied"):
+        build(KV260, program, output)
+
+
+def test_a_file_in_the_way(program: Program, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(EdgedecError, match=r"cannot write|exists and holds no"):
+        build(KV260, program, tmp_path / "file" / "build")
+
+
+def test_a_writer_that_fails_leaves_nothing(program: Program, output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: Any, **options: Any) -> str:
+        raise ToolError("yosys failed")
+
+    monkeypatch.setattr("edgedec.boards.flows.vivado.project.accelerator_verilog", broken)
+    with pytest.raises(ToolError):
+        build(KV260, program, output)
+    assert not output.parent.exists()
+
+
+def test_a_family_without_a_flow() -> None:
+    with pytest.raises(
+        UnsupportedError, match=r"no build flow for .*, the family of odd, yet; there is for zynq-ultrascale\+, "
+    ):
+        find_flow(_board_of("nobody"))
+
+
+def _board_of(family: str) -> Any:
+    class Odd:
+        name = "odd"
+
+    odd = Odd()
+    odd.family = family  # type: ignore[attr-defined]
+    return odd
+
+
+def test_what_does_not_fit() -> None:
+    with pytest.raises(UnsupportedError, match=r"does not fit pynq-z2, estimated: lut [\d,]+ of 40,964.*lower slots 8"):
+        check_build(find_board("pynq-z2"), AcceleratorConfig(ultra=False))
+    config = AcceleratorConfig(beat_bytes=16, ports=1, slots=1, tile_rows=40, width=256, hidden=128, prefetch_beats=64)
+    with pytest.raises(
+        UsageError, match="pynq-z2 has 4 ports to memory of 32, 64 bits, the configuration has 1 of 128"
+    ):
+        check_build(find_board("pynq-z2"), replace(config, ultra=False, heads=2, kv_heads=2, head_dim=16))
+
+
+def test_a_synthesis_is_kept(program: Program, output: Path) -> None:
+    calls: list[AcceleratorConfig] = []
+
+    def synthesis(config: AcceleratorConfig) -> tuple[str, Resources]:
+        calls.append(config)
+        return "yosys 1", Resources(lut=11, ff=22, bram18=3, uram=4, dsp=5)
+
+    wanted = {"by": "yosys 1", "lut": 11, "ff": 22, "bram36": 2, "uram": 4, "dsp": 5}
+    for _ in range(2):
+        found = build(KV260, program, output, run=False, synthesis=synthesis)
+        assert found.report["resources"]["synthesised"] == wanted
+    assert build(KV260, program, output, run=False).report["resources"]["synthesised"] == wanted
+    assert len(calls) == 1
+    assert ">synthesised: yosys 1" not in (output / "report.html").read_text()
+    assert "synthesised: yosys 1" in (output / "report.html").read_text()
+
+
+def test_two_at_once(program: Program, output: Path) -> None:
+    """Both write; one folder is there, whole."""
+    errors: list[BaseException] = []
+
+    def one() -> None:
+        try:
+            build(KV260, program, output, run=False)
+        except EdgedecError as error:
+            if "another process builds" not in str(error):
+                errors.append(error)
+
+    threads = [threading.Thread(target=one) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    build(KV260, program, output, run=False)

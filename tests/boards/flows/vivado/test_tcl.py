@@ -1,0 +1,188 @@
+"""The Tcl in a Tcl interpreter: every command and argument that Vivado would get. It was not run in Vivado.
+
+After a wanted change: ``EDGEDEC_WRITE_GOLDEN=1 pytest tests/boards/flows/vivado/test_tcl.py``, and read the difference.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from edgedec.boards.flows.vivado.project import quoted
+from edgedec.environment import WRITE_GOLDEN
+from edgedec.errors import UsageError
+from edgedec.hw.compiler.program import Program
+from edgedec.hw.handoff.write import FAMILIES
+from tests.boards.flows.vivado.support import fake_vivado
+from tests.boards.flows.vivado.support.fake_vivado import SIZES, Ran, make_project, run_tcl
+
+GOLDEN = Path(__file__).with_name("golden")
+STRANGE = "a [folder] with $paces {and; \"quotes\" 'n' so"
+BOARD_PARTS = {"kv260": "xilinx.com:kv260_som:part0:1.2 xilinx.com:kv260_som:part0:1.10", "pynq-z2": ""}
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Program]:
+    bundle, first = fake_vivado.model(tmp_path_factory.mktemp("model"), **SIZES["kv260"])
+    return {"kv260": first, **{name: fake_vivado.compiled(bundle, **SIZES[name]) for name in list(SIZES)[1:]}}
+
+
+@pytest.fixture(scope="module")
+def projects(tmp_path_factory: pytest.TempPathFactory, programs: dict[str, Program]) -> dict[str, Path]:
+    with pytest.MonkeyPatch.context() as patch:
+        fake_vivado.fake_core(patch)
+        root = tmp_path_factory.mktemp("projects")
+        return {board: make_project(program, board, root / board / STRANGE) for board, program in programs.items()}
+
+
+def run(projects: dict[str, Path], tmp_path: Path, board: str, **environment: str) -> tuple[Path, Ran]:
+    """In a copy, which is also what a person does who takes it to another machine."""
+    folder = tmp_path / board / STRANGE
+    shutil.copytree(projects[board], folder)
+    return folder, run_tcl(folder, tmp_path / "log", **environment)
+
+
+@pytest.mark.parametrize("board", sorted(BOARD_PARTS))
+def test_commands_are_the_golden_ones(projects: dict[str, Path], tmp_path: Path, board: str) -> None:
+    folder, found = run(projects, tmp_path, board, STUB_BOARD_PARTS=BOARD_PARTS[board])
+    assert found.status == 0, found.said
+    golden = GOLDEN / f"{board}.txt"
+    if WRITE_GOLDEN.is_on():
+        golden.write_text("\n".join(found.commands) + "\n")
+    assert found.commands == golden.read_text().splitlines()
+    assert (folder / "results/accelerator.bit").read_text() == "no bitstream at all"
+    assert not (folder / "results.part").exists()
+
+
+def test_a_missing_command_is_noticed(projects: dict[str, Path], tmp_path: Path) -> None:
+    """Each line that tells Vivado something, taken out."""
+    golden = (GOLDEN / "pynq-z2.txt").read_text().splitlines()
+    folder = tmp_path / "mutant"
+    shutil.copytree(projects["pynq-z2"], folder)
+    survivors, tried = [], 0
+    telling = re.compile(
+        r"^ +(connect_bd|set_property|assign_bd|make_bd|validate|save|launch|wait_on|report_|ipx::|add_files)"
+    )
+    for path in (
+        folder / name for name in ("build.tcl", "block_design.tcl", "processing_system.tcl", "ip/package.tcl")
+    ):
+        lines = path.read_text().splitlines(keepends=True)
+        for at, line in enumerate(lines):
+            if telling.match(line) and not line.endswith("\\\n"):
+                tried += 1
+                path.write_text("".join([*lines[:at], *lines[at + 1 :]]))
+                shutil.rmtree(folder / "work", ignore_errors=True)
+                if run_tcl(folder, tmp_path / "log").commands == golden:
+                    survivors.append(f"{path.name}: {line.strip()}")
+        path.write_text("".join(lines))
+    assert tried > 40
+    # Said only with another number of ports, or with board files.
+    assert [line for line in survivors if "board_part" not in line] == []
+
+
+def test_a_changed_argument_is_noticed(projects: dict[str, Path], tmp_path: Path) -> None:
+    folder, found = run(projects, tmp_path, "pynq-z2")
+    text = (folder / "settings.tcl").read_text()
+    for name in ("part", "ports", "port_bits", "clock_mhz", "registers_address", "registers_bytes", "vlnv", "jobs"):
+        changed = re.sub(rf"(?m)^    {name} (\S)", rf"    {name} 1\1", text)
+        assert changed != text
+        (folder / "settings.tcl").write_text(changed.replace("ports 12", "ports 1"))
+        shutil.rmtree(folder / "work")
+        assert run_tcl(folder, tmp_path / "log").commands != found.commands, name
+
+
+@pytest.mark.parametrize("board", sorted(SIZES))
+def test_what_is_connected(projects: dict[str, Path], programs: dict[str, Program], tmp_path: Path, board: str) -> None:
+    """Without the golden file: every bus, clock and reset has its other end, once."""
+    _, found = run(projects, tmp_path, board)
+    ports, bits = programs[board].config.ports, 8 * programs[board].config.port_bytes
+    text = "\n".join(found.commands)
+    buses = [pair.split()[1:] for pair in found.commands if pair.startswith("connect_bd_intf_net ")]
+    ends = [end for pair in buses for end in pair]
+    assert len(ends) == len(set(ends))
+    ultra = "zynq_ultra" in text
+    memory = "/zynq_ultra_ps_e_0/S_AXI_HP{}_FPD" if ultra else "/processing_system7_0/S_AXI_HP{}"
+    for port in range(ports):
+        accelerator = f"/accelerator_0/m_axi_{port}"
+        if ultra:
+            assert [accelerator, memory.format(port)] in buses
+        else:
+            assert [accelerator, f"/memory_{port}/S_AXI"] in buses
+            assert [f"/memory_{port}/M_AXI", memory.format(port)] in buses
+    width = "PSU__SAXIGP{}__DATA_WIDTH" if ultra else "PCW_S_AXI_HP{}_DATA_WIDTH"
+    first = 2 if ultra else 0
+    for port in range(4):
+        assert (f"CONFIG.{width.format(port + first)} {bits}" in text) == (port < ports)
+    nets = [pair.split()[1:] for pair in found.commands if pair.startswith("connect_bd_net ")]
+    driven = [end for _, end in nets]
+    assert len(driven) == len(set(driven))
+    cells = [line.split()[-1] for line in found.commands if line.startswith("create_bd_cell ")]
+    for cell in set(cells) - {"zynq_ultra_ps_e_0", "processing_system7_0", "reset"}:
+        assert sum(end.startswith(f"/{cell}/") and ("clk" in end) for end in driven) == 1, cell
+        assert sum(end.startswith(f"/{cell}/") and ("resetn" in end or "rst_n" in end) for end in driven) == 1, cell
+    assert not re.search(
+        r"xilinx\.com:ip:\w+:\d", "".join(path.read_text() for path in projects[board].glob("**/*.tcl"))
+    )
+    system = FAMILIES["zynq-ultrascale+" if ultra else "zynq-7000"]
+    assert f"assign_bd_address -offset {system.accelerator_address:#010x} -range 4096 " in text
+    assert f"assign_bd_address -offset {system.controller_address:#010x} -range 65536 " in text
+
+
+def test_a_run_that_was_interrupted_goes_on(projects: dict[str, Path], tmp_path: Path) -> None:
+    folder, broken = run(projects, tmp_path, "kv260", STUB_FAIL="open_run")
+    assert (broken.status, (folder / "results").exists()) == (1, False)
+    assert "ERROR: ERROR: [Stub 1-1] open_run failed" in broken.said
+    again = run_tcl(folder, tmp_path / "log")
+    assert again.status == 0
+    assert [
+        line for line in again.commands if line.startswith(("open_project", "reset_run", "launch_runs", "create_"))
+    ] == [
+        "open_project <work>/project/edgedec.xpr",
+        "reset_run impl_1",
+        "launch_runs impl_1 -to_step write_bitstream -jobs 4",
+    ]
+    assert (folder / "results/facts.txt").read_text().splitlines()[2] == "clock_mhz 99.999"
+
+
+@pytest.mark.parametrize("at", ["ipx::save_core", "validate_bd_design", "wait_on_run"])
+def test_one_that_was_interrupted_early_begins_anew(projects: dict[str, Path], tmp_path: Path, at: str) -> None:
+    folder, broken = run(projects, tmp_path, "kv260", STUB_FAIL=at)
+    assert broken.status == 1
+    (folder / "work/left over").write_text("x")
+    again = run_tcl(folder, tmp_path / "log")
+    assert (again.status, (folder / "work/left over").exists()) == (0, False)
+    assert again.commands[1].startswith("create_project -force packaging")
+
+
+def test_another_project_s_synthesis_is_not_taken(projects: dict[str, Path], tmp_path: Path) -> None:
+    folder, _ = run(projects, tmp_path, "kv260")
+    text = (folder / "settings.tcl").read_text()
+    (folder / "settings.tcl").write_text(re.sub(r"    key \S+", f"    key {'0' * 64}", text))
+    assert run_tcl(folder, tmp_path / "log").commands[1].startswith("create_project -force packaging")
+
+
+@pytest.mark.parametrize(
+    ("version", "status"), [("2020.2", 1), ("2019.10", 1), ("2021.1", 0), ("2023.2.1", 0), ("2022.1_AR1", 0)]
+)
+def test_the_version_is_checked_there_too(projects: dict[str, Path], tmp_path: Path, version: str, status: int) -> None:
+    _, found = run(projects, tmp_path, "kv260", STUB_VERSION=version)
+    assert found.status == status
+    if status:
+        assert f"edgedec: this is Vivado {version}, the project needs 2021.1 or newer" in found.said
+        assert found.commands == ["version -short"]
+
+
+@pytest.mark.parametrize("text", ["", "a", STRANGE, "}{", "\\", "#x", "[exit]", "$x", '"', "a  b;c"])
+def test_quoting(tmp_path: Path, text: str) -> None:
+    script = f"array set settings {{\n    a {quoted(text)}\n    b x\n}}\nputs <$settings(a)>$settings(b)\n"
+    (tmp_path / "build.tcl").write_text(script)
+    assert run_tcl(tmp_path, tmp_path / "log").said == f"<{text}>x\n"
+
+
+@pytest.mark.parametrize("text", ["a\tb", "a\nb", "\0"])
+def test_what_cannot_be_quoted(text: str) -> None:
+    with pytest.raises(UsageError, match="cannot be written into a Tcl script"):
+        quoted(text)

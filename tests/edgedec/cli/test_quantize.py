@@ -1,0 +1,146 @@
+"""``edgedec quantize``: a checkpoint goes in, a bundle and a table come out."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgedec.bundle import Bundle
+from tests.edgedec.cli.conftest import Edgedec
+from tests.edgedec.cli.support.make_known_model import ENDLESS, byte_tokenizer
+
+KEYS = {
+    "output",
+    "method",
+    "planes",
+    "group_size",
+    "parameters",
+    "bits_per_weight",
+    "bytes",
+    "perplexity_before",
+    "perplexity_after",
+    "eval_tokens",
+    "calibration_tokens",
+    "seconds",
+    "peak_bytes",
+}
+
+
+@pytest.fixture(autouse=True)
+def _little_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgedec.cli.quantize.EVAL_TOKENS", 512)
+    monkeypatch.setattr("edgedec.cli.quantize.WINDOW_TOKENS", 64)
+
+
+def test_int8(edgedec: Edgedec, checkpoint: Path) -> None:
+    outcome = edgedec("quantize", checkpoint, "-o", "a b.edgedec", "--method", "int8", "--json")
+    assert outcome.code == 0, outcome.stderr
+    data: dict[str, Any] = outcome.json
+    assert set(data) == KEYS
+    assert (data["output"], data["method"], data["planes"]) == ("a b.edgedec", "int8", 0)
+    assert 8 < data["bits_per_weight"] < 9
+    assert data["eval_tokens"] == 512 - 512 // 64, "all but the first of each window"
+    assert data["calibration_tokens"] == 0
+    assert data["perplexity_after"] == pytest.approx(data["perplexity_before"], rel=0.02)
+    assert data["bytes"] == sum(tensor.nbytes for tensor in Bundle.open("a b.edgedec").tensors.values())
+    assert edgedec("generate", "-m", "a b.edgedec", "-p", "?", "--temp", "0").stdout == "Hi!\n"
+
+
+def test_float_loses_nothing(edgedec: Edgedec, checkpoint: Path) -> None:
+    Path("text").write_text(f"o{ENDLESS}" * 30)
+    options = ("--method", "float", "--eval-text", "text", "--json")
+    data: dict[str, Any] = edgedec("quantize", checkpoint, "-o", "out", *options).json
+    assert data["perplexity_after"] == pytest.approx(data["perplexity_before"], rel=1e-5)
+    assert data["bits_per_weight"] == 32
+
+
+@pytest.mark.parametrize(("name", "message"), [("missing", "there is no such file"), ("empty", "the file is empty")])
+def test_the_evaluation_text_is_read_before_anything_is_written(
+    edgedec: Edgedec, checkpoint: Path, name: str, message: str
+) -> None:
+    Path("empty").write_bytes(b"")
+    outcome = edgedec("quantize", checkpoint, "-o", "out", "--eval-text", name)
+    assert (outcome.code, outcome.stdout) == (2, "")
+    assert f"--eval-text {name}: {message}" in outcome.stderr
+    assert not Path("out").exists()
+
+
+def test_table(edgedec: Edgedec, checkpoint: Path) -> None:
+    outcome = edgedec("quantize", checkpoint, "-o", "out")
+    rows = {line.split("  ")[0] for line in outcome.stdout.splitlines()}
+    assert {"bits per weight", "size", "perplexity before", "perplexity after", "seconds", "peak memory"} <= rows
+
+
+@pytest.mark.parametrize("calibration", [None, "none", "text"])
+def test_planes_with_every_kind_of_calibration(edgedec: Edgedec, checkpoint: Path, calibration: str | None) -> None:
+    Path("text").write_text(f"o{ENDLESS}" * 60)
+    options = ["--method", "ternary", "--planes", "3", "--group-size", "32", "--calibration-tokens", "256", "--json"]
+    options += ["--calibration", calibration] if calibration else []
+    outcome = edgedec("quantize", checkpoint, "-o", "out", *options)
+    assert outcome.code == 0, outcome.stderr
+    data: dict[str, Any] = outcome.json
+    assert (data["planes"], data["group_size"]) == (3, 32)
+    assert data["calibration_tokens"] == (0 if calibration == "none" else 256)
+    assert data["perplexity_after"] == pytest.approx(data["perplexity_before"], rel=0.02)
+
+
+def test_same_seed_same_bundle(edgedec: Edgedec, checkpoint: Path) -> None:
+    options = ("--method", "ternary", "--planes", "2", "--calibration-tokens", "128", "--seed")
+    for name, seed in (("one", "3"), ("two", "3"), ("other", "4")):
+        assert edgedec("quantize", checkpoint, "-o", name, *options, seed).code == 0
+    one, two, other = (Bundle.open(name).sha256 for name in ("one", "two", "other"))
+    assert one == two != other
+
+
+def test_a_model_too_large_to_write_its_own_text(
+    edgedec: Edgedec, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgedec.quantize.calibration.SAMPLING_LIMIT_BYTES", 1000)
+    planes = ("--method", "ternary", "--planes", "1")
+    outcome = edgedec("quantize", checkpoint, "-o", "out", *planes)
+    assert outcome.code == 2
+    assert "pass --calibration FILE or none" in outcome.stderr
+    assert not Path("out").exists()
+    data: dict[str, Any] = edgedec("quantize", checkpoint, "-o", "out", *planes, "--calibration", "none", "--json").json
+    assert (data["perplexity_before"], data["perplexity_after"], data["eval_tokens"]) == (None, None, 0)
+    assert "perplexity before  -\n" in edgedec("quantize", checkpoint, "-o", "out").stdout
+
+
+def test_a_tokenizer_that_lies_elsewhere(edgedec: Edgedec, checkpoint: Path, tmp_path: Path) -> None:
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        shutil.copy(checkpoint / name, bare)
+    refused = edgedec("quantize", bare, "-o", "out")
+    assert refused.code != 0
+    assert "tokenizer.json" in refused.stderr
+    byte_tokenizer().save("tokenizer.json")
+    assert edgedec("quantize", bare, "-o", "out", "--tokenizer", "tokenizer.json").code == 0
+
+
+def test_a_folder_that_is_no_bundle_is_not_overwritten(edgedec: Edgedec, checkpoint: Path) -> None:
+    Path("out").mkdir()
+    Path("out/diary").write_text("dear")
+    outcome = edgedec("quantize", checkpoint, "-o", "out")
+    assert outcome.code == 2
+    assert "it exists and holds no manifest.json" in outcome.stderr
+    assert Path("out/diary").read_text() == "dear"
+
+
+def test_workers_change_nothing_but_the_memory(edgedec: Edgedec, checkpoint: Path) -> None:
+    options = ("--method", "ternary", "--planes", "1", "--calibration", "none", "--eval-text", "none", "--json")
+    alone: dict[str, Any] = edgedec("quantize", checkpoint, "-o", "alone", *options).json
+    several: dict[str, Any] = edgedec("quantize", checkpoint, "-o", "several", "--workers", "2", *options).json
+    assert Bundle.open("alone").sha256 == Bundle.open("several").sha256
+    assert (several["perplexity_before"], several["perplexity_after"], several["eval_tokens"]) == (None, None, 0)
+    assert several["peak_bytes"] > alone["peak_bytes"] + (10 << 20), "two processes, each with NumPy"
+
+
+def test_an_executor_that_does_not_exist(edgedec: Edgedec, checkpoint: Path) -> None:
+    outcome = edgedec("quantize", checkpoint, "-o", "out", "--executor", "slurm")
+    assert outcome.code == 2
+    assert "executors has no 'slurm'; known: local, ray" in outcome.stderr
+    assert not Path("out").exists()

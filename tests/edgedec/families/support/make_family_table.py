@@ -1,0 +1,132 @@
+"""What runs which family: the table behind ``docs/families.md``, and what ``test_family_table.py`` holds the executors to.
+
+``python tests/edgedec/families/support/make_family_table.py`` writes the document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+EXECUTORS = ("float reference", "ONNX portable", "CPU kernels", "integer profile", "accelerator")
+INTEGERS = EXECUTORS[3:]
+DOCUMENT = Path(__file__).parents[4] / "docs" / "families.md"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """``refused``: executor -> what its error says, in part; the others run the model."""
+
+    title: str
+    family: str
+    golden: str
+    refused: Mapping[str, str] = field(default_factory=dict)
+    note: str = ""
+
+
+# Operation -> models that have one which the integer profile does not define: the table in docs/integer-profile.md.
+UNDEFINED: Mapping[str, tuple[str, ...]] = {
+    "rms_norm": ("Qwen 3", "Gemma 3"),
+    "rope": ("Phi 4 mini",),
+    "attention": ("Gemma 2",),
+    "linear": ("Gemma 2",),
+    "gated_activation": ("Gemma", "Gemma 2", "Gemma 3"),
+    "add": ("Gemma 2", "Gemma 3"),
+    "embed": ("Gemma", "Gemma 2", "Gemma 3"),
+}
+
+
+def _integers(reason: str) -> dict[str, str]:
+    """The accelerator runs the integer profile's program: what that does not define, it has not."""
+    return dict.fromkeys(INTEGERS, reason)
+
+
+_HEAD_NORMS = _integers("it normalizes each of 2 heads for itself")
+_GELU = _integers("its activation is gelu_tanh; known: silu, relu2")
+_CAPPED = _integers("its scores have a soft-cap of 4")
+
+ROWS = (
+    Row(title="Llama 1 to 3, TinyLlama, SmolLM 1 and 2", family="llama", golden="grouped_tied"),
+    Row(title="Llama 3.1, its rope scaling", family="llama", golden="llama3"),
+    Row(title="BitNet b1.58 2B4T", family="bitnet", golden="bitnet/plain", note="squared ReLU"),
+    Row(
+        title="BitNet b1.58 0.73B (1bitLLM)", family="bitnet", golden="bitnet/silu", note="SiLU; its class says `llama`"
+    ),
+    Row(title="Qwen 2, 2.5", family="qwen2", golden="qwen2/plain"),
+    Row(title="Qwen 2.5, YaRN", family="qwen2", golden="qwen2/yarn"),
+    Row(title="Qwen 2, windows in upper layers", family="qwen2", golden="qwen2/window"),
+    Row(title="Qwen 3", family="qwen3", golden="qwen3/plain", refused=_HEAD_NORMS),
+    Row(title="Mistral 0.1", family="mistral", golden="mistral/window", note="a window in every layer"),
+    Row(title="Mistral 0.2 and later", family="mistral", golden="mistral/plain"),
+    Row(title="SmolLM 3", family="smollm3", golden="smollm3/plain", note="every fourth layer does not rotate"),
+    Row(
+        title="Phi 3 mini 4k",
+        family="phi3",
+        golden="phi3/window",
+        note="the reader takes q\\|k\\|v and gate\\|up apart",
+    ),
+    Row(
+        title="Phi 3 mini 128k, Phi 3.5 mini",
+        family="phi3",
+        golden="phi3/longrope",
+        note="LongRoPE's short factors: contexts of up to 4096",
+    ),
+    Row(
+        title="Phi 4 mini",
+        family="phi3",
+        golden="phi3/partial_longrope",
+        refused=_integers("it rotates 6 of a head's 8 columns"),
+        note="as Phi 3.5; three quarters of each head rotated",
+    ),
+    Row(title="Gemma", family="gemma", golden="gemma/plain", refused=_GELU),
+    Row(title="Gemma 2", family="gemma2", golden="gemma2/plain", refused=_CAPPED),
+    Row(
+        title="Gemma 3, its language model",
+        family="gemma3_text",
+        golden="gemma3_text/plain",
+        refused=_HEAD_NORMS,
+        note="of models that see, the reader leaves the vision out",
+    ),
+)
+
+_HEAD = """# Which models run where
+
+Written by `python tests/edgedec/families/support/make_family_table.py`, from the table by which
+`tests/edgedec/families/test_family_table.py` runs every cell on a random checkpoint. "yes" means in the first column
+the logits of `transformers` to 1e-4 (golden files in `make test`, live in `make test-all`); under ONNX the logits of
+the reference in prefill, steps and a tree, to 1e-4 on float weights and to rounding on int8 ones; under the integer
+profile a correlation above 0.98 with the float reference; and for the accelerator that its program, interpreted, gives
+the integer profile's numbers exactly.
+
+"""
+_REASONS = """What the refusals say, each of one operation (numbers are those of the tests' small models);
+[what does not map](integer-profile.md#what-does-not-map) has all reasons:"""
+_TAIL = """
+Rope scalings: default, linear, llama3, yarn, longrope (up to the original context), dynamic (up to the context). Every other
+setting that would change the model is an `UnsupportedError` that names it. The families take any weight scheme: int8 and
+ternary planes are the executors' business, checked in `tests/conformance/test_targets.py`.
+
+How to add one: [adding a model family](adding-a-family.md).
+"""
+
+
+def document() -> str:
+    """The text of ``docs/families.md``."""
+    reasons: list[str] = []
+    lines = ["| model | `model_type` | " + " | ".join(EXECUTORS) + " | |", "|---|---|" + "---|" * (len(EXECUTORS) + 1)]
+    for row in ROWS:
+        cells = []
+        for executor in EXECUTORS:
+            reason = row.refused.get(executor)
+            if reason is not None and reason not in reasons:
+                reasons.append(reason)
+            cells.append("yes" if reason is None else f"no ({reasons.index(reason) + 1})")
+        lines.append(f"| {row.title} | `{row.family}` | {' | '.join(cells)} | {row.note} |")
+    lines += ["", _REASONS, ""]
+    lines += [f"{number}. {reason}" for number, reason in enumerate(reasons, 1)]
+    return _HEAD + "\n".join(lines) + "\n" + _TAIL
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(document(), encoding="utf-8")

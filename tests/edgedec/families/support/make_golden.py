@@ -1,0 +1,232 @@
+"""Makes ``golden/*.npz``: tiny random Llama models and the logits that transformers computes for them.
+
+``golden/FAMILY/*.npz`` are models of the other families. BitNet's linears are float here: int8 activations are no part of
+the family.
+
+Run with torch and transformers installed: ``python tests/edgedec/families/support/make_golden.py [FAMILY ...]``. Each
+file holds the configuration as transformers saves it, every weight in float16 (the values used are exactly these), ids,
+positions, float32 logits. ``reference_golden.py`` reads them.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+_FOLDER = Path(__file__).resolve().parents[1] / "golden"
+_BASE: dict[str, Any] = {
+    "vocab_size": 96,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "rms_norm_eps": 1e-5,
+    "max_position_embeddings": 2048,
+    "tie_word_embeddings": False,
+    # Widths are tiny, so weights must be large for attention and rotation to matter in the logits.
+    "initializer_range": 0.3,
+}
+# What is set here is the older spelling of the rotary settings; transformers 5 saves the newer one.
+_CASES: dict[str, dict[str, Any]] = {
+    "plain": {"rms_norm_eps": 1e-6},
+    "grouped_tied": {"num_key_value_heads": 2, "tie_word_embeddings": True},
+    "one_layer_one_kv_head": {"num_hidden_layers": 1, "num_key_value_heads": 1, "rms_norm_eps": 1e-2},
+    "wide_heads": {"hidden_size": 40, "num_key_value_heads": 1, "head_dim": 16},
+    "narrow_heads": {"hidden_size": 36, "head_dim": 6, "num_key_value_heads": 2, "rope_theta": 500000.0},
+    "biases": {"attention_bias": True, "mlp_bias": True, "num_key_value_heads": 2},
+    "linear": {"rope_theta": 1000.0, "rope_scaling": {"rope_type": "linear", "factor": 4.0}},
+    # With head_dim 16 and 32 original positions, wavelengths fall on both sides of the band and inside it.
+    "llama3": {
+        "head_dim": 16,
+        "num_key_value_heads": 2,
+        "rope_scaling": {
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 32,
+        },
+    },
+}
+# "relu2" is the class's default; saved in any case.
+_BITNET_CASES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "grouped_tied": {"num_key_value_heads": 2, "tie_word_embeddings": True, "rope_theta": 10000.0},
+    "silu": {"hidden_act": "silu", "num_key_value_heads": 1, "rms_norm_eps": 1e-2},
+    "biases": {"attention_bias": True, "num_hidden_layers": 1},
+}
+# Of the other families: smaller still, a file takes a few kB.
+_TINY: dict[str, Any] = _BASE | {
+    "vocab_size": 24,
+    "hidden_size": 16,
+    "intermediate_size": 12,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 8,
+    "initializer_range": 0.5,
+    **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 0),
+}
+_WINDOW = {"sliding_window": 5}  # of 18 positions
+_LONGROPE: dict[str, Any] = {
+    "original_max_position_embeddings": 512,
+    "rope_scaling": {
+        "type": "longrope",
+        "short_factor": [1.0, 1.5, 2.0, 3.0],
+        "long_factor": [2.0, 4.0, 8.0, 16.0],
+    },
+}
+_PARTIAL = {"partial_rotary_factor": 0.75}
+_FAMILIES: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
+    "qwen2": (
+        "Qwen2",
+        {
+            "plain": {"rope_theta": 1000000.0, "head_dim": None, "num_key_value_heads": 2},
+            "window": {"use_sliding_window": True, "max_window_layers": 1, "tie_word_embeddings": True, **_WINDOW},
+            # With 32 original positions, of the four pairs one is kept, one slowed, two blended.
+            "yarn": {"rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}},
+            "dynamic": {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}, "max_position_embeddings": 64},
+        },
+    ),
+    "qwen3": (
+        "Qwen3",
+        {
+            "plain": {"tie_word_embeddings": True, "rope_theta": 1000000.0},
+            "biases": {
+                "attention_bias": True,
+                "num_attention_heads": 4,
+                "num_key_value_heads": 2,
+                "rms_norm_eps": 1e-2,
+            },
+            "window": {"use_sliding_window": True, "layer_types": ["full_attention", "sliding_attention"], **_WINDOW},
+        },
+    ),
+    "mistral": (
+        "Mistral",
+        {"window": {**_WINDOW}, "plain": {"sliding_window": None, "head_dim": None, "rope_theta": 1000000.0}},
+    ),
+    "smollm3": (
+        "SmolLM3",
+        {
+            "plain": {"no_rope_layer_interval": 2, "tie_word_embeddings": True},
+            "window": {"no_rope_layers": [0, 1], "use_sliding_window": True, "attention_bias": True, **_WINDOW},
+        },
+    ),
+    "phi3": (
+        "Phi3",
+        {
+            "plain": {"sliding_window": 2047},
+            "window": {**_WINDOW, "tie_word_embeddings": True},
+            "longrope": _LONGROPE,
+            "partial": _PARTIAL,
+            "partial_longrope": _PARTIAL
+            | _LONGROPE
+            | {"rope_scaling": _LONGROPE["rope_scaling"] | {"short_factor": [1.0, 1.5, 2.0], "long_factor": [2.0] * 3}},
+        },
+    ),
+    "gemma": ("Gemma", {"plain": {"tie_word_embeddings": True}}),
+    "gemma2": (
+        "Gemma2",
+        {
+            "plain": {
+                "tie_word_embeddings": True,
+                "query_pre_attn_scalar": 6,
+                "attn_logit_softcapping": 4.0,
+                "final_logit_softcapping": 12.0,
+                **_WINDOW,
+            },
+            "no_caps": {"attn_logit_softcapping": None, "final_logit_softcapping": None, **_WINDOW},
+        },
+    ),
+    "gemma3_text": (
+        "Gemma3Text",
+        {
+            "plain": {
+                "tie_word_embeddings": True,
+                "query_pre_attn_scalar": 6,
+                "layer_types": ["sliding_attention", "full_attention"],
+                "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+                **_WINDOW,
+            },
+            "capped": {"final_logit_softcapping": 12.0, "num_hidden_layers": 3, "sliding_window_pattern": 3, **_WINDOW},
+        },
+    ),
+}
+
+
+def _fill(model: Any, generator: torch.Generator) -> None:
+    """Random values that float16 holds exactly: matrices by the configured range, gains around 1, biases too."""
+    spread = model.config.initializer_range
+    for name, parameter in model.named_parameters():
+        noise = torch.randn(parameter.shape, generator=generator) * spread
+        gain = 0 if model.config.model_type.startswith("gemma") else 1  # theirs are around 1 + weight
+        value = gain + noise if name.endswith("norm.weight") else noise
+        parameter.data.copy_(value.half().float())
+
+
+def _positions(n: int, config: Any) -> list[int]:
+    """Neighbours at first, then far away, so that large rotations take part.
+
+    Not farther: transformers computes angles in float32, and their error grows with the position. Not far where there are
+    windows: it counts rows there, not positions.
+    """
+    if (getattr(config, "sliding_window", None) or n) < n or config.max_position_embeddings < 404:
+        return list(range(n))
+    return [*range(n - 6), *range(200, 203), *range(400, 403)]
+
+
+def _make(
+    family: str, folder: Path, cases: dict[str, dict[str, Any]], base: dict[str, Any] = _BASE, packed: bool = False
+) -> None:
+    """``family`` as transformers spells it in its class names."""
+    transformers: Any = import_module("transformers")
+    folder.mkdir(exist_ok=True)
+    for seed, (name, changes) in enumerate(cases.items()):
+        settings = {key: value for key, value in (base | changes).items() if (key, value) != ("head_dim", None)}
+        config = getattr(transformers, f"{family}Config")(**settings, attn_implementation="eager")
+        generator = torch.Generator().manual_seed(seed)
+        model = getattr(transformers, f"{family.removesuffix('Text')}ForCausalLM")(config).float().eval()
+        _fill(model, generator)
+        ids = torch.randint(config.vocab_size, (1, 18), generator=generator)
+        positions = torch.tensor([_positions(18, config)])
+        with torch.no_grad():
+            # Without the mask of ones, transformers takes a jump in the positions for the start of another text.
+            logits = model(ids, position_ids=positions, attention_mask=torch.ones_like(ids)).logits[0]
+        tensors = {key: value.detach().half().numpy() for key, value in model.named_parameters()}
+        weights: dict[str, Any]
+        if packed:  # an array of a file costs more than many of these tensors hold
+            shapes = json.dumps([[key, value.shape] for key, value in tensors.items()])
+            weights = {"shapes": np.array(shapes), "values": np.concatenate([x.reshape(-1) for x in tensors.values()])}
+        else:
+            weights = {f"weights.{key}": value for key, value in tensors.items()}
+        saved = {key: value for key, value in config.to_diff_dict().items() if key != "dtype"}
+        np.savez_compressed(
+            folder / f"{name}.npz",
+            config=np.array(json.dumps(saved | {"model_type": config.model_type}, sort_keys=True)),
+            ids=ids[0].numpy().astype(np.int32),
+            positions=positions[0].numpy().astype(np.int32),
+            logits=logits.numpy(),
+            **weights,
+        )
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    wanted = sys.argv[1:] or ["llama", "bitnet", *_FAMILIES]
+    if "llama" in wanted:
+        _make("Llama", _FOLDER, _CASES)
+    if "bitnet" in wanted:
+        _make("BitNet", _FOLDER / "bitnet", _BITNET_CASES)
+    for family, (spelled, cases) in _FAMILIES.items():
+        if family in wanted:
+            _make(spelled, _FOLDER / family, cases, _TINY, packed=True)
+
+
+if __name__ == "__main__":
+    main()

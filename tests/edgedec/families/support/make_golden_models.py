@@ -1,0 +1,111 @@
+"""The models of ``golden/`` as graphs with weights, as bundles, and run by any target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.bundle import Bundle, BundleWriter
+from edgedec.families import build_graph
+from edgedec.graph import Graph
+from edgedec.manifest import Tokens
+from edgedec.quantize.methods.int8 import quantize_int8
+from edgedec.reference.float_profile.model import ReferenceModel
+from edgedec.runtime.protocols import Limits, Pass, Target
+from edgedec.runtime.visibility import tree
+from edgedec.schemes import FloatScheme, FloatWeight, Int8Scheme
+from tests.edgedec.families.support.reference_golden import Golden
+from tests.support.make_tiny import TOKENIZER
+
+F32 = NDArray[np.float32]
+
+_PACKED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
+
+
+def weights(model: Golden, graph: Graph) -> dict[str, F32]:
+    """The tensors under the graph's names: matrices that hold others are taken apart, as the reader does it."""
+    found: dict[str, F32] = {}
+    for name, values in model.weights.items():
+        (part,) = [part for part in _PACKED if f".{part}." in name] or [""]
+        at = 0
+        for inner in _PACKED.get(part, (part,)):
+            key = name.replace(part, inner) if part else name
+            rows = graph.weights[key].shape[0]
+            found[key] = values[at : at + rows]
+            at += rows
+        assert at == len(values), name
+    return found
+
+
+def reference(model: Golden, changes: Mapping[str, Any] | None = None) -> ReferenceModel:
+    """The float reference of a model, some keys of its configuration changed."""
+    graph = build_graph({**model.config, **(changes or {})})
+    tensors = weights(model, graph)
+    return ReferenceModel(graph, lambda name: FloatWeight(values=tensors[name]))
+
+
+def logits(model: Golden, changes: Mapping[str, Any] | None = None, *, step: int | None = None) -> F32:
+    """In one pass, or in passes of ``step`` rows."""
+    interpreter = reference(model, changes)
+    cache, found = interpreter.new_cache(), []
+    step = step or len(model.ids)
+    for start in range(0, len(model.ids), step):
+        rows = slice(start, start + step)
+        found.append(interpreter.forward(model.ids[rows], cache, positions=model.positions[rows])[0])
+        cache.commit(np.arange(len(model.ids[rows]), dtype=np.int32))
+    return np.concatenate(found)
+
+
+def write_bundle(path: Path, model: Golden, method: str) -> Bundle:
+    """The model's own weights; ``method``: float, or int8 for every matrix."""
+    graph = build_graph(model.config)
+    tensors = weights(model, graph)
+    with BundleWriter.create(path) as writer:
+        for name, spec in graph.weights.items():
+            values = np.ascontiguousarray(tensors[name])
+            if method == "int8" and len(spec.shape) == 2:
+                codes, scale = quantize_int8(values)
+                writer.add(name, Int8Scheme(rows=True), spec.shape, {"codes": codes, "scale": scale})
+            else:
+                writer.add(name, FloatScheme(), spec.shape, {"values": values})
+        writer.finish(
+            config=model.config,
+            quantization={"method": method},
+            tokens=Tokens(size=int(model.config["vocab_size"])),
+            tokenizer_json=TOKENIZER,
+            chat_template=None,
+        )
+    return Bundle.open(path)
+
+
+def passes(target: Target, limits: Limits, vocab: int) -> F32:
+    """Logits of a prefill, of single steps, and of a tree over what they left: [18, vocab]."""
+    rng = np.random.default_rng(5)
+    ids = rng.integers(0, vocab, 18).astype(np.int32)
+    state, found = target.open(limits), []
+    run = _runner(target, state)
+    for start, stop in ((0, 7), (7, 8), (8, 9), (9, 12)):
+        n = stop - start
+        found.append(run(Pass(ids=ids[start:stop], positions=np.arange(start, stop, dtype=np.int32), logits=_rows(n))))
+        state.commit(_rows(n))
+    # Two branches of three rows: siblings share positions.
+    parents = np.array([-1, 0, 0, 1, 2, 4], np.int32)
+    depths = np.array([0, 1, 1, 2, 2, 3], np.int32)
+    found.append(run(Pass(ids=ids[12:], positions=12 + depths, visible=tree(parents), logits=_rows(6))))
+    return np.concatenate(found)
+
+
+def _rows(n: int) -> NDArray[np.int32]:
+    return np.arange(n, dtype=np.int32)
+
+
+def _runner(target: Target, state: Any) -> Callable[[Pass], F32]:
+    def run(work: Pass) -> F32:
+        (result,) = target.submit([(state, work)]).result()
+        return np.array(result.logits)  # a target may hand out its own memory
+
+    return run

@@ -1,0 +1,201 @@
+"""Checkpoints that spell a family in another way, from their files to logits."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgedec.bundle import Bundle
+from edgedec.errors import BundleError, UnsupportedError
+from edgedec.families import build_graph
+from edgedec.quantize.pipeline import QuantizeOptions, quantize
+from edgedec.quantize.readers import Checkpoint, open_checkpoint
+from edgedec.reference.float_profile.model import ReferenceModel
+from tests.edgedec.families.support import make_golden_models, reference_golden
+from tests.edgedec.families.support.reference_golden import TOLERANCE, Golden
+from tests.edgedec.families.test_golden_families import NAMES
+from tests.quantize.readers.support.make_checkpoints import write_hf
+
+_VISION = {"vision_tower.encoder.weight": (3, 2), "multi_modal_projector.mm_input_projection_weight": (2, 2)}
+
+
+def opened(folder: Path, model: Golden, **config: Any) -> Checkpoint:
+    """A folder as transformers saves the model: a tied head is not written."""
+    return open_checkpoint(write_hf(folder, dict(model.weights), **{**model.config, **config}))
+
+
+def through_a_bundle(checkpoint: Checkpoint, model: Golden, folder: Path) -> Any:
+    quantize(checkpoint, folder / "bundle", QuantizeOptions(method="float"), vocab_limit=13)
+    bundle = Bundle.open(folder / "bundle")
+    graph = build_graph(bundle.config)
+    bundle.check(graph)
+    reference = ReferenceModel(graph, bundle.weight)
+    return reference.forward(model.ids, reference.new_cache(), positions=model.positions)[0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_from_a_folder_to_logits(name: str, tmp_path: Path) -> None:
+    model = reference_golden.read(name)
+    found = through_a_bundle(opened(tmp_path / "m", model), model, tmp_path)
+    assert np.abs(found - model.logits).max() < TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["gemma/plain", "gemma2/plain", "gemma3_text/plain", "smollm3/plain"])
+def test_a_class_that_ties_need_not_say_so(name: str, tmp_path: Path) -> None:
+    model = reference_golden.read(name)
+    config = {key: value for key, value in model.config.items() if key != "tie_word_embeddings"}
+    checkpoint = open_checkpoint(write_hf(tmp_path / "m", dict(model.weights), **config))
+    assert checkpoint.config["tie_word_embeddings"] is True
+    assert np.abs(through_a_bundle(checkpoint, model, tmp_path) - model.logits).max() < TOLERANCE
+    untied = dict(model.weights) | {"lm_head.weight": model.weights["model.embed_tokens.weight"]}
+    assert "tie_word_embeddings" not in open_checkpoint(write_hf(tmp_path / "u", untied, **config)).config
+
+
+# --- several matrices in one ------------------------------------------------------------------------------------------
+
+
+def test_packed_matrices_are_parts_of_the_file(tmp_path: Path) -> None:
+    """Their rows are read where they lie: nothing else of the packed matrix is loaded."""
+    model = reference_golden.read("phi3/plain")
+    checkpoint = opened(tmp_path / "m", model)
+    expected = make_golden_models.weights(model, build_graph(model.config))
+    assert set(checkpoint.tensors) == set(expected)
+    for name, values in expected.items():
+        assert checkpoint.tensors[name].shape == values.shape
+        assert np.array_equal(checkpoint.load(name), values)
+
+
+def test_packed_matrices_in_shards(tmp_path: Path) -> None:
+    model = reference_golden.read("phi3/window")
+    checkpoint = open_checkpoint(write_hf(tmp_path / "m", dict(model.weights), shards=3, **model.config))
+    assert np.abs(through_a_bundle(checkpoint, model, tmp_path) - model.logits).max() < TOLERANCE
+
+
+_QKV = "model.layers.1.self_attn.qkv_proj.weight"
+
+
+@pytest.mark.parametrize(
+    ("values", "error", "message"),
+    [
+        (
+            np.zeros((31, 16), np.float32),
+            BundleError,
+            rf"tensor '{_QKV}' is \(31, 16\), the configuration says \(32, 16\)",
+        ),
+        (np.zeros((32, 8), np.float32), BundleError, r"is \(32, 8\), the configuration says \(32, 16\)"),
+        (np.zeros(32, np.float32), BundleError, r"is \(32,\), the configuration says \(32, 16\)"),
+        (np.zeros((32, 16), np.int8), UnsupportedError, "holds several matrices as I8; save the model as F32"),
+    ],
+)
+def test_packed_matrices_that_lie(values: Any, error: type[Exception], message: str, tmp_path: Path) -> None:
+    model = reference_golden.read("phi3/plain")
+    folder = write_hf(tmp_path / "m", {**model.weights, _QKV: values}, **model.config)
+    with pytest.raises(error, match=message):
+        open_checkpoint(folder)
+
+
+def test_a_part_that_is_there_twice(tmp_path: Path) -> None:
+    model = reference_golden.read("phi3/plain")
+    twice = {**model.weights, "model.layers.1.self_attn.k_proj.weight": np.zeros((8, 16), np.float32)}
+    with pytest.raises(BundleError, match=r"two tensors stand for 'model\.layers\.1\.self_attn\.k_proj\.weight'"):
+        open_checkpoint(write_hf(tmp_path / "m", twice, **model.config))
+
+
+def test_a_packed_matrix_beyond_the_last_layer(tmp_path: Path) -> None:
+    """The configuration has no place for it; whoever needs the graph says so."""
+    model = reference_golden.read("phi3/plain")
+    more = {**model.weights, "model.layers.7.mlp.gate_up_proj.weight": np.zeros((24, 16), np.float32)}
+    with pytest.raises((BundleError, UnsupportedError), match=r"model\.layers\.7\.mlp"):
+        through_a_bundle(open_checkpoint(write_hf(tmp_path / "m", more, **model.config)), model, tmp_path)
+
+
+# --- BitNet's reproduction --------------------------------------------------------------------------------------------
+
+
+def reproduction(model: Golden) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Tensors and configuration as 1bitLLM/bitnet_b1_58-large has them."""
+    names = {"attn_sub_norm": "inner_attn_ln", "ffn_sub_norm": "ffn_layernorm"}
+    tensors = {}
+    for name, values in model.weights.items():
+        for ours, theirs in names.items():
+            name = name.replace(ours, theirs)
+        tensors[name] = values
+    config = {key: value for key, value in model.config.items() if key not in ("hidden_act", "rope_parameters")}
+    config |= {
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "model_type": "llama",
+        "architectures": ["BitnetForCausalLM"],
+        "weight_bits": 1,
+        "input_bits": 8,
+    }
+    return tensors, config
+
+
+def absmean(weight: Any) -> Any:
+    """The class's own formula, spelled out."""
+    scale = 1 / max(float(np.abs(weight.astype(np.float64)).mean()), 1e-5)
+    return np.clip(np.rint(weight * scale), -1, 1) / scale
+
+
+def test_the_reproduction_of_bitnet(tmp_path: Path) -> None:
+    model = reference_golden.read("bitnet/silu")
+    tensors, config = reproduction(model)
+    checkpoint = open_checkpoint(write_hf(tmp_path / "m", tensors, **config))
+    assert set(checkpoint.tensors) == set(model.weights)
+    assert {key: checkpoint.config[key] for key in ("model_type", "hidden_act", "rope_theta")} == {
+        "model_type": "bitnet",
+        "hidden_act": "silu",
+        "rope_theta": 10000.0,
+    }
+    assert "quantization_config" not in checkpoint.config
+    for name, values in model.weights.items():
+        expected = absmean(values) if "_proj." in name else values
+        np.testing.assert_allclose(checkpoint.load(name), expected, rtol=1e-5, atol=1e-7)
+    quantize(checkpoint, tmp_path / "b", QuantizeOptions(method="ternary"), vocab_limit=13)  # losslessly, or not at all
+    ternary = {name for name, tensor in Bundle.open(tmp_path / "b").tensors.items() if tensor.scheme.kind == "ternary"}
+    assert ternary == {name for name in model.weights if "_proj." in name}
+
+
+def test_other_bits_are_refused(tmp_path: Path) -> None:
+    tensors, config = reproduction(reference_golden.read("bitnet/silu"))
+    with pytest.raises(UnsupportedError, match="BitnetForCausalLM with weight_bits 2 and input_bits 8 is not read"):
+        open_checkpoint(write_hf(tmp_path / "m", tensors, **{**config, "weight_bits": 2}))
+
+
+def test_a_norm_that_is_there_under_both_names(tmp_path: Path) -> None:
+    model = reference_golden.read("bitnet/silu")
+    tensors, config = reproduction(model)
+    both = "model.layers.0.mlp.ffn_sub_norm.weight"
+    with pytest.raises(BundleError, match=f"two tensors stand for {both!r}".replace(".", r"\.")):
+        open_checkpoint(write_hf(tmp_path / "m", {**tensors, both: model.weights[both]}, **config))
+
+
+# --- models that see --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spelling", ["older", "newer"])
+def test_the_language_model_of_one_that_sees(spelling: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model = reference_golden.read("gemma3_text/plain")
+    before = "language_model.model." if spelling == "older" else "model.language_model."
+    sight = "" if spelling == "older" else "model."
+    tensors = {before + name.removeprefix("model."): values for name, values in model.weights.items()}
+    tensors |= {sight + name: np.zeros(shape, np.float32) for name, shape in _VISION.items()}
+    text = {key: value for key, value in model.config.items() if key != "tie_word_embeddings"}
+    folder = write_hf(
+        tmp_path / "m", tensors, model_type="gemma3", text_config=text, vision_config={}, eos_token_id=[1, 2]
+    )
+    with caplog.at_level(logging.WARNING):
+        checkpoint = open_checkpoint(folder)
+    assert "2 tensors of its vision are left out" in caplog.text
+    assert set(checkpoint.tensors) == set(model.weights)
+    assert np.abs(through_a_bundle(checkpoint, model, tmp_path) - model.logits).max() < TOLERANCE
+
+
+def test_one_that_sees_without_a_language_model(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="text_config must be an object, not None"):
+        open_checkpoint(write_hf(tmp_path / "m", model_type="gemma3"))

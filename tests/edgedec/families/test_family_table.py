@@ -1,0 +1,169 @@
+"""Every cell of the support matrix is run: what is said to work agrees with the reference, what is not says why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgedec.bundle import Bundle
+from edgedec.errors import UnsupportedError
+from edgedec.families import build_graph
+from edgedec.graph import Graph
+from edgedec.ops import Operation
+from edgedec.plugins import names
+from edgedec.reference.integer_profile import defined, head
+from edgedec.reference.integer_profile.calibrate import calibrate
+from edgedec.reference.integer_profile.model import prepare
+from edgedec.runtime.accelerator.calibrated import calibrated
+from edgedec.runtime.accelerator.options import AcceleratorOptions
+from edgedec.runtime.kernels.operator import usable
+from edgedec.runtime.protocols import Limits, Target
+from edgedec.runtime.targets import open_target
+from edgedec.runtime.targets._cpu import CpuTarget
+from edgedec.runtime.targets.onnx import OnnxTarget
+from tests.edgedec.families.support import make_family_table, make_golden_models, reference_golden
+from tests.edgedec.families.support.make_family_table import EXECUTORS, ROWS, Row
+from tests.edgedec.families.support.make_golden_models import F32
+from tests.edgedec.families.support.reference_golden import TOLERANCE
+
+LIMITS = Limits(nodes=8, depth=8, positions=32)
+FLOAT_TARGETS = EXECUTORS[1:3]
+
+
+@pytest.fixture(scope="module", params=ROWS, ids=lambda row: row.golden)
+def row(request: pytest.FixtureRequest) -> Row:
+    found: Row = request.param
+    return found
+
+
+@pytest.fixture(scope="module")
+def bundles(row: Row, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Bundle]:
+    folder, model = tmp_path_factory.mktemp("bundles"), reference_golden.read(row.golden)
+    return {method: make_golden_models.write_bundle(folder / method, model, method) for method in ("float", "int8")}
+
+
+@pytest.fixture(scope="module")
+def expected(bundles: Mapping[str, Bundle]) -> Mapping[str, F32]:
+    targets = {
+        method: open_target(bundle, device="float_reference", limits=LIMITS, kv_bits=32)
+        for method, bundle in bundles.items()
+    }
+    return {method: run(target, bundles[method]) for method, target in targets.items()}
+
+
+def run(target: Target, bundle: Bundle) -> F32:
+    return make_golden_models.passes(target, LIMITS, int(bundle.config["vocab_size"]))
+
+
+def open_executor(executor: str, bundle: Bundle) -> Target:
+    """Of one column; the integer profile has no target of its own."""
+    if executor == "ONNX portable":
+        return OnnxTarget(bundle, device="cpu", limits=LIMITS, threads=1, taps=())
+    if executor == "CPU kernels":
+        kernels = usable()
+        if kernels is None:
+            pytest.skip("the kernels' library was not built (no C++ compiler)")
+        return CpuTarget(bundle, kernels, limits=LIMITS, threads=1, taps=(), kv_bits=32)
+    options = AcceleratorOptions(overrides={"slots": LIMITS.nodes})
+    return open_target(bundle, device="reference", limits=LIMITS, accelerator=options)
+
+
+def refuses(row: Row, executor: str, action: Any) -> bool:
+    """Whether the table says that it does; then it has to, in these words and with what would run it."""
+    reason = row.refused.get(executor)
+    if reason is None:
+        return False
+    with pytest.raises(UnsupportedError) as caught:
+        action()
+    message = str(caught.value)
+    assert reason in message
+    assert any(name in message for name in ("layers.0.", "logits"))  # the operation, with its layer
+    assert "--device" in message and "float_reference" in message  # noqa: PT018
+    return True
+
+
+def test_the_table_has_every_family() -> None:
+    assert {row.family for row in ROWS} == set(names("edgedec.families"))
+    for row in ROWS:
+        assert reference_golden.read(row.golden).config["model_type"] == row.family
+        assert set(row.refused) <= set(EXECUTORS[1:])  # the reference runs all of them
+
+
+def test_the_float_reference(row: Row) -> None:
+    model = reference_golden.read(row.golden)
+    assert np.abs(make_golden_models.logits(model) - model.logits).max() < TOLERANCE
+
+
+@pytest.mark.parametrize("executor", FLOAT_TARGETS)
+@pytest.mark.parametrize("method", ["float", "int8"])
+def test_onnx_runtime(
+    row: Row, executor: str, method: str, bundles: Mapping[str, Bundle], expected: Mapping[str, F32]
+) -> None:
+    bundle = bundles[method]
+    if refuses(row, executor, partial(open_executor, executor, bundle)):
+        return
+    found, wanted = run(open_executor(executor, bundle), bundle), expected[method]
+    if method == "float":
+        assert np.abs(found - wanted).max() < TOLERANCE
+        return
+    # Sums are exact; where a float differs in its last bit a code may differ by one.
+    assert np.abs(found - wanted).max() < 0.05 * wanted.std()
+    assert np.abs(found - wanted).mean() < 0.005 * wanted.std()
+
+
+def test_the_integer_profile(row: Row, bundles: Mapping[str, Bundle], expected: Mapping[str, F32]) -> None:
+    """On int8 weights, and that the accelerator's program gives the very same numbers."""
+    bundle, vocab = bundles["int8"], int(bundles["int8"].config["vocab_size"])
+    if refuses(row, "integer profile", partial(calibrate, bundle)):
+        assert refuses(row, "accelerator", partial(open_executor, "accelerator", bundle))
+        return
+    accelerated = run(open_executor("accelerator", bundle), bundle)
+    assert np.corrcoef(accelerated.ravel(), expected["int8"].ravel())[0, 1] > 0.98
+    model = prepare(bundle, calibrated(bundle))  # as the target has it
+    sequence = model.open()
+    ids = np.random.default_rng(5).integers(0, vocab, 18).astype(np.int32)  # those of models.passes
+    found = []
+    for start, stop in ((0, 7), (7, 8), (8, 9), (9, 12)):
+        found.append(head.real(sequence.forward(ids[start:stop], check=True)))
+        sequence.commit(np.arange(stop - start, dtype=np.int32))
+    assert np.array_equal(np.concatenate(found).astype(np.float32), accelerated[:12])
+
+
+def test_every_reason_is_in_the_integer_profiles_document(row: Row) -> None:
+    """All operations that it does not define, not just the one that a refusal names."""
+    lacking = undefined(build_graph(reference_golden.read(row.golden).config))
+    title = row.title.partition(",")[0]
+    assert {kind for kind, titles in make_family_table.UNDEFINED.items() if title in titles} == lacking
+    text = (make_family_table.DOCUMENT.parent / "integer-profile.md").read_text(encoding="utf-8")
+    rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    assert {line[0].removeprefix("| ") for line in rows if title in line[-1].removesuffix(" |").split(", ")} == lacking
+
+
+def undefined(graph: Graph) -> set[str]:
+    """Kinds of the operations that are refused when those refused before are taken for defined."""
+    found: set[str] = set()
+    while True:
+        try:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(defined, "_undefined", partial(_unless, found, defined._undefined))
+                patch.setattr(defined, "_normed_summand", partial(_unless, found, defined._normed_summand))
+                defined.check_defined(graph)
+        except UnsupportedError as error:
+            kind = str(error).removeprefix("the integer profile cannot run ").partition(" ")[0]
+            assert kind not in found
+            found.add(kind)
+        else:
+            return found
+
+
+def _unless(known: set[str], judge: Callable[..., str | None], op: Operation, *more: Any) -> str | None:
+    return None if op.kind in known else judge(op, *more)
+
+
+def test_the_document_is_up_to_date() -> None:
+    """``python tests/edgedec/families/support/make_family_table.py`` writes it."""
+    assert make_family_table.DOCUMENT.read_text(encoding="utf-8") == make_family_table.document()

@@ -1,0 +1,381 @@
+"""The families besides Llama and BitNet, which have tests of their own: logits of transformers, and what each has."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgedec.errors import BundleError, EdgedecError, UnsupportedError
+from edgedec.families import build_graph, context_size
+from edgedec.graph import Graph
+from edgedec.ops import Attention, Embed, GatedActivation, Linear, RmsNorm, Rope
+from edgedec.quantize.batch_interpreter import BatchCache, Interpreter
+from tests.edgedec.families.support import make_golden_models, reference_golden
+from tests.edgedec.families.support.reference_golden import TOLERANCE
+
+FAMILIES = ("qwen2", "qwen3", "mistral", "smollm3", "phi3", "gemma", "gemma2", "gemma3_text")
+NAMES = [name for family in FAMILIES for name in reference_golden.names(family)]
+BASE: Mapping[str, Any] = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "vocab_size": 96,
+    "sliding_window": None,
+}
+_PLAIN_ROPE = {"rope_type": "default", "rope_theta": 10000.0}
+
+
+def graph(family: str, **changes: Any) -> Graph:
+    return build_graph({"model_type": family, **BASE, **changes})
+
+
+def kinds(found: Graph, kind: type) -> list[Any]:
+    return [op for op in found.operations if isinstance(op, kind)]
+
+
+def windows(found: Graph) -> list[int | None]:
+    return [state.window for state in found.states.values()]
+
+
+# --- logits -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_golden_files_cover_what_they_should() -> None:
+    assert {name.split("/")[0] for name in NAMES} == set(FAMILIES)
+    for name in NAMES:
+        model = reference_golden.read(name)
+        assert np.abs(model.logits).max() > 4.5
+        assert (reference_golden.FOLDER / f"{name}.npz").stat().st_size < 14000
+        if any(window and window < 404 for window in windows(build_graph(model.config))):  # transformers counts rows
+            assert np.array_equal(model.positions, np.arange(18))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_logits_are_those_of_transformers(name: str) -> None:
+    model = reference_golden.read(name)
+    assert set(make_golden_models.weights(model, build_graph(model.config))) == set(build_graph(model.config).weights)
+    found = make_golden_models.logits(model)
+    assert found.dtype == np.float32
+    assert np.abs(found - model.logits).max() < TOLERANCE
+    assert np.array_equal(make_golden_models.logits(model, step=5), found)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_batch_interpreter_agrees(name: str) -> None:
+    """Calibration and sampling run the same graph: two sequences at once, in two passes."""
+    model = reference_golden.read(name)
+    reference = make_golden_models.reference(model)
+    expected = reference.forward(model.ids, reference.new_cache())[0]
+    tensors = make_golden_models.weights(model, reference.graph)
+    interpreter = Interpreter(reference.graph, tensors.__getitem__)
+    cache = BatchCache(sequences=2, positions=18)
+    ids = np.stack([model.ids, model.ids[::-1]])
+    found = [interpreter.logits(ids[:, some], cache).reshape(2, -1, 24)[0] for some in (slice(11), slice(11, 18))]
+    assert np.abs(np.concatenate(found) - expected).max() < TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("qwen2/yarn", {"rope_parameters": _PLAIN_ROPE}),
+        ("qwen2/yarn", {"rope_parameters": {**_PLAIN_ROPE, "rope_type": "linear", "factor": 4.0}}),
+        ("qwen2/window", {"use_sliding_window": False, "layer_types": None}),
+        ("qwen2/window", {"sliding_window": 6}),
+        ("qwen2/window", {"layer_types": ["sliding_attention"] * 2}),
+        ("qwen3/window", {"layer_types": ["sliding_attention", "full_attention"]}),
+        ("qwen3/biases", {"rms_norm_eps": 3e-2}),
+        ("mistral/window", {"sliding_window": None}),
+        ("mistral/window", {"sliding_window": 4}),
+        ("smollm3/plain", {"no_rope_layers": [1, 1]}),
+        ("smollm3/plain", {"no_rope_layers": [0, 1]}),
+        ("smollm3/window", {"use_sliding_window": False}),
+        ("phi3/window", {"sliding_window": None}),
+        ("phi3/longrope", {"rope_parameters": _PLAIN_ROPE}),
+        ("phi3/longrope", {"max_position_embeddings": 512}),  # no magnitude then
+        ("phi3/partial_longrope", {"max_position_embeddings": 512}),
+        ("gemma/plain", {"rms_norm_offset": 0}),
+        ("gemma2/plain", {"attn_logit_softcapping": None}),
+        ("gemma2/plain", {"final_logit_softcapping": None}),
+        ("gemma2/plain", {"query_pre_attn_scalar": 8}),
+        ("gemma2/plain", {"layer_types": ["full_attention", "sliding_attention"]}),
+        ("gemma3_text/plain", {"query_pre_attn_scalar": 8}),
+        ("gemma3_text/capped", {"final_logit_softcapping": None}),
+        ("gemma3_text/capped", {"layer_types": ["sliding_attention"] * 3}),
+    ],
+)
+def test_the_golden_files_would_notice(name: str, changes: dict[str, Any]) -> None:
+    """Each of these settings moves the logits far beyond the tolerance: none of the comparisons above is idle."""
+    model = reference_golden.read(name)
+    assert np.abs(make_golden_models.logits(model, changes) - model.logits).max() > 100 * TOLERANCE
+
+
+# --- what a family has ------------------------------------------------------------------------------------------------
+
+
+def test_qwen2_has_biases_of_its_inputs_alone() -> None:
+    biases = {bias for op in kinds(graph("qwen2", attention_bias=False), Linear) for bias in op.biases if bias}
+    assert {bias.split(".")[-2] for bias in biases} == {"q_proj", "k_proj", "v_proj"}
+    assert not any(bias for op in kinds(graph("qwen3"), Linear) for bias in op.biases)
+
+
+def test_windows_by_family() -> None:
+    asked = {"sliding_window": 7, "use_sliding_window": True}
+    for family in ("qwen2", "qwen3"):
+        assert windows(graph(family, **asked, max_window_layers=3)) == [None, None, None, 7]
+        assert windows(graph(family, **asked, max_window_layers=0)) == [7] * 4
+        assert windows(graph(family, **asked)) == [None] * 4
+        assert windows(graph(family, sliding_window=7)) == [None] * 4
+    assert windows(graph("mistral", sliding_window=7)) == windows(graph("phi3", sliding_window=7)) == [7] * 4
+    assert windows(graph("mistral")) == windows(graph("phi3")) == [None] * 4
+    without = {key: value for key, value in BASE.items() if key != "sliding_window"}
+    assert windows(build_graph({"model_type": "mistral", **without})) == [4096] * 4
+    assert windows(graph("gemma2", sliding_window=7)) == [7, None, 7, None]
+    assert windows(graph("gemma3_text", sliding_window=7, sliding_window_pattern=3)) == [7, 7, None, 7]
+    assert windows(graph("gemma3_text", sliding_window=7)) == [7] * 4
+    assert windows(graph("smollm3", **asked)) == [None, None, None, 7]
+    named = ["full_attention", "sliding_attention", "full_attention", "sliding_attention"]
+    for family in ("qwen2", "qwen3", "smollm3", "gemma2", "gemma3_text"):
+        assert windows(graph(family, **asked, layer_types=named)) == [None, 7, None, 7]
+
+
+def test_head_norms_are_of_each_head_and_before_the_rotation() -> None:
+    for family in ("qwen3", "gemma3_text"):
+        found = graph(family, sliding_window=7)
+        made_by = {output: op for op in found.operations for output in op.outputs}
+        for name, heads in (("q", 4), ("k", 2)):
+            (norm,) = {made_by[made_by[f"layers.1.{name}"].inputs[0]]}
+            assert isinstance(norm, RmsNorm)
+            assert norm.heads == heads
+            assert found.weights[norm.weight].shape == (8,)
+            assert isinstance(made_by[norm.inputs[0]], Linear)
+
+
+def test_gemmas_constants() -> None:
+    for family in ("gemma", "gemma2", "gemma3_text"):
+        found = graph(family, sliding_window=7 if family != "gemma" else None)
+        (embed,) = kinds(found, Embed)
+        assert embed.scale == math.sqrt(32)
+        assert {op.offset for op in kinds(found, RmsNorm)} == {1.0}
+        assert {op.activation for op in kinds(found, GatedActivation)} == {"gelu_tanh"}
+        assert "lm_head.weight" not in found.weights
+    caps = graph("gemma2", sliding_window=7)
+    assert {op.soft_cap for op in kinds(caps, Attention)} == {50.0}
+    assert caps.operations[-1].soft_cap == 30.0  # type: ignore[attr-defined]
+    assert {op.scale for op in kinds(caps, Attention)} == {256**-0.5}
+    assert {op.soft_cap for op in kinds(graph("gemma3_text", sliding_window=7), Attention)} == {None}
+
+
+def test_gemma3_rotates_its_layers_in_two_ways() -> None:
+    found = graph(
+        "gemma3_text", sliding_window=7, sliding_window_pattern=2, rope_scaling={"type": "linear", "factor": 8}
+    )
+    near, far = (op.inverse_frequencies for op in kinds(found, Rope)[::2][:2])
+    assert near == pytest.approx([10000.0 ** (-i / 4) for i in range(4)])
+    assert far == pytest.approx([1000000.0 ** (-i / 4) / 8 for i in range(4)])
+    empty: dict[str, Any] = {"sliding_attention": {}, "full_attention": {}}
+    for more in ({}, {"sliding_window_pattern": 2}):
+        default = graph("gemma3_text", sliding_window=7, **more)
+        assert graph("gemma3_text", sliding_window=7, rope_parameters=empty, **more) == default
+    spelled = {
+        "sliding_attention": _PLAIN_ROPE,
+        "full_attention": {"rope_theta": 1e6, "rope_type": "linear", "factor": 8},
+    }
+    assert graph("gemma3_text", sliding_window=7, sliding_window_pattern=2, rope_parameters=spelled) == found
+
+
+def test_a_magnitude_goes_into_the_scores_where_the_whole_head_turns() -> None:
+    yarn = graph("qwen2", rope_scaling={"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32})
+    assert {op.magnitude for op in kinds(yarn, Rope)} == {1.0}
+    scale = 8**-0.5 * (0.1 * math.log(4) + 1) ** 2
+    assert [op.scale for op in kinds(yarn, Attention)] == pytest.approx([scale] * 4)
+    short = {"type": "longrope", "short_factor": [1.0] * 3, "factor": 4.0}
+    partial = graph("phi3", rope_scaling=short, partial_rotary_factor=0.75, original_max_position_embeddings=16)
+    assert [op.magnitude for op in kinds(partial, Rope)] == pytest.approx([math.sqrt(1.5)] * 8)
+    assert {op.scale for op in kinds(partial, Attention)} == {8**-0.5}
+
+
+def test_longrope_ends_the_context() -> None:
+    scaling = {"type": "su", "short_factor": [1.0] * 4}
+    config = {"model_type": "phi3", "max_position_embeddings": 131072, "original_max_position_embeddings": 4096}
+    assert context_size({**config, "rope_scaling": scaling}) == 4096
+    assert context_size(config) == 131072
+    assert graph("phi3", rope_scaling=scaling) == graph("phi3", rope_scaling={**scaling, "type": "longrope"})
+
+
+@pytest.mark.parametrize("truncate", [True, False])
+def test_yarn_frequencies(truncate: bool) -> None:
+    """In the words of the paper: what turns more than 32 times in 4096 positions is kept, less than once slowed by 16."""
+    scaling = {"type": "yarn", "factor": 16.0, "original_max_position_embeddings": 4096, "truncate": truncate}
+    found = kinds(graph("qwen2", head_dim=64, rope_scaling=scaling), Rope)[0].inverse_frequencies
+    plain = [10000.0 ** (-i / 32) for i in range(32)]
+    turns = [4096 * frequency / (2 * math.pi) for frequency in plain]
+    # Between the two the ramp goes by the number of the pair: where turns would be 32, and 1.
+    first, last = (32 * math.log(turns[0] / times, 10000.0) for times in (32, 1))
+    if truncate:
+        first, last = math.floor(first), math.ceil(last)
+    for pair, (ours, frequency) in enumerate(zip(found, plain, strict=True)):
+        slowed = min(max((pair - first) / (last - first), 0), 1)
+        assert ours == pytest.approx(frequency * ((1 - slowed) + slowed / 16), rel=1e-9)
+    assert found[0] == plain[0]
+    assert found[-1] == pytest.approx(plain[-1] / 16)
+
+
+def test_yarn_magnitudes() -> None:
+    def scale(**more: Any) -> float:
+        scaling = {"type": "yarn", "factor": 8.0, "original_max_position_embeddings": 32, **more}
+        (found,) = {op.scale for op in kinds(graph("llama", rope_scaling=scaling), Attention)}
+        return float(found) * 8**0.5
+
+    assert scale(attention_factor=1.0) == pytest.approx(1)
+    assert scale(mscale=1.0, mscale_all_dim=1.0) == pytest.approx(1)
+    assert scale(mscale=2.0, mscale_all_dim=1.0) == pytest.approx(
+        ((0.2 * math.log(8) + 1) / (0.1 * math.log(8) + 1)) ** 2
+    )
+    grown = {"type": "yarn", "original_max_position_embeddings": 32}
+    by_context = graph("llama", rope_scaling=grown, max_position_embeddings=256)
+    assert by_context == graph("llama", rope_scaling={**grown, "factor": 8.0}, max_position_embeddings=256)
+
+
+# --- refused ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "error", "message"),
+    [
+        *[(f, {"hidden_act": "gelu"}, UnsupportedError, "hidden_act 'gelu'") for f in ("qwen2", "qwen3", "mistral")],
+        *[(f, {"hidden_act": "relu"}, UnsupportedError, "hidden_act 'relu'") for f in ("phi3", "smollm3", "gemma")],
+        ("gemma2", {"hidden_activation": "silu", "sliding_window": 7}, UnsupportedError, "hidden_activation 'silu'"),
+        ("gemma3_text", {"use_bidirectional_attention": True, "sliding_window": 7}, UnsupportedError, "bidirectional"),
+        ("gemma", {"rms_norm_offset": 2}, UnsupportedError, "rms_norm_offset 2 is not supported"),
+        ("gemma", {"sliding_window": 7}, UnsupportedError, "sliding_window 7 is not supported"),
+        ("gemma2", {}, BundleError, "sliding_window must be an integer"),
+        ("gemma2", {"sliding_window": 7, "attn_logit_softcapping": 0}, BundleError, "attn_logit_softcapping must be"),
+        ("gemma2", {"sliding_window": 7, "query_pre_attn_scalar": -1}, BundleError, "query_pre_attn_scalar must be"),
+        (
+            "gemma3_text",
+            {"sliding_window": 7, "rope_parameters": [1]},
+            BundleError,
+            "rope_parameters must be an object",
+        ),
+        ("gemma3_text", {"sliding_window": 7, "rope_scaling": "linear"}, BundleError, "rope_scaling must be an object"),
+        (
+            "gemma3_text",
+            {"sliding_window": 7, "rope_parameters": {"full_attention": "x"}},
+            BundleError,
+            "must hold an object for each kind",
+        ),
+        (
+            "qwen2",
+            {"use_sliding_window": True, "max_window_layers": 0, "sliding_window": -3},
+            BundleError,
+            "sliding_window must be an integer",
+        ),
+        ("qwen2", {"max_window_layers": "all"}, BundleError, "max_window_layers must be an integer"),
+        ("qwen3", {"layer_types": ["full_attention"]}, BundleError, "layer_types must be a list of 4 kinds"),
+        ("qwen3", {"layer_types": ["chunked_attention"] * 4}, UnsupportedError, "layer_types 'chunked_attention'"),
+        (
+            "qwen3",
+            {"layer_types": [["full_attention"]] * 4},
+            UnsupportedError,
+            "is not supported; known: full_attention",
+        ),
+        ("mistral", {"sliding_window": "long"}, BundleError, "sliding_window must be an integer"),
+        ("smollm3", {"no_rope_layers": [1, 1]}, BundleError, "no_rope_layers must be a list of 4 zeros and ones"),
+        ("smollm3", {"no_rope_layers": [1, 2, 1, 1]}, BundleError, "no_rope_layers must be a list"),
+        ("smollm3", {"no_rope_layer_interval": 0}, BundleError, "no_rope_layer_interval must be an integer"),
+        ("phi3", {"partial_rotary_factor": 0.3}, BundleError, "leaves 2 of 8|partial_rotary_factor"),
+        ("phi3", {"partial_rotary_factor": 1.5}, BundleError, "leaves 12 of 8 columns"),
+        ("phi3", {"partial_rotary_factor": -1}, BundleError, "partial_rotary_factor must be a number"),
+        ("qwen2", {"partial_rotary_factor": 0.5}, UnsupportedError, "partial_rotary_factor other than 1"),
+        (
+            "phi3",
+            {"rope_scaling": {"type": "yarn", "factor": 2.0}},
+            UnsupportedError,
+            "'yarn' is not supported; known: d",
+        ),
+        (
+            "phi3",
+            {"rope_scaling": {"type": "longrope"}},
+            BundleError,
+            "short_factor must be a list of 4 numbers, not None",
+        ),
+        (
+            "phi3",
+            {"rope_scaling": {"type": "longrope", "short_factor": [1.0, 1.0, "x", 1.0]}},
+            BundleError,
+            "short_factor must be a number",
+        ),
+        ("phi3", {"rope_scaling": {"type": "longrope", "short_factor": [1.0] * 3}}, BundleError, "a list of 4 numbers"),
+        ("qwen2", {"rope_scaling": {"type": "yarn"}}, BundleError, "max_position_embeddings must be an integer"),
+        (
+            "qwen2",
+            {"rope_scaling": {"type": "yarn", "factor": 0.5}, "max_position_embeddings": 64},
+            BundleError,
+            "factor must be a number of at least 1",
+        ),
+        (
+            "qwen2",
+            {"rope_scaling": {"type": "yarn", "factor": 2}, "max_position_embeddings": 64, "rope_theta": 1},
+            BundleError,
+            "rope_theta must be above 1",
+        ),
+        ("qwen2", {"rope_scaling": {"type": "proportional"}}, UnsupportedError, "rope scaling 'proportional'"),
+    ],
+)
+def test_what_is_refused(family: str, changes: dict[str, Any], error: type[Exception], message: str) -> None:
+    if changes.get("partial_rotary_factor") == 0.3:
+        changes = {**changes, "head_dim": 10}  # three columns
+    with pytest.raises(error, match=message):
+        graph(family, **changes)
+
+
+_KEYS = (
+    *BASE,
+    *("rope_scaling", "rope_parameters", "rope_theta", "rope_local_base_freq", "layer_types", "max_window_layers"),
+    *("use_sliding_window", "no_rope_layers", "no_rope_layer_interval", "sliding_window_pattern", "rms_norm_eps"),
+    *("attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar", "partial_rotary_factor"),
+    *("hidden_act", "hidden_activation", "attention_bias", "mlp_bias", "tie_word_embeddings", "rms_norm_offset"),
+    *("max_position_embeddings", "original_max_position_embeddings", "use_bidirectional_attention"),
+)
+_WEIRD: Any = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=4)
+    | st.sampled_from([7, 2, 0.5, "yarn"]),
+    lambda inner: (
+        st.lists(inner, max_size=5)
+        | st.dictionaries(
+            st.sampled_from(["rope_type", "type", "factor", "short_factor", "full_attention", "sliding_attention"]),
+            inner,
+        )
+    ),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    family=st.sampled_from(FAMILIES),
+    kind=st.sampled_from([None, "linear", "llama3", "yarn", "longrope", "dynamic", "su"]),
+    changes=st.dictionaries(st.sampled_from(_KEYS), _WEIRD, max_size=3),
+)
+def test_any_configuration_is_read_or_refused(family: str, kind: str | None, changes: dict[str, Any]) -> None:
+    rope = {"rope_scaling": {"type": kind, "factor": 2.0, "short_factor": [1.0] * 4}} if kind else {}
+    config = {"model_type": family, **BASE, "sliding_window": 7, "max_position_embeddings": 64, **rope, **changes}
+    if isinstance(config["num_hidden_layers"], int) and config["num_hidden_layers"] > 64:
+        config["num_hidden_layers"] = 64
+    for read in (build_graph, context_size):
+        with contextlib.suppress(EdgedecError):
+            read(config)

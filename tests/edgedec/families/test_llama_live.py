@@ -1,0 +1,108 @@
+"""The golden files against transformers itself, which is the authority for them."""
+
+from __future__ import annotations
+
+import importlib
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from edgedec.families import build_graph
+from edgedec.reference.float_profile.model import ReferenceModel
+from edgedec.schemes import FloatWeight
+from tests.edgedec.families.support import reference_golden
+from tests.edgedec.families.support.reference_golden import TOLERANCE, Golden
+
+pytestmark = pytest.mark.slow
+
+# Two builds of torch on two machines sum in other orders; what our formulas may differ by is TOLERANCE.
+_SAME = 3e-5
+
+
+@pytest.fixture(scope="module")
+def torch() -> Any:
+    for name in ("torch", "transformers"):
+        if find_spec(name) is None:  # not importorskip: one that is there and broken must fail
+            pytest.skip(f"{name} is not installed; pip install -e '.[compare]'")
+    return importlib.import_module("torch")
+
+
+def live(torch: Any, model: Golden) -> Any:
+    """LlamaForCausalLM in float32 with the weights of the file."""
+    transformers = importlib.import_module("transformers")
+    config = transformers.LlamaConfig(**model.config, attn_implementation="eager")
+    made = transformers.LlamaForCausalLM(config).float().eval()
+    left = made.load_state_dict({key: torch.from_numpy(value) for key, value in model.weights.items()}, strict=False)
+    assert not left.unexpected_keys
+    assert set(left.missing_keys) <= {"lm_head.weight"}
+    made.tie_weights()
+    return made
+
+
+def run(torch: Any, made: Any, ids: NDArray[np.int32], positions: NDArray[np.int32], **more: Any) -> Any:
+    with torch.no_grad():
+        return made(
+            torch.from_numpy(ids[None].astype(np.int64)),
+            position_ids=torch.from_numpy(positions[None].astype(np.int64)),
+            **more,
+        )
+
+
+def gap(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
+    assert a.shape == b.shape
+    return float(np.abs(a - b).max())
+
+
+@pytest.mark.parametrize("name", reference_golden.NAMES)
+def test_the_golden_logits_are_what_transformers_computes(torch: Any, name: str) -> None:
+    model = reference_golden.read(name)
+    mask = torch.ones((1, len(model.ids)), dtype=torch.int64)
+    out = run(torch, live(torch, model), model.ids, model.positions, attention_mask=mask)
+    assert gap(out.logits[0].numpy(), model.logits) < _SAME
+
+
+@pytest.mark.parametrize("name", reference_golden.NAMES)
+def test_cached_decoding_agrees_at_every_step(torch: Any, name: str) -> None:
+    """A prefill and single steps, each on both sides, over positions without gaps."""
+    model = reference_golden.read(name)
+    made = live(torch, model)
+    reference = ReferenceModel(build_graph(model.config), lambda key: FloatWeight(values=model.weights[key]))
+    cache, past, done, worst = reference.new_cache(), None, 0, 0.0
+    for rows in (7, 1, 1, 1, 4, 1, 1, 1, 1):
+        ids = model.ids[done : done + rows]
+        positions = np.arange(done, done + rows, dtype=np.int32)
+        ours = reference.forward(ids, cache)[0]
+        cache.commit(np.arange(rows, dtype=np.int32))
+        out = run(torch, made, ids, positions, past_key_values=past, use_cache=True)
+        past, done = out.past_key_values, done + rows
+        worst = max(worst, gap(ours, out.logits[0].numpy()))
+    assert done == len(model.ids)
+    assert worst < TOLERANCE
+
+
+@pytest.mark.parametrize("name", reference_golden.NAMES)
+def test_hidden_states_agree_layer_by_layer(torch: Any, name: str) -> None:
+    """Taps by their names: the residual stream after each layer, and the last norm."""
+    model = reference_golden.read(name)
+    made = live(torch, model)
+    positions = np.arange(len(model.ids), dtype=np.int32)
+    out = run(torch, made, model.ids, positions, output_hidden_states=True)
+    states = [state[0].numpy() for state in out.hidden_states]
+    layers = model.config["num_hidden_layers"]
+    taps = ["embed", *(f"layers.{i}.out" for i in range(layers - 1)), "final_norm"]
+    reference = ReferenceModel(build_graph(model.config), lambda key: FloatWeight(values=model.weights[key]))
+    found = reference.forward(model.ids, reference.new_cache(), taps=taps)[1]
+    assert len(states) == len(taps)
+    for name_, theirs in zip(taps, states, strict=True):
+        assert gap(found[name_], theirs) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", reference_golden.NAMES)
+def test_the_configuration_as_transformers_reads_it(torch: Any, name: str) -> None:
+    """What it saves again, with every default filled in, gives the same graph."""
+    model = reference_golden.read(name)
+    saved = live(torch, model).config.to_dict()
+    assert build_graph(saved) == build_graph(model.config)

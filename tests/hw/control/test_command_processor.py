@@ -1,0 +1,173 @@
+"""Programs that are walked to their end."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import Any
+
+import pytest
+
+from edgedec.hw.config import AcceleratorConfig
+from edgedec.hw.isa.instructions import Base, Destination, Instruction, Opcode, Sink, When
+from tests.hw.support.bench_command_processor import CONFIGS, Bench, Pass, as_commands, program, program_read, walk
+
+STOP = Instruction(Opcode.STOP, {})
+LOAD = Instruction(Opcode.LOAD, {"elements": 3})
+
+
+def random_instruction(rng: random.Random, config: AcceleratorConfig) -> Instruction:
+    opcode = rng.choice([Opcode.READ] * 4 + [op for op in Opcode if op not in (Opcode.STOP, Opcode.READ)])
+    most = (1 << 39) // config.beat_bytes  # from every base on that many beats are on the bus
+    start = {"start": rng.getrandbits(rng.choice([5, 36])) % most, "run": rng.getrandbits(rng.choice([5, 24]))}
+    heads = {"heads": rng.randint(1, config.heads), "group": rng.choice([1, 2, 3, 255])}
+    fields: dict[Opcode, dict[str, int]] = {
+        Opcode.READ: {
+            "destination": rng.choice(list(Destination)[1:]),
+            "base": rng.choice(list(Base)),
+            "spare": rng.randrange(256),
+            "start": start["start"],
+            "beats": rng.randint(0, 4),
+        },
+        Opcode.CACHE: {**start, **heads},
+        Opcode.COPY: {**start, "heads": rng.randint(1, config.kv_heads)},
+        Opcode.LOAD: {"elements": rng.randint(1, config.hidden)},
+        Opcode.VECTOR: {"source": rng.randrange(4), "blocks": rng.randint(1, config.depth), "eps": rng.getrandbits(48)},
+        Opcode.MATRIX: {
+            "int8": 0,
+            "words": rng.randint(1, 0xFFFF),
+            "spare": rng.randrange(5),
+            "blocks": config.depth,
+            "planes": rng.randint(1, 15),
+            "sink": rng.choice(list(Sink)),
+            "base1": rng.randint(-256, 255),
+            "first": rng.getrandbits(20),
+        },
+        Opcode.ATTEND: {**start, **heads, "kv_heads": rng.randint(1, config.kv_heads), "window": rng.getrandbits(17)},
+    }
+    common = {"wait": int(rng.random() < 0.3), "when": rng.choice([When.ALWAYS, When.ALWAYS, *When])}
+    return Instruction(opcode, {**fields[opcode], **common})
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_reads_and_commands_of_random_programs(seed: int) -> None:
+    rng = random.Random(seed)
+    config = CONFIGS[rng.choice(list(CONFIGS))]
+    instructions = [random_instruction(rng, config) for _ in range(rng.randint(1, config.instructions - 1))] + [STOP]
+    raw = program(config, instructions, commit=rng.randrange(len(instructions)))
+    slots = rng.randint(1, config.slots)
+    item = Pass(
+        raw=raw,
+        commits=bool(seed % 3 == 0),
+        slots=slots,
+        committed=rng.choice([0, 1, config.context - slots]),
+        accepted=rng.getrandbits(slots),
+        logits=rng.randrange(2),
+    )
+    first = int.from_bytes(raw[20:24], "little") if item.commits else 0
+    bench = Bench(config=config, stall=rng.choice([0, 0.2, 0.6]), seed=seed).run(
+        lambda ctx, bench: bench.once(ctx, item)
+    )
+    reads, commands = walk(config, instructions, item, first)
+    assert bench.reads == [program_read(config, raw), *reads]
+    assert len(bench.ranges) == len(bench.entries)
+    assert [(beats, where, spare) for where, beats, spare in bench.entries] == [read[1:] for read in bench.reads]
+    assert bench.commands == as_commands(commands)
+    for busy, (number, command) in zip(bench.busy_at_issue, commands, strict=True):
+        assert not (command["wait"] and busy), f"instruction {number} did not wait"
+    ended = bench.pulses["committed_set" if item.commits else "done_set"]
+    assert len(ended) == 1
+    assert ended[0] > max(bench.until, bench.written)
+    assert not bench.pulses["done_set" if item.commits else "committed_set"] + bench.pulses["error_set"]
+    assert bench.pulses["descriptor_done"] == [*bench.issued[1:], ended[0] - 1][: len(commands)]
+
+
+def cycles_of(config: AcceleratorConfig, instructions: list[Instruction], **how: Any) -> Bench:
+    item = Pass(raw=program(config, [*instructions, STOP]), **how)
+    return Bench(config=config, work=1, ahead=99).run(lambda ctx, bench: bench.once(ctx, item))
+
+
+def test_a_range_per_cycle() -> None:
+    """Of CACHE and of COPY: whatever the beats are, the walk is not what the stream waits for. A READ takes four."""
+    config = CONFIGS[16]
+    read = Instruction(Opcode.READ, {"destination": Destination.GAINS, "beats": 1})
+    taken = cycles_of(config, [read] * 20).taken[1:]
+    assert taken[-1] - taken[0] == 4 * 19
+    cache = Instruction(Opcode.CACHE, {"heads": 6, "group": 2})
+    taken = cycles_of(config, [cache] * 2, committed=4).taken[1:]
+    assert taken[11] - taken[0] == 11
+    assert taken[-1] - taken[0] <= 2 * 12 + 8
+    copy = Instruction(Opcode.COPY, {"heads": 6})
+    taken = cycles_of(config, [copy], commits=True, slots=4, accepted=0b1010).taken[1:]
+    assert [b - a for a, b in itertools.pairwise(taken)].count(1) == 2 * 11
+    assert taken[-1] - taken[0] <= 2 * 12 + 10
+
+
+def test_commands_do_not_wait_for_each_other() -> None:
+    issued = cycles_of(CONFIGS[64], [LOAD] * 20).issued
+    assert issued[-1] - issued[0] == 4 * 19
+
+
+def test_order_of_keys_and_values_is_that_of_attention() -> None:
+    """K0 K1 V0 K2 V1 V2 of three query heads that share a key head, then of one alone."""
+    config = CONFIGS[4]
+    cache = [Instruction(Opcode.CACHE, {"start": 1000, "run": 100, "heads": heads, "group": 2}) for heads in (3, 1)]
+    bench = cycles_of(config, cache, committed=5)
+    at = 0x900000000 // 4 + 1000
+    starts = [read[0] - at for read in bench.reads[1:]]
+    assert starts == [0, 0, 100, 200, 100, 300, 0, 100]
+    assert {read[1] for read in bench.reads[1:]} == {5 * 3}
+
+
+def test_only_slots_that_move_are_read() -> None:
+    config = CONFIGS[16]  # four positions to a group of three beats
+    copy = Instruction(Opcode.COPY, {"start": 7, "run": 50, "heads": 2})
+    bench = cycles_of(config, [copy], commits=True, slots=4, committed=3, accepted=0b1101)
+    at = 0x900000000 // 16 + 7
+    groups = [3, 3]  # positions 5 and 6, each in the group of positions 4 to 7
+    assert [read[0] - at for read in bench.reads[1:]] == [group + run for group in groups for run in (0, 50, 100, 150)]
+    assert len(bench.commands) == 1
+
+
+def test_a_second_doorbell_is_ignored() -> None:
+    config = CONFIGS[64]
+    raw = program(config, [LOAD] * 5 + [STOP])
+
+    async def script(ctx: Any, bench: Bench) -> None:
+        await bench.ring(ctx, Pass(raw=raw))
+        await ctx.tick().repeat(3)
+        await bench.press(ctx, "start", "commit")
+        await ctx.tick().repeat(12)
+        await bench.press(ctx, "commit")
+        await bench.rest(ctx)
+        assert ctx.get(bench.control.done)
+        await ctx.tick().repeat(40)
+
+    bench = Bench(config=config).run(script)
+    assert len(bench.commands) == 5
+    assert len(bench.pulses["done_set"]) == 1
+    assert not bench.pulses["committed_set"]
+
+
+def test_program_after_program() -> None:
+    """Nothing of one is left to the next, which is another one and lies at the same place."""
+    config = CONFIGS[64]
+    first = [LOAD, STOP, LOAD, LOAD, Instruction(Opcode.COPY, {"heads": 1}), STOP]
+    second = [Instruction(Opcode.VECTOR, {"blocks": 2, "wait": 1}), STOP]
+    items = [
+        Pass(raw=program(config, first, commit=4)),
+        Pass(raw=program(config, first, commit=4), commits=True, slots=2, accepted=2),
+        Pass(raw=program(config, second), logits=1),
+        Pass(raw=program(config, first)),
+    ]
+
+    async def script(ctx: Any, bench: Bench) -> None:
+        for item in items:
+            await bench.once(ctx, item)
+            assert ctx.get(bench.control.done)
+            assert not ctx.get(bench.control.error)
+
+    bench = Bench(config=config, stall=0.3).run(script)
+    assert [name for name, _ in bench.commands] == ["loads", "copies", "vectors", "loads"]
+    assert len(bench.pulses["done_set"]) == 3
+    assert len(bench.pulses["committed_set"]) == 1

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgedec.hw.matrix.partial_sums import PartialSums
+from tests.hw.support.bench_streams import run
+from tests.hw.support.make_vectors import PATTERNS
+
+
+def _sweep(words: int, flags: str = "") -> dict[str, int]:
+    return {"words": words, **{name: int(name in flags.split()) for name in ("first", "final", "scaled", "last")}}
+
+
+def _tiles(
+    rng: np.random.Generator, tile_words: int, slots: int, scaling: bool
+) -> tuple[dict[str, list[Any]], list[Any]]:
+    """Tiles of several heights and numbers of sweeps, scaled and not: inputs, words that come out."""
+    fed: dict[str, list[Any]] = {"sweeps": [], "sums": [], "mantissas": []}
+    expected: list[Any] = []
+    for depth in (1, 2, 3, 7):
+        words = int(rng.integers(1, tile_words + 1))
+        total = np.zeros((words, 5, slots), dtype=np.int64)
+        for block in range(depth):
+            scaled = bool(scaling and rng.random() < 0.7)
+            ends = {"first": block == 0, "final": block == depth - 1, "scaled": scaled, "last": depth == 7}
+            fed["sweeps"].append(_sweep(words, " ".join(name for name, on in ends.items() if on)))
+            sums, factors = rng.integers(-(1 << 13), 1 << 13, total.shape), rng.integers(0, 256, (words, 5))
+            total += sums * factors[:, :, None] if scaled else sums
+            fed["sums"] += sums.tolist()
+            fed["mantissas"] += factors.tolist() if scaled else []
+        last = [int(depth == 7 and word == words - 1) for word in range(words)]
+        expected += [{"values": word.tolist(), "last": end} for word, end in zip(total, last, strict=True)]
+    if not scaling:
+        del fed["mantissas"]
+    return fed, expected
+
+
+@pytest.mark.parametrize(("idle", "stall"), PATTERNS)
+@pytest.mark.parametrize(
+    ("tile_words", "slots", "scaling"),
+    [(1, 1, True), (2, 2, True), (3, 1, False), (4, 1, True), (5, 2, True), (16, 8, False)],
+)
+def test_sums_are_those_of_numpy(tile_words: int, slots: int, scaling: bool, idle: float, stall: float) -> None:
+    inputs, expected = _tiles(np.random.default_rng(tile_words), tile_words, slots, scaling)
+    component = PartialSums(width=14, slots=slots, tile_words=tile_words, scaling=scaling)
+    found = run(component, inputs, {"output": len(expected)}, idle=idle, stall=stall, seed=tile_words)
+    assert found["output"] == expected
+
+
+def test_accumulators_hold_32_bits() -> None:
+    """The compiler's bound is below 2**31: sums of both signs go up to it, and through it on the way."""
+    sums = [[[(1 << 23) - 1], [-(1 << 23)], [-1], [1], [0]]]
+    inputs: dict[str, Any] = {
+        "sweeps": [_sweep(1, "first scaled"), _sweep(1, "scaled"), _sweep(1, "final")],
+        "sums": sums * 3,
+        "mantissas": [[255, 255, 255, 0, 9], [0, 0, 1, 255, 9]],
+    }
+    component = PartialSums(width=24, slots=1, tile_words=1)
+    (word,) = run(component, inputs, {"output": 1})["output"]
+    most = (1 << 23) - 1
+    assert word["values"] == [[255 * most + most], [-256 << 23], [-257], [256], [0]]
+
+
+@pytest.mark.parametrize("scaling", [False, True])
+def test_an_item_per_cycle_in_and_out(scaling: bool) -> None:
+    flags = " scaled" if scaling else ""
+    inputs: dict[str, Any] = {
+        "sweeps": [
+            _sweep(4, "first" + flags),
+            _sweep(4, flags),
+            _sweep(4, "final last" + flags),
+            _sweep(3, "first final"),
+        ],
+        "sums": [[[i]] * 5 for i in range(15)],
+    }
+    if scaling:
+        inputs["mantissas"] = [[2] * 5] * 12
+    cycles: dict[str, list[int]] = {}
+    component = PartialSums(width=14, slots=1, tile_words=4, scaling=scaling)
+    found = run(component, inputs, {"output": 7}, cycles=cycles)["output"]
+    factor = 2 if scaling else 1
+    assert [word["values"][0][0] for word in found] == [factor * (12 + 3 * i) for i in range(4)] + [12, 13, 14]
+    start = cycles["sums"][0]
+    assert cycles["sums"] == list(range(start, start + 15))
+    assert cycles["output"] == [cycle + 3 for cycle in cycles["sums"][8:]]
+
+
+def test_a_word_is_taken_up_again_after_four_cycles() -> None:
+    cycles: dict[str, list[int]] = {}
+    inputs: dict[str, Any] = {"sweeps": [_sweep(1, "first"), _sweep(1), _sweep(1, "final")], "sums": [[[3]] * 5] * 3}
+    component = PartialSums(width=14, slots=1, tile_words=1, scaling=False)
+    (word,) = run(component, inputs, {"output": 1}, cycles=cycles)["output"]
+    assert word["values"] == [[9]] * 5
+    assert np.diff(cycles["sums"]).tolist() == [4, 4]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"width": 25}, "width must be an integer from 2 to 24, not 25"),
+        ({"slots": 0}, "slots must be an integer from 1 to 8, not 0"),
+        ({"tile_words": 0}, "tile_words must be an integer from 1 to 65536, not 0"),
+        ({"scaling": 1}, "scaling must be a bool, not 1"),
+        ({"style": "registers"}, "style must be one of block, ultra, not 'registers'"),
+    ],
+)
+def test_bad_parameters(parameters: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        PartialSums(**{"width": 14, "slots": 1, "tile_words": 4} | parameters)

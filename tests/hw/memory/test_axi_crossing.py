@@ -1,0 +1,180 @@
+"""AXI channels between two clocks: nothing is lost, made up, changed or overtaken, whichever clock is the faster one."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from amaranth.hdl import DomainRenamer, Elaboratable, Module
+from amaranth.lib.wiring import connect
+from amaranth.sim import Simulator
+
+from edgedec.hw.memory.axi import Response
+from edgedec.hw.memory.axi_crossing import AxiReadCrossing, AxiWriteCrossing
+from edgedec.hw.system.block_ram import OnChipMemory
+from tests.hw.support.fake_axi_managers import Reader, Writer
+
+# Periods of the two clocks, in ps, and a phase: much slower, a little slower, the same, a little faster, much faster.
+CLOCKS = [
+    (12_500, 60_000, 0.3),
+    (12_500, 13_100, 0.0),
+    (10_000, 10_000, 0.5),
+    (12_500, 7_143, 0.1),
+    (50_000, 7_000, 0.7),
+]
+SIZE, DATA_BYTES = 4096, 4
+
+
+def run(design: Elaboratable, clocks: tuple[int, int, float], processes: Sequence[Callable[[Any], Any]]) -> None:
+    ours, theirs, phase = clocks
+    simulator = Simulator(design)
+    simulator.add_clock(ours * 1e-12, domain="sync")
+    simulator.add_clock(theirs * 1e-12, phase=phase * theirs * 1e-12, domain="memory")
+
+    async def watch(ctx: Any) -> None:
+        for _ in range(20_000):
+            await ctx.tick()
+        raise AssertionError("no end")
+
+    simulator.add_testbench(watch, background=True)
+    for process in processes:
+        simulator.add_testbench(process)
+    simulator.run()
+
+
+def words(rng: random.Random, count: int) -> list[list[int]]:
+    """Bursts of random beats, most of them short."""
+    return [[rng.getrandbits(32) for _ in range(rng.choice([1, 1, 2, 5, 20]))] for _ in range(count)]
+
+
+@pytest.mark.parametrize("clocks", CLOCKS)
+@pytest.mark.parametrize(("stall", "idle"), [(0.0, 0.0), (0.6, 0.0), (0.2, 0.6)])
+def test_reads(clocks: tuple[int, int, float], stall: float, idle: float) -> None:
+    """The other side sees every request as it was made, and answers with data and responses of its own, which come back in
+    order: queues are full, empty and in between.
+    """
+    rng, dut = random.Random(f"{clocks} {stall} {idle}"), AxiReadCrossing(address_bits=40, data_bytes=DATA_BYTES)
+    answers = words(rng, 9)
+    responses = [[rng.choice(list(Response)) for _ in burst] for burst in answers]
+    bursts = [(rng.getrandbits(38) << 2, len(burst)) for burst in answers]
+    reader = Reader(dut.manager, bursts, stall=stall, idle=idle)
+    asked: list[tuple[int, int]] = []
+
+    async def take(ctx: Any) -> None:
+        while len(asked) < len(bursts):
+            ready = rng.random() >= stall
+            ctx.set(dut.subordinate.arready, ready)
+            names = ("arvalid", "araddr", "arlen", "arsize", "arburst", "arid")
+            _, _, valid, address, length, *constant = await ctx.tick("memory").sample(
+                *(getattr(dut.subordinate, name) for name in names)
+            )
+            if valid and ready:
+                assert constant == [2, 1, 0]
+                asked.append((address, length + 1))
+        ctx.set(dut.subordinate.arready, 0)
+
+    async def give(ctx: Any) -> None:
+        bus = dut.subordinate
+        for number, (burst, said) in enumerate(zip(answers, responses, strict=True)):
+            while len(asked) <= number or rng.random() < idle:
+                await ctx.tick("memory")
+            for at, (value, response) in enumerate(zip(burst, said, strict=True)):
+                ctx.set(bus.rdata, value)
+                ctx.set(bus.rresp, response)
+                ctx.set(bus.rlast, at == len(burst) - 1)
+                ctx.set(bus.rvalid, 1)
+                await ctx.tick("memory").until(bus.rready)
+                ctx.set(bus.rvalid, 0)
+
+    run(dut, clocks, [reader.ask, reader.take, take, give])
+    assert asked == bursts
+    assert reader.found == [value for burst in answers for value in burst]
+    assert reader.responses == [response for said in responses for response in said]
+
+
+@pytest.mark.parametrize("clocks", CLOCKS)
+@pytest.mark.parametrize(("stall", "idle"), [(0.0, 0.0), (0.6, 0.0), (0.2, 0.6)])
+def test_writes(clocks: tuple[int, int, float], stall: float, idle: float) -> None:
+    rng, dut = random.Random(f"{clocks} {stall} {idle}"), AxiWriteCrossing(address_bits=40, data_bytes=DATA_BYTES)
+    items = [(rng.getrandbits(38) << 2, [(value, rng.getrandbits(4)) for value in burst]) for burst in words(rng, 9)]
+    responses = [rng.choice(list(Response)) for _ in items]
+    writer = Writer(dut.manager, items, idle=idle, stall=stall)
+    addresses: list[tuple[int, int]] = []
+    beats: list[tuple[int, int, int]] = []
+
+    async def take_addresses(ctx: Any) -> None:
+        bus = dut.subordinate
+        while len(addresses) < len(items):
+            ready = rng.random() >= stall
+            ctx.set(bus.awready, ready)
+            _, _, valid, address, length, size, burst = await ctx.tick("memory").sample(
+                bus.awvalid, bus.awaddr, bus.awlen, bus.awsize, bus.awburst
+            )
+            if valid and ready:
+                assert (size, burst) == (2, 1)
+                addresses.append((address, length + 1))
+        ctx.set(bus.awready, 0)
+
+    async def take_data(ctx: Any) -> None:
+        bus, ended = dut.subordinate, 0
+        while ended < len(items):
+            ready = rng.random() >= stall
+            ctx.set(bus.wready, ready)
+            _, _, valid, *beat = await ctx.tick("memory").sample(bus.wvalid, bus.wdata, bus.wstrb, bus.wlast)
+            if valid and ready:
+                beats.append((beat[0], beat[1], beat[2]))
+                ended += beat[2]
+        ctx.set(bus.wready, 0)
+
+    async def answer(ctx: Any) -> None:
+        bus = dut.subordinate
+        for number, response in enumerate(responses):
+            while sum(last for *_, last in beats) <= number or rng.random() < idle:
+                await ctx.tick("memory")
+            ctx.set(bus.bresp, response)
+            ctx.set(bus.bvalid, 1)
+            await ctx.tick("memory").until(bus.bready)
+            ctx.set(bus.bvalid, 0)
+
+    run(dut, clocks, [writer.ask, writer.give, writer.answered, take_addresses, take_data, answer])
+    assert addresses == [(address, len(burst)) for address, burst in items]
+    assert beats == [
+        (value, strobes, at == len(burst) - 1) for _, burst in items for at, (value, strobes) in enumerate(burst)
+    ]
+    assert writer.answers == responses
+
+
+class _Behind(Elaboratable):
+    """A memory in the other clock."""
+
+    def __init__(self) -> None:
+        self.read = AxiReadCrossing(address_bits=40, data_bytes=DATA_BYTES)
+        self.write = AxiWriteCrossing(address_bits=40, data_bytes=DATA_BYTES)
+
+    def elaborate(self, platform: Any) -> Module:
+        m, memory = Module(), OnChipMemory(memory_bytes=SIZE, data_bytes=DATA_BYTES, reads=1, writes=1)
+        m.submodules.memory = DomainRenamer("memory")(memory)
+        m.submodules.read, m.submodules.write = self.read, self.write
+        connect(m, self.read.subordinate, memory.read0)
+        connect(m, self.write.subordinate, memory.write0)
+        return m
+
+
+@pytest.mark.parametrize("clocks", [CLOCKS[0], CLOCKS[3]])
+def test_an_answered_write_is_seen_through_them(clocks: tuple[int, int, float]) -> None:
+    design, rng = _Behind(), random.Random(0)
+
+    async def both(ctx: Any) -> None:
+        for number in range(6):
+            address, values = 128 * number, [rng.getrandbits(32) for _ in range(1 + 7 * (number % 2))]
+            writer = Writer(design.write.manager, [(address, [(value, 15) for value in values])])
+            reader = Reader(design.read.manager, [(address, len(values)), (SIZE, 1)])
+            for process in (writer.ask, writer.give, writer.answered, reader.ask, reader.take):
+                await process(ctx)
+            assert writer.answers == [Response.OKAY]
+            assert reader.found[:-1] == values
+            assert reader.responses[-1] == Response.SLVERR
+
+    run(design, clocks, [both])

@@ -1,0 +1,132 @@
+"""A memory behind an AXI4 bus in Amaranth's simulator, which stalls at random and watches the protocol."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Set
+from typing import Any
+
+__all__ = ["AxiMemory"]
+
+
+class AxiMemory:
+    """Members:
+    memory: uint8; addresses wrap at its end.
+    reads, writes: (address, beats) of each burst, in order.
+    """
+
+    def __init__(
+        self,
+        bus: Any,
+        *,
+        memory: bytearray,
+        data_bytes: int,
+        stall: float = 0.0,
+        latency: int = 0,
+        bad: Set[int] = frozenset(),
+        seed: int = 0,
+    ) -> None:
+        """``bad``: addresses of beats that are answered SLVERR. ``latency``: cycles before a burst's answer begins."""
+        self.bus, self.memory, self.data_bytes = bus, memory, data_bytes
+        self.stall, self.latency, self.bad = stall, latency, bad
+        self.rng = random.Random(seed)
+        self.reads: list[tuple[int, int]] = []
+        self.writes: list[tuple[int, int]] = []
+        self.outstanding = 0  # bursts under way, at most so far
+        self.now = 0
+
+    def _chance(self) -> bool:
+        return self.rng.random() >= self.stall
+
+    def _check(self, address: int, beats: int, size: int, burst: int) -> None:
+        last = address + beats * self.data_bytes - 1
+        assert (1 << size, burst) == (self.data_bytes, 1), "not whole beats, or not INCR"
+        assert address % self.data_bytes == 0, f"{address:#x} is no beat's address"
+        assert address // 4096 == last // 4096, f"a burst from {address:#x} to {last:#x} crosses 4 KiB"
+
+    def _beat(self, address: int) -> int:
+        start = address % len(self.memory)
+        return int.from_bytes(self.memory[start : start + self.data_bytes], "little")
+
+    async def serve_reads(self, ctx: Any) -> None:
+        """AR and R; a background process of ``tests.hw.support.bench_streams.run``."""
+        bus, held = self.bus, None
+        bursts: list[tuple[int, list[int]]] = []  # due, addresses of beats to answer
+        while True:
+            ready = self._chance()
+            ctx.set(bus.arready, ready)
+            if not ctx.get(bus.rvalid) and bursts and bursts[0][0] <= self.now and self._chance():
+                address = bursts[0][1][0]
+                ctx.set(bus.rdata, self._beat(address))
+                ctx.set(bus.rresp, 2 if address in self.bad else 0)
+                ctx.set(bus.rlast, len(bursts[0][1]) == 1)
+                ctx.set(bus.rvalid, 1)
+            names = ("arvalid", "araddr", "arlen", "arsize", "arburst", "rvalid", "rready")
+            _, _, valid, *burst, offered, taken = await ctx.tick().sample(*(getattr(bus, name) for name in names))
+            self.now += 1
+            assert held is None or (valid and burst == held), "AR changed before it was taken"
+            held = burst if valid and not ready else None
+            if offered and taken:
+                ctx.set(bus.rvalid, 0)
+                bursts[0][1].pop(0)
+                if not bursts[0][1]:
+                    bursts.pop(0)
+            if valid and ready:
+                address, beats = burst[0], burst[1] + 1
+                self._check(address, beats, burst[2], burst[3])
+                self.reads.append((address, beats))
+                addresses = [address + n * self.data_bytes for n in range(beats)]
+                bursts.append((self.now + self.latency, addresses))
+            self.outstanding = max(self.outstanding, len(bursts))
+
+    async def serve_writes(self, ctx: Any) -> None:
+        """AW, W and B; a background process of ``tests.hw.support.bench_streams.run``."""
+        bus, held_address, held_data = self.bus, None, None
+        bursts: list[tuple[int, int]] = []  # next address, beats that are left
+        answers: list[tuple[int, int]] = []  # due, response
+        response = 0
+        while True:
+            address_ready, data_ready = self._chance(), self._chance()
+            ctx.set(bus.awready, address_ready)
+            ctx.set(bus.wready, data_ready)
+            if not ctx.get(bus.bvalid) and answers and answers[0][0] <= self.now and self._chance():
+                ctx.set(bus.bresp, answers.pop(0)[1])
+                ctx.set(bus.bvalid, 1)
+            names = ("awvalid", "awaddr", "awlen", "awsize", "awburst", "wvalid", "wdata", "wstrb", "wlast", "bready")
+            _, _, *found = await ctx.tick().sample(*(getattr(bus, name) for name in names), bus.bvalid)
+            valid, burst, data_valid, data, taken, offered = (
+                found[0],
+                found[1:5],
+                found[5],
+                found[6:9],
+                found[9],
+                found[10],
+            )
+            self.now += 1
+            assert held_address is None or (valid and burst == held_address), "AW changed before it was taken"
+            assert held_data is None or (data_valid and data == held_data), "W changed before it was taken"
+            held_address = burst if valid and not address_ready else None
+            held_data = data if data_valid and not data_ready else None
+            if offered and taken:
+                ctx.set(bus.bvalid, 0)
+            if data_valid and data_ready:
+                assert bursts, "data before its address"
+                address, left = bursts[0]
+                response |= 2 if address in self.bad else 0
+                self._store(address, data[0], data[1])
+                assert data[2] == (left == 1), "WLAST is not the last beat"
+                bursts[0] = (address + self.data_bytes, left - 1)
+                if left == 1:
+                    bursts.pop(0)
+                    answers.append((self.now + self.latency, response))
+                    response = 0
+            if valid and address_ready:
+                self._check(burst[0], burst[1] + 1, burst[2], burst[3])
+                self.writes.append((burst[0], burst[1] + 1))
+                bursts.append((burst[0], burst[1] + 1))
+            self.outstanding = max(self.outstanding, len(bursts) + len(answers))
+
+    def _store(self, address: int, value: int, strobes: int) -> None:
+        for lane in range(self.data_bytes):
+            if strobes >> lane & 1:
+                self.memory[(address + lane) % len(self.memory)] = value >> 8 * lane & 255

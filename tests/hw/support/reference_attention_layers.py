@@ -1,0 +1,294 @@
+"""Passes through one layer's attention as the reference computes them, and the items that make an AttentionPath do it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from amaranth.hdl import Module, Signal
+from amaranth.lib import data, stream
+from amaranth.lib.wiring import Component, In, Out, connect, flipped
+
+from edgedec.graph import KvState
+from edgedec.hw.attention.attention_path import KEYS, QUERIES, VALUES, AttentionPath
+from edgedec.hw.attention.score_memory import visibility
+from edgedec.hw.isa.kv_layout import KvLayout
+from edgedec.hw.matrix.mac_array import MacArray
+from edgedec.ops import Attention, Rope
+from edgedec.reference.integer_profile.cache import IntegerCache
+from edgedec.reference.integer_profile.context import PassContext
+from edgedec.reference.integer_profile.numbers import I64, Check, Mantissas
+from edgedec.reference.integer_profile.ops import attention, rope
+from edgedec.reference.integer_profile.tables import rotary
+from edgedec.reference.integer_profile.values import Value
+from tests.hw.support.make_vectors import awkward, to_words
+
+__all__ = ["Layer", "Pass", "Together", "streams"]
+
+_STATE = "kv"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pass:
+    """What a layer is given, [slots, columns] of q, k and v, and what it gives: [own, columns], [own, kv_heads, head_dim].
+
+    Slots from ``own`` on hold noise and see nothing.
+    """
+
+    parts: list[I64]
+    committed: int
+    own: int
+    first: list[int]
+    sinks: int
+    mask: I64
+    cos: I64
+    sin: I64
+    turns: bool
+    committed_keys: I64
+    committed_values: I64
+    output: I64
+    keys: I64
+    values: I64
+
+
+def _vectors(rng: np.random.Generator, slots: int, width: int) -> I64:
+    """[slots, width] s18: rows of different sizes, some elements at their extremes."""
+    most = (1 << 17) - 1
+    x = rng.integers(-most, most + 1, (slots, width)) >> rng.integers(0, 4, (slots, 1))
+    return np.where(rng.random(x.shape) < 0.1, rng.choice([-most, most], x.shape), x)
+
+
+class Layer:
+    """One attention with random constants; ``attend`` runs the reference and commits some of the rows."""
+
+    def __init__(
+        self,
+        rng: np.random.Generator,
+        *,
+        heads: int,
+        group: int,
+        head_dim: int,
+        window: int | None = None,
+        sinks: int = 0,
+        rotated: tuple[bool, bool] = (True, True),
+    ) -> None:
+        self.rng, self.heads, self.group, self.head_dim, self.rotated = rng, heads, group, head_dim, rotated
+        kv_heads = heads // group
+        self.state = KvState(name=_STATE, kv_heads=kv_heads, head_dim=head_dim, bits=8, window=window, sinks=sinks)
+        self.cache = IntegerCache({_STATE: self.state})
+        self.op = Attention(
+            name="attend", inputs=("q", "k", "v"), outputs=("out",), state=_STATE, heads=heads, scale=1.0
+        )
+        self.frequencies = tuple(10000.0 ** -(2 * i / head_dim) for i in range(head_dim // 2))
+        shape = (kv_heads, head_dim)
+
+        def factors(least: int, most: int, *of: int) -> Mantissas:
+            return Mantissas(values=rng.integers(1 << 12, 1 << 16, of), exponent=-int(rng.integers(least, most + 1)))
+
+        self.constants = attention.AttentionConstants(
+            q=factors(20, 23, heads, head_dim),
+            k=factors(24, 27, *shape),
+            v=factors(24, 27, *shape),
+            k_middle=awkward(rng, kv_heads, head_dim, 18),
+            score=factors(22, 26, heads),
+            output=Mantissas(values=rng.choice([1, 1 << 15, 65535, int(rng.integers(1 << 16))], shape), exponent=-21),
+        )
+
+    def _rotate(self, x: Value, context: PassContext) -> Value:
+        assert isinstance(x, np.ndarray)
+        heads = x.shape[1] // self.head_dim
+        op = Rope(
+            name="turn",
+            inputs=("x", "positions"),
+            outputs=("y",),
+            heads=heads,
+            head_dim=self.head_dim,
+            layout="half",
+            inverse_frequencies=self.frequencies,
+        )
+        (found,) = rope.run(op, None, (x, context.positions.astype(np.int64)), context)
+        return found
+
+    def attend(
+        self,
+        *,
+        slots: int,
+        mask: Sequence[Sequence[int]],
+        depths: Sequence[int],
+        commit: Sequence[int],
+        turns: bool = True,
+    ) -> Pass:
+        """A pass of len(mask) tokens: token i stands ``depths[i]`` behind the committed ones and sees mask[i]."""
+        own, cache, state = len(mask), self.cache, self.state
+        widths = (self.heads * self.head_dim, *[state.kv_heads * self.head_dim] * 2)
+        parts = [_vectors(self.rng, slots, width) for width in widths]
+        committed = cache.length
+        positions = (committed + np.array(depths)).astype(np.int32)
+        cache.begin(positions)
+        visible = np.array(mask, bool)
+        context = PassContext(cache=cache, visible=visible, positions=positions, embeds=None, check=Check(enabled=True))
+        inputs: list[Value] = [x[:own] for x in parts]
+        for at, rotated in enumerate(self.rotated):
+            inputs[at] = self._rotate(inputs[at], context) if rotated else inputs[at]
+        (output,) = attention.run(self.op, self.constants, inputs, context)
+        assert isinstance(output, np.ndarray)
+        keys, values = cache.keys[_STATE].astype(np.int64), cache.values[_STATE].astype(np.int64)
+        cos, sin = (np.zeros((slots, self.head_dim // 2), np.int64) for _ in range(2))
+        cos[:own], sin[:own] = rotary(positions, self.frequencies)
+        whole = np.zeros((slots, slots), np.int64)
+        whole[:own, :own] = visible
+        first = [0 if state.window is None else max(0, int(p) - state.window + 1) for p in positions]
+        cache.commit(np.array(commit, np.int32))
+        return Pass(
+            parts=parts,
+            committed=committed,
+            own=own,
+            first=first + [committed] * (slots - own),
+            sinks=state.sinks if state.window is not None else 0,
+            mask=whole,
+            cos=cos,
+            sin=sin,
+            turns=turns,
+            committed_keys=keys[:committed],
+            committed_values=values[:committed],
+            output=output,
+            keys=keys[committed:],
+            values=values[committed:],
+        )
+
+
+class Together(Component):
+    """The path, its multipliers, and a caller that keeps a pass's parts until the one before it is through.
+
+    ``eager``: it offers them as soon as heads attend; all passes are as the first.
+
+    Members:
+        passes: In(stream {seen, turns}). Who sees whom, and whether there are new angles. Three parts belong to each.
+        begun: Out(stream 1). A pass's first ``work``.
+        others: of the path.
+    """
+
+    def __init__(
+        self,
+        *,
+        beat_bytes: int,
+        head_dim: int,
+        chunk: int,
+        slots: int,
+        context: int,
+        eager: bool = False,
+        **others: Any,
+    ) -> None:
+        self._eager = eager
+        self.path = AttentionPath(
+            beat_bytes=beat_bytes, head_dim=head_dim, chunk=chunk, slots=slots, context=context, **others
+        )
+        self.macs = MacArray(lanes=beat_bytes, slots=slots, chunk=chunk, query_bits=12)
+        self._half = head_dim // 2
+        given = data.StructLayout({"seen": visibility(slots, context), "turns": 1})
+        kept = ("work", "scores", "columns", "visibility")
+        begun = stream.Signature(1, always_ready=True)
+        ports = {name: m for name, m in self.path.signature.members.items() if name not in kept}
+        super().__init__({**ports, "passes": In(stream.Signature(given)), "begun": Out(begun)})
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        m.submodules.path, m.submodules.macs = path, macs = self.path, self.macs
+        connect(m, path.work, macs.work)
+        connect(m, path.scores, macs.scores)
+        connect(m, path.columns, macs.columns)
+        angles, parts, attends = Signal(range(self._half + 1)), Signal(2), Signal()
+        gates = {
+            "angles": angles != 0,
+            "parts": (parts != 0) & (angles == 0),
+            "attends": attends & (parts == 0) & path.coded,
+        }
+        for name, member in path.signature.members.items():
+            if name not in self.signature.members:
+                continue
+            port, inner = getattr(self, name), getattr(path, name)
+            if not member.is_signature:
+                m.d.comb += port.eq(inner)
+            elif member.flow == Out:
+                connect(m, inner, flipped(port))
+            elif name in gates:
+                m.d.comb += [
+                    inner.payload.eq(port.payload),
+                    inner.valid.eq(port.valid & gates[name]),
+                    port.ready.eq(inner.ready & gates[name]),
+                ]
+            else:
+                connect(m, flipped(port), inner)
+        for name, left in (("angles", angles), ("parts", parts), ("attends", attends)):
+            with m.If(getattr(self, name).valid & getattr(self, name).ready):
+                m.d.sync += left.eq(left - 1)
+        if self._eager:
+            with m.If(self.attends.valid & self.attends.ready):
+                m.d.sync += [parts.eq(3), attends.eq(1)]
+        armed = Signal()
+        m.d.comb += self.begun.valid.eq(armed & path.work.valid)
+        with m.If(path.work.valid):
+            m.d.sync += armed.eq(0)
+        seen = Signal(self.passes.p.seen.shape())
+        m.d.comb += [
+            path.visibility.as_value().eq(seen.as_value()),
+            self.passes.ready.eq(path.idle & (angles == 0) & (parts == 0) & ~attends),
+        ]
+        with m.If(self.passes.valid & self.passes.ready):
+            m.d.sync += [
+                seen.as_value().eq(self.passes.p.seen.as_value()),
+                angles.eq(self.passes.p.turns * self._half),
+                parts.eq(3),
+                attends.eq(1),
+                armed.eq(1),
+            ]
+        return m
+
+
+def streams(layer: Layer, passes: Sequence[Pass], *, beat_bytes: int, chunk: int, slots: int) -> dict[str, list[Any]]:
+    """Items of every input of ``Together``. Bytes behind the committed positions are noise."""
+    items: dict[str, list[Any]] = {
+        name: [] for name in ("passes", "parts", "input", "coding", "angles", "attends", "factors", "scales", "beats")
+    }
+    for given in passes:
+        _add(items, layer, given, KvLayout(beat_bytes=beat_bytes, head_dim=layer.head_dim, chunk=chunk), slots)
+        scales = layer.constants.output.values.repeat(layer.group, axis=0)
+        items["scales"] += scales.reshape(-1, 1).tolist()
+    return items
+
+
+def _add(items: dict[str, list[Any]], layer: Layer, given: Pass, layout: KvLayout, slots: int) -> None:
+    constants, heads, group = layer.constants, layer.heads, layer.group
+    seen = {name: getattr(given, name) for name in ("committed", "own", "first", "sinks")}
+    items["passes"].append({"seen": {**seen, "mask": given.mask.tolist()}, "turns": int(given.turns)})
+    if given.turns:
+        items["angles"] += [
+            {"cos": [c], "sin": [s]} for c, s in zip(given.cos.T.tolist(), given.sin.T.tolist(), strict=True)
+        ]
+    nothing = np.zeros_like(constants.k_middle)
+    factors = (
+        (constants.q, np.zeros_like(constants.q.values)),
+        (constants.k, constants.k_middle),
+        (constants.v, nothing),
+    )
+    for place, rotate, x, (factor, middle) in zip(
+        (QUERIES, KEYS, VALUES), (*layer.rotated, False), given.parts, factors, strict=True
+    ):
+        items["parts"].append({"part": place, "rotate": int(rotate), "shift": -factor.exponent})
+        items["input"] += to_words(x)
+        items["coding"] += [
+            {"mantissa": m, "middle": low}
+            for m, low in zip(factor.values.ravel().tolist(), middle.ravel().tolist(), strict=True)
+        ]
+    items["attends"].append({"heads": heads, "group": group})
+    items["factors"] += [{"factor": c, "shift": -constants.score.exponent} for c in constants.score.values.tolist()]
+
+    def run(codes: I64, head: int) -> list[Any]:
+        fill = int(layer.rng.integers(-128, 128))
+        return list(layout.pack(codes[:, head // group].astype(np.int8), fill).tolist())
+
+    for head in range(heads + 1):
+        items["beats"] += run(given.committed_keys, head) if head < heads else []
+        items["beats"] += run(given.committed_values, head - 1) if head else []

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgedec.hw.vector.gated_activation import GatedActivation
+from edgedec.reference.integer_profile.numbers import round_shift
+from edgedec.reference.integer_profile.ops.gated_activation import sigmoid
+from tests.hw.support.bench_streams import run
+from tests.hw.support.make_vectors import PATTERNS, awkward, from_words, to_words
+
+Array = np.ndarray[Any, Any]
+
+
+def expected(gate: Array, up: Array, relu2: bool, shift: int) -> Array:
+    z = round_shift(np.square(np.maximum(gate, 0)), 8) if relu2 else round_shift(gate * sigmoid(gate, shift), 7)
+    return round_shift(z * up, 17)
+
+
+def interleaved(gate: Array, up: Array) -> Array:
+    return np.stack([gate, up], axis=2).reshape(len(gate), -1)
+
+
+@pytest.mark.parametrize(("idle", "stall"), PATTERNS)
+@pytest.mark.parametrize(
+    ("slots", "lanes", "widths"), [(1, 1, [1, 5]), (8, 1, [1, 13, 5, 2]), (2, 2, [1, 4]), (3, 4, [5]), (1, 5, [20, 3])]
+)
+@pytest.mark.parametrize("relu2", [False, True])
+def test_equal_to_the_formulas(
+    slots: int, lanes: int, widths: list[int], relu2: bool, idle: float, stall: float
+) -> None:
+    rng = np.random.default_rng(lanes)
+    pairs = [(awkward(rng, slots, width, 18), awkward(rng, slots, width, 18)) for width in widths]
+    words = [word for pair in pairs for word in to_words(interleaved(*pair), lanes)]
+    shift = int(rng.integers(0, 11))
+    count = sum(-(-width // lanes) for width in widths)
+    cycles: dict[str, list[int]] = {}
+    found = run(
+        GatedActivation(slots=slots, lanes=lanes),
+        {"input": words},
+        {"output": count},
+        idle=idle,
+        stall=stall,
+        settings={"activation": {"relu2": int(relu2), "shift": shift}},
+        cycles=cycles,
+    )["output"]
+    for result, pair in zip(from_words(found, widths), pairs, strict=True):
+        assert result.tolist() == expected(*pair, relu2, shift).tolist()
+    if not idle and not stall:
+        assert np.ptp(cycles["input"]) == len(words) - 1
+        assert cycles["output"][-1] - cycles["input"][-1] == 16
+
+
+@pytest.mark.parametrize("shift", range(11))
+def test_gates_of_every_size(shift: int) -> None:
+    """Around each of the table's edges in turn, and the last entry."""
+    rng = np.random.default_rng(shift)
+    edges = (np.arange(0, 65536 + 256, 256 * 5) << shift) >> 6
+    gate = np.concatenate([edges - 1, edges, edges + 1, rng.integers(0, 1 << 17, 60), [0, (1 << 17) - 1]])
+    gate = np.clip(np.concatenate([gate, -gate]), -(1 << 17) + 1, (1 << 17) - 1)[None]
+    up = np.full_like(gate, (1 << 17) - 1)
+    words = to_words(interleaved(gate, up))
+    found = run(
+        GatedActivation(slots=1),
+        {"input": words},
+        {"output": gate.shape[1]},
+        settings={"activation": {"relu2": 0, "shift": shift}},
+    )["output"]
+    assert from_words(found, [gate.shape[1]])[0].tolist() == expected(gate, up, False, shift).tolist()
+
+
+def test_refused() -> None:
+    with pytest.raises(ValueError, match=r"^slots must be an integer from 1 to 8, not 0$"):
+        GatedActivation(slots=0)
+    with pytest.raises(ValueError, match=r"^lanes must be an integer from 1 to 64, not 65$"):
+        GatedActivation(slots=1, lanes=65)

@@ -1,0 +1,67 @@
+"""Vectors to codes, normed and not, against the integer profile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgedec.hw.vector.quantize_path import QuantizePath
+from edgedec.reference.integer_profile.numbers import I64
+from tests.hw.support.bench_streams import run
+from tests.hw.support.make_vectors import PATTERNS, awkward, to_words
+from tests.hw.support.reference_matrices import Norm, floats, items_of, quantized, some_norm
+from tests.hw.support.reference_ternary import blocks_of
+
+
+def check(path: QuantizePath, vectors: list[I64], norms: list[Norm | None], beat_bytes: int, **how: Any) -> None:
+    present = [norm for norm in norms if norm is not None]
+    wanted = [quantized(x, norm) for x, norm in zip(vectors, norms, strict=True)]
+    blocks = [blocks_of(codes, beat_bytes) for codes, _ in wanted]
+    inputs: dict[str, list[Any]] = {
+        "vectors": [{"normed": int(n is not None), "blocks": len(b)} for n, b in zip(norms, blocks, strict=True)],
+        "input": [word for x in vectors for word in to_words(x)],
+        "gains": [word for norm in present for word in items_of(norm.gain)],
+        "eps": [norm.eps for norm in present],
+    }
+    found = run(path, inputs, {"codes": sum(map(len, blocks)), "scales": len(vectors)}, **how)
+    assert found["codes"] == [block for vector in blocks for block in vector]
+    assert found["scales"] == [floats(scale) for _, scale in wanted]
+
+
+@pytest.mark.parametrize(("idle", "stall"), PATTERNS)
+@pytest.mark.parametrize(("beat_bytes", "slots"), [(8, 1), (16, 2), (4, 3)])
+def test_vectors_of_all_kinds_in_a_row(beat_bytes: int, slots: int, idle: float, stall: float) -> None:
+    rng = np.random.default_rng([beat_bytes, slots, int(10 * idle)])
+    widths = [7, 23, 5, 1, 40, 16, 33]
+    vectors = [awkward(rng, slots, width) for width in widths]
+    norms = [some_norm(rng, width) if rng.integers(2) else None for width in widths]
+    path = QuantizePath(beat_bytes=beat_bytes, slots=slots, depth=max(widths))
+    check(path, vectors, norms, beat_bytes, idle=idle, stall=stall)
+
+
+@pytest.mark.parametrize("normed", [False, True])
+def test_latency(normed: bool) -> None:
+    rng = np.random.default_rng(3)
+    cycles: dict[str, list[int]] = {}
+    slots, width = 2, 80
+    norm = some_norm(rng, width) if normed else None
+    path = QuantizePath(beat_bytes=16, slots=slots, depth=width)
+    check(path, [awkward(rng, slots, width)], [norm], 16, cycles=cycles)
+    assert cycles["input"][-1] - cycles["input"][0] == width - 1
+    assert cycles["codes"][0] - cycles["input"][-1] == slots + 16 + 32 + 3 * normed
+    assert cycles["codes"][-1] - cycles["codes"][0] <= 4 * (16 + 2)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"beat_bytes": 65}, "beat_bytes must be an integer from 1 to 64, not 65"),
+        ({"slots": 0}, "slots must be an integer from 1 to 8, not 0"),
+        ({"depth": 0}, "depth must be an integer from 1 to 65536, not 0"),
+    ],
+)
+def test_refused(parameters: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        QuantizePath(**{"beat_bytes": 8, "slots": 1, "depth": 2, **parameters})

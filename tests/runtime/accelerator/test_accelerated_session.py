@@ -1,0 +1,174 @@
+"""A session whose target is an accelerator: its program, interpreted. tests/sim/devices/test_sessions.py has the RTL."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgedec.errors import BudgetError, UsageError
+from edgedec.quantize.synthetic.random_bundle import write_random_bundle
+from edgedec.runtime.accelerator.options import AcceleratorOptions
+from edgedec.runtime.answer import Answer
+from edgedec.runtime.sampling import SamplingConfig
+from edgedec.runtime.session import Session
+from edgedec.runtime.speculation import SpecConfig
+
+CONFIG: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": 48,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 16,
+    "vocab_size": 64,
+    "max_position_embeddings": 128,
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": False,
+}
+OPTIONS = AcceleratorOptions(overrides={"slots": 8})
+GREEDY = SamplingConfig(temperature=0)
+# Repeats itself, so that drafters that copy have something to copy.
+PROMPT = np.array(([5, 9, 12, 7] * 5)[:18], np.int32)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("with a space") / "model.edgedec"
+    write_random_bundle(folder, CONFIG, "ternary")
+    return folder
+
+
+def answer(path: Path, *, spec: SpecConfig | None = None, **options: Any) -> Answer:
+    sampling = options.pop("sampling", GREEDY)
+    with Session.open(path, device="reference", accelerator=OPTIONS, spec=spec, **options) as session:
+        return session.generate(PROMPT, n_predict=40, sampling=sampling, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def plain(path: Path) -> Answer:
+    return answer(path)
+
+
+@pytest.mark.parametrize(
+    ("drafter", "tree"),
+    [("ngram", "chain"), ("copy", "static"), ("stand", "dynamic"), ("trigram", "delayed"), ("auto", "hardware")],
+)
+def test_speculation_leaves_the_text_as_it_is(path: Path, plain: Answer, drafter: str, tree: str) -> None:
+    found = answer(path, spec=SpecConfig(drafter=drafter, policy=tree))
+    assert found.tokens == plain.tokens
+    timings = found.timings.as_json()
+    assert timings["lossless"] == "exact"
+    assert timings["accelerator"]["decode"]["passes"] <= 40
+
+
+def test_some_of_it_was_guessed(path: Path, plain: Answer) -> None:
+    """Else the test above would compare plain texts."""
+    found = answer(path, spec=SpecConfig(drafter="ngram"))
+    assert sum(found.timings.rounds.accepted) > 0
+    assert found.timings.as_json()["accelerator"]["decode"]["passes"] < 40
+
+
+def test_a_draft_model_runs_on_the_host(path: Path, plain: Answer) -> None:
+    found = answer(path, spec=SpecConfig(drafter="model", draft=path, policy="dynamic"))
+    assert found.tokens == plain.tokens
+    assert found.timings.rounds.drafted > 0
+
+
+def test_sampling_takes_whole_rows_and_one_seed_gives_one_text(path: Path) -> None:
+    drawn = SamplingConfig(temperature=1.0, top_k=0, seed=7)
+    first, second = answer(path, sampling=drawn), answer(path, sampling=drawn)
+    assert first.tokens == second.tokens
+    other = answer(path, sampling=SamplingConfig(temperature=1.0, top_k=0, seed=8))
+    assert other.tokens != first.tokens
+    penalized = answer(path, sampling=SamplingConfig(temperature=0, repeat_penalty=1.5))
+    assert len(penalized.tokens) == 40
+
+
+def test_timings_say_what_the_device_did(plain: Answer) -> None:
+    timings = plain.timings.as_json()
+    device = timings["accelerator"]
+    assert (device["device"], device["kind"], device["board"], device["clock"]) == (
+        "reference",
+        "estimated",
+        "kv260",
+        "assumed",
+    )
+    assert device["prompt"]["rows"] == len(PROMPT) - 1
+    assert device["prompt"]["passes"] == 3  # of 8 slots
+    assert device["decode"]["rows"] == device["decode"]["passes"] == 40
+    assert device["cycles_per_token"] is None, "the interpreter has no clock"
+    assert device["tokens_per_second"] == pytest.approx(1000 * 40 / device["decode"]["ms"], rel=1e-3)
+    assert 0 < device["tokens_per_second_with_host"] < device["tokens_per_second"]
+    assert "energy" not in device, "nothing is guessed"
+    json.dumps(timings, allow_nan=False)
+    assert plain.timings.accelerator is not None
+    assert "estimated" in plain.timings.accelerator.figures()
+
+
+def test_memory_is_the_board_s(path: Path, plain: Answer) -> None:
+    with Session.open(path, device="reference", accelerator=OPTIONS) as session:
+        buffers = session.run.plan.items
+    assert 0 < plain.timings.peak_bytes <= plain.timings.planned_bytes
+    assert plain.timings.peak_bytes >= buffers["weights"] + buffers["kv"]
+    with pytest.raises(BudgetError, match=r"(?s)needs .*weights"):
+        Session.open(path, device="reference", accelerator=OPTIONS, budget_bytes=1 << 20)
+
+
+def test_a_conversation_keeps_its_rows_and_ctrl_c_ends_an_answer(path: Path, plain: Answer) -> None:
+    with Session.open(path, device="reference", accelerator=OPTIONS) as session:
+        asked = iter([False] * 3 + [True] * 3)
+        stopped = session.generate(
+            PROMPT, n_predict=40, sampling=GREEDY, ignore_eos=True, interrupted=lambda: next(asked, True)
+        )
+        assert stopped.stop_reason == "interrupted"
+        assert len(stopped.tokens) < 40
+        again = session.generate(PROMPT, n_predict=40, sampling=GREEDY, ignore_eos=True)
+        assert again.tokens == plain.tokens
+        assert again.timings.prompt_kept == len(PROMPT) - 1
+
+
+def test_progress_tells_of_the_prompt(path: Path) -> None:
+    told: list[tuple[str, int, int]] = []
+    with Session.open(path, device="reference", accelerator=OPTIONS) as session:
+        session.generate(PROMPT, n_predict=1, sampling=GREEDY, progress=lambda *step: told.append(step))
+    assert [step for step in told if step[0] == "prompt tokens"] == [
+        ("prompt tokens", done, 17) for done in (0, 8, 16, 17)
+    ]
+
+
+def test_an_answer_without_tokens_has_no_rounds_of_the_last_one(path: Path) -> None:
+    with Session.open(path, device="reference", accelerator=OPTIONS) as session:
+        session.generate(PROMPT, n_predict=5, sampling=GREEDY, ignore_eos=True)
+        nothing = session.generate(PROMPT, n_predict=0, sampling=GREEDY).timings
+        assert nothing.rounds.count == 0
+        assert nothing.as_json()["accelerator"]["decode"]["passes"] == 0
+        other = np.concatenate([PROMPT[:2], PROMPT])
+        stopped = session.generate(other, n_predict=5, sampling=GREEDY, interrupted=lambda: True)
+        assert (stopped.tokens, stopped.timings.as_json()["accelerator"]["decode"]["passes"]) == ([], 0)
+
+
+def test_an_accelerator_of_a_wanted_context_bounds_the_plan(path: Path) -> None:
+    options = replace(OPTIONS, overrides={"slots": 8, "context": 64})
+    with Session.open(path, device="reference", accelerator=options, ctx_size=64) as session:
+        assert session.target.info.positions == 64
+    with pytest.raises(UsageError, match="--ctx-size must be 1 to 64, which is what the accelerator has, not 96"):
+        Session.open(path, device="reference", accelerator=options, ctx_size=96)
+
+
+def test_what_is_for_accelerators_is_refused_elsewhere(path: Path) -> None:
+    with pytest.raises(UsageError, match=r"are for accelerators \(.*\), not --device cpu"):
+        Session.open(path, device="cpu", accelerator=OPTIONS)
+    with pytest.raises(UsageError, match="keeps keys and values in 8 bits, not 16"):
+        Session.open(path, device="reference", kv_bits=16)
+    with pytest.raises(UsageError, match="needs a bitstream: give a board bundle"):
+        Session.open(path, device="pynq", accelerator=OPTIONS)
+    with pytest.raises(UsageError, match=r"--device replay takes a file: write replay:FILE"):
+        Session.open(path, device="replay", accelerator=OPTIONS)
+    with pytest.raises(UsageError, match=r"--device reference takes no file: write reference"):
+        Session.open(path, device="reference:x", accelerator=OPTIONS)

@@ -1,0 +1,455 @@
+"""Deployment to a board that is a folder here: what arrives, what is refused, and what every broken run leaves."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgedec.errors import BundleError, DeviceError, EdgedecError, ToolError, UsageError
+from edgedec.runtime.accelerator.board_bundle import BoardBundle, open_board_bundle
+from edgedec.runtime.deploy.board_checks import Check, parse_probe
+from edgedec.runtime.deploy.deploy import Host, Inspection, commands, copy, folder_name, inspect_board
+from tests.runtime.accelerator.support import make_board_bundle
+from tests.runtime.deploy.support.fake_ssh import FakeBoard, fake_board
+
+HOST = Host(address="xilinx@board")
+PLACE = "models/it's a story"
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> make_board_bundle.Parts:
+    return make_board_bundle.make(tmp_path_factory.mktemp("parts"))
+
+
+@pytest.fixture(scope="module")
+def bundle(parts: make_board_bundle.Parts, tmp_path_factory: pytest.TempPathFactory) -> BoardBundle:
+    return open_board_bundle(parts.write(tmp_path_factory.mktemp("bundles") / "it's a story.board"))
+
+
+@pytest.fixture(scope="module")
+def newer(tmp_path_factory: pytest.TempPathFactory) -> BoardBundle:
+    folder = tmp_path_factory.mktemp("newer")
+    return open_board_bundle(make_board_bundle.make(folder, seed=1).write(folder / "b"))
+
+
+@pytest.fixture
+def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeBoard:
+    return fake_board(tmp_path / "board", monkeypatch)
+
+
+def by_name(found: Inspection) -> dict[str, Check]:
+    return {check.name: check for check in found.checks}
+
+
+def checks(bundle: BoardBundle, folder: str = PLACE) -> dict[str, Check]:
+    return by_name(inspect_board(bundle, HOST, folder))
+
+
+def names(bundle: BoardBundle, place: str = PLACE) -> list[str]:
+    return sorted(f"{place}/{name}" for name in ("board.json", *bundle.files))
+
+
+# What goes well.
+
+
+def test_a_bundle_arrives(bundle: BoardBundle, board: FakeBoard) -> None:
+    found = inspect_board(bundle, HOST, PLACE)
+    assert (found.failed, found.state) == ((), "absent")
+    assert [check.status for check in found.checks] == ["ok"] * 7, found.checks
+    assert by_name(found)["pynq"].detail == "3.0.1"
+    assert by_name(found)["board"].detail == "ZynqMP KV260 revB"
+    assert board.files == []  # looking writes nothing
+    steps: list[tuple[str, int, int]] = []
+    copy(bundle, HOST, PLACE, progress=lambda *step: steps.append(step))
+    assert board.files == names(bundle)
+    assert open_board_bundle(board.home / PLACE).sha256 == bundle.sha256
+    assert [step[1] for step in steps] == sorted(step[1] for step in steps)
+    assert steps[-1][1] == steps[-1][2]
+    assert inspect_board(bundle, HOST, PLACE).state == "same"
+    assert len(board.calls) == 3
+
+
+@pytest.mark.parametrize("place", ["/abs", "$(touch x)`y` ; '", "-rf", 'back\\slash "é" * ?'])
+def test_paths_mean_themselves(bundle: BoardBundle, board: FakeBoard, place: str) -> None:
+    absolute = place.startswith("/")
+    folder = folder_name(str(board.home / place[1:]) if absolute else f"~/{place}", bundle)
+    assert inspect_board(bundle, HOST, folder).failed == ()
+    copy(bundle, HOST, folder)
+    assert board.files == names(bundle, place.strip("/"))
+    assert inspect_board(bundle, HOST, folder).state == "same"
+
+
+def test_port_and_key(bundle: BoardBundle, board: FakeBoard, tmp_path: Path) -> None:
+    key = tmp_path / "a key"
+    key.write_text("secret")
+    inspect_board(bundle, Host(address="board", port=2222, identity=key), PLACE)
+    (call,) = board.calls
+    assert call[call.index("-p") + 1] == "2222"
+    assert call[call.index("-i") + 1] == str(key)
+    assert call[call.index("--") + 1] == "board"
+
+
+def test_another_bundle_is_replaced(bundle: BoardBundle, newer: BoardBundle, board: FakeBoard) -> None:
+    copy(bundle, HOST, PLACE)
+    assert inspect_board(newer, HOST, PLACE).state == "other"
+    copy(newer, HOST, PLACE)
+    assert open_board_bundle(board.home / PLACE).sha256 == newer.sha256
+    assert board.files == names(newer)
+
+
+def test_a_damaged_copy_is_replaced(bundle: BoardBundle, board: FakeBoard) -> None:
+    copy(bundle, HOST, PLACE)
+    (board.home / PLACE / "program/image.bin").write_bytes(b"worn out")
+    assert inspect_board(bundle, HOST, PLACE).state == "other"
+    copy(bundle, HOST, PLACE)
+    assert open_board_bundle(board.home / PLACE).sha256 == bundle.sha256
+
+
+def test_a_link_is_replaced_and_its_target_is_not(bundle: BoardBundle, newer: BoardBundle, board: FakeBoard) -> None:
+    copy(bundle, HOST, "real")
+    (board.home / "link").symlink_to("real")
+    copy(newer, HOST, "link")
+    assert open_board_bundle(board.home / "real").sha256 == bundle.sha256
+    assert open_board_bundle(board.home / "link").sha256 == newer.sha256
+
+
+def test_a_shell_that_talks(bundle: BoardBundle, board: FakeBoard) -> None:
+    board.connection("noisy")
+    found = inspect_board(bundle, HOST, PLACE)
+    assert (found.state, found.failed) == ("absent", ())
+
+
+# What the board is and has.
+
+
+@pytest.mark.parametrize(
+    ("model", "pynq_board", "status"),
+    [
+        ("ZynqMP KV260 revB", None, "ok"),
+        ("xlnx,zynqmp", "KV260", "ok"),
+        ("ZynqMP SMK-K26 Rev1/B/A", None, "note"),
+        ("", "Unknown", "note"),
+        ("ZynqMP KR260 revB", None, "failed"),
+        ("Avnet Ultra96-V2 Rev1", None, "failed"),
+        ("Xilinx Zynq", "Pynq-Z2", "failed"),
+    ],
+)
+def test_the_boards_name(
+    bundle: BoardBundle, board: FakeBoard, model: str, pynq_board: str | None, status: str
+) -> None:
+    board.says(model=model, pynq_board=pynq_board)
+    found = checks(bundle)["board"]
+    assert found.status == status
+    assert (model or "nothing") in found.detail
+    assert bool(found.fix) == (status != "ok")
+
+
+def test_another_processor(bundle: BoardBundle, board: FakeBoard) -> None:
+    board.says(machine="armv7l")
+    assert checks(bundle)["processor"].status == "failed"
+    assert "armv7l, not aarch64" in checks(bundle)["processor"].detail
+
+
+def test_a_zynq_7000_takes_no_pynq_4(parts: make_board_bundle.Parts, board: FakeBoard, tmp_path: Path) -> None:
+    bundle = open_board_bundle(parts.write(tmp_path / "z2", board="pynq-z2"))
+    board.says(model="Xilinx Zynq", pynq_board="Pynq-Z2", machine="armv7l")
+    assert inspect_board(bundle, HOST, PLACE).failed == ()
+    (board.root / "site" / "pynq.py").write_text('__version__ = "4.0.0"')
+    found = checks(bundle)["pynq"]
+    assert found.status == "failed"
+    assert "below 4" in found.fix
+
+
+@pytest.mark.parametrize(
+    ("source", "status", "said"),
+    [
+        ('__version__ = "4.0.0"', "ok", "4.0.0"),
+        ('__version__ = "2.7.0"', "failed", "2.7.0 does not fit"),
+        ('__version__ = "5.0.0"', "failed", "5.0.0 does not fit"),
+        ("", "note", "version unknown"),
+        ("raise ImportError('libxrt.so\\nis not there')", "failed", "libxrt.so"),
+        ("import sys; sys.exit(3)", "failed", "SystemExit"),
+        (None, "failed", "No module named"),
+    ],
+)
+def test_pynq(bundle: BoardBundle, board: FakeBoard, source: str | None, status: str, said: str) -> None:
+    (board.root / "site" / "pynq.py").unlink()
+    if source is not None:
+        (board.root / "site" / "pynq.py").write_text(source)
+    found = checks(bundle)["pynq"]
+    assert found.status == status
+    assert said in found.detail
+    assert ("3.0.1 or newer, below 5" in found.fix) == (status != "ok")
+
+
+def test_an_old_python(bundle: BoardBundle, board: FakeBoard) -> None:
+    board.python("echo 'edgedec-probe python 3.8'; echo 'edgedec-probe pynq 3.0.1'")
+    found = checks(bundle)
+    assert (found["python"].status, found["python"].detail) == ("failed", "3.8 is too old")
+    board.python("echo 'edgedec-probe python 3.10'; echo 'edgedec-probe pynq 3.0.1'")
+    found = checks(bundle)
+    assert (found["python"].status, found["edgedec"].status) == ("ok", "note")
+    assert "edgedec needs Python 3.11" in found["edgedec"].fix
+
+
+def test_no_python(bundle: BoardBundle, board: FakeBoard) -> None:
+    board.python("exit 127")
+    found = checks(bundle)
+    assert (found["python"].status, found["pynq"].status) == ("failed", "failed")
+
+
+@pytest.mark.parametrize(
+    ("total", "free", "status", "fix"),
+    [
+        (1_024_000, 100_000, "ok", ""),
+        (1_024_000, 16, "note", "end what else holds contiguous memory"),
+        (64, 64, "failed", "cma=128M"),
+        (0, 0, "failed", "cma="),
+    ],
+)
+def test_contiguous_memory(bundle: BoardBundle, board: FakeBoard, total: int, free: int, status: str, fix: str) -> None:
+    board.memory(total, free)
+    found = checks(bundle)["contiguous memory"]
+    assert found.status == status
+    assert fix in found.fix
+
+
+def test_a_kernel_without_contiguous_memory(bundle: BoardBundle, board: FakeBoard) -> None:
+    (board.root / "proc/meminfo").write_text("MemTotal: 1 kB\n")
+    assert "CONFIG_CMA" in checks(bundle)["contiguous memory"].fix
+
+
+def test_a_full_disk_is_seen_before(bundle: BoardBundle, board: FakeBoard) -> None:
+    board.tool("df", "echo 'Filesystem 1024-blocks Used Available Capacity Mounted on'; echo '/dev/x 9 8 17 9% /'")
+    found = checks(bundle)["folder"]
+    assert found.status == "failed"
+    assert "17.0 KiB free" in found.detail
+
+
+def test_what_is_no_board_bundle_stays(bundle: BoardBundle, board: FakeBoard) -> None:
+    (board.home / "mine").mkdir()
+    (board.home / "mine" / "letter").write_text("dear")
+    found = inspect_board(bundle, HOST, "mine")
+    assert (found.state, [check.name for check in found.failed]) == ("foreign", ["folder"])
+    with pytest.raises(DeviceError, match=r"mine exists and holds no board\.json; give another --to"):
+        copy(bundle, HOST, "mine")
+    assert board.files == ["mine/letter"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_cannot_be_written(bundle: BoardBundle, board: FakeBoard) -> None:
+    board.home.chmod(0o555)
+    assert "cannot be written" in checks(bundle)["folder"].detail
+
+
+def test_a_board_without_linux(parts: make_board_bundle.Parts, tmp_path: Path, board: FakeBoard) -> None:
+    bundle = open_board_bundle(parts.write(tmp_path / "u", board="ulx3s-85f"))
+    with pytest.raises(UsageError, match="runs no Linux to copy to"):
+        inspect_board(bundle, HOST, PLACE)
+    assert board.calls == []
+
+
+def test_a_board_of_ones_own(parts: make_board_bundle.Parts, tmp_path: Path, board: FakeBoard) -> None:
+    bundle = open_board_bundle(parts.write(tmp_path / "own", board="my-board"))
+    assert checks(bundle)["board"].status == "failed"  # for it says that it is a KV260
+    board.says(model="Mine, rev 2")
+    assert checks(bundle)["board"].status == "note"
+    board.says(model="My Board rev 2")
+    assert inspect_board(bundle, HOST, PLACE).failed == ()
+
+
+# What breaks.
+
+
+def test_no_ssh_here(bundle: BoardBundle, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for run in (inspect_board, copy):
+        with pytest.raises(ToolError, match="openssh-client"):
+            run(bundle, HOST, PLACE)
+
+
+def test_unreachable(bundle: BoardBundle, board: FakeBoard) -> None:
+    board.connection("unreachable")
+    with pytest.raises(DeviceError, match="cannot be reached by ssh: ssh: connect to host board port 22: No route"):
+        inspect_board(bundle, HOST, PLACE)
+    with pytest.raises(DeviceError, match="the connection broke"):
+        copy(bundle, HOST, PLACE)
+
+
+def test_no_shell_there(bundle: BoardBundle, board: FakeBoard) -> None:
+    board.tool("sh", "echo 'This account is not available.' >&2; exit 1")
+    with pytest.raises(DeviceError, match=r"runs no such check: This account is not available\."):
+        inspect_board(bundle, HOST, PLACE)
+
+
+def test_a_board_that_never_answers(bundle: BoardBundle, board: FakeBoard, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgedec.runtime.deploy.deploy._PROBE_LIMIT_S", 0.2)
+    board.python("exec sleep 2")
+    with pytest.raises(DeviceError, match="did not answer"):
+        inspect_board(bundle, HOST, PLACE)
+
+
+@pytest.mark.parametrize("there", [False, True])
+@pytest.mark.parametrize("part", [0.0, 0.5, 0.999])
+def test_a_broken_connection_leaves_what_was(
+    bundle: BoardBundle, newer: BoardBundle, board: FakeBoard, part: float, there: bool
+) -> None:
+    if there:
+        copy(bundle, HOST, PLACE)
+    before = board.files
+    size = sum((newer.path / name).stat().st_size for name in ("board.json", *newer.files))
+    board.connection(f"drop:{int(part * size)}")
+    with pytest.raises(DeviceError, match="the connection broke: client_loop"):
+        copy(newer, HOST, PLACE)
+    assert board.files == before
+    assert not list(board.home.rglob("*.part-*"))
+    if there:
+        open_board_bundle(board.home / PLACE)
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_what_arrives_otherwise_is_refused(
+    bundle: BoardBundle, newer: BoardBundle, board: FakeBoard, there: bool
+) -> None:
+    if there:
+        copy(bundle, HOST, PLACE)
+    before = board.files
+    board.connection("flip:9000")  # in the bitstream: behind board.json and two headers
+    with pytest.raises(EdgedecError, match=r"accelerator\.bit arrived otherwise than sent; nothing was changed"):
+        copy(newer, HOST, PLACE)
+    assert board.files == before
+
+
+def test_a_full_disk_on_arrival(bundle: BoardBundle, board: FakeBoard) -> None:
+    board.tool("tar", "echo 'tar: image.bin: Cannot write: No space left on device' >&2; exit 2")
+    with pytest.raises(EdgedecError, match="disk is full; nothing was changed"):
+        copy(bundle, HOST, PLACE)
+    assert board.files == []
+
+
+def test_any_other_failure_says_what_the_board_said(bundle: BoardBundle, board: FakeBoard) -> None:
+    board.tool("tar", "cat > /dev/null; printf 'tar: \\033[31mbad\\n' >&2; exit 2")
+    with pytest.raises(DeviceError, match=r"tar: \[31mbad; nothing was changed"):
+        copy(bundle, HOST, PLACE)
+
+
+def test_interrupted_here(bundle: BoardBundle, board: FakeBoard) -> None:
+    def interrupt(what: str, done: int, total: int) -> None:
+        if done > total // 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        copy(bundle, HOST, PLACE, progress=interrupt)
+    for _ in range(200):  # the board's shell goes on by itself, and clears
+        if not list(board.home.rglob("*.part-*")):
+            break
+        subprocess.run(["sleep", "0.02"], check=True)
+    assert board.files == []
+    assert not list(board.home.rglob("*.part-*"))
+
+
+def test_a_file_that_shrinks_here(bundle: BoardBundle, board: FakeBoard, tmp_path: Path) -> None:
+    mine = open_board_bundle(Path(shutil.copytree(bundle.path, tmp_path / "mine")))
+
+    def shorten(what: str, done: int, total: int) -> None:
+        if what == "accelerator.hwh":
+            (mine.path / what).write_bytes(b"")
+
+    with pytest.raises(BundleError, match=r"accelerator\.hwh: became shorter"):
+        copy(mine, HOST, PLACE, progress=shorten)
+
+
+def test_what_a_killed_run_left_is_cleared(bundle: BoardBundle, newer: BoardBundle, board: FakeBoard) -> None:
+    copy(bundle, HOST, "b")
+    shutil.copytree(board.home / "b", board.home / "b.old-4194306")
+    others = ["b.old-4194307", "b.old-mine", f"b.part-{os.getpid()}", "b.part-mine", "b.partner"]
+    for name in ("b.part-4194305", *others):
+        (board.home / name).mkdir()
+        (board.home / name / "x").write_text(name)
+    copy(newer, HOST, "b")
+    assert sorted(entry.name for entry in board.home.iterdir()) == ["b", *others]
+    assert open_board_bundle(board.home / "b").sha256 == newer.sha256
+
+
+def test_a_run_killed_between_two_renames(bundle: BoardBundle, newer: BoardBundle, board: FakeBoard) -> None:
+    copy(bundle, HOST, "b")
+    (board.home / "b").rename(board.home / "b.old-4194306")
+    board.connection("drop:100")
+    with pytest.raises(DeviceError):
+        copy(newer, HOST, "b")
+    assert open_board_bundle(board.home / "b").sha256 == bundle.sha256  # put back by the run that broke
+    assert [entry.name for entry in board.home.iterdir()] == ["b"]
+
+
+def test_a_rename_that_fails(bundle: BoardBundle, newer: BoardBundle, board: FakeBoard) -> None:
+    copy(bundle, HOST, "b")
+    board.tool("mv", 'case $3 in *.part-*) echo "mv: Input/output error" >&2; exit 1 ;; esac; exec /bin/mv "$@"')
+    with pytest.raises(DeviceError, match="Input/output error"):
+        copy(newer, HOST, "b")
+    assert open_board_bundle(board.home / "b").sha256 == bundle.sha256
+    assert [entry.name for entry in board.home.iterdir()] == ["b"]
+
+
+# What is asked for.
+
+
+@pytest.mark.parametrize(
+    "address", ["", "-oProxyCommand=touch x", "a b", "user@", "@host", "user@-host", "a@b@c", "x\ny", "\x1b[2J"]
+)
+def test_no_host(address: str) -> None:
+    with pytest.raises(UsageError, match=r"--host must be \[user@\]host"):
+        Host(address=address)
+
+
+@pytest.mark.parametrize("address", ["192.168.2.99", "xilinx@pynq", "fe80::1%eth0", "me@fe80::1"])
+def test_hosts(address: str) -> None:
+    assert Host(address=address).command("true")[-2] == address
+
+
+def test_port_and_key_must_be(tmp_path: Path) -> None:
+    for port in (0, 65536, -1):
+        with pytest.raises(UsageError, match="--port"):
+            Host(address="b", port=port)
+    with pytest.raises(UsageError, match="--identity"):
+        Host(address="b", identity=tmp_path / "none")
+
+
+@pytest.mark.parametrize("text", ["", "/", "~", "~/", ".", "a/..", "~root/x", "a\nb"])
+def test_no_folder(bundle: BoardBundle, text: str) -> None:
+    with pytest.raises(UsageError, match="--to must be a folder"):
+        folder_name(text, bundle)
+
+
+def test_folders(bundle: BoardBundle) -> None:
+    assert folder_name(None, bundle) == "it's a story.board"
+    assert folder_name("~/a//b/", bundle) == "a/b"
+    assert folder_name("-a", bundle) == "./-a"
+    assert folder_name(None, replace(bundle, path=Path.cwd() / "x" / "..")) == Path.cwd().name
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]), min_size=1))
+def test_any_argument_reaches_the_script_as_it_is(text: str) -> None:
+    command = Host(address="b").command('printf %s "$1"', text)[-1]
+    assert shlex.split(command)[-1] == text
+    done = subprocess.run(["sh", "-c", command], capture_output=True, check=True)
+    assert done.stdout == text.encode()
+
+
+@given(st.text())
+def test_any_noise_is_no_answer(text: str) -> None:
+    assert "state" not in parse_probe(text.replace("edgedec-probe", ""))
+
+
+def test_the_commands_are_what_runs(bundle: BoardBundle, board: FakeBoard) -> None:
+    inspect_board(bundle, HOST, PLACE)
+    copy(bundle, HOST, PLACE)
+    assert [["ssh", *call] for call in board.calls] == [command for _, command in commands(bundle, HOST, PLACE)]

@@ -1,0 +1,354 @@
+"""What can go wrong between a host and an accelerator, by name: what is said, and that the next pass is right.
+
+Over ``reference`` what needs no bus, over ``sim`` all of it; the conformance suite has what a device itself refuses.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgedec.device import Device, open_device
+from edgedec.errors import DeviceError, UsageError
+from edgedec.runtime.driver.driver import BEST, NO_LOGITS, WHOLE_ROWS, Driver
+from edgedec.sim.devices.sim import SimulatedDevice
+from edgedec.sim.verify.cocotb_runner import missing_tools
+from tests.runtime.driver.support.bench_session import embedding, ids, program, prompted
+from tests.runtime.driver.support.fake_faulty_device import FaultyDevice
+from tests.sim.support.make_small_top import CONFIG
+
+# As in the conformance suite, or another library would be compiled.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "reference": {},
+    "sim": {"memory": "ideal", "memory_bytes": 1 << 20, "trace": True},
+}
+SLOW = (pytest.mark.slow, pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}"))
+DEVICES = ["reference", pytest.param("sim", marks=SLOW)]
+PROMPT = (7, 14, 21, 28)
+
+
+@pytest.fixture(params=DEVICES)
+def device(request: pytest.FixtureRequest) -> Iterator[FaultyDevice]:
+    device = FaultyDevice(open_device(request.param, CONFIG, **OPTIONS[request.param]))
+    yield device
+    device.close()
+
+
+def started(device: Device) -> Driver:
+    """Behind the prompt."""
+    driver = Driver(device, program(), embedding())
+    driver.forward(ids(*PROMPT), logits=NO_LOGITS)
+    driver.commit(np.arange(len(PROMPT), dtype=np.int32))
+    return driver
+
+
+def is_right(driver: Driver, *given: int, committed: tuple[int, ...] = PROMPT) -> None:
+    """A pass over what is committed, all its logits, and then its commit, out of order."""
+    model, rows = prompted(*committed), np.arange(len(given), dtype=np.int32)
+    driver.forward(ids(*given), logits=WHOLE_ROWS)
+    places = np.arange(len(committed), len(committed) + len(given), dtype=np.int32)
+    wanted = model.forward(ids(*given), positions=places, visible=np.tri(len(given), dtype=np.bool_))
+    found = driver.logits(rows)
+    assert np.array_equal(found.values, wanted.values)
+    assert np.array_equal(found.mantissa, wanted.mantissa)
+    assert np.array_equal(driver.results(rows).ids[:, 0], np.argmax(wanted.values, axis=1))
+
+
+def test_interrupt_is_lost(device: FaultyDevice, caplog: pytest.LogCaptureFixture) -> None:
+    """Every pass is noticed at the next look at the registers, and the user is told once."""
+    driver = started(device)
+    device.interrupt_is_cut = True
+    device.waits_s.clear()
+    with caplog.at_level(logging.WARNING):
+        is_right(driver, 1, 2, 3)
+        first = len(device.waits_s)
+        driver.commit(ids(0, 2))
+        driver.forward(ids(4))
+    assert first == 2, "a slice, and a look at the line"
+    assert sum(device.waits_s) < 3 * 0.011
+    (said,) = (record.message for record in caplog.records)
+    assert said.startswith(
+        f"{device.name}: a pass has ended and no interrupt has come; each will be noticed late. Check"
+    )
+    assert driver.length == 6
+
+
+def test_interrupt_that_comes_is_not_called_lost(device: FaultyDevice, caplog: pytest.LogCaptureFixture) -> None:
+    """The pass ends between the end of a wait and the look at the registers."""
+    driver, wait = started(device), device.device.wait
+    late = iter([True])
+
+    def just_missed(timeout_s: float) -> bool:
+        return wait(timeout_s) and not next(late, False)
+
+    device.device.wait = just_missed  # type: ignore[method-assign]
+    is_right(driver, 1, 2, 3)
+    assert not caplog.records
+
+
+def test_device_never_answers(device: FaultyDevice) -> None:
+    """It is told what it was doing; looks at it are few, and the time is what was allowed."""
+    driver = started(device)
+    device.frozen = True
+    driver.max_cycles = round(10 * device.clock_hz)
+    device.waits_s.clear()
+    with pytest.raises(
+        DeviceError, match=rf"^{device.name} gave no answer within {driver.max_cycles} cycles; \d+ instructions"
+    ):
+        driver.forward(ids(1, 2))
+    assert sum(device.waits_s) == pytest.approx(10)
+    assert device.waits_s[:3] == pytest.approx([0.01, 0.02, 0.04])
+    assert max(device.waits_s) <= 1
+    assert len(device.waits_s) < 20
+    assert driver.pending
+    device.frozen = False
+    is_right(driver, 3, 4)
+
+
+def test_somebody_else_has_reset_it(device: FaultyDevice) -> None:
+    """Nothing runs: it is said at once, not at the end of the time."""
+    driver = started(device)
+    device.frozen, driver.max_cycles = True, round(10 * device.clock_hz)
+    device.waits_s.clear()
+    driver.submit(ids(1, 2))
+    driver.registers.write_fields("control", soft_reset=1)
+    with pytest.raises(
+        DeviceError, match=rf"^{device.name} gave no answer, and nothing runs on it: somebody else has reset it"
+    ):
+        driver.finish()
+    assert device.waits_s == pytest.approx([0.01])
+    device.frozen = False
+    is_right(driver, 3, 4)
+
+
+def test_interrupted_answer_is_followed_by_a_clean_one(device: FaultyDevice) -> None:
+    """Ctrl-C in a pass's wait, then in a commit's, then in the reset after it."""
+    driver = started(device)
+    device.interrupted_waits = 1
+    with pytest.raises(KeyboardInterrupt):
+        driver.forward(ids(1, 2, 3))
+    assert driver.pending
+    is_right(driver, 5, 6)
+    device.interrupted_waits = 1
+    with pytest.raises(KeyboardInterrupt):
+        driver.commit(ids(1))
+    assert driver.length == 4
+    is_right(driver, 8)
+    driver.commit(ids(0))
+    is_right(driver, 9, committed=(*PROMPT, 8))
+
+
+def test_ctrl_c_between_submit_and_finish(device: FaultyDevice) -> None:
+    """The pass goes on without its host, who may come back to it, or begin another one."""
+    driver = started(device)
+    driver.submit(ids(1, 2, 3), logits=WHOLE_ROWS)
+    is_right(driver, 5, 6)
+    driver.submit(ids(1, 2), logits=BEST)
+    for early in (lambda: driver.results(ids(0)), lambda: driver.commit(ids(0))):
+        with pytest.raises(UsageError, match=r"there are no results of slots \[0\]|slots \[0\] cannot be kept"):
+            early()
+    driver.finish()
+    late = driver.results(ids(1)).logits
+    driver.forward(ids(1, 2), logits=BEST)
+    assert np.array_equal(late, driver.results(ids(1)).logits)
+
+
+@pytest.mark.parametrize("act", ["submit", "finish", "commit", "results"])
+def test_a_register_that_does_not_answer(device: FaultyDevice, act: str) -> None:
+    """A read fails in the middle of anything."""
+    driver = started(device)
+    if act != "submit":
+        driver.submit(ids(1, 2))
+    if act in ("commit", "results"):
+        driver.finish()
+    device.failing_reads = 1
+    acts: dict[str, Callable[[], object]] = {
+        "submit": lambda: driver.submit(ids(1, 2)),
+        "finish": driver.finish,
+        "commit": lambda: driver.commit(ids(1)),
+        "results": lambda: driver.forward(ids(1, 2)),
+    }
+    with pytest.raises(DeviceError, match="no answer to a read"):
+        acts[act]()
+    device.failing_reads = 0
+    is_right(driver, 3, 4)
+
+
+def test_two_drivers_on_one_device(device: FaultyDevice) -> None:
+    """The second takes it over; the first is told, and touches nothing."""
+    first = started(device)
+    first.forward(ids(1, 2))
+    second = started(device)
+    acts: tuple[Callable[[], object], ...] = (lambda: first.commit(ids(1)), lambda: first.forward(ids(1)))
+    for act in acts:
+        with pytest.raises(
+            DeviceError, match=rf"{device.name} does not work for this driver any more: its input_address is"
+        ):
+            act()
+    is_right(second, 5, 6)
+    first.close()
+    is_right(second, 7, 8)
+
+
+def test_a_driver_that_is_closed(device: FaultyDevice) -> None:
+    driver = started(device)
+    driver.forward(ids(1))
+    driver.close()
+    for act in (lambda: driver.results(ids(0)), lambda: driver.forward(ids(1)), driver.load):
+        with pytest.raises(DeviceError, match="the driver is closed; open another one"):
+            act()
+    is_right(started(device), 2)
+
+
+def test_closed_in_the_middle_of_a_pass(device: FaultyDevice) -> None:
+    """What runs is given up before its memory may become somebody else's."""
+    driver = started(device)
+    driver.submit(ids(1, 2))
+    driver.close()
+    assert "busy" not in driver.registers.set_fields("status")
+    driver.close()
+    is_right(started(device), 3)
+
+
+@pytest.mark.parametrize("name", ["program", "image", "kv", "input", "output"])
+def test_memory_that_is_not_there(device: FaultyDevice, name: str) -> None:
+    """A buffer at an address where nothing answers: the error of the bus, who met it, and where if it was a read."""
+    driver = started(device)
+    address = driver.registers.read(f"{name}_address")
+    driver.registers.write(f"{name}_address", 1 << 39)
+    driver.registers.write_fields("pass_parameters", slots=2, committed=4, logits=BEST)
+    driver.ring("start", "done")
+    said = {
+        "program": r"0 .*: a read was answered with an error at 0x8000000000",
+        "image": r"1 \(READ layers.0.attn_norm\): a read was answered with an error at 0x8000000000",
+        "kv": r"\d+ \(CACHE layers.0.kv\): a read was answered with an error at 0x8000000000",
+        "input": r"\d+ \(READ embed\): a read was answered with an error at 0x8000000000",
+        "output": r"\d+ \(MATRIX logits\): a write was answered with an error; reset",
+    }
+    with pytest.raises(DeviceError, match=f"gave up in instruction {said[name]}"):
+        driver.answer()
+    driver.registers.write(f"{name}_address", address)
+    is_right(driver, 3, 4)
+
+
+def test_truncation_drops_a_pass_that_stood_behind_more(device: FaultyDevice) -> None:
+    driver = started(device)
+    driver.forward(ids(1, 2))
+    driver.truncate(4)
+    driver.commit(ids(0))
+    driver.forward(ids(1, 2))
+    driver.truncate(3)
+    with pytest.raises(UsageError, match=r"slots \[0\] cannot be kept of a pass of 0"):
+        driver.commit(ids(0))
+    driver.submit(ids(5))
+    driver.truncate(2)
+    driver.finish()
+    with pytest.raises(UsageError, match=r"slots \[0\] cannot be kept of a pass of 0"):
+        driver.commit(ids(0))
+    is_right(driver, 6, committed=PROMPT[:2])
+
+
+def test_results_that_were_not_written(device: FaultyDevice) -> None:
+    driver = started(device)
+    for logits, act, message in (
+        (NO_LOGITS, driver.results, r"no results of slots \[0\]: the last pass that has ended left none, of 2 slots"),
+        (BEST, driver.logits, r"no whole rows of logits of slots \[0\]: .* left the best, of 2 slots; end a pass that"),
+    ):
+        driver.forward(ids(1, 2), logits=logits)
+        with pytest.raises(UsageError, match=message):
+            act(ids(0))
+    with pytest.raises(UsageError, match=r"no results of slots \[2\]"):
+        driver.results(ids(2))
+    driver.forward(ids(1, 2), logits=WHOLE_ROWS)
+    assert driver.results(ids(1)).ids.shape == (1, CONFIG.top_k)
+
+
+# What takes a bus.
+
+
+@pytest.fixture
+def bus() -> Iterator[SimulatedDevice]:
+    device = open_device("sim", CONFIG, **OPTIONS["sim"])
+    assert isinstance(device, SimulatedDevice)
+    yield device
+    device.close()
+
+
+def on_bus(test: Callable[..., None]) -> Callable[..., None]:
+    for mark in SLOW:
+        test = mark(test)
+    return test
+
+
+@on_bus
+@pytest.mark.parametrize(
+    ("region", "access"), [("image", "read"), ("cache", "read"), ("cache", "write"), ("output", "write")]
+)
+def test_injected_bus_errors(bus: SimulatedDevice, region: str, access: str) -> None:
+    """The instruction is named, and of a read the address. After power off and on, and a load, the cache is still there."""
+    driver = started(bus)
+    where = driver.regions[region]
+    bus.simulation.inject_error(where.address, where.array.size, reads=access == "read", writes=access == "write")
+    for _ in range(2):
+        with pytest.raises(
+            DeviceError, match=rf"instruction \d+ \(.*: a {access} was answered with an error"
+        ) as caught:
+            driver.forward(ids(1, 2), logits=WHOLE_ROWS)
+        if access == "read":
+            address = int(str(caught.value).rpartition(" at ")[2].partition(";")[0], 16)
+            assert where.address <= address < where.address + where.array.size
+    bus.simulation.reset()
+    with pytest.raises(DeviceError, match=r"its input_address is 0x0, .*switched off"):
+        driver.forward(ids(1, 2))
+    driver.load()
+    is_right(driver, 3, 4)
+
+
+@on_bus
+@pytest.mark.parametrize("port", [0, 1])
+def test_stalled_memory(bus: SimulatedDevice, port: int) -> None:
+    """The time is over: what was issued is named. The buses do not come to rest; when the memory is back they do."""
+    driver = started(bus)
+    usual, driver.max_cycles = driver.max_cycles, 5000
+    driver.submit(ids(1, 2))
+    bus.simulation.run(2000)
+    bus.simulation.inject_stall(port, first_cycle=bus.simulation.cycles, cycles=150_000)
+    said = r"22 instructions were issued, the last one 51 \(VECTOR layers.1.gated\)"
+    with pytest.raises(DeviceError, match=rf"gave no answer within 5000 cycles; {said}"):
+        driver.finish()
+    with pytest.raises(
+        DeviceError, match=r"the buses are not at rest \d+ cycles after a soft reset; power the board off"
+    ):
+        driver.forward(ids(1, 2))
+    bus.simulation.run(60_000)
+    driver.max_cycles = usual
+    is_right(driver, 3, 4)
+
+
+@on_bus
+def test_buffers_stay_where_the_bus_stands_still(bus: SimulatedDevice, caplog: pytest.LogCaptureFixture) -> None:
+    """Or else what the accelerator writes at last would go into somebody else's memory."""
+    driver = started(bus)
+    taken = {region.address for region in driver.regions.values()}
+    driver.submit(ids(1, 2))
+    bus.simulation.run(500)
+    bus.simulation.inject_stall(0, first_cycle=bus.simulation.cycles)
+    driver.close()
+    assert "stay allocated until the device is closed: the buses are not at rest" in caplog.text
+    assert bus.allocate(4096).address not in taken
+
+
+@on_bus
+def test_watchdog(bus: SimulatedDevice) -> None:
+    """The accelerator itself gives up, long before its host would."""
+    driver = started(bus)
+    driver.registers.write("watchdog_limit", 3000)
+    bus.simulation.inject_stall(1, first_cycle=bus.simulation.cycles + 300, cycles=8000)
+    with pytest.raises(DeviceError, match=r"gave up in instruction \d+ \(.*: the watchdog expired"):
+        driver.forward(ids(1, 2))
+    assert bus.simulation.cycles < 1_000_000
+    is_right(driver, 3, 4)

@@ -1,0 +1,413 @@
+"""A session that was recorded is replayed without its device: the same integers; whoever does something else is told so."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgedec.device import Device, open_device
+from edgedec.errors import DeviceError, EdgedecError, UsageError
+from edgedec.runtime.devices.replay import ReplayDevice
+from edgedec.runtime.driver.driver import Driver
+from edgedec.runtime.driver.recording import Recorder
+from edgedec.runtime.driver.recording_file import Operation, RecordingReader
+from edgedec.sim.devices.reference import ReferenceDevice
+from edgedec.sim.verify.cocotb_runner import missing_tools
+from tests.runtime.driver.support.bench_session import Found, embedding, ids, program, recorded, replay, same, talk
+from tests.sim.support.make_small_top import CONFIG
+
+SLOW = (pytest.mark.slow, pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}"))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "session.edgerec"
+
+
+def reference() -> ReferenceDevice:
+    return ReferenceDevice(CONFIG)
+
+
+def steps(path: Path) -> list[Operation]:
+    reader, found = RecordingReader(path), []
+    while (step := reader.step()) is not None:
+        found.append(step.operation)
+    assert reader.complete
+    return found
+
+
+def simulated() -> Device:
+    return open_device("sim", CONFIG, memory="ideal", memory_bytes=1 << 20, trace=True)
+
+
+@pytest.mark.parametrize("opened", [reference, pytest.param(simulated, marks=SLOW)])
+def test_a_session_is_replayed(path: Path, opened: Callable[[], Device]) -> None:
+    found = recorded(opened(), path)
+    assert same(found, talk(reference())), "the recorder has changed what the device does"
+    device = replay(path)
+    assert same(talk(device), found)
+    device.close()
+    device.close()
+    with pytest.raises(DeviceError, match="device replay is closed"):
+        device.read_register(0)
+
+
+def test_it_is_small_and_holds_no_weights(path: Path) -> None:
+    recorded(reference(), path)
+    content = path.read_bytes()
+    assert len(content) < 24_000
+    assert len(content) < program().image.size
+    for start in range(0, program().image.size - 64, 4096):
+        assert (
+            program().image[start : start + 64].tobytes() not in content
+            or not program().image[start : start + 64].any()
+        )
+    wanted = {Operation.READ, Operation.WRITE, Operation.ALLOCATE, Operation.HELD, Operation.FLUSH, Operation.CHANGED}
+    assert set(steps(path)) == wanted | {Operation.INVALIDATE, Operation.RELEASE, Operation.WAIT, Operation.CLOSE}
+
+
+def test_it_says_what_it_was(path: Path) -> None:
+    class Board(ReferenceDevice):
+        name, kind = "board", "measured"
+
+    recorded(Board(CONFIG), path)
+    device = open_device("replay", CONFIG, recording=path)
+    assert isinstance(device, ReplayDevice)
+    assert (device.name, device.recorded_name, device.kind) == ("replay", "board", "measured")
+    assert device.clock_hz == CONFIG.clock_hz
+
+
+def test_of_another_configuration(path: Path) -> None:
+    recorded(reference(), path)
+    with pytest.raises(DeviceError, match=rf"{path} is a session of .*{CONFIG.hash:016x}, not"):
+        open_device("replay", replace(CONFIG, top_k=3), recording=path)
+
+
+def test_of_another_model(path: Path) -> None:
+    """One byte of the image is another: found when it is loaded."""
+    recorded(reference(), path)
+    image = program().image.copy()
+    image[1000] ^= 1
+    with pytest.raises(
+        DeviceError, match=r"step \d+ .*the recording has a flush of buffer 1, and in bytes 0 to \d+ of it"
+    ):
+        Driver(replay(path), replace(program(), image=image), embedding())
+
+
+Act = Callable[[Driver], object]
+
+
+@pytest.mark.parametrize(
+    ("act", "message"),
+    [
+        (lambda driver: driver.registers.read("status"), "has .*, and a read of status .* came"),
+        (
+            lambda driver: driver.registers.write("program_bytes", 7),
+            r"has a read of input_address.*, and 0x7 written to program",
+        ),
+        (lambda driver: driver.device.allocate(64), "has .*, and a buffer of 64 bytes at a multiple of 4096 came"),
+        (lambda driver: driver.device.wait(0.5), "has .*, and a wait of 0.5 s came"),
+        (lambda driver: driver.regions["output"].fetched(8), "an invalidate of buffer 4, 8 bytes from 0 on came"),
+        (lambda driver: driver.forward(ids(7, 14, 21, 28)), r"has 0x4 written to pass_parameters .*, and 0x.* came"),
+        (lambda driver: driver.forward(ids(7, 14, 21, 29)), "has a flush of buffer 3, and in bytes"),
+        (lambda driver: driver.device.close(), "has .*, and the end came"),
+    ],
+)
+def test_the_first_difference_is_named(path: Path, act: Act, message: str) -> None:
+    """After it nothing is replayed, and everything can be closed."""
+    recorded(reference(), path)
+    device = replay(path)
+    driver = Driver(device, program(), embedding())
+    with pytest.raises(DeviceError, match=rf"{path}, step \d+ \(byte \d+\): the recording .*{message}"):
+        act(driver)
+    with pytest.raises(DeviceError):
+        device.read_register(0)
+    driver.close()
+    device.close()
+
+
+def test_what_was_not_recorded(path: Path) -> None:
+    """More than the session: it had its end. Less: the end comes too early."""
+    device = Recorder(reference(), path)
+    device.read_register(0)
+    device.close()
+    longer = replay(path)
+    longer.read_register(0)
+    with pytest.raises(DeviceError, match=r"the recording has the end, and a read of version \(0x4\) came"):
+        longer.read_register(4)
+    with pytest.raises(DeviceError, match=r"has a read of identity \(0x0\), and the end came"):
+        replay(path).close()
+
+
+def test_requests_that_make_no_sense_are_not_recorded(path: Path) -> None:
+    def senseless(device: Device) -> None:
+        for act in (
+            lambda: device.read_register(2),
+            lambda: device.write_register(0, 1 << 32),
+            lambda: device.allocate(0),
+            lambda: device.allocate(8, alignment_bytes=3),
+        ):
+            with pytest.raises(UsageError):
+                act()
+        device.close()
+
+    senseless(Recorder(reference(), path))
+    assert steps(path) == [Operation.CLOSE]
+    senseless(replay(path))
+
+
+def failing(device: Device) -> list[str]:
+    """An error of the accelerator's, Ctrl-C in a wait, an error of the device's own, and a good pass."""
+    said = []
+    with Driver(device, program(), embedding()) as driver:
+        driver.registers.write("program_bytes", 32)
+        for error in (DeviceError, KeyboardInterrupt, DeviceError):
+            with pytest.raises(error) as caught:
+                driver.forward(ids(1, 2))
+            said.append(str(caught.value))
+            driver.registers.write("program_bytes", len(program().code))
+        said.append(str(driver.forward(ids(1, 2))))
+        said.append(str(driver.results(ids(0, 1)).logits))
+    return said
+
+
+def test_errors_and_interrupts_are_replayed(path: Path) -> None:
+    class Unsteady(ReferenceDevice):
+        waits = 0
+
+        def wait(self, timeout_s: float) -> bool:
+            self.waits += 1
+            if self.waits == 2:
+                raise KeyboardInterrupt
+            if self.waits == 3:
+                raise DeviceError("the cable was pulled\x1b[31m")
+            return super().wait(timeout_s)
+
+    recorder = Recorder(Unsteady(CONFIG), path)
+    said = failing(recorder)
+    recorder.close()
+    assert "the program is cut short" in said[0]
+    device = replay(path)
+    assert failing(device) == [text.replace("\x1b", "?") for text in said]
+    device.close()
+
+
+def test_a_command_that_is_ended_was_interrupted(path: Path) -> None:
+    """By SIGTERM: that is no fault of the device's."""
+
+    class Ended(ReferenceDevice):
+        def wait(self, timeout_s: float) -> bool:
+            raise SystemExit(143)
+
+    recorder = Recorder(Ended(CONFIG), path)
+    with pytest.raises(SystemExit):
+        recorder.wait(0.1)
+    recorder.close()
+    device = replay(path)
+    with pytest.raises(KeyboardInterrupt):
+        device.wait(0.1)
+    device.close()
+
+
+def test_memory_that_does_not_fit_is_replayed(path: Path) -> None:
+    class Small(ReferenceDevice):
+        def allocate(self, size_bytes: int, *, alignment_bytes: int = 4096) -> Any:
+            if size_bytes > 1 << 16:
+                raise DeviceError(f"no {size_bytes} bytes")
+            return super().allocate(size_bytes, alignment_bytes=alignment_bytes)
+
+    for device in (Recorder(Small(CONFIG), path), replay(path)):
+        buffer = device.allocate(1 << 16)
+        with pytest.raises(DeviceError, match="no 65537 bytes"):
+            device.allocate((1 << 16) + 1)
+        buffer.close()
+        device.close()
+
+
+def test_a_killed_process_leaves_what_it_did(path: Path) -> None:
+    """SIGKILL within the second pass's wait: everything until then can be replayed, and then it is said why it ends."""
+    script = f"""
+        import os, signal
+        from pathlib import Path
+        from edgedec.runtime.driver.recording import Recorder
+        from edgedec.sim.devices.reference import ReferenceDevice
+        from tests.runtime.driver.support.bench_session import CONFIG, talk
+
+        class Mortal(ReferenceDevice):
+            waits = 0
+
+            def wait(self, timeout_s):
+                self.waits += 1
+                if self.waits == 2:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return super().wait(timeout_s)
+
+        talk(Recorder(Mortal(CONFIG), Path({str(path)!r})))
+    """
+    command = [sys.executable, "-c", "import sys; sys.path.insert(0, sys.argv[1])\n" + textwrap.dedent(script)]
+    done = subprocess.run([*command, str(Path(__file__).parents[3])], capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    device = replay(path)
+    with pytest.raises(
+        DeviceError, match=rf"{path} breaks off at byte {path.stat().st_size} after step \d+ .*killed.* a wait of"
+    ):
+        talk(device)
+    device.close()
+
+
+def test_it_takes_the_place_of_a_recording_and_of_nothing_else(path: Path, tmp_path: Path) -> None:
+    recorded(reference(), path)
+    recorded(reference(), path)
+    assert same(talk(replay(path)), talk(reference()))
+    mine = tmp_path / "thesis.txt"
+    mine.write_text("of mine")
+    for taken in (mine, tmp_path):
+        with pytest.raises(UsageError, match=rf"cannot write {taken}: it exists and is no recording"):
+            Recorder(reference(), taken)
+    assert mine.read_text() == "of mine"
+    with pytest.raises(EdgedecError, match=r"cannot write .*thesis\.txt"):
+        Recorder(reference(), mine / "below")
+
+
+def test_a_disk_that_is_full_is_said() -> None:
+    with pytest.raises(UsageError, match="cannot write /dev/full"):
+        Recorder(reference(), Path("/dev/full"))
+
+
+@pytest.mark.parametrize("coherent", [False, True])
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_buffers_hold_what_they_held(
+    tmp_path_factory: pytest.TempPathFactory, coherent: bool, data: st.DataObject
+) -> None:
+    """Whatever both sides write and in whichever order it changes hands, a replay shows what the host saw."""
+    size = data.draw(st.integers(1, 300))
+    moves = data.draw(
+        st.lists(
+            st.tuples(
+                st.sampled_from(["host", "device", "flush", "invalidate"]),
+                st.integers(0, size - 1),
+                st.integers(1, size),
+            ),
+            max_size=12,
+        )
+    )
+    path = tmp_path_factory.mktemp("buffers") / "session"
+
+    def session(device: Device, inner: Any) -> list[bytes]:
+        buffer, seen = device.allocate(size), []
+        for number, (move, start, length) in enumerate(moves):
+            end = min(start + length, size)
+            if move in ("host", "flush") and coherent:
+                buffer.invalidate()  # as Recorder wants it
+            if move == "host":
+                buffer.array[start:end] = number % 2  # old values come back
+                buffer.flush()  # what is not flushed may be lost, or not
+            elif move == "device" and inner is not None:
+                memory = inner.memory(coherent)
+                memory[start:end] = number % 3
+            elif move == "flush":
+                buffer.flush()
+            elif move == "invalidate":
+                buffer.invalidate(start, end - start)
+                seen.append(buffer.array[start:end].tobytes())
+        buffer.invalidate()
+        seen.append(buffer.array.tobytes())
+        buffer.close()
+        device.close()
+        return seen
+
+    class Memory(ReferenceDevice):
+        def allocate(self, size_bytes: int, *, alignment_bytes: int = 4096) -> Any:
+            self.given = super().allocate(size_bytes, alignment_bytes=alignment_bytes)
+            self.given.array[:] = 77  # what was there before
+            self.given.memory.bytes[:] = 78
+            return self.given
+
+        def memory(self, coherent: bool) -> Any:
+            return self.given.array if coherent else self.given.memory.bytes
+
+    inner = Memory(CONFIG)
+    if coherent:
+        _make_coherent(inner)
+    assert session(Recorder(inner, path), inner) == session(replay(path), None)
+
+
+def _make_coherent(device: Any) -> None:
+    allocate = device.allocate
+
+    def shared(size_bytes: int, *, alignment_bytes: int = 4096) -> Any:
+        buffer = allocate(size_bytes, alignment_bytes=alignment_bytes)
+        buffer.array = buffer.memory.bytes
+        return buffer
+
+    device.allocate = shared
+
+
+def test_only_what_has_changed_is_kept(path: Path) -> None:
+    """Of the host a hash, of the device the bytes; a buffer begins with zeros on both sides."""
+
+    class Dirty(ReferenceDevice):
+        def allocate(self, size_bytes: int, *, alignment_bytes: int = 4096) -> Any:
+            buffer = super().allocate(size_bytes, alignment_bytes=alignment_bytes)
+            buffer.memory.bytes[:] = 5
+            return buffer
+
+    inner = Dirty(CONFIG)
+    device = Recorder(inner, path)
+    buffer = device.allocate(3 << 20)
+    buffer.invalidate()
+    assert not buffer.array.any()
+    buffer.array[2 << 20] = 1
+    for _ in range(3):
+        buffer.flush()
+    (memory,) = inner._memories
+    memory.bytes[[7, 8, 1 << 19]] = 9
+    for _ in range(3):
+        buffer.invalidate()
+    device.close()
+    reader, found = RecordingReader(path), []
+    while (step := reader.step()) is not None:
+        if step.operation in (Operation.HELD, Operation.CHANGED):
+            found.append((step.operation, step.given[1], step.data))
+    wanted = [(Operation.HELD, 2, b""), (Operation.CHANGED, 7, b"\t\t"), (Operation.CHANGED, 1 << 19, b"\t")]
+    assert found == wanted
+
+
+def test_a_large_buffer_by_chunks(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Larger than a step may be, both ways."""
+    size = (5 << 20) + 123
+    rng = np.random.default_rng(0)
+    written = rng.integers(0, 256, size, np.uint8)
+
+    def session(device: Device, inner: ReferenceDevice | None) -> Found:
+        buffer = device.allocate(size)
+        buffer.array[:] = written
+        buffer.flush()
+        if inner is not None:
+            (memory,) = inner._memories
+            memory.bytes[3 : size - 5] ^= 0xFF
+        buffer.invalidate()
+        found = [buffer.array.astype(np.int64)]
+        device.close()
+        return found
+
+    inner = reference()
+    found = session(Recorder(inner, path), inner)
+    assert found[0][2] == written[2]
+    assert found[0][3] == written[3] ^ 0xFF
+    assert same(session(replay(path), None), found)
+    written[2 << 20] ^= 1
+    with pytest.raises(DeviceError, match="in bytes 2097152 to 3145727 of it other bytes came"):
+        session(replay(path), None)

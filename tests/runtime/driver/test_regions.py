@@ -1,0 +1,76 @@
+"""A program's buffers: an image is laid out in them piece by piece, and of results only what is read is fetched."""
+
+from __future__ import annotations
+
+import tracemalloc
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from edgedec.hw.isa.striping import block_bytes, stripe
+from edgedec.runtime.driver.driver import BEST, WHOLE_ROWS, Driver
+from edgedec.runtime.driver.regions import Region
+from edgedec.sim.devices.reference import ReferenceDevice
+from edgedec.sim.machine.arena import ArenaBuffer
+from tests.runtime.driver.support.bench_session import embedding, ids, program
+from tests.sim.support.make_small_top import CONFIG
+
+MEBI = 1 << 20
+
+
+class Counted(ArenaBuffer):
+    flushes = 0
+
+    def flush(self) -> None:
+        self.flushes += 1
+
+
+def region(ports: int, size: int) -> tuple[Region, Counted]:
+    whole = -(-size // block_bytes(ports)) * block_bytes(ports)
+    buffer = Counted(np.full(whole + block_bytes(ports), 0xEE, np.uint8), 0, lambda: None)
+    return Region(buffer, replace(CONFIG, ports=ports, beat_bytes=16)), buffer
+
+
+@pytest.mark.parametrize("ports", [1, 2, 4])
+@pytest.mark.parametrize("size", [1, 4095, 16384, MEBI - 1, MEBI, MEBI + 1, 2 * MEBI + 4097, 3 * MEBI])
+def test_bytes_are_where_the_ports_read_them(ports: int, size: int) -> None:
+    """As if it were laid out at once; what lies behind the last block stays."""
+    image = np.random.default_rng(size).integers(0, 256, size, np.uint8)
+    found, buffer = region(ports, size)
+    found.put(image)
+    wanted = stripe(image, ports=ports, port_bytes=16 // ports)
+    assert np.array_equal(found.array[: wanted.size], wanted)
+    assert (found.array[wanted.size :] == 0xEE).all()
+    assert buffer.flushes == 1
+
+
+def test_a_large_image_takes_no_second_one() -> None:
+    image = np.ones(48 * MEBI + 5, np.uint8)
+    found, _ = region(4, image.size)
+    tracemalloc.start()
+    found.put(image)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4 * MEBI
+
+
+def test_of_results_only_what_is_read_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    fetched: list[int | None] = []
+    usual = Region.fetched
+
+    def watched(self: Any, size_bytes: int | None = None) -> NDArray[np.uint8]:
+        fetched.append(size_bytes)
+        return usual(self, size_bytes)
+
+    monkeypatch.setattr(Region, "fetched", watched)
+    with Driver(ReferenceDevice(CONFIG), program(), embedding()) as driver:
+        driver.forward(ids(1, 2, 3), logits=BEST)
+        best = driver.results(ids(2))
+        driver.forward(ids(1, 2, 3), logits=WHOLE_ROWS)
+        whole = driver.logits(ids(2))
+        assert best.ids[0, 0] == whole.values[0].argmax()
+        assert best.logits[0, 0] == whole.values[0].max()
+    assert fetched == [8 * CONFIG.slots * (1 + CONFIG.top_k), program().output_bytes]

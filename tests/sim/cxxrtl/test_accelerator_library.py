@@ -1,0 +1,46 @@
+"""A library is found again without elaborating the design; what changed is built anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgedec.errors import DeviceError
+from edgedec.hw.config import AcceleratorConfig
+from edgedec.sim.cxxrtl import accelerator, library
+from edgedec.sim.machine.arena import Arena
+from tests.sim.support.make_small_top import CONFIG
+
+
+def test_it_is_built_once_for_a_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[Path] = []
+
+    def build(component: Any, *, cache: Path, progress: Any) -> Path:
+        built.append(cache / f"top-{len(built)}.so")
+        built[-1].touch()
+        return built[-1]
+
+    def found(config: AcceleratorConfig = CONFIG, *, trace: bool = False) -> Path:
+        return accelerator.accelerator_library(config, trace=trace, cache=tmp_path)
+
+    monkeypatch.setattr(library, "build", build)
+    assert found() == found() == built[0]
+    assert found(trace=True) == found(trace=True) == built[1]
+    monkeypatch.setattr(accelerator, "_sources", lambda: "changed")
+    assert found() == built[2]
+    built[2].unlink()
+    assert found() == built[3]
+    assert len(built) == 4
+
+
+def test_an_arena_uses_its_gaps() -> None:
+    arena = Arena(np.zeros(1 << 14, np.uint8), 4096)
+    first, second = arena.allocate(5000, 4096), arena.allocate(4096, 8192)
+    assert (first.address, second.address) == (4096, 16384)
+    with pytest.raises(DeviceError, match=r"8192 bytes does not fit .* 7288 of 16384 bytes are free"):
+        arena.allocate(8192, 4096)
+    first.close()
+    assert arena.allocate(8192, 4096).address == 4096

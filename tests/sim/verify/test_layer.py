@@ -1,0 +1,43 @@
+"""A layer of BitNet-0.73B's shape on the KV260's accelerator, eight slots: every instruction's integers are the reference's.
+
+The RTL takes minutes to compile and runs a thousand cycles a second: ``make test-all``.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from edgedec.hw.config import AcceleratorConfig
+from edgedec.schemes import TernaryScheme
+from edgedec.sim.verify.cocotb_runner import missing_tools
+from edgedec.sim.verify.token_run import TokenRun
+from tests.edgedec.reference.integer_profile.support.make_models import float_model, prepared
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}")]
+
+SHAPE = {
+    "hidden_size": 1536,
+    "intermediate_size": 4096,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "head_dim": 96,
+    "num_hidden_layers": 1,
+    "vocab_size": 997,
+    "attention_bias": False,
+}
+
+
+def test_a_layer_of_the_real_shape() -> None:
+    """A prompt of eight, a token, a tree of eight with five slots kept that must move, and a token behind them."""
+    config = AcceleratorConfig()
+    run = TokenRun(prepared(*float_model(TernaryScheme(), SHAPE)), config, memory="ddr")
+    report = run.run([(83 * i) % 997 for i in range(config.slots)], 2)
+    assert len(report.tokens) == 2
+    run.tree([5, 991, 17, 3, 500, 77, 640, 8], [-1, 0, 0, 1, 2, 2, 5, 4], keep=[0, 2, 5, 6])
+    run.run([9], 1)
+    compared = run.verified.compared
+    rows = config.slots + 1 + 8 + 1
+    assert compared["logits"] == rows * 997
+    assert compared["residuals"] == rows * 3 * 1536
+    assert compared["attention outputs"] == rows * 1536
+    assert compared["matrix outputs"] == rows * (4 * 1536 + 2 * 4096 + 1536 + 997)

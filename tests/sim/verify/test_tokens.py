@@ -1,0 +1,188 @@
+"""Whole tokens through the RTL of a small top: every instruction's integers are the reference's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgedec.errors import DeviceError
+from edgedec.hw.isa.instructions import Destination
+from edgedec.runtime.driver.driver import BEST, NO_LOGITS
+from edgedec.schemes import Int8Scheme, Scheme, TernaryScheme
+from edgedec.sim.verify.cocotb_runner import missing_tools
+from edgedec.sim.verify.token_run import TokenRun
+from edgedec.sim.verify.verification import TRACED_BITS
+from tests.edgedec.reference.integer_profile.support.make_models import float_model, prepared
+from tests.sim.support.make_small_top import CONFIG
+
+# The top takes minutes to compile.
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}")]
+
+MODELS: Mapping[str, tuple[Scheme, Mapping[str, Any]]] = {
+    "native": (TernaryScheme(), {"attention_bias": False}),
+    "planes2": (TernaryScheme(planes=2, group_size=64), {}),
+    "planes3": (TernaryScheme(planes=3, group_size=64), {"rope_interleaved": True}),
+    "int8": (Int8Scheme(), {"mlp_bias": True}),
+}
+
+
+def opened(kind: str, memory: str = "ideal") -> TokenRun:
+    scheme, changes = MODELS[kind]
+    return TokenRun(prepared(*float_model(scheme, {"head_dim": 8, **changes})), CONFIG, memory=memory)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_prefill_decoding_and_trees(kind: str) -> None:
+    """Prefill of 16 (all but the last pass without logits), decoded tokens, a tree of 4 with partial accept, a token."""
+    run = opened(kind)
+    report = run.run([(7 * i) % 41 for i in range(16)], 4)
+    assert [one.cycles > 0 for one in report.prefill] == [True] * 4
+    assert len(report.tokens) == 4
+    run.tree([1, 2, 3, 4], [-1, 0, 0, 2], keep=[0, 2, 3])
+    run.tree([5, 6, 7, 8], [-1, 0, 1, 0], keep=[0, 3])
+    run.run([9], 1)
+    compared = run.verified.compared
+    assert set(compared) >= {
+        "matrix outputs",
+        "codes",
+        "scales",
+        "attention outputs",
+        "residuals",
+        "logits",
+        "best ids",
+    }
+    assert all(compared.values())
+
+
+@pytest.mark.parametrize("memory", ["ddr", "flat"])
+def test_slower_memories_change_no_integer(memory: str) -> None:
+    slow, fast = opened("native", memory), opened("native")
+    ours, theirs = slow.run([1, 2, 3, 4, 5], 2), fast.run([1, 2, 3, 4, 5], 2)
+    assert ours.tokens == theirs.tokens
+    assert ours.total(ours.decode)["cycles"] > theirs.total(theirs.decode)["cycles"]
+
+
+def test_a_difference_is_found() -> None:
+    """One gain that is another makes other codes, and the message says where."""
+    run = opened("native")
+    driver = run.verified.driver
+    gains = next(of for of in run.program.instructions if of["destination"] == Destination.GAINS)
+    changed = run.program.image.copy()
+    changed.reshape(-1)[gains["start"] * CONFIG.beat_bytes + 1] ^= 0x20
+    driver.regions["image"].put(changed)
+    with pytest.raises(DeviceError, match=r"instruction \d+ \(VECTOR .*differ at slot 0, element"):
+        run.run([1, 2, 3], 2)
+
+
+def failed(run: TokenRun, message: str) -> None:
+    """A pass gives up with this message; after a soft reset the next one is clean."""
+    driver = run.verified.driver
+    ids = np.array([1, 2], np.int32)
+    with pytest.raises(DeviceError, match=message):
+        driver.forward(ids, logits=BEST)
+
+
+def test_injected_read_error_names_the_instruction() -> None:
+    run = opened("native")
+    image = run.verified.driver.regions["image"].address
+    run.simulation.inject_error(image + 2048, 64, writes=False)
+    failed(run, r"gave up in instruction \d+ \(READ .*: a read was answered with an error at 0x")
+    run.simulation.reset()
+
+
+def test_write_error_is_named() -> None:
+    run = opened("native")
+    cache = run.verified.driver.regions["cache"]
+    run.simulation.inject_error(cache.address, cache.array.size, reads=False)
+    failed(run, "a write was answered with an error")
+
+
+def test_watchdog_and_soft_reset() -> None:
+    """A port that stands still is noticed; the next pass after a soft reset is right."""
+    run = opened("native")
+    driver = run.verified.driver
+    driver.registers.write("watchdog_limit", 3000)
+    run.simulation.inject_stall(0, first_cycle=run.simulation.cycles + 300, cycles=8000)
+    failed(run, r"instruction \d+ .*the watchdog expired")
+    run.simulation.run(9000)
+    driver.reset()
+    driver.registers.write("watchdog_limit", 0)
+    forget_recorded(run)
+    assert run.run([1, 2, 3], 2).tokens
+
+
+def forget_recorded(run: TokenRun) -> None:
+    """What a pass that was given up has left at the trace ports."""
+    for port in TRACED_BITS:
+        run.recorded(port)
+
+
+@pytest.mark.parametrize("byte", [243, 250, 255])
+def test_a_damaged_weight_is_named(byte: int) -> None:
+    """A byte of a ternary matrix that is no five trits, in its last beat, where nothing else tells of it."""
+    run = opened("native")
+    driver = run.verified.driver
+    weights = next(of for of in run.program.instructions if of["destination"] == Destination.WEIGHTS)
+    changed = run.program.image.copy()
+    changed.reshape(-1)[(weights["start"] + weights["beats"]) * CONFIG.beat_bytes - 1] = byte
+    driver.regions["image"].put(changed)
+    failed(
+        run,
+        r"gave up in instruction \d+ \(.*: a byte of ternary weights does not encode five trits; reset it, and load",
+    )
+    driver.reset()
+    driver.regions["image"].put(run.program.image)
+    forget_recorded(run)
+    assert run.run([1, 2, 3], 2).tokens
+
+
+@pytest.mark.parametrize("name", ["program", "image", "kv", "input", "output"])
+@pytest.mark.parametrize("change", [1 << 6, 1 << 12, 1 << 40])
+def test_an_address_that_cannot_be_one(name: str, change: int) -> None:
+    run = opened("native")
+    driver = run.verified.driver
+    address = driver.registers.read(f"{name}_address")
+    driver.registers.write(f"{name}_address", address ^ change)
+    failed(run, f"(an address is not a multiple .*{name}_address|input_address is) {address ^ change:#x}")
+    driver.reset()
+    driver.registers.write(f"{name}_address", address)
+    assert run.run([1, 2, 3], 2).tokens
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"slots": 0}, "no slots, or too many"),
+        ({"slots": 5}, "no slots, or too many"),
+        ({"committed": 45, "slots": 4}, "a position is past the cache"),
+    ],
+)
+def test_impossible_passes(change: dict[str, int], message: str) -> None:
+    run = opened("native")
+    driver = run.verified.driver
+    driver.registers.write_fields("pass_parameters", **{"slots": 1, "logits": NO_LOGITS, **change})
+    driver.ring("start", "done")
+    with pytest.raises(DeviceError, match=message):
+        driver.answer()
+    driver.reset()
+    assert run.run([1, 2, 3], 2).tokens
+
+
+def test_a_program_of_another_configuration_or_cut_short() -> None:
+    run = opened("native")
+    driver = run.verified.driver
+    code = np.frombuffer(run.program.code, np.uint8)
+    changed = code.copy()
+    changed[8] ^= 1  # of the hash
+    driver.regions["program"].put(changed)
+    failed(run, "the program is of another configuration")
+    driver.reset()
+    driver.regions["program"].put(code)
+    driver.registers.write("program_bytes", len(code) - 32)
+    failed(run, "the program is cut short")
+    driver.reset()
+    driver.registers.write("program_bytes", len(code))
+    assert run.run([1, 2, 3], 2).tokens
