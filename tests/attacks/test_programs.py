@@ -77,8 +77,13 @@ def test_it_takes_the_place_of_a_program_and_of_nothing_else(program: Program, f
     save_program(program, folder)
     assert load_program(folder).sha256 == program.sha256
     (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
     with pytest.raises(UsageError, match=r"holds no program\.json"):
         save_program(program, tmp_path / "mine")
+    assert (tmp_path / "mine" / "notes.txt").read_text() == "mine"
+    (tmp_path / "empty").mkdir()
+    save_program(program, tmp_path / "empty")
+    assert load_program(tmp_path / "empty").sha256 == program.sha256
 
 
 @pytest.mark.parametrize("name", FILES)
