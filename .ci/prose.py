@@ -63,10 +63,10 @@ def main() -> int:
     count = 0
     for path in _files(paths):
         for line, kind, text in findings(path.read_text(encoding="utf-8")):
-            print(f"{_shown(path)}:{line}: {kind}: {_sentence(text)}")  # noqa: T201
+            print(f"{_shown(path)}:{line}: {kind}: {_sentence(text)}")
             count += 1
     if count:
-        print(f"{count} openings to write anew; see .ci/prose.py --help", file=sys.stderr)  # noqa: T201
+        print(f"{count} openings to write anew; see .ci/prose.py --help", file=sys.stderr)
     return 1 if count else 0
 
 
