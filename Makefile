@@ -1,6 +1,5 @@
 # Relative paths only: make splits names at spaces, and the checkout's folder may hold one.
 .DEFAULT_GOAL := help
-STEPS ?= 1000
 # A process for each core, at most four; the tests of a file stay together, for they share what takes long to make.
 # Files in their order, not those with the most tests first: the one that places and routes has three.
 PARALLEL = -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
@@ -16,9 +15,10 @@ demo: ## quantize the embedded model and let it talk, within a memory budget
 	@.ci/environment run
 	@.venv/bin/python -m edgedec.demo
 
-train-demo: ## train the embedded pair anew, resumable; STEPS=20 for a smoke run
+train-demo: ## go on with the training of the embedded pair, at the lowest priority; STEPS=20 for a smoke run
 	@.ci/environment train
-	@.venv/bin/python -m edgedec.quantize.demo_pair.train --steps $(STEPS) -o build/demo-pair-$(STEPS)
+	@nice -n 19 .venv/bin/python -m edgedec.quantize.demo_pair.train $(if $(shell command -v g++),--compile) \
+		$(if $(STEPS),--steps $(STEPS) -o build/demo-pair-$(STEPS),-o build/demo-pair --stages benchmarks/demo-pair-stages)
 
 test: ## the fast tests
 	@.ci/environment dev

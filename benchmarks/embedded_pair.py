@@ -7,6 +7,10 @@ Perplexity: the stories of --text, each from its own start; the target and the d
 CPU, the twin in float32. Loops: share of 4-word sequences of a greedy text that occurred before in it. Acceptance, on the
 target's greedy texts and on the held-out stories: how often the draft's likeliest token is the target's, the probability
 that one drawn from the draft is accepted (the sum of min(draft, target), 2211.17192), and the tokens per pass of a chain.
+
+What a person would try, with greedy answers in the chat format (``exam``): are the names of a story consistent, are
+questions about a story right, are instructions followed, are facts right. All on held-out seeds of the generator as it is
+now; --choices adds the questions of a file as open questions, for a pair that was trained on another state of it.
 """
 
 from __future__ import annotations
@@ -27,17 +31,21 @@ from edgedec import demo
 from edgedec.bundle import Bundle
 from edgedec.errors import EdgedecError
 from edgedec.quantize.calibration import float_perplexity
+from edgedec.quantize.demo_pair import exam as checks
+from edgedec.quantize.demo_pair.check import is_right
 from edgedec.quantize.demo_pair.data import HELD_OUT_SEED
-from edgedec.quantize.demo_pair.world import repeated_share, tale
+from edgedec.quantize.demo_pair.talk import Turn
+from edgedec.quantize.demo_pair.world import Question, repeated_share, tale
 from edgedec.quantize.pipeline import QuantizeOptions, quantize
-from edgedec.quantize.readers import open_checkpoint
+from edgedec.quantize.readers import Checkpoint, open_checkpoint
+from edgedec.runtime.measure.choices import read_items
 from edgedec.runtime.measure.perplexity import perplexity
 from edgedec.runtime.protocols import Pass
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session
 
 WINDOW = 512
-PROMPTS, NEW_TOKENS = 100, 256
+PROMPTS, NEW_TOKENS, ANSWER_TOKENS = 100, 256, 400
 CHAIN = 4  # drafted tokens a pass
 LOOPS_FROM = 0.2  # of repeated 4-word sequences, a text loops
 F64 = NDArray[np.float64]
@@ -122,21 +130,75 @@ def _greedy_texts(target: Session) -> tuple[dict[str, Any], list[tuple[int, NDAr
     return figures, texts
 
 
+def _answer(target: Session, turns: Sequence[Turn], ask: str) -> str:
+    """Return the greedy answer in a conversation."""
+    said = [*(text for turn in turns for text in turn), ask]
+    messages = [{"role": "assistant" if at % 2 else "user", "content": text} for at, text in enumerate(said)]
+    greedy = SamplingConfig(temperature=0)
+    return target.generate(target.encode_chat(messages), n_predict=ANSWER_TOKENS, sampling=greedy).text.strip()
+
+
+def _tell(target: Session, opening: str) -> str:
+    answer = target.generate(target.encode(opening), n_predict=NEW_TOKENS, sampling=SamplingConfig(temperature=0))
+    return opening + answer.text
+
+
+def _open_questions(target: Session, file: Path) -> dict[str, float]:
+    """Measure the multiple-choice questions of a file without their choices: the share of right answers by category."""
+    right: dict[str, list[bool]] = {}
+    for item in read_items(file):
+        answers = [text.strip() for text in item.choices]
+        answer = answers.pop(item.answer)
+        question = Question(question=item.question, answer=answer, wrong=tuple(answers))
+        text = _tell(target, item.question)[len(item.question) :].strip().split("\n")[0]
+        right.setdefault(item.category or "", []).append(is_right(text, question))
+    return {f"open_{category}": float(np.mean(values)) for category, values in right.items()}
+
+
+def _talk(target: Session, scale: float, choices: Path | None) -> dict[str, Any]:
+    """Measure conversations; ``scale`` is the share of the full number of checks."""
+
+    def ask(turns: Sequence[Turn], text: str) -> str:
+        return _answer(target, turns, text)
+
+    def count(full: int) -> int:
+        return 2 * max(1, round(full * scale / 2))
+
+    return {
+        "stories": checks.stories(ask, lambda text: _tell(target, text), count(100)),
+        "questions": checks.questions(ask, count(500)),
+        "own stories": checks.own_questions(ask, count(50)),
+        "instructions": checks.instructions(ask, count(220)),
+        "facts": checks.facts(ask, count(300)),
+        **({"file": _open_questions(target, choices)} if choices else {}),
+    }
+
+
+def _bundle(checkpoint: Checkpoint, folder: Path, vocab_limit: int) -> Path:
+    """Write the bundle: ternary where the checkpoint is, int8 otherwise."""
+    method = "ternary" if "quantization_config" in checkpoint.config else "int8"
+    quantize(checkpoint, folder, QuantizeOptions(method=method), vocab_limit=vocab_limit)
+    return folder
+
+
+def measure_talk(target_path: Path, folder: Path, *, scale: float, choices: Path | None) -> dict[str, Any]:
+    """Return what conversations with the target show; its bundle is made in ``folder``."""
+    checkpoint = open_checkpoint(target_path)
+    size = Vocabulary.from_str(checkpoint.tokenizer_json).get_vocab_size()
+    with Session.open(_bundle(checkpoint, folder / "talk", size), ctx_size=1024) as target:
+        return _talk(target, scale, choices)
+
+
 def measure(target_path: Path, draft_path: Path, twin_path: Path | None, folder: Path, text: Path) -> dict[str, Any]:
-    """All figures; the bundles are made in ``folder``."""
+    """Return perplexities, loops and acceptance; the bundles are made in ``folder``."""
     checkpoints = {"target": open_checkpoint(target_path), "draft": open_checkpoint(draft_path)}
     vocabulary = Vocabulary.from_str(checkpoints["target"].tokenizer_json)
     size = vocabulary.get_vocab_size()
     windows = [np.asarray(vocabulary.encode(story).ids[:WINDOW], np.int32) for story in _stories(text)]
     result: dict[str, Any] = {"stories": len(windows), "scored_tokens": sum(len(window) - 1 for window in windows)}
     for name, checkpoint in checkpoints.items():
-        quantize(
-            checkpoint,
-            folder / name,
-            QuantizeOptions(method="ternary" if name == "target" else "int8"),
-            vocab_limit=size,
-        )
-        result[f"{name}_parameters"] = Bundle.open(folder / name).quantization["parameters"]
+        bundle = _bundle(checkpoint, folder / name, size)
+        result[f"{name}_parameters"] = Bundle.open(bundle).quantization["parameters"]
     with (
         Session.open(folder / "target", ctx_size=1024) as target,
         Session.open(folder / "draft", ctx_size=1024) as draft,
@@ -162,18 +224,24 @@ def main() -> None:
     parser.add_argument("--draft", type=Path, default=demo.DRAFT)
     parser.add_argument("--twin", type=Path, help="the float model of the same size and tokens")
     parser.add_argument("--text", type=Path, default=demo.HELD_OUT, help="stories to score, blank lines between them")
+    parser.add_argument("--choices", type=Path, help="a file of questions to ask without their choices")
+    parser.add_argument("--scale", type=float, default=1.0, help="share of the conversations' checks that are made")
+    parser.add_argument("--talk", action="store_true", help="the conversations alone")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     try:
-        with tempfile.TemporaryDirectory() as folder:
-            result = measure(args.target, args.draft, args.twin, Path(folder), args.text)
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            result = {} if args.talk else measure(args.target, args.draft, args.twin, folder, args.text)
+            result["talk"] = measure_talk(args.target, folder, scale=args.scale, choices=args.choices)
     except EdgedecError as error:
         sys.exit(f"embedded_pair: {error}")
     if args.json:
         print(json.dumps(result, indent=2))
         return
-    samples, acceptance = result.pop("samples"), result.pop("acceptance")
-    rows = result | {f"{name}: {key}": value for name, part in acceptance.items() for key, value in part.items()}
+    samples = [*result.pop("samples", []), *result["talk"]["stories"].pop("samples")]
+    parts = {**result.pop("acceptance", {}), **result.pop("talk")}
+    rows = result | {f"{name}: {key}": value for name, part in parts.items() for key, value in part.items()}
     for name, value in rows.items():
         print(f"{name:<46} {value:.4f}" if isinstance(value, float) else f"{name:<46} {value}")
     for text in samples:

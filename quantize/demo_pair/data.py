@@ -1,7 +1,7 @@
-"""Text and tokenizer of the embedded pair: stories of ``story_world``, questions about them, and simple facts.
+"""Text and tokenizer of the embedded pair: the documents of ``talk`` as token ids.
 
-Documents are token id lists that begin with ``<s>`` and end with ``</s>``. A story stands alone, or is followed by questions
-("Q: ... A: ..."), or is the answer to a request in the chat format; facts come as questions in either format.
+A document begins with ``<s>`` and ends with ``</s>``. A text stands alone, or is followed by questions ("Q: ... A: ..."), or
+is part of a conversation in the chat format.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-from edgedec.quantize.demo_pair.world import Question, Tale, fact, tale
+from edgedec.quantize.demo_pair.talk import conversation
+from edgedec.quantize.demo_pair.world import fact, tale
 
 __all__ = ["CHAT_TEMPLATE", "HELD_OUT_SEED", "SPECIAL_TOKENS", "choices", "documents", "pack", "train_tokenizer"]
 
@@ -30,10 +31,6 @@ CHAT_TEMPLATE = (
     "{% else %}{{ raise_exception('the embedded model knows the roles user and assistant only') }}{% endif %}"
     "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
-
-_ASKS = ("Tell me a story", "Please tell me a story", "Write a story", "Can you tell me a story", "I want a story")
-# Shares of the documents; what is left are stories alone.
-_WITH_QUESTIONS, _CHATS, _FACTS = 0.3, 0.25, 0.1
 
 
 def train_tokenizer(texts: Iterator[str], vocab_size: int) -> Tokenizer:
@@ -54,48 +51,12 @@ def train_tokenizer(texts: Iterator[str], vocab_size: int) -> Tokenizer:
     return tokenizer
 
 
-def _request(story: Tale, rng: random.Random) -> str:
-    ask, about = rng.choice(_ASKS), story.about
-    kind = rng.random()
-    if kind < 0.15:
-        subject = ""
-    elif kind < 0.5:
-        subject = f" about {rng.choice(about[:1] if kind < 0.4 else about)}"
-    else:
-        subject = f" about {about[0]} and {about[1]}"
-    return f"{ask}{subject}{'?' if ask.startswith('Can') else '.'}"
-
-
-def _pairs(questions: Iterable[Question]) -> str:
-    return "\n".join(f"Q: {item.question} A: {item.answer}" for item in questions)
-
-
-def _some(questions: Sequence[Question], rng: random.Random) -> list[Question]:
-    return rng.sample(questions, rng.randint(1, min(4, len(questions))))
-
-
-def _turns(seed: int) -> list[tuple[str, str]]:
-    """(user, assistant) turns of one document; a plain text has one turn with nothing asked."""
-    rng = random.Random(seed)
-    kind = rng.random()
-    if kind < _FACTS:
-        facts = [fact(rng.randrange(1 << 30)) for _ in range(rng.randint(2, 8))]
-        return [(item.question, item.answer) for item in facts] if rng.random() < 0.5 else [("", _pairs(facts))]
-    story = tale(seed)
-    if kind < _FACTS + _CHATS:
-        asked = _some(story.questions, rng) if rng.random() < 0.7 else []
-        return [(_request(story, rng), story.text), *((item.question, item.answer) for item in asked)]
-    if kind < _FACTS + _CHATS + _WITH_QUESTIONS:
-        return [("", f"{story.text}\n\n{_pairs(_some(story.questions, rng))}")]
-    return [("", story.text)]
-
-
 def documents(tokenizer: Tokenizer, seeds: Iterable[int]) -> list[list[int]]:
     """Token ids of the document of each seed."""
     vocabulary = tokenizer.get_vocab()
     begin, end, user, assistant = (vocabulary[token] for token in SPECIAL_TOKENS)
     result = []
-    for turns in map(_turns, seeds):
+    for turns in map(conversation, seeds):
         encoded = tokenizer.encode_batch([text for turn in turns for text in turn], add_special_tokens=False)
         ids = [begin]
         for ask, answer in zip(encoded[::2], encoded[1::2], strict=True):

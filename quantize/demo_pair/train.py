@@ -2,38 +2,39 @@
 
     python -m edgedec.quantize.demo_pair.train -o build/demo-pair        (make train-demo)
 
-1. ``text``: stories, questions and facts of ``story_world``, and a tokenizer trained on them.
+1. ``text``: stories, scenes, conversations and facts of ``talk``, and a tokenizer trained on them.
 2. ``trunk``: a float model at the full learning rate.
 3. ``twin``: the trunk as floats to the end of the schedule.
 4. ``target``: the same trunk, with the same remaining steps and batches, as ternary weights and int8 activations, taught
    by the twin. So twin and target have the same size and have seen the same tokens.
 5. ``draft``: a small float model from random weights, taught by the target; its bundle is int8.
 
-Every stage can be killed and resumes; a finished one is not done again. Source of the order: 2502.11895, where float
-training first, and the change to 1.58 bits on the way, beats ternary from the start.
+Every stage can be killed and resumes; a finished one is not done again. A stage's weights are packaged in the folder
+``--stages`` when it is done, and every ``--package-every`` steps before: where ``-o`` is lost, training goes on from there.
+Source of the order: 2502.11895, where float training first, and the change to 1.58 bits on the way, beats ternary from the
+start.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import logging
+import os
 import sys
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
-from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from tokenizers import Tokenizer
+from torch import Tensor
 
 from edgedec.atomic import new_file
-from edgedec.errors import EdgedecError
+from edgedec.errors import EdgedecError, UsageError
 from edgedec.families import build_graph
 from edgedec.quantize.demo_pair.data import (
     CHAT_TEMPLATE,
@@ -44,19 +45,22 @@ from edgedec.quantize.demo_pair.data import (
     pack,
     train_tokenizer,
 )
+from edgedec.quantize.demo_pair.shards import ShardedBatches, Shards
+from edgedec.quantize.demo_pair.stages import Package, package_path, read_package, write_package
+from edgedec.quantize.demo_pair.talk import conversation
 from edgedec.quantize.demo_pair.world import tale
 from edgedec.quantize.distil.devices import Place, find_place
 from edgedec.quantize.distil.export import write_checkpoint
 from edgedec.quantize.distil.objective import Objective, ObjectiveOptions
-from edgedec.quantize.distil.run_folder import RunFolder
-from edgedec.quantize.distil.schedule import Batches, Schedule
+from edgedec.quantize.distil.run_folder import RunFolder, differences
+from edgedec.quantize.distil.schedule import Schedule
 from edgedec.quantize.distil.torch_graph import Ternary, TorchGraph
-from edgedec.quantize.distil.trainer import Trainer
+from edgedec.quantize.distil.trainer import Checked, Trainer
 
 log = logging.getLogger(__name__)
 
-VOCAB, CONTEXT = 2048, 1024
-TOKENIZER_STORIES, VALID_STORIES, HELD_OUT_STORIES, QUESTIONS = 3000, 400, 40, 200
+VOCAB, CONTEXT = 2048, 4096
+TOKENIZER_DOCUMENTS, VALID_STORIES, HELD_OUT_STORIES, QUESTIONS = 6000, 400, 40, 200
 _DOCUMENTS_AT_ONCE = 500
 _CONFIG = {
     "model_type": "llama",
@@ -80,62 +84,57 @@ DRAFT = {"hidden_size": 96, "intermediate_size": 256, "num_attention_heads": 1, 
 class Recipe:
     """What the result depends on. ``steps`` are those of the twin and of the target, the trunk's included."""
 
-    steps: int = 1000
-    trunk_share: float = 0.55
-    draft_share: float = 0.5
-    batch_tokens: int = 4096
-    length: int = 256
+    steps: int = 3750
+    trunk_share: float = 0.6
+    draft_share: float = 0.4
+    batch_tokens: int = 8192
+    length: int = 512
+    long_share: float = 0.1
     learning_rate: float = 2e-3
     layers: int = 4
     draft_layers: int = 2
-    train_tokens: int = 5_000_000
-    threads: int = 2
+    shard_documents: int = 10_000
+    shard_steps: int = 250
 
     @property
     def trunk_steps(self) -> int:
         return max(1, round(self.trunk_share * self.steps))
 
 
-def _chunk(tokenizer_json: str, first: int) -> NDArray[np.uint16]:
-    """The documents of some seeds, in a process of their own."""
-    tokenizer = Tokenizer.from_str(tokenizer_json)
-    return pack(documents(tokenizer, range(first, first + _DOCUMENTS_AT_ONCE)))
-
-
 def _vocabulary_texts() -> Iterator[str]:
-    for story in map(tale, range(TOKENIZER_STORIES)):
-        yield story.text
-        yield "\n".join(f"Q: {item.question} A: {item.answer}" for item in story.questions)
+    for turns in map(conversation, range(TOKENIZER_DOCUMENTS)):
+        yield from (text for turn in turns for text in turn if text)
 
 
-def make_text(recipe: Recipe, folder: Path) -> None:
-    """``tokenizer.json``, ``train.npy`` and ``valid.npy``, ``held_out.txt`` and ``choices.jsonl``; nothing if it is done."""
-    if (folder / "train.npy").exists():
+def text_digest() -> str:
+    """Return a hash of what the generator writes now: of the held-out documents."""
+    seeds = range(HELD_OUT_SEED, HELD_OUT_SEED + VALID_STORIES)
+    return hashlib.sha256(json.dumps([conversation(seed) for seed in seeds]).encode()).hexdigest()
+
+
+def make_text(recipe: Recipe, folder: Path, stages: Path) -> None:
+    """Write ``tokenizer.json``, ``valid.npy``, ``held_out.txt`` and ``choices.jsonl``, unless it is done.
+
+    The tokenizer is the one in ``stages`` where a stage was trained with it.
+    """
+    if (folder / "valid.npy").exists():
         return
     folder.mkdir(parents=True, exist_ok=True)
     log.info("writing stories and training the tokenizer")
-    tokenizer = train_tokenizer(_vocabulary_texts(), VOCAB)
-    with new_file(folder / "tokenizer.json") as file:
-        tokenizer.save(str(file))
+    kept = stages / "tokenizer.json"
+    tokenizer = Tokenizer.from_file(str(kept)) if kept.exists() else train_tokenizer(_vocabulary_texts(), VOCAB)
+    stages.mkdir(parents=True, exist_ok=True)
+    for path in (folder / "tokenizer.json", kept):
+        with new_file(path) as file:
+            tokenizer.save(str(file))
     valid = pack(documents(tokenizer, range(HELD_OUT_SEED, HELD_OUT_SEED + VALID_STORIES)))
     stories = "\n\n".join(tale(HELD_OUT_SEED + 10_000 + at).text for at in range(HELD_OUT_STORIES))
     with new_file(folder / "held_out.txt") as file:
         file.write_text(stories + "\n", encoding="utf-8")
     with new_file(folder / "choices.jsonl") as file:
         choices(QUESTIONS, file)
-    parts: list[NDArray[np.uint16]] = []
-    tokens = 0
-    with ProcessPoolExecutor(recipe.threads, mp_context=get_context("spawn")) as pool:
-        write = partial(_chunk, tokenizer.to_str())
-        while tokens < recipe.train_tokens:
-            first = len(parts) * _DOCUMENTS_AT_ONCE
-            for part in pool.map(write, range(first, first + recipe.threads * _DOCUMENTS_AT_ONCE, _DOCUMENTS_AT_ONCE)):
-                parts.append(part)
-                tokens += len(part)
-            log.info("%s of %s tokens", f"{tokens:,}", f"{recipe.train_tokens:,}")
-    for name, ids in (("valid", valid), ("train", np.concatenate(parts))):
-        with new_file(folder / f"{name}.npy") as path, path.open("wb") as stream:
-            np.save(stream, ids)
+    with new_file(folder / "valid.npy") as path, path.open("wb") as stream:
+        np.save(stream, valid)
 
 
 def tokenizer_settings() -> dict[str, Any]:
@@ -155,23 +154,42 @@ def _model(shape: Mapping[str, Any], layers: int, ternary: Ternary | None = None
     return TorchGraph(build_graph(config), positions=CONTEXT, ternary=ternary)
 
 
-def _trained(folder: RunFolder, shape: Mapping[str, Any], layers: int, ternary: Ternary | None = None) -> TorchGraph:
-    """The model at the end of a finished stage."""
-    model = _model(shape, layers, ternary)
-    Objective(model, None, ObjectiveOptions()).load_state_dict(
-        {k: v for k, v in folder.load()["model"].items() if not k.startswith("maps.")}
-    )
-    return model
+@torch.no_grad()
+def _fill(model: TorchGraph, weights: Mapping[str, Tensor]) -> None:
+    for name, parameter in model.tensors.items():
+        parameter.copy_(weights[name])
+
+
+def _branch(model: TorchGraph, layers: int, ternary: Ternary | None = None) -> TorchGraph:
+    """Return a target-shaped model with the weights of another."""
+    copy = _model(TARGET, layers, ternary)
+    _fill(copy, dict(model.tensors.items()))
+    return copy
 
 
 class _Pair:
     """The stages, in a folder."""
 
-    def __init__(self, recipe: Recipe, folder: Path, place: Place, *, every: int, compiled: bool) -> None:
-        self.recipe, self.folder, self.place, self.every, self.compiled = recipe, folder, place, every, compiled
+    def __init__(
+        self,
+        recipe: Recipe,
+        folder: Path,
+        stages: Path,
+        place: Place,
+        *,
+        every: int,
+        package_every: int,
+        compiled: bool,
+    ) -> None:
+        self.recipe, self.folder, self.stages, self.place = recipe, folder, stages, place
+        self.every, self.package_every, self.compiled = every, package_every, compiled
+        self.digest = text_digest()
         text = folder / "text"
-        self.train, self.valid = (np.load(text / f"{name}.npy", mmap_mode="r") for name in ("train", "valid"))
+        self.valid = np.load(text / "valid.npy")
         self.tokenizer = Tokenizer.from_file(str(text / "tokenizer.json"))
+        self.shards = Shards(
+            folder=text, tokenizer_json=self.tokenizer.to_str(), documents=recipe.shard_documents, writes=place.first
+        )
 
     def stage(
         self,
@@ -183,14 +201,32 @@ class _Pair:
         options: ObjectiveOptions | None = None,
         seed: int,
         long_share: float = 0.0,
-    ) -> RunFolder:
-        """Train ``student`` to the end of ``schedule``, from the folder's checkpoint if there is one."""
+        first_step: int = 0,
+    ) -> TorchGraph:
+        """Train ``student`` to the end of ``schedule`` and return it.
+
+        It goes on from the folder's checkpoint if there is one, else from the package of the stage if there is one.
+        ``first_step`` is the step of the text that the stage begins at.
+        """
         folder, recipe = RunFolder(path=self.folder / name), self.recipe
         options = options or ObjectiveOptions()
-        resume = folder.begin({"recipe": asdict(recipe), "schedule": asdict(schedule), "objective": asdict(options)})
-        batches = Batches(
-            train=self.train,
+        settings = {"recipe": asdict(recipe), "schedule": asdict(schedule), "objective": asdict(options)}
+        package = self._package(name, settings)
+        if package and package.step >= schedule.steps and not folder.checkpoint.exists():
+            log.info("%s: finished, from its package", name)
+            _fill(student, package.weights)
+            return student
+        if self.place.first:
+            folder.begin(settings)
+        self.place.wait()
+        resume = folder.checkpoint.exists()
+        batches = ShardedBatches(
+            train=self.shards.read(first_step // recipe.shard_steps),
             valid=self.valid,
+            shards=self.shards,
+            steps_per_shard=recipe.shard_steps,
+            first_shard=first_step // recipe.shard_steps,
+            last_shard=(recipe.steps - 1) // recipe.shard_steps,
             tokens=recipe.batch_tokens,
             length=recipe.length,
             long_length=CONTEXT if long_share else 0,
@@ -204,13 +240,49 @@ class _Pair:
         trainer = Trainer(objective, batches, schedule, folder, self.place, every=self.every, compiled=self.compiled)
         if resume:
             trainer.resume()
+        elif package:
+            _fill(student, package.weights)
+            trainer.take_up(package.step)
         if trainer.step < schedule.steps:
             log.info(
                 "%s: %s parameters, from step %s", name, sum(p.numel() for p in student.parameters()), trainer.step
             )
-            trainer.train(tell=lambda checked: log.info("%s: %s", name, checked.line(schedule.steps)))
-            folder.plot(f"embedded pair: {name}")
-        return folder
+
+            def tell(checked: Checked) -> None:
+                log.info("%s: %s", name, checked.line(schedule.steps))
+                if checked.step == schedule.steps or checked.step % self.package_every == 0:
+                    weights = dict(student.tensors.items())
+                    write_package(
+                        package_path(self.stages, name),
+                        weights,
+                        step=checked.step,
+                        settings={**settings, "text": self.digest},
+                    )
+
+            trainer.train(tell=tell)
+            if self.place.first:
+                folder.plot(f"embedded pair: {name}")
+        return student
+
+    def _package(self, name: str, settings: Mapping[str, Any]) -> Package | None:
+        """Return the package of the stage, if there is one of this run.
+
+        Raises: UsageError: it is of a run with other settings.
+        """
+        file = package_path(self.stages, name)
+        package = read_package(file)
+        if package is None:
+            return None
+        digest = package.settings.pop("text", None)
+        changed = differences(package.settings, json.loads(json.dumps(settings)))
+        if changed:
+            raise UsageError(
+                f"{file} was trained with other settings: {changed}. Give the old values to go on with it, or another "
+                "--stages for a new run"
+            )
+        if digest != self.digest:
+            log.warning("%s was trained on text of another state of the generator", file)
+        return package
 
     def run(self) -> None:
         """All stages, and the checkpoints of target, twin and draft as Hugging Face folders."""
@@ -224,31 +296,34 @@ class _Pair:
         rest = Schedule(
             steps=max(1, recipe.steps - recipe.trunk_steps), learning_rate=recipe.learning_rate, warmup_steps=20
         )
-        twin = self.stage("twin", _trained(trunk, TARGET, recipe.layers), rest, seed=2, long_share=0.1)
-        float_twin = _trained(twin, TARGET, recipe.layers)
-        student = _trained(trunk, TARGET, recipe.layers, Ternary())
-        target = self.stage("target", student, rest, teacher=float_twin, seed=2, long_share=0.1)
-        ternary_target = _trained(target, TARGET, recipe.layers, Ternary())
+        long, first = recipe.long_share, recipe.trunk_steps
+        twin = self.stage("twin", _branch(trunk, recipe.layers), rest, seed=2, long_share=long, first_step=first)
+        self.write("twin", twin, TARGET, recipe.layers)
+        student = _branch(trunk, recipe.layers, Ternary())
+        target = self.stage("target", student, rest, teacher=twin, seed=2, long_share=long, first_step=first)
+        self.write("target", target, TARGET, recipe.layers)
 
         small = _model(DRAFT, recipe.draft_layers)
         small.draw(1)
         gentle = Schedule(steps=max(1, round(recipe.draft_share * recipe.steps)), learning_rate=recipe.learning_rate)
         options = ObjectiveOptions(text=0.1, logits=0.9, hidden=0.0)
-        draft = self.stage("draft", small, gentle, teacher=ternary_target, options=options, seed=3, long_share=0.1)
-        for name, trained, shape in (
-            ("twin", float_twin, TARGET),
-            ("target", ternary_target, TARGET),
-            ("draft", _trained(draft, DRAFT, recipe.draft_layers), DRAFT),
-        ):
-            layers = recipe.draft_layers if name == "draft" else recipe.layers
-            write_checkpoint(
-                trained,
-                self.folder / "models" / name,
-                config={**_CONFIG, **shape, "num_hidden_layers": layers},
-                tokenizer_json=self.tokenizer.to_str(),
-                tokenizer_config=tokenizer_settings(),
-            )
-            log.info("%s: %s", name, self.folder / "models" / name)
+        draft = self.stage("draft", small, gentle, teacher=target, options=options, seed=3, long_share=long)
+        self.write("draft", draft, DRAFT, recipe.draft_layers)
+        self.shards.close()
+
+    def write(self, name: str, model: TorchGraph, shape: Mapping[str, Any], layers: int) -> None:
+        """Write the model as a Hugging Face folder."""
+        if not self.place.first:
+            return
+        folder = self.folder / "models" / name
+        write_checkpoint(
+            model,
+            folder,
+            config={**_CONFIG, **shape, "num_hidden_layers": layers},
+            tokenizer_json=self.tokenizer.to_str(),
+            tokenizer_config=tokenizer_settings(),
+        )
+        log.info("%s: %s", name, folder)
 
 
 def main() -> int:
@@ -258,29 +333,45 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=defaults.steps, help="of twin and target, the trunk's included")
     parser.add_argument("--batch-tokens", type=int, default=defaults.batch_tokens)
     parser.add_argument(
-        "--train-tokens", type=int, default=0, help="tokens of text to write; 0: by the steps, at most 5 million"
+        "--shard-documents", type=int, default=defaults.shard_documents, help="documents of a part of the text"
     )
-    parser.add_argument("--threads", type=int, default=defaults.threads, help="part of the result: sums depend on it")
+    parser.add_argument(
+        "--threads", type=int, default=1, help="a run may go on with another number; its sums then round differently"
+    )
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     parser.add_argument("--precision", default="auto", help="auto, float32 or bfloat16")
     parser.add_argument("--every", type=int, default=50, help="steps between checkpoints")
+    parser.add_argument("--stages", type=Path, help="folder of packaged stages; default: OUTPUT/stages")
+    parser.add_argument("--package-every", type=int, default=500, help="steps between packages of a stage under way")
     parser.add_argument("--compile", action="store_true", help="torch.compile: a minute first, then faster")
     args = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
-    # Twin and target see a quarter more text than they are trained on, so that little of it comes twice.
-    tokens = args.train_tokens or min(defaults.train_tokens, max(200_000, args.steps * args.batch_tokens * 5 // 4))
-    recipe = Recipe(steps=args.steps, batch_tokens=args.batch_tokens, train_tokens=tokens, threads=args.threads)
-    torch.set_num_threads(recipe.threads)
+    level = logging.INFO if os.environ.get("RANK", "0") == "0" else logging.WARNING
+    logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    recipe = Recipe(steps=args.steps, batch_tokens=args.batch_tokens, shard_documents=args.shard_documents)
+    torch.set_num_threads(args.threads)
+    stages = args.stages or args.output / "stages"
     try:
-        make_text(recipe, args.output / "text")
         place = find_place(args.device, args.precision)
-        _Pair(recipe, args.output, place, every=args.every, compiled=args.compile).run()
+        if place.first:
+            make_text(recipe, args.output / "text", stages)
+        place.wait()
+        _Pair(
+            recipe,
+            args.output,
+            stages,
+            place,
+            every=args.every,
+            package_every=args.package_every,
+            compiled=args.compile,
+        ).run()
     except EdgedecError as error:
         sys.stderr.write(f"edgedec: {error}\n")
         return error.exit_code
     except KeyboardInterrupt:
         sys.stderr.write("stopped; the same command goes on from the last checkpoint\n")
         return 130
+    if not place.first:
+        return 0
     sys.stdout.write(
         json.dumps({name: str(args.output / "models" / name) for name in ("target", "draft", "twin")}) + "\n"
     )

@@ -1,9 +1,9 @@
-"""The words, phrases, plots and facts of ``story_world``: data only.
+"""The words, phrases, plots and facts of ``world``: data only.
 
 A plot is a block of ``PLOTS``: a head line (name # hero # weather # what it is about), then ``LET`` lines (values that
 are drawn once), then ``Q`` lines (question ; variant # answer with * for the value # right value # pool of wrong
 ones), then its beats, each a paragraph of wordings, one of which is told. A beat's flags stand before it: ``?`` may be
-left out, ``p`` begins a paragraph, ``=a`` belongs to outcome a. A pool is a name known to ``story_world`` or its values.
+left out, ``p`` begins a paragraph, ``=a`` belongs to outcome a. A pool is a name known to ``world`` or its values.
 """
 
 # ruff: noqa: E501 (a beat is one line, however long)
@@ -12,30 +12,65 @@ from __future__ import annotations
 GIRLS = (
     "Lily", "Anna", "Mia", "Sara", "Emma", "Zoe", "Lucy", "Ella", "Nora", "Amy", "Molly", "Ruby", "Jane", "Kate",
     "Maria", "Tina", "Sue", "Lena", "Clara", "Eva", "Maya", "Nina", "Alice", "Julia", "Sophie", "Hannah", "Leah",
-    "Rita", "Betty", "Polly",
+    "Rita", "Betty", "Polly", "Grace", "Ida", "Vera", "Olive", "Rose", "Daisy", "Ivy", "Martha", "Helen", "Greta",
+    "Flora", "June", "Pearl", "Stella", "Tess", "Wendy", "Bonnie", "Carla", "Dora", "Edith", "Fiona", "Gina",
+    "Hazel", "Irene", "Joy", "Katie", "Laura", "Megan", "Naomi", "Paula",
 )  # fmt: skip
 BOYS = (
     "Tom", "Ben", "Max", "Tim", "Sam", "Leo", "Jack", "Noah", "Finn", "Adam", "Luke", "Peter", "Oscar", "Henry",
-    "Danny", "Paul", "Eli", "Hugo", "Jake", "David", "Theo", "Billy", "Carl", "Owen", "Toby", "Simon", "Alex", "Ryan",
-    "Felix", "Ned",
+    "Danny", "Paul", "Eli", "Hugo", "Jake", "David", "Theo", "Billy", "Carl", "Owen", "Toby", "Simon", "Alex",
+    "Ryan", "Felix", "Ned", "Arthur", "Bruno", "Caleb", "Dan", "Emil", "Frank", "George", "Harry", "Ivan", "Jonas",
+    "Kevin", "Liam", "Mark", "Nick", "Otto", "Phil", "Ralph", "Steve", "Ted", "Victor", "Walter", "Willy", "Andy",
+    "Bobby", "Conrad", "Dylan", "Edgar", "Fred", "Gus", "Louis",
 )  # fmt: skip
 ANIMAL_NAMES = (
     "Pip", "Bobo", "Coco", "Momo", "Nibbles", "Fluffy", "Rusty", "Biscuit", "Waffles", "Ziggy", "Toto", "Poppy",
     "Bella", "Rocky", "Whiskers", "Dot", "Tumble", "Mopsy", "Fuzzy", "Kiki", "Jojo", "Bingo", "Bumble", "Nutmeg",
-    "Pickle", "Muffin", "Scout", "Tilly", "Zuzu", "Bouncer",
+    "Pickle", "Muffin", "Scout", "Tilly", "Zuzu", "Bouncer", "Patches", "Snowy", "Ginger", "Pepper", "Socks",
+    "Button", "Hoppy", "Sniffy", "Tiny", "Mimi", "Lulu", "Fifi", "Koko", "Bubbles", "Cookie", "Maple", "Acorn",
+    "Clover", "Dusty", "Sunny", "Berry", "Cocoa", "Honey", "Jumpy", "Twig",
 )  # fmt: skip
 HERO_ANIMALS = (
     "bunny", "bear", "mouse", "fox", "duck", "frog", "squirrel", "hedgehog", "turtle", "pig", "cat", "dog", "lamb",
-    "beaver", "owl", "raccoon", "goat", "mole",
+    "beaver", "owl", "raccoon", "goat", "mole", "rabbit", "hen", "pony", "lion", "monkey", "elephant", "penguin", "tiger",
 )  # fmt: skip
 WILD_ANIMALS = (
     "bird", "kitten", "puppy", "rabbit", "squirrel", "duckling", "hedgehog", "lamb", "mouse", "turtle", "chick",
     "frog",
 )  # fmt: skip
 HERO_WORDS = (
-    "little", "kind", "brave", "shy", "busy", "quiet", "cheerful", "curious", "clever", "young", "funny", "small",
-    "gentle", "playful", "friendly", "polite", "merry", "noisy", "dreamy", "careful", "lively", "sweet",
+    "brave", "busy", "calm", "careful", "careless", "caring", "cheeky", "cheerful", "clever", "curious", "dreamy",
+    "eager", "fast", "fearful", "forgetful", "friendly", "funny", "gentle", "helpful", "loyal", "hungry", "jolly",
+    "kind", "little", "lively", "lonely", "lucky", "merry", "nervous", "noisy", "patient", "playful", "polite",
+    "proud", "quiet", "restless", "selfish", "shy", "skillful", "sleepy", "sporty", "strong", "stubborn", "sweet",
+    "tender", "wild", "small", "young",
 )  # fmt: skip
+# Of each plot: words for a hero of whom it is mostly told. So an opening sentence says what story will follow.
+SUITED: dict[str, tuple[str, ...]] = {
+    "lost toy": ("careless", "dreamy"),
+    "one toy for two": ("lucky", "selfish"),
+    "helping with a heavy load": ("strong", "helpful"),
+    "a fear": ("shy", "fearful"),
+    "a quarrel": ("proud", "stubborn"),
+    "building": ("clever", "busy"),
+    "a trick": ("cheeky", "funny"),
+    "a surprise party": ("cheerful", "lonely"),
+    "a storm": ("nervous", "quiet"),
+    "a hurt animal": ("kind", "gentle"),
+    "learning a skill": ("patient", "eager"),
+    "a promise": ("forgetful", "loyal"),
+    "a race": ("fast", "sporty"),
+    "a garden": ("calm", "careful"),
+    "a trip": ("lively", "restless"),
+    "bedtime": ("sleepy", "little"),
+    "cooking": ("hungry", "sweet"),
+    "a new friend": ("friendly", "polite"),
+    "a contest": ("skillful", "merry"),
+    "the truth": ("wild", "noisy"),
+    "a snowy day": ("playful", "jolly"),
+    "a treasure map": ("curious", "brave"),
+    "a lost little animal": ("caring", "tender"),
+}
 GROWN_UPS = (
     ("Mom", "mom", "f"), ("Mom", "mother", "f"), ("Dad", "dad", "m"), ("Dad", "father", "m"),
     ("Grandma", "grandma", "f"), ("Grandpa", "grandpa", "m"), ("Aunt Jenny", "aunt", "f"), ("Uncle Joe", "uncle", "m"),
@@ -88,6 +123,7 @@ TREATS = (
 )  # fmt: skip
 NUMBERS = (
     "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
+    "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen", "twenty",
 )  # fmt: skip
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 MONTHS = (
@@ -102,7 +138,7 @@ WEATHER = {
     "windy": ("windy",),
     "rain": ("rainy",),
     "snow": ("snowy",),
-    "night": ("cold", "cool", "warm", "quiet", "dark"),
+    "night": ("cold", "cool", "warm", "clear", "mild"),
 }
 WRONG_WEATHER = ("rainy", "snowy", "foggy", "stormy")
 _LIGHT = ("morning", "afternoon")
@@ -131,8 +167,8 @@ PHRASES = {
         "by and by,",
         "soon after,",
     ),
-    "then": ("then", "after that,", "then", "at that moment,", "a moment later,", "just then,", "a minute later,"),
-    "suddenly": ("suddenly", "all at once", "in a flash", "all of a sudden", "at that moment", "without warning"),
+    "then": ("then", "after that,", "a moment later,", "just then,", "a little later,"),
+    "suddenly": ("suddenly", "all at once", "all of a sudden"),
     "good": ("good", "nice", "lovely", "fine", "wonderful", "great"),
     "ran": ("ran", "hurried", "rushed", "dashed", "raced"),
     "big": ("big", "huge", "very big", "great big", "giant"),
@@ -155,23 +191,20 @@ ONCE = (
     "once upon a time, there was a [h.adj] [h.kind] named [h].",
     "once upon a time, there lived a [h.adj] [h.kind] called [h].",
     "once upon a time, a [h.adj] [h.kind] named [h] lived {near|close to|not far from} [p3].",
-    "once upon a time, in a {small|quiet|tiny|pretty|sleepy} {town|village|valley}, there was a [h.kind] named [h].",
-    "once upon a time, a [h.kind] called [h] lived in a {little|small|cozy|warm|[c]} {house|home} {by|near} [p3].",
-    "once upon a time, a [h.kind] named [h] had {a very good|a very long|a strange|a wonderful|an odd} day.",
-    "once upon a time, a [h.kind] called [h] woke up {early|late|with a smile|very hungry}. {everybody knew how [h.adj] [h] was|no one else was so [h.adj]|all the neighbors said that [h] was [h.adj]}.",
+    "once upon a time, there was a [h.kind] named [h]. [h] was very [h.adj].",
+    "once upon a time, a [h.kind] called [h] woke up {early|late|with a smile}. {All the neighbors said that [h] was [h.adj]|Everybody knew how [h.adj] [h] was}.",
 )  # fmt: skip
 OPENINGS = (
     "[h] was a [h.adj] [h.kind] who lived {near|close to|beside|not far from} [p3].",
     "[h] was a [h.adj] [h.kind].",
+    "[h], a [h.adj] [h.kind], lived {near|close to|beside} [p3].",
     "there was a [h.adj] [h.kind] named [h].",
     "there once was a [h.kind] named [h], who was {very|rather|quite} [h.adj].",
-    "in a {small|[c]|little|tiny|cozy|tall} house {by|near|beside} [p3] lived a [h.kind] named [h].",
     "a [h.adj] [h.kind] named [h] lived with [h.his] family {near|close to|beside} [p3].",
     "this is {a story about|the story of|a tale about} [h], a [h.adj] [h.kind].",
     "everyone {near|around|close to} [p3] knew [h], the [h.adj] [h.kind].",
-    "do you know [h]? [h.He] is a [h.adj] [h.kind], and this {is what happened to [h.him]|is [h.his] story}.",
-    "long ago, a [h.kind] named [h] lived {near|by|beside} [p3].",
-    "the [h.kind] in this {story|tale} is called [h], and [h.he] is {very|quite|rather} [h.adj].",
+    "do you know [h]? [h.He] is a [h.adj] [h.kind], and this is [h.his] story.",
+    "long ago, a [h.adj] [h.kind] named [h] lived {near|by|beside} [p3].",
     "not far from [p3] lived [h], a [h.adj] [h.kind].",
     "let me tell you about [h]. [h.He] was a [h.adj] [h.kind].",
 )  # fmt: skip
@@ -204,6 +237,16 @@ ASKS = (
     (("What was the weather like?", "How was the weather?"), ("It was *.", "The weather was *."), "[w]", "wrong_weather"),
     (("What day was it?", "On what day did it happen?"), ("It was *.", "It happened on a *."), "[w.day]", "day"),
     (("What was the name of the [h.kind]?",), ("The name of the [h.kind] was *.", "[h.his] name was *."), "[h]", "stranger"),
+)  # fmt: skip
+# Questions that few stories answer, and what the words of one that might answer hold.
+UNTOLD = (
+    (("How old was [h]?", "What was [h]'s age?"), (" years ", " birthday ", " old ")),
+    (("What was [h]'s favorite color?", "Which color did [h] like best?"), (" favorite color ",)),
+    (("What was the name of [h]'s dog?", "What was the name of [h]'s teacher?", "What was the name of [h]'s pet?"), (" dog ", " teacher ", " pet ")),
+    (("What did [h] have for breakfast?", "What did [h] eat for breakfast?"), (" breakfast ",)),
+    (("How many brothers did [h] have?", "Did [h] have a sister?"), (" brother ", " sister ", " brothers ")),
+    (("What color were [h]'s shoes?", "What color was [h]'s coat?"), (" shoes ", " coat ", " shoe ")),
+    (("In what town did [h] live?", "In which year did it happen?"), (" town ", " year ")),
 )  # fmt: skip
 PLOTS = r"""
 PLOT lost toy # any # dry # [t.a]
@@ -559,7 +602,7 @@ nobody came, {for|because} {all of them|the neighbors|the people} thought {of th
 [h] {called until [h.his] voice was gone|waited and waited}. {A long hour went by.|Nobody, nobody came.}
 
 @p
-{At last|Then} [f] {came by|came to look}. "{I was not sure|I thought it was another joke}, but {what if it was true|you sounded so scared}?" [f.he] said and {pulled [h.him] out|helped [h.him] down|gave [h.him] a hand}.
+{At last|Then} [f] {came by|came to look}. "{I was not sure|I thought it was another joke}, but {what if it was true?|you sounded so scared,}" [f.he] said and {pulled [h.him] out|helped [h.him] down|gave [h.him] a hand}.
 {At last|Then} {a face appeared|there were steps}. It was [f]! "{You really are stuck|This time it is real}!" said [f] and {ran for a rope|pulled hard} {until [h] was free|to get [h] out}.
 
 "{I am so sorry|Forgive me}," [h] {said|cried}. "{I will not trick people anymore|No more tricks like that}." {And [h.he] kept [h.his] word.|[f] believed [h.him].}
@@ -603,7 +646,7 @@ what [h] did not know: {at that very moment|not far away}, [f] was {blowing up b
 "Surprise!" {Everybody jumped up|A crowd jumped out|So many voices}! The whole party was [p.at]{: friends, neighbors, balloons|, with lamps in the trees|, with music and flags}. {[h]'s mouth fell open|[h] could not believe [h.his] eyes}.
 [p.at], {from behind the trees|from every side} came [f], [e] and all the others. "{Surprise|Happy birthday}!" they <cried>. {There were [n] [c] balloons|Someone played the drum}.
 
-"{You did not forget|So you knew}!" [h] {cried|said}. "{How could we?|Never!}" <laughed> [f]. "{It was so hard to keep the secret|I almost told you}!"
+"{You did not forget|So you knew}!" [h] {cried|said}. "{How could we?|Never!}" laughed [f]. "{It was so hard to keep the secret|I almost told you}!"
 [h] laughed and cried {at the same time|all at once}. "{I thought nobody remembered|And I was so sad}!" "{That was part of the plan|We are sorry for that}," said [g].
 
 there was [x], {with [n] candles|with cream on top}, and {[h] blew hard|everybody got a piece|[e] cut it}. [f] {gave [h.him]|had a present for [h.him]:} [t.a].
@@ -707,7 +750,7 @@ at home, it slept in a [t.color] box [i.at]. [h] {fed it with a spoon|got up at 
 [h] brought it back to [p], but it {followed [h.him] home|would not leave}. {It had made up its mind|It had found its home}! So it {stayed|lived with them from then on}.
 
 @=a
-{some weeks later|in spring}, something {scratched at the door|sat at the window}. {It was the [a], with two babies|It was an old friend}! [h] <laughed> with joy.
+{some weeks later|in spring}, something {scratched at the door|sat at the window}. {It was the [a], with two babies|It was an old friend}! [h] {laughed|smiled} with joy.
 [h] {missed it|looked for it each day}. But {who loves an animal must let it go|it was right that way}.
 
 @=b
@@ -759,7 +802,7 @@ a week later, {a smaller child|[h.his] little cousin} asked [h] for help. "{I wi
 [g] {made [h.his] favorite supper|wrote the date on the wall}: {[n] pancakes with jam|the day when it worked|a day to remember}.
 
 PLOT a promise # any # sunny # a promise
-LET x y z v: the plants ~ water the plants ~ dry and brown ~ green / the fish ~ feed the fish ~ thin and hungry ~ lively / the hens ~ feed the hens ~ loud and hungry ~ happy / the rabbit ~ give hay to the rabbit ~ hungry ~ round / the tomatoes ~ water the tomatoes ~ soft and sad ~ red / the pony ~ brush the pony ~ full of mud ~ clean
+LET x y z v: the plants ~ water the plants ~ dry and brown ~ green / the fish ~ feed the fish ~ thin and hungry ~ lively / the hens ~ feed the hens ~ thin and hungry ~ happy / the rabbit ~ give hay to the rabbit ~ hungry ~ round / the tomatoes ~ water the tomatoes ~ soft and sad ~ red / the pony ~ brush the pony ~ full of mud ~ clean
 Q: What did [h] promise to do? # [h] promised to *. # [y] # {wash the car|read a book} / {sing a song|buy bread} / {catch a mouse|cut the grass} / {bake a cake|feed the lion}
 Q: To whom did [h] make the promise? ; Who went away? # It was *. # [e] # stranger
 Q: What made [h] forget the promise? # [h] * instead. # played with the [t] # played with the [u] / {slept all day|ate too much} / {went to school|read a book} / {cleaned the house|took a bath}
@@ -916,7 +959,7 @@ in autumn, there were {new seeds|[n.more] new seeds}. [h] gave {one to each frie
 {small things can become great|who waits can see wonders|a little care each day can do a lot}, {thought [h]|and a seed knows that best}.
 
 PLOT a trip # any # sunny # a trip
-LET x y z v: the sea ~ by train ~ a crab ~ shells / the zoo ~ by bus ~ an elephant ~ feathers / the mountains ~ on foot ~ an eagle ~ stones / a farm ~ by wagon ~ a pony ~ eggs / an island ~ by ship ~ a seal ~ pebbles / the big city ~ by train ~ a street artist ~ postcards / a castle ~ by bike ~ a peacock ~ chestnuts / the lake country ~ by boat ~ a swan ~ pine cones / the woods ~ by car ~ a deer ~ acorns
+LET x y z v: the sea ~ by train ~ a crab ~ shells / the zoo ~ by bus ~ an elephant ~ feathers / the mountains ~ on foot ~ an eagle ~ stones / a farm ~ by wagon ~ a pony ~ eggs / an island ~ by ship ~ a seal ~ pebbles / the big city ~ by train ~ a parade ~ postcards / a castle ~ by bike ~ a peacock ~ chestnuts / the lake country ~ by boat ~ a swan ~ pine cones / the woods ~ by car ~ a deer ~ acorns
 Q: Where did they go? ; Where was the trip to? # They went to *. # [x] # the {desert|moon} / the {school|doctor} / the {bakery|shop} / a {church|factory}
 Q: How did they travel? # They went *. ; *. # [y] # by {plane|rocket} / by {sled|camel} / on a {cow|goat} / by {balloon|truck}
 Q: What did [h] see there? # [h] saw *. # [z] # a {whale|tiger} / a {camel|snowman} / a {dragon|monkey} / a {shark|panda}

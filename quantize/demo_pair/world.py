@@ -1,7 +1,7 @@
 """Training text of the embedded model: stories of a simulated small world, questions about them, and simple facts.
 
 A story is a function of its seed alone. The seed draws a cast (children or talking animals, grown-ups, things with a
-colour and a material, places, the weather) and one of the plots of ``story_words``, each a chain of beats with many
+colour and a material, places, the weather) and one of the plots of ``words``, each a chain of beats with many
 wordings. Questions are drawn from the same cast, so their answers are true by construction; one whose answer the
 chosen wordings never mentioned is left out.
 
@@ -12,16 +12,18 @@ Source: written here; the manner is that of TinyStories (Eldan and Li 2023, arXi
 
 from __future__ import annotations
 
+import hashlib
 import random
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Any
 
 from edgedec.errors import UsageError
 from edgedec.quantize.demo_pair import words
 
-__all__ = ["Question", "Tale", "fact", "repeated_share", "tale"]
+__all__ = ["Question", "Tale", "World", "draw_cast", "fact", "polish", "repeated_share", "tale", "tidy"]
 
 MIN_WORDS, MAX_WORDS = 90, 220
 MAX_REPEATED_SHARE = 0.09  # of 4-grams: a draw above it is drawn anew
@@ -30,6 +32,7 @@ _SENTENCE = re.compile(r'(^|[.!?] |\." |\n|(?:^|[.!?] |\." |\n)")([a-z])')
 _ARTICLE = re.compile(r"\b([Aa]) (?=[aeiouAEIOU])(?!one\b|once\b|use|uni)")
 _WORD = re.compile(r"[a-z']+")
 _SPACES = re.compile(r"  +")
+_STYLES, _HABIT, _FAVORITE, _SUITED = 12, 0.6, 0.4, 0.8
 _COMMA = re.compile(
     r",(?=[.,!?])|(?<=[!?])\.(?!\w)|(?<=[!?]\")\."
 )  # an apposition's comma before another mark; a mark too many
@@ -47,6 +50,7 @@ class Question:
     question: str
     answer: str
     wrong: tuple[str, ...]
+    value: str = ""  # the words of the answer that must be right; empty: those that no wrong answer has
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +60,7 @@ class Tale:
     text: str  # paragraphs separated by "\n"
     about: tuple[str, ...]
     questions: tuple[Question, ...]
+    unknown: tuple[str, ...] = ()  # questions that the story does not answer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,24 +157,53 @@ def _read_plot(text: str) -> _Plot:
     )
 
 
-def _tidy(text: str) -> str:
-    """Single spaces, one comma where two meet, "an" before a vowel."""
+def tidy(text: str) -> str:
+    """Return the text with single spaces, one comma where two meet, and "an" before a vowel."""
     return _ARTICLE.sub(r"\1n ", _SPACES.sub(" ", _COMMA.sub("", text.strip())))
 
 
-def _polish(text: str) -> str:
-    """Tidy, with a capital at each start of a sentence."""
-    text = _tidy(text)
+def polish(text: str) -> str:
+    """Return the text tidied, with a capital at each start of a sentence."""
+    text = tidy(text)
     return _SENTENCE.sub(lambda match: match.group(1) + match.group(2).upper(), text)
 
 
+@cache
+def _hash(text: str) -> int:
+    """Return a number that depends on the text alone, the same on every machine."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest(), "little")
+
+
 @dataclass
-class _World:
+class World:
     """One draw of the cast, and what has been told of it so far."""
 
     rng: random.Random
     cast: dict[str, dict[str, str]] = field(default_factory=dict)
     told: set[str] = field(default_factory=set)  # phrases used, so that they are not used again
+    style: int = 0  # of the telling
+    packed: tuple[str, ...] = ()  # what the heroes of a sketch take along
+
+    def pick(self, options: Sequence[Any]) -> Any:
+        """Return one of the options, mostly the one that belongs to the style.
+
+        A hero's name decides the style. So the likeliest continuation differs from name to name, and a model that
+        decodes greedily does not tell the same story to everybody.
+        """
+        if self.rng.random() < _HABIT:
+            return options[_hash(f"{self.style} {options[0]}") % len(options)]
+        return self.rng.choice(options)
+
+    def favorite(self, pool: Sequence[Any]) -> Any:
+        """Return a member of the pool, often the one that the hero likes best: it depends on the hero's name."""
+        if self.rng.random() < _FAVORITE:
+            return pool[_hash(f"{self.cast['h']['']} {pool[0]}") % len(pool)]
+        return self.rng.choice(pool)
+
+    def sample(self, pool: Sequence[Any], count: int) -> list[Any]:
+        """Return ``count`` different members of the pool, the first of them as ``favorite`` draws it."""
+        first = self.favorite(pool)
+        return [first, *self.rng.sample([member for member in pool if member != first], count - 1)]
 
     def expand(self, template: str) -> str:
         return self._render(_parse(template))
@@ -180,7 +214,7 @@ class _World:
             if isinstance(part, str):
                 parts.append(part)
             elif part[0] == "choice":
-                parts.append(self._render(self.rng.choice(part[1])))  # type: ignore[arg-type]
+                parts.append(self._render(self.pick(part[1])))  # type: ignore[arg-type]
             elif part[0] == "phrase":
                 parts.append(self.expand(self.fresh(words.PHRASES[str(part[1])])))
             else:
@@ -198,7 +232,7 @@ class _World:
     def fresh(self, options: Sequence[str]) -> str:
         """One of the options, not told before as long as there is one."""
         left = [option for option in options if option not in self.told] or list(options)
-        choice = self.rng.choice(left)
+        choice: str = self.pick(left)
         self.told.add(choice)
         return choice
 
@@ -206,10 +240,16 @@ class _World:
         self.cast[role] = {"": name, "kind": kind, "sex": sex, **_PRONOUNS[sex], **more}
 
 
-def _draw(rng: random.Random, plot: _Plot) -> _World:
-    """A cast in which no two members share a name, colour or place, so that every question has one answer."""
-    world = _World(rng)
-    animal = plot.hero == "any" and rng.random() < 0.3
+def draw_cast(rng: random.Random, *, animals: float, weather: str, adjectives: Sequence[str]) -> World:
+    """Return a cast in which no two members share a name, colour or place, so that every question has one answer.
+
+    Args:
+        animals: the share of casts whose heroes are animals.
+        weather: a key of ``words.WEATHER``.
+        adjectives: words that suit the hero, one of which is mostly taken; empty: any.
+    """
+    world = World(rng)
+    animal = rng.random() < animals
     sexes = rng.choice(("fm", "mf", "fm", "mf", "ff", "mm"))
     kinds = rng.sample(words.HERO_ANIMALS, 2)
     girls, boys, pets = (rng.sample(pool, 3) for pool in (words.GIRLS, words.BOYS, words.ANIMAL_NAMES))
@@ -217,15 +257,17 @@ def _draw(rng: random.Random, plot: _Plot) -> _World:
         sex = sexes[i]
         name = pets[i] if animal else (girls if sex == "f" else boys)[i]
         kind = kinds[i] if animal else {"f": "girl", "m": "boy"}[sex]
-        world.person(role, name, kind, sex, adj=rng.choice(words.HERO_WORDS))
-    world.cast["f"]["intro"] = rng.choice(words.FRIEND_ANIMAL if animal else words.FRIEND_CHILD)
+        suited = adjectives if adjectives and role == "h" and rng.random() < _SUITED else words.HERO_WORDS
+        world.person(role, name, kind, sex, adj=rng.choice(suited))
+    world.style = _hash(world.cast["h"][""]) % _STYLES
+    world.cast["f"]["intro"] = world.pick(words.FRIEND_ANIMAL if animal else words.FRIEND_CHILD)
     name, kin, sex = rng.choice(words.GROWN_UPS)
     world.person("g", name, "grown-up", sex, kin=kin)
     name, sex = rng.choice(words.NEIGHBOURS)
     world.person("e", name, "neighbor", sex)
-    colors = rng.sample(words.COLORS, 4)
+    colors = world.sample(words.COLORS, 4)
     sizes = rng.sample(words.SIZES, 3)
-    for i, (role, (noun, materials)) in enumerate(zip("tu", rng.sample(words.THINGS, 2), strict=True)):
+    for i, (role, (noun, materials)) in enumerate(zip("tu", world.sample(words.THINGS, 2), strict=True)):
         full = f"{sizes[i]} {colors[i]} {noun}" if rng.random() < 0.4 else f"{colors[i]} {noun}"
         world.cast[role] = {
             "": noun,
@@ -237,21 +279,31 @@ def _draw(rng: random.Random, plot: _Plot) -> _World:
         }
     world.cast["c"] = {"": colors[2], "two": colors[3]}
     for role, pool in (("p", words.PLACES), ("s", words.SPOTS), ("i", words.INDOOR_SPOTS)):
-        first, second, third = rng.sample(pool, 3)
+        first, second, third = world.sample(pool, 3)
         for key, (at, noun) in ((role, first), (role + "2", second), (role + "3", third)):
             world.cast[key] = {"": noun, "at": at}
-    kind = rng.choice([kind for kind in words.WILD_ANIMALS if kind not in kinds])
+    kind = world.favorite([kind for kind in words.WILD_ANIMALS if kind not in kinds])
     world.cast["a"] = {"": kind, "size": rng.choice(("little", "tiny", "small", "young"))}
     number = rng.randrange(3, 10)
     world.cast["n"] = {"": words.NUMBERS[number], "more": words.NUMBERS[number + 1], "less": words.NUMBERS[number - 1]}
-    world.cast["d"] = {"": rng.choice(words.TREATS)}
-    weather, opening = rng.choice(words.WEATHER[plot.weather]), rng.choice(words.WHEN)
-    part = rng.choice(words.TIMES[plot.weather])
-    world.cast["w"] = {"": weather, "time": part, "when": opening}
+    world.cast["d"] = {"": world.favorite(words.TREATS)}
+    opening = world.pick(words.WHEN)
+    world.cast["w"] = {
+        "": world.favorite(words.WEATHER[weather]),
+        "time": rng.choice(words.TIMES[weather]),
+        "when": opening,
+    }
     world.cast["w"]["day"], world.cast["w"]["day2"] = rng.sample(words.DAYS, 2)
     world.cast["z"] = {"": rng.choice([name for name in words.BOYS if name not in boys])}
+    return world
+
+
+def _draw(rng: random.Random, plot: _Plot) -> World:
+    """Return a cast for the plot, with the values of its ``LET`` lines."""
+    animals = 0.3 if plot.hero == "any" else 0.0
+    world = draw_cast(rng, animals=animals, weather=plot.weather, adjectives=words.SUITED.get(plot.name, ()))
     for names, rows in plot.lets:
-        for key, value in zip(names, rng.choice(rows), strict=True):
+        for key, value in zip(names, world.favorite(rows), strict=True):
             world.cast[key] = {"": value}
     return world
 
@@ -263,20 +315,20 @@ def repeated_share(text: str) -> float:
     return 1 - len(set(grams)) / len(grams) if grams else 0.0
 
 
-def _tell(world: _World, plot: _Plot, outcome: str, detail: float) -> str:
+def _tell(world: World, plot: _Plot, outcome: str, detail: float) -> str:
     """The text; ``detail`` is the share of optional beats that are told."""
     rng = world.rng
-    opening = [rng.choice(words.ONCE if rng.random() < 0.34 else words.OPENINGS)]
+    opening = [world.pick(words.ONCE if rng.random() < 0.34 else words.OPENINGS)]
     if rng.random() < detail:
-        opening.append(rng.choice(words.HOBBIES))
-    text = " ".join(_polish(world.expand(line)) for line in opening)
+        opening.append(world.pick(words.HOBBIES))
+    text = " ".join(polish(world.expand(line)) for line in opening)
     for beat in plot.beats:
         if (beat.optional and rng.random() > detail) or beat.outcome not in ("", outcome):
             continue
         gap = "\n" if beat.paragraph and rng.random() < 0.85 else " "
-        text += gap + _polish(world.expand(rng.choice(beat.lines)))
+        text += gap + polish(world.expand(world.pick(beat.lines)))
     if rng.random() < detail + 0.1:
-        text += rng.choice(("\n", " ")) + _polish(world.expand(rng.choice(words.ENDINGS)))
+        text += rng.choice(("\n", " ")) + polish(world.expand(world.pick(words.ENDINGS)))
     return text
 
 
@@ -285,7 +337,7 @@ def _spoken(text: str) -> str:
     return f" {' '.join(_WORD.findall(text.lower()))} "
 
 
-def _pool(world: _World, name: str, text: str) -> list[str]:
+def _pool(world: World, name: str, text: str) -> list[str]:
     """Values of the kind ``name``, those that the ``_spoken`` story mentions first."""
     pools: dict[str, Iterable[str]] = {
         "color": words.COLORS,
@@ -317,7 +369,7 @@ def _pool(world: _World, name: str, text: str) -> list[str]:
     return sorted(options, key=lambda option: _spoken(option.removeprefix("a ")) not in text)
 
 
-def _pose(world: _World, ask: _Ask, text: str) -> Question | None:
+def _pose(world: World, ask: _Ask, text: str) -> Question | None:
     """The question, or None when the story does not say the answer."""
     right = world.expand(ask.right)
     if " / " in ask.pool:  # told in other words, perhaps, but not without the long ones
@@ -329,12 +381,12 @@ def _pose(world: _World, ask: _Ask, text: str) -> Question | None:
     answer = world.rng.choice(ask.answers)
     pool = [option for option in _pool(world, ask.pool, text) if option.lower() != right.lower()][:3]
     world.rng.shuffle(pool)
-    result = [_polish(world.expand(answer.replace("*", option))) for option in (right, *pool)]
-    question = _polish(world.expand(world.rng.choice(ask.questions)))
+    result = [polish(world.expand(answer.replace("*", option))) for option in (right, *pool)]
+    question = polish(world.expand(world.rng.choice(ask.questions)))
     return Question(question=question, answer=result[0], wrong=tuple(result[1:]))
 
 
-def _questions(world: _World, plot: _Plot, outcome: str, text: str) -> tuple[Question, ...]:
+def _questions(world: World, plot: _Plot, outcome: str, text: str) -> tuple[Question, ...]:
     own = [ask for ask in plot.asks if ask.outcome in ("", outcome)]
     shared = [_Ask(questions=q, answers=a, right=right, pool=pool, outcome="") for q, a, right, pool in words.ASKS]
     world.rng.shuffle(own)
@@ -350,15 +402,29 @@ def _questions(world: _World, plot: _Plot, outcome: str, text: str) -> tuple[Que
 
 
 def _attempt(plot: _Plot, rng: random.Random, detail: float) -> Tale | None:
-    world, outcome = _draw(rng, plot), rng.choice(plot.outcomes)
+    world = _draw(rng, plot)
+    outcome: str = world.pick(plot.outcomes)
     text = _tell(world, plot, outcome, detail)
     if not MIN_WORDS <= len(text.split()) <= MAX_WORDS or repeated_share(text) > MAX_REPEATED_SHARE:
         return None
     questions = _questions(world, plot, outcome, text)
     if len(questions) < 3:
         return None
-    about = (world.expand("[h]"), _tidy(world.expand(plot.about)))
-    return Tale(text=text, about=about, questions=questions)
+    about = (world.expand("[h]"), tidy(world.expand(plot.about)))
+    return Tale(text=text, about=about, questions=questions, unknown=_unknown(world, text))
+
+
+def _unknown(world: World, text: str) -> tuple[str, ...]:
+    """Return questions that the text does not answer."""
+    spoken = _spoken(text)
+    result = [
+        polish(world.expand(world.rng.choice(asks)))
+        for asks, marks in words.UNTOLD
+        if not any(m in spoken for m in marks)
+    ]
+    if not any(f" {day.lower()} " in spoken for day in words.DAYS):
+        result.append(world.rng.choice(("What day was it?", "On what day did it happen?")))
+    return tuple(result)
 
 
 def tale(seed: int) -> Tale:
@@ -377,7 +443,7 @@ def fact(seed: int) -> Question:
     rng = random.Random(f"fact {seed}")
     maker: Callable[[random.Random], tuple[str, str, list[str]]] = rng.choice(_FACTS)
     question, answer, wrong = maker(rng)
-    return Question(question=_polish(question), answer=_polish(answer), wrong=tuple(_polish(text) for text in wrong))
+    return Question(question=polish(question), answer=polish(answer), wrong=tuple(polish(text) for text in wrong))
 
 
 _Fact = tuple[str, str, list[str]]
@@ -405,12 +471,14 @@ def _table(name: str) -> Callable[[random.Random], _Fact]:
 
 
 def _sum(rng: random.Random) -> _Fact:
-    total = rng.randrange(2, 11)
+    total = rng.randrange(2, 21)
     first = rng.randrange(1, total)
+    if rng.random() < 0.3:
+        return _digits(rng, first, total - first, "+", total)
     a, b, c = words.NUMBERS[first], words.NUMBERS[total - first], words.NUMBERS[total]
     thing = rng.choice(words.COUNTED)
     name, other = rng.sample((*words.GIRLS, *words.BOYS), 2)
-    pool = [value for value in words.NUMBERS[1:13] if value != c]
+    pool = [value for value in words.NUMBERS[1:] if value != c]
     asks: tuple[str, ...]
     if rng.random() < 0.5:
         asks = (
@@ -430,12 +498,22 @@ def _sum(rng: random.Random) -> _Fact:
     return _form(rng, asks, (f"* {thing[1]}.", "The answer is *."), "", c, pool)
 
 
+def _digits(rng: random.Random, a: int, b: int, sign: str, result: int) -> _Fact:
+    """Return a sum that is written in digits."""
+    word = {"+": "plus", "-": "minus"}[sign]
+    asks = (f"What is {a} {sign} {b}?", f"How much is {a} {word} {b}?", f"{a} {sign} {b} = ?")
+    pool = [str(value) for value in range(1, 21) if value != result]
+    return _form(rng, asks, (f"{a} {sign} {b} = *", "It is *."), "", str(result), pool)
+
+
 def _take(rng: random.Random) -> _Fact:
-    start = rng.randrange(3, 11)
+    start = rng.randrange(3, 21)
     less = rng.randrange(1, start - 1)  # at least two are left, so that the plural is right
     a, b, c = words.NUMBERS[start], words.NUMBERS[less], words.NUMBERS[start - less]
+    if rng.random() < 0.3:
+        return _digits(rng, start, less, "-", start - less)
     thing, name = rng.choice(words.COUNTED)[1], rng.choice((*words.GIRLS, *words.BOYS))
-    pool = [value for value in words.NUMBERS[1:11] if value != c]
+    pool = [value for value in words.NUMBERS[1:] if value != c]
     asks: tuple[str, ...]
     if rng.random() < 0.5:
         asks = (f"What is {a} minus {b}?", f"How much is {a} take away {b}?", f"Take {b} from {a}. What is left?")
@@ -448,9 +526,9 @@ def _take(rng: random.Random) -> _Fact:
 
 
 def _next(rng: random.Random) -> _Fact:
-    n = rng.randrange(1, 11)
+    n = rng.randrange(1, 20)
     here, after = words.NUMBERS[n], words.NUMBERS[n + 1]
-    pool = [value for value in words.NUMBERS[1:13] if value not in (here, after)]
+    pool = [value for value in words.NUMBERS[1:] if value not in (here, after)]
     if rng.random() < 0.5:
         return _form(rng, (f"What number comes after {here}?", f"Count on: what comes after {here}?"),
                      (f"After {here} comes *.", "*."), "", after, pool)  # fmt: skip
@@ -459,7 +537,7 @@ def _next(rng: random.Random) -> _Fact:
 
 
 def _compare(rng: random.Random) -> _Fact:
-    numbers = rng.sample(range(1, 11), 4)
+    numbers = rng.sample(range(1, 21), 4)
     said = [words.NUMBERS[n] for n in numbers]
     most = rng.random() < 0.5
     right = words.NUMBERS[max(numbers) if most else min(numbers)]

@@ -19,7 +19,7 @@ import torch
 from edgedec.atomic import new_file
 from edgedec.errors import BundleError, EdgedecError, UsageError
 
-__all__ = ["RunFolder"]
+__all__ = ["RunFolder", "differences"]
 
 _COLUMNS = ("step", "loss", "text", "valid", "rate", "tokens_per_second")
 
@@ -29,6 +29,13 @@ def _flat(value: Any, name: str = "") -> dict[str, Any]:
     if not isinstance(value, dict):
         return {name: value}
     return {k: v for key, inner in value.items() for k, v in _flat(inner, f"{name}.{key}" if name else key).items()}
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    """Return the settings that differ, as "recipe.steps was 2, is 3; ..."; empty where none does."""
+    before, after = _flat(dict(old)), _flat(dict(new))
+    changed = [key for key in sorted({*before, *after}) if before.get(key) != after.get(key)]
+    return "; ".join(f"{key} was {before.get(key)!r}, is {after.get(key)!r}" for key in changed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,12 +100,10 @@ class RunFolder:
                 file.unlink(missing_ok=True)
             self._write_settings(wanted)
             return False
-        old, new = _flat(self.configuration()), _flat(wanted)
-        changed = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
+        changed = differences(self.configuration(), wanted)
         if changed:
-            details = "; ".join(f"{key} was {old.get(key)!r}, is {new.get(key)!r}" for key in changed)
             raise UsageError(
-                f"{self.path} holds a run with another configuration: {details}. Give the old values to go on with it, "
+                f"{self.path} holds a run with another configuration: {changed}. Give the old values to go on with it, "
                 f"another -o for a new run, or --restart to throw its checkpoint away"
             )
         return self.checkpoint.exists()

@@ -101,7 +101,7 @@ class Batches:
         check_shares(self.tokens, lengths, world=world, accumulate=self.accumulate)
 
     def at(self, step: int, steps: int) -> NDArray[np.int64]:
-        """Rows from anywhere in the text: int64 [rows, length + 1]."""
+        """Return the rows of a step: int64 [rows, length + 1]."""
         length = self.long_length if self.long_length and step >= steps * (1 - self.long_share) else self.length
         rng = np.random.default_rng((self.seed, step))
         starts = rng.integers(0, len(self.train) - length, self.tokens // length)

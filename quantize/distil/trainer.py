@@ -23,6 +23,7 @@ from edgedec.quantize.distil.schedule import Batches, Schedule
 __all__ = ["Checked", "Trainer"]
 
 _CLIP = 1.0
+_WARMUP_AGAIN = 20  # steps after weights were taken up without their moments
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,19 +63,27 @@ class Trainer:
         self.objective, self.batches, self.schedule = objective.to(place.device), batches, schedule
         self.folder, self.place, self.every = folder, place, every
         self.step = 0
+        self.taken_up_at: int | None = None
         matrices = [p for p in objective.parameters() if p.ndim > 1]
         gains = [p for p in objective.parameters() if p.ndim == 1]
         self.optimizer = torch.optim.AdamW(
             [{"params": matrices, "decays": True}, {"params": gains, "decays": False}], betas=(0.9, 0.95), fused=True
         )
-        self._run: Callable[[Tensor], tuple[Tensor, Tensor]] = torch.compile(objective) if compiled else objective
+        self._run: Callable[[Tensor], tuple[Tensor, Tensor]] = (
+            torch.compile(objective, dynamic=False) if compiled else objective
+        )
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.place.device.type, torch.bfloat16, enabled=self.place.autocast)
 
+    def rate(self, step: int) -> float:
+        """Return the learning rate of a step: that of the schedule, after a short warm-up where moments were lost."""
+        again = 1.0 if self.taken_up_at is None else min(1.0, (step - self.taken_up_at + 1) / _WARMUP_AGAIN)
+        return again * self.schedule.rate(step)
+
     def _set_rates(self) -> None:
         for group in self.optimizer.param_groups:
-            group["lr"] = self.schedule.rate(self.step)
+            group["lr"] = self.rate(self.step)
             group["weight_decay"] = self.schedule.decay(self.step) if group["decays"] else 0.0
 
     def _one_step(self) -> tuple[float, float]:
@@ -124,7 +133,12 @@ class Trainer:
         return found
 
     def _state(self) -> dict[str, Any]:
-        return {"model": self.objective.state_dict(), "optimizer": self.optimizer.state_dict(), "step": self.step}
+        state = {"model": self.objective.state_dict(), "optimizer": self.optimizer.state_dict(), "step": self.step}
+        return state if self.taken_up_at is None else {**state, "taken_up_at": self.taken_up_at}
+
+    def take_up(self, step: int) -> None:
+        """Go on at ``step`` with the student's present weights, whose moments are not known."""
+        self.step = self.taken_up_at = step
 
     def resume(self) -> None:
         """Take up the folder's checkpoint.
@@ -136,6 +150,7 @@ class Trainer:
             self.objective.load_state_dict(state["model"])
             self.optimizer.load_state_dict(state["optimizer"])
             self.step = int(state["step"])
+            self.taken_up_at = state.get("taken_up_at")
         except (RuntimeError, LookupError, TypeError, ValueError) as error:
             raise self.folder.damaged() from error
 
@@ -182,7 +197,7 @@ class Trainer:
                 "loss": round(checked.loss, 5),
                 "text": round(checked.text, 5),
                 "valid": round(checked.valid, 5),
-                "rate": self.schedule.rate(checked.step - 1),
+                "rate": self.rate(checked.step - 1),
                 "tokens_per_second": round(checked.tokens_per_second),
             }
         )

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -11,14 +15,19 @@ import pytest
 
 pytest.importorskip("torch")
 
+from edgedec.quantize.demo_pair.stages import read_package
 from edgedec.quantize.methods.native import native_ternary
 from edgedec.quantize.readers import open_checkpoint
 
 
-def _train(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+def _command(folder: Path, *options: str) -> list[str]:
     command = [sys.executable, "-m", "edgedec.quantize.demo_pair.train", "-o", str(folder), "--threads", "1"]
-    sizes = ("--batch-tokens", "1024", "--train-tokens", "20000", "--every", "1")
-    return subprocess.run([*command, *sizes, *options], capture_output=True, text=True, check=False)
+    sizes = ("--batch-tokens", "4096", "--shard-documents", "60", "--every", "1", "--package-every", "1")
+    return [*command, *sizes, "--precision", "float32", *options]
+
+
+def _train(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(_command(folder, *options), capture_output=True, text=True, check=False)
 
 
 @pytest.mark.slow
@@ -44,3 +53,61 @@ def test_recipe(tmp_path: Path) -> None:
     other = _train(folder, "--steps", "3")
     assert other.returncode == 2
     assert "recipe.steps was 2, is 3" in other.stderr
+
+
+@pytest.mark.slow
+def test_a_killed_run_comes_to_the_bits_of_one_that_was_not(tmp_path: Path) -> None:
+    whole = _train(tmp_path / "whole", "--steps", "4")
+    assert whole.returncode == 0, whole.stderr
+    folder = tmp_path / "killed"
+    with subprocess.Popen(
+        _command(folder, "--steps", "4"), start_new_session=True, stderr=subprocess.DEVNULL
+    ) as process:
+        while not (folder / "trunk" / "checkpoint.pt").exists():
+            assert process.poll() is None
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGKILL)
+    again = _train(folder, "--steps", "4")
+    assert again.returncode == 0, again.stderr
+    assert "trunk: 7867776 parameters, from step 0" not in again.stderr
+    for name in ("target", "draft", "twin"):
+        weights = [(tmp_path / run / "models" / name / "model.safetensors").read_bytes() for run in ("whole", "killed")]
+        assert weights[0] == weights[1], name
+
+
+@pytest.mark.slow
+def test_a_machine_without_the_run_goes_on_from_the_packages(tmp_path: Path) -> None:
+    folder, stages = tmp_path / "pair", tmp_path / "stages"
+    first = _train(folder, "--steps", "4", "--stages", str(stages))
+    assert first.returncode == 0, first.stderr
+    for name in ("target", "draft"):
+        (stages / f"{name}.safetensors").unlink()
+    shutil.rmtree(folder)
+    second = _train(folder, "--steps", "4", "--stages", str(stages))
+    assert second.returncode == 0, second.stderr
+    assert "trunk: finished, from its package" in second.stderr
+    assert "twin: finished, from its package" in second.stderr
+    assert "target: 7867776 parameters, from step 0" in second.stderr
+    assert not (folder / "trunk").exists()
+    assert (folder / "text" / "tokenizer.json").read_bytes() == (stages / "tokenizer.json").read_bytes()
+
+    other = _train(tmp_path / "other", "--steps", "6", "--stages", str(stages))
+    assert other.returncode == 2
+    assert "was trained with other settings" in other.stderr
+
+
+@pytest.mark.slow
+def test_a_stage_under_way_goes_on_at_the_step_of_its_package(tmp_path: Path) -> None:
+    folder, stages = tmp_path / "pair", tmp_path / "stages"
+    with subprocess.Popen(
+        _command(folder, "--steps", "6", "--stages", str(stages)), start_new_session=True, stderr=subprocess.DEVNULL
+    ) as process:
+        while not (stages / "trunk.safetensors").exists():
+            assert process.poll() is None
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGKILL)
+    step = read_package(stages / "trunk.safetensors").step  # type: ignore[union-attr]  # it exists
+    shutil.rmtree(folder)
+    again = _train(folder, "--steps", "6", "--stages", str(stages))
+    assert again.returncode == 0, again.stderr
+    assert f"trunk: 7867776 parameters, from step {step}" in again.stderr or step == 4

@@ -138,7 +138,9 @@ def test_only_whole_batches_are_compiled(tmp_path: Path, monkeypatch: pytest.Mon
     """Rows of a validation are of another number, and each would be compiled for itself."""
     shapes = set()
 
-    def compiled(run: Callable[[torch.Tensor], Any]) -> Callable[[torch.Tensor], Any]:
+    def compiled(run: Callable[[torch.Tensor], Any], *, dynamic: bool) -> Callable[[torch.Tensor], Any]:
+        assert not dynamic  # rows of two lengths are compiled twice, not once for any length
+
         def watched(ids: torch.Tensor) -> Any:
             shapes.add(tuple(ids.shape))
             return run(ids)
@@ -148,6 +150,19 @@ def test_only_whole_batches_are_compiled(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(torch, "compile", compiled)
     trainer(tmp_path, accumulate=2, compiled=True, every=1).train()
     assert shapes == {(4, 9)}
+
+
+def test_weights_without_moments_begin_with_a_short_warm_up(tmp_path: Path) -> None:
+    one = trainer(tmp_path)
+    schedule = [one.rate(step) for step in range(3)]
+    one.take_up(1)
+    assert one.step == 1
+    assert one.rate(1) == pytest.approx(schedule[1] / 20)
+    assert one.rate(2) == pytest.approx(schedule[2] * 2 / 20)
+    one.train()
+    later = trainer(tmp_path)
+    later.resume()
+    assert later.taken_up_at == 1
 
 
 # --- no numbers -------------------------------------------------------------------------------------------------------

@@ -1,0 +1,296 @@
+"""Short stories that can be told again in another way, and scenes of a few sentences: text to learn to read and to obey.
+
+A sketch is a function of its seed. A hero and a friend take a thing to a place, something happens to it, and the mood
+decides how it ends. The same cast can therefore be told with another mood, in two sentences, or with a continuation. A
+scene is a handful of statements about a few people. Questions are about what was told; some are about what was not.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from edgedec.quantize.demo_pair import sketch_words as sketches
+from edgedec.quantize.demo_pair import words
+from edgedec.quantize.demo_pair.world import Question, World, draw_cast, polish, tidy
+
+__all__ = ["Scene", "Sketch", "listed", "scene", "sketch"]
+
+_EXTRA_SHARE, _COLOR_SHARE, _PACKED_SHARE = 0.3, 0.85, 0.5
+
+
+def listed(items: Sequence[str]) -> str:
+    """Return "a, b and c"."""
+    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sketch:
+    """One short story, and everything that a conversation about it needs.
+
+    ``body`` is told before the outcome, which ``outcomes`` holds for each mood; ``shorter`` is the story in two or three
+    sentences, ``then`` a continuation. ``subjects`` are the words that a request may name. ``questions`` have answers that
+    hold for every mood, ``endings`` those of one mood; ``unknown`` are questions that the story does not answer.
+    """
+
+    body: str
+    mood: str
+    outcomes: dict[str, str]
+    shorter: dict[str, str]
+    then: str
+    title: str
+    packed: tuple[str, ...]
+    names: tuple[str, str]
+    subjects: dict[str, str]
+    questions: tuple[Question, ...]
+    endings: dict[str, tuple[Question, ...]]
+    unknown: tuple[str, ...]
+
+    def text(self, mood: str = "") -> str:
+        """Return the story in this mood, or in its own."""
+        return f"{self.body} {self.outcomes[mood or self.mood]}"
+
+
+@dataclass
+class _Telling:
+    world: World
+    told: dict[str, str] = field(default_factory=dict)  # kind of question: its true value
+    unknown: list[str] = field(default_factory=list)
+
+    def say(self, options: Sequence[str]) -> str:
+        return polish(self.world.expand(self.world.pick(options)))
+
+    def ask(self, kind: str, value: str) -> Question:
+        asks, answers = sketches.ASKS[kind]
+        world = self.world
+        answer = world.rng.choice(answers).replace("*", value)
+        return Question(
+            question=polish(world.expand(world.rng.choice(asks))),
+            answer=polish(world.expand(answer)),
+            wrong=(),
+            value=tidy(world.expand(value)).rstrip("."),
+        )
+
+
+def _prepare(rng: random.Random) -> tuple[World, str]:
+    """Return a cast for a sketch, and the kind of its thing."""
+    world = draw_cast(rng, animals=0.5, weather=rng.choice(("dry", "dry", "sunny", "night")), adjectives=())
+    thing_kind = world.favorite(tuple(sketches.KINDS_OF_THINGS))
+    nouns = sketches.KINDS_OF_THINGS[thing_kind]
+    noun = world.favorite(nouns)
+    told_color = rng.random() < _COLOR_SHARE
+    thing = world.cast["t"]
+    thing.update({"": noun, "a": f"a {thing['color']} {noun}" if told_color else f"a {noun}"})
+    other = rng.choice([name for names in sketches.KINDS_OF_THINGS.values() for name in names if name != noun])
+    world.cast["u"].update({"": other, "a": f"a {world.cast['u']['color']} {other}"})
+    trouble, fix, loss, joke = world.pick(sketches.EVENTS[thing_kind])
+    count = rng.randrange(2, 7)
+    packed = [*rng.sample(sketches.ITEMS, rng.randrange(1, 3)), f"{words.NUMBERS[count]} {world.cast['d']['']}"]
+    rng.shuffle(packed)
+    world.cast["x"] = {
+        "trouble": trouble,
+        "fix": fix,
+        "loss": loss,
+        "joke": joke,
+        "list": listed(packed),
+        "age": words.NUMBERS[rng.randrange(4, 11)],
+        "favorite": rng.choice(words.COLORS),
+        "petkind": rng.choice(sketches.PETS),
+        "pet": rng.choice(words.ANIMAL_NAMES),
+    }
+    human = world.cast["h"]["kind"] in ("boy", "girl")
+    world.cast["f"]["intro"] = world.pick(sketches.FRIENDS["child" if human else "animal"])
+    if thing_kind == "float":
+        (at, noun), (at2, noun2) = rng.sample(sketches.WATERS, 2)
+        world.cast["p"], world.cast["p2"] = {"": noun, "at": at}, {"": noun2, "at": at2}
+        others = [name for _, name in words.PLACES if name not in (noun, noun2)]
+        world.cast["p3"] = {"": rng.choice(others)}
+    world.packed = tuple(packed)
+    return world, thing_kind
+
+
+def _begin(telling: _Telling, kind: str) -> str:
+    """Tell everything before the outcome, and note what was told."""
+    world, told, rng = telling.world, telling.told, telling.world.rng
+    intro = world.pick(sketches.INTROS)
+    told.update({"about": "[h]", "name": "[h]", "kind": "[h.kind]", "adj": "[h.adj]"})
+    if "[p3]" in intro:
+        told["home"] = "[p3]"
+    first = [polish(world.expand(intro))]
+    for extra, forms in sketches.EXTRAS.items():
+        if rng.random() < _EXTRA_SHARE and len(first) < 3:
+            first.append(telling.say(forms))
+            told[extra] = {"treat": "[d]"}.get(extra, f"[x.{extra}]")
+    when = rng.choice(("w", "w", "day", ""))
+    told |= {"w": {"weather": "[w]", "time": "[w.time]"}, "day": {"day": "[w.day]"}, "": {}}[when]
+    first.append(telling.say(sketches.OUTINGS[when]))
+    told |= {"friend": "[f]", "fkind": "[f.kind]", "place": "[p]", "thing": "[t.a]"}
+    first.append(telling.say(sketches.BROUGHT))
+    if rng.random() < _PACKED_SHARE:
+        first.append(telling.say(sketches.PACKED))
+        told["packed"] = "[x.list]"
+    if world.cast["t"]["color"] in world.cast["t"]["a"]:
+        told["color"] = "[t.color]"
+    told["trouble"] = "[x.trouble]"
+    second = [telling.say(sketches.PLAY[kind]), telling.say(sketches.TROUBLE)]
+    return f"{' '.join(first)}\n{' '.join(second)}"
+
+
+def _end(telling: _Telling, mood: str) -> tuple[str, str, tuple[Question, ...]]:
+    """Return the outcome in this mood, the whole story in short, and the questions about the end."""
+    world = telling.world
+    key = {"happy": "fix", "sad": "loss", "funny": "joke"}[mood]
+    feel = {"happy": "[h] was happy", "sad": "[h] was sad", "funny": "[h] laughed"}[mood]
+    outcome = " ".join(telling.say(table[mood]) for table in (sketches.OUTCOME, sketches.FEELING, sketches.ENDINGS))
+    world.cast["x"]["end"] = f"[x.{key}]"
+    short = telling.say([form.replace("{fmood}", f"{feel}.") for form in sketches.SHORT])
+    questions = (telling.ask("end", f"[x.{key}]."), telling.ask("feel", f"{feel}."))
+    return outcome, short, questions
+
+
+def sketch(seed: int) -> Sketch:
+    """Return the short story of this seed: 50 to 120 words before it is told again."""
+    rng = random.Random(f"sketch {seed}")
+    world, kind = _prepare(rng)
+    telling = _Telling(world)
+    mood = world.pick(("happy", "happy", "funny", "sad"))
+    body = _begin(telling, kind)
+    endings = {name: _end(telling, name) for name in sketches.MOODS}
+    expand = world.expand
+    if world.cast["h"]["kind"] == world.cast["f"]["kind"]:  # then "the girl" may be either
+        telling.told.pop("name")
+    questions = [telling.ask(name, value) for name, value in telling.told.items()]
+    if world.cast["h"]["kind"] in ("boy", "girl"):
+        questions.append(telling.ask("hero sex", "[h.kind]"))
+    missing = ["weather", "time", "day", "age", "favorite", "pet", "treat", "packed", "home", "color"]
+    unknown = [telling.ask(name, "").question for name in missing if name not in telling.told]
+    here = {world.cast[role][""] for role in "tu"}
+    absent = rng.choice([n for names in sketches.KINDS_OF_THINGS.values() for n in names if n not in here])
+    unknown.append(f"What color was the {absent}?")
+    return Sketch(
+        body=body,
+        mood=mood,
+        outcomes={name: value[0] for name, value in endings.items()},
+        shorter={name: value[1] for name, value in endings.items()},
+        then=telling.say(sketches.NEXT),
+        title=" ".join(w if w in ("and", "the") else w.capitalize() for w in expand("[h] and the [t]").split()),
+        packed=world.packed if "packed" in telling.told else (),
+        names=(expand("[h]"), expand("[f]")),
+        subjects={key: tidy(expand(f"[{key}]")) for key in ("h", "h.kind", "f", "f.kind", "t", "t.a", "p", "p.at")},
+        questions=tuple(questions),
+        endings={name: value[2] for name, value in endings.items()},
+        unknown=tuple(unknown),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scene:
+    """A few statements about a few people, and questions that they answer or do not answer."""
+
+    text: str
+    questions: tuple[Question, ...]
+    unknown: tuple[str, ...]
+
+
+_STATEMENTS: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
+    # statements with N for the name and V for the value; questions; answers
+    "has": (("N has V.", "N owns V."), ("What does N have?", "Tell me what N has."), ("N has V.", "V.")),
+    "likes": (("N likes V.", "N loves V."), ("What does N like?", "What does N love?"), ("N likes V.", "V.")),
+    "is": (("N is V.", "N sits V.", "N plays V."), ("Where is N?", "In what place is N?"), ("N is V.", "V.")),
+    "age": (("N is V years old.",), ("How old is N?", "What is the age of N?"), ("N is V years old.", "V years old.")),
+    "wears": (("N wears V.", "N has V on."), ("What does N wear?", "What is N wearing?"), ("N wears V.", "V.")),
+    "wants": (("N wants V.", "N would like V."), ("What does N want?", "What would N like?"), ("N wants V.", "V.")),
+    "pet": (
+        ("N has a pet named V.", "The pet of N is called V."),
+        ("What is the name of N's pet?", "What is N's pet called?"),
+        ("It is called V.", "V."),
+    ),
+}  # fmt: skip
+_WHO = {
+    "has": "Who has V?", "likes": "Who likes V?", "is": "Who is V?", "age": "Who is V years old?", "wears": "Who wears V?",
+    "wants": "Who wants V?", "pet": "Who has a pet named V?",
+}  # fmt: skip
+
+
+def _values(kind: str, rng: random.Random, count: int) -> list[str]:
+    """Return different values of one kind of statement."""
+    nouns = [noun for names in sketches.KINDS_OF_THINGS.values() for noun in names]
+    if kind in ("has", "wants", "wears"):
+        pool: Sequence[str] = [
+            f"a {rng.choice(words.COLORS)} {noun}" for noun in (sketches.CLOTHES if kind == "wears" else nouns)
+        ]
+    elif kind == "is":
+        pool = [*(at for at, _ in words.PLACES), *sketches.ROOMS]
+    else:
+        pool = {"likes": words.TREATS, "age": words.NUMBERS[3:13], "pet": words.ANIMAL_NAMES}[kind]
+    return rng.sample(list(pool), count)
+
+
+def scene(seed: int) -> Scene:
+    """Return the scene of this seed: two to five people with one or two statements about each."""
+    rng = random.Random(f"scene {seed}")
+    names = rng.sample((*words.GIRLS, *words.BOYS), rng.randrange(2, 6))
+    stranger = rng.choice([name for name in words.GIRLS if name not in names])
+    kinds = rng.sample(sorted(_STATEMENTS), rng.randrange(1, 3))
+    statements: list[tuple[str, str, str]] = []
+    state: dict[tuple[str, str], str] = {}
+    for kind in kinds:
+        for name, value in zip(names, _values(kind, rng, len(names)), strict=True):
+            state[kind, name] = value
+            statements.append((kind, name, value))
+    if rng.random() < 0.5:
+        rng.shuffle(statements)
+    lines = [_fill(rng.choice(_STATEMENTS[kind][0]), name, value) for kind, name, value in statements]
+    if "has" in kinds and rng.random() < 0.5:
+        giver, taker = rng.sample(names, 2)
+        gift = state.pop(("has", giver))
+        old = state.pop(("has", taker))
+        noun = gift.removeprefix("a ")
+        lines.append(f"{giver} gives the {noun} to {taker}.")
+        state["has", taker] = f"{old} and {gift}"
+    if "is" in kinds and rng.random() < 0.5:
+        mover = rng.choice(names)
+        place = rng.choice([at for at, _ in words.PLACES if at not in state.values()])
+        state["is", mover] = place
+        lines.append(f"Then {mover} goes away. Now {mover} is {place}.")
+    questions = []
+    for (kind, name), value in state.items():
+        _, asks, answers = _STATEMENTS[kind]
+        if rng.random() < 0.5:
+            questions.append(_question(rng.choice(asks), rng.choice(answers), name, value))
+        elif " and " not in value:
+            verb = rng.choice(("N.", "It is N.", "N."))
+            questions.append(_question(_WHO[kind], verb, name, value))
+    if len(names) > 2:
+        count = words.NUMBERS[len(names)]
+        questions.append(
+            Question(question="How many people are there?", answer=f"There are {count}.", wrong=(), value=count)
+        )
+    owning = {"has", "wears", "pet"}  # somebody who wears a hat has a hat
+    untold = [kind for kind in _STATEMENTS if kind not in kinds and not (kind in owning and owning & {*kinds})]
+    other = rng.choice(untold)
+    unknown = [
+        _fill(rng.choice(_STATEMENTS[other][1]), rng.choice(names), ""),
+        _fill(rng.choice(_STATEMENTS[kinds[0]][1]), stranger, ""),
+    ]
+    rng.shuffle(questions)
+    text = polish(" ".join(lines))
+    return Scene(text=text, questions=tuple(questions), unknown=tuple(polish(text) for text in unknown))
+
+
+def _fill(form: str, name: str, value: str) -> str:
+    return " ".join(
+        word.replace("N", name, 1)
+        if word.rstrip(".?,'s") == "N"
+        else word.replace("V", value, 1)
+        if word.rstrip(".?") == "V"
+        else word
+        for word in form.split(" ")
+    )
+
+
+def _question(ask: str, answer: str, name: str, value: str) -> Question:
+    said = _fill(answer, name, value)
+    right = value if value in said else name
+    return Question(question=polish(_fill(ask, name, value)), answer=polish(said), wrong=(), value=tidy(right))

@@ -1,0 +1,86 @@
+"""Finished stages of the embedded pair's training, in a form that is small enough to be committed.
+
+A package holds the weights of one stage: int8 with a float32 scale for each row of a matrix, all else as float32, and in
+its metadata the step that it stands at and the settings of the run. It is a twelfth of a training checkpoint, which holds
+moments too. A run that goes on from a package begins the moments anew, so it does not come to the bits of the run that was
+not interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from edgedec.atomic import new_file
+from edgedec.errors import BundleError
+
+__all__ = ["Package", "package_path", "read_package", "write_package"]
+
+_SCALE = ".scale"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Package:
+    """The weights of a stage by parameter name, float32, after ``step`` steps of the run that ``settings`` describe."""
+
+    weights: dict[str, Tensor]
+    step: int
+    settings: dict[str, Any]
+
+
+def package_path(folder: Path, stage: str) -> Path:
+    """Return the file that holds the package of a stage."""
+    return folder / f"{stage}.safetensors"
+
+
+def write_package(file: Path, weights: Mapping[str, Tensor], *, step: int, settings: Mapping[str, Any]) -> None:
+    """Write the package, whole or not at all.
+
+    Args:
+        weights: float tensors by name. Matrices [rows, columns] are rounded to int8, absmax / 127 for each row.
+        step: the number of steps that were done.
+        settings: what the run depends on; values that JSON can hold.
+    """
+    tensors: dict[str, Tensor] = {}
+    for name, weight in weights.items():
+        value = weight.detach().cpu().float()
+        if value.ndim == 2:
+            scale = value.abs().amax(1, keepdim=True).clamp(min=1e-30) / 127
+            tensors[name] = (value / scale).round().to(torch.int8)
+            tensors[name + _SCALE] = scale[:, 0].contiguous()
+        else:
+            tensors[name] = value.contiguous()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    metadata = {"step": str(step), "settings": json.dumps(settings, sort_keys=True)}
+    with new_file(file) as new:
+        new.write_bytes(save(tensors, metadata=metadata))
+
+
+def read_package(file: Path) -> Package | None:
+    """Return the package, or None where there is no such file.
+
+    Raises:
+        BundleError: the file is damaged.
+    """
+    if not file.exists():
+        return None
+    try:
+        tensors = load_file(file)
+        with file.open("rb") as stream:
+            size = int.from_bytes(stream.read(8), "little")
+            metadata = json.loads(stream.read(size))["__metadata__"]
+        weights = {
+            name: value.float() * tensors[name + _SCALE][:, None] if value.dtype == torch.int8 else value
+            for name, value in tensors.items()
+            if not name.endswith(_SCALE)
+        }
+        return Package(weights=weights, step=int(metadata["step"]), settings=json.loads(metadata["settings"]))
+    except Exception as error:  # safetensors raises whatever its parser met
+        raise BundleError(f"{file} is damaged: {error}; remove it to train its stage anew") from error
