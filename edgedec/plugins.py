@@ -19,13 +19,16 @@ def names(package: str) -> list[str]:
     return sorted(module.name for module in found if not module.name.startswith("_"))
 
 
-def load(package: str, name: str) -> ModuleType:
+def load(package: str, name: str, *, kind: str = "") -> ModuleType:
     """Import ``package.name``.
+
+    Args:
+        kind: the plural that the message calls such plug-ins by; empty: the package's own name.
 
     Raises:
         UsageError: no such file; the message lists the known ones. An error inside the plug-in passes through.
     """
-    kind = package.rpartition(".")[2]
+    kind = kind or package.rpartition(".")[2]
     if not name.isidentifier() or name.startswith("_") or find_spec(f"{package}.{name}") is None:
         known = names(package)
         raise UsageError(f"{kind} has no {name!r}; known: {', '.join(known)}{did_you_mean(name, known)}")

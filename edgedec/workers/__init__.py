@@ -73,5 +73,5 @@ def open_executor(name: str = "local", *, workers: int = 0) -> Executor:
     """
     if workers < 0:
         raise UsageError(f"workers must be at least 1, or 0 for one per core, not {workers}")
-    made: Executor = load(__name__, name).create(workers)
+    made: Executor = load(__name__, name, kind="executors").create(workers)
     return made
