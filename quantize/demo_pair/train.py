@@ -258,6 +258,8 @@ class _Pair:
                         step=checked.step,
                         settings={**settings, "text": self.digest},
                     )
+                    with new_file(self.stages / f"{name}.csv") as file:
+                        file.write_bytes(folder.losses.read_bytes())
 
             trainer.train(tell=tell)
             if self.place.first:

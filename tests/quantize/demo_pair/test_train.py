@@ -16,6 +16,7 @@ import pytest
 pytest.importorskip("torch")
 
 from edgedec.quantize.demo_pair.stages import read_package
+from edgedec.quantize.distil.run_folder import RunFolder
 from edgedec.quantize.methods.native import native_ternary
 from edgedec.quantize.readers import open_checkpoint
 
@@ -80,6 +81,8 @@ def test_a_machine_without_the_run_goes_on_from_the_packages(tmp_path: Path) -> 
     folder, stages = tmp_path / "pair", tmp_path / "stages"
     first = _train(folder, "--steps", "4", "--stages", str(stages))
     assert first.returncode == 0, first.stderr
+    for name in ("trunk", "twin", "target", "draft"):
+        assert (stages / f"{name}.csv").read_bytes() == (folder / name / "loss.csv").read_bytes()
     for name in ("target", "draft"):
         (stages / f"{name}.safetensors").unlink()
     shutil.rmtree(folder)
@@ -111,3 +114,20 @@ def test_a_stage_under_way_goes_on_at_the_step_of_its_package(tmp_path: Path) ->
     again = _train(folder, "--steps", "6", "--stages", str(stages))
     assert again.returncode == 0, again.stderr
     assert f"trunk: 7867776 parameters, from step {step}" in again.stderr or step == 4
+
+
+@pytest.mark.slow
+def test_two_processes_train_the_pair_together(tmp_path: Path) -> None:
+    """The second process reads what the first one writes, and only the first writes."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    options = ("--steps", "2", "--batch-tokens", "8192")  # two rows of 4,096 tokens in the last steps: one for each
+    alone = _train(one, *options)
+    assert alone.returncode == 0, alone.stderr
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    interpreter, *arguments = _command(two, *options)
+    together = subprocess.run([interpreter, *launcher, *arguments], capture_output=True, text=True, check=False)
+    assert together.returncode == 0, together.stderr
+    assert together.stdout.count("{") == 1
+    for stage in ("trunk", "twin", "target", "draft"):
+        ours, theirs = (RunFolder(path=folder / stage).rows() for folder in (one, two))
+        assert [float(row["valid"]) for row in theirs] == pytest.approx([float(row["valid"]) for row in ours], rel=2e-3)
