@@ -46,14 +46,17 @@ def test_load(package: str, name: str) -> None:
     assert load(package, name).run() == name
 
 
+NEAR_APPLE = ["apple.x", "../apple", "apple.py"]
+
+
 @pytest.mark.parametrize(
-    "name",
-    ["pear", "_private", "__init__", "", ".", "..", "apple.x", "../apple", "apple.py", "a b", "notes", "Äpfel", "1"],
+    "name", [*NEAR_APPLE, "pear", "_private", "__init__", "", ".", "..", "a b", "notes", "Äpfel", "1"]
 )
 def test_an_unknown_name_lists_the_known_ones(package: str, name: str) -> None:
     with pytest.raises(UsageError) as caught:
         load(package, name)
-    assert str(caught.value) == f"{package} has no {name!r}; known: apple, deep, needs, raises, zebra"
+    near = "; did you mean 'apple'?" if name in NEAR_APPLE else ""
+    assert str(caught.value) == f"{package} has no {name!r}; known: apple, deep, needs, raises, zebra{near}"
 
 
 def test_an_import_error_inside_passes_through(package: str) -> None:
