@@ -105,7 +105,9 @@ class AutoregressiveDecoder:
             DeviceError: the target returned NaN.
         """
         prompt, limits = request.prompt, _possible(request.limits)
-        if not 1 <= len(prompt) < limits.positions:
+        if not len(prompt):
+            raise EdgedecError("the prompt has no tokens; it must have at least 1")
+        if len(prompt) >= limits.positions:
             raise EdgedecError(
                 f"the prompt has {len(prompt)} tokens, the context holds {limits.positions}, and the answer needs at least "
                 f"one of them; shorten the prompt or give --ctx-size {len(prompt) + 1} or more"

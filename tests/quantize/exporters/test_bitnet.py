@@ -275,9 +275,9 @@ def test_somebody_elses_folder_is_left_alone(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=r"it holds something else"):
             export(tmp_path / name, MADE)
         assert [path.name for path in (tmp_path / name).iterdir()] == ["config.json"]
-    (tmp_path / "d").mkdir()
-    with pytest.raises(UsageError, match=r"it holds something else"):
-        export(tmp_path / "d", MADE)
+    (tmp_path / "empty").mkdir()
+    export(tmp_path / "empty", MADE)
+    assert (tmp_path / "empty" / "model.safetensors").is_file()
 
 
 def test_a_full_disk_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
