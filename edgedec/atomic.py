@@ -82,7 +82,8 @@ def _remove(path: Path) -> None:
 def is_free(path: Path) -> bool:
     """Return True if nothing is at ``path``, or an empty folder. Links are followed."""
     try:
-        return next(os.scandir(path), None) is None
+        with os.scandir(path) as entries:
+            return next(entries, None) is None
     except NotADirectoryError:
         return False
     except OSError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
@@ -110,8 +110,12 @@ class AnswerStream:
     The figures and the reason of the end are in ``answer`` once the iteration has ended, or ``close`` was called.
     """
 
-    def __init__(self, answer: Answer, pieces: Iterator[Piece]) -> None:
+    def __init__(self, answer: Answer, pieces: Generator[Piece]) -> None:
         self.answer, self._pieces = answer, pieces
 
     def __iter__(self) -> Iterator[Piece]:
         return self._pieces
+
+    def close(self) -> None:
+        """End the answer where it is, as interrupted. A second call, or one after the end, does nothing."""
+        self._pieces.close()

@@ -107,9 +107,9 @@ class Conversation:
                 f"the conversation and this message take {takes}, the context holds {self.size} tokens; leave out "
                 "--no-context-shift, so that the oldest turns are dropped, or raise --ctx-size"
             )
-        more = "with what the template adds" if self.system is None else "with the system message"
+        more = " with the system message" if self.system else "" if self.is_plain else " with what the template adds"
         raise EdgedecError(
-            f"the message takes {takes} {more}, the context holds {self.size} tokens and keeps one for the answer; shorten "
+            f"the message takes {takes}{more}, the context holds {self.size} tokens and keeps one for the answer; shorten "
             "it or raise --ctx-size"
         )
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -144,9 +145,8 @@ class Session:
         folder = bundle_folder(path)
         if spec is not None and spec.draft is not None:
             spec = replace(spec, draft=bundle_folder(spec.draft))
-        target_module(
-            device, accelerator
-        )  # imports ONNX Runtime: part of the baseline, not of what the model is charged
+        # It imports ONNX Runtime, which is part of the baseline and not of what the model is charged.
+        target_module(device, accelerator)
         charged = charged_folders(folder)
         if spec is not None and spec.draft is not None:
             charged = (*charged, *charged_folders(Path(spec.draft)))
@@ -271,8 +271,9 @@ class Session:
             interrupted=interrupted,
             progress=progress,
         )
-        for piece in stream:
-            on_text(piece)
+        with closing(stream):  # if ``on_text`` fails, the answer ends now, while the target is still open
+            for piece in stream:
+                on_text(piece)
         return stream.answer
 
     def stream(
@@ -342,7 +343,7 @@ class Session:
         *,
         n_predict: int,
         ends: Sequence[int],
-    ) -> Iterator[Piece]:
+    ) -> Generator[Piece]:
         """Write the answer, and fill in its figures when it ends, or when nobody reads on."""
         kept = self.decoder.shared_prefix(request.prompt)
         if self._power is not None:

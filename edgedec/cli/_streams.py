@@ -63,7 +63,9 @@ def guard() -> None:
         except OSError:
             # stdout is opened for reading: writing to it fails as it does when it is closed.
             null = os.open(os.devnull, os.O_RDONLY if number < 2 else os.O_WRONLY)
-            if null != number:
+            if null == number:
+                os.set_inheritable(null, True)  # a process that this one starts needs its three streams too
+            else:
                 os.dup2(null, number)
                 os.close(null)
     if sys.stdin is None:

@@ -13,7 +13,7 @@ from edgedec.cli.console import note, progress
 from edgedec.cli.generate import figures, note_narrowed, text_writer, write
 from edgedec.cli.options import Verbose, option
 from edgedec.cli.run_options import RunOptions, TextOptions, command_line
-from edgedec.errors import EdgedecError
+from edgedec.errors import DeviceError, EdgedecError
 
 if TYPE_CHECKING:
     from edgedec.runtime.answer import Answer
@@ -93,17 +93,21 @@ class _Chat:
         if dropped:
             self._warned = False
             self._note_dropped(dropped)
-        with progress("reading the prompt", once=True) as report:
-            answer = self.session.generate(
-                ids,
-                n_predict=self.options.n_predict,
-                sampling=self.sampling,
-                stop=self.options.stop,
-                ignore_eos=self.options.ignore_eos,
-                on_text=self._write,
-                interrupted=lambda: self.interrupts.flag,
-                progress=report,
-            )
+        try:
+            with progress("reading the prompt", once=True) as report:
+                answer = self.session.generate(
+                    ids,
+                    n_predict=self.options.n_predict,
+                    sampling=self.sampling,
+                    stop=self.options.stop,
+                    ignore_eos=self.options.ignore_eos,
+                    on_text=self._write,
+                    interrupted=lambda: self.interrupts.flag,
+                    progress=report,
+                )
+        except DeviceError:
+            write("\n")  # the message, and the next answer, begin a line of their own
+            raise
         write("\n")
         self.last = answer
         if answer.stop_reason == "interrupted" and not answer.text:

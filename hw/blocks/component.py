@@ -41,16 +41,15 @@ class CostedComponent(Component):
         return super().signature
 
     def __getattr__(self, name: str) -> Any:
-        if not name.startswith("_") and self._ensure_ports():
-            return getattr(self, name)
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        if not name.startswith("_"):
+            self._ensure_ports()
+        return object.__getattribute__(self, name)  # a property that failed fails again, with its own message
 
-    def _ensure_ports(self) -> bool:
-        """Create the ports, unless they exist. Return whether they were created."""
+    def _ensure_ports(self) -> None:
+        """Create the ports, unless they exist."""
         create = self.__dict__.get("_create_ports")
         if create is None:
-            return False
+            return
         self._create_ports = None
         self._MustUse__silence = False
         super().__init__(dict(create()))
-        return True

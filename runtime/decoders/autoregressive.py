@@ -225,8 +225,7 @@ class AutoregressiveDecoder:
             self.rounds.prefill_seconds += self._run(Pass(ids=chunk, positions=positions, logits=_NO_ROWS)).seconds
             self.state.commit(np.arange(len(chunk), dtype=np.int32))
             self.cached += chunk.tolist()
-        if keep < len(ids):
-            request.on_prefill(len(ids), len(ids))
+        request.on_prefill(len(ids), len(ids))  # also if the cache held all of them: a progress bar waits for its end
         return True
 
     def _pass(self, tree: TokenTree, top_k: int) -> Pass:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +20,7 @@ import numpy as np
 import pytest
 
 from edgedec import atomic
-from edgedec.atomic import new_file, new_folder
+from edgedec.atomic import is_free, new_file, new_folder
 from edgedec.bundle import Bundle, BundleWriter
 from edgedec.errors import EdgedecError, UsageError
 from edgedec.schemes import FloatScheme
@@ -594,6 +595,15 @@ def test_what_a_killed_writer_left_is_told_from_everything_else(tmp_path: Path) 
     (tmp_path / f".model.{mark}-{host}-{dead.pid}-4567cdef").write_text("a file, of new_file")
     write(tmp_path / "model", "new")
     assert sorted(os.listdir(tmp_path)) == sorted([*kept, "model"])
+
+
+def test_looking_into_a_folder_leaves_it_closed(tmp_path: Path) -> None:
+    (tmp_path / "one").touch()
+    (tmp_path / "two").touch()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert not is_free(tmp_path)
+    assert [str(warning.message) for warning in caught] == []
 
 
 # --- several at once --------------------------------------------------------------------------------------------------

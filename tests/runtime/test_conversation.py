@@ -127,6 +127,18 @@ def test_a_message_that_is_larger_than_the_context(session: Session, shift: bool
     assert (conversation.turns, conversation.dropped) == (before, 0)
 
 
+@pytest.mark.parametrize("system", [None, ""])
+@pytest.mark.parametrize(
+    ("template", "adds"), [(TEMPLATE, " with what the template adds"), (None, "")], ids=["template", "plain text"]
+)
+def test_a_refusal_speaks_of_a_template_only_where_there_is_one(
+    session: Session, monkeypatch: pytest.MonkeyPatch, template: str | None, adds: str, system: str | None
+) -> None:
+    monkeypatch.setattr(Bundle, "chat_template", template)
+    with pytest.raises(EdgedecError, match=rf"the message takes \d+ tokens{adds}, the context holds {CONTEXT} tokens"):
+        Conversation(session, system=system).ask("boat " * 300)
+
+
 def test_without_a_shift_it_is_refused_with_the_numbers(session: Session) -> None:
     conversation = Conversation(session, shift=False)
     conversation.turns = [Turn(message="boat " * 30, answer="boat " * 30)] * 2

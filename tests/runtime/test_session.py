@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from edgedec.bundle import Bundle
 from edgedec.errors import BudgetError, BundleError, EdgedecError, UnsupportedError, UsageError
 from edgedec.memory import charged_bytes
 from edgedec.quantize.synthetic.random_bundle import SHAPES, write_random_bundle
+from edgedec.runtime.answer import Answer, Piece, Timings
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.planning import make_plan
 from edgedec.runtime.sampling import SamplingConfig
@@ -63,12 +65,43 @@ def test_a_stream_that_nobody_reads_on_has_its_figures_and_the_next_answer_is_cl
         prompt = session.encode("Once upon a time")
         whole = session.generate(prompt, n_predict=24, sampling=GREEDY)
         stream = session.stream(prompt, n_predict=24, sampling=GREEDY)
-        pieces = iter(stream)
-        first = next(pieces)
-        pieces.close()  # type: ignore[attr-defined]
+        first = next(iter(stream))
+        stream.close()
+        stream.close()
         assert (stream.answer.text, stream.answer.stop_reason) == (str(first), "interrupted")
         assert 1 <= stream.answer.timings.predicted_n == len(stream.answer.tokens) < 24
         assert session.generate(prompt, n_predict=24, sampling=GREEDY).tokens == whole.tokens
+
+
+def test_an_answer_whose_reader_fails_has_ended_when_generate_raises() -> None:
+    """Its figures must not be taken later, from a session that is closed by then."""
+    reasons: list[str] = []
+
+    class Spy(Session):
+        def _timings(self, answer: Answer, *arguments: Any, **options: Any) -> Timings:
+            reasons.append(answer.stop_reason)
+            return super()._timings(answer, *arguments, **options)
+
+    def refuse(piece: Piece) -> None:
+        raise OSError("nobody takes the text")
+
+    with Spy.open(demo.bundle_path(), threads=1, ctx_size=128) as session:
+        prompt = session.encode("Once upon a time")
+        try:
+            session.generate(prompt, n_predict=24, sampling=GREEDY, on_text=refuse)
+        except OSError:
+            assert reasons == ["interrupted"]  # the traceback still holds the frame of generate here
+        else:
+            pytest.fail("the failure was lost")
+
+
+def test_reading_a_prompt_that_the_cache_holds_is_said_to_be_done(path: Path) -> None:
+    seen: list[tuple[str, int, int]] = []
+    with Session.open(path, threads=1, ctx_size=128) as session:
+        for _ in range(2):
+            seen.clear()
+            session.generate(PROMPT, n_predict=2, sampling=GREEDY, progress=lambda *report: seen.append(report))
+    assert seen == [("prompt tokens", 39, 39)]
 
 
 def test_generation_stops_at_the_context_or_when_interrupted(path: Path) -> None:

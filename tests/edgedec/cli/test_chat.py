@@ -10,10 +10,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from edgedec.runtime.answer import Answer
+from edgedec.errors import DeviceError
+from edgedec.runtime.answer import Answer, Piece
+from edgedec.runtime.protocols import I32
+from edgedec.runtime.session import Session
 from tests.edgedec.cli.conftest import Edgedec, in_green
 from tests.edgedec.cli.support.make_known_model import ENDLESS
 
@@ -72,6 +76,20 @@ def test_a_message_past_the_context_is_refused_and_the_chat_goes_on(ask: Ask) ->
     )
     assert "the conversation goes on without that; /reset begins anew" in stderr
     assert "dropped" not in stderr
+
+
+def test_a_device_that_fails_during_an_answer_ends_its_line(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Session.generate
+
+    def failing(session: Session, prompt: I32, **options: Any) -> Answer:
+        monkeypatch.setattr(Session, "generate", whole)
+        options["on_text"](Piece("half an ans", guessed=False))
+        raise DeviceError("the board does not answer")
+
+    monkeypatch.setattr(Session, "generate", failing)
+    code, lines, stderr = ask("how?", "how?")
+    assert (code, lines) == (0, ["half an ans", "Hi!"])
+    assert "edgedec: the board does not answer" in stderr.splitlines()
 
 
 def test_the_oldest_turns_are_dropped_and_each_time_that_is_said_once(ask: Ask) -> None:

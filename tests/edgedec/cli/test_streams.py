@@ -91,6 +91,21 @@ def test_a_closed_input_is_an_empty_one(bundle: Path) -> None:
     assert run("chat -m BUNDLE", bundle, "<&-").returncode == 0
 
 
+def test_a_process_that_is_started_has_all_streams(tmp_path: Path) -> None:
+    """Otherwise the first file that it opens takes the number of a stream, and gets what it prints."""
+    report = tmp_path / "report"
+    child = (
+        f"import os; text = repr([os.fstat(n).st_mode > 0 for n in range(3)]); open({str(report)!r}, 'w').write(text)"
+    )
+    script = (
+        "import subprocess, sys; from edgedec.cli._streams import guard; guard()\n"
+        f"subprocess.run([sys.executable, '-c', {child!r}], check=True)\n"
+    )
+    command = ["bash", "-c", '"$@" <&- >&- 2>&-', "-", sys.executable, "-c", script]
+    assert subprocess.run(command, check=False).returncode == 0
+    assert report.read_text() == "[True, True, True]"
+
+
 def test_nothing_that_is_opened_gets_what_is_printed(tmp_path: Path) -> None:
     """A file that is opened while stdout is closed must not become stdout."""
     file = tmp_path / "precious"

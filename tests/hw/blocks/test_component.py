@@ -73,6 +73,16 @@ def test_an_unknown_attribute_is_an_attribute_error() -> None:
     assert component.input.name == "input"
 
 
+def test_a_fault_inside_of_an_estimate_keeps_its_own_message() -> None:
+    class Faulty(Inverter):
+        @property
+        def resources(self) -> Resources:
+            return total(self.prats)
+
+    with pytest.raises(AttributeError, match="'Faulty' object has no attribute 'prats'"):
+        _ = Faulty().resources
+
+
 def test_a_port_must_not_have_the_name_of_an_attribute() -> None:
     with pytest.raises(NameError, match="signature member 'resources'"):
         _ = Inverter(resources=In(1)).input
