@@ -289,6 +289,8 @@ class Session:
     ) -> AnswerStream:
         """Continue ``prompt`` int32 [n]: iterate over the result for the text, piece by piece.
 
+        A session writes one answer at a time: read it to its end, or close it, before the next is begun.
+
         Args:
             n_predict: tokens at most; negative: until the context is full.
             sampling: how to choose tokens; None: the defaults of ``SamplingConfig``.
@@ -299,6 +301,7 @@ class Session:
 
         Raises:
             EdgedecError: the prompt does not fit the context.
+            UsageError: another answer of this session was begun before this one had ended.
             DeviceError: the target returned NaN.
         """
         account = _Account(lambda: self._counters)

@@ -70,7 +70,7 @@ class _Commands(TyperGroup):
 def _ended_by_signals() -> Iterator[None]:
     """What ends a command from outside lets it end what it has started and clear away what is half written, as Ctrl-C does.
 
-    What is ignored stays so (``nohup``); and behind a signal all are ignored until Python has ended.
+    What is ignored stays so (``nohup``). After a signal all of them are ignored until Python has ended.
     """
     numbers = [signal.SIGTERM, *([] if sys.platform == "win32" else [signal.SIGHUP])]
     heard = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]

@@ -154,7 +154,7 @@ def generate(
                 )
             except DeviceError:
                 if not json:
-                    write("\n")  # the message begins a line of its own, behind what was written until then
+                    write("\n")  # the message begins a line of its own, after what was written until then
                 raise
     if json:
         print_json(

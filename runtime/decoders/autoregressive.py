@@ -16,7 +16,7 @@ from functools import partial
 
 import numpy as np
 
-from edgedec.errors import EdgedecError
+from edgedec.errors import EdgedecError, UsageError
 from edgedec.runtime.decoders._ahead import Ahead, root_alone
 from edgedec.runtime.decoders.adaptive import Adaptive
 from edgedec.runtime.decoders.cost import ObservedCost
@@ -102,6 +102,7 @@ class AutoregressiveDecoder:
 
         Raises:
             EdgedecError: the prompt is empty or fills the context.
+            UsageError: another text was begun on this decoder, which has one cache, before this one had ended.
             DeviceError: the target returned NaN.
         """
         prompt, limits = request.prompt, _possible(request.limits)
@@ -112,7 +113,7 @@ class AutoregressiveDecoder:
                 f"the prompt has {len(prompt)} tokens, the context holds {limits.positions}, and the answer needs at least "
                 f"one of them; shorten the prompt or give --ctx-size {len(prompt) + 1} or more"
             )
-        self.rounds = Rounds()
+        rounds = self.rounds = Rounds()
         if not self._prefill(request):
             return
         ids = np.empty(limits.positions + 1, np.int32)
@@ -152,6 +153,10 @@ class AutoregressiveDecoder:
                 yield Token(token, guessed=True)
             ids[length], length = outcome.next_token, length + 1
             yield Token(outcome.next_token, guessed=False)
+            if self.rounds is not rounds:
+                raise UsageError(
+                    "another answer was begun before this one had ended; read one to its end, or close it, before the next"
+                )
 
     def _read(self, prompt: I32, limits: Limits, clock: RoundClock) -> Draft:
         """Open the draft, and let it read the prompt: a draft model takes long to, and that is part of no round."""

@@ -73,6 +73,18 @@ def test_a_stream_that_nobody_reads_on_has_its_figures_and_the_next_answer_is_cl
         assert session.generate(prompt, n_predict=24, sampling=GREEDY).tokens == whole.tokens
 
 
+def test_two_answers_at_once_are_refused_and_the_later_one_is_right() -> None:
+    with Session.open(demo.bundle_path(), threads=1, ctx_size=128) as session:
+        prompts = [session.encode(text) for text in ("Once upon a time", "The little dog")]
+        wanted = session.generate(prompts[1], n_predict=12, sampling=GREEDY)
+        first = iter(session.stream(prompts[0], n_predict=12, sampling=GREEDY))
+        next(first)
+        assert session.generate(prompts[1], n_predict=12, sampling=GREEDY).tokens == wanted.tokens
+        with pytest.raises(UsageError, match="another answer was begun before this one had ended; read one to its end"):
+            list(first)
+        assert session.generate(prompts[1], n_predict=12, sampling=GREEDY).tokens == wanted.tokens
+
+
 def test_an_answer_whose_reader_fails_has_ended_when_generate_raises() -> None:
     """Its figures must not be taken later, from a session that is closed by then."""
     reasons: list[str] = []
