@@ -1,4 +1,4 @@
-"""What a file or folder is, by its first bytes, so that a message can say it and print the command that is right for it.
+"""Identify a file or folder by its first bytes, so that a message can say it and print the command that is right for it.
 
 ``identify`` reads at most ``PREFIX_BYTES`` of a file and never fails. It claims a kind only where the bytes bear it out; a
 name's ending is never enough.

@@ -10,7 +10,7 @@ __all__ = ["Command", "Option", "Value"]
 
 @dataclass(frozen=True, kw_only=True)
 class Value:
-    """What may stand after an option, or as an argument.
+    """Describe the words that may follow an option, or be an argument.
 
     Members:
         metavar: its name in the help.

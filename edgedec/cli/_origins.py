@@ -1,4 +1,4 @@
-"""Where the values of options come from, so that a message about a wrong one names what to change."""
+"""Find where the values of options come from, so that a message about a wrong one names what to change."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ __all__ = ["OutputError", "discard_output", "guard"]
 
 
 class OutputError(Exception):
-    """What was printed did not arrive.
+    """Output was lost on its way to the reader or the file.
 
     It is no EdgedecError: a chat goes on after one of those, and without output nothing can go on.
 

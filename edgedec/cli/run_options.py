@@ -58,7 +58,7 @@ __all__ = ["PlanOptions", "RunOptions", "TextOptions", "command_line"]
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:
-    """What a run takes memory for: the model, its context, the drafter, the device."""
+    """Hold the options that decide the memory of a run: the model, its context, the drafter, the device."""
 
     model: Model
     ctx_size: CtxSize = 0
@@ -136,7 +136,7 @@ class RunOptions(PlanOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class TextOptions:
-    """How tokens are chosen, and what ends an answer. Names and defaults are llama.cpp's."""
+    """Hold the options that decide how tokens are chosen and what ends an answer. Names and defaults are llama.cpp's."""
 
     n_predict: NPredict = -1
     temp: Temp = 0.8
