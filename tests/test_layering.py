@@ -34,7 +34,7 @@ WITHOUT_AMARANTH = (
     "edgedec.hw.handoff",
     "edgedec.boards",
     "edgedec.runtime",
-    "edgedec.sim.devices.reference",
+    "edgedec.sim.devices.interpreter",
     "edgedec.sim.interpreter",
 )
 EXCEPT = ("edgedec.boards.flows",)  # the engine that builds bitstreams needs the hardware generator

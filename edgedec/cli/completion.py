@@ -27,7 +27,7 @@ _DEVICES = (
     "webgpu",
     "float_reference",
     "sim",
-    "reference",
+    "interpreter",
     "pynq",
     "uart:",
     "replay:",

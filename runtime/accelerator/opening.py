@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from edgedec.boards import find_board
-from edgedec.device import Device, device_argument, device_options, open_device
+from edgedec.device import Device, current_name, device_argument, device_options, open_device
 from edgedec.errors import DeviceError, UsageError
 from edgedec.hw.compiler.program import Program, laid_out
 from edgedec.hw.config import configuration_text
@@ -51,6 +51,7 @@ def check_device(device: str, options: AcceleratorOptions) -> list[str]:
         UsageError: there is none of that name, or what it needs is not given, or something that it does not have.
     """
     name, _, file = device.partition(":")
+    name = current_name(name)
     known = device_options(name)
     argument = device_argument(name)
     file, _ = _split(file, known)

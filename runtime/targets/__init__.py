@@ -44,8 +44,8 @@ def device_names() -> list[str]:
 
 
 def is_accelerator(device: str) -> bool:
-    """Whether a ``--device`` name is an accelerator's; "replay:FILE" is ``replay`` with a file."""
-    return device.partition(":")[0] in accelerators.device_names()
+    """Return True if a ``--device`` name is an accelerator's; "replay:FILE" is ``replay`` with a file."""
+    return accelerators.current_name(device.partition(":")[0]) in accelerators.device_names()
 
 
 def host_device(device: str) -> str:

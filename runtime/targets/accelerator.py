@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from edgedec.boards import find_board
 from edgedec.bundle import Bundle
-from edgedec.device import Device
+from edgedec.device import Device, current_name
 from edgedec.errors import UnsupportedError, UsageError
 from edgedec.families import build_graph
 from edgedec.memory import MemoryUse
@@ -40,7 +40,7 @@ from edgedec.runtime.visibility import unpack
 __all__ = ["AcceleratorTarget", "module"]
 
 _KV_BITS = 8
-_WITHOUT_CLOCK = "reference"
+_WITHOUT_CLOCK = "interpreter"
 # What a plan calls the buffers of ``Program.sizes``.
 _ITEMS = {"program": "program", "image": "weights", "cache": "kv", "input": "activations", "output": "logits"}
 
@@ -135,7 +135,8 @@ class AcceleratorTarget:
         self.counters = Counters()
         self._cost = CycleCost(model.program, bandwidth)
         self.cost_model: CostModel | None = self._cost
-        recorded = getattr(device, "recorded_name", device.name)  # a replayed device's figures are another's
+        # The figures of a replayed device are those of the device that was recorded.
+        recorded = current_name(getattr(device, "recorded_name", device.name))
         self.facts = DeviceFacts(
             device=device.name,
             kind="estimated" if recorded == _WITHOUT_CLOCK else device.kind,

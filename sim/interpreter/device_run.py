@@ -1,4 +1,4 @@
-"""A pass or a commit of the reference device: registers and memory in, results and an error's cause out."""
+"""A pass or a commit of the device ``interpreter``: registers and memory in, results and an error's cause out."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """One suite over the devices of edgedec.device, through the one driver: what an accelerator does, and how it fails.
 
-On ``sim`` the registers and errors are the RTL's, so what passes on both says that ``reference`` has the RTL's semantics.
+On ``sim`` the registers and errors are the RTL's, so what passes on both says that ``interpreter`` has the RTL's semantics.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from tests.runtime.devices.support.fake_board import open_on, simulated_board
 from tests.sim.support.make_small_top import CONFIG
 
 OPTIONS: dict[str, dict[str, Any]] = {
-    "pynq": {},  # on a simulated board around ``reference``
-    "reference": {},
+    "pynq": {},  # on a simulated board around ``interpreter``
+    "interpreter": {},
     "sim": {"memory": "ideal", "memory_bytes": 1 << 20, "trace": True},
-    "uart": {},  # over a pseudo-terminal, the other side in Python around ``reference``
+    "uart": {},  # over a pseudo-terminal, the other side in Python around ``interpreter``
 }
 SLOW = (pytest.mark.slow, pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}"))
 BOARD = pytest.mark.skipif(
     find_spec("pynq") is None, reason="pynq is not installed; `.ci/environment board` installs it"
 )
-DEVICES = ["reference", "recorded", "uart", pytest.param("pynq", marks=BOARD), pytest.param("sim", marks=SLOW)]
+DEVICES = ["interpreter", "recorded", "uart", pytest.param("pynq", marks=BOARD), pytest.param("sim", marks=SLOW)]
 MODEL = prepared(*float_model(TernaryScheme(), {"head_dim": 8, "attention_bias": False}))
 
 Open = Callable[[], Device]
@@ -70,11 +70,11 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
     def one_more() -> Device:
         if request.param == "recorded":
             path = tmp_path / f"session{len(devices)}"
-            devices.append(Recorder(open_device("reference", CONFIG), path))
+            devices.append(Recorder(open_device("interpreter", CONFIG), path))
         elif request.param == "pynq":
             devices.append(open_on(simulated_board(CONFIG), CONFIG, tmp_path))
         elif request.param == "uart":
-            server = LinkServer(open_device("reference", CONFIG), memory_bytes=1 << 18, granule=CONFIG.port_bytes)
+            server = LinkServer(open_device("interpreter", CONFIG), memory_bytes=1 << 18, granule=CONFIG.port_bytes)
             lines.append(PseudoTerminal(server.take))
             devices.append(open_device("uart", CONFIG, port=lines[-1].path))
         else:
@@ -414,7 +414,7 @@ def test_closed_twice_and_used_then(opened: Open) -> None:
 
 
 def test_a_name_or_an_option_that_is_none() -> None:
-    with pytest.raises(UsageError, match=r"no device 'board'; known: .*reference, .*sim"):
+    with pytest.raises(UsageError, match=r"no device 'board'; known: interpreter, .*sim"):
         open_device("board", CONFIG)
-    with pytest.raises(UsageError, match="device reference has no option 'memory'; it has none"):
-        open_device("reference", CONFIG, memory="ddr")
+    with pytest.raises(UsageError, match="device interpreter has no option 'memory'; it has none"):
+        open_device("interpreter", CONFIG, memory="ddr")

@@ -43,7 +43,7 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 LIMITS = Limits(nodes=16, depth=8, positions=64)
 # An accelerator has 8 slots at most; it runs the program that is checked elsewhere in RTL, here interpreted.
-ACCELERATOR, ACCELERATOR_LIMITS = "reference", replace(LIMITS, nodes=8)
+ACCELERATOR, ACCELERATOR_LIMITS = "interpreter", replace(LIMITS, nodes=8)
 TAPS = ("layers.0.out", "final_norm")
 # webgpu and cuda have live tests of their own: tests/runtime/targets/.
 DEVICES = [name for name in device_names() if name not in ("cuda", "webgpu") and not is_accelerator(name)]

@@ -17,7 +17,7 @@ MODULES = [
     "edgedec.runtime.driver.driver",
     "edgedec.runtime.driver.recording",
     "edgedec.runtime.devices.replay",
-    "edgedec.sim.devices.reference",
+    "edgedec.sim.devices.interpreter",
 ]
 SCRIPT = """
 import sys

@@ -38,7 +38,7 @@ class Board:
     """In the place of a UartBoard."""
 
     def __init__(self, config: AcceleratorConfig) -> None:
-        device = open_device("reference", config)
+        device = open_device("interpreter", config)
         self.server = LinkServer(device, memory_bytes=MEMORY, granule=config.port_bytes)
         self.cycles, self.sending, self.closed, self.broken = 0, False, False, False
 

@@ -53,7 +53,7 @@ def configuration(bundle: Path, text: str | None = None) -> AcceleratorConfig:
 def port(bundle: Path) -> Iterator[Path]:
     """An ULX3S with the bundle's accelerator."""
     config = configuration(bundle)
-    server = LinkServer(open_device("reference", config), memory_bytes=MEMORY, granule=config.port_bytes)
+    server = LinkServer(open_device("interpreter", config), memory_bytes=MEMORY, granule=config.port_bytes)
     with PseudoTerminal(server.take) as terminal:
         yield terminal.path
     assert terminal.failure is None
@@ -75,7 +75,7 @@ def test_the_tokens_of_the_reference(edgedec: Edgedec, bundle: Path, port: Path,
     assert line.code == 0, line.stderr
     context = configuration(bundle).context
     board = ("--board", "ulx3s-85f", "--configuration", f"board,context={context}")
-    reference = edgedec("generate", "-m", bundle, "--device", "reference", *board, *ASKED, *more)
+    reference = edgedec("generate", "-m", bundle, "--device", "interpreter", *board, *ASKED, *more)
     assert reference.code == 0, reference.stderr
     assert line.json["tokens"] == reference.json["tokens"]
     found, wanted = (_accelerator(outcome.json) for outcome in (line, reference))

@@ -69,7 +69,7 @@ def open_executor(executor: str, bundle: Bundle) -> Target:
             pytest.skip("the kernels' library was not built (no C++ compiler)")
         return CpuTarget(bundle, kernels, limits=LIMITS, threads=1, taps=(), kv_bits=32)
     options = AcceleratorOptions(overrides={"slots": LIMITS.nodes})
-    return open_target(bundle, device="reference", limits=LIMITS, accelerator=options)
+    return open_target(bundle, device="interpreter", limits=LIMITS, accelerator=options)
 
 
 def refuses(row: Row, executor: str, action: Any) -> bool:

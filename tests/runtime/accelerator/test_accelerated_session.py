@@ -46,7 +46,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def answer(path: Path, *, spec: SpecConfig | None = None, **options: Any) -> Answer:
     sampling = options.pop("sampling", GREEDY)
-    with Session.open(path, device="reference", accelerator=OPTIONS, spec=spec, **options) as session:
+    with Session.open(path, device="interpreter", accelerator=OPTIONS, spec=spec, **options) as session:
         return session.generate(PROMPT, n_predict=40, sampling=sampling, ignore_eos=True)
 
 
@@ -94,7 +94,7 @@ def test_timings_say_what_the_device_did(plain: Answer) -> None:
     timings = plain.timings.as_json()
     device = timings["accelerator"]
     assert (device["device"], device["kind"], device["board"], device["clock"]) == (
-        "reference",
+        "interpreter",
         "estimated",
         "kv260",
         "assumed",
@@ -112,16 +112,16 @@ def test_timings_say_what_the_device_did(plain: Answer) -> None:
 
 
 def test_memory_is_the_board_s(path: Path, plain: Answer) -> None:
-    with Session.open(path, device="reference", accelerator=OPTIONS) as session:
+    with Session.open(path, device="interpreter", accelerator=OPTIONS) as session:
         buffers = session.run.plan.items
     assert 0 < plain.timings.peak_bytes <= plain.timings.planned_bytes
     assert plain.timings.peak_bytes >= buffers["weights"] + buffers["kv"]
     with pytest.raises(BudgetError, match=r"(?s)needs .*weights"):
-        Session.open(path, device="reference", accelerator=OPTIONS, budget_bytes=1 << 20)
+        Session.open(path, device="interpreter", accelerator=OPTIONS, budget_bytes=1 << 20)
 
 
 def test_a_conversation_keeps_its_rows_and_ctrl_c_ends_an_answer(path: Path, plain: Answer) -> None:
-    with Session.open(path, device="reference", accelerator=OPTIONS) as session:
+    with Session.open(path, device="interpreter", accelerator=OPTIONS) as session:
         asked = iter([False] * 3 + [True] * 3)
         stopped = session.generate(
             PROMPT, n_predict=40, sampling=GREEDY, ignore_eos=True, interrupted=lambda: next(asked, True)
@@ -135,7 +135,7 @@ def test_a_conversation_keeps_its_rows_and_ctrl_c_ends_an_answer(path: Path, pla
 
 def test_progress_tells_of_the_prompt(path: Path) -> None:
     told: list[tuple[str, int, int]] = []
-    with Session.open(path, device="reference", accelerator=OPTIONS) as session:
+    with Session.open(path, device="interpreter", accelerator=OPTIONS) as session:
         session.generate(PROMPT, n_predict=1, sampling=GREEDY, progress=lambda *step: told.append(step))
     assert [step for step in told if step[0] == "prompt tokens"] == [
         ("prompt tokens", done, 17) for done in (0, 8, 16, 17)
@@ -143,7 +143,7 @@ def test_progress_tells_of_the_prompt(path: Path) -> None:
 
 
 def test_an_answer_without_tokens_has_no_rounds_of_the_last_one(path: Path) -> None:
-    with Session.open(path, device="reference", accelerator=OPTIONS) as session:
+    with Session.open(path, device="interpreter", accelerator=OPTIONS) as session:
         session.generate(PROMPT, n_predict=5, sampling=GREEDY, ignore_eos=True)
         nothing = session.generate(PROMPT, n_predict=0, sampling=GREEDY).timings
         assert nothing.rounds.count == 0
@@ -155,20 +155,20 @@ def test_an_answer_without_tokens_has_no_rounds_of_the_last_one(path: Path) -> N
 
 def test_an_accelerator_of_a_wanted_context_bounds_the_plan(path: Path) -> None:
     options = replace(OPTIONS, overrides={"slots": 8, "context": 64})
-    with Session.open(path, device="reference", accelerator=options, ctx_size=64) as session:
+    with Session.open(path, device="interpreter", accelerator=options, ctx_size=64) as session:
         assert session.target.info.positions == 64
     with pytest.raises(UsageError, match="--ctx-size must be 1 to 64, which is what the accelerator has, not 96"):
-        Session.open(path, device="reference", accelerator=options, ctx_size=96)
+        Session.open(path, device="interpreter", accelerator=options, ctx_size=96)
 
 
 def test_what_is_for_accelerators_is_refused_elsewhere(path: Path) -> None:
     with pytest.raises(UsageError, match=r"are for accelerators \(.*\), not --device cpu"):
         Session.open(path, device="cpu", accelerator=OPTIONS)
     with pytest.raises(UsageError, match="keeps keys and values in 8 bits, not 16"):
-        Session.open(path, device="reference", kv_bits=16)
+        Session.open(path, device="interpreter", kv_bits=16)
     with pytest.raises(UsageError, match="needs a bitstream: give a board bundle"):
         Session.open(path, device="pynq", accelerator=OPTIONS)
     with pytest.raises(UsageError, match=r"--device replay takes a file: write replay:FILE"):
         Session.open(path, device="replay", accelerator=OPTIONS)
-    with pytest.raises(UsageError, match=r"--device reference takes no file: write reference"):
-        Session.open(path, device="reference:x", accelerator=OPTIONS)
+    with pytest.raises(UsageError, match=r"--device interpreter takes no file: write interpreter"):
+        Session.open(path, device="interpreter:x", accelerator=OPTIONS)

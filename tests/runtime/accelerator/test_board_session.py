@@ -24,13 +24,13 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_it_writes_what_its_model_would(board: Path) -> None:
-    with Session.open(board, device="reference") as session:
+    with Session.open(board, device="interpreter") as session:
         answer = session.generate(PROMPT, n_predict=20, sampling=SamplingConfig(temperature=0), ignore_eos=True)
         assert session.run.limits.nodes == 2, "the slots of the program's accelerator"
     assert len(answer.tokens) == 20
     device = answer.timings.as_json()["accelerator"]
     assert (device["board"], device["configuration"]["slots"], device["configuration"]["context"]) == ("kv260", 2, 64)
-    with Session.open(board, device="reference", accelerator=AcceleratorOptions(board="kv260")) as session:
+    with Session.open(board, device="interpreter", accelerator=AcceleratorOptions(board="kv260")) as session:
         again = session.generate(PROMPT, n_predict=20, sampling=SamplingConfig(temperature=0), ignore_eos=True)
     assert again.tokens == answer.tokens
 
@@ -45,7 +45,7 @@ def test_it_writes_what_its_model_would(board: Path) -> None:
 )
 def test_another_accelerator_is_refused(board: Path, options: AcceleratorOptions) -> None:
     with pytest.raises(UsageError, match="was built for kv260; leave --board and --configuration out"):
-        Session.open(board, device="reference", accelerator=options)
+        Session.open(board, device="interpreter", accelerator=options)
 
 
 def test_a_damaged_one_is_refused_before_anything_is_loaded(board: Path, tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_a_damaged_one_is_refused_before_anything_is_loaded(board: Path, tmp_pat
     bitstream = tmp_path / "accelerator.bit"
     bitstream.write_bytes(b"!" + bitstream.read_bytes()[1:])
     with pytest.raises(BundleError, match=r"accelerator\.bit: its hash does not match"):
-        Session.open(tmp_path, device="reference")
+        Session.open(tmp_path, device="interpreter")
 
 
 def test_a_plan_can_be_made_beside_the_board(board: Path) -> None:

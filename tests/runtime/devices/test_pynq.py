@@ -83,7 +83,7 @@ def same(one: list[Any], other: list[Any]) -> bool:
 @cache
 def expected() -> list[Any]:
     """What the driver gets from the plain reference."""
-    with driver(open_device("reference", CONFIG)) as plain:
+    with driver(open_device("interpreter", CONFIG)) as plain:
         return session(plain)
 
 

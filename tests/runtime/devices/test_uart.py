@@ -33,7 +33,7 @@ MASK = REGISTER_MAP["mask"].offset
 
 
 def server() -> LinkServer:
-    return LinkServer(open_device("reference", CONFIG), memory_bytes=MEMORY, granule=CONFIG.port_bytes)
+    return LinkServer(open_device("interpreter", CONFIG), memory_bytes=MEMORY, granule=CONFIG.port_bytes)
 
 
 @pytest.fixture
@@ -292,7 +292,7 @@ def test_a_slow_device_is_asked_for_less_at_a_time(line: Callable[..., Any], mon
             clock.now += waits[-1] * 1e-7
             return Status.OK, rest + b"\0"
 
-    slow = Slow(open_device("reference", CONFIG), memory_bytes=MEMORY, granule=CONFIG.port_bytes)
+    slow = Slow(open_device("interpreter", CONFIG), memory_bytes=MEMORY, granule=CONFIG.port_bytes)
     device = line(slow, patience_s=0.4)
     assert not device.wait(4e6 / device.clock_hz)
     assert device.link.retries == 0
@@ -367,7 +367,7 @@ def test_the_name_on_the_command_line() -> None:
     for device, message in (
         ("uart", "--device uart takes a port: write uart:PORT"),
         ("replay", "--device replay takes a file: write replay:FILE"),
-        ("reference:x", "--device reference takes no file: write reference"),
+        ("interpreter:x", "--device interpreter takes no file: write interpreter"),
     ):
         with pytest.raises(UsageError, match=message):
             check_device(device, options)

@@ -1,6 +1,6 @@
 """What can go wrong between a host and an accelerator, by name: what is said, and that the next pass is right.
 
-Over ``reference`` what needs no bus, over ``sim`` all of it; the conformance suite has what a device itself refuses.
+Over ``interpreter`` what needs no bus, over ``sim`` all of it; the conformance suite has what a device itself refuses.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from tests.sim.support.make_small_top import CONFIG
 
 # As in the conformance suite, or another library would be compiled.
 OPTIONS: dict[str, dict[str, Any]] = {
-    "reference": {},
+    "interpreter": {},
     "sim": {"memory": "ideal", "memory_bytes": 1 << 20, "trace": True},
 }
 SLOW = (pytest.mark.slow, pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}"))
-DEVICES = ["reference", pytest.param("sim", marks=SLOW)]
+DEVICES = ["interpreter", pytest.param("sim", marks=SLOW)]
 PROMPT = (7, 14, 21, 28)
 
 

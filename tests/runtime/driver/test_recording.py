@@ -22,7 +22,7 @@ from edgedec.runtime.devices.replay import ReplayDevice
 from edgedec.runtime.driver.driver import Driver
 from edgedec.runtime.driver.recording import Recorder
 from edgedec.runtime.driver.recording_file import Operation, RecordingReader
-from edgedec.sim.devices.reference import ReferenceDevice
+from edgedec.sim.devices.interpreter import InterpreterDevice
 from edgedec.sim.verify.cocotb_runner import missing_tools
 from tests.runtime.driver.support.bench_session import Found, embedding, ids, program, recorded, replay, same, talk
 from tests.sim.support.make_small_top import CONFIG
@@ -35,8 +35,8 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "session.edgerec"
 
 
-def reference() -> ReferenceDevice:
-    return ReferenceDevice(CONFIG)
+def reference() -> InterpreterDevice:
+    return InterpreterDevice(CONFIG)
 
 
 def steps(path: Path) -> list[Operation]:
@@ -78,7 +78,7 @@ def test_it_is_small_and_holds_no_weights(path: Path) -> None:
 
 
 def test_it_says_what_it_was(path: Path) -> None:
-    class Board(ReferenceDevice):
+    class Board(InterpreterDevice):
         name, kind = "board", "measured"
 
     recorded(Board(CONFIG), path)
@@ -183,7 +183,7 @@ def failing(device: Device) -> list[str]:
 
 
 def test_errors_and_interrupts_are_replayed(path: Path) -> None:
-    class Unsteady(ReferenceDevice):
+    class Unsteady(InterpreterDevice):
         waits = 0
 
         def wait(self, timeout_s: float) -> bool:
@@ -206,7 +206,7 @@ def test_errors_and_interrupts_are_replayed(path: Path) -> None:
 def test_a_command_that_is_ended_was_interrupted(path: Path) -> None:
     """By SIGTERM: that is no fault of the device's."""
 
-    class Ended(ReferenceDevice):
+    class Ended(InterpreterDevice):
         def wait(self, timeout_s: float) -> bool:
             raise SystemExit(143)
 
@@ -221,7 +221,7 @@ def test_a_command_that_is_ended_was_interrupted(path: Path) -> None:
 
 
 def test_memory_that_does_not_fit_is_replayed(path: Path) -> None:
-    class Small(ReferenceDevice):
+    class Small(InterpreterDevice):
         def allocate(self, size_bytes: int, *, alignment_bytes: int = 4096) -> Any:
             if size_bytes > 1 << 16:
                 raise DeviceError(f"no {size_bytes} bytes")
@@ -241,10 +241,10 @@ def test_a_killed_process_leaves_what_it_did(path: Path) -> None:
         import os, signal
         from pathlib import Path
         from edgedec.runtime.driver.recording import Recorder
-        from edgedec.sim.devices.reference import ReferenceDevice
+        from edgedec.sim.devices.interpreter import InterpreterDevice
         from tests.runtime.driver.support.bench_session import CONFIG, talk
 
-        class Mortal(ReferenceDevice):
+        class Mortal(InterpreterDevice):
             waits = 0
 
             def wait(self, timeout_s):
@@ -328,7 +328,7 @@ def test_buffers_hold_what_they_held(
         device.close()
         return seen
 
-    class Memory(ReferenceDevice):
+    class Memory(InterpreterDevice):
         def allocate(self, size_bytes: int, *, alignment_bytes: int = 4096) -> Any:
             self.given = super().allocate(size_bytes, alignment_bytes=alignment_bytes)
             self.given.array[:] = 77  # what was there before
@@ -358,7 +358,7 @@ def _make_coherent(device: Any) -> None:
 def test_only_what_has_changed_is_kept(path: Path) -> None:
     """Of the host a hash, of the device the bytes; a buffer begins with zeros on both sides."""
 
-    class Dirty(ReferenceDevice):
+    class Dirty(InterpreterDevice):
         def allocate(self, size_bytes: int, *, alignment_bytes: int = 4096) -> Any:
             buffer = super().allocate(size_bytes, alignment_bytes=alignment_bytes)
             buffer.memory.bytes[:] = 5
@@ -391,7 +391,7 @@ def test_a_large_buffer_by_chunks(path: Path, monkeypatch: pytest.MonkeyPatch) -
     rng = np.random.default_rng(0)
     written = rng.integers(0, 256, size, np.uint8)
 
-    def session(device: Device, inner: ReferenceDevice | None) -> Found:
+    def session(device: Device, inner: InterpreterDevice | None) -> Found:
         buffer = device.allocate(size)
         buffer.array[:] = written
         buffer.flush()

@@ -28,7 +28,7 @@ from edgedec.runtime.driver.recording_file import (
     RecordingReader,
     RecordingWriter,
 )
-from edgedec.sim.devices.reference import ReferenceDevice
+from edgedec.sim.devices.interpreter import InterpreterDevice
 from tests.runtime.driver.support.bench_session import embedding, program, recorded, replay
 from tests.sim.support.make_small_top import CONFIG
 
@@ -84,7 +84,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     path = tmp_path_factory.mktemp("sound") / "session"
-    recorded(ReferenceDevice(CONFIG), path)
+    recorded(InterpreterDevice(CONFIG), path)
     assert read(path)
     return path.read_bytes()
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from edgedec.hw.isa.striping import block_bytes, stripe
 from edgedec.runtime.driver.driver import BEST, WHOLE_ROWS, Driver
 from edgedec.runtime.driver.regions import Region
-from edgedec.sim.devices.reference import ReferenceDevice
+from edgedec.sim.devices.interpreter import InterpreterDevice
 from edgedec.sim.machine.arena import ArenaBuffer
 from tests.runtime.driver.support.bench_session import embedding, ids, program
 from tests.sim.support.make_small_top import CONFIG
@@ -66,7 +66,7 @@ def test_of_results_only_what_is_read_is_fetched(monkeypatch: pytest.MonkeyPatch
         return usual(self, size_bytes)
 
     monkeypatch.setattr(Region, "fetched", watched)
-    with Driver(ReferenceDevice(CONFIG), program(), embedding()) as driver:
+    with Driver(InterpreterDevice(CONFIG), program(), embedding()) as driver:
         driver.forward(ids(1, 2, 3), logits=BEST)
         best = driver.results(ids(2))
         driver.forward(ids(1, 2, 3), logits=WHOLE_ROWS)

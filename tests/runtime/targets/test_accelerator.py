@@ -57,7 +57,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 @pytest.fixture
 def target(bundle: Bundle) -> Iterator[AcceleratorTarget]:
-    found = open_target(bundle, device="reference", limits=LIMITS, accelerator=OPTIONS)
+    found = open_target(bundle, device="interpreter", limits=LIMITS, accelerator=OPTIONS)
     assert isinstance(found, AcceleratorTarget)
     yield found
     found.close()
@@ -233,7 +233,7 @@ def test_counters_tell_passes_from_commits(target: AcceleratorTarget) -> None:
 
 
 def test_a_closed_target_lets_go_of_its_device(bundle: Bundle) -> None:
-    target = open_target(bundle, device="reference", limits=LIMITS, accelerator=OPTIONS)
+    target = open_target(bundle, device="interpreter", limits=LIMITS, accelerator=OPTIONS)
     assert isinstance(target, AcceleratorTarget)
     state = target.open(LIMITS)
     target.close()
@@ -244,9 +244,9 @@ def test_a_closed_target_lets_go_of_its_device(bundle: Bundle) -> None:
 
 def test_limits_that_the_accelerator_does_not_have_are_refused(bundle: Bundle) -> None:
     with pytest.raises(UsageError, match=r"4 slots and 1024 positions, not 5 and 64; lower --tree-nodes"):
-        open_target(bundle, device="reference", limits=replace(LIMITS, nodes=5), accelerator=OPTIONS)
+        open_target(bundle, device="interpreter", limits=replace(LIMITS, nodes=5), accelerator=OPTIONS)
     with pytest.raises(UnsupportedError, match="hands back logits only, not final_norm"):
-        open_target(bundle, device="reference", limits=LIMITS, accelerator=OPTIONS, taps=("final_norm",))
+        open_target(bundle, device="interpreter", limits=LIMITS, accelerator=OPTIONS, taps=("final_norm",))
     with pytest.raises(
         UsageError, match=r"--board and --configuration are for accelerators \(.*sim.*\), not --device cpu"
     ):

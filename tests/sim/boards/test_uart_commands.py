@@ -60,7 +60,7 @@ def test_the_tokens_are_those_of_the_reference(served: dict[str, Any], more: tup
     configuration = accelerator["configuration"]
     assert configuration["hash"] == served["configuration"]
     same = ("--board", served["board"], "--configuration", f"board,context={configuration['context']}")
-    reference = generated("--device", "reference", *same, *more)
+    reference = generated("--device", "interpreter", *same, *more)
     assert reference["timings"]["accelerator"]["configuration"] == configuration
     assert line["tokens"] == reference["tokens"]
     assert accelerator["kind"] == "simulated"

@@ -42,7 +42,7 @@ def sessions(request: pytest.FixtureRequest) -> Iterator[dict[str, Session]]:
             drafter="model", draft=demo.bundle_path("demo-draft"), policy="static", draft_max=DRAFTED, tree_nodes=4
         )
     try:
-        for device in ("reference", "sim"):
+        for device in ("interpreter", "sim"):
             opened[device] = Session.open(demo.bundle_path("demo"), device=device, spec=spec)
         yield opened
     finally:

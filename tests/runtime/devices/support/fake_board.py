@@ -24,7 +24,7 @@ def bitstream(config: AcceleratorConfig, folder: Path, *, family: str = "zynq-ul
 
 
 def simulated_board(
-    config: AcceleratorConfig, name: str = "reference", *, arch: str = "aarch64", **options: Any
+    config: AcceleratorConfig, name: str = "interpreter", *, arch: str = "aarch64", **options: Any
 ) -> Any:
     """A board around a simulated device of that name. Needs pynq, which is imported here only."""
     from edgedec.sim.boards.pynq_board import SimulatedBoard

@@ -18,7 +18,7 @@ from edgedec.hw.isa.registers import COUNTS, REGISTER_MAP, Cause
 from edgedec.sim.interpreter.device_run import Given, Memory, Outcome, Runner
 from edgedec.sim.machine.register_file import RegisterFile
 
-__all__ = ["ReferenceBuffer", "ReferenceDevice", "open_device"]
+__all__ = ["InterpreterBuffer", "InterpreterDevice", "open_device"]
 
 U8 = NDArray[np.uint8]
 
@@ -26,7 +26,7 @@ _FIRST_ADDRESS = 0x1_0000_1000  # above 32 bits, and aligned to a page only: who
 _PASS_FIELDS = ("slots", "committed", "logits")
 
 
-class ReferenceBuffer:
+class InterpreterBuffer:
     """Members:
     array: the host's bytes. memory: the device's.
     """
@@ -48,10 +48,10 @@ class ReferenceBuffer:
             self._release.remove(self.memory)
 
 
-class ReferenceDevice:
+class InterpreterDevice:
     """A device of edgedec.device. A pass takes place within ``wait``; it takes as long as its beats would."""
 
-    name = "reference"
+    name = "interpreter"
     kind: Kind = "simulated"
 
     def __init__(self, config: AcceleratorConfig) -> None:
@@ -74,7 +74,7 @@ class ReferenceDevice:
         self._check_open()
         self._registers.write(offset, value)
 
-    def allocate(self, size_bytes: int, *, alignment_bytes: int = 4096) -> ReferenceBuffer:
+    def allocate(self, size_bytes: int, *, alignment_bytes: int = 4096) -> InterpreterBuffer:
         self._check_open()
         if size_bytes < 1 or alignment_bytes < 1 or alignment_bytes & (alignment_bytes - 1):
             raise UsageError(f"no buffer to allocate: {size_bytes} bytes at a multiple of {alignment_bytes}")
@@ -82,7 +82,7 @@ class ReferenceDevice:
         self._free = address + size_bytes
         memory = Memory(address=address, bytes=np.zeros(size_bytes, np.uint8))
         self._memories.append(memory)
-        return ReferenceBuffer(memory, self._memories)
+        return InterpreterBuffer(memory, self._memories)
 
     def wait(self, timeout_s: float) -> bool:
         self._check_open()
@@ -153,6 +153,6 @@ def _bit(register: str, field: str) -> int:
     return next(1 << lsb for found, lsb in REGISTER_MAP[register].positions() if found.name == field)
 
 
-def open_device(config: AcceleratorConfig) -> ReferenceDevice:
+def open_device(config: AcceleratorConfig) -> InterpreterDevice:
     """An accelerator of ``config``, just switched on."""
-    return ReferenceDevice(config)
+    return InterpreterDevice(config)
