@@ -51,7 +51,7 @@ from edgedec.errors import DeviceError, EdgedecError, UsageError
 from edgedec.paths import cache_folder
 from edgedec.quantize.readers import open_checkpoint
 from edgedec.schemes import TernaryWeight
-from edgedec.workers import executor_names
+from edgedec.workers import pool_names
 
 ROUNDS = 3
 RATIO_LIMIT = 1.0
@@ -59,10 +59,10 @@ PEAK_LIMIT, PEAK_7B_LIMIT = 1 << 30, 5 << 29  # 1 GiB and 2.5 GiB
 SAME_TRITS = 0.9999  # at least; llama.cpp's converter sums the magnitudes in float32, edgedec in float64
 
 
-def run_edgedec(checkpoint: Path, output: Path, executor: str, workers: int) -> TreeRun:
+def run_edgedec(checkpoint: Path, output: Path, pool: str, workers: int) -> TreeRun:
     """The command, in processes of its own."""
     command = [sys.executable, "-m", "edgedec", "quantize", str(checkpoint), "-o", str(output)]
-    command += ["--method", "ternary", "--executor", executor, "--workers", str(workers), "--json"]
+    command += ["--method", "ternary", "--pool", pool, "--workers", str(workers), "--json"]
     if checkpoint.name.startswith("small"):  # larger ones are not scored unless a text is given
         command += ["--eval-text", "none"]
     return run_tree(command)
@@ -119,7 +119,7 @@ def compare(args: argparse.Namespace, work: Path) -> dict[str, Any]:
         _read_once(checkpoint)
         for number in range(args.rounds):
             bar("edgedec", 2 * number, 2 * args.rounds)
-            ours.append(run_edgedec(checkpoint, bundle, args.executor, args.workers))
+            ours.append(run_edgedec(checkpoint, bundle, args.pool, args.workers))
             bar("llama.cpp", 2 * number + 1, 2 * args.rounds)
             if llama is not None:
                 theirs.append(run_peer(llama, checkpoint, scratch, gguf))
@@ -174,7 +174,7 @@ def measure_7b(args: argparse.Namespace, work: Path) -> dict[str, Any]:
         with progress("checkpoint of 7B") as bar:
             checkpoint = write_checkpoint(work, shape, native=args.native, progress=bar)
         with scratch_folder(work) as scratch:
-            run = run_edgedec(checkpoint, scratch / "bundle.edgedec", args.executor, args.workers)
+            run = run_edgedec(checkpoint, scratch / "bundle.edgedec", args.pool, args.workers)
             parameters = json.loads(run.output)["parameters"]
     except KeyboardInterrupt:
         raise  # its shards stay, for the run that goes on
@@ -209,7 +209,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         "cpus": os.cpu_count(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "edgedec": __version__,
-        "executor": args.executor,
+        "pool": args.pool,
         "workers": args.workers,
         "rounds": args.rounds,
         "load_average": {"before": load[0], "after": os.getloadavg()[0]},
@@ -279,7 +279,7 @@ def main() -> None:
     parser.add_argument("--native", action="store_true", help="weights that are ternary already")
     parser.add_argument("--keep", action="store_true", help="the checkpoint of 7B, for the next time")
     parser.add_argument("--work", type=Path, metavar="FOLDER", help="where the checkpoints are; else the cache folder")
-    parser.add_argument("--executor", choices=executor_names(), default="local")
+    parser.add_argument("--pool", choices=pool_names(), default="local")
     parser.add_argument("--workers", type=int, default=0, metavar="N", help="0: as edgedec chooses")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()

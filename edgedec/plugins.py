@@ -31,5 +31,5 @@ def load(package: str, name: str, *, kind: str = "") -> ModuleType:
     kind = kind or package.rpartition(".")[2]
     if not name.isidentifier() or name.startswith("_") or find_spec(f"{package}.{name}") is None:
         known = names(package)
-        raise UsageError(f"{kind} has no {name!r}; known: {', '.join(known)}{did_you_mean(name, known)}")
+        raise UsageError(f"no {name!r} among the {kind}; known: {', '.join(known)}{did_you_mean(name, known)}")
     return import_module(f"{package}.{name}")

@@ -1,6 +1,6 @@
 """Checkpoint in, bundle out, tensor by tensor.
 
-Peak memory stays near the largest tensor: each is loaded, quantized, written and dropped. An executor does several at once,
+Peak memory stays near the largest tensor: each is loaded, quantized, written and dropped. A worker pool does several at once,
 each worker with one tensor; this process writes what they send, in the order of the bundle, so that the bytes are the same
 wherever they were made. Ternary planes with calibration walk the graph instead of the list of tensors, because the inputs of
 a layer come from the quantized layers before it. They take more: the activations of all calibration tokens twice, and four
@@ -37,7 +37,7 @@ from edgedec.quantize.readers.checkpoint import Maker, Makers, model_graph
 from edgedec.reference.float_profile.ops.quantize_activation import quantize_rows
 from edgedec.schemes import FloatScheme, Int8Scheme, Int8Weight, Scheme, TernaryScheme, TernaryWeight
 from edgedec.spelling import must_be_one_of
-from edgedec.workers import Executor
+from edgedec.workers import WorkerPool
 
 __all__ = ["QuantizeOptions", "Report", "checkpoint_graph", "local_workers", "quantize", "tensor_loader"]
 
@@ -80,7 +80,7 @@ class Report:
     """``bits_per_weight``: all stored tensors, scales included, over all parameters of the checkpoint.
 
     ``group_size``: columns of a ternary matrix that share a scale, the most of any; 0: one scale per tensor, or none.
-    ``worker_bytes``: resident at most, libraries included, of each process that an executor brought in.
+    ``worker_bytes``: resident at most, libraries included, of each process of the worker pool.
     """
 
     parameters: int = 0
@@ -156,11 +156,11 @@ class _Run:
         writer: BundleWriter,
         options: QuantizeOptions,
         calibrated: bool,
-        executor: Executor | None,
+        pool: WorkerPool | None,
         progress: Progress,
     ) -> None:
         self.checkpoint, self.writer, self.options, self.progress = checkpoint, writer, options, progress
-        self.calibrated, self.executor = calibrated, executor
+        self.calibrated, self.pool = calibrated, pool
         self.rounded: Int8Weight | None = None  # the embedding, for calibration
         self.graph, self.sources = checkpoint_graph(checkpoint)
         self.head = self.graph.operations[-1].weight_names[0]
@@ -230,7 +230,7 @@ class _Run:
         """Quantize and write tensors, in this order."""
         schemes = {name: self._scheme(name) for name in names}
         jobs = [self._job(name, scheme) for name, scheme in schemes.items() if scheme]
-        results = map(run_job, jobs) if self.executor is None else self.executor.map(run_job, jobs)
+        results = map(run_job, jobs) if self.pool is None else self.pool.map(run_job, jobs)
         for name, scheme in schemes.items():
             if scheme is None:
                 values = _load(self.checkpoint, self.sources[name])
@@ -244,7 +244,7 @@ class _Run:
                 self.rounded = Int8Weight(codes=done.parts["codes"], scale=done.parts["scale"])
             self._add(name, scheme, done.parts)
             del done
-        assert next(results, None) is None  # the executor's map has ended
+        assert next(results, None) is None  # the pool's map has ended
 
     def add_layers_calibrated(self, ids: NDArray[np.int32], embedding: Int8Weight) -> None:
         """Walk the graph on ids int32 [B, T] twice in step: as the float model, and as the model quantized so far.
@@ -295,7 +295,7 @@ def quantize(
     *,
     vocab_limit: int,
     calibration: NDArray[np.int32] | None = None,
-    executor: Executor | None = None,
+    pool: WorkerPool | None = None,
     progress: Progress = silent,
 ) -> Report:
     """Write ``output``, whole or not at all.
@@ -303,7 +303,7 @@ def quantize(
     Args:
         vocab_limit: number of ids that the tokenizer has.
         calibration: ids int32 [B, T] whose activations guide the planes; None fits the weights alone.
-        executor: quantizes the tensors, several at once; None: this process, one by one. The bytes are the same. Calibrated
+        pool: quantizes the tensors, several at once; None: this process, one by one. The bytes are the same. Calibrated
             planes are made here, one after the other.
         progress: hears of each tensor, in parameters done and in all.
 
@@ -317,7 +317,7 @@ def quantize(
         raise BundleError(f"{checkpoint.source}: the tokenizer has {vocab_limit} ids, the model only {vocab}")
     with BundleWriter.create(output) as writer:
         calibrated = bool(options.planes) and calibration is not None
-        run = _Run(checkpoint, writer, options, calibrated, executor, progress)
+        run = _Run(checkpoint, writer, options, calibrated, pool, progress)
         if calibration is not None and calibrated:
             run.add(run.outside())
             assert run.rounded is not None

@@ -237,9 +237,9 @@ def test_a_planted_socket_is_seen(run: Run, script: str) -> None:
 def test_a_planted_socket_of_a_worker_is_seen(run: Run) -> None:
     script = (
         "import socket\n"
-        "from edgedec.workers import open_executor\n"
-        "with open_executor('local', workers=2) as executor:\n"
-        "    list(executor.map(socket.socket, [socket.AF_INET]))"
+        "from edgedec.workers import open_pool\n"
+        "with open_pool('local', workers=2) as pool:\n"
+        "    list(pool.map(socket.socket, [socket.AF_INET]))"
     )
     done = run("-c", script)
     assert done.returncode == 1

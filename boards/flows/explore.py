@@ -26,7 +26,7 @@ from edgedec.hw.plan.choose_board import config_for_board
 from edgedec.hw.plan.estimate import estimate
 from edgedec.progress import Progress, silent
 from edgedec.reference.integer_profile.model import IntegerModel
-from edgedec.workers import Executor
+from edgedec.workers import WorkerPool
 
 __all__ = ["FRONTS", "SWEPT", "Exploration", "Point", "Speed", "explore", "pareto"]
 
@@ -113,7 +113,7 @@ def explore(
     board: Board,
     overrides: Members,
     *,
-    executor: Executor,
+    pool: WorkerPool,
     others: Iterable[Board] = (),
     progress: Progress = silent,
 ) -> Exploration:
@@ -138,7 +138,7 @@ def explore(
     if not groups or (refusal is not None and _is_too_large(graph, board, groups[0])):
         raise refusal or UsageError(f"{board.name}: no such accelerator; change the members of --configuration")
     work = partial(_tried, pickle.dumps(graph), board, depths, frozenset(overrides))
-    found = list(executor.map(work, groups, progress=progress, label="estimating"))
+    found = list(pool.map(work, groups, progress=progress, label="estimating"))
     points = tuple(point for tried in found for point in tried.points)
     if not any(point.fits for point in points):
         raise refusal or next(tried.refusal for tried in found if tried.refusal)

@@ -32,7 +32,7 @@ def run_explore(
     configuration: str,
     *,
     output: Path | None,
-    executor: str,
+    pool_name: str,
     workers: int,
     as_json: bool,
 ) -> None:
@@ -41,21 +41,21 @@ def run_explore(
     Raises:
         UsageError: the configuration is not the board's, or ``output`` holds a build or is no folder.
         UnsupportedError: nothing fits.
-        ToolError: the executor is missing.
+        ToolError: a package that the pool needs is not installed.
     """
     from edgedec.boards import all_boards
     from edgedec.boards.flows.explore import explore
     from edgedec.reference.integer_profile.model import integer_graph
     from edgedec.runtime.accelerator.options import parse_configuration
-    from edgedec.workers import open_executor
+    from edgedec.workers import open_pool
 
     size, members = parse_configuration(configuration)
     if size != "board":
         raise UsageError(f"--explore varies what the board gets; write --configuration board, not {size}")
     if output is not None:
         _check_output(output)
-    with progress("exploring") as report, open_executor(executor, workers=workers) as pool:
-        found = explore(integer_graph(bundle), board, members, executor=pool, others=all_boards(), progress=report)
+    with progress("exploring") as report, open_pool(pool_name, workers=workers) as pool:
+        found = explore(integer_graph(bundle), board, members, pool=pool, others=all_boards(), progress=report)
     data = _described(found)
     if as_json:
         print_json(data)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgedec.cli.console import note, print_json, print_table, progress
-from edgedec.cli.options import Json, Model, Verbose, line_command, option, resolve_model
+from edgedec.cli.options import FormerPool, Json, Model, Pool, Verbose, line_command, option, pool_option, resolve_model
 from edgedec.errors import EdgedecError, ToolError, UsageError
 from edgedec.install_hint import install_extra
 
@@ -64,9 +64,8 @@ def build_bitstream(
     explore: Annotated[
         bool, option("--explore", help="Build nothing: estimate all accelerators for the board, and print the best.")
     ] = False,
-    executor: Annotated[
-        str, option("--executor", metavar="NAME", help="Of --explore: local, or ray: a Ray cluster.")
-    ] = "local",
+    pool: Pool = "local",
+    executor: FormerPool = None,
     workers: Annotated[
         int, option("--workers", metavar="N", min=0, help="Of --explore: at a time; 0: one per core.")
     ] = 0,
@@ -80,8 +79,8 @@ def build_bitstream(
     if explore and (given := _given(ctx, "seed", "load", "no_build", "synthesize")):
         it = "it" if len(given) == 1 else "them"
         raise UsageError(f"--explore builds nothing, and has no use for {', '.join(given)}: leave {it} out")
-    if not explore and _given(ctx, "executor", "workers"):
-        raise UsageError("--executor and --workers are for --explore; a build has no use for them")
+    if not explore and _given(ctx, "pool", "executor", "workers"):
+        raise UsageError("--pool and --workers are for --explore; a build has no use for them")
     if output is None and not explore:
         raise UsageError("-o is missing; name a folder to build in, such as -o build")
     if load and no_build and not explore:
@@ -103,7 +102,8 @@ def build_bitstream(
     if output is None or explore:
         from edgedec.cli._explore import run_explore
 
-        run_explore(bundle, target, configuration, output=output, executor=executor, workers=workers, as_json=json)
+        name = pool_option(ctx, pool, executor)
+        run_explore(bundle, target, configuration, output=output, pool_name=name, workers=workers, as_json=json)
         return
     config = _config(bundle, target, configuration)
     check_build(target, config)

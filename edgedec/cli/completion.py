@@ -20,7 +20,7 @@ __all__ = ["commands", "completion"]
 _FOLDERS = ("FOLDER", "BOARD_BUNDLE")  # metavars
 _FILES = ("FILE", "PATH", "CHECKPOINT", "TEACHER")
 _METHODS = ("int8", "ternary", "float")
-_EXECUTORS = ("local", "ray")
+_POOLS = ("local", "ray")
 _DEVICES = (
     "cpu",
     "cuda",
@@ -62,7 +62,7 @@ def words() -> dict[str, tuple[str, ...]]:
         "bench --method": ("ternary", "int8"),
         "--planes": ("1", "2", "3"),
         "--group-size": ("32", "64", "128"),
-        "--executor": _EXECUTORS,
+        "--pool": _POOLS,
         "--format": ("gguf", "onnx", "safetensors"),
         "--init": ("absmean", "planes", "random"),
         "--precision": ("auto", "float32", "bfloat16"),
@@ -93,6 +93,8 @@ def _leaves(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
 def _command(name: str, command: Any, lists: Mapping[str, tuple[str, ...]]) -> Command:
     options, argument = [Option(names=("-h", "--help"), help="Show this message and exit.")], None
     for parameter in command.params:
+        if getattr(parameter, "hidden", False):
+            continue
         if parameter.param_type_name == "argument":
             argument = _value(name, (_metavar(parameter),), parameter, lists)
             continue

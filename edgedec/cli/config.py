@@ -48,8 +48,10 @@ def load_defaults(ctx: typer.Context, commands: Mapping[str, Any]) -> dict[str, 
             for key, value in table.items():
                 option = options.get(key.replace("_", "-"))
                 if option is None:
-                    known = ", ".join(sorted(options))
-                    raise UsageError(f"{file}: [{name}] has no key {key!r}; known: {known}{did_you_mean(key, options)}")
+                    keys = sorted(key for key, option in options.items() if not option.hidden)
+                    raise UsageError(
+                        f"{file}: [{name}] has no key {key!r}; known: {', '.join(keys)}{did_you_mean(key, keys)}"
+                    )
                 place = f"{file}: [{name}] {key}"
                 defaults[name][option.name] = _checked(ctx, option, value, place)
                 ctx.meta.setdefault(FILES, {})[name, option.name] = place

@@ -26,6 +26,7 @@ __all__ = [
     "CtxSize",
     "Device",
     "DraftMax",
+    "FormerPool",
     "IgnoreEos",
     "Json",
     "KvBits",
@@ -35,6 +36,7 @@ __all__ = [
     "Model",
     "ModelDraft",
     "NPredict",
+    "Pool",
     "Record",
     "RepeatLastN",
     "RepeatPenalty",
@@ -53,6 +55,7 @@ __all__ = [
     "budget_bytes",
     "line_command",
     "option",
+    "pool_option",
     "resolve_model",
 ]
 
@@ -128,6 +131,10 @@ KvBits = Annotated[
 MemoryBudget = Annotated[
     str | None, option("--memory-budget", metavar="SIZE", help="Never take more, e.g. 600MiB or 2GiB.")
 ]
+Pool = Annotated[
+    str, option("--pool", metavar="NAME", help="Worker pool: local (processes of this machine) or ray (a Ray cluster).")
+]
+FormerPool = Annotated[str | None, option("--executor", metavar="NAME", hidden=True, help="Older spelling of --pool.")]
 Json = Annotated[bool, option("--json", help="One JSON object on stdout, nothing else.")]
 Verbose = Annotated[
     int,
@@ -252,6 +259,16 @@ def line_command(model: str, port: str, board: str, configuration: str) -> str:
     """
     more = [] if configuration == "board" else ["--configuration", configuration]
     return shlex.join(["edgedec", "chat", "-m", str(model), "--device", f"uart:{port}", "--board", board, *more])
+
+
+def pool_option(ctx: typer.Context, pool: str, executor: str | None) -> str:
+    """Return the value of ``--pool``, which may also be set by its older spelling ``--executor``.
+
+    If both are set, the stronger source wins: command line, environment, file. From equal sources, ``--pool`` does.
+    """
+    order = ("COMMANDLINE", "ENVIRONMENT", "DEFAULT_MAP", "DEFAULT")
+    ranks = [order.index(source.name) for name in ("pool", "executor") if (source := ctx.get_parameter_source(name))]
+    return pool if executor is None or ranks[0] <= ranks[1] else executor
 
 
 def resolve_model(name: str) -> Path:

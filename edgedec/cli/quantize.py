@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgedec.cli.console import print_json, print_table, progress, read_text
-from edgedec.cli.options import Json, Verbose, option
+from edgedec.cli.options import FormerPool, Json, Pool, Verbose, option, pool_option
 from edgedec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -89,6 +89,7 @@ def _perplexities(
 
 
 def quantize(
+    ctx: typer.Context,
     checkpoint: Annotated[
         Path, typer.Argument(metavar="CHECKPOINT", help="Hugging Face folder, GGUF or llama2.c .bin file.")
     ],
@@ -111,9 +112,8 @@ def quantize(
         option("--eval-text", metavar="FILE", help="Text to score on, or 'none'; else the model writes one."),
     ] = None,
     seed: Annotated[int, option("--seed", metavar="N", min=0, help="Of the text that the model writes.")] = 0,
-    executor: Annotated[
-        str, option("--executor", metavar="NAME", help="Where tensors are quantized: local or ray.")
-    ] = "local",
+    pool: Pool = "local",
+    executor: FormerPool = None,
     workers: Annotated[int, option("--workers", metavar="N", min=0, help="Tensors at the same time; 0: as pays.")] = 0,
     json: Json = False,
     verbose: Verbose = 0,
@@ -124,14 +124,15 @@ def quantize(
     from edgedec.quantize.pipeline import quantize as write_bundle
     from edgedec.quantize.readers import open_checkpoint
     from edgedec.runtime.text.tokenizer import Tokenizer
-    from edgedec.workers import open_executor
+    from edgedec.workers import open_pool
 
     options = QuantizeOptions(method=method, planes=planes, group_size=group_size)
     if calibration is not None and not planes:
         raise UsageError(
             "--calibration is for ternary planes: add --method ternary --planes 1, 2 or 3, or leave it out"
         )
-    if executor != "local":
+    pool = pool_option(ctx, pool, executor)
+    if pool != "local":
         checkpoint = checkpoint.absolute()  # for processes that began in another folder
     with MemoryMeter((checkpoint if checkpoint.is_dir() else checkpoint.parent,)) as meter:
         opened = open_checkpoint(checkpoint, tokenizer)
@@ -143,18 +144,18 @@ def quantize(
         ):  # read before anything is written: a wrong path must not cost a quantization
             windows = _text_windows(opened, words, eval_text, "--eval-text")
             windows = windows[: EVAL_TOKENS // len(windows[0])]
-        if workers == 0 and executor == "local":
+        if workers == 0 and pool == "local":
             workers = local_workers(opened)
         began = time.perf_counter()
         ids = _calibration(opened, words, calibration, calibration_tokens, seed) if planes else None
-        with open_executor(executor, workers=workers) as pool, progress("quantizing") as report_progress:
+        with open_pool(pool, workers=workers) as worker_pool, progress("quantizing") as report_progress:
             report = write_bundle(
                 opened,
                 output,
                 options,
                 vocab_limit=words.size,
                 calibration=ids,
-                executor=pool,
+                pool=worker_pool,
                 progress=report_progress,
             )
         seconds = time.perf_counter() - began

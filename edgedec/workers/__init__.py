@@ -1,6 +1,6 @@
-"""Where independent pieces of work run: processes of this machine, or a cluster.
+"""Worker pools: independent pieces of work run in processes of this machine, or in a cluster.
 
-A plug-in is a file here with ``create(workers)``; its name is what ``--executor`` takes.
+A pool is a plug-in: a file of this folder with ``create(workers)``. Its name is the value of the option ``--pool``.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from edgedec.errors import UsageError
 from edgedec.plugins import load, names
 from edgedec.progress import Progress, silent
 
-__all__ = ["Executor", "executor_names", "open_executor"]
+__all__ = ["WorkerPool", "open_pool", "pool_names"]
 
 A = TypeVar("A")
 R = TypeVar("R")
 
 
-class Executor(Protocol):
-    """Runs a function on items elsewhere; a context manager that ends what it started.
+class WorkerPool(Protocol):
+    """Run a function on items in workers. As a context manager, a pool ends the workers that it started.
 
     Members:
-        workers: items that run at the same time at most.
+        workers: largest number of items that run at the same time.
     """
 
     workers: int
@@ -31,21 +31,23 @@ class Executor(Protocol):
     def map(
         self, function: Callable[[A], R], items: Iterable[A], *, progress: Progress = silent, label: str = "items"
     ) -> Iterator[R]:
-        """The results in the order of the items; nothing runs before the first one is asked for.
+        """Yield the results in the order of the items; no item starts before the first result is requested.
 
-        Items are taken as workers get free, a few ahead of the result that is waited for, so they may be many and large. A
-        failing item raises its own exception when its turn comes, with the worker's traceback as a note; those that are
-        running then are interrupted (their ``finally`` runs), and nothing else is begun. So does closing the iterator, and
-        Ctrl-C. Every item runs once at most.
+        Items are taken as workers become free, only a few ahead of the result that is being waited for, so there may be
+        many and large items. If an item fails, its own exception is raised when its turn comes, with the worker's
+        traceback as a note; the items that are running at that time are interrupted (their ``finally`` blocks run), and
+        no further item starts. Closing the iterator and Ctrl-C have the same effect. No item runs twice.
 
         Args:
-            function, items: what pickle takes; a function is known by its module and name, which workers import.
-            progress: told ``label``, how many are done, in any order, and of how many; only where ``items`` has a length.
+            function, items: values that pickle accepts; a function is pickled as its module and name, and the workers
+                import it.
+            progress: called with ``label``, the number of items that are done, in any order, and their total; it is only
+                called if ``items`` has a length.
 
         Raises:
-            EdgedecError: a worker ended while it had an item (killed, out of memory), or a result cannot be pickled; names
-                the item.
-            UsageError: the executor is closed, or another map of it goes on.
+            EdgedecError: a worker ended while it had an item (killed, out of memory), or a result cannot be pickled; the
+                message names the item.
+            UsageError: the pool is closed, or another map of it has not ended.
         """
 
     def __enter__(self) -> Self: ...
@@ -55,23 +57,24 @@ class Executor(Protocol):
     ) -> None: ...
 
 
-def executor_names() -> list[str]:
-    """What ``open_executor`` and ``--executor`` take."""
+def pool_names() -> list[str]:
+    """Return the names that ``open_pool`` and ``--pool`` accept, sorted."""
     return names(__name__)
 
 
-def open_executor(name: str = "local", *, workers: int = 0) -> Executor:
-    """An executor, to be used in a ``with`` statement.
+def open_pool(name: str = "local", *, workers: int = 0) -> WorkerPool:
+    """Return a worker pool, to be used in a ``with`` statement.
 
     Args:
-        workers: 0: one for each core that this process, or the cluster, has.
+        name: a name of ``pool_names``.
+        workers: number of workers; 0: one for each core that this process, or the cluster, has.
 
     Raises:
-        UsageError: an unknown name, or workers below 0.
-        ToolError: what it needs is not installed.
+        UsageError: the name is unknown, or ``workers`` is below 0.
+        ToolError: a package that the pool needs is not installed.
         DeviceError: no cluster answers.
     """
     if workers < 0:
         raise UsageError(f"workers must be at least 1, or 0 for one per core, not {workers}")
-    made: Executor = load(__name__, name, kind="executors").create(workers)
-    return made
+    pool: WorkerPool = load(__name__, name, kind="worker pools").create(workers)
+    return pool

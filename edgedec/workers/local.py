@@ -1,6 +1,6 @@
-"""Processes of this machine, begun as they are needed; with one worker this process itself.
+"""The worker pool ``local``: processes of this machine, started as they are needed; with one worker, this process.
 
-A process has one item at a time, so it is known which one a killed process had.
+A process has one item at a time, so the pool knows which item a killed process had.
 """
 
 from __future__ import annotations
@@ -16,38 +16,38 @@ from multiprocessing.connection import Connection
 from multiprocessing.connection import wait as ready
 from typing import Any
 
-from edgedec.workers._calls import Outcome, call
-from edgedec.workers._pooled import InlineExecutor, PooledExecutor
+from edgedec.workers._calls import CallResult, call
+from edgedec.workers._pools import InlinePool, ParallelPool
 
 __all__ = ["create"]
 
-_GRACE_S = 3.0  # for a process to end by itself once it is told to
+_GRACE_S = 3.0  # seconds that a process may take to end after it was told to
 _INTERRUPTED = 128 + 2  # exit code of a process that Ctrl-C ended
 
 
-def create(workers: int) -> InlineExecutor:
-    """An executor; 0 workers: one for each core."""
+def create(workers: int) -> InlinePool:
+    """Return a pool with this number of workers; 0: one for each core."""
     workers = workers or _cores()
-    return InlineExecutor() if workers == 1 else PooledExecutor(_Processes(workers))
+    return InlinePool() if workers == 1 else ParallelPool(_Processes(workers))
 
 
 def _cores() -> int:
-    """Those that this process may run on."""
+    """Return the number of cores that this process may run on."""
     if sys.platform == "linux":
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 class _Worker:
-    """A process and its pipe.
+    """A worker process and its pipe.
 
     Members:
-        number: of the item that it has; None if it has none.
-        function: that it was given last.
+        number: number of the item that the process has; None if it has none.
+        function: the function that it received last, pickled.
     """
 
     def __init__(self) -> None:
-        # Not a fork: threads of ONNX Runtime and of NumPy would not live on in it, and their locks would stay shut.
+        # A forked process would lack the threads of ONNX Runtime and of NumPy, while their locks stayed locked.
         context = get_context("spawn")
         self.pipe, other = context.Pipe()
         self.process = context.Process(target=_work, args=(other,), name="edgedec worker", daemon=True)
@@ -58,28 +58,28 @@ class _Worker:
 
     def start(self, number: int, function: bytes, item: bytes) -> None:
         self.number = number
-        with suppress(OSError):  # it is gone: ``outcome`` says so
+        with suppress(OSError):  # the process has ended; ``result`` reports it
             self.pipe.send_bytes(b"" if function == self.function else function)
             self.pipe.send_bytes(item)
         self.function = function
 
-    def outcome(self) -> Outcome:
-        """Once the pipe is ready."""
+    def result(self) -> CallResult:
+        """Read the result of the call; the pipe must be ready."""
         try:
             done = self.pipe.recv_bytes() == b"done"
-            return Outcome(done, self.pipe.recv_bytes())
+            return CallResult(done, self.pipe.recv_bytes())
         except (EOFError, OSError):
             self.process.join(_GRACE_S)
             if self.process.exitcode == _INTERRUPTED:
                 raise KeyboardInterrupt from None
-            return Outcome(False, b"", lost=_ending(self.process.exitcode))
+            return CallResult(False, b"", lost=_ending(self.process.exitcode))
 
     def interrupt(self) -> None:
-        """As Ctrl-C does, so that half-written files are cleared away."""
+        """Interrupt the process as Ctrl-C does, so that it removes half-written files."""
         if self.process.pid is not None and self.process.is_alive() and sys.platform != "win32":
             with suppress(ProcessLookupError):
                 os.kill(self.process.pid, signal.SIGINT)
-        self.pipe.close()  # one that waits for an item ends by that
+        self.pipe.close()  # ends a process that waits for an item
 
     def kill(self) -> None:
         self.process.kill()
@@ -98,7 +98,7 @@ def _ending(exitcode: int | None) -> str:
 
 
 class _Processes:
-    """``Pool`` of processes."""
+    """``CallRunner`` of processes."""
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
@@ -111,24 +111,24 @@ class _Processes:
     def start(self, number: int, item: bytes) -> None:
         free = [worker for worker in self._all if worker.number is None]
         if not free:
-            with _interrupts_held():  # one that is being started is known, or not there
+            with _interrupts_held():  # so that a started process is always in the list
                 self._all.append(_Worker())
             free = self._all[-1:]
         free[0].start(number, self._function, item)
 
-    def finished(self, wait: bool) -> list[tuple[int, Outcome]]:
+    def finished(self, wait: bool) -> list[tuple[int, CallResult]]:
         busy: dict[Any, _Worker] = {worker.pipe: worker for worker in self._all if worker.number is not None}
-        found = []
+        results = []
         for pipe in ready(list(busy), None if wait else 0):
             worker = busy[pipe]
-            outcome = worker.outcome()
+            result = worker.result()
             assert worker.number is not None
-            found.append((worker.number, outcome))
+            results.append((worker.number, result))
             worker.number = None
-            if outcome.lost:
+            if result.lost:
                 self._all.remove(worker)
                 self._end([worker])
-        return found
+        return results
 
     def cancel(self) -> None:
         busy = [worker for worker in self._all if worker.number is not None]
@@ -140,7 +140,7 @@ class _Processes:
         self._end(workers)
 
     def _end(self, workers: list[_Worker]) -> None:
-        """All at once: they share the grace. A second Ctrl-C ends that."""
+        """End all workers, which share one period of grace. A second Ctrl-C kills them at once."""
         try:
             for worker in workers:
                 worker.interrupt()
@@ -154,7 +154,7 @@ class _Processes:
 
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Ctrl-C waits, and for a process that is started in it until that can answer."""
+    """Hold Ctrl-C back. A process that is started meanwhile inherits this until it can handle the signal."""
     if sys.platform == "win32":
         yield
         return
@@ -165,33 +165,33 @@ def _interrupts_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-# In a worker.
+# The functions below run in a worker.
 
 
 def _work(pipe: Connection) -> None:
-    """Items until the pipe is closed, or Ctrl-C."""
+    """Handle items until the pipe is closed or Ctrl-C is pressed."""
     try:
         _take_interrupts()
         function = b""
         while True:
             function = pipe.recv_bytes() or function
-            outcome = call(function, pipe.recv_bytes())
-            pipe.send_bytes(b"done" if outcome.done else b"failed")
-            pipe.send_bytes(outcome.data)
-    except (EOFError, OSError):  # whoever asked has gone
+            result = call(function, pipe.recv_bytes())
+            pipe.send_bytes(b"done" if result.done else b"failed")
+            pipe.send_bytes(result.data)
+    except (EOFError, OSError):  # the parent closed the pipe or has ended
         return
     except KeyboardInterrupt:
         os._exit(_INTERRUPTED)
 
 
 def _take_interrupts() -> None:
-    """One of them: the second, of a terminal and of ``interrupt``, must not disturb what the first one has begun."""
+    """Take one Ctrl-C. A terminal and ``interrupt`` may both send it; the second must not disturb the clean-up."""
 
     def once(number: int, frame: Any) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    # Whatever the parent has: in the background of a shell it is ignored.
+    # The parent's handler does not matter: in the background of a shell, SIGINT is ignored.
     signal.signal(signal.SIGINT, once)
     if sys.platform != "win32":
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])

@@ -1,6 +1,7 @@
-"""A Ray cluster: the one of $RAY_ADDRESS, or that ``ray start`` made on this machine; without any, one for the occasion.
+"""The worker pool ``ray``: a Ray cluster.
 
-Each node needs edgedec, in the same version, and sees the same files by the same paths.
+The cluster is that of $RAY_ADDRESS, or the one that ``ray start`` made on this machine; if there is none, one is started
+and ended with the pool. Each node needs the same version of edgedec and must see the same files under the same paths.
 """
 
 from __future__ import annotations
@@ -16,29 +17,36 @@ from typing import Any
 
 from edgedec.errors import DeviceError, ToolError
 from edgedec.install_hint import install_extra
-from edgedec.workers._calls import Outcome, call
-from edgedec.workers._pooled import InlineExecutor, PooledExecutor
+from edgedec.workers._calls import CallResult, call
+from edgedec.workers._pools import InlinePool, ParallelPool
 
 __all__ = ["create"]
 
-_PATIENCE_S = 10.0  # for a cluster to take a connection
+_PATIENCE_S = 10.0  # seconds in which a cluster has to accept a connection
 
 
-def create(workers: int) -> InlineExecutor:
-    """An executor; 0 workers: one for each core of the cluster."""
-    # Read when Ray is imported: nothing is reported to its makers, and nothing is said about variables for other devices.
+def create(workers: int) -> InlinePool:
+    """Return a pool with this number of workers; 0: one for each core of the cluster.
+
+    Raises:
+        ToolError: Ray is not installed.
+        DeviceError: no cluster can be reached or started.
+    """
+    # Ray reads both when it is imported. They switch off usage reports and warnings about variables of other devices.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
         import ray
     except ImportError as error:
-        raise ToolError(f"--executor ray needs Ray; run: {install_extra('ray')} ({error})") from error
-    return PooledExecutor(_Cluster(ray, workers))
+        raise ToolError(f"--pool ray needs Ray; run: {install_extra('ray')} ({error})") from error
+    return ParallelPool(_Cluster(ray, workers))
 
 
 class _Cluster:
-    """``Pool`` of remote tasks. None is tried twice: what one has written is its own affair. An interrupted task ends with
-    its next line of Python: Ray does not wake what sleeps or computes.
+    """``CallRunner`` of remote tasks.
+
+    No task is tried twice, because it may have written something already. An interrupted task ends at its next line of
+    Python: Ray interrupts neither a sleep nor a computation.
     """
 
     def __init__(self, ray: Any, workers: int) -> None:
@@ -57,18 +65,18 @@ class _Cluster:
     def start(self, number: int, item: bytes) -> None:
         self._running[self._call.remote(self._function, item)] = number
 
-    def finished(self, wait: bool) -> list[tuple[int, Outcome]]:
+    def finished(self, wait: bool) -> list[tuple[int, CallResult]]:
         running = list(self._running)
         ready, _ = self._ray.wait(running, num_returns=1, timeout=None if wait else 0)
         if ready:
             ready, _ = self._ray.wait(running, num_returns=len(running), timeout=0)
-        return [(self._running.pop(one), self._outcome(one)) for one in ready]
+        return [(self._running.pop(reference), self._result(reference)) for reference in ready]
 
-    def _outcome(self, reference: Any) -> Outcome:
+    def _result(self, reference: Any) -> CallResult:
         try:
-            return Outcome(*self._ray.get(reference))
+            return CallResult(*self._ray.get(reference))
         except self._ray.exceptions.RayError as error:
-            return Outcome(False, b"", lost=_ending(error))
+            return CallResult(False, b"", lost=_ending(error))
 
     def cancel(self) -> None:
         running, self._running = list(self._running), {}
@@ -86,29 +94,35 @@ def _connect(ray: Any) -> None:
     try:
         with _sigterm_kept():
             ray.init(logging_level=logging.ERROR, log_to_driver=False, include_dashboard=False)
-    except Exception as error:  # Ray raises bare ones, of a node that took too long to start for instance
-        said = " ".join(str(error).split())
-        raise DeviceError(f"no Ray cluster could be reached or started: {said}; try --executor local") from error
+    except Exception as error:  # Ray raises bare Exceptions, for example if a node takes too long to start
+        text = " ".join(str(error).split())
+        raise DeviceError(f"no Ray cluster could be reached or started: {text}; try --pool local") from error
 
 
 @contextmanager
 def _sigterm_kept() -> Iterator[None]:
-    """Ray takes SIGTERM for itself, prints its native stack and exits with 15: what it means is the program's affair."""
+    """Restore the program's handler of SIGTERM: Ray's own prints its native stack and exits with 15."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         try:
             yield
         finally:
-            if before is not None and threading.current_thread() is threading.main_thread():  # others may set none
+            if (
+                before is not None and threading.current_thread() is threading.main_thread()
+            ):  # other threads may not set handlers
                 signal.signal(signal.SIGTERM, before)
     except SystemExit as error:
-        if error.code == signal.SIGTERM and callable(before):  # it came meanwhile
+        if error.code == signal.SIGTERM and callable(before):  # the signal arrived meanwhile
             signal.raise_signal(signal.SIGTERM)
         raise
 
 
 def _check_address(address: str) -> None:
-    """Whether anything listens there: Ray itself goes on trying for minutes."""
+    """Check that something listens at the address, because Ray itself would try for minutes.
+
+    Raises:
+        DeviceError: nothing does.
+    """
     host, colon, port = address.rpartition("://")[2].partition("/")[0].rpartition(":")
     if not colon or not port.isdecimal():
         return
@@ -121,6 +135,6 @@ def _check_address(address: str) -> None:
 
 
 def _ending(error: Exception) -> str:
-    """The first sentence of what Ray says."""
-    said = " ".join(str(error).split()).split(". ")[0][:300]
-    return f"was lost, {type(error).__name__}: {said}"
+    """Return the first sentence of an error of Ray."""
+    text = " ".join(str(error).split()).split(". ")[0][:300]
+    return f"was lost, {type(error).__name__}: {text}"

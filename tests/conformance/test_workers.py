@@ -1,4 +1,4 @@
-"""What every executor owes: the results in order, an item's own exception, and nothing left running."""
+"""What every pool owes: the results in order, an item's own exception, and nothing left running."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import pytest
 
 from edgedec.errors import BudgetError, DeviceError, EdgedecError, ToolError, UsageError
 from edgedec.install_hint import install_extra
-from edgedec.workers import Executor, executor_names, open_executor
+from edgedec.workers import WorkerPool, open_pool, pool_names
 
 # A module of its own: workers import what they run, and have no `tests`.
 WORK = """
@@ -111,8 +111,8 @@ OTHERS = [kind for kind in KINDS if kind.id != "local-1"]  # that have processes
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder: Path = tmp_path_factory.mktemp("executors")
-    (folder / "executor_work.py").write_text(WORK)
+    folder: Path = tmp_path_factory.mktemp("pools")
+    (folder / "pool_work.py").write_text(WORK)
     return folder
 
 
@@ -120,13 +120,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def work(folder: Path) -> Iterator[ModuleType]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
-        yield import_module("executor_work")
-        sys.modules.pop("executor_work", None)
+        yield import_module("pool_work")
+        sys.modules.pop("pool_work", None)
 
 
 @pytest.fixture(scope="module")
 def cluster(folder: Path) -> Iterator[None]:
-    """One for all tests: the executor uses the one that it is connected to, and leaves it."""
+    """One for all tests: the pool uses the one that it is connected to, and leaves it."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     ray = pytest.importorskip("ray")
     with pytest.MonkeyPatch.context() as patch:
@@ -139,52 +139,52 @@ def cluster(folder: Path) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def executor(request: pytest.FixtureRequest, work: ModuleType) -> Iterator[Executor]:
+def pool(request: pytest.FixtureRequest, work: ModuleType) -> Iterator[WorkerPool]:
     yield from opened(request)
 
 
 @pytest.fixture(scope="module", params=OTHERS)
-def elsewhere(request: pytest.FixtureRequest, work: ModuleType) -> Iterator[Executor]:
+def elsewhere(request: pytest.FixtureRequest, work: ModuleType) -> Iterator[WorkerPool]:
     yield from opened(request)
 
 
-def opened(request: pytest.FixtureRequest) -> Iterator[Executor]:
+def opened(request: pytest.FixtureRequest) -> Iterator[WorkerPool]:
     name, workers = request.param
     if name == "ray":
         request.getfixturevalue("cluster")
-    with open_executor(name, workers=workers) as executor:
-        assert executor.workers == workers
-        yield executor
+    with open_pool(name, workers=workers) as pool:
+        assert pool.workers == workers
+        yield pool
 
 
 def test_every_plug_in_is_under_test() -> None:
-    assert {kind.values[0][0] for kind in KINDS} == set(executor_names())  # type: ignore[index]
+    assert {kind.values[0][0] for kind in KINDS} == set(pool_names())  # type: ignore[index]
 
 
-def test_results_come_in_order_though_work_ends_in_another(executor: Executor, work: ModuleType) -> None:
-    assert list(executor.map(work.late_square, range(20))) == [x * x for x in range(20)]
+def test_results_come_in_order_though_work_ends_in_another(pool: WorkerPool, work: ModuleType) -> None:
+    assert list(pool.map(work.late_square, range(20))) == [x * x for x in range(20)]
 
 
-def test_an_executor_maps_again(executor: Executor, work: ModuleType) -> None:
-    assert list(executor.map(work.square, [1, 2])) == [1, 4]
-    assert list(executor.map(work.text, ["ab", 3])) == ["'ab'", "3"]
+def test_an_pool_maps_again(pool: WorkerPool, work: ModuleType) -> None:
+    assert list(pool.map(work.square, [1, 2])) == [1, 4]
+    assert list(pool.map(work.text, ["ab", 3])) == ["'ab'", "3"]
 
 
-def test_no_items_are_no_results(executor: Executor, work: ModuleType) -> None:
-    assert list(executor.map(work.square, [])) == []
-    assert list(executor.map(work.square, iter(()))) == []
+def test_no_items_are_no_results(pool: WorkerPool, work: ModuleType) -> None:
+    assert list(pool.map(work.square, [])) == []
+    assert list(pool.map(work.square, iter(()))) == []
 
 
-def test_work_is_done_where_it_should_be(executor: Executor, work: ModuleType, tmp_path: Path) -> None:
-    processes = set(executor.map(work.meet, [(str(tmp_path), min(executor.workers, 2))] * 8))
-    if executor.workers == 1:
+def test_work_is_done_where_it_should_be(pool: WorkerPool, work: ModuleType, tmp_path: Path) -> None:
+    processes = set(pool.map(work.meet, [(str(tmp_path), min(pool.workers, 2))] * 8))
+    if pool.workers == 1:
         assert processes == {os.getpid()}
     else:
         assert os.getpid() not in processes
         assert 2 <= len(processes) <= 3  # Ray may have one to spare
 
 
-def test_items_are_taken_as_workers_get_free(executor: Executor, work: ModuleType) -> None:
+def test_items_are_taken_as_workers_get_free(pool: WorkerPool, work: ModuleType) -> None:
     taken = []
 
     def items() -> Iterator[int]:
@@ -192,63 +192,63 @@ def test_items_are_taken_as_workers_get_free(executor: Executor, work: ModuleTyp
             taken.append(x)
             yield x
 
-    results = executor.map(work.square, items())
+    results = pool.map(work.square, items())
     assert taken == []
     assert next(results) == 0
-    assert len(taken) <= 1 + 5 * executor.workers
+    assert len(taken) <= 1 + 5 * pool.workers
     assert list(results) == [x * x for x in range(1, 100)]
 
 
-def test_progress_counts_up_to_all(executor: Executor, work: ModuleType) -> None:
+def test_progress_counts_up_to_all(pool: WorkerPool, work: ModuleType) -> None:
     told: list[tuple[str, int, int]] = []
-    list(executor.map(work.square, [5] * 7, progress=lambda *found: told.append(found), label="trials"))
+    list(pool.map(work.square, [5] * 7, progress=lambda *found: told.append(found), label="trials"))
     assert told == [("trials", done, 7) for done in range(1, 8)]
-    list(executor.map(work.square, (x for x in [5]), progress=lambda *found: told.append(found)))
+    list(pool.map(work.square, (x for x in [5]), progress=lambda *found: told.append(found)))
     assert len(told) == 7
 
 
-def test_big_items_and_results_pass_unharmed(executor: Executor, work: ModuleType) -> None:
+def test_big_items_and_results_pass_unharmed(pool: WorkerPool, work: ModuleType) -> None:
     arrays = [np.full(500_000, x, np.int64) for x in range(4)]  # 4 MB each, far more than a pipe holds
-    for x, found in enumerate(executor.map(work.total, arrays)):
+    for x, found in enumerate(pool.map(work.total, arrays)):
         assert (found == x + 1).all()
         found[0] = 0  # a result is the caller's own
 
 
-def test_an_items_exception_is_its_own(executor: Executor, work: ModuleType) -> None:
-    results = executor.map(work.picky, range(10))
+def test_an_items_exception_is_its_own(pool: WorkerPool, work: ModuleType) -> None:
+    results = pool.map(work.picky, range(10))
     assert [next(results) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(BudgetError, match=r"^3 does not fit") as caught:
         next(results)
     assert type(caught.value) is BudgetError
     assert str(caught.value) == "3 does not fit"
     assert list(results) == []
-    assert list(executor.map(work.picky, [1])) == [1]
+    assert list(pool.map(work.picky, [1])) == [1]
 
 
-def test_a_worker_says_where_it_failed(elsewhere: Executor, work: ModuleType) -> None:
+def test_a_worker_says_where_it_failed(elsewhere: WorkerPool, work: ModuleType) -> None:
     with pytest.raises(BudgetError) as caught:
         list(elsewhere.map(work.picky, [3]))
     assert "in picky" in caught.value.__notes__[0]
 
 
-def test_the_first_failure_in_order_is_raised(executor: Executor, work: ModuleType) -> None:
+def test_the_first_failure_in_order_is_raised(pool: WorkerPool, work: ModuleType) -> None:
     with pytest.raises(TypeError, match="bytes formatting"):
-        list(executor.map(work.late_square, [0, 3, b"x", 1, "later"]))
+        list(pool.map(work.late_square, [0, 3, b"x", 1, "later"]))
 
 
-def test_a_call_for_the_exit_passes_through(executor: Executor, work: ModuleType) -> None:
+def test_a_call_for_the_exit_passes_through(pool: WorkerPool, work: ModuleType) -> None:
     with pytest.raises(SystemExit) as caught:
-        list(executor.map(work.leave, [1]))
+        list(pool.map(work.leave, [1]))
     assert caught.value.code == 7
 
 
-def test_an_exception_that_pickle_loses_keeps_its_text(elsewhere: Executor, work: ModuleType) -> None:
-    with pytest.raises(EdgedecError, match=r"^executor_work\.Awkward: number 4$"):
+def test_an_exception_that_pickle_loses_keeps_its_text(elsewhere: WorkerPool, work: ModuleType) -> None:
+    with pytest.raises(EdgedecError, match=r"^pool_work\.Awkward: number 4$"):
         list(elsewhere.map(work.awkward, [4]))
 
 
-def test_what_pickle_cannot_take_is_an_error_that_leaves_the_executor_usable(
-    elsewhere: Executor, work: ModuleType
+def test_what_pickle_cannot_take_is_an_error_that_leaves_the_pool_usable(
+    elsewhere: WorkerPool, work: ModuleType
 ) -> None:
     for function, items in ((work.unpicklable, [1]), (work.square, [lambda: 1]), (lambda x: x, [1])):
         with pytest.raises(Exception, match=r"(?i)pickle"):
@@ -256,18 +256,18 @@ def test_what_pickle_cannot_take_is_an_error_that_leaves_the_executor_usable(
     assert list(elsewhere.map(work.square, [3])) == [9]
 
 
-def test_items_that_fail_to_come_end_the_map(executor: Executor, work: ModuleType) -> None:
+def test_items_that_fail_to_come_end_the_map(pool: WorkerPool, work: ModuleType) -> None:
     def items() -> Iterator[int]:
         yield 1
         raise ZeroDivisionError("no more")
 
     with pytest.raises(ZeroDivisionError):
-        list(executor.map(work.square, items()))
-    assert list(executor.map(work.square, [3])) == [9]
+        list(pool.map(work.square, items()))
+    assert list(pool.map(work.square, [3])) == [9]
 
 
 def test_a_failure_interrupts_what_runs_and_begins_nothing_else(
-    elsewhere: Executor, work: ModuleType, tmp_path: Path
+    elsewhere: WorkerPool, work: ModuleType, tmp_path: Path
 ) -> None:
     jobs = [(str(tmp_path), x) for x in range(20)]
     began = time.monotonic()
@@ -281,7 +281,7 @@ def test_a_failure_interrupts_what_runs_and_begins_nothing_else(
     assert list(elsewhere.map(work.square, [3])) == [9]
 
 
-def test_closing_the_results_does_the_same(elsewhere: Executor, work: ModuleType, tmp_path: Path) -> None:
+def test_closing_the_results_does_the_same(elsewhere: WorkerPool, work: ModuleType, tmp_path: Path) -> None:
     results: Any = elsewhere.map(work.slow_or_failing, [(str(tmp_path), x) for x in range(20)])
     with pytest.raises(ValueError, match="first"):
         next(results)
@@ -289,7 +289,7 @@ def test_closing_the_results_does_the_same(elsewhere: Executor, work: ModuleType
     wait_for(lambda: "1" in names(tmp_path, "cleared"))
 
 
-def test_a_killed_worker_names_its_item(elsewhere: Executor, work: ModuleType) -> None:
+def test_a_killed_worker_names_its_item(elsewhere: WorkerPool, work: ModuleType) -> None:
     results = elsewhere.map(work.killed, range(6))
     assert [next(results), next(results)] == [0, 1]
     with pytest.raises(EdgedecError, match=r"^item 2, 2: its worker .*take fewer workers$"):
@@ -298,39 +298,39 @@ def test_a_killed_worker_names_its_item(elsewhere: Executor, work: ModuleType) -
 
 
 def test_a_killed_process_names_its_signal(work: ModuleType) -> None:
-    with open_executor("local", workers=2) as executor, pytest.raises(EdgedecError, match="was killed by SIGKILL"):
-        list(executor.map(work.killed, [2]))
+    with open_pool("local", workers=2) as pool, pytest.raises(EdgedecError, match="was killed by SIGKILL"):
+        list(pool.map(work.killed, [2]))
 
 
 def test_a_long_item_is_cut_in_messages(work: ModuleType) -> None:
-    with open_executor("local", workers=2) as executor, pytest.raises(EdgedecError) as caught:
-        list(executor.map(work.killed_by, ["x" * 10**6]))
+    with open_pool("local", workers=2) as pool, pytest.raises(EdgedecError) as caught:
+        list(pool.map(work.killed_by, ["x" * 10**6]))
     assert len(str(caught.value)) < 300
     assert "ended with code 3" in str(caught.value)
 
 
-def test_maps_of_one_executor_do_not_overlap(executor: Executor, work: ModuleType) -> None:
-    first = executor.map(work.square, [1, 2, 3])
+def test_maps_of_one_pool_do_not_overlap(pool: WorkerPool, work: ModuleType) -> None:
+    first = pool.map(work.square, [1, 2, 3])
     assert next(first) == 1
-    with pytest.raises(UsageError, match="another map of this executor goes on"):
-        next(executor.map(work.square, [4]))
+    with pytest.raises(UsageError, match="another map of this pool has not ended"):
+        next(pool.map(work.square, [4]))
     assert list(first) == [4, 9]
-    assert list(executor.map(work.square, [4])) == [16]
+    assert list(pool.map(work.square, [4])) == [16]
 
 
-def test_a_closed_executor_says_so(work: ModuleType) -> None:
+def test_a_closed_pool_says_so(work: ModuleType) -> None:
     for workers in (1, 2):
-        with open_executor("local", workers=workers) as executor:
-            left = executor.map(work.square, range(50))
+        with open_pool("local", workers=workers) as pool:
+            left = pool.map(work.square, range(50))
             next(left)
-        for act in (lambda: next(left), lambda: executor.map(work.square, [1])):  # noqa: B023 - called here
-            with pytest.raises(UsageError, match="the executor is closed"):
+        for act in (lambda: next(left), lambda: pool.map(work.square, [1])):  # noqa: B023 - called here
+            with pytest.raises(UsageError, match="the pool is closed"):
                 act()
 
 
 def test_no_process_stays(work: ModuleType, tmp_path: Path) -> None:
-    with open_executor("local", workers=2) as executor:
-        processes = set(executor.map(work.meet, [(str(tmp_path), 2)] * 6))
+    with open_pool("local", workers=2) as pool:
+        processes = set(pool.map(work.meet, [(str(tmp_path), 2)] * 6))
     assert len(processes) == 2
     assert not any(is_running(process) for process in processes)
 
@@ -338,12 +338,12 @@ def test_no_process_stays(work: ModuleType, tmp_path: Path) -> None:
 SCRIPT = """
 import sys
 sys.path.insert(0, sys.argv[1])
-import executor_work
-from edgedec.workers import open_executor
+import pool_work
+from edgedec.workers import open_pool
 
 if __name__ == "__main__":
-    with open_executor(sys.argv[3], workers=2) as executor:
-        list(executor.map(executor_work.slow_or_failing, [(sys.argv[2], x) for x in range(1, 9)]))
+    with open_pool(sys.argv[3], workers=2) as pool:
+        list(pool.map(pool_work.slow_or_failing, [(sys.argv[2], x) for x in range(1, 9)]))
 """
 
 
@@ -396,12 +396,12 @@ def test_workers_end_when_their_parent_is_killed(folder: Path, tmp_path: Path) -
 
 ALONE = """
 import ray
-from edgedec.workers import open_executor
+from edgedec.workers import open_pool
 
-with open_executor("ray") as executor:
+with open_pool("ray") as pool:
     assert ray.is_initialized()
-    assert executor.workers == int(ray.cluster_resources()["CPU"])
-    print(*executor.map(abs, range(-9, 0)))
+    assert pool.workers == int(ray.cluster_resources()["CPU"])
+    print(*pool.map(abs, range(-9, 0)))
 assert not ray.is_initialized()
 """
 
@@ -420,7 +420,7 @@ def test_ray_names_the_cluster_that_does_not_answer(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     with pytest.raises(DeviceError, match=r"no Ray cluster answers at RAY_ADDRESS=127\.0\.0\.1:1: .*refused"):
-        open_executor("ray")
+        open_pool("ray")
 
 
 def test_a_cluster_that_does_not_start_is_an_error_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -430,7 +430,7 @@ def test_a_cluster_that_does_not_start_is_an_error_of_its_own(monkeypatch: pytes
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False, init=init))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with pytest.raises(DeviceError, match=r"reached or started: The current node timed out during startup\.; try"):
-        open_executor("ray")
+        open_pool("ray")
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -446,7 +446,7 @@ def test_ray_leaves_sigterm_to_the_program(monkeypatch: pytest.MonkeyPatch, befo
     its = signal.signal(signal.SIGTERM, before)
     try:
         with pytest.raises(DeviceError if fails else AttributeError):  # there is nothing to it but its init
-            open_executor("ray")
+            open_pool("ray")
         assert signal.getsignal(signal.SIGTERM) is before
     finally:
         signal.signal(signal.SIGTERM, its)
@@ -464,7 +464,7 @@ def test_a_sigterm_while_ray_starts_is_the_programs(monkeypatch: pytest.MonkeyPa
     its = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
     try:
         with pytest.raises(SystemExit) as caught:
-            open_executor("ray")
+            open_pool("ray")
     finally:
         signal.signal(signal.SIGTERM, its)
     assert caught.value.code == 143
@@ -479,7 +479,7 @@ def test_ray_is_reached_from_any_thread(monkeypatch: pytest.MonkeyPatch) -> None
 
     def open_one() -> None:
         with pytest.raises(AttributeError, match="cluster_resources"):
-            open_executor("ray")
+            open_pool("ray")
         reached.append("open")
 
     thread = threading.Thread(target=open_one)
@@ -490,13 +490,13 @@ def test_ray_is_reached_from_any_thread(monkeypatch: pytest.MonkeyPatch) -> None
 
 ENDED = """
 import os, signal, sys
-from edgedec.workers import open_executor
+from edgedec.workers import open_pool
 
 signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
-with open_executor("ray", workers=1) as executor:
-    list(executor.map(abs, [-1]))
+with open_pool("ray", workers=1) as pool:
+    list(pool.map(abs, [-1]))
     os.kill(os.getpid(), signal.SIGTERM)
-    list(executor.map(abs, range(10**6)))
+    list(pool.map(abs, range(10**6)))
 """
 
 
@@ -511,19 +511,19 @@ def test_sigterm_ends_a_program_with_a_cluster_quietly() -> None:
 def test_missing_ray_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ToolError, match=re.escape(install_extra("ray"))):
-        open_executor("ray")
+        open_pool("ray")
 
 
-def test_an_unknown_executor_lists_the_known() -> None:
-    with pytest.raises(UsageError, match=r"executors has no 'cloud'; known: local, ray"):
-        open_executor("cloud")
+def test_an_unknown_pool_lists_the_known() -> None:
+    with pytest.raises(UsageError, match=r"no 'cloud' among the worker pools; known: local, ray"):
+        open_pool("cloud")
 
 
 def test_workers_are_counted_from_one_and_default_to_the_cores() -> None:
     with pytest.raises(UsageError, match="workers must be at least 1, or 0 for one per core, not -1"):
-        open_executor(workers=-1)
-    with open_executor() as executor:
-        assert 1 <= executor.workers <= (os.cpu_count() or 1)
+        open_pool(workers=-1)
+    with open_pool() as pool:
+        assert 1 <= pool.workers <= (os.cpu_count() or 1)
 
 
 def names(folder: Path, kind: str) -> set[str]:

@@ -56,7 +56,7 @@ def test_an_unknown_name_lists_the_known_ones(package: str, name: str) -> None:
     with pytest.raises(UsageError) as caught:
         load(package, name)
     near = "; did you mean 'apple'?" if name in NEAR_APPLE else ""
-    assert str(caught.value) == f"{package} has no {name!r}; known: apple, deep, needs, raises, zebra{near}"
+    assert str(caught.value) == f"no {name!r} among the {package}; known: apple, deep, needs, raises, zebra{near}"
 
 
 def test_an_import_error_inside_passes_through(package: str) -> None:
@@ -70,7 +70,7 @@ def test_any_error_inside_passes_through(package: str) -> None:
 
 
 def test_the_message_calls_the_kind_by_its_folder() -> None:
-    with pytest.raises(UsageError, match=r"^families has no 'gpt'; known: .*llama"):
+    with pytest.raises(UsageError, match=r"^no 'gpt' among the families; known: .*llama"):
         load("edgedec.families", "gpt")
 
 

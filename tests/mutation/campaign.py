@@ -122,8 +122,8 @@ def mutate(
         results = cache_folder() / "mutation" / f"{hashlib.sha256(str(root).encode()).hexdigest()[:8]}.jsonl"
     trials = Trials(root, results, limit_s)
     # Threads that wait for processes: each mutant has an interpreter of its own.
-    with ThreadPoolExecutor(jobs) as executor:
-        return _report(list(executor.map(lambda mutant: _try(trials, mutant, covering[mutant.module], tests), chosen)))
+    with ThreadPoolExecutor(jobs) as pool:
+        return _report(list(pool.map(lambda mutant: _try(trials, mutant, covering[mutant.module], tests), chosen)))
 
 
 def _try(trials: Trials, mutant: Mutant, covering: Sequence[Path], tests: int) -> Result:

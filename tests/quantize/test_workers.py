@@ -26,7 +26,7 @@ from edgedec.errors import BundleError, EdgedecError, UnsupportedError
 from edgedec.quantize.pipeline import QuantizeOptions, Report, quantize
 from edgedec.quantize.readers import Checkpoint, open_checkpoint
 from edgedec.quantize.readers.checkpoint import Makers
-from edgedec.workers import Executor, open_executor
+from edgedec.workers import WorkerPool, open_pool
 from tests.quantize.test_pipeline import SIZES, tensors, write
 
 KINDS: dict[str, QuantizeOptions] = {
@@ -63,20 +63,20 @@ def made(folder: Path, kind: str) -> Path:
     return sharded(folder, halves, architectures=["BitnetForCausalLM"])
 
 
-def run(source: Path | Checkpoint, output: Path, kind: str, executor: Executor | None) -> Report:
+def run(source: Path | Checkpoint, output: Path, kind: str, pool: WorkerPool | None) -> Report:
     checkpoint = open_checkpoint(source) if isinstance(source, Path) else source
-    return quantize(checkpoint, output, KINDS[kind], vocab_limit=13, executor=executor)
+    return quantize(checkpoint, output, KINDS[kind], vocab_limit=13, pool=pool)
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[Executor]:
+def pool() -> Iterator[WorkerPool]:
     """Two processes, for all of the module's tests that do not end them."""
-    with open_executor("local", workers=2) as executor:
-        yield executor
+    with open_pool("local", workers=2) as pool:
+        yield pool
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_the_same_bytes_from_one_process_and_from_two(tmp_path: Path, pool: Executor, kind: str) -> None:
+def test_the_same_bytes_from_one_process_and_from_two(tmp_path: Path, pool: WorkerPool, kind: str) -> None:
     source = made(tmp_path / "m", kind)
     run(source, tmp_path / "alone", kind, None)
     report = run(source, tmp_path / "pool", kind, pool)
@@ -90,11 +90,11 @@ def test_the_same_bytes_from_one_process_and_from_two(tmp_path: Path, pool: Exec
 @pytest.mark.slow
 def test_the_same_bytes_from_ray(tmp_path: Path) -> None:
     pytest.importorskip("ray")
-    with open_executor("ray", workers=2) as executor:
+    with open_pool("ray", workers=2) as pool:
         for kind in KINDS:
             source = made(tmp_path / kind, kind)
             run(source, tmp_path / f"{kind}-alone", kind, None)
-            run(source, tmp_path / f"{kind}-ray", kind, executor)
+            run(source, tmp_path / f"{kind}-ray", kind, pool)
             assert Bundle.open(tmp_path / f"{kind}-ray").sha256 == Bundle.open(tmp_path / f"{kind}-alone").sha256
 
 
@@ -111,29 +111,29 @@ def cut(path: Path) -> None:
     [(cut, r"-of-00003\.safetensors: tensor .* is truncated"), (Path.unlink, r"cannot be read: No such file")],
 )
 def test_a_shard_that_goes_bad_while_it_is_read(
-    tmp_path: Path, pool: Executor, damage: Callable[[Path], None], message: str
+    tmp_path: Path, pool: WorkerPool, damage: Callable[[Path], None], message: str
 ) -> None:
     checkpoint = open_checkpoint(made(tmp_path / "m", "native"))
     for path in sorted((tmp_path / "m").glob("*.safetensors"))[1:]:
         damage(path)
     texts = []
-    for executor in (None, pool):
+    for workers in (None, pool):
         with pytest.raises(BundleError, match=message) as caught:
-            run(checkpoint, tmp_path / "b", "native", executor)
+            run(checkpoint, tmp_path / "b", "native", workers)
         texts.append(str(caught.value))
         assert [path.name for path in tmp_path.iterdir()] == ["m"]
     assert texts[0] == texts[1]
 
 
 @pytest.mark.parametrize("method", ["ternary", "int8"])
-def test_a_bad_tensor_is_named_as_without_workers(tmp_path: Path, pool: Executor, method: str) -> None:
+def test_a_bad_tensor_is_named_as_without_workers(tmp_path: Path, pool: WorkerPool, method: str) -> None:
     contents = tensors(ternary=True)
     contents[LAST][3, 4] = 0.5 if method == "ternary" else np.nan
     checkpoint = open_checkpoint(sharded(tmp_path / "m", contents))
     texts = []
-    for executor in (None, pool):
+    for workers in (None, pool):
         with pytest.raises((BundleError, UnsupportedError), match=r"layers\.1\.mlp\.down_proj\.weight") as caught:
-            quantize(checkpoint, tmp_path / "b", QuantizeOptions(method=method), vocab_limit=13, executor=executor)
+            quantize(checkpoint, tmp_path / "b", QuantizeOptions(method=method), vocab_limit=13, pool=workers)
         texts.append(f"{type(caught.value)} {caught.value}")
         assert [path.name for path in tmp_path.iterdir()] == ["m"]
     assert texts[0] == texts[1]
@@ -147,11 +147,11 @@ def test_a_worker_that_dies_leaves_nothing(tmp_path: Path, end: Callable[[], Any
     checkpoint = open_checkpoint(made(tmp_path / "m", "int8"))
     assert isinstance(checkpoint.read_tensor, Makers)
     deadly = replace(checkpoint, read_tensor=Makers({**checkpoint.read_tensor.by_name, LAST: end}))
-    with open_executor("local", workers=2) as executor:
+    with open_pool("local", workers=2) as pool:
         with pytest.raises(EdgedecError, match=rf"its worker .*{message}"):
-            run(deadly, tmp_path / "b", "int8", executor)
+            run(deadly, tmp_path / "b", "int8", pool)
         assert [path.name for path in tmp_path.iterdir()] == ["m"]
-        run(checkpoint, tmp_path / "b", "int8", executor)  # the next one finds workers again
+        run(checkpoint, tmp_path / "b", "int8", pool)  # the next one finds workers again
     run(checkpoint, tmp_path / "alone", "int8", None)
     assert Bundle.open(tmp_path / "b").sha256 == Bundle.open(tmp_path / "alone").sha256
 
@@ -171,9 +171,9 @@ def test_a_disk_that_fills_up_ends_the_workers(tmp_path: Path, monkeypatch: pyte
     before = set(multiprocessing.active_children())
     with (
         pytest.raises(EdgedecError, match="the disk is full; free some space"),
-        open_executor("local", workers=2) as executor,
+        open_pool("local", workers=2) as pool,
     ):
-        run(source, tmp_path / "b", "int8", executor)
+        run(source, tmp_path / "b", "int8", pool)
     assert set(multiprocessing.active_children()) <= before
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
 
@@ -184,16 +184,16 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from edgedec.workers import open_executor
+from edgedec.workers import open_pool
 from edgedec.quantize.pipeline import QuantizeOptions, quantize
 from edgedec.quantize.readers import open_checkpoint
 from edgedec.quantize.readers.checkpoint import Makers
 if __name__ == "__main__":
     opened = open_checkpoint(Path(sys.argv[1]))
     slow = {**opened.read_tensor.by_name, "model.layers.1.mlp.up_proj.weight": partial(time.sleep, 300)}
-    with open_executor("local", workers=2) as executor:
+    with open_pool("local", workers=2) as pool:
         quantize(replace(opened, read_tensor=Makers(slow)), Path(sys.argv[2]), QuantizeOptions(method="int8"),
-                 vocab_limit=13, executor=executor, progress=lambda what, done, total: print(what, flush=True))
+                 vocab_limit=13, pool=pool, progress=lambda what, done, total: print(what, flush=True))
 """
 
 

@@ -24,7 +24,7 @@ from edgedec.hw.plan.choose_board import config_for_board
 from edgedec.hw.plan.estimate import estimate
 from edgedec.install_hint import install_extra
 from edgedec.runtime.accelerator.options import parse_configuration
-from edgedec.workers import Executor, open_executor
+from edgedec.workers import WorkerPool, open_pool
 
 pytest.importorskip("amaranth", reason="the hardware generator is not installed")
 
@@ -45,14 +45,14 @@ FEW = {"tile_rows": 80, "prefetch_beats": 256}  # of all combinations
 
 
 @pytest.fixture(scope="module")
-def inline() -> Iterator[Executor]:
-    with open_executor(workers=1) as executor:
-        yield executor
+def inline() -> Iterator[WorkerPool]:
+    with open_pool(workers=1) as pool:
+        yield pool
 
 
 @pytest.fixture(scope="module")
-def few(inline: Executor) -> Exploration:
-    return explore(GRAPH, KV260, FEW, executor=inline)
+def few(inline: WorkerPool) -> Exploration:
+    return explore(GRAPH, KV260, FEW, pool=inline)
 
 
 @pytest.mark.parametrize(
@@ -133,16 +133,16 @@ def test_no_point_is_cheaper_and_faster_than_one_of_the_front(few: Exploration) 
     assert all(few.points[number].config.slots == 1 for number in few.fronts["token"])
 
 
-def test_the_chosen_one_is_the_boards(inline: Executor) -> None:
+def test_the_chosen_one_is_the_boards(inline: WorkerPool) -> None:
     overrides: dict[str, Any] = {"slots": 2, "beat_bytes": 16, "context": 256, "softmax_lanes": 1}
-    found = explore(GRAPH, KV260, overrides, executor=inline)
+    found = explore(GRAPH, KV260, overrides, pool=inline)
     assert found.chosen is not None
     assert found.points[found.chosen].config == config_for_board(shape_model(GRAPH), KV260, **overrides)
     assert all(point.text.startswith("board,context=256,beat_bytes=16,ports=") for point in found.points)
     assert found.depths == (128, 254)
 
 
-def test_wanted_members_are_kept_and_shown(inline: Executor) -> None:
+def test_wanted_members_are_kept_and_shown(inline: WorkerPool) -> None:
     overrides: dict[str, Any] = {
         **FEW,
         "slots": 3,
@@ -152,7 +152,7 @@ def test_wanted_members_are_kept_and_shown(inline: Executor) -> None:
         "top_k": 4,
         "context": 100,
     }
-    found = explore(GRAPH, KV260, overrides, executor=inline)
+    found = explore(GRAPH, KV260, overrides, pool=inline)
     for point in found.points:
         assert all(getattr(point.config, name) == value for name, value in overrides.items())
         assert parse_configuration(point.text)[1].items() >= overrides.items()
@@ -161,9 +161,9 @@ def test_wanted_members_are_kept_and_shown(inline: Executor) -> None:
 
 def test_processes_and_this_process_find_the_same(few: Exploration) -> None:
     told: list[tuple[int, int]] = []
-    with open_executor(workers=2) as executor:
+    with open_pool(workers=2) as pool:
         found = explore(
-            GRAPH, KV260, FEW, executor=executor, progress=lambda what, done, total: told.append((done, total))
+            GRAPH, KV260, FEW, pool=pool, progress=lambda what, done, total: told.append((done, total))
         )
     assert found == few
     assert told == [(done + 1, len(told)) for done in range(len(told))]
@@ -172,13 +172,13 @@ def test_processes_and_this_process_find_the_same(few: Exploration) -> None:
 @pytest.mark.slow
 def test_a_ray_cluster_finds_the_same(few: Exploration) -> None:
     pytest.importorskip("ray")
-    with open_executor("ray", workers=2) as executor:
-        assert explore(GRAPH, KV260, FEW, executor=executor) == few
+    with open_pool("ray", workers=2) as pool:
+        assert explore(GRAPH, KV260, FEW, pool=pool) == few
 
 
-def test_what_does_not_fit_says_why_and_has_no_speed(inline: Executor) -> None:
+def test_what_does_not_fit_says_why_and_has_no_speed(inline: WorkerPool) -> None:
     small = replace(KV260, has={**KV260.has, "lut": 50_000, "dsp": 200}, most={})
-    found = explore(GRAPH, small, FEW, executor=inline)
+    found = explore(GRAPH, small, FEW, pool=inline)
     misfits = [point for point in found.points if not point.fits]
     assert misfits
     for point in found.points:
@@ -189,23 +189,23 @@ def test_what_does_not_fit_says_why_and_has_no_speed(inline: Executor) -> None:
     assert all(found.points[number].fits for numbers in found.fronts.values() for number in numbers)
 
 
-def test_it_finds_what_the_boards_choice_does_not_look_at(inline: Executor) -> None:
+def test_it_finds_what_the_boards_choice_does_not_look_at(inline: WorkerPool) -> None:
     """Narrower tiles take less memory."""
     roomy = replace(PYNQ, most={})
     one: dict[str, Any] = {"slots": 1, "beat_bytes": 8, "ports": 1}
-    found = explore(GRAPH, roomy, one, executor=inline)
+    found = explore(GRAPH, roomy, one, pool=inline)
     least = min(point.resources["bram36"] for point in found.points)
     board = replace(roomy, has={**PYNQ.has, "bram36": least})
     with pytest.raises(UnsupportedError, match="does not fit"):
         config_for_board(shape_model(GRAPH), board, **one)
-    found = explore(GRAPH, board, one, executor=inline)
+    found = explore(GRAPH, board, one, pool=inline)
     assert found.chosen is None
     assert "does not fit" in found.refusal
     assert 0 < sum(point.fits for point in found.points) < len(found.points)
 
 
 class _Unused:
-    """An executor that nothing may be asked of."""
+    """A pool that nothing may be asked of."""
 
     workers = 1
 
@@ -215,7 +215,7 @@ def refusal(board: Board, shape: dict[str, Any], **overrides: Any) -> tuple[Edge
     graph, found = shape_graph(shape), []
     others = (ULX3S, KV260)
     for act in (
-        lambda: explore(graph, board, overrides, executor=cast(Executor, _Unused()), others=others),
+        lambda: explore(graph, board, overrides, pool=cast(WorkerPool, _Unused()), others=others),
         lambda: config_for_board(shape_model(graph), board, others=others, **overrides),
     ):
         with pytest.raises(EdgedecError) as caught:
@@ -243,12 +243,12 @@ def test_a_model_that_fits_nothing_is_refused_with_the_nearest() -> None:
 )
 def test_members_that_no_accelerator_has(overrides: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        explore(GRAPH, KV260, overrides, executor=cast(Executor, _Unused()))
+        explore(GRAPH, KV260, overrides, pool=cast(WorkerPool, _Unused()))
 
 
-def test_a_clock_that_the_family_cannot_have(inline: Executor) -> None:
+def test_a_clock_that_the_family_cannot_have(inline: WorkerPool) -> None:
     with pytest.raises(UsageError, match=r"no PLL of the ECP5 makes 333\.33"):
-        explore(GRAPH, ULX3S, {**FEW, "clock_hz": 333.33e6}, executor=inline)
+        explore(GRAPH, ULX3S, {**FEW, "clock_hz": 333.33e6}, pool=inline)
 
 
 def test_a_picture_is_the_same_each_time(few: Exploration, tmp_path: Path) -> None:

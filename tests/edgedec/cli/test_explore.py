@@ -137,7 +137,7 @@ def test_what_does_not_fit_the_board(edgedec: Edgedec, source: Path) -> None:
     [
         (["--configuration", "small"], "--explore varies what the board gets; write --configuration board, not small"),
         (["--configuration", "board,slots=9"], "slots must be 1 to 8, not 9"),
-        (["--executor", "cloud"], "executors has no 'cloud'; known: local, ray"),
+        (["--pool", "cloud"], "no 'cloud' among the worker pools; known: local, ray"),
         (["--workers", "-1"], "--workers"),
         (["--no-build"], "--explore builds nothing, and has no use for --no-build: leave it out"),
         (["--load"], "--explore builds nothing, and has no use for --load: leave it out"),
@@ -181,11 +181,11 @@ def test_what_is_set_for_explorations_is_no_obstacle(
     from tests.boards.flows.vivado.support import fake_vivado
 
     fake_vivado.fake_core(monkeypatch)
-    Path("edgedec.toml").write_text('[build-bitstream]\nexecutor = "ray"\nworkers = 2\n')
+    Path("edgedec.toml").write_text('[build-bitstream]\npool = "ray"\nworkers = 2\n')
     named = ["build-bitstream", "-m", source, "--board", "kv260", "--configuration", FEW + ",ports=4,slots=1"]
     assert edgedec(*named, "-o", "x", "--no-build").code == 0
     outcome = edgedec(*named, "-o", "x", "--no-build", "--workers", "2")
-    assert (outcome.code, "--executor and --workers are for --explore" in outcome.stderr) == (2, True)
+    assert (outcome.code, "--pool and --workers are for --explore" in outcome.stderr) == (2, True)
 
 
 def test_a_build_needs_a_folder_and_no_workers(edgedec: Edgedec, source: Path) -> None:
@@ -195,11 +195,11 @@ def test_a_build_needs_a_folder_and_no_workers(edgedec: Edgedec, source: Path) -
     assert "-o is missing; name a folder to build in" in outcome.stderr
     outcome = edgedec(*named, "-o", "x", "--workers", "2")
     assert outcome.code == 2
-    assert "--executor and --workers are for --explore" in outcome.stderr
+    assert "--pool and --workers are for --explore" in outcome.stderr
 
 
 def test_without_ray(edgedec: Edgedec, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    outcome = edgedec(*words(source), "--executor", "ray")
+    outcome = edgedec(*words(source), "--pool", "ray")
     assert (outcome.code, outcome.stdout) == (3, "")
     assert install_extra("ray") in outcome.stderr

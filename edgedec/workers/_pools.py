@@ -1,4 +1,4 @@
-"""What all executors share: items out in order, outcomes in as they come, results in order again."""
+"""The parts that all worker pools share: they send items out in order and return the results in the same order."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any, Protocol, Self
 
 from edgedec.errors import UsageError
 from edgedec.progress import Progress, silent
-from edgedec.workers._calls import Outcome, opened, packed
+from edgedec.workers._calls import CallResult, pack, unpack
 
-__all__ = ["InlineExecutor", "Pool", "PooledExecutor"]
+__all__ = ["CallRunner", "InlinePool", "ParallelPool"]
 
-_AHEAD = 4  # items per worker that may be begun before the result that is waited for is there
+_AHEAD = 4  # items per worker that may be started ahead of the result that is being waited for
 
 
-class InlineExecutor:
-    """``edgedec.workers.Executor`` without any worker: in this process, one item after the other."""
+class InlinePool:
+    """``edgedec.workers.WorkerPool`` without workers: this process handles one item after the other."""
 
     def __init__(self, workers: int = 1) -> None:
         self.workers = workers
@@ -32,17 +32,17 @@ class InlineExecutor:
         label: str = "items",
     ) -> Iterator[Any]:
         self._check_open()
-        return self._alone(function, items, progress, label)
+        return self._exclusive(function, items, progress, label)
 
     def _check_open(self) -> None:
         if self._state == "closed":
-            raise UsageError("the executor is closed; map, and read the results, inside of its `with` statement")
+            raise UsageError("the pool is closed; call map, and read its results, inside the `with` statement")
 
-    def _alone(
+    def _exclusive(
         self, function: Callable[[Any], Any], items: Iterable[Any], progress: Progress, label: str
     ) -> Iterator[Any]:
         if self._state != "ready":
-            raise UsageError("another map of this executor goes on; read its results to their end, or close it, first")
+            raise UsageError("another map of this pool has not ended; read all its results, or close it, first")
         self._state = "busy"
         try:
             for result in self._results(function, items, progress, label):
@@ -71,104 +71,104 @@ class InlineExecutor:
         self._state = "closed"
 
 
-class Pool(Protocol):
-    """Runs calls elsewhere.
+class CallRunner(Protocol):
+    """Run pickled calls in workers.
 
     Members:
-        workers: calls at the same time at most.
+        workers: largest number of calls that run at the same time.
     """
 
     workers: int
 
     def begin(self, function: bytes) -> None:
-        """What the next calls are of, pickled."""
+        """Set the function of the next calls, pickled."""
 
     def start(self, number: int, item: bytes) -> None:
-        """A call; fewer than ``workers`` are running."""
+        """Start a call for a pickled item, while fewer than ``workers`` are running. ``number`` identifies it."""
 
-    def finished(self, wait: bool) -> list[tuple[int, Outcome]]:
-        """Numbers and outcomes of calls that ended; ``wait``: for one, if there is none."""
+    def finished(self, wait: bool) -> list[tuple[int, CallResult]]:
+        """Return the numbers and results of the calls that ended; with ``wait``, wait until there is at least one."""
 
     def cancel(self) -> None:
-        """End all that run; the pool can be used again."""
+        """End all running calls. The runner can be used again."""
 
     def close(self) -> None:
-        """End whatever it started."""
+        """End all workers that the runner started."""
 
 
-class PooledExecutor(InlineExecutor):
-    """``edgedec.workers.Executor`` over a pool."""
+class ParallelPool(InlinePool):
+    """``edgedec.workers.WorkerPool`` whose calls run in the workers of a ``CallRunner``."""
 
-    def __init__(self, pool: Pool) -> None:
-        super().__init__(pool.workers)
-        self._pool = pool
+    def __init__(self, runner: CallRunner) -> None:
+        super().__init__(runner.workers)
+        self._runner = runner
 
     def _results(
         self, function: Callable[[Any], Any], items: Iterable[Any], progress: Progress, label: str
     ) -> Iterator[Any]:
-        self._pool.begin(packed(function))
-        run = _Run(self._pool, items, progress, label)
+        self._runner.begin(pack(function))
+        run = _Map(self._runner, items, progress, label)
         try:
             yield from run.results()
         finally:
             if run.running:
-                self._pool.cancel()
+                self._runner.cancel()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         super().__exit__(kind, error, trace)
-        self._pool.close()
+        self._runner.close()
 
 
-class _Run:
-    """One map.
+class _Map:
+    """The state of one call of ``WorkerPool.map``.
 
     Members:
         running: numbers of the items that workers have.
     """
 
-    def __init__(self, pool: Pool, items: Iterable[Any], progress: Progress, label: str) -> None:
-        self._pool, self._items = pool, enumerate(items)
+    def __init__(self, runner: CallRunner, items: Iterable[Any], progress: Progress, label: str) -> None:
+        self._runner, self._items = runner, enumerate(items)
         self._progress, self._label, self._total = progress, label, length_hint(items, 0)
-        self._begun: dict[int, Any] = {}  # items whose results are not given out
-        self._outcomes: dict[int, Outcome] = {}
+        self._started: dict[int, Any] = {}  # items whose results were not yielded yet
+        self._finished: dict[int, CallResult] = {}
         self.running: set[int] = set()
-        self._ended = False  # nothing else is begun
+        self._ended = False  # no further item is started
 
     def results(self) -> Iterator[Any]:
         self._fill()
         number = 0
-        while self._begun:
-            while number not in self._outcomes:
+        while self._started:
+            while number not in self._finished:
                 self._gather(wait=True)
                 self._fill()
-            yield opened(self._outcomes.pop(number), number, self._begun.pop(number))
+            yield unpack(self._finished.pop(number), number, self._started.pop(number))
             number += 1
-            self._gather(wait=False)  # whose results came while the caller had this one
+            self._gather(wait=False)  # calls that ended while the caller used this result
             self._fill()
 
     def _fill(self) -> None:
-        """Each free worker gets an item."""
-        most = _AHEAD * self._pool.workers
-        while not self._ended and len(self.running) < self._pool.workers and len(self._begun) < most:
+        """Give an item to each free worker."""
+        most = _AHEAD * self._runner.workers
+        while not self._ended and len(self.running) < self._runner.workers and len(self._started) < most:
             try:
                 number, item = next(self._items)
             except StopIteration:
                 self._ended = True
                 return
-            data = packed(item)
-            self._begun[number] = item
+            data = pack(item)
+            self._started[number] = item
             self.running.add(number)
-            self._pool.start(number, data)
+            self._runner.start(number, data)
 
     def _gather(self, *, wait: bool) -> None:
         if not self.running:
             return
-        for number, outcome in self._pool.finished(wait):
+        for number, result in self._runner.finished(wait):
             self.running.discard(number)
-            self._outcomes[number] = outcome
-            self._ended |= not outcome.done
+            self._finished[number] = result
+            self._ended |= not result.done
             if self._total:
-                done = min(self._begun) + len(self._outcomes)
+                done = min(self._started) + len(self._finished)
                 self._progress(self._label, done, self._total)
