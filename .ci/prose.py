@@ -29,6 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CLEAN = (
     ".ci",
     "boards",
+    "examples",
     "hw",
     "tests/test_prose.py",
 )

@@ -238,7 +238,7 @@ def _measured_share(path: Path, found: _budget_speed.Pair, draft: Path | None, t
     for plan, budget in ((found.baseline, None), (found.budgeted, found.budget_bytes)):
         wanted = Run(
             bundle=str(path),
-            drafter=found.spec.drafter,
+            drafter=found.spec.drafter_name,
             draft=None if draft is None else str(draft),
             ctx_size=0 if budget else plan.ctx_size,
             kv_bits=None if budget else plan.kv_bits,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import Any, Literal, Self
 
 from edgedec.runtime.accelerator.timings import DeviceTimings
@@ -104,17 +105,30 @@ class Piece(str):
         return piece
 
 
-class AnswerStream:
+class AnswerStream(Iterator[Piece]):
     """The pieces of an answer, each as soon as it is written. ``answer`` grows with them.
 
-    The figures and the reason of the end are in ``answer`` once the iteration has ended, or ``close`` was called.
+    The figures and the reason of the end are in ``answer`` once the iteration has ended, or the stream was closed. A loop
+    that may be left early stands in a ``with`` block, which closes the stream:
+
+        with session.stream("Once upon a time") as stream:
+            for piece in stream:
+                ...
     """
 
     def __init__(self, answer: Answer, pieces: Generator[Piece]) -> None:
         self.answer, self._pieces = answer, pieces
 
-    def __iter__(self) -> Iterator[Piece]:
-        return self._pieces
+    def __next__(self) -> Piece:
+        return next(self._pieces)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def close(self) -> None:
         """End the answer where it is, as interrupted. A second call, or one after the end, does nothing."""

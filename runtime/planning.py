@@ -114,7 +114,7 @@ class _Planner:
         """Estimated tokens per second, half of the context in use."""
         return tokens_per_second(
             self.items(choice, ctx_size),
-            drafter=choice.spec.drafter,
+            drafter=choice.spec.drafter_name,
             nodes=min(choice.spec.nodes, self.limits(choice, ctx_size).nodes),
             model=choice.draft is not None,
             threads=self.threads,
@@ -257,7 +257,7 @@ def make_plan(
         baseline_bytes=baseline_bytes,
         ctx_size=chosen,
         kv_bits=choice.kv_bits,
-        drafter=choice.spec.drafter,
+        drafter=choice.spec.drafter_name,
         draft_model=choice.draft is not None,
         draft_tokens=limits.depth,
         tree_nodes=min(choice.spec.nodes, limits.nodes),
@@ -281,7 +281,7 @@ def _log_plan(plan: Plan, choice: _Choice, ways: int) -> None:
     if choice.spec.drafter != "none":
         model = "with" if choice.draft is not None else "without"
         guesses = (
-            f"drafter {choice.spec.drafter} {model} a draft model, {choice.spec.policy} of {plan.tree_nodes} nodes"
+            f"drafter {choice.spec.drafter_name} {model} a draft model, {choice.spec.policy} of {plan.tree_nodes} nodes"
         )
     _LOG.info(
         "plan, the best of %d: %s charged at most, %s; context %d, keys and values of %d bits, passes of %d rows; %s",

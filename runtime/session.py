@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
+from weakref import ref
 
 from edgedec.bundle import Bundle
 from edgedec.embedded import bundle_folder
@@ -81,6 +81,9 @@ class Session:
         progress: Progress = silent,
     ) -> None:
         self.bundle, self.run, self.meter = bundle, run, meter
+        self._closed = False
+        # Weak, so that a stream that is dropped ends at once.
+        self._stream: Callable[[], AnswerStream | None] = lambda: None
         self.tokenizer = Tokenizer.load(bundle.tokenizer_file)
         meter.mark()
         self.target = open_target(
@@ -180,7 +183,11 @@ class Session:
         self.close()
 
     def close(self) -> None:
+        """End the answer that is being written, as interrupted, and free the model. A second call does nothing."""
+        self._closed = True
         try:
+            if stream := self._stream():
+                stream.close()
             self.state.close()
             self._close_device()
         finally:
@@ -247,7 +254,7 @@ class Session:
 
     def generate(
         self,
-        prompt: I32,
+        prompt: str | I32,
         *,
         n_predict: int = -1,
         sampling: SamplingConfig | None = None,
@@ -257,7 +264,7 @@ class Session:
         interrupted: Callable[[], bool] = lambda: False,
         progress: Progress = silent,
     ) -> Answer:
-        """Continue ``prompt`` int32 [n], and return when the answer has ended. The arguments are those of ``stream``.
+        """Continue ``prompt``, and return when the answer has ended. The arguments are those of ``stream``.
 
         Args:
             on_text: called with each piece of the text as it becomes safe to print.
@@ -271,14 +278,14 @@ class Session:
             interrupted=interrupted,
             progress=progress,
         )
-        with closing(stream):  # if ``on_text`` fails, the answer ends now, while the target is still open
+        with stream:  # if ``on_text`` fails, the answer ends now, while the target is still open
             for piece in stream:
                 on_text(piece)
         return stream.answer
 
     def stream(
         self,
-        prompt: I32,
+        prompt: str | I32,
         *,
         n_predict: int = -1,
         sampling: SamplingConfig | None = None,
@@ -287,11 +294,12 @@ class Session:
         interrupted: Callable[[], bool] = lambda: False,
         progress: Progress = silent,
     ) -> AnswerStream:
-        """Continue ``prompt`` int32 [n]: iterate over the result for the text, piece by piece.
+        """Continue ``prompt``: iterate over the result for the text, piece by piece.
 
         A session writes one answer at a time: read it to its end, or close it, before the next is begun.
 
         Args:
+            prompt: a text, or the ids of ``encode`` or ``encode_chat``, int32 [n].
             n_predict: tokens at most; negative: until the context is full.
             sampling: how to choose tokens; None: the defaults of ``SamplingConfig``.
             stop: strings that end the answer; they are not part of its text.
@@ -301,14 +309,21 @@ class Session:
 
         Raises:
             EdgedecError: the prompt does not fit the context.
-            UsageError: another answer of this session was begun before this one had ended.
+            UsageError: the prompt is empty, the session is closed, or another answer of it was begun before this one had
+                ended.
             DeviceError: the target returned NaN.
         """
+        if self._closed:
+            raise UsageError("the session is closed, and its model is no longer loaded; open another session")
+        if isinstance(prompt, str):
+            prompt = self.encode(prompt)
         account = _Account(lambda: self._counters)
         request = self._request(prompt, sampling or SamplingConfig(), interrupted, account, progress)
         ends = () if ignore_eos else self.bundle.tokens.eos
         answer, text = Answer(), TextStream(self.tokenizer, stop, context=prompt)
-        return AnswerStream(answer, self._write(answer, request, account, text, n_predict=n_predict, ends=ends))
+        stream = AnswerStream(answer, self._write(answer, request, account, text, n_predict=n_predict, ends=ends))
+        self._stream = ref(stream)
+        return stream
 
     def _request(
         self,
@@ -430,7 +445,7 @@ class Session:
             planned_bytes=self.run.plan.total_bytes,
             peak_bytes=self._peak_bytes,
             lossless="exact" if self.target.info.batch_invariant else "up to float ties",
-            drafter=self.run.spec.drafter,
+            drafter=self.run.spec.drafter_name,
             rounds=rounds,
             speculating=self.run.spec.drafter != "none" and self.decoder.speculating,
             kernel=self.target.info.kernel,

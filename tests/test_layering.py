@@ -1,6 +1,9 @@
-"""Imports follow the arrows of the layers: core <- quantize, hw, boards, runtime <- sim <- command line and demo.
+"""Imports follow the arrows of the layers: core <- quantize, hw, boards, runtime <- sim <- API, command line and demo.
 
-Every import statement counts, inside a function or under TYPE_CHECKING too; so does import_module("a constant").
+Every import statement counts, inside a function or under TYPE_CHECKING too; so does import_module("a constant"). The one
+exemption is the facade, ``edgedec/__init__.py``: every import of a module of the package runs it, so that it must import
+nothing, and yet type checkers and editors must see the names of the Python API there. Its imports under TYPE_CHECKING do not
+count. No module of the project takes a name of the API from it, which would be an arrow that nothing else shows.
 """
 
 from __future__ import annotations
@@ -16,8 +19,9 @@ import pytest
 
 OUTER = ("quantize", "hw", "boards", "runtime", "sim")
 # A module imports from its own layer and those before it.
-LAYERS = (("core",), ("quantize", "hw", "boards", "runtime"), ("sim",), ("cli", "demo", "__main__"))
+LAYERS = (("core",), ("quantize", "hw", "boards", "runtime"), ("sim",), ("api", "cli", "demo", "__main__"))
 LEVEL = {area: level for level, areas in enumerate(LAYERS) for area in areas}
+FACADE = "edgedec"
 # Packages that only some may import: (package, prefixes of the modules that may).
 RESERVED = {
     "torch": ("edgedec.quantize.distil", "edgedec.quantize.demo_pair"),
@@ -82,6 +86,16 @@ def imported_names(tree: ast.AST, module: str, is_package: bool) -> Iterator[tup
                 yield node.args[0].value, node.lineno
 
 
+def without_typing(tree: ast.Module) -> ast.Module:
+    """Return the statements of a module that run: those under ``if TYPE_CHECKING`` are left out."""
+    run = [
+        node
+        for node in tree.body
+        if not (isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING")
+    ]
+    return ast.Module(run, tree.type_ignores)
+
+
 def read_imports(root: Path) -> Imports:
     """The imports of every module that ``root`` holds, by the module's installed name."""
     imports: Imports = {}
@@ -92,6 +106,7 @@ def read_imports(root: Path) -> Imports:
             is_package = parts[-1] == "__init__"
             module = ".".join(parts[:-1] if is_package else parts)
             tree = ast.parse(path.read_text("utf-8"), str(path))
+            tree = without_typing(tree) if module == FACADE else tree
             imports[module] = dict(imported_names(tree, module, is_package))
     return imports
 
@@ -123,6 +138,11 @@ def violations(imports: Imports) -> list[str]:
             if top != "edgedec":
                 continue
             there = area(name)
+            base, _, last = name.rpartition(".")
+            if base == FACADE and not (name in imports or last in LEVEL or last.startswith("__")):
+                found.append(
+                    f"{module}:{line} imports {last} from the facade; import it from the module that defines it"
+                )
             if LEVEL[there] > LEVEL[here]:
                 found.append(f"{module}:{line} imports {name}: {here} is below {there}")
             if (here, there) == ("hw", "runtime"):
@@ -203,6 +223,10 @@ def test_every_imported_package_is_a_declared_dependency(project_root: Path) -> 
         ("edgedec/bundle.py", "def f():\n    from edgedec.hw import plan", "core is below hw"),
         ("edgedec/bundle.py", "if TYPE_CHECKING:\n    from edgedec.boards import Board", "core is below boards"),
         ("edgedec/bundle.py", "importlib.import_module('edgedec.sim')", "core is below sim"),
+        ("edgedec/__init__.py", "from edgedec.runtime.session import Session", "core is below runtime"),
+        ("edgedec/__init__.py", "def f():\n    import edgedec.api", "core is below api"),
+        ("edgedec/__init__.py", "if True:\n    import edgedec.quantize.distil", "core is below quantize"),
+        ("runtime/session.py", "from edgedec import Session", "imports Session from the facade"),
         ("edgedec/onnx/linear.py", "from ..sim import device", "core is below sim"),
         ("runtime/session.py", "import edgedec.sim", "runtime is below sim"),
         ("sim/device.py", "import edgedec.demo", "sim is below demo"),
@@ -244,9 +268,10 @@ def test_every_imported_package_is_a_declared_dependency(project_root: Path) -> 
 )
 def test_checker_finds_a_planted_violation(tmp_path: Path, path: str, source: str, complaint: str) -> None:
     tree = {
-        "edgedec/__init__.py": "",
+        "edgedec/__init__.py": "if TYPE_CHECKING:\n    from edgedec.quantize.distil import Session",
         "hw/__init__.py": "",
         "hw/blocks.py": "import amaranth",
+        "edgedec/bundle.py": "",
         "boards/__init__.py": "import edgedec.bundle",
         "boards/ulx3s.py": "from edgedec.hw import config",
         "boards/flows/build.py": "from edgedec.hw import blocks",

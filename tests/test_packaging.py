@@ -148,7 +148,7 @@ def test_sdist_holds_the_same_files_and_builds_the_same_wheel(
     clean_tree: Path, wheel: Path, unpacked_sdist: Path, tmp_path: Path
 ) -> None:
     assert package_files(unpacked_sdist) == package_files(clean_tree)
-    for name in ("LICENSE", "Makefile", "README.md", ".ci/run", "tests/conftest.py"):
+    for name in ("LICENSE", "Makefile", "README.md", ".ci/run", "examples/generate.py", "tests/conftest.py"):
         assert (unpacked_sdist / name).is_file(), f"{name} is not in the sdist"
     again, files = wheel_files(build("wheel", unpacked_sdist, tmp_path)), wheel_files(wheel)
     assert again.keys() == files.keys()

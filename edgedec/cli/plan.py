@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from edgedec import api
 from edgedec.cli.console import print_json, print_table
 from edgedec.cli.options import Json, Verbose, resolve_model
 from edgedec.cli.run_options import PlanOptions, command_line
@@ -22,24 +23,21 @@ _PHASES = {"load": "loading", "load_draft": "loading the draft", "run": "running
 def plan(options: PlanOptions, json: Json = False, verbose: Verbose = 0) -> None:
     """Show the memory that a run will take. Exit code 4 if it does not fit the budget."""
     budget, spec, device = options.budget_bytes, options.spec(), options.device
-    from edgedec.memory import MemoryMeter, format_bytes, resident_bytes
-    from edgedec.runtime.planning import make_plan
-    from edgedec.runtime.session import open_model
+    from edgedec.memory import format_bytes, resident_bytes
     from edgedec.runtime.targets import target_module
 
-    bundle, accelerator = open_model(resolve_model(options.model), device, options.accelerator())
-    target_module(device, accelerator)  # its libraries are part of the baseline
-    baseline, resident = MemoryMeter().baseline_bytes, resident_bytes()
-    made = make_plan(
+    bundle, accelerator = resolve_model(options.model), options.accelerator()
+    target_module(device, accelerator)  # its libraries count as resident, the planner's work does not
+    resident = resident_bytes()
+    made = api.plan_run(
         bundle,
         device=device,
         ctx_size=options.ctx_size,
         kv_bits=options.kv_bits,
         spec=spec,
         budget_bytes=budget,
-        baseline_bytes=baseline,
         accelerator=accelerator,
-    ).plan
+    )
     if json:
         data = asdict(made) | {"estimated_tokens_per_second": round(made.estimated_tokens_per_second, 3)}
         data |= {"phases": {name: sum(items.values()) for name, items in made.phases.items()}}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from edgedec import api
 from edgedec.cli.console import print_json, print_table, progress, read_text
 from edgedec.cli.options import FormerPool, Json, Pool, Verbose, option, pool_option
 from edgedec.errors import UsageError
@@ -21,36 +22,26 @@ if TYPE_CHECKING:
 
 __all__ = ["quantize"]
 
-WINDOW_TOKENS = 256  # of calibration and evaluation, if the model's context has as many
 EVAL_TOKENS = 6144
 NO_TEXT = "none"
 
 
-def _text_windows(checkpoint: Checkpoint, tokenizer: Tokenizer, file: Path, what: str) -> list[NDArray[np.int32]]:
-    """A text file as windows that begin with BOS."""
-    from edgedec.quantize.calibration import cut_windows
-
-    length = min(WINDOW_TOKENS, int(checkpoint.config.get("max_position_embeddings", WINDOW_TOKENS)))
-    ids = tokenizer.encode(read_text(file, what), add_special=False)
-    windows = cut_windows(ids, length=length, bos=checkpoint.bos_token_id)
-    if not windows:
-        raise UsageError(f"{what} {file}: too short: there is no token to predict")
-    return windows
+def _text_windows(checkpoint: Checkpoint, tokenizer: Tokenizer, file: Path, flag: str) -> list[NDArray[np.int32]]:
+    """Return a text file as windows of ids that begin with BOS."""
+    return api.text_windows(checkpoint, tokenizer, read_text(file, flag), f"{flag} {file}")
 
 
 def _calibration(
     checkpoint: Checkpoint, tokenizer: Tokenizer, source: str | None, tokens: int, seed: int
 ) -> NDArray[np.int32] | None:
-    """ids int32 [sequences, length] from a file, or from the float model if none is named; None for ``none``."""
-    from edgedec.quantize.calibration import full_windows, sample_ids
-
+    """Return ids int32 [sequences, length] from a file, or from the float model if none is named; None for ``none``."""
     if source == NO_TEXT:
         return None
-    if source is None:
-        with progress("writing calibration text with the float model"):
-            return sample_ids(checkpoint, tokens=tokens, vocab_limit=tokenizer.size, seed=seed, length=WINDOW_TOKENS)
-    windows = _text_windows(checkpoint, tokenizer, Path(source), "--calibration")
-    return full_windows(windows)[: max(1, tokens // len(windows[0]))]
+    if source is not None:
+        text, name = read_text(Path(source), "--calibration"), f"--calibration {source}"
+        return api.calibration_ids(checkpoint, tokenizer, text, tokens=tokens, name=name)
+    with progress("writing calibration text with the float model"):
+        return api.calibration_ids(checkpoint, tokenizer, None, tokens=tokens, seed=seed)
 
 
 def _perplexities(
@@ -76,7 +67,9 @@ def _perplexities(
         if not can_sample(checkpoint):
             return None, None, 0
         with progress("writing evaluation text with the float model"):
-            sampled = sample_ids(checkpoint, tokens=EVAL_TOKENS, vocab_limit=limit, seed=seed + 1, length=WINDOW_TOKENS)
+            sampled = sample_ids(
+                checkpoint, tokens=EVAL_TOKENS, vocab_limit=limit, seed=seed + 1, length=api.WINDOW_TOKENS
+            )
         windows = list(sampled)
     with progress("scoring the float model"):
         before = float_perplexity(checkpoint, windows, vocab_limit=limit)
@@ -120,13 +113,11 @@ def quantize(
 ) -> None:
     """Turn a checkpoint into a bundle. It appears whole or not at all."""
     from edgedec.memory import MemoryMeter
-    from edgedec.quantize.pipeline import QuantizeOptions, local_workers
-    from edgedec.quantize.pipeline import quantize as write_bundle
+    from edgedec.quantize.pipeline import QuantizeOptions
     from edgedec.quantize.readers import open_checkpoint
     from edgedec.runtime.text.tokenizer import Tokenizer
-    from edgedec.workers import open_pool
 
-    options = QuantizeOptions(method=method, planes=planes, group_size=group_size)
+    QuantizeOptions(method=method, planes=planes, group_size=group_size)  # refuses before anything is read
     if calibration is not None and not planes:
         raise UsageError(
             "--calibration is for ternary planes: add --method ternary --planes 1, 2 or 3, or leave it out"
@@ -144,18 +135,19 @@ def quantize(
         ):  # read before anything is written: a wrong path must not cost a quantization
             windows = _text_windows(opened, words, eval_text, "--eval-text")
             windows = windows[: EVAL_TOKENS // len(windows[0])]
-        if workers == 0 and pool == "local":
-            workers = local_workers(opened)
         began = time.perf_counter()
         ids = _calibration(opened, words, calibration, calibration_tokens, seed) if planes else None
-        with open_pool(pool, workers=workers) as worker_pool, progress("quantizing") as report_progress:
-            report = write_bundle(
+        with progress("quantizing") as report_progress:
+            report = api.quantize_checkpoint(
                 opened,
                 output,
-                options,
-                vocab_limit=words.size,
+                method=method,
+                planes=planes,
+                group_size=group_size,
                 calibration=ids,
-                pool=worker_pool,
+                calibration_tokens=0,
+                pool=pool,
+                workers=workers,
                 progress=report_progress,
             )
         seconds = time.perf_counter() - began

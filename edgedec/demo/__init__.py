@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from edgedec import __version__, quantize
+from edgedec.api import quantize_checkpoint
 from edgedec.bundle import Bundle
 from edgedec.errors import BundleError, UsageError
 from edgedec.manifest import MANIFEST
@@ -59,12 +60,4 @@ def bundle_path(name: str = "demo", *, progress: Progress = silent) -> Path:
 
 
 def _quantize(source: Path, method: str, path: Path, progress: Progress) -> None:
-    # Imported here: a runtime that opens the kept bundle needs no quantizer.
-    from edgedec.quantize.pipeline import QuantizeOptions
-    from edgedec.quantize.pipeline import quantize as write_bundle
-    from edgedec.quantize.readers import open_checkpoint
-    from edgedec.runtime.text.tokenizer import Tokenizer
-
-    checkpoint = open_checkpoint(source)
-    size = Tokenizer(checkpoint.tokenizer_json).size
-    write_bundle(checkpoint, path, QuantizeOptions(method=method), vocab_limit=size, progress=progress)
+    quantize_checkpoint(source, path, method=method, progress=progress)

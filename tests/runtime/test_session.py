@@ -21,6 +21,7 @@ from edgedec.runtime.planning import make_plan
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session
 from edgedec.runtime.speculation import SpecConfig
+from tests.runtime.support.fake_world import ScriptedDraft
 
 GREEDY = SamplingConfig(temperature=0)
 PROMPT = np.arange(5, 45, dtype=np.int32)
@@ -71,6 +72,44 @@ def test_a_stream_that_nobody_reads_on_has_its_figures_and_the_next_answer_is_cl
         assert (stream.answer.text, stream.answer.stop_reason) == (str(first), "interrupted")
         assert 1 <= stream.answer.timings.predicted_n == len(stream.answer.tokens) < 24
         assert session.generate(prompt, n_predict=24, sampling=GREEDY).tokens == whole.tokens
+
+
+def test_a_loop_over_a_text_may_be_left_and_the_next_answer_is_clean() -> None:
+    with Session.open(demo.bundle_path(), threads=1, ctx_size=128) as session:
+        expected = session.generate(session.encode("One day"), n_predict=12, sampling=GREEDY)
+        with session.stream("Once upon a time", n_predict=24, sampling=GREEDY) as stream:
+            for _ in stream:
+                break
+        assert stream.answer.stop_reason == "interrupted"
+        assert list(stream) == []
+        for _ in session.stream("Once upon a time", n_predict=24, sampling=GREEDY):
+            break
+        assert "".join(session.stream("One day", n_predict=12, sampling=GREEDY)) == expected.text
+        with pytest.raises(UsageError, match="the prompt is empty"):
+            session.stream("")
+
+
+def test_closing_a_session_ends_the_answer_that_is_being_written() -> None:
+    with Session.open(demo.bundle_path(), threads=1, ctx_size=128) as session:
+        stream = session.stream("Once upon a time", n_predict=24, sampling=GREEDY)
+        first = next(stream)
+    assert (stream.answer.text, stream.answer.stop_reason) == (str(first), "interrupted")
+    assert stream.answer.timings.predicted_n == len(stream.answer.tokens) >= 1
+    assert list(stream) == []
+    with pytest.raises(UsageError, match="the session is closed"):
+        session.generate("Once upon a time")
+    session.close()
+
+
+def test_a_drafter_of_ones_own_is_planned_and_named_by_its_class() -> None:
+    drafter = ScriptedDraft(lambda at: None, bytes={"draft_own": 12345})
+    spec = SpecConfig(drafter=drafter)
+    with Session.open(demo.bundle_path(), threads=1, ctx_size=128, spec=spec) as session:
+        assert session.decoder.drafter is drafter
+        assert (session.run.plan.drafter, session.run.plan.items["draft_own"]) == ("ScriptedDraft", 12345)
+        answer = session.generate("Once upon a time", n_predict=4, sampling=GREEDY)
+    assert answer.timings.drafter == "ScriptedDraft"
+    assert drafter.asked
 
 
 def test_two_answers_at_once_are_refused_and_the_later_one_is_right() -> None:
@@ -185,6 +224,7 @@ import sys
 import numpy as np
 from edgedec.runtime.session import Session
 from edgedec.runtime.speculation import SpecConfig
+from tests.runtime.support.fake_world import ScriptedDraft
 from edgedec.runtime.sampling import SamplingConfig
 path, ctx_size, budget = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 with Session.open(path, ctx_size=ctx_size, budget_bytes=budget or None, threads=2) as session:

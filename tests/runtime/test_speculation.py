@@ -302,6 +302,13 @@ def test_a_budget_below_the_minimum_is_refused_with_what_speculation_takes(
     assert threading.active_count() == threads
 
 
+class NoDrafter:
+    taps = ()
+
+    def __repr__(self) -> str:
+        return "a NoDrafter"
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -312,6 +319,10 @@ def test_a_budget_below_the_minimum_is_refused_with_what_speculation_takes(
         ({"tree_nodes": 1}, "--tree-nodes must be 2 to 64, or 0, not 1"),
         ({"tree_nodes": 65}, "--tree-nodes must be 2 to 64, or 0, not 65"),
         ({"drafter": "ngram", "draft": Path("d")}, "-md is for --spec-type model or auto, not ngram"),
+        (
+            {"drafter": NoDrafter()},
+            "the drafter a NoDrafter has no footprint and no open; a drafter is a name, one of auto",
+        ),
         ({"drafter": "model"}, "--spec-type model needs a draft: give its bundle with -md"),
     ],
 )

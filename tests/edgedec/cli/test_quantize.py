@@ -32,7 +32,7 @@ KEYS = {
 @pytest.fixture(autouse=True)
 def _little_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgedec.cli.quantize.EVAL_TOKENS", 512)
-    monkeypatch.setattr("edgedec.cli.quantize.WINDOW_TOKENS", 64)
+    monkeypatch.setattr("edgedec.api.WINDOW_TOKENS", 64)
 
 
 def test_int8(edgedec: Edgedec, checkpoint: Path) -> None:
