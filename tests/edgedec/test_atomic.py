@@ -1,4 +1,4 @@
-"""Whatever stops a writer, wherever: a reader sees the old content, the new one, or none, and the next writer cleans up."""
+"""Stop writers at any point: a reader sees the old content, the new one, or none, and the next writer cleans up."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ NAMES = ("manifest.json", "weights.bin", "a")
 
 
 def write(path: Path, text: str) -> None:
-    """A folder of three files that all say the same."""
+    """Write a folder of three files with the same text."""
     with new_folder(path, OWNED) as folder:
         for name in NAMES:
             (folder / name).write_text(text)
 
 
 def read(path: Path) -> str:
-    """What the folder says, which must be one thing."""
+    """Return the text of the folder's files, which must be the same in all."""
     assert sorted(os.listdir(path)) == sorted(NAMES)
-    (said,) = {(path / name).read_text() for name in NAMES}
-    return said
+    (text,) = {(path / name).read_text() for name in NAMES}
+    return text
 
 
 # --- without accidents ------------------------------------------------------------------------------------------------
@@ -77,7 +77,7 @@ def test_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_the_folder_may_change_while_the_body_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A relative name is that of the moment at which writing began."""
+    """Check that a relative name is that of the moment at which writing began."""
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
     with new_folder(Path("model"), OWNED) as folder:
@@ -94,12 +94,12 @@ LINKS: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("what", LINKS)
+@pytest.mark.parametrize("target", LINKS)
 @pytest.mark.parametrize("absolute", [False, True])
-def test_a_link_stays_one_and_what_it_leads_to_is_written(tmp_path: Path, what: str, absolute: bool) -> None:
+def test_a_link_stays_a_link_and_its_target_is_written(tmp_path: Path, target: str, absolute: bool) -> None:
     disk = tmp_path / "a disk"
     disk.mkdir()
-    LINKS[what](disk / "target")
+    LINKS[target](disk / "target")
     (tmp_path / "middle").symlink_to(disk / "target" if absolute else "a disk/target")
     (tmp_path / "link").symlink_to("middle")
     for text in ("new", "newer"):
@@ -115,11 +115,11 @@ def test_a_link_stays_one_and_what_it_leads_to_is_written(tmp_path: Path, what: 
     assert os.listdir(disk) == ["target"]
 
 
-@pytest.mark.parametrize("there", [False, True])
-def test_a_link_to_a_file_stays_one(tmp_path: Path, there: bool) -> None:
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_link_to_a_file_stays_a_link(tmp_path: Path, exists: bool) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
-    if there:
+    if exists:
         (disk / "table.json").write_text("old")
     (tmp_path / "link").symlink_to("disk/table.json")
     with new_file(tmp_path / "link") as file:
@@ -161,7 +161,9 @@ def test_a_file_may_replace_a_link(tmp_path: Path) -> None:
         ("file/model", "Not a directory; choose another name"),
     ],
 )
-def test_a_link_that_leads_nowhere(tmp_path: Path, writer: str, leads_to: str, message: str) -> None:
+def test_a_link_that_cannot_be_written_through_is_refused(
+    tmp_path: Path, writer: str, leads_to: str, message: str
+) -> None:
     (tmp_path / "link").symlink_to(leads_to)
     (tmp_path / "other").symlink_to("link")
     (tmp_path / "file").write_text("x")
@@ -176,7 +178,7 @@ def test_a_link_that_leads_nowhere(tmp_path: Path, writer: str, leads_to: str, m
     assert sorted(os.listdir(tmp_path)) == ["file", "link", "other"]
 
 
-def test_a_link_to_something_else_is_refused_as_that_would_be(tmp_path: Path) -> None:
+def test_a_link_to_something_else_is_refused_like_its_target(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "thesis.txt").write_text("precious")
     (tmp_path / "link").symlink_to("home")
@@ -195,7 +197,7 @@ def test_an_empty_folder_is_filled_and_keeps_its_permissions(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("exchange", [True, False])
-def test_an_empty_folder_that_is_filled_meanwhile_is_left_alone(
+def test_an_empty_folder_that_something_fills_meanwhile_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchange: bool
 ) -> None:
     if not exchange:
@@ -214,7 +216,7 @@ def test_an_empty_folder_that_is_filled_meanwhile_is_left_alone(
 
 
 def test_the_working_folder_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The shell that stands in it would stand in a removed folder."""
+    """Check this because a shell in the working folder would then stand in a removed folder."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(
         UsageError, match=r"it is the working folder, so it cannot be replaced; name a folder in it, such"
@@ -224,7 +226,7 @@ def test_the_working_folder_is_not_replaced(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("name", ["/dev/null", "/dev/full"])
-def test_a_device_is_no_file(tmp_path: Path, name: str) -> None:
+def test_a_device_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "link").symlink_to(name)
     for path in (Path(name), tmp_path / "link"):
         with pytest.raises(UsageError, match="it is a device or a pipe; give the name of a file"), new_file(path):
@@ -232,7 +234,7 @@ def test_a_device_is_no_file(tmp_path: Path, name: str) -> None:
     assert Path(name).is_char_device()
 
 
-def test_a_folder_is_no_file(tmp_path: Path) -> None:
+def test_a_folder_is_refused_as_a_file(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with (
         pytest.raises(UsageError, match=r"folder: it is a folder; give the name of a file, such as .*folder/new"),
@@ -241,8 +243,8 @@ def test_a_folder_is_no_file(tmp_path: Path) -> None:
         pytest.fail("it began to write")
 
 
-def test_without_an_exchange_of_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Systems without renameat2 take two steps."""
+def test_a_folder_is_replaced_without_an_exchange_of_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Simulate systems without renameat2, which take two steps."""
     monkeypatch.setattr(atomic, "_exchange", lambda left, right: False)
     write(tmp_path / "model", "old")
     write(tmp_path / "model", "new")
@@ -250,7 +252,7 @@ def test_without_an_exchange_of_names(tmp_path: Path, monkeypatch: pytest.Monkey
     assert os.listdir(tmp_path) == ["model"]
 
 
-def test_a_file(tmp_path: Path) -> None:
+def test_a_file_appears_whole_and_is_replaced_whole(tmp_path: Path) -> None:
     path = tmp_path / "a file.onnx"
     for text in ("old", "new"):
         with new_file(path) as file:
@@ -262,16 +264,16 @@ def test_a_file(tmp_path: Path) -> None:
 # --- refused ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("what", ["folder", "file", "owned name is a folder"])
-def test_something_else_is_not_overwritten(tmp_path: Path, what: str) -> None:
+@pytest.mark.parametrize("kind", ["folder", "file", "owned name is a folder"])
+def test_something_else_is_not_overwritten(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "home"
-    if what == "file":
+    if kind == "file":
         path.write_text("precious")
     else:
         path.mkdir()
-    if what == "folder":
+    if kind == "folder":
         (path / "thesis.txt").write_text("precious")
-    if what == "owned name is a folder":
+    if kind == "owned name is a folder":
         (path / OWNED).mkdir()
 
     def content() -> object:
@@ -286,14 +288,14 @@ def test_something_else_is_not_overwritten(tmp_path: Path, what: str) -> None:
     assert os.listdir(tmp_path) == ["home"]
 
 
-def test_missing_parents_are_made(tmp_path: Path) -> None:
+def test_missing_parents_are_created(tmp_path: Path) -> None:
     write(tmp_path / "no" / "way" / "model", "new")
     with new_file(tmp_path / "some" / "table.json") as file:
         file.write_text("1")
     assert sorted(os.listdir(tmp_path)) == ["no", "some"]
 
 
-def test_made_parents_go_when_the_body_fails(tmp_path: Path) -> None:
+def test_created_parents_are_removed_if_the_body_fails(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError), new_folder(tmp_path / "no" / "way" / "model", "manifest.json"):
         raise RuntimeError
     assert os.listdir(tmp_path) == []
@@ -303,21 +305,21 @@ def test_made_parents_go_when_the_body_fails(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["there"]
 
 
-def test_a_parent_that_is_a_file(tmp_path: Path) -> None:
+def test_a_parent_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(EdgedecError, match=r"cannot write .*(Not a directory|File exists)"):
         write(tmp_path / "file" / "model", "new")
     assert (tmp_path / "file").read_text() == "x"
 
 
-@pytest.mark.parametrize("length", [250, 300])  # too long with our mark, and by itself
-def test_a_name_that_is_too_long(tmp_path: Path, length: int) -> None:
+@pytest.mark.parametrize("length", [250, 300])  # too long with our mark, and too long by itself
+def test_a_name_that_is_too_long_is_refused(tmp_path: Path, length: int) -> None:
     with pytest.raises(EdgedecError, match=r"cannot write .*File name too long"):
         write(tmp_path / ("x" * length), "new")
     assert os.listdir(tmp_path) == []
 
 
-def test_a_path_that_is_too_long(tmp_path: Path) -> None:
+def test_a_path_that_is_too_long_is_refused(tmp_path: Path) -> None:
     with pytest.raises(EdgedecError, match=r"cannot write .*File name too long"):
         write(tmp_path / ("x" * 300) / "model", "new")
     assert os.listdir(tmp_path) == []
@@ -327,9 +329,9 @@ def test_a_path_that_is_too_long(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit, GeneratorExit])
-@pytest.mark.parametrize("there", [False, True], ids=["first", "again"])
-def test_an_error_in_the_body_passes_through(tmp_path: Path, error: type[BaseException], there: bool) -> None:
-    if there:
+@pytest.mark.parametrize("exists", [False, True], ids=["first", "again"])
+def test_an_error_in_the_body_passes_through(tmp_path: Path, error: type[BaseException], exists: bool) -> None:
+    if exists:
         write(tmp_path / "model", "old")
 
     def fail() -> None:
@@ -347,12 +349,12 @@ def test_an_error_in_the_body_passes_through(tmp_path: Path, error: type[BaseExc
     for attempt in (fail, fail_file):
         with pytest.raises(error):
             attempt()
-    assert os.listdir(tmp_path) == (["model"] if there else [])
-    if there:
+    assert os.listdir(tmp_path) == (["model"] if exists else [])
+    if exists:
         assert read(tmp_path / "model") == "old"
 
 
-def test_a_body_that_wrote_no_file(tmp_path: Path) -> None:
+def test_a_body_that_writes_no_file_is_an_error(tmp_path: Path) -> None:
     with (
         pytest.raises(EdgedecError, match=r"cannot write .*table\.json: No such file"),
         new_file(tmp_path / "table.json"),
@@ -367,9 +369,9 @@ needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="the syst
 
 
 @needs_full
-@pytest.mark.parametrize("there", [False, True], ids=["first", "again"])
-def test_a_device_that_is_full(tmp_path: Path, there: bool) -> None:
-    if there:
+@pytest.mark.parametrize("exists", [False, True], ids=["first", "again"])
+def test_a_full_device_leaves_the_old_content(tmp_path: Path, exists: bool) -> None:
+    if exists:
         write(tmp_path / "model", "old")
 
     def fail() -> None:
@@ -379,13 +381,13 @@ def test_a_device_that_is_full(tmp_path: Path, there: bool) -> None:
 
     with pytest.raises(EdgedecError, match=r"cannot write .*model: the disk is full; free some space"):
         fail()
-    assert os.listdir(tmp_path) == (["model"] if there else [])
-    assert not there or read(tmp_path / "model") == "old"
+    assert os.listdir(tmp_path) == (["model"] if exists else [])
+    assert not exists or read(tmp_path / "model") == "old"
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 256 KiB."""
+    """Mount a disk of 256 KiB."""
     folder = tmp_path / "small disk"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)]
@@ -405,8 +407,8 @@ def big(path: Path, floats: int) -> None:
 
 
 @pytest.mark.parametrize("floats", [1 << 20, 40_000], ids=["far too large", "a little too large"])
-def test_a_bundle_on_a_full_disk(small_disk: Path, floats: int) -> None:
-    """40,000 floats fit alone, but not beside the old bundle."""
+def test_a_full_disk_leaves_the_old_bundle(small_disk: Path, floats: int) -> None:
+    """Write 40,000 floats, which fit alone, but not next to the old bundle."""
     write_bundle(small_disk / "model", "float")
     assert sum(file.stat().st_size for file in (small_disk / "model").iterdir()) > 100 << 10
     before = Bundle.open(small_disk / "model").sha256
@@ -417,7 +419,7 @@ def test_a_bundle_on_a_full_disk(small_disk: Path, floats: int) -> None:
             big(small_disk / name, floats)
         assert os.listdir(small_disk) == ["model"]
         assert Bundle.open(small_disk / "model").sha256 == before
-    # When there is space again, the same works.
+    # With free space again, the same call succeeds.
     write_bundle(small_disk / "model", "native")
     assert Bundle.open(small_disk / "model").quantization == {"method": "native"}
 
@@ -431,9 +433,9 @@ def test_a_mount_point_is_not_replaced(small_disk: Path) -> None:
     assert os.listdir(small_disk) == ["model"]
 
 
-def test_a_folder_that_may_not_be_written_to(tmp_path: Path) -> None:
+def test_a_folder_without_write_permission_is_refused(tmp_path: Path) -> None:
     if os.geteuid() == 0:
-        parent = Path("/proc/self/fdinfo")  # nobody can create anything there, not even root
+        parent = Path("/proc/self/fdinfo")  # not even root can create anything there
         if not parent.is_dir():
             pytest.skip("root may write everywhere here")
     else:
@@ -445,7 +447,7 @@ def test_a_folder_that_may_not_be_written_to(tmp_path: Path) -> None:
 
 # --- killed -----------------------------------------------------------------------------------------------------------
 
-# Writes generation after generation and says when one is complete.
+# program that writes generation after generation and says when one is complete
 WRITER = """
 import os, signal, sys
 from pathlib import Path
@@ -494,41 +496,41 @@ def killed_after(seconds: float, path: Path) -> Iterator[None]:
     yield
 
 
-@pytest.mark.parametrize("there", [False, True], ids=["first", "again"])
-def test_killed_before_each_of_its_steps(tmp_path: Path, there: bool) -> None:
-    """SIGKILL before every single step on the disk, until a run gets through."""
+@pytest.mark.parametrize("exists", [False, True], ids=["first", "again"])
+def test_a_writer_killed_before_any_of_its_steps_leaves_old_or_new_content(tmp_path: Path, exists: bool) -> None:
+    """Send SIGKILL before every single step on the disk, until a run ends by itself."""
     outcomes = []
     for fatal in range(1, 200):
         parent = tmp_path / str(fatal)
         parent.mkdir()
         path = parent / "my bündel"
-        if there:
+        if exists:
             write(path, "old")
         process = start(path, rounds=1, fatal=fatal)
         process.communicate()
-        if there or path.exists():
-            said = read(path)
-            outcomes.append("old" if said == "old" else "new")
-            assert said in ("old", f"{process.pid} 0")
+        if exists or path.exists():
+            text = read(path)
+            outcomes.append("old" if text == "old" else "new")
+            assert text in ("old", f"{process.pid} 0")
         else:
             outcomes.append("none")
         if process.returncode == 0:
             assert os.listdir(parent) == [path.name]
             break
         assert process.returncode == -signal.SIGKILL
-        # The next writer is not disturbed, and sweeps up.
+        # The next writer is not disturbed, and cleans up.
         write(path, "next")
         assert read(path) == "next"
         assert os.listdir(parent) == [path.name]
     assert outcomes[-1] == "new"
     assert len(outcomes) > 10
-    # There is one moment at which it changes, and no way back.
+    # The content changes at one moment, and never back.
     assert outcomes == sorted(outcomes, key=["none", "old", "new"].index)
     assert len(set(outcomes)) == 2
 
 
 @pytest.mark.parametrize("rounds", [6, pytest.param(150, marks=pytest.mark.slow)], ids=["a few times", "many times"])
-def test_killed_at_random_moments(tmp_path: Path, rounds: int) -> None:
+def test_a_writer_killed_at_random_moments_leaves_whole_content(tmp_path: Path, rounds: int) -> None:
     path, moments = tmp_path / "model", random.Random(0)
     write(path, "old")
     for _ in range(rounds):
@@ -550,10 +552,10 @@ for seed in range(1_000_000):
 """
 
 
-@pytest.mark.parametrize("there", [False, True], ids=["first", "again"])
-def test_a_killed_quantizer_leaves_a_sound_bundle_or_none(tmp_path: Path, project_root: Path, there: bool) -> None:
+@pytest.mark.parametrize("exists", [False, True], ids=["first", "again"])
+def test_a_killed_quantizer_leaves_a_sound_bundle_or_none(tmp_path: Path, project_root: Path, exists: bool) -> None:
     path, moments = tmp_path / "model", random.Random(1)
-    if there:
+    if exists:
         write_bundle(path, "int8")
     for _ in range(3):
         process = subprocess.Popen(
@@ -567,37 +569,37 @@ def test_a_killed_quantizer_leaves_a_sound_bundle_or_none(tmp_path: Path, projec
         time.sleep(moments.uniform(0, 0.05))
         process.kill()
         process.communicate()
-        if there or path.exists():
+        if exists or path.exists():
             bundle = Bundle.open(path)
             assert all(bundle.weight(name) for name in bundle.tensors)
     write_bundle(path)
     assert os.listdir(tmp_path) == ["model"]
 
 
-def test_what_a_killed_writer_left_is_told_from_everything_else(tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_writer_are_removed_and_nothing_else(tmp_path: Path) -> None:
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
     host, mark = os.uname().nodename, atomic._MARK
-    gone = [f".model.{mark}-{host}-{dead.pid}-0123abcd", f".model.{mark}-{host}-{dead.pid}-0123abcd-old"]
-    kept = [
-        f".model.{mark}-{host}-{os.getpid()}-0123abcd",  # a running writer's
-        f".model.{mark}-{host}-1-0123abcd",  # somebody else's process
-        f".model.{mark}-elsewhere-{dead.pid}-0123abcd",  # on a shared disk, its writer may be alive
+    leftovers = [f".model.{mark}-{host}-{dead.pid}-0123abcd", f".model.{mark}-{host}-{dead.pid}-0123abcd-old"]
+    others = [
+        f".model.{mark}-{host}-{os.getpid()}-0123abcd",  # a running writer
+        f".model.{mark}-{host}-1-0123abcd",  # another process
+        f".model.{mark}-elsewhere-{dead.pid}-0123abcd",  # on a shared disk its writer may be alive
         f".model2.{mark}-{host}-{dead.pid}-0123abcd",
         f"model.{mark}-{host}-{dead.pid}-0123abcd",
         f".model.{mark}-{host}-{dead.pid}-0123abcd.txt",
         f".model.{mark}-{host}--{dead.pid}-0123abcd",
         ".model",
     ]
-    for name in gone + kept:
+    for name in leftovers + others:
         (tmp_path / name).mkdir()
         (tmp_path / name / OWNED).write_text("x")
     (tmp_path / f".model.{mark}-{host}-{dead.pid}-4567cdef").write_text("a file, of new_file")
     write(tmp_path / "model", "new")
-    assert sorted(os.listdir(tmp_path)) == sorted([*kept, "model"])
+    assert sorted(os.listdir(tmp_path)) == sorted([*others, "model"])
 
 
-def test_looking_into_a_folder_leaves_it_closed(tmp_path: Path) -> None:
+def test_a_listed_folder_is_closed(tmp_path: Path) -> None:
     (tmp_path / "one").touch()
     (tmp_path / "two").touch()
     with warnings.catch_warnings(record=True) as caught:
@@ -609,7 +611,7 @@ def test_looking_into_a_folder_leaves_it_closed(tmp_path: Path) -> None:
 # --- several at once --------------------------------------------------------------------------------------------------
 
 
-def test_two_processes_at_once(tmp_path: Path) -> None:
+def test_two_processes_at_once_leave_whole_content(tmp_path: Path) -> None:
     path = tmp_path / "model"
     writers = [start(path, rounds=40) for _ in range(2)]
     for writer in writers:
@@ -619,7 +621,7 @@ def test_two_processes_at_once(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["model"]
 
 
-def test_threads_at_once(tmp_path: Path) -> None:
+def test_threads_at_once_leave_whole_content(tmp_path: Path) -> None:
     path, barrier, errors = tmp_path / "model", threading.Barrier(4), list[BaseException]()
 
     def work(name: str) -> None:
@@ -641,8 +643,8 @@ def test_threads_at_once(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["model"]
 
 
-def test_another_writer_may_be_faster(tmp_path: Path) -> None:
-    """Nothing stood there when this one began, something does when it ends."""
+def test_a_folder_that_appears_meanwhile_is_replaced(tmp_path: Path) -> None:
+    """Begin to write when there is no folder, and end when there is one."""
     path = tmp_path / "model"
     with new_folder(path, OWNED) as folder:
         for name in NAMES:
@@ -682,6 +684,6 @@ def test_a_kill_between_the_two_renames_loses_nothing(tmp_path: Path) -> None:
     (tmp_path / "model").rename(tmp_path / f"{mark}-old")
     (tmp_path / mark).mkdir()
     with pytest.raises(RuntimeError), new_folder(tmp_path / "model", OWNED):
-        raise RuntimeError  # whatever the next writer does, it first puts the old one back
+        raise RuntimeError  # the next writer first puts the old folder back, whatever it does then
     assert read(tmp_path / "model") == "old"
     assert os.listdir(tmp_path) == ["model"]

@@ -1,4 +1,4 @@
-"""Sound bundles: what goes in comes out, and opening one costs no memory. The others: attacks/test_bundles.py."""
+"""Test sound bundles: the content survives, and opening takes no memory. attacks/test_bundles.py has damaged ones."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ def equal(a: Weight, b: Weight) -> bool:
 
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 @pytest.mark.parametrize("kind", SCHEMES)
-def test_a_model_survives(tmp_path: Path, kind: str, tied: bool) -> None:
+def test_a_model_survives_a_round_trip(tmp_path: Path, kind: str, tied: bool) -> None:
     changes = {"tie_word_embeddings": tied}
-    written = write_bundle(tmp_path / "model", kind, changes=changes)
+    weights = write_bundle(tmp_path / "model", kind, changes=changes)
     bundle = Bundle.open(tmp_path / "model")
     assert bundle.config == {**CONFIG, **changes}
     assert bundle.quantization == {"method": kind}
     assert bundle.tokens == Tokens(size=40, bos=1, eos=(2, 3))
     assert bundle.chat_template == "{{ messages }}\r\n"
     assert json.loads(bundle.tokenizer_file.read_text("utf-8")) == json.loads(TOKENIZER)
-    assert set(bundle.tensors) == set(written) == set(bundle.schemes)
-    assert all(equal(bundle.weight(name), weight) for name, weight in written.items())
+    assert set(bundle.tensors) == set(weights) == set(bundle.schemes)
+    assert all(equal(bundle.weight(name), weight) for name, weight in weights.items())
     bundle.check(build_graph(bundle.config))
 
 
@@ -61,7 +61,7 @@ def test_a_model_survives(tmp_path: Path, kind: str, tied: bool) -> None:
     st.builds(Tokens, size=st.integers(1, 1 << 20), bos=st.none() | st.integers(0, 99), eos=st.just((1, 2))),
     st.none() | st.text(st.characters(codec="utf-8")),
 )
-def test_anything_survives(
+def test_any_content_survives_a_round_trip(
     tmp_path_factory: pytest.TempPathFactory,
     tensors: dict[str, tuple[Scheme, tuple[int, int]]],
     tokens: Tokens,
@@ -69,7 +69,7 @@ def test_anything_survives(
 ) -> None:
     path = tmp_path_factory.mktemp("any") / "bündel 1"
     rng = np.random.default_rng(len(tensors))
-    parts = {name: random_parts(rng, *what) for name, what in tensors.items()}
+    parts = {name: random_parts(rng, *arguments) for name, arguments in tensors.items()}
     with BundleWriter.create(path) as writer:
         for name, (scheme, shape) in tensors.items():
             writer.add(name, scheme, shape, parts[name])
@@ -99,8 +99,8 @@ def test_the_same_content_gives_the_same_bytes(tmp_path: Path) -> None:
     assert a == b != c
 
 
-def test_the_manifest_hash_is_that_of_the_file_with_the_hash_zeroed(tmp_path: Path) -> None:
-    """In words that another program can follow."""
+def test_the_manifest_hash_is_of_the_file_with_the_hash_zeroed(tmp_path: Path) -> None:
+    """Compute it in a way that another program can follow."""
     write_bundle(tmp_path / "model")
     data = (tmp_path / "model" / "manifest.json").read_bytes()
     stated = json.loads(data)["sha256"]
@@ -108,13 +108,13 @@ def test_the_manifest_hash_is_that_of_the_file_with_the_hash_zeroed(tmp_path: Pa
     assert hashlib.sha256(data.replace(stated.encode(), b"0" * 64)).hexdigest() == stated
 
 
-def test_zeros_elsewhere_are_not_taken_for_the_place_of_the_hash(tmp_path: Path) -> None:
+def test_zeros_elsewhere_are_not_taken_for_the_hash(tmp_path: Path) -> None:
     with BundleWriter.create(tmp_path / "model") as writer:
         finish(writer, config={"name": "0" * 200}, quantization={"sha256": "0" * 64})
     assert Bundle.open(tmp_path / "model").quantization == {"sha256": "0" * 64}
 
 
-def test_the_tokenizer_hash_ignores_spelling(tmp_path: Path) -> None:
+def test_the_tokenizer_hash_ignores_its_spelling(tmp_path: Path) -> None:
     hashes = []
     for name, text in {"a": '{"x": "é", "y": [1, 2]}', "b": '{"y":[1,2],\n"x":"\\u00e9"}', "c": '{"x": 1}'}.items():
         with BundleWriter.create(tmp_path / name) as writer:
@@ -139,7 +139,9 @@ def test_opening_reads_no_weights_into_memory(tmp_path: Path) -> None:
 
 
 def test_shapes_alone_are_read_without_the_weights(tmp_path: Path) -> None:
-    """What is refused for its size is refused at once, however large it is; whoever runs it looks at all of it."""
+    """Check that a model is refused for its size without reading its weights, and that opening it to run reads them
+    all.
+    """
     scheme, shape = TernaryScheme(planes=1, group_size=0), (64, 64)
     with BundleWriter.create(tmp_path / "model") as writer:
         writer.add("w", scheme, shape, random_parts(np.random.default_rng(0), scheme, shape))
@@ -171,7 +173,7 @@ def test_arrays_are_views_of_one_mapping(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "scheme", [*(FloatScheme(dtype=name) for name in ("float32", "float16", "bfloat16")), Int8Scheme(rows=True)]
 )
-def test_rows_are_read_as_they_are_asked_for(tmp_path: Path, scheme: Scheme) -> None:
+def test_requested_rows_are_read(tmp_path: Path, scheme: Scheme) -> None:
     shape = (9, 13)
     with BundleWriter.create(tmp_path / "model") as writer:
         writer.add("other", FloatScheme(), (5,), {"values": np.ones(5, np.float32)})
@@ -187,7 +189,7 @@ def test_rows_are_read_as_they_are_asked_for(tmp_path: Path, scheme: Scheme) -> 
 
 
 @pytest.mark.parametrize("scheme", [Int8Scheme(), TernaryScheme(), TernaryScheme(planes=2, group_size=32)])
-def test_rows_that_do_not_stand_together_are_refused(tmp_path: Path, scheme: Scheme) -> None:
+def test_rows_that_are_not_contiguous_are_refused(tmp_path: Path, scheme: Scheme) -> None:
     with BundleWriter.create(tmp_path / "model") as writer:
         writer.add("w", scheme, (4, 40), random_parts(np.random.default_rng(0), scheme, (4, 40)))
         finish(writer)
@@ -211,7 +213,7 @@ def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
         ({"mlp_bias": True}, r"has no tensor model\.layers\.0\.mlp\.gate_proj\.bias"),
     ],
 )
-def test_a_configuration_that_asks_for_more_is_refused(tmp_path: Path, changes: Any, message: str) -> None:
+def test_a_configuration_that_needs_more_tensors_is_refused(tmp_path: Path, changes: Any, message: str) -> None:
     write_bundle(tmp_path / "model")
     with pytest.raises(BundleError, match=message):
         Bundle.open(tmp_path / "model").check(build_graph({**CONFIG, **changes}))
@@ -246,7 +248,7 @@ def test_a_writer_that_was_not_finished_leaves_nothing(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_a_writer_takes_only_what_the_scheme_says(tmp_path: Path) -> None:
+def test_a_writer_takes_only_arrays_of_the_scheme(tmp_path: Path) -> None:
     values = np.ones((2, 3), np.float32)
     with BundleWriter.create(tmp_path / "model") as writer:
         writer.add("w", FloatScheme(), (2, 3), {"values": values})
@@ -256,7 +258,7 @@ def test_a_writer_takes_only_what_the_scheme_says(tmp_path: Path) -> None:
             writer.add("v", FloatScheme(), (2, 3), {"values": values.T})
         with pytest.raises(AssertionError, match="v: values is"):
             writer.add("v", FloatScheme(), (2, 3), {"values": values.astype(np.float64)})
-        # Not contiguous, but right.
+        # not contiguous, but correct
         writer.add("v", FloatScheme(), (3, 2), {"values": values.T})
         finish(writer)
     assert list(Bundle.open(tmp_path / "model").tensors) == ["w", "v"]
@@ -270,11 +272,11 @@ def test_writing_over_a_bundle_replaces_it(tmp_path: Path) -> None:
     assert Bundle.open(tmp_path / "model").quantization == {"method": "planes3"}
     assert sorted(os.listdir(tmp_path / "model")) == ["manifest.json", "tokenizer.json", "weights.bin"]
     assert os.listdir(tmp_path) == ["model"]
-    # Who has the old one open keeps its bytes.
+    # An open old bundle keeps its bytes.
     assert np.array_equal(opened.weight("lm_head.weight").dense(), before)
 
 
-def test_nothing_there(tmp_path: Path) -> None:
+def test_a_missing_bundle_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"none: no such bundle; make one with: edgedec quantize"):
         Bundle.open(tmp_path / "none")
     with pytest.raises(UsageError):
@@ -282,6 +284,6 @@ def test_nothing_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["x" * 5000, "x/" * 5000], ids=["long name", "long path"])
-def test_a_name_that_no_system_takes(tmp_path: Path, name: str) -> None:
+def test_a_name_that_no_system_accepts_is_an_error(tmp_path: Path, name: str) -> None:
     with pytest.raises(EdgedecError):
         Bundle.open(tmp_path / name)

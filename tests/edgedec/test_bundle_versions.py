@@ -1,4 +1,4 @@
-"""The rule for the versions of the bundle format: what is kept opens, and what cannot be opened is refused with advice."""
+"""Test the rule for versions of the bundle format: kept bundles open, and others are refused with advice."""
 
 from __future__ import annotations
 
@@ -71,14 +71,14 @@ def test_a_newer_version_is_refused_with_both_ways_out(model: Path, version: int
     )
 
 
-def test_a_newer_version_is_recognized_whatever_else_it_changed(model: Path) -> None:
-    """A later version may leave out keys, ``created_by`` too, and may define another hash."""
+def test_a_newer_version_is_recognized_despite_other_changes(model: Path) -> None:
+    """Drop keys, ``created_by`` too, and change the hash, which a later version may do."""
     (model / "manifest.json").write_text('{"format": "edgedec-bundle", "version": 2}')
     with pytest.raises(UnsupportedError, match=r"has version 2 of the bundle format.*None wrote the bundle"):
         Bundle.open(model)
 
 
-def test_an_older_version_is_refused_with_the_command_that_makes_it_anew(
+def test_an_older_version_is_refused_with_the_command_that_renews_it(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(manifest, "READABLE_VERSIONS", (2, 3))
@@ -112,19 +112,19 @@ def test_an_unknown_feature_is_refused_by_name(model: Path, monkeypatch: pytest.
     assert Bundle.open(model).tensors
 
 
-def test_a_feature_is_refused_before_what_it_changed_is_looked_at(model: Path) -> None:
+def test_a_feature_is_refused_before_the_keys_that_it_changes_are_read(model: Path) -> None:
     content = json.loads((model / "manifest.json").read_bytes())
     tensors = {name: entry | {"scheme": {"kind": "int4"}} for name, entry in content["tensors"].items()}
     with pytest.raises(UnsupportedError, match=r"requires \['int4'\]"):
         rewrite(model, requires=["int4"], tensors=tensors)
 
 
-def test_no_requirement_is_the_same_as_none_listed(model: Path) -> None:
+def test_an_absent_list_of_requirements_is_an_empty_one(model: Path) -> None:
     expected = generate(Bundle.open(model))
     assert generate(rewrite(model, requires=[])) == expected
 
 
-def test_what_is_not_known_and_not_required_is_ignored(model: Path) -> None:
+def test_unknown_keys_that_are_not_required_are_ignored(model: Path) -> None:
     expected = generate(Bundle.open(model))
     data = b"absolute maxima"
     (model / "calibration.bin").write_bytes(data)
@@ -134,7 +134,7 @@ def test_what_is_not_known_and_not_required_is_ignored(model: Path) -> None:
     assert generate(bundle) == expected
 
 
-def test_a_file_that_is_not_known_is_checked_all_the_same(model: Path) -> None:
+def test_an_unknown_file_is_checked_nevertheless(model: Path) -> None:
     (model / "calibration.bin").write_bytes(b"changed")
     files = json.loads((model / "manifest.json").read_bytes())["files"]
     entry = {"bytes": 7, "sha256": "0" * 64}

@@ -1,4 +1,4 @@
-"""The embedded pair: what ships is small, ternary to the last bit, and a pair."""
+"""Test the embedded pair: the files are small, ternary to the last bit, and of one tokenizer."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def in_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
 
 
-def test_both_lists_of_names_are_the_same() -> None:
+def test_both_lists_of_names_are_equal() -> None:
     assert tuple(demo.NAMES) == EMBEDDED
 
 
 @pytest.mark.usefixtures("in_cache")
-def test_a_name_is_a_bundle_and_a_path_is_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_is_a_bundle_and_a_path_stays_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "demo").mkdir()
     for name in EMBEDDED:
@@ -58,12 +58,12 @@ def test_a_session_is_opened_by_name() -> None:
     assert bundle.path == demo.bundle_path("demo-int8")
 
 
-def test_unknown_name_lists_the_known_ones() -> None:
+def test_an_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(UsageError, match="no embedded model 'dmeo'; known: demo, demo-int8, demo-draft"):
         demo.bundle_path("dmeo")
 
 
-def test_it_is_small() -> None:
+def test_the_embedded_files_are_small() -> None:
     files = [file for file in Path(demo.__file__).parent.rglob("*") if file.is_file() and file.suffix != ".pyc"]
     assert sum(file.stat().st_size for file in files) < 10_000_000
 
@@ -87,23 +87,23 @@ def test_the_pair_has_its_shapes_and_one_tokenizer() -> None:
 
 
 @pytest.mark.usefixtures("in_cache")
-def test_the_target_is_taken_bit_for_bit() -> None:
+def test_the_target_keeps_its_weights_bit_for_bit() -> None:
     checkpoint, bundle = open_checkpoint(demo.TARGET), Bundle.open(demo.bundle_path())
     ternary = [name for name, tensor in bundle.tensors.items() if isinstance(tensor.scheme, TernaryScheme)]
     assert len(ternary) == 7 * checkpoint.config["num_hidden_layers"]
     for name in ternary:
         stored = bundle.weight(name).dense()
-        given = checkpoint.load(name)
-        assert stored.dtype == given.dtype == np.float32
-        assert np.array_equal(stored, given), name
-        assert len(np.unique(np.abs(given[given != 0]))) == 1
+        original = checkpoint.load(name)
+        assert stored.dtype == original.dtype == np.float32
+        assert np.array_equal(stored, original), name
+        assert len(np.unique(np.abs(original[original != 0]))) == 1
 
 
 @pytest.mark.usefixtures("in_cache")
 @pytest.mark.parametrize("name", EMBEDDED)
-def test_it_continues_a_story(name: str) -> None:
-    """Words of the language it was trained on, and not the same ones again and again."""
-    known = set(demo.HELD_OUT.read_text("utf-8").split())
+def test_an_embedded_model_continues_a_story(name: str) -> None:
+    """Check that it writes words of the language that it was trained on, and varies them."""
+    vocabulary = set(demo.HELD_OUT.read_text("utf-8").split())
     with Session.open(demo.bundle_path(name), ctx_size=256) as session:
         prompt = session.encode("Once upon a time")
         answer = session.generate(prompt, n_predict=60, sampling=SamplingConfig(temperature=0))
@@ -111,12 +111,12 @@ def test_it_continues_a_story(name: str) -> None:
     words = answer.text.split()
     assert again.tokens == answer.tokens
     assert len(words) > 25
-    assert np.mean([word in known for word in words]) > 0.6
+    assert np.mean([word in vocabulary for word in words]) > 0.6
     assert len(set(words)) > 0.4 * len(words)
 
 
 @pytest.mark.usefixtures("in_cache")
-def test_make_demo_writes_one_story_whoever_guesses(capsys: pytest.CaptureFixture[str]) -> None:
+def test_make_demo_writes_the_same_story_with_each_drafter(capsys: pytest.CaptureFixture[str]) -> None:
     output = StringIO()
     paths = {name: demo.bundle_path(name) for name in EMBEDDED}
     story = main_module._story(paths, Console(file=output, width=200))
@@ -129,7 +129,7 @@ def test_make_demo_writes_one_story_whoever_guesses(capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.usefixtures("in_cache")
-def test_it_is_made_once() -> None:
+def test_an_embedded_model_is_written_once() -> None:
     first = demo.bundle_path("demo-draft")
     before = (first / "manifest.json").stat().st_mtime_ns
     assert demo.bundle_path("demo-draft") == first
@@ -137,21 +137,21 @@ def test_it_is_made_once() -> None:
 
 
 @pytest.mark.usefixtures("in_cache")
-def test_a_damaged_bundle_in_the_cache_is_made_anew() -> None:
+def test_a_damaged_bundle_in_the_cache_is_written_again() -> None:
     path = demo.bundle_path("demo-draft")
     (path / "weights.bin").write_bytes(b"")
     assert Bundle.open(demo.bundle_path("demo-draft")).weight("model.norm.weight") is not None
 
 
 @pytest.mark.usefixtures("in_cache")
-@pytest.mark.parametrize("left", ["no manifest", "a file", "a dangling link"])
-def test_what_is_no_bundle_in_the_cache_is_replaced(left: str) -> None:
+@pytest.mark.parametrize("remainder", ["no manifest", "a file", "a dangling link"])
+def test_a_remainder_of_a_bundle_in_the_cache_is_replaced(remainder: str) -> None:
     path = demo.bundle_path("demo-draft")
-    if left == "no manifest":
+    if remainder == "no manifest":
         (path / "manifest.json").unlink()
     else:
         shutil.rmtree(path)
-        path.write_bytes(b"") if left == "a file" else path.symlink_to("nowhere")
+        path.write_bytes(b"") if remainder == "a file" else path.symlink_to("nowhere")
     assert demo.bundle_path("demo-draft") == path
     assert Bundle.open(path).weight("model.norm.weight") is not None
     assert [entry.name for entry in path.parent.iterdir() if entry.name.startswith(".demo-draft")] == []

@@ -1,4 +1,4 @@
-"""The registry of environment variables."""
+"""Test the registry of environment variables."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 from edgedec.environment import DEBUG, PREFIX, VARIABLES
 from edgedec.errors import UsageError
 
-# What reads a variable, in Python and C++.
+# calls that read a variable, in Python and C++
 READ = re.compile(r"""(?:environ\.get\(|environ\[|getenv\()\s*"(EDGEDEC_\w+)\"""")
 
 
 def reads(root: Path) -> dict[str, str]:
-    """Variable -> the file that reads it by its name."""
+    """Return variable -> the file that reads it by its name."""
     files = (
         file
         for folder in ("edgedec", "quantize", "runtime", "boards", "hw", "sim", "benchmarks", "tests")
@@ -26,7 +26,7 @@ def reads(root: Path) -> dict[str, str]:
 
 
 def test_the_registry_is_the_only_reader(project_root: Path) -> None:
-    """Python reads variables through it; the kernels' C++ reads one that it has."""
+    """Check that Python reads variables through the registry; the kernels' C++ reads one of them itself."""
     assert reads(project_root) == {"EDGEDEC_KERNEL": "runtime/kernels/dispatch.cpp"}
     assert "EDGEDEC_KERNEL" in {variable.name for variable in VARIABLES}
 
@@ -39,14 +39,14 @@ def test_every_variable_is_documented(project_root: Path) -> None:
 
 
 @pytest.mark.parametrize(("value", "on"), [("1", True), ("0", False), ("", False), (None, False)])
-def test_a_switch(monkeypatch: pytest.MonkeyPatch, value: str | None, on: bool) -> None:
+def test_a_switch_is_on_or_off(monkeypatch: pytest.MonkeyPatch, value: str | None, on: bool) -> None:
     monkeypatch.delenv(DEBUG.name, raising=False)
     if value is not None:
         monkeypatch.setenv(DEBUG.name, value)
     assert DEBUG.is_on() is on
 
 
-def test_a_switch_that_is_neither_on_nor_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_switch_with_another_value_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(DEBUG.name, "yes")
     with pytest.raises(UsageError, match="environment variable EDGEDEC_DEBUG must be 1 or 0, not 'yes'"):
         DEBUG.is_on()

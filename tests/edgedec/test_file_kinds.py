@@ -1,4 +1,4 @@
-"""What a file is, by its bytes: right for each kind that is made here, and silent about what it cannot know."""
+"""Identify files by their bytes: correct for each kind that is made here, and silent in cases of doubt."""
 
 from __future__ import annotations
 
@@ -99,25 +99,25 @@ TRICKY = {
 }
 
 
-@pytest.mark.parametrize("what", FILES)
-def test_files(tmp_path: Path, what: str) -> None:
-    path = tmp_path / "model.bin"  # whatever its name says
-    path.write_bytes(FILES[what]())
-    assert identify(path).what == what
+@pytest.mark.parametrize("kind", FILES)
+def test_each_kind_of_file_is_identified(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "model.bin"  # the name says nothing
+    path.write_bytes(FILES[kind]())
+    assert identify(path).what == kind
 
 
-def test_the_other_tar(tmp_path: Path) -> None:
+def test_a_pax_tar_is_identified(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(tarred(tarfile.PAX_FORMAT))
     assert identify(tmp_path / "x").what == "a tar archive"
 
 
 @pytest.mark.parametrize("text", TRICKY)
-def test_a_text_is_not_taken_for_what_it_names(tmp_path: Path, text: str) -> None:
+def test_a_text_about_a_format_is_a_text(tmp_path: Path, text: str) -> None:
     (tmp_path / "x").write_text(text)
     assert identify(tmp_path / "x").what == TRICKY[text]
 
 
-def test_a_character_that_the_prefix_cuts(tmp_path: Path) -> None:
+def test_a_character_cut_by_the_prefix_is_text(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("a" * (PREFIX_BYTES - 1) + "é" * 9, "utf-8")
     assert identify(tmp_path / "x").what == "a text file"
 
@@ -137,15 +137,15 @@ FOLDERS = {
 }
 
 
-@pytest.mark.parametrize("what", FOLDERS)
-def test_folders(tmp_path: Path, what: str) -> None:
-    for name, data in FOLDERS[what].items():
+@pytest.mark.parametrize("kind", FOLDERS)
+def test_each_kind_of_folder_is_identified(tmp_path: Path, kind: str) -> None:
+    for name, data in FOLDERS[kind].items():
         (tmp_path / name).write_bytes(data)
-    assert identify(tmp_path).what == what
+    assert identify(tmp_path).what == kind
 
 
-def test_what_is_neither(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")  # opening it would block for ever
+def test_other_files_are_described_without_opening_them(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")  # opening it would block forever
     assert identify(tmp_path / "pipe").what == "neither a file nor a folder"
     for name in ("manifest.json", "board.json", "a.safetensors"):
         os.mkfifo(tmp_path / name)
@@ -155,31 +155,31 @@ def test_what_is_neither(tmp_path: Path) -> None:
 
 
 @given(st.binary(max_size=400))
-def test_any_bytes_are_something(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+def test_any_bytes_are_identified(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / "any bytes"
     path.write_bytes(data)
-    what = identify(path).what
-    assert what in FILES
-    if what in ("a text file", "a JSON file"):
+    kind = identify(path).what
+    assert kind in FILES
+    if kind in ("a text file", "a JSON file"):
         data.decode("utf-8")
-    if what == "a JSON file":
+    if kind == "a JSON file":
         json.loads(data)
 
 
 @given(st.sampled_from(sorted(FILES)), st.data())
-def test_a_truncated_file_is_itself_or_nothing_else(
-    tmp_path_factory: pytest.TempPathFactory, what: str, data: st.DataObject
+def test_a_truncated_file_is_never_taken_for_another_format(
+    tmp_path_factory: pytest.TempPathFactory, kind: str, data: st.DataObject
 ) -> None:
-    """What is left of a file may be a text or unknown; it is never another format."""
-    whole = FILES[what]()
+    """Check that the rest of a file may be a text or unknown, and otherwise keeps its kind."""
+    whole = FILES[kind]()
     path = tmp_path_factory.getbasetemp() / "truncated"
     path.write_bytes(whole[: data.draw(st.integers(0, len(whole)))])
     harmless = {"an empty file", "a text file", "a JSON file", "a file of a kind that edgedec does not know"}
-    assert identify(path).what in harmless | {what, "a zip archive", "a text file that begins as JSON does"}
+    assert identify(path).what in harmless | {kind, "a zip archive", "a text file that begins as JSON does"}
 
 
 @pytest.mark.parametrize(
-    ("what", "wanted", "command"),
+    ("kind", "expected_kind", "command"),
     [
         ("a GGUF file", "bundle", ["edgedec", "quantize", "PATH", "-o", "my model.edgedec"]),
         ("a llama2.c checkpoint", "bundle", ["edgedec", "quantize", "PATH", "-o", "my model.edgedec"]),
@@ -189,17 +189,17 @@ def test_a_truncated_file_is_itself_or_nothing_else(
         ("a zip archive", "tokenizer", ["unzip", "PATH"]),
     ],
 )  # fmt: skip
-def test_the_next_command_can_be_pasted(tmp_path: Path, what: str, wanted: str, command: list[str]) -> None:
+def test_the_next_command_can_be_pasted(tmp_path: Path, kind: str, expected_kind: str, command: list[str]) -> None:
     folder = tmp_path / "a folder"
     folder.mkdir()
     path = folder / "my model.bin"
-    path.write_bytes(FILES[what]())
-    message = refusal(path, wanted)  # type: ignore[arg-type]
-    assert message.startswith(f"{path}: is {what}; ")
+    path.write_bytes(FILES[kind]())
+    message = refusal(path, expected_kind)  # type: ignore[arg-type]
+    assert message.startswith(f"{path}: is {kind}; ")
     paths = {"PATH": str(path), "FOLDER": str(folder)}
     assert message.endswith(": " + shlex.join(paths.get(word, word) for word in command))
 
 
-def test_a_part_of_a_bundle_names_the_bundle(tmp_path: Path) -> None:
+def test_a_file_of_a_bundle_names_the_bundle(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_bytes(FOLDERS["a bundle"]["manifest.json"])
     assert refusal(tmp_path / "manifest.json", "bundle").endswith(f"name its bundle, which is the folder {tmp_path}")

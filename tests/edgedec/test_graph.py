@@ -14,7 +14,7 @@ LLAMA = build_graph(CONFIG)
 
 
 def small(**changes: object) -> Graph:
-    """y = x + x, z = norm(y)."""
+    """Build y = x + x, z = norm(y)."""
     fields: dict[str, object] = {
         "inputs": (Value(name="x", shape=("n", 4)),),
         "outputs": ("z",),
@@ -25,21 +25,21 @@ def small(**changes: object) -> Graph:
         "values": {name: Value(name=name, shape=("n", 4)) for name in "xyz"},
         "weights": {"gain": WeightSpec(shape=(4,))},
     }
-    return Graph(**(fields | changes))  # type: ignore[arg-type]  # a test may pass what it likes
+    return Graph(**(fields | changes))  # a test may pass any value
 
 
 @pytest.mark.parametrize("index", range(len(LLAMA.operations)))
-def test_without_one_operation_its_reader_is_named(index: int) -> None:
+def test_a_missing_operation_is_reported_with_its_reader(index: int) -> None:
     missing = LLAMA.operations[index]
-    rest = LLAMA.operations[:index] + LLAMA.operations[index + 1 :]
-    readers = [operation.name for operation in rest if missing.outputs[0] in operation.inputs]
+    others = LLAMA.operations[:index] + LLAMA.operations[index + 1 :]
+    readers = [operation.name for operation in others if missing.outputs[0] in operation.inputs]
     expected = f"operation {readers[0]} reads '{missing.outputs[0]}' before" if readers else "output 'logits' is never"
     with pytest.raises(UnsupportedError, match=expected.replace(".", r"\.")):
-        replace(LLAMA, operations=rest)
+        replace(LLAMA, operations=others)
 
 
 @pytest.mark.parametrize("index", range(0, len(LLAMA.operations), 3))
-def test_an_operation_twice_is_refused(index: int) -> None:
+def test_a_repeated_operation_is_refused(index: int) -> None:
     operations = LLAMA.operations[: index + 1] + LLAMA.operations[index:]
     with pytest.raises(UnsupportedError, match=f"{LLAMA.operations[index].name} defines .* a second time"):
         replace(LLAMA, operations=operations)
@@ -55,12 +55,12 @@ def test_an_operation_may_not_read_its_own_output() -> None:
         small(operations=(Add(name="loop", inputs=("x", "y"), outputs=("y",)),), outputs=("y",))
 
 
-def test_a_value_needs_a_declared_shape() -> None:
+def test_a_value_without_a_declared_shape_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="norm defines 'z', which has no declared shape"):
         small(values={name: Value(name=name, shape=("n", 4)) for name in "xy"})
 
 
-def test_every_weight_is_declared() -> None:
+def test_an_undeclared_weight_is_refused() -> None:
     for name in LLAMA.weights:
         users = [operation for operation in LLAMA.operations if name in operation.weight_names]
         assert users, f"nothing uses {name}"
@@ -68,7 +68,7 @@ def test_every_weight_is_declared() -> None:
             replace(LLAMA, weights={key: spec for key, spec in LLAMA.weights.items() if key != name})
 
 
-def test_every_state_is_declared() -> None:
+def test_an_undeclared_state_is_refused() -> None:
     for operation in LLAMA.operations:
         if isinstance(operation, Attention):
             states = {key: state for key, state in LLAMA.states.items() if key != operation.state}
@@ -76,7 +76,7 @@ def test_every_state_is_declared() -> None:
                 replace(LLAMA, states=states)
 
 
-def test_last_uses() -> None:
+def test_last_uses_keep_outputs_to_the_end() -> None:
     assert small().last_uses() == {"x": 0, "y": 1, "z": 2}
     # An output lives to the end even if an operation reads it before.
     assert small(outputs=("y", "z")).last_uses() == {"x": 0, "y": 2, "z": 2}
@@ -86,7 +86,7 @@ def test_a_value_is_not_read_after_its_last_use() -> None:
     last = LLAMA.last_uses()
     for index, operation in enumerate(LLAMA.operations):
         assert all(last[name] >= index for name in operation.inputs)
-        # Nothing of the family is computed in vain.
+        # The family computes nothing that nothing reads.
         assert all(last[name] > index for name in operation.outputs)
     for name, index in last.items():
         assert name in LLAMA.outputs or name in LLAMA.operations[index].inputs
@@ -102,6 +102,6 @@ def test_weight_names_leave_out_missing_biases() -> None:
     assert linear.weight_names == ("w", "v", "c")
 
 
-def test_frozen() -> None:
+def test_a_graph_is_frozen() -> None:
     with pytest.raises(FrozenInstanceError):
-        LLAMA.outputs = ()  # type: ignore[misc]  # that is the point
+        LLAMA.outputs = ()  # assignment must fail

@@ -1,4 +1,6 @@
-"""The commands that install what is missing, and that no file names one that could fetch another project's edgedec."""
+"""Test the commands that install what is missing, and that no file names a command that could fetch another project's
+edgedec.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ Requires-Dist: foreign
 Requires-Dist: foreign; extra == "hdl"
 """
 
-# Everything that could have an index looked up for the name of this project, or makes a reader do so.
+# commands and addresses that look the name of this project up in an index, or make a reader do so
 _REACHES_AN_INDEX = (
     re.compile(rf"\b{NAME}(?:-toolchain)?\\?\["),
     re.compile(rf"\b(?:install|add)\b(?:[ \t]+-[\w=-]+)*[ \t]+[\"'\\]*{NAME}(?:-toolchain)?(?![\w/'-])"),
@@ -55,7 +57,7 @@ _REACHES_AN_INDEX = (
     ),
 )
 _PIP_COMMAND = re.compile(r"\bpip3? (?:un)?install\b")
-# Commands for another interpreter than the one that is running.
+# commands for another interpreter than the running one
 _ELSEWHERE = {
     "edgedec/install_hint.py": "makes them",
     "boards/flows/ecp5/project.py": "the README of a folder that is built on any machine",
@@ -64,12 +66,12 @@ _ELSEWHERE = {
 
 
 def reaching(text: str) -> list[str]:
-    """The pieces of a text that could fetch a distribution by this project's name."""
+    """Return the pieces of a text that could fetch a distribution with this project's name."""
     return [match[0] for pattern in _REACHES_AN_INDEX for match in pattern.finditer(text)]
 
 
 def texts(root: Path) -> Iterator[Path]:
-    """Every file of the project that a person reads or runs."""
+    """Yield every file of the project that a person reads or runs."""
     yield from (path for path in root.glob("*") if path.is_file() and path.suffix in ("", ".md", ".toml", ".py", ".in"))
     for folder in (*FOLDERS, "tests", "benchmarks", "docs", ".ci"):
         for path in sorted((root / folder).rglob("*")):
@@ -78,7 +80,7 @@ def texts(root: Path) -> Iterator[Path]:
 
 
 def written_commands(root: Path) -> dict[str, list[str]]:
-    """File -> string constants of the packages that hold a pip command; docstrings and comments do not count."""
+    """Return file -> string constants of the packages with a pip command; docstrings and comments do not count."""
     commands: dict[str, list[str]] = {}
     for folder in FOLDERS:
         for path in sorted((root / folder).rglob("*.py")):
@@ -98,8 +100,8 @@ def written_commands(root: Path) -> dict[str, list[str]]:
     return commands
 
 
-def asked_extras(root: Path) -> set[str]:
-    """Extras that the packages name in calls of ``install_extra``."""
+def named_extras(root: Path) -> set[str]:
+    """Return the extras that the packages name in calls of ``install_extra``."""
     calls = re.compile(r"install_extra\([\"'](\w+)[\"']\)")
     paths = (path for folder in FOLDERS for path in (root / folder).rglob("*.py"))
     return {extra for path in paths for extra in calls.findall(path.read_text("utf-8"))}
@@ -107,7 +109,7 @@ def asked_extras(root: Path) -> set[str]:
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A checkout, in a folder with spaces, that edgedec seems to run from."""
+    """Simulate a checkout, in a folder with spaces, from which edgedec runs."""
     root = tmp_path / "a check out"
     (root / "edgedec").mkdir(parents=True)
     (root / "pyproject.toml").write_text(PROJECT)
@@ -119,7 +121,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of installed packages that edgedec seems to run from, beside the foreign project's."""
+    """Simulate a folder of installed packages from which edgedec runs, next to the foreign project's."""
     folder = tmp_path / "site"
     for name, text in ((NAME, FOREIGN), ("edgedec_toolchain", METADATA)):
         (folder / f"{name}-1.dist-info").mkdir(parents=True)
@@ -131,7 +133,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_from_a_checkout(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkout_is_installed_from_its_folder(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     python = ".venv/bin/python -m pip"
     assert install_extra("hdl") == f"{python} install -e '.[hdl]'"
     assert install_again() == f"run: {python} install -e ."
@@ -150,7 +152,9 @@ def test_from_a_checkout(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert install_extra("hdl") == "'a check out/.venv/bin/python' -m pip install -e './a check out[hdl]'"
 
 
-def test_a_checkout_named_like_the_foreign_project(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkout_with_the_foreign_name_is_installed_from_its_folder(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = checkout.rename(checkout.parent / NAME)
     monkeypatch.setattr(install_hint, "__file__", str(folder / "edgedec" / "install_hint.py"))
     monkeypatch.chdir(folder.parent)
@@ -158,7 +162,7 @@ def test_a_checkout_named_like_the_foreign_project(checkout: Path, monkeypatch: 
     assert install_again().endswith(f" -m pip install -e ./{NAME}")
 
 
-def test_from_a_wheel(site: Path) -> None:
+def test_an_installed_wheel_gets_its_requirements(site: Path) -> None:
     python = "/opt/py/bin/python3 -m pip install"
     assert install_extra("hdl") == f"{python} three==4 'five>=6'"
     assert install_extra("other") == f"{python} seven"
@@ -168,14 +172,14 @@ def test_from_a_wheel(site: Path) -> None:
         install_extra("hdll")
 
 
-def test_a_copy_that_nothing_is_known_of(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_copy_gets_commands_with_a_placeholder(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [])
     assert install_extra("hdl") == "/opt/py/bin/python3 -m pip install -e 'CHECKOUT[hdl]'"
     assert install_again() == "run: /opt/py/bin/python3 -m pip install -e CHECKOUT"
     assert install_package("one") == "/opt/py/bin/python3 -m pip install one"
 
 
-def test_the_working_folder_may_be_gone(checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_removed_working_folder_is_no_error(checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
@@ -192,7 +196,7 @@ def test_the_working_folder_may_be_gone(checkout: Path, tmp_path: Path, monkeypa
         (None, set(), "{python} -m pip install 'x>=1'"),
     ],
 )
-def test_without_pip(
+def test_an_interpreter_without_pip_gets_advice(
     checkout: Path, monkeypatch: pytest.MonkeyPatch, uv: str | None, modules: set[str], command: str
 ) -> None:
     monkeypatch.setattr(install_hint, "find_spec", lambda name: object() if name in modules else None)
@@ -203,20 +207,20 @@ def test_without_pip(
 
 
 def test_a_shell_runs_the_command(checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The interpreter gets each argument whole, with the spaces in its own path and in the checkout's."""
+    """Check that the interpreter gets each argument whole, with the spaces in its own path and in the checkout's."""
     python = tmp_path / "it's a venv" / "python"
     python.parent.mkdir()
     python.write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
     monkeypatch.chdir(checkout / "edgedec")
-    done = subprocess.run(install_extra("hdl"), shell=True, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["-m", "pip", "install", "-e", f"{checkout}[hdl]"]
+    process = subprocess.run(install_extra("hdl"), shell=True, capture_output=True, text=True, check=True)
+    assert process.stdout.splitlines() == ["-m", "pip", "install", "-e", f"{checkout}[hdl]"]
 
 
-def test_this_project_is_named_as_the_commands_expect(project_root: Path) -> None:
+def test_this_project_has_the_name_in_the_commands(project_root: Path) -> None:
     assert f'\nname = "{DISTRIBUTION}"' in (project_root / "pyproject.toml").read_text("utf-8")
-    extras = asked_extras(project_root)
+    extras = named_extras(project_root)
     assert {"hdl", "train", "plot", "gguf", "gpu", "ray", "board"} <= extras
     for extra in extras:
         assert f"[{extra}]" in install_extra(extra)
@@ -228,7 +232,7 @@ def test_no_file_reaches_the_foreign_project(project_root: Path) -> None:
     assert {str(path): words for path in paths if (words := reaching(path.read_text("utf-8", "replace")))} == {}
 
 
-def test_commands_are_made_in_one_place(project_root: Path) -> None:
+def test_commands_are_written_in_one_place(project_root: Path) -> None:
     assert {file: lines for file, lines in written_commands(project_root).items() if file not in _ELSEWHERE} == {}
 
 
@@ -250,7 +254,7 @@ def test_commands_are_made_in_one_place(project_root: Path) -> None:
         rf"match='{NAME}\[hdl\]'",
     ],
 )
-def test_a_planted_command_is_seen(line: str) -> None:
+def test_a_planted_command_is_reported(line: str) -> None:
     assert reaching(f"before\n{line}\nafter")
 
 
@@ -264,11 +268,11 @@ def test_a_planted_command_is_seen(line: str) -> None:
         f"the environment that pip made; {NAME} runs in it",
     ],
 )
-def test_other_lines_are_not(line: str) -> None:
+def test_harmless_lines_are_not_reported(line: str) -> None:
     assert reaching(line) == []
 
 
-def test_a_planted_message_is_seen(tmp_path: Path) -> None:
+def test_a_planted_message_is_reported(tmp_path: Path) -> None:
     for folder in FOLDERS:
         (tmp_path / folder).mkdir()
     file = tmp_path / "hw" / "x.py"

@@ -19,7 +19,7 @@ from edgedec.memory import MemoryMeter, Plan, charged_bytes, format_bytes, large
 
 MIB = 1 << 20
 PAGE = os.sysconf("SC_PAGE_SIZE")
-# Of the interpreter's and the threads' own: what a figure may be off by.
+# bytes that the interpreter and the threads may allocate meanwhile: the tolerance of a figure
 SLACK = MIB
 
 needs_proc = pytest.mark.skipif(not MemoryMeter().available, reason="the meter needs Linux' /proc/self/smaps_rollup")
@@ -64,7 +64,7 @@ NO_SIZES += ["5PiB", "5 M i B", "0x10", "1_000", "600MiBB", "600M\0", "9" * 400,
 
 
 @pytest.mark.parametrize("text", NO_SIZES, ids=lambda text: repr(text)[:20])
-def test_what_is_no_size(text: str) -> None:
+def test_other_texts_are_not_sizes(text: str) -> None:
     with pytest.raises(UsageError, match="is not a size; write for example 600MiB or 2GiB"):
         parse_bytes(text)
 
@@ -94,13 +94,13 @@ def test_format_bytes(count: int, expected: str) -> None:
 
 
 @given(st.integers(1, 1 << 59))
-def test_parsing_what_was_formatted(count: int) -> None:
-    """One decimal of 1 or more: within a twentieth."""
+def test_a_formatted_size_can_be_parsed(count: int) -> None:
+    """Check that one decimal of 1 or more is within a twentieth."""
     assert parse_bytes(format_bytes(count)) == pytest.approx(count, rel=0.05)
 
 
 @given(st.integers(1, 1 << 50), st.integers(1, 1 << 50))
-def test_a_larger_size_never_reads_smaller(a: int, b: int) -> None:
+def test_a_larger_size_never_has_a_smaller_text(a: int, b: int) -> None:
     small, large = sorted((a, b))
     assert parse_bytes(format_bytes(small)) <= parse_bytes(format_bytes(large))
 
@@ -109,7 +109,7 @@ def test_a_larger_size_never_reads_smaller(a: int, b: int) -> None:
 
 
 def fresh(size: int, kind: int = mmap.MAP_PRIVATE) -> mmap.mmap:
-    """Anonymous memory from the system itself, every page touched, given back when closed."""
+    """Return anonymous memory from the system itself with every page touched; closing gives it back."""
     block = mmap.mmap(-1, size, kind | mmap.MAP_ANONYMOUS)
     for at in range(0, size, PAGE):
         block[at] = 1
@@ -117,7 +117,7 @@ def fresh(size: int, kind: int = mmap.MAP_PRIVATE) -> mmap.mmap:
 
 
 @needs_proc
-def test_anonymous_memory_is_seen_and_seen_to_go() -> None:
+def test_anonymous_memory_is_charged_until_it_is_freed() -> None:
     with MemoryMeter() as meter:
         before = meter.mark()
         assert before < SLACK
@@ -131,7 +131,7 @@ def test_anonymous_memory_is_seen_and_seen_to_go() -> None:
 
 
 @needs_proc
-def test_numpy_arrays_are_seen() -> None:
+def test_numpy_arrays_are_charged() -> None:
     with MemoryMeter() as meter:
         array = np.full(40 * MIB, 1, np.uint8)  # above 32 MiB the C library always asks the system
         assert meter.charged_bytes() == pytest.approx(40 * MIB, abs=SLACK)
@@ -140,7 +140,7 @@ def test_numpy_arrays_are_seen() -> None:
 
 
 @needs_proc
-def test_shared_memory_is_seen() -> None:
+def test_shared_memory_is_charged() -> None:
     with MemoryMeter() as meter:
         block = fresh(8 * MIB, mmap.MAP_SHARED)
         assert meter.charged_bytes() == pytest.approx(8 * MIB, abs=SLACK)
@@ -148,7 +148,7 @@ def test_shared_memory_is_seen() -> None:
 
 
 @needs_proc
-def test_memory_that_nobody_touched_is_not_charged() -> None:
+def test_untouched_memory_is_not_charged() -> None:
     with MemoryMeter() as meter:
         block = mmap.mmap(-1, 64 * MIB, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         assert meter.charged_bytes() < SLACK
@@ -157,12 +157,12 @@ def test_memory_that_nobody_touched_is_not_charged() -> None:
 
 @pytest.fixture
 def mapped(tmp_path: Path) -> Iterator[mmap.mmap]:
-    """A file of 16 MiB in a folder named "model bündel", mapped and not yet touched."""
+    """Map a file of 16 MiB in a folder named "model bündel" without touching it."""
     (tmp_path / "model bündel").mkdir()
     path = tmp_path / "model bündel" / "weights.bin"
     path.write_bytes(bytes(16 * MIB))
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapping:
-        mapping.madvise(mmap.MADV_RANDOM)  # no read-ahead: only what is touched, and what lies in memory beside it
+        mapping.madvise(mmap.MADV_RANDOM)  # no read-ahead: only touched pages, and their neighbours in the page cache
         yield mapping
 
 
@@ -175,18 +175,18 @@ def test_touched_pages_of_the_folder_are_charged(tmp_path: Path, mapped: mmap.mm
     with MemoryMeter((tmp_path / "model bündel",)) as meter:
         before = meter.charged_bytes()
         touch(mapped, 4, 4 * MIB)
-        few = meter.charged_bytes() - before
+        sparse = meter.charged_bytes() - before
         touch(mapped, 16 * MIB // PAGE, PAGE)
         every = meter.charged_bytes() - before
     # The system maps neighbours that are in the page cache along with a page, by 64 KiB or by whole folios.
-    assert 4 * PAGE <= few <= 12 * MIB + SLACK
+    assert 4 * PAGE <= sparse <= 12 * MIB + SLACK
     assert every == pytest.approx(16 * MIB, abs=SLACK)
 
 
 @needs_proc
 @pytest.mark.parametrize("other", ["model", "model bündel 2", "elsewhere"])
 def test_files_of_other_folders_are_not_charged(tmp_path: Path, mapped: mmap.mmap, other: str) -> None:
-    """Nor of a folder whose name only begins alike."""
+    """Vary the folder; one has a name that begins alike."""
     (tmp_path / other).mkdir()
     with MemoryMeter((tmp_path / other,)) as meter:
         touch(mapped, 16 * MIB // PAGE, PAGE)
@@ -194,7 +194,7 @@ def test_files_of_other_folders_are_not_charged(tmp_path: Path, mapped: mmap.mma
 
 
 @needs_proc
-def test_a_folder_is_known_by_any_name(tmp_path: Path, mapped: mmap.mmap, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_is_recognized_by_any_name(tmp_path: Path, mapped: mmap.mmap, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "link").symlink_to("model bündel")
     monkeypatch.chdir(tmp_path)
     touch(mapped, 16 * MIB // PAGE, PAGE)
@@ -212,8 +212,8 @@ def test_mapped_and_anonymous_memory_add_up(tmp_path: Path, mapped: mmap.mmap) -
 
 
 @needs_proc
-def test_a_peak_is_caught_without_a_mark() -> None:
-    """One of 30 ms has six looks of the watching thread; on a busy machine it lasts until that has had a turn."""
+def test_a_peak_between_two_marks_is_caught() -> None:
+    """Allocate for 30 ms, in which the watching thread looks six times; on a busy machine until it has looked."""
     assert 6 * MemoryMeter.INTERVAL_S <= 0.030
     end = time.monotonic() + 60
     with MemoryMeter() as meter:
@@ -225,7 +225,7 @@ def test_a_peak_is_caught_without_a_mark() -> None:
 
 
 @needs_proc
-def test_closing_marks_and_ends_the_thread() -> None:
+def test_closing_marks_the_peak_and_ends_the_thread() -> None:
     meter = MemoryMeter()
     with meter:
         assert "edgedec-memory" in {thread.name for thread in threading.enumerate()}
@@ -242,7 +242,7 @@ def test_a_meter_that_was_never_started_can_be_closed() -> None:
     MemoryMeter().close()
 
 
-def test_where_there_is_no_proc(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_without_proc_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "exists", lambda self: False)
     with MemoryMeter((Path("."),)) as meter:
         assert not meter.available
@@ -274,36 +274,36 @@ DRAFT = {"draft_weights": 40, "draft_session": 8, "draft_kv": 12, "draft_load_tr
 TEXT = {"draft_text": 7}
 
 
-def test_a_target_is_loaded_before_its_cache_is_there() -> None:
-    found = phases(TARGET | TEXT)
-    assert list(found) == ["load", "run"]
-    assert found["load"] == {"weights": 100, "session": 20, "load_transient": 30, "self_test": 3, "host": 10}
-    assert found["run"] == {"weights": 100, "session": 20, "kv": 60, "logits": 5, "host": 10, "draft_text": 7}
+def test_a_target_is_loaded_before_its_cache_is_allocated() -> None:
+    by_phase = phases(TARGET | TEXT)
+    assert list(by_phase) == ["load", "run"]
+    assert by_phase["load"] == {"weights": 100, "session": 20, "load_transient": 30, "self_test": 3, "host": 10}
+    assert by_phase["run"] == {"weights": 100, "session": 20, "kv": 60, "logits": 5, "host": 10, "draft_text": 7}
     assert charged_bytes(TARGET | TEXT) == 202
     assert charged_bytes(TARGET | {"kv": 0}) == 163  # loading takes more than running
 
 
-def test_a_draft_model_is_loaded_beside_all_of_the_target_s() -> None:
-    found = phases(TARGET | DRAFT | TEXT)
-    assert list(found) == ["load", "load_draft", "run"]
-    assert sum(found["load"].values()) == 163
+def test_a_draft_model_is_loaded_while_the_target_is_in_memory() -> None:
+    by_phase = phases(TARGET | DRAFT | TEXT)
+    assert list(by_phase) == ["load", "load_draft", "run"]
+    assert sum(by_phase["load"].values()) == 163
     lasting = {name: size for name, size in TARGET.items() if name not in ("load_transient", "self_test")}
-    assert found["load_draft"] == lasting | {
+    assert by_phase["load_draft"] == lasting | {
         "draft_weights": 40,
         "draft_session": 8,
         "draft_load_transient": 50,
         "draft_text": 7,
     }
-    assert charged_bytes(TARGET | DRAFT | TEXT) == 195 + 105 > sum(found["run"].values())
+    assert charged_bytes(TARGET | DRAFT | TEXT) == 195 + 105 > sum(by_phase["run"].values())
 
 
 @given(st.dictionaries(st.sampled_from([*TARGET, *DRAFT, *TEXT, "later"]), st.integers(0, 100), min_size=1))
-def test_every_item_is_in_a_phase_and_no_phase_has_others(items: dict[str, int]) -> None:
+def test_phases_hold_every_item_and_no_other(items: dict[str, int]) -> None:
     if any(name.startswith("draft_") for name in items):
         items.setdefault("draft_weights", 1)
-    found = phases(items)
-    assert {name: size for phase in found.values() for name, size in phase.items()} == items
-    assert charged_bytes(items) == max(sum(phase.values()) for phase in found.values()) <= sum(items.values())
+    by_phase = phases(items)
+    assert {name: size for phase in by_phase.values() for name, size in phase.items()} == items
+    assert charged_bytes(items) == max(sum(phase.values()) for phase in by_phase.values()) <= sum(items.values())
 
 
 def plan(fits: bool, budget: int | None) -> Plan:
@@ -322,23 +322,23 @@ def plan(fits: bool, budget: int | None) -> Plan:
 
 
 @pytest.mark.parametrize(("transient", "when"), [(0, ""), (20, " while loading")])
-def test_the_table_of_what_does_not_fit_adds_up(transient: int, when: str) -> None:
+def test_the_table_of_a_refused_plan_adds_up(transient: int, when: str) -> None:
     items = {"weights": 400 * MIB, "kv": 12 * MIB, "load_transient": transient * MIB}
-    refused = replace(plan(False, 300 * MIB), items=items, total_bytes=charged_bytes(items))
+    large = replace(plan(False, 300 * MIB), items=items, total_bytes=charged_bytes(items))
     with pytest.raises(BudgetError) as caught:
-        refused.require()
+        large.require()
     lines = str(caught.value).splitlines()
     assert lines[0].startswith(f"needs {400 + max(12, transient)}.0 MiB at context 2048{when}, the memory budget is")
     listed = [float(line.split()[0]) for line in lines[1:-1]]
     assert sum(listed) == 400 + max(12, transient)
 
 
-def test_a_plan_that_fits_passes() -> None:
+def test_a_plan_that_fits_is_accepted() -> None:
     plan(True, 500 * MIB).require()
     plan(False, None).require()
 
 
-def test_a_plan_that_does_not_fit_says_what_takes_how_much_and_what_would() -> None:
+def test_a_refused_plan_lists_its_items_and_gives_a_hint() -> None:
     with pytest.raises(BudgetError) as caught:
         plan(False, 380 * MIB).require()
     assert str(caught.value).splitlines() == [

@@ -1,4 +1,6 @@
-"""int8 linears in ONNX Runtime against the reference, in every form: equal bit for bit, at the ends of the int8 range."""
+"""Compare int8 linears in ONNX Runtime with the reference in every form: equal bit for bit, at the ends of the int8
+range.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +34,14 @@ from edgedec.schemes import (
     Weight,
 )
 
-# Long enough that sums pass 2**24, where float32 stops being exact; no multiple of a kernel's group.
+# columns: sums pass 2**24, where float32 stops being exact; no multiple of a kernel's group
 IN, OUT = 1101, 53
 INT8 = Int8Scheme()
 needs_kernels = pytest.mark.skipif(usable() is None, reason="the kernels' library was not built (no C++ compiler)")
 
 
 def linear_graph(schemes: dict[str, Scheme], linears: list[tuple[str, tuple[str, ...]]], biased: str = "") -> Graph:
-    """x -> int8 -> matrices [OUT, IN] that share the input. ``biased``: the one that adds "bias"."""
+    """Build x -> int8 -> matrices [OUT, IN] that share the input; ``biased`` names the one that adds "bias"."""
     values = [Value(name="x", shape=("n", IN)), Value(name="codes", shape=("n", IN), dtype="int8")]
     values += [Value(name="scale", shape=("n", 1))]
     values += [Value(name=f"{name}{i}", shape=("n", OUT)) for name, weights in linears for i in range(len(weights))]
@@ -69,7 +71,7 @@ def linear_graph(schemes: dict[str, Scheme], linears: list[tuple[str, tuple[str,
 
 
 def int8_graph() -> Graph:
-    """Two matrices, one of them twice."""
+    """Build two matrices, one of which is used twice."""
     return linear_graph({"wide": INT8, "other": INT8}, [("a", ("wide",)), ("b", ("wide", "other"))])
 
 
@@ -113,7 +115,7 @@ def run(
     options.optimized_model_filepath = str(folder / "optimized.onnx")
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
     session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    nothing: dict[str, Any] = {
+    zeros: dict[str, Any] = {
         "positions": np.zeros((1, len(x)), np.int64),
         "rows": np.zeros(1, np.int64),
         "attention_bias": np.zeros((1, 1, len(x), len(x)), np.float32),
@@ -123,9 +125,9 @@ def run(
         "past": np.zeros(1, np.int64),
         "cache": np.zeros(0, np.uint8),
     }
-    wanted = {item.name for item in session.get_inputs()}
-    given = {name: array for name, array in nothing.items() if name in wanted}
-    outputs = session.run([f"out.{name}" for name in names], {"embed": x[None], **given})
+    input_names = {item.name for item in session.get_inputs()}
+    inputs = {name: array for name, array in zeros.items() if name in input_names}
+    outputs = session.run([f"out.{name}" for name in names], {"embed": x[None], **inputs})
     return [output[0] for output in outputs]
 
 
@@ -152,9 +154,9 @@ def test_int8_products_equal_the_reference(tmp_path: Path, unsigned: bool, rows:
         reference = ReferenceModel(graph, (weights | {"embed": FloatWeight(values=x[:1])}).__getitem__)
         ids = -np.arange(1, n + 1, dtype=np.int32)
         _, expected = reference.forward(ids, reference.new_cache(), embeds=x, taps=names)
-        for name, found in zip(names, run(tmp_path, model, x, names), strict=True):
-            np.testing.assert_array_equal(found, expected[name], err_msg=f"{name}, {n} rows")
-    # Nothing is left to do in a pass, and a matrix that two operations share was converted once.
+        for name, actual in zip(names, run(tmp_path, model, x, names), strict=True):
+            np.testing.assert_array_equal(actual, expected[name], err_msg=f"{name}, {n} rows")
+    # The pass has nothing left to convert, and a matrix that two operations share was converted once.
     optimized = onnx.load(str(tmp_path / "optimized.onnx"))
     assert not {"BitwiseXor", "Transpose"} & {node.op_type for node in optimized.graph.node}
     stored = [tensor for tensor in optimized.graph.initializer if list(tensor.dims) == [IN, OUT]]
@@ -166,8 +168,8 @@ def test_int8_products_equal_the_reference(tmp_path: Path, unsigned: bool, rows:
 @needs_kernels
 @pytest.mark.parametrize("rows", [False, True])
 @pytest.mark.parametrize("bias", ["", "float32", "float16"])
-def test_our_own_operator_takes_the_matrices_as_they_are_stored(tmp_path: Path, rows: bool, bias: str) -> None:
-    """One node per operation, whatever its int8 matrices; beside them ternary ones; a bias that has to be widened."""
+def test_our_operator_takes_the_matrices_as_stored(tmp_path: Path, rows: bool, bias: str) -> None:
+    """Run one node per operation for all its int8 matrices, with ternary ones and with a bias that has to be widened."""
     rng = np.random.default_rng(1)
     schemes: dict[str, Scheme] = {
         **{"wide": Int8Scheme(rows=rows), "other": Int8Scheme(rows=not rows)},
@@ -205,7 +207,7 @@ def test_our_own_operator_takes_the_matrices_as_they_are_stored(tmp_path: Path, 
     )
     kinds = Counter(node.op_type for node in onnx.load_from_string(model).graph.node)
     assert (kinds["Int8MatMul"], kinds["TernaryMatMul"], kinds["MatMulInteger"]) == (2, 2, 0)
-    given = [ort.OrtValue.ortvalue_from_numpy(array) for array in packed]
+    values = [ort.OrtValue.ortvalue_from_numpy(array) for array in packed]
     for n in (1, 2, 5, 8, 16):
         x = rng.standard_normal((n, IN)).astype(np.float32)
         reference = ReferenceModel(graph, (weights | {"embed": FloatWeight(values=x[:1])}).__getitem__)
@@ -214,14 +216,14 @@ def test_our_own_operator_takes_the_matrices_as_they_are_stored(tmp_path: Path, 
         )
         options = ort.SessionOptions()
         register(options, kernels)
-        for label, value in zip(packed_names("trits"), given, strict=True):
+        for label, value in zip(packed_names("trits"), values, strict=True):
             options.add_initializer(label, value)
-        for name, found in zip(names, run(tmp_path, model, x, names, options), strict=True):
-            np.testing.assert_array_equal(found, expected[name], err_msg=f"{name}, {n} rows")
+        for name, actual in zip(names, run(tmp_path, model, x, names, options), strict=True):
+            np.testing.assert_array_equal(actual, expected[name], err_msg=f"{name}, {n} rows")
 
 
 def test_float_weights_are_widened_once() -> None:
-    """A matrix of a narrow float that two operations share: one Cast."""
+    """Share a matrix of a narrow float between two operations, which takes one Cast."""
     values = [Value(name="x", shape=("n", IN))] + [Value(name=name, shape=("n", OUT)) for name in "ab"]
     half = FloatScheme(dtype="float16")
     graph = Graph(

@@ -1,4 +1,4 @@
-"""Passes rewrite a graph without changing a bit of what the reference computes."""
+"""Test that passes rewrite a graph without changing a bit of what the reference computes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_fusing_changes_no_bit_of_any_value() -> None:
     assert all(np.array_equal(results[0][name], results[1][name]) for name in taps)
 
 
-def test_what_is_fused() -> None:
+def test_linears_of_one_input_are_fused() -> None:
     fused = fuse_linears(build_graph(CONFIG))
     at = "layers.1"
     names = [op.name for op in linears(fused) if op.name.startswith(at)]
@@ -79,34 +79,43 @@ def test_linears_of_different_inputs_stay_apart() -> None:
 
 
 def test_schemes_are_assigned_by_weight() -> None:
-    chosen = {name: scheme for name, scheme in zip(LINEARS, list(SCHEMES.values()) * 9, strict=False) if "mlp" in name}
-    for op in linears(assign_schemes(build_graph(CONFIG), chosen)):
-        assert op.schemes == (chosen.get(op.weights[0], FloatScheme()),)
-    # Other operations keep what they are.
+    by_weight = {
+        name: scheme for name, scheme in zip(LINEARS, list(SCHEMES.values()) * 9, strict=False) if "mlp" in name
+    }
+    for op in linears(assign_schemes(build_graph(CONFIG), by_weight)):
+        assert op.schemes == (by_weight.get(op.weights[0], FloatScheme()),)
+    # Other operations stay as they are.
     graph = build_graph(CONFIG)
-    others: list[Operation] = [op for op in graph.operations if not isinstance(op, Linear)]
-    assert [op for op in assign_schemes(graph, chosen).operations if not isinstance(op, Linear)] == others
+    unchanged: list[Operation] = [op for op in graph.operations if not isinstance(op, Linear)]
+    assert [op for op in assign_schemes(graph, by_weight).operations if not isinstance(op, Linear)] == unchanged
 
 
 def check_quantize_points(before: Graph, after: Graph) -> None:
-    """One point for each value that a quantized linear reads, before its first reader; float linears are left alone."""
+    """Check that each value that a quantized linear reads has one point before its first reader, and float linears
+    none.
+    """
     sources = {op.inputs[0] for op in linears(before) if not any(map(is_float, op.schemes))}
     assert Counter(op.inputs[0] for op in quantizers(after)) == Counter(sources)
-    made = {op.outputs: op.inputs[0] for op in quantizers(after)}
-    for old, new in zip(linears(before), linears(after), strict=True):
-        assert (new.name, new.weights, new.schemes, new.outputs) == (old.name, old.weights, old.schemes, old.outputs)
-        if any(map(is_float, old.schemes)):
-            assert new.inputs == old.inputs
+    sources_of = {op.outputs: op.inputs[0] for op in quantizers(after)}
+    for before_op, after_op in zip(linears(before), linears(after), strict=True):
+        assert (after_op.name, after_op.weights, after_op.schemes, after_op.outputs) == (
+            before_op.name,
+            before_op.weights,
+            before_op.schemes,
+            before_op.outputs,
+        )
+        if any(map(is_float, before_op.schemes)):
+            assert after_op.inputs == before_op.inputs
         else:
-            assert len(new.inputs) == 2
-            assert (made[new.inputs[0], new.inputs[1]],) == old.inputs
+            assert len(after_op.inputs) == 2
+            assert (sources_of[after_op.inputs[0], after_op.inputs[1]],) == before_op.inputs
     for op in quantizers(after):
         codes, scale = (after.values[name] for name in op.outputs)
         rows, width = before.values[op.inputs[0]].shape
         assert (codes.shape, codes.dtype) == ((rows, width), "int8")
         assert (scale.shape, scale.dtype) == ((rows, 1), "float32")
-    kept = [op for op in before.operations if not isinstance(op, Linear)]
-    assert [op for op in after.operations if not isinstance(op, Linear | QuantizeActivation)] == kept
+    others = [op for op in before.operations if not isinstance(op, Linear)]
+    assert [op for op in after.operations if not isinstance(op, Linear | QuantizeActivation)] == others
 
 
 def test_a_float_graph_gets_no_quantize_point() -> None:
@@ -135,7 +144,7 @@ def test_any_mixture_of_schemes(kinds: list[str]) -> None:
     check_quantize_points(graph, quantized)
     fused = fuse_linears(quantized)
     for op in linears(fused):
-        # One operation reads floats or codes: never both.
+        # An operation reads floats or codes, never both.
         assert len({is_float(scheme) for scheme in op.schemes}) == 1
         assert len(op.inputs) == (1 if is_float(op.schemes[0]) else 2)
         assert op.schemes == tuple(schemes[weight] for weight in op.weights)

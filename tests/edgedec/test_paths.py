@@ -1,4 +1,4 @@
-"""The cache folder: the user's own, or an error that says what to set."""
+"""Test the cache folder: the user's own, or an error that says what to set."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from edgedec.paths import cache_folder
 
 @pytest.fixture
 def unusable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache folder that cannot be made, and a temporary folder for the fallback."""
+    """Set a cache folder that cannot be created, and a temporary folder for the fallback."""
     (tmp_path / "file").write_text("")
     (tmp_path / "tmp").mkdir()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
@@ -22,26 +22,26 @@ def unusable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "tmp" / f"edgedec-{os.getuid()}"
 
 
-def test_the_cache_folder_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_folder_is_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a" / "b c"))
     assert cache_folder() == tmp_path / "a" / "b c" / "edgedec"
     assert cache_folder().is_dir()
 
 
-def test_a_folder_under_the_temporary_one_serves_where_there_is_none(unusable: Path) -> None:
+def test_a_temporary_folder_replaces_an_unusable_one(unusable: Path) -> None:
     assert cache_folder() == unusable
     assert unusable.stat().st_mode & 0o777 == 0o700
     assert cache_folder() == unusable
 
 
-def test_a_folder_that_others_can_write_is_not_trusted(unusable: Path) -> None:
+def test_a_folder_that_others_can_write_to_is_refused(unusable: Path) -> None:
     unusable.mkdir(mode=0o700)
     unusable.chmod(0o777)
     with pytest.raises(EdgedecError, match="not this user's alone; set XDG_CACHE_HOME"):
         cache_folder()
 
 
-def test_a_link_is_not_trusted(unusable: Path, tmp_path: Path) -> None:
+def test_a_link_is_refused(unusable: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     unusable.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(EdgedecError, match="set XDG_CACHE_HOME"):

@@ -11,7 +11,7 @@ from edgedec.plugins import load, names
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A package of plug-ins: two good ones, two broken ones, a private one, a folder."""
+    """Write a package of plug-ins: two good ones, two broken ones, a private one, a folder."""
     folder = tmp_path / "plugin_test_tools"
     folder.mkdir()
     for name, text in {
@@ -42,7 +42,7 @@ def test_listing_imports_no_plug_in(package: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["apple", "zebra", "deep"])
-def test_load(package: str, name: str) -> None:
+def test_load_imports_the_plug_in(package: str, name: str) -> None:
     assert load(package, name).run() == name
 
 
@@ -59,17 +59,17 @@ def test_an_unknown_name_lists_the_known_ones(package: str, name: str) -> None:
     assert str(caught.value) == f"no {name!r} among the {package}; known: apple, deep, needs, raises, zebra{near}"
 
 
-def test_an_import_error_inside_passes_through(package: str) -> None:
+def test_an_import_error_inside_a_plug_in_passes_through(package: str) -> None:
     with pytest.raises(ModuleNotFoundError, match="a_module_that_nobody_has"):
         load(package, "needs")
 
 
-def test_any_error_inside_passes_through(package: str) -> None:
+def test_any_error_inside_a_plug_in_passes_through(package: str) -> None:
     with pytest.raises(ValueError, match=r"^inside$"):
         load(package, "raises")
 
 
-def test_the_message_calls_the_kind_by_its_folder() -> None:
+def test_the_message_names_the_kind_by_its_folder() -> None:
     with pytest.raises(UsageError, match=r"^no 'gpt' among the families; known: .*llama"):
         load("edgedec.families", "gpt")
 

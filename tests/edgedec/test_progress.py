@@ -1,4 +1,4 @@
-"""Lines about long work: when they come and what they say, by a clock of the test's own."""
+"""Test lines about long work, when they are written and their text, with a clock of the test's own."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ import pytest
 
 from edgedec.progress import LINE_INTERVAL_S, ProgressLines
 
-PATIENCE_S = 60.0  # of a test that has failed
+PATIENCE_S = 60.0  # seconds until a test fails
 
 
 class FakeTime:
-    """A clock that stands still until the test advances it, and the wait of the thread that writes."""
+    """Provide a clock that stands still until the test advances it, and the wait of the thread that writes."""
 
     def __init__(self) -> None:
         self.now = 100.0
-        self.asked: queue.Queue[float] = queue.Queue()  # seconds of each wait
+        self.waits: queue.Queue[float] = queue.Queue()  # seconds of each wait
         self._answers: queue.Queue[bool] = queue.Queue()
 
     def clock(self) -> float:
         return self.now
 
     def wait(self, seconds: float) -> bool:
-        self.asked.put(seconds)
+        self.waits.put(seconds)
         return self._answers.get(timeout=PATIENCE_S)
 
     def advance(self, seconds: float) -> None:
-        """End the wait under way after so many seconds; return when the thread waits again."""
+        """End the current wait after so many seconds; return when the thread waits again."""
         self.now += seconds
         self._answers.put(False)
-        self.waited = self.asked.get(timeout=PATIENCE_S)
+        self.waited = self.waits.get(timeout=PATIENCE_S)
 
     def end(self) -> None:
         self._answers.put(True)
@@ -43,14 +43,14 @@ def fake() -> FakeTime:
     return FakeTime()
 
 
-def opened(fake: FakeTime, written: list[str], **more: bool) -> ProgressLines:
-    return ProgressLines("quantizing", written.append, clock=fake.clock, wait=fake.wait, **more)
+def opened(fake: FakeTime, written: list[str], **options: bool) -> ProgressLines:
+    return ProgressLines("quantizing", written.append, clock=fake.clock, wait=fake.wait, **options)
 
 
 def test_a_line_every_ten_seconds(fake: FakeTime) -> None:
     written: list[str] = []
     with opened(fake, written) as lines:
-        assert fake.asked.get(timeout=PATIENCE_S) == LINE_INTERVAL_S == 10
+        assert fake.waits.get(timeout=PATIENCE_S) == LINE_INTERVAL_S == 10
         fake.advance(10)
         assert written == ["quantizing (10 s)"], "nothing was reported yet"
         lines.update("layers.3", 12, 96)
@@ -72,7 +72,7 @@ def test_a_line_every_ten_seconds(fake: FakeTime) -> None:
 def test_a_wait_that_ends_early_writes_nothing(fake: FakeTime) -> None:
     written: list[str] = []
     with opened(fake, written):
-        fake.asked.get(timeout=PATIENCE_S)
+        fake.waits.get(timeout=PATIENCE_S)
         fake.advance(9.875)
         assert (written, fake.waited) == ([], 0.125)
         fake.advance(0.125)
@@ -83,7 +83,7 @@ def test_a_wait_that_ends_early_writes_nothing(fake: FakeTime) -> None:
 def test_a_machine_that_slept_writes_one_line(fake: FakeTime) -> None:
     written: list[str] = []
     with opened(fake, written):
-        fake.asked.get(timeout=PATIENCE_S)
+        fake.waits.get(timeout=PATIENCE_S)
         fake.advance(47)
         assert (written, fake.waited) == (["quantizing (47 s)"], 3), "the next one comes after 50 seconds"
         fake.end()
@@ -100,7 +100,7 @@ def test_quick_work_writes_nothing() -> None:
 def test_once_ends_when_all_is_done(fake: FakeTime) -> None:
     written: list[str] = []
     with opened(fake, written, once=True) as lines:
-        fake.asked.get(timeout=PATIENCE_S)
+        fake.waits.get(timeout=PATIENCE_S)
         lines.update("prompt tokens", 31, 32)
         fake.advance(10)
         fake.now += 10
@@ -110,20 +110,20 @@ def test_once_ends_when_all_is_done(fake: FakeTime) -> None:
     assert written == ["quantizing: 96 %, prompt tokens (10 s)"]
 
 
-def test_a_closed_stderr_ends_the_lines_and_not_the_work(fake: FakeTime) -> None:
-    tried = []
+def test_a_closed_stderr_ends_the_lines_but_not_the_work(fake: FakeTime) -> None:
+    attempts = []
 
     def write(line: str) -> None:
-        tried.append(line)
+        attempts.append(line)
         raise BrokenPipeError
 
     with ProgressLines("quantizing", write, clock=fake.clock, wait=fake.wait) as lines:
-        fake.asked.get(timeout=PATIENCE_S)
+        fake.waits.get(timeout=PATIENCE_S)
         fake.now += 10
         fake._answers.put(False)
         lines._thread.join(PATIENCE_S)  # type: ignore[union-attr]
         lines.update("layers.3", 1, 2)
-    assert len(tried) == 1
+    assert len(attempts) == 1
 
 
 def test_an_error_passes_through_and_ends_the_thread() -> None:

@@ -1,4 +1,4 @@
-"""Which messages of frequent decisions are logged, by a clock of the test's own."""
+"""Test which messages of frequent decisions are logged, with a clock of the test's own."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def clock() -> Clock:
     return Clock()
 
 
-def test_one_message_of_a_kind_in_an_interval(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+def test_one_message_of_a_kind_is_logged_per_interval(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     log = RateLimitedLog(LOGGER, interval_s=2, clock=clock)
     with caplog.at_level(logging.INFO, LOGGER.name):
         log.info("depth", "%d guesses", 1)
@@ -39,7 +39,7 @@ def test_one_message_of_a_kind_in_an_interval(clock: Clock, caplog: pytest.LogCa
     assert caplog.messages[2:] == ["4 guesses (2 more since the last such line)", "5 guesses"]
 
 
-def test_debug_takes_all(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+def test_debug_logs_all_messages(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     log = RateLimitedLog(LOGGER, clock=clock)
     with caplog.at_level(logging.DEBUG, LOGGER.name):
         for number in range(3):
@@ -47,7 +47,7 @@ def test_debug_takes_all(clock: Clock, caplog: pytest.LogCaptureFixture) -> None
     assert caplog.messages == ["0 guesses", "1 guesses", "2 guesses"]
 
 
-def test_nothing_is_kept_while_nobody_takes_messages(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+def test_nothing_is_stored_while_logging_is_off(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     log = RateLimitedLog(LOGGER, clock=clock)
     with caplog.at_level(logging.WARNING, LOGGER.name):
         assert not log.on

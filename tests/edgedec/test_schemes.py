@@ -45,7 +45,7 @@ def test_unpack_undoes_pack(scheme: TernaryScheme, shape: tuple[int, int], seed:
     assert np.array_equal(found, trits)
 
 
-def test_the_layout_of_codes() -> None:
+def test_codes_have_their_layout() -> None:
     scheme = TernaryScheme(planes=1, group_size=32)
     trits = np.zeros((1, 1, 34), np.int8)
     trits[0, 0, [0, 1, 2, 33]] = [-1, 1, 1, -1]
@@ -68,7 +68,7 @@ def test_the_layout_of_codes() -> None:
         (128, 300, 128, 3),
     ],
 )
-def test_blocks_and_groups(group_size: int, inputs: int, block: int, groups: int) -> None:
+def test_blocks_and_groups_are_consistent(group_size: int, inputs: int, block: int, groups: int) -> None:
     scheme = TernaryScheme(group_size=group_size)
     assert (scheme.block(inputs), scheme.groups(inputs)) == (block, groups)
 
@@ -94,7 +94,7 @@ def test_padding_that_is_not_zero_is_refused(value: int) -> None:
 
 
 @given(schemes, shapes, seeds)
-def test_parts_say_what_is_stored(scheme: Scheme, shape: tuple[int, int], seed: int) -> None:
+def test_parts_describe_the_stored_arrays(scheme: Scheme, shape: tuple[int, int], seed: int) -> None:
     parts = scheme.parts(shape)
     arrays = random_parts(np.random.default_rng(seed), scheme, shape)
     assert set(parts) == set(arrays)
@@ -103,7 +103,7 @@ def test_parts_say_what_is_stored(scheme: Scheme, shape: tuple[int, int], seed: 
 
 
 def obvious(scheme: Scheme, shape: tuple[int, int], arrays: dict[str, Any]) -> np.ndarray[Any, Any]:
-    """The weight in float64, one element at a time, from the stored bytes."""
+    """Compute the weight in float64, one element at a time, from the stored bytes."""
     out = np.zeros(shape)
     for o in range(shape[0]):
         for i in range(shape[1]):
@@ -122,7 +122,7 @@ def obvious(scheme: Scheme, shape: tuple[int, int], arrays: dict[str, Any]) -> n
 
 @settings(max_examples=40)
 @given(schemes, st.tuples(st.integers(1, 4), st.integers(1, 140)), seeds)
-def test_dense_is_what_the_bytes_mean(scheme: Scheme, shape: tuple[int, int], seed: int) -> None:
+def test_dense_equals_the_stored_bytes(scheme: Scheme, shape: tuple[int, int], seed: int) -> None:
     arrays = random_parts(np.random.default_rng(seed), scheme, shape)
     weight = scheme.open("w", shape, arrays)
     dense = weight.dense()
@@ -141,21 +141,21 @@ def test_column_scales_broadcast_against_trits() -> None:
     weight = TernaryWeight(trits=np.ones((2, 3, 40), np.int8), scale=scale, group_size=32)
     assert weight.column_scales().shape == (2, 3, 40)
     assert np.array_equal(weight.column_scales()[1, 2], [11] * 32 + [12] * 8)
-    one = TernaryWeight(trits=np.ones((1, 3, 40), np.int8), scale=np.array([2.0], np.float32), group_size=0)
-    assert one.column_scales().shape == (1, 1, 1)
+    single = TernaryWeight(trits=np.ones((1, 3, 40), np.int8), scale=np.array([2.0], np.float32), group_size=0)
+    assert single.column_scales().shape == (1, 1, 1)
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("scheme", [Int8Scheme(), Int8Scheme(rows=True), TernaryScheme(), TernaryScheme(group_size=32)])
-def test_a_scale_that_is_no_number_is_refused(scheme: Scheme, bad: float) -> None:
+def test_a_scale_that_is_not_finite_is_refused(scheme: Scheme, value: float) -> None:
     arrays = random_parts(np.random.default_rng(0), scheme, (3, 40))
-    arrays["scale"].reshape(-1)[-1] = bad
+    arrays["scale"].reshape(-1)[-1] = value
     with pytest.raises(BundleError, match="tensor w: its scale holds NaN or infinity"):
         scheme.open("w", (3, 40), arrays)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
-def test_a_value_that_is_no_number_is_refused(dtype: Any) -> None:
+def test_a_value_that_is_not_finite_is_refused(dtype: Any) -> None:
     values = np.zeros((3, 4), dtype)
     values[2, 3] = np.nan
     with pytest.raises(BundleError, match="tensor w: its values holds NaN or infinity"):
@@ -169,7 +169,7 @@ def test_int8_codes_are_symmetric() -> None:
         Int8Scheme().open("w", (3, 4), arrays)
 
 
-def test_opening_copies_nothing_but_trits() -> None:
+def test_opening_copies_trits_only() -> None:
     rng = np.random.default_rng(0)
     floats = random_parts(rng, FloatScheme(), (3, 4))
     weight = FloatScheme().open("w", (3, 4), floats)
@@ -183,7 +183,7 @@ def test_opening_copies_nothing_but_trits() -> None:
 
 
 @given(schemes)
-def test_json_round_trip(scheme: Scheme) -> None:
+def test_a_scheme_survives_json(scheme: Scheme) -> None:
     assert scheme_from_json("w", {"kind": scheme.kind, **asdict(scheme)}) == scheme
 
 

@@ -1,4 +1,4 @@
-"""Fixtures of the command line's tests."""
+"""Provide fixtures for the tests of the command line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.edgedec.cli.support.make_known_model import write_bundle, write_check
 
 
 class Outcome:
-    """What a command did."""
+    """Hold the exit code, the output and the messages of a command."""
 
     def __init__(self, code: int, stdout: str, stderr: str) -> None:
         self.code, self.stdout, self.stderr = code, stdout, stderr
@@ -43,20 +43,20 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def bundle(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Path:
-    """The bundle of that checkpoint, under a path with spaces."""
+    """Return the bundle of that checkpoint, under a path with spaces."""
     return write_bundle(checkpoint, tmp_path_factory.mktemp("with spaces") / "a bundle.edgedec")
 
 
 @pytest.fixture(scope="session")
 def mute_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One without a chat template."""
+    """Return a bundle without a chat template."""
     folder = tmp_path_factory.mktemp("mute")
     return write_bundle(write_checkpoint(folder / "checkpoint", template=None), folder / "bundle")
 
 
 @pytest.fixture(scope="session")
 def stranger(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same model with another tokenizer, so not a draft of the other one."""
+    """Return a bundle of the same model with another tokenizer, which cannot be a draft of ``bundle``."""
     folder = tmp_path_factory.mktemp("stranger")
     checkpoint = write_checkpoint(folder / "checkpoint")
     tokenizer = json.loads((checkpoint / "tokenizer.json").read_text("utf-8"))
@@ -66,7 +66,9 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _logging_as_before() -> Iterator[None]:
-    """``-v`` sets the log of the whole process up, and to a stream that is closed when the command has ended."""
+    """Restore the log: ``-v`` configures the log of the whole process, with a stream that closes when the command
+    ends.
+    """
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     yield
@@ -76,26 +78,26 @@ def _logging_as_before() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _no_progress_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a command of this process writes to stderr does not depend on how busy the machine is."""
+    """Turn progress lines off, so that stderr of a command in this process does not depend on the load of the machine."""
     monkeypatch.setattr("edgedec.cli.console.LINE_INTERVAL_S", 86400.0)
 
 
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch) -> list[Answer]:
-    """The answers that commands of this process got."""
-    found: list[Answer] = []
+    """Return the list to which each command of this process adds its answer."""
+    collected: list[Answer] = []
     real = Session.generate
 
     def generate(session: Session, *args: Any, **options: Any) -> Answer:
-        found.append(real(session, *args, **options))
-        return found[-1]
+        collected.append(real(session, *args, **options))
+        return collected[-1]
 
     monkeypatch.setattr(Session, "generate", generate)
-    return found
+    return collected
 
 
 def in_green(bundle: Path, answer: Answer) -> str:
-    """The text of an answer as --show-draft colours it, from what the answer says about its tokens."""
+    """Colour the text of an answer as --show-draft does, from what the answer says about its tokens."""
     stream = TextStream(Tokenizer.load(Bundle.open(bundle).tokenizer_file))
     pieces = [(stream.feed(token), guessed) for token, guessed in zip(answer.tokens, answer.drafted, strict=True)]
     return "".join(f"\x1b[32m{text}\x1b[0m" if guessed and text else text for text, guessed in pieces)
@@ -103,7 +105,7 @@ def in_green(bundle: Path, answer: Answer) -> str:
 
 @pytest.fixture
 def colours(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a terminal that has them."""
+    """Set the environment of a terminal that shows colours."""
     for name in ("NO_COLOR", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("FORCE_COLOR", "1")
@@ -112,7 +114,7 @@ def colours(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No configuration and no cache of the person who runs the tests."""
+    """Hide the configuration and the cache of the person who runs the tests."""
     folder = tmp_path / "elsewhere"
     folder.mkdir()
     monkeypatch.chdir(folder)

@@ -1,4 +1,4 @@
-"""Exit codes, messages, and what every command has in common."""
+"""Test exit codes, messages, and what every command has in common."""
 
 from __future__ import annotations
 
@@ -89,13 +89,13 @@ SPEC = {"--spec-type": "auto", "-md": "BUNDLE", "--draft-max": "5", "--spec-tree
 
 @pytest.mark.parametrize("name", SPECULATING)
 @pytest.mark.parametrize("by", ["flag", "environment"])
-def test_options_of_speculation_arrive(
+def test_options_of_speculation_reach_the_session(
     edgedec: Edgedec, bundle: Path, monkeypatch: pytest.MonkeyPatch, name: str, by: str
 ) -> None:
-    got: list[SpecConfig] = []
+    configs: list[SpecConfig] = []
 
     def take(*args: object, spec: SpecConfig, **options: object) -> None:
-        got.append(spec)
+        configs.append(spec)
         raise UsageError("enough")
 
     monkeypatch.setattr(Session, "open", take)
@@ -109,11 +109,11 @@ def test_options_of_speculation_arrive(
         keys = {option: long.get(option, option).strip("-").replace("-", "_").upper() for option in values}
         outcome = edgedec(*words, env={f"EDGEDEC_{name.upper()}_{keys[option]}": values[option] for option in values})
     assert outcome.stderr == "edgedec: enough\n"
-    assert got == [SpecConfig(drafter="auto", policy="delayed", draft=bundle, draft_max=5, tree_nodes=9)]
+    assert configs == [SpecConfig(drafter="auto", policy="delayed", draft=bundle, draft_max=5, tree_nodes=9)]
 
 
 @pytest.mark.parametrize(
-    ("words", "wanted"),
+    ("words", "expected"),
     [
         ("-m demo --spec-type model", ["demo-draft", "demo"]),
         ("-m demo-int8 --spec-type auto", ["demo-draft", "demo-int8"]),
@@ -124,18 +124,18 @@ def test_options_of_speculation_arrive(
         ("-m demo --spec-type model --model-draft BUNDLE", ["demo"]),
     ],
 )
-def test_the_embedded_draft_is_taken_where_it_belongs(
-    edgedec: Edgedec, bundle: Path, monkeypatch: pytest.MonkeyPatch, words: str, wanted: list[str]
+def test_the_embedded_draft_is_used_with_embedded_targets_only(
+    edgedec: Edgedec, bundle: Path, monkeypatch: pytest.MonkeyPatch, words: str, expected: list[str]
 ) -> None:
-    asked: list[str] = []
+    names: list[str] = []
 
     def embedded(name: str, **options: object) -> Path:
-        asked.append(name)
+        names.append(name)
         return bundle
 
     monkeypatch.setattr("edgedec.demo.bundle_path", embedded)
     outcome = edgedec("plan", *(str(bundle) if word == BUNDLE else word for word in words.split()), "--json")
-    assert asked == wanted
+    assert names == expected
     assert ("draft_weights" in outcome.json["items"]) == ("model" in words)  # type: ignore[operator]
 
 
@@ -249,7 +249,7 @@ DRAFTER_NAMES, POLICY_NAMES = (", ".join(names(package)) for package in (DRAFTER
         ("quantize . -o out --calibration none", 2, "--calibration is for ternary planes"),
     ],
 )
-def test_what_goes_wrong_has_a_code_and_a_message(
+def test_failures_have_a_code_and_a_message(
     edgedec: Edgedec,
     bundle: Path,
     stranger: Path,
@@ -258,7 +258,7 @@ def test_what_goes_wrong_has_a_code_and_a_message(
     code: int,
     message: str,
 ) -> None:
-    monkeypatch.setitem(sys.modules, "onnxruntime_ep_webgpu", None)  # as if it were not installed
+    monkeypatch.setitem(sys.modules, "onnxruntime_ep_webgpu", None)  # makes the import fail
     Path("empty").write_bytes(b"")
     Path("blank").write_bytes(b"\n")
     Path("model.bin").write_bytes(b"GGUF\3\0\0\0" + bytes(16))
@@ -307,13 +307,13 @@ def test_a_variable_is_not_blamed_for_a_flag(edgedec: Edgedec, bundle: Path) -> 
 
 
 @pytest.mark.parametrize("command", [("generate", "-p", "Once"), ("plan",), ("chat",)], ids=lambda words: str(words[0]))
-def test_the_simulation_without_its_packages(bundle: Path, command: tuple[str, ...]) -> None:
-    """The check has a process of its own: modules that are imported anew would be others than those of later tests."""
+def test_the_simulation_without_its_packages_names_the_missing_one(bundle: Path, command: tuple[str, ...]) -> None:
+    """Run in a process of its own, because a module that is imported anew is not the module that later tests use."""
     without = "import sys; sys.modules['amaranth'] = None; from edgedec.cli.app import main; main()"
     words = [sys.executable, "-c", without, *command, "-m", str(bundle), "--device", "sim"]
-    done = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
-    assert (done.returncode, done.stdout) == (3, "")
-    assert done.stderr.startswith("edgedec: --device sim needs amaranth, which is not installed; run: ")
+    process = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+    assert (process.returncode, process.stdout) == (3, "")
+    assert process.stderr.startswith("edgedec: --device sim needs amaranth, which is not installed; run: ")
 
 
 def test_a_damaged_bundle_names_the_file(edgedec: Edgedec, bundle: Path, tmp_path: Path) -> None:
@@ -338,13 +338,13 @@ app.main()
 
 
 @pytest.mark.parametrize("debug", ["", "1"])
-def test_the_unexpected_is_one_line_unless_asked_for_more(debug: str) -> None:
+def test_an_unexpected_error_is_one_line_unless_debugging_is_on(debug: str) -> None:
     command = [sys.executable, "-c", CRASH, "plan", "-m", "x"]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"EDGEDEC_DEBUG": debug})
-    assert done.returncode == 1
-    assert ("Traceback" in done.stderr) == bool(debug)
-    assert ("edgedec: unexpected ZeroDivisionError: division by zero" in done.stderr) == (not debug)
-    assert ("set EDGEDEC_DEBUG=1" in done.stderr) == (not debug)
+    process = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"EDGEDEC_DEBUG": debug})
+    assert process.returncode == 1
+    assert ("Traceback" in process.stderr) == bool(debug)
+    assert ("edgedec: unexpected ZeroDivisionError: division by zero" in process.stderr) == (not debug)
+    assert ("set EDGEDEC_DEBUG=1" in process.stderr) == (not debug)
 
 
 def test_ctrl_c_is_130(edgedec: Edgedec, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -360,7 +360,7 @@ def test_ctrl_c_is_130(edgedec: Edgedec, bundle: Path, monkeypatch: pytest.Monke
 def test_other_signals_end_a_command_as_well(
     edgedec: Edgedec, bundle: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, code: int
 ) -> None:
-    """What is open is closed; a second one does not disturb that."""
+    """Check that open resources are closed, and that a second signal does not disturb that."""
     closed = []
 
     def interrupt(text: str) -> None:
@@ -371,16 +371,16 @@ def test_other_signals_end_a_command_as_well(
             closed.append(text)
 
     monkeypatch.setattr("edgedec.cli.generate.write", interrupt)
-    before = {one: signal.signal(one, signal.SIG_DFL) for one in (signal.SIGTERM, signal.SIGHUP)}
+    before = {name: signal.signal(name, signal.SIG_DFL) for name in (signal.SIGTERM, signal.SIGHUP)}
     try:
         outcome = edgedec("generate", "-m", bundle, "-p", "o", "--temp", "0")
     finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
+        for name, handler in before.items():
+            signal.signal(name, handler)
     assert (outcome.code, outcome.stdout, len(closed)) == (code, "", 1)
 
 
-def test_without_a_signal_they_are_what_they_were_before(edgedec: Edgedec, bundle: Path) -> None:
+def test_a_command_without_a_signal_restores_the_handlers(edgedec: Edgedec, bundle: Path) -> None:
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         assert edgedec("generate", "-m", bundle, "-p", "o", "--temp", "0", "-n", "1").code == 0
@@ -401,15 +401,19 @@ app.main()
 """
 
 
-@pytest.mark.parametrize(("both", "code"), [("SIGHUP,SIGTERM", 129), ("SIGTERM,SIGHUP", 143), ("SIGTERM,SIGTERM", 143)])
-def test_a_second_signal_while_python_ends_changes_nothing(both: str, code: int) -> None:
-    """A terminal that is closed, then a session manager: the exit code is the first one's."""
-    command = [sys.executable, "-c", TWO_SIGNALS, "plan", "-m", "x", both]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
+@pytest.mark.parametrize(
+    ("signals", "code"), [("SIGHUP,SIGTERM", 129), ("SIGTERM,SIGHUP", 143), ("SIGTERM,SIGTERM", 143)]
+)
+def test_a_second_signal_while_python_ends_changes_nothing(signals: str, code: int) -> None:
+    """Model a terminal that is closed and then a session manager: the exit code is that of the first signal."""
+    command = [sys.executable, "-c", TWO_SIGNALS, "plan", "-m", "x", signals]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (process.returncode, process.stdout, process.stderr) == (code, "", "")
 
 
-def test_what_nohup_ignores_stays_ignored(edgedec: Edgedec, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_that_nohup_ignores_stays_ignored(
+    edgedec: Edgedec, bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("edgedec.cli.generate.write", lambda text: signal.raise_signal(signal.SIGHUP))
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
@@ -422,6 +426,6 @@ def test_verbose_logs_to_stderr(edgedec: Edgedec, checkpoint: Path) -> None:
     import logging
 
     logger = logging.getLogger("edgedec.test")
-    for flags, shown in ([], 0), (["-v"], 1), (["-vv"], 2):
+    for flags, lines in ([], 0), (["-v"], 1), (["-vv"], 2):
         edgedec("doctor", *flags)
-        assert sum(logger.isEnabledFor(level) for level in (logging.INFO, logging.DEBUG)) == shown
+        assert sum(logger.isEnabledFor(level) for level in (logging.INFO, logging.DEBUG)) == lines

@@ -1,4 +1,4 @@
-"""``edgedec boards``: what it lists, and that it says of every figure what it is and where it is from."""
+"""Test ``edgedec boards``: its list, and the kind and the source of every figure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_list(edgedec: Edgedec) -> None:
+def test_list_names_every_board(edgedec: Edgedec) -> None:
     outcome = edgedec("boards", "list")
     assert outcome.code == 0
     header, *lines = outcome.stdout.splitlines()
@@ -39,9 +39,9 @@ def test_list(edgedec: Edgedec) -> None:
 def test_list_as_json(edgedec: Edgedec) -> None:
     outcome = edgedec("boards", "list", "--json")
     assert list(outcome.json) == ["boards"]
-    found: Any = outcome.json["boards"]
-    assert [board["name"] for board in found] == board_names()
-    for board in found:
+    rows: Any = outcome.json["boards"]
+    assert [board["name"] for board in rows] == board_names()
+    for board in rows:
         real = find_board(board["name"])
         assert (board["bandwidth_bytes_s"], board["bandwidth_kind"]) == (real.bandwidth_bytes_s, real.bandwidth_kind)
         assert (board["has"], board["memory_bytes"]) == (dict(real.has), real.memory_bytes)
@@ -64,24 +64,24 @@ def test_show_has_every_figure_with_its_source(edgedec: Edgedec, name: str) -> N
             continue
         (line,) = (line for line in lines if line.split()[0] == member.name)
         assert line.endswith(board.sources[member.name])
-    shown = {line.split()[0]: line for line in lines}
-    assert " assumed " in shown["clock_hz"]
-    assert " peak " in shown["memory_peak_bytes_s"]
-    assert ("memory_measured_bytes_s" in shown) == (name == "kv260")
+    titles = {line.split()[0]: line for line in lines}
+    assert " assumed " in titles["clock_hz"]
+    assert " peak " in titles["memory_peak_bytes_s"]
+    assert ("memory_measured_bytes_s" in titles) == (name == "kv260")
     assert " estimated " in lines[-1]
 
 
 def test_show_as_json(edgedec: Edgedec) -> None:
-    found = edgedec("boards", "show", "kv260", "--json").json
+    details = edgedec("boards", "show", "kv260", "--json").json
     board = find_board("kv260")
-    assert {key: found[key] for key in board.members()} == board.members() | {"power_sensors": ["ina260_u14"]}
-    assert (found["bandwidth_bytes_s"], found["bandwidth_kind"]) == (15.97e9, "measured")
-    kinds: Any = found["kinds"]
+    assert {key: details[key] for key in board.members()} == board.members() | {"power_sensors": ["ina260_u14"]}
+    assert (details["bandwidth_bytes_s"], details["bandwidth_kind"]) == (15.97e9, "measured")
+    kinds: Any = details["kinds"]
     assert set(kinds.values()) == {"assumed", "goal", "peak", "measured"}
     assert set(kinds) <= set(board.members())
 
 
-def test_a_board_of_one_s_own(edgedec: Edgedec) -> None:
+def test_a_board_file_of_the_user_is_shown(edgedec: Edgedec) -> None:
     Path("mine.toml").write_text(GOOD.replace("My board", "[red]mine[/red]").replace("lut = 17600", "lut = 26600"))
     outcome = edgedec("boards", "show", "./mine.toml")
     assert outcome.code == 0
@@ -111,15 +111,15 @@ def test_without_the_generator_there_is_no_estimate(edgedec: Edgedec, monkeypatc
         ("boards shwo", 2, "No such command 'shwo'"),
     ],
 )
-def test_what_goes_wrong(edgedec: Edgedec, words: str, code: int, message: str) -> None:
+def test_mistakes_have_a_code_and_a_message(edgedec: Edgedec, words: str, code: int, message: str) -> None:
     outcome = edgedec(*words.split())
     assert outcome.code == code
     assert message in outcome.stderr
     assert outcome.stdout == ""
 
 
-def test_on_a_terminal_it_wraps(edgedec: Edgedec, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And text in brackets is text."""
+def test_tables_wrap_on_a_terminal(edgedec: Edgedec, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check also that text in brackets is not taken for markup."""
     monkeypatch.setenv("COLUMNS", "100")
     rows = [["", "mine", "source"], ["title", "[red]mine[/red]", "a source that is long " * 10]]
     terminal = Terminal()

@@ -1,4 +1,4 @@
-"""``edgedec build-bitstream``: its exit codes, what it prints, and the board bundle that comes of a build."""
+"""Test ``edgedec build-bitstream``: its exit codes, its output, and the board bundle that a build makes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONFIGURATION = "small,context=64,prefetch_beats=64"
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bundle that the accelerator runs."""
+    """Return a bundle that the accelerator runs."""
     return make_board_bundle.write_source(
         tmp_path_factory.mktemp("a model") / "source", "native", seed=0, ids=40, template=None
     ).path
@@ -30,7 +30,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One calibration for all tests."""
+    """Return a cache folder that all tests share, so that the model is calibrated once."""
     return tmp_path_factory.mktemp("cache")
 
 
@@ -45,7 +45,7 @@ def words(source: Path, board: str = "kv260", configuration: str = CONFIGURATION
     return ["build-bitstream", "-m", source, "--board", board, "-o", "a build", "--configuration", configuration]
 
 
-def test_without_vivado_all_is_written_and_the_code_is_3(edgedec: Edgedec, source: Path) -> None:
+def test_without_vivado_everything_is_written_and_the_code_is_3(edgedec: Edgedec, source: Path) -> None:
     outcome = edgedec(*words(source))
     assert outcome.code == 3
     assert outcome.stderr.count("\n") == 1
@@ -57,7 +57,7 @@ def test_without_vivado_all_is_written_and_the_code_is_3(edgedec: Edgedec, sourc
     assert (Path("a build") / "rtl/accelerator.v").is_file()
 
 
-def test_no_build_is_0(edgedec: Edgedec, source: Path) -> None:
+def test_no_build_exits_with_0(edgedec: Edgedec, source: Path) -> None:
     outcome = edgedec(*words(source), "--no-build")
     assert (outcome.code, outcome.stderr) == (0, "nothing was built: --no-build\n")
     data: dict[str, Any] = edgedec(*words(source), "--no-build", "--json").json
@@ -66,17 +66,17 @@ def test_no_build_is_0(edgedec: Edgedec, source: Path) -> None:
     assert data["timing"]["kind"] == "assumed"
 
 
-def test_json_without_vivado(edgedec: Edgedec, source: Path) -> None:
+def test_json_without_vivado_says_what_is_missing(edgedec: Edgedec, source: Path) -> None:
     outcome = edgedec(*words(source), "--json")
     assert outcome.code == 3
     assert "get Vivado 2021.1 or newer" in outcome.json["missing"]  # type: ignore[operator]
 
 
 @pytest.mark.parametrize(("wns", "code"), [("0.050", 0), ("-1.500", 1)])
-def test_a_build(
+def test_a_build_makes_a_board_bundle_if_timing_is_met(
     edgedec: Edgedec, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wns: str, code: int
 ) -> None:
-    """With a Vivado that is a stub: its hand-off file is the bundle's, and a missed clock gives none."""
+    """Build with a fake Vivado, which returns the hand-off file and the reports that it is given."""
     assert edgedec(*words(source), "--no-build").code == 0
     config = load_program(Path("a build/program")).config
     write_hwh(config, tmp_path / "made.hwh", family="zynq-ultrascale+", part="by Vivado")
@@ -100,7 +100,7 @@ def test_a_build(
     assert open_board_bundle(folder).sha256 == before
 
 
-def test_a_hand_off_file_of_another_accelerator(
+def test_a_hand_off_file_of_another_accelerator_is_refused(
     edgedec: Edgedec, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reports = make_reports.write_reports(tmp_path / "reports")
@@ -111,7 +111,7 @@ def test_a_hand_off_file_of_another_accelerator(
 
 
 @pytest.mark.parametrize(
-    ("board", "configuration", "code", "said"),
+    ("board", "configuration", "code", "message"),
     [
         ("kv261", "board", 2, "no board 'kv261'; there are arty-z7-20, "),
         ("./none.toml", "board", 2, "there is no such file"),
@@ -122,21 +122,25 @@ def test_a_hand_off_file_of_another_accelerator(
         ("pynq-z2", "board,context=65536,slots=8,beat_bytes=64", 1, "the model does not fit pynq-z2: with slots=8"),
     ],
 )
-def test_wrong_requests(edgedec: Edgedec, source: Path, board: str, configuration: str, code: int, said: str) -> None:
+def test_wrong_requests_are_refused(
+    edgedec: Edgedec, source: Path, board: str, configuration: str, code: int, message: str
+) -> None:
     outcome = edgedec(*words(source, board, configuration))
     assert (outcome.code, outcome.stdout) == (code, "")
-    assert said in outcome.stderr
+    assert message in outcome.stderr
     assert not Path("a build").exists()
 
 
-def test_without_the_generator(edgedec: Edgedec, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_generator_the_package_is_named(
+    edgedec: Edgedec, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("edgedec.cli.build_bitstream.find_spec", lambda name: None)
     outcome = edgedec(*words(source))
     assert (outcome.code, outcome.stdout) == (3, "")
     assert install_extra("hdl") in outcome.stderr
 
 
-def test_another_model_in_the_same_folder(edgedec: Edgedec, source: Path, tmp_path: Path) -> None:
+def test_another_model_in_the_same_folder_is_refused(edgedec: Edgedec, source: Path, tmp_path: Path) -> None:
     assert edgedec(*words(source), "--no-build").code == 0
     other = make_board_bundle.write_source(tmp_path / "other", "native", seed=1, ids=40, template=None).path
     outcome = edgedec(*words(other), "--no-build")

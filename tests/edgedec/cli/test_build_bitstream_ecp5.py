@@ -1,4 +1,4 @@
-"""``edgedec build-bitstream`` for a ULX3S, with tools that are stand-ins: what it prints, its exit codes, ``--load``."""
+"""Test ``edgedec build-bitstream`` for a ULX3S with fake tools: its output, its exit codes, ``--load``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One calibration for all tests."""
+    """Return a cache folder that all tests share, so that the model is calibrated once."""
     return tmp_path_factory.mktemp("cache")
 
 
@@ -48,7 +48,7 @@ def words(source: Path, configuration: str = CONFIGURATION) -> list[str | Path]:
     return ["build-bitstream", "-m", source, "--board", "ulx3s-85f", "-o", "a build", "--configuration", configuration]
 
 
-def test_a_bitstream(edgedec: Edgedec, source: Path) -> None:
+def test_a_build_makes_a_bitstream(edgedec: Edgedec, source: Path) -> None:
     outcome = edgedec(*words(source))
     assert (outcome.code, outcome.stderr) == (0, "")
     path = Path("a build/ulx3s-85f.bit").absolute()
@@ -67,7 +67,7 @@ def test_a_bitstream(edgedec: Edgedec, source: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sync", "memory", "said"),
+    ("sync", "memory", "message"),
     [
         (
             53.3,
@@ -78,19 +78,21 @@ def test_a_bitstream(edgedec: Edgedec, source: Path) -> None:
         (61.0, 90.0, "memory 90.00 MHz of 100; ulx3s-85f.timing-not-met.bit must not be used. Try another placement"),
     ],
 )
-def test_timing_is_not_met(
-    edgedec: Edgedec, source: Path, monkeypatch: pytest.MonkeyPatch, sync: float, memory: float, said: str
+def test_a_build_that_misses_timing_is_an_error(
+    edgedec: Edgedec, source: Path, monkeypatch: pytest.MonkeyPatch, sync: float, memory: float, message: str
 ) -> None:
     monkeypatch.setenv("STUB_REPORT", fake_tools.report(sync, memory))
     outcome = edgedec(*words(source))
     assert outcome.code == 1
-    assert outcome.stderr.startswith("edgedec: timing is not met: " + said)
+    assert outcome.stderr.startswith("edgedec: timing is not met: " + message)
     assert "edgedec chat" not in outcome.stdout
     monkeypatch.setenv("STUB_REPORT", fake_tools.report())
     assert edgedec(*words(source), "--seed", "2").code == 0
 
 
-def test_without_the_tools(edgedec: Edgedec, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_tools_everything_is_written_and_the_code_is_3(
+    edgedec: Edgedec, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tool, "version", lambda name: "0.1")
     outcome = edgedec(*words(source))
     assert outcome.code == 3
@@ -102,7 +104,7 @@ def test_without_the_tools(edgedec: Edgedec, source: Path, monkeypatch: pytest.M
     assert Path("a build/rtl/board.il").is_file()
 
 
-def test_a_tool_that_fails(edgedec: Edgedec, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tool_that_fails_is_named(edgedec: Edgedec, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STUB_FAIL", "nextpnr")
     outcome = edgedec(*words(source))
     assert outcome.code == 1
@@ -113,7 +115,7 @@ def test_a_tool_that_fails(edgedec: Edgedec, source: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)])
-def test_a_signal_ends_what_it_has_started(
+def test_a_signal_ends_the_tools_that_were_started(
     edgedec: Edgedec,
     source: Path,
     log: Path,
@@ -121,7 +123,7 @@ def test_a_signal_ends_what_it_has_started(
     number: signal.Signals,
     code: int,
 ) -> None:
-    """As a shell that is closed, a time limit and a machine that is shut down send them; the next call goes on."""
+    """Send the signals of a shell that closes, a time limit and a shutdown; the next call continues the build."""
     assert edgedec(*words(source), "--no-build").code == 0
     monkeypatch.setenv("STUB_HANG", "nextpnr")
     command = [sys.executable, "-m", "edgedec", *map(str, words(source))]
@@ -135,8 +137,9 @@ def test_a_signal_ends_what_it_has_started(
     assert [line.split()[0] for line in log.read_text().splitlines()] == ["nextpnr", "ecppack"]
 
 
-def test_another_seed_that_is_not_built(edgedec: Edgedec, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It says which one is there."""
+def test_no_build_names_the_seed_of_the_bitstream_that_is_there(
+    edgedec: Edgedec, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert edgedec(*words(source)).code == 0
     outcome = edgedec(*words(source), "--seed", "2", "--no-build")
     assert (outcome.code, outcome.stderr) == (0, "nothing was built: --no-build; what is there is of --seed 1\n")
@@ -149,15 +152,17 @@ def test_another_seed_that_is_not_built(edgedec: Edgedec, source: Path, monkeypa
     assert "; what is there is of --seed 1. To build it elsewhere, copy" in outcome.stderr
 
 
-def test_load(edgedec: Edgedec, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_calls_the_loader(edgedec: Edgedec, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path / "bin", monkeypatch, f'echo "$@" > {tmp_path}/words')
     outcome = edgedec(*words(source), "--load")
     assert (outcome.code, outcome.stderr) == (0, "loaded into ulx3s-85f, until its power goes\n")
     assert (tmp_path / "words").read_text() == f"-b ulx3s {Path('a build/ulx3s-85f.bit').absolute()}\n"
 
 
-def test_load_into_a_flash(edgedec: Edgedec, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The OrangeCrab's bootloader takes a bitstream for the flash and for nothing else."""
+def test_load_writes_a_flash_if_the_bootloader_does(
+    edgedec: Edgedec, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check the OrangeCrab, whose bootloader takes a bitstream for the flash and for nothing else."""
     monkeypatch.setenv("STUB_REPORT", fake_tools.report(90.0, wanted=80.0))
     install(tmp_path / "bin", monkeypatch, f'echo "$@" > {tmp_path}/words')
     command = words(source)
@@ -167,7 +172,9 @@ def test_load_into_a_flash(edgedec: Edgedec, source: Path, tmp_path: Path, monke
     assert (tmp_path / "words").read_text() == f"-b orangeCrab {Path('a build/orangecrab-85f.bit').absolute()}\n"
 
 
-def test_load_that_fails(edgedec: Edgedec, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_load_that_fails_is_an_error(
+    edgedec: Edgedec, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     install(tmp_path / "bin", monkeypatch, "echo 'unable to open ftdi device: -3 (device not found)'; exit 1")
     outcome = edgedec(*words(source), "--load")
     assert outcome.code == 3
@@ -177,7 +184,7 @@ def test_load_that_fails(edgedec: Edgedec, source: Path, tmp_path: Path, monkeyp
     )
 
 
-def test_what_was_not_met_is_not_loaded(
+def test_a_bitstream_that_misses_timing_is_not_loaded(
     edgedec: Edgedec, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(tmp_path / "bin", monkeypatch, f"touch {tmp_path}/loaded")
@@ -186,10 +193,9 @@ def test_what_was_not_met_is_not_loaded(
     assert not (tmp_path / "loaded").exists()
 
 
-def test_load_without_the_loader(
+def test_a_missing_loader_is_reported_before_the_build(
     edgedec: Edgedec, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: Path
 ) -> None:
-    """It is said before minutes of work."""
     monkeypatch.setenv("PATH", str(tmp_path))
     outcome = edgedec(*words(source), "--load")
     assert (outcome.code, outcome.stdout) == (3, "")
@@ -201,20 +207,22 @@ def test_load_without_the_loader(
 
 
 @pytest.mark.parametrize(
-    ("configuration", "code", "said"),
+    ("configuration", "code", "message"),
     [
         ("board,clock_hz=61e6", 2, "no PLL of the ECP5 makes 61 and 100 MHz of 25 MHz"),
         ("board,beat_bytes=64,slots=8", 1, "the model does not fit ulx3s-85f: with slots=8, beat_bytes=64"),
     ],
 )
-def test_what_the_board_cannot_have(edgedec: Edgedec, source: Path, configuration: str, code: int, said: str) -> None:
+def test_what_the_board_cannot_hold_is_refused(
+    edgedec: Edgedec, source: Path, configuration: str, code: int, message: str
+) -> None:
     outcome = edgedec(*words(source, configuration))
     assert (outcome.code, outcome.stdout) == (code, "")
-    assert said in outcome.stderr
+    assert message in outcome.stderr
     assert not Path("a build").exists()
 
 
-def test_a_folder_with_another_build(edgedec: Edgedec, source: Path) -> None:
+def test_a_folder_with_another_build_is_refused(edgedec: Edgedec, source: Path) -> None:
     assert edgedec(*words(source), "--no-build").code == 0
     outcome = edgedec(*words(source, f"{CONFIGURATION},clock_hz=50e6"), "--no-build")
     assert outcome.code == 2
@@ -222,7 +230,7 @@ def test_a_folder_with_another_build(edgedec: Edgedec, source: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes anywhere")
-def test_a_folder_that_cannot_be_written(edgedec: Edgedec, source: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_an_error(edgedec: Edgedec, source: Path) -> None:
     assert edgedec(*words(source), "--no-build").code == 0
     Path("a build").chmod(0o500)
     outcome = edgedec(*words(source))
@@ -231,26 +239,28 @@ def test_a_folder_that_cannot_be_written(edgedec: Edgedec, source: Path) -> None
     assert "Permission denied" in outcome.stderr
 
 
-def test_a_refusal_reads_no_weights(edgedec: Edgedec, source: Path, tmp_path: Path) -> None:
-    """However large they are, it does not take longer; what is built is of a bundle that was looked at."""
+def test_a_model_that_does_not_fit_is_refused_without_reading_its_weights(
+    edgedec: Edgedec, source: Path, tmp_path: Path
+) -> None:
+    """Check that a refusal takes no longer for larger weights, and that a build checks them."""
     copy = tmp_path / "copy"
     shutil.copytree(source, copy)
     weights = copy / "weights.bin"
     weights.write_bytes(bytes(weights.stat().st_size))
-    refused = edgedec(*words(copy, "board,beat_bytes=64,slots=8"))
-    assert (refused.code, "the model does not fit ulx3s-85f" in refused.stderr) == (1, True)
+    outcome = edgedec(*words(copy, "board,beat_bytes=64,slots=8"))
+    assert (outcome.code, "the model does not fit ulx3s-85f" in outcome.stderr) == (1, True)
     damaged = edgedec(*words(copy))
     assert (damaged.code, "its hash does not match" in damaged.stderr) == (1, True)
     assert not Path("a build").exists()
 
 
-def test_what_a_refusal_does_not_load() -> None:
-    """Refused in a second: neither torch nor ONNX Runtime nor the boards' pins are needed to say that it does not fit."""
+def test_a_refusal_loads_no_heavy_modules() -> None:
+    """Check that a refusal imports neither torch nor ONNX Runtime nor the boards' pins, so that it takes a second."""
     code = """
 import sys
 from edgedec.boards.flows.check import check_build
 from edgedec.hw.plan.choose_board import config_for_board
 print([name for name in ("torch", "onnxruntime", "onnx", "amaranth_boards", "amaranth.sim") if name in sys.modules])
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == "[]"

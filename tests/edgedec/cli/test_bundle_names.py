@@ -1,4 +1,4 @@
-"""Wherever a command takes a bundle it takes the name of an embedded model, and what ``-o`` names may be there already."""
+"""Test that every command takes the name of an embedded model for a bundle, and that ``-o`` may name an empty folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from edgedec.errors import UsageError
 from tests.edgedec.cli.conftest import Edgedec
 
 COMMANDS = typer.main.get_command(app_module.app).commands  # type: ignore[attr-defined]
-ASKED = {  # command -> how it is asked for the bundle NAME
+CALLS = {  # command -> calls of it with the bundle NAME
     "export": ["export NAME -o out", "export BUNDLE --format onnx -md NAME -o out"],
     "inspect": ["inspect NAME"],
     "plan": ["plan -m NAME", "plan -m BUNDLE --spec-type model -md NAME"],
@@ -27,34 +27,34 @@ ASKED = {  # command -> how it is asked for the bundle NAME
 }
 
 
-def test_every_command_that_takes_a_bundle_is_asked() -> None:
+def test_every_command_that_takes_a_bundle_is_called() -> None:
     taking = {
         name
         for name, command in COMMANDS.items()
         for param in command.params
         if param.metavar in ("BUNDLE", "BOARD_BUNDLE") and "--output" not in param.opts
     }
-    assert taking == set(ASKED)
+    assert taking == set(CALLS)
 
 
 @pytest.mark.parametrize("name", ["demo", "demo-int8", "demo-draft"])
-@pytest.mark.parametrize("words", [words for several in ASKED.values() for words in several])
+@pytest.mark.parametrize("words", [words for several in CALLS.values() for words in several])
 def test_an_embedded_model_is_a_bundle(
     edgedec: Edgedec, bundle: Path, monkeypatch: pytest.MonkeyPatch, words: str, name: str
 ) -> None:
     if words.split()[0] in ("simulate", "build-bitstream"):
         pytest.importorskip("amaranth")
 
-    def embedded(asked: str, **options: object) -> Path:
-        raise UsageError(f"{asked} was asked for")
+    def embedded(requested: str, **options: object) -> Path:
+        raise UsageError(f"{requested} was asked for")
 
     monkeypatch.setattr("edgedec.demo.bundle_path", embedded)
     Path("text").write_text("some text")
-    named = {"NAME": name, "BUNDLE": str(bundle)}
-    outcome = edgedec(*(named.get(word, word) for word in words.split()))
+    values = {"NAME": name, "BUNDLE": str(bundle)}
+    outcome = edgedec(*(values.get(word, word) for word in words.split()))
     assert (outcome.code, outcome.stderr) == (2, f"edgedec: {name} was asked for\n")
     Path(name).mkdir()
-    outcome = edgedec(*({**named, "NAME": f"./{name}"}.get(word, word) for word in words.split()))
+    outcome = edgedec(*({**values, "NAME": f"./{name}"}.get(word, word) for word in words.split()))
     assert "was asked for" not in outcome.stderr
     assert name in outcome.stderr
 
@@ -77,15 +77,15 @@ FOLDERS = {
 
 @pytest.mark.parametrize("place", ["empty", "link to an empty folder", "link to nothing yet"])
 @pytest.mark.parametrize("words", FOLDERS.values(), ids=FOLDERS)
-def test_an_empty_place_is_filled(edgedec: Edgedec, bundle: Path, checkpoint: Path, words: str, place: str) -> None:
+def test_an_empty_folder_is_filled(edgedec: Edgedec, bundle: Path, checkpoint: Path, words: str, place: str) -> None:
     target = Path("out" if place == "empty" else "target")
     if place != "link to nothing yet":
         target.mkdir()
     if place != "empty":
         Path("out").symlink_to("target")
-    named = {"OUT": "out", "BUNDLE": str(bundle), "CHECKPOINT": str(checkpoint)}
-    for _ in range(2):  # the second run replaces what the first one has written
-        outcome = edgedec(*(named.get(word, word) for word in words.split()))
+    values = {"OUT": "out", "BUNDLE": str(bundle), "CHECKPOINT": str(checkpoint)}
+    for _ in range(2):  # the second run replaces the output of the first
+        outcome = edgedec(*(values.get(word, word) for word in words.split()))
         assert outcome.code == 0, outcome.stderr
         assert Path("out").is_symlink() == (place != "empty")
         assert sum(1 for _ in target.iterdir()) > 1
@@ -100,8 +100,8 @@ def test_a_folder_with_something_else_is_left_alone(
     Path("home/thesis.txt").write_text("precious")
     Path("out").symlink_to("home")
     for out in ("home", "out"):
-        named = {"OUT": out, "BUNDLE": str(bundle), "CHECKPOINT": str(checkpoint)}
-        outcome = edgedec(*(named.get(word, word) for word in words.split()))
+        values = {"OUT": out, "BUNDLE": str(bundle), "CHECKPOINT": str(checkpoint)}
+        outcome = edgedec(*(values.get(word, word) for word in words.split()))
         assert (outcome.code, outcome.stdout) == (2, "")
         assert f"edgedec: cannot write {Path(out).absolute()}" in outcome.stderr
         assert os.listdir("home") == ["thesis.txt"]

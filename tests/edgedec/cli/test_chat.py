@@ -1,4 +1,4 @@
-"""``edgedec chat``: scripted through stdin, and by hand at a terminal of its own."""
+"""Test ``edgedec chat``: scripted through stdin, and with keys on a pseudo-terminal."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Ask = Callable[..., tuple[int, list[str], str]]
 
 @pytest.fixture
 def ask(edgedec: Edgedec, bundle: Path) -> Ask:
-    """(exit code, lines on stdout, stderr) of a conversation."""
+    """Return a function that holds a conversation: (exit code, lines on stdout, stderr)."""
 
     def run(*lines: str, options: tuple[str, ...] = ()) -> tuple[int, list[str], str]:
         script = "".join(f"{line}\n" for line in lines)
@@ -42,7 +42,7 @@ def test_answers_end_at_the_end_token(ask: Ask) -> None:
     assert ask("how?", "", "  and you?  ") == (0, ["Hi!", "Hi!"], "")
 
 
-def test_the_conversation_is_the_next_prompt(ask: Ask) -> None:
+def test_the_conversation_is_part_of_the_next_prompt(ask: Ask) -> None:
     code, lines, _ = ask("how?", "/stats", "why?", "/stats", "/reset", "/stats", "how?", "/stats")
     assert code == 0
     first = len("[user]how?") + 1
@@ -58,7 +58,7 @@ def test_system_message_outlives_reset(ask: Ask) -> None:
     assert lines[1].startswith(f"prompt: {len('[system]Be kind.[user]how?') + 1} tokens")
 
 
-def test_commands(ask: Ask) -> None:
+def test_commands_begin_with_a_slash(ask: Ask) -> None:
     code, lines, stderr = ask("/help", "/nonsense", "/exit", "how?")
     assert code == 0
     assert [line.split()[0] for line in lines[:4]] == ["/reset", "/stats", "/help", "/exit"]
@@ -92,8 +92,8 @@ def test_a_device_that_fails_during_an_answer_ends_its_line(ask: Ask, monkeypatc
     assert "edgedec: the board does not answer" in stderr.splitlines()
 
 
-def test_the_oldest_turns_are_dropped_and_each_time_that_is_said_once(ask: Ask) -> None:
-    """The prompts have 22, 46 and would have 70 tokens of 60; at 80 % turns go until half the context is free."""
+def test_dropped_turns_are_reported_once_each_time(ask: Ask) -> None:
+    """Compute the prompts: 22, 46 and then 70 of 60 tokens; at 80 % turns are dropped until half the context is free."""
     code, lines, stderr = ask(*["how?"] * 5, "/stats", options=("-c", "60", "--system", "kin"))
     assert (code, lines.count("Hi!")) == (0, 5)
     warning = (
@@ -109,7 +109,7 @@ def test_the_oldest_turns_are_dropped_and_each_time_that_is_said_once(ask: Ask) 
     assert lines[-1] == "context: 25 of 60 tokens, 3 messages, 4 older turns dropped"
 
 
-def test_without_a_shift_the_conversation_is_refused(ask: Ask) -> None:
+def test_without_a_context_shift_a_full_conversation_is_refused(ask: Ask) -> None:
     options = ("-c", "48", "--no-context-shift")
     code, lines, stderr = ask("how?", "how?", "how?", "/stats", "/reset", "how?", options=options)
     assert (code, lines.count("Hi!")) == (0, 3)
@@ -122,7 +122,7 @@ def test_without_a_shift_the_conversation_is_refused(ask: Ask) -> None:
     ]
 
 
-def test_an_answer_that_fills_the_context_says_so(ask: Ask) -> None:
+def test_an_answer_that_fills_the_context_is_reported(ask: Ask) -> None:
     _, lines, stderr = ask("o", "/stats", "how?", options=("-c", "48"))
     assert "the context of 48 tokens is full, which ended the answer: the next message drops the oldest turns" in stderr
     assert "context: 48 of 48 tokens, 2 messages" in lines
@@ -138,11 +138,11 @@ def test_a_chat_whose_every_message_failed_is_an_error(ask: Ask, lines: tuple[st
 
 
 @pytest.mark.parametrize("lines", [(), ("/help",), ("refuse", "how?")])
-def test_a_chat_without_failures_or_with_an_answer_is_none(ask: Ask, lines: tuple[str, ...]) -> None:
+def test_a_chat_without_failures_or_with_an_answer_is_no_error(ask: Ask, lines: tuple[str, ...]) -> None:
     assert ask(*lines)[0] == 0
 
 
-def test_what_the_template_refuses_is_forgotten(ask: Ask) -> None:
+def test_a_message_that_the_template_refuses_is_forgotten(ask: Ask) -> None:
     _, lines, stderr = ask("refuse", "how?", "/stats")
     assert "the chat template refused the conversation: no such talk" in stderr
     assert lines[0] == "Hi!"
@@ -156,7 +156,7 @@ def test_a_line_that_is_not_utf8_is_refused_and_forgotten(edgedec: Edgedec, bund
 
 
 @pytest.mark.parametrize(("option", "answer"), [(("-n", "6"), "é€"), (("-r", "😀"), "é€")])
-def test_limits_of_an_answer(ask: Ask, option: tuple[str, ...], answer: str) -> None:
+def test_an_answer_ends_at_its_limits(ask: Ask, option: tuple[str, ...], answer: str) -> None:
     assert ask("o", options=option)[1] == [answer]
 
 
@@ -172,14 +172,14 @@ def test_show_draft_colours_accepted_guesses_only(ask: Ask, bundle: Path, answer
     assert ask("o", options=options)[1] == [ENDLESS * 6]
 
 
-def test_speculation_changes_no_conversation(ask: Ask) -> None:
+def test_speculation_does_not_change_a_conversation(ask: Ask) -> None:
     script = ("how?", "o", "why?")
     plain = ask(*script, options=("-n", "40"))
     assert ask(*script, options=("-n", "40", "--spec-type", "auto", "--show-draft")) == plain
 
 
-def test_without_a_template(edgedec: Edgedec, mute_bundle: Path) -> None:
-    """The lines are one text: the model sees them, and nothing else."""
+def test_without_a_template_the_lines_are_one_text(edgedec: Edgedec, mute_bundle: Path) -> None:
+    """Check that the model sees the lines and nothing else."""
     outcome = edgedec(
         "chat", "-m", mute_bundle, "--temp", "0", "-n", "3", "--system", "Be kind", stdin="how\nand\n/stats\n"
     )
@@ -193,7 +193,7 @@ def test_without_a_template(edgedec: Edgedec, mute_bundle: Path) -> None:
 
 
 class Terminal:
-    """A command on a terminal of its own, where Ctrl-C is a key."""
+    """Run a command on a pseudo-terminal, where Ctrl-C is a key."""
 
     def __init__(self, *args: str) -> None:
         self.process, self._master = pty.fork()
@@ -205,7 +205,7 @@ class Terminal:
         os.write(self._master, keys.encode())
 
     def expect(self, text: str) -> None:
-        """Read until ``text`` has come; forget what came up to its end."""
+        """Read until ``text`` appears, and drop the output up to its end."""
         end = time.monotonic() + PATIENCE_S
         while text.encode() not in self._seen:
             ready, _, _ = select.select([self._master], [], [], max(0.0, end - time.monotonic()))
@@ -214,7 +214,7 @@ class Terminal:
         self._seen = self._seen.partition(text.encode())[2]
 
     def settle(self) -> None:
-        """Wait until the command sleeps: it waits for a key.
+        """Wait until the command sleeps, that is, waits for a key.
 
         CPython sees a signal that comes between the echo and its next select() only with the next key: no person is so fast.
         """
@@ -227,21 +227,21 @@ class Terminal:
     def _read(self) -> bytes:
         try:
             return os.read(self._master, 4096)
-        except OSError:  # Linux' way to say that the other side is closed
+        except OSError:  # Linux reports so that the other side is closed
             pytest.fail(f"the command ended; last seen: {self._seen[-500:]!r}")
 
     def exit_code(self) -> int:
         end = time.monotonic() + PATIENCE_S
         while time.monotonic() < end:
-            done, status = os.waitpid(self.process, os.WNOHANG)
-            if done:
+            process, status = os.waitpid(self.process, os.WNOHANG)
+            if process:
                 self.process = 0
                 return os.waitstatus_to_exitcode(status)
             time.sleep(0.02)
         pytest.fail("the command did not end")
 
     def close(self) -> None:
-        os.close(self._master)  # hangs up
+        os.close(self._master)  # the terminal hangs up
         if self.process:
             os.waitpid(self.process, 0)
 
@@ -270,7 +270,7 @@ def test_ctrl_c_ends_the_answer_and_keeps_the_session(terminal: Terminal) -> Non
     terminal.expect("Hi!")
     terminal.expect("> ")
     terminal.type("half a line")
-    terminal.expect("half a line")  # echoed, so it was read: Ctrl-C drops what was not
+    terminal.expect("half a line")  # the echo shows that it was read: Ctrl-C drops what was not
     terminal.settle()
     terminal.type(CTRL_C)
     terminal.expect("> ")
@@ -282,7 +282,7 @@ def test_ctrl_c_ends_the_answer_and_keeps_the_session(terminal: Terminal) -> Non
 
 
 def leave(terminal: Terminal) -> None:
-    """Ctrl-C twice at an empty prompt."""
+    """Press Ctrl-C twice at an empty prompt."""
     terminal.expect("> ")
     for last in (False, True):
         terminal.settle()
@@ -293,7 +293,7 @@ def leave(terminal: Terminal) -> None:
     assert terminal.exit_code() == 130
 
 
-def test_ctrl_c_at_the_prompt_leaves_the_second_time(terminal: Terminal) -> None:
+def test_ctrl_c_twice_at_the_prompt_ends_the_chat(terminal: Terminal) -> None:
     terminal.type("how?\n")
     terminal.expect("Hi!")
     terminal.expect("> ")
@@ -301,13 +301,13 @@ def test_ctrl_c_at_the_prompt_leaves_the_second_time(terminal: Terminal) -> None
     terminal.type(CTRL_C)
     terminal.expect("Ctrl-C once more, or Ctrl-D, ends the chat")
     terminal.expect("> ")
-    terminal.type("/stats\n")  # a line between the two: the first one is forgotten, and the conversation is not
+    terminal.type("/stats\n")  # a line between the two: the first Ctrl-C is forgotten, the conversation is not
     terminal.expect("2 messages")
     leave(terminal)
 
 
 def test_ctrl_c_twice_during_an_answer_ends_the_chat(bundle: Path) -> None:
-    """The first one is not heard: what the target does takes longer."""
+    """Block in the target, so that the first Ctrl-C is not handled before the second one."""
     terminal = Terminal("-c", SLOW, "chat", "-m", str(bundle), "--temp", "0")
     try:
         terminal.expect("> ")

@@ -1,4 +1,4 @@
-"""``inspect``, ``plan``, ``eval``, ``bench`` and ``doctor``: their JSON is a contract, their text is for people."""
+"""Test ``inspect``, ``plan``, ``eval``, ``bench`` and ``doctor``: their JSON is a contract, their text is for people."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_every_key_is_documented(edgedec: Edgedec, bundle: Path, project_root: P
 # inspect
 
 
-def test_inspect_json(edgedec: Edgedec, bundle: Path) -> None:
+def test_inspect_json_is_complete(edgedec: Edgedec, bundle: Path) -> None:
     data: dict[str, Any] = edgedec("inspect", bundle, "--json").json
     assert set(data) == {
         "path",
@@ -82,10 +82,10 @@ def test_inspect_json(edgedec: Edgedec, bundle: Path) -> None:
         assert entry == {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
-def test_inspect_text(edgedec: Edgedec, bundle: Path) -> None:
+def test_inspect_text_has_the_main_figures(edgedec: Edgedec, bundle: Path) -> None:
     text = edgedec("inspect", bundle).stdout
-    for shown in ("llama", "4096 tokens", "32.00 bits per weight", "chat template  ", "weights.bin", "float32"):
-        assert shown in text
+    for part in ("llama", "4096 tokens", "32.00 bits per weight", "chat template  ", "weights.bin", "float32"):
+        assert part in text
 
 
 @pytest.mark.parametrize(
@@ -100,10 +100,10 @@ def test_inspect_text(edgedec: Edgedec, bundle: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("rows", [0, 3])
-def test_inspect_counts_for_itself(
+def test_inspect_reads_manifests_with_any_quantization(
     edgedec: Edgedec, tmp_path: Path, quantization: dict[str, Any], row: str, rows: int
 ) -> None:
-    """The manifest's ``quantization`` may hold anything, and a bundle no tensor at all."""
+    """Vary the manifest's ``quantization``, which may hold anything, and a bundle without tensors."""
     path = tmp_path / "foreign"
     with BundleWriter.create(path) as writer:
         if rows:
@@ -121,7 +121,7 @@ def test_inspect_counts_for_itself(
     assert [line.removeprefix("method").strip() for line in lines if line.startswith("method")] == [row]
 
 
-def test_render_chat(edgedec: Edgedec, bundle: Path, mute_bundle: Path) -> None:
+def test_inspect_renders_a_chat(edgedec: Edgedec, bundle: Path, mute_bundle: Path) -> None:
     expected = "<s>[user]Hello![assistant]Hello! How can I help you?[user]Tell me a story."
     assert edgedec("inspect", bundle, "--render-chat").stdout == expected + "\n"
     assert edgedec("inspect", bundle, "--render-chat", "--json").json["rendered_chat"] == expected
@@ -155,7 +155,7 @@ PLAN = {
 }
 
 
-def test_plan_without_a_budget(edgedec: Edgedec, bundle: Path) -> None:
+def test_plan_without_a_budget_fits(edgedec: Edgedec, bundle: Path) -> None:
     data: dict[str, Any] = edgedec("plan", "-m", bundle, "-c", "100", "--json").json
     assert set(data) == PLAN
     assert (data["fits"], data["budget_bytes"], data["ctx_size"]) == (True, None, 100)
@@ -167,7 +167,7 @@ def test_plan_without_a_budget(edgedec: Edgedec, bundle: Path) -> None:
     assert data["resident_bytes"] > data["baseline_bytes"], "their code is in memory too"
 
 
-def test_plan_that_does_not_fit(edgedec: Edgedec, bundle: Path) -> None:
+def test_plan_over_the_budget_fails(edgedec: Edgedec, bundle: Path) -> None:
     outcome = edgedec("plan", "-m", bundle, "--memory-budget", "5MiB", "--json")
     assert outcome.code == 4
     assert set(outcome.json) == PLAN
@@ -175,20 +175,20 @@ def test_plan_that_does_not_fit(edgedec: Edgedec, bundle: Path) -> None:
     assert "the memory budget is 5.0 MiB; try --" in outcome.stderr
 
 
-def test_plan_s_hint_is_true(edgedec: Edgedec, bundle: Path) -> None:
+def test_the_hint_of_a_plan_is_true(edgedec: Edgedec, bundle: Path) -> None:
     hint = edgedec("plan", "-m", bundle, "-c", "4096", "--memory-budget", "9MiB").stderr
     size = hint.partition("--memory-budget ")[2].split()[0]
     assert edgedec("plan", "-m", bundle, "-c", "4096", "--memory-budget", size).code == 0
 
 
-def test_plan_text(edgedec: Edgedec, bundle: Path) -> None:
+def test_plan_text_is_a_table(edgedec: Edgedec, bundle: Path) -> None:
     outcome = edgedec("plan", "-m", bundle, "--memory-budget", "100MiB")
     assert outcome.code == 0
     for line in ("context 2048 tokens", "weights ", "kv ", "total ", "budget  ", "100.0 MiB", "fits "):
         assert line in outcome.stdout
 
 
-def test_plan_of_speculation(edgedec: Edgedec, bundle: Path) -> None:
+def test_plan_lists_the_memory_of_speculation(edgedec: Edgedec, bundle: Path) -> None:
     options = ("-m", bundle, "--spec-type", "model", "-md", bundle, "--draft-max", "3", "--spec-tree", "dynamic")
     data: dict[str, Any] = edgedec("plan", *options, "--tree-nodes", "6", "--json").json
     assert set(data) == PLAN
@@ -203,7 +203,7 @@ def test_plan_of_speculation(edgedec: Edgedec, bundle: Path) -> None:
     assert data["estimated_tokens_per_second"] > 0
 
 
-def test_a_budget_decides_whether_a_draft_model_is_taken_along(edgedec: Edgedec, bundle: Path) -> None:
+def test_the_budget_decides_whether_a_draft_model_is_used(edgedec: Edgedec, bundle: Path) -> None:
     options = ("plan", "-m", bundle, "-c", "128", "--spec-type", "auto", "--json")
     small: dict[str, Any] = edgedec(*options).json
     data: dict[str, Any] = edgedec(*options, "-md", bundle, "--memory-budget", str(small["total_bytes"])).json
@@ -211,7 +211,7 @@ def test_a_budget_decides_whether_a_draft_model_is_taken_along(edgedec: Edgedec,
     assert not {"draft_weights"} & set(data["items"])
 
 
-def test_plan_text_of_speculation(edgedec: Edgedec, bundle: Path) -> None:
+def test_plan_text_lists_the_memory_of_speculation(edgedec: Edgedec, bundle: Path) -> None:
     options = ("plan", "-m", bundle, "--spec-type", "ngram", "--tree-nodes", "5")
     data: dict[str, Any] = edgedec(*options, "--json").json
     lines = edgedec(*options).stdout.splitlines()
@@ -221,8 +221,8 @@ def test_plan_text_of_speculation(edgedec: Edgedec, bundle: Path) -> None:
     at_once = phases(data["items"])
     columns = [*at_once.values(), data["fixed_baseline"]]
     for name in data["items"]:
-        shown = [cell.strip() for cell in cells[name] if cell.strip()]
-        assert shown == [format_bytes(column[name]) for column in columns if name in column], name
+        texts = [cell.strip() for cell in cells[name] if cell.strip()]
+        assert texts == [format_bytes(column[name]) for column in columns if name in column], name
     sums = [cell.strip() for cell in cells["sum"] if cell.strip()]
     assert sums == [format_bytes(sum(column.values())) for column in at_once.values()]
     assert next(cell.strip() for cell in cells["total"] if cell) == format_bytes(data["total_bytes"])
@@ -231,7 +231,7 @@ def test_plan_text_of_speculation(edgedec: Edgedec, bundle: Path) -> None:
 # eval
 
 
-def test_eval_json(edgedec: Edgedec, bundle: Path) -> None:
+def test_eval_json_is_complete(edgedec: Edgedec, bundle: Path) -> None:
     text = "o" + ENDLESS * 20
     Path("a text.txt").write_text(text)
     data: dict[str, Any] = edgedec("eval", "-m", bundle, "--text", "a text.txt", "--json").json
@@ -243,21 +243,21 @@ def test_eval_json(edgedec: Edgedec, bundle: Path) -> None:
     assert data["bits_per_byte"] == pytest.approx(math.log2(data["perplexity"]))
 
 
-def test_eval_scores_every_token_once_whatever_the_windows(edgedec: Edgedec, bundle: Path) -> None:
+def test_eval_scores_every_token_once_for_any_window(edgedec: Edgedec, bundle: Path) -> None:
     Path("text").write_text("to be or not to be")
     for ctx_size in ("2", "5", "19", "4096"):
         assert edgedec("eval", "-m", bundle, "--text", "text", "-c", ctx_size, "--json").json["tokens"] == 18
 
 
 def test_eval_devices_agree(edgedec: Edgedec, bundle: Path) -> None:
-    found = [
+    perplexities = [
         edgedec("eval", "-m", bundle, "--text", "-", "-c", "32", "--device", device, "--json", stdin="hello, o").json
         for device in ("cpu", "float_reference")
     ]
-    assert found[0]["perplexity"] == pytest.approx(found[1]["perplexity"], rel=1e-4)
+    assert perplexities[0]["perplexity"] == pytest.approx(perplexities[1]["perplexity"], rel=1e-4)
 
 
-def test_eval_text_table(edgedec: Edgedec, bundle: Path) -> None:
+def test_eval_text_is_a_table(edgedec: Edgedec, bundle: Path) -> None:
     outcome = edgedec("eval", "-m", bundle, "--text", "-", stdin="o")
     assert outcome.stdout.startswith("perplexity ")
 
@@ -295,18 +295,18 @@ def test_bench_of_a_shape_keeps_its_weights(edgedec: Edgedec, tmp_path: Path) ->
     assert (data["threads"], data["device"]) == (1, "cpu")
     assert (data["shape"], data["model"], data["method"]) == ("demo", None, "int8")
 
-    (kept,) = (tmp_path / "cache" / "edgedec" / "bench").iterdir()
-    made = (kept / "weights.bin").stat().st_mtime_ns
+    (entry,) = (tmp_path / "cache" / "edgedec" / "bench").iterdir()
+    written_ns = (entry / "weights.bin").stat().st_mtime_ns
     assert edgedec(*options).code == 0
-    assert (kept / "weights.bin").stat().st_mtime_ns == made, "the kept bundle is used again"
-    (kept / "weights.bin").write_bytes(b"")
+    assert (entry / "weights.bin").stat().st_mtime_ns == written_ns, "the kept bundle is used again"
+    (entry / "weights.bin").write_bytes(b"")
     outcome = edgedec(*options)
     assert outcome.code == 0
     assert "damaged; making it again" in outcome.stderr
 
 
 @pytest.mark.usefixtures("quick")
-def test_bench_of_a_bundle(edgedec: Edgedec, bundle: Path) -> None:
+def test_bench_measures_a_bundle(edgedec: Edgedec, bundle: Path) -> None:
     data = edgedec("bench", "-m", bundle, "--json").json
     assert (data["shape"], data["model"], data["method"]) == (None, str(bundle), "float")
     assert data["threads"] == bench_module.physical_cores()
@@ -319,7 +319,7 @@ def test_bench_of_a_bundle(edgedec: Edgedec, bundle: Path) -> None:
 # doctor
 
 
-def test_doctor(edgedec: Edgedec) -> None:
+def test_doctor_passes_on_a_complete_installation(edgedec: Edgedec) -> None:
     outcome = edgedec("doctor", "--json")
     assert outcome.code == 0
     data: dict[str, Any] = outcome.json
@@ -335,9 +335,11 @@ def test_doctor(edgedec: Edgedec) -> None:
     assert all(name in text for name in names)
 
 
-def test_doctor_finds_what_is_missing(edgedec: Edgedec, monkeypatch: pytest.MonkeyPatch) -> None:
-    there = doctor_module._installed
-    monkeypatch.setattr(doctor_module, "_installed", lambda module: None if module == "tokenizers" else there(module))
+def test_doctor_names_what_is_missing(edgedec: Edgedec, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = doctor_module._installed
+    monkeypatch.setattr(
+        doctor_module, "_installed", lambda module: None if module == "tokenizers" else installed(module)
+    )
     outcome = edgedec("doctor", "--json")
     assert outcome.code == 3
     assert outcome.json["ok"] is False

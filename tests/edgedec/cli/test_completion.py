@@ -1,4 +1,4 @@
-"""``edgedec completion``: the scripts, run by their shells, and their words, compared with what edgedec takes."""
+"""Test ``edgedec completion``: run the scripts in their shells, and compare their words with what edgedec takes."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ def script(edgedec: Edgedec, folder: Path, shell: str) -> Path:
 
 
 def lines(command: list[str], folder: Path) -> list[str]:
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout.splitlines()
+    process = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert (process.returncode, process.stderr) == (0, "")
+    return process.stdout.splitlines()
 
 
 BASH = r"""
@@ -77,30 +77,30 @@ complete -p edgedec
 
 
 @pytest.mark.skipif(not shutil.which("bash"), reason="bash is not installed")
-@pytest.mark.parametrize(("typed", "offered"), CASES)
-def test_bash(edgedec: Edgedec, folder: Path, typed: str, offered: list[str]) -> None:
-    made = lines(["bash", "--norc", "-c", BASH, "bash", str(script(edgedec, folder, "bash")), typed], folder)
-    assert sorted(made[:-1]) == offered
-    assert made[-1] == "complete -F _edgedec edgedec"
+@pytest.mark.parametrize(("typed", "expected"), CASES)
+def test_bash_completes_words(edgedec: Edgedec, folder: Path, typed: str, expected: list[str]) -> None:
+    output = lines(["bash", "--norc", "-c", BASH, "bash", str(script(edgedec, folder, "bash")), typed], folder)
+    assert sorted(output[:-1]) == expected
+    assert output[-1] == "complete -F _edgedec edgedec"
 
 
 @pytest.mark.skipif(not shutil.which("bash"), reason="bash is not installed")
 @pytest.mark.parametrize("typed", ["edgedec generate --spec-type = tri", "edgedec generate -n 3 --spec-type tri"])
 def test_bash_splits_words_at_an_equals_sign(edgedec: Edgedec, folder: Path, typed: str) -> None:
-    made = lines(["bash", "--norc", "-c", BASH, "bash", str(script(edgedec, folder, "bash")), typed], folder)
-    assert made[:-1] == ["trigram"]
+    output = lines(["bash", "--norc", "-c", BASH, "bash", str(script(edgedec, folder, "bash")), typed], folder)
+    assert output[:-1] == ["trigram"]
 
 
 @pytest.mark.skipif(not shutil.which("fish"), reason="fish is not installed")
-@pytest.mark.parametrize(("typed", "offered"), CASES)
-def test_fish(edgedec: Edgedec, folder: Path, typed: str, offered: list[str]) -> None:
+@pytest.mark.parametrize(("typed", "expected"), CASES)
+def test_fish_completes_words(edgedec: Edgedec, folder: Path, typed: str, expected: list[str]) -> None:
     program = f"source {shlex.quote(str(script(edgedec, folder, 'fish')))}; complete -C {shlex.quote(typed)}"
-    made = lines(["fish", "--no-config", "-c", program], folder)
-    assert sorted(line.partition("\t")[0].removesuffix("/") for line in made) == offered
+    output = lines(["fish", "--no-config", "-c", program], folder)
+    assert sorted(line.partition("\t")[0].removesuffix("/") for line in output) == expected
 
 
 class Terminal:
-    """A shell that believes that somebody types."""
+    """Run a shell on a pseudo-terminal, so that it is interactive."""
 
     def __init__(self, command: list[str], folder: Path) -> None:
         self._master, slave = pty.openpty()
@@ -112,13 +112,13 @@ class Terminal:
         os.write(self._master, text.encode())
 
     def read_until(self, text: str) -> str:
-        """Everything that it wrote until ``text`` was there."""
-        said, end = "", time.monotonic() + PATIENCE_S
-        while text not in said:
+        """Return the output up to and including ``text``."""
+        output, end = "", time.monotonic() + PATIENCE_S
+        while text not in output:
             ready, _, _ = select.select([self._master], [], [], max(0.0, end - time.monotonic()))
-            assert ready, f"{text!r} never came, but {said!r}"
-            said += os.read(self._master, 4096).decode(errors="replace")
-        return said
+            assert ready, f"{text!r} never came, but {output!r}"
+            output += os.read(self._master, 4096).decode(errors="replace")
+        return output
 
     def close(self) -> None:
         self.process.kill()
@@ -127,18 +127,18 @@ class Terminal:
 
 
 @pytest.mark.skipif(not shutil.which("zsh"), reason="zsh is not installed")
-def test_zsh(edgedec: Edgedec, folder: Path) -> None:
-    made = script(edgedec, folder, "zsh")
+def test_zsh_completes_words(edgedec: Edgedec, folder: Path) -> None:
+    path = script(edgedec, folder, "zsh")
     shell = Terminal(["zsh", "-f", "-i"], folder)
     try:
-        shell.type(f"autoload -U compinit && compinit -u -D && source {shlex.quote(str(made))}; PS1='<rea''dy>'\r")
-        shell.read_until("<ready>")  # keys that are typed before the prompt is there are not zsh's yet
-        for typed, offered in CASES:
-            if len(offered) > 1:
-                continue  # these open a menu
-            shell.type(f"{typed}\t\x01: \r")  # completed, and made a command that does nothing
-            said = shell.read_until("<ready>")
-            assert offered[0].replace(" ", "\\ ") in said, typed
+        shell.type(f"autoload -U compinit && compinit -u -D && source {shlex.quote(str(path))}; PS1='<rea''dy>'\r")
+        shell.read_until("<ready>")  # zsh does not get keys that are typed before the prompt appears
+        for typed, expected in CASES:
+            if len(expected) > 1:
+                continue  # several words open a menu
+            shell.type(f"{typed}\t\x01: \r")  # complete, then turn the line into a command that does nothing
+            output = shell.read_until("<ready>")
+            assert expected[0].replace(" ", "\\ ") in output, typed
     finally:
         shell.close()
 
@@ -147,17 +147,17 @@ def group() -> Any:
     return typer.main.get_command(app)
 
 
-def test_every_command_and_option_is_there() -> None:
-    made = {command.name: command for command in commands(group())}
+def test_every_command_and_option_is_completed() -> None:
+    by_name = {command.name: command for command in commands(group())}
     expected = {name for name in group().commands if name != "boards"} | {"boards list", "boards show"}
-    assert set(made) == expected
-    generate = {name for option in made["generate"].options for name in option.names}
+    assert set(by_name) == expected
+    generate = {name for option in by_name["generate"].options for name in option.names}
     assert generate >= {"-m", "--model", "-md", "--spec-type", "--json", "-v", "-h", "--help", "-n"}
-    for command in made.values():
+    for command in by_name.values():
         assert command.help, command.name
 
 
-def test_the_values_are_those_that_edgedec_takes() -> None:
+def test_the_completed_values_are_those_that_edgedec_takes() -> None:
     from edgedec.boards import board_names
     from edgedec.plugins import names
     from edgedec.sim.verify.suite import known
@@ -175,23 +175,23 @@ def test_the_values_are_those_that_edgedec_takes() -> None:
         SpecConfig(drafter=drafter)
 
 
-def test_every_list_is_of_an_option() -> None:
-    made = commands(group())
-    spelled = {name for command in made for option in command.options for name in option.names}
-    of_one = {f"{command.name} {name}" for command in made for option in command.options for name in option.names}
-    of_one |= {f"{command.name} {command.argument.metavar}" for command in made if command.argument is not None}
+def test_every_list_belongs_to_an_option() -> None:
+    described = commands(group())
+    spelled = {name for command in described for option in command.options for name in option.names}
+    of_one = {f"{command.name} {name}" for command in described for option in command.options for name in option.names}
+    of_one |= {f"{command.name} {command.argument.metavar}" for command in described if command.argument is not None}
     assert set(words()) <= spelled | of_one
 
 
 def test_bundles_are_offered_by_name_and_as_folders() -> None:
-    made = {command.name: command for command in commands(group())}
+    by_name = {command.name: command for command in commands(group())}
     for name in ("generate", "plan", "eval", "bench", "simulate", "build-bitstream"):
-        (model,) = (option.value for option in made[name].options if "--model" in option.names)
+        (model,) = (option.value for option in by_name[name].options if "--model" in option.names)
         assert model is not None, name
         assert (model.words, model.paths) == (EMBEDDED, "folders"), name
 
 
-def test_an_unknown_shell(edgedec: Edgedec) -> None:
+def test_an_unknown_shell_is_refused(edgedec: Edgedec) -> None:
     outcome = edgedec("completion", "tcsh")
     assert (outcome.code, outcome.stdout) == (2, "")
     assert "'bash', 'zsh', 'fish'" in outcome.stderr
@@ -205,5 +205,5 @@ def test_nothing_heavy_is_imported() -> None:
         "try:\n    main()\nexcept SystemExit:\n    pass\n"
         f"assert not [name for name in {heavy!r} if name in sys.modules]"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (process.returncode, process.stderr) == (0, "")

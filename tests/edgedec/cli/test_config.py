@@ -1,4 +1,4 @@
-"""Flag before environment before project file before user file before default."""
+"""Test the precedence of settings: flag, environment, project file, user file, default."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def project_file() -> Path:
 
 
 def count(edgedec: Edgedec, bundle: Path, *args: str, env: dict[str, str] | None = None) -> object:
-    """How many tokens `generate` made."""
+    """Return how many tokens `generate` made."""
     outcome = edgedec("generate", "-m", bundle, "-p", "o", "--json", *args, env=env)
     assert outcome.code == 0, outcome.stderr
     tokens = outcome.json["tokens"]
@@ -31,7 +31,7 @@ def count(edgedec: Edgedec, bundle: Path, *args: str, env: dict[str, str] | None
     return len(tokens)
 
 
-def test_precedence(edgedec: Edgedec, bundle: Path, user_file: Path, project_file: Path) -> None:
+def test_settings_have_a_precedence(edgedec: Edgedec, bundle: Path, user_file: Path, project_file: Path) -> None:
     environment = {"EDGEDEC_GENERATE_N_PREDICT": "4"}
     user_file.write_text("[generate]\nn-predict = 2\nctx-size = 40\n")
     assert count(edgedec, bundle) == 2
@@ -43,7 +43,7 @@ def test_precedence(edgedec: Edgedec, bundle: Path, user_file: Path, project_fil
     assert count(edgedec, bundle) == 40 - 2 + 1, "the user's file still gives the context"
 
 
-def test_all_kinds_of_values(edgedec: Edgedec, bundle: Path, project_file: Path) -> None:
+def test_values_of_all_kinds_are_read(edgedec: Edgedec, bundle: Path, project_file: Path) -> None:
     project_file.write_text(
         f'[generate]\nmodel = "{bundle}"\ntemp = 0\nreverse-prompt = ["nothing", "😀"]\necho = true\n'
         '[chat]\nsystem = "Be kind."\nreverse-prompt = "€"\n'
@@ -72,24 +72,24 @@ def test_all_kinds_of_values(edgedec: Edgedec, bundle: Path, project_file: Path)
         ("\udcff", "not valid TOML: "),
     ],
 )
-@pytest.mark.parametrize("which", [0, 1])
-def test_mistakes_name_file_and_key(edgedec: Edgedec, user_file: Path, text: str, complaint: str, which: int) -> None:
-    file = config_files()[which]
+@pytest.mark.parametrize("line", [0, 1])
+def test_mistakes_name_file_and_key(edgedec: Edgedec, user_file: Path, text: str, complaint: str, line: int) -> None:
+    file = config_files()[line]
     file.write_bytes(text.encode(errors="surrogateescape"))
     outcome = edgedec("doctor")
     assert outcome.code == 2
     assert outcome.stderr.startswith(f"edgedec: {file}: {complaint}")
 
 
-def test_the_known_keys_are_listed(edgedec: Edgedec, project_file: Path) -> None:
+def test_an_unknown_key_lists_the_known_ones(edgedec: Edgedec, project_file: Path) -> None:
     project_file.write_text("[plan]\nx = 1\n")
-    known = (
+    names = (
         "board, configuration, ctx-size, device, draft-max, json, kv-bits, memory, memory-budget, model, model-draft"
     )
-    assert f"known: {known}, spec-tree, spec-type, tree-nodes\n" in edgedec("doctor").stderr
+    assert f"known: {names}, spec-tree, spec-type, tree-nodes\n" in edgedec("doctor").stderr
 
 
-def test_files_are_looked_for_in_the_users_and_the_working_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_read_from_the_users_and_the_working_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", "")
     monkeypatch.setenv("HOME", "/home/someone")
     assert config_files() == (Path("/home/someone/.config/edgedec/config.toml"), Path("edgedec.toml"))

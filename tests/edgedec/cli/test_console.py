@@ -1,4 +1,4 @@
-"""What commands write to stderr about long work."""
+"""Test what commands write to stderr during long work."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from edgedec.cli.console import progress
 LABEL = "quantizing"
 
 
-def test_without_a_terminal_lines_come_and_stdout_stays_empty(
+def test_without_a_terminal_lines_go_to_stderr_and_stdout_stays_empty(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("edgedec.cli.console.LINE_INTERVAL_S", 0.01)
-    said, end = "", time.monotonic() + 60
+    written, end = "", time.monotonic() + 60
     with progress(LABEL) as report:
         report("layers.3", 1, 4)
-        while not said and time.monotonic() < end:
+        while not written and time.monotonic() < end:
             time.sleep(0.001)
-            said = capsys.readouterr().err
-    assert said.splitlines()[0] == "quantizing: 25 %, layers.3 (0 s)"
+            written = capsys.readouterr().err
+    assert written.splitlines()[0] == "quantizing: 25 %, layers.3 (0 s)"
     assert capsys.readouterr().out == ""
 
 

@@ -1,4 +1,4 @@
-"""``edgedec deploy``: what it prints, what it returns, and that a dry run touches nothing."""
+"""Test ``edgedec deploy``: its output, its exit codes, and that a dry run changes nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.runtime.deploy.support.fake_ssh import FakeBoard, fake_board
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A board bundle under a path with spaces and a quote."""
+    """Return a board bundle under a path with spaces and a quote."""
     place = tmp_path_factory.mktemp("board's bundles")
     return make_board_bundle.make(place).write(place / "my story.board")
 
@@ -25,7 +25,7 @@ def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeBoard:
     return fake_board(tmp_path / "board", monkeypatch)
 
 
-def test_twice(edgedec: Edgedec, folder: Path, board: FakeBoard) -> None:
+def test_a_second_deployment_sends_nothing(edgedec: Edgedec, folder: Path, board: FakeBoard) -> None:
     first = edgedec("deploy", folder, "--host", "xilinx@board")
     assert (first.code, first.stderr) == (0, "")
     assert "ok      pynq: 3.0.1\n" in first.stdout
@@ -40,7 +40,7 @@ def test_twice(edgedec: Edgedec, folder: Path, board: FakeBoard) -> None:
     assert "held the bundle already" in again.stdout
 
 
-def test_json(edgedec: Edgedec, folder: Path, board: FakeBoard) -> None:
+def test_json_is_complete(edgedec: Edgedec, folder: Path, board: FakeBoard) -> None:
     data: dict[str, Any] = edgedec("deploy", folder, "--host", "board", "--to", "~/a b/", "--json").json
     assert (data["host"], data["folder"], data["state"], data["copied"]) == ("board", "a b", "absent", True)
     assert {check["name"]: check["status"] for check in data["checks"]}["board"] == "ok"
@@ -49,7 +49,7 @@ def test_json(edgedec: Edgedec, folder: Path, board: FakeBoard) -> None:
     assert (data["state"], data["copied"]) == ("same", False)
 
 
-def test_a_dry_run_touches_nothing(edgedec: Edgedec, folder: Path, board: FakeBoard) -> None:
+def test_a_dry_run_changes_nothing(edgedec: Edgedec, folder: Path, board: FakeBoard) -> None:
     outcome = edgedec("deploy", folder, "--host", "board", "--port", 2222, "--dry-run")
     assert (outcome.code, board.calls, board.files) == (0, [], [])
     assert "for kv260, configuration" in outcome.stdout
@@ -72,7 +72,7 @@ def test_a_dry_run_needs_no_ssh(
     assert "openssh-client" in outcome.stderr
 
 
-def test_a_board_that_is_not_ready(edgedec: Edgedec, folder: Path, board: FakeBoard) -> None:
+def test_a_board_that_is_not_ready_is_refused(edgedec: Edgedec, folder: Path, board: FakeBoard) -> None:
     (board.root / "site" / "pynq.py").unlink()
     board.memory(0, 0)
     outcome = edgedec("deploy", folder, "--host", "board")
@@ -86,24 +86,26 @@ def test_a_board_that_is_not_ready(edgedec: Edgedec, folder: Path, board: FakeBo
 
 
 @pytest.mark.parametrize(
-    ("connection", "code", "said"),
+    ("connection", "code", "message"),
     [
         ("unreachable", 3, "No route to host"),
         ("drop:500", 3, "connection broke"),
         ("flip:9000", 1, "arrived otherwise than sent"),
     ],
 )
-def test_what_breaks(edgedec: Edgedec, folder: Path, board: FakeBoard, connection: str, code: int, said: str) -> None:
+def test_failures_have_a_code_and_a_message(
+    edgedec: Edgedec, folder: Path, board: FakeBoard, connection: str, code: int, message: str
+) -> None:
     board.connection(connection)
     outcome = edgedec("deploy", folder, "--host", "board")
     assert (outcome.code, board.files) == (code, [])
     assert outcome.stderr.startswith("edgedec: ")
     assert outcome.stderr.count("\n") == 1
-    assert said in outcome.stderr
+    assert message in outcome.stderr
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         ((), 2, "--host [USER@]HOST"),
         (("--host", "-oProxyCommand=x"), 2, "--host must be"),
@@ -112,22 +114,22 @@ def test_what_breaks(edgedec: Edgedec, folder: Path, board: FakeBoard, connectio
         (("--host", "board", "--to", "/"), 2, "--to must be"),
     ],
 )
-def test_wrong_requests(
-    edgedec: Edgedec, folder: Path, board: FakeBoard, arguments: tuple[str, ...], code: int, said: str
+def test_wrong_requests_are_refused(
+    edgedec: Edgedec, folder: Path, board: FakeBoard, arguments: tuple[str, ...], code: int, message: str
 ) -> None:
     outcome = edgedec("deploy", folder, *arguments)
     assert (outcome.code, outcome.stdout, board.calls) == (code, "", [])
-    assert said in outcome.stderr
+    assert message in outcome.stderr
 
 
-def test_a_bundle_that_is_none_reaches_no_board(edgedec: Edgedec, bundle: Path, board: FakeBoard) -> None:
+def test_a_wrong_bundle_is_refused_before_a_connection(edgedec: Edgedec, bundle: Path, board: FakeBoard) -> None:
     outcome = edgedec("deploy", bundle, "--host", "board")
     assert (outcome.code, board.calls) == (1, [])
     assert "is a model's bundle, not a board bundle" in outcome.stderr
     assert edgedec("deploy", bundle / "none", "--host", "board").code == 2
 
 
-def test_the_model_in_it_is_no_model_for_a_cpu(edgedec: Edgedec, folder: Path) -> None:
+def test_the_model_in_a_board_bundle_is_refused_on_a_cpu(edgedec: Edgedec, folder: Path) -> None:
     outcome = edgedec("generate", "-m", folder / "model", "-p", "w1", "-n", 1)
     assert outcome.code == 1
     assert (

@@ -1,4 +1,4 @@
-"""``edgedec distil`` at the terminal: with torch, and what it says without."""
+"""Test ``edgedec distil`` at the terminal, with torch and without."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KEYS = {
     "seconds",
     "loss_plot",
 }
-# The known model's matrices have 128 and 32 columns.
+# columns of the known model's matrices: 128 and 32
 SHORT = (
     "--steps",
     "2",
@@ -46,10 +46,10 @@ needs_torch = pytest.mark.skipif(
 
 
 @pytest.mark.parametrize("package", ["torch", "matplotlib"])
-def test_without_the_training_packages(
+def test_without_the_training_packages_the_command_to_install_them_is_named(
     edgedec: Edgedec, checkpoint: Path, monkeypatch: pytest.MonkeyPatch, package: str
 ) -> None:
-    for name in ("torch", "matplotlib"):  # neither has to be there for this test
+    for name in ("torch", "matplotlib"):  # neither has to be installed for this test
         monkeypatch.setitem(sys.modules, name, None if name == package else pytest)
     outcome = edgedec("distil", checkpoint, "-o", "out")
     assert (outcome.code, outcome.stdout) == (3, "")
@@ -73,7 +73,7 @@ def little_text(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @needs_torch
 @pytest.mark.usefixtures("little_text")
-def test_json(edgedec: Edgedec, checkpoint: Path) -> None:
+def test_json_is_complete(edgedec: Edgedec, checkpoint: Path) -> None:
     outcome = edgedec("distil", checkpoint, "-o", "a b", *SHORT, "--json")
     assert outcome.code == 0, outcome.stderr
     data: dict[str, Any] = outcome.json
@@ -91,7 +91,7 @@ def test_json(edgedec: Edgedec, checkpoint: Path) -> None:
 
 @needs_torch
 @pytest.mark.usefixtures("little_text")
-def test_table_and_a_second_run(edgedec: Edgedec, checkpoint: Path) -> None:
+def test_a_second_run_prints_the_same_table(edgedec: Edgedec, checkpoint: Path) -> None:
     Path("text.jsonl").write_text('{"text": "Hi!"}\n' * 60)
     command = ("distil", checkpoint, "-o", "out", "--text", "text.jsonl", *SHORT)
     first, second = edgedec(*command), edgedec(*command)
@@ -114,7 +114,7 @@ def test_table_and_a_second_run(edgedec: Edgedec, checkpoint: Path) -> None:
 
 @needs_torch
 @pytest.mark.usefixtures("little_text")
-def test_a_draft(edgedec: Edgedec, checkpoint: Path) -> None:
+def test_a_draft_is_distilled(edgedec: Edgedec, checkpoint: Path) -> None:
     sizes = ("--hidden-size", "32", "--intermediate-size", "16", "--heads", "2", "--layers", "1")
     options = ("--method", "float", "--init", "random", *sizes, *SHORT)
     outcome = edgedec("distil", checkpoint, "-o", "draft", *options, "--json")
@@ -125,7 +125,7 @@ def test_a_draft(edgedec: Edgedec, checkpoint: Path) -> None:
 
 @needs_torch
 @pytest.mark.usefixtures("little_text")
-def test_defaults_of_the_project(edgedec: Edgedec, checkpoint: Path) -> None:
+def test_defaults_come_from_the_project(edgedec: Edgedec, checkpoint: Path) -> None:
     Path("one").write_text("o " * 100)
     Path("two").write_text("? " * 100)
     Path("edgedec.toml").write_text(
@@ -141,7 +141,7 @@ def test_defaults_of_the_project(edgedec: Edgedec, checkpoint: Path) -> None:
 
 
 @needs_torch
-def test_interrupted_and_resumed(edgedec: Edgedec, checkpoint: Path, tmp_path: Path) -> None:
+def test_an_interrupted_run_is_resumed(edgedec: Edgedec, checkpoint: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
     command = ["distil", str(checkpoint), "-o", str(output), *SHORT, "--steps", "60", "--every", "1"]
     command += ["--text-tokens", "1000"]
@@ -149,20 +149,21 @@ def test_interrupted_and_resumed(edgedec: Edgedec, checkpoint: Path, tmp_path: P
         [sys.executable, "-m", "edgedec", *command],
         stderr=subprocess.PIPE,
         text=True,
-        # A parent that ignores Ctrl-C (a shell's background job) hands that on.
+        # A shell's background job ignores Ctrl-C, and its children inherit that.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     try:
         assert process.stderr is not None
         lines = iter(process.stderr.readline, "")
-        first = next(line for line in lines if not line.startswith("distilling"))  # on a busy machine, how far it is
+        # progress lines, which a busy machine prints
+        first = next(line for line in lines if not line.startswith("distilling"))
         assert first.startswith("step 1/60 ")
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=120)
+        _, stderr = process.communicate(timeout=120)
     finally:
         process.kill()
     assert process.returncode == 130
-    assert said.splitlines()[-1] == "stopped; the same command goes on from the last checkpoint"
+    assert stderr.splitlines()[-1] == "stopped; the same command goes on from the last checkpoint"
     assert not output.exists()
     outcome = edgedec(*command)
     assert outcome.code == 0, outcome.stderr

@@ -1,4 +1,4 @@
-"""``doctor``: the form of int8 products that this CPU uses. The rest is in test_commands.py."""
+"""Test that ``doctor`` names the form of int8 products that this CPU uses. test_commands.py tests the rest."""
 
 from __future__ import annotations
 
@@ -19,17 +19,19 @@ def _of(edgedec: Edgedec) -> tuple[int, str]:
     ("exact", "words"),
     [(True, "uint8 x int8, exact"), (False, "uint8 x uint8, because uint8 x int8 saturates on this CPU")],
 )
-def test_doctor_names_the_form(edgedec: Edgedec, monkeypatch: pytest.MonkeyPatch, exact: bool, words: str) -> None:
+def test_doctor_names_the_form_of_the_products(
+    edgedec: Edgedec, monkeypatch: pytest.MonkeyPatch, exact: bool, words: str
+) -> None:
     monkeypatch.setattr(onnx, "signed_int8_is_exact", lambda: exact)
     assert _of(edgedec) == (0, f"ok      int8 products: {words}")
 
 
-def test_doctor_says_what_this_cpu_does(edgedec: Edgedec) -> None:
+def test_doctor_describes_this_cpu(edgedec: Edgedec) -> None:
     form = "uint8 x int8" if onnx.signed_int8_is_exact() else "uint8 x uint8"
     assert _of(edgedec)[1].startswith(f"ok      int8 products: {form},")
 
 
-def test_a_cpu_without_exact_products_lacks_something(edgedec: Edgedec, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cpu_without_exact_products_is_reported(edgedec: Edgedec, monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong() -> bool:
         raise DeviceError("ONNX Runtime multiplies int8 matrices wrongly on this CPU")
 

@@ -1,4 +1,4 @@
-"""``edgedec eval``: questions, several bundles, the picture. tests/edgedec/cli/test_commands.py has the text alone."""
+"""Test ``edgedec eval`` with questions, with several bundles, and with a picture; test_commands.py tests text alone."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TALLY = {
     "accuracy_norm_interval",
     "chance",
 }
-# The model writes "Hi!" after "?", and after any other letter but o the same again.
+# The model writes "Hi!" after "?", and after any other letter but o the same letter again.
 QUESTIONS = [
     {"question": "?", "choices": ["Ho!", "Hi!", "ab"], "answer": 1, "category": "greetings", "id": "hello"},
     {"question": "xx", "choices": ["xx", "yy"], "answer": 1, "category": "a trap"},
@@ -45,12 +45,12 @@ def questions(elsewhere: None) -> Path:
 
 @pytest.fixture(scope="session")
 def other_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same weights with another tokenizer: "Hi" is one token, with the id of the zero byte, which has none."""
+    """Return a bundle of the same weights in which "Hi" is one token, with the id of the zero byte, which has none."""
     folder = tmp_path_factory.mktemp("other")
     checkpoint = write_checkpoint(folder / "checkpoint")
     tree = json.loads((checkpoint / "tokenizer.json").read_text("utf-8"))
     vocab = tree["model"]["vocab"]
-    vocab["Hi"] = vocab.pop("\u0100")  # as ByteLevel spells a zero
+    vocab["Hi"] = vocab.pop("\u0100")  # ByteLevel's spelling of a zero
     tree["model"]["merges"] = [["H", "i"]]
     (checkpoint / "tokenizer.json").write_text(json.dumps(tree), "utf-8")
     return write_bundle(checkpoint, folder / "other.edgedec")
@@ -58,7 +58,7 @@ def other_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def no_model_opened(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is wrong must be found before a bundle's weights are loaded."""
+    """Fail if a model is opened: mistakes must be found before the weights of a bundle are loaded."""
 
     def opened(*args: object, **options: object) -> None:
         pytest.fail("a model was opened")
@@ -69,30 +69,30 @@ def no_model_opened(monkeypatch: pytest.MonkeyPatch) -> None:
 # Questions
 
 
-def test_choices_json(edgedec: Edgedec, bundle: Path, questions: Path) -> None:
+def test_choices_json_is_complete(edgedec: Edgedec, bundle: Path, questions: Path) -> None:
     data: dict[str, Any] = edgedec("eval", "-m", bundle, "--choices", questions, "--json").json
     assert set(data) == {"choices"}
-    found = data["choices"]
-    assert set(found) == TALLY | {"by_category", "seconds"}
-    assert (found["items"], found["correct"], found["correct_norm"]) == (3, 2, 2)
-    assert found["accuracy"] == found["accuracy_norm"] == pytest.approx(2 / 3)
-    assert found["accuracy_interval"] == found["accuracy_norm_interval"] == pytest.approx(wilson(2, 3))
-    assert found["chance"] == pytest.approx((1 / 3 + 1 / 2 + 1 / 2) / 3)
-    assert {name: (t["items"], t["correct"]) for name, t in found["by_category"].items()} == {
+    choices = data["choices"]
+    assert set(choices) == TALLY | {"by_category", "seconds"}
+    assert (choices["items"], choices["correct"], choices["correct_norm"]) == (3, 2, 2)
+    assert choices["accuracy"] == choices["accuracy_norm"] == pytest.approx(2 / 3)
+    assert choices["accuracy_interval"] == choices["accuracy_norm_interval"] == pytest.approx(wilson(2, 3))
+    assert choices["chance"] == pytest.approx((1 / 3 + 1 / 2 + 1 / 2) / 3)
+    assert {name: (t["items"], t["correct"]) for name, t in choices["by_category"].items()} == {
         "greetings": (1, 1),
         "a trap": (1, 0),
     }
-    assert all(set(tally) == TALLY for tally in found["by_category"].values())
+    assert all(set(tally) == TALLY for tally in choices["by_category"].values())
 
 
 def test_text_and_choices_together(edgedec: Edgedec, bundle: Path, questions: Path) -> None:
     Path("text").write_text("to be or not to be")
-    both: dict[str, Any] = edgedec("eval", "-m", bundle, "--text", "text", "--choices", questions, "--json").json
-    assert set(both) == TEXT | {"choices"}
+    data: dict[str, Any] = edgedec("eval", "-m", bundle, "--text", "text", "--choices", questions, "--json").json
+    assert set(data) == TEXT | {"choices"}
     alone = edgedec("eval", "-m", bundle, "--text", "text", "--json").json
     assert set(alone) == TEXT
-    assert both["perplexity"] == pytest.approx(alone["perplexity"])
-    assert both["ctx_size"] == alone["ctx_size"] == 512
+    assert data["perplexity"] == pytest.approx(alone["perplexity"])
+    assert data["ctx_size"] == alone["ctx_size"] == 512
 
 
 def test_a_long_question_widens_the_context_but_not_the_windows(edgedec: Edgedec, bundle: Path) -> None:
@@ -102,7 +102,7 @@ def test_a_long_question_widens_the_context_but_not_the_windows(edgedec: Edgedec
     assert (data["choices"]["correct"], data["ctx_size"]) == (1, 512)
 
 
-def test_choices_table(edgedec: Edgedec, bundle: Path, questions: Path) -> None:
+def test_choices_are_a_table(edgedec: Edgedec, bundle: Path, questions: Path) -> None:
     lines = edgedec("eval", "-m", bundle, "--choices", questions).stdout.splitlines()
     words = [line.split() for line in lines]
     assert words[0][:2] == ["questions", "3,"]
@@ -115,7 +115,7 @@ def test_choices_table(edgedec: Edgedec, bundle: Path, questions: Path) -> None:
 # Several bundles
 
 
-def test_comparison_json(edgedec: Edgedec, bundle: Path, mute_bundle: Path, questions: Path) -> None:
+def test_json_compares_several_bundles(edgedec: Edgedec, bundle: Path, mute_bundle: Path, questions: Path) -> None:
     Path("text").write_text("o?Hi!")
     options = ("--text", "text", "--choices", questions, "--json")
     data: dict[str, Any] = edgedec("eval", "-m", bundle, "-m", mute_bundle, *options).json
@@ -135,7 +135,9 @@ def test_comparison_json(edgedec: Edgedec, bundle: Path, mute_bundle: Path, ques
     assert first["choices"]["correct"] == alone["choices"]["correct"]
 
 
-def test_other_tokenizers_are_compared_by_bits_per_byte(edgedec: Edgedec, bundle: Path, other_bundle: Path) -> None:
+def test_bundles_with_different_tokenizers_are_compared_by_bits_per_byte(
+    edgedec: Edgedec, bundle: Path, other_bundle: Path
+) -> None:
     Path("text").write_text("?Hi!?Hi!")
     options = ("eval", "-m", bundle, "-m", other_bundle, "--text", "text")
     data: dict[str, Any] = edgedec(*options, "--json").json
@@ -151,7 +153,7 @@ def test_other_tokenizers_are_compared_by_bits_per_byte(edgedec: Edgedec, bundle
     assert [line for line in lines if "different tokenizers" in line] == [lines[3]]
 
 
-def test_comparison_table(edgedec: Edgedec, bundle: Path, mute_bundle: Path, questions: Path) -> None:
+def test_a_comparison_is_a_table(edgedec: Edgedec, bundle: Path, mute_bundle: Path, questions: Path) -> None:
     Path("text").write_text("o?Hi!")
     options = ("eval", "-m", bundle, "-m", mute_bundle, "--choices", questions)
     head, first, second, last = edgedec(*options, "--text", "text").stdout.splitlines()
@@ -167,8 +169,8 @@ def test_comparison_table(edgedec: Edgedec, bundle: Path, mute_bundle: Path, que
     assert "perplexity" not in head
 
 
-def test_one_window_for_all(edgedec: Edgedec, bundle: Path, tmp_path: Path) -> None:
-    """A model with a short context must not look worse for it: the others are given as little."""
+def test_a_comparison_uses_one_window_for_all_bundles(edgedec: Edgedec, bundle: Path, tmp_path: Path) -> None:
+    """Check that the smallest context limits all, so that a model with a short one does not look worse."""
     checkpoint = write_checkpoint(tmp_path / "short")
     config = json.loads((checkpoint / "config.json").read_text())
     (checkpoint / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 16}))
@@ -179,7 +181,7 @@ def test_one_window_for_all(edgedec: Edgedec, bundle: Path, tmp_path: Path) -> N
     assert data["models"][1]["ratio"] == pytest.approx(1)
 
 
-def test_models_of_the_configuration_file(edgedec: Edgedec, bundle: Path, mute_bundle: Path) -> None:
+def test_bundles_of_the_configuration_file_are_compared(edgedec: Edgedec, bundle: Path, mute_bundle: Path) -> None:
     Path("text").write_text("o")
     Path("edgedec.toml").write_text(f"[eval]\nmodel = {json.dumps(str(bundle))}\ntext = 'text'\n")
     assert set(edgedec("eval", "--json").json) == TEXT
@@ -190,7 +192,7 @@ def test_models_of_the_configuration_file(edgedec: Edgedec, bundle: Path, mute_b
 # The picture
 
 
-def test_plot(edgedec: Edgedec, bundle: Path, other_bundle: Path, questions: Path) -> None:
+def test_a_plot_is_written(edgedec: Edgedec, bundle: Path, other_bundle: Path, questions: Path) -> None:
     pytest.importorskip("matplotlib", reason="the extra `plot`")
     Path("text").write_text("?Hi!")
     starts = {"a.png": b"\x89PNG\r\n\x1a\n", "new folder/b.SVG": b"<?xml", "c.pdf": b"%PDF"}
@@ -208,7 +210,7 @@ def test_plot(edgedec: Edgedec, bundle: Path, other_bundle: Path, questions: Pat
 
 
 def test_names_are_drawn_as_they_are(tmp_path: Path) -> None:
-    r"""matplotlib would set $x$ as a formula, fail at $\x$, and hide what begins with an underscore."""
+    r"""Draw names that matplotlib would set as a formula ($x$), fail at ($\\x$), or hide (a leading underscore)."""
     pytest.importorskip("matplotlib", reason="the extra `plot`")
     names = ["$\\x$", "_hidden", "long/" * 100 + "end"]
     write_plot(tmp_path / "x.svg", names, [1 << 20, 1 << 22, 1 << 30], [Panel(label="y", values=[1.0, 2.0, 3.0])])
@@ -236,7 +238,7 @@ def test_a_failed_picture_leaves_nothing_behind(tmp_path: Path, monkeypatch: pyt
     assert path.read_bytes() == b"an older one"
 
 
-# What goes wrong
+# Mistakes
 
 
 BUNDLE, OTHER = "BUNDLE", "OTHER"
@@ -272,7 +274,7 @@ BUNDLE, OTHER = "BUNDLE", "OTHER"
         ("eval -m BUNDLE --text text --plot text/x.png", 2, "--plot text/x.png: nothing can be written to"),
     ],
 )
-def test_what_goes_wrong_is_found_before_a_model_is_opened(
+def test_mistakes_are_found_before_a_model_is_opened(
     edgedec: Edgedec, bundle: Path, other_bundle: Path, words: str, code: int, message: str
 ) -> None:
     Path("folder.png").mkdir()
@@ -280,16 +282,14 @@ def test_what_goes_wrong_is_found_before_a_model_is_opened(
     Path("bad").write_text(json.dumps(QUESTIONS[0]) + '\n{"question": "", "choices": ["a", "b"]}\n')
     Path("long").write_text(json.dumps({"question": "x" * 5000, "choices": ["x", "y"], "answer": 0}))
     Path("lost").write_text(json.dumps({"question": "x", "choices": ["x", "\0"], "answer": 0}))
-    there = {BUNDLE: str(bundle), OTHER: str(other_bundle)}
-    outcome = edgedec(*(there.get(word, word) for word in words.split()))
+    paths = {BUNDLE: str(bundle), OTHER: str(other_bundle)}
+    outcome = edgedec(*(paths.get(word, word) for word in words.split()))
     assert message in outcome.stderr
     assert (outcome.code, outcome.stdout) == (code, "")
 
 
 @pytest.mark.usefixtures("no_model_opened")
-def test_without_matplotlib_there_is_no_picture(
-    edgedec: Edgedec, bundle: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_matplotlib_a_plot_is_refused(edgedec: Edgedec, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("matplotlib", "matplotlib.figure"):
         monkeypatch.setitem(sys.modules, name, None)
     Path("text").write_text("o")

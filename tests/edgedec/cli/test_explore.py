@@ -1,4 +1,4 @@
-"""``edgedec build-bitstream --explore``: what it prints and writes, and what it refuses."""
+"""Test ``edgedec build-bitstream --explore``: its output, its files, and its refusals."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_board_bundle.write_source(folder / "source", "native", seed=0, ids=40, template=None).path
 
 
-def words(source: Path, *more: str | Path, board: str = "kv260", configuration: str = FEW) -> list[str | Path]:
-    named: list[str | Path] = ["-m", source, "--board", board, "--configuration", configuration, "--workers", "1"]
-    return ["build-bitstream", "--explore", *named, *more]
+def words(source: Path, *extra: str | Path, board: str = "kv260", configuration: str = FEW) -> list[str | Path]:
+    arguments: list[str | Path] = ["-m", source, "--board", board, "--configuration", configuration, "--workers", "1"]
+    return ["build-bitstream", "--explore", *arguments, *extra]
 
 
-def test_two_tables_of_what_is_estimated(edgedec: Edgedec, source: Path) -> None:
+def test_estimates_are_shown_in_two_tables(edgedec: Edgedec, source: Path) -> None:
     outcome = edgedec(*words(source))
     assert (outcome.code, outcome.stderr) == (0, "")
     lines = outcome.stdout.splitlines()
@@ -53,7 +53,7 @@ def test_two_tables_of_what_is_estimated(edgedec: Edgedec, source: Path) -> None
     assert not any(Path().iterdir())
 
 
-def test_a_board_without_its_own_choice_says_so(edgedec: Edgedec, source: Path) -> None:
+def test_a_board_without_a_choice_of_its_own_is_reported(edgedec: Edgedec, source: Path) -> None:
     wide = edgedec(*words(source, configuration="board,tile_rows=40,prefetch_beats=256,beat_bytes=64,ports=2,slots=1"))
     assert (wide.code, wide.stdout) == (2, "")
     assert "kv260" in wide.stderr
@@ -71,7 +71,7 @@ def test_json_has_every_point(edgedec: Edgedec, source: Path) -> None:
         assert [point["resources"]["lut"] for point in best] == sorted(p["resources"]["lut"] for p in best)
     point = data["points"][data["chosen"]]
     assert point["text"].startswith("board,beat_bytes=16,ports=")
-    assert {one["committed"] for one in point["passes"]} == set(data["committed"]) == {128, 1016}
+    assert {entry["committed"] for entry in point["passes"]} == set(data["committed"]) == {128, 1016}
 
 
 def test_a_printed_configuration_can_be_built(edgedec: Edgedec, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,15 +85,15 @@ def test_a_printed_configuration_can_be_built(edgedec: Edgedec, source: Path, mo
         "--no-build", "--json",
     )  # fmt: skip
     assert outcome.code == 0
-    built: dict[str, Any] = outcome.json
-    assert built["configuration"] == point["configuration"]["hash"]
-    assert {name: built["resources"]["estimated"][name] for name in point["resources"]} == point["resources"]
+    report: dict[str, Any] = outcome.json
+    assert report["configuration"] == point["configuration"]["hash"]
+    assert {name: report["resources"]["estimated"][name] for name in point["resources"]} == point["resources"]
     again = edgedec(*words(source, "-o", "b"))
     assert again.code == 2
     assert "-o b: holds a build; choose another folder" in again.stderr
 
 
-def test_files(edgedec: Edgedec, source: Path) -> None:
+def test_files_hold_the_same_points(edgedec: Edgedec, source: Path) -> None:
     pytest.importorskip("matplotlib")
     outcome = edgedec(*words(source, "-o", "an exploration", "--json"))
     assert (outcome.code, outcome.stderr) == (0, "written to an exploration\n")
@@ -115,7 +115,9 @@ def test_files(edgedec: Edgedec, source: Path) -> None:
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
 
 
-def test_without_matplotlib_the_rest_is_there(edgedec: Edgedec, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_matplotlib_the_other_files_are_written(
+    edgedec: Edgedec, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     Path("x").symlink_to("made then")
     outcome = edgedec(*words(source, "-o", "x"))
@@ -125,7 +127,7 @@ def test_without_matplotlib_the_rest_is_there(edgedec: Edgedec, source: Path, mo
     assert sorted(file.name for file in Path("x").iterdir()) == ["explore.csv", "explore.json"]
 
 
-def test_what_does_not_fit_the_board(edgedec: Edgedec, source: Path) -> None:
+def test_a_model_that_does_not_fit_the_board_is_refused(edgedec: Edgedec, source: Path) -> None:
     outcome = edgedec(*words(source, board="pynq-z2", configuration="board,context=65536,beat_bytes=16,slots=8"))
     assert (outcome.code, outcome.stdout) == (1, "")
     assert "edgedec: the model does not fit pynq-z2: with slots=8" in outcome.stderr
@@ -133,7 +135,7 @@ def test_what_does_not_fit_the_board(edgedec: Edgedec, source: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("extra", "message"),
     [
         (["--configuration", "small"], "--explore varies what the board gets; write --configuration board, not small"),
         (["--configuration", "board,slots=9"], "slots must be 1 to 8, not 9"),
@@ -149,21 +151,21 @@ def test_what_does_not_fit_the_board(edgedec: Edgedec, source: Path) -> None:
         (["--board", "kv261"], "no board 'kv261'"),
     ],
 )
-def test_wrong_requests(edgedec: Edgedec, source: Path, more: list[str], said: str) -> None:
+def test_wrong_requests_are_refused(edgedec: Edgedec, source: Path, extra: list[str], message: str) -> None:
     Path("a file").touch()
     Path("a loop").symlink_to("a loop")
-    outcome = edgedec(*words(source), *more)
+    outcome = edgedec(*words(source), *extra)
     assert outcome.code == 2
     assert outcome.stdout == ""
-    assert said in outcome.stderr
+    assert message in outcome.stderr
 
 
 @pytest.mark.parametrize("by", ["file", "environment"])
-def test_what_is_set_for_builds_is_no_obstacle(
+def test_settings_for_builds_are_ignored(
     edgedec: Edgedec, source: Path, by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody can leave it out of a call. A flag counts, whatever else is set."""
-    monkeypatch.setenv("PATH", "")  # no loader, either
+    """Check that settings from outside of the call are ignored, because a call cannot drop them, but that flags count."""
+    monkeypatch.setenv("PATH", "")  # no loader
     table = {"seed": "3", "load": "true", "no-build": "true", "synthesize": "true"}
     environment = {f"EDGEDEC_BUILD_BITSTREAM_{key.replace('-', '_').upper()}": text for key, text in table.items()}
     if by == "file":
@@ -175,30 +177,30 @@ def test_what_is_set_for_builds_is_no_obstacle(
     assert (outcome.code, "has no use for --seed: leave it out" in outcome.stderr) == (2, True)
 
 
-def test_what_is_set_for_explorations_is_no_obstacle(
+def test_settings_for_explorations_are_ignored_by_builds(
     edgedec: Edgedec, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tests.boards.flows.vivado.support import fake_vivado
 
     fake_vivado.fake_core(monkeypatch)
     Path("edgedec.toml").write_text('[build-bitstream]\npool = "ray"\nworkers = 2\n')
-    named = ["build-bitstream", "-m", source, "--board", "kv260", "--configuration", FEW + ",ports=4,slots=1"]
-    assert edgedec(*named, "-o", "x", "--no-build").code == 0
-    outcome = edgedec(*named, "-o", "x", "--no-build", "--workers", "2")
+    arguments = ["build-bitstream", "-m", source, "--board", "kv260", "--configuration", FEW + ",ports=4,slots=1"]
+    assert edgedec(*arguments, "-o", "x", "--no-build").code == 0
+    outcome = edgedec(*arguments, "-o", "x", "--no-build", "--workers", "2")
     assert (outcome.code, "--pool and --workers are for --explore" in outcome.stderr) == (2, True)
 
 
-def test_a_build_needs_a_folder_and_no_workers(edgedec: Edgedec, source: Path) -> None:
-    named = ["build-bitstream", "-m", source, "--board", "kv260"]
-    outcome = edgedec(*named)
+def test_a_build_needs_a_folder_and_takes_no_workers(edgedec: Edgedec, source: Path) -> None:
+    arguments = ["build-bitstream", "-m", source, "--board", "kv260"]
+    outcome = edgedec(*arguments)
     assert (outcome.code, outcome.stderr.count("\n")) == (2, 1)
     assert "-o is missing; name a folder to build in" in outcome.stderr
-    outcome = edgedec(*named, "-o", "x", "--workers", "2")
+    outcome = edgedec(*arguments, "-o", "x", "--workers", "2")
     assert outcome.code == 2
     assert "--pool and --workers are for --explore" in outcome.stderr
 
 
-def test_without_ray(edgedec: Edgedec, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ray_its_package_is_named(edgedec: Edgedec, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     outcome = edgedec(*words(source), "--pool", "ray")
     assert (outcome.code, outcome.stdout) == (3, "")

@@ -1,4 +1,4 @@
-"""``edgedec export``: a bundle comes in, a file of another program comes out."""
+"""Test ``edgedec export``, which turns a bundle into a file of another program."""
 
 from __future__ import annotations
 
@@ -25,46 +25,46 @@ def ternary(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_formats(edgedec: Edgedec, ternary: Path, tmp_path: Path, name: str) -> None:
+def test_each_format_writes_its_files(edgedec: Edgedec, ternary: Path, tmp_path: Path, name: str) -> None:
     outcome = edgedec("export", ternary, "--format", name, "-o", tmp_path / "out", "--json")
     assert outcome.code == 0, outcome.stderr
     result = outcome.json
     assert set(result) == {"output", "format", "bytes", "files", "tensors"}
     assert (result["output"], result["format"]) == (str(tmp_path / "out"), name)
     assert set(result["files"]) == FILES[name]  # type: ignore[call-overload]
-    found = [tmp_path / "out"] if name == "gguf" else list((tmp_path / "out").iterdir())
-    assert result["bytes"] == sum(file.stat().st_size for file in found)
+    files = [tmp_path / "out"] if name == "gguf" else list((tmp_path / "out").iterdir())
+    assert result["bytes"] == sum(file.stat().st_size for file in files)
 
 
-def test_there_and_back(edgedec: Edgedec, ternary: Path, tmp_path: Path) -> None:
+def test_an_exported_checkpoint_can_be_quantized_again(edgedec: Edgedec, ternary: Path, tmp_path: Path) -> None:
     assert edgedec("export", ternary, "-o", tmp_path / "m.gguf").code == 0
     outcome = edgedec("quantize", tmp_path / "m.gguf", "--method", "ternary", "-o", tmp_path / "b", "--json")
     assert outcome.code == 0, outcome.stderr
     assert outcome.json["method"] == "ternary"
 
 
-def test_table(edgedec: Edgedec, ternary: Path, tmp_path: Path) -> None:
+def test_the_files_are_printed_as_a_table(edgedec: Edgedec, ternary: Path, tmp_path: Path) -> None:
     outcome = edgedec("export", ternary, "-o", tmp_path / "m.gguf")
     assert "14 TQ2_0" in outcome.stdout
     assert "m.gguf" in outcome.stdout
 
 
-def test_a_draft_is_for_onnx(edgedec: Edgedec, ternary: Path, tmp_path: Path) -> None:
-    done = edgedec("export", ternary, "--format", "onnx", "-md", ternary, "-o", tmp_path / "m")
-    assert done.code == 0, done.stderr
+def test_a_draft_is_exported_to_onnx_only(edgedec: Edgedec, ternary: Path, tmp_path: Path) -> None:
+    outcome = edgedec("export", ternary, "--format", "onnx", "-md", ternary, "-o", tmp_path / "m")
+    assert outcome.code == 0, outcome.stderr
     assert (tmp_path / "m" / "draft" / "model.onnx").is_file()
     outcome = edgedec("export", ternary, "-md", ternary, "-o", tmp_path / "m.gguf")
     assert outcome.code == 2
     assert "--model-draft is for --format onnx" in outcome.stderr
 
 
-def test_a_format_that_there_is_not(edgedec: Edgedec, ternary: Path, tmp_path: Path) -> None:
+def test_an_unknown_format_is_refused(edgedec: Edgedec, ternary: Path, tmp_path: Path) -> None:
     outcome = edgedec("export", ternary, "--format", "pickle", "-o", tmp_path / "m")
     assert outcome.code == 2
     assert "--format must be one of gguf, onnx, safetensors, not 'pickle'" in outcome.stderr
 
 
-def test_a_link_stays_one(edgedec: Edgedec, ternary: Path) -> None:
+def test_a_link_stays_a_link(edgedec: Edgedec, ternary: Path) -> None:
     Path("disk").mkdir()
     Path("model.gguf").symlink_to("disk/real.gguf")
     for _ in range(2):
@@ -76,7 +76,7 @@ def test_a_link_stays_one(edgedec: Edgedec, ternary: Path) -> None:
         assert [file.name for file in Path("disk").iterdir()] == ["real.gguf"]
 
 
-def test_a_folder_is_no_gguf_file(edgedec: Edgedec, ternary: Path) -> None:
+def test_a_folder_in_place_of_a_gguf_file_is_refused(edgedec: Edgedec, ternary: Path) -> None:
     Path("models").mkdir()
     outcome = edgedec("export", ternary, "-o", "models")
     assert outcome.code == 2

@@ -1,4 +1,4 @@
-"""``edgedec generate``: text on stdout, figures on stderr, one JSON object with ``--json``."""
+"""Test ``edgedec generate``: text on stdout, figures on stderr, one JSON object with ``--json``."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_json_is_all_of_stdout(edgedec: Edgedec, bundle: Path) -> None:
     ("options", "text"),
     [
         (["-p", "o", "-n", "10"], ENDLESS[:4]),
-        (["-p", "o", "-n", "9"], ENDLESS[:3]),  # 😀 is cut short and left out
+        (["-p", "o", "-n", "9"], ENDLESS[:3]),  # the cut 😀 is left out
         (["-p", "o", "-n", "12", "-r", "😀"], "é€"),
         (["-p", "o", "-r", "nothing", "--reverse-prompt", "€"], "é"),
         (["-p", "o?", "--echo"], "o?Hi!"),
@@ -78,12 +78,12 @@ def test_json_is_all_of_stdout(edgedec: Edgedec, bundle: Path) -> None:
         (["-p", "?", "-n", "0"], ""),
     ],
 )
-def test_options(edgedec: Edgedec, bundle: Path, options: list[str], text: str) -> None:
+def test_options_change_the_answer(edgedec: Edgedec, bundle: Path, options: list[str], text: str) -> None:
     outcome = edgedec("generate", "-m", bundle, "--temp", "0", *options)
     assert outcome.stdout == f"{text}\n"
 
 
-def test_prompt_from_a_file_and_from_stdin(edgedec: Edgedec, bundle: Path) -> None:
+def test_a_prompt_is_read_from_a_file_and_from_stdin(edgedec: Edgedec, bundle: Path) -> None:
     Path("a prompt.txt").write_text("well?\n")
     from_file = edgedec("generate", "-m", bundle, "-f", "a prompt.txt", "--temp", "0", "--json")
     from_stdin = edgedec("generate", "-m", bundle, "-f", "-", "--temp", "0", "--json", stdin="well?")
@@ -91,7 +91,7 @@ def test_prompt_from_a_file_and_from_stdin(edgedec: Edgedec, bundle: Path) -> No
     assert from_file.json["text"] == "Hi!"
 
 
-def test_seed_makes_sampling_repeatable(edgedec: Edgedec, bundle: Path) -> None:
+def test_a_seed_makes_sampling_repeatable(edgedec: Edgedec, bundle: Path) -> None:
     options = (
         "generate",
         "-m",
@@ -109,11 +109,11 @@ def test_seed_makes_sampling_repeatable(edgedec: Edgedec, bundle: Path) -> None:
         "--json",
         "--seed",
     )
-    first, again, other = (edgedec(*options, seed).json["tokens"] for seed in ("7", "7", "8"))
-    assert first == again != other
+    first, again, different = (edgedec(*options, seed).json["tokens"] for seed in ("7", "7", "8"))
+    assert first == again != different
 
 
-def test_ids_past_the_tokenizer_never_come(edgedec: Edgedec, bundle: Path) -> None:
+def test_ids_past_the_tokenizer_are_never_sampled(edgedec: Edgedec, bundle: Path) -> None:
     options = ("--temp", "1000", "--top-k", "0", "--top-p", "1", "--min-p", "0", "-n", "400", "--ignore-eos", "--json")
     tokens = edgedec("generate", "-m", bundle, "-p", "a", "--seed", "0", *options).json["tokens"]
     assert isinstance(tokens, list)
@@ -128,7 +128,7 @@ LOOP = ("-p", "o" + ENDLESS, "-n", "66", "--temp", "0")
 
 
 @pytest.mark.parametrize("drafter", ["ngram", "model", "auto"])
-def test_guesses_change_no_text_and_are_counted(edgedec: Edgedec, bundle: Path, drafter: str) -> None:
+def test_guesses_do_not_change_the_text_and_are_counted(edgedec: Edgedec, bundle: Path, drafter: str) -> None:
     draft = () if drafter == "ngram" else ("-md", bundle)
     plain = edgedec("generate", "-m", bundle, *LOOP, "--json")
     outcome = edgedec("generate", "-m", bundle, *LOOP, "--spec-type", drafter, *draft, "--json")
@@ -139,12 +139,12 @@ def test_guesses_change_no_text_and_are_counted(edgedec: Edgedec, bundle: Path, 
     assert set(timings) == TIMINGS
     assert timings["drafter"] == drafter
     assert timings["draft_n_accepted"] == sum(timings["accepted_by_position"])
-    assert 66 <= timings["rounds"] + timings["draft_n_accepted"] <= 66 + 8  # what came after the limit is cut
+    assert 66 <= timings["rounds"] + timings["draft_n_accepted"] <= 66 + 8  # guesses past the limit are cut
     assert 0 < timings["draft_n_accepted"] <= timings["draft_n"]
     assert plain.json["timings"]["rounds"] == 66  # type: ignore[index]
 
 
-def test_figures_of_speculation(edgedec: Edgedec, bundle: Path, answers: list[Answer]) -> None:
+def test_figures_of_speculation_add_up(edgedec: Edgedec, bundle: Path, answers: list[Answer]) -> None:
     assert "guesses" not in edgedec("generate", "-m", bundle, *LOOP).stderr
     line = edgedec("generate", "-m", bundle, *LOOP, "--spec-type", "ngram").stderr
     rounds = answers[-1].timings.rounds
@@ -155,7 +155,7 @@ def test_figures_of_speculation(edgedec: Edgedec, bundle: Path, answers: list[An
 
 
 @pytest.mark.parametrize("speculating", [True, False])
-def test_figures_say_when_speculation_was_off(speculating: bool) -> None:
+def test_figures_report_that_speculation_was_off(speculating: bool) -> None:
     rounds = Rounds(count=100, drafted=180, accepted=[80, 40])
     timings = Timings(drafter="ngram", rounds=rounds, lossless="exact", speculating=speculating)
     off = "" if speculating else ", off at the end because it lost time"
@@ -165,17 +165,17 @@ def test_figures_say_when_speculation_was_off(speculating: bool) -> None:
 
 @pytest.mark.usefixtures("colours")
 def test_show_draft_colours_accepted_guesses_only(edgedec: Edgedec, bundle: Path, answers: list[Answer]) -> None:
-    shown = edgedec("generate", "-m", bundle, *LOOP, "--spec-type", "ngram", "--show-draft").stdout
+    output = edgedec("generate", "-m", bundle, *LOOP, "--spec-type", "ngram", "--show-draft").stdout
     (answer,) = answers
     assert {True, False} == set(answer.drafted)
-    assert shown == in_green(bundle, answer) + "\n"
-    assert "\x1b[32m" in shown
+    assert output == in_green(bundle, answer) + "\n"
+    assert "\x1b[32m" in output
     assert edgedec("generate", "-m", bundle, *LOOP, "--show-draft").stdout == ENDLESS * 6 + "\n"
 
 
 @pytest.mark.usefixtures("colours")
 @pytest.mark.parametrize("without", ["terminal", "colours", "option"])
-def test_nothing_is_coloured_where_nobody_sees_it(
+def test_nothing_is_coloured_outside_of_a_terminal(
     edgedec: Edgedec, bundle: Path, monkeypatch: pytest.MonkeyPatch, without: str
 ) -> None:
     if without == "terminal":
@@ -187,7 +187,7 @@ def test_nothing_is_coloured_where_nobody_sees_it(
 
 
 def spawn(*args: str, stdout: int = subprocess.PIPE) -> subprocess.Popen[bytes]:
-    """Start a command as a shell would, stdout buffered because it is a pipe."""
+    """Start a command as a shell does, with stdout buffered because it is a pipe."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     return subprocess.Popen(
         [sys.executable, "-m", "edgedec", *args],
@@ -198,7 +198,7 @@ def spawn(*args: str, stdout: int = subprocess.PIPE) -> subprocess.Popen[bytes]:
 
 
 def test_every_piece_of_the_stream_is_whole_characters(bundle: Path) -> None:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # a packet for each write, never merged
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # one packet per write, never merged
     with ours, spawn("generate", "-m", str(bundle), "-p", "o", "-n", "66", "--temp", "0", stdout=theirs.fileno()):
         theirs.close()
         pieces = list(iter(lambda: ours.recv(1 << 16), b""))
@@ -207,7 +207,7 @@ def test_every_piece_of_the_stream_is_whole_characters(bundle: Path) -> None:
     assert len(pieces) > 5, "it came in one piece: nothing was streamed"
 
 
-def test_a_reader_that_goes_away_ends_it_silently(bundle: Path) -> None:
+def test_a_closed_pipe_ends_the_command_silently(bundle: Path) -> None:
     with spawn("generate", "-m", str(bundle), "-p", "o", "--temp", "0") as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -217,7 +217,7 @@ def test_a_reader_that_goes_away_ends_it_silently(bundle: Path) -> None:
     assert process.returncode == 141
 
 
-def test_ctrl_c_ends_the_answer_and_prints_what_there_is(bundle: Path) -> None:
+def test_ctrl_c_ends_the_answer_and_prints_its_beginning(bundle: Path) -> None:
     with spawn("generate", "-m", str(bundle), "-p", "o", "--temp", "0", "-c", "4096") as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -230,7 +230,9 @@ def test_ctrl_c_ends_the_answer_and_prints_what_there_is(bundle: Path) -> None:
     assert (ENDLESS * 400).startswith(text[:-1])
 
 
-def test_ctrl_c_with_json(edgedec: Edgedec, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_prints_the_json_of_the_beginning(
+    edgedec: Edgedec, bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = TextStream.feed
 
     def feed(stream: TextStream, token: int) -> str:
@@ -247,14 +249,14 @@ def test_ctrl_c_with_json(edgedec: Edgedec, bundle: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    ("asked", "planned", "said"), [("auto", "none", True), ("auto", "auto", False), ("none", "none", False)]
+    ("requested", "planned", "reported"), [("auto", "none", True), ("auto", "auto", False), ("none", "none", False)]
 )
 def test_a_drafter_that_the_budget_left_out_is_named(
-    capsys: pytest.CaptureFixture[str], asked: str, planned: str, said: bool
+    capsys: pytest.CaptureFixture[str], requested: str, planned: str, reported: bool
 ) -> None:
     plan = SimpleNamespace(speculation_from_bytes=7 << 20)
     session = SimpleNamespace(run=SimpleNamespace(spec=SpecConfig(drafter=planned), plan=plan))
-    note_narrowed(session, SpecConfig(drafter=asked))  # type: ignore[arg-type]
-    shown = capsys.readouterr().err
-    assert ("no speculation" in shown and "7.0 MiB" in shown) == said
-    assert bool(shown) == said
+    note_narrowed(session, SpecConfig(drafter=requested))  # type: ignore[arg-type]
+    messages = capsys.readouterr().err
+    assert ("no speculation" in messages and "7.0 MiB" in messages) == reported
+    assert bool(messages) == reported

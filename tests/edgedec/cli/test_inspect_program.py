@@ -1,4 +1,4 @@
-"""``edgedec inspect --program``: its JSON is a contract, its text is for people."""
+"""Test ``edgedec inspect --program``: its JSON is a contract, its text is for people."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ def folder(program: Program, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_json(edgedec: Edgedec, program: Program, folder: Path) -> None:
+def test_json_is_complete(edgedec: Edgedec, program: Program, folder: Path) -> None:
     data: dict[str, Any] = edgedec("inspect", "--program", folder, "--json", "--instructions", 0).json
     assert (data["sha256"], data["commit"]) == (program.sha256, program.commit)
     assert data["instructions"] == len(data["listing"]) == len(program.instructions)
     assert data["config"]["head_dim"] == 10
-    reads = [entry for entry in data["listing"] if entry["opcode"] == "READ"]
-    assert sum(entry["bytes"] for entry in reads) == sum(data["read_bytes"].values())
-    assert sum(entry["bytes"] for entry in reads if entry["fields"]["base"] == "IMAGE") == data["image_bytes"]
-    some: dict[str, Any] = edgedec("inspect", "--program", folder, "--json").json
-    assert some["listing"] == data["listing"][:40]
+    entries = [entry for entry in data["listing"] if entry["opcode"] == "READ"]
+    assert sum(entry["bytes"] for entry in entries) == sum(data["read_bytes"].values())
+    assert sum(entry["bytes"] for entry in entries if entry["fields"]["base"] == "IMAGE") == data["image_bytes"]
+    partial: dict[str, Any] = edgedec("inspect", "--program", folder, "--json").json
+    assert partial["listing"] == data["listing"][:40]
 
 
-def test_text(edgedec: Edgedec, folder: Path) -> None:
+def test_text_has_the_main_figures(edgedec: Edgedec, folder: Path) -> None:
     lines = edgedec("inspect", "--program", folder, "--instructions", 7).stdout.splitlines()
     assert any(line.startswith("instructions") and "commit" in line for line in lines)
     assert any(line.startswith("WEIGHTS") for line in lines)
@@ -50,13 +50,13 @@ def test_text(edgedec: Edgedec, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", [(), ("demo", "--program", "x"), ("--program", "x", "--render-chat")])
-def test_one_of_both(edgedec: Edgedec, arguments: tuple[str, ...]) -> None:
+def test_a_bundle_and_a_program_are_mutually_exclusive(edgedec: Edgedec, arguments: tuple[str, ...]) -> None:
     outcome = edgedec("inspect", *arguments)
     assert (outcome.code, outcome.stdout) == (2, "")
     assert "--program" in outcome.stderr
 
 
-def test_no_program(edgedec: Edgedec, tmp_path: Path) -> None:
+def test_a_folder_without_a_program_is_refused(edgedec: Edgedec, tmp_path: Path) -> None:
     outcome = edgedec("inspect", "--program", tmp_path)
     assert outcome.code == 2
     assert "no compiled program" in outcome.stderr

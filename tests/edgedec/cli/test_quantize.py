@@ -1,4 +1,4 @@
-"""``edgedec quantize``: a checkpoint goes in, a bundle and a table come out."""
+"""Test ``edgedec quantize``, which turns a checkpoint into a bundle and prints a table."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _little_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgedec.api.WINDOW_TOKENS", 64)
 
 
-def test_int8(edgedec: Edgedec, checkpoint: Path) -> None:
+def test_int8_makes_a_bundle(edgedec: Edgedec, checkpoint: Path) -> None:
     outcome = edgedec("quantize", checkpoint, "-o", "a b.edgedec", "--method", "int8", "--json")
     assert outcome.code == 0, outcome.stderr
     data: dict[str, Any] = outcome.json
@@ -49,7 +49,7 @@ def test_int8(edgedec: Edgedec, checkpoint: Path) -> None:
     assert edgedec("generate", "-m", "a b.edgedec", "-p", "?", "--temp", "0").stdout == "Hi!\n"
 
 
-def test_float_loses_nothing(edgedec: Edgedec, checkpoint: Path) -> None:
+def test_float_keeps_every_value(edgedec: Edgedec, checkpoint: Path) -> None:
     Path("text").write_text(f"o{ENDLESS}" * 30)
     options = ("--method", "float", "--eval-text", "text", "--json")
     data: dict[str, Any] = edgedec("quantize", checkpoint, "-o", "out", *options).json
@@ -68,14 +68,14 @@ def test_the_evaluation_text_is_read_before_anything_is_written(
     assert not Path("out").exists()
 
 
-def test_table(edgedec: Edgedec, checkpoint: Path) -> None:
+def test_the_result_is_printed_as_a_table(edgedec: Edgedec, checkpoint: Path) -> None:
     outcome = edgedec("quantize", checkpoint, "-o", "out")
     rows = {line.split("  ")[0] for line in outcome.stdout.splitlines()}
     assert {"bits per weight", "size", "perplexity before", "perplexity after", "seconds", "peak memory"} <= rows
 
 
 @pytest.mark.parametrize("calibration", [None, "none", "text"])
-def test_planes_with_every_kind_of_calibration(edgedec: Edgedec, checkpoint: Path, calibration: str | None) -> None:
+def test_planes_take_every_kind_of_calibration(edgedec: Edgedec, checkpoint: Path, calibration: str | None) -> None:
     Path("text").write_text(f"o{ENDLESS}" * 60)
     options = ["--method", "ternary", "--planes", "3", "--group-size", "32", "--calibration-tokens", "256", "--json"]
     options += ["--calibration", calibration] if calibration else []
@@ -87,7 +87,7 @@ def test_planes_with_every_kind_of_calibration(edgedec: Edgedec, checkpoint: Pat
     assert data["perplexity_after"] == pytest.approx(data["perplexity_before"], rel=0.02)
 
 
-def test_same_seed_same_bundle(edgedec: Edgedec, checkpoint: Path) -> None:
+def test_the_same_seed_gives_the_same_bundle(edgedec: Edgedec, checkpoint: Path) -> None:
     options = ("--method", "ternary", "--planes", "2", "--calibration-tokens", "128", "--seed")
     for name, seed in (("one", "3"), ("two", "3"), ("other", "4")):
         assert edgedec("quantize", checkpoint, "-o", name, *options, seed).code == 0
@@ -95,7 +95,7 @@ def test_same_seed_same_bundle(edgedec: Edgedec, checkpoint: Path) -> None:
     assert one == two != other
 
 
-def test_a_model_too_large_to_write_its_own_text(
+def test_a_model_too_large_to_write_its_own_text_is_refused(
     edgedec: Edgedec, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("edgedec.quantize.calibration.SAMPLING_LIMIT_BYTES", 1000)
@@ -109,19 +109,19 @@ def test_a_model_too_large_to_write_its_own_text(
     assert "perplexity before  -\n" in edgedec("quantize", checkpoint, "-o", "out").stdout
 
 
-def test_a_tokenizer_that_lies_elsewhere(edgedec: Edgedec, checkpoint: Path, tmp_path: Path) -> None:
+def test_a_tokenizer_can_be_read_from_another_folder(edgedec: Edgedec, checkpoint: Path, tmp_path: Path) -> None:
     bare = tmp_path / "bare"
     bare.mkdir()
     for name in ("config.json", "model.safetensors"):
         shutil.copy(checkpoint / name, bare)
-    refused = edgedec("quantize", bare, "-o", "out")
-    assert refused.code != 0
-    assert "tokenizer.json" in refused.stderr
+    outcome = edgedec("quantize", bare, "-o", "out")
+    assert outcome.code != 0
+    assert "tokenizer.json" in outcome.stderr
     byte_tokenizer().save("tokenizer.json")
     assert edgedec("quantize", bare, "-o", "out", "--tokenizer", "tokenizer.json").code == 0
 
 
-def test_a_folder_that_is_no_bundle_is_not_overwritten(edgedec: Edgedec, checkpoint: Path) -> None:
+def test_a_folder_that_is_not_a_bundle_is_not_overwritten(edgedec: Edgedec, checkpoint: Path) -> None:
     Path("out").mkdir()
     Path("out/diary").write_text("dear")
     outcome = edgedec("quantize", checkpoint, "-o", "out")
@@ -130,7 +130,7 @@ def test_a_folder_that_is_no_bundle_is_not_overwritten(edgedec: Edgedec, checkpo
     assert Path("out/diary").read_text() == "dear"
 
 
-def test_workers_change_nothing_but_the_memory(edgedec: Edgedec, checkpoint: Path) -> None:
+def test_workers_change_the_memory_alone(edgedec: Edgedec, checkpoint: Path) -> None:
     options = ("--method", "ternary", "--planes", "1", "--calibration", "none", "--eval-text", "none", "--json")
     alone: dict[str, Any] = edgedec("quantize", checkpoint, "-o", "alone", *options).json
     several: dict[str, Any] = edgedec("quantize", checkpoint, "-o", "several", "--workers", "2", *options).json
@@ -139,7 +139,7 @@ def test_workers_change_nothing_but_the_memory(edgedec: Edgedec, checkpoint: Pat
     assert several["peak_bytes"] > alone["peak_bytes"] + (10 << 20), "two processes, each with NumPy"
 
 
-def test_a_pool_that_does_not_exist(edgedec: Edgedec, checkpoint: Path) -> None:
+def test_an_unknown_pool_is_refused(edgedec: Edgedec, checkpoint: Path) -> None:
     outcome = edgedec("quantize", checkpoint, "-o", "out", "--pool", "slurm")
     assert outcome.code == 2
     assert "no 'slurm' among the worker pools; known: local, ray" in outcome.stderr

@@ -1,4 +1,4 @@
-"""Options that several commands share are written once, and reach each command as one value."""
+"""Test options that several commands share: each is written once and reaches each command as one value."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ PAINTED: list[tuple[Colours, int]] = []
 
 
 def test_fields_become_parameters_and_come_back_as_one_value() -> None:
-    made = command_line(paint)
-    parameters = inspect.signature(made).parameters
+    paint_command = command_line(paint)
+    parameters = inspect.signature(paint_command).parameters
     assert list(parameters) == ["ink", "paper", "times"]
     assert parameters["ink"].default is inspect.Parameter.empty
     assert (parameters["paper"].default, parameters["times"].default) == ("white", 1)
-    assert get_type_hints(made) == {"ink": str, "paper": str, "times": int}
+    assert get_type_hints(paint_command) == {"ink": str, "paper": str, "times": int}
     assert parameters["ink"].annotation.__metadata__ == (INK,)
     PAINTED.clear()
-    made(ink="black", paper="white", times=3)
+    paint_command(ink="black", paper="white", times=3)
     assert [(Colours(ink="black"), 3)] == PAINTED
 
 

@@ -16,7 +16,7 @@ pytest.importorskip("amaranth")
 
 
 @pytest.mark.parametrize("arguments", [[], ["--bench", "all", "-m", "demo"]])
-def test_either_a_bench_or_a_model(arguments: list[str]) -> None:
+def test_either_a_bench_or_a_model_is_required(arguments: list[str]) -> None:
     result = CliRunner().invoke(app, ["simulate", *arguments])
     assert result.exit_code == 2
     assert "give either --bench NAME or -m BUNDLE" in result.stderr
@@ -28,12 +28,12 @@ def test_an_unknown_bench_lists_the_known_ones() -> None:
     assert f"known: {', '.join(known())}" in result.stderr
 
 
-def test_suites_have_a_run() -> None:
+def test_every_suite_has_a_run_method() -> None:
     assert known() == ["memory", "ports", "tokens", "top", "units"]
     assert all(callable(find(name).run) for name in known())
 
 
-def test_memory_against_published_figures() -> None:
+def test_memory_is_compared_with_published_figures() -> None:
     result = CliRunner().invoke(app, ["simulate", "--bench", "memory", "--quick"])
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("memory: equal")
@@ -41,27 +41,27 @@ def test_memory_against_published_figures() -> None:
 
 
 class _Bench:
-    """A suite that has hit one cell."""
+    """Hit one cell."""
 
     def run(self, *, model: object, quick: bool, progress: object) -> SuiteReport:
-        found = Coverage(benches=("attention",))
-        found.hit("attention", "ATTEND", "16-", "held")
+        coverage = Coverage(benches=("attention",))
+        coverage.hit("attention", "ATTEND", "16-", "held")
         left_out = "most" if quick else ""
-        return SuiteReport(what="this with that", compared={"rows": 2000}, coverage=found, left_out=left_out)
+        return SuiteReport(what="this with that", compared={"rows": 2000}, coverage=coverage, left_out=left_out)
 
 
 class _Different:
-    """A suite that finds a difference."""
+    """Find a difference."""
 
-    def run(self, **given: Any) -> SuiteReport:
+    def run(self, **options: Any) -> SuiteReport:
         raise EdgedecError("bench top: the cache differs")
 
 
 @pytest.fixture
 def suites(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = {"a": _Bench(), "b": _Different()}
-    monkeypatch.setattr(suite, "known", lambda: list(found))
-    monkeypatch.setattr(suite, "find", found.__getitem__)
+    suites = {"a": _Bench(), "b": _Different()}
+    monkeypatch.setattr(suite, "known", lambda: list(suites))
+    monkeypatch.setattr(suite, "find", suites.__getitem__)
 
 
 @pytest.mark.usefixtures("suites")
@@ -81,13 +81,13 @@ def test_coverage_is_shown() -> None:
 @pytest.mark.usefixtures("suites")
 def test_coverage_in_json() -> None:
     result = CliRunner().invoke(app, ["simulate", "--bench", "a", "--json"])
-    found = json.loads(result.stdout)["suites"]["a"]
-    assert set(found) == {"what", "compared", "figures", "coverage", "left_out", "seconds"}
-    assert found["coverage"]["hits"] == [["attention", "ATTEND", "16-", "held", 1]]
+    suite = json.loads(result.stdout)["suites"]["a"]
+    assert set(suite) == {"what", "compared", "figures", "coverage", "left_out", "seconds"}
+    assert suite["coverage"]["hits"] == [["attention", "ATTEND", "16-", "held", 1]]
 
 
 @pytest.mark.usefixtures("suites")
-def test_a_difference_ends_with_1_behind_what_was_equal() -> None:
+def test_a_difference_exits_with_1_after_the_equal_results() -> None:
     result = CliRunner().invoke(app, ["simulate", "--bench", "all"])
     assert result.exit_code == 1
     assert result.stdout.startswith("a: equal")

@@ -1,4 +1,4 @@
-"""Standard streams that are full, closed, or read by nobody: one message at most, and an exit code that is not 0."""
+"""Test standard streams that are full, closed, or without a reader: one message at most, and an exit code but 0."""
 
 from __future__ import annotations
 
@@ -40,41 +40,41 @@ def run(command: str, bundle: Path, ending: str) -> subprocess.CompletedProcess[
     )
 
 
-def complaints(done: subprocess.CompletedProcess[str]) -> list[str]:
-    return [line for line in done.stderr.splitlines() if line.startswith(("edgedec:", "Exception", "Traceback"))]
+def complaints(process: subprocess.CompletedProcess[str]) -> list[str]:
+    return [line for line in process.stderr.splitlines() if line.startswith(("edgedec:", "Exception", "Traceback"))]
 
 
 @full
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
-def test_a_full_output(bundle: Path, command: str) -> None:
-    done = run(command, bundle, "> /dev/full")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert complaints(done) == ["edgedec: standard output: the disk is full; what was written there is not complete"]
+def test_a_full_output_is_an_error(bundle: Path, command: str) -> None:
+    process = run(command, bundle, "> /dev/full")
+    assert (process.returncode, process.stdout) == (1, "")
+    assert complaints(process) == ["edgedec: standard output: the disk is full; what was written there is not complete"]
 
 
 @pytest.mark.parametrize("command", FEW.values(), ids=FEW)
-def test_a_closed_output(bundle: Path, command: str) -> None:
-    done = run(command, bundle, ">&-")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert complaints(done) == ["edgedec: standard output: it is closed; what was written there is not complete"]
+def test_a_closed_output_is_an_error(bundle: Path, command: str) -> None:
+    process = run(command, bundle, ">&-")
+    assert (process.returncode, process.stdout) == (1, "")
+    assert complaints(process) == ["edgedec: standard output: it is closed; what was written there is not complete"]
 
 
 @pytest.mark.parametrize("command", FEW.values(), ids=FEW)
-def test_a_reader_that_goes_away(bundle: Path, command: str) -> None:
-    """As other programs end, without a message: 128 and the number of SIGPIPE."""
-    done = run(command, bundle, "| (exec <&-; sleep 0.1)")
-    assert (done.returncode, complaints(done)) == (141, [])
+def test_a_reader_that_closes_ends_the_command_silently(bundle: Path, command: str) -> None:
+    """Expect what other programs do: no message, and an exit code of 128 plus the number of SIGPIPE."""
+    process = run(command, bundle, "| (exec <&-; sleep 0.1)")
+    assert (process.returncode, complaints(process)) == (141, [])
 
 
 @full
-def test_the_exit_code_of_a_refusal_stays(bundle: Path) -> None:
-    done = run("plan -m BUNDLE --memory-budget 1MiB", bundle, "> /dev/full")
-    assert done.returncode == 4
+def test_a_full_output_keeps_the_exit_code_of_a_refusal(bundle: Path) -> None:
+    process = run("plan -m BUNDLE --memory-budget 1MiB", bundle, "> /dev/full")
+    assert process.returncode == 4
 
 
 @pytest.mark.parametrize("ending", ["2>&-", pytest.param("2>/dev/full", marks=full)])
-def test_messages_that_cannot_be_shown_go_nowhere(bundle: Path, ending: str) -> None:
-    """Python itself would print them to stdout, or fail because of them."""
+def test_messages_that_cannot_be_written_are_dropped(bundle: Path, ending: str) -> None:
+    """Check this because Python itself would print them to stdout, or fail."""
     text = run(COMMANDS["text as it is written"], bundle, ending)
     assert text.returncode == 0
     assert text.stdout
@@ -82,17 +82,17 @@ def test_messages_that_cannot_be_shown_go_nowhere(bundle: Path, ending: str) -> 
     assert run("plan -m nowhere", bundle, ending).returncode == 2
 
 
-def test_a_closed_input_is_an_empty_one(bundle: Path) -> None:
-    done = run("generate -m BUNDLE -f -", bundle, "<&-")
-    assert (done.returncode, complaints(done)) == (
+def test_a_closed_input_counts_as_empty(bundle: Path) -> None:
+    process = run("generate -m BUNDLE -f -", bundle, "<&-")
+    assert (process.returncode, complaints(process)) == (
         2,
         ["edgedec: --file -: the file is empty; give one with text in it"],
     )
     assert run("chat -m BUNDLE", bundle, "<&-").returncode == 0
 
 
-def test_a_process_that_is_started_has_all_streams(tmp_path: Path) -> None:
-    """Otherwise the first file that it opens takes the number of a stream, and gets what it prints."""
+def test_a_started_process_has_all_streams(tmp_path: Path) -> None:
+    """Check this because otherwise the first file that it opens takes the number of a stream, and gets the output."""
     report = tmp_path / "report"
     child = (
         f"import os; text = repr([os.fstat(n).st_mode > 0 for n in range(3)]); open({str(report)!r}, 'w').write(text)"
@@ -106,8 +106,8 @@ def test_a_process_that_is_started_has_all_streams(tmp_path: Path) -> None:
     assert report.read_text() == "[True, True, True]"
 
 
-def test_nothing_that_is_opened_gets_what_is_printed(tmp_path: Path) -> None:
-    """A file that is opened while stdout is closed must not become stdout."""
+def test_an_opened_file_does_not_become_stdout(tmp_path: Path) -> None:
+    """Open a file while stdout is closed."""
     file = tmp_path / "precious"
     script = (
         "from edgedec.cli._streams import OutputError, discard_output, guard; guard()\n"

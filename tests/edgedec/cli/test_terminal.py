@@ -1,4 +1,4 @@
-"""``edgedec simulate --terminal``: the serial line of a simulated board; here the board is the link's Python."""
+"""Test ``edgedec simulate --terminal``, the serial line of a simulated board, with the link in Python as the board."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ CONFIGURATION = "board,slots=1,context=128"
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One that the accelerator runs."""
+    """Return a bundle that the accelerator runs."""
     folder = tmp_path_factory.mktemp("a model")
     return make_board_bundle.write_source(folder / "source", "native", seed=0, ids=40, template=None).path
 
 
 class Board:
-    """In the place of a UartBoard."""
+    """Stand in for a UartBoard."""
 
     def __init__(self, config: AcceleratorConfig) -> None:
         device = open_device("interpreter", config)
@@ -54,24 +54,24 @@ class Board:
 
 @pytest.fixture
 def boards(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Board, dict[str, Any]]]:
-    """That were simulated, and how they were asked for."""
-    found: list[tuple[Board, dict[str, Any]]] = []
+    """Return a list of the boards that were simulated, each with the options of its call."""
+    requests: list[tuple[Board, dict[str, Any]]] = []
 
     def simulated_board(board: Any, config: AcceleratorConfig, **options: Any) -> Board:
-        found.append((Board(config), {"board": board.name, **options}))
-        return found[-1][0]
+        requests.append((Board(config), {"board": board.name, **options}))
+        return requests[-1][0]
 
     monkeypatch.setattr(uart_board, "simulated_board", simulated_board)
-    return found
+    return requests
 
 
 @pytest.fixture
 def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[BoardTerminal], None]], None]:
-    """Does something while the command serves, and then presses Ctrl-C."""
+    """Return a function that runs an action while the command serves, and then presses Ctrl-C."""
 
-    def do(what: Callable[[BoardTerminal], None]) -> None:
+    def do(action: Callable[[BoardTerminal], None]) -> None:
         def watch(terminal: BoardTerminal, report: object) -> None:
-            what(terminal)
+            action(terminal)
             raise KeyboardInterrupt
 
         monkeypatch.setattr(_terminal, "_watch", watch)
@@ -79,14 +79,14 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[BoardTermi
     return do
 
 
-def test_what_it_prints_can_be_run(
+def test_the_command_that_it_prints_runs(
     edgedec: Edgedec, bundle: Path, boards: list[Any], meanwhile: Callable[..., None]
 ) -> None:
     outcomes: list[Any] = []
 
     def generate(terminal: BoardTerminal) -> None:
-        more = ("--configuration", CONFIGURATION, "-p", "w1 w2", "-n", "4", "--temp", "0", "--json")
-        outcomes.append(edgedec("generate", "-m", bundle, "--device", f"uart:{terminal.path}", *more))
+        options = ("--configuration", CONFIGURATION, "-p", "w1 w2", "-n", "4", "--temp", "0", "--json")
+        outcomes.append(edgedec("generate", "-m", bundle, "--device", f"uart:{terminal.path}", *options))
 
     meanwhile(generate)
     served = edgedec("simulate", "-m", bundle, "--terminal", "--configuration", CONFIGURATION)
@@ -118,8 +118,10 @@ def test_json_is_one_object(edgedec: Edgedec, bundle: Path, boards: list[Any], m
     assert "--configuration" not in data["command"]
 
 
-def test_a_simulation_that_fails(edgedec: Edgedec, bundle: Path, boards: list[Any], monkeypatch: Any) -> None:
-    """Its host is told, and the command ends by itself."""
+def test_a_simulation_that_fails_ends_the_command(
+    edgedec: Edgedec, bundle: Path, boards: list[Any], monkeypatch: Any
+) -> None:
+    """Check that its host gets the error, and that the command ends by itself."""
     monkeypatch.setattr(_terminal, "_LOOK_S", 0.01)
     real = _terminal._say
 
@@ -152,12 +154,12 @@ def test_a_simulation_that_fails(edgedec: Edgedec, bundle: Path, boards: list[An
         (["-m", "MODEL", "--terminal", "--configuration", "board,context=65536,slots=8"], 1, "does not fit ulx3s-85f"),
     ],
 )
-def test_refused_before_anything_is_built(
+def test_mistakes_are_refused_before_anything_is_built(
     edgedec: Edgedec, bundle: Path, words: list[str], code: int, message: str
 ) -> None:
-    found = edgedec("simulate", *(str(bundle) if word == "MODEL" else word for word in words))
-    assert (found.code, found.stdout) == (code, "")
-    assert message in found.stderr
+    outcome = edgedec("simulate", *(str(bundle) if word == "MODEL" else word for word in words))
+    assert (outcome.code, outcome.stdout) == (code, "")
+    assert message in outcome.stderr
 
 
 @pytest.fixture
@@ -177,7 +179,7 @@ def _until(condition: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-def test_time_stands_still_when_nothing_is_asked(terminal: BoardTerminal) -> None:
+def test_simulated_time_stops_when_the_link_is_idle(terminal: BoardTerminal) -> None:
     _until(lambda: terminal.stands)
     before = terminal.board.cycles
     time.sleep(0.05)
@@ -188,23 +190,23 @@ def test_time_stands_still_when_nothing_is_asked(terminal: BoardTerminal) -> Non
     _until(lambda: terminal.stands)
 
 
-def test_time_goes_on_while_a_command_is_under_way(terminal: BoardTerminal) -> None:
-    """The answer to a wait may take any number of cycles."""
+def test_simulated_time_advances_during_a_command(terminal: BoardTerminal) -> None:
+    """Delay the answer to a wait, which may take any number of cycles."""
     board: Any = terminal.board
-    kept, late, real = bytearray(), [0], board.server.take
+    pending, late, real = bytearray(), [0], board.server.take
 
     def take(data: bytes) -> bytes:
-        kept.extend(real(data))
-        late[0] = late[0] + 1 if kept else 0
+        pending.extend(real(data))
+        late[0] = late[0] + 1 if pending else 0
         if late[0] < 200:
             return b""
-        found = bytes(kept)
-        kept.clear()
-        return found
+        answer = bytes(pending)
+        pending.clear()
+        return answer
 
     _until(lambda: terminal.stands)
-    board.server.take, begun = take, board.cycles
+    board.server.take, before = take, board.cycles
     device: Any = open_device("uart", AcceleratorConfig(), port=terminal.path, patience_s=5.0)
-    assert board.cycles - begun >= 199 * 4000
+    assert board.cycles - before >= 199 * 4000
     assert device.link.retries == 0
     device.close()

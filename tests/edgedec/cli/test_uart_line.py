@@ -1,4 +1,4 @@
-"""Commands with ``--device uart:PORT``: the link's other side in Python, the program's interpreter behind it."""
+"""Test commands with ``--device uart:PORT`` against a link in Python that runs the program in the interpreter."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ASKED = ("-p", "w3 w4 w3", "--temp", "0", "-n", "12", "--ignore-eos", "--json")
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One that the accelerator runs."""
+    """Return a bundle that the accelerator runs."""
     folder = tmp_path_factory.mktemp("a model")
     template = "{% for message in messages %}{{ message.content }}{% endfor %}"
     return make_board_bundle.write_source(folder / "source", "native", seed=0, ids=40, template=template).path
@@ -39,7 +39,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def one_calibration(elsewhere: None, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
-    """For all tests."""
+    """Use one cache folder for all tests, so that the model is calibrated once."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
 
 
@@ -51,7 +51,7 @@ def configuration(bundle: Path, text: str | None = None) -> AcceleratorConfig:
 
 @pytest.fixture
 def port(bundle: Path) -> Iterator[Path]:
-    """An ULX3S with the bundle's accelerator."""
+    """Return the port of a ULX3S with the bundle's accelerator."""
     config = configuration(bundle)
     server = LinkServer(open_device("interpreter", config), memory_bytes=MEMORY, granule=config.port_bytes)
     with PseudoTerminal(server.take) as terminal:
@@ -59,63 +59,67 @@ def port(bundle: Path) -> Iterator[Path]:
     assert terminal.failure is None
 
 
-def test_the_accelerator_is_what_a_build_makes(bundle: Path) -> None:
-    """The same function of bundle, board and --configuration, whatever --ctx-size the run has."""
+def test_the_accelerator_is_the_one_of_a_build(bundle: Path) -> None:
+    """Check that it depends on bundle, board and --configuration alone, and not on --ctx-size of the run."""
     from edgedec.boards import find_board
     from edgedec.cli.build_bitstream import _config
 
     for text in ("board", "board,slots=1,context=512", "small"):
-        wanted = _config(Bundle.open(bundle), find_board("ulx3s-85f"), text)
-        assert configuration(bundle, text) == wanted
+        expected = _config(Bundle.open(bundle), find_board("ulx3s-85f"), text)
+        assert configuration(bundle, text) == expected
 
 
-@pytest.mark.parametrize("more", [(), ("--spec-type", "ngram")])
-def test_the_tokens_of_the_reference(edgedec: Edgedec, bundle: Path, port: Path, more: tuple[str, ...]) -> None:
-    line = edgedec("generate", "-m", bundle, "--device", f"uart:{port}", *ASKED, *more)
+@pytest.mark.parametrize("options", [(), ("--spec-type", "ngram")])
+def test_the_tokens_are_those_of_the_reference(
+    edgedec: Edgedec, bundle: Path, port: Path, options: tuple[str, ...]
+) -> None:
+    line = edgedec("generate", "-m", bundle, "--device", f"uart:{port}", *ASKED, *options)
     assert line.code == 0, line.stderr
     context = configuration(bundle).context
     board = ("--board", "ulx3s-85f", "--configuration", f"board,context={context}")
-    reference = edgedec("generate", "-m", bundle, "--device", "interpreter", *board, *ASKED, *more)
+    reference = edgedec("generate", "-m", bundle, "--device", "interpreter", *board, *ASKED, *options)
     assert reference.code == 0, reference.stderr
     assert line.json["tokens"] == reference.json["tokens"]
-    found, wanted = (_accelerator(outcome.json) for outcome in (line, reference))
-    assert found["configuration"] == wanted["configuration"]
-    assert (found["device"], found["board"], found["memory"]) == ("uart", "ulx3s-85f", None)
+    actual, expected = (_accelerator(outcome.json) for outcome in (line, reference))
+    assert actual["configuration"] == expected["configuration"]
+    assert (actual["device"], actual["board"], actual["memory"]) == ("uart", "ulx3s-85f", None)
 
 
 def _accelerator(data: Any) -> Any:
     return data["timings"]["accelerator"]
 
 
-def test_a_conversation(edgedec: Edgedec, bundle: Path, port: Path) -> None:
-    found = edgedec("chat", "-m", bundle, "--device", f"uart:{port}", "--temp", "0", "-n", "8", stdin="w3 w4\n/stats\n")
-    assert found.code == 0, found.stderr
-    assert "uart: " in found.stdout
+def test_a_second_conversation_opens_the_port_again(edgedec: Edgedec, bundle: Path, port: Path) -> None:
+    outcome = edgedec(
+        "chat", "-m", bundle, "--device", f"uart:{port}", "--temp", "0", "-n", "8", stdin="w3 w4\n/stats\n"
+    )
+    assert outcome.code == 0, outcome.stderr
+    assert "uart: " in outcome.stdout
     again = edgedec("chat", "-m", bundle, "--device", f"uart:{port}", "--temp", "0", "-n", "8", stdin="w3 w4\n/stats\n")
-    assert again.stdout.splitlines()[0] == found.stdout.splitlines()[0], "the port is free again"
+    assert again.stdout.splitlines()[0] == outcome.stdout.splitlines()[0], "the port is free again"
 
 
-def test_another_configuration_is_named_with_what_to_give(edgedec: Edgedec, bundle: Path, port: Path) -> None:
-    there, wanted = configuration(bundle), configuration(bundle, "board,slots=1")
-    found = edgedec("generate", "-m", bundle, "--device", f"uart:{port}", "--configuration", "board,slots=1", *ASKED)
-    assert found.code == 3
-    assert f"is an accelerator of configuration {there.hash:016x}" in found.stderr
-    assert f"--board ulx3s-85f --configuration board,slots=1 has {wanted.hash:016x}" in found.stderr
-    assert "as they were given to edgedec build-bitstream" in found.stderr
+def test_another_configuration_is_refused_with_the_option_to_give(edgedec: Edgedec, bundle: Path, port: Path) -> None:
+    actual, expected = configuration(bundle), configuration(bundle, "board,slots=1")
+    outcome = edgedec("generate", "-m", bundle, "--device", f"uart:{port}", "--configuration", "board,slots=1", *ASKED)
+    assert outcome.code == 3
+    assert f"is an accelerator of configuration {actual.hash:016x}" in outcome.stderr
+    assert f"--board ulx3s-85f --configuration board,slots=1 has {expected.hash:016x}" in outcome.stderr
+    assert "as they were given to edgedec build-bitstream" in outcome.stderr
 
 
-def test_what_is_named_can_be_given(edgedec: Edgedec, bundle: Path, port: Path) -> None:
-    """Word by word: of booleans and of clocks as well."""
+def test_a_configuration_is_named_as_it_can_be_given(edgedec: Edgedec, bundle: Path, port: Path) -> None:
+    """Check booleans and clocks as well."""
     text = "board,slots=1,ultra=false,clock_hz=50e6"
-    found = edgedec("generate", "-m", bundle, "--device", f"uart:{port}", "--configuration", text, *ASKED)
-    named = found.stderr.split("--configuration ")[1].split()[0]
-    assert parse_configuration(named) == parse_configuration(text)
+    outcome = edgedec("generate", "-m", bundle, "--device", f"uart:{port}", "--configuration", text, *ASKED)
+    configuration_text = outcome.stderr.split("--configuration ")[1].split()[0]
+    assert parse_configuration(configuration_text) == parse_configuration(text)
 
 
-def test_a_longer_context_than_the_accelerator_has(edgedec: Edgedec, bundle: Path, port: Path) -> None:
-    found = edgedec("generate", "-m", bundle, "--device", f"uart:{port}", "-c", "4096", *ASKED)
-    assert found.code == 2
-    assert "--ctx-size must be 1 to 1024, which is what the accelerator has" in found.stderr
+def test_a_longer_context_than_that_of_the_accelerator_is_refused(edgedec: Edgedec, bundle: Path, port: Path) -> None:
+    outcome = edgedec("generate", "-m", bundle, "--device", f"uart:{port}", "-c", "4096", *ASKED)
+    assert outcome.code == 2
+    assert "--ctx-size must be 1 to 1024, which is what the accelerator has" in outcome.stderr
 
 
 @pytest.mark.parametrize(
@@ -130,13 +134,13 @@ def test_a_longer_context_than_the_accelerator_has(edgedec: Edgedec, bundle: Pat
         ("uart:/dev", 3, "/dev cannot be opened: Is a directory"),
     ],
 )
-def test_ports_that_are_none(edgedec: Edgedec, bundle: Path, device: str, code: int, message: str) -> None:
-    found = edgedec("generate", "-m", bundle, "--device", device, *ASKED)
-    assert (found.code, found.stdout) == (code, "")
-    assert message in found.stderr
+def test_wrong_ports_are_refused(edgedec: Edgedec, bundle: Path, device: str, code: int, message: str) -> None:
+    outcome = edgedec("generate", "-m", bundle, "--device", device, *ASKED)
+    assert (outcome.code, outcome.stdout) == (code, "")
+    assert message in outcome.stderr
 
 
-def test_options_behind_the_port(edgedec: Edgedec, bundle: Path, port: Path) -> None:
-    """A rate that no serial port has: a pseudo-terminal has none."""
-    found = edgedec("generate", "-m", bundle, "--device", f"uart:{port},baud=16000000,patience_s=3", *ASKED)
-    assert found.code == 0, found.stderr
+def test_options_follow_the_port(edgedec: Edgedec, bundle: Path, port: Path) -> None:
+    """Use a rate that no serial port has, which a pseudo-terminal accepts."""
+    outcome = edgedec("generate", "-m", bundle, "--device", f"uart:{port},baud=16000000,patience_s=3", *ASKED)
+    assert outcome.code == 0, outcome.stderr

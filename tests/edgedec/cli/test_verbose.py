@@ -1,4 +1,4 @@
-"""``-v``: code path, layout, plan and the drafter's decisions; and one set of names for code paths everywhere."""
+"""Test ``-v``: code path, layout, plan and the drafter's decisions; code paths have the same names everywhere."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ USABLE = [] if KERNELS is None else [path for path in CODE_PATHS if KERNELS.usab
 
 
 def run(*command: str | Path, kernel: str = "") -> subprocess.CompletedProcess[str]:
-    """A process of its own: the code path is chosen once per process."""
+    """Run a command in a process of its own, because the code path is chosen once per process."""
     return subprocess.run(
         [sys.executable, "-m", "edgedec", *map(str, command)],
         env={**os.environ, "EDGEDEC_KERNEL": kernel},
@@ -28,38 +28,38 @@ def run(*command: str | Path, kernel: str = "") -> subprocess.CompletedProcess[s
 
 
 @pytest.mark.parametrize("kernel", [*USABLE, PORTABLE])
-def test_a_code_path_has_one_name(bundle: Path, kernel: str) -> None:
-    done = run("generate", "-m", bundle, "-p", "o", "-n", "2", "--temp", "0", "--json", "-v", kernel=kernel)
-    assert done.returncode == 0, done.stderr
-    assert f'"kernel": "{kernel}"' in done.stdout
-    assert f"CPU kernels: {kernel}, because EDGEDEC_KERNEL asks for it" in done.stderr
-    done = run("doctor", kernel=kernel)
-    (line,) = (line for line in done.stdout.splitlines() if "CPU kernels: " in line)
+def test_a_code_path_has_one_name_everywhere(bundle: Path, kernel: str) -> None:
+    process = run("generate", "-m", bundle, "-p", "o", "-n", "2", "--temp", "0", "--json", "-v", kernel=kernel)
+    assert process.returncode == 0, process.stderr
+    assert f'"kernel": "{kernel}"' in process.stdout
+    assert f"CPU kernels: {kernel}, because EDGEDEC_KERNEL asks for it" in process.stderr
+    process = run("doctor", kernel=kernel)
+    (line,) = (line for line in process.stdout.splitlines() if "CPU kernels: " in line)
     assert line.startswith(f"ok      CPU kernels: {kernel}")
 
 
 @pytest.mark.skipif(not USABLE, reason="the kernels were not built")
-def test_the_fastest_path_says_so(bundle: Path) -> None:
-    done = run("plan", "-m", bundle, "-v")
-    assert f"CPU kernels: {USABLE[0]}, because it is the fastest that runs on this processor" in done.stderr
+def test_the_fastest_path_is_named(bundle: Path) -> None:
+    process = run("plan", "-m", bundle, "-v")
+    assert f"CPU kernels: {USABLE[0]}, because it is the fastest that runs on this processor" in process.stderr
 
 
-def test_a_wrong_name_lists_the_right_ones(bundle: Path) -> None:
-    done = run("generate", "-m", bundle, "-p", "o", kernel="avx9")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert f"EDGEDEC_KERNEL must be one of {', '.join(KERNEL_NAMES)}, not 'avx9'" in done.stderr
+def test_a_wrong_name_lists_the_known_ones(bundle: Path) -> None:
+    process = run("generate", "-m", bundle, "-p", "o", kernel="avx9")
+    assert (process.returncode, process.stdout) == (2, "")
+    assert f"EDGEDEC_KERNEL must be one of {', '.join(KERNEL_NAMES)}, not 'avx9'" in process.stderr
 
 
-def test_generate_says_what_it_does(bundle: Path) -> None:
-    done = run("generate", "-m", bundle, "-p", "oo", "-n", "40", "--temp", "0", "--spec-type", "auto", "-v")
-    assert done.returncode == 0, done.stderr
-    plan = next(line for line in done.stderr.splitlines() if ": plan, the best of " in line)
+def test_generate_reports_its_choices(bundle: Path) -> None:
+    process = run("generate", "-m", bundle, "-p", "oo", "-n", "40", "--temp", "0", "--spec-type", "auto", "-v")
+    assert process.returncode == 0, process.stderr
+    plan = next(line for line in process.stderr.splitlines() if ": plan, the best of " in line)
     assert "no budget; context " in plan
     assert "drafter auto without a draft model, chain of 9 nodes" in plan
-    assert " guesses; by estimate: copy " in done.stderr
-    assert "edgedec.cli.console: reading the prompt: prompt tokens" in done.stderr
+    assert " guesses; by estimate: copy " in process.stderr
+    assert "edgedec.cli.console: reading the prompt: prompt tokens" in process.stderr
 
 
-def test_without_it_nothing_is_said(edgedec: Edgedec, bundle: Path) -> None:
+def test_without_the_flag_nothing_is_logged(edgedec: Edgedec, bundle: Path) -> None:
     outcome = edgedec("generate", "-m", bundle, "-p", "o", "-n", "40", "--temp", "0", "--spec-type", "auto", "--json")
     assert (outcome.code, outcome.stderr) == (0, "")

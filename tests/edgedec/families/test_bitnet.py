@@ -1,4 +1,4 @@
-"""The BitNet family: logits of transformers, in every executor that runs floats; its defaults, and what it refuses."""
+"""Test the BitNet family: logits of transformers in every executor that runs floats, its defaults, and its refusals."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ BASE: Mapping[str, Any] = {
 
 
 def logits(model: Golden, config: Mapping[str, Any] | None = None, *, step: int | None = None) -> Any:
-    """In one pass, or in passes of ``step`` rows."""
+    """Return the logits of one pass, or of passes of ``step`` rows."""
     reference = ReferenceModel(
         build_graph(config or model.config), lambda name: FloatWeight(values=model.weights[name])
     )
-    cache, found = reference.new_cache(), []
+    cache, parts = reference.new_cache(), []
     step = step or len(model.ids)
     for start in range(0, len(model.ids), step):
         rows = slice(start, start + step)
-        found.append(reference.forward(model.ids[rows], cache, positions=model.positions[rows])[0])
+        parts.append(reference.forward(model.ids[rows], cache, positions=model.positions[rows])[0])
         cache.commit(np.arange(len(model.ids[rows]), dtype=np.int32))
-    return np.concatenate(found)
+    return np.concatenate(parts)
 
 
 def test_the_golden_files_cover_what_they_should() -> None:
@@ -66,39 +66,41 @@ def test_the_golden_files_cover_what_they_should() -> None:
 def test_logits_are_those_of_transformers(name: str) -> None:
     model = reference_golden.read(name)
     assert set(build_graph(model.config).weights) == set(model.weights)
-    found = logits(model)
-    assert np.abs(found - model.logits).max() < TOLERANCE
-    assert np.array_equal(logits(model, step=5), found)
+    actual = logits(model)
+    assert np.abs(actual - model.logits).max() < TOLERANCE
+    assert np.array_equal(logits(model, step=5), actual)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_batch_interpreter_agrees(name: str) -> None:
-    """Calibration and sampling run the same graph: two sequences at once, in two passes."""
+def test_the_batch_interpreter_agrees_with_transformers(name: str) -> None:
+    """Run two sequences at once in two passes: calibration and sampling run the same graph so."""
     model = reference_golden.read(name)
     reference = ReferenceModel(build_graph(model.config), lambda key: FloatWeight(values=model.weights[key]))
     expected = reference.forward(model.ids, reference.new_cache())[0]
     interpreter = Interpreter(build_graph(model.config), model.weights.__getitem__)
     cache = BatchCache(sequences=2, positions=18)
     ids = np.stack([model.ids, model.ids[::-1]])
-    found = [interpreter.logits(ids[:, some], cache).reshape(2, -1, 96)[0] for some in (slice(11), slice(11, 18))]
-    assert np.abs(np.concatenate(found) - expected).max() < TOLERANCE
+    parts = [interpreter.logits(ids[:, columns], cache).reshape(2, -1, 96)[0] for columns in (slice(11), slice(11, 18))]
+    assert np.abs(np.concatenate(parts) - expected).max() < TOLERANCE
 
 
 @pytest.mark.parametrize("activation", ["relu2", "silu"])
 def test_onnx_runtime_agrees_with_the_reference(tmp_path: Path, activation: str) -> None:
-    """A float bundle: the lowering of both activations and of the sub-norms. Schemes are the conformance suite's."""
-    made = random_model("bitnet", hidden_act=activation)
-    source = export(tmp_path / "m", made)
+    """Run a float bundle: the lowering of both activations and of the sub-norms. The conformance suite has the
+    schemes.
+    """
+    random_bitnet = random_model("bitnet", hidden_act=activation)
+    source = export(tmp_path / "m", random_bitnet)
     quantize(open_checkpoint(source), tmp_path / "b", QuantizeOptions(method="float"), vocab_limit=13)
     limits = Limits(nodes=16, depth=8, positions=32)
     ids, rows = np.arange(16, dtype=np.int32) % 13, np.arange(16, dtype=np.int32)
-    found = []
+    parts = []
     for device in ("cpu", "float_reference"):
         target = open_target(Bundle.open(tmp_path / "b"), device=device, limits=limits, threads=1, kv_bits=32)
         (result,) = target.submit([(target.open(limits), Pass(ids=ids, positions=rows, logits=rows))]).result()
-        found.append(result.logits)
-    assert found[1].std() > 2
-    assert np.abs(found[0] - found[1]).max() < TOLERANCE
+        parts.append(result.logits)
+    assert parts[1].std() > 2
+    assert np.abs(parts[0] - parts[1]).max() < TOLERANCE
 
 
 @pytest.mark.parametrize(
@@ -111,37 +113,37 @@ def test_onnx_runtime_agrees_with_the_reference(tmp_path: Path, activation: str)
         ("plain", {"model_type": "llama", "hidden_act": "silu"}),
     ],
 )
-def test_the_golden_files_would_notice(name: str, changes: dict[str, Any]) -> None:
+def test_other_settings_move_the_logits_beyond_the_tolerance(name: str, changes: dict[str, Any]) -> None:
     model = reference_golden.read(f"bitnet/{name}")
     assert np.abs(logits(model, model.config | changes) - model.logits).max() > 100 * TOLERANCE
 
 
-def test_norms_stand_before_the_output_projections() -> None:
+def test_sub_norms_stand_before_the_output_projections() -> None:
     graph = build_graph(BASE)
     made_by = {output: op for op in graph.operations for output in op.outputs}
     shapes = {"attn_sub_norm": (32,), "ffn_sub_norm": (48,)}
     for layer in (0, 1):
         for linear, norm, part in (("o", "attn_sub_norm", "self_attn"), ("down", "ffn_sub_norm", "mlp")):
             (source,) = made_by[f"layers.{layer}.{linear}"].inputs
-            made = made_by[source]
-            assert isinstance(made, RmsNorm)
-            assert made.name == f"layers.{layer}.{norm}"
-            assert made.weight == f"model.layers.{layer}.{part}.{norm}.weight"
-            assert graph.weights[made.weight].shape == shapes[norm]
+            norm_op = made_by[source]
+            assert isinstance(norm_op, RmsNorm)
+            assert norm_op.name == f"layers.{layer}.{norm}"
+            assert norm_op.weight == f"model.layers.{layer}.{part}.{norm}.weight"
+            assert graph.weights[norm_op.weight].shape == shapes[norm]
 
 
-def test_it_is_llama_but_for_the_norms_and_the_activation() -> None:
+def test_the_graph_differs_from_llama_in_norms_and_activation() -> None:
     theirs = build_graph({**BASE, "model_type": "llama", "rope_theta": 500000.0, "rms_norm_eps": 1e-5})
     ours = build_graph({**BASE, "hidden_act": "silu"})
-    kept = [op for op in ours.operations if "sub_norm" not in op.name]
-    assert [(op.kind, op.name, op.weight_names) for op in kept] == [
+    others = [op for op in ours.operations if "sub_norm" not in op.name]
+    assert [(op.kind, op.name, op.weight_names) for op in others] == [
         (op.kind, op.name, op.weight_names) for op in theirs.operations
     ]
-    assert len(ours.operations) == len(kept) + 4
+    assert len(ours.operations) == len(others) + 4
 
 
-def test_defaults() -> None:
-    """As in transformers' BitNetConfig."""
+def test_defaults_are_those_of_transformers() -> None:
+    """Compare with transformers' BitNetConfig."""
     graph = build_graph(BASE)
     expected = {**BASE, "hidden_act": "relu2", "rope_theta": 500000.0, "rms_norm_eps": 1e-5, "attention_bias": False}
     assert build_graph(expected | {"tie_word_embeddings": False}) == graph
@@ -151,7 +153,7 @@ def test_defaults() -> None:
     assert frequencies == pytest.approx([500000.0 ** (-i / 4) for i in range(4)])
 
 
-def test_biases_are_those_of_attention_alone() -> None:
+def test_attention_alone_has_biases() -> None:
     graph = build_graph({**BASE, "attention_bias": True, "mlp_bias": True})
     biases = {bias for op in graph.operations if isinstance(op, Linear) for bias in op.biases if bias}
     assert {name.split(".")[3] for name in biases} == {"self_attn"}
@@ -170,7 +172,7 @@ def test_biases_are_those_of_attention_alone() -> None:
         ({"intermediate_size": None}, BundleError, r"intermediate_size must be an integer in 1"),
     ],
 )
-def test_what_is_refused(changes: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_unsupported_settings_are_refused(changes: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         build_graph({**BASE, **changes})
 

@@ -1,4 +1,4 @@
-"""The BitNet golden files against transformers itself, which is the authority for them."""
+"""Compare the BitNet golden files with transformers itself, which is the authority for them."""
 
 from __future__ import annotations
 
@@ -18,27 +18,29 @@ from tests.edgedec.families.support.reference_golden import TOLERANCE, Golden
 pytestmark = pytest.mark.slow
 
 NAMES = sorted(f"bitnet/{path.stem}" for path in (reference_golden.FOLDER / "bitnet").glob("*.npz"))
-_SAME = 3e-5  # as in test_llama_live
+_SAME = 3e-5  # absolute, the same as in test_llama_live.py
 
 
 @pytest.fixture(scope="module")
 def torch() -> Any:
     for name in ("torch", "transformers"):
-        if find_spec(name) is None:  # not importorskip: one that is there and broken must fail
+        if find_spec(name) is None:  # not importorskip, because an installed but broken package must fail
             pytest.skip(f"{name} is not installed; pip install -e '.[compare]'")
     return importlib.import_module("torch")
 
 
 def live(torch: Any, model: Golden) -> Any:
-    """BitNetForCausalLM in float32 with the weights of the file."""
+    """Return BitNetForCausalLM in float32 with the weights of the file."""
     transformers = importlib.import_module("transformers")
     config = transformers.BitNetConfig(**model.config, attn_implementation="eager")
-    made = transformers.BitNetForCausalLM(config).float().eval()
-    left = made.load_state_dict({key: torch.from_numpy(value) for key, value in model.weights.items()}, strict=False)
-    assert not left.unexpected_keys
-    assert set(left.missing_keys) <= {"lm_head.weight"}
-    made.tie_weights()
-    return made
+    network = transformers.BitNetForCausalLM(config).float().eval()
+    result = network.load_state_dict(
+        {key: torch.from_numpy(value) for key, value in model.weights.items()}, strict=False
+    )
+    assert not result.unexpected_keys
+    assert set(result.missing_keys) <= {"lm_head.weight"}
+    network.tie_weights()
+    return network
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -59,14 +61,14 @@ def test_hidden_states_agree_layer_by_layer(torch: Any, name: str) -> None:
     layers = model.config["num_hidden_layers"]
     taps = ["embed", *(f"layers.{i}.out" for i in range(layers - 1)), "final_norm"]
     reference = ReferenceModel(build_graph(model.config), lambda key: FloatWeight(values=model.weights[key]))
-    logits, found = reference.forward(model.ids, reference.new_cache(), taps=taps)
+    logits, tensors = reference.forward(model.ids, reference.new_cache(), taps=taps)
     for tap, theirs in zip(taps, out.hidden_states, strict=True):
-        assert np.abs(found[tap] - theirs[0].numpy()).max() < TOLERANCE
+        assert np.abs(tensors[tap] - theirs[0].numpy()).max() < TOLERANCE
     assert np.abs(logits - out.logits[0].numpy()).max() < TOLERANCE
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_configuration_as_transformers_reads_it(torch: Any, name: str) -> None:
-    """What it saves again, with every default filled in, gives the same graph."""
+def test_the_configuration_of_transformers_gives_the_same_graph(torch: Any, name: str) -> None:
+    """Read the configuration as transformers saves it, with every default filled in."""
     model = reference_golden.read(name)
     assert build_graph(live(torch, model).config.to_dict()) == build_graph(model.config)

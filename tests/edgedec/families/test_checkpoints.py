@@ -1,4 +1,4 @@
-"""Checkpoints that spell a family in another way, from their files to logits."""
+"""Read checkpoints that spell a family in another way, from their files to logits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _VISION = {"vision_tower.encoder.weight": (3, 2), "multi_modal_projector.mm_inpu
 
 
 def opened(folder: Path, model: Golden, **config: Any) -> Checkpoint:
-    """A folder as transformers saves the model: a tied head is not written."""
+    """Open a folder as transformers saves the model, in which a tied head is not written."""
     return open_checkpoint(write_hf(folder, dict(model.weights), **{**model.config, **config}))
 
 
@@ -38,14 +38,14 @@ def through_a_bundle(checkpoint: Checkpoint, model: Golden, folder: Path) -> Any
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_from_a_folder_to_logits(name: str, tmp_path: Path) -> None:
+def test_a_checkpoint_folder_gives_the_golden_logits(name: str, tmp_path: Path) -> None:
     model = reference_golden.read(name)
-    found = through_a_bundle(opened(tmp_path / "m", model), model, tmp_path)
-    assert np.abs(found - model.logits).max() < TOLERANCE
+    actual = through_a_bundle(opened(tmp_path / "m", model), model, tmp_path)
+    assert np.abs(actual - model.logits).max() < TOLERANCE
 
 
 @pytest.mark.parametrize("name", ["gemma/plain", "gemma2/plain", "gemma3_text/plain", "smollm3/plain"])
-def test_a_class_that_ties_need_not_say_so(name: str, tmp_path: Path) -> None:
+def test_a_class_with_tied_embeddings_need_not_set_the_flag(name: str, tmp_path: Path) -> None:
     model = reference_golden.read(name)
     config = {key: value for key, value in model.config.items() if key != "tie_word_embeddings"}
     checkpoint = open_checkpoint(write_hf(tmp_path / "m", dict(model.weights), **config))
@@ -58,8 +58,8 @@ def test_a_class_that_ties_need_not_say_so(name: str, tmp_path: Path) -> None:
 # --- several matrices in one ------------------------------------------------------------------------------------------
 
 
-def test_packed_matrices_are_parts_of_the_file(tmp_path: Path) -> None:
-    """Their rows are read where they lie: nothing else of the packed matrix is loaded."""
+def test_a_packed_matrix_is_read_by_parts(tmp_path: Path) -> None:
+    """Check that rows are read from their place, so that nothing else of the packed matrix is loaded."""
     model = reference_golden.read("phi3/plain")
     checkpoint = opened(tmp_path / "m", model)
     expected = make_golden_models.weights(model, build_graph(model.config))
@@ -69,7 +69,7 @@ def test_packed_matrices_are_parts_of_the_file(tmp_path: Path) -> None:
         assert np.array_equal(checkpoint.load(name), values)
 
 
-def test_packed_matrices_in_shards(tmp_path: Path) -> None:
+def test_packed_matrices_in_shards_are_read(tmp_path: Path) -> None:
     model = reference_golden.read("phi3/window")
     checkpoint = open_checkpoint(write_hf(tmp_path / "m", dict(model.weights), shards=3, **model.config))
     assert np.abs(through_a_bundle(checkpoint, model, tmp_path) - model.logits).max() < TOLERANCE
@@ -91,33 +91,35 @@ _QKV = "model.layers.1.self_attn.qkv_proj.weight"
         (np.zeros((32, 16), np.int8), UnsupportedError, "holds several matrices as I8; save the model as F32"),
     ],
 )
-def test_packed_matrices_that_lie(values: Any, error: type[Exception], message: str, tmp_path: Path) -> None:
+def test_packed_matrices_of_a_wrong_shape_are_refused(
+    values: Any, error: type[Exception], message: str, tmp_path: Path
+) -> None:
     model = reference_golden.read("phi3/plain")
     folder = write_hf(tmp_path / "m", {**model.weights, _QKV: values}, **model.config)
     with pytest.raises(error, match=message):
         open_checkpoint(folder)
 
 
-def test_a_part_that_is_there_twice(tmp_path: Path) -> None:
+def test_a_part_that_is_stored_twice_is_refused(tmp_path: Path) -> None:
     model = reference_golden.read("phi3/plain")
     twice = {**model.weights, "model.layers.1.self_attn.k_proj.weight": np.zeros((8, 16), np.float32)}
     with pytest.raises(BundleError, match=r"two tensors stand for 'model\.layers\.1\.self_attn\.k_proj\.weight'"):
         open_checkpoint(write_hf(tmp_path / "m", twice, **model.config))
 
 
-def test_a_packed_matrix_beyond_the_last_layer(tmp_path: Path) -> None:
-    """The configuration has no place for it; whoever needs the graph says so."""
+def test_a_packed_matrix_beyond_the_last_layer_is_refused(tmp_path: Path) -> None:
+    """Add a matrix for which the configuration has no place; the caller that needs the graph reports it."""
     model = reference_golden.read("phi3/plain")
-    more = {**model.weights, "model.layers.7.mlp.gate_up_proj.weight": np.zeros((24, 16), np.float32)}
+    weights = {**model.weights, "model.layers.7.mlp.gate_up_proj.weight": np.zeros((24, 16), np.float32)}
     with pytest.raises((BundleError, UnsupportedError), match=r"model\.layers\.7\.mlp"):
-        through_a_bundle(open_checkpoint(write_hf(tmp_path / "m", more, **model.config)), model, tmp_path)
+        through_a_bundle(open_checkpoint(write_hf(tmp_path / "m", weights, **model.config)), model, tmp_path)
 
 
 # --- BitNet's reproduction --------------------------------------------------------------------------------------------
 
 
 def reproduction(model: Golden) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Tensors and configuration as 1bitLLM/bitnet_b1_58-large has them."""
+    """Return tensors and configuration as 1bitLLM/bitnet_b1_58-large has them."""
     names = {"attn_sub_norm": "inner_attn_ln", "ffn_sub_norm": "ffn_layernorm"}
     tensors = {}
     for name, values in model.weights.items():
@@ -137,7 +139,7 @@ def reproduction(model: Golden) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def absmean(weight: Any) -> Any:
-    """The class's own formula, spelled out."""
+    """Round by the formula of the class, spelled out."""
     scale = 1 / max(float(np.abs(weight.astype(np.float64)).mean()), 1e-5)
     return np.clip(np.rint(weight * scale), -1, 1) / scale
 
@@ -156,7 +158,8 @@ def test_the_reproduction_of_bitnet(tmp_path: Path) -> None:
     for name, values in model.weights.items():
         expected = absmean(values) if "_proj." in name else values
         np.testing.assert_allclose(checkpoint.load(name), expected, rtol=1e-5, atol=1e-7)
-    quantize(checkpoint, tmp_path / "b", QuantizeOptions(method="ternary"), vocab_limit=13)  # losslessly, or not at all
+    # fails if it is not lossless
+    quantize(checkpoint, tmp_path / "b", QuantizeOptions(method="ternary"), vocab_limit=13)
     ternary = {name for name, tensor in Bundle.open(tmp_path / "b").tensors.items() if tensor.scheme.kind == "ternary"}
     assert ternary == {name for name in model.weights if "_proj." in name}
 
@@ -167,19 +170,21 @@ def test_other_bits_are_refused(tmp_path: Path) -> None:
         open_checkpoint(write_hf(tmp_path / "m", tensors, **{**config, "weight_bits": 2}))
 
 
-def test_a_norm_that_is_there_under_both_names(tmp_path: Path) -> None:
+def test_a_norm_stored_under_both_names_is_refused(tmp_path: Path) -> None:
     model = reference_golden.read("bitnet/silu")
     tensors, config = reproduction(model)
-    both = "model.layers.0.mlp.ffn_sub_norm.weight"
-    with pytest.raises(BundleError, match=f"two tensors stand for {both!r}".replace(".", r"\.")):
-        open_checkpoint(write_hf(tmp_path / "m", {**tensors, both: model.weights[both]}, **config))
+    name = "model.layers.0.mlp.ffn_sub_norm.weight"
+    with pytest.raises(BundleError, match=f"two tensors stand for {name!r}".replace(".", r"\.")):
+        open_checkpoint(write_hf(tmp_path / "m", {**tensors, name: model.weights[name]}, **config))
 
 
-# --- models that see --------------------------------------------------------------------------------------------------
+# --- vision models ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("spelling", ["older", "newer"])
-def test_the_language_model_of_one_that_sees(spelling: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_language_model_of_a_vision_model_is_read(
+    spelling: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     model = reference_golden.read("gemma3_text/plain")
     before = "language_model.model." if spelling == "older" else "model.language_model."
     sight = "" if spelling == "older" else "model."
@@ -196,6 +201,6 @@ def test_the_language_model_of_one_that_sees(spelling: str, tmp_path: Path, capl
     assert np.abs(through_a_bundle(checkpoint, model, tmp_path) - model.logits).max() < TOLERANCE
 
 
-def test_one_that_sees_without_a_language_model(tmp_path: Path) -> None:
+def test_a_vision_model_without_a_language_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="text_config must be an object, not None"):
         open_checkpoint(write_hf(tmp_path / "m", model_type="gemma3"))

@@ -1,4 +1,4 @@
-"""Every cell of the support matrix is run: what is said to work agrees with the reference, what is not says why."""
+"""Run every cell of the support matrix: what works agrees with the reference, and what does not says why."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ FLOAT_TARGETS = EXECUTORS[1:3]
 
 @pytest.fixture(scope="module", params=ROWS, ids=lambda row: row.golden)
 def row(request: pytest.FixtureRequest) -> Row:
-    found: Row = request.param
-    return found
+    table_row: Row = request.param
+    return table_row
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def run(target: Target, bundle: Bundle) -> F32:
 
 
 def open_executor(executor: str, bundle: Bundle) -> Target:
-    """Of one column; the integer profile has no target of its own."""
+    """Open the executor of one column; the integer profile has no target of its own."""
     if executor == "ONNX portable":
         return OnnxTarget(bundle, device="cpu", limits=LIMITS, threads=1, taps=())
     if executor == "CPU kernels":
@@ -73,7 +73,7 @@ def open_executor(executor: str, bundle: Bundle) -> Target:
 
 
 def refuses(row: Row, executor: str, action: Any) -> bool:
-    """Whether the table says that it does; then it has to, in these words and with what would run it."""
+    """Return whether the table says that the executor refuses; if so, check the message and its advice."""
     reason = row.refused.get(executor)
     if reason is None:
         return False
@@ -93,48 +93,50 @@ def test_the_table_has_every_family() -> None:
         assert set(row.refused) <= set(EXECUTORS[1:])  # the reference runs all of them
 
 
-def test_the_float_reference(row: Row) -> None:
+def test_the_float_reference_agrees_with_transformers(row: Row) -> None:
     model = reference_golden.read(row.golden)
     assert np.abs(make_golden_models.logits(model) - model.logits).max() < TOLERANCE
 
 
 @pytest.mark.parametrize("executor", FLOAT_TARGETS)
 @pytest.mark.parametrize("method", ["float", "int8"])
-def test_onnx_runtime(
+def test_float_targets_agree_with_the_reference(
     row: Row, executor: str, method: str, bundles: Mapping[str, Bundle], expected: Mapping[str, F32]
 ) -> None:
     bundle = bundles[method]
     if refuses(row, executor, partial(open_executor, executor, bundle)):
         return
-    found, wanted = run(open_executor(executor, bundle), bundle), expected[method]
+    actual, reference_logits = run(open_executor(executor, bundle), bundle), expected[method]
     if method == "float":
-        assert np.abs(found - wanted).max() < TOLERANCE
+        assert np.abs(actual - reference_logits).max() < TOLERANCE
         return
-    # Sums are exact; where a float differs in its last bit a code may differ by one.
-    assert np.abs(found - wanted).max() < 0.05 * wanted.std()
-    assert np.abs(found - wanted).mean() < 0.005 * wanted.std()
+    # Sums are exact, but a float that differs in its last bit may change a code by one.
+    assert np.abs(actual - reference_logits).max() < 0.05 * reference_logits.std()
+    assert np.abs(actual - reference_logits).mean() < 0.005 * reference_logits.std()
 
 
-def test_the_integer_profile(row: Row, bundles: Mapping[str, Bundle], expected: Mapping[str, F32]) -> None:
-    """On int8 weights, and that the accelerator's program gives the very same numbers."""
+def test_the_accelerator_computes_the_integer_profile(
+    row: Row, bundles: Mapping[str, Bundle], expected: Mapping[str, F32]
+) -> None:
+    """Check int8 weights: the accelerator's program gives the same numbers as the integer profile."""
     bundle, vocab = bundles["int8"], int(bundles["int8"].config["vocab_size"])
     if refuses(row, "integer profile", partial(calibrate, bundle)):
         assert refuses(row, "accelerator", partial(open_executor, "accelerator", bundle))
         return
     accelerated = run(open_executor("accelerator", bundle), bundle)
     assert np.corrcoef(accelerated.ravel(), expected["int8"].ravel())[0, 1] > 0.98
-    model = prepare(bundle, calibrated(bundle))  # as the target has it
+    model = prepare(bundle, calibrated(bundle))  # the same as the target's
     sequence = model.open()
-    ids = np.random.default_rng(5).integers(0, vocab, 18).astype(np.int32)  # those of models.passes
-    found = []
+    ids = np.random.default_rng(5).integers(0, vocab, 18).astype(np.int32)  # the ids of make_golden_models.passes
+    parts = []
     for start, stop in ((0, 7), (7, 8), (8, 9), (9, 12)):
-        found.append(head.real(sequence.forward(ids[start:stop], check=True)))
+        parts.append(head.real(sequence.forward(ids[start:stop], check=True)))
         sequence.commit(np.arange(stop - start, dtype=np.int32))
-    assert np.array_equal(np.concatenate(found).astype(np.float32), accelerated[:12])
+    assert np.array_equal(np.concatenate(parts).astype(np.float32), accelerated[:12])
 
 
-def test_every_reason_is_in_the_integer_profiles_document(row: Row) -> None:
-    """All operations that it does not define, not just the one that a refusal names."""
+def test_each_refused_operation_is_in_the_document_of_the_integer_profile(row: Row) -> None:
+    """Check all operations that it does not define, not only the one that a refusal names."""
     lacking = undefined(build_graph(reference_golden.read(row.golden).config))
     title = row.title.partition(",")[0]
     assert {kind for kind, titles in make_family_table.UNDEFINED.items() if title in titles} == lacking
@@ -144,26 +146,26 @@ def test_every_reason_is_in_the_integer_profiles_document(row: Row) -> None:
 
 
 def undefined(graph: Graph) -> set[str]:
-    """Kinds of the operations that are refused when those refused before are taken for defined."""
-    found: set[str] = set()
+    """Return the kinds of all refused operations, by allowing each one that was refused and trying again."""
+    kinds: set[str] = set()
     while True:
         try:
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(defined, "_undefined", partial(_unless, found, defined._undefined))
-                patch.setattr(defined, "_normed_summand", partial(_unless, found, defined._normed_summand))
+                patch.setattr(defined, "_undefined", partial(_unless, kinds, defined._undefined))
+                patch.setattr(defined, "_normed_summand", partial(_unless, kinds, defined._normed_summand))
                 defined.check_defined(graph)
         except UnsupportedError as error:
             kind = str(error).removeprefix("the integer profile cannot run ").partition(" ")[0]
-            assert kind not in found
-            found.add(kind)
+            assert kind not in kinds
+            kinds.add(kind)
         else:
-            return found
+            return kinds
 
 
-def _unless(known: set[str], judge: Callable[..., str | None], op: Operation, *more: Any) -> str | None:
-    return None if op.kind in known else judge(op, *more)
+def _unless(allowed: set[str], judge: Callable[..., str | None], op: Operation, *others: Any) -> str | None:
+    return None if op.kind in allowed else judge(op, *others)
 
 
 def test_the_document_is_up_to_date() -> None:
-    """``python tests/edgedec/families/support/make_family_table.py`` writes it."""
+    """Compare with the output of ``python tests/edgedec/families/support/make_family_table.py``."""
     assert make_family_table.DOCUMENT.read_text(encoding="utf-8") == make_family_table.document()

@@ -1,4 +1,6 @@
-"""The families besides Llama and BitNet, which have tests of their own: logits of transformers, and what each has."""
+"""Test the families besides Llama and BitNet, which have their own modules: logits of transformers, and their
+features.
+"""
 
 from __future__ import annotations
 
@@ -39,12 +41,12 @@ def graph(family: str, **changes: Any) -> Graph:
     return build_graph({"model_type": family, **BASE, **changes})
 
 
-def kinds(found: Graph, kind: type) -> list[Any]:
-    return [op for op in found.operations if isinstance(op, kind)]
+def kinds(model_graph: Graph, kind: type) -> list[Any]:
+    return [op for op in model_graph.operations if isinstance(op, kind)]
 
 
-def windows(found: Graph) -> list[int | None]:
-    return [state.window for state in found.states.values()]
+def windows(model_graph: Graph) -> list[int | None]:
+    return [state.window for state in model_graph.states.values()]
 
 
 # --- logits -----------------------------------------------------------------------------------------------------------
@@ -64,15 +66,15 @@ def test_the_golden_files_cover_what_they_should() -> None:
 def test_logits_are_those_of_transformers(name: str) -> None:
     model = reference_golden.read(name)
     assert set(make_golden_models.weights(model, build_graph(model.config))) == set(build_graph(model.config).weights)
-    found = make_golden_models.logits(model)
-    assert found.dtype == np.float32
-    assert np.abs(found - model.logits).max() < TOLERANCE
-    assert np.array_equal(make_golden_models.logits(model, step=5), found)
+    actual = make_golden_models.logits(model)
+    assert actual.dtype == np.float32
+    assert np.abs(actual - model.logits).max() < TOLERANCE
+    assert np.array_equal(make_golden_models.logits(model, step=5), actual)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_batch_interpreter_agrees(name: str) -> None:
-    """Calibration and sampling run the same graph: two sequences at once, in two passes."""
+def test_the_batch_interpreter_agrees_with_transformers(name: str) -> None:
+    """Run two sequences at once in two passes: calibration and sampling run the same graph so."""
     model = reference_golden.read(name)
     reference = make_golden_models.reference(model)
     expected = reference.forward(model.ids, reference.new_cache())[0]
@@ -80,8 +82,8 @@ def test_the_batch_interpreter_agrees(name: str) -> None:
     interpreter = Interpreter(reference.graph, tensors.__getitem__)
     cache = BatchCache(sequences=2, positions=18)
     ids = np.stack([model.ids, model.ids[::-1]])
-    found = [interpreter.logits(ids[:, some], cache).reshape(2, -1, 24)[0] for some in (slice(11), slice(11, 18))]
-    assert np.abs(np.concatenate(found) - expected).max() < TOLERANCE
+    parts = [interpreter.logits(ids[:, columns], cache).reshape(2, -1, 24)[0] for columns in (slice(11), slice(11, 18))]
+    assert np.abs(np.concatenate(parts) - expected).max() < TOLERANCE
 
 
 @pytest.mark.parametrize(
@@ -101,7 +103,7 @@ def test_the_batch_interpreter_agrees(name: str) -> None:
         ("smollm3/window", {"use_sliding_window": False}),
         ("phi3/window", {"sliding_window": None}),
         ("phi3/longrope", {"rope_parameters": _PLAIN_ROPE}),
-        ("phi3/longrope", {"max_position_embeddings": 512}),  # no magnitude then
+        ("phi3/longrope", {"max_position_embeddings": 512}),  # no magnitude there
         ("phi3/partial_longrope", {"max_position_embeddings": 512}),
         ("gemma/plain", {"rms_norm_offset": 0}),
         ("gemma2/plain", {"attn_logit_softcapping": None}),
@@ -113,27 +115,27 @@ def test_the_batch_interpreter_agrees(name: str) -> None:
         ("gemma3_text/capped", {"layer_types": ["sliding_attention"] * 3}),
     ],
 )
-def test_the_golden_files_would_notice(name: str, changes: dict[str, Any]) -> None:
-    """Each of these settings moves the logits far beyond the tolerance: none of the comparisons above is idle."""
+def test_other_settings_move_the_logits_beyond_the_tolerance(name: str, changes: dict[str, Any]) -> None:
+    """Check that none of the comparisons above is idle: each of these settings moves the logits far."""
     model = reference_golden.read(name)
     assert np.abs(make_golden_models.logits(model, changes) - model.logits).max() > 100 * TOLERANCE
 
 
-# --- what a family has ------------------------------------------------------------------------------------------------
+# --- features of the families -----------------------------------------------------------------------------------------
 
 
-def test_qwen2_has_biases_of_its_inputs_alone() -> None:
+def test_qwen2_has_biases_of_its_inputs_only() -> None:
     biases = {bias for op in kinds(graph("qwen2", attention_bias=False), Linear) for bias in op.biases if bias}
     assert {bias.split(".")[-2] for bias in biases} == {"q_proj", "k_proj", "v_proj"}
     assert not any(bias for op in kinds(graph("qwen3"), Linear) for bias in op.biases)
 
 
-def test_windows_by_family() -> None:
-    asked = {"sliding_window": 7, "use_sliding_window": True}
+def test_each_family_has_its_windows() -> None:
+    settings = {"sliding_window": 7, "use_sliding_window": True}
     for family in ("qwen2", "qwen3"):
-        assert windows(graph(family, **asked, max_window_layers=3)) == [None, None, None, 7]
-        assert windows(graph(family, **asked, max_window_layers=0)) == [7] * 4
-        assert windows(graph(family, **asked)) == [None] * 4
+        assert windows(graph(family, **settings, max_window_layers=3)) == [None, None, None, 7]
+        assert windows(graph(family, **settings, max_window_layers=0)) == [7] * 4
+        assert windows(graph(family, **settings)) == [None] * 4
         assert windows(graph(family, sliding_window=7)) == [None] * 4
     assert windows(graph("mistral", sliding_window=7)) == windows(graph("phi3", sliding_window=7)) == [7] * 4
     assert windows(graph("mistral")) == windows(graph("phi3")) == [None] * 4
@@ -142,32 +144,32 @@ def test_windows_by_family() -> None:
     assert windows(graph("gemma2", sliding_window=7)) == [7, None, 7, None]
     assert windows(graph("gemma3_text", sliding_window=7, sliding_window_pattern=3)) == [7, 7, None, 7]
     assert windows(graph("gemma3_text", sliding_window=7)) == [7] * 4
-    assert windows(graph("smollm3", **asked)) == [None, None, None, 7]
-    named = ["full_attention", "sliding_attention", "full_attention", "sliding_attention"]
+    assert windows(graph("smollm3", **settings)) == [None, None, None, 7]
+    layer_types = ["full_attention", "sliding_attention", "full_attention", "sliding_attention"]
     for family in ("qwen2", "qwen3", "smollm3", "gemma2", "gemma3_text"):
-        assert windows(graph(family, **asked, layer_types=named)) == [None, 7, None, 7]
+        assert windows(graph(family, **settings, layer_types=layer_types)) == [None, 7, None, 7]
 
 
-def test_head_norms_are_of_each_head_and_before_the_rotation() -> None:
+def test_head_norms_stand_before_the_rotation() -> None:
     for family in ("qwen3", "gemma3_text"):
-        found = graph(family, sliding_window=7)
-        made_by = {output: op for op in found.operations for output in op.outputs}
+        model_graph = graph(family, sliding_window=7)
+        made_by = {output: op for op in model_graph.operations for output in op.outputs}
         for name, heads in (("q", 4), ("k", 2)):
             (norm,) = {made_by[made_by[f"layers.1.{name}"].inputs[0]]}
             assert isinstance(norm, RmsNorm)
             assert norm.heads == heads
-            assert found.weights[norm.weight].shape == (8,)
+            assert model_graph.weights[norm.weight].shape == (8,)
             assert isinstance(made_by[norm.inputs[0]], Linear)
 
 
-def test_gemmas_constants() -> None:
+def test_gemma_has_its_constants() -> None:
     for family in ("gemma", "gemma2", "gemma3_text"):
-        found = graph(family, sliding_window=7 if family != "gemma" else None)
-        (embed,) = kinds(found, Embed)
+        model_graph = graph(family, sliding_window=7 if family != "gemma" else None)
+        (embed,) = kinds(model_graph, Embed)
         assert embed.scale == math.sqrt(32)
-        assert {op.offset for op in kinds(found, RmsNorm)} == {1.0}
-        assert {op.activation for op in kinds(found, GatedActivation)} == {"gelu_tanh"}
-        assert "lm_head.weight" not in found.weights
+        assert {op.offset for op in kinds(model_graph, RmsNorm)} == {1.0}
+        assert {op.activation for op in kinds(model_graph, GatedActivation)} == {"gelu_tanh"}
+        assert "lm_head.weight" not in model_graph.weights
     caps = graph("gemma2", sliding_window=7)
     assert {op.soft_cap for op in kinds(caps, Attention)} == {50.0}
     assert caps.operations[-1].soft_cap == 30.0  # type: ignore[attr-defined]
@@ -175,25 +177,25 @@ def test_gemmas_constants() -> None:
     assert {op.soft_cap for op in kinds(graph("gemma3_text", sliding_window=7), Attention)} == {None}
 
 
-def test_gemma3_rotates_its_layers_in_two_ways() -> None:
-    found = graph(
+def test_gemma3_has_two_rotations() -> None:
+    model_graph = graph(
         "gemma3_text", sliding_window=7, sliding_window_pattern=2, rope_scaling={"type": "linear", "factor": 8}
     )
-    near, far = (op.inverse_frequencies for op in kinds(found, Rope)[::2][:2])
+    near, far = (op.inverse_frequencies for op in kinds(model_graph, Rope)[::2][:2])
     assert near == pytest.approx([10000.0 ** (-i / 4) for i in range(4)])
     assert far == pytest.approx([1000000.0 ** (-i / 4) / 8 for i in range(4)])
     empty: dict[str, Any] = {"sliding_attention": {}, "full_attention": {}}
-    for more in ({}, {"sliding_window_pattern": 2}):
-        default = graph("gemma3_text", sliding_window=7, **more)
-        assert graph("gemma3_text", sliding_window=7, rope_parameters=empty, **more) == default
+    for options in ({}, {"sliding_window_pattern": 2}):
+        default = graph("gemma3_text", sliding_window=7, **options)
+        assert graph("gemma3_text", sliding_window=7, rope_parameters=empty, **options) == default
     spelled = {
         "sliding_attention": _PLAIN_ROPE,
         "full_attention": {"rope_theta": 1e6, "rope_type": "linear", "factor": 8},
     }
-    assert graph("gemma3_text", sliding_window=7, sliding_window_pattern=2, rope_parameters=spelled) == found
+    assert graph("gemma3_text", sliding_window=7, sliding_window_pattern=2, rope_parameters=spelled) == model_graph
 
 
-def test_a_magnitude_goes_into_the_scores_where_the_whole_head_turns() -> None:
+def test_a_magnitude_scales_the_scores_if_whole_heads_are_rotated() -> None:
     yarn = graph("qwen2", rope_scaling={"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32})
     assert {op.magnitude for op in kinds(yarn, Rope)} == {1.0}
     scale = 8**-0.5 * (0.1 * math.log(4) + 1) ** 2
@@ -204,7 +206,7 @@ def test_a_magnitude_goes_into_the_scores_where_the_whole_head_turns() -> None:
     assert {op.scale for op in kinds(partial, Attention)} == {8**-0.5}
 
 
-def test_longrope_ends_the_context() -> None:
+def test_longrope_limits_the_context() -> None:
     scaling = {"type": "su", "short_factor": [1.0] * 4}
     config = {"model_type": "phi3", "max_position_embeddings": 131072, "original_max_position_embeddings": 4096}
     assert context_size({**config, "rope_scaling": scaling}) == 4096
@@ -213,37 +215,39 @@ def test_longrope_ends_the_context() -> None:
 
 
 @pytest.mark.parametrize("truncate", [True, False])
-def test_yarn_frequencies(truncate: bool) -> None:
-    """In the words of the paper: what turns more than 32 times in 4096 positions is kept, less than once slowed by 16."""
+def test_yarn_blends_the_frequencies(truncate: bool) -> None:
+    """Compute as the paper says: pairs that turn more than 32 times in 4096 positions are kept, less than once are
+    slowed by 16.
+    """
     scaling = {"type": "yarn", "factor": 16.0, "original_max_position_embeddings": 4096, "truncate": truncate}
-    found = kinds(graph("qwen2", head_dim=64, rope_scaling=scaling), Rope)[0].inverse_frequencies
+    frequencies = kinds(graph("qwen2", head_dim=64, rope_scaling=scaling), Rope)[0].inverse_frequencies
     plain = [10000.0 ** (-i / 32) for i in range(32)]
     turns = [4096 * frequency / (2 * math.pi) for frequency in plain]
-    # Between the two the ramp goes by the number of the pair: where turns would be 32, and 1.
+    # Between the two the ramp is linear in the number of the pair, from the pair of 32 turns to that of 1.
     first, last = (32 * math.log(turns[0] / times, 10000.0) for times in (32, 1))
     if truncate:
         first, last = math.floor(first), math.ceil(last)
-    for pair, (ours, frequency) in enumerate(zip(found, plain, strict=True)):
+    for pair, (ours, frequency) in enumerate(zip(frequencies, plain, strict=True)):
         slowed = min(max((pair - first) / (last - first), 0), 1)
         assert ours == pytest.approx(frequency * ((1 - slowed) + slowed / 16), rel=1e-9)
-    assert found[0] == plain[0]
-    assert found[-1] == pytest.approx(plain[-1] / 16)
+    assert frequencies[0] == plain[0]
+    assert frequencies[-1] == pytest.approx(plain[-1] / 16)
 
 
-def test_yarn_magnitudes() -> None:
-    def scale(**more: Any) -> float:
-        scaling = {"type": "yarn", "factor": 8.0, "original_max_position_embeddings": 32, **more}
-        (found,) = {op.scale for op in kinds(graph("llama", rope_scaling=scaling), Attention)}
-        return float(found) * 8**0.5
+def test_yarn_scales_the_scores() -> None:
+    def scale(**options: Any) -> float:
+        scaling = {"type": "yarn", "factor": 8.0, "original_max_position_embeddings": 32, **options}
+        (op_scale,) = {op.scale for op in kinds(graph("llama", rope_scaling=scaling), Attention)}
+        return float(op_scale) * 8**0.5
 
     assert scale(attention_factor=1.0) == pytest.approx(1)
     assert scale(mscale=1.0, mscale_all_dim=1.0) == pytest.approx(1)
     assert scale(mscale=2.0, mscale_all_dim=1.0) == pytest.approx(
         ((0.2 * math.log(8) + 1) / (0.1 * math.log(8) + 1)) ** 2
     )
-    grown = {"type": "yarn", "original_max_position_embeddings": 32}
-    by_context = graph("llama", rope_scaling=grown, max_position_embeddings=256)
-    assert by_context == graph("llama", rope_scaling={**grown, "factor": 8.0}, max_position_embeddings=256)
+    unscaled = {"type": "yarn", "original_max_position_embeddings": 32}
+    by_context = graph("llama", rope_scaling=unscaled, max_position_embeddings=256)
+    assert by_context == graph("llama", rope_scaling={**unscaled, "factor": 8.0}, max_position_embeddings=256)
 
 
 # --- refused ----------------------------------------------------------------------------------------------------------
@@ -332,7 +336,9 @@ def test_yarn_magnitudes() -> None:
         ("qwen2", {"rope_scaling": {"type": "proportional"}}, UnsupportedError, "rope scaling 'proportional'"),
     ],
 )
-def test_what_is_refused(family: str, changes: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_unsupported_settings_are_refused(
+    family: str, changes: dict[str, Any], error: type[Exception], message: str
+) -> None:
     if changes.get("partial_rotary_factor") == 0.3:
         changes = {**changes, "head_dim": 10}  # three columns
     with pytest.raises(error, match=message):

@@ -1,4 +1,4 @@
-"""The golden files of the families against transformers itself, which is the authority for them."""
+"""Compare the golden files of the families with transformers itself, which is the authority for them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.edgedec.families.test_golden_families import NAMES
 
 pytestmark = pytest.mark.slow
 
-_SAME = 3e-5  # as in test_llama_live
+_SAME = 3e-5  # absolute, the same as in test_llama_live.py
 _CLASSES = {"qwen2": "Qwen2", "qwen3": "Qwen3", "mistral": "Mistral", "smollm3": "SmolLM3", "phi3": "Phi3"}
 _CLASSES |= {"gemma": "Gemma", "gemma2": "Gemma2", "gemma3_text": "Gemma3Text"}
 
@@ -25,30 +25,32 @@ _CLASSES |= {"gemma": "Gemma", "gemma2": "Gemma2", "gemma3_text": "Gemma3Text"}
 @pytest.fixture(scope="module")
 def torch() -> Any:
     for name in ("torch", "transformers"):
-        if find_spec(name) is None:  # not importorskip: one that is there and broken must fail
+        if find_spec(name) is None:  # not importorskip, because an installed but broken package must fail
             pytest.skip(f"{name} is not installed; pip install -e '.[compare]'")
     return importlib.import_module("torch")
 
 
 def live(torch: Any, model: Golden, **changes: Any) -> Any:
-    """The family's class in float32 with the weights of the file."""
+    """Return the family's class in float32 with the weights of the file."""
     transformers = importlib.import_module("transformers")
     name = _CLASSES[model.config["model_type"]]
     config = getattr(transformers, f"{name}Config")(**{**model.config, **changes}, attn_implementation="eager")
-    made = getattr(transformers, f"{name.removesuffix('Text')}ForCausalLM")(config).float().eval()
-    left = made.load_state_dict({key: torch.from_numpy(value) for key, value in model.weights.items()}, strict=False)
-    assert not left.unexpected_keys
-    assert set(left.missing_keys) <= {"lm_head.weight"}
-    made.tie_weights()
-    return made
+    network = getattr(transformers, f"{name.removesuffix('Text')}ForCausalLM")(config).float().eval()
+    result = network.load_state_dict(
+        {key: torch.from_numpy(value) for key, value in model.weights.items()}, strict=False
+    )
+    assert not result.unexpected_keys
+    assert set(result.missing_keys) <= {"lm_head.weight"}
+    network.tie_weights()
+    return network
 
 
-def run(torch: Any, made: Any, ids: NDArray[np.int32], positions: NDArray[np.int32], **more: Any) -> Any:
+def run(torch: Any, network: Any, ids: NDArray[np.int32], positions: NDArray[np.int32], **options: Any) -> Any:
     with torch.no_grad():
-        return made(
+        return network(
             torch.from_numpy(ids[None].astype(np.int64)),
             position_ids=torch.from_numpy(positions[None].astype(np.int64)),
-            **more,
+            **options,
         )
 
 
@@ -62,47 +64,47 @@ def test_the_golden_logits_are_what_transformers_computes(torch: Any, name: str)
 
 @pytest.mark.parametrize("name", NAMES)
 def test_cached_decoding_agrees_at_every_step(torch: Any, name: str) -> None:
-    """A prefill and single steps, each on both sides, over positions without gaps; windows slide over their cache too."""
+    """Run a prefill and single steps on both sides, over positions without gaps; windows slide over the caches too."""
     model = reference_golden.read(name)
-    made, reference = live(torch, model), make_golden_models.reference(model)
-    cache, past, done, worst = reference.new_cache(), None, 0, 0.0
+    network, reference = live(torch, model), make_golden_models.reference(model)
+    cache, past, position, worst = reference.new_cache(), None, 0, 0.0
     for rows in (7, 1, 1, 1, 4, 1, 1, 1, 1):
-        ids = model.ids[done : done + rows]
-        positions = np.arange(done, done + rows, dtype=np.int32)
+        ids = model.ids[position : position + rows]
+        positions = np.arange(position, position + rows, dtype=np.int32)
         ours = reference.forward(ids, cache)[0]
         cache.commit(np.arange(rows, dtype=np.int32))
-        out = run(torch, made, ids, positions, past_key_values=past, use_cache=True)
-        past, done = out.past_key_values, done + rows
+        out = run(torch, network, ids, positions, past_key_values=past, use_cache=True)
+        past, position = out.past_key_values, position + rows
         worst = max(worst, float(np.abs(ours - out.logits[0].numpy()).max()))
-    assert done == len(model.ids)
+    assert position == len(model.ids)
     assert worst < TOLERANCE
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_hidden_states_agree_layer_by_layer(torch: Any, name: str) -> None:
-    """Taps by their names: the residual stream after each layer, and the last norm."""
+    """Compare taps by their names: the residual stream after each layer, and the last norm."""
     model = reference_golden.read(name)
     positions = np.arange(len(model.ids), dtype=np.int32)
     out = run(torch, live(torch, model), model.ids, positions, output_hidden_states=True)
     layers = model.config.get("num_hidden_layers", 2)
     taps = ["embed", *(f"layers.{i}.out" for i in range(layers - 1)), "final_norm"]
     reference = make_golden_models.reference(model)
-    _, found = reference.forward(model.ids, reference.new_cache(), taps=taps)
+    _, tensors = reference.forward(model.ids, reference.new_cache(), taps=taps)
     assert len(out.hidden_states) == len(taps)
     for tap, theirs in zip(taps, out.hidden_states, strict=True):
-        assert np.abs(found[tap] - theirs[0].numpy()).max() < TOLERANCE
+        assert np.abs(tensors[tap] - theirs[0].numpy()).max() < TOLERANCE
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_configuration_as_transformers_reads_it(torch: Any, name: str) -> None:
-    """What it saves again, with every default filled in, gives the same graph."""
+def test_the_configuration_of_transformers_gives_the_same_graph(torch: Any, name: str) -> None:
+    """Read the configuration as transformers saves it, with every default filled in."""
     model = reference_golden.read(name)
     assert build_graph(live(torch, model).config.to_dict()) == build_graph(model.config)
 
 
 @pytest.mark.parametrize("family", _CLASSES)
-def test_defaults_are_those_of_the_class(torch: Any, family: str) -> None:
-    """A configuration that says no more than the sizes which every file says."""
+def test_defaults_are_those_of_transformers(torch: Any, family: str) -> None:
+    """Build a configuration that holds no more than the sizes which every file has."""
     transformers = importlib.import_module("transformers")
     sizes = {"hidden_size": 64, "intermediate_size": 48, "num_hidden_layers": 8, "num_attention_heads": 32}
     sizes |= {"vocab_size": 96, **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 0)}
@@ -110,8 +112,8 @@ def test_defaults_are_those_of_the_class(torch: Any, family: str) -> None:
     assert build_graph({"model_type": family, **sizes}) == build_graph(full)
 
 
-def test_random_settings_agree(torch: Any) -> None:
-    """Rope scalings that no golden file has, on weights of one that has the same shapes."""
+def test_random_rope_scalings_agree_with_transformers(torch: Any) -> None:
+    """Draw rope scalings that no golden file has, on weights of a file with the same shapes."""
     model = reference_golden.read("qwen2/yarn")
     yarn = {"rope_type": "yarn", "rope_theta": 10000.0, "original_max_position_embeddings": 32}
     for parameters in (
@@ -123,6 +125,6 @@ def test_random_settings_agree(torch: Any) -> None:
         {"rope_type": "linear", "rope_theta": 100.0, "factor": 2.5},
     ):
         mask = torch.ones((1, len(model.ids)), dtype=torch.int64)
-        made = live(torch, model, rope_parameters=parameters)
-        out = run(torch, made, model.ids, model.positions, attention_mask=mask).logits[0].numpy()
+        network = live(torch, model, rope_parameters=parameters)
+        out = run(torch, network, model.ids, model.positions, attention_mask=mask).logits[0].numpy()
         assert np.abs(make_golden_models.logits(model, {"rope_parameters": parameters}) - out).max() < TOLERANCE

@@ -1,4 +1,6 @@
-"""The Llama family: logits of transformers, both spellings of its settings, both rotary layouts, refused settings."""
+"""Test the Llama family: logits of transformers, both spellings of its settings, both rotary layouts, refused
+settings.
+"""
 
 from __future__ import annotations
 
@@ -43,20 +45,20 @@ BAD_THETAS: list[Any] = [0, 0.5, 5e-324, math.nan, math.inf, 10**400, "10000", T
 def logits(
     config: Mapping[str, Any], weights: Mapping[str, NDArray[np.float32]], model: Golden, *, step: int | None = None
 ) -> NDArray[np.float32]:
-    """In one pass, or in passes of ``step`` rows."""
+    """Return the logits of one pass, or of passes of ``step`` rows."""
     reference = ReferenceModel(build_graph(config), lambda name: FloatWeight(values=weights[name]))
-    cache, found = reference.new_cache(), []
+    cache, parts = reference.new_cache(), []
     step = step or len(model.ids)
     for start in range(0, len(model.ids), step):
         rows = slice(start, start + step)
-        found.append(reference.forward(model.ids[rows], cache, positions=model.positions[rows])[0])
+        parts.append(reference.forward(model.ids[rows], cache, positions=model.positions[rows])[0])
         cache.commit(np.arange(len(model.ids[rows]), dtype=np.int32))
-    return np.concatenate(found)
+    return np.concatenate(parts)
 
 
 def frequencies(config: Mapping[str, Any]) -> tuple[float, ...]:
-    (found,) = {op.inverse_frequencies for op in build_graph(config).operations if isinstance(op, Rope)}
-    return found
+    (inverse,) = {op.inverse_frequencies for op in build_graph(config).operations if isinstance(op, Rope)}
+    return inverse
 
 
 # --- logits -----------------------------------------------------------------------------------------------------------
@@ -84,10 +86,10 @@ def test_the_golden_files_cover_what_they_should() -> None:
 def test_logits_are_those_of_transformers(name: str) -> None:
     model = reference_golden.read(name)
     assert set(build_graph(model.config).weights) == set(model.weights)
-    found = logits(model.config, model.weights, model)
-    assert found.dtype == np.float32
-    assert np.abs(found - model.logits).max() < TOLERANCE
-    assert np.array_equal(logits(model.config, model.weights, model, step=5), found)
+    actual = logits(model.config, model.weights, model)
+    assert actual.dtype == np.float32
+    assert np.abs(actual - model.logits).max() < TOLERANCE
+    assert np.array_equal(logits(model.config, model.weights, model, step=5), actual)
 
 
 @pytest.mark.parametrize(
@@ -110,15 +112,15 @@ def test_logits_are_those_of_transformers(name: str) -> None:
         ("one_layer_one_kv_head", {"rms_norm_eps": 1.1e-2}),
     ],
 )
-def test_the_golden_files_would_notice(name: str, changes: dict[str, Any]) -> None:
-    """Each of these settings moves the logits far beyond the tolerance: none of the comparisons above is idle."""
+def test_other_settings_move_the_logits_beyond_the_tolerance(name: str, changes: dict[str, Any]) -> None:
+    """Check that none of the comparisons above is idle: each of these settings moves the logits far."""
     model = reference_golden.read(name)
     assert np.abs(logits(model.config | changes, model.weights, model) - model.logits).max() > 100 * TOLERANCE
 
 
 @pytest.mark.parametrize("name", ["grouped_tied", "biases", "wide_heads", "narrow_heads", "llama3"])
 def test_the_interleaved_layout_is_a_permutation_of_the_rows(name: str) -> None:
-    """Rows i and i + head_dim / 2 of a head become neighbours: what llama2.c and GGUF store."""
+    """Check that rows i and i + head_dim / 2 of a head become neighbours, as llama2.c and GGUF store them."""
     model = reference_golden.read(name)
     head_dim = model.config["head_dim"]
     mixed = dict(model.weights)
@@ -128,8 +130,8 @@ def test_the_interleaved_layout_is_a_permutation_of_the_rows(name: str) -> None:
             pairs = np.empty_like(heads)
             pairs[:, 0::2], pairs[:, 1::2] = heads[:, : head_dim // 2], heads[:, head_dim // 2 :]
             mixed[key] = pairs.reshape(values.shape)
-    found = logits(model.config | {"rope_interleaved": True}, mixed, model)
-    assert np.abs(found - model.logits).max() < TOLERANCE
+    actual = logits(model.config | {"rope_interleaved": True}, mixed, model)
+    assert np.abs(actual - model.logits).max() < TOLERANCE
     assert np.abs(logits(model.config, mixed, model) - model.logits).max() > 100 * TOLERANCE
 
 
@@ -137,21 +139,21 @@ def test_the_interleaved_layout_is_a_permutation_of_the_rows(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", reference_golden.NAMES)
-def test_both_spellings_of_the_rotary_settings(name: str) -> None:
-    """transformers 5 saves rope_parameters; older checkpoints have rope_theta and rope_scaling, once with "type"."""
+def test_both_spellings_of_the_rotary_settings_are_read(name: str) -> None:
+    """Read rope_parameters, which transformers 5 saves, and rope_theta with rope_scaling of older checkpoints."""
     newer = reference_golden.read(name).config
     settings = dict(newer["rope_parameters"])
-    rest = {key: value for key, value in newer.items() if key != "rope_parameters"}
-    rest["rope_theta"] = settings.pop("rope_theta")
+    others = {key: value for key, value in newer.items() if key != "rope_parameters"}
+    others["rope_theta"] = settings.pop("rope_theta")
     expected = build_graph(newer)
-    assert build_graph(rest | {"rope_scaling": settings}) == expected
+    assert build_graph(others | {"rope_scaling": settings}) == expected
     kind = settings.pop("rope_type")
-    assert build_graph(rest | {"rope_scaling": {"type": kind, **settings}}) == expected
+    assert build_graph(others | {"rope_scaling": {"type": kind, **settings}}) == expected
     if kind == "default":
-        assert build_graph(rest) == build_graph(rest | {"rope_scaling": None}) == expected
+        assert build_graph(others) == build_graph(others | {"rope_scaling": None}) == expected
 
 
-def test_frequencies() -> None:
+def test_frequencies_follow_theta_and_factor() -> None:
     config = {**BASE, "head_dim": 6, "rope_theta": 1000.0}
     plain = frequencies(config)
     assert plain == pytest.approx([1.0, 0.1, 0.01])
@@ -160,11 +162,11 @@ def test_frequencies() -> None:
     assert linear == pytest.approx([f / 4 for f in plain])
 
 
-def test_llama3_frequencies_in_the_words_of_the_model_card() -> None:
+def test_llama3_frequencies_follow_the_model_card() -> None:
     config = {**BASE, "head_dim": 128, "rope_theta": 500000.0}
-    found = frequencies({**config, "rope_scaling": {"rope_type": "llama3", **LLAMA3}})
+    actual = frequencies({**config, "rope_scaling": {"rope_type": "llama3", **LLAMA3}})
     branches = set()
-    for ours, frequency in zip(found, frequencies(config), strict=True):
+    for ours, frequency in zip(actual, frequencies(config), strict=True):
         wavelength = 2 * math.pi / frequency
         if wavelength < 8192 / 4:
             branches.add("kept")
@@ -180,19 +182,19 @@ def test_llama3_frequencies_in_the_words_of_the_model_card() -> None:
     assert branches == {"kept", "slowed", "blended"}
 
 
-def test_defaults() -> None:
-    """As in transformers' LlamaConfig; a key that is there but null counts as absent."""
-    least = {key: value for key, value in BASE.items() if key not in ("num_key_value_heads", "rms_norm_eps")}
-    graph = build_graph(least)
+def test_defaults_are_those_of_transformers() -> None:
+    """Compare with transformers' LlamaConfig; a key whose value is null counts as absent."""
+    minimal = {key: value for key, value in BASE.items() if key not in ("num_key_value_heads", "rms_norm_eps")}
+    graph = build_graph(minimal)
     nulls = ("num_key_value_heads", "head_dim", "rope_scaling", "hidden_act", "attention_bias", "tie_word_embeddings")
-    assert build_graph({**least, **dict.fromkeys(nulls)}) == graph
+    assert build_graph({**minimal, **dict.fromkeys(nulls)}) == graph
     assert {(state.kv_heads, state.head_dim) for state in graph.states.values()} == {(4, 8)}
     assert {op.eps for op in graph.operations if isinstance(op, RmsNorm)} == {1e-6}
     assert "lm_head.weight" in graph.weights
     assert not any("bias" in name for name in graph.weights)
 
 
-def test_shapes() -> None:
+def test_weights_and_states_have_their_shapes() -> None:
     config = {**BASE, "head_dim": 10, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}
     graph = build_graph(config)
     shapes = {name: spec.shape for name, spec in graph.weights.items()}
@@ -224,7 +226,7 @@ def test_shapes() -> None:
     ["missing", None, 0, -1, True, 1.0, 32.0, "32", [], {}, 1 << 25, 1 << 63, 10**4000],
     ids=lambda v: str(v)[:20],
 )
-def test_a_size_that_is_none(key: str, value: Any) -> None:
+def test_a_size_that_is_not_a_positive_integer_is_refused(key: str, value: Any) -> None:
     config = {**BASE, key: value}
     if value == "missing":
         del config[key]
@@ -260,7 +262,7 @@ def test_a_size_that_is_none(key: str, value: Any) -> None:
         ),
     ],
 )
-def test_a_configuration_that_makes_no_sense(changes: dict[str, Any], message: str) -> None:
+def test_a_configuration_that_contradicts_itself_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(BundleError, match=f"configuration: .*{message}"):
         build_graph({**BASE, **changes})
 
@@ -287,7 +289,7 @@ def test_a_configuration_that_makes_no_sense(changes: dict[str, Any], message: s
         ({"rope_interleaved": "no"}, "rope_interleaved 'no' is not supported"),
     ],
 )
-def test_what_the_family_does_not_have(changes: dict[str, Any], message: str) -> None:
+def test_unsupported_settings_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UnsupportedError, match=message):
         build_graph({**BASE, **changes})
 
@@ -301,7 +303,7 @@ def test_what_the_family_does_not_have(changes: dict[str, Any], message: str) ->
         {"head_dim": 1 << 24},
     ],
 )
-def test_a_huge_configuration_costs_little(changes: dict[str, Any]) -> None:
+def test_a_huge_configuration_takes_little_memory(changes: dict[str, Any]) -> None:
     tracemalloc.start()
     try:
         build_graph({**BASE, **changes})

@@ -1,4 +1,4 @@
-"""Gemma 2 on the CPU kernels: soft-caps, windows and all, greedy text with speculation is greedy text without.
+"""Test Gemma 2, with soft-caps and windows, on the CPU kernels: speculation does not change its greedy text.
 
 tests/runtime/test_exactness.py has every drafter and policy, on a Llama.
 """
@@ -35,7 +35,7 @@ CONFIG: dict[str, Any] = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "head_dim": 16,
-    "query_pre_attn_scalar": 4,  # large scores, so that the cap of 1 bends them
+    "query_pre_attn_scalar": 4,  # large scores, so that the cap of 1 acts on them
     "attn_logit_softcapping": 1.0,
     "final_logit_softcapping": 0.05,
     "sliding_window": 13,
@@ -60,10 +60,10 @@ def insistent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def texts(bundle: Bundle, kv_bits: int, drafter: str, policy: str, verifier: Any) -> list[list[int]]:
-    """What is written after three prompts."""
+    """Return what is written after three prompts."""
     target = open_target(bundle, limits=LIMITS, threads=1, kv_bits=kv_bits)
     assert target.info.batch_invariant
-    found = []
+    lists = []
     for seed in range(3):
         prompt = np.random.default_rng(seed).integers(0, 60, 20).astype(np.int32)
         decoder = Writer(
@@ -77,16 +77,16 @@ def texts(bundle: Bundle, kv_bits: int, drafter: str, policy: str, verifier: Any
             cost=FreeNodes(),
         )
         tokens = decoder.write(prompt, LIMITS, np.random.default_rng(0), tree_nodes=9)
-        found.append(list(islice(tokens, TOKENS)))
-    return found
+        lists.append(list(islice(tokens, TOKENS)))
+    return lists
 
 
 @pytest.mark.parametrize("kv_bits", [32, 16, 8])
 def test_greedy_text_is_the_same_with_speculation(bundle: Bundle, kv_bits: int, tmp_path: Path) -> None:
     plain = texts(bundle, kv_bits, "none", "chain", create_verifier(0))
-    counted = Counting(create_verifier(0))
+    verifier = Counting(create_verifier(0))
     for drafter, policy in (("model", "dynamic"), ("trigram", "dynamic"), ("copy", "chain")):
-        assert texts(bundle, kv_bits, drafter, policy, counted) == plain, drafter
-    assert counted.drafted > counted.accepted > 0
-    assert counted.moved > 0
+        assert texts(bundle, kv_bits, drafter, policy, verifier) == plain, drafter
+    assert verifier.drafted > verifier.accepted > 0
+    assert verifier.moved > 0
     assert len({tuple(text) for text in plain}) == 3

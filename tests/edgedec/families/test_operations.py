@@ -1,4 +1,4 @@
-"""What the families brought to the operations: each part by its formula, on every executor that has it."""
+"""Test what the families added to the operations: each part by its formula, on every executor that has it."""
 
 from __future__ import annotations
 
@@ -52,36 +52,36 @@ def random(*shape: int) -> Any:
 # --- the reference ----------------------------------------------------------------------------------------------------
 
 
-def test_gelu_tanh() -> None:
+def test_gelu_tanh_follows_its_formula() -> None:
     op = GatedActivation(name="g", inputs=("a", "b"), outputs=("c",), activation="gelu_tanh")
     gate = np.array([[-1e30, -50, -3, -0.5, 0, 1e-20, 0.7, 4, 60, 1e30]], np.float32)
-    (found,) = gated_activation.run(op, (gate, np.full_like(gate, 2)), context())
-    for z, y in zip(gate[0].astype(float), found[0], strict=True):
+    (actual,) = gated_activation.run(op, (gate, np.full_like(gate, 2)), context())
+    for z, y in zip(gate[0].astype(float), actual[0], strict=True):
         inner = math.sqrt(2 / math.pi) * (z + 0.044715 * z**3)
         assert y == pytest.approx(2 * z / 2 * (1 + math.tanh(inner)), rel=1e-4, abs=1e-6)
 
 
-def test_a_norm_of_heads_is_the_norm_of_each() -> None:
+def test_a_norm_of_heads_normalizes_each_head() -> None:
     x, weight = random(5, 12), random(4)
     op = RmsNorm(name="n", inputs=("x",), outputs=("y",), weight="w", eps=1e-5, heads=3, offset=1.0)
-    one = replace(op, heads=1, offset=0.0)
-    (found,) = rms_norm.run(op, (x,), context(w=weight))
+    head_norm = replace(op, heads=1, offset=0.0)
+    (actual,) = rms_norm.run(op, (x,), context(w=weight))
     for head in range(3):
         columns = slice(4 * head, 4 * head + 4)
-        (alone,) = rms_norm.run(one, (x[:, columns],), context(w=weight + 1))
-        assert np.array_equal(found[:, columns], alone)
+        (alone,) = rms_norm.run(head_norm, (x[:, columns],), context(w=weight + 1))
+        assert np.array_equal(actual[:, columns], alone)
 
 
-def test_given_embeddings_are_scaled_as_the_tables() -> None:
+def test_given_embeddings_are_scaled_like_the_tables() -> None:
     op = Embed(name="e", inputs=("ids",), outputs=("x",), weight="w", scale=3.0)
     table = random(6, 4)
-    (found,) = embed.run(op, (np.array([5, -1], np.int32),), context(w=table))
-    assert np.array_equal(found[0], table[5] * np.float32(3))
-    assert np.array_equal(found[1], np.full(4, 6, np.float32))
+    (actual,) = embed.run(op, (np.array([5, -1], np.int32),), context(w=table))
+    assert np.array_equal(actual[0], table[5] * np.float32(3))
+    assert np.array_equal(actual[1], np.full(4, 6, np.float32))
 
 
 @pytest.mark.parametrize("layout", ["half", "interleaved"])
-def test_part_of_a_head_is_turned(layout: Any) -> None:
+def test_partial_rotation_keeps_the_rest_of_a_head(layout: Any) -> None:
     frequencies = (0.5, 0.1, 0.02)
     op = Rope(
         name="r",
@@ -94,8 +94,8 @@ def test_part_of_a_head_is_turned(layout: Any) -> None:
         magnitude=1.25,
     )
     x, positions = random(3, 20), np.array([0, 7, 300], np.int32)
-    (found,) = rope.run(op, (x, positions), context())
-    before, after = x.reshape(3, 2, 10), found.reshape(3, 2, 10)
+    (actual,) = rope.run(op, (x, positions), context())
+    before, after = x.reshape(3, 2, 10), actual.reshape(3, 2, 10)
     assert np.array_equal(after[..., 6:], before[..., 6:])
     for pair, frequency in enumerate(frequencies):
         a, b = (pair, pair + 3) if layout == "half" else (2 * pair, 2 * pair + 1)
@@ -121,16 +121,16 @@ def test_a_soft_capped_linear_is_not_fused() -> None:
 @pytest.mark.parametrize("device", ["portable", "kernels"])
 @pytest.mark.parametrize("change", ["sinks", "interleaved", "window 1"])
 @pytest.mark.parametrize("name", ["mistral/window", "phi3/partial_longrope", "gemma3_text/plain"])
-def test_attentions_of_other_kinds(
+def test_attention_variants_agree_with_the_reference(
     name: str, change: str, device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sinks, that no family has, the other rotary layout, and the shortest window there is."""
+    """Run sinks, which no family has, the other rotary layout, and the shortest window."""
 
     def changed(graph: Graph) -> Graph:
         states = graph.states
         if change != "interleaved":
-            new: dict[str, Any] = {"window": 3, "sinks": 2} if change == "sinks" else {"window": 1}
-            states = {key: replace(state, **new) for key, state in states.items()}
+            options: dict[str, Any] = {"window": 3, "sinks": 2} if change == "sinks" else {"window": 1}
+            states = {key: replace(state, **options) for key, state in states.items()}
         return replace(graph, states=states)
 
     monkeypatch.setattr("edgedec.runtime.targets._graphs.build_graph", lambda config: changed(build_graph(config)))
@@ -139,30 +139,30 @@ def test_attentions_of_other_kinds(
     bundle = make_golden_models.write_bundle(tmp_path / "b", model, "float")
     expected = run(open_target(bundle, device="float_reference", limits=LIMITS, kv_bits=32), bundle)
     if device == "portable":
-        found = run(OnnxTarget(bundle, device="cpu", limits=LIMITS, threads=1, taps=()), bundle)
+        actual = run(OnnxTarget(bundle, device="cpu", limits=LIMITS, threads=1, taps=()), bundle)
     elif usable() is None:
         pytest.skip("the kernels' library was not built (no C++ compiler)")
     else:
-        found = run(open_target(bundle, device="cpu", limits=LIMITS, threads=1, kv_bits=32), bundle)
-    assert np.abs(found - expected).max() < TOLERANCE
+        actual = run(open_target(bundle, device="cpu", limits=LIMITS, threads=1, kv_bits=32), bundle)
+    assert np.abs(actual - expected).max() < TOLERANCE
 
 
 @pytest.mark.parametrize("name", ["qwen3/plain", "phi3/partial_longrope", "gemma/plain"])
-def test_taps_have_what_the_reference_has(name: str, tmp_path: Path) -> None:
-    """Normed and rotated heads can be asked for, though the kernels turn what nobody asks for by themselves."""
+def test_taps_agree_with_the_reference(name: str, tmp_path: Path) -> None:
+    """Tap normed and rotated heads, which the kernels rotate by themselves if nothing taps them."""
     if usable() is None:
         pytest.skip("the kernels' library was not built (no C++ compiler)")
     model = reference_golden.read(name)
     bundle = make_golden_models.write_bundle(tmp_path / "b", model, "float")
     taps = ("embed", "layers.0.q", "layers.1.k", "layers.1.gated")
     work = Pass(ids=model.ids[:8], positions=np.arange(8, dtype=np.int32), taps=taps)
-    found = []
+    parts = []
     for device in ("cpu", "float_reference"):
         target = open_target(bundle, device=device, limits=LIMITS, threads=1, taps=taps, kv_bits=32)
         (result,) = target.submit([(target.open(LIMITS), work)]).result()
-        found.append({tap: result.taps[tap].copy() for tap in taps})
+        parts.append({tap: result.taps[tap].copy() for tap in taps})
     for tap in taps:
-        assert np.abs(found[0][tap] - found[1][tap]).max() < TOLERANCE
+        assert np.abs(parts[0][tap] - parts[1][tap]).max() < TOLERANCE
 
 
 # --- the integer profile ----------------------------------------------------------------------------------------------
@@ -187,43 +187,43 @@ def _replaced(kind: type, **fields: Any) -> Callable[[Graph], Graph]:
         (_replaced(GatedActivation, activation="gelu_tanh"), r"layers\.0\.gated: its activation is gelu_tanh"),
     ],
 )
-def test_what_the_integer_profile_does_not_define(change: Callable[[Graph], Graph], message: str) -> None:
+def test_the_integer_profile_refuses_what_it_does_not_define(change: Callable[[Graph], Graph], message: str) -> None:
     graph, weights = random_model("int8")
     check_defined(graph)
-    for refused in (check_defined, lambda graph: prepare_graph(graph, weights.__getitem__, _NO_CALIBRATION)):
+    for check in (check_defined, lambda graph: prepare_graph(graph, weights.__getitem__, _NO_CALIBRATION)):
         with pytest.raises(UnsupportedError, match=message + r".*--device (cpu or )?float_reference") as caught:
-            refused(change(graph))
+            check(change(graph))
         assert "the integer profile cannot run" in str(caught.value)
 
 
-def test_what_is_added_must_be_a_linears() -> None:
+def test_an_addend_must_come_from_a_linear() -> None:
     graph = build_graph({**reference_golden.read("gemma2/no_caps").config, "rms_norm_offset": 0})
     graph = _replaced(GatedActivation, activation="silu")(graph)
     with pytest.raises(UnsupportedError, match=r"add layers\.0\.attn_out: what layers\.0\.attn_post_norm normalized"):
         check_defined(graph)
 
 
-def test_an_offset_is_part_of_the_gain() -> None:
+def test_an_offset_is_added_to_the_gain() -> None:
     graph, weights = random_model("int8")
     gains = {op.weight for op in graph.operations if isinstance(op, RmsNorm)}
-    less: dict[str, Weight] = {
+    reduced: dict[str, Weight] = {
         name: FloatWeight(values=weight.dense() - np.float32(1)) if name in gains else weight
         for name, weight in weights.items()
     }
-    same: dict[str, Weight] = {
-        name: FloatWeight(values=less[name].dense() + np.float32(1)) if name in gains else weight
+    full: dict[str, Weight] = {
+        name: FloatWeight(values=reduced[name].dense() + np.float32(1)) if name in gains else weight
         for name, weight in weights.items()
     }
     ids = np.arange(12, dtype=np.int32)
-    found = []
-    for made, tensors in ((_replaced(RmsNorm, offset=1.0)(graph), less), (graph, same)):
-        quantized = fuse_linears(quantize_activations(made))
+    results = []
+    for variant, tensors in ((_replaced(RmsNorm, offset=1.0)(graph), reduced), (graph, full)):
+        quantized = fuse_linears(quantize_activations(variant))
         calibration = calibrate_graph(quantized, tensors.__getitem__, [ids], context=64)
-        found.append(prepare_graph(quantized, tensors.__getitem__, calibration).open().forward(ids).values)
-    assert np.array_equal(found[0], found[1])
+        results.append(prepare_graph(quantized, tensors.__getitem__, calibration).open().forward(ids).values)
+    assert np.array_equal(results[0], results[1])
 
 
-_NO_CALIBRATION: Any = None  # it is not looked at
+_NO_CALIBRATION: Any = None  # a calibration that is not read
 
 
 # --- torch ------------------------------------------------------------------------------------------------------------
@@ -232,7 +232,7 @@ _NO_CALIBRATION: Any = None  # it is not looked at
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_the_torch_graph_agrees(name: str) -> None:
-    """Teachers of every family, but for soft-capped scores, which it refuses."""
+    """Run teachers of every family except for soft-capped scores, which the graph refuses."""
     if find_spec("torch") is None:
         pytest.skip("torch is not installed; pip install -e '.[train]'")
     import torch
@@ -249,6 +249,6 @@ def test_the_torch_graph_agrees(name: str) -> None:
     graph = TorchGraph(reference.graph, positions=18)
     graph.fill(tensors.__getitem__)
     with torch.no_grad():
-        found = graph(torch.from_numpy(model.ids[None].astype(np.int64)))[0][0].numpy()
+        actual = graph(torch.from_numpy(model.ids[None].astype(np.int64)))[0][0].numpy()
     expected = reference.forward(model.ids, reference.new_cache())[0]
-    assert np.abs(found - expected).max() < TOLERANCE
+    assert np.abs(actual - expected).max() < TOLERANCE

@@ -1,4 +1,4 @@
-"""The reference as a whole: a row's result is a function of the row and of the keys it sees, bit for bit."""
+"""Test the reference as a whole: a row's result depends on the row and on the keys that it sees alone, bit for bit."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def stepped(kind: str, ids: tuple[int, ...]) -> tuple[tuple[NDArray[np.float32],
 
 
 def step_by_step(kind: str, ids: Sequence[int]) -> tuple[NDArray[np.float32], Cache]:
-    """The plainest way: one row a pass. Logits of every row, and a cache to work on."""
+    """Run one row per pass; return the logits of every row and the cache."""
     rows, reached = stepped(kind, tuple(ids))
     return np.array(rows, np.float32).reshape(-1, VOCAB), reached.fork()
 
 
 def same(a: Cache, b: Cache) -> bool:
-    """Committed rows are equal bit for bit; what a last pass left does not count."""
+    """Check that committed rows are equal bit for bit; rows of an uncommitted pass do not count."""
     a, b = a.fork(), b.fork()
     a.truncate(a.length)
     b.truncate(b.length)
@@ -79,12 +79,12 @@ def same(a: Cache, b: Cache) -> bool:
 @given(kinds, st.lists(tokens, min_size=1, max_size=14), st.data())
 def test_any_split_into_passes_gives_the_same_bits(kind: str, ids: list[int], data: st.DataObject) -> None:
     expected, reached = step_by_step(kind, ids)
-    cuts = data.draw(st.lists(st.integers(0, len(ids)), max_size=3).map(lambda found: sorted({0, len(ids), *found})))
-    cache_, found = model(kind).new_cache(), []
+    cuts = data.draw(st.lists(st.integers(0, len(ids)), max_size=3).map(lambda parts: sorted({0, len(ids), *parts})))
+    cache_, parts = model(kind).new_cache(), []
     for start, stop in pairwise(cuts):
-        found.append(model(kind).forward(array(ids[start:stop]), cache_)[0])
+        parts.append(model(kind).forward(array(ids[start:stop]), cache_)[0])
         cache_.commit(np.arange(stop - start, dtype=np.int32))
-    assert np.array_equal(np.concatenate(found), expected)
+    assert np.array_equal(np.concatenate(parts), expected)
     assert same(cache_, reached)
 
 
@@ -93,15 +93,15 @@ def test_a_long_prefill_gives_the_bits_of_single_steps(kind: str) -> None:
     ids = np.random.default_rng(0).integers(0, VOCAB, 150).tolist()
     expected, reached = step_by_step(kind, ids)
     cache_ = model(kind).new_cache()
-    found = model(kind).forward(array(ids), cache_)[0]
+    actual = model(kind).forward(array(ids), cache_)[0]
     cache_.commit(np.arange(150, dtype=np.int32))
-    assert np.array_equal(found, expected)
+    assert np.array_equal(actual, expected)
     assert same(cache_, reached)
 
 
 @pytest.mark.parametrize("kind", ["float", "planes2"])
-def test_wide_rows_are_invariant_too(kind: str) -> None:
-    """Widths at which a BLAS library takes its blocked and threaded ways."""
+def test_wide_rows_give_the_same_bits(kind: str) -> None:
+    """Use widths at which a BLAS library computes in blocks and threads."""
     graph, weights = random_model(
         kind, {"hidden_size": 512, "intermediate_size": 1408, "head_dim": 64, "num_hidden_layers": 1}
     )
@@ -118,7 +118,7 @@ def test_wide_rows_are_invariant_too(kind: str) -> None:
 
 @dataclass(frozen=True)
 class Node:
-    """A tree as protocols.TokenTree has it, with its paths spelt out."""
+    """Model a tree as protocols.TokenTree has it, with its paths spelled out."""
 
     token: int
     parent: int
@@ -135,13 +135,13 @@ def path(nodes: list[Node], node: int) -> list[int]:
 
 @settings(max_examples=60)
 @given(kinds, st.lists(tokens, max_size=6), trees, st.data())
-def test_a_tree_pass_is_its_chains(kind: str, prefix: list[int], nodes: list[Node], data: st.DataObject) -> None:
-    """Every node's logits are those of its path as plain text; a committed path is that text, however reached."""
+def test_a_tree_pass_equals_its_chains(kind: str, prefix: list[int], nodes: list[Node], data: st.DataObject) -> None:
+    """Check that each node's logits are those of its path as plain text, and that a committed path is that text."""
     subject = model(kind)
     _, cache_ = step_by_step(kind, prefix)
     parents = array([node.parent for node in nodes])
     depth = array([len(path(nodes, i)) - 1 for i in range(len(nodes))])
-    found, _ = subject.forward(
+    logits, _ = subject.forward(
         array([node.token for node in nodes]),
         cache_,
         positions=len(prefix) + depth,
@@ -149,52 +149,52 @@ def test_a_tree_pass_is_its_chains(kind: str, prefix: list[int], nodes: list[Nod
     )
     for node in range(len(nodes)):
         text = prefix + [nodes[i].token for i in path(nodes, node)]
-        assert np.array_equal(found[node], step_by_step(kind, text)[0][-1])
+        assert np.array_equal(logits[node], step_by_step(kind, text)[0][-1])
     # Accept a path, or a part of it.
-    accepted = path(nodes, data.draw(st.integers(0, len(nodes) - 1)))
-    accepted = accepted[: data.draw(st.integers(0, len(accepted)))]
-    cache_.commit(array(accepted))
-    text = prefix + [nodes[i].token for i in accepted]
+    accepted_path = path(nodes, data.draw(st.integers(0, len(nodes) - 1)))
+    accepted_path = accepted_path[: data.draw(st.integers(0, len(accepted_path)))]
+    cache_.commit(array(accepted_path))
+    text = prefix + [nodes[i].token for i in accepted_path]
     assert cache_.length == len(text)
     chain = step_by_step(kind, text)[1]
     assert same(cache_, chain)
-    # What follows is the same as well.
+    # The following rows are the same as well.
     after = subject.forward(array([7, 8]), cache_)[0]
     assert np.array_equal(after, subject.forward(array([7, 8]), chain)[0])
 
 
 @settings(max_examples=25)
 @given(kinds, st.lists(tokens, min_size=2, max_size=8), st.data())
-def test_hidden_rows_change_nothing(kind: str, ids: list[int], data: st.DataObject) -> None:
-    """Rows that nobody sees may hold anything and stand anywhere."""
+def test_rows_that_nothing_sees_change_nothing(kind: str, ids: list[int], data: st.DataObject) -> None:
+    """Fill rows that no row sees with anything, at any position."""
     subject, hidden = model(kind), data.draw(tokens)
     n = len(ids)
     at = data.draw(st.integers(0, n))
     visible = np.insert(np.insert(np.tri(n, dtype=np.bool_), at, False, axis=0), at, False, axis=1)
     visible[at, at] = True
     positions = np.insert(np.arange(n, dtype=np.int32), at, 99)
-    found, _ = subject.forward(
+    logits, _ = subject.forward(
         array([*ids[:at], hidden, *ids[at:]]), subject.new_cache(), positions=positions, visible=visible
     )
-    assert np.array_equal(np.delete(found, at, axis=0), subject.forward(array(ids), subject.new_cache())[0])
+    assert np.array_equal(np.delete(logits, at, axis=0), subject.forward(array(ids), subject.new_cache())[0])
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_a_row_sees_matters(kind: str) -> None:
-    """The equalities above are not those of a model that ignores its past."""
-    other = step_by_step(kind, [3, 4, 5])[0]
-    assert np.abs(step_by_step(kind, [2, 4, 5])[0] - other).max(axis=1).min() > 1e-3
-    assert np.abs(step_by_step(kind, [5])[0][0] - other[2]).max() > 1e-3
+def test_a_changed_token_changes_later_rows(kind: str) -> None:
+    """Check that the equalities above are not those of a model that ignores its past."""
+    changed = step_by_step(kind, [3, 4, 5])[0]
+    assert np.abs(step_by_step(kind, [2, 4, 5])[0] - changed).max(axis=1).min() > 1e-3
+    assert np.abs(step_by_step(kind, [5])[0][0] - changed[2]).max() > 1e-3
 
 
-def test_a_window_forgets() -> None:
-    """Beyond a window of 4, only the two sinks and the last tokens reach a row of the first layer."""
+def test_a_window_hides_older_rows() -> None:
+    """Check that beyond a window of 4 only the two sinks and the last tokens reach a row of the first layer."""
     taps = ("layers.0.attn",)
     rows = []
     for third in (5, 6):
         ids = array([1, 2, third, 4, 5, 6, 7, 8])
         rows.append(model("windowed").forward(ids, model("windowed").new_cache(), taps=taps)[1][taps[0]])
-    assert np.array_equal(rows[0][6:], rows[1][6:])  # position 2 is 4 or more behind
+    assert np.array_equal(rows[0][6:], rows[1][6:])  # position 2 is at a distance of 4 or more
     assert not np.array_equal(rows[0][5], rows[1][5])
     far = model("windowed").forward(array([9, 2, 5, 4, 5, 6, 7, 8]), model("windowed").new_cache(), taps=taps)[1][
         taps[0]
@@ -207,20 +207,20 @@ def test_a_window_forgets() -> None:
 
 @settings(max_examples=25)
 @given(kinds, st.lists(tokens, min_size=1, max_size=6), st.data())
-def test_wanted_rows(kind: str, ids: list[int], data: st.DataObject) -> None:
+def test_requested_rows_are_returned(kind: str, ids: list[int], data: st.DataObject) -> None:
     rows = data.draw(st.lists(st.integers(0, len(ids) - 1), max_size=8))
     every = model(kind).forward(array(ids), model(kind).new_cache())[0]
     assert every.shape == (len(ids), VOCAB)
     assert every.dtype == np.float32
     cache_ = model(kind).new_cache()
-    found = model(kind).forward(array(ids), cache_, rows=array(rows))[0]
-    assert np.array_equal(found, every[rows])
-    # The cache gets all rows all the same.
+    actual = model(kind).forward(array(ids), cache_, rows=array(rows))[0]
+    assert np.array_equal(actual, every[rows])
+    # The cache gets all rows nevertheless.
     cache_.commit(np.arange(len(ids), dtype=np.int32))
     assert same(cache_, step_by_step(kind, ids)[1])
 
 
-def test_taps() -> None:
+def test_taps_return_inner_values() -> None:
     subject = model("int8")
     names = [name for operation in subject.graph.operations for name in operation.outputs]
     ids, rows = array([3, 1, 4]), array([2])
@@ -249,12 +249,12 @@ def test_an_unknown_tap_is_refused_before_anything_runs() -> None:
 
 @settings(max_examples=25)
 @given(kinds, st.lists(tokens, min_size=1, max_size=5), st.data())
-def test_given_embeddings_stand_for_ids(kind: str, ids: list[int], data: st.DataObject) -> None:
+def test_given_embeddings_replace_ids(kind: str, ids: list[int], data: st.DataObject) -> None:
     subject = model(kind)
     embeds = subject.weights("model.embed_tokens.weight").dense()[::-1]  # id t is row VOCAB - 1 - t: id -(VOCAB - t)
-    chosen = [data.draw(st.sampled_from([token, token - VOCAB])) for token in ids]
-    found = subject.forward(array(chosen), subject.new_cache(), embeds=embeds)[0]
-    assert np.array_equal(found, step_by_step(kind, ids)[0])
+    replaced = [data.draw(st.sampled_from([token, token - VOCAB])) for token in ids]
+    actual = subject.forward(array(replaced), subject.new_cache(), embeds=embeds)[0]
+    assert np.array_equal(actual, step_by_step(kind, ids)[0])
 
 
 # --- the cache --------------------------------------------------------------------------------------------------------
@@ -262,10 +262,10 @@ def test_given_embeddings_stand_for_ids(kind: str, ids: list[int], data: st.Data
 
 @settings(max_examples=25)
 @given(kinds, st.lists(tokens, min_size=1, max_size=8), st.data())
-def test_truncate_is_a_shorter_text(kind: str, ids: list[int], data: st.DataObject) -> None:
+def test_truncate_leaves_a_shorter_text(kind: str, ids: list[int], data: st.DataObject) -> None:
     _, cache_ = step_by_step(kind, ids)
     if data.draw(st.booleans()):
-        model(kind).forward(array([1, 2]), cache_)  # uncommitted rows go, too
+        model(kind).forward(array([1, 2]), cache_)  # uncommitted rows are dropped, too
     length = data.draw(st.integers(0, len(ids)))
     cache_.truncate(length)
     assert cache_.length == length == len(cache_.positions)
@@ -285,37 +285,37 @@ def test_truncate_is_a_shorter_text(kind: str, ids: list[int], data: st.DataObje
 def test_forks_share_a_prefix_and_nothing_else(kind: str, ids: list[int], left: list[int], right: list[int]) -> None:
     subject = model(kind)
     _, cache_ = step_by_step(kind, ids)
-    other = cache_.fork()
+    fork = cache_.fork()
     for token_a, token_b in zip((left * 4)[:4], (right * 4)[:4], strict=True):
-        for place, token in ((cache_, token_a), (other, token_b)):
+        for place, token in ((cache_, token_a), (fork, token_b)):
             subject.forward(array([token, 1]), place)
             place.commit(array([0]))
     assert same(cache_, step_by_step(kind, ids + (left * 4)[:4])[1])
-    assert same(other, step_by_step(kind, ids + (right * 4)[:4])[1])
-    other.truncate(0)
+    assert same(fork, step_by_step(kind, ids + (right * 4)[:4])[1])
+    fork.truncate(0)
     assert cache_.length == len(ids) + 4
 
 
-def test_a_fork_keeps_the_rows_of_the_last_pass() -> None:
-    """A tree may be verified once and committed along two paths."""
+def test_a_fork_keeps_the_rows_of_the_uncommitted_pass() -> None:
+    """Check this because a tree may be verified once and committed along two paths."""
     subject = model("planes2")
     _, cache_ = step_by_step("planes2", [3])
     visible = unpack(tree(array([-1, -1])), 2)
     subject.forward(array([5, 6]), cache_, positions=array([1, 1]), visible=visible)
-    other = cache_.fork()
+    fork = cache_.fork()
     cache_.commit(array([0]))
-    other.commit(array([1]))
+    fork.commit(array([1]))
     assert same(cache_, step_by_step("planes2", [3, 5])[1])
-    assert same(other, step_by_step("planes2", [3, 6])[1])
+    assert same(fork, step_by_step("planes2", [3, 6])[1])
 
 
-def test_a_pass_drops_what_the_last_one_left() -> None:
+def test_a_pass_drops_the_uncommitted_rows_before_it() -> None:
     subject = model("float")
     _, cache_ = step_by_step("float", [3, 4])
     for _ in range(3):
         subject.forward(array([9, 9, 9]), cache_)
-    found = subject.forward(array([5]), cache_)[0]
-    assert np.array_equal(found[0], step_by_step("float", [3, 4, 5])[0][-1])
+    actual = subject.forward(array([5]), cache_)[0]
+    assert np.array_equal(actual[0], step_by_step("float", [3, 4, 5])[0][-1])
     assert {len(keys) for keys in cache_.keys.values()} == {3}
 
 
@@ -342,8 +342,8 @@ def test_truncate_only_shortens() -> None:
     assert cache_.length == 2
 
 
-def test_a_failed_pass_does_no_harm() -> None:
-    """Half of the states have its rows; the next pass drops them."""
+def test_a_failed_pass_leaves_the_cache_usable() -> None:
+    """Fail after half of the states have the pass's rows, which the next pass drops."""
     subject = model("float")
     _, cache_ = step_by_step("float", [3, 4])
 
@@ -356,8 +356,8 @@ def test_a_failed_pass_does_no_harm() -> None:
         ReferenceModel(subject.graph, weights).forward(array([9, 9]), cache_)
     with pytest.raises(AssertionError, match=r"commit \[0\] of a pass of 0 rows"):
         cache_.commit(array([0]))
-    found = subject.forward(array([5]), cache_)[0]
-    assert np.array_equal(found[0], step_by_step("float", [3, 4, 5])[0][-1])
+    actual = subject.forward(array([5]), cache_)[0]
+    assert np.array_equal(actual[0], step_by_step("float", [3, 4, 5])[0][-1])
 
 
 def test_an_operation_without_a_definition_is_named() -> None:
@@ -367,15 +367,15 @@ def test_an_operation_without_a_definition_is_named() -> None:
     graph = model("float").graph
     last = graph.operations[-1]
     odd = Convolve(name="layers.0.conv", inputs=last.inputs, outputs=last.outputs)
-    changed = replace(graph, operations=(*graph.operations[:-1], odd))
+    odd_graph = replace(graph, operations=(*graph.operations[:-1], odd))
     with pytest.raises(
         UnsupportedError, match=r"does not define 'convolve' \(layers\.0\.conv\); known: add, attention"
     ):
-        ReferenceModel(changed, model("float").weights)
+        ReferenceModel(odd_graph, model("float").weights)
 
 
-def test_a_graph_that_is_no_decoder() -> None:
-    """Nothing in the interpreter knows of layers, heads or vocabularies."""
+def test_a_graph_without_layers_runs() -> None:
+    """Check that the interpreter knows nothing of layers, heads or vocabularies."""
     base = model("float").graph
     values = {name: replace(base.values["embed"], name=name) for name in ("embed", "twice")}
     graph = Graph(
@@ -394,7 +394,7 @@ def test_a_graph_that_is_no_decoder() -> None:
 
 
 @given(st.integers(1, 140), st.integers(0, 2**32 - 1))
-def test_packed_visibility_survives(n: int, seed: int) -> None:
+def test_packed_visibility_can_be_unpacked(n: int, seed: int) -> None:
     visible = np.random.default_rng(seed).random((n, n)) < 0.5
     packed = pack(visible)
     assert packed.dtype == np.uint64

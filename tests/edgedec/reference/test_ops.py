@@ -1,4 +1,6 @@
-"""Every operation of the reference against its formula, written here in float64 or Python integers, one by one."""
+"""Compare every operation of the reference with its formula, written here in float64 or Python integers, element by
+element.
+"""
 
 from __future__ import annotations
 
@@ -65,11 +67,11 @@ def normal(seed: int, *shape: int, size: float = 1.0) -> NDArray[np.float32]:
     return (size * np.random.default_rng(seed).standard_normal(shape)).astype(np.float32)
 
 
-def close(found: Array, expected: Array, *, rtol: float = 2e-6) -> None:
-    """Within ``rtol`` of the largest value: a few float32 roundings."""
-    assert found.dtype == np.float32
-    assert found.shape == expected.shape
-    assert np.abs(found - expected).max(initial=0) <= rtol * max(np.abs(expected).max(initial=0), 1e-30)
+def close(actual: Array, expected: Array, *, rtol: float = 2e-6) -> None:
+    """Check that values agree within ``rtol`` of the largest one: a few float32 roundings."""
+    assert actual.dtype == np.float32
+    assert actual.shape == expected.shape
+    assert np.abs(actual - expected).max(initial=0) <= rtol * max(np.abs(expected).max(initial=0), 1e-30)
 
 
 def test_every_operation_is_defined_and_tested_here() -> None:
@@ -82,19 +84,19 @@ def test_every_operation_is_defined_and_tested_here() -> None:
 
 
 @given(seeds)
-def test_add(seed: int) -> None:
+def test_add_sums_its_inputs(seed: int) -> None:
     a, b = normal(seed, 3, 5), normal(seed + 1, 3, 5)
-    (found,) = run(Add(name="add", inputs=("a", "b"), outputs=("c",)), a, b)
-    assert all(found[i, j] == a[i, j] + b[i, j] for i in range(3) for j in range(5))
+    (actual,) = run(Add(name="add", inputs=("a", "b"), outputs=("c",)), a, b)
+    assert all(actual[i, j] == a[i, j] + b[i, j] for i in range(3) for j in range(5))
 
 
-def test_select_rows() -> None:
+def test_select_rows_gathers() -> None:
     op = SelectRows(name="wanted", inputs=("x", "rows"), outputs=("y",))
     x = normal(0, 5, 3)
     for rows in ([4], [0, 2, 2], [3, 1], []):
-        (found,) = run(op, x, np.array(rows, np.int32))
-        assert found.shape == (len(rows), 3)
-        assert all(np.array_equal(found[at], x[row]) for at, row in enumerate(rows))
+        (actual,) = run(op, x, np.array(rows, np.int32))
+        assert actual.shape == (len(rows), 3)
+        assert all(np.array_equal(actual[at], x[row]) for at, row in enumerate(rows))
 
 
 # --- embed ------------------------------------------------------------------------------------------------------------
@@ -103,20 +105,20 @@ EMBED = Embed(name="embed", inputs=("ids",), outputs=("x",), weight="table")
 
 
 @pytest.mark.parametrize("scheme", [FloatScheme(), FloatScheme(dtype="bfloat16"), Int8Scheme(), Int8Scheme(rows=True)])
-def test_embed_looks_rows_up(scheme: Scheme) -> None:
+def test_embed_reads_rows_of_the_table(scheme: Scheme) -> None:
     weight = scheme.open("table", (7, 5), random_parts(np.random.default_rng(0), scheme, (7, 5)))
     ids = np.array([6, 0, 3, 3], np.int32)
-    (found,) = run(EMBED, ids, weights={"table": weight})
-    assert found.dtype == np.float32
-    assert np.array_equal(found, weight.dense()[ids])
+    (actual,) = run(EMBED, ids, weights={"table": weight})
+    assert actual.dtype == np.float32
+    assert np.array_equal(actual, weight.dense()[ids])
 
 
-def test_negative_ids_are_rows_of_the_given_embeddings() -> None:
+def test_negative_ids_read_rows_of_the_given_embeddings() -> None:
     table, given_ = normal(0, 7, 5), normal(1, 2, 5)
-    (found,) = run(
+    (actual,) = run(
         EMBED, np.array([-2, 4, -1, -2], np.int32), weights={"table": FloatWeight(values=table)}, embeds=given_
     )
-    assert np.array_equal(found, [given_[1], table[4], given_[0], given_[1]])
+    assert np.array_equal(actual, [given_[1], table[4], given_[0], given_[1]])
     assert np.array_equal(table, normal(0, 7, 5)), "the table was written to"
 
 
@@ -136,40 +138,40 @@ def test_a_negative_id_without_embeddings_is_an_error() -> None:
 
 
 @given(seeds, st.sampled_from([1e-6, 1e-5, 0.5]), st.sampled_from([1e-20, 1e-3, 1.0, 1e4, 1e18]), st.integers(1, 300))
-def test_rms_norm(seed: int, eps: float, size: float, width: int) -> None:
+def test_rms_norm_follows_its_formula(seed: int, eps: float, size: float, width: int) -> None:
     x, gain = normal(seed, 3, width, size=size), normal(seed + 1, width)
     op = RmsNorm(name="norm", inputs=("x",), outputs=("y",), weight="gain", eps=eps)
-    (found,) = run(op, x, weights={"gain": FloatWeight(values=gain)})
+    (actual,) = run(op, x, weights={"gain": FloatWeight(values=gain)})
     for i in range(3):
         row = [float(v) for v in x[i]]
         root = math.sqrt(math.fsum(v * v for v in row) / width + eps)
-        close(found[i], np.array([v / root * float(g) for v, g in zip(row, gain, strict=True)]))
+        close(actual[i], np.array([v / root * float(g) for v, g in zip(row, gain, strict=True)]))
 
 
 @pytest.mark.parametrize("z", [-200.0, -90.0, -20.0, -1.0, -1e-30, 0.0, 0.5, 3.0, 88.0, 3e38])
-def test_gated_silu(z: float) -> None:
+def test_gated_silu_follows_its_formula(z: float) -> None:
     op = GatedActivation(name="gate", inputs=("g", "u"), outputs=("y",), activation="silu")
-    (found,) = run(op, np.full((2, 3), z, np.float32), np.full((2, 3), 0.75, np.float32))
+    (actual,) = run(op, np.full((2, 3), z, np.float32), np.full((2, 3), 0.75, np.float32))
     sigmoid = 1 / (1 + math.exp(-z)) if z > -700 else 0.0
     expected = float(np.float32(z)) * sigmoid * 0.75
-    assert np.isfinite(found).all()
-    # Below float32's range the right value is 0.
-    assert found == pytest.approx(np.full((2, 3), expected), rel=1e-6, abs=1e-36)
+    assert np.isfinite(actual).all()
+    # Below float32's range the correct value is 0.
+    assert actual == pytest.approx(np.full((2, 3), expected), rel=1e-6, abs=1e-36)
 
 
 @given(seeds)
-def test_gated_relu2(seed: int) -> None:
+def test_gated_relu2_follows_its_formula(seed: int) -> None:
     gate, up = normal(seed, 4, 7), normal(seed + 1, 4, 7)
     op = GatedActivation(name="gate", inputs=("g", "u"), outputs=("y",), activation="relu2")
-    (found,) = run(op, gate, up)
-    close(found, np.where(gate > 0, gate.astype(np.float64) ** 2, 0) * up)
+    (actual,) = run(op, gate, up)
+    close(actual, np.where(gate > 0, gate.astype(np.float64) ** 2, 0) * up)
 
 
 QUANTIZE = QuantizeActivation(name="quantize", inputs=("x",), outputs=("codes", "scale"))
 
 
 @given(seeds, st.integers(1, 70), st.sampled_from([1e-44, 1e-43, 1e-30, 1.0, 1e30]))
-def test_quantize_activation(seed: int, width: int, size: float) -> None:
+def test_quantize_activation_follows_its_formula(seed: int, width: int, size: float) -> None:
     x = normal(seed, 4, width, size=size)
     x[2] = 0
     codes, scale = run(QUANTIZE, x)
@@ -212,7 +214,7 @@ def linear(scheme: Scheme, *, weights: int = 1, bias: bool = False) -> Linear:
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("bias", [False, True])
-def test_float_linear(dtype: str, bias: bool) -> None:
+def test_float_linear_follows_its_formula(dtype: str, bias: bool) -> None:
     scheme = FloatScheme(dtype=dtype)
     weights = {
         f"w{i}": scheme.open("w", s, random_parts(np.random.default_rng(i), scheme, s))
@@ -220,52 +222,52 @@ def test_float_linear(dtype: str, bias: bool) -> None:
     }
     vectors = {f"bw{i}": FloatWeight(values=normal(i + 7, width)) for i, width in enumerate([9, 4])}
     x = normal(5, 3, 33)
-    found = run(linear(scheme, weights=2, bias=bias), x, weights=weights | vectors)
+    actual = run(linear(scheme, weights=2, bias=bias), x, weights=weights | vectors)
     for i in range(2):
         expected = x.astype(np.float64) @ weights[f"w{i}"].dense().astype(np.float64).T
-        close(found[i], expected + (vectors[f"bw{i}"].values if bias else 0), rtol=1e-5)
+        close(actual[i], expected + (vectors[f"bw{i}"].values if bias else 0), rtol=1e-5)
 
 
-def test_a_pass_of_no_rows() -> None:
-    """No wanted row: the head computes nothing, of the right shape."""
-    (found,) = run(
+def test_a_pass_without_rows_computes_empty_arrays() -> None:
+    """Request no row: the head computes an empty array of the right shape."""
+    (actual,) = run(
         linear(FloatScheme()), np.zeros((0, 5), np.float32), weights={"w0": FloatWeight(values=normal(0, 7, 5))}
     )
-    assert found.shape == (0, 7)
+    assert actual.shape == (0, 7)
 
 
 @given(seeds, st.integers(1, 3), st.integers(1, 200), st.booleans())
-def test_int8_linear(seed: int, n: int, inputs: int, rows: bool) -> None:
+def test_int8_linear_follows_its_formula(seed: int, n: int, inputs: int, rows: bool) -> None:
     scheme, rng = Int8Scheme(rows=rows), np.random.default_rng(seed)
     weight = scheme.open("w", (5, inputs), random_parts(rng, scheme, (5, inputs)))
     codes = rng.integers(-127, 128, (n, inputs), np.int8)
     scale = rng.uniform(0.001, 0.1, (n, 1)).astype(np.float32)
-    (found,) = run(linear(scheme), codes, scale, weights={"w0": weight})
+    (actual,) = run(linear(scheme), codes, scale, weights={"w0": weight})
     sums = codes.astype(np.int64) @ weight.codes.astype(np.int64).T
-    # The integer sum is exact, then float32, times the token's scale, times the row's.
-    assert np.array_equal(found, sums.astype(np.float32) * scale * weight.scale)
-    close(found, (codes * scale.astype(np.float64)) @ weight.dense().T.astype(np.float64))
+    # The integer sum is exact; it is then converted to float32 and multiplied by the token's scale and by the row's.
+    assert np.array_equal(actual, sums.astype(np.float32) * scale * weight.scale)
+    close(actual, (codes * scale.astype(np.float64)) @ weight.dense().T.astype(np.float64))
 
 
 def test_integer_sums_are_exact_where_float32_sums_are_not() -> None:
-    """16384 products of up to 127 x 127 go beyond 2^24."""
+    """Sum 16384 products of up to 127 x 127, which exceeds 2^24."""
     rng, scheme = np.random.default_rng(0), Int8Scheme(rows=True)
     codes, stored = (rng.integers(60, 128, (9, 16384), np.int8) for _ in range(2))
     weight = scheme.open("w", (9, 16384), {"codes": stored, "scale": np.ones(9, np.float32)})
-    (found,) = run(linear(scheme), codes, np.ones((9, 1), np.float32), weights={"w0": weight})
+    (actual,) = run(linear(scheme), codes, np.ones((9, 1), np.float32), weights={"w0": weight})
     exact = codes.astype(np.int64) @ stored.astype(np.int64).T
-    assert np.array_equal(found, exact.astype(np.float32))
-    assert not np.array_equal(found, codes.astype(np.float32) @ stored.astype(np.float32).T)
+    assert np.array_equal(actual, exact.astype(np.float32))
+    assert not np.array_equal(actual, codes.astype(np.float32) @ stored.astype(np.float32).T)
 
 
 @given(seeds, st.integers(1, 3), st.integers(1, 200), st.integers(1, 3), st.sampled_from([0, 32, 64, 128]))
-def test_ternary_linear(seed: int, n: int, inputs: int, planes: int, group_size: int) -> None:
+def test_ternary_linear_follows_its_formula(seed: int, n: int, inputs: int, planes: int, group_size: int) -> None:
     scheme, rng = TernaryScheme(planes=planes, group_size=group_size), np.random.default_rng(seed)
     weight = scheme.open("w", (5, inputs), random_parts(rng, scheme, (5, inputs)))
     codes = rng.integers(-127, 128, (n, inputs), np.int8)
     scale = rng.uniform(0.001, 0.1, (n, 1)).astype(np.float32)
-    (found,) = run(linear(scheme), codes, scale, weights={"w0": weight})
-    close(found, (codes * scale.astype(np.float64)) @ weight.dense().T.astype(np.float64), rtol=1e-5)
+    (actual,) = run(linear(scheme), codes, scale, weights={"w0": weight})
+    close(actual, (codes * scale.astype(np.float64)) @ weight.dense().T.astype(np.float64), rtol=1e-5)
     for row in range(n):
         for out in range(5):
             total = np.float32(0)
@@ -275,7 +277,7 @@ def test_ternary_linear(seed: int, n: int, inputs: int, planes: int, group_size:
                     exact = sum(int(codes[row, c]) * int(weight.trits[plane, out, c]) for c in columns)
                     factor = weight.scale[plane, out, group] if group_size else weight.scale[0]
                     total += np.float32(exact) * factor
-            assert found[row, out] == total * scale[row, 0]
+            assert actual[row, out] == total * scale[row, 0]
 
 
 # --- rope -------------------------------------------------------------------------------------------------------------
@@ -300,12 +302,12 @@ def rope(layout: Any, heads: int, inverse_frequencies: tuple[float, ...]) -> Rop
     st.lists(st.floats(1e-6, 1), min_size=1, max_size=5),
     st.lists(st.integers(0, 200_000), min_size=1, max_size=5),
 )
-def test_rope_is_a_product_of_complex_numbers(
+def test_rope_equals_a_product_of_complex_numbers(
     seed: int, layout: str, heads: int, inverse: list[float], positions: list[int]
 ) -> None:
     pairs = len(inverse)
     x = normal(seed, len(positions), heads * 2 * pairs)
-    (found,) = run(rope(layout, heads, tuple(inverse)), x, np.array(positions, np.int32))
+    (actual,) = run(rope(layout, heads, tuple(inverse)), x, np.array(positions, np.int32))
     for row, position in enumerate(positions):
         for head in range(heads):
             for pair, frequency in enumerate(inverse):
@@ -313,13 +315,13 @@ def test_rope_is_a_product_of_complex_numbers(
                 at = (pair, pair + pairs) if layout == "half" else (2 * pair, 2 * pair + 1)
                 real, imaginary = (start + offset for offset in at)
                 turned = complex(x[row, real], x[row, imaginary]) * np.exp(1j * position * frequency)
-                assert abs(complex(found[row, real], found[row, imaginary]) - turned) <= 3e-7 * (1 + abs(turned))
+                assert abs(complex(actual[row, real], actual[row, imaginary]) - turned) <= 3e-7 * (1 + abs(turned))
 
 
 def test_rope_of_late_positions_is_exact() -> None:
-    """An angle in float32 would be off by 0.004 here."""
-    (found,) = run(rope("half", 1, (1.0,)), np.array([[1, 0]], np.float32), np.array([131_071], np.int32))
-    assert found[0] == pytest.approx([math.cos(131_071), math.sin(131_071)], abs=1e-7)
+    """Check a position at which an angle in float32 would be off by 0.004."""
+    (actual,) = run(rope("half", 1, (1.0,)), np.array([[1, 0]], np.float32), np.array([131_071], np.int32))
+    assert actual[0] == pytest.approx([math.cos(131_071), math.sin(131_071)], abs=1e-7)
 
 
 @settings(max_examples=30)
@@ -344,7 +346,9 @@ def test_rope_of_a_row_ignores_the_other_rows(seed: int, positions: list[int]) -
     st.none() | st.integers(1, 8),
     st.integers(0, 3),
 )
-def test_attention(seed: int, heads: tuple[int, int], past: int, n: int, window: int | None, sinks: int) -> None:
+def test_attention_follows_its_formula(
+    seed: int, heads: tuple[int, int], past: int, n: int, window: int | None, sinks: int
+) -> None:
     query_heads, kv_heads = heads
     head_dim, rng = 6, np.random.default_rng(seed)
     state = KvState(name="kv", kv_heads=kv_heads, head_dim=head_dim, window=window, sinks=sinks)
@@ -352,36 +356,36 @@ def test_attention(seed: int, heads: tuple[int, int], past: int, n: int, window:
     op = Attention(name="attn", inputs=("q", "k", "v"), outputs=("y",), state="kv", heads=query_heads, scale=0.3)
     q = normal(seed, past + n, query_heads * head_dim, size=2)
     k, v = (normal(seed + i, past + n, kv_heads * head_dim, size=2) for i in (1, 2))
-    # Committed rows at growing positions with gaps, then a pass of any shape that sees itself.
+    # The cache holds rows at growing positions with gaps; the pass has any shape and sees itself.
     positions = np.cumsum(rng.integers(1, 3, past + n)).astype(np.int32)
     positions[past:] = positions[past] + rng.integers(0, 4, n)
     visible = (rng.random((n, n)) < 0.5) | np.eye(n, dtype=np.bool_)
     if past:
         run(op, q[:past], k[:past], v[:past], cache=cache, positions=positions[:past])
         cache.commit(np.arange(past, dtype=np.int32))
-    new = slice(past, past + n)
-    (found,) = run(op, q[new], k[new], v[new], cache=cache, positions=positions[new], visible=visible)
+    rows = slice(past, past + n)
+    (actual,) = run(op, q[rows], k[rows], v[rows], cache=cache, positions=positions[rows], visible=visible)
     expected = np.zeros((n, query_heads, head_dim))
     for i in range(n):
         for head in range(query_heads):
             group = head // (query_heads // kv_heads)
             part = slice(group * head_dim, (group + 1) * head_dim)
-            seen = []
+            keys = []
             for j in range(past + n):
                 admitted = j < past or visible[i, j - past]
                 near = window is None or positions[j] > positions[past + i] - window or positions[j] < sinks
                 if admitted and near:
-                    seen.append(j)
+                    keys.append(j)
             query = q[past + i, head * head_dim : (head + 1) * head_dim].astype(np.float64)
-            power = [math.exp(0.3 * float(query @ k[j, part].astype(np.float64))) for j in seen]
-            for j, weight in zip(seen, power, strict=True):
+            power = [math.exp(0.3 * float(query @ k[j, part].astype(np.float64))) for j in keys]
+            for j, weight in zip(keys, power, strict=True):
                 expected[i, head] += weight / sum(power) * v[j, part]
-    close(found, expected.reshape(n, -1), rtol=1e-5)
+    close(actual, expected.reshape(n, -1), rtol=1e-5)
 
 
 def test_attention_of_large_scores_does_not_overflow() -> None:
     state = KvState(name="kv", kv_heads=1, head_dim=2)
     op = Attention(name="attn", inputs=("q", "k", "v"), outputs=("y",), state="kv", heads=1, scale=1.0)
     q, k = np.full((2, 2), 100, np.float32), np.array([[100, 100], [99, 100]], np.float32)
-    (found,) = run(op, q, k, np.array([[1, 2], [3, 4]], np.float32), cache=Cache({"kv": state}))
-    assert np.array_equal(found, [[1, 2], [1, 2]])
+    (actual,) = run(op, q, k, np.array([[1, 2], [3, 4]], np.float32), cache=Cache({"kv": state}))
+    assert np.array_equal(actual, [[1, 2], [1, 2]])

@@ -19,7 +19,8 @@ KINDS = {
     "native_ternary": "native",
     "planes": "planes2",
 }  # name of the bundle -> scheme of tests.support.make_tiny
-LEAST_LEAD = 1e-3  # of a chosen logit over the next one, so that another order of float sums changes no token
+# difference from a chosen logit to the next one, so that another order of float sums changes no token
+LEAST_LEAD = 1e-3
 SEEDS = 100
 
 

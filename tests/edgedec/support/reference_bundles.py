@@ -1,4 +1,4 @@
-"""Bundles that earlier versions of edgedec wrote, kept as test data, and the greedy tokens that they generate.
+"""Generate the greedy tokens of the bundles that earlier versions of edgedec wrote, which are kept as test data.
 
 ``bundles/version_N/NAME.edgedec`` is a bundle of version N of the format with random weights;
 ``bundles/version_N/tokens.json`` holds what ``generate`` returned for each of them on the day it was made.

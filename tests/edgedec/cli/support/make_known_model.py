@@ -1,7 +1,7 @@
-"""A checkpoint whose every answer is known: each byte is followed by the one that a table says, whatever came before.
+"""Make a checkpoint whose every answer is known: a byte alone decides the next one, by this table.
 
 after "?"   Hi! and the end token
-after "o"   é€😀, a space, o, and so on for ever
+after "o"   é€😀, a space, o, and again from the start without end
 else        the same byte again
 """
 
@@ -19,7 +19,7 @@ from edgedec.quantize.pipeline import QuantizeOptions, quantize
 from edgedec.quantize.readers import open_checkpoint
 
 BOS, EOS = 256, 257
-IDS = 258  # of the tokenizer; the model's vocabulary is padded past them
+IDS = 258  # tokens of the tokenizer; the model's vocabulary is padded past them
 ENDLESS = "é€😀 o"
 CONFIG = {
     "model_type": "llama",
@@ -44,7 +44,7 @@ TEMPLATE = (
 
 
 def byte_tokenizer() -> Tokenizer:
-    """One token per byte, BOS before a text."""
+    """Return a tokenizer with one token per byte, which puts BOS before a text."""
     vocab = {char: index for index, char in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     tokenizer = Tokenizer(models.BPE(vocab, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -55,7 +55,7 @@ def byte_tokenizer() -> Tokenizer:
 
 
 def write_checkpoint(folder: Path, template: str | None = TEMPLATE) -> Path:
-    """The Hugging Face folder of that model."""
+    """Write the Hugging Face folder of that model."""
     folder.mkdir(parents=True)
     tokenizer = byte_tokenizer()
     rng = np.random.default_rng(0)
@@ -65,7 +65,7 @@ def write_checkpoint(folder: Path, template: str | None = TEMPLATE) -> Path:
         else np.ones(spec.shape, np.float32)
         for name, spec in build_graph(CONFIG).weights.items()
     }
-    for name in ("self_attn.o_proj", "mlp.down_proj"):  # what these layers find does not count
+    for name in ("self_attn.o_proj", "mlp.down_proj"):  # these layers contribute nothing
         weights[f"model.layers.0.{name}.weight"][...] = 0
     embed = rng.standard_normal((264, 128), np.float32)
     following = np.arange(264)

@@ -1,6 +1,7 @@
-"""What runs which family: the table behind ``docs/families.md``, and what ``test_family_table.py`` holds the executors to.
+"""Hold the table of which executor runs which family; it is written to ``docs/families.md`` and tested by
+``test_family_table.py``.
 
-``python tests/edgedec/families/support/make_family_table.py`` writes the document.
+Run ``python tests/edgedec/families/support/make_family_table.py`` to write the document.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ DOCUMENT = Path(__file__).parents[4] / "docs" / "families.md"
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """``refused``: executor -> what its error says, in part; the others run the model."""
+    """Describe one model of the table.
+
+    ``refused`` maps an executor to a part of its error message; the other executors run the model.
+    """
 
     title: str
     family: str
@@ -25,7 +29,7 @@ class Row:
     note: str = ""
 
 
-# Operation -> models that have one which the integer profile does not define: the table in docs/integer-profile.md.
+# Operation -> models with one of it that the integer profile does not define: the table in docs/integer-profile.md.
 UNDEFINED: Mapping[str, tuple[str, ...]] = {
     "rms_norm": ("Qwen 3", "Gemma 3"),
     "rope": ("Phi 4 mini",),
@@ -38,7 +42,7 @@ UNDEFINED: Mapping[str, tuple[str, ...]] = {
 
 
 def _integers(reason: str) -> dict[str, str]:
-    """The accelerator runs the integer profile's program: what that does not define, it has not."""
+    """Return refusals by the integer profile and by the accelerator, which runs the same operations."""
     return dict.fromkeys(INTEGERS, reason)
 
 
@@ -112,7 +116,7 @@ How to add one: [adding a model family](adding-a-family.md).
 
 
 def document() -> str:
-    """The text of ``docs/families.md``."""
+    """Return the text of ``docs/families.md``."""
     reasons: list[str] = []
     lines = ["| model | `model_type` | " + " | ".join(EXECUTORS) + " | |", "|---|---|" + "---|" * (len(EXECUTORS) + 1)]
     for row in ROWS:

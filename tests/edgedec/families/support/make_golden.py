@@ -1,11 +1,11 @@
-"""Makes ``golden/*.npz``: tiny random Llama models and the logits that transformers computes for them.
+"""Make ``golden/*.npz``: tiny random Llama models and the logits that transformers computes for them.
 
-``golden/FAMILY/*.npz`` are models of the other families. BitNet's linears are float here: int8 activations are no part of
-the family.
+``golden/FAMILY/*.npz`` are models of the other families. BitNet's linears are float here, because int8 activations are
+no part of the family.
 
-Run with torch and transformers installed: ``python tests/edgedec/families/support/make_golden.py [FAMILY ...]``. Each
-file holds the configuration as transformers saves it, every weight in float16 (the values used are exactly these), ids,
-positions, float32 logits. ``reference_golden.py`` reads them.
+Run it with torch and transformers installed: ``python tests/edgedec/families/support/make_golden.py [FAMILY ...]``.
+Each file holds the configuration as transformers saves it, every weight in float16 (the values used are exactly these),
+ids, positions and float32 logits. ``reference_golden.py`` reads them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _BASE: dict[str, Any] = {
     # Widths are tiny, so weights must be large for attention and rotation to matter in the logits.
     "initializer_range": 0.3,
 }
-# What is set here is the older spelling of the rotary settings; transformers 5 saves the newer one.
+# older spelling of the rotary settings; transformers 5 saves the newer one
 _CASES: dict[str, dict[str, Any]] = {
     "plain": {"rms_norm_eps": 1e-6},
     "grouped_tied": {"num_key_value_heads": 2, "tie_word_embeddings": True},
@@ -42,7 +42,7 @@ _CASES: dict[str, dict[str, Any]] = {
     "narrow_heads": {"hidden_size": 36, "head_dim": 6, "num_key_value_heads": 2, "rope_theta": 500000.0},
     "biases": {"attention_bias": True, "mlp_bias": True, "num_key_value_heads": 2},
     "linear": {"rope_theta": 1000.0, "rope_scaling": {"rope_type": "linear", "factor": 4.0}},
-    # With head_dim 16 and 32 original positions, wavelengths fall on both sides of the band and inside it.
+    # Wavelengths fall on both sides of the band and inside it, with head_dim 16 and 32 original positions.
     "llama3": {
         "head_dim": 16,
         "num_key_value_heads": 2,
@@ -62,7 +62,7 @@ _BITNET_CASES: dict[str, dict[str, Any]] = {
     "silu": {"hidden_act": "silu", "num_key_value_heads": 1, "rms_norm_eps": 1e-2},
     "biases": {"attention_bias": True, "num_hidden_layers": 1},
 }
-# Of the other families: smaller still, a file takes a few kB.
+# configurations of the other families: smaller still, so that a file takes a few kB
 _TINY: dict[str, Any] = _BASE | {
     "vocab_size": 24,
     "hidden_size": 16,
@@ -73,7 +73,7 @@ _TINY: dict[str, Any] = _BASE | {
     "initializer_range": 0.5,
     **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 0),
 }
-_WINDOW = {"sliding_window": 5}  # of 18 positions
+_WINDOW = {"sliding_window": 5}  # tokens, of 18 positions
 _LONGROPE: dict[str, Any] = {
     "original_max_position_embeddings": 512,
     "rope_scaling": {
@@ -89,7 +89,7 @@ _FAMILIES: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
         {
             "plain": {"rope_theta": 1000000.0, "head_dim": None, "num_key_value_heads": 2},
             "window": {"use_sliding_window": True, "max_window_layers": 1, "tie_word_embeddings": True, **_WINDOW},
-            # With 32 original positions, of the four pairs one is kept, one slowed, two blended.
+            # One of the four pairs is kept, one is slowed, and two are blended, with 32 original positions.
             "yarn": {"rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}},
             "dynamic": {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}, "max_position_embeddings": 64},
         },
@@ -161,20 +161,22 @@ _FAMILIES: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
 
 
 def _fill(model: Any, generator: torch.Generator) -> None:
-    """Random values that float16 holds exactly: matrices by the configured range, gains around 1, biases too."""
+    """Fill the model with random values that float16 holds exactly: matrices by the configured range, gains around 1,
+    biases too.
+    """
     spread = model.config.initializer_range
     for name, parameter in model.named_parameters():
         noise = torch.randn(parameter.shape, generator=generator) * spread
-        gain = 0 if model.config.model_type.startswith("gemma") else 1  # theirs are around 1 + weight
+        gain = 0 if model.config.model_type.startswith("gemma") else 1  # Gemma's gains are around 1 + weight
         value = gain + noise if name.endswith("norm.weight") else noise
         parameter.data.copy_(value.half().float())
 
 
 def _positions(n: int, config: Any) -> list[int]:
-    """Neighbours at first, then far away, so that large rotations take part.
+    """Return positions that are neighbours at first and then far away, so that large rotations take part.
 
-    Not farther: transformers computes angles in float32, and their error grows with the position. Not far where there are
-    windows: it counts rows there, not positions.
+    They stay below the range where the error of transformers' angles, which are float32, grows too large. They stay
+    near if there are windows, because transformers counts rows there and not positions.
     """
     if (getattr(config, "sliding_window", None) or n) < n or config.max_position_embeddings < 404:
         return list(range(n))
@@ -184,7 +186,7 @@ def _positions(n: int, config: Any) -> list[int]:
 def _make(
     family: str, folder: Path, cases: dict[str, dict[str, Any]], base: dict[str, Any] = _BASE, packed: bool = False
 ) -> None:
-    """``family`` as transformers spells it in its class names."""
+    """Write one file; ``family`` is spelled as in transformers' class names."""
     transformers: Any = import_module("transformers")
     folder.mkdir(exist_ok=True)
     for seed, (name, changes) in enumerate(cases.items()):
@@ -200,15 +202,15 @@ def _make(
             logits = model(ids, position_ids=positions, attention_mask=torch.ones_like(ids)).logits[0]
         tensors = {key: value.detach().half().numpy() for key, value in model.named_parameters()}
         weights: dict[str, Any]
-        if packed:  # an array of a file costs more than many of these tensors hold
+        if packed:  # one array, because each array of a file costs more bytes than many of these tensors hold
             shapes = json.dumps([[key, value.shape] for key, value in tensors.items()])
             weights = {"shapes": np.array(shapes), "values": np.concatenate([x.reshape(-1) for x in tensors.values()])}
         else:
             weights = {f"weights.{key}": value for key, value in tensors.items()}
-        saved = {key: value for key, value in config.to_diff_dict().items() if key != "dtype"}
+        config_keys = {key: value for key, value in config.to_diff_dict().items() if key != "dtype"}
         np.savez_compressed(
             folder / f"{name}.npz",
-            config=np.array(json.dumps(saved | {"model_type": config.model_type}, sort_keys=True)),
+            config=np.array(json.dumps(config_keys | {"model_type": config.model_type}, sort_keys=True)),
             ids=ids[0].numpy().astype(np.int32),
             positions=positions[0].numpy().astype(np.int32),
             logits=logits.numpy(),
@@ -218,13 +220,13 @@ def _make(
 
 def main() -> None:
     torch.set_num_threads(1)
-    wanted = sys.argv[1:] or ["llama", "bitnet", *_FAMILIES]
-    if "llama" in wanted:
+    families = sys.argv[1:] or ["llama", "bitnet", *_FAMILIES]
+    if "llama" in families:
         _make("Llama", _FOLDER, _CASES)
-    if "bitnet" in wanted:
+    if "bitnet" in families:
         _make("BitNet", _FOLDER / "bitnet", _BITNET_CASES)
     for family, (spelled, cases) in _FAMILIES.items():
-        if family in wanted:
+        if family in families:
             _make(spelled, _FOLDER / family, cases, _TINY, packed=True)
 
 

@@ -1,4 +1,4 @@
-"""Reads the models of ``golden/``, which ``make_golden.py`` made with transformers."""
+"""Read the models of ``golden/``, which ``make_golden.py`` made with transformers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 FOLDER = Path(__file__).resolve().parents[1] / "golden"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.npz"))
-# Absolute. The largest logit of every file is above 5, so it is 2e-5 of the range as well.
+# absolute; the largest logit of every file is above 5, so it is at most 2e-5 of the range
 TOLERANCE = 1e-4
 
 
@@ -26,7 +26,7 @@ class Golden:
 
 
 def names(family: str) -> list[str]:
-    """Of the files of a family other than Llama, whose files lie in the folder itself."""
+    """Return the names of the files of a family other than Llama, whose files are in the folder itself."""
     return sorted(f"{family}/{path.stem}" for path in (FOLDER / family).glob("*.npz"))
 
 
@@ -48,11 +48,11 @@ def _single(file: Any) -> dict[str, NDArray[np.float32]]:
 
 
 def _packed(file: Any) -> dict[str, NDArray[np.float32]]:
-    """All tensors in one array, their names and shapes beside it."""
-    found, at, values = {}, 0, file["values"].astype(np.float32)
+    """Split the one array that holds all tensors by their names and shapes."""
+    tensors, at, values = {}, 0, file["values"].astype(np.float32)
     for name, shape in json.loads(str(file["shapes"])):
         size = int(np.prod(shape))
-        found[name] = values[at : at + size].reshape(shape)
+        tensors[name] = values[at : at + size].reshape(shape)
         at += size
     assert at == len(values)
-    return found
+    return tensors

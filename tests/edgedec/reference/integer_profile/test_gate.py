@@ -1,4 +1,4 @@
-"""The quality gate on trained models: perplexity and greedy choice against the float profile."""
+"""Compare perplexity and greedy choices of trained models with the float profile: the gate of quality."""
 
 from __future__ import annotations
 
@@ -25,64 +25,65 @@ F64 = NDArray[np.float64]
 
 MOST_PERPLEXITY = 1.01
 LEAST_AGREEMENT = 0.99
-LEAST_AGREEMENT_STORIES260K = 0.965  # heads of 8; noise of 1e-6 on the residual alone costs the float profile 2 %
+# share of equal choices with heads of 8: noise of 1e-6 on the residual alone costs the float profile 2 %
+LEAST_AGREEMENT_STORIES260K = 0.965
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gate:
-    ratio: float  # of perplexities, integer / float
-    agreement: float  # of greedy choices, teacher-forced
+    ratio: float  # quotient of perplexities, integer / float
+    agreement: float  # share of equal greedy choices, teacher-forced
     tokens: int
 
 
-def nats(logits: F64, wanted: I32) -> float:
+def nats(logits: F64, targets: I32) -> float:
     shifted = logits - logits.max(axis=1, keepdims=True)
-    return float(np.log(np.exp(shifted).sum(axis=1)).sum() - shifted[np.arange(len(wanted)), wanted].sum())
+    return float(np.log(np.exp(shifted).sum(axis=1)).sum() - shifted[np.arange(len(targets)), targets].sum())
 
 
 def measure(bundle: Bundle, windows: list[I32], calibration: list[I32] | None) -> Gate:
-    """With ``calibration`` None, the default one, as the compiler takes it."""
+    """Compare the profiles; ``calibration`` None is the default one, which the compiler uses."""
     graph, size = integer_graph(bundle), bundle.tokens.size
     reference = ReferenceModel(graph, {name: bundle.weight(name) for name in graph.weights}.__getitem__)
     model = prepare(bundle, calibrate(bundle, calibration))
-    tokens = same = 0
+    tokens = equal = 0
     excess = 0.0
     for window in windows:
-        seen, wanted = window[:-1], window[1:]
-        expected = reference.forward(seen, reference.new_cache())[0][:, :size].astype(np.float64)
-        found = head.real(model.open().forward(seen, check=True))[:, :size]
-        excess += nats(found, wanted) - nats(expected, wanted)
-        same += int((found.argmax(axis=1) == expected.argmax(axis=1)).sum())
-        tokens += len(wanted)
-    return Gate(ratio=float(np.exp(excess / tokens)), agreement=same / tokens, tokens=tokens)
+        inputs, targets = window[:-1], window[1:]
+        expected = reference.forward(inputs, reference.new_cache())[0][:, :size].astype(np.float64)
+        actual = head.real(model.open().forward(inputs, check=True))[:, :size]
+        excess += nats(actual, targets) - nats(expected, targets)
+        equal += int((actual.argmax(axis=1) == expected.argmax(axis=1)).sum())
+        tokens += len(targets)
+    return Gate(ratio=float(np.exp(excess / tokens)), agreement=equal / tokens, tokens=tokens)
 
 
 def held_out(bundle: Bundle, count: int, length: int, *, skip: int = 0) -> list[I32]:
-    """Windows of the demo's held-out text that begin with BOS."""
+    """Return windows of the demo's held-out text that begin with BOS."""
     ids = np.array(Tokenizer.load(bundle.tokenizer_file).encode(demo.HELD_OUT.read_text()), np.int32)
     body = ids[1:][skip:]
     return [np.concatenate([ids[:1], body[i * length : (i + 1) * length]]) for i in range(count)]
 
 
 @pytest.mark.parametrize("name", ["demo", "demo-int8"])
-def test_the_embedded_model(name: str) -> None:
+def test_the_embedded_model_passes_the_gate(name: str) -> None:
     bundle = Bundle.open(demo.bundle_path(name))
-    found = measure(bundle, held_out(bundle, 3, 160), held_out(bundle, 4, 64, skip=4000))
-    assert found.ratio <= MOST_PERPLEXITY
-    assert found.agreement >= LEAST_AGREEMENT
+    gate = measure(bundle, held_out(bundle, 3, 160), held_out(bundle, 4, 64, skip=4000))
+    assert gate.ratio <= MOST_PERPLEXITY
+    assert gate.agreement >= LEAST_AGREEMENT
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["demo", "demo-int8"])
-def test_the_embedded_model_with_the_default_calibration(name: str) -> None:
+def test_the_embedded_model_with_the_default_calibration_passes_the_gate(name: str) -> None:
     bundle = Bundle.open(demo.bundle_path(name))
-    found = measure(bundle, held_out(bundle, 12, 255), None)
-    assert found.ratio <= MOST_PERPLEXITY
-    assert found.agreement >= LEAST_AGREEMENT
+    gate = measure(bundle, held_out(bundle, 12, 255), None)
+    assert gate.ratio <= MOST_PERPLEXITY
+    assert gate.agreement >= LEAST_AGREEMENT
 
 
 def stories260k(shared_data: Path, folder: Path, planes: int, tokens: int) -> tuple[Bundle, list[I32]]:
-    """The quantized model, and text that the float model writes."""
+    """Return the quantized model, and text that the float model writes."""
     checkpoint = open_checkpoint(
         shared_data / "models/stories260K/stories260K.bin", shared_data / "tokenizers/tok512.bin"
     )
@@ -90,23 +91,23 @@ def stories260k(shared_data: Path, folder: Path, planes: int, tokens: int) -> tu
     options = QuantizeOptions(method="ternary", planes=planes) if planes else QuantizeOptions(method="int8")
     ids = sample_ids(checkpoint, tokens=2048, vocab_limit=size, seed=0) if planes else None
     quantize(checkpoint, folder / "bundle", options, vocab_limit=size, calibration=ids)
-    # Choices of the definition were compared on texts of seed 7; these are others.
+    # The definition was chosen on texts of seed 7; these are others.
     windows = list(sample_ids(checkpoint, tokens=tokens, vocab_limit=size, seed=11, length=128))
     return Bundle.open(folder / "bundle"), windows
 
 
-def test_stories260k(shared_data: Path, tmp_path: Path) -> None:
-    """A thousand tokens: the gate less what so few can be off by, two standard errors. The slow test is the gate."""
+def test_stories260k_is_near_the_gate(shared_data: Path, tmp_path: Path) -> None:
+    """Measure a thousand tokens, with two standard errors of tolerance; the slow test has the gate itself."""
     bundle, windows = stories260k(shared_data, tmp_path, 0, 1024)
-    found = measure(bundle, windows, None)
-    least = LEAST_AGREEMENT_STORIES260K
-    assert found.ratio <= MOST_PERPLEXITY
-    assert found.agreement >= least - 2 * (least * (1 - least) / found.tokens) ** 0.5
+    gate = measure(bundle, windows, None)
+    agreement = LEAST_AGREEMENT_STORIES260K
+    assert gate.ratio <= MOST_PERPLEXITY
+    assert gate.agreement >= agreement - 2 * (agreement * (1 - agreement) / gate.tokens) ** 0.5
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("planes", [0, 2, 3])
-def test_stories260k_gate(planes: int, shared_data: Path, tmp_path: Path) -> None:
-    found = measure(*stories260k(shared_data, tmp_path, planes, 8192), None)
-    assert found.ratio <= MOST_PERPLEXITY
-    assert found.agreement >= LEAST_AGREEMENT_STORIES260K
+def test_stories260k_passes_the_gate(planes: int, shared_data: Path, tmp_path: Path) -> None:
+    gate = measure(*stories260k(shared_data, tmp_path, planes, 8192), None)
+    assert gate.ratio <= MOST_PERPLEXITY
+    assert gate.agreement >= LEAST_AGREEMENT_STORIES260K

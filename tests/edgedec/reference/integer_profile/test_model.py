@@ -1,4 +1,4 @@
-"""The integer profile as a whole: batch-invariant to the bit, close to the float profile, clear about what does not map."""
+"""Test the integer profile as a whole: batch-invariant to the bit, near the float profile, clear about its limits."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def equal(a: Logits, b: Logits, rows: Any = slice(None)) -> bool:
 
 
 def chain(kind: str, ids: Sequence[int]) -> tuple[list[Logits], Decoding]:
-    """The plainest way: one row a pass."""
+    """Run one row per pass."""
     sequence, rows = model(kind).open(), []
     for token in ids:
         rows.append(sequence.forward(array([token]), check=True))
@@ -90,10 +90,10 @@ def same_cache(a: Decoding, b: Decoding) -> bool:
     st.lists(tokens, min_size=1, max_size=3),
     st.data(),
 )
-def test_a_tree_partly_committed_equals_the_chain(
+def test_a_partly_committed_tree_equals_the_chain(
     kind: str, prompt: list[int], nodes: list[tuple[int, int]], after: list[int], data: st.DataObject
 ) -> None:
-    """Every node's logits are those of its path decoded one by one, and so is all that follows a commit of that path."""
+    """Check that each node's logits, and those after a commit of its path, equal those of the path decoded row by row."""
     parents = [-1, *(choice % (i + 1) for i, (_, choice) in enumerate(nodes[1:]))]
     sequence = model(kind).open()
     sequence.forward(array(prompt), check=True)
@@ -110,9 +110,9 @@ def test_a_tree_partly_committed_equals_the_chain(
     alone, reached = chain(kind, text)
     for at, node in enumerate(paths[leaf]):
         assert equal(alone[len(prompt) + at], logits, slice(node, node + 1))
-    kept = data.draw(st.integers(1, len(paths[leaf])))
-    sequence.commit(array(paths[leaf][:kept]))
-    reached.truncate(len(prompt) + kept)
+    length = data.draw(st.integers(1, len(paths[leaf])))
+    sequence.commit(array(paths[leaf][:length]))
+    reached.truncate(len(prompt) + length)
     assert same_cache(sequence, reached)
     assert equal(sequence.forward(array(after), check=True), reached.fork().forward(array(after)))
     assert equal(sequence.forward(array(after[:1])), reached.forward(array(after)), slice(0, 1))
@@ -132,15 +132,15 @@ def test_any_split_into_passes_gives_the_same_bits(kind: str) -> None:
         assert same_cache(sequence, reached)
 
 
-def test_wanted_rows_and_embeddings() -> None:
+def test_requested_rows_and_embeddings_give_the_same_bits() -> None:
     graph, weights, subject = tiny("planes2")
     ids = array([3, 9, 1, 40])
-    everything = subject.open().forward(ids)
-    wanted = subject.open().forward(ids, want_rows=array([2, 0]))
-    assert equal(wanted, everything, [2, 0])
+    all_rows = subject.open().forward(ids)
+    some_rows = subject.open().forward(ids, want_rows=array([2, 0]))
+    assert equal(some_rows, all_rows, [2, 0])
     table: Any = weights["model.embed_tokens.weight"]
     given_rows = subject.open().forward(array([3, -1, 1, -2]), embeds=table.rows(array([9, 40])))
-    assert equal(given_rows, everything)
+    assert equal(given_rows, all_rows)
     assert graph.values["logits"].shape == ("r", VOCAB)
 
 
@@ -148,22 +148,22 @@ def test_wanted_rows_and_embeddings() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_logits_are_near_the_float_profiles(kind: str) -> None:
+def test_logits_are_near_those_of_the_float_profile(kind: str) -> None:
     graph, weights, subject = tiny(kind)
     ids = np.random.default_rng(9).integers(0, VOCAB, 24).astype(np.int32)
     reference = ReferenceModel(graph, weights.__getitem__)
     expected, _ = reference.forward(ids, reference.new_cache())
-    found = subject.open().forward(ids, check=True)
-    error = head.real(found) - expected
+    actual = subject.open().forward(ids, check=True)
+    error = head.real(actual) - expected
     assert np.sqrt(np.square(error).mean() / np.square(expected).mean()) < 0.08
-    logits = head.real(found)
-    largest, total = head.sum_of_exponentials(found)
-    unit = np.ldexp(found.mantissa.astype(float), found.exponent)
+    logits = head.real(actual)
+    largest, total = head.sum_of_exponentials(actual)
+    unit = np.ldexp(actual.mantissa.astype(float), actual.exponent)
     exact = np.log(np.exp(logits - logits.max(axis=1, keepdims=True)).sum(axis=1)) + logits.max(axis=1)
     assert np.abs(largest * unit + np.log(total / 65535) - exact).max() < 0.01
-    best = head.top(found, 3)
+    best = head.top(actual, 3)
     assert np.array_equal(best[:, 0], logits.argmax(axis=1))
-    assert np.array_equal(np.take_along_axis(found.values, best.astype(np.int64), 1), -np.sort(-found.values)[:, :3])
+    assert np.array_equal(np.take_along_axis(actual.values, best.astype(np.int64), 1), -np.sort(-actual.values)[:, :3])
 
 
 def test_equal_logits_are_ordered_by_id() -> None:
@@ -183,7 +183,7 @@ def test_the_trace_names_every_output_in_order() -> None:
         assert name in names
 
 
-# --- what does not map, bad input -------------------------------------------------------------------------------------
+# --- refusals ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -199,18 +199,18 @@ def test_the_trace_names_every_output_in_order() -> None:
         (TernaryScheme(), {"rms_norm_eps": 1e9}, r"rms_norm layers\.0\.attn_norm: eps 1e\+09 is \d+ in squared units"),
     ],
 )
-def test_what_does_not_map(scheme: Scheme, changes: Mapping[str, Any], message: str) -> None:
+def test_unsupported_graphs_are_refused(scheme: Scheme, changes: Mapping[str, Any], message: str) -> None:
     with pytest.raises(UnsupportedError, match=message):
         prepared(*float_model(scheme, changes))
 
 
-def test_a_head_too_wide(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_head_that_is_too_wide_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention, "_WIDEST_HEAD", 8)
     with pytest.raises(UnsupportedError, match=r"attention layers\.0\.attn: its heads are 10 wide; at most 8"):
         prepared(*float_model(*KINDS["native"]))
 
 
-def test_a_gate_out_of_reach() -> None:
+def test_a_gate_out_of_range_is_refused() -> None:
     graph, weights = float_model(*KINDS["int8"])
     gate: Any = weights["model.layers.1.mlp.gate_proj.weight"]
     loud = {**weights, "model.layers.1.mlp.gate_proj.weight": Int8Weight(codes=gate.codes, scale=gate.scale * 1e4)}
@@ -218,7 +218,7 @@ def test_a_gate_out_of_reach() -> None:
         prepared(graph, loud)
 
 
-def test_negative_and_zero_scales() -> None:
+def test_negative_and_zero_scales_are_computed() -> None:
     graph, weights = float_model(*KINDS["int8"])
     name = "model.layers.0.mlp.up_proj.weight"
     up: Any = weights[name]
@@ -226,9 +226,9 @@ def test_negative_and_zero_scales() -> None:
     ids = array([1, 5, 9])
     assert equal(prepared(graph, {**weights, name: turned}).open().forward(ids), model("int8").open().forward(ids))
     silent = {**weights, name: Int8Weight(codes=up.codes, scale=up.scale * 0)}
-    found = head.real(prepared(graph, silent).open().forward(ids, check=True))
+    actual = head.real(prepared(graph, silent).open().forward(ids, check=True))
     reference = ReferenceModel(graph, silent.__getitem__)
-    assert np.allclose(found, reference.forward(ids, reference.new_cache())[0], atol=0.05 * np.abs(found).max())
+    assert np.allclose(actual, reference.forward(ids, reference.new_cache())[0], atol=0.05 * np.abs(actual).max())
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_negative_and_zero_scales() -> None:
         ([1, 2], {"want_rows": array([2])}, r"logits of rows \[2\] are wanted of a pass of 2"),
     ],
 )
-def test_passes_that_make_no_sense(ids: list[int], options: Mapping[str, Any], message: str) -> None:
+def test_invalid_passes_are_refused(ids: list[int], options: Mapping[str, Any], message: str) -> None:
     sequence = model("native").open()
     sequence.forward(array([1, 2, 3]))
     sequence.commit(array([0, 1]))
@@ -255,7 +255,7 @@ def test_passes_that_make_no_sense(ids: list[int], options: Mapping[str, Any], m
 
 
 @pytest.mark.parametrize("nodes", [[3], [-1], [0, 0]])
-def test_commits_that_make_no_sense(nodes: list[int]) -> None:
+def test_invalid_commits_are_refused(nodes: list[int]) -> None:
     sequence = model("native").open()
     sequence.forward(array([1, 2, 3]))
     with pytest.raises(UsageError, match=r"commit .* of a pass of 3 rows"):
@@ -270,13 +270,13 @@ def test_commits_that_make_no_sense(nodes: list[int]) -> None:
 def test_a_calibration_survives_json_and_is_deterministic() -> None:
     graph, weights, subject = tiny("planes3")
     windows = [array([1, 2, 3, 4, 5])]
-    found = calibrate_graph(graph, weights.__getitem__, windows, context=CONTEXT)
-    assert found == calibrate_graph(graph, weights.__getitem__, windows, context=CONTEXT)
-    assert Calibration.from_json(found.to_json()) == found
-    again = prepare_graph(graph, weights.__getitem__, Calibration.from_json(found.to_json()))
+    calibration = calibrate_graph(graph, weights.__getitem__, windows, context=CONTEXT)
+    assert calibration == calibrate_graph(graph, weights.__getitem__, windows, context=CONTEXT)
+    assert Calibration.from_json(calibration.to_json()) == calibration
+    again = prepare_graph(graph, weights.__getitem__, Calibration.from_json(calibration.to_json()))
     assert equal(
         again.open().forward(array([7, 8])),
-        prepare_graph(graph, weights.__getitem__, found).open().forward(array([7, 8])),
+        prepare_graph(graph, weights.__getitem__, calibration).open().forward(array([7, 8])),
     )
     assert subject.vocab == VOCAB
     with pytest.raises(UsageError, match="at least one token id"):
@@ -284,15 +284,15 @@ def test_a_calibration_survives_json_and_is_deterministic() -> None:
 
 
 def test_rotated_columns_are_calibrated_over_the_context() -> None:
-    """A slow pair turns into columns that the window itself does not reach."""
+    """Check that a slow pair is calibrated over columns that the window itself does not reach."""
     graph, weights, _ = tiny("native")
     near, far = (calibrate_graph(graph, weights.__getitem__, [array([4])], context=n) for n in (1, 4096))
-    assert np.allclose(near.columns("layers.0.k"), 0)  # one key, one place: each column is its own middle
+    assert np.allclose(near.columns("layers.0.k"), 0)  # one key at one position: each column is its own middle
     key = np.abs(near.middles["layers.0.k"])
     assert np.array(far.columns("layers.0.k")).min() > 0
     assert np.hypot(key[0], key[5]) == pytest.approx(
         far.columns("layers.0.k")[0], rel=0.01
-    )  # the fastest pair: a circle
+    )  # the fastest pair describes a circle
     assert near.columns("layers.0.v") == far.columns("layers.0.v")
 
 
@@ -300,8 +300,8 @@ def test_rotated_columns_are_calibrated_over_the_context() -> None:
     "text",
     ["", "[]", "{}", '{"format": "x", "maxima": {}, "tokens": 1}', "[" * 100000]
     + [
-        json.dumps({"format": "edgedec-integer-calibration-1", "tokens": 1, "maxima": {"a": most}, "middles": middles})
-        for most, middles in (
+        json.dumps({"format": "edgedec-integer-calibration-1", "tokens": 1, "maxima": {"a": limit}, "middles": middles})
+        for limit, middles in (
             ([], {}),
             ([-1.0], {}),
             ([float("nan")], {}),
@@ -314,19 +314,19 @@ def test_rotated_columns_are_calibrated_over_the_context() -> None:
         )
     ],
 )
-def test_damaged_calibrations(text: str) -> None:
+def test_damaged_calibrations_are_refused(text: str) -> None:
     with pytest.raises(BundleError, match="calibration"):
         Calibration.from_json(text)
 
 
-def test_the_calibration_of_another_model() -> None:
+def test_the_calibration_of_another_model_is_refused() -> None:
     graph, weights, _ = tiny("native")
     with pytest.raises(BundleError, match="made for another model"):
         prepare_graph(graph, weights.__getitem__, Calibration(maxima={"embed": (1.0,)}, middles={}, tokens=1))
     assert CONFIG["num_hidden_layers"] == 2
 
 
-def test_packed_visibility_is_the_runtimes() -> None:
+def test_packed_visibility_is_that_of_the_runtime() -> None:
     parents = array([-1, 0, 0, 2])
     packed, ids, positions = tree(parents), array([1, 2, 3, 4]), array([0, 1, 1, 2])
     a = model("int8").open().forward(ids, positions=positions, visible=packed)

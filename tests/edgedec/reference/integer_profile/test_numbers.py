@@ -1,4 +1,4 @@
-"""The arithmetic against Python's own integers and fractions."""
+"""Compare the arithmetic with Python's own integers and fractions."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def one(value: int) -> np.ndarray:
 
 
 @given(st.integers(-(2**45), 2**45), st.integers(0, 47))
-def test_round_half_up(x: int, shift: int) -> None:
+def test_rounding_shifts_equal_exact_fractions(x: int, shift: int) -> None:
     assert round_shift(one(x), shift)[0] == math.floor(Fraction(x, 1 << shift) + Fraction(1, 2) * (shift > 0))
     assert round_shift(one(x), one(shift))[0] == round_shift(one(x), shift)[0]
 
 
 @pytest.mark.parametrize(("x", "shift", "expected"), [(5, 1, 3), (-5, 1, -2), (-6, 2, -1), (6, 2, 2), (7, 0, 7)])
-def test_halves_go_up(x: int, shift: int, expected: int) -> None:
+def test_halves_are_rounded_up(x: int, shift: int, expected: int) -> None:
     assert round_shift(one(x), shift)[0] == expected
 
 
@@ -44,38 +44,38 @@ def test_saturation_is_symmetric() -> None:
 
 
 @given(st.integers(1, 2**53 - 1))
-def test_normalize(x: int) -> None:
+def test_normalize_equals_its_definition(x: int) -> None:
     mantissa, e = (int(part[0]) for part in normalize16(one(x)))
     assert e == x.bit_length() == bit_length(one(x))[0]
     assert mantissa == (x >> (e - 16) if e > 16 else x << (16 - e))
 
 
 @given(st.integers(0, 2**32 - 1))
-def test_root(x: int) -> None:
+def test_root_equals_the_integer_root(x: int) -> None:
     assert integer_root(one(x))[0] == math.isqrt(x)
 
 
-def test_root_beside_squares() -> None:
+def test_root_is_exact_next_to_squares() -> None:
     squares = np.arange(1, 1 << 16, dtype=np.int64) ** 2
     assert np.array_equal(integer_root(squares), np.arange(1, 1 << 16))
     assert np.array_equal(integer_root(squares - 1), np.arange(1, 1 << 16) - 1)
 
 
 @given(st.lists(st.floats(-1e6, 1e6, allow_subnormal=False), min_size=1, max_size=5), st.integers(8, 16))
-def test_mantissas(values: list[float], bits: int) -> None:
-    found = mantissas(np.array(values), bits)
-    most = int(np.abs(found.values).max())
-    assert most < 1 << bits
+def test_mantissas_are_within_one_unit(values: list[float], bits: int) -> None:
+    actual = mantissas(np.array(values), bits)
+    largest = int(np.abs(actual.values).max())
+    assert largest < 1 << bits
     if any(values):
-        assert most >= 1 << (bits - 1) if max(map(abs, values)) > 1e-300 else True
+        assert largest >= 1 << (bits - 1) if max(map(abs, values)) > 1e-300 else True
         assert np.allclose(
-            np.ldexp(found.values.astype(float), found.exponent), values, rtol=0, atol=2.0**found.exponent
+            np.ldexp(actual.values.astype(float), actual.exponent), values, rtol=0, atol=2.0**actual.exponent
         )
 
 
-def test_mantissas_beside_the_top() -> None:
-    found = mantissas(np.array([65535.7]))
-    assert (found.values.tolist(), found.exponent) == ([32768], 1)
+def test_mantissas_carry_at_the_top_and_are_clamped_at_the_bottom() -> None:
+    actual = mantissas(np.array([65535.7]))
+    assert (actual.values.tolist(), actual.exponent) == ([32768], 1)
     assert mantissas(0.0).values.tolist() == [0]
     clamped = mantissas(np.array([2.0**-30]), least_exponent=-35)
     assert (clamped.values.tolist(), clamped.exponent) == ([32], -35)
@@ -85,7 +85,7 @@ def test_to_fixed_rounds_half_up_and_saturates() -> None:
     assert to_fixed(np.array([0.5, -0.5, 1.49, 1e9, -1e9]), 1.0, 8).tolist() == [1, 0, 1, 127, -127]
 
 
-def test_a_check_that_fails_names_the_value() -> None:
+def test_a_failed_check_names_the_value() -> None:
     check = Check(enabled=True)
     assert check.signed("x", one(-127), 8)[0] == -127
     with pytest.raises(EdgedecError, match=r"x leaves s8: -128\.\.-128"):
@@ -100,29 +100,29 @@ def test_a_check_that_fails_names_the_value() -> None:
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
-def test_exp2() -> None:
+def test_exp2_is_near_the_float_function() -> None:
     u = np.arange(4608)
-    found = exp2_negative(u)
-    assert (found[0], found[256], found[-1]) == (65535, 32768, 0)
-    assert (np.diff(found) <= 0).all()
-    assert np.abs(found - 65535 * 2.0 ** (-u / 256)).max() <= 0.75
+    actual = exp2_negative(u)
+    assert (actual[0], actual[256], actual[-1]) == (65535, 32768, 0)
+    assert (np.diff(actual) <= 0).all()
+    assert np.abs(actual - 65535 * 2.0 ** (-u / 256)).max() <= 0.75
     assert exp2_table().max() < 1 << 16
-    assert found[17 * 256 :].max() == 0
+    assert actual[17 * 256 :].max() == 0
 
 
-def test_sigmoid() -> None:
+def test_sigmoid_is_near_the_float_function() -> None:
     x = np.arange(1 << 16)
-    found = sigmoid_positive(x)
-    assert (found[0], found[-1]) == (32768, 65535)
-    assert (np.diff(found) >= 0).all()
-    assert np.abs(found - 65536 / (1 + np.exp(-x / 4096))).max() < 4
+    actual = sigmoid_positive(x)
+    assert (actual[0], actual[-1]) == (32768, 65535)
+    assert (np.diff(actual) >= 0).all()
+    assert np.abs(actual - 65536 / (1 + np.exp(-x / 4096))).max() < 4
     value, step = sigmoid_table()
     assert value.shape == step.shape == (256,)
     assert value.max() < 1 << 16
     assert 0 <= step.min() <= step.max() < 1 << 11
 
 
-def test_rotary() -> None:
+def test_rotary_is_near_the_float_function() -> None:
     cos, sin = rotary(np.array([0, 1, 900], np.int32), (1.0, 0.01))
     assert cos[0].tolist() == [1 << 14] * 2
     assert sin[0].tolist() == [0, 0]

@@ -1,4 +1,4 @@
-"""Each operation against the formulas of docs/integer-profile.md, in Python's own integers, one element after the other."""
+"""Compare each operation with the formulas of docs/integer-profile.md, in Python's own integers, element by element."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def norm16(x: int) -> tuple[int, int]:
 
 
 def rows(seed: int, bits: int, n: int = 3, width: int = 9) -> I64:
-    """Integers of every size up to ``bits``: small rows beside large ones, and the extremes."""
+    """Return integers of every size up to ``bits``: small rows next to large ones, and the extremes."""
     rng = np.random.default_rng(seed)
     x = rng.integers(-(2 ** (bits - 1)) + 1, 2 ** (bits - 1), (n, width))
     x >>= rng.integers(0, bits, (n, 1))
@@ -50,7 +50,7 @@ def rows(seed: int, bits: int, n: int = 3, width: int = 9) -> I64:
 
 @settings(max_examples=200)
 @given(seeds)
-def test_codes(seed: int) -> None:
+def test_codes_follow_the_formula(seed: int) -> None:
     y = rows(seed, 27)
     y[1] = 0
     codes, mantissa, exponent = quantize_activation.codes_of(y)
@@ -70,7 +70,7 @@ def test_codes(seed: int) -> None:
 
 @settings(max_examples=200)
 @given(seeds, st.integers(0, 2**48 - 1), st.integers(0, 47))
-def test_root_mean_square(seed: int, eps: int, small_eps: int) -> None:
+def test_root_mean_square_follows_the_formula(seed: int, eps: int, small_eps: int) -> None:
     x, eps = rows(seed, 27), eps >> small_eps
     small, big = rms_norm.sums_of_squares(x)
     roots, exponents = rms_norm.root_mean_square(small + eps, big)
@@ -91,7 +91,7 @@ def test_root_mean_square(seed: int, eps: int, small_eps: int) -> None:
 
 
 @given(st.integers(1, 2**26 - 1), st.integers(2**15, 2**16 - 1), st.integers(-20, 30))
-def test_scale_behind_a_norm(m: int, root: int, exponent: int) -> None:
+def test_a_norm_hands_its_scale_on(m: int, root: int, exponent: int) -> None:
     m16, e = norm16(m)
     scale = quantize_activation.normed_scale(*(np.array([x]) for x in (m16, e, root, exponent)))
     assert 2**15 <= scale.mantissa[0] < 2**16
@@ -114,7 +114,7 @@ def context(cache: IntegerCache | None = None, n: int = 1, **changes: Any) -> Pa
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_linears(kind: str) -> None:
+def test_linears_follow_the_formula(kind: str) -> None:
     graph, weights, model = tiny(kind)
     rng = np.random.default_rng(2)
     for op in graph.operations:
@@ -152,7 +152,7 @@ def test_linears(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["planes2", "planes3"])
 def test_groups_of_planes_are_what_is_summed(kind: str) -> None:
-    """Hardware sums trits of a group first, and multiplies by the mantissa then."""
+    """Check this because hardware sums the trits of a group first, and then multiplies by the mantissa."""
     _, _, model = tiny(kind)
     matrix = model.constants["layers.0.down"].matrices[0]
     planes, outputs, inputs = matrix.trits.shape
@@ -171,7 +171,7 @@ def test_groups_of_planes_are_what_is_summed(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["int8", "bitnet"])
-def test_gates(kind: str) -> None:
+def test_gates_follow_the_formula(kind: str) -> None:
     graph, _, model = tiny(kind)
     (op, *_) = (op for op in graph.operations if isinstance(op, GatedActivation))
     constants = model.constants[op.name]
@@ -193,15 +193,15 @@ def test_gates(kind: str) -> None:
 # --- attention --------------------------------------------------------------------------------------------------------
 
 
-def attend(q: I64, k: I64, v: I64, seen: NDArray[np.bool_], constants: Any) -> list[list[list[int]]]:
-    """q [n, heads, d], k and v [t, kv_heads, d] are codes; the page's formulas, one number after the other."""
+def attend(q: I64, k: I64, v: I64, visible: NDArray[np.bool_], constants: Any) -> list[list[list[int]]]:
+    """Compute the page's formulas one number after the other; codes are q [n, heads, d], k and v [t, kv_heads, d]."""
     exp2 = exp2_table().tolist()
     out = []
     for i in range(len(q)):
         heads = []
         for head in range(q.shape[1]):
             shared = head * k.shape[1] // q.shape[1]
-            at = np.flatnonzero(seen[i]).tolist()
+            at = np.flatnonzero(visible[i]).tolist()
             scores = {j: sum(int(a) * int(b) for a, b in zip(q[i, head], k[j, shared], strict=True)) for j in at}
             p = {}
             for j, score in scores.items():
@@ -220,7 +220,7 @@ def attend(q: I64, k: I64, v: I64, seen: NDArray[np.bool_], constants: Any) -> l
 
 
 @pytest.mark.parametrize("kind", ["native", "planes1", "bitnet", "windowed"])
-def test_attention(kind: str) -> None:
+def test_attention_follows_the_formula(kind: str) -> None:
     graph, _, model = tiny("native" if kind == "windowed" else kind)
     (op, *_) = (op for op in graph.operations if isinstance(op, Attention))
     constants, state = model.constants[op.name], graph.states[op.state]
@@ -245,17 +245,17 @@ def test_attention(kind: str) -> None:
         assert isinstance(out, np.ndarray)
         q, k, v = codes["q12"][-1], np.concatenate(codes["k8"]), np.concatenate(codes["v8"])
         middle = [0 * constants.q.values, constants.k_middle, 0 * constants.v.values]
-        less = [x - offset.ravel() for x, offset in zip(inputs, middle, strict=True)]
+        centred = [x - offset.ravel() for x, offset in zip(inputs, middle, strict=True)]
         for x, factor, found, bits in zip(
-            less, (constants.q, constants.k, constants.v), (q, k[past:], v[past:]), (12, 8, 8), strict=True
+            centred, (constants.q, constants.k, constants.v), (q, k[past:], v[past:]), (12, 8, 8), strict=True
         ):
             m = factor.values.ravel().tolist()
             expected = [[sat(rs(a * b, -factor.exponent), bits) for a, b in zip(r, m, strict=True)] for r in x.tolist()]
             assert found.reshape(n, -1).tolist() == expected
-        seen = np.concatenate([np.ones((n, past), np.bool_), visible], axis=1)
+        mask = np.concatenate([np.ones((n, past), np.bool_), visible], axis=1)
         if state.window is not None:
             at = cache.positions
-            seen &= (at[None] > positions[:, None] - 3) | (at[None] < 1)
-            assert not seen[:, :past].all() or not past
-        assert out.reshape(n, op.heads, -1).tolist() == attend(q, k, v, seen, constants)
+            mask &= (at[None] > positions[:, None] - 3) | (at[None] < 1)
+            assert not mask[:, :past].all() or not past
+        assert out.reshape(n, op.heads, -1).tolist() == attend(q, k, v, mask, constants)
         cache.commit(np.arange(n, dtype=np.int32))

@@ -1,4 +1,4 @@
-"""Random tiny models prepared in the integer profile."""
+"""Prepare random tiny models in the integer profile."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from edgedec.reference.integer_profile.model import IntegerModel, prepare_graph
 from edgedec.schemes import Int8Scheme, Scheme, TernaryScheme, Weight
 from tests.support.make_tiny import CONFIG, random_schemes, random_tensors
 
-# Odd on purpose: heads of 8 and 10, grouped heads, widths that are multiples of nothing, every way weights are kept.
+# Odd sizes on purpose: heads of 8 and 10, grouped heads, widths that are multiples of nothing, every storage of
+# weights.
 _BITNET: Mapping[str, Any] = {"model_type": "bitnet", "hidden_size": 32, "head_dim": 8, "attention_bias": False}
 KINDS: Mapping[str, tuple[Scheme, Mapping[str, Any]]] = {
     "int8": (Int8Scheme(), {"mlp_bias": True}),
