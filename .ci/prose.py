@@ -31,6 +31,7 @@ CLEAN = (
     "boards",
     "examples",
     "hw",
+    "tests/edgedec",
     "tests/test_prose.py",
 )
 OPENERS = frozenset(["what", "of", "whether", "where", "who", "whose", "that", "those", "which", "how", "as"])
