@@ -32,6 +32,7 @@ CLEAN = (
     "examples",
     "hw",
     "tests/edgedec",
+    "tests/quantize",
     "tests/test_prose.py",
 )
 OPENERS = frozenset(["what", "of", "whether", "where", "who", "whose", "that", "those", "which", "how", "as"])

@@ -1,4 +1,4 @@
-"""Checkpoint to bundle: what is written, what is refused, and what a killed or starved run leaves behind."""
+"""Test checkpoint to bundle: what is written, what is refused, and what a killed run or a full disk leaves."""
 
 from __future__ import annotations
 
@@ -38,16 +38,18 @@ SIZES = {
 
 
 def tensors(seed: int = 0, *, tied: bool = True, ternary: bool = False, **sizes: int) -> dict[str, NDArray[Any]]:
-    """A checkpoint that fits ``SIZES``; ``ternary``: the layers' matrices are -s, 0 and s in bfloat16."""
+    """Return tensors of a checkpoint that fits ``SIZES``; ``ternary`` makes the layers' matrices -s, 0 and s in
+    bfloat16.
+    """
     rng = np.random.default_rng(seed)
     graph = build_graph({"model_type": "llama", "tie_word_embeddings": tied, **SIZES, **sizes})
-    found: dict[str, NDArray[Any]] = {}
+    arrays: dict[str, NDArray[Any]] = {}
     for name, spec in graph.weights.items():
         values = rng.standard_normal(spec.shape) / np.sqrt(spec.shape[-1])
         if ternary and len(spec.shape) == 2 and "layers" in name:
             values = np.sign(values) * (rng.random(spec.shape) < 0.6) * rng.uniform(0.01, 0.2)
-        found[name] = values.astype(ml_dtypes.bfloat16 if ternary else np.float32)
-    return found
+        arrays[name] = values.astype(ml_dtypes.bfloat16 if ternary else np.float32)
+    return arrays
 
 
 def write(folder: Path, contents: dict[str, NDArray[Any]], **config: Any) -> Path:
@@ -87,7 +89,7 @@ def test_int8_is_within_half_a_step_of_each_row(tmp_path: Path) -> None:
 
 
 def logits(bundle: Bundle) -> NDArray[np.float32]:
-    """After each id of a fixed text, on the reference: float32 [8, vocab]."""
+    """Return the reference's logits after each id of a fixed text: float32 [8, vocab]."""
     limits, rows = Limits(nodes=8, depth=0, positions=8), np.arange(8, dtype=np.int32)
     target = open_target(bundle, device="float_reference", limits=limits)
     (result,) = target.submit([(target.open(limits), Pass(ids=rows, positions=rows, logits=rows))]).result()
@@ -95,7 +97,7 @@ def logits(bundle: Bundle) -> NDArray[np.float32]:
 
 
 @pytest.mark.parametrize(("method", "planes"), [("float", 0), ("int8", 0), ("ternary", 2)])
-def test_a_tied_head_that_would_be_the_embedding_again_is_stored_once(tmp_path: Path, method: str, planes: int) -> None:
+def test_a_tied_head_equal_to_the_embedding_is_stored_once(tmp_path: Path, method: str, planes: int) -> None:
     contents = tensors(tied=True)
     source = write(tmp_path / "m", contents)
     apart = write(
@@ -139,7 +141,7 @@ def test_native_ternary_is_lossless(tmp_path: Path) -> None:
     )
 
 
-def test_a_float_checkpoint_is_no_native_ternary_one(tmp_path: Path) -> None:
+def test_a_float_checkpoint_is_refused_as_native_ternary(tmp_path: Path) -> None:
     contents = tensors(ternary=True)
     contents["model.layers.1.mlp.up_proj.weight"][3, 4] = 0.5
     with pytest.raises(UnsupportedError, match=r"layers\.1\.mlp\.up_proj\.weight: .*is not ternary.*--planes"):
@@ -147,7 +149,7 @@ def test_a_float_checkpoint_is_no_native_ternary_one(tmp_path: Path) -> None:
     assert not (tmp_path / "b").exists()
 
 
-def test_planes_approach_the_weights_and_calibration_the_outputs(tmp_path: Path) -> None:
+def test_planes_approximate_the_weights_and_calibration_the_outputs(tmp_path: Path) -> None:
     source = write(tmp_path / "m", tensors(1))
     checkpoint = open_checkpoint(source)
     ids = sample_ids(checkpoint, tokens=1024, vocab_limit=13, seed=0, length=32)
@@ -158,7 +160,7 @@ def test_planes_approach_the_weights_and_calibration_the_outputs(tmp_path: Path)
         errors.append(np.abs(bundle.weight(name).dense() - checkpoint.load(name)).mean())
     assert errors[2] < 0.6 * errors[1] < 0.4 * errors[0]
     run(source, tmp_path / "c", "ternary", 1, ids)
-    # Calibration changes the trits; that it helps is shown on trained models in test_quality.py.
+    # Calibration changes the trits; test_quality.py shows on trained models that it helps.
     assert (tmp_path / "c/weights.bin").read_bytes() != (tmp_path / "b1/weights.bin").read_bytes()
 
 
@@ -189,7 +191,7 @@ def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("planes", [0, 2])
-def test_checkpoints_that_do_not_fit(
+def test_checkpoints_that_do_not_fit_are_refused(
     tmp_path: Path, break_it: Any, error: type[EdgedecError], message: str, planes: int
 ) -> None:
     contents = tensors()
@@ -200,7 +202,7 @@ def test_checkpoints_that_do_not_fit(
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
 
 
-def test_rotary_buffers_are_no_weights(tmp_path: Path) -> None:
+def test_rotary_buffers_are_ignored(tmp_path: Path) -> None:
     contents = tensors() | {"model.layers.0.self_attn.rotary_emb.inv_freq": np.ones(4, np.float32)}
     run(write(tmp_path / "m", contents), tmp_path / "b", "int8")
 
@@ -214,7 +216,7 @@ def test_rotary_buffers_are_no_weights(tmp_path: Path) -> None:
         ({"method": "ternary", "planes": 1, "group_size": 48}, "--group-size must be 32, 64 or 128, not 48"),
     ],
 )
-def test_options_that_make_no_sense(options: dict[str, Any], message: str) -> None:
+def test_invalid_options_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         QuantizeOptions(**options)
 
@@ -239,8 +241,8 @@ def test_peak_memory_stays_near_the_largest_tensor(tmp_path: Path) -> None:
     assert peak < 5 * largest < whole / 6
 
 
-# Slow on purpose between two tensors, so that a kill can land anywhere. It waits before the last one, so that a kill that a
-# busy machine delays does not come when all is done.
+# script that waits between two tensors, so that a kill can land anywhere; it waits before the last one, so that a kill
+# that a busy machine delays does not come after the end
 _CHILD = """
 import signal, sys, time
 from pathlib import Path
@@ -257,9 +259,7 @@ quantize(open_checkpoint(Path(sys.argv[1])), Path(sys.argv[2]), QuantizeOptions(
 
 @pytest.mark.parametrize("tensors_before", [0, 3, 12])
 @pytest.mark.parametrize("existing", [False, True])
-def test_kill_leaves_no_bundle_and_an_existing_one_untouched(
-    tmp_path: Path, existing: bool, tensors_before: int
-) -> None:
+def test_a_kill_leaves_no_bundle_and_keeps_an_existing_one(tmp_path: Path, existing: bool, tensors_before: int) -> None:
     source, output = write(tmp_path / "m", tensors()), tmp_path / "b"
     before = run(source, output, "float").sha256 if existing else None
     child = subprocess.Popen(
@@ -275,11 +275,11 @@ def test_kill_leaves_no_bundle_and_an_existing_one_untouched(
         assert Bundle.open(output).sha256 == before
     else:
         assert not output.exists()
-    run(source, output, "int8")  # and the next run clears what was left
+    run(source, output, "int8")  # and the next run removes the leftovers
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b", "m"]
 
 
-def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
+def test_ctrl_c_leaves_no_bundle(tmp_path: Path) -> None:
     source, output = write(tmp_path / "m", tensors()), tmp_path / "b"
     child = subprocess.Popen(
         [sys.executable, "-c", _CHILD, str(source), str(output), "int8"],
@@ -311,23 +311,25 @@ except EdgedecError as error:
 
 
 @pytest.mark.parametrize("limit_bytes", [0, 100, 4096])
-def test_a_file_system_that_takes_no_more_leaves_the_old_bundle(tmp_path: Path, limit_bytes: int) -> None:
-    """A file-size limit fails in write() as a full disk does; a really full one is in tests/edgedec/test_atomic.py."""
+def test_a_full_file_system_leaves_the_old_bundle(tmp_path: Path, limit_bytes: int) -> None:
+    """Set a file-size limit, which fails in write() like a full disk; tests/edgedec/test_atomic.py fills a disk."""
     source, output = write(tmp_path / "m", tensors()), tmp_path / "b"
     before = run(source, output, "float").sha256
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", _STARVED, str(source), str(output), str(limit_bytes)], capture_output=True, text=True
     )
-    assert done.returncode == 1
-    assert f"refused: cannot write {output}" in done.stderr
+    assert process.returncode == 1
+    assert f"refused: cannot write {output}" in process.stderr
     assert Bundle.open(output).sha256 == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b", "m"]
 
 
 def test_sampled_ids_follow_the_model(tmp_path: Path) -> None:
-    """The float model's perplexity on its own text is exp of its entropy: below that on uniform text."""
+    """Check this because the float model's perplexity on its own text is exp of its entropy, below that of uniform
+    text.
+    """
     contents = tensors(3)
-    contents["model.norm.weight"] *= 4  # a sure model
+    contents["model.norm.weight"] *= 4  # a confident model
     checkpoint = open_checkpoint(write(tmp_path / "m", contents))
     own = sample_ids(checkpoint, tokens=2048, vocab_limit=13, seed=1, length=64)
     assert own.shape == (32, 64)
@@ -355,14 +357,14 @@ def test_windows_score_each_id_once(count: int, bos: int | None) -> None:
         assert full_windows(windows).shape[1] == len(windows[0])
 
 
-def test_the_graph_names_where_each_tensor_comes_from(tmp_path: Path) -> None:
+def test_the_graph_names_the_source_of_each_tensor(tmp_path: Path) -> None:
     graph, sources = checkpoint_graph(open_checkpoint(write(tmp_path / "m", tensors())))
     assert sources["lm_head.weight"] == "model.embed_tokens.weight"
     assert set(sources) == set(graph.weights)
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999"])
-def test_a_configuration_with_numbers_that_json_has_not(tmp_path: Path, number: str) -> None:
+def test_numbers_outside_of_json_are_refused(tmp_path: Path, number: str) -> None:
     source = write(tmp_path / "m", tensors())
     text = (source / "config.json").read_text()
     (source / "config.json").write_text(text.replace("{", '{"initializer_range": ' + number + ", ", 1))

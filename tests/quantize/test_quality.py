@@ -1,4 +1,4 @@
-"""The quality gates on trained models: perplexity against the float model, on text sampled from it."""
+"""Test the quality gates on trained models: perplexity relative to the float model, on text sampled from it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-# model -> checkpoint, tokenizer, and the most that perplexity may grow by method
+# model -> checkpoint, tokenizer, and the largest growth of perplexity by method
 GATES = {
     "stories260K": (
         "models/stories260K/stories260K.bin",
@@ -26,10 +26,10 @@ GATES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", list(GATES))
-def test_perplexity_against_float(model: str, shared_data: Path, project_root: Path) -> None:
+def test_perplexity_grows_within_its_limit(model: str, shared_data: Path, project_root: Path) -> None:
     checkpoint, tokenizer, gates = GATES[model]
     command = [sys.executable, str(project_root / "benchmarks/quality.py"), str(shared_data / checkpoint)]
     command += ["--tokenizer", str(shared_data / tokenizer), "--methods", *gates, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    measured = {name: row["ratio"] for name, row in json.loads(done.stdout)["methods"].items()}
-    assert {name: ratio for name, ratio in measured.items() if ratio > gates[name]} == {}
+    process = subprocess.run(command, capture_output=True, text=True, check=True)
+    ratios = {name: row["ratio"] for name, row in json.loads(process.stdout)["methods"].items()}
+    assert {name: ratio for name, ratio in ratios.items() if ratio > gates[name]} == {}

@@ -1,4 +1,4 @@
-"""Quantizing with several processes: the same bytes, and nothing left behind when one of them fails."""
+"""Test quantizing with several processes: the same bytes, and nothing left if one of them fails."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SUB_NORMS = {"self_attn.inner_attn_ln": "hidden_size", "mlp.ffn_layernorm": "int
 
 
 def sharded(folder: Path, contents: dict[str, NDArray[Any]], **config: Any) -> Path:
-    """A checkpoint of three files, whose tensors are dealt out like cards."""
+    """Write a checkpoint of three files, over which the tensors are spread in turn."""
     write(folder, contents, **config)
     (folder / "model.safetensors").unlink()
     files = [f"model-0000{at}-of-00003.safetensors" for at in (1, 2, 3)]
@@ -70,13 +70,13 @@ def run(source: Path | Checkpoint, output: Path, kind: str, pool: WorkerPool | N
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[WorkerPool]:
-    """Two processes, for all of the module's tests that do not end them."""
+    """Start two processes for all of the module's tests that do not end them."""
     with open_pool("local", workers=2) as pool:
         yield pool
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_the_same_bytes_from_one_process_and_from_two(tmp_path: Path, pool: WorkerPool, kind: str) -> None:
+def test_two_processes_write_the_same_bytes_as_one(tmp_path: Path, pool: WorkerPool, kind: str) -> None:
     source = made(tmp_path / "m", kind)
     run(source, tmp_path / "alone", kind, None)
     report = run(source, tmp_path / "pool", kind, pool)
@@ -88,7 +88,7 @@ def test_the_same_bytes_from_one_process_and_from_two(tmp_path: Path, pool: Work
 
 
 @pytest.mark.slow
-def test_the_same_bytes_from_ray(tmp_path: Path) -> None:
+def test_ray_writes_the_same_bytes(tmp_path: Path) -> None:
     pytest.importorskip("ray")
     with open_pool("ray", workers=2) as pool:
         for kind in KINDS:
@@ -110,7 +110,7 @@ def cut(path: Path) -> None:
     ("damage", "message"),
     [(cut, r"-of-00003\.safetensors: tensor .* is truncated"), (Path.unlink, r"cannot be read: No such file")],
 )
-def test_a_shard_that_goes_bad_while_it_is_read(
+def test_a_shard_damaged_while_it_is_read_is_an_error(
     tmp_path: Path, pool: WorkerPool, damage: Callable[[Path], None], message: str
 ) -> None:
     checkpoint = open_checkpoint(made(tmp_path / "m", "native"))
@@ -126,7 +126,7 @@ def test_a_shard_that_goes_bad_while_it_is_read(
 
 
 @pytest.mark.parametrize("method", ["ternary", "int8"])
-def test_a_bad_tensor_is_named_as_without_workers(tmp_path: Path, pool: WorkerPool, method: str) -> None:
+def test_a_bad_tensor_is_named_like_without_workers(tmp_path: Path, pool: WorkerPool, method: str) -> None:
     contents = tensors(ternary=True)
     contents[LAST][3, 4] = 0.5 if method == "ternary" else np.nan
     checkpoint = open_checkpoint(sharded(tmp_path / "m", contents))
@@ -143,7 +143,7 @@ def test_a_bad_tensor_is_named_as_without_workers(tmp_path: Path, pool: WorkerPo
     ("end", "message"),
     [(partial(os._exit, 9), "ended with code 9"), (partial(signal.raise_signal, signal.SIGKILL), "killed by SIGKILL")],
 )
-def test_a_worker_that_dies_leaves_nothing(tmp_path: Path, end: Callable[[], Any], message: str) -> None:
+def test_a_worker_that_dies_leaves_no_bundle(tmp_path: Path, end: Callable[[], Any], message: str) -> None:
     checkpoint = open_checkpoint(made(tmp_path / "m", "int8"))
     assert isinstance(checkpoint.read_tensor, Makers)
     deadly = replace(checkpoint, read_tensor=Makers({**checkpoint.read_tensor.by_name, LAST: end}))
@@ -151,19 +151,19 @@ def test_a_worker_that_dies_leaves_nothing(tmp_path: Path, end: Callable[[], Any
         with pytest.raises(EdgedecError, match=rf"its worker .*{message}"):
             run(deadly, tmp_path / "b", "int8", pool)
         assert [path.name for path in tmp_path.iterdir()] == ["m"]
-        run(checkpoint, tmp_path / "b", "int8", pool)  # the next one finds workers again
+        run(checkpoint, tmp_path / "b", "int8", pool)  # the next run finds workers again
     run(checkpoint, tmp_path / "alone", "int8", None)
     assert Bundle.open(tmp_path / "b").sha256 == Bundle.open(tmp_path / "alone").sha256
 
 
-def test_a_disk_that_fills_up_ends_the_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_ends_the_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = made(tmp_path / "m", "int8")
-    add, written = BundleWriter.add, 0
+    add, count = BundleWriter.add, 0
 
     def full(*arguments: Any) -> None:
-        nonlocal written
-        written += 1
-        if written == 5:
+        nonlocal count
+        count += 1
+        if count == 5:
             raise OSError(errno.ENOSPC, "No space left on device")
         add(*arguments)
 
@@ -221,7 +221,7 @@ def test_ctrl_c_ends_the_workers_and_leaves_nothing(tmp_path: Path) -> None:
         if "layers.1.self_attn.o_proj" in line:  # the worker sleeps now, or is about to
             break
     began = time.monotonic()
-    os.killpg(child.pid, signal.SIGINT)  # as a terminal does: all of them
+    os.killpg(child.pid, signal.SIGINT)  # a terminal sends it to all of them
     child.wait(timeout=120)
     child.stdout.close()
     assert time.monotonic() - began < 120, "it waited for the worker"

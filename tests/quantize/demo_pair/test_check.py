@@ -1,4 +1,4 @@
-"""The checks of generated text see planted faults, and none in what the generator itself writes."""
+"""Test that the checks of generated text report planted faults, and none in what the generator itself writes."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ def stories() -> list[str]:
 
 def test_the_generator_s_own_stories_pass() -> None:
     faulty = [text for text in stories() if name_faults(text)]
-    assert len(faulty) <= 4, faulty  # sentences about somebody else's hand or mother
+    assert len(faulty) <= 4, faulty  # sentences about the hand or mother of another character
 
 
-def test_a_name_that_changes_is_seen() -> None:
+def test_a_name_that_changes_is_reported() -> None:
     rng = random.Random(3)
-    seen = total = 0
+    reported = total = 0
     for text in stories():
         cast = names_in(text)
         mentions = [*re.finditer(rf"\b{cast[0]}\b", text)][1:]
         if mentions:
             at = rng.choice(mentions)
-            other = rng.choice([name for name in (*words.GIRLS, *words.BOYS) if name not in cast])
+            replacement = rng.choice([name for name in (*words.GIRLS, *words.BOYS) if name not in cast])
             total += 1
-            seen += bool(name_faults(text[: at.start()] + other + text[at.end() :]))
+            reported += bool(name_faults(text[: at.start()] + replacement + text[at.end() :]))
     assert total > 300
-    assert seen > 0.95 * total
+    assert reported > 0.95 * total
 
 
 @pytest.mark.parametrize(
@@ -46,8 +46,8 @@ def test_a_name_that_changes_is_seen() -> None:
         ("It was raining. The sun came out.", "nobody is named"),
     ],
 )
-def test_planted_faults(text: str, fault: str) -> None:
-    assert any(fault in one for one in name_faults(text)), name_faults(text)
+def test_planted_faults_are_reported(text: str, fault: str) -> None:
+    assert any(fault in fault_line for fault_line in name_faults(text)), name_faults(text)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_consistent_stories_pass(text: str) -> None:
     assert name_faults(text) == []
 
 
-def test_right_answers_are_right_and_wrong_ones_are_not() -> None:
+def test_right_answers_are_right_and_wrong_answers_are_wrong() -> None:
     for seed in range(300):
         short = sketch(seed)
         for question in (
@@ -74,7 +74,7 @@ def test_right_answers_are_right_and_wrong_ones_are_not() -> None:
         ):
             assert is_right(question.answer, question), question
             assert not is_right("I do not know. The story does not say.", question)
-            assert not any(is_right(wrong, question) for wrong in question.wrong), question
+            assert not any(is_right(wrong_answer, question) for wrong_answer in question.wrong), question
 
 
 def test_an_answer_is_judged_by_its_value() -> None:
@@ -87,7 +87,7 @@ def test_an_answer_is_judged_by_its_value() -> None:
     assert not is_right("A kite, red as a rose.", thing)
 
 
-def test_not_knowing_is_right_where_the_story_does_not_say() -> None:
+def test_not_knowing_is_right_if_the_story_does_not_say() -> None:
     untold = Question(question="How old was Mia?", answer="I do not know. The story does not say.", wrong=())
     assert is_right("The story does not say.", untold)
     assert not is_right("Mia was six years old.", untold)

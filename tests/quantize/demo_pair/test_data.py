@@ -1,4 +1,6 @@
-"""What the embedded pair learns from: documents that its own chat template would write, and questions that can be scored."""
+"""Test what the embedded pair learns from: documents in the form of its chat template, and questions that can be
+scored.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ def test_special_tokens_are_the_first_ids() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "Once upon a time", "naïve 🦊\n\ttab", " two  spaces "])
-def test_every_text_comes_back(text: str) -> None:
+def test_every_text_survives_the_tokenizer(text: str) -> None:
     assert tokenizer().decode(tokenizer().encode(text, add_special_tokens=False).ids) == text
 
 
@@ -40,12 +42,12 @@ def test_a_document_is_a_function_of_its_seed() -> None:
     assert documents(tokenizer(), [1]) != documents(tokenizer(), [2])
 
 
-def test_documents_begin_and_end() -> None:
+def test_documents_have_a_beginning_and_an_end() -> None:
     for ids in documents(tokenizer(), range(80)):
         assert ids[0] == BEGIN
         assert ids[-1] == END
         assert BEGIN not in ids[1:]
-        # Every answer ends, and only answers do: a plain text has one end, a conversation one for each turn.
+        # Every answer ends, and nothing else does: a plain text has one end, a conversation one for each turn.
         assert ids.count(END) == max(1, ids.count(USER))
         assert ids.count(USER) == ids.count(ASSISTANT)
 
@@ -61,8 +63,8 @@ def test_all_four_kinds_occur() -> None:
 
 
 def test_a_conversation_is_what_the_chat_template_writes() -> None:
-    """Else ``edgedec chat`` would ask in a form that the model never saw."""
-    seen = 0
+    """Check this because ``edgedec chat`` would otherwise ask in a form that the model never saw."""
+    conversations = 0
     for seed in range(60):
         turns = conversation(seed)
         if not turns[0][0]:
@@ -74,8 +76,8 @@ def test_a_conversation_is_what_the_chat_template_writes() -> None:
         ]
         text = render(CHAT_TEMPLATE, messages, bos_token="<s>", eos_token="</s>", add_generation_prompt=False)
         assert tokenizer().encode(text, add_special_tokens=False).ids == documents(tokenizer(), [seed])[0]
-        seen += 1
-    assert seen > 5
+        conversations += 1
+    assert conversations > 5
 
 
 def test_pack_loses_nothing() -> None:
@@ -85,7 +87,7 @@ def test_pack_loses_nothing() -> None:
     assert packed.tolist() == [token for ids in docs for token in ids]
 
 
-def test_choices_are_readable_right_and_not_sorted(tmp_path: Path) -> None:
+def test_choices_are_readable_and_right_answers_are_spread(tmp_path: Path) -> None:
     choices(60, tmp_path / "choices.jsonl")
     items = read_items(tmp_path / "choices.jsonl")
     assert Counter(item.category for item in items) == {"story": 30, "fact": 30}
@@ -93,12 +95,12 @@ def test_choices_are_readable_right_and_not_sorted(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (tmp_path / "choices.jsonl").read_text().splitlines()]
     for at, line in enumerate(lines):
         right = line["choices"][line["answer"]].strip()
-        told = tale(HELD_OUT_SEED + at).questions if line["category"] == "story" else [fact(HELD_OUT_SEED + at)]
-        assert right in [item.answer for item in told]
+        questions = tale(HELD_OUT_SEED + at).questions if line["category"] == "story" else [fact(HELD_OUT_SEED + at)]
+        assert right in [item.answer for item in questions]
 
 
 def test_held_out_seeds_are_not_training_seeds() -> None:
-    """Training takes seeds from 0 up; no run is so long."""
+    """Check that training, which takes seeds from 0 up, never reaches them in a run."""
     assert HELD_OUT_SEED >= 1 << 30
     texts = [tale(HELD_OUT_SEED + at).text for at in range(50)]
     assert not {tale(seed).text for seed in range(100)} & set(texts)

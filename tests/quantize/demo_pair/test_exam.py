@@ -1,4 +1,4 @@
-"""The exam of a model: one that knows the truth passes all, and each kind of fault is seen."""
+"""Test the exam of a model: one that knows the truth passes everything, and each kind of fault is reported."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ FIRST = checks._FIRST
 
 
 def by_text(first: int, count: int) -> dict[str, Sketch]:
-    return {one.text(): one for one in map(sketch, range(first, first + count))}
+    return {item.text(): item for item in map(sketch, range(first, first + count))}
 
 
 def obedient(turns: Sequence[Turn], ask: str) -> str:
-    """Follow every instruction of ``instructions``, as the generator would."""
-    known = by_text(FIRST + 30_000, 120)
+    """Follow every instruction of ``instructions`` in the way of the generator."""
+    by_story = by_text(FIRST + 30_000, 120)
     if not turns:
-        for one in known.values():
+        for item in by_story.values():
             wishes = (
-                f"a {one.subjects['h.kind']} and a {one.subjects['t']}.",
-                f"{one.names[0]} and {one.subjects['t.a']}.",
-                f"{one.names[0]} {one.subjects['p.at']}.",
+                f"a {item.subjects['h.kind']} and a {item.subjects['t']}.",
+                f"{item.names[0]} and {item.subjects['t.a']}.",
+                f"{item.names[0]} {item.subjects['p.at']}.",
             )
-            if ask.endswith(wishes) and (one.mood in ask or not any(mood in ask for mood in sketches.MOODS)):
-                return one.text()
+            if ask.endswith(wishes) and (item.mood in ask or not any(mood in ask for mood in sketches.MOODS)):
+                return item.text()
         raise AssertionError(ask)
-    one = known[turns[0][1]]
+    item = by_story[turns[0][1]]
     for mood in sketches.MOODS:
         if ask in mood_requests(mood):
-            return one.text(mood)
+            return item.text(mood)
     if ask in sketches.SHORTER:
-        return one.shorter[one.mood]
+        return item.shorter[item.mood]
     if ask in sketches.CONTINUE:
-        return one.then
+        return item.then
     if ask in sketches.LISTING:
-        return "\n".join(f"{at}. {item}" for at, item in enumerate(one.packed, 1))
-    return one.title if ask in sketches.TITLE else f"{listed(one.names)}."
+        return "\n".join(f"{at}. {thing}" for at, thing in enumerate(item.packed, 1))
+    return item.title if ask in sketches.TITLE else f"{listed(item.names)}."
 
 
 def test_an_obedient_model_follows_all_instructions() -> None:
@@ -66,13 +66,13 @@ def test_an_obedient_model_follows_all_instructions() -> None:
         ("people", lambda text: text.replace(" and ", " and Bob, and ").replace("Bob", "Victor")),
     ],
 )
-def test_a_disobedient_model_is_seen(kind: str, fault: object) -> None:
+def test_a_disobedient_model_is_reported(kind: str, fault: object) -> None:
     result = checks.instructions(lambda turns, ask: fault(obedient(turns, ask)), 33)  # type: ignore[operator]
     assert result[f"followed_{kind}"] < 0.4, result
 
 
 def truthful(turns: Sequence[Turn], ask: str) -> str:
-    """Answer questions about held-out stories and the world as the generator does."""
+    """Answer questions about held-out stories and the world in the way of the generator."""
     text = turns[0][1] if turns else ""
     for at in range(12):
         short, long = sketch(FIRST + 10_000 + at), tale(FIRST + 10_000 + at)
@@ -101,43 +101,43 @@ def test_a_truthful_model_is_right() -> None:
 
 
 @pytest.mark.parametrize("answer", ["", "I do not know.", "It was Victor.", "The story is about a story."])
-def test_a_model_that_always_says_the_same_is_wrong(answer: str) -> None:
+def test_a_model_that_always_answers_the_same_is_wrong(answer: str) -> None:
     assert checks.questions(lambda turns, ask: answer, 60)["right"] < 0.3
     assert checks.facts(lambda turns, ask: answer, 60)["right"] < 0.1
 
 
-def test_own_stories_are_read_from_their_words() -> None:
-    told = sketch(7)
+def test_the_model_s_own_stories_are_read_from_their_words() -> None:
+    story = sketch(7)
 
     def ask(turns: Sequence[Turn], text: str) -> str:
         if not turns:
-            return told.text()
+            return story.text()
         by_question = {"Who is the story about?": "about", "Where did they go?": "place"}
-        kinds = {question.question: question.answer for question in told.questions}
+        kinds = {question.question: question.answer for question in story.questions}
         return kinds.get(text) or {
-            "about": f"It is about {told.names[0]}.",
-            "place": f"They went to {told.subjects['p']}.",
-        }.get(by_question.get(text, ""), f"It was {told.subjects['t.a'].split()[1]}.")
+            "about": f"It is about {story.names[0]}.",
+            "place": f"They went to {story.subjects['p']}.",
+        }.get(by_question.get(text, ""), f"It was {story.subjects['t.a'].split()[1]}.")
 
     result = checks.own_questions(ask, 2)
     assert result["asked"] == 6
     assert result["right"] == 1.0, result["wrong"]
-    assert checks.own_questions(lambda turns, text: "Blue." if turns else told.text(), 2)["right"] < 0.4
+    assert checks.own_questions(lambda turns, text: "Blue." if turns else story.text(), 2)["right"] < 0.4
 
 
-def test_the_same_story_for_everybody_is_seen() -> None:
-    one = sketch(3).text()
-    good = checks.stories(lambda turns, ask: one, lambda text: f"{text} {one}", 6)
-    assert good["different"] <= 4
-    assert good["looping"] == 0
+def test_a_repeated_story_is_reported() -> None:
+    story = sketch(3).text()
+    report = checks.stories(lambda turns, ask: story, lambda text: f"{text} {story}", 6)
+    assert report["different"] <= 4
+    assert report["looping"] == 0
     looping = checks.stories(lambda turns, ask: "Mia ran. " * 40, lambda text: text + " He ran to her." * 40, 6)
     assert looping["looping"] == 6
     assert looping["different"] <= 4
 
 
-def test_consistent_stories_count() -> None:
+def test_consistent_stories_are_counted() -> None:
     at = iter(range(FIRST, FIRST + 100))
     result = checks.stories(lambda turns, ask: tale(next(at)).text, lambda text: tale(next(at)).text, 40)
     assert result["names_consistent"] >= 0.95, result["faulty"]
-    broken = checks.stories(lambda turns, ask: "Mia was a girl. Ben ran.", lambda text: "Mia was a girl. Ben ran.", 6)
-    assert broken["names_consistent"] == 0
+    report = checks.stories(lambda turns, ask: "Mia was a girl. Ben ran.", lambda text: "Mia was a girl. Ben ran.", 6)
+    assert report["names_consistent"] == 0

@@ -1,4 +1,4 @@
-"""The training text in parts: each a function of its number, written once, and rows that begin where documents do."""
+"""Test the parts of the training text: each is a function of its number, written once, and rows begin at documents."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def shards(folder: Path, *, writes: bool = True) -> Shards:
 def test_rows_begin_at_documents_and_inside_long_ones() -> None:
     text = np.ones(100, np.uint16)
     text[[0, 10, 70]] = 0
-    # Documents of 10, 60 and 30 tokens; rows of 20. Parts of the second, half a row apart, each with half a row to come.
+    # Documents have 10, 60 and 30 tokens, and rows 20. Parts of the second document begin half a row apart.
     assert row_starts(text, 20).tolist() == [0, 10, 20, 30, 40, 50, 70, 80]
     assert row_starts(text, 60).tolist() == [0, 10, 70]
 
@@ -45,7 +45,7 @@ def test_every_token_is_in_some_row() -> None:
             assert covered.all()
 
 
-def test_a_shard_is_the_documents_of_its_seeds(tmp_path: Path) -> None:
+def test_a_shard_holds_the_documents_of_its_seeds(tmp_path: Path) -> None:
     parts = shards(tmp_path)
     try:
         assert np.array_equal(parts.read(2), pack(documents(tokenizer(), range(40, 60))))
@@ -56,7 +56,7 @@ def test_a_shard_is_the_documents_of_its_seeds(tmp_path: Path) -> None:
         parts.close()
 
 
-def test_who_does_not_write_waits(tmp_path: Path) -> None:
+def test_a_process_that_does_not_write_waits(tmp_path: Path) -> None:
     result: list[int] = []
     reader = threading.Thread(target=lambda: result.append(len(shards(tmp_path, writes=False).read(0))), daemon=True)
     reader.start()

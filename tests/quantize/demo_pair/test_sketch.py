@@ -1,4 +1,4 @@
-"""Short stories and scenes: every way to tell one holds the same cast, and every answer is true."""
+"""Test short stories and scenes: every version has the same cast, and every answer is true."""
 
 from __future__ import annotations
 
@@ -26,76 +26,79 @@ def all_scenes() -> tuple[Scene, ...]:
 def test_a_sketch_and_a_scene_are_functions_of_their_seeds() -> None:
     assert [sketch(seed) for seed in (5, 2)] == [all_sketches()[5], all_sketches()[2]]
     assert [scene(seed) for seed in (5, 2)] == [all_scenes()[5], all_scenes()[2]]
-    assert len({one.text() for one in all_sketches()}) > 395
+    assert len({item.text() for item in all_sketches()}) > 395
 
 
 def test_sketches_are_tidy() -> None:
-    for one in all_sketches():
-        texts = [one.text(mood) for mood in sketch_words.MOODS] + [*one.shorter.values(), one.then]
-        assert not [fault for text in texts for fault in untidy(text)], one
+    for item in all_sketches():
+        texts = [item.text(mood) for mood in sketch_words.MOODS] + [*item.shorter.values(), item.then]
+        assert not [fault for text in texts for fault in untidy(text)], item
 
 
 def test_every_version_keeps_the_cast_and_the_thing() -> None:
-    for one in all_sketches():
-        hero, friend = one.names
+    for item in all_sketches():
+        hero, friend = item.names
         for mood in sketch_words.MOODS:
-            for text in (one.text(mood), one.shorter[mood]):
+            for text in (item.text(mood), item.shorter[mood]):
                 assert hero in text
                 assert friend in text
-                assert one.subjects["t"] in text
-            assert len(one.shorter[mood].split()) < 0.7 * len(one.text(mood).split())
-        assert hero in one.then
-        assert hero in one.title
+                assert item.subjects["t"] in text
+            assert len(item.shorter[mood].split()) < 0.7 * len(item.text(mood).split())
+        assert hero in item.then
+        assert hero in item.title
 
 
-def test_the_mood_is_in_the_words() -> None:
+def test_the_words_show_the_mood() -> None:
     marks = {"happy": r"\bhappy\b", "sad": r"\bsad\b", "funny": r"\blaughed\b|\bfunn"}
-    for one in all_sketches():
+    for item in all_sketches():
         for mood, mark in marks.items():
-            assert re.search(mark, one.outcomes[mood]), (mood, one.outcomes[mood])
+            assert re.search(mark, item.outcomes[mood]), (mood, item.outcomes[mood])
             others = [other for other in marks if other != mood]
-            assert not any(re.search(marks[other], one.outcomes[mood]) for other in others), (mood, one.outcomes[mood])
+            assert not any(re.search(marks[other], item.outcomes[mood]) for other in others), (
+                mood,
+                item.outcomes[mood],
+            )
 
 
 def test_names_are_consistent_in_children_s_sketches() -> None:
-    for one in all_sketches():
-        assert name_faults(one.text()) == [], one.text()
-        assert set(one.names) <= set(names_in(one.text()))
+    for item in all_sketches():
+        assert name_faults(item.text()) == [], item.text()
+        assert set(item.names) <= set(names_in(item.text()))
 
 
 def test_values_of_sketches_were_told() -> None:
-    for one in all_sketches():
+    for item in all_sketches():
         for mood in sketch_words.MOODS:
-            text = one.text(mood).lower()
-            for question in one.questions:
-                if question.value not in ("boy", "girl"):  # a child's name tells that
+            text = item.text(mood).lower()
+            for question in item.questions:
+                if question.value not in ("boy", "girl"):  # the name of a child tells that
                     assert question.value.lower() in text, (question, text)
-            assert one.endings[mood][0].value.lower() in text, (one.endings[mood], text)
+            assert item.endings[mood][0].value.lower() in text, (item.endings[mood], text)
 
 
-def test_what_a_sketch_does_not_say() -> None:
-    for one in all_sketches():
-        asked = {question.question for question in one.questions}
-        assert not asked & set(one.unknown)
-        for ask in one.unknown:
+def test_questions_about_what_a_sketch_omits_have_no_answer() -> None:
+    for item in all_sketches():
+        questions = {question.question for question in item.questions}
+        assert not questions & set(item.unknown)
+        for ask in item.unknown:
             if absent := re.match(r"What color was the (.*)\?", ask):
                 thing = absent[1]
-                assert thing not in one.text() or not re.search(rf"({'|'.join(words.COLORS)}) {thing}", one.text())
+                assert thing not in item.text() or not re.search(rf"({'|'.join(words.COLORS)}) {thing}", item.text())
             if ask in ("What day was it?", "Which day was it?", "On what day did it happen?"):
-                assert not any(day in one.text() for day in words.DAYS)
+                assert not any(day in item.text() for day in words.DAYS)
 
 
-def test_lists() -> None:
+def test_lists_name_every_thing() -> None:
     assert listed(["a map"]) == "a map"
     assert listed(["a map", "a net"]) == "a map and a net"
     assert listed(["a map", "a net", "a pot"]) == "a map, a net and a pot"
-    packed = [one for one in all_sketches() if one.packed]
+    packed = [short for short in all_sketches() if short.packed]
     assert len(packed) > 100
-    assert all(item in one.text() for one in packed for item in one.packed)
+    assert all(item in short.text() for short in packed for item in short.packed)
 
 
 def _state(text: str, kind: str) -> dict[str, str]:
-    """Read who has, or where is, what from the words of a scene: the reference for its questions."""
+    """Read who has what, or where it is, from the words of a scene: the reference for its questions."""
     state: dict[str, str] = {}
     for line in re.split(r"(?<=\.) ", text):
         gift = re.fullmatch(r"(\w+) gives the (.*) to (\w+)\.", line)
@@ -114,20 +117,20 @@ def _state(text: str, kind: str) -> dict[str, str]:
 
 def test_answers_of_scenes_follow_from_their_words() -> None:
     checked = 0
-    for one in all_scenes():
+    for scene_item in all_scenes():
         for kind, form in (("has", _HAS), ("is", r"(?:Where|In what place) is (\w+)\?")):
-            state = _state(one.text, kind)
-            for question in one.questions:
+            state = _state(scene_item.text, kind)
+            for question in scene_item.questions:
                 if match := re.fullmatch(form, question.question):
-                    assert question.value == state[match[1]], (question, one.text)
+                    assert question.value == state[match[1]], (question, scene_item.text)
                     checked += 1
     assert checked > 100
 
 
-def test_unknown_questions_of_scenes_ask_for_what_is_not_there() -> None:
-    for one in all_scenes():
-        state = _state(one.text, "has")
-        for ask in one.unknown:
+def test_unknown_questions_of_scenes_ask_for_absent_things() -> None:
+    for scene_item in all_scenes():
+        state = _state(scene_item.text, "has")
+        for ask in scene_item.unknown:
             if match := re.fullmatch(_HAS, ask):
-                assert match[1] not in state, (ask, one.text)
-                assert not re.search(rf"{match[1]} has ", one.text), (ask, one.text)
+                assert match[1] not in state, (ask, scene_item.text)
+                assert not re.search(rf"{match[1]} has ", scene_item.text), (ask, scene_item.text)

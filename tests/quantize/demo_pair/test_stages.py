@@ -1,4 +1,4 @@
-"""Packages of finished stages: small, whole or not there, and close to what was trained."""
+"""Test packages of finished stages: small, whole or absent, and near the trained weights."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def weights() -> dict[str, torch.Tensor]:
     }
 
 
-def test_a_package_comes_back_within_half_a_step_of_each_row(tmp_path: Path) -> None:
+def test_a_package_restores_weights_within_half_a_step_of_each_row(tmp_path: Path) -> None:
     file = package_path(tmp_path / "stages", "trunk")
     write_package(file, weights(), step=7, settings={"recipe": {"steps": 9}})
     package = read_package(file)
@@ -35,13 +35,13 @@ def test_a_package_comes_back_within_half_a_step_of_each_row(tmp_path: Path) -> 
         assert ((package.weights[name] - weight).abs() <= bound).all(), name
 
 
-def test_a_matrix_takes_a_byte_a_weight(tmp_path: Path) -> None:
+def test_a_matrix_takes_one_byte_per_weight(tmp_path: Path) -> None:
     file = package_path(tmp_path, "trunk")
     write_package(file, {"w": torch.ones(512, 512)}, step=1, settings={})
     assert file.stat().st_size < 1.02 * 512 * 512
 
 
-def test_no_package(tmp_path: Path) -> None:
+def test_an_absent_package_is_none(tmp_path: Path) -> None:
     assert read_package(tmp_path / "trunk.safetensors") is None
 
 

@@ -1,4 +1,4 @@
-"""Conversations: requests name what the story holds, follow-ups obey, and no question is asked twice."""
+"""Test conversations: requests name what the story holds, follow-ups are obeyed, and no question is asked twice."""
 
 from __future__ import annotations
 
@@ -41,40 +41,40 @@ def test_all_kinds_of_documents_occur() -> None:
     assert max(len(turns) for turns in talks()) >= 10
 
 
-def test_requests_for_sketches_name_what_is_told() -> None:
+def test_requests_for_sketches_name_things_of_the_sketch() -> None:
     rng = random.Random(1)
     for seed in range(300):
-        one = sketch(seed)
-        ask = request(one, rng)
-        told = one.text().lower()
+        item = sketch(seed)
+        ask = request(item, rng)
+        text = item.text().lower()
         for value in re.findall(r"about (?:an? )?(.*?)(?: named .*)?(?: and .*)?[.?]$", ask):
             first = re.split(r" (?:at|in|on|by|near|behind) ", value)[0]
-            assert first.lower() in told, (ask, told)
+            assert first.lower() in text, (ask, text)
         for mood in sketch_words.MOODS:
             if f" {mood} " in ask:
-                assert one.mood == mood
+                assert item.mood == mood
         for word in re.findall(r"words (.*), (.*) and (.*)[.?]", ask):
-            assert all(part.lower() in told for part in word), (ask, told)
+            assert all(part.lower() in text for part in word), (ask, text)
 
 
 def test_requests_for_tales_name_the_hero_or_the_topic() -> None:
     rng = random.Random(2)
-    seen = Counter(
+    kinds = Counter(
         (item.about[0] in ask, item.about[1] in ask) for item in map(tale, range(200)) for ask in [request(item, rng)]
     )
-    assert len(seen) == 4
+    assert len(kinds) == 4
 
 
 def test_a_request_for_another_mood_is_obeyed() -> None:
     marks = {"happy": "happy", "sad": "sad", "funny": "laughed|funn"}
-    seen: Counter[str] = Counter()
+    moods: Counter[str] = Counter()
     for turns in talks():
         for ask, answer in turns:
             for mood, mark in marks.items():
                 if ask in mood_requests(mood):
                     assert re.search(mark, answer), (ask, answer)
-                    seen[mood] += 1
-    assert min(seen[mood] for mood in marks) > 5
+                    moods[mood] += 1
+    assert min(moods[mood] for mood in marks) > 5
 
 
 def test_no_question_is_asked_twice_about_one_story() -> None:
@@ -82,11 +82,11 @@ def test_no_question_is_asked_twice_about_one_story() -> None:
         if len(turns) > 1 and turns[0][1].count(" ") > 40 and not any(ask in sketch_words.AGAIN for ask, _ in turns):
             retold = [ask for mood in sketch_words.MOODS for ask in mood_requests(mood)]
             stories = sum(len(answer.split()) > 45 for _, answer in turns)
-            asked = [ask for ask, answer in turns if answer and ask not in retold]
-            assert stories > 1 or len(asked) == len(set(asked)), turns
+            questions = [ask for ask, answer in turns if answer and ask not in retold]
+            assert stories > 1 or len(questions) == len(set(questions)), turns
 
 
-def test_some_answers_say_that_the_story_does_not_say() -> None:
+def test_some_answers_say_that_the_story_does_not_tell() -> None:
     answers = [answer for turns in talks() for ask, answer in turns if ask.endswith("?") and len(answer.split()) < 15]
     unknown = sum(answer in (*sketch_words.UNKNOWN, *sketch_words.UNKNOWN_SCENE) for answer in answers)
     assert 0.05 < unknown / len(answers) < 0.3

@@ -1,4 +1,4 @@
-"""The recipe of the embedded pair, from its text to three checkpoints, with as few steps as there are stages."""
+"""Test the recipe of the embedded pair, from its text to three checkpoints, with as few steps as there are stages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _train(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_recipe(tmp_path: Path) -> None:
+def test_the_recipe_writes_three_checkpoints(tmp_path: Path) -> None:
     folder = tmp_path / "a pair"
     first = _train(folder, "--steps", "2")
     assert first.returncode == 0, first.stderr
@@ -44,20 +44,20 @@ def test_recipe(tmp_path: Path) -> None:
     assert set(np.unique(native_ternary(target.load(name), name)[0])) == {-1, 0, 1}
     assert len(np.unique(np.abs(twin.load(name).astype(np.float32)))) > 100
 
-    written = {file: file.stat().st_mtime_ns for file in folder.rglob("checkpoint.pt")}
-    assert len(written) == 4
+    times = {file: file.stat().st_mtime_ns for file in folder.rglob("checkpoint.pt")}
+    assert len(times) == 4
     again = _train(folder, "--steps", "2")
     assert again.returncode == 0, again.stderr
-    assert {file: file.stat().st_mtime_ns for file in written} == written
+    assert {file: file.stat().st_mtime_ns for file in times} == times
     assert "step" not in again.stderr
 
-    other = _train(folder, "--steps", "3")
-    assert other.returncode == 2
-    assert "recipe.steps was 2, is 3" in other.stderr
+    refusal = _train(folder, "--steps", "3")
+    assert refusal.returncode == 2
+    assert "recipe.steps was 2, is 3" in refusal.stderr
 
 
 @pytest.mark.slow
-def test_a_killed_run_comes_to_the_bits_of_one_that_was_not(tmp_path: Path) -> None:
+def test_a_killed_run_ends_with_the_bits_of_a_whole_one(tmp_path: Path) -> None:
     whole = _train(tmp_path / "whole", "--steps", "4")
     assert whole.returncode == 0, whole.stderr
     folder = tmp_path / "killed"
@@ -77,7 +77,7 @@ def test_a_killed_run_comes_to_the_bits_of_one_that_was_not(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_a_machine_without_the_run_goes_on_from_the_packages(tmp_path: Path) -> None:
+def test_a_machine_without_the_run_continues_from_the_packages(tmp_path: Path) -> None:
     folder, stages = tmp_path / "pair", tmp_path / "stages"
     first = _train(folder, "--steps", "4", "--stages", str(stages))
     assert first.returncode == 0, first.stderr
@@ -94,13 +94,13 @@ def test_a_machine_without_the_run_goes_on_from_the_packages(tmp_path: Path) -> 
     assert not (folder / "trunk").exists()
     assert (folder / "text" / "tokenizer.json").read_bytes() == (stages / "tokenizer.json").read_bytes()
 
-    other = _train(tmp_path / "other", "--steps", "6", "--stages", str(stages))
-    assert other.returncode == 2
-    assert "was trained with other settings" in other.stderr
+    continued = _train(tmp_path / "other", "--steps", "6", "--stages", str(stages))
+    assert continued.returncode == 2
+    assert "was trained with other settings" in continued.stderr
 
 
 @pytest.mark.slow
-def test_a_stage_under_way_goes_on_at_the_step_of_its_package(tmp_path: Path) -> None:
+def test_a_stage_continues_at_the_step_of_its_package(tmp_path: Path) -> None:
     folder, stages = tmp_path / "pair", tmp_path / "stages"
     with subprocess.Popen(
         _command(folder, "--steps", "6", "--stages", str(stages)), start_new_session=True, stderr=subprocess.DEVNULL
@@ -109,7 +109,7 @@ def test_a_stage_under_way_goes_on_at_the_step_of_its_package(tmp_path: Path) ->
             assert process.poll() is None
             time.sleep(0.05)
         os.killpg(process.pid, signal.SIGKILL)
-    step = read_package(stages / "trunk.safetensors").step  # type: ignore[union-attr]  # it exists
+    step = read_package(stages / "trunk.safetensors").step  # it exists
     shutil.rmtree(folder)
     again = _train(folder, "--steps", "6", "--stages", str(stages))
     assert again.returncode == 0, again.stderr
@@ -118,9 +118,9 @@ def test_a_stage_under_way_goes_on_at_the_step_of_its_package(tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_two_processes_train_the_pair_together(tmp_path: Path) -> None:
-    """The second process reads what the first one writes, and only the first writes."""
+    """Check that the second process reads what the first one writes, and that only the first writes."""
     one, two = tmp_path / "one", tmp_path / "two"
-    options = ("--steps", "2", "--batch-tokens", "8192")  # two rows of 4,096 tokens in the last steps: one for each
+    options = ("--steps", "2", "--batch-tokens", "8192")  # two rows of 4,096 tokens in the last steps: one per process
     alone = _train(one, *options)
     assert alone.returncode == 0, alone.stderr
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

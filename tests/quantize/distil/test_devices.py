@@ -1,4 +1,4 @@
-"""Device, precision and the settings that a resumed run keeps."""
+"""Test device, precision and the settings that a resumed run keeps."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
         ("cpu", "float16", "--precision must be one of auto, float32, bfloat16, not 'float16'"),
     ],
 )
-def test_unknown_names(device: str, precision: str, message: str) -> None:
+def test_unknown_names_are_refused(device: str, precision: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         find_place(device, precision)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_a_device_that_is_not_there() -> None:
+def test_an_absent_device_is_refused() -> None:
     with pytest.raises(DeviceError, match="torch finds no CUDA device; use --device cpu"):
         find_place("cuda", "auto")
     assert find_place("auto", "float32").device.type == "cpu"
 
 
-def test_more_processes_than_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_processes_than_devices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setenv("LOCAL_RANK", "2")
@@ -51,7 +51,7 @@ def test_more_processes_than_devices(monkeypatch: pytest.MonkeyPatch) -> None:
         find_place("cuda", "float32")
 
 
-def test_a_group_that_cannot_be_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_that_cannot_be_joined_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.delenv("MASTER_ADDR", raising=False)
     with pytest.raises(DeviceError, match=r"cannot join the group of 2 processes: .*; start them with torchrun"):
@@ -59,15 +59,15 @@ def test_a_group_that_cannot_be_joined(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("pays", [False, True])
-def test_auto_takes_what_is_faster(monkeypatch: pytest.MonkeyPatch, pays: bool) -> None:
+def test_auto_takes_the_faster_precision(monkeypatch: pytest.MonkeyPatch, pays: bool) -> None:
     monkeypatch.setattr(devices, "_bfloat16_pays", lambda device: pays)
-    auto, asked = find_place("cpu", "auto"), find_place("cpu", "bfloat16")
+    auto, explicit = find_place("cpu", "auto"), find_place("cpu", "bfloat16")
     assert (auto.autocast, auto.measured) == (pays, True)
-    assert (asked.autocast, asked.measured) == (True, False)
+    assert (explicit.autocast, explicit.measured) == (True, False)
 
 
-def test_a_measurement_is_made_once_in_a_run() -> None:
-    """On a busy machine the second one may come out otherwise; the run must not be refused for that."""
+def test_a_run_keeps_its_first_measurement() -> None:
+    """Check this because a second measurement may differ on a busy machine, and must not make the run be refused."""
     place = replace(CPU, autocast=True, measured=True)
     assert place.settings(0, {})["autocast"] is True
     assert place.settings(0, {"autocast": False})["autocast"] is False
@@ -75,7 +75,7 @@ def test_a_measurement_is_made_once_in_a_run() -> None:
     assert replace(place, measured=False).settings(0, {"autocast": False})["autocast"] is True
 
 
-def test_threads_stay_as_the_run_was_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_run_keeps_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(8))
     cases: list[tuple[Place, int, dict[str, Any], int]] = [
         (CPU, 0, {}, 8),
@@ -86,8 +86,8 @@ def test_threads_stay_as_the_run_was_begun(monkeypatch: pytest.MonkeyPatch) -> N
         (CPU, 0, {"threads": "many"}, 8),
         (CPU, 0, {"threads": -1}, 8),
     ]
-    for place, asked, begun, want in cases:
-        assert place.settings(asked, begun)["threads"] == want
+    for place, threads, stored, want in cases:
+        assert place.settings(threads, stored)["threads"] == want
 
 
 def test_settled_settings_are_in_force() -> None:

@@ -1,4 +1,4 @@
-"""Whole runs: teacher in, checkpoint out, bundle out of that; killed, resumed, repeated, restarted."""
+"""Test whole runs from a teacher to a checkpoint and a bundle: killed, resumed, repeated, restarted."""
 
 from __future__ import annotations
 
@@ -66,15 +66,15 @@ def _little_text(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def student(monkeypatch: pytest.MonkeyPatch) -> list[TorchGraph]:
-    """The trained model of each run."""
-    made: list[TorchGraph] = []
+    """Return the list to which each run adds its trained model."""
+    models: list[TorchGraph] = []
 
     def rounded(model: TorchGraph) -> None:
         round_dense(model)
-        made.append(model)
+        models.append(model)
 
     monkeypatch.setattr(distil_module, "round_dense", rounded)
-    return made
+    return models
 
 
 def quantized(folder: Path, output: Path, method: str) -> Bundle:
@@ -87,20 +87,22 @@ def losses(folder: Path) -> list[dict[str, str]]:
         return [{k: v for k, v in row.items() if k != "tokens_per_second"} for row in csv.DictReader(file)]
 
 
-def same(one: Path, two: Path) -> bool:
-    ours, theirs = tensors(one), tensors(two)
+def same(first: Path, second: Path) -> bool:
+    ours, theirs = tensors(first), tensors(second)
     return ours.keys() == theirs.keys() and all(np.array_equal(ours[name], theirs[name]) for name in ours)
 
 
-# --- what comes out ---------------------------------------------------------------------------------------------------
+# --- results ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", TERNARY)
-def test_the_bundle_computes_what_the_student_did(tmp_path: Path, kind: str, student: list[TorchGraph]) -> None:
-    """The reference against torch, from the last hidden state on, as the bundle's head is int8 and the student's is not.
+def test_the_bundle_computes_what_the_student_computed(tmp_path: Path, kind: str, student: list[TorchGraph]) -> None:
+    """Compare the reference with torch up to the last hidden state, because the bundle's head is int8 and the
+    student's is not.
 
-    Norms and products are float32 on both sides, in another order: 2e-5 of the largest value. An activation at the border of
-    two codes may fall either way, which later rows see as well: that gives up to 2e-2, but not in the first six rows.
+    Norms and products are float32 on both sides, in another order: 2e-5 of the largest value. An activation at the
+    border of two codes may round either way, which later rows see as well: that gives up to 2e-2, but not in the first
+    six rows.
     """
     opened = open_teacher(tmp_path / "teacher")
     report = distil(opened, tmp_path / "out", options(student=StudentOptions(**TERNARY[kind])))
@@ -115,24 +117,24 @@ def test_the_bundle_computes_what_the_student_did(tmp_path: Path, kind: str, stu
         logits, taps = student[0](ids, None, ("final_norm",))
     found, values = model.forward(ids[0].numpy().astype(np.int32), model.new_cache(), taps=("final_norm",))
     want = taps["final_norm"][0].numpy()
-    errors = np.abs(values["final_norm"] - want).max(1) / np.abs(want).max()  # of each row
+    errors = np.abs(values["final_norm"] - want).max(1) / np.abs(want).max()  # relative error of each row
     assert errors[:6].max() < 2e-5
     assert errors.max() < 2e-2
     assert np.abs(found - logits[0].numpy()).max() < 0.03 * np.abs(found).max(), "the int8 head"
 
 
 def test_a_float_draft_is_quantized_to_int8(tmp_path: Path, student: list[TorchGraph]) -> None:
-    what = StudentOptions(method="float", init="random", hidden_size=16, intermediate_size=16, layers=1)
-    report = distil(open_teacher(tmp_path / "teacher"), tmp_path / "out", options(student=what))
+    student_options = StudentOptions(method="float", init="random", hidden_size=16, intermediate_size=16, layers=1)
+    report = distil(open_teacher(tmp_path / "teacher"), tmp_path / "out", options(student=student_options))
     assert report.ternary_parameters == 0
-    found = tensors(tmp_path / "out")
+    actual = tensors(tmp_path / "out")
     for name, value in student[0].tensors.items():
-        assert np.array_equal(found[name].astype(np.float32), value.detach().numpy())
+        assert np.array_equal(actual[name].astype(np.float32), value.detach().numpy())
     bundle = quantized(tmp_path / "out", tmp_path / "bundle", "int8")
     assert bundle.config["hidden_size"] == 16
 
 
-def test_a_llama2c_teacher(tmp_path: Path) -> None:
+def test_a_llama2c_teacher_can_be_distilled(tmp_path: Path) -> None:
     opened = open_checkpoint(write_llama2c(tmp_path / "llama2c"))
     distil(opened, tmp_path / "out", options(length=6, batch_tokens=24))
     again = open_checkpoint(tmp_path / "out")
@@ -141,7 +143,7 @@ def test_a_llama2c_teacher(tmp_path: Path) -> None:
     quantize(again, tmp_path / "bundle", QuantizeOptions(method="ternary"), vocab_limit=13)
 
 
-def test_the_report_tells_perplexities_of_the_held_out_text(tmp_path: Path, student: list[TorchGraph]) -> None:
+def test_the_report_has_perplexities_of_the_held_out_text(tmp_path: Path, student: list[TorchGraph]) -> None:
     opened = open_teacher(tmp_path / "teacher")
     report = distil(opened, tmp_path / "out", options(batch_tokens=70))
     parts = sorted((tmp_path / "out.run").glob("text-*/*.npy"))
@@ -156,19 +158,19 @@ def test_the_report_tells_perplexities_of_the_held_out_text(tmp_path: Path, stud
 
 
 def test_a_student_learns(tmp_path: Path) -> None:
-    """From random weights, on the text that the teacher was given."""
+    """Start from random weights and train on the text that the teacher was given."""
     text = tmp_path / "text"
     text.write_text("the cat sat on the mat and " * 80)
     opened = open_teacher(tmp_path / "teacher")
-    what = options(steps=40, learning_rate=1e-2, student=StudentOptions(init="random"))
-    what = replace(what, objective=replace(what.objective, text=1.0, logits=0.0, hidden=0.0))
-    report = distil(opened, tmp_path / "out", what, text=[text], every=40)
+    run_options = options(steps=40, learning_rate=1e-2, student=StudentOptions(init="random"))
+    run_options = replace(run_options, objective=replace(run_options.objective, text=1.0, logits=0.0, hidden=0.0))
+    report = distil(opened, tmp_path / "out", run_options, text=[text], every=40)
     assert report.student_perplexity < 30
     assert report.student_perplexity < report.teacher_perplexity / 5
     assert not list((tmp_path / "out.run").glob("text-*")), "nothing was sampled"
 
 
-def test_bfloat16(tmp_path: Path) -> None:
+def test_bfloat16_training_writes_a_checkpoint(tmp_path: Path) -> None:
     report = distil(open_teacher(tmp_path / "teacher"), tmp_path / "out", place=replace(CPU, autocast=True))
     exact = distil(open_teacher(tmp_path / "again"), tmp_path / "exact")
     assert report.student_perplexity == pytest.approx(exact.student_perplexity, rel=0.05)
@@ -189,8 +191,8 @@ def test_the_student_keeps_tokens_and_template(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("moment", bench_killed_run.MOMENTS)
-def test_a_killed_run_comes_to_the_same_end(tmp_path: Path, moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_module, "_SEQUENCES", 64)  # as in the other process
+def test_a_killed_run_ends_like_a_whole_one(tmp_path: Path, moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_module, "_SEQUENCES", 64)  # the same as in the other process
     teacher = write_teacher(tmp_path / "teacher")
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     command = [
@@ -201,8 +203,8 @@ def test_a_killed_run_comes_to_the_same_end(tmp_path: Path, moment: str, monkeyp
         str(tmp_path / "out"),
         moment,
     ]
-    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == -9, done.stderr
+    process = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert process.returncode == -9, process.stderr
     assert not (tmp_path / "out").exists()
     resumed = distil(open_checkpoint(teacher), tmp_path / "out", options(steps=6))
     whole = distil(open_checkpoint(teacher), tmp_path / "whole", options(steps=6))
@@ -214,7 +216,7 @@ def test_a_killed_run_comes_to_the_same_end(tmp_path: Path, moment: str, monkeyp
     assert all(torch.equal(a, b) for a, b in zip(*(state["model"].values() for state in states), strict=True))
 
 
-def test_two_runs_are_the_same(tmp_path: Path) -> None:
+def test_two_runs_are_equal(tmp_path: Path) -> None:
     teacher = open_teacher(tmp_path / "teacher")
     for name, seed in (("one", 1), ("two", 1), ("other", 2)):
         distil(teacher, tmp_path / name, options(seed=seed))
@@ -222,7 +224,7 @@ def test_two_runs_are_the_same(tmp_path: Path) -> None:
     assert not same(tmp_path / "one", tmp_path / "other")
 
 
-def test_a_finished_run_is_only_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finished_run_only_writes_its_output_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = open_teacher(tmp_path / "teacher")
     first = distil(opened, tmp_path / "out")
     distil(opened, tmp_path / "kept")
@@ -238,7 +240,7 @@ def test_a_finished_run_is_only_written_again(tmp_path: Path, monkeypatch: pytes
     assert losses(tmp_path / "out.run") == losses(tmp_path / "kept.run")
 
 
-def test_precision_that_was_measured_is_kept(tmp_path: Path) -> None:
+def test_a_measured_precision_is_kept(tmp_path: Path) -> None:
     opened = open_teacher(tmp_path / "teacher")
     distil(opened, tmp_path / "out", place=replace(CPU, autocast=False, measured=True))
     distil(opened, tmp_path / "out", place=replace(CPU, autocast=True, measured=True))
@@ -256,7 +258,7 @@ def test_precision_that_was_measured_is_kept(tmp_path: Path) -> None:
         ({}, {"compiled": True}, "compiled was False, is True"),
     ],
 )
-def test_another_configuration_is_refused_and_nothing_lost(
+def test_another_configuration_is_refused_and_changes_nothing(
     tmp_path: Path, changes: dict[str, Any], arguments: dict[str, Any], message: str
 ) -> None:
     opened = open_teacher(tmp_path / "teacher")
@@ -268,22 +270,22 @@ def test_another_configuration_is_refused_and_nothing_lost(
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
-def test_another_teacher_is_another_run_with_other_text(tmp_path: Path) -> None:
-    """A teacher that differs in one weight of one matrix; after --restart its own text is written, not the other's taken."""
+def test_another_teacher_is_another_run_with_its_own_text(tmp_path: Path) -> None:
+    """Change one weight of one matrix; after --restart the run samples its own text and does not take the other's."""
     distil(open_teacher(tmp_path / "teacher"), tmp_path / "out")
     opened = open_teacher(tmp_path / "other")
     name = "model.layers.1.mlp.up_proj.weight"
 
-    def read(wanted: str) -> Any:
-        array = opened.load(wanted)
-        array[-1, -1] += np.float32(wanted == name)
+    def read(tensor_name: str) -> Any:
+        array = opened.load(tensor_name)
+        array[-1, -1] += np.float32(tensor_name == name)
         return array
 
-    other = replace(opened, read_tensor=lambda wanted: read(wanted) if wanted == name else opened.load(wanted))
+    changed = replace(opened, read_tensor=lambda key: read(key) if key == name else opened.load(key))
     with pytest.raises(UsageError, match=r"another configuration: teacher was '[0-9a-f]{16}', is '[0-9a-f]{16}'"):
-        distil(other, tmp_path / "out")
-    distil(other, tmp_path / "out", restart=True)
-    distil(other, tmp_path / "fresh")
+        distil(changed, tmp_path / "out")
+    distil(changed, tmp_path / "out", restart=True)
+    distil(changed, tmp_path / "fresh")
     assert same(tmp_path / "out", tmp_path / "fresh")
     assert len(list((tmp_path / "out.run").glob("text-*"))) == 2
 
@@ -299,7 +301,7 @@ def test_restart_begins_anew_and_keeps_the_text(tmp_path: Path, monkeypatch: pyt
     assert losses(tmp_path / "out.run") == losses(tmp_path / "fresh.run")
 
 
-def test_validations_more_or_less_often_change_nothing(tmp_path: Path) -> None:
+def test_the_interval_of_validations_changes_nothing(tmp_path: Path) -> None:
     opened = open_teacher(tmp_path / "teacher")
     for name, every in (("one", 1), ("three", 3)):
         distil(opened, tmp_path / name, every=every)

@@ -1,4 +1,4 @@
-"""The checkpoint of a student holds what its last forward pass computed with."""
+"""Test that the checkpoint of a student holds the values of its last forward pass."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from tests.edgedec.cli.support.make_known_model import byte_tokenizer
 from tests.quantize.distil.support.make_teachers import CONFIG, model, some_ids, tensors
 
 
-def write(made: TorchGraph, folder: Path) -> Path:
+def write(student: TorchGraph, folder: Path) -> Path:
     settings = {"bos_token": "<s>", "eos_token": "</s>"}
     tokenizer = byte_tokenizer().to_str()
-    write_checkpoint(made, folder, config=CONFIG, tokenizer_json=tokenizer, tokenizer_config=settings)
+    write_checkpoint(student, folder, config=CONFIG, tokenizer_json=tokenizer, tokenizer_config=settings)
     return folder
 
 
@@ -38,45 +38,47 @@ def write(made: TorchGraph, folder: Path) -> Path:
 def test_ternary_matrices_are_those_of_the_last_pass(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group_size: int
 ) -> None:
-    made = model(ternary=Ternary(group_size=group_size))
-    used: list[torch.Tensor] = []
+    student = model(ternary=Ternary(group_size=group_size))
+    rounded: list[torch.Tensor] = []
 
     def fake(weight: torch.Tensor, size: int) -> torch.Tensor:
-        used.append(ternary_module.fake_ternary(weight, size).detach())
-        return used[-1]
+        rounded.append(ternary_module.fake_ternary(weight, size).detach())
+        return rounded[-1]
 
     monkeypatch.setattr(torch_graph, "fake_ternary", fake)
-    made(some_ids())
-    found = tensors(write(made, tmp_path / "out"))
-    assert len(used) == len(made.ternary_names) == 14
-    for name, value in zip(made.ternary_names, used, strict=True):
-        assert np.array_equal(found[name], value.numpy()), name
+    student(some_ids())
+    stored = tensors(write(student, tmp_path / "out"))
+    assert len(rounded) == len(student.ternary_names) == 14
+    for name, value in zip(student.ternary_names, rounded, strict=True):
+        assert np.array_equal(stored[name], value.numpy()), name
 
 
 @pytest.mark.parametrize("ternary", [None, Ternary()])
-def test_all_else_is_rounded_to_bfloat16(tmp_path: Path, ternary: Ternary | None) -> None:
-    made = model(ternary=ternary)
-    found = tensors(write(made, tmp_path / "out"))
+def test_other_tensors_are_rounded_to_bfloat16(tmp_path: Path, ternary: Ternary | None) -> None:
+    student = model(ternary=ternary)
+    stored = tensors(write(student, tmp_path / "out"))
     assert json.loads((tmp_path / "out/config.json").read_text())["dtype"] == "bfloat16"
-    exact = {name: value.detach().clone() for name, value in made.tensors.items()}
-    round_dense(made)
-    for name, value in made.tensors.items():
-        if ternary and name in made.ternary_names:
+    exact = {name: value.detach().clone() for name, value in student.tensors.items()}
+    round_dense(student)
+    for name, value in student.tensors.items():
+        if ternary and name in student.ternary_names:
             assert torch.equal(value, exact[name])
             continue
-        assert found[name].dtype == ml_dtypes.bfloat16
-        assert np.array_equal(found[name].astype(np.float32), value.detach().numpy())
+        assert stored[name].dtype == ml_dtypes.bfloat16
+        assert np.array_equal(stored[name].astype(np.float32), value.detach().numpy())
         assert not torch.equal(value, exact[name])
 
 
 @pytest.mark.parametrize("ternary", [None, Ternary()])
-def test_special_tokens_come_back(tmp_path: Path, ternary: Ternary | None) -> None:
+def test_special_tokens_are_kept(tmp_path: Path, ternary: Ternary | None) -> None:
     opened = open_checkpoint(write(model(ternary=ternary), tmp_path / "out"))
     assert (opened.bos_token, opened.bos_token_id, opened.eos_token_ids) == ("<s>", 256, (257,))
 
 
 @pytest.mark.parametrize("ternary", [None, Ternary()])
-def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ternary: Ternary | None) -> None:
+def test_a_full_disk_leaves_no_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ternary: Ternary | None
+) -> None:
     def full(path: Path, *rest: Any, **named: Any) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -89,11 +91,11 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 # --- before a run -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("what", ["file", "folder", "float checkpoint"])
-@pytest.mark.parametrize("begun", [False, True])
-def test_what_is_not_ours_is_refused_before_training(tmp_path: Path, what: str, begun: bool) -> None:
+@pytest.mark.parametrize("kind", ["file", "folder", "float checkpoint"])
+@pytest.mark.parametrize("with_run", [False, True])
+def test_an_output_of_another_program_is_refused_before_training(tmp_path: Path, kind: str, with_run: bool) -> None:
     output, folder = tmp_path / "out", RunFolder(path=tmp_path / "out.run")
-    match what:
+    match kind:
         case "file":
             output.write_text("")
         case "folder":
@@ -101,7 +103,7 @@ def test_what_is_not_ours_is_refused_before_training(tmp_path: Path, what: str, 
             (output / "thesis.txt").write_text("precious")
         case _:
             write(model(), output)
-    if begun:
+    if with_run:
         folder.begin({})
     with pytest.raises(
         UsageError, match=r"cannot write .*out: it exists, and was not made by a run in .*out\.run; choose"
@@ -109,11 +111,11 @@ def test_what_is_not_ours_is_refused_before_training(tmp_path: Path, what: str, 
         check_output(output, folder, tmp_path / "teacher", model(ternary=Ternary()))
 
 
-@pytest.mark.parametrize("what", ["empty", "link to an empty folder", "link to nothing yet"])
-def test_an_empty_place_is_taken(tmp_path: Path, what: str) -> None:
+@pytest.mark.parametrize("kind", ["empty", "link to an empty folder", "link to nothing yet"])
+def test_an_empty_folder_is_filled(tmp_path: Path, kind: str) -> None:
     output, folder = tmp_path / "out", RunFolder(path=tmp_path / "out.run")
-    place = output if what == "empty" else tmp_path / "place"
-    if what != "link to nothing yet":
+    place = output if kind == "empty" else tmp_path / "place"
+    if kind != "link to nothing yet":
         place.mkdir()
     if output != place:
         output.symlink_to("place")
@@ -124,24 +126,24 @@ def test_an_empty_place_is_taken(tmp_path: Path, what: str) -> None:
 
 
 @pytest.mark.parametrize("leads_to", ["out", "no disk/student"])
-def test_a_link_that_leads_nowhere_is_refused_before_training(tmp_path: Path, leads_to: str) -> None:
+def test_a_link_to_nothing_is_refused_before_training(tmp_path: Path, leads_to: str) -> None:
     (tmp_path / "out").symlink_to(leads_to)
     with pytest.raises(UsageError, match=r"cannot write .*out: it is a link"):
         check_output(tmp_path / "out", RunFolder(path=tmp_path / "out.run"), tmp_path / "teacher", model())
 
 
-def test_what_a_run_made_may_be_made_again(tmp_path: Path) -> None:
-    made, folder = model(ternary=Ternary()), RunFolder(path=tmp_path / "out.run")
-    output = write(made, tmp_path / "out")
+def test_the_output_of_a_run_may_be_overwritten_by_it(tmp_path: Path) -> None:
+    student, folder = model(ternary=Ternary()), RunFolder(path=tmp_path / "out.run")
+    output = write(student, tmp_path / "out")
     with pytest.raises(UsageError, match="was not made by a run"):
-        check_output(output, folder, tmp_path / "teacher", made)
+        check_output(output, folder, tmp_path / "teacher", student)
     folder.begin({})
-    check_output(output, folder, tmp_path / "teacher", made)
+    check_output(output, folder, tmp_path / "teacher", student)
     with pytest.raises(UsageError, match="out: it is the teacher"):
-        check_output(output, folder, output, made)
+        check_output(output, folder, output, student)
 
 
-def test_a_disk_that_is_too_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_is_too_small_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = type("Usage", (), {"free": 1000})
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     output = tmp_path / "not" / "yet" / "out"

@@ -1,4 +1,4 @@
-"""A run's folder: what is refused, what survives, what is drawn."""
+"""Test a run's folder: its refusals, what survives a fault, and its plot."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def folder(tmp_path: Path) -> RunFolder:
     return RunFolder(path=tmp_path / "out.run")
 
 
-def test_begin_and_go_on(folder: RunFolder) -> None:
+def test_a_run_is_resumed_after_its_first_checkpoint(folder: RunFolder) -> None:
     assert folder.configuration() == {}
     assert folder.begin(CONFIGURATION) is False
     assert folder.configuration() == CONFIGURATION
@@ -35,11 +35,11 @@ def test_begin_and_go_on(folder: RunFolder) -> None:
     assert torch.equal(folder.load()["model"]["a"], STATE["model"]["a"])
 
 
-def test_what_changed_is_named_with_both_values(folder: RunFolder) -> None:
+def test_changed_settings_are_named_with_both_values(folder: RunFolder) -> None:
     folder.begin(CONFIGURATION)
-    other = CONFIGURATION | {"schedule": {"steps": 5, "learning_rate": 1e-3}, "autocast": True, "new": "x"}
+    changed = CONFIGURATION | {"schedule": {"steps": 5, "learning_rate": 1e-3}, "autocast": True, "new": "x"}
     with pytest.raises(UsageError) as caught:
-        folder.begin(other)
+        folder.begin(changed)
     message = str(caught.value)
     assert "autocast was False, is True; new was None, is 'x'; schedule.steps was 4, is 5. Give the old" in message
     assert "learning_rate" not in message
@@ -47,16 +47,16 @@ def test_what_changed_is_named_with_both_values(folder: RunFolder) -> None:
     assert folder.configuration() == CONFIGURATION
 
 
-def test_restart_forgets_all_but_the_text(folder: RunFolder) -> None:
-    """The sampled text once made the folder somebody else's."""
+def test_restart_keeps_the_text_only(folder: RunFolder) -> None:
+    """Check this because the sampled text once made the folder look like another program's."""
     folder.begin(CONFIGURATION)
     folder.save(STATE)
     folder.keep_rows(0)
     (folder.path / "text-1").mkdir()
     (folder.path / "text-1" / "00000.npy").write_text("text")
-    other = CONFIGURATION | {"autocast": True}
-    assert folder.begin(other, restart=True) is False
-    assert folder.configuration() == other
+    changed = CONFIGURATION | {"autocast": True}
+    assert folder.begin(changed, restart=True) is False
+    assert folder.configuration() == changed
     assert sorted(path.name for path in folder.path.iterdir()) == ["run.json", "text-1"]
 
 
@@ -69,14 +69,14 @@ def test_another_folder_is_not_touched(folder: RunFolder, restart: bool) -> None
     assert folder.checkpoint.read_text() == "somebody's"
 
 
-def test_a_file_in_its_place(folder: RunFolder) -> None:
+def test_a_file_in_place_of_the_folder_is_refused(folder: RunFolder) -> None:
     folder.path.write_text("")
     with pytest.raises(UsageError, match=r"out\.run: it is a file; choose another -o"):
         folder.configuration()
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff", b"[" * 100_000])
-def test_damaged_settings(folder: RunFolder, content: bytes) -> None:
+def test_damaged_settings_are_refused(folder: RunFolder, content: bytes) -> None:
     folder.path.mkdir()
     folder.settings.write_bytes(content)
     with pytest.raises(BundleError, match=r"run\.json is damaged; add --restart"):
@@ -86,8 +86,8 @@ def test_damaged_settings(folder: RunFolder, content: bytes) -> None:
 
 
 @pytest.mark.parametrize("damage", ["empty", "cut", "one bit", "another object", "no archive"])
-def test_a_damaged_checkpoint(folder: RunFolder, damage: str) -> None:
-    """torch itself loads a file with a flipped bit."""
+def test_a_damaged_checkpoint_is_refused(folder: RunFolder, damage: str) -> None:
+    """Check this because torch itself loads a file with a flipped bit."""
     folder.begin(CONFIGURATION)
     folder.save(STATE)
     whole = bytearray(folder.checkpoint.read_bytes())
@@ -141,20 +141,20 @@ def test_a_full_disk_leaves_the_checkpoint_before(
     assert {path.name for path in folder.path.iterdir()} == {"run.json", *(["checkpoint.pt"] if before else [])}
 
 
-def test_rows_come_back_as_they_were_written(folder: RunFolder) -> None:
+def test_rows_survive_a_round_trip(folder: RunFolder) -> None:
     folder.begin(CONFIGURATION)
     folder.keep_rows(0)
     for step in (2, 4, 6):
         folder.add_row(ROW | {"step": step})
-    written = folder.losses.read_bytes()
+    content = folder.losses.read_bytes()
     folder.keep_rows(6)
-    assert folder.losses.read_bytes() == written
+    assert folder.losses.read_bytes() == content
     folder.keep_rows(4)
-    assert folder.losses.read_bytes() == b"".join(written.splitlines(keepends=True)[:3])
+    assert folder.losses.read_bytes() == b"".join(content.splitlines(keepends=True)[:3])
 
 
 @pytest.mark.parametrize("tail", [b"8,1.5,1.2", b"8,1.5,1.25,1.0,0.001,", b"8,1.5,x,1.0,0.001,5", b"\xff\xfe,,", b"\0"])
-def test_half_a_row_is_none(folder: RunFolder, tail: bytes) -> None:
+def test_an_incomplete_row_is_dropped(folder: RunFolder, tail: bytes) -> None:
     folder.begin(CONFIGURATION)
     folder.keep_rows(0)
     folder.add_row(ROW)
@@ -164,7 +164,7 @@ def test_half_a_row_is_none(folder: RunFolder, tail: bytes) -> None:
     assert folder.losses.read_bytes() == whole
 
 
-def test_a_row_that_cannot_be_written(folder: RunFolder) -> None:
+def test_a_row_that_cannot_be_written_is_an_error(folder: RunFolder) -> None:
     folder.losses.mkdir(parents=True)
     with pytest.raises(EdgedecError, match=r"cannot write .*loss\.csv: Is a directory; free some space"):
         folder.add_row(ROW)

@@ -1,4 +1,4 @@
-"""Rates, decay and batches: functions of the step's number."""
+"""Test rates, decay and batches, which are functions of the step's number."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ def test_the_rate_rises_holds_and_falls_to_the_floor(schedule: Schedule) -> None
     assert (np.diff(rates[warm:]) < 1e-9 * peak).all()
     assert rates[warm] == pytest.approx(peak)
     assert rates[warm:].min() >= low * (1 - 1e-9)
-    held = round(schedule.hold_share * schedule.steps)
-    assert rates[warm:held] == pytest.approx(peak)
-    assert schedule.rate(schedule.steps) == pytest.approx(low if held < schedule.steps else peak)
+    hold_end = round(schedule.hold_share * schedule.steps)
+    assert rates[warm:hold_end] == pytest.approx(peak)
+    assert schedule.rate(schedule.steps) == pytest.approx(low if hold_end < schedule.steps else peak)
 
 
 @given(schedules)
-def test_half_of_the_steps_have_decay(schedule: Schedule) -> None:
+def test_the_first_half_of_the_steps_has_decay(schedule: Schedule) -> None:
     decays = [schedule.decay(step) for step in range(schedule.steps)]
     first = math.ceil(schedule.steps / 2)
     assert decays == [schedule.weight_decay] * first + [0.0] * (schedule.steps - first)
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"),
+    ("options", "message"),
     [
         ({"steps": 0}, "--steps must be at least 1, not 0"),
         ({"learning_rate": 0.0}, "--learning-rate must be positive, not 0.0"),
@@ -58,9 +58,9 @@ def test_half_of_the_steps_have_decay(schedule: Schedule) -> None:
         ({"hold_share": 2.0}, "shares must lie between 0 and 1"),
     ],
 )
-def test_impossible_schedules(wrong: dict[str, Any], message: str) -> None:
+def test_impossible_schedules_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        Schedule(**{"steps": 10, "learning_rate": 1e-3} | wrong)
+        Schedule(**{"steps": 10, "learning_rate": 1e-3} | options)
 
 
 def batches(**changes: Any) -> Batches:
@@ -79,7 +79,7 @@ def test_a_batch_depends_on_seed_and_step_alone(step: int, seed: int) -> None:
     assert not np.array_equal(rows, batches(seed=seed).at(step + 1, 10))
 
 
-def test_every_window_is_drawn_the_last_one_too() -> None:
+def test_every_window_is_drawn_including_the_last() -> None:
     short = batches(train=np.arange(10, dtype=np.uint16))
     assert {int(row[0]) for step in range(20) for row in short.at(step, 20)} == {0, 1}
     assert batches(train=np.arange(9, dtype=np.uint16)).at(0, 1)[0].tolist() == list(range(9))
@@ -108,7 +108,7 @@ def test_held_out_rows_do_not_overlap() -> None:
         ({"tokens": 32, "world": 8}, r"4 rows of 8, which cannot be shared out in 8 equal parts \(8 processes"),
     ],
 )
-def test_rows_that_cannot_be_shared_out(arguments: dict[str, Any], message: str) -> None:
+def test_rows_that_cannot_be_shared_evenly_are_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         check_shares(
             arguments["tokens"], [8], world=arguments.get("world", 1), accumulate=arguments.get("accumulate", 1)
@@ -117,7 +117,7 @@ def test_rows_that_cannot_be_shared_out(arguments: dict[str, Any], message: str)
 
 
 @pytest.mark.parametrize("name", ["train", "valid"])
-def test_text_of_less_than_a_row(name: str) -> None:
+def test_text_of_less_than_a_row_is_refused(name: str) -> None:
     word = {"train": "training", "valid": "held-out"}[name]
     with pytest.raises(UsageError, match=f"the {word} text has 9 tokens, fewer than one row of 8; give more text"):
         batches(**{name: np.arange(9, dtype=np.uint16)}).check(1)

@@ -1,4 +1,4 @@
-"""What a student begins as."""
+"""Test the weights with which a student begins."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ from tests.quantize.readers.support.make_checkpoints import write_llama2c
 
 
 def started(checkpoint: Checkpoint, *, positions: int = 16, **options: Any) -> TorchGraph:
-    what = StudentOptions(**options)
-    student, _ = make_student(checkpoint, what, positions)
-    start_student(student, checkpoint, what)
+    student_options = StudentOptions(**options)
+    student, _ = make_student(checkpoint, student_options, positions)
+    start_student(student, checkpoint, student_options)
     return student
 
 
-def difference(one: TorchGraph, two: TorchGraph, ids: torch.Tensor) -> float:
+def difference(first: TorchGraph, second: TorchGraph, ids: torch.Tensor) -> float:
     with torch.no_grad():
-        return float((one(ids)[0] - two(ids)[0]).abs().max())
+        return float((first(ids)[0] - second(ids)[0]).abs().max())
 
 
 @pytest.mark.parametrize("changes", [{}, {"tie_word_embeddings": False, "attention_bias": True}])
-def test_a_float_student_is_the_teacher(tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_a_float_student_equals_the_teacher(tmp_path: Path, changes: dict[str, Any]) -> None:
     opened = open_teacher(tmp_path / "teacher", **changes)
     assert difference(started(opened, method="float"), load_teacher(opened, 16), some_ids()) < 1e-5
 
 
 def test_neighbouring_rotary_pairs_become_halves(tmp_path: Path) -> None:
-    """llama2.c, grouped heads: the student's configuration has no rope_interleaved."""
+    """Load a llama2.c file with grouped heads: the student's configuration has no rope_interleaved."""
     opened = open_checkpoint(write_llama2c(tmp_path / "llama2c"))
     assert opened.config["rope_interleaved"]
     student = started(opened, method="float", positions=6)
@@ -71,24 +71,24 @@ def test_biases_of_interleaved_rows_are_reordered_too(tmp_path: Path) -> None:
 
 
 @given(st.integers(1, 40), st.integers(1, 40))
-def test_layers_begin_as_layers_of_the_same_depth(ours: int, theirs: int) -> None:
+def test_each_layer_starts_from_one_at_the_same_depth(ours: int, theirs: int) -> None:
     sources = [_layer_source(layer, ours, theirs) for layer in range(ours)]
-    begun = [source for source, _ in sources]
-    assert begun == sorted(begun)
-    assert begun[-1] == theirs - 1
+    starts = [source for source, _ in sources]
+    assert starts == sorted(starts)
+    assert starts[-1] == theirs - 1
     if ours <= theirs:
         assert all(times == 1 for _, times in sources)
-        assert len(set(begun)) == ours
+        assert len(set(starts)) == ours
     else:
-        assert set(begun) == set(range(theirs))
-        assert all(begun.count(source) == times for source, times in sources)
+        assert set(starts) == set(range(theirs))
+        assert all(starts.count(source) == times for source, times in sources)
 
 
-def test_a_deeper_student_takes_the_same_steps_in_parts(tmp_path: Path) -> None:
-    """Each layer is there twice and writes half as much: near the teacher, where whole copies are not."""
+def test_a_deeper_student_starts_with_each_layer_in_parts(tmp_path: Path) -> None:
+    """Check that two layers with half of the output each are near the teacher, and two whole copies are not."""
     loud = open_teacher(tmp_path / "teacher")
 
-    def small(name: str) -> Any:  # steps that hardly change what comes after them
+    def small(name: str) -> Any:  # layers whose output hardly changes the input of later ones
         return loud.load(name) * np.float32(0.2 if "o_proj" in name or "down_proj" in name else 1)
 
     opened = replace(loud, read_tensor=small)
@@ -97,8 +97,8 @@ def test_a_deeper_student_takes_the_same_steps_in_parts(tmp_path: Path) -> None:
     name = "model.layers.{}.mlp.{}_proj.weight"
     for ours, theirs in ((0, 0), (1, 0), (2, 1), (3, 1)):
         down, up = (
-            (student.tensors[name.format(ours, what)], teacher.tensors[name.format(theirs, what)])
-            for what in ("down", "up")
+            (student.tensors[name.format(ours, part)], teacher.tensors[name.format(theirs, part)])
+            for part in ("down", "up")
         )
         assert torch.equal(2 * down[0], down[1])
         assert torch.equal(up[0], up[1])
@@ -115,7 +115,7 @@ def test_a_deeper_student_takes_the_same_steps_in_parts(tmp_path: Path) -> None:
     assert half < 0.05 * distance()
 
 
-def test_a_shallow_student_takes_the_last_layer(tmp_path: Path) -> None:
+def test_a_shallow_student_starts_from_the_last_layer(tmp_path: Path) -> None:
     opened = open_teacher(tmp_path / "teacher", num_hidden_layers=3)
     student, teacher = started(opened, method="float", layers=1), load_teacher(opened, 16)
     name = "model.layers.{}.self_attn.o_proj.weight"
@@ -141,7 +141,7 @@ def test_the_first_rounding_of_planes_is_the_fitted_plane(seed: int, size: int, 
     assert np.allclose(scale.reshape(want.shape), np.maximum(want, 1e-5), rtol=1e-5)
 
 
-def test_a_group_of_zeros() -> None:
+def test_a_group_of_zeros_stays_zero() -> None:
     weight = np.zeros((2, 64), np.float32)
     weight[0, :32] = 1
     trits, scale = ternary_weight(torch.from_numpy(ternary_latent(weight, 32)), 32)
@@ -157,10 +157,10 @@ def test_planes_are_nearer_to_the_teacher_than_absmean(tmp_path: Path, group_siz
     def error(init: str) -> float:
         student = started(opened, init=init, group_size=group_size)
         return sum(
-            float((made - teacher.tensors[name]).square().sum())
+            float((dense - teacher.tensors[name]).square().sum())
             for name in student.ternary_names
             for trits, scale in [ternary_weight(student.tensors[name].detach(), group_size)]
-            for made in [trits * (scale.repeat_interleave(group_size, 1) if group_size else scale)]
+            for dense in [trits * (scale.repeat_interleave(group_size, 1) if group_size else scale)]
         )
 
     assert error("planes") < error("absmean")
@@ -170,7 +170,7 @@ def test_planes_are_nearer_to_the_teacher_than_absmean(tmp_path: Path, group_siz
 
 
 def test_sub_norms_make_a_bitnet_of_a_llama(tmp_path: Path) -> None:
-    """What Llama takes for granted is written down: BitNet's defaults are others."""
+    """Check that the values that Llama implies are written, because BitNet has other defaults."""
     opened = open_teacher(tmp_path / "teacher", rms_norm_eps=None)
     config = student_config(opened, StudentOptions(sub_norms=True))
     assert (config["model_type"], config["hidden_act"]) == ("bitnet", "silu")
@@ -182,7 +182,7 @@ def test_sub_norms_make_a_bitnet_of_a_llama(tmp_path: Path) -> None:
         assert getattr(ours, "inverse_frequencies", 0) == getattr(theirs, "inverse_frequencies", 0)
 
 
-def test_settled_sub_norms_keep_the_size_of_what_passes(tmp_path: Path) -> None:
+def test_settled_sub_norms_keep_the_size_of_their_inputs(tmp_path: Path) -> None:
     opened = open_teacher(tmp_path / "teacher")
     student, teacher, ids = started(opened, sub_norms=True), load_teacher(opened, 16), some_ids(4)
     settle_sub_norms(student, teacher.graph, ids)
@@ -207,25 +207,27 @@ def test_a_bitnet_teacher_keeps_its_own_sub_norms(tmp_path: Path) -> None:
 # --- options ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_student_of_another_width(tmp_path: Path) -> None:
+def test_a_student_may_have_another_width(tmp_path: Path) -> None:
     opened = open_teacher(tmp_path / "teacher", num_attention_heads=4, num_key_value_heads=2, head_dim=8)
-    what = StudentOptions(method="float", init="random", hidden_size=16, intermediate_size=24, heads=2, layers=1)
-    student, config = make_student(opened, what, 16)
+    student_options = StudentOptions(
+        method="float", init="random", hidden_size=16, intermediate_size=24, heads=2, layers=1
+    )
+    student, config = make_student(opened, student_options, 16)
     sizes = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "num_hidden_layers")
     assert [config[key] for key in sizes] == [16, 24, 2, 1, 1]
-    start_student(student, opened, what, seed=5)
+    start_student(student, opened, student_options, seed=5)
     assert student(some_ids())[0].shape == (2, 12, 264)
 
 
-def test_every_end_token_is_written_down(tmp_path: Path) -> None:
-    """Some are named in generation_config.json only, which a student does not have."""
+def test_every_end_token_is_written(tmp_path: Path) -> None:
+    """Check the tokens of generation_config.json, a file that a student does not have."""
     opened = open_teacher(tmp_path / "teacher", eos_token_id=[257, 3], bos_token_id=None)
     config = student_config(opened, StudentOptions())
     assert (config["eos_token_id"], config["bos_token_id"]) == ([257, 3], 256)
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"),
+    ("options", "message"),
     [
         ({"method": "int8"}, "--method must be one of ternary, float, not 'int8'"),
         ({"init": "zeros"}, "--init must be one of absmean, planes, random, not 'zeros'"),
@@ -235,9 +237,9 @@ def test_every_end_token_is_written_down(tmp_path: Path) -> None:
         ({"hidden_size": 8}, "add --init random, or leave out --hidden-size"),
     ],
 )
-def test_impossible_options(wrong: dict[str, Any], message: str) -> None:
+def test_impossible_options_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        StudentOptions(**wrong)
+        StudentOptions(**options)
 
 
 @pytest.mark.parametrize(
@@ -260,7 +262,7 @@ def test_impossible_options(wrong: dict[str, Any], message: str) -> None:
         ({}, {"group_size": 64}, UnsupportedError, "has 32 columns, which groups of 64 do not divide"),
     ],
 )
-def test_options_that_do_not_fit_the_teacher(
+def test_options_that_do_not_fit_the_teacher_are_refused(
     tmp_path: Path, teacher: dict[str, Any], options: dict[str, Any], error: type[EdgedecError], message: str
 ) -> None:
     opened = open_teacher(tmp_path / "teacher", **teacher)

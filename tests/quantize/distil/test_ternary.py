@@ -1,4 +1,4 @@
-"""Fake quantization: exactly the values of the bundle, with the gradient of the identity."""
+"""Test fake quantization: exactly the values of the bundle, with the gradient of the identity."""
 
 from __future__ import annotations
 
@@ -31,37 +31,37 @@ def test_ternary_weight_is_absmean_rounding(weight: np.ndarray, group_size: int)
     means = np.abs(groups.astype(np.float64)).mean(-1)
     assert np.allclose(scale, np.maximum(means, 1e-5).reshape(scale.shape), rtol=1e-5)
     share = groups / scale.reshape(*groups.shape[:2], 1)
-    clear = np.abs(np.abs(share) - 0.5) > 1e-4  # a border may fall either way
+    clear = np.abs(np.abs(share) - 0.5) > 1e-4  # a value at a border may round either way
     assert (trits.reshape(groups.shape)[clear] == np.clip(np.rint(share), -1, 1)[clear]).all()
 
 
 @given(matrices, sizes)
 def test_fake_ternary_is_exact_and_its_gradient_the_identity(weight: np.ndarray, group_size: int) -> None:
     latent = torch.from_numpy(weight).requires_grad_()
-    made = fake_ternary(latent, group_size)
+    rounded = fake_ternary(latent, group_size)
     trits, scale = ternary_weight(latent.detach(), group_size)
     columns = scale.repeat_interleave(group_size, 1) if group_size else scale
-    assert torch.equal(made.detach(), trits * columns)
+    assert torch.equal(rounded.detach(), trits * columns)
     wish = torch.randn(weight.shape, generator=torch.Generator().manual_seed(0))
-    total: Any = (made * wish).sum()
+    total: Any = (rounded * wish).sum()
     total.backward()
     assert latent.grad is not None
     assert torch.equal(latent.grad, wish)
 
 
 @given(matrices)
-def test_fake_int8_is_the_references_rounding(x: np.ndarray) -> None:
+def test_fake_int8_rounds_like_the_reference(x: np.ndarray) -> None:
     codes, scale = quantize_rows(x)
     assert np.array_equal(fake_int8(torch.from_numpy(x)).numpy(), codes * scale)
 
 
 def test_fake_int8_of_bfloat16_rounds_once() -> None:
-    """In bfloat16 arithmetic 127 * (x / absmax) would be rounded to halves, and up to 128."""
+    """Check this because in bfloat16 arithmetic 127 * (x / absmax) would be rounded to halves, and up to 128."""
     x = torch.linspace(-3.1, 2.9, 512).bfloat16()[None]
     codes, scale = quantize_rows(x.float().numpy())
-    found = fake_int8(x)
-    assert found.dtype == torch.float32
-    assert np.array_equal(found.numpy(), codes * scale)
+    actual = fake_int8(x)
+    assert actual.dtype == torch.float32
+    assert np.array_equal(actual.numpy(), codes * scale)
 
 
 def test_fake_int8_has_the_gradient_of_the_identity() -> None:
@@ -72,9 +72,9 @@ def test_fake_int8_has_the_gradient_of_the_identity() -> None:
     assert torch.equal(x.grad, torch.ones_like(x))
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_what_is_no_number_is_not_hidden(bad: float) -> None:
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_value_that_is_not_finite_is_not_hidden(value: float) -> None:
     weight = torch.ones(4, 32)
-    weight[1, 2] = bad
+    weight[1, 2] = value
     assert not torch.isfinite(fake_ternary(weight)).all()
     assert not torch.isfinite(fake_int8(weight)).all()

@@ -1,4 +1,4 @@
-"""Token streams from files and from the teacher itself."""
+"""Test token streams from files and from the teacher itself."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ def read(*files: Path, special: Special = SPECIAL) -> list[int]:
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_text_file_is_one_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_file_is_read_as_one_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_module, "_LINES_AT_ONCE", 2)
     file = tmp_path / "a.txt"
     file.write_text("one\ntwo\n\nthree\nfour")
     assert read(file, file) == 2 * [BOS, *ids_of("one\ntwo\n\nthree\nfour"), EOS]
 
 
-def test_jsonl_is_a_document_a_line(tmp_path: Path) -> None:
-    """A line ends at a line feed; JSON strings may hold other ends of lines as they are."""
+def test_each_line_of_jsonl_is_a_document(tmp_path: Path) -> None:
+    """Check that a line ends at a line feed only, because JSON strings may hold other line separators."""
     file = tmp_path / "a.jsonl"
     texts = ["one", "two\u2028three\x85four\n", ""]
     file.write_text("\n\n".join(json.dumps({"text": text, "id": 7}, ensure_ascii=False) for text in texts) + "\n")
@@ -53,7 +53,7 @@ def test_jsonl_is_a_document_a_line(tmp_path: Path) -> None:
 
 
 def test_a_begin_token_that_also_ends_is_written_once(tmp_path: Path) -> None:
-    """llama2.c: generation ends at BOS as well."""
+    """Check this for llama2.c, where generation ends at BOS as well."""
     (tmp_path / "a").write_text("x")
     assert read(tmp_path / "a", special=Special(bos=BOS, eos=(EOS, BOS), limit=258)) == [BOS, *ids_of("x"), EOS]
     assert read(tmp_path / "a", special=Special(bos=BOS, eos=(BOS,), limit=258)) == [BOS, *ids_of("x")]
@@ -61,7 +61,7 @@ def test_a_begin_token_that_also_ends_is_written_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("limit", "dtype"), [(258, np.uint16), (1 << 16, np.uint16), ((1 << 16) + 1, np.uint32)])
-def test_ids_are_stored_in_two_bytes_while_they_fit(tmp_path: Path, limit: int, dtype: Any) -> None:
+def test_ids_are_stored_in_two_bytes_if_they_fit(tmp_path: Path, limit: int, dtype: Any) -> None:
     (tmp_path / "a").write_text("x")
     special = Special(bos=limit - 1, eos=(), limit=limit)
     ids = read_texts([tmp_path / "a"], byte_tokenizer(), special)
@@ -84,7 +84,7 @@ def test_ids_are_stored_in_two_bytes_while_they_fit(tmp_path: Path, limit: int, 
         ("g.jsonl", b"[" * 100_000, "line 1 must be"),
     ],
 )
-def test_files_that_cannot_be_read(tmp_path: Path, name: str, content: bytes | None, message: str) -> None:
+def test_unreadable_files_are_refused(tmp_path: Path, name: str, content: bytes | None, message: str) -> None:
     file = tmp_path / name
     if content is not None:
         file.write_bytes(content)
@@ -93,19 +93,19 @@ def test_files_that_cannot_be_read(tmp_path: Path, name: str, content: bytes | N
     assert f"--text {file}: {message}" in str(caught.value)
 
 
-def test_a_folder_is_no_text(tmp_path: Path) -> None:
+def test_a_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be read: Is a directory"):
         read(tmp_path)
 
 
-def test_ids_that_the_model_has_not(tmp_path: Path) -> None:
+def test_ids_outside_of_the_vocabulary_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("~")
     with pytest.raises(BundleError, match=r"gives id \d+, the model has 10; it belongs to another model"):
         read_texts([tmp_path / "a"], byte_tokenizer(), Special(bos=None, eos=(), limit=10))
 
 
-def test_a_tokenizer_that_finds_nothing(tmp_path: Path) -> None:
-    """Spaces alone, and a tokenizer that drops them: no ids, and no exception of max()."""
+def test_a_text_without_tokens_is_refused(tmp_path: Path) -> None:
+    """Tokenize spaces with a tokenizer that drops them: there are no ids, and max() must not fail."""
     from tokenizers import models, pre_tokenizers
 
     tokenizer = Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
@@ -118,22 +118,22 @@ def test_a_tokenizer_that_finds_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "least", "held_out"), [(100, 10, 10), (10_000, 10, 200), (20, 10, 10), (10_000_000, 10, 65_536)]
+    ("count", "minimum", "held_out"), [(100, 10, 10), (10_000, 10, 200), (20, 10, 10), (10_000_000, 10, 65_536)]
 )
-def test_the_end_is_held_out(count: int, least: int, held_out: int) -> None:
+def test_the_end_is_held_out(count: int, minimum: int, held_out: int) -> None:
     ids = np.zeros(count, np.uint16)
-    train, valid = split(ids, least)
+    train, valid = split(ids, minimum)
     assert (len(train), len(valid)) == (count - held_out, held_out)
 
 
-def test_too_little_for_both() -> None:
+def test_a_text_too_short_to_split_is_refused() -> None:
     with pytest.raises(
         UsageError, match="the text has 19 tokens; training and validation need 10 each: give more text"
     ):
         split(np.zeros(19, np.uint16), 10)
 
 
-# --- of the teacher ---------------------------------------------------------------------------------------------------
+# --- text of the teacher ----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(autouse=True)
@@ -146,7 +146,7 @@ def sample(folder: Path, *, teacher: TorchGraph | None = None, special: Special 
     return sample_text(teacher or model(), special, folder, **arguments | changes)
 
 
-def test_sampled_text_comes_from_the_seed_in_whole_parts(tmp_path: Path) -> None:
+def test_sampled_text_depends_on_the_seed_and_has_whole_parts(tmp_path: Path) -> None:
     first = sample(tmp_path / "one", seed=1)
     assert len(first) == 2 * 8 * 13, "as many parts as 200 tokens need"
     assert (first.reshape(-1, 13)[:, 0] == BOS).all()
@@ -156,10 +156,10 @@ def test_sampled_text_comes_from_the_seed_in_whole_parts(tmp_path: Path) -> None
     assert not np.array_equal(first[: 8 * 13], first[8 * 13 :]), "a seed for each part"
 
 
-def test_sampling_goes_on_after_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sampling_continues_after_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = sample(tmp_path / "whole", tokens=400)
 
-    def interrupted(what: str, done: int, total: int) -> None:
+    def interrupted(label: str, done: int, total: int) -> None:
         assert total == 4 * 8 * 13
         if done > 2.5 * 8 * 13:
             raise KeyboardInterrupt
@@ -168,9 +168,9 @@ def test_sampling_goes_on_after_a_kill(tmp_path: Path, monkeypatch: pytest.Monke
         sample(tmp_path / "killed", tokens=400, progress=interrupted)
     parts = sorted((tmp_path / "killed").iterdir())
     assert [part.name for part in parts] == ["00000.npy", "00001.npy"]
-    written = [part.stat().st_mtime_ns for part in parts]
+    times = [part.stat().st_mtime_ns for part in parts]
     assert np.array_equal(sample(tmp_path / "killed", tokens=400), whole)
-    assert [part.stat().st_mtime_ns for part in parts] == written, "what was there was not sampled again"
+    assert [part.stat().st_mtime_ns for part in parts] == times, "what was there was not sampled again"
 
 
 @pytest.mark.parametrize("damage", [b"", b"not numpy", None])
@@ -183,7 +183,7 @@ def test_a_damaged_part_is_sampled_again(tmp_path: Path, damage: bytes | None) -
     assert np.array_equal(sample(tmp_path), whole)
 
 
-def test_processes_share_the_parts_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_share_the_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = sample(tmp_path / "alone", tokens=400)
     folder = tmp_path / "shared"
     place = replace(CPU, world=2)
@@ -194,8 +194,8 @@ def test_processes_share_the_parts_out(tmp_path: Path, monkeypatch: pytest.Monke
     assert np.array_equal(sample(folder, tokens=400, place=replace(place, rank=1)), whole)
 
 
-def test_after_an_end_token_the_next_document_begins(tmp_path: Path) -> None:
-    """A teacher that always ends: its text is BOS EOS BOS EOS; where BOS ends, too, it is nothing but that."""
+def test_a_new_document_follows_an_end_token(tmp_path: Path) -> None:
+    """Sample a teacher that always ends: its text is BOS EOS BOS EOS, and BOS alone if BOS ends, too."""
     teacher = model(tie_word_embeddings=False)
     with torch.no_grad():
         teacher.tensors["lm_head.weight"].zero_()
@@ -212,13 +212,13 @@ def test_after_an_end_token_the_next_document_begins(tmp_path: Path) -> None:
     assert (sample(tmp_path / "b", teacher=teacher, special=special) == BOS).all()
 
 
-def test_without_a_begin_token_sequences_begin_anywhere(tmp_path: Path) -> None:
+def test_without_a_begin_token_sequences_begin_with_any_token(tmp_path: Path) -> None:
     rows = sample(tmp_path, special=Special(bos=None, eos=(EOS,), limit=258)).reshape(-1, 13)
     assert len(set(rows[:, 0].tolist())) > 4
 
 
-def test_the_teacher_finds_its_own_text_as_likely_as_it_should(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On its own samples the cross-entropy of a model is its entropy: 4,000 draws come within 5 standard errors."""
+def test_the_teacher_s_loss_on_its_own_text_is_its_entropy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check this over 4,000 draws, which come within 5 standard errors."""
     monkeypatch.setattr(text_module, "_SEQUENCES", 64)
     monkeypatch.setattr(Special, "ends", ())  # no jumps that the teacher did not draw
     teacher = model()
@@ -238,7 +238,7 @@ def test_the_teacher_finds_its_own_text_as_likely_as_it_should(tmp_path: Path, m
     assert text_loss(teacher, sharp) < float(entropy.mean()) - 20 * error
 
 
-def test_a_part_that_cannot_be_written(tmp_path: Path) -> None:
+def test_a_part_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(EdgedecError, match=r"cannot write .*file/00000\.npy"):
         sample(tmp_path / "file")

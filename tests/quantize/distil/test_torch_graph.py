@@ -1,4 +1,4 @@
-"""The torch graph computes what the reference computes, with a cache and without."""
+"""Test that the torch graph computes what the reference computes, with a cache and without."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 
 
-def reference(graph: Graph, found: dict[str, Any], ids: torch.Tensor, taps: tuple[str, ...] = ()) -> Any:
-    """(logits, taps) of one row."""
-    made = ReferenceModel(graph, found.__getitem__)
-    return made.forward(ids.numpy().astype(np.int32), made.new_cache(), taps=taps)
+def reference(graph: Graph, weights_by_name: dict[str, Any], ids: torch.Tensor, taps: tuple[str, ...] = ()) -> Any:
+    """Return (logits, taps) of one row."""
+    interpreter = ReferenceModel(graph, weights_by_name.__getitem__)
+    return interpreter.forward(ids.numpy().astype(np.int32), interpreter.new_cache(), taps=taps)
 
 
 @pytest.mark.parametrize("name", reference_golden.NAMES)
-def test_equals_transformers(name: str) -> None:
+def test_golden_models_equal_transformers(name: str) -> None:
     want = reference_golden.read(name)
     rows = int(
         (want.positions == np.arange(len(want.positions))).sum()
-    )  # then positions jump, which training never does
+    )  # the remaining positions jump, which training never does
     assert rows > 4
-    made = TorchGraph(build_graph(want.config), positions=rows)
-    made.fill(want.weights.__getitem__)
+    network = TorchGraph(build_graph(want.config), positions=rows)
+    network.fill(want.weights.__getitem__)
     with torch.no_grad():
-        logits, _ = made(torch.from_numpy(want.ids[None, :rows].astype(np.int64)))
+        logits, _ = network(torch.from_numpy(want.ids[None, :rows].astype(np.int64)))
     assert np.abs(logits[0].numpy() - want.logits[:rows]).max() < reference_golden.TOLERANCE
 
 
@@ -58,11 +58,11 @@ def test_equals_transformers(name: str) -> None:
 def test_floats_equal_the_reference(family: str) -> None:
     config = CONFIG | FAMILIES[family]
     ids = some_ids()
-    found = {name: FloatWeight(values=values) for name, values in weights(config).items()}
+    weights_by_name = {name: FloatWeight(values=values) for name, values in weights(config).items()}
     logits, values = model(**FAMILIES[family])(ids, None, ("layers.0.out", "logits"))
     assert set(values) == {"layers.0.out", "logits"}
-    for row, seen in enumerate(ids):
-        want, taps = reference(build_graph(config), found, seen, ("layers.0.out",))
+    for row, row_ids in enumerate(ids):
+        want, taps = reference(build_graph(config), weights_by_name, row_ids, ("layers.0.out",))
         assert np.abs(logits[row].detach().numpy() - want).max() < 1e-5
         assert np.abs(values["layers.0.out"][row].detach().numpy() - taps["layers.0.out"]).max() < 1e-5
 
@@ -70,52 +70,52 @@ def test_floats_equal_the_reference(family: str) -> None:
 @pytest.mark.parametrize("group_size", [0, 32])
 @pytest.mark.parametrize("family", ["grouped heads", "bitnet"])
 def test_ternary_linears_equal_the_reference(family: str, group_size: int) -> None:
-    """Sums are exact on one side and float32 on the other: 1e-4 of logits of some units. A code at a border may differ."""
-    made = model(ternary=Ternary(group_size=group_size), **FAMILIES[family])
-    found: dict[str, Any] = {}
-    for name, tensor in made.tensors.items():
-        if name in made.ternary_names:
+    """Allow 1e-4 of logits of some units, because sums are exact on one side and float32 on the other."""
+    network = model(ternary=Ternary(group_size=group_size), **FAMILIES[family])
+    weights_by_name: dict[str, Any] = {}
+    for name, tensor in network.tensors.items():
+        if name in network.ternary_names:
             trits, scale = (value.detach().numpy() for value in ternary_weight(tensor, group_size))
             scale = scale[None] if group_size else scale.reshape(1)
-            found[name] = TernaryWeight(trits=trits.astype(np.int8)[None], scale=scale, group_size=group_size)
+            weights_by_name[name] = TernaryWeight(trits=trits.astype(np.int8)[None], scale=scale, group_size=group_size)
         else:
-            found[name] = FloatWeight(values=tensor.detach().numpy())
-    schemes = dict.fromkeys(made.ternary_names, TernaryScheme(group_size=group_size))
-    graph = quantize_activations(assign_schemes(made.graph, schemes))
+            weights_by_name[name] = FloatWeight(values=tensor.detach().numpy())
+    schemes = dict.fromkeys(network.ternary_names, TernaryScheme(group_size=group_size))
+    graph = quantize_activations(assign_schemes(network.graph, schemes))
     ids = some_ids(1)
-    logits, _ = made(ids)
-    assert np.abs(logits[0].detach().numpy() - reference(graph, found, ids[0])[0]).max() < 1e-4
+    logits, _ = network(ids)
+    assert np.abs(logits[0].detach().numpy() - reference(graph, weights_by_name, ids[0])[0]).max() < 1e-4
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("window", [None, 4])
 @pytest.mark.parametrize("first", [1, 2, 5])
 def test_cached_steps_equal_the_full_pass(family: str, window: int | None, first: int) -> None:
-    """Sampling takes one token a step; a mask that differed once made text that its own teacher found unlikely."""
-    made = model(**FAMILIES[family])
-    states = {name: replace(state, window=window, sinks=2) for name, state in made.graph.states.items()}
-    graph = replace(made.graph, states=states)
-    made = TorchGraph(graph, positions=12)
+    """Check this because sampling takes one token per step, and a different mask would make unlikely text."""
+    network = model(**FAMILIES[family])
+    states = {name: replace(state, window=window, sinks=2) for name, state in network.graph.states.items()}
+    graph = replace(network.graph, states=states)
+    network = TorchGraph(graph, positions=12)
     config = CONFIG | FAMILIES[family]
-    made.fill(weights(config).__getitem__)
+    network.fill(weights(config).__getitem__)
     ids = some_ids()
     with torch.no_grad():
-        whole, _ = made(ids)
+        whole, _ = network(ids)
         cache = Cache(positions=12)
-        cuts = [0, first, *range(first + 1, 9), 12]  # the last pass has three rows behind cached ones
-        parts = [made(ids[:, a:b], cache)[0] for a, b in pairwise(cuts)]
+        cuts = [0, first, *range(first + 1, 9), 12]  # the last pass has three rows after cached ones
+        parts = [network(ids[:, a:b], cache)[0] for a, b in pairwise(cuts)]
     assert (torch.cat(parts, 1) - whole).abs().max() < 1e-5
     assert cache.length == 12
-    found = {name: FloatWeight(values=values) for name, values in weights(config).items()}
-    for row, seen in enumerate(ids):
-        assert np.abs(whole[row].numpy() - reference(graph, found, seen)[0]).max() < 1e-5
+    weights_by_name = {name: FloatWeight(values=values) for name, values in weights(config).items()}
+    for row, row_ids in enumerate(ids):
+        assert np.abs(whole[row].numpy() - reference(graph, weights_by_name, row_ids)[0]).max() < 1e-5
 
 
-def test_a_pass_keeps_no_dead_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A teacher of 32 layers must not take the memory of 32 layers' activations."""
-    made = model(num_hidden_layers=4)
+def test_a_pass_frees_dead_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check this because a teacher of 32 layers must not take the memory of 32 layers' activations."""
+    network = model(num_hidden_layers=4)
     alive: list[int] = []
-    for step in made.steps:
+    for step in network.steps:
         take = step.take
 
         def counted(values: Any, *rest: Any, take: Any = take) -> Any:
@@ -123,15 +123,15 @@ def test_a_pass_keeps_no_dead_values(monkeypatch: pytest.MonkeyPatch) -> None:
             return take(values, *rest)
 
         monkeypatch.setattr(step, "take", counted)
-    logits, values = made(some_ids())
+    logits, values = network(some_ids())
     assert max(alive) <= 6
     assert (tuple(values), logits.shape) == ((), (2, 12, 264))
 
 
-def test_first_weights_are_small_and_come_from_the_seed() -> None:
+def test_first_weights_are_small_and_depend_on_the_seed() -> None:
     one, two, other = (model(attention_bias=True) for _ in range(3))
-    for made, seed in ((one, 1), (two, 1), (other, 2)):
-        made.draw(seed)
+    for network, seed in ((one, 1), (two, 1), (other, 2)):
+        network.draw(seed)
     name = "model.layers.0.self_attn.q_proj.weight"
     assert torch.equal(one.tensors[name], two.tensors[name])
     assert not torch.equal(one.tensors[name], other.tensors[name])
@@ -142,16 +142,16 @@ def test_first_weights_are_small_and_come_from_the_seed() -> None:
     assert (one.tensors["model.norm.weight"] == 1).all()
 
 
-def test_groups_that_do_not_divide_a_matrix() -> None:
+def test_groups_that_do_not_divide_a_matrix_are_refused() -> None:
     message = r"tensor model\.layers\.0\.self_attn\.q_proj\.weight has 32 columns, which groups of 64 .* --group-size"
     with pytest.raises(UnsupportedError, match=message):
         model(ternary=Ternary(group_size=64))
 
 
-def test_an_operation_without_a_form() -> None:
+def test_an_operation_without_a_torch_form_is_refused() -> None:
     class Other:
         name, kind, inputs, outputs, weight_names = "layers.0.gather", "gather", ("embed",), ("x",), ()
 
-    made = model()
+    network = model()
     with pytest.raises(UnsupportedError, match=r"layers\.0\.gather \(gather\) cannot be trained"):
-        made._step(Other(), "lm_head.weight")  # type: ignore[arg-type]
+        network._step(Other(), "lm_head.weight")  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The BitNet exporter: what it writes comes back bit for bit, through the checkpoint and through the bundle."""
+"""Test the BitNet exporter: its output survives bit for bit, through the checkpoint and through the bundle."""
 
 from __future__ import annotations
 
@@ -41,45 +41,51 @@ def bits(array: NDArray[np.float32]) -> NDArray[np.uint32]:
 
 
 @given(arrays.arrays(np.int8, arrays.array_shapes(min_dims=2, max_dims=2, max_side=9), elements=st.integers(-1, 1)))
-def test_packing_is_that_of_transformers(trits: NDArray[np.int8]) -> None:
+def test_packing_equals_that_of_transformers(trits: NDArray[np.int8]) -> None:
     np.testing.assert_array_equal(pack_trits(trits), naive_pack(trits))
 
 
-def check_round_trip(made: Model, folder: Path) -> None:
-    """Exporter, reader, native method, bundle: the same trits and scales, and scale * trit to the last bit."""
-    checkpoint = open_checkpoint(export(folder / "m", made))
-    for name, weight in made.ternary.items():
-        expected = bits(made.value(name) + np.float32(0))  # -0 becomes 0
+def check_round_trip(original: Model, folder: Path) -> None:
+    """Check exporter, reader, native method and bundle: the same trits and scales, and scale * trit to the last bit."""
+    checkpoint = open_checkpoint(export(folder / "m", original))
+    for name, weight in original.ternary.items():
+        expected = bits(original.value(name) + np.float32(0))  # -0 becomes 0
         loaded = checkpoint.load(name)
         np.testing.assert_array_equal(bits(loaded), expected)
         size = checkpoint.tensors[name].group_size
-        found = native_ternary_groups(loaded, size) if size else native_ternary(loaded)
-        seen = np.repeat(found[1], size, axis=1)[:, : loaded.shape[1]] if size else np.full(loaded.shape, found[1])
+        recovered = native_ternary_groups(loaded, size) if size else native_ternary(loaded)
+        scales_by_column = (
+            np.repeat(recovered[1], size, axis=1)[:, : loaded.shape[1]] if size else np.full(loaded.shape, recovered[1])
+        )
         given_scales = np.asarray(weight.scales)
-        whole = given_scales[:, np.arange(loaded.shape[1]) // made.group_size] if made.group_size else given_scales
-        used = (weight.trits != 0) & (whole != 0)
-        np.testing.assert_array_equal(found[0], np.where(used, weight.trits, 0))
-        np.testing.assert_array_equal(bits(seen[used]), bits(np.broadcast_to(whole, loaded.shape)[used]))
+        whole = (
+            given_scales[:, np.arange(loaded.shape[1]) // original.group_size] if original.group_size else given_scales
+        )
+        nonzero = (weight.trits != 0) & (whole != 0)
+        np.testing.assert_array_equal(recovered[0], np.where(nonzero, weight.trits, 0))
+        np.testing.assert_array_equal(
+            bits(scales_by_column[nonzero]), bits(np.broadcast_to(whole, loaded.shape)[nonzero])
+        )
     quantize(checkpoint, folder / "b", QuantizeOptions(method="ternary"), vocab_limit=13)
     bundle = Bundle.open(folder / "b")
-    for name in made.ternary:
+    for name in original.ternary:
         weight_in_bundle = bundle.weight(name)
         assert isinstance(weight_in_bundle, BundledWeight)
         assert weight_in_bundle.group_size == checkpoint.tensors[name].group_size
         assert len(weight_in_bundle.trits) == 1
-        np.testing.assert_array_equal(bits(weight_in_bundle.dense()), bits(made.value(name) + np.float32(0)))
+        np.testing.assert_array_equal(bits(weight_in_bundle.dense()), bits(original.value(name) + np.float32(0)))
     embedding = bundle.weight("model.embed_tokens.weight")
     assert isinstance(embedding, FloatWeight)
-    np.testing.assert_array_equal(embedding.values, made.dense["model.embed_tokens.weight"])
+    np.testing.assert_array_equal(embedding.values, original.dense["model.embed_tokens.weight"])
 
 
 @pytest.mark.parametrize("family", ["llama", "bitnet"])
 @pytest.mark.parametrize("group_size", [0, 32, 64, 128])
-def test_round_trip(tmp_path: Path, family: str, group_size: int) -> None:
-    made = model(family, group_size=group_size, hidden_size=160, intermediate_size=150, head_dim=32)
-    check_round_trip(made, tmp_path)
-    found = json.loads((tmp_path / "m/config.json").read_text())["quantization_config"].get("group_size", 0)
-    assert found == group_size
+def test_a_model_survives_a_round_trip(tmp_path: Path, family: str, group_size: int) -> None:
+    original = model(family, group_size=group_size, hidden_size=160, intermediate_size=150, head_dim=32)
+    check_round_trip(original, tmp_path)
+    stored_size = json.loads((tmp_path / "m/config.json").read_text())["quantization_config"].get("group_size", 0)
+    assert stored_size == group_size
     recorded = Bundle.open(tmp_path / "b").manifest.quantization
     assert recorded["group_size"] == group_size
     assert recorded["planes"] == 0
@@ -90,42 +96,42 @@ SCALES = st.floats(0, 2.0**60, width=32) | st.just(0.0)
 
 @settings(max_examples=30)
 @given(data=st.data(), group_size=st.sampled_from([0, 32, 64]), width=st.integers(1, 9))
-def test_round_trip_of_any_trits_and_scales(data: st.DataObject, group_size: int, width: int) -> None:
-    """Zero tensors and groups, subnormal scales, every number of rows modulo 4."""
-    made = model(group_size=group_size, num_hidden_layers=1, intermediate_size=width)
-    for name, weight in made.ternary.items():
+def test_any_trits_and_scales_survive_a_round_trip(data: st.DataObject, group_size: int, width: int) -> None:
+    """Draw zero tensors and groups, subnormal scales, and every number of rows modulo 4."""
+    original = model(group_size=group_size, num_hidden_layers=1, intermediate_size=width)
+    for name, weight in original.ternary.items():
         if "mlp" not in name:
             continue
         shape = np.shape(weight.scales)
         trits = data.draw(arrays.arrays(np.int8, weight.trits.shape, elements=st.integers(-1, 1)))
         scales = data.draw(arrays.arrays(np.float32, shape, elements=SCALES))
-        made.ternary[name] = TernaryWeight(trits=trits, scales=np.asarray(scales, np.float32))
+        original.ternary[name] = TernaryWeight(trits=trits, scales=np.asarray(scales, np.float32))
     with tempfile.TemporaryDirectory() as folder:
-        check_round_trip(made, Path(folder))
+        check_round_trip(original, Path(folder))
 
 
-def test_an_untied_head_and_linears_that_stay_dense(tmp_path: Path) -> None:
-    made = model(tie_word_embeddings=False)
-    made.dense[NAME] = np.linspace(-1, 1, 2800, dtype=np.float32).reshape(70, 40)
-    del made.ternary[NAME]
-    checkpoint = open_checkpoint(export(tmp_path / "m", made))
-    np.testing.assert_array_equal(checkpoint.load(NAME), made.dense[NAME])
+def test_an_untied_head_and_dense_linears_are_kept(tmp_path: Path) -> None:
+    original = model(tie_word_embeddings=False)
+    original.dense[NAME] = np.linspace(-1, 1, 2800, dtype=np.float32).reshape(70, 40)
+    del original.ternary[NAME]
+    checkpoint = open_checkpoint(export(tmp_path / "m", original))
+    np.testing.assert_array_equal(checkpoint.load(NAME), original.dense[NAME])
     quantization = json.loads((tmp_path / "m/config.json").read_text())["quantization_config"]
     assert quantization["modules_to_not_convert"] == ["lm_head", NAME.removesuffix(".weight")]
 
 
-def test_the_files(tmp_path: Path) -> None:
-    """safetensors itself reads them; texts are as they were given."""
-    made = model("bitnet", seed=3, intermediate_size=71, dense_type=ml_dtypes.bfloat16)
-    export(tmp_path / "m", made, tokenizer_config=None)
+def test_safetensors_reads_the_files(tmp_path: Path) -> None:
+    """Check also that the texts are unchanged."""
+    original = model("bitnet", seed=3, intermediate_size=71, dense_type=ml_dtypes.bfloat16)
+    export(tmp_path / "m", original, tokenizer_config=None)
     assert {path.name for path in (tmp_path / "m").iterdir()} == {"config.json", "model.safetensors", "tokenizer.json"}
     export(
         tmp_path / "m",
-        made,
-        config=made.config | {"quantization_config": {"quant_method": "old"}, "torch_dtype": "float16", "x": "ä"},
+        original,
+        config=original.config | {"quantization_config": {"quant_method": "old"}, "torch_dtype": "float16", "x": "ä"},
     )
     config = json.loads((tmp_path / "m/config.json").read_text(encoding="utf-8"))
-    assert config == made.config | {
+    assert config == original.config | {
         "architectures": ["BitNetForCausalLM"],
         "dtype": "bfloat16",
         "x": "ä",
@@ -138,8 +144,8 @@ def test_the_files(tmp_path: Path) -> None:
     }
     assert json.loads((tmp_path / "m/tokenizer_config.json").read_text())["bos_token"] == "<s>"
     stored = load_file(tmp_path / "m/model.safetensors")
-    assert set(stored) == {*made.dense, *made.ternary, *(f"{name}_scale" for name in made.ternary)}
-    np.testing.assert_array_equal(stored[NAME], naive_pack(made.ternary[NAME].trits))
+    assert set(stored) == {*original.dense, *original.ternary, *(f"{name}_scale" for name in original.ternary)}
+    np.testing.assert_array_equal(stored[NAME], naive_pack(original.ternary[NAME].trits))
     assert stored[NAME + "_scale"].shape == (1,)
     assert stored["model.embed_tokens.weight"].dtype == ml_dtypes.bfloat16
     raw = (tmp_path / "m/model.safetensors").read_bytes()
@@ -152,41 +158,41 @@ def test_the_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
 def test_dense_tensors_of_one_type_keep_it(tmp_path: Path, dtype: Any) -> None:
-    made = model(dense_type=dtype, architectures=["Mine"])
-    checkpoint = open_checkpoint(export(tmp_path / "m", made))
+    original = model(dense_type=dtype, architectures=["Mine"])
+    checkpoint = open_checkpoint(export(tmp_path / "m", original))
     assert checkpoint.config["dtype"] == np.dtype(dtype).name
     assert checkpoint.config["architectures"] == ["Mine"]
-    for name, values in made.dense.items():
+    for name, values in original.dense.items():
         assert checkpoint.load(name).dtype == dtype
         np.testing.assert_array_equal(checkpoint.load(name), values)
 
 
 def test_dense_tensors_of_several_types_become_float32(tmp_path: Path) -> None:
-    """Which keeps every value."""
-    made = model(dtype="bfloat16")
-    made.dense[HEAD] = made.dense[HEAD].astype(ml_dtypes.bfloat16)
-    checkpoint = open_checkpoint(export(tmp_path / "m", made))
+    """Check that this keeps every value."""
+    original = model(dtype="bfloat16")
+    original.dense[HEAD] = original.dense[HEAD].astype(ml_dtypes.bfloat16)
+    checkpoint = open_checkpoint(export(tmp_path / "m", original))
     assert checkpoint.config["dtype"] == "float32"
-    for name, values in made.dense.items():
+    for name, values in original.dense.items():
         assert checkpoint.load(name).dtype == np.float32
         np.testing.assert_array_equal(checkpoint.load(name), values.astype(np.float32))
 
 
 def test_peak_memory_is_one_tensor(tmp_path: Path) -> None:
-    made = model(hidden_size=320, intermediate_size=4096, num_hidden_layers=4)
+    original = model(hidden_size=320, intermediate_size=4096, num_hidden_layers=4)
     tracemalloc.start()
-    export(tmp_path / "m", made)
+    export(tmp_path / "m", original)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 3.5 * 320 * 4096  # of the largest matrix's trits; all matrices have 17 MB
+    assert peak < 3.5 * 320 * 4096  # bytes of the largest matrix's trits; all matrices have 17 MB
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------
 
 
-def changed(made: Model, **weight: Any) -> dict[str, TernaryWeight]:
-    whole = {"trits": made.ternary[NAME].trits, "scales": made.ternary[NAME].scales} | weight
-    return made.ternary | {NAME: TernaryWeight(**whole)}
+def changed(original: Model, **weight: Any) -> dict[str, TernaryWeight]:
+    whole = {"trits": original.ternary[NAME].trits, "scales": original.ternary[NAME].scales} | weight
+    return original.ternary | {NAME: TernaryWeight(**whole)}
 
 
 def without(values: dict[str, Any], name: str) -> dict[str, Any]:
@@ -261,14 +267,14 @@ BAD: dict[str, tuple[dict[str, Any], type[EdgedecError], str]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_is_no_model_is_not_written(tmp_path: Path, name: str) -> None:
+def test_inconsistent_models_are_refused(tmp_path: Path, name: str) -> None:
     changes, error, message = BAD[name]
     with pytest.raises(error, match=message):
         export(tmp_path / "m", MADE, **changes)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_somebody_elses_folder_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_of_another_program_is_left_alone(tmp_path: Path) -> None:
     for name, content in (("a", "{}"), ("b", '{"quantization_config": {"quant_method": "gptq"}}'), ("c", "no JSON")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text(content)
@@ -281,7 +287,7 @@ def test_somebody_elses_folder_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whenever it fills up: at each tensor in turn, and at the texts."""
+    """Fill the disk at each tensor in turn, and at the texts."""
     export(tmp_path / "m", MADE)
     before = {path.name: path.read_bytes() for path in (tmp_path / "m").iterdir()}
     calls = 0

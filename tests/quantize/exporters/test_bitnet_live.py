@@ -1,4 +1,4 @@
-"""Our BitNet folders in transformers, and its own packing and rounding against ours: it is the authority for the format.
+"""Compare our BitNet folders, our packing and our rounding with transformers, which is the authority for the format.
 
 transformers asks for the package accelerate before it loads such a folder, but uses it only for device maps; that check
 is answered here, so that the tests run without it. Its torch.compile is switched off: it only takes time.
@@ -41,7 +41,7 @@ ONLINE: dict[str, Any] = {"linear_class": "autobitlinear", "quantization_mode": 
 @pytest.fixture
 def torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     for name in ("torch", "transformers"):
-        if find_spec(name) is None:  # not importorskip: one that is there and broken must fail
+        if find_spec(name) is None:  # not importorskip, because an installed but broken package must fail
             pytest.skip(f"{name} is not installed; pip install -e '.[compare]'")
     module: Any = importlib.import_module("torch")
     quantizer = importlib.import_module("transformers.quantizers.quantizer_bitnet")
@@ -51,18 +51,18 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def theirs(torch: Any, folder: Path) -> NDArray[np.float32]:
-    """Logits [8, 16] of transformers, loaded as any user would."""
+    """Return the logits [8, 16] of transformers, loaded as any user would load it."""
     transformers = importlib.import_module("transformers")
-    made, info = transformers.AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+    original, info = transformers.AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
     assert not any(info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
-    assert made.dtype == torch.float32
+    assert original.dtype == torch.float32
     with torch.no_grad():
-        logits: NDArray[np.float32] = made(torch.from_numpy(IDS[None].astype(np.int64))).logits[0].numpy()
+        logits: NDArray[np.float32] = original(torch.from_numpy(IDS[None].astype(np.int64))).logits[0].numpy()
     return logits
 
 
 def ours(checkpoint: Checkpoint) -> NDArray[np.float32]:
-    """Logits of the reference: ternary layers on int8 activations, a float head."""
+    """Return the logits of the reference: ternary layers on int8 activations, a float head."""
     graph = build_graph(checkpoint.config)
     weights: dict[str, Weight] = {}
     schemes: dict[str, Scheme] = {}
@@ -80,9 +80,9 @@ def ours(checkpoint: Checkpoint) -> NDArray[np.float32]:
 
 
 def agree(torch: Any, folder: Path) -> None:
-    found, expected = ours(open_checkpoint(folder)), theirs(torch, folder)
+    actual, expected = ours(open_checkpoint(folder)), theirs(torch, folder)
     assert expected.std() > 2
-    gaps = np.abs(found - expected).max(axis=1)
+    gaps = np.abs(actual - expected).max(axis=1)
     assert np.median(gaps) < USUAL
     assert gaps.max() < EVER
 
@@ -99,36 +99,36 @@ def agree(torch: Any, folder: Path) -> None:
 def test_transformers_runs_what_the_exporter_writes(
     torch: Any, tmp_path: Path, family: str, changes: dict[str, Any]
 ) -> None:
-    made = model(family, intermediate_size=72, **changes)
-    export(tmp_path / "m", made)
+    original = model(family, intermediate_size=72, **changes)
+    export(tmp_path / "m", original)
     agree(torch, tmp_path / "m")
-    made.dense["model.embed_tokens.weight"] = made.dense["model.embed_tokens.weight"].astype(ml_dtypes.bfloat16)
-    agree(torch, export(tmp_path / "m", made))
+    original.dense["model.embed_tokens.weight"] = original.dense["model.embed_tokens.weight"].astype(ml_dtypes.bfloat16)
+    agree(torch, export(tmp_path / "m", original))
     transformers = importlib.import_module("transformers")
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "m")
     expected = Tokenizer.from_file(str(tmp_path / "m/tokenizer.json")).encode("the").ids
     assert tokenizer("the").input_ids == expected
 
 
-def test_transformers_runs_bfloat16(torch: Any, tmp_path: Path) -> None:
-    """Coarsely the same: there everything is bfloat16 then, scales and sums too."""
-    made = model("bitnet", intermediate_size=72, dense_type=ml_dtypes.bfloat16)
-    export(tmp_path / "m", made)
+def test_transformers_runs_bfloat16_roughly_the_same(torch: Any, tmp_path: Path) -> None:
+    """Allow for bfloat16, in which transformers then keeps everything, scales and sums too."""
+    original = model("bitnet", intermediate_size=72, dense_type=ml_dtypes.bfloat16)
+    export(tmp_path / "m", original)
     transformers = importlib.import_module("transformers")
     loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "m")
     assert loaded.dtype == torch.bfloat16
     with torch.no_grad():
         expected = loaded(torch.from_numpy(IDS[None].astype(np.int64))).logits[0].float().numpy()
-    found = ours(open_checkpoint(tmp_path / "m"))
-    assert np.corrcoef(found.ravel(), expected.ravel())[0, 1] > 0.995
+    actual = ours(open_checkpoint(tmp_path / "m"))
+    assert np.corrcoef(actual.ravel(), expected.ravel())[0, 1] > 0.995
 
 
-def test_scales_count_to_the_last_bit(torch: Any, tmp_path: Path) -> None:
-    """transformers holds the very trits and scales that were exported."""
-    made = model("bitnet", intermediate_size=72)
+def test_transformers_reads_scales_to_the_last_bit(torch: Any, tmp_path: Path) -> None:
+    """Check that transformers holds the same trits and scales as the exported model."""
+    original = model("bitnet", intermediate_size=72)
     transformers = importlib.import_module("transformers")
-    loaded = transformers.AutoModelForCausalLM.from_pretrained(export(tmp_path / "m", made))
-    for name, weight in made.ternary.items():
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(export(tmp_path / "m", original))
+    for name, weight in original.ternary.items():
         module = loaded.get_submodule(name.removesuffix(".weight"))
         np.testing.assert_array_equal(module.weight.detach().numpy(), weight.trits)
         assert module.weight_scale.numpy().tolist() == [float(weight.scales)]
@@ -137,50 +137,50 @@ def test_scales_count_to_the_last_bit(torch: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("biases", [False, True])
 @pytest.mark.parametrize("family", ["llama", "bitnet"])
 def test_bitlinear_agrees(torch: Any, tmp_path: Path, family: str, biases: bool) -> None:
-    made = model(family, intermediate_size=72, attention_bias=biases)
-    write(tmp_path, made, tensors(made, divides=True), linear_class="bitlinear")
+    original = model(family, intermediate_size=72, attention_bias=biases)
+    write(tmp_path, original, tensors(original, divides=True), linear_class="bitlinear")
     agree(torch, tmp_path)
 
 
 def test_autobitlinear_agrees_with_biases(torch: Any, tmp_path: Path) -> None:
-    """Which it multiplies with the scale."""
-    made = model("llama", intermediate_size=72, attention_bias=True, mlp_bias=True)
-    agree(torch, write(tmp_path, made, **OFFLINE))
+    """Check biases, which that class multiplies by the scale."""
+    original = model("llama", intermediate_size=72, attention_bias=True, mlp_bias=True)
+    agree(torch, write(tmp_path, original, **OFFLINE))
 
 
 @pytest.mark.parametrize("family", ["llama", "bitnet"])
 def test_unpacked_weights_agree(torch: Any, tmp_path: Path, family: str) -> None:
-    made = model(family)
-    agree(torch, write(tmp_path, made, tensors(made, packed=False), **OFFLINE))
+    original = model(family)
+    agree(torch, write(tmp_path, original, tensors(original, packed=False), **OFFLINE))
 
 
 @pytest.mark.parametrize("family", ["llama", "bitnet"])
 def test_online_agrees(torch: Any, tmp_path: Path, family: str) -> None:
-    made, rng = model(family, attention_bias=True), np.random.default_rng(5)
+    original, rng = model(family, attention_bias=True), np.random.default_rng(5)
     stored: dict[str, NDArray[Any]] = {
-        name: (rng.standard_normal(w.trits.shape) / 5).astype(np.float32) for name, w in made.ternary.items()
+        name: (rng.standard_normal(w.trits.shape) / 5).astype(np.float32) for name, w in original.ternary.items()
     }
-    agree(torch, write(tmp_path, made, made.dense | stored, **ONLINE))
+    agree(torch, write(tmp_path, original, original.dense | stored, **ONLINE))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_absmean_is_that_of_transformers(torch: Any, tmp_path: Path, dtype: str) -> None:
-    """But for the sum, which is float32 there: the magnitude may differ in its last bit."""
+def test_absmean_equals_that_of_transformers(torch: Any, tmp_path: Path, dtype: str) -> None:
+    """Allow for the sum, which is float32 there: the magnitude may differ in its last bit."""
     bitnet = importlib.import_module("transformers.integrations.bitnet")
-    made, rng = model(), np.random.default_rng(2)
+    original, rng = model(), np.random.default_rng(2)
     numpy_type = ml_dtypes.bfloat16 if dtype == "bfloat16" else np.dtype(dtype)
-    stored = {name: (rng.standard_normal(w.trits.shape) / 5).astype(numpy_type) for name, w in made.ternary.items()}
-    checkpoint = open_checkpoint(write(tmp_path, made, made.dense | stored, **ONLINE))
+    stored = {name: (rng.standard_normal(w.trits.shape) / 5).astype(numpy_type) for name, w in original.ternary.items()}
+    checkpoint = open_checkpoint(write(tmp_path, original, original.dense | stored, **ONLINE))
     for name, weight in stored.items():
         tensor = torch.from_numpy(weight.astype(np.float32)).to(getattr(torch, dtype))
         expected = bitnet.WeightQuant.apply(tensor).float().numpy()
-        found = checkpoint.load(name)
-        np.testing.assert_array_equal(np.sign(found), np.sign(expected))
-        np.testing.assert_allclose(found, expected, rtol=3e-7 if dtype == "float32" else 0)
+        actual = checkpoint.load(name)
+        np.testing.assert_array_equal(np.sign(actual), np.sign(expected))
+        np.testing.assert_allclose(actual, expected, rtol=3e-7 if dtype == "float32" else 0)
 
 
 @pytest.mark.parametrize("outputs", range(1, 14))
-def test_packing_is_that_of_transformers(torch: Any, outputs: int) -> None:
+def test_packing_equals_that_of_transformers(torch: Any, outputs: int) -> None:
     bitnet = importlib.import_module("transformers.integrations.bitnet")
     trits = np.random.default_rng(outputs).integers(-1, 2, (outputs, 7), np.int8)
     expected = bitnet.pack_weights(torch.from_numpy(trits.copy())).numpy()
@@ -188,8 +188,8 @@ def test_packing_is_that_of_transformers(torch: Any, outputs: int) -> None:
 
 
 def test_transformers_refuses_scales_per_group(torch: Any, tmp_path: Path) -> None:
-    """Our extension does not load there as something else."""
-    made: Model = model(group_size=32, intermediate_size=72)
+    """Check that it does not load our extension as something else."""
+    original: Model = model(group_size=32, intermediate_size=72)
     transformers = importlib.import_module("transformers")
     with pytest.raises(RuntimeError, match=r"mismatch"):
-        transformers.AutoModelForCausalLM.from_pretrained(export(tmp_path / "m", made))
+        transformers.AutoModelForCausalLM.from_pretrained(export(tmp_path / "m", original))

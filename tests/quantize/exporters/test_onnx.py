@@ -1,7 +1,7 @@
-"""Bundles as portable ONNX: what the graph computes, and what onnxruntime-genai finds beside it.
+"""Test bundles as portable ONNX: what the graph computes, and what onnxruntime-genai needs next to it.
 
-tests/benchmarks/test_speculation_peers.py runs the graph pass by pass on caches; here are the schemes that only an
-export has.
+tests/benchmarks/test_speculation_peers.py runs the graph pass by pass on caches; this module has the schemes that only
+an export has.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def computed(folder: Path, bundle: Bundle, ids: NDArray[np.int32]) -> NDArray[np
     for layer in range(bundle.config["num_hidden_layers"]):
         feeds |= {f"past_key_values.{layer}.{part}": empty for part in ("key", "value")}
     (logits,) = session.run(["logits"], feeds)
-    found: NDArray[np.float32] = logits[0]
-    return found
+    values: NDArray[np.float32] = logits[0]
+    return values
 
 
 @pytest.mark.parametrize("changes", [{}, {"model_type": "qwen2"}, {"rope_interleaved": True}])
@@ -50,19 +50,19 @@ def computed(folder: Path, bundle: Bundle, ids: NDArray[np.int32]) -> NDArray[np
 def test_the_graph_computes_the_model(
     tmp_path: Path, ternary: TernaryScheme | None, changes: Mapping[str, Any]
 ) -> None:
-    """But for its activations, in int8 by blocks."""
+    """Allow for its activations, which are int8 by blocks."""
     bundle = write(tmp_path / "a", ternary, {**SMALL, **changes})
     export_onnx(bundle, tmp_path / "m")
     ids = np.random.default_rng(1).integers(0, 40, 20).astype(np.int32)
     model = ReferenceModel(build_graph(bundle.config), lambda name: FloatWeight(values=bundle.weight(name).dense()))
-    wanted = model.forward(ids, model.new_cache())[0]
-    found = computed(tmp_path / "m", bundle, ids)
-    cosines = (found * wanted).sum(1) / np.linalg.norm(found, axis=1) / np.linalg.norm(wanted, axis=1)
+    expected = model.forward(ids, model.new_cache())[0]
+    actual = computed(tmp_path / "m", bundle, ids)
+    cosines = (actual * expected).sum(1) / np.linalg.norm(actual, axis=1) / np.linalg.norm(expected, axis=1)
     assert cosines.min() > 0.99
     assert np.median(cosines) > 0.998
 
 
-def test_what_genai_finds(tmp_path: Path) -> None:
+def test_genai_reads_the_folder(tmp_path: Path) -> None:
     bundle = write(tmp_path / "a", TernaryScheme(), SMALL)
     counts = export_onnx(bundle, tmp_path / "m")
     assert counts == {"ternary": 7, "float": 4, "int8": 1}
@@ -77,7 +77,7 @@ def test_what_genai_finds(tmp_path: Path) -> None:
     assert settings["bos_token"] == "b"
 
 
-def test_with_a_draft(tmp_path: Path) -> None:
+def test_an_export_may_hold_a_draft(tmp_path: Path) -> None:
     bundle, draft = write(tmp_path / "a", TernaryScheme(), SMALL), write(tmp_path / "d", None, SMALL)
     export_onnx(bundle, tmp_path / "m", draft=draft)
     config = json.loads((tmp_path / "m" / "genai_config.json").read_text("utf-8"))
@@ -87,12 +87,12 @@ def test_with_a_draft(tmp_path: Path) -> None:
     assert computed(tmp_path / "m" / "draft", draft, ids).shape == (5, 40)
 
 
-def test_a_draft_with_another_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_draft_with_another_tokenizer_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = write(tmp_path / "a", None, SMALL)
     from tests.quantize.exporters.gguf import test_export
 
-    other = test_export.tokenizer("gpt-2")
-    monkeypatch.setattr(test_export, "tokenizer", lambda: other)
+    different = test_export.tokenizer("gpt-2")
+    monkeypatch.setattr(test_export, "tokenizer", lambda: different)
     draft = write(tmp_path / "d", None, SMALL)
     with pytest.raises(UsageError, match=r"has another tokenizer than"):
         export_onnx(bundle, tmp_path / "m", draft=draft)
@@ -113,14 +113,14 @@ ONNX_FAMILIES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("family", ONNX_FAMILIES)
-def test_every_family(tmp_path: Path, family: str) -> None:
-    """The reference's logits in a prefill, in steps and in a prefill behind them; windows and caps are reached."""
+def test_every_family_equals_the_reference(tmp_path: Path, family: str) -> None:
+    """Compare logits of a prefill, of steps and of a prefill after them; windows and caps are reached."""
     bundle = write_family(tmp_path / "b", ONNX_FAMILIES[family])
     export_onnx(bundle, tmp_path / "m")
     graph = build_graph(bundle.config)
     ids = np.random.default_rng(0).integers(0, 40, 30)
     model = ReferenceModel(graph, bundle.weight)
-    wanted = model.forward(ids.astype(np.int32), model.new_cache())[0][:, :40]
+    expected = model.forward(ids.astype(np.int32), model.new_cache())[0][:, :40]
     session = ort.InferenceSession(str(tmp_path / "m" / "model.onnx"))
     names = [output.name for output in session.get_outputs()]
     past: dict[str, Any] = {
@@ -128,18 +128,18 @@ def test_every_family(tmp_path: Path, family: str) -> None:
         for at, state in enumerate(graph.states.values())
         for part in ("key", "value")
     }
-    found = []
+    parts = []
     for start, stop in ((0, 13), (13, 14), (14, 15), (15, 30)):
         feeds = {"input_ids": ids[None, start:stop], "attention_mask": np.ones((1, stop), np.int64), **past}
-        made = dict(zip(names, session.run(names, feeds), strict=True))
-        found.append(made.pop("logits")[0])
-        past = {name.replace("present", "past_key_values"): values for name, values in made.items()}
-    assert np.abs(np.concatenate(found) - wanted).max() < 3e-4 * wanted.std()
+        outputs = dict(zip(names, session.run(names, feeds), strict=True))
+        parts.append(outputs.pop("logits")[0])
+        past = {name.replace("present", "past_key_values"): values for name, values in outputs.items()}
+    assert np.abs(np.concatenate(parts) - expected).max() < 3e-4 * expected.std()
     kind = json.loads((tmp_path / "m" / "genai_config.json").read_text("utf-8"))["model"]["type"]
     assert kind == ("decoder" if family == "bitnet" else bundle.config["model_type"])
 
 
-def test_a_rotation_that_the_operator_has_not(tmp_path: Path) -> None:
+def test_a_rotation_outside_of_the_operator_is_refused(tmp_path: Path) -> None:
     bundle = write_family(tmp_path / "b", FAMILIES["phi3 partial"])
     message = r"rope layers.0.q rotates 12 columns of a head; .* multiples of 16; export it as gguf or safetensors"
     with pytest.raises(UnsupportedError, match=message):
@@ -165,20 +165,20 @@ print(json.dumps([int(one) for one in generator.get_sequence(0)][len(ids):]))
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ONNX_FAMILIES)
 def test_genai_writes_the_same_text(tmp_path: Path, family: str) -> None:
-    """Speculating, as its configuration says."""
+    """Let it speculate, as its configuration says."""
     python = next(cache_folder().glob("peers/onnxruntime-genai-*/bin/python"), None)
     if python is None:
         pytest.skip("onnxruntime-genai is not installed: python benchmarks/speculation.py installs it")
     bundle = write_family(tmp_path / "b", ONNX_FAMILIES[family])
     export_onnx(bundle, tmp_path / "m")
-    prompt = [int(one) for one in np.random.default_rng(1).integers(4, 40, 14)]
+    prompt = [int(token) for token in np.random.default_rng(1).integers(4, 40, 14)]
     command = [str(python), "-c", _GENAI, str(tmp_path / "m"), *map(str, prompt)]
-    found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
+    result = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
     reference = ReferenceModel(build_graph(bundle.config), bundle.weight)
     cache, text, rows = reference.new_cache(), list[int](), np.array(prompt, np.int32)
     while len(text) < 20 and not set(text) & set(bundle.tokens.eos):
         text.append(int(reference.forward(rows, cache)[0][-1][:40].argmax()))
         cache.commit(np.arange(len(rows), dtype=np.int32))
         rows = np.array(text[-1:], np.int32)
-    ended = text[-1] in bundle.tokens.eos  # genai leaves it out
-    assert found == (text[:-1] if ended else text)
+    has_end = text[-1] in bundle.tokens.eos  # genai leaves it out
+    assert result == (text[:-1] if has_end else text)

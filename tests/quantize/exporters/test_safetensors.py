@@ -1,4 +1,4 @@
-"""Bundles as Hugging Face folders: read again they are the same bundle."""
+"""Test bundles as Hugging Face folders: they are read as the same bundle."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def again(folder: Path, method: str) -> Bundle:
 
 @pytest.mark.parametrize("group_size", [0, 128])
 @pytest.mark.parametrize("changes", [{}, {"model_type": "bitnet"}])
-def test_trits_come_back(tmp_path: Path, group_size: int, changes: Mapping[str, Any]) -> None:
+def test_trits_survive_a_round_trip(tmp_path: Path, group_size: int, changes: Mapping[str, Any]) -> None:
     bundle = write(tmp_path / "a", TernaryScheme(group_size=group_size), changes)
     assert export_safetensors(bundle, tmp_path / "m")["ternary"] == 14
     config = json.loads((tmp_path / "m" / "config.json").read_text("utf-8"))
     assert config["quantization_config"]["quant_method"] == "bitnet"
-    found = again(tmp_path / "m", "ternary")
-    assert_same_codes(bundle, found)
-    assert (found.tokens.bos, found.tokens.eos[0]) == (1, 2)
-    assert found.chat_template == bundle.chat_template
+    actual = again(tmp_path / "m", "ternary")
+    assert_same_codes(bundle, actual)
+    assert (actual.tokens.bos, actual.tokens.eos[0]) == (1, 2)
+    assert actual.chat_template == bundle.chat_template
 
 
 @pytest.mark.parametrize("ternary", [None, TernaryScheme(planes=2, group_size=64)])
-def test_other_bundles_become_float(tmp_path: Path, ternary: TernaryScheme | None) -> None:
+def test_other_bundles_are_written_as_float(tmp_path: Path, ternary: TernaryScheme | None) -> None:
     bundle = write(tmp_path / "a", ternary)
     assert set(export_safetensors(bundle, tmp_path / "m")) == {"float"}
     checkpoint = open_checkpoint(tmp_path / "m")
@@ -60,7 +60,7 @@ def test_neighbours_become_halves(tmp_path: Path, group_size: int) -> None:
     np.testing.assert_array_equal(halves.swapaxes(1, 2).reshape(128, 256), bundle.weight(name).dense())
 
 
-def test_norms_that_hold_one_more(tmp_path: Path) -> None:
+def test_norms_with_an_offset_are_written_without_it(tmp_path: Path) -> None:
     changes = {"model_type": "gemma", "hidden_act": None, "tie_word_embeddings": True, "rms_norm_offset": 0}
     bundle = write(tmp_path / "a", None, changes)
     export_safetensors(bundle, tmp_path / "m")
@@ -80,7 +80,7 @@ def test_another_folder_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ternary", [None, TernaryScheme()])
-def test_one_tensor_is_in_memory_at_a_time(tmp_path: Path, ternary: TernaryScheme | None) -> None:
+def test_peak_memory_is_one_tensor(tmp_path: Path, ternary: TernaryScheme | None) -> None:
     bundle = write(tmp_path / "a", ternary, {"num_hidden_layers": 12})
     shapes = [tensor.shape for tensor in bundle.tensors.values() if len(tensor.shape) == 2]
     largest, whole = (4 * count(rows * columns for rows, columns in shapes) for count in (max, sum))

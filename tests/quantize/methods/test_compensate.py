@@ -1,4 +1,4 @@
-"""Rounding under a quadratic objective, against definitions that are slow and obvious."""
+"""Compare rounding under a quadratic objective with definitions that are slow and obvious."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from edgedec.quantize.methods.levels import Levels, fit_scales
 
 
 def correlated_gram(columns: int, seed: int, rank: int | None = None) -> np.ndarray:
-    """Strong correlation between inputs, as real layers have it, with 1 % damping."""
+    """Return strong correlations between inputs, as in trained layers, with 1 % damping."""
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((400, rank or columns // 3)) @ rng.standard_normal((rank or columns // 3, columns))
     gram = x.T @ x
@@ -19,7 +19,7 @@ def correlated_gram(columns: int, seed: int, rank: int | None = None) -> np.ndar
 
 
 def objective(error: np.ndarray, gram: np.ndarray) -> np.ndarray:
-    """Per row, for errors [columns, rows]."""
+    """Return the objective of each row, for errors [columns, rows]."""
     value: np.ndarray = np.einsum("cr,cd,dr->r", error, gram, error)
     return value
 
@@ -38,7 +38,7 @@ def test_upper_factor_is_upper_and_rebuilds_the_gram() -> None:
 
 
 def test_one_group_of_exact_levels_is_rounded_as_optq_defines_it() -> None:
-    """The column loop of OPTQ, with an inverse for every column, on levels that are 0 and the scale found."""
+    """Compare with the column loop of OPTQ, which inverts once per column, on levels that are 0 and the fitted scale."""
     columns, rows = 12, 20
     gram, rng = correlated_gram(columns, 1), np.random.default_rng(1)
     target = rng.standard_normal((columns, rows))
@@ -66,7 +66,7 @@ def test_later_groups_take_up_the_errors_of_earlier_ones(group_size: int) -> Non
     np.testing.assert_allclose(rounded, expected, atol=1e-9)
 
 
-def test_a_group_with_the_same_inputs_takes_up_the_error_whatever_its_own_weights_are() -> None:
+def test_a_group_with_the_same_inputs_takes_up_the_error_for_any_weights() -> None:
     x = np.random.default_rng(8).standard_normal((100, 16))
     gram = np.concatenate([x, x], axis=1).T @ np.concatenate([x, x], axis=1) + 1e-6 * np.eye(32)
     target = np.concatenate([np.random.default_rng(9).standard_normal((16, 20)), np.zeros((16, 20))])
@@ -117,7 +117,7 @@ def test_no_sweep_raises_the_objective_of_any_row(planes: int) -> None:
     assert loss.sum() < 0.9 * first.sum()
 
 
-def test_sweeps_go_on_until_nothing_is_gained() -> None:
+def test_sweeps_continue_until_nothing_is_gained() -> None:
     gram, rng = correlated_gram(30, 5), np.random.default_rng(5)
     target = rng.standard_normal((30, 50))
     start = uncompensated(target, 30, 2)
@@ -133,19 +133,19 @@ def test_a_refined_matrix_is_optimal_in_every_single_element() -> None:
     gram, rng = correlated_gram(10, 6), np.random.default_rng(6)
     target = rng.standard_normal((10, 8))
     rounded, scales = refine(target, gram, 10, *uncompensated(target, 10, 2), sweeps=200)
-    # Ends by the size of the gain: a few sweeps more reach the fixed point.
+    # The gain of a sweep ends the refinement: a few sweeps more reach the fixed point.
     for _ in range(20):
         rounded, scales = refine(target, gram, 10, rounded, scales, sweeps=1)
     loss = objective(target - rounded, gram)
     values = Levels(scales[0]).values
     for j in range(10):
         for level in np.concatenate([values, -values]):
-            other = rounded.copy()
-            other[j] = level
-            assert np.all(objective(target - other, gram) >= loss * (1 - 1e-9))
+            changed = rounded.copy()
+            changed[j] = level
+            assert np.all(objective(target - changed, gram) >= loss * (1 - 1e-9))
 
 
-def test_what_refinement_returns_belongs_together() -> None:
+def test_refined_trits_and_scales_belong_together() -> None:
     gram, rng = correlated_gram(20, 7), np.random.default_rng(7)
     target = rng.standard_normal((20, 6))
     rounded, scales = refine(target, gram, 8, *uncompensated(target, 8, 3))

@@ -1,4 +1,4 @@
-"""Floats as integers: against NumPy's own arithmetic, over all bit patterns of two bytes and random ones of four."""
+"""Compare floats as integers with NumPy's own arithmetic, over all bit patterns of two bytes and random ones of four."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ DTYPES = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16), np.dtype(np.float3
 
 
 def every(dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Every finite value of a type of two bytes; of float32 as many, drawn from all exponents."""
+    """Return every finite value of a two-byte type, or as many of float32, drawn from all exponents."""
     bits = np.arange(1 << 16, dtype=np.uint16)
-    found: NDArray[Any] = bits.view(dtype) if dtype.itemsize == 2 else (bits.astype(np.uint32) * 65521 + 7).view(dtype)
-    return found[np.isfinite(found.astype(np.float32))].reshape(-1, 1)
+    values: NDArray[Any] = bits.view(dtype) if dtype.itemsize == 2 else (bits.astype(np.uint32) * 65521 + 7).view(dtype)
+    return values[np.isfinite(values.astype(np.float32))].reshape(-1, 1)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_every_value(dtype: np.dtype[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_value_is_classified(dtype: np.dtype[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(float_bits, "_VALUES_AT_ONCE", 1000)  # pieces whose last is shorter
     values = every(dtype)
     exact = np.abs(values.astype(np.float64))
@@ -49,9 +49,9 @@ def test_every_value(dtype: np.dtype[Any], monkeypatch: pytest.MonkeyPatch) -> N
             np.abs((values / dtype.type(4)).astype(float)).sum()
         )
     for bound in (1e-30, 6e-8, 0.37, 12.5, 60000.0):
-        least = least_magnitude(dtype, lambda value, bound=bound: bool(value >= np.float32(bound)))  # type: ignore[misc]
+        smallest = least_magnitude(dtype, lambda value, bound=bound: bool(value >= np.float32(bound)))  # type: ignore[misc]
         expected = np.where(exact >= np.float32(bound), np.sign(values.astype(np.float64)), 0)
-        np.testing.assert_array_equal(signs_from(values, least), expected)
+        np.testing.assert_array_equal(signs_from(values, smallest), expected)
     assert least_magnitude(dtype, lambda value: False) is None
     assert not signs_from(values, None).any()
     assert least_magnitude(dtype, lambda value: True) == 0
@@ -59,10 +59,10 @@ def test_every_value(dtype: np.dtype[Any], monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite(dtype: np.dtype[Any], bad: float) -> None:
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_values_that_are_not_finite_are_refused(dtype: np.dtype[Any], value: float) -> None:
     values = np.ones((3, 4), dtype)
-    values[2, 1] = bad
+    values[2, 1] = value
     assert not all_finite(values)
     with pytest.raises(FloatingPointError, match="blk holds values that are not finite"):
         absmean_ternary(values, "blk")
@@ -70,14 +70,14 @@ def test_what_is_not_finite(dtype: np.dtype[Any], bad: float) -> None:
 
 def test_pieces_cover_all_rows_once() -> None:
     for rows, columns in ((1, 1), (7, 100_000), (1000, 1 << 18), (5, 1 << 20), (300_000, 2)):
-        found = list(pieces(rows, columns))
-        assert [some.start for some in found] == [0, *[some.stop for some in found[:-1]]]
-        assert found[-1].stop == rows
-        assert all((some.stop - some.start) * columns <= 1 << 18 or some.stop - some.start == 1 for some in found)
+        slices = list(pieces(rows, columns))
+        assert [part.start for part in slices] == [0, *[part.stop for part in slices[:-1]]]
+        assert slices[-1].stop == rows
+        assert all((part.stop - part.start) * columns <= 1 << 18 or part.stop - part.start == 1 for part in slices)
 
 
 def plain_absmean(weight: NDArray[Any]) -> tuple[NDArray[Any], np.float32]:
-    """As transformers writes it, but for the sum, which is float64."""
+    """Compute it as transformers does, but with a float64 sum."""
     mean = np.float32(np.abs(weight.astype(np.float64)).sum() / weight.size)
     inverse = np.float32(1) / np.maximum(mean, np.float32(1e-5))
     with np.errstate(over="ignore"):
@@ -86,11 +86,11 @@ def plain_absmean(weight: NDArray[Any]) -> tuple[NDArray[Any], np.float32]:
 
 
 @given(st.integers(0, 1 << 32), st.sampled_from(DTYPES), st.sampled_from([1e-6, 1e-4, 0.02, 1.0, 300.0]))
-def test_absmean_is_the_plain_formula(seed: int, dtype: np.dtype[Any], size: float) -> None:
+def test_absmean_equals_the_plain_formula(seed: int, dtype: np.dtype[Any], size: float) -> None:
     rng = np.random.default_rng(seed)
     weight = (rng.standard_normal((rng.integers(1, 9), rng.integers(1, 40))) * size).astype(dtype)
     middle = np.abs(weight.astype(np.float64)).mean() / 2
-    weight[0, 0] = middle  # as near to the border as the type can
+    weight[0, 0] = middle  # the value of the type that is nearest to the border
     trits, scale = absmean_ternary(weight)
     expected, expected_scale = plain_absmean(weight)
     np.testing.assert_array_equal(trits, expected)
@@ -99,7 +99,7 @@ def test_absmean_is_the_plain_formula(seed: int, dtype: np.dtype[Any], size: flo
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_absmean_of_zeros_and_of_the_largest(dtype: np.dtype[Any]) -> None:
+def test_absmean_of_zeros_and_of_the_largest_value_is_finite(dtype: np.dtype[Any]) -> None:
     trits, scale = absmean_ternary(np.zeros((2, 3), dtype))
     assert not trits.any()
     assert scale == 0

@@ -1,4 +1,4 @@
-"""int8 per output channel: the bound on the error, and the rows and numbers at the edge."""
+"""Test int8 per output channel: the bound on the error, and rows and numbers at the limits."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_largest_magnitude_of_a_normal_row_has_code_127(weight: np.ndarray) 
             assert np.abs(row.astype(int)).max() == 127
 
 
-def test_a_matrix_of_codes_times_powers_of_two_comes_back_unchanged() -> None:
+def test_codes_times_powers_of_two_are_unchanged() -> None:
     codes = np.array([[127, -3, 0], [-127, 64, 1]], np.int8)
     scale = np.array([2.0**-7, 8.0], np.float32)
     got_codes, got_scale = quantize_int8(codes * scale[:, None])
@@ -50,7 +50,7 @@ def test_zero_rows_have_scale_zero() -> None:
 
 
 def test_subnormal_rows_keep_the_bound() -> None:
-    tiny = np.float32(2.0**-149)  # the smallest float32: 1/127 of 63 of them rounds to nothing, of 190 to one
+    tiny = np.float32(2.0**-149)  # the smallest float32: 1/127 of 63 of them rounds to 0, of 190 to one
     weight = np.arange(1, 400, dtype=np.float32)[:, None] * np.array([[1, -1, 0.5]], np.float32) * tiny
     codes, scale = quantize_int8(weight)
     assert (scale > 0).all()
@@ -58,13 +58,13 @@ def test_subnormal_rows_keep_the_bound() -> None:
     assert np.all(np.abs(weight - wide * codes) <= wide / 2)
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_refuses_what_is_not_finite(bad: float) -> None:
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_values_that_are_not_finite_are_refused(value: float) -> None:
     with pytest.raises(ValueError, match="weight must be finite"):
-        quantize_int8(np.array([[1, bad]], np.float32))
+        quantize_int8(np.array([[1, value]], np.float32))
 
 
 @pytest.mark.parametrize("shape", [(3,), (2, 0), (1, 2, 3)])
-def test_refuses_what_is_not_a_matrix(shape: tuple[int, ...]) -> None:
+def test_an_array_that_is_not_a_matrix_is_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="must be a matrix"):
         quantize_int8(np.zeros(shape, np.float32))

@@ -1,4 +1,4 @@
-"""Level sets against brute force, and the plain fit of scales."""
+"""Compare level sets with brute force, and test the plain fit of scales."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from edgedec.quantize.methods.levels import Levels, fit_scales, ordered, scale_s
 
 
 def every_sum(scales: np.ndarray) -> np.ndarray:
-    """[rows, 3^K]"""
+    """Return all sums of plane scales with trits: [rows, 3^K]."""
     signs = np.array(list(product((-1, 0, 1), repeat=scales.shape[1])), float)
     return np.asarray(scales @ signs.T)
 
@@ -34,7 +34,7 @@ def test_nearest_is_the_best_of_all_sums(planes: int, seed: int, size: float) ->
     nearest = levels.nearest(x)
     distances = np.abs(x[:, :, None] - every_sum(scales)).min(axis=2)
     np.testing.assert_allclose(np.abs(x - nearest), distances, rtol=1e-12, atol=1e-12 * size)
-    assert np.array_equal(levels.nearest(x[3]), nearest[3])  # one column gives what it gives among others
+    assert np.array_equal(levels.nearest(x[3]), nearest[3])  # one column alone gives the same as among others
 
 
 @given(st.integers(1, 3), st.integers(0, 2**32 - 1))
@@ -59,24 +59,24 @@ def test_scale_step_is_least_squares_under_the_metric(planes: int) -> None:
     x, scales = rng.standard_normal((12, 3)), rng.standard_normal((3, planes))
     root = np.eye(12) + 0.3 * rng.standard_normal((12, 12))
     error = x - (trits @ scales[:, :, None])[:, :, 0].T
-    new = scales + scale_step(trits, root @ root.T @ error, root @ root.T)
+    fitted = scales + scale_step(trits, root @ root.T @ error, root @ root.T)
     for row in range(3):
         exact = np.linalg.lstsq(root.T @ trits[row], root.T @ x[:, row], rcond=None)[0]
-        np.testing.assert_allclose(new[row], exact, rtol=1e-6, atol=1e-7)
+        np.testing.assert_allclose(fitted[row], exact, rtol=1e-6, atol=1e-7)
 
 
 def test_scale_step_of_unused_and_equal_planes_is_finite_and_no_worse() -> None:
     x = np.array([[1.0, 1.0], [-2.0, -2.0]])
     trits = np.array([[[1, 0], [-1, 0]], [[1, 1], [-1, -1]]], float)  # plane 2 unused; plane 2 equal to plane 1
     step = scale_step(trits, x)
-    left = x - (trits @ step[:, :, None])[:, :, 0].T
-    np.testing.assert_allclose((left**2).sum(axis=0), 0.5, rtol=1e-6)
+    residual = x - (trits @ step[:, :, None])[:, :, 0].T
+    np.testing.assert_allclose((residual**2).sum(axis=0), 0.5, rtol=1e-6)
 
 
 def test_one_plane_is_optimal() -> None:
     x = np.random.default_rng(0).standard_normal((9, 40))
     best = np.full(40, np.inf)
-    for signs in product((0, 1), repeat=9):  # every support: with it the optimal scale is the mean magnitude
+    for signs in product((0, 1), repeat=9):  # every support, for which the optimal scale is the mean magnitude
         support = np.array(signs)[:, None] * np.sign(x)
         scale = (support * x).sum(axis=0) / max(1, sum(signs))
         best = np.minimum(best, ((x - support * scale) ** 2).sum(axis=0))
@@ -118,5 +118,5 @@ def test_more_planes_and_more_steps_are_never_worse(kind: str) -> None:
     assert np.all(errors[1] <= errors[0] * (1 + 1e-9) + 1e-18)
     assert np.all(errors[2] <= errors[1] * (1 + 1e-9) + 1e-18)
     steps = [((x - Levels(fit_scales(x, 3, steps=n)).nearest(x)) ** 2).sum(axis=0) for n in (0, 1, 2, 4, 100)]
-    for fewer, more in pairwise(steps):
-        assert np.all(more <= fewer * (1 + 1e-9) + 1e-18)
+    for fewer, longer in pairwise(steps):
+        assert np.all(longer <= fewer * (1 + 1e-9) + 1e-18)

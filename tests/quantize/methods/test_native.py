@@ -1,4 +1,4 @@
-"""Native ternary: lossless, or refused."""
+"""Test native ternary, which is lossless or refused."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ DTYPES = (np.float32, np.float16, ml_dtypes.bfloat16)
 trit_arrays = arrays.arrays(
     np.int8, arrays.array_shapes(min_dims=2, max_dims=2, max_side=6), elements=st.integers(-1, 1)
 )
-magnitudes = st.floats(2.0**-20, 2.0**14, width=16)  # exact in none, some or all of the types: cast below
+# magnitudes that are exact in none, some or all of the types, to which they are cast below
+magnitudes = st.floats(2.0**-20, 2.0**14, width=16)
 
 
 @given(trit_arrays, magnitudes, st.sampled_from(DTYPES))
-def test_what_comes_back_is_the_original(trits: np.ndarray, magnitude: float, dtype: type) -> None:
+def test_a_ternary_matrix_is_unchanged(trits: np.ndarray, magnitude: float, dtype: type) -> None:
     scale: np.ndarray = np.array(magnitude).astype(dtype)
     weight = trits.astype(dtype) * scale
     got_trits, got_scale = native_ternary(weight)
@@ -31,7 +32,7 @@ def test_what_comes_back_is_the_original(trits: np.ndarray, magnitude: float, dt
     assert got_scale == (np.float32(scale) if trits.any() else 0)
 
 
-def test_zeros_have_scale_zero_and_the_sign_of_zero_is_no_trit() -> None:
+def test_zeros_have_scale_zero_and_no_sign() -> None:
     trits, scale = native_ternary(np.array([[0.0, -0.0]], np.float32))
     assert trits.tolist() == [[0, 0]]
     assert scale == 0
@@ -45,24 +46,24 @@ def test_a_second_magnitude_one_bit_away_is_refused() -> None:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_is_refused(bad: float) -> None:
+def test_values_that_are_not_finite_are_refused(bad: float) -> None:
     with pytest.raises(UnsupportedError, match="tensor holds values that are not finite"):
         native_ternary(np.array([[0, bad]], np.float32))
 
 
 @given(trit_arrays, st.data(), st.sampled_from(DTYPES), st.integers(1, 7))
-def test_groups_come_back_as_the_original(trits: np.ndarray, data: st.DataObject, dtype: type, group_size: int) -> None:
+def test_a_matrix_in_groups_is_unchanged(trits: np.ndarray, data: st.DataObject, dtype: type, group_size: int) -> None:
     groups = -(-trits.shape[1] // group_size)
-    drawn = data.draw(arrays.arrays(np.float32, (len(trits), groups), elements=magnitudes))
-    scales: np.ndarray = drawn.astype(dtype)
+    factors = data.draw(arrays.arrays(np.float32, (len(trits), groups), elements=magnitudes))
+    scales: np.ndarray = factors.astype(dtype)
     column_scales = np.repeat(scales, group_size, axis=1)[:, : trits.shape[1]]
     weight = trits.astype(dtype) * column_scales
     got_trits, got_scales = native_ternary_groups(weight, group_size)
     assert got_trits.dtype == np.int8
     assert got_scales.dtype == np.float32
     assert np.array_equal(got_trits, trits)
-    used = np.add.reduceat(np.abs(trits), np.arange(0, trits.shape[1], group_size), axis=1) > 0
-    assert np.array_equal(got_scales, np.where(used, scales.astype(np.float32), 0))
+    nonzero = np.add.reduceat(np.abs(trits), np.arange(0, trits.shape[1], group_size), axis=1) > 0
+    assert np.array_equal(got_scales, np.where(nonzero, scales.astype(np.float32), 0))
 
 
 def test_groups_of_zeros_have_scale_zero() -> None:

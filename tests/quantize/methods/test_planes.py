@@ -1,4 +1,4 @@
-"""Trit-planes end to end: shapes, exactness, edges, and what the statistics bring."""
+"""Test trit-planes as a whole: shapes, exactness, limits, and the gain by statistics."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def gaussian(outputs: int, inputs: int, seed: int = 0) -> np.ndarray:
 
 
 def layer_inputs(rows: int, inputs: int, seed: int = 0) -> np.ndarray:
-    """Inputs that move together in a few directions, one of them much stronger, as in a trained network."""
+    """Return inputs that move together in a few directions, one of them much stronger, as in a trained network."""
     rng = np.random.default_rng(seed)
     mixed = rng.standard_normal((rows, inputs // 4)) @ rng.standard_normal((inputs // 4, inputs))
     mixed[:, 0] *= 10
@@ -32,8 +32,8 @@ def layer_inputs(rows: int, inputs: int, seed: int = 0) -> np.ndarray:
 
 
 def output_error(weight: np.ndarray, x: np.ndarray, planes: int, group_size: int, statistics: Any) -> float:
-    got = dense(*quantize_planes(weight, planes, group_size, statistics), group_size)
-    return float(((x @ (weight - got).T) ** 2).sum() / ((x @ weight.T) ** 2).sum())
+    approximation = dense(*quantize_planes(weight, planes, group_size, statistics), group_size)
+    return float(((x @ (weight - approximation).T) ** 2).sum() / ((x @ weight.T) ** 2).sum())
 
 
 def check_form(trits: np.ndarray, scales: np.ndarray, shape: tuple[int, int], planes: int, groups: int) -> None:
@@ -65,9 +65,9 @@ def test_every_shape_and_size_gives_well_formed_planes(
     trits, scales = quantize_planes(weight, planes, group_size, statistics)
     groups = -(-inputs // group_size)
     check_form(trits, scales, (outputs, inputs), planes, groups)
-    got = dense(trits, scales, group_size).astype(np.float64)
-    # One plane leaves at most about half of the energy of any vector this short; x is white, so guidance costs little.
-    assert ((got - weight) ** 2).sum() <= 0.51 * (weight.astype(np.float64) ** 2).sum()
+    approximation = dense(trits, scales, group_size).astype(np.float64)
+    # One plane leaves at most about half of the energy of any vector this short; x is white, so statistics cost little.
+    assert ((approximation - weight) ** 2).sum() <= 0.51 * (weight.astype(np.float64) ** 2).sum()
 
 
 @pytest.mark.parametrize("informed", [False, True])
@@ -82,7 +82,7 @@ def test_more_planes_are_better(informed: bool) -> None:
 
 @pytest.mark.parametrize("informed", [False, True])
 @pytest.mark.parametrize("planes", [1, 2, 3])
-def test_sums_of_well_separated_planes_come_back_exactly(planes: int, informed: bool) -> None:
+def test_sums_of_well_separated_planes_are_exact(planes: int, informed: bool) -> None:
     rng = np.random.default_rng(planes)
     trits = rng.integers(-1, 2, (planes, 20, 128)).astype(np.int8)
     scales = (rng.uniform(0.98, 1.02, (planes, 20, 2)) / 3.0 ** np.arange(planes)[:, None, None]).astype(np.float32)
@@ -122,11 +122,11 @@ def test_scales_and_trits_vanish_together() -> None:
     for statistics in (None, Statistics(gram=x.T @ x)):
         trits, scales = quantize_planes(weight, 3, 32, statistics)
         for group, start in enumerate(range(0, 70, 32)):
-            used = trits[:, :, start : start + 32].any(axis=2)
-            assert np.array_equal(used, scales[:, :, group] > 0)
+            nonzero = trits[:, :, start : start + 32].any(axis=2)
+            assert np.array_equal(nonzero, scales[:, :, group] > 0)
 
 
-def test_rows_are_independent_of_how_many_are_done_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_do_not_depend_on_how_many_are_quantized_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     weight, x = gaussian(23, 64), layer_inputs(300, 64)
     for statistics in (None, Statistics(gram=x.T @ x)):
         whole = quantize_planes(weight, 2, 32, statistics)
@@ -134,7 +134,7 @@ def test_rows_are_independent_of_how_many_are_done_at_a_time(monkeypatch: pytest
         parts = quantize_planes(weight, 2, 32, statistics)
         monkeypatch.undo()
         a, b = dense(*whole, 32), dense(*parts, 32)
-        # Sums over a chunk end refinement, so a row may get a sweep more or less; that is all.
+        # Sums over a chunk end refinement, so a row may get one sweep more or less.
         assert np.mean((a - b) ** 2) <= (0.01 if statistics else 1e-12) * np.mean(weight**2)
 
 
@@ -146,7 +146,7 @@ def test_the_same_input_gives_the_same_bytes() -> None:
     assert first[1].tobytes() == second[1].tobytes()
 
 
-def test_arguments_are_left_as_they_were() -> None:
+def test_arguments_are_unchanged() -> None:
     weight, x = gaussian(8, 40), layer_inputs(100, 40)
     gram = x.T @ x
     weight.flags.writeable = gram.flags.writeable = False
@@ -154,39 +154,39 @@ def test_arguments_are_left_as_they_were() -> None:
 
 
 @pytest.mark.parametrize("planes", [1, 2, 3])
-def test_statistics_lower_the_output_error_on_inputs_not_seen(planes: int) -> None:
+def test_statistics_lower_the_output_error_on_unseen_inputs(planes: int) -> None:
     weight, x = gaussian(60, 128), layer_inputs(3000, 128)
-    seen, fresh = x[:2000], x[2000:]
+    known, fresh = x[:2000], x[2000:]
     blind = output_error(weight, fresh, planes, 64, None)
-    guided = output_error(weight, fresh, planes, 64, Statistics(gram=seen.T @ seen))
+    guided = output_error(weight, fresh, planes, 64, Statistics(gram=known.T @ known))
     assert guided < 0.5 * blind
 
 
-def test_cross_and_drift_make_the_target_the_float_models_output() -> None:
+def test_with_cross_and_drift_the_target_is_the_float_model_s_output() -> None:
     weight, exact = gaussian(10, 24).astype(np.float64), layer_inputs(500, 24)
     rng = np.random.default_rng(3)
     rough = exact @ (np.eye(24) + 0.2 * rng.standard_normal((24, 24))) + 0.1 * rng.standard_normal((500, 24))
-    lost = rough @ rng.standard_normal((24, 10))  # of the residual stream
-    statistics = Statistics(gram=rough.T @ rough, cross=exact.T @ rough, drift=lost.T @ rough)
+    drift = rough @ rng.standard_normal((24, 10))  # part of the residual stream
+    statistics = Statistics(gram=rough.T @ rough, cross=exact.T @ rough, drift=drift.T @ rough)
     target = target_weight(weight.astype(np.float32), statistics)
-    wanted = exact @ weight.T + lost
+    expected = exact @ weight.T + drift
     ridge = np.sqrt(0.1 * np.trace(statistics.gram) / 24)
     best = np.linalg.lstsq(
-        np.concatenate([rough, ridge * np.eye(24)]), np.concatenate([wanted, ridge * weight.T]), rcond=None
+        np.concatenate([rough, ridge * np.eye(24)]), np.concatenate([expected, ridge * weight.T]), rcond=None
     )[0].T
     np.testing.assert_allclose(target, best, rtol=1e-4, atol=1e-5)
-    errors = [((rough @ w.T - wanted) ** 2).sum() for w in (weight, target)]
+    errors = [((rough @ w.T - expected) ** 2).sum() for w in (weight, target)]
     assert errors[1] < 0.5 * errors[0]
 
 
 def test_without_cross_and_drift_the_target_is_the_weight() -> None:
     weight, x = gaussian(5, 12), layer_inputs(50, 12)
     assert np.array_equal(target_weight(weight, Statistics(gram=x.T @ x)), weight)
-    moved = target_weight(weight, Statistics(gram=x.T @ x, cross=x.T @ x))
-    np.testing.assert_allclose(moved, weight, rtol=1e-6, atol=1e-6)
+    target = target_weight(weight, Statistics(gram=x.T @ x, cross=x.T @ x))
+    np.testing.assert_allclose(target, weight, rtol=1e-6, atol=1e-6)
 
 
-def test_few_calibration_rows_and_dead_inputs_are_no_trouble() -> None:
+def test_few_calibration_rows_and_dead_inputs_give_finite_planes() -> None:
     weight, x = gaussian(30, 80), layer_inputs(10, 80)  # rank 10 of 80
     x[:, 5:9] = 0
     gram = x.T @ x
@@ -197,15 +197,15 @@ def test_few_calibration_rows_and_dead_inputs_are_no_trouble() -> None:
         assert np.abs(dense(trits, scales, 64)).max() < 3 * np.abs(weight).max()
 
 
-def test_inputs_that_are_always_zero_are_the_same_as_no_statistics() -> None:
-    weight, nothing = gaussian(6, 40), np.zeros((40, 40))
-    with_zeros = quantize_planes(weight, 2, 32, Statistics(gram=nothing, cross=nothing))
+def test_inputs_that_are_always_zero_equal_no_statistics() -> None:
+    weight, zeros = gaussian(6, 40), np.zeros((40, 40))
+    with_zeros = quantize_planes(weight, 2, 32, Statistics(gram=zeros, cross=zeros))
     without = quantize_planes(weight, 2, 32)
     assert np.array_equal(with_zeros[0], without[0])
     assert np.array_equal(with_zeros[1], without[1])
 
 
-def test_float32_statistics_serve() -> None:
+def test_float32_statistics_are_accepted() -> None:
     weight, x = gaussian(6, 40), layer_inputs(200, 40)
     gram = (x.T @ x).astype(np.float32)
     wide = Statistics(gram=gram.astype(np.float64))
@@ -225,7 +225,7 @@ def test_float32_statistics_serve() -> None:
         ({"statistics": Statistics(gram=np.eye(3))}, "the statistics are of 3 inputs, the weight has 8"),
     ],
 )
-def test_bad_arguments_are_named(arguments: dict[str, Any], message: str) -> None:
+def test_bad_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         quantize_planes(**{"weight": gaussian(4, 8), "planes": 2, "group_size": 4, **arguments})
 
@@ -241,6 +241,6 @@ def test_bad_arguments_are_named(arguments: dict[str, Any], message: str) -> Non
         ({"drift": np.full((5, 3), np.nan)}, "drift must be finite"),
     ],
 )
-def test_bad_statistics_are_named(arguments: dict[str, Any], message: str) -> None:
+def test_bad_statistics_are_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Statistics(**{"gram": np.eye(3), **arguments})

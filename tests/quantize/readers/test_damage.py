@@ -1,4 +1,4 @@
-"""Whatever happens to a valid file: reading it ends in a sound checkpoint or an ``EdgedecError``, in bounded memory."""
+"""Damage valid files: reading them ends in a sound checkpoint or an ``EdgedecError``, in bounded memory."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from edgedec.quantize.readers import open_checkpoint
 from tests.quantize.readers.support import make_gguf
 from tests.quantize.readers.support.make_checkpoints import write_hf, write_llama2c
 
-_MAX_BYTES = 8 << 20  # the files have a few kB
+_MAX_BYTES = 8 << 20  # bytes of memory; the files have a few kB
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A checkpoint and the one file of it that will be damaged."""
+    """Hold a checkpoint and the one file of it that will be damaged."""
 
     checkpoint: Path
     file: Path
@@ -77,7 +77,7 @@ def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def read_all(subject: Subject, content: bytes) -> bool:
-    """Whether the checkpoint was read with ``content`` in its file; anything but that or an EdgedecError escapes."""
+    """Return whether the checkpoint was read with ``content`` in its file; errors but EdgedecError pass through."""
     subject.file.write_bytes(content)
     refusal = None
     tracemalloc.start()
@@ -99,11 +99,11 @@ def read_all(subject: Subject, content: bytes) -> bool:
     return refusal is None
 
 
-def test_undamaged(subject: Subject) -> None:
+def test_undamaged_files_are_read(subject: Subject) -> None:
     assert read_all(subject, subject.original)
 
 
-def test_truncated_anywhere(subject: Subject) -> None:
+def test_truncated_files_are_read_or_refused(subject: Subject) -> None:
     size = len(subject.original)
     cuts = {*range(min(size, 50)), *range(0, size, max(1, size // 50)), size - 1}
     read = [cut for cut in sorted(cuts) if read_all(subject, subject.original[:cut])]
@@ -112,7 +112,7 @@ def test_truncated_anywhere(subject: Subject) -> None:
 
 @given(data=st.data())
 @settings(max_examples=20)
-def test_bits_flipped(subject: Subject, data: st.DataObject) -> None:
+def test_flipped_bits_are_read_or_refused(subject: Subject, data: st.DataObject) -> None:
     content = bytearray(subject.original)
     start = st.integers(0, min(len(content), 400) * 8 - 1)  # headers and texts, where bits have consequences
     anywhere = st.integers(0, len(content) * 8 - 1)
@@ -123,8 +123,8 @@ def test_bits_flipped(subject: Subject, data: st.DataObject) -> None:
 
 @given(data=st.data())
 @settings(max_examples=20)
-def test_spliced(subject: Subject, data: st.DataObject) -> None:
-    """Bytes taken out, doubled, or put in."""
+def test_spliced_files_are_read_or_refused(subject: Subject, data: st.DataObject) -> None:
+    """Remove, double, or insert bytes."""
     content, place = subject.original, st.integers(0, len(subject.original))
     first, second = sorted((data.draw(place), data.draw(place)))
     middle = data.draw(
@@ -140,8 +140,8 @@ def test_spliced(subject: Subject, data: st.DataObject) -> None:
 
 @given(data=st.data())
 @settings(max_examples=20)
-def test_numbers_replaced(subject: Subject, data: st.DataObject) -> None:
-    """A 32-bit or 64-bit number anywhere becomes one that programs stumble over."""
+def test_replaced_numbers_are_read_or_refused(subject: Subject, data: st.DataObject) -> None:
+    """Replace a 32-bit or 64-bit number anywhere by one at which programs fail."""
     content = bytearray(subject.original)
     width = data.draw(st.sampled_from([4, 8]))
     value = data.draw(st.sampled_from([0, 1, 3, 1 << 8, 1 << 16, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, (1 << 63) - 1]))
@@ -152,5 +152,5 @@ def test_numbers_replaced(subject: Subject, data: st.DataObject) -> None:
 
 @given(content=st.binary(max_size=400))
 @settings(max_examples=20)
-def test_replaced_by_noise(subject: Subject, content: bytes) -> None:
+def test_noise_is_refused(subject: Subject, content: bytes) -> None:
     assert not read_all(subject, content)

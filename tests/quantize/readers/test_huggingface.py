@@ -1,4 +1,4 @@
-"""Hugging Face folders that are as they should be, in every form that is read."""
+"""Read sound Hugging Face folders in every supported form."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.quantize.readers.support.make_checkpoints import (
 
 @pytest.mark.parametrize("dtype", list(DTYPES))
 @pytest.mark.parametrize("shards", [0, 1, 2, 3])
-def test_tensors_are_what_safetensors_wrote(tmp_path: Path, dtype: str, shards: int) -> None:
+def test_tensors_equal_those_of_safetensors(tmp_path: Path, dtype: str, shards: int) -> None:
     tensors = hf_tensors(dtype)
     checkpoint = open_checkpoint(write_hf(tmp_path, tensors, shards=shards))
     assert dict(checkpoint.tensors) == {
@@ -39,7 +39,7 @@ def test_tensors_are_what_safetensors_wrote(tmp_path: Path, dtype: str, shards: 
         np.testing.assert_array_equal(loaded, expected)
 
 
-def test_config_and_tokens(tmp_path: Path) -> None:
+def test_the_configuration_and_the_tokens_are_read(tmp_path: Path) -> None:
     checkpoint = open_checkpoint(write_hf(tmp_path, rope_theta=5e5))
     assert checkpoint.source == tmp_path
     assert checkpoint.config["rope_theta"] == 5e5
@@ -56,7 +56,7 @@ def test_end_tokens_of_all_files_are_joined(tmp_path: Path) -> None:
     checkpoint = open_checkpoint(tmp_path)
     assert checkpoint.eos_token_ids == (4, 2, 5, 9)
     assert checkpoint.eos_token == "the"
-    assert (checkpoint.bos_token, checkpoint.bos_token_id) == (None, 1)  # said to be absent, as in Qwen2
+    assert (checkpoint.bos_token, checkpoint.bos_token_id) == (None, 1)  # null in the file, as in Qwen2
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_chat_template_is_found(tmp_path: Path, files: dict[str, Any], expected:
     assert open_checkpoint(tmp_path).chat_template == expected
 
 
-def test_padding_and_truncation_are_taken_out_of_the_tokenizer(tmp_path: Path) -> None:
+def test_padding_and_truncation_are_removed_from_the_tokenizer(tmp_path: Path) -> None:
     write_hf(tmp_path)
     padding = {
         "strategy": {"Fixed": 1 << 40},
@@ -102,30 +102,30 @@ def test_padding_and_truncation_are_taken_out_of_the_tokenizer(tmp_path: Path) -
     assert tokenizer.encode("the").tokens == ["<s>", "t", "h", "e"]
 
 
-def test_another_tokenizer_replaces_the_folders(tmp_path: Path) -> None:
+def test_another_tokenizer_replaces_that_of_the_folder(tmp_path: Path) -> None:
     model = write_hf(tmp_path / "model")
     (model / "tokenizer.json").unlink()
-    other = write_hf(tmp_path / "other")
-    write_json(other / "tokenizer_config.json", {"chat_template": "other's"})
-    for given in (other, other / "tokenizer.json"):
-        assert open_checkpoint(model, tokenizer=given).chat_template == "other's"
+    folder = write_hf(tmp_path / "other")
+    write_json(folder / "tokenizer_config.json", {"chat_template": "other's"})
+    for path in (folder, folder / "tokenizer.json"):
+        assert open_checkpoint(model, tokenizer=path).chat_template == "other's"
     listing = write_llama2c(tmp_path / "llama2c").parent / "tokenizer.bin"
     tokens = Tokenizer.from_str(open_checkpoint(model, tokenizer=listing).tokenizer_json).encode("the").tokens
     assert tokens == ["<s>", " the"]
 
 
-def test_tokenizer_may_be_smaller_than_the_vocabulary(tmp_path: Path) -> None:
+def test_the_tokenizer_may_be_smaller_than_the_vocabulary(tmp_path: Path) -> None:
     assert open_checkpoint(write_hf(tmp_path, vocab_size=64)).config["vocab_size"] == 64
 
 
-def test_one_file_wins_over_an_index(tmp_path: Path) -> None:
+def test_one_file_is_preferred_to_an_index(tmp_path: Path) -> None:
     write_hf(tmp_path, hf_tensors(seed=1), shards=2)
     tensors = hf_tensors(seed=2)
     save_file(tensors, tmp_path / "model.safetensors")
     np.testing.assert_array_equal(open_checkpoint(tmp_path).load("model.norm.weight"), tensors["model.norm.weight"])
 
 
-def test_files_of_the_hugging_face_cache_are_links(tmp_path: Path) -> None:
+def test_links_of_the_hugging_face_cache_are_read(tmp_path: Path) -> None:
     blobs, snapshot = tmp_path / "models--a--b" / "blobs", tmp_path / "models--a--b" / "snapshots" / "0123abcd"
     write_hf(blobs)
     snapshot.mkdir(parents=True)
@@ -145,7 +145,7 @@ def test_peak_memory_is_one_tensor(tmp_path: Path) -> None:
     assert 1 << 20 <= peak < 1.1 * (1 << 20)
 
 
-def test_other_types_are_listed_and_refused_when_loaded(tmp_path: Path) -> None:
+def test_other_types_are_listed_but_refused_when_loaded(tmp_path: Path) -> None:
     tensors = hf_tensors() | {"model.layers.0.mask": np.zeros((2, 2), np.int64)}
     checkpoint = open_checkpoint(write_hf(tmp_path, tensors))
     assert checkpoint.tensors["model.layers.0.mask"] == TensorInfo(shape=(2, 2), dtype="I64")
@@ -153,12 +153,12 @@ def test_other_types_are_listed_and_refused_when_loaded(tmp_path: Path) -> None:
         checkpoint.load("model.layers.0.mask")
 
 
-def test_a_tensor_that_is_not_there(tmp_path: Path) -> None:
+def test_an_absent_tensor_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BundleError, match=r"there is no tensor 'lm_head.weight'"):
         open_checkpoint(write_hf(tmp_path)).load("lm_head.weight")
 
 
-def test_a_file_that_shrinks_after_opening(tmp_path: Path) -> None:
+def test_a_file_that_shrinks_after_opening_is_refused(tmp_path: Path) -> None:
     checkpoint = open_checkpoint(write_hf(tmp_path))
     path = tmp_path / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-4])
@@ -177,7 +177,7 @@ def test_a_file_that_shrinks_after_opening(tmp_path: Path) -> None:
         ("tokenizer.json", "tokenizer.model", BundleError, "tokenizer.model: 0 bytes cannot be a tokenizer's model"),
     ],
 )
-def test_an_incomplete_folder(
+def test_an_incomplete_folder_is_refused(
     tmp_path: Path, left_out: str, put_in: str | None, error: type[Exception], message: str
 ) -> None:
     write_hf(tmp_path)
@@ -201,7 +201,7 @@ def test_an_incomplete_folder(
         ("m.safetensors", b"\2\0\0\0\0\0\0\0{}", UsageError, "its folder is the checkpoint"),
     ],
 )
-def test_files_of_other_formats(
+def test_files_of_other_formats_are_refused(
     tmp_path: Path, name: str, content: bytes, error: type[Exception], message: str
 ) -> None:
     (tmp_path / name).write_bytes(content)
@@ -209,7 +209,7 @@ def test_files_of_other_formats(
         open_checkpoint(tmp_path / name)
 
 
-def test_paths_that_are_not_there(tmp_path: Path) -> None:
+def test_paths_that_do_not_exist_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"the checkpoint .*nowhere does not exist"):
         open_checkpoint(tmp_path / "nowhere")
     with pytest.raises(UsageError, match=r"the tokenizer .*nowhere.json does not exist"):

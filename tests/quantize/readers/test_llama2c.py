@@ -1,4 +1,4 @@
-"""llama2.c checkpoints, against the arrays that the test wrote and against the trained models."""
+"""Compare llama2.c checkpoints with the arrays that the test wrote, and with the trained models."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.quantize.readers.support.make_checkpoints import (
 
 @pytest.mark.parametrize("version", [0, 1, 2])
 @pytest.mark.parametrize("tied", [True, False])
-def test_tensors_are_what_was_written(tmp_path: Path, version: int, tied: bool) -> None:
+def test_tensors_equal_the_written_arrays(tmp_path: Path, version: int, tied: bool) -> None:
     checkpoint = open_checkpoint(write_llama2c(tmp_path, version, tied=tied))
     expected = llama2c_tensors(tied)
     assert dict(checkpoint.tensors) == {
@@ -38,7 +38,7 @@ def test_tensors_are_what_was_written(tmp_path: Path, version: int, tied: bool) 
         np.testing.assert_array_equal(loaded, array)
 
 
-def test_config(tmp_path: Path) -> None:
+def test_the_configuration_is_read(tmp_path: Path) -> None:
     assert open_checkpoint(write_llama2c(tmp_path, 0, tied=False)).config == {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -60,14 +60,17 @@ def test_config(tmp_path: Path) -> None:
     }
 
 
-def test_tokenizer_beside_or_given(tmp_path: Path) -> None:
+def test_the_tokenizer_lies_beside_the_model_or_is_named(tmp_path: Path) -> None:
     path = write_llama2c(tmp_path)
     checkpoint = open_checkpoint(path)
     assert (checkpoint.bos_token, checkpoint.bos_token_id) == ("<s>", 1)
     assert (checkpoint.eos_token, checkpoint.eos_token_ids) == ("</s>", (2, 1))
     assert Tokenizer.from_str(checkpoint.tokenizer_json).encode("the").tokens == ["<s>", " the"]
-    given = write_json(tmp_path / "tokenizer.json", hf_tokenizer())
-    assert Tokenizer.from_str(open_checkpoint(path, given).tokenizer_json).encode("the").tokens == ["<s>", *"the"]
+    tokenizer_file = write_json(tmp_path / "tokenizer.json", hf_tokenizer())
+    assert Tokenizer.from_str(open_checkpoint(path, tokenizer_file).tokenizer_json).encode("the").tokens == [
+        "<s>",
+        *"the",
+    ]
     (tmp_path / "tokenizer.bin").unlink()
     with pytest.raises(UsageError, match=r"has no tokenizer.bin; pass the model's tokenizer with --tokenizer"):
         open_checkpoint(path)
@@ -87,11 +90,11 @@ def test_peak_memory_is_one_tensor(shared_data: Path) -> None:
         checkpoint.load(name)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    # float32, the codes (a quarter), a scale for each group of 8 codes (an eighth), and NumPy's buffers
+    # bytes: float32, the codes (a quarter), a scale for each group of 8 codes (an eighth), and NumPy's buffers
     assert largest <= peak < 1.375 * largest + 98304
 
 
-def test_the_8_bit_model_is_the_float_model_within_half_a_step(shared_data: Path) -> None:
+def test_the_8_bit_model_equals_the_float_model_within_half_a_step(shared_data: Path) -> None:
     folder, tokenizer = shared_data / "models" / "stories260K", shared_data / "tokenizers" / "tok512.bin"
     exact, coded = (open_checkpoint(folder / f"stories260K{end}.bin", tokenizer) for end in ("", "-q8"))
     assert exact.config == coded.config
@@ -107,13 +110,13 @@ def test_the_8_bit_model_is_the_float_model_within_half_a_step(shared_data: Path
         assert error.max() > 0
 
 
-def test_the_character_model(shared_data: Path) -> None:
+def test_the_character_model_is_read(shared_data: Path) -> None:
     path = shared_data / "models" / "babyllama-tok105" / "model5000.bin"
     checkpoint = open_checkpoint(path, shared_data / "tokenizers" / "tok105.vocab")
     assert checkpoint.config["vocab_size"] == 105
     assert checkpoint.tensors["model.layers.4.mlp.down_proj.weight"].shape == (128, 352)
     for name in checkpoint.tensors:
         loaded = checkpoint.load(name)
-        # Misplaced floats would be garbage; norms and rows of a trained model are not.
+        # Misplaced floats would be noise; norms and rows of a trained model are not.
         assert np.isfinite(loaded).all(), name
         assert 1e-3 < np.abs(loaded).mean() < 10, name

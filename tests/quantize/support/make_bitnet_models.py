@@ -1,4 +1,4 @@
-"""Small natively ternary models, and folders of them in the BitNet layout."""
+"""Make small natively ternary models, and folders of them in the BitNet layout."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from edgedec.families import build_graph
 from edgedec.quantize.exporters.bitnet import TernaryWeight, write_bitnet_checkpoint
 from tests.quantize.readers.support.make_checkpoints import hf_tokenizer, write_hf
 
-# The MLP's width is no multiple of 4, and no width is one of a group.
+# The width of the MLP is no multiple of 4, and no width is a multiple of a group.
 SIZES: Mapping[str, Any] = {
     "hidden_size": 40,
     "intermediate_size": 70,
@@ -38,7 +38,7 @@ class Model:
     group_size: int
 
     def value(self, name: str) -> NDArray[np.float32]:
-        """scale * trit, spelled out."""
+        """Return scale * trit, spelled out."""
         weight = self.ternary[name]
         scales = np.asarray(weight.scales)
         if self.group_size:
@@ -49,7 +49,7 @@ class Model:
 def model(
     family: str = "llama", *, group_size: int = 0, seed: int = 0, dense_type: Any = np.float32, **config: Any
 ) -> Model:
-    """Random, with norms around 1 and logits of a few units."""
+    """Return a random model with norms around 1 and logits of a few units."""
     rng = np.random.default_rng(seed)
     config = {"model_type": family, "tie_word_embeddings": True, **SIZES, **config}
     ternary: dict[str, TernaryWeight] = {}
@@ -68,12 +68,12 @@ def model(
     return Model(config=config, ternary=ternary, dense=dense, group_size=group_size)
 
 
-def export(folder: Path, made: Model, **changes: Any) -> Path:
-    """Through the exporter."""
+def export(folder: Path, original: Model, **changes: Any) -> Path:
+    """Write the model with the exporter."""
     arguments: dict[str, Any] = {
-        "config": made.config,
-        "ternary": made.ternary,
-        "dense": made.dense,
+        "config": original.config,
+        "ternary": original.ternary,
+        "dense": original.dense,
         "tokenizer_json": json.dumps(hf_tokenizer()).encode(),
         "tokenizer_config": {"bos_token": "<s>", "eos_token": "</s>"},
     }
@@ -82,7 +82,7 @@ def export(folder: Path, made: Model, **changes: Any) -> Path:
 
 
 def naive_pack(trits: NDArray[np.int8]) -> NDArray[np.uint8]:
-    """``pack_weights`` of transformers, element by element."""
+    """Pack like ``pack_weights`` of transformers, element by element."""
     outputs, inputs = trits.shape
     rows = (outputs + 3) // 4
     packed = np.zeros((rows, inputs), np.uint8)
@@ -92,18 +92,20 @@ def naive_pack(trits: NDArray[np.int8]) -> NDArray[np.uint8]:
     return packed
 
 
-def tensors(made: Model, *, divides: bool = False, packed: bool = True) -> dict[str, NDArray[Any]]:
-    """The content of ``model.safetensors`` without the exporter; ``divides``: scales as bitlinear has them."""
-    found = dict(made.dense)
-    for name, weight in made.ternary.items():
+def tensors(original: Model, *, divides: bool = False, packed: bool = True) -> dict[str, NDArray[Any]]:
+    """Return the content of ``model.safetensors`` without the exporter; ``divides`` inverts the scales for bitlinear."""
+    contents = dict(original.dense)
+    for name, weight in original.ternary.items():
         scales = np.asarray(weight.scales)
-        found[name] = naive_pack(weight.trits) if packed else weight.trits.astype(np.float32)
-        found[f"{name}_scale"] = np.atleast_1d((1 / scales if divides else scales).astype(np.float32))
-    return found
+        contents[name] = naive_pack(weight.trits) if packed else weight.trits.astype(np.float32)
+        contents[f"{name}_scale"] = np.atleast_1d((1 / scales if divides else scales).astype(np.float32))
+    return contents
 
 
-def write(folder: Path, made: Model, contents: Mapping[str, NDArray[Any]] | None = None, **quantization: Any) -> Path:
-    """A folder with a ``quantization_config`` of these keys."""
+def write(
+    folder: Path, original: Model, contents: Mapping[str, NDArray[Any]] | None = None, **quantization: Any
+) -> Path:
+    """Write a folder with a ``quantization_config`` of these keys."""
     quantization = {"quant_method": "bitnet", **quantization}
-    contents = tensors(made) if contents is None else dict(contents)
-    return write_hf(folder, contents, **made.config, quantization_config=quantization)
+    contents = tensors(original) if contents is None else dict(contents)
+    return write_hf(folder, contents, **original.config, quantization_config=quantization)

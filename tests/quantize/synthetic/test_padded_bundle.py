@@ -1,4 +1,4 @@
-"""A padded model computes what the small one does, to the last bit; what cannot be exact is refused."""
+"""Test that a padded model computes the same as the small one, to the last bit, and that inexact padding is refused."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.support.make_tiny import write_bundle
 
 F32 = NDArray[np.float32]
 
-# Two key/value heads of four; the MLP of Llama has no norm, so its width may grow by anything.
+# Two key/value heads of four; the MLP of Llama has no norm, so its width may grow by any amount.
 SMALL: Mapping[str, Mapping[str, Any]] = {
     "llama": {"hidden_size": 32, "head_dim": 16, "tie_word_embeddings": False},
     "bitnet": {
@@ -46,7 +46,7 @@ LARGE: Mapping[str, Mapping[str, Any]] = {
     "llama": dict(zip(SIZES, (128, 90, 5, 6, 67), strict=True)),
     "bitnet": dict(zip(SIZES, (128, 256, 3, 16, 50), strict=True)),
 }
-PASSES = (7, 1, 1, 3, 8, 1)  # rows: a prompt, single tokens, drafts
+PASSES = (7, 1, 1, 3, 8, 1)  # rows of each pass: a prompt, single tokens, drafts
 
 
 def small_bundle(path: Path, kind: str = "native", family: str = "llama", **changes: Any) -> Bundle:
@@ -60,17 +60,17 @@ def pad(source: Bundle, path: Path, *, exact: bool = True, seed: int = 0, **size
 
 
 def logits(bundle: Bundle, ids: NDArray[np.int32], device: str, threads: int = 2) -> F32:
-    """After each of ids [n], in passes of several widths: [n, tokens.size]."""
+    """Return the logits after each of ids [n], in passes of several widths: [n, tokens.size]."""
     target = open_target(bundle, device=device, limits=Limits(nodes=32, depth=4, positions=256), threads=threads)
     state, at = target.open(Limits(nodes=32, depth=4, positions=256)), 0
     parts: list[F32] = []
     while at < len(ids):
-        some = ids[at : at + PASSES[len(parts) % len(PASSES)]]
-        rows = np.arange(len(some), dtype=np.int32)
-        (result,) = target.submit([(state, Pass(ids=some, positions=at + rows, logits=rows))]).result()
+        part = ids[at : at + PASSES[len(parts) % len(PASSES)]]
+        rows = np.arange(len(part), dtype=np.int32)
+        (result,) = target.submit([(state, Pass(ids=part, positions=at + rows, logits=rows))]).result()
         state.commit(rows)
         parts.append(result.logits[:, : bundle.tokens.size])
-        at += len(some)
+        at += len(part)
     state.close()
     return np.concatenate(parts)
 
@@ -92,9 +92,9 @@ def test_logits_are_equal_to_the_last_bit(tmp_path: Path, family: str, kind: str
     small = small_bundle(tmp_path / "s", kind, family)
     large = pad(small, tmp_path / "l", **LARGE[family])
     assert {key: large.config[key] for key in SIZES} == dict(LARGE[family])
-    wanted = logits(small, random_ids(), device)
-    assert wanted.std() > 0.01
-    np.testing.assert_array_equal(logits(large, random_ids(), device), wanted)
+    expected = logits(small, random_ids(), device)
+    assert expected.std() > 0.01
+    np.testing.assert_array_equal(logits(large, random_ids(), device), expected)
 
 
 @pytest.mark.parametrize("kind", ["native", "int8"])
@@ -115,7 +115,7 @@ def test_a_tied_head_pads_as_an_embedding(tmp_path: Path, kind: str) -> None:
     vocab=st.integers(41, 90),
     seed=st.integers(0, 2**31),
 )
-def test_whatever_is_taken_as_exact_is(
+def test_padding_accepted_as_exact_is_exact(
     tmp_path_factory: pytest.TempPathFactory,
     ratio: int,
     intermediate: int,
@@ -159,7 +159,7 @@ def test_whatever_is_taken_as_exact_is(
         ),
     ],
 )
-def test_sizes_that_cannot_be(tmp_path: Path, family: str, changes: dict[str, Any], message: str) -> None:
+def test_impossible_sizes_are_refused(tmp_path: Path, family: str, changes: dict[str, Any], message: str) -> None:
     small = small_bundle(tmp_path / "s", "native", family)
     with pytest.raises(UsageError, match=message):
         pad(small, tmp_path / "l", **{**LARGE[family], **changes})
@@ -170,7 +170,7 @@ def test_widths_whose_sums_change_order_are_refused(tmp_path: Path) -> None:
     small = small_bundle(tmp_path / "s", hidden_size=36)
     with pytest.raises(UsageError, match=r"attn_norm has 36 channels, no multiple of 32"):
         pad(small, tmp_path / "l", **{**LARGE["llama"], "hidden_size": 144})
-    # The stream may keep its width, for then no sum grows.
+    # The stream may keep its width, because no sum grows then.
     large = pad(small, tmp_path / "l", **{**LARGE["llama"], "hidden_size": 36})
     np.testing.assert_array_equal(
         logits(large, random_ids(), "float_reference"), logits(small, random_ids(), "float_reference")
@@ -184,7 +184,7 @@ def test_float_matrices_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("family", "hidden"), [("llama", 96), ("bitnet", 64)])
-def test_inexact_on_request_is_close_and_says_so(
+def test_inexact_padding_on_request_is_close_and_recorded(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, family: str, hidden: int
 ) -> None:
     small = small_bundle(tmp_path / "s", "float", family)
@@ -193,22 +193,22 @@ def test_inexact_on_request_is_close_and_says_so(
         large = pad(small, tmp_path / "l", exact=False, **sizes)
     assert "padded logits differ in last bits: layers.0.attn_norm would take the mean" in caplog.text
     assert large.quantization["exact"] is False
-    wanted, found = (logits(bundle, random_ids(), "float_reference") for bundle in (small, large))
-    assert not np.array_equal(found, wanted)  # the refusal without exact=False is no mere caution
-    np.testing.assert_allclose(found, wanted, atol=1e-4 * np.abs(wanted).max())
+    expected, actual = (logits(bundle, random_ids(), "float_reference") for bundle in (small, large))
+    assert not np.array_equal(actual, expected)  # the refusal without exact=False is necessary
+    np.testing.assert_allclose(actual, expected, atol=1e-4 * np.abs(expected).max())
 
 
 def test_the_same_arguments_give_the_same_bytes(tmp_path: Path) -> None:
     small = small_bundle(tmp_path / "s", "planes2")
-    made = [pad(small, tmp_path / f"{at}", seed=seed, **LARGE["llama"]) for at, seed in enumerate((0, 0, 1))]
-    assert made[0].sha256 == made[1].sha256 != made[2].sha256
-    assert made[0].quantization["padded_from"] == small.sha256[:12]
-    assert (made[0].tokens, made[0].tokenizer_hash) == (small.tokens, small.tokenizer_hash)
-    assert made[0].chat_template == small.chat_template
+    bundles = [pad(small, tmp_path / f"{at}", seed=seed, **LARGE["llama"]) for at, seed in enumerate((0, 0, 1))]
+    assert bundles[0].sha256 == bundles[1].sha256 != bundles[2].sha256
+    assert bundles[0].quantization["padded_from"] == small.sha256[:12]
+    assert (bundles[0].tokens, bundles[0].tokenizer_hash) == (small.tokens, small.tokenizer_hash)
+    assert bundles[0].chat_template == small.chat_template
 
 
-def test_what_is_added_is_work(tmp_path: Path) -> None:
-    """Random where nobody looks: only what would be seen is zero."""
+def test_padding_is_work_for_the_executor(tmp_path: Path) -> None:
+    """Check that padding is random wherever it has no effect: only what would change the result is zero."""
     small = small_bundle(tmp_path / "s")
     large = pad(small, tmp_path / "l", **LARGE["llama"])
     for name, tensor in large.tensors.items():
@@ -229,8 +229,8 @@ def test_what_is_added_is_work(tmp_path: Path) -> None:
             assert not weight.trits[:, outputs:].any()
 
 
-def test_gains_keep_their_bits_in_a_narrow_type(tmp_path: Path) -> None:
-    """A quarter of a float16 may be below what float16 holds; it is then stored wider."""
+def test_gains_of_a_narrow_type_keep_their_bits(tmp_path: Path) -> None:
+    """Check gains whose quarter is below the range of float16: they are stored in a wider type."""
     write_bundle(tmp_path / "s", changes=SMALL["llama"])
     source = Bundle.open(tmp_path / "s")
     tiny_gain = np.full(32, 1.0009765625 * 2.0**-14, np.float16)
@@ -259,7 +259,7 @@ def test_gains_keep_their_bits_in_a_narrow_type(tmp_path: Path) -> None:
     )
 
 
-def test_a_source_that_lacks_a_tensor(tmp_path: Path) -> None:
+def test_a_source_without_a_tensor_is_refused(tmp_path: Path) -> None:
     small = small_bundle(tmp_path / "s")
     tensors = {name: tensor for name, tensor in small.tensors.items() if name != "model.norm.weight"}
     with pytest.raises(BundleError, match=r"has no tensor model\.norm\.weight"):
@@ -293,21 +293,21 @@ def demo_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
         return Bundle.open(demo.bundle_path())
 
 
-def test_the_embedded_model_in_a_wider_one_on_the_cpu(tmp_path: Path, demo_bundle: Bundle) -> None:
+def test_the_embedded_model_writes_the_same_text_in_a_wider_one(tmp_path: Path, demo_bundle: Bundle) -> None:
     needs_kernels("cpu", "native")
     sizes: dict[str, Any] = dict(zip(SIZES, (1536, 1100, 6, 7, 2500), strict=True))
     large = pad(demo_bundle, tmp_path / "l", **sizes)
     story = demo.HELD_OUT.read_text("utf-8").split("\n\n")[0]
     ids = Tokenizer.load(demo_bundle.tokenizer_file).encode(story)[:120]
     for threads in (1, 2):
-        wanted = logits(demo_bundle, ids, "cpu", threads)
-        np.testing.assert_array_equal(logits(large, ids, "cpu", threads), wanted)
+        expected = logits(demo_bundle, ids, "cpu", threads)
+        np.testing.assert_array_equal(logits(large, ids, "cpu", threads), expected)
     prompts = ["Once upon a time", "Mia was"]
     assert texts(large.path, prompts, 40) == texts(demo_bundle.path, prompts, 40)
 
 
-def test_rows_past_the_vocabulary_are_loud_and_masked(tmp_path: Path, demo_bundle: Bundle) -> None:
-    """A run that forgets to mask writes nonsense, and is seen."""
+def test_rows_past_the_vocabulary_are_large_and_masked(tmp_path: Path, demo_bundle: Bundle) -> None:
+    """Check that a run which forgets to mask would write nonsense."""
     large = pad(demo_bundle, tmp_path / "l", **{**{key: demo_bundle.config[key] for key in SIZES}, "vocab_size": 4096})
     head = large.weight("lm_head.weight")
     assert isinstance(head, Int8Weight)
@@ -328,7 +328,9 @@ def test_rows_past_the_vocabulary_are_loud_and_masked(tmp_path: Path, demo_bundl
 
 
 @pytest.mark.slow
-def test_the_embedded_model_in_the_shape_of_bitnet_073b(tmp_path: Path, demo_bundle: Bundle) -> None:
+def test_the_embedded_model_writes_the_same_text_in_the_shape_of_bitnet_073b(
+    tmp_path: Path, demo_bundle: Bundle
+) -> None:
     needs_kernels("cpu", "native")
     large = pad(demo_bundle, tmp_path / "l", **{key: SHAPES["bitnet-0.73b"][key] for key in SIZES})
     assert sum(tensor.count for tensor in large.tensors.values()) > 7e8

@@ -1,6 +1,6 @@
-"""Runs one distillation and ends itself, with no warning, at the moment that argv names.
+"""Run one distillation and end the process, without warning, at the moment that argv names.
 
-python killed.py TEACHER OUTPUT MOMENT
+Usage: python killed.py TEACHER OUTPUT MOMENT
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def die() -> None:
 
 
 def arm(moment: str) -> None:
-    """At or after step 4 of 6, with a checkpoint at step 2."""
+    """Arrange the end at or after step 4 of 6, with a checkpoint at step 2."""
     step, save, replace = Trainer._one_step, RunFolder.save, Path.replace
 
     def one_step(trainer: Trainer) -> Any:

@@ -1,4 +1,4 @@
-"""Small teachers with a byte tokenizer, and what the tests of distillation ask of torch models."""
+"""Make small teachers with a byte tokenizer, and run distillation on them."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ CONFIG: dict[str, Any] = {
 
 
 def weights(config: dict[str, Any], seed: int = 0) -> dict[str, NDArray[np.float32]]:
-    """Norms around 1, matrices that keep the size of what they multiply, logits of a few units."""
+    """Return norms around 1, matrices that keep the size of their inputs, and a head with logits of a few units."""
     rng = np.random.default_rng(seed)
-    found: dict[str, NDArray[np.float32]] = {}
+    tensors: dict[str, NDArray[np.float32]] = {}
     for name, spec in build_graph(config).weights.items():
         values = rng.standard_normal(spec.shape)
         if len(spec.shape) == 1:
@@ -50,12 +50,12 @@ def weights(config: dict[str, Any], seed: int = 0) -> dict[str, NDArray[np.float
             values /= np.sqrt(spec.shape[1])
         else:
             values /= 2
-        found[name] = values.astype(np.float32)
-    return found
+        tensors[name] = values.astype(np.float32)
+    return tensors
 
 
 def write_teacher(folder: Path, *, seed: int = 0, **changes: Any) -> Path:
-    """A Hugging Face folder; config keys that are None are left out."""
+    """Write a Hugging Face folder; config keys that are None are left out."""
     config = {key: value for key, value in (CONFIG | changes).items() if value is not None}
     folder.mkdir(parents=True)
     save_file(weights(config, seed), folder / "model.safetensors", metadata={"format": "pt"})
@@ -71,11 +71,11 @@ def open_teacher(folder: Path, **changes: Any) -> Checkpoint:
 
 
 def model(*, seed: int = 0, positions: int = 48, ternary: Ternary | None = None, **changes: Any) -> TorchGraph:
-    """Such a teacher without files."""
+    """Return such a teacher without files."""
     config = CONFIG | changes
-    made = TorchGraph(build_graph(config), positions=positions, ternary=ternary)
-    made.fill(weights(config, seed).__getitem__)
-    return made
+    network = TorchGraph(build_graph(config), positions=positions, ternary=ternary)
+    network.fill(weights(config, seed).__getitem__)
+    return network
 
 
 def some_ids(rows: int = 2, length: int = 12, seed: int = 0) -> torch.Tensor:
@@ -83,20 +83,22 @@ def some_ids(rows: int = 2, length: int = 12, seed: int = 0) -> torch.Tensor:
 
 
 def options(*, steps: int = 4, learning_rate: float = 1e-3, warmup_steps: int = 0, **changes: Any) -> DistilOptions:
-    """A run of a second."""
+    """Return the options of a run of a second."""
     schedule = Schedule(steps=steps, learning_rate=learning_rate, warmup_steps=warmup_steps)
     return DistilOptions(schedule=schedule, **({"batch_tokens": 64, "length": 16} | changes))
 
 
-def distil(checkpoint: Checkpoint, output: Path, what: DistilOptions | None = None, **arguments: Any) -> DistilReport:
-    """In this process, on one thread, with checkpoints every other step."""
+def distil(
+    checkpoint: Checkpoint, output: Path, run_options: DistilOptions | None = None, **arguments: Any
+) -> DistilReport:
+    """Run in this process, on one thread, with checkpoints every other step."""
     defaults: dict[str, Any] = {"place": CPU, "threads": 1, "every": 2}
-    report = distil_everywhere(checkpoint, output, what or options(), **defaults | arguments)
+    report = distil_everywhere(checkpoint, output, run_options or options(), **defaults | arguments)
     assert report is not None
     return report
 
 
 def tensors(folder: Path) -> dict[str, NDArray[Any]]:
-    """What a checkpoint folder holds."""
+    """Return the tensors of a checkpoint folder."""
     opened = open_checkpoint(folder)
     return {name: opened.load(name) for name in opened.tensors}

@@ -1,4 +1,4 @@
-"""Bundles as GGUF: what comes back is what went in, and the ``gguf`` package reads the file as we meant it."""
+"""Test bundles as GGUF: they survive a round trip, and the ``gguf`` package reads the same file."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def tokenizer(cut: str = "qwen2") -> str:
 
 
 def write(path: Path, ternary: TernaryScheme | None, changes: Mapping[str, Any] | None = None, seed: int = 0) -> Bundle:
-    """A random bundle: ternary layers, or int8; head int8, embedding bfloat16 with ternary layers, else int8."""
+    """Write a random bundle: ternary layers, or int8; head int8, embedding bfloat16 with ternary layers, else int8."""
     config = {**CONFIG, **(changes or {})}
     graph = build_graph(config)
     embedding = next(op.weight for op in graph.operations if isinstance(op, Embed))
@@ -74,7 +74,7 @@ def write(path: Path, ternary: TernaryScheme | None, changes: Mapping[str, Any] 
             if name in matrices and ternary is not None:
                 trits = rng.integers(-1, 2, (ternary.planes, *spec.shape), np.int8)
                 scale = np.full(ternary.parts(spec.shape)["scale"].shape, 0.03125, np.float32)
-                if ternary.group_size:  # one for each 256 columns
+                if ternary.group_size:  # one scale for each 256 columns
                     scale *= np.repeat(rng.integers(1, 3, (*scale.shape[:2], scale.shape[2] * ternary.group_size // 256)),
                                        256 // ternary.group_size, axis=2).astype(np.float32)  # fmt: skip
                 writer.add(name, ternary, spec.shape, {"codes": ternary.pack(trits), "scale": scale})
@@ -104,54 +104,54 @@ def again(file: Path, folder: Path, method: str) -> Bundle:
     return Bundle.open(folder)
 
 
-def assert_same_codes(one: Bundle, other: Bundle) -> None:
-    for name in other.tensors:
-        left, right = one.weight(name), other.weight(name)
-        if isinstance(left, TernaryWeight):
-            assert isinstance(right, TernaryWeight), name
-            np.testing.assert_array_equal(left.trits * (left.column_scales() > 0), right.trits)
-            np.testing.assert_array_equal(left.dense(), right.dense())
-        elif isinstance(left, Int8Weight):
-            assert isinstance(right, Int8Weight), name
-            np.testing.assert_array_equal(left.codes, right.codes)
-            np.testing.assert_allclose(left.scale, right.scale, rtol=2**-10)
+def assert_same_codes(first: Bundle, second: Bundle) -> None:
+    for name in second.tensors:
+        ours, theirs = first.weight(name), second.weight(name)
+        if isinstance(ours, TernaryWeight):
+            assert isinstance(theirs, TernaryWeight), name
+            np.testing.assert_array_equal(ours.trits * (ours.column_scales() > 0), theirs.trits)
+            np.testing.assert_array_equal(ours.dense(), theirs.dense())
+        elif isinstance(ours, Int8Weight):
+            assert isinstance(theirs, Int8Weight), name
+            np.testing.assert_array_equal(ours.codes, theirs.codes)
+            np.testing.assert_allclose(ours.scale, theirs.scale, rtol=2**-10)
         else:
-            assert isinstance(right, FloatWeight), name
-            np.testing.assert_array_equal(left.dense(), right.dense())
+            assert isinstance(theirs, FloatWeight), name
+            np.testing.assert_array_equal(ours.dense(), theirs.dense())
 
 
 @pytest.mark.parametrize("changes", [{}, QWEN, QWEN3, BITNET, {"rope_interleaved": True}])
 @pytest.mark.parametrize("group_size", [0, 128])
-def test_trits_come_back(tmp_path: Path, changes: Mapping[str, Any], group_size: int) -> None:
+def test_trits_survive_a_round_trip(tmp_path: Path, changes: Mapping[str, Any], group_size: int) -> None:
     bundle = write(tmp_path / "a", TernaryScheme(group_size=group_size), changes)
     counts = export_gguf(bundle, tmp_path / "m.gguf")
     assert counts["TQ2_0"] == 14
-    found = again(tmp_path / "m.gguf", tmp_path / "b", "ternary")
-    if "rope_interleaved" in changes:  # read as halves: the same model
+    actual = again(tmp_path / "m.gguf", tmp_path / "b", "ternary")
+    if "rope_interleaved" in changes:  # read as halves, which is the same model
         order = np.arange(256).reshape(4, 32, 2).swapaxes(1, 2).reshape(-1)
         name = "model.layers.1.self_attn.q_proj.weight"
-        np.testing.assert_array_equal(bundle.weight(name).dense()[order], found.weight(name).dense())
+        np.testing.assert_array_equal(bundle.weight(name).dense()[order], actual.weight(name).dense())
         return
-    assert_same_codes(bundle, found)
-    assert set(found.tensors) == set(bundle.tensors)
-    assert (found.tokens, found.chat_template) == (bundle.tokens, bundle.chat_template)
+    assert_same_codes(bundle, actual)
+    assert set(actual.tensors) == set(bundle.tensors)
+    assert (actual.tokens, actual.chat_template) == (bundle.tokens, bundle.chat_template)
 
 
 @pytest.mark.parametrize("changes", [{}, QWEN, {"tie_word_embeddings": True}])
-def test_int8_codes_come_back(tmp_path: Path, changes: Mapping[str, Any]) -> None:
+def test_int8_codes_survive_a_round_trip(tmp_path: Path, changes: Mapping[str, Any]) -> None:
     bundle = write(tmp_path / "a", None, changes)
     counts = export_gguf(bundle, tmp_path / "m.gguf")
     assert counts["Q8_0"] == len([tensor for tensor in bundle.tensors.values() if len(tensor.shape) == 2])
     assert_same_codes(bundle, again(tmp_path / "m.gguf", tmp_path / "b", "int8"))
 
 
-def test_trits_that_fit_no_block_come_back_from_float16(tmp_path: Path) -> None:
+def test_trits_that_fit_no_block_are_written_as_float16(tmp_path: Path) -> None:
     bundle = write(tmp_path / "a", TernaryScheme(), {"hidden_size": 192, "intermediate_size": 320, "head_dim": 48})
     assert export_gguf(bundle, tmp_path / "m.gguf")["F16"] == 15
     assert_same_codes(bundle, again(tmp_path / "m.gguf", tmp_path / "b", "ternary"))
 
 
-def test_planes_become_float16(tmp_path: Path) -> None:
+def test_planes_are_written_as_float16(tmp_path: Path) -> None:
     bundle = write(tmp_path / "a", TernaryScheme(planes=2, group_size=64))
     assert export_gguf(bundle, tmp_path / "m.gguf")["F16"] == 15
     name = "model.layers.0.mlp.up_proj.weight"
@@ -174,14 +174,14 @@ def test_the_package_reads_the_same_file(tmp_path: Path) -> None:
     np.testing.assert_allclose(quants.dequantize(head.data, head.tensor_type), dense, rtol=2**-10)
     q = tensors["blk.0.attn_q.weight"]
     dense = bundle.weight("model.layers.0.self_attn.q_proj.weight").dense()
-    turned = dense.reshape(4, 2, 32, 256).swapaxes(1, 2).reshape(256, 256)  # as llama.cpp's converter
+    turned = dense.reshape(4, 2, 32, 256).swapaxes(1, 2).reshape(256, 256)  # the order of llama.cpp's converter
     np.testing.assert_array_equal(quants.dequantize(q.data, q.tensor_type), turned)
     assert reader.fields["llama.rope.freq_base"].contents() == 50000.0
     assert reader.fields["tokenizer.ggml.tokens"].contents()[:2] == ["a", "b"]
     assert reader.fields["tokenizer.ggml.pre"].contents() == "qwen2"
 
 
-def test_llama3_rotation_comes_back(tmp_path: Path) -> None:
+def test_llama3_rotation_survives_a_round_trip(tmp_path: Path) -> None:
     scaling = {
         "rope_type": "llama3",
         "factor": 8.0,
@@ -194,7 +194,7 @@ def test_llama3_rotation_comes_back(tmp_path: Path) -> None:
     assert open_checkpoint(tmp_path / "m.gguf").config["rope_scaling"] == scaling
 
 
-def test_linear_scaling_comes_back(tmp_path: Path) -> None:
+def test_linear_scaling_survives_a_round_trip(tmp_path: Path) -> None:
     bundle = write(tmp_path / "a", None, {"rope_scaling": {"rope_type": "linear", "factor": 4.0}})
     export_gguf(bundle, tmp_path / "m.gguf")
     assert open_checkpoint(tmp_path / "m.gguf").config["rope_scaling"] == {"rope_type": "linear", "factor": 4.0}
@@ -208,7 +208,7 @@ def test_linear_scaling_comes_back(tmp_path: Path) -> None:
         (QWEN | {"rope_interleaved": True}, r"llama.cpp rotates halves of a qwen2's heads"),
     ],
 )
-def test_what_llama_cpp_cannot_express(tmp_path: Path, changes: Mapping[str, Any], message: str) -> None:
+def test_what_llama_cpp_cannot_express_is_refused(tmp_path: Path, changes: Mapping[str, Any], message: str) -> None:
     bundle = write(tmp_path / "a", TernaryScheme(), changes)
     with pytest.raises(UnsupportedError, match=message):
         export_gguf(bundle, tmp_path / "m.gguf")
@@ -216,12 +216,12 @@ def test_what_llama_cpp_cannot_express(tmp_path: Path, changes: Mapping[str, Any
 
 
 @pytest.mark.parametrize("scale", [1e6, 1e-9])
-def test_a_scale_that_float16_has_not(scale: float) -> None:
+def test_a_scale_outside_of_float16_is_refused(scale: float) -> None:
     with pytest.raises(UnsupportedError, match=r"tensor a: a scale .* GGML's float16"):
         q8_0("a", np.ones((1, 32), np.int8), np.array([scale], np.float32))
 
 
-def test_a_tokenizer_that_llama_cpp_has_no_kind_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tokenizer_of_an_unknown_kind_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "tests.quantize.exporters.gguf.test_export.tokenizer",
         lambda: Tokenizer(models.WordLevel({"<unk>": 0}, unk_token="<unk>")).to_str(),
@@ -231,7 +231,7 @@ def test_a_tokenizer_that_llama_cpp_has_no_kind_for(tmp_path: Path, monkeypatch:
         export_gguf(bundle, tmp_path / "m.gguf")
 
 
-def test_nothing_is_left_where_nothing_can_be_written(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_no_file(tmp_path: Path) -> None:
     bundle = write(tmp_path / "a", None)
     (tmp_path / "file").touch()
     with pytest.raises(EdgedecError, match=r"cannot write"):
@@ -239,8 +239,8 @@ def test_nothing_is_left_where_nothing_can_be_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["llama2-32k.tokenizer.model", "tok105.vocab"])
-def test_pieces_come_back(tmp_path: Path, shared_data: Path, name: str) -> None:
-    """Through GGUF and back a SentencePiece vocabulary cuts texts as before."""
+def test_pieces_survive_a_round_trip(tmp_path: Path, shared_data: Path, name: str) -> None:
+    """Check that a SentencePiece vocabulary cuts texts as before."""
     from edgedec.quantize.exporters.gguf.tokenizer import vocabulary
     from edgedec.quantize.readers.gguf.header import read_header
     from edgedec.quantize.readers.gguf.tokenizer import gguf_tokenizer
@@ -256,7 +256,9 @@ def test_pieces_come_back(tmp_path: Path, shared_data: Path, name: str) -> None:
         tokens, chat_template = Tokens(size=size, bos=1, eos=(2,)), None
 
     (tmp_path / "v.gguf").write_bytes(file_bytes(vocabulary(Stub()), []))  # type: ignore[arg-type]
-    found = Tokenizer.from_str(gguf_tokenizer(read_header(tmp_path / "v.gguf")))
+    tokenizer_read = Tokenizer.from_str(gguf_tokenizer(read_header(tmp_path / "v.gguf")))
     for text in (shared_data / "text" / "tinyshakespeare.txt").read_text("utf-8").split("\n")[:300]:
-        assert found.encode(text).ids == checked.vocabulary.encode(text).ids, text
-        assert found.decode(found.encode(text).ids) == checked.vocabulary.decode(checked.vocabulary.encode(text).ids)
+        assert tokenizer_read.encode(text).ids == checked.vocabulary.encode(text).ids, text
+        assert tokenizer_read.decode(tokenizer_read.encode(text).ids) == checked.vocabulary.decode(
+            checked.vocabulary.encode(text).ids
+        )

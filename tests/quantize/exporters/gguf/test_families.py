@@ -1,4 +1,6 @@
-"""GGUF of every family: the file says the same model, or is not written; llama.cpp, where it is built, writes its text."""
+"""Test GGUF of every family: the file describes the same model, or is not written; llama.cpp, if built, writes its
+text.
+"""
 
 from __future__ import annotations
 
@@ -76,9 +78,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 
 def write(path: Path, config: Mapping[str, Any], method: str = "float") -> Bundle:
-    """Weights that make the logits differ by a few units."""
+    """Write weights that make the logits differ by a few units."""
     graph, rng = build_graph(config), np.random.default_rng(0)
-    norm = 0.0 if config["model_type"].startswith("gemma") else 1.0  # around which a norm's weights lie
+    norm = 0.0 if config["model_type"].startswith("gemma") else 1.0  # mean of a norm's weights
     with BundleWriter.create(path) as writer:
         for name, spec in graph.weights.items():
             values = rng.standard_normal(spec.shape, np.float32) * np.float32(3 * spec.shape[-1] ** -0.5)
@@ -100,28 +102,28 @@ def write(path: Path, config: Mapping[str, Any], method: str = "float") -> Bundl
 
 
 def words(family: str) -> str:
-    """llama.cpp looks these up by name where a file's name says phi3."""
+    """Return a tokenizer with the tokens that llama.cpp looks up by name for phi3."""
     tree = json.loads(tokenizer())
     vocab = tree["model"]["vocab"]
     for at, text in enumerate(("<unk>", "<s>", "</s>", "<|endoftext|>"), start=10):
         if family == "phi3" and text not in vocab:
-            vocab[text] = vocab.pop(next(old for old, place in vocab.items() if place == at))
+            vocab[text] = vocab.pop(next(replaced for replaced, place in vocab.items() if place == at))
     return json.dumps(tree)
 
 
 def logits(reference: ReferenceModel) -> F32:
-    found: F32 = reference.forward(np.arange(30, dtype=np.int32), reference.new_cache())[0]
-    return found
+    values: F32 = reference.forward(np.arange(30, dtype=np.int32), reference.new_cache())[0]
+    return values
 
 
-def test_every_family_is_here() -> None:
+def test_every_family_is_tested() -> None:
     assert {str(config["model_type"]) for config in FAMILIES.values()} == set(names("edgedec.families"))
 
 
 @pytest.mark.parametrize(
     ("family", "method"), [*((family, "float") for family in FAMILIES), ("phi3", "int8"), ("gemma2", "int8")]
 )
-def test_what_is_read_back_is_the_same_model(tmp_path: Path, family: str, method: str) -> None:
+def test_the_file_describes_the_same_model(tmp_path: Path, family: str, method: str) -> None:
     bundle = write(tmp_path / "m", FAMILIES[family], method)
     export_gguf(bundle, tmp_path / "m.gguf")
     checkpoint = open_checkpoint(tmp_path / "m.gguf")
@@ -131,9 +133,9 @@ def test_what_is_read_back_is_the_same_model(tmp_path: Path, family: str, method
     theirs = ReferenceModel(
         build_graph(checkpoint.config), lambda name: FloatWeight(values=checkpoint.load(name).astype(np.float32))
     )
-    wanted = logits(ours)
+    expected = logits(ours)
     # Q8_0 keeps scales in float16.
-    assert np.abs(logits(theirs) - wanted).max() < (1e-4 if method == "float" else 0.1) * wanted.std()
+    assert np.abs(logits(theirs) - expected).max() < (1e-4 if method == "float" else 0.1) * expected.std()
 
 
 @pytest.mark.parametrize(
@@ -161,7 +163,7 @@ def test_what_is_read_back_is_the_same_model(tmp_path: Path, family: str, method
         ),
     ],
 )
-def test_what_llama_cpp_would_run_otherwise(
+def test_models_that_llama_cpp_would_run_differently_are_refused(
     tmp_path: Path, family: str, changes: Mapping[str, Any], message: str
 ) -> None:
     bundle = write(tmp_path / "m", {**FAMILIES[family], **changes})
@@ -171,7 +173,7 @@ def test_what_llama_cpp_would_run_otherwise(
 
 
 def llama_cpp() -> Path | None:
-    """What benchmarks/cpu_decode.py built."""
+    """Return what benchmarks/cpu_decode.py built."""
     return next((path.parent for path in cache_folder().glob("peers/llama.cpp-*/build/finished")), None)
 
 
@@ -193,14 +195,14 @@ def greedy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_llama_cpp_writes_the_same_text(tmp_path: Path, greedy: Path, family: str) -> None:
     bundle = write(tmp_path / "m", FAMILIES[family])
     export_gguf(bundle, tmp_path / "m.gguf")
-    prompt = [int(one) for one in np.random.default_rng(1).integers(4, 40, 14)]
+    prompt = [int(token) for token in np.random.default_rng(1).integers(4, 40, 14)]
     command = [str(greedy), str(tmp_path / "m.gguf"), "20", *map(str, prompt)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert not done.returncode, done.stderr[-500:]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert not process.returncode, process.stderr[-500:]
     reference = ReferenceModel(build_graph(bundle.config), bundle.weight)
     cache, text, rows = reference.new_cache(), list[int](), np.array(prompt, np.int32)
     for _ in range(20):
         text.append(int(reference.forward(rows, cache)[0][-1][:40].argmax()))
         cache.commit(np.arange(len(rows), dtype=np.int32))
         rows = np.array(text[-1:], np.int32)
-    assert [int(one) for one in done.stdout.split()] == text
+    assert [int(token) for token in process.stdout.split()] == text

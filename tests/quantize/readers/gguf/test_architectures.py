@@ -1,4 +1,4 @@
-"""Whole models of every architecture: a GGUF as llama.cpp's converter arranges it gives the logits of the checkpoint."""
+"""Test whole models of every architecture: a GGUF in the order of llama.cpp's converter gives the checkpoint's logits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ from tests.quantize.readers.support import make_gguf_checkpoint
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """``changes``: of the golden model's configuration, to what a GGUF can say; ``more``: the architecture's own keys."""
+    """Describe a file: ``changes`` limits the golden model's configuration to what a GGUF can hold; ``more`` has the
+    architecture's own keys.
+    """
 
     golden: str
     architecture: str
@@ -95,24 +97,24 @@ def through_a_bundle(file: Path, model: golden.Golden, folder: Path) -> F32:
     quantize(open_checkpoint(file), folder, QuantizeOptions(method="float"), vocab_limit=13)
     bundle = Bundle.open(folder)
     reference = ReferenceModel(build_graph(bundle.config), bundle.weight)
-    found: F32 = reference.forward(model.ids, reference.new_cache(), positions=model.positions)[0]
-    return found
+    values: F32 = reference.forward(model.ids, reference.new_cache(), positions=model.positions)[0]
+    return values
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.architecture}-{case.golden}")
-def test_from_a_file_to_logits(case: Case, tmp_path: Path) -> None:
+def test_a_file_gives_the_golden_logits(case: Case, tmp_path: Path) -> None:
     model = read(case)
-    wanted = make_golden_models.logits(model, case.changes) if case.changes else model.logits
-    found = through_a_bundle(write(tmp_path / "m.gguf", case), model, tmp_path / "b")
-    assert np.abs(found - wanted).max() < golden.TOLERANCE
+    expected = make_golden_models.logits(model, case.changes) if case.changes else model.logits
+    actual = through_a_bundle(write(tmp_path / "m.gguf", case), model, tmp_path / "b")
+    assert np.abs(actual - expected).max() < golden.TOLERANCE
 
 
 def by_name(name: str) -> Case:
     return next(case for case in CASES if case.golden == name)
 
 
-def test_fused_rows_of_any_architecture(tmp_path: Path) -> None:
-    """convert_hf_to_gguf.py --fuse-qkv."""
+def test_fused_rows_of_any_architecture_are_read(tmp_path: Path) -> None:
+    """Fuse them as convert_hf_to_gguf.py --fuse-qkv does."""
     model = golden.read("qwen2/plain")
     weights = dict(model.weights)
     for layer in range(2):
@@ -125,8 +127,8 @@ def test_fused_rows_of_any_architecture(tmp_path: Path) -> None:
                   for layer in range(2) for kind in ("weight", "bias")}  # fmt: skip
     writer_tensors = make_gguf_checkpoint.tensors
 
-    def with_fused(architecture: str, config: Mapping[str, Any], given: Mapping[str, F32]) -> dict[str, F32]:
-        return writer_tensors(architecture, config, given) | conversion
+    def with_fused(architecture: str, config: Mapping[str, Any], weights: Mapping[str, F32]) -> dict[str, F32]:
+        return writer_tensors(architecture, config, weights) | conversion
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(make_gguf_checkpoint, "tensors", with_fused)
@@ -162,7 +164,7 @@ def test_fused_rows_of_any_architecture(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_refused(
+def test_unsupported_files_are_refused(
     name: str, more: Mapping[str, Any], error: type[Exception], message: str, tmp_path: Path
 ) -> None:
     case, model = by_name(name), golden.read(name)
@@ -175,7 +177,7 @@ def test_what_is_refused(
 
 
 def split(whole: Path, parts: int) -> list[Path]:
-    """As llama-gguf-split does it: the metadata in the first file, tensors in turn."""
+    """Split a file as llama-gguf-split does: the metadata in the first file, tensors in turn."""
     import gguf
 
     reader = gguf.GGUFReader(whole)
@@ -208,28 +210,28 @@ def parts(tmp_path: Path) -> list[Path]:
     return split(whole, 3)
 
 
-@pytest.mark.parametrize("given", [0, 1, 2])
-def test_any_part_opens_the_model(given: int, parts: list[Path], tmp_path: Path) -> None:
-    whole, found = open_checkpoint(tmp_path / "whole.gguf"), open_checkpoint(parts[given])
-    assert found.config == whole.config
-    assert found.tensors == whole.tensors
+@pytest.mark.parametrize("part", [0, 1, 2])
+def test_any_part_opens_the_model(part: int, parts: list[Path], tmp_path: Path) -> None:
+    whole, opened = open_checkpoint(tmp_path / "whole.gguf"), open_checkpoint(parts[part])
+    assert opened.config == whole.config
+    assert opened.tensors == whole.tensors
     for name in whole.tensors:
-        np.testing.assert_array_equal(found.load(name), whole.load(name))
+        np.testing.assert_array_equal(opened.load(name), whole.load(name))
 
 
-def test_a_part_that_is_missing(parts: list[Path]) -> None:
+def test_a_missing_part_is_refused(parts: list[Path]) -> None:
     parts[1].unlink()
     with pytest.raises(BundleError, match=r"is part 3 of 3, and m-00002-of-00003.gguf is not beside it; fetch it too"):
         open_checkpoint(parts[2])
 
 
-def test_a_part_with_another_name(parts: list[Path]) -> None:
-    other = parts[0].rename(parts[0].with_name("model.gguf"))
+def test_a_part_with_another_name_is_refused(parts: list[Path]) -> None:
+    renamed = parts[0].rename(parts[0].with_name("model.gguf"))
     with pytest.raises(BundleError, match=r"its name must end with -00001-of-00003.gguf"):
-        open_checkpoint(other)
+        open_checkpoint(renamed)
 
 
-def test_parts_that_changed_places(parts: list[Path], tmp_path: Path) -> None:
+def test_swapped_parts_are_refused(parts: list[Path], tmp_path: Path) -> None:
     parts[1].rename(tmp_path / "x")
     parts[2].rename(parts[1])
     (tmp_path / "x").rename(parts[2])
@@ -237,7 +239,7 @@ def test_parts_that_changed_places(parts: list[Path], tmp_path: Path) -> None:
         open_checkpoint(parts[0])
 
 
-def test_a_part_that_is_there_twice(parts: list[Path]) -> None:
+def test_a_part_that_occurs_twice_is_refused(parts: list[Path]) -> None:
     parts[2].write_bytes(parts[1].read_bytes())
     with pytest.raises(BundleError, match=r"says that it is part 2 of 3, its name part 3"):
         open_checkpoint(parts[0])
@@ -247,10 +249,10 @@ def test_a_part_that_is_there_twice(parts: list[Path]) -> None:
     ("other", "message"),
     [
         ("phi3/plain", r"its split.tensors.count is not that of m-00001-of-00003.gguf"),
-        ("qwen3/plain", r"tensor '.*' is in m-00001-of-00003.gguf too"),  # it has as many
+        ("qwen3/plain", r"tensor '.*' is in m-00001-of-00003.gguf too"),  # it has the same number of parts
     ],
 )
-def test_a_part_of_another_model(other: str, message: str, parts: list[Path], tmp_path: Path) -> None:
+def test_a_part_of_another_model_is_refused(other: str, message: str, parts: list[Path], tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     theirs = split(write(tmp_path / "other" / "whole.gguf", by_name(other)), 3)
     parts[1].write_bytes(theirs[1].read_bytes())

@@ -1,4 +1,6 @@
-"""GGUF files: types of tensors against the ``gguf`` package, names and rows against Hugging Face's, whole models."""
+"""Compare GGUF files with the ``gguf`` package (types of tensors) and with Hugging Face (names and rows), and read
+whole models.
+"""
 
 from __future__ import annotations
 
@@ -26,35 +28,35 @@ OURS = ("Q8_0", "Q4_0", "TQ1_0", "TQ2_0")
 PACKAGES = ("Q4_1", "Q5_0", "Q5_1", "MXFP4")
 
 
-def test_sizes_of_types_are_the_packages() -> None:
+def test_sizes_of_types_equal_those_of_the_package() -> None:
     for number, kind in KINDS.items():
-        if kind.name == "I2_S":  # bitnet.cpp's, which the package does not know
+        if kind.name == "I2_S":  # bitnet.cpp's type, which the package does not know
             continue
         name = gguf.GGMLQuantizationType(number)
         assert (name.name, gguf.GGML_QUANT_SIZES[name]) == (kind.name, (kind.block, kind.block_bytes))
 
 
 @pytest.mark.parametrize("name", [*OURS, *PACKAGES])
-def test_decodes_as_the_package_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_decoding_equals_that_of_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(blocks_module, "_CHUNK_BYTES", 700)  # several pieces
     kind = gguf.GGMLQuantizationType[name]
     dense = np.random.default_rng(0).standard_normal((7, 512)).astype(np.float32)
     packed = quants.quantize(dense, kind)
     path = tmp_path / "x"
     path.write_bytes(b"front" + packed.tobytes())
-    found = decode(path, "tensor 'a'", KINDS[int(kind)], 5, (7, 512))
-    assert found.dtype == np.float32
-    np.testing.assert_array_equal(found, quants.dequantize(packed, kind))
+    actual = decode(path, "tensor 'a'", KINDS[int(kind)], 5, (7, 512))
+    assert actual.dtype == np.float32
+    np.testing.assert_array_equal(actual, quants.dequantize(packed, kind))
 
 
 @pytest.mark.parametrize("name", ["Q4_K", "Q6_K", "IQ4_XS"])
-def test_types_that_only_the_package_decodes(tmp_path: Path, name: str) -> None:
+def test_types_that_only_the_package_decodes_are_read_with_it(tmp_path: Path, name: str) -> None:
     kind = gguf.GGMLQuantizationType[name]
     _, nbytes = gguf.GGML_QUANT_SIZES[kind]
     packed = np.random.default_rng(0).integers(0, 120, (3, 2 * nbytes), np.uint8)
     (tmp_path / "x").write_bytes(packed.tobytes())
-    found = decode(tmp_path / "x", "tensor 'a'", KINDS[int(kind)], 0, (3, 512))
-    np.testing.assert_array_equal(found, quants.dequantize(packed, kind))
+    actual = decode(tmp_path / "x", "tensor 'a'", KINDS[int(kind)], 0, (3, 512))
+    np.testing.assert_array_equal(actual, quants.dequantize(packed, kind))
 
 
 def test_without_the_package_its_types_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +70,7 @@ def test_without_the_package_its_types_are_refused(tmp_path: Path, monkeypatch: 
         decode(tmp_path / "x", "tensor 'a'", KINDS[12], 0, (1, 256))
 
 
-def test_the_header_is_the_one_that_the_package_wrote(tmp_path: Path) -> None:
+def test_the_header_of_the_package_is_read(tmp_path: Path) -> None:
     writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
     writer.add_uint64("a.long", 1 << 40)
     writer.add_array("a.list", [1, -2, 3])
@@ -88,11 +90,11 @@ def test_the_header_is_the_one_that_the_package_wrote(tmp_path: Path) -> None:
         "some.weight": (3, 4),
         "other.weight": (5,),
     }
-    some = header.tensors["some.weight"]
-    np.testing.assert_array_equal(decode(some.path, "a", some.kind, some.offset, some.shape), array)
+    entry = header.tensors["some.weight"]
+    np.testing.assert_array_equal(decode(entry.path, "a", entry.kind, entry.offset, entry.shape), array)
 
 
-def test_a_llama(tmp_path: Path) -> None:
+def test_a_llama_file_is_read(tmp_path: Path) -> None:
     checkpoint = open_checkpoint(builder.write_model(tmp_path))
     arrays = builder.values()
     config = checkpoint.config
@@ -103,7 +105,7 @@ def test_a_llama(tmp_path: Path) -> None:
     for name, heads in (("q", 2), ("k", 1)):
         stored = arrays[f"blk.0.attn_{name}.weight"]
         loaded = checkpoint.load(f"model.layers.0.self_attn.{name}_proj.weight")
-        # llama.cpp's converter: halves of a head become neighbours.
+        # llama.cpp's converter turns the halves of a head into neighbours.
         again = loaded.reshape(heads, 2, 2, 8).swapaxes(1, 2).reshape(stored.shape)
         np.testing.assert_array_equal(again, stored)
         assert not np.array_equal(loaded, stored)
@@ -112,14 +114,14 @@ def test_a_llama(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("architecture", ["qwen2", "gemma"])
-def test_rows_stay_where_llama_cpp_rotates_halves(tmp_path: Path, architecture: str) -> None:
+def test_rows_keep_their_order_if_llama_cpp_rotates_halves(tmp_path: Path, architecture: str) -> None:
     checkpoint = open_checkpoint(builder.write_model(tmp_path, architecture))
     loaded = checkpoint.load("model.layers.0.self_attn.q_proj.weight")
     np.testing.assert_array_equal(loaded, builder.values()["blk.0.attn_q.weight"])
     assert checkpoint.config.get("rms_norm_offset") == (0 if architecture == "gemma" else None)
 
 
-def test_chat_template_and_ends(tmp_path: Path) -> None:
+def test_the_chat_template_and_the_end_tokens_are_read(tmp_path: Path) -> None:
     tokens = ["<unk>", "<s>", "</s>", *builder.LETTERS[:-1], "<|im_end|>"]
     kinds = [2, 3, 3, *[1] * 9, 3]
     changes: dict[str, Any] = {"tokenizer__ggml__tokens": tokens, "tokenizer__ggml__token_type": kinds}
@@ -128,16 +130,16 @@ def test_chat_template_and_ends(tmp_path: Path) -> None:
     assert checkpoint.eos_token_ids == (2, 12)
 
 
-def test_padding_behind_the_vocabulary_is_no_token(tmp_path: Path) -> None:
+def test_padding_after_the_vocabulary_is_no_token(tmp_path: Path) -> None:
     kinds = [2, 3, 3, *[1] * 8, 5, 5]
     checkpoint = open_checkpoint(builder.write_model(tmp_path, tokenizer__ggml__token_type=kinds))
     assert Tokenizer.from_str(checkpoint.tokenizer_json).get_vocab_size() == 11
 
 
-def test_llama3_rotation_is_recognized_and_others_are_kept(tmp_path: Path) -> None:
+def test_llama3_rotation_is_recognized_and_other_factors_are_kept(tmp_path: Path) -> None:
     plain = 10000.0 ** (-np.arange(2) / 2)
     keep = np.clip((8192 * plain / (2 * np.pi) - 1) / 3, 0, 1)
-    known = (1 / (keep + (1 - keep) / 8)).astype(np.float32)
+    llama3 = (1 / (keep + (1 - keep) / 8)).astype(np.float32)
     for factors in (np.array([1, 8], np.float32), np.array([1.5, 3], np.float32)):
         tensors = [builder.tensor(*item) for item in builder.values().items()]
         path = tmp_path / "m.gguf"
@@ -145,14 +147,14 @@ def test_llama3_rotation_is_recognized_and_others_are_kept(tmp_path: Path) -> No
             builder.file_bytes(builder.metadata(), [*tensors, builder.tensor("rope_freqs.weight", factors)])
         )
         scaling = open_checkpoint(path).config["rope_scaling"]
-        if np.allclose(factors, known):
+        if np.allclose(factors, llama3):
             assert (scaling["rope_type"], scaling["factor"]) == ("llama3", 8.0)
         else:
             assert scaling["short_factor"] == factors.tolist()
 
 
 def _ternary_file(path: Path, kind: gguf.GGMLQuantizationType, scales: tuple[float, ...]) -> dict[str, Any]:
-    """A llama of 256 columns whose layers are trits; block b of each matrix has ``scales[b % len]``."""
+    """Write a llama of 256 columns whose layers are trits; block b of each matrix has ``scales[b % len]``."""
     rng = np.random.default_rng(3)
     sizes = {
         name: tuple(256 if size in (8, 12) else size for size in shape) for name, shape in builder.shapes().items()
@@ -174,7 +176,7 @@ def _ternary_file(path: Path, kind: gguf.GGMLQuantizationType, scales: tuple[flo
 
 @pytest.mark.parametrize("kind", ["TQ1_0", "TQ2_0"])
 @pytest.mark.parametrize("scales", [(0.5,), (0.5, 0.25)])
-def test_ternary_types_are_taken_without_loss(tmp_path: Path, kind: str, scales: tuple[float, ...]) -> None:
+def test_ternary_types_are_read_without_loss(tmp_path: Path, kind: str, scales: tuple[float, ...]) -> None:
     trits = _ternary_file(tmp_path / "m.gguf", gguf.GGMLQuantizationType[kind], scales)
     checkpoint = open_checkpoint(tmp_path / "m.gguf")
     name = "model.layers.0.mlp.up_proj.weight"
@@ -190,7 +192,7 @@ def test_ternary_types_are_taken_without_loss(tmp_path: Path, kind: str, scales:
 def test_scales_are_counted_over_all_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks_module, "_CHUNK_BYTES", 66)
     dense = np.ones((4, 256), np.float32)
-    dense[1] = 0  # a scale of zero is none
+    dense[1] = 0  # a scale of zero is not counted
     for last, expected in ((1.0, 1), (2.0, 2)):
         dense[3] = last
         (tmp_path / "x").write_bytes(quants.quantize(dense, gguf.GGMLQuantizationType.TQ2_0).tobytes())
@@ -203,13 +205,13 @@ def test_peak_memory_is_one_tensor(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(packed.tobytes())
     del packed
     tracemalloc.start()
-    found = decode(tmp_path / "x", "a", KINDS[8], 0, dense.shape)
+    actual = decode(tmp_path / "x", "a", KINDS[8], 0, dense.shape)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert found.nbytes == dense.nbytes
+    assert actual.nbytes == dense.nbytes
     assert peak < 1.7 * dense.nbytes
 
 
-def test_a_vocabulary_alone_is_no_model(shared_data: Path) -> None:
+def test_a_vocabulary_alone_is_refused(shared_data: Path) -> None:
     with pytest.raises(BundleError, match=r"has no matrix token_embd.weight; it holds a vocabulary only"):
         open_checkpoint(shared_data / "tokenizers" / "gguf" / "ggml-vocab-llama-spm.gguf")

@@ -1,4 +1,4 @@
-"""I2_S: each of its layouts is found out from weights that were trained, and none is guessed from others."""
+"""Test I2_S: each of its layouts is recognized by weights that were trained, and never guessed from others."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ I8 = NDArray[np.int8]
 
 
 def i2_s(trits: I8, layout: str, scale: float = 0.5, tail: bytes = b"\0" * 28) -> bytes:
-    """As bitnet.cpp's loops over the weights do it, one after the other."""
+    """Encode as bitnet.cpp's loops over the weights do, one after the other."""
     columns = trits.shape[1]
     packed = bytearray(trits.size // 4)
     together = {"x86": 32, "arm": 16}.get(layout)
@@ -52,14 +52,14 @@ def i2_s(trits: I8, layout: str, scale: float = 0.5, tail: bytes = b"\0" * 28) -
 
 
 def planted(rng: np.random.Generator, *, importance: bool) -> dict[str, I8]:
-    """A layer; with ``importance`` some neurons have more weights than others, as in a trained one."""
-    some = rng.uniform(0.2, 0.9, INTER) if importance else np.full(INTER, 0.6)
-    shares = {"ffn_gate": some[:, None], "ffn_up": some[:, None], "ffn_down": some}
-    found = {}
+    """Return a layer; with ``importance`` some neurons have more weights than others, as in a trained one."""
+    density = rng.uniform(0.2, 0.9, INTER) if importance else np.full(INTER, 0.6)
+    shares = {"ffn_gate": density[:, None], "ffn_up": density[:, None], "ffn_down": density}
+    layer = {}
     for name, shape in MATRICES.items():
-        kept = rng.random(shape) < shares.get(name, np.float64(0.6))
-        found[name] = np.where(kept, rng.choice([-1, 1], shape), 0).astype(np.int8)
-    return found
+        nonzero = rng.random(shape) < shares.get(name, np.float64(0.6))
+        layer[name] = np.where(nonzero, rng.choice([-1, 1], shape), 0).astype(np.int8)
+    return layer
 
 
 def model(layers: list[dict[str, I8]], layout: str) -> bytes:
@@ -85,28 +85,28 @@ def model(layers: list[dict[str, I8]], layout: str) -> bytes:
 
 
 NAMES = {"ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"} | {
-    f"attn_{one}": f"self_attn.{one[0]}_proj" for one in ("q", "k", "v", "output")
+    f"attn_{projection}": f"self_attn.{projection[0]}_proj" for projection in ("q", "k", "v", "output")
 }
 
 
 @pytest.mark.parametrize("layout", ["x86", "arm", "rows"])
-def test_each_layout_is_told_apart(tmp_path: Path, layout: str) -> None:
+def test_each_layout_is_recognized(tmp_path: Path, layout: str) -> None:
     layers = [planted(np.random.default_rng(seed), importance=True) for seed in range(2)]
     path = tmp_path / "model.gguf"
     path.write_bytes(model(layers, layout))
     checkpoint = open_checkpoint(path)
     for number, layer in enumerate(layers):
         for name, trits in layer.items():
-            found = checkpoint.load(f"model.layers.{number}.{NAMES[name]}.weight")
-            np.testing.assert_array_equal(found, trits * np.float32(0.5), name)
+            actual = checkpoint.load(f"model.layers.{number}.{NAMES[name]}.weight")
+            np.testing.assert_array_equal(actual, trits * np.float32(0.5), name)
 
 
 @pytest.mark.parametrize("layout", ["x86", "rows"])
-def test_ternary_takes_it_without_loss(tmp_path: Path, layout: str) -> None:
+def test_the_ternary_method_takes_it_without_loss(tmp_path: Path, layout: str) -> None:
     layer = planted(np.random.default_rng(3), importance=True)
     path = tmp_path / "model.gguf"
     path.write_bytes(model([layer], layout))
-    checkpoint: Checkpoint = pickle.loads(pickle.dumps(open_checkpoint(path)))  # as workers get it
+    checkpoint: Checkpoint = pickle.loads(pickle.dumps(open_checkpoint(path)))  # workers get it pickled
     quantize(checkpoint, tmp_path / "b", QuantizeOptions(method="ternary"), vocab_limit=builder.VOCAB)
     for name, trits in layer.items():
         weight = Bundle.open(tmp_path / "b").weight(f"model.layers.0.{NAMES[name]}.weight")
@@ -116,7 +116,7 @@ def test_ternary_takes_it_without_loss(tmp_path: Path, layout: str) -> None:
 
 
 @pytest.mark.parametrize("layout", ["x86", "arm", "rows"])
-def test_weights_that_do_not_tell_are_refused(tmp_path: Path, layout: str) -> None:
+def test_ambiguous_weights_are_refused(tmp_path: Path, layout: str) -> None:
     path = tmp_path / "model.gguf"
     path.write_bytes(model([planted(np.random.default_rng(seed), importance=False) for seed in range(3)], layout))
     with pytest.raises(
@@ -125,8 +125,8 @@ def test_weights_that_do_not_tell_are_refused(tmp_path: Path, layout: str) -> No
         open_checkpoint(path)
 
 
-def test_a_few_neurons_do_not_decide(tmp_path: Path) -> None:
-    """Dead ones, going out others than coming in, which meet where the file is read in blocks of 64."""
+def test_a_few_dead_neurons_do_not_decide(tmp_path: Path) -> None:
+    """Use other dead neurons going out than coming in, which meet where the file is read in blocks of 64."""
     layer = planted(np.random.default_rng(7), importance=False)
     for column in (40, 170, 300, 430):
         byte, place = column // 128 * 32 + column % 32, column % 128 // 32
@@ -140,8 +140,8 @@ def test_a_few_neurons_do_not_decide(tmp_path: Path) -> None:
         open_checkpoint(path)
 
 
-def test_rows_of_an_odd_number_of_64_columns_are_of_arm(tmp_path: Path) -> None:
-    """The shape is enough, whatever the weights say."""
+def test_rows_of_an_odd_number_of_64_columns_have_the_arm_layout(tmp_path: Path) -> None:
+    """Check that the shape decides, for any weights."""
     rng = np.random.default_rng(5)
     shapes = {"attn_q": (66, 64), "attn_k": (34, 64), "ffn_gate": (192, 64), "ffn_down": (64, 192)}
     layer = {name: rng.integers(-1, 2, shape, np.int8) for name, shape in shapes.items()}
@@ -154,7 +154,7 @@ def test_rows_of_an_odd_number_of_64_columns_are_of_arm(tmp_path: Path) -> None:
     assert layout_of(read_header(path)).name == "I2_S of ARM"
 
 
-def test_the_demo_was_trained_enough_to_tell(tmp_path: Path) -> None:
+def test_the_demo_is_trained_enough_to_tell(tmp_path: Path) -> None:
     bundle = Bundle.open(bundle_path())
     layers = []
     for number in range(2):
@@ -170,7 +170,7 @@ def test_the_demo_was_trained_enough_to_tell(tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.sign(down), layers[1]["ffn_down"])
 
 
-def test_a_code_of_no_trit_is_damage(tmp_path: Path) -> None:
+def test_a_code_without_a_trit_is_damage(tmp_path: Path) -> None:
     data = model([planted(np.random.default_rng(0), importance=True)], "x86")
     path = tmp_path / "model.gguf"
     path.write_bytes(data[:-40] + b"\xff" + data[-39:])
@@ -178,7 +178,7 @@ def test_a_code_of_no_trit_is_damage(tmp_path: Path) -> None:
         open_checkpoint(path)
 
 
-def test_a_scale_that_is_cut_off_is_damage(tmp_path: Path) -> None:
+def test_a_truncated_scale_is_damage(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     path.write_bytes(model([planted(np.random.default_rng(0), importance=True)], "arm")[:-32])
     with pytest.raises(BundleError, match="truncated"):

@@ -1,4 +1,4 @@
-"""Vocabularies inside GGUF files."""
+"""Test vocabularies inside GGUF files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def opened(folder: Path, **changes: Any) -> Tokenizer:
     return Tokenizer.from_str(gguf_tokenizer(read_header(path)))
 
 
-def test_the_vectors_of_llama_cpp(shared_data: Path) -> None:
+def test_the_vectors_of_llama_cpp_are_encoded(shared_data: Path) -> None:
     file = shared_data / "tokenizers" / "gguf" / "ggml-vocab-llama-spm.gguf"
     header = read_header(file)
     tokenizer = Tokenizer.from_str(gguf_tokenizer(header))
@@ -49,7 +49,7 @@ def byte_level(cut: Any) -> Tokenizer:
     return tokenizer
 
 
-def test_bytes_as_the_tokenizer_that_they_came_from(tmp_path: Path) -> None:
+def test_bytes_are_encoded_like_by_the_original_tokenizer(tmp_path: Path) -> None:
     import json
 
     source = byte_level(pre_tokenizers.ByteLevel(add_prefix_space=False))
@@ -64,9 +64,9 @@ def test_bytes_as_the_tokenizer_that_they_came_from(tmp_path: Path) -> None:
         "tokenizer__ggml__scores": None,
         "tokenizer__ggml__bos_token_id": 0,
     }
-    found = opened(tmp_path, **changes)
-    assert found.encode(TEXT).ids == source.encode(TEXT).ids
-    assert found.decode(found.encode(TEXT).ids, skip_special_tokens=False) == TEXT
+    actual = opened(tmp_path, **changes)
+    assert actual.encode(TEXT).ids == source.encode(TEXT).ids
+    assert actual.decode(actual.encode(TEXT).ids, skip_special_tokens=False) == TEXT
     with_bos = opened(tmp_path, **changes, tokenizer__ggml__add_bos_token=True)
     assert with_bos.encode("a").tokens == ["<|end|>", "a"]
 
@@ -80,7 +80,7 @@ def test_bytes_as_the_tokenizer_that_they_came_from(tmp_path: Path) -> None:
         ("smollm", [*"1234", " a", "'", "M"]),
     ],
 )
-def test_ways_to_cut(pre: str, expected: list[str]) -> None:
+def test_each_way_to_cut_text_is_read(pre: str, expected: list[str]) -> None:
     import json
 
     from edgedec.quantize.readers.tokenizers.byte_tokenizer import to_json
@@ -104,11 +104,11 @@ def test_ways_to_cut(pre: str, expected: list[str]) -> None:
         ({"tokenizer__ggml__model": "gpt2"}, r"pre None, how texts are cut into words, is not read; known: gpt-2"),
     ],
 )
-def test_kinds_that_are_not_read(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+def test_unknown_kinds_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UnsupportedError, match=message):
         opened(tmp_path, **changes)
 
 
-def test_no_prefix_and_an_end(tmp_path: Path) -> None:
-    found = opened(tmp_path, tokenizer__ggml__add_space_prefix=False, tokenizer__ggml__add_eos_token=True)
-    assert found.encode("the").tokens == ["<s>", "the", "</s>"]
+def test_no_prefix_and_an_end_token_are_read(tmp_path: Path) -> None:
+    tokenizer_read = opened(tmp_path, tokenizer__ggml__add_space_prefix=False, tokenizer__ggml__add_eos_token=True)
+    assert tokenizer_read.encode("the").tokens == ["<s>", "the", "</s>"]

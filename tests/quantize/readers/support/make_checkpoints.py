@@ -1,4 +1,4 @@
-"""Small valid checkpoints for the tests of the readers, and the means to make them lie."""
+"""Make small valid checkpoints for the tests of the readers, and damaged ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LETTERS = (" ", "t", "h", "e", "a", "th", "the", " the", " a", "he")
 
 
 def small_pieces(with_bytes: bool = False) -> list[tuple[str, float]]:
-    """(piece, score) of a vocabulary that joins; longer pieces were joined later, so they score less."""
+    """Return (piece, score) of a vocabulary that joins; longer pieces were joined later, so they score less."""
     bytes_ = [(f"<0x{byte:02X}>", 0.0) for byte in range(256)] if with_bytes else []
     return [
         ("<unk>", 0.0),
@@ -36,7 +36,7 @@ def small_pieces(with_bytes: bool = False) -> list[tuple[str, float]]:
 
 
 def tokenizer_bin(pieces: Sequence[tuple[str, float]], longest: int | None = None) -> bytes:
-    """As llama2.c's tokenizer.py writes it."""
+    """Write it as llama2.c's tokenizer.py does."""
     texts = [f"\n{text}\n" if text in ("<s>", "</s>") else text for text, _ in pieces]
     encoded = [text.encode() for text in texts]
     records = (struct.pack("<fi", score, len(text)) + text for (_, score), text in zip(pieces, encoded, strict=True))
@@ -44,7 +44,7 @@ def tokenizer_bin(pieces: Sequence[tuple[str, float]], longest: int | None = Non
 
 
 def llama2c_header(version: int, *, tied: bool = True, group_size: int = 4, **fields: int) -> bytes:
-    """Header of a model with two layers of 8, unless ``fields`` says otherwise."""
+    """Return the header of a model with two layers of 8, unless ``fields`` says otherwise."""
     names = ("dim", "hidden_dim", "layers", "heads", "kv_heads", "vocab_size", "positions")
     values = dict(zip(names, (8, 12, 2, 2, 1, 13, 6), strict=True)) | fields
     numbers = struct.pack("<7i", *(values[name] for name in names))
@@ -55,7 +55,7 @@ def llama2c_header(version: int, *, tied: bool = True, group_size: int = 4, **fi
 
 
 def llama2c_tensors(tied: bool = True, seed: int = 0) -> Tensors:
-    """Random weights for ``llama2c_header``'s own sizes, by Hugging Face name."""
+    """Return random weights for ``llama2c_header``'s own sizes, by Hugging Face name."""
     rng = np.random.default_rng(seed)
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (13, 8), "model.norm.weight": (8,)}
     for layer in range(2):
@@ -71,7 +71,7 @@ def llama2c_tensors(tied: bool = True, seed: int = 0) -> Tensors:
 
 
 def llama2c_file(version: int, tensors: Tensors, *, group_size: int = 4) -> bytes:
-    """The whole file, written one tensor after the other as llama2.c's export.py does."""
+    """Return the whole file, written one tensor after the other as llama2.c's export.py does."""
     tied = "lm_head.weight" not in tensors
 
     def layers(name: str) -> list[NDArray[Any]]:
@@ -101,7 +101,7 @@ def _q80(array: NDArray[Any], group_size: int) -> bytes:
 
 
 def quantize_q80(array: NDArray[Any], group_size: int) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """Codes and scales of llama2.c's Q8_0: groups of consecutive values, across rows."""
+    """Return codes and scales of llama2.c's Q8_0: groups of consecutive values, across rows."""
     groups = array.reshape(-1, group_size)
     scales = np.abs(groups).max(axis=1).astype(np.float32) / np.float32(127)
     return np.rint(groups / scales[:, np.newaxis]).astype(np.int8), scales
@@ -112,7 +112,7 @@ def hf_config(**changes: Any) -> dict[str, Any]:
 
 
 def hf_tokenizer(**changes: Any) -> dict[str, Any]:
-    """A ``tokenizer.json`` of 13 tokens: no bytes, no joins, BOS first."""
+    """Return a ``tokenizer.json`` of 13 tokens: no bytes, no joins, BOS first."""
     vocab = {text: index for index, (text, _) in enumerate(small_pieces())}
     special = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     return {
@@ -149,7 +149,9 @@ def write_json(path: Path, value: Any) -> Path:
 
 
 def write_hf(folder: Path, tensors: Tensors | None = None, *, shards: int = 0, **config: Any) -> Path:
-    """A whole folder; with ``shards`` an index and that many files, the tensors dealt out from the last file on."""
+    """Write a whole folder; ``shards`` adds an index and splits the tensors over that many files, from the last file
+    on.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     tensors = hf_tensors() if tensors is None else tensors
     write_json(folder / "config.json", hf_config(**config))
@@ -168,7 +170,7 @@ def write_hf(folder: Path, tensors: Tensors | None = None, *, shards: int = 0, *
 
 
 def write_llama2c(folder: Path, version: int = 0, *, tied: bool = True) -> Path:
-    """``model.bin`` with ``tokenizer.bin`` beside it."""
+    """Write ``model.bin`` with ``tokenizer.bin`` beside it."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "tokenizer.bin").write_bytes(tokenizer_bin(small_pieces()))
     path = folder / "model.bin"
@@ -177,6 +179,6 @@ def write_llama2c(folder: Path, version: int = 0, *, tied: bool = True) -> Path:
 
 
 def safetensors_bytes(header: Mapping[str, Any] | bytes, body: bytes = b"", *, length: int | None = None) -> bytes:
-    """A safetensors file that says whatever ``header`` says; ``length`` replaces the true header length."""
+    """Return a safetensors file with ``header``, true or not; ``length`` replaces the true header length."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     return struct.pack("<Q", len(text) if length is None else length) + text + body

@@ -1,4 +1,4 @@
-"""Small valid GGUF files for the tests, written byte by byte, and the means to make them lie."""
+"""Write small valid GGUF files for the tests byte by byte, and damaged ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LETTERS = ("\u2581", "t", "h", "e", "a", "th", "the", "\u2581the", "\u2581a", "h
 
 @dataclass(frozen=True)
 class Raw:
-    """A metadata value as the file has it: GGUF's number of the type, and the bytes."""
+    """Hold a metadata value as in the file: GGUF's number of the type, and the bytes."""
 
     kind: int
     data: bytes
@@ -27,7 +27,9 @@ class Raw:
 
 @dataclass(frozen=True)
 class RawTensor:
-    """``sizes`` from the innermost outwards, as in the file; ``offset`` None: behind the tensor before."""
+    """Describe a tensor: ``sizes`` run from the innermost outwards, as in the file; ``offset`` None follows the tensor
+    before.
+    """
 
     name: bytes
     sizes: Sequence[int]
@@ -55,7 +57,7 @@ def raw(value: Any) -> Raw:
     first = value[0]
     kind = STRING if isinstance(first, str) else FLOAT32 if isinstance(first, float) else INT32
     data = b"".join(
-        string(one) if kind == STRING else struct.pack("<f" if kind == FLOAT32 else "<i", one) for one in value
+        string(item) if kind == STRING else struct.pack("<f" if kind == FLOAT32 else "<i", item) for item in value
     )
     return Raw(ARRAY, struct.pack("<IQ", kind, len(value)) + data)
 
@@ -88,7 +90,7 @@ def file_bytes(
 
 
 def vocabulary() -> dict[str, Any]:
-    """13 SentencePiece tokens; longer pieces were joined later, so they score less."""
+    """Return 13 SentencePiece tokens; longer pieces were joined later, so they score less."""
     return {
         "tokenizer.ggml.model": "llama",
         "tokenizer.ggml.tokens": ["<unk>", "<s>", "</s>", *LETTERS],
@@ -100,8 +102,8 @@ def vocabulary() -> dict[str, Any]:
 
 
 def metadata(architecture: str = "llama", **changes: Any) -> dict[str, Any]:
-    """Of a model with one layer; ``changes`` by key, ``__`` for a dot; None takes a key away."""
-    found: dict[str, Any] = {
+    """Return metadata of a model with one layer; ``changes`` by key, ``__`` for a dot; None removes a key."""
+    keys: dict[str, Any] = {
         "general.architecture": architecture,
         f"{architecture}.block_count": 1,
         f"{architecture}.context_length": 64,
@@ -112,8 +114,8 @@ def metadata(architecture: str = "llama", **changes: Any) -> dict[str, Any]:
         f"{architecture}.attention.layer_norm_rms_epsilon": 1e-5,
         **vocabulary(),
     }
-    found |= {key.replace("__", "."): value for key, value in changes.items()}
-    return {key: value for key, value in found.items() if value is not None}
+    keys |= {key.replace("__", "."): value for key, value in changes.items()}
+    return {key: value for key, value in keys.items() if value is not None}
 
 
 def shapes() -> dict[str, tuple[int, ...]]:
@@ -144,7 +146,7 @@ def tensor(name: str, array: NDArray[np.float32], **changes: Any) -> RawTensor:
 
 
 def write_model(folder: Path, architecture: str = "llama", **changes: Any) -> Path:
-    """A sound file of float32."""
+    """Write a sound file of float32."""
     path = folder / "model.gguf"
     path.write_bytes(file_bytes(metadata(architecture, **changes), [tensor(*item) for item in values().items()]))
     return path

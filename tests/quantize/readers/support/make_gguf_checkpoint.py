@@ -1,4 +1,6 @@
-"""Hugging Face tensors as a GGUF file, by the ``gguf`` package's names and as llama.cpp's conversion/ arranges them."""
+"""Write Hugging Face tensors as a GGUF file, with the ``gguf`` package's names and the order of llama.cpp's
+conversion/.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ from tests.quantize.readers.support.make_gguf import vocabulary
 
 F32 = NDArray[np.float32]
 
-NEIGHBOURS = ("llama", "smollm3")  # whose converter turns halves of a head into neighbours
-_OTHER_NAMES = {"bitnet-b1.58": "bitnet"}  # bitnet.cpp's own; its tensors have the names of bitnet
+NEIGHBOURS = ("llama", "smollm3")  # architectures whose converter turns halves of a head into neighbours
+_OTHER_NAMES = {"bitnet-b1.58": "bitnet"}  # bitnet.cpp's own name; its tensors have the names of bitnet
 _REPRODUCTION = {"self_attn.attn_sub_norm": "self_attn.inner_attn_ln", "mlp.ffn_sub_norm": "mlp.ffn_layernorm"}
 
 
@@ -30,22 +32,22 @@ def _arranged(architecture: str, config: Mapping[str, Any], name: str, values: F
 
 
 def tensors(architecture: str, config: Mapping[str, Any], weights: Mapping[str, F32]) -> dict[str, F32]:
-    known = {str(name): number for number, name in gguf.MODEL_ARCH_NAMES.items()}
-    arch = gguf.MODEL_ARCH(known[_OTHER_NAMES.get(architecture, architecture)])
+    architectures = {str(name): number for number, name in gguf.MODEL_ARCH_NAMES.items()}
+    arch = gguf.MODEL_ARCH(architectures[_OTHER_NAMES.get(architecture, architecture)])
     names = gguf.get_tensor_name_map(arch, config["num_hidden_layers"])
-    found = {}
+    renamed = {}
     for name, values in weights.items():
         known_as = name
-        for one, other in _REPRODUCTION.items():  # the names that the package knows
-            known_as = known_as.replace(one, other)
+        for original, theirs in _REPRODUCTION.items():  # the names that the package knows
+            known_as = known_as.replace(original, theirs)
         ours = names.get_name(known_as, try_suffixes=(".weight", ".bias"))
         assert ours, name
-        found[ours] = _arranged(architecture, config, name, values)
-    return found
+        renamed[ours] = _arranged(architecture, config, name, values)
+    return renamed
 
 
 def metadata(architecture: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """What every architecture has."""
+    """Return the metadata that every architecture has."""
     rope = config.get("rope_parameters") or {}
     rope = rope.get("full_attention", rope)
     return {
@@ -64,7 +66,10 @@ def metadata(architecture: str, config: Mapping[str, Any]) -> dict[str, Any]:
 def write(
     path: Path, architecture: str, config: Mapping[str, Any], weights: Mapping[str, F32], more: Mapping[str, Any]
 ) -> Path:
-    """``more``: metadata of the architecture alone; a key that is an array of float32 becomes a tensor of that name."""
+    """Write the file.
+
+    ``more`` is metadata of the architecture alone; a key that is an array of float32 becomes a tensor of that name.
+    """
     writer = gguf.GGUFWriter(path, architecture)
     for key, value in (metadata(architecture, config) | dict(more)).items():
         key = f"{architecture}.{key}"

@@ -1,4 +1,4 @@
-"""The converted tokenizer encodes as llama2.c does; here is llama2.c's algorithm, slow and plain."""
+"""Compare the converted tokenizer with llama2.c's algorithm, written here in a slow and plain way."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SMALL = [Piece(text, score) for text, score in small_pieces(with_bytes=True)]
 
 
 def llama2c_encode(vocabulary: list[tuple[bytes, float]], text: str) -> list[int]:
-    """``encode`` of llama2.c's run.c with bos, without eos. ``vocabulary``: (piece, score) by id."""
+    """Encode like ``encode`` of llama2.c's run.c with bos, without eos; ``vocabulary`` is (piece, score) by id."""
     ids = {piece: index for index, (piece, _) in enumerate(vocabulary)}
     tokens = [1]
     if text:
@@ -45,21 +45,21 @@ def llama2c_encode(vocabulary: list[tuple[bytes, float]], text: str) -> list[int
 
 
 def converted(pieces: list[Piece]) -> Tokenizer:
-    """llama2.c knows no special text: "<s>" in a prompt is three characters, so it is here."""
+    """Convert without special texts, because llama2.c reads "<s>" in a prompt as three characters."""
     tokenizer = Tokenizer.from_str(to_tokenizers_json(Path("tokenizer.bin"), pieces))
     tokenizer.encode_special_tokens = True
     return tokenizer
 
 
 def as_c(pieces: list[Piece]) -> list[tuple[bytes, float]]:
-    """The strings that llama2.c compares."""
+    """Return the strings that llama2.c compares."""
     special = {1: b"\n<s>\n", 2: b"\n</s>\n"}
     return [(special.get(index, piece.text.encode()), piece.score) for index, piece in enumerate(pieces)]
 
 
 @pytest.fixture(scope="module")
 def tok512(shared_data: Path) -> tuple[Tokenizer, list[tuple[bytes, float]]]:
-    """The trained tokenizer, converted, and its vocabulary read here once more."""
+    """Return the trained tokenizer, converted, and its vocabulary, which is read here independently."""
     path = shared_data / "tokenizers" / "tok512.bin"
     data, at, vocabulary = path.read_bytes(), 4, []
     while at < len(data):
@@ -70,7 +70,9 @@ def tok512(shared_data: Path) -> tuple[Tokenizer, list[tuple[bytes, float]]]:
 
 
 @pytest.mark.parametrize("name", ["GrimmsFairyTales.txt", "tinyshakespeare.txt", "wikitext-2/valid.txt"])
-def test_real_text(tok512: tuple[Tokenizer, list[tuple[bytes, float]]], shared_data: Path, name: str) -> None:
+def test_real_text_is_encoded_alike(
+    tok512: tuple[Tokenizer, list[tuple[bytes, float]]], shared_data: Path, name: str
+) -> None:
     tokenizer, vocabulary = tok512
     text = (shared_data / "text" / name).read_text(encoding="utf-8")
     for start in range(0, 60000, 150):
@@ -85,7 +87,9 @@ def test_real_text(tok512: tuple[Tokenizer, list[tuple[bytes, float]]], shared_d
 @example(text=" two  spaces ")
 @example(text="<s></s><0x41>\n\t\0")
 @example(text="\u2581 the underline itself, \U0001f600")
-def test_any_text_with_the_trained_tokenizer(tok512: tuple[Tokenizer, list[tuple[bytes, float]]], text: str) -> None:
+def test_any_text_is_encoded_alike_by_the_trained_tokenizer(
+    tok512: tuple[Tokenizer, list[tuple[bytes, float]]], text: str
+) -> None:
     tokenizer, vocabulary = tok512
     ids = tokenizer.encode(text).ids
     assert ids == llama2c_encode(vocabulary, text)
@@ -93,7 +97,7 @@ def test_any_text_with_the_trained_tokenizer(tok512: tuple[Tokenizer, list[tuple
 
 
 @given(text=st.one_of(_TEXT, st.text("the a", max_size=40)))
-def test_any_text_with_a_small_tokenizer(text: str) -> None:
+def test_any_text_is_encoded_alike_by_a_small_tokenizer(text: str) -> None:
     tokenizer = converted(_SMALL)
     ids = tokenizer.encode(text).ids
     assert ids == llama2c_encode(as_c(_SMALL), text)
@@ -101,7 +105,7 @@ def test_any_text_with_a_small_tokenizer(text: str) -> None:
 
 
 @given(data=st.data())
-def test_any_vocabulary_made_by_joining(data: st.DataObject) -> None:
+def test_any_vocabulary_made_by_joining_encodes_alike(data: st.DataObject) -> None:
     texts = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), " ", "a", "b"]
     for _ in range(data.draw(st.integers(0, 20))):
         joined = data.draw(st.sampled_from(texts[259:])) + data.draw(st.sampled_from(texts[259:]))
@@ -112,7 +116,7 @@ def test_any_vocabulary_made_by_joining(data: st.DataObject) -> None:
     assert converted(pieces).encode(text).ids == llama2c_encode(as_c(pieces), text)
 
 
-def test_reading_what_was_written(tmp_path: Path) -> None:
+def test_a_written_vocabulary_is_read(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.bin"
     path.write_bytes(tokenizer_bin(small_pieces(with_bytes=True)))
     assert read_tokenizer_bin(path) == _SMALL
@@ -139,7 +143,7 @@ def test_characters_without_byte_pieces_become_unk(shared_data: Path) -> None:
     )
 
 
-def test_vocab_listing(tmp_path: Path) -> None:
+def test_a_vocabulary_listing_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a.vocab"
     path.write_text("<unk>\t0\n<s>\t0\n</s>\t0\n\u2581\t-0\n\t\t-1\n\u2028\t-2\n\u2581x\t-3\n", encoding="utf-8")
     assert [piece.text for piece in read_vocab_listing(path)] == ["<unk>", "<s>", "</s>", " ", "\t", "\u2028", " x"]
@@ -157,7 +161,9 @@ def test_vocab_listing(tmp_path: Path) -> None:
         ("<unk>\t0\nx\t-3.125\n", UnsupportedError, "unigram models are not read"),
     ],
 )
-def test_vocab_listing_damaged(tmp_path: Path, text: str, error: type[Exception], message: str) -> None:
+def test_a_damaged_vocabulary_listing_is_refused(
+    tmp_path: Path, text: str, error: type[Exception], message: str
+) -> None:
     path = tmp_path / "a.vocab"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(error, match=message):

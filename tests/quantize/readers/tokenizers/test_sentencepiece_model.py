@@ -1,4 +1,4 @@
-"""SentencePiece models against the ``sentencepiece`` package, and Llama 3's list of ranks."""
+"""Compare SentencePiece models with the ``sentencepiece`` package, and read Llama 3's list of ranks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def trained(path: Path, **options: Any) -> sentencepiece.SentencePieceProcessor:
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
 @pytest.mark.parametrize("rule", ["identity", "nmt_nfkc"])
-def test_encodes_as_sentencepiece(tmp_path: Path, kind: str, rule: str) -> None:
+def test_texts_are_encoded_like_by_sentencepiece(tmp_path: Path, kind: str, rule: str) -> None:
     theirs = trained(tmp_path / "t.model", model_type=kind, normalization_rule_name=rule)
     ours = Tokenizer.from_str(read_model_file(tmp_path / "t.model"))
     for text in ["the dog and the cat", "a time  once", " upon home", "xyz the", "the\tcat", ""]:
@@ -36,7 +36,7 @@ def test_encodes_as_sentencepiece(tmp_path: Path, kind: str, rule: str) -> None:
     assert ours.encode("a").tokens[0] == "<s>"
 
 
-def test_bytes_and_user_defined_pieces(tmp_path: Path) -> None:
+def test_bytes_and_user_defined_pieces_are_encoded(tmp_path: Path) -> None:
     theirs = trained(
         tmp_path / "t.model",
         model_type="bpe",
@@ -54,7 +54,7 @@ def test_bytes_and_user_defined_pieces(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["tok105", "tokenizer_4096", "llama2-32k.tokenizer"])
-def test_models_in_use(shared_data: Path, name: str) -> None:
+def test_published_models_encode_like_sentencepiece(shared_data: Path, name: str) -> None:
     file = shared_data / "tokenizers" / f"{name}.model"
     theirs = sentencepiece.SentencePieceProcessor(str(file))
     ours = Tokenizer.from_str(read_model_file(file))
@@ -64,11 +64,11 @@ def test_models_in_use(shared_data: Path, name: str) -> None:
 
 
 @pytest.mark.slow
-def test_llama3s_ranks(shared_data: Path) -> None:
+def test_llama_3_s_ranks_are_read(shared_data: Path) -> None:
     file = shared_data / "tokenizers" / "bitnet2B4T-llama3.tokenizer.model"
     tokenizer = Tokenizer.from_str(read_model_file(file))
     assert tokenizer.get_vocab_size() == 128256
-    assert tokenizer.encode("Hello world").ids == [128000, 9906, 1917]  # as the model's card has it
+    assert tokenizer.encode("Hello world").ids == [128000, 9906, 1917]  # from the model card
     assert tokenizer.token_to_id("<|eot_id|>") == 128009
     text = "The 1234 naïve cats' toes — 東京 🦙!\n\n  x"
     assert tokenizer.decode(tokenizer.encode(text).ids) == text
@@ -100,14 +100,14 @@ _PIECES = b"".join(_field(1, _field(1, text)) for text in (b"<unk>", b"<s>", b"a
         (b"IQ== 0\nIg== 1\n", BundleError, r"254 of the 256 bytes are no tokens"),
     ],
 )
-def test_damaged_models(tmp_path: Path, content: bytes, error: type[EdgedecError], message: str) -> None:
+def test_damaged_models_are_refused(tmp_path: Path, content: bytes, error: type[EdgedecError], message: str) -> None:
     (tmp_path / "t.model").write_bytes(content)
     with pytest.raises(error, match=message) as caught:
         read_model_file(tmp_path / "t.model")
     assert str(tmp_path) in str(caught.value)
 
 
-def test_ranks_of_another_model(tmp_path: Path) -> None:
+def test_ranks_of_another_model_are_refused(tmp_path: Path) -> None:
     lines = [base64.b64encode(bytes([at])) + f" {at}".encode() for at in range(256)]
     (tmp_path / "t.model").write_bytes(b"\n".join(lines))
     with pytest.raises(UnsupportedError, match=r"a list of 256 ranks does not say its special tokens"):
