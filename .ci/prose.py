@@ -33,6 +33,7 @@ CLEAN = (
     "hw",
     "tests/edgedec",
     "tests/quantize",
+    "tests/runtime",
     "tests/test_prose.py",
 )
 OPENERS = frozenset(["what", "of", "whether", "where", "who", "whose", "that", "those", "which", "how", "as"])

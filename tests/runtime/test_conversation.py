@@ -1,4 +1,4 @@
-"""What a conversation keeps, and that the text after turns were dropped is the one that the kept turns alone give."""
+"""Test what a conversation keeps: after turns are dropped, the text is the one that the kept turns alone give."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MESSAGES = [
 def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        patch.setattr(Bundle, "chat_template", TEMPLATE)  # its own takes no system message
+        patch.setattr(Bundle, "chat_template", TEMPLATE)  # its own template takes no system message
         yield demo.bundle_path("demo-draft")
 
 
@@ -44,7 +44,7 @@ def session(model: Path) -> Iterator[Session]:
 
 
 def say(conversation: Conversation, message: str, *, n_predict: int = 24) -> tuple[list[int], int]:
-    """Tokens of the answer, and how many turns were dropped for it."""
+    """Return the tokens of the answer, and the number of dropped turns."""
     ids, dropped = conversation.ask(message)
     answer = conversation.session.generate(ids, n_predict=n_predict, sampling=GREEDY)
     conversation.answered(message, answer.text, used=len(ids) + len(answer.tokens))
@@ -64,23 +64,23 @@ def test_after_a_drop_the_text_is_that_of_a_fresh_session(model: Path, drafter: 
             if not dropped:
                 continue
             drops += 1
-            with Session.open(model, ctx_size=CONTEXT, threads=1, spec=spec) as other:
-                fresh = Conversation(other, system=system)
+            with Session.open(model, ctx_size=CONTEXT, threads=1, spec=spec) as new_session:
+                fresh = Conversation(new_session, system=system)
                 fresh.turns = before[dropped:]
                 assert say(fresh, message) == (tokens, 0)
             assert conversation.dropped >= dropped
     assert drops >= 2
 
 
-def test_what_a_prompt_holds_is_rendered_from_the_kept_turns(session: Session) -> None:
+def test_a_prompt_is_rendered_from_the_kept_turns(session: Session) -> None:
     conversation = Conversation(session, system="You tell stories.")
     for message in MESSAGES:
         ids, dropped = conversation.ask(message)
-        kept = [{"role": "system", "content": "You tell stories."}]
+        turns = [{"role": "system", "content": "You tell stories."}]
         for turn in conversation.turns:
-            kept += [{"role": "user", "content": turn.message}, {"role": "assistant", "content": turn.answer}]
-        wanted = session.encode_chat([*kept, {"role": "user", "content": message}])
-        assert np.array_equal(ids, wanted)
+            turns += [{"role": "user", "content": turn.message}, {"role": "assistant", "content": turn.answer}]
+        expected = session.encode_chat([*turns, {"role": "user", "content": message}])
+        assert np.array_equal(ids, expected)
         assert len(ids) <= NEARLY_FULL * CONTEXT
         if dropped:
             assert len(ids) <= CONTEXT / 2, "so that not every message drops one"
@@ -89,7 +89,7 @@ def test_what_a_prompt_holds_is_rendered_from_the_kept_turns(session: Session) -
     assert len(conversation.turns) + conversation.dropped == len(MESSAGES)
 
 
-def test_no_more_is_dropped_than_brings_it_to_a_half(session: Session) -> None:
+def test_turns_are_dropped_until_half_of_the_context_is_free(session: Session) -> None:
     conversation = Conversation(session)
     ids = conversation.ask("Hello!")[0]
     while len(ids) <= NEARLY_FULL * CONTEXT:
@@ -102,8 +102,8 @@ def test_no_more_is_dropped_than_brings_it_to_a_half(session: Session) -> None:
     assert sizes[1] <= CONTEXT / 2 < sizes[0]
 
 
-def test_a_long_message_drops_what_it_must(session: Session) -> None:
-    """It fits no half by itself; the turn that still fits beside it is kept."""
+def test_a_long_message_drops_more_turns(session: Session) -> None:
+    """Check that a turn that still fits beside it is kept, though the message is longer than half the context."""
     conversation = Conversation(session)
     conversation.turns = [Turn(message="boat " * 12, answer="boat " * 12), Turn(message="Hello!", answer="Hello!")]
     long = "boat " * 80
@@ -114,15 +114,15 @@ def test_a_long_message_drops_what_it_must(session: Session) -> None:
 
 @pytest.mark.parametrize("shift", [True, False])
 @pytest.mark.parametrize(("words", "takes"), [(300, r"\d+ tokens"), (4000, r"[\d,]+ characters")])
-def test_a_message_that_is_larger_than_the_context(session: Session, shift: bool, words: int, takes: str) -> None:
+def test_a_message_larger_than_the_context_is_refused(session: Session, shift: bool, words: int, takes: str) -> None:
     conversation = Conversation(session, system="You tell stories.", shift=shift)
-    refused = rf"the message takes {takes} with the system message, the context holds {CONTEXT} tokens and keeps one"
-    with pytest.raises(EdgedecError, match=refused):
+    message = rf"the message takes {takes} with the system message, the context holds {CONTEXT} tokens and keeps one"
+    with pytest.raises(EdgedecError, match=message):
         conversation.ask("boat " * words)
     say(conversation, MESSAGES[0])
     before = list(conversation.turns)
     if shift:
-        with pytest.raises(EdgedecError, match=refused):
+        with pytest.raises(EdgedecError, match=message):
             conversation.ask("boat " * words)
     assert (conversation.turns, conversation.dropped) == (before, 0)
 
@@ -131,7 +131,7 @@ def test_a_message_that_is_larger_than_the_context(session: Session, shift: bool
 @pytest.mark.parametrize(
     ("template", "adds"), [(TEMPLATE, " with what the template adds"), (None, "")], ids=["template", "plain text"]
 )
-def test_a_refusal_speaks_of_a_template_only_where_there_is_one(
+def test_a_refusal_mentions_a_template_only_if_there_is_one(
     session: Session, monkeypatch: pytest.MonkeyPatch, template: str | None, adds: str, system: str | None
 ) -> None:
     monkeypatch.setattr(Bundle, "chat_template", template)
@@ -139,7 +139,7 @@ def test_a_refusal_speaks_of_a_template_only_where_there_is_one(
         Conversation(session, system=system).ask("boat " * 300)
 
 
-def test_without_a_shift_it_is_refused_with_the_numbers(session: Session) -> None:
+def test_without_a_shift_a_full_conversation_is_refused_with_its_numbers(session: Session) -> None:
     conversation = Conversation(session, shift=False)
     conversation.turns = [Turn(message="boat " * 30, answer="boat " * 30)] * 2
     turns = list(conversation.turns)

@@ -1,7 +1,8 @@
-"""On the CPU, greedy text with speculation is greedy text without, token for token (docs/speculation.md).
+"""Test that on the CPU greedy text with speculation is greedy text without, token for token (docs/speculation.md).
 
-Rows of a pairwise covering array run here, the full product of all choices with ``make test-all``. Speculation is forced:
-whether it pays must not matter to the text. Plain greedy is always one thread's, so that threads are compared as well.
+Rows of a pairwise covering array run here, the full product of all choices with ``make test-all``. Speculation is
+forced, because the text must not depend on whether it pays. Plain greedy always uses one thread, so that threads are
+compared as well.
 """
 
 from __future__ import annotations
@@ -50,28 +51,28 @@ PER_CELL = 2  # prompts of each cell of the full product
 
 
 def pairs(row: Sequence[Hashable]) -> set[tuple[Any, ...]]:
-    """The values that stand together in a row, with their places."""
+    """Return the values that occur together in a row, with their places."""
     return {(i, a, j, b) for (i, a), (j, b) in combinations(enumerate(row), 2)}
 
 
 def covering_array(*factors: Sequence[Any]) -> list[tuple[Any, ...]]:
-    """Rows, few but not fewest, in which every two values of different factors stand together at least once."""
+    """Return few rows in which every two values of different factors occur together at least once."""
     every = [(row, pairs(row)) for row in product(*factors)]
-    missing, chosen = set[Any]().union(*(found for _, found in every)), []
+    missing, rows = set[Any]().union(*(covered for _, covered in every)), []
     while missing:
-        row, found = max(every, key=lambda it: len(it[1] & missing))
-        chosen.append(row)
-        missing -= found
-    return chosen
+        row, covered = max(every, key=lambda candidate: len(candidate[1] & missing))
+        rows.append(row)
+        missing -= covered
+    return rows
 
 
 @given(st.lists(st.integers(1, 4), min_size=2, max_size=4))
 def test_the_array_has_every_pair(sizes: list[int]) -> None:
     factors = [[f"{at}{value}" for value in range(size)] for at, size in enumerate(sizes)]
     rows = covering_array(*factors)
-    for one, other in combinations(factors, 2):
-        for a in one:
-            for b in other:
+    for first, second in combinations(factors, 2):
+        for a in first:
+            for b in second:
                 assert any(a in row and b in row for row in rows)
     assert len(rows) == len(set(rows)) <= np.prod(sizes)
 
@@ -89,7 +90,7 @@ def test_the_array_is_small() -> None:
 
 
 def read_texts(folder: Path) -> list[str]:
-    """Conversations and tasks, sums, and code by turns, from the files in ``folder``."""
+    """Return conversations and tasks, sums, and code in turn, from the files in ``folder``."""
 
     def spread(rows: list[str]) -> list[str]:
         return [rows[at * len(rows) // PER_SOURCE] for at in range(PER_SOURCE)]
@@ -99,7 +100,7 @@ def read_texts(folder: Path) -> list[str]:
         return [json.loads(line) for line in (gzip.decompress(data) if name.endswith("gz") else data).splitlines()]
 
     sources = [
-        [row["turns"][0] for row in lines("spec_bench_question.jsonl")],  # has those of mt_bench_question.jsonl
+        [row["turns"][0] for row in lines("spec_bench_question.jsonl")],  # it has those of mt_bench_question.jsonl
         [row["question"] for row in lines("gsm8k_train.jsonl")],
         [row["prompt"] for row in lines("HumanEval.jsonl.gz")],
     ]
@@ -107,19 +108,19 @@ def read_texts(folder: Path) -> list[str]:
 
 
 def embedded_texts() -> list[str]:
-    """Beginnings of held-out stories, long and short."""
+    """Return beginnings of held-out stories, long and short."""
     stories = [line for line in demo.HELD_OUT.read_text("utf-8").splitlines() if line]
     return [" ".join(story.split(" ")[:words]) for words in (40, 9) for story in stories]
 
 
 def find_texts() -> list[str]:
-    named = SHARED_DATA.value()
-    folder = (Path(named) if named else Path(__file__).resolve().parents[3] / "shared" / "data") / "prompts"
+    folder_name = SHARED_DATA.value()
+    folder = (Path(folder_name) if folder_name else Path(__file__).resolve().parents[3] / "shared" / "data") / "prompts"
     return read_texts(folder) if folder.is_dir() else embedded_texts()
 
 
 def encode(tokenizer: Tokenizer, text: str) -> I32:
-    """Its ids; of a text that is too long the first one (it begins a text) and the last."""
+    """Return the ids; a text that is too long keeps its first id, which begins a text, and the last ones."""
     ids, room = tokenizer.encode(text), LIMITS.positions - TOKENS
     return ids if len(ids) <= room else np.concatenate([ids[:1], ids[len(ids) - room + 1 :]])
 
@@ -136,7 +137,7 @@ def test_there_are_enough_prompts(shared_data: Path) -> None:
 
 
 class Insistent(Adaptive):
-    """Speculates in every round, at one depth after the other."""
+    """Speculate in every round, at one depth after the other."""
 
     rounds = 0
 
@@ -149,7 +150,7 @@ class Insistent(Adaptive):
 
 
 class FreeNodes(ObservedCost):
-    """What a tree that sizes itself is told: nodes cost almost nothing."""
+    """Tell a tree that sizes itself that nodes cost almost nothing."""
 
     def seconds(self, nodes: int, past: int) -> float:
         return 1 + nodes / 1000
@@ -157,7 +158,7 @@ class FreeNodes(ObservedCost):
 
 @dataclass
 class Counting:
-    """A verifier that counts. ``moved``: accepted paths whose rows do not lie where they belong yet."""
+    """Count what a verifier accepts; ``moved`` counts accepted paths whose rows must be moved."""
 
     inner: Verifier
     drafted: int = 0
@@ -174,7 +175,7 @@ class Counting:
 
 @dataclass
 class Runs:
-    """Targets, drafters and plain texts, each made once."""
+    """Make each target, drafter and plain text once."""
 
     prompts: list[I32]
     bundles: dict[str, Bundle]
@@ -202,7 +203,7 @@ class Runs:
         )
 
     def expected(self, kv_bits: int, method: str, prompt: I32) -> list[int]:
-        """What one thread writes without speculation."""
+        """Return what one thread writes without speculation."""
         key = (kv_bits, method, *prompt.tolist())
         if key not in self.plain:
             plain = self.decoder("none", "chain", kv_bits, method, 1, create_verifier(0))
@@ -211,16 +212,16 @@ class Runs:
         return self.plain[key]
 
     def check(self, row: tuple[Any, ...], prompts: Sequence[int], verifier: Counting) -> None:
-        """Speculative text equals plain text after each of the prompts, and when the first answer is begun again.
+        """Check that speculative text equals plain text after each prompt, and when the first answer is begun again.
 
-        The model then tells it again, which is what copying drafters wait for.
+        The model then repeats the answer, so that copying drafters have something to copy.
         """
         drafter, policy, kv_bits, method, threads = row
         decoder = self.decoder(drafter, policy, kv_bits, method, threads, verifier)
-        asked = [self.prompts[at] for at in prompts]
-        answer = self.expected(kv_bits, method, asked[0])
-        asked.append(np.array([asked[0][0], *answer, *answer[:RETOLD]], np.int32))
-        for prompt in asked:
+        texts = [self.prompts[at] for at in prompts]
+        answer = self.expected(kv_bits, method, texts[0])
+        texts.append(np.array([texts[0][0], *answer, *answer[:RETOLD]], np.int32))
+        for prompt in texts:
             expected = self.expected(kv_bits, method, prompt)
             assert len(expected) == TOKENS
             assert write(decoder, prompt) == expected, f"{row} after {prompt.tolist()}"
@@ -238,14 +239,14 @@ def runs() -> Iterator[Runs]:
     tokenizer = Tokenizer.load(bundles["demo"].tokenizer_file)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(autoregressive, "Adaptive", Insistent)
-        patch.setattr(auto, "time", SimpleNamespace(perf_counter=lambda: 0.0))  # all that counts is who is right
+        patch.setattr(auto, "time", SimpleNamespace(perf_counter=lambda: 0.0))  # only correctness counts
         yield Runs(prompts=[encode(tokenizer, text) for text in find_texts()], bundles=bundles)
 
 
 @needs_kernels
 @pytest.mark.parametrize("drafter", FACTORS[0])
-def test_the_text_is_that_of_plain_greedy(runs: Runs, drafter: str) -> None:
-    """Every prompt, each in one row of the array."""
+def test_speculative_text_equals_plain_greedy_text(runs: Runs, drafter: str) -> None:
+    """Write every prompt in one row of the array."""
     verifier = Counting(create_verifier(0))
     for number, row in enumerate(ROWS):
         if row[0] == drafter:
@@ -256,7 +257,7 @@ def test_the_text_is_that_of_plain_greedy(runs: Runs, drafter: str) -> None:
 @needs_kernels
 @pytest.mark.slow
 @pytest.mark.parametrize("drafter", FACTORS[0])
-def test_the_text_is_that_of_plain_greedy_in_all_combinations(runs: Runs, drafter: str) -> None:
+def test_speculative_text_equals_plain_greedy_text_in_all_combinations(runs: Runs, drafter: str) -> None:
     verifier = Counting(create_verifier(0))
     for number, row in enumerate(CELLS):
         if row[0] == drafter:
@@ -265,17 +266,19 @@ def test_the_text_is_that_of_plain_greedy_in_all_combinations(runs: Runs, drafte
 
 
 def assert_it_speculated(drafter: str, verifier: Counting) -> None:
-    """A text that nobody guessed at would prove nothing, nor would one in which all guesses were right, or all wrong."""
+    """Check that there were guesses, and that not all were right or wrong, because the text would otherwise prove
+    nothing.
+    """
     if drafter == "none":
         assert verifier.drafted == 0
         return
     assert verifier.drafted > verifier.accepted > 0
-    if drafter in ("model", "stand", "trigram"):  # whose trees have branches
+    if drafter in ("model", "stand", "trigram"):  # their trees have branches
         assert verifier.moved > 0
 
 
 class Careless:
-    """Greedy verification that takes a child for right, now and then, without asking the target."""
+    """Accept a child now and then without asking the target."""
 
     def __init__(self) -> None:
         self.rounds = 0
@@ -290,6 +293,6 @@ class Careless:
 
 
 @needs_kernels
-def test_a_wrong_acceptance_would_be_seen(runs: Runs) -> None:
+def test_a_wrong_acceptance_is_detected(runs: Runs) -> None:
     with pytest.raises(AssertionError, match=r"model.*after"):
         runs.check(("model", "chain", 16, "demo", 1), [0], Counting(Careless()))

@@ -23,13 +23,13 @@ def distribution(logits: object, history: object = (), limit: int = 1000, **sett
 
 
 def slow(logits: F32, history: I32, limit: int, config: SamplingConfig) -> dict[int, float] | None:
-    """llama.cpp's chain, step by step on a sorted list. None where rounding may decide about a token."""
-    left = {i: float(x) for i, x in enumerate(logits[:limit])}
+    """Compute llama.cpp's chain step by step on a sorted list, or return None if rounding may decide about a token."""
+    remaining = {i: float(x) for i, x in enumerate(logits[:limit])}
     recent = history if config.repeat_last_n < 0 else history[::-1][: config.repeat_last_n]
-    for i in {int(token) for token in recent if 0 <= token < len(left)}:
-        penalized = left[i] * config.repeat_penalty if left[i] <= 0 else left[i] / config.repeat_penalty
-        left[i] = float(np.float32(penalized))
-    ranked = sorted(left.items(), key=lambda pair: (-pair[1], pair[0]))
+    for i in {int(token) for token in recent if 0 <= token < len(remaining)}:
+        penalized = remaining[i] * config.repeat_penalty if remaining[i] <= 0 else remaining[i] / config.repeat_penalty
+        remaining[i] = float(np.float32(penalized))
+    ranked = sorted(remaining.items(), key=lambda pair: (-pair[1], pair[0]))
     if config.temperature == 0:
         return {ranked[0][0]: 1.0}
     if config.top_k:
@@ -59,7 +59,7 @@ def softmax(values: list[float]) -> list[float]:
 logits_rows = hnp.arrays(
     np.float32,
     st.integers(1, 30),
-    # Halves, so that ties are common.
+    # halves, so that ties are common
     elements=st.one_of(st.integers(-20, 20).map(lambda n: n / 2), st.floats(-15, 15, width=32)),
 )
 configs = st.builds(
@@ -86,29 +86,29 @@ def test_the_chain_agrees_with_the_slow_definition(
     assert probs.shape == logits.shape
     assert abs(probs.sum(dtype=np.float64) - 1) < 1e-6
     assert not probs[limit:].any()
-    wanted = slow(logits, ids, limit, config)
-    if wanted is not None:
-        assert set(np.flatnonzero(probs)) == {i for i, p in wanted.items() if np.float32(p) > 0}
-        for i, p in wanted.items():
+    expected = slow(logits, ids, limit, config)
+    if expected is not None:
+        assert set(np.flatnonzero(probs)) == {i for i, p in expected.items() if np.float32(p) > 0}
+        for i, p in expected.items():
             assert probs[i] == pytest.approx(p, rel=1e-5, abs=1e-12)
 
 
 @given(hnp.arrays(np.float32, st.integers(2, 60), elements=st.floats(-3, 3, width=32)), st.integers(1, 70))
-def test_top_k_keeps_exactly_k_also_among_ties(logits: F32, k: int) -> None:
-    kept = np.flatnonzero(distribution(logits, **{**KEEP_ALL, "top_k": k}))
-    assert len(kept) == min(k, len(logits))
+def test_top_k_keeps_exactly_k_also_with_ties(logits: F32, k: int) -> None:
+    ids_kept = np.flatnonzero(distribution(logits, **{**KEEP_ALL, "top_k": k}))
+    assert len(ids_kept) == min(k, len(logits))
     order = np.argsort(-logits, kind="stable")
-    assert set(kept) == set(order[:k])
+    assert set(ids_kept) == set(order[:k])
 
 
 @given(logits_rows, st.sampled_from([0.2, 1.0, 3.0]))
-def test_likelier_logits_never_get_less(logits: F32, temperature: float) -> None:
+def test_a_likelier_logit_never_gets_less(logits: F32, temperature: float) -> None:
     probs = distribution(logits, **{**KEEP_ALL, "temperature": temperature})
     order = np.argsort(logits, kind="stable")
     assert (np.diff(probs[order]) >= 0).all()
 
 
-def test_each_step_by_hand() -> None:
+def test_each_step_equals_a_computation_by_hand() -> None:
     row = np.log([0.5, 0.3, 0.15, 0.05])
     assert distribution(row, **KEEP_ALL) == pytest.approx([0.5, 0.3, 0.15, 0.05], abs=1e-6)
     assert distribution(row, **{**KEEP_ALL, "top_k": 2}) == pytest.approx([0.625, 0.375, 0, 0], abs=1e-6)
@@ -120,12 +120,12 @@ def test_each_step_by_hand() -> None:
     )
 
 
-def test_top_p_looks_at_what_top_k_left() -> None:
+def test_top_p_sees_what_top_k_left() -> None:
     row = np.log([0.4, 0.3, 0.2, 0.1])
     assert np.count_nonzero(distribution(row, **{**KEEP_ALL, "top_k": 2, "top_p": 0.56})) == 1  # 0.4 / 0.7 > 0.56
 
 
-def test_temperature_comes_last() -> None:
+def test_temperature_is_the_last_step() -> None:
     row = np.log([0.5, 0.3, 0.2])
     assert np.count_nonzero(distribution(row, **{**KEEP_ALL, "temperature": 100.0, "top_p": 0.5})) == 1
 
@@ -135,7 +135,7 @@ def test_temperature_zero_takes_the_first_of_the_likeliest_after_the_penalty() -
     assert distribution([1, 3, 3, 2], [1], temperature=0, repeat_penalty=1.5).tolist() == [0, 0, 1, 0]
 
 
-def test_the_penalty_pushes_down_whatever_the_sign_once_and_for_recent_tokens_only() -> None:
+def test_the_penalty_lowers_recent_tokens_once_for_either_sign() -> None:
     args = {**KEEP_ALL, "repeat_penalty": 2.0}
     plain = distribution([1, -0.5, 0, 1], **KEEP_ALL)
     assert distribution([2, -0.25, 0, 1], [0, 0, 1, -5, 77], **args) == pytest.approx(plain)
@@ -148,7 +148,7 @@ def test_the_penalty_pushes_down_whatever_the_sign_once_and_for_recent_tokens_on
 def test_ids_past_the_tokenizer_are_never_drawn(temperature: float) -> None:
     logits = np.zeros(40, np.float32)
     logits[10:] = 50
-    logits[20] = np.nan  # nobody looks there
+    logits[20] = np.nan  # the value is never read
     probs = distribution(logits, limit=10, temperature=temperature)
     rng = np.random.default_rng(0)
     assert {draw(probs, rng) for _ in range(300)} <= set(range(10))
@@ -159,7 +159,7 @@ def test_ids_past_the_tokenizer_are_never_drawn(temperature: float) -> None:
 @pytest.mark.parametrize(
     "row", [[1e30, -1e30, 0], [3e38] * 3, [-3e38, -3e38, -3e38], [-np.inf, 0, -np.inf], [0.0] * 3, [7.0]]
 )
-def test_extreme_logits(row: list[float], temperature: float) -> None:
+def test_extreme_logits_give_a_distribution(row: list[float], temperature: float) -> None:
     for penalty in (1.0, 0.01, 100.0):
         probs = distribution(row, [0, 1], temperature=temperature, repeat_penalty=penalty)
         assert abs(probs.sum(dtype=np.float64) - 1) < 1e-6
@@ -169,7 +169,7 @@ def test_extreme_logits(row: list[float], temperature: float) -> None:
 
 
 @pytest.mark.parametrize("temperature", [0, 0.8])
-def test_nonsense_from_the_device_is_reported_with_its_place(temperature: float) -> None:
+def test_logits_that_are_not_finite_are_reported_with_their_place(temperature: float) -> None:
     with pytest.raises(DeviceError, match="the logit of token 2 is nan"):
         distribution([0, 1, np.nan], temperature=temperature)
     with pytest.raises(DeviceError, match="the logit of token 1 is inf"):
@@ -187,7 +187,7 @@ def test_draws_follow_the_distribution() -> None:
 
 
 class _Fixed:
-    """A generator at its extremes."""
+    """Generate extreme values."""
 
     def __init__(self, value: float) -> None:
         self.value = value
@@ -202,12 +202,12 @@ def test_a_draw_at_either_end_has_a_probability(value: float) -> None:
     assert draw(probs, _Fixed(value)) == (2 if value == 0 else 3)  # type: ignore[arg-type]
 
 
-def test_one_seed_one_text() -> None:
+def test_one_seed_gives_one_text() -> None:
     probs = np.full(100, 0.01, np.float32)
     first, again = (SamplingConfig(seed=7).rng() for _ in range(2))
     assert [draw(probs, first) for _ in range(20)] == [draw(probs, again) for _ in range(20)]
-    one, other = (SamplingConfig().rng() for _ in range(2))
-    assert [draw(probs, one) for _ in range(20)] != [draw(probs, other) for _ in range(20)]
+    unseeded, second = (SamplingConfig().rng() for _ in range(2))
+    assert [draw(probs, unseeded) for _ in range(20)] != [draw(probs, second) for _ in range(20)]
 
 
 def test_defaults_are_those_of_llama_cpp() -> None:
@@ -232,7 +232,7 @@ def test_defaults_are_those_of_llama_cpp() -> None:
         ({"seed": -2}, "seed must be >= -1, not -2"),
     ],
 )
-def test_settings_out_of_range(settings: dict[str, Any], message: str) -> None:
+def test_settings_out_of_range_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError) as caught:
         SamplingConfig(**settings)
     assert str(caught.value) == message
@@ -256,7 +256,7 @@ def test_a_penalty_needs_whole_rows() -> None:
     assert SamplingConfig(temperature=0, repeat_penalty=1.1).needs_whole_rows
 
 
-def test_an_option_that_comes_later_needs_whole_rows_until_it_is_known_to_be_harmless() -> None:
+def test_an_unknown_option_needs_whole_rows() -> None:
     @dataclass(frozen=True, kw_only=True)
     class Later(SamplingConfig):
         presence_penalty: float = 0.0
@@ -270,16 +270,16 @@ def test_an_option_that_comes_later_needs_whole_rows_until_it_is_known_to_be_har
     st.integers(0, 6),
     st.sampled_from([{}, {"top_k": 2}, {"top_p": 0.3}, {"min_p": 0.9}, {"repeat_last_n": -1}]),
 )
-def test_what_does_not_need_whole_rows_chooses_the_same_without_the_rest(
+def test_options_without_whole_rows_choose_the_same_from_the_likeliest(
     logits: F32, lowest: int, options: dict[str, Any]
 ) -> None:
-    """The row of an accelerator: finite at the likeliest tokens, -inf elsewhere."""
+    """Use rows like an accelerator's: finite at the likeliest tokens, -inf elsewhere."""
     config = SamplingConfig(temperature=0, **options)
     assert not config.needs_whole_rows
-    kept = np.full_like(logits, -np.inf)
+    partial = np.full_like(logits, -np.inf)
     likeliest = np.argsort(-logits, kind="stable")[: lowest + 1]
-    kept[likeliest] = logits[likeliest]
+    partial[likeliest] = logits[likeliest]
     history = np.arange(3, dtype=np.int32)
     sampler = Sampler(config, len(logits))
     whole = sampler.distribution(logits, history).copy()
-    np.testing.assert_array_equal(sampler.distribution(kept, history), whole)
+    np.testing.assert_array_equal(sampler.distribution(partial, history), whole)

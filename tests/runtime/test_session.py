@@ -1,4 +1,4 @@
-"""Session, planning and the memory ceiling on random bundles."""
+"""Test session, planning and the measured peak of memory on random bundles."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_generate_reports_what_it_did(path: Path) -> None:
+def test_generate_reports_figures_and_reasons(path: Path) -> None:
     printed: list[str] = []
     with Session.open(path, threads=1, ctx_size=128) as session:
         answer = session.generate(PROMPT, n_predict=12, sampling=GREEDY, on_text=printed.append)
@@ -61,7 +61,7 @@ def test_a_stream_gives_the_text_that_generate_gives() -> None:
     assert stream.answer.timings.predicted_n == 24
 
 
-def test_a_stream_that_nobody_reads_on_has_its_figures_and_the_next_answer_is_clean() -> None:
+def test_an_abandoned_stream_has_figures_and_the_next_answer_is_clean() -> None:
     with Session.open(demo.bundle_path(), threads=1, ctx_size=128) as session:
         prompt = session.encode("Once upon a time")
         whole = session.generate(prompt, n_predict=24, sampling=GREEDY)
@@ -115,17 +115,17 @@ def test_a_drafter_of_ones_own_is_planned_and_named_by_its_class() -> None:
 def test_two_answers_at_once_are_refused_and_the_later_one_is_right() -> None:
     with Session.open(demo.bundle_path(), threads=1, ctx_size=128) as session:
         prompts = [session.encode(text) for text in ("Once upon a time", "The little dog")]
-        wanted = session.generate(prompts[1], n_predict=12, sampling=GREEDY)
+        expected = session.generate(prompts[1], n_predict=12, sampling=GREEDY)
         first = iter(session.stream(prompts[0], n_predict=12, sampling=GREEDY))
         next(first)
-        assert session.generate(prompts[1], n_predict=12, sampling=GREEDY).tokens == wanted.tokens
+        assert session.generate(prompts[1], n_predict=12, sampling=GREEDY).tokens == expected.tokens
         with pytest.raises(UsageError, match="another answer was begun before this one had ended; read one to its end"):
             list(first)
-        assert session.generate(prompts[1], n_predict=12, sampling=GREEDY).tokens == wanted.tokens
+        assert session.generate(prompts[1], n_predict=12, sampling=GREEDY).tokens == expected.tokens
 
 
 def test_an_answer_whose_reader_fails_has_ended_when_generate_raises() -> None:
-    """Its figures must not be taken later, from a session that is closed by then."""
+    """Check this because its figures must not be taken later, when the session may be closed."""
     reasons: list[str] = []
 
     class Spy(Session):
@@ -146,13 +146,13 @@ def test_an_answer_whose_reader_fails_has_ended_when_generate_raises() -> None:
             pytest.fail("the failure was lost")
 
 
-def test_reading_a_prompt_that_the_cache_holds_is_said_to_be_done(path: Path) -> None:
-    seen: list[tuple[str, int, int]] = []
+def test_a_prompt_in_the_cache_is_reported_as_done(path: Path) -> None:
+    reports: list[tuple[str, int, int]] = []
     with Session.open(path, threads=1, ctx_size=128) as session:
         for _ in range(2):
-            seen.clear()
-            session.generate(PROMPT, n_predict=2, sampling=GREEDY, progress=lambda *report: seen.append(report))
-    assert seen == [("prompt tokens", 39, 39)]
+            reports.clear()
+            session.generate(PROMPT, n_predict=2, sampling=GREEDY, progress=lambda *report: reports.append(report))
+    assert reports == [("prompt tokens", 39, 39)]
 
 
 def test_generation_stops_at_the_context_or_when_interrupted(path: Path) -> None:
@@ -176,7 +176,7 @@ def test_one_seed_gives_one_text(path: Path) -> None:
     assert texts[0] == texts[1] != texts[2]
 
 
-def test_a_budget_shrinks_the_context_if_keys_and_values_may_not_be_coarser(path: Path) -> None:
+def test_a_budget_shrinks_the_context_if_precision_is_fixed(path: Path) -> None:
     bundle = Bundle.open(path)
     free = make_plan(bundle).plan
     assert (free.ctx_size, free.fits, free.budget_bytes) == (1024, True, None)
@@ -186,13 +186,13 @@ def test_a_budget_shrinks_the_context_if_keys_and_values_may_not_be_coarser(path
     assert tight.ctx_size < 1024
     assert tight.total_bytes <= budget
     longer = make_plan(bundle, kv_bits=free.kv_bits, ctx_size=tight.ctx_size + 1, budget_bytes=budget).plan
-    assert longer.pass_rows < tight.pass_rows or not longer.fits  # a longer one is paid for with narrower passes
+    assert longer.pass_rows < tight.pass_rows or not longer.fits  # a longer context is paid for with narrower passes
     assert charged_bytes(tight.items) == tight.total_bytes
-    if usable() is not None:  # which can keep them in 8 bits
+    if usable() is not None:  # the kernels can keep them in 8 bits
         assert make_plan(bundle, budget_bytes=budget).plan.ctx_size == 1024
 
 
-def test_what_does_not_fit_is_refused_with_a_setting_that_does(path: Path) -> None:
+def test_a_session_that_does_not_fit_is_refused_with_a_setting_that_fits(path: Path) -> None:
     bundle = Bundle.open(path)
     budget = (make_plan(bundle, ctx_size=1024, budget_bytes=1).plan.total_bytes >> 20) - 1  # MiB, of the smallest plan
     plan = make_plan(bundle, ctx_size=1024, budget_bytes=budget << 20).plan
@@ -213,12 +213,12 @@ def test_what_does_not_fit_is_refused_with_a_setting_that_does(path: Path) -> No
 
 
 @pytest.mark.parametrize("ctx_size", [-1, 1025])
-def test_contexts_that_the_model_has_not(path: Path, ctx_size: int) -> None:
+def test_contexts_longer_than_the_model_s_are_refused(path: Path, ctx_size: int) -> None:
     with pytest.raises(UsageError, match=f"--ctx-size must be 1 to 1024, which is what the model has, not {ctx_size}"):
         make_plan(Bundle.open(path), ctx_size=ctx_size)
 
 
-# A process of its own for each case: the heap that one run leaves behind would flatter the next.
+# script for a process per case, because the heap that one run leaves would hide allocations
 _RUN = """
 import sys
 import numpy as np
@@ -237,8 +237,10 @@ print(session.run.plan.total_bytes, answer.timings.peak_bytes, answer.stop_reaso
 
 @pytest.mark.parametrize("method", ["int8", "native", "planes"])
 @pytest.mark.parametrize("shape", ["demo", "wide", "deep", pytest.param("real", marks=pytest.mark.slow)])
-def test_a_full_context_stays_under_the_plan(tmp_path: Path, shape: str, method: str) -> None:
-    """Weights, a full cache and load transients, measured in a fresh process, against the plan made before loading."""
+def test_a_full_context_stays_within_the_plan(tmp_path: Path, shape: str, method: str) -> None:
+    """Measure weights, a full cache and load transients in a fresh process, and compare with the plan made before
+    loading.
+    """
     change = {
         "demo": {},
         "wide": {"hidden_size": 768, "intermediate_size": 2048, "vocab_size": 12000, "num_attention_heads": 8},
@@ -254,13 +256,13 @@ def test_a_full_context_stays_under_the_plan(tmp_path: Path, shape: str, method:
     if shape == "wide":
         config["num_key_value_heads"] = 8
     write_random_bundle(tmp_path / "m", config, **options)  # type: ignore[arg-type]
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", _RUN, str(tmp_path / "m"), "512", "0"], capture_output=True, text=True, check=True
     )
-    planned, peak, reason = done.stdout.split()
+    planned, peak, reason = process.stdout.split()
     assert reason == "context"
     assert int(peak) <= int(planned)
-    assert int(planned) < 2.5 * int(peak)  # a plan that always says too much is no plan
+    assert int(planned) < 2.5 * int(peak)  # a plan that always overestimates is useless
 
 
 def test_a_budget_on_a_gpu_is_refused(path: Path) -> None:
@@ -271,7 +273,7 @@ def test_a_budget_on_a_gpu_is_refused(path: Path) -> None:
 
 def test_a_prompt_that_cannot_fit_is_refused_before_it_is_tokenized(path: Path) -> None:
     with Session.open(path, threads=1, ctx_size=64) as session:
-        text = "word " * 1_000_000  # made before, and kept: where its memory goes afterwards is the allocator's affair
+        text = "word " * 1_000_000  # allocated before and kept, so that the allocator's reuse of it does not matter
         before = session.meter.charged_bytes()
         with pytest.raises(
             EdgedecError, match="the prompt has 5000000 characters, far more than a context of 64 tokens"
@@ -282,10 +284,10 @@ def test_a_prompt_that_cannot_fit_is_refused_before_it_is_tokenized(path: Path) 
             session.encode_chat([{"role": "user", "content": "Hello"}])
 
 
-def test_figures_leave_out_what_was_not_run(path: Path) -> None:
+def test_figures_omit_what_did_not_run(path: Path) -> None:
     with Session.open(path, threads=1, ctx_size=128) as session:
-        nothing = session.generate(PROMPT, n_predict=0, sampling=GREEDY)
-        assert (nothing.stop_reason, nothing.timings.predicted_per_second) == ("limit", 0.0)
+        empty = session.generate(PROMPT, n_predict=0, sampling=GREEDY)
+        assert (empty.stop_reason, empty.timings.predicted_per_second) == ("limit", 0.0)
         session.generate(PROMPT, n_predict=2, sampling=GREEDY)
         again = session.generate(PROMPT, n_predict=2, sampling=GREEDY).timings
     assert (again.prompt_n, again.prompt_kept) == (40, 39)
@@ -293,7 +295,7 @@ def test_figures_leave_out_what_was_not_run(path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", ["x", None, -5, 0, 2**63, 1e400, True])
-def test_a_context_that_is_no_number_is_refused(tmp_path: Path, value: object) -> None:
+def test_a_context_that_is_not_a_number_is_refused(tmp_path: Path, value: object) -> None:
     config = dict(SHAPES["demo"]) | {"max_position_embeddings": value}
     if value in (1e400,):
         config["max_position_embeddings"] = 1e300  # JSON has no infinity

@@ -1,6 +1,6 @@
-"""Sessions that speculate: where an answer may end in the middle of accepted guesses, and what cannot be run.
+"""Test sessions that speculate: answers that end in the middle of accepted guesses, and invalid requests.
 
-The drafter is told what the model will write, so that all guesses come true, in runs of eight.
+The drafter knows what the model will write, so that all guesses are accepted, in runs of eight.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ NEXT = " The next day"
 
 @cache
 def fresh(prompt: tuple[int, ...], tokens: int) -> list[int]:
-    """What a session of its own writes, plainly."""
+    """Return what a session of its own writes without speculation."""
     with Session.open(demo.bundle_path(), threads=1, ctx_size=CONTEXT) as plain:
         answer = plain.generate(np.array(prompt, np.int32), n_predict=tokens, sampling=GREEDY, ignore_eos=True)
     assert len(answer.tokens) == tokens
@@ -46,30 +46,30 @@ def fresh(prompt: tuple[int, ...], tokens: int) -> list[int]:
 
 
 @dataclass
-class Told:
-    """A session and the text that its drafter goes by."""
+class KnownAnswer:
+    """Hold a session and the text that its drafter copies."""
 
     session: Session
     text: list[int] = field(default_factory=list)
 
     def expect(self, prompt: I32, tokens: int = 48) -> list[int]:
-        """Tell the drafter what comes after ``prompt``. Returns it."""
+        """Tell the drafter what follows ``prompt``, and return it."""
         expected = fresh(tuple(prompt.tolist()), tokens)
         self.text[:] = [*prompt.tolist(), *expected]
         return expected
 
     def check_next(self, prompt: I32, answer: Answer) -> None:
-        """The conversation goes on, from this answer, as in a session that knows nothing of it."""
-        more = self.session.tokenizer.encode(NEXT, add_special=False)
-        longer = np.concatenate([prompt, np.array(answer.tokens, np.int32), more])
+        """Continue the conversation from this answer, and compare with a session that does not know it."""
+        added = self.session.tokenizer.encode(NEXT, add_special=False)
+        longer = np.concatenate([prompt, np.array(answer.tokens, np.int32), added])
         expected = self.expect(longer, 20)
-        kept = self.session.decoder.shared_prefix(longer)
-        assert kept >= len(prompt) - 1
+        shared = self.session.decoder.shared_prefix(longer)
+        assert shared >= len(prompt) - 1
         assert self.session.generate(longer, n_predict=20, sampling=GREEDY, ignore_eos=True).tokens == expected
 
 
 @pytest.fixture(scope="module")
-def told() -> Iterator[Told]:
+def known() -> Iterator[KnownAnswer]:
     text: list[int] = []
     drafter = ScriptedDraft(lambda at: text[at] if at < len(text) else None)
     with pytest.MonkeyPatch.context() as patch:
@@ -77,29 +77,29 @@ def told() -> Iterator[Told]:
         patch.setattr(session_module, "create_drafter", lambda *_, **__: drafter)
         spec = SpecConfig(drafter="ngram", draft_max=RUN)
         with Session.open(demo.bundle_path(), threads=1, ctx_size=CONTEXT, spec=spec) as session:
-            yield Told(session, text)
+            yield KnownAnswer(session, text)
 
 
 @pytest.fixture
-def prompt(told: Told) -> I32:
-    return told.session.encode(PROMPT)
+def prompt(known: KnownAnswer) -> I32:
+    return known.session.encode(PROMPT)
 
 
-# Where an answer ends
+# Ends of an answer
 
 
 @pytest.mark.parametrize("tokens", [*range(1, 2 * RUN + 4), 40])
-def test_the_limit_may_come_anywhere_in_a_run(told: Told, prompt: I32, tokens: int) -> None:
-    expected = told.expect(prompt)
+def test_the_limit_may_end_an_answer_within_a_run(known: KnownAnswer, prompt: I32, tokens: int) -> None:
+    expected = known.expect(prompt)
     printed: list[str] = []
-    answer = told.session.generate(prompt, n_predict=tokens, sampling=GREEDY, on_text=printed.append)
+    answer = known.session.generate(prompt, n_predict=tokens, sampling=GREEDY, on_text=printed.append)
     assert answer.tokens == expected[:tokens]
     assert answer.stop_reason == "limit"
     assert answer.text == "".join(printed)
     # A round is eight guesses and the token after them.
     assert answer.drafted == [at % (RUN + 1) < RUN for at in range(tokens)]
     assert answer.timings.rounds.count == -(-tokens // (RUN + 1))
-    told.check_next(prompt, answer)
+    known.check_next(prompt, answer)
 
 
 def first_places(tokens: Sequence[int], end: int) -> list[int]:
@@ -107,87 +107,87 @@ def first_places(tokens: Sequence[int], end: int) -> list[int]:
 
 
 @pytest.mark.parametrize("place", range(10))
-def test_an_end_token_may_come_anywhere_in_a_run(
-    told: Told, prompt: I32, place: int, monkeypatch: pytest.MonkeyPatch
+def test_an_end_token_may_end_an_answer_within_a_run(
+    known: KnownAnswer, prompt: I32, place: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = told.expect(prompt)
+    expected = known.expect(prompt)
     at = first_places(expected, 2 * RUN)[place]
-    bundle = told.session.bundle
+    bundle = known.session.bundle
     ends = replace(bundle.tokens, eos=(expected[at],))
-    monkeypatch.setattr(told.session, "bundle", replace(bundle, manifest=replace(bundle.manifest, tokens=ends)))
+    monkeypatch.setattr(known.session, "bundle", replace(bundle, manifest=replace(bundle.manifest, tokens=ends)))
     printed: list[str] = []
-    answer = told.session.generate(prompt, n_predict=40, sampling=GREEDY, on_text=printed.append)
+    answer = known.session.generate(prompt, n_predict=40, sampling=GREEDY, on_text=printed.append)
     assert answer.stop_reason == "eos"
     assert answer.tokens == expected[: at + 1]
-    before = told.session.generate(prompt, n_predict=at, sampling=GREEDY, ignore_eos=True)
+    before = known.session.generate(prompt, n_predict=at, sampling=GREEDY, ignore_eos=True)
     assert "".join(printed) == answer.text == before.text  # an end token has no text
     monkeypatch.undo()
-    told.check_next(prompt, answer)
+    known.check_next(prompt, answer)
 
 
 @pytest.mark.parametrize("stop", [" there", "was a", "ose n", " Luke. ", "L", "ke was v"])
-def test_a_stop_text_may_come_anywhere_in_a_run(told: Told, prompt: I32, stop: str) -> None:
-    expected = told.expect(prompt)
-    whole = told.session.generate(prompt, n_predict=40, sampling=GREEDY).text
+def test_a_stop_text_may_end_an_answer_within_a_run(known: KnownAnswer, prompt: I32, stop: str) -> None:
+    expected = known.expect(prompt)
+    whole = known.session.generate(prompt, n_predict=40, sampling=GREEDY).text
     printed: list[str] = []
-    answer = told.session.generate(prompt, n_predict=40, sampling=GREEDY, stop=[stop], on_text=printed.append)
+    answer = known.session.generate(prompt, n_predict=40, sampling=GREEDY, stop=[stop], on_text=printed.append)
     assert answer.stop_reason == "stop"
     assert answer.text == "".join(printed) == whole[: whole.index(stop)]
     assert answer.tokens == expected[: len(answer.tokens)]
     assert len(answer.tokens) < 24
-    told.check_next(prompt, answer)
+    known.check_next(prompt, answer)
 
 
 @pytest.mark.parametrize("tokens", [1, 4, RUN, RUN + 1, RUN + 3])
-def test_an_interruption_may_come_anywhere_in_a_run(told: Told, prompt: I32, tokens: int) -> None:
-    expected = told.expect(prompt)
-    seen: list[str] = []
+def test_an_interruption_may_end_an_answer_within_a_run(known: KnownAnswer, prompt: I32, tokens: int) -> None:
+    expected = known.expect(prompt)
+    pieces: list[str] = []
 
     def interrupted() -> bool:
-        seen.append("asked")
-        return len(seen) > tokens  # the first time it is asked is before the prompt
+        pieces.append("asked")
+        return len(pieces) > tokens  # the first call is before the prompt
 
-    answer = told.session.generate(prompt[:], n_predict=40, sampling=GREEDY, interrupted=interrupted)
+    answer = known.session.generate(prompt[:], n_predict=40, sampling=GREEDY, interrupted=interrupted)
     assert answer.stop_reason == "interrupted"
     assert answer.tokens == expected[: len(answer.tokens)]
     assert 1 <= len(answer.tokens) <= tokens + 1
-    told.check_next(prompt, answer)
+    known.check_next(prompt, answer)
 
 
-def test_the_context_may_end_in_a_run(told: Told) -> None:
-    """Its last rows hold guesses that come true; the very last token needs none."""
+def test_the_context_may_end_an_answer_within_a_run(known: KnownAnswer) -> None:
+    """Fill the last rows with guesses that are accepted; the very last token needs no row."""
     for length in (CONTEXT - 12, CONTEXT - 9, CONTEXT - 8, CONTEXT - 5, CONTEXT - 1):
         ids = np.array([0, *np.arange(length - 1) % 50 + 300], np.int32)
-        expected = told.expect(ids, CONTEXT + 1 - length)
-        answer = told.session.generate(ids, sampling=GREEDY, ignore_eos=True)
+        expected = known.expect(ids, CONTEXT + 1 - length)
+        answer = known.session.generate(ids, sampling=GREEDY, ignore_eos=True)
         assert (answer.tokens, answer.stop_reason) == (expected, "context")
-        assert told.session.state.length == CONTEXT
+        assert known.session.state.length == CONTEXT
 
 
 @pytest.mark.parametrize("tokens", range(1, RUN + 3))
-def test_a_generator_may_be_closed_anywhere_in_a_run(told: Told, prompt: I32, tokens: int) -> None:
-    expected, decoder = told.expect(prompt), told.session.decoder
+def test_a_generator_may_be_closed_within_a_run(known: KnownAnswer, prompt: I32, tokens: int) -> None:
+    expected, decoder = known.expect(prompt), known.session.decoder
     request = Request(
         prompt=prompt,
-        limits=told.session.run.limits,
-        processor=Sampler(GREEDY, told.session.bundle.tokens.size).distribution,
+        limits=known.session.run.limits,
+        processor=Sampler(GREEDY, known.session.bundle.tokens.size).distribution,
         policy=create_policy("chain"),
         verifier=create_verifier(0),
         rng=np.random.default_rng(0),
     )
     generator: Any = decoder.generate(request)
-    got = [next(generator).id for _ in range(tokens)]
+    tokens_read = [next(generator).id for _ in range(tokens)]
     generator.close()
-    assert got == expected[:tokens]
-    assert len(decoder.cached) == told.session.state.length
-    told.check_next(prompt, Answer(tokens=got))
+    assert tokens_read == expected[:tokens]
+    assert len(decoder.cached) == known.session.state.length
+    known.check_next(prompt, Answer(tokens=tokens_read))
 
 
-# What goes wrong
+# Failures
 
 
 class Broken:
-    """A target whose logits are NaN in one row of one pass."""
+    """Return NaN logits in one row of one pass."""
 
     def __init__(self, target: Target, number: int, row: int) -> None:
         self.target, self.info, self.left, self.row = target, target.info, number, row
@@ -203,12 +203,12 @@ class Broken:
 
 @pytest.mark.parametrize("row", [0, 1, 5, RUN])
 def test_nan_logits_are_an_error_and_the_next_answer_is_right(
-    told: Told, prompt: I32, row: int, monkeypatch: pytest.MonkeyPatch
+    known: KnownAnswer, prompt: I32, row: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = told.session
-    expected = told.expect(prompt)
-    kept = session.generate(prompt[:2], n_predict=1, sampling=GREEDY)  # the prompt is to be run again: one pass
-    assert len(kept.tokens) == 1
+    session = known.session
+    expected = known.expect(prompt)
+    shorter = session.generate(prompt[:2], n_predict=1, sampling=GREEDY)  # one pass runs the prompt again
+    assert len(shorter.tokens) == 1
     printed: list[str] = []
     monkeypatch.setattr(session.decoder, "target", Broken(session.target, 3, row))
     with pytest.raises(DeviceError, match=r"the logit of token 7 is nan; .*edgedec doctor.*--device"):
@@ -218,27 +218,27 @@ def test_nan_logits_are_an_error_and_the_next_answer_is_right(
     assert session.generate(prompt, n_predict=40, sampling=GREEDY).text.startswith("".join(printed))
     answer = session.generate(prompt, n_predict=40, sampling=GREEDY)
     assert answer.tokens == expected[:40]
-    told.check_next(prompt, answer)
+    known.check_next(prompt, answer)
 
 
-def test_prompts_that_cannot_be_run_are_refused_and_change_nothing(told: Told, prompt: I32) -> None:
-    expected = told.expect(prompt)
-    before = told.session.generate(prompt, n_predict=12, sampling=GREEDY)
+def test_invalid_prompts_are_refused_and_change_nothing(known: KnownAnswer, prompt: I32) -> None:
+    expected = known.expect(prompt)
+    before = known.session.generate(prompt, n_predict=12, sampling=GREEDY)
     for length in (CONTEXT, CONTEXT + 1):
         message = (
             rf"the prompt has {length} tokens, the context holds {CONTEXT}, .* give --ctx-size {length + 1} or more"
         )
         with pytest.raises(EdgedecError, match=message):
-            told.session.generate(np.ones(length, np.int32), sampling=GREEDY)
+            known.session.generate(np.ones(length, np.int32), sampling=GREEDY)
     with pytest.raises(EdgedecError, match="the prompt has no tokens"):
-        told.session.generate(np.ones(0, np.int32), sampling=GREEDY)
+        known.session.generate(np.ones(0, np.int32), sampling=GREEDY)
     with pytest.raises(UsageError, match="the prompt is empty; give some text with -p"):
-        told.session.encode("")
+        known.session.encode("")
     assert before.tokens == expected[:12]
-    told.check_next(prompt, before)
+    known.check_next(prompt, before)
 
 
-# What a draft model must have
+# Requirements of a draft model
 
 
 def write_bundle(path: Path, **change: int) -> Path:
@@ -249,9 +249,9 @@ def write_bundle(path: Path, **change: int) -> Path:
 @pytest.mark.parametrize(
     "change",
     [
-        {"vocab_size": 1000},  # fewer ids, more ids: what only one of the two has is never guessed
+        {"vocab_size": 1000},  # ids of only one of the two are never guessed
         {"vocab_size": 3000},
-        {"max_position_embeddings": 40},  # it has less context: from there on nothing is guessed
+        {"max_position_embeddings": 40},  # a shorter context: nothing is guessed past its end
     ],
     ids=["smaller vocabulary", "larger vocabulary", "shorter context"],
 )
@@ -284,10 +284,10 @@ def test_a_draft_of_another_tokenizer_is_refused_before_anything_is_loaded(
             UsageError, match=rf"the draft {stranger} has the tokenizer [0-9a-f]{{12}}, .* has [0-9a-f]{{12}}: .*-md"
         ):
             Session.open(demo.bundle_path(), spec=SpecConfig(drafter=drafter, draft=stranger))
-    assert threading.active_count() == threads  # the meter's own is gone
+    assert threading.active_count() == threads  # the meter's thread is gone
 
 
-def test_a_budget_below_the_minimum_is_refused_with_what_speculation_takes(
+def test_a_budget_below_the_minimum_is_refused_with_the_bytes_of_speculation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def load(*_: Any, **__: Any) -> None:
@@ -310,7 +310,7 @@ class NoDrafter:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("settings", "message"),
     [
         ({"drafter": "guess"}, "--spec-type must be one of auto, copy, model, .*, not 'guess'"),
         ({"policy": "bush"}, "--spec-tree must be one of chain, .*, not 'bush'"),
@@ -326,16 +326,16 @@ class NoDrafter:
         ({"drafter": "model"}, "--spec-type model needs a draft: give its bundle with -md"),
     ],
 )
-def test_settings_out_of_range_are_named(given: dict[str, Any], message: str) -> None:
+def test_settings_out_of_range_are_named(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        SpecConfig(**given)
+        SpecConfig(**settings)
 
 
-# What timings say
+# Timings
 
 
 class Ticking(Clock):
-    """Goes on by a millisecond whenever it is looked at."""
+    """Advance by a millisecond at each read."""
 
     def perf_counter(self) -> float:
         self.go(1e-3)
@@ -345,7 +345,7 @@ class Ticking(Clock):
 def answers(
     monkeypatch: pytest.MonkeyPatch, guess: Callable[[list[int], int], int], seconds: float
 ) -> Iterator[dict[str, Any]]:
-    """Timings of three answers with a drafter that guesses so and takes ``seconds`` for each guess."""
+    """Return the timings of three answers, with a drafter whose guesses take ``seconds`` each."""
     clock, text = Ticking(), list[int]()
     drafter = ScriptedDraft(lambda at: guess(text, at) % 2048 if at < len(text) else None, clock=clock, seconds=seconds)
     monkeypatch.setattr(autoregressive, "time", clock)
@@ -364,7 +364,7 @@ def answers(
             yield timings
 
 
-def test_timings_say_that_it_does_not_pay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timings_show_that_speculation_does_not_pay(monkeypatch: pytest.MonkeyPatch) -> None:
     for timings in answers(monkeypatch, lambda text, at: text[at] + 1, 0.01):
         assert timings["speculating"] is False
         assert timings["rounds"] == 96
@@ -373,9 +373,9 @@ def test_timings_say_that_it_does_not_pay(monkeypatch: pytest.MonkeyPatch) -> No
         assert timings["accepted_by_position"] == []
 
 
-def test_timings_say_that_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timings_show_that_speculation_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     for timings in answers(monkeypatch, lambda text, at: text[at], 0.0):
         assert timings["speculating"] is True
-        assert timings["rounds"] < 90  # how deep it guesses depends on this machine's passes
+        assert timings["rounds"] < 90  # the depth of its guesses depends on this machine's passes
         assert timings["draft_n_accepted"] == timings["draft_n"] > 10
         assert timings["accepted_by_position"] == sorted(timings["accepted_by_position"], reverse=True)

@@ -1,4 +1,4 @@
-"""What a decoder hands to a drafter that learns from the target."""
+"""Test what a decoder hands to a drafter that learns from the target."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def row(values: Any) -> F32:
 
 
 @given(weights=st.lists(st.integers(0, 5), min_size=1, max_size=40), k=st.integers(1, 12))
-def test_the_likeliest_come_first_and_of_equals_the_lower_id(weights: list[int], k: int) -> None:
+def test_the_likeliest_come_first_and_the_lower_id_of_equals(weights: list[int], k: int) -> None:
     best = sorted((-weight, token) for token, weight in enumerate(weights) if weight)[:k]
     taps = top_taps([row(weights)], logits=False, k=k)
     assert taps[TOP_IDS].shape == taps[TOP_PROBS].shape == (1, k)
@@ -27,7 +27,7 @@ def test_the_likeliest_come_first_and_of_equals_the_lower_id(weights: list[int],
 
 
 @given(logits=st.lists(st.integers(-20, 20), min_size=1, max_size=40), k=st.integers(1, 12))
-def test_logits_become_shares_of_those_that_are_kept(logits: list[int], k: int) -> None:
+def test_logits_become_shares_of_the_kept_ones(logits: list[int], k: int) -> None:
     whole = np.exp(row(logits) - max(logits))
     whole[row(logits) <= max(logits) - 9] = 0
     expected = top_taps([row(whole)], logits=False, k=k)
@@ -36,7 +36,7 @@ def test_logits_become_shares_of_those_that_are_kept(logits: list[int], k: int) 
     assert taps[TOP_PROBS] == pytest.approx(expected[TOP_PROBS] / expected[TOP_PROBS].sum(), abs=1e-6)
 
 
-def test_a_row_for_each_node_and_nothing_for_nonsense() -> None:
+def test_each_node_has_a_row_and_invalid_logits_none() -> None:
     with np.errstate(invalid="raise"):
         rows = [row([0, 2.0, 1]), row([np.nan, 1, 2]), row([-np.inf, 0, -np.inf])]
         taps = top_taps(rows, logits=True, k=2)

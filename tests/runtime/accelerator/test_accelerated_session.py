@@ -1,4 +1,4 @@
-"""A session whose target is an accelerator: its program, interpreted. tests/sim/devices/test_sessions.py has the RTL."""
+"""Test sessions on an accelerator whose program is interpreted; tests/sim/devices/test_sessions.py has the RTL."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CONFIG: dict[str, Any] = {
 }
 OPTIONS = AcceleratorOptions(overrides={"slots": 8})
 GREEDY = SamplingConfig(temperature=0)
-# Repeats itself, so that drafters that copy have something to copy.
+# text that repeats itself, so that drafters that copy have something to copy
 PROMPT = np.array(([5, 9, 12, 7] * 5)[:18], np.int32)
 
 
@@ -59,38 +59,38 @@ def plain(path: Path) -> Answer:
     ("drafter", "tree"),
     [("ngram", "chain"), ("copy", "static"), ("stand", "dynamic"), ("trigram", "delayed"), ("auto", "hardware")],
 )
-def test_speculation_leaves_the_text_as_it_is(path: Path, plain: Answer, drafter: str, tree: str) -> None:
-    found = answer(path, spec=SpecConfig(drafter=drafter, policy=tree))
-    assert found.tokens == plain.tokens
-    timings = found.timings.as_json()
+def test_speculation_does_not_change_the_text(path: Path, plain: Answer, drafter: str, tree: str) -> None:
+    actual = answer(path, spec=SpecConfig(drafter=drafter, policy=tree))
+    assert actual.tokens == plain.tokens
+    timings = actual.timings.as_json()
     assert timings["lossless"] == "exact"
     assert timings["accelerator"]["decode"]["passes"] <= 40
 
 
-def test_some_of_it_was_guessed(path: Path, plain: Answer) -> None:
-    """Else the test above would compare plain texts."""
-    found = answer(path, spec=SpecConfig(drafter="ngram"))
-    assert sum(found.timings.rounds.accepted) > 0
-    assert found.timings.as_json()["accelerator"]["decode"]["passes"] < 40
+def test_some_guesses_are_accepted(path: Path, plain: Answer) -> None:
+    """Check this because the test above would otherwise compare plain texts."""
+    answered = answer(path, spec=SpecConfig(drafter="ngram"))
+    assert sum(answered.timings.rounds.accepted) > 0
+    assert answered.timings.as_json()["accelerator"]["decode"]["passes"] < 40
 
 
 def test_a_draft_model_runs_on_the_host(path: Path, plain: Answer) -> None:
-    found = answer(path, spec=SpecConfig(drafter="model", draft=path, policy="dynamic"))
-    assert found.tokens == plain.tokens
-    assert found.timings.rounds.drafted > 0
+    answered = answer(path, spec=SpecConfig(drafter="model", draft=path, policy="dynamic"))
+    assert answered.tokens == plain.tokens
+    assert answered.timings.rounds.drafted > 0
 
 
-def test_sampling_takes_whole_rows_and_one_seed_gives_one_text(path: Path) -> None:
-    drawn = SamplingConfig(temperature=1.0, top_k=0, seed=7)
-    first, second = answer(path, sampling=drawn), answer(path, sampling=drawn)
+def test_sampling_reads_whole_rows_and_depends_on_the_seed(path: Path) -> None:
+    sampling_options = SamplingConfig(temperature=1.0, top_k=0, seed=7)
+    first, second = answer(path, sampling=sampling_options), answer(path, sampling=sampling_options)
     assert first.tokens == second.tokens
-    other = answer(path, sampling=SamplingConfig(temperature=1.0, top_k=0, seed=8))
-    assert other.tokens != first.tokens
+    different = answer(path, sampling=SamplingConfig(temperature=1.0, top_k=0, seed=8))
+    assert different.tokens != first.tokens
     penalized = answer(path, sampling=SamplingConfig(temperature=0, repeat_penalty=1.5))
     assert len(penalized.tokens) == 40
 
 
-def test_timings_say_what_the_device_did(plain: Answer) -> None:
+def test_timings_report_the_device(plain: Answer) -> None:
     timings = plain.timings.as_json()
     device = timings["accelerator"]
     assert (device["device"], device["kind"], device["board"], device["clock"]) == (
@@ -100,7 +100,7 @@ def test_timings_say_what_the_device_did(plain: Answer) -> None:
         "assumed",
     )
     assert device["prompt"]["rows"] == len(PROMPT) - 1
-    assert device["prompt"]["passes"] == 3  # of 8 slots
+    assert device["prompt"]["passes"] == 3  # passes of 8 slots
     assert device["decode"]["rows"] == device["decode"]["passes"] == 40
     assert device["cycles_per_token"] is None, "the interpreter has no clock"
     assert device["tokens_per_second"] == pytest.approx(1000 * 40 / device["decode"]["ms"], rel=1e-3)
@@ -111,7 +111,7 @@ def test_timings_say_what_the_device_did(plain: Answer) -> None:
     assert "estimated" in plain.timings.accelerator.figures()
 
 
-def test_memory_is_the_board_s(path: Path, plain: Answer) -> None:
+def test_memory_is_that_of_the_board(path: Path, plain: Answer) -> None:
     with Session.open(path, device="interpreter", accelerator=OPTIONS) as session:
         buffers = session.run.plan.items
     assert 0 < plain.timings.peak_bytes <= plain.timings.planned_bytes
@@ -120,11 +120,11 @@ def test_memory_is_the_board_s(path: Path, plain: Answer) -> None:
         Session.open(path, device="interpreter", accelerator=OPTIONS, budget_bytes=1 << 20)
 
 
-def test_a_conversation_keeps_its_rows_and_ctrl_c_ends_an_answer(path: Path, plain: Answer) -> None:
+def test_a_conversation_keeps_its_rows_after_ctrl_c(path: Path, plain: Answer) -> None:
     with Session.open(path, device="interpreter", accelerator=OPTIONS) as session:
-        asked = iter([False] * 3 + [True] * 3)
+        interrupts = iter([False] * 3 + [True] * 3)
         stopped = session.generate(
-            PROMPT, n_predict=40, sampling=GREEDY, ignore_eos=True, interrupted=lambda: next(asked, True)
+            PROMPT, n_predict=40, sampling=GREEDY, ignore_eos=True, interrupted=lambda: next(interrupts, True)
         )
         assert stopped.stop_reason == "interrupted"
         assert len(stopped.tokens) < 40
@@ -133,27 +133,27 @@ def test_a_conversation_keeps_its_rows_and_ctrl_c_ends_an_answer(path: Path, pla
         assert again.timings.prompt_kept == len(PROMPT) - 1
 
 
-def test_progress_tells_of_the_prompt(path: Path) -> None:
-    told: list[tuple[str, int, int]] = []
+def test_progress_reports_the_prompt(path: Path) -> None:
+    steps: list[tuple[str, int, int]] = []
     with Session.open(path, device="interpreter", accelerator=OPTIONS) as session:
-        session.generate(PROMPT, n_predict=1, sampling=GREEDY, progress=lambda *step: told.append(step))
-    assert [step for step in told if step[0] == "prompt tokens"] == [
-        ("prompt tokens", done, 17) for done in (0, 8, 16, 17)
+        session.generate(PROMPT, n_predict=1, sampling=GREEDY, progress=lambda *step: steps.append(step))
+    assert [step for step in steps if step[0] == "prompt tokens"] == [
+        ("prompt tokens", position, 17) for position in (0, 8, 16, 17)
     ]
 
 
-def test_an_answer_without_tokens_has_no_rounds_of_the_last_one(path: Path) -> None:
+def test_an_answer_without_tokens_has_no_rounds(path: Path) -> None:
     with Session.open(path, device="interpreter", accelerator=OPTIONS) as session:
         session.generate(PROMPT, n_predict=5, sampling=GREEDY, ignore_eos=True)
-        nothing = session.generate(PROMPT, n_predict=0, sampling=GREEDY).timings
-        assert nothing.rounds.count == 0
-        assert nothing.as_json()["accelerator"]["decode"]["passes"] == 0
-        other = np.concatenate([PROMPT[:2], PROMPT])
-        stopped = session.generate(other, n_predict=5, sampling=GREEDY, interrupted=lambda: True)
+        empty = session.generate(PROMPT, n_predict=0, sampling=GREEDY).timings
+        assert empty.rounds.count == 0
+        assert empty.as_json()["accelerator"]["decode"]["passes"] == 0
+        changed = np.concatenate([PROMPT[:2], PROMPT])
+        stopped = session.generate(changed, n_predict=5, sampling=GREEDY, interrupted=lambda: True)
         assert (stopped.tokens, stopped.timings.as_json()["accelerator"]["decode"]["passes"]) == ([], 0)
 
 
-def test_an_accelerator_of_a_wanted_context_bounds_the_plan(path: Path) -> None:
+def test_the_context_of_an_accelerator_bounds_the_plan(path: Path) -> None:
     options = replace(OPTIONS, overrides={"slots": 8, "context": 64})
     with Session.open(path, device="interpreter", accelerator=options, ctx_size=64) as session:
         assert session.target.info.positions == 64
@@ -161,7 +161,7 @@ def test_an_accelerator_of_a_wanted_context_bounds_the_plan(path: Path) -> None:
         Session.open(path, device="interpreter", accelerator=options, ctx_size=96)
 
 
-def test_what_is_for_accelerators_is_refused_elsewhere(path: Path) -> None:
+def test_options_of_accelerators_are_refused_on_other_devices(path: Path) -> None:
     with pytest.raises(UsageError, match=r"are for accelerators \(.*\), not --device cpu"):
         Session.open(path, device="cpu", accelerator=OPTIONS)
     with pytest.raises(UsageError, match="keeps keys and values in 8 bits, not 16"):

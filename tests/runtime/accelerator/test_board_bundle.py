@@ -1,6 +1,6 @@
-"""Board bundles: what is written is read again; what is damaged, lies or does not belong together is refused by name.
+"""Test board bundles: they survive a round trip, and damaged, forged or mismatched ones are refused by name.
 
-A lie is signed again, as its maker would, so that the check it is aimed at is reached and not only the hash.
+A forgery is signed again, as its maker would sign it, so that the check under test is reached and not only the hash.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Parts:
 
 @pytest.fixture(scope="module")
 def other(tmp_path_factory: pytest.TempPathFactory) -> Parts:
-    """Another model of the same shape, so for the same accelerator."""
+    """Return another model of the same shape, and so for the same accelerator."""
     return make_board_bundle.make(tmp_path_factory.mktemp("other"), seed=1)
 
 
@@ -68,7 +68,7 @@ def folder(sound: Path, tmp_path: Path) -> Path:
 
 
 def sign(folder: Path, change: Callable[[dict[str, Any]], None] = lambda content: None, *, files: bool = True) -> None:
-    """board.json anew, with hashes of what is there now."""
+    """Write board.json again, with hashes of the present files."""
     content = json.loads((folder / MANIFEST).read_bytes())
     if files:
         content["files"] = listed_files(folder)
@@ -76,7 +76,7 @@ def sign(folder: Path, change: Callable[[dict[str, Any]], None] = lambda content
     own = {"format", "version", "sha256"}
     data = encode_manifest({key: value for key, value in content.items() if key not in own})
     for key in ("format", "version"):
-        if repr(content.get(key)) != repr(json.loads(data)[key]):  # only a liar writes another one
+        if repr(content.get(key)) != repr(json.loads(data)[key]):  # a key that the real writer would not write so
             (folder / MANIFEST).write_text(json.dumps(content))
             return
     (folder / MANIFEST).write_bytes(data)
@@ -88,47 +88,47 @@ def refusal(folder: Path) -> str:
     return str(caught.value)
 
 
-def test_what_is_written_is_read(parts: Parts, sound: Path) -> None:
-    found = open_board_bundle(sound)
-    assert isinstance(found, BoardBundle)
-    assert (found.board, found.config, found.bundle) == ("kv260", parts.program.config, parts.bundle.sha256)
-    assert found.bitstream.read_bytes() == make_board_bundle.BITSTREAM
-    assert found.hwh == found.bitstream.with_suffix(".hwh")
-    assert sorted(found.files) == sorted(FILES[1:])
-    program = found.program()
+def test_a_written_bundle_is_read(parts: Parts, sound: Path) -> None:
+    opened = open_board_bundle(sound)
+    assert isinstance(opened, BoardBundle)
+    assert (opened.board, opened.config, opened.bundle) == ("kv260", parts.program.config, parts.bundle.sha256)
+    assert opened.bitstream.read_bytes() == make_board_bundle.BITSTREAM
+    assert opened.hwh == opened.bitstream.with_suffix(".hwh")
+    assert sorted(opened.files) == sorted(FILES[1:])
+    program = opened.program()
     assert (program.sha256, program.host) == (parts.program.sha256, parts.program.host)
     assert sorted(entry.name for entry in sound.parent.iterdir()) == [sound.name]
 
 
 def test_the_model_is_enough_for_the_host(parts: Parts, sound: Path) -> None:
-    found = open_board_bundle(sound)
-    assert list(found.model.tensors) == [parts.program.host.embedding]
-    assert found.model.tokenizer_hash == parts.bundle.tokenizer_hash
-    assert found.model.chat_template == parts.bundle.chat_template
-    assert (found.model.config, found.model.tokens) == (parts.bundle.config, parts.bundle.tokens)
-    ids, at = Tokenizer.load(found.model.tokenizer_file).encode("w7 w3"), np.arange(2, dtype=np.int32)
+    opened = open_board_bundle(sound)
+    assert list(opened.model.tensors) == [parts.program.host.embedding]
+    assert opened.model.tokenizer_hash == parts.bundle.tokenizer_hash
+    assert opened.model.chat_template == parts.bundle.chat_template
+    assert (opened.model.config, opened.model.tokens) == (parts.bundle.config, parts.bundle.tokens)
+    ids, at = Tokenizer.load(opened.model.tokenizer_file).encode("w7 w3"), np.arange(2, dtype=np.int32)
     whole = parts.bundle.weight(parts.program.host.embedding)
     assert np.array_equal(
-        ProgramHost(found.program(), found.embedding).input(ids, at),
+        ProgramHost(opened.program(), opened.embedding).input(ids, at),
         ProgramHost(parts.program, whole).input(ids, at),  # type: ignore[arg-type]
     )
 
 
 @pytest.mark.parametrize("kind", ["int8", "planes3"])
-def test_other_schemes_and_no_template(kind: str, tmp_path: Path) -> None:
-    found = open_board_bundle(make_board_bundle.make(tmp_path, kind=kind, template=None).write(tmp_path / "b"))
-    assert found.model.chat_template is None
-    assert found.model.tensors[found.program().host.embedding].shape == (41, 36)
+def test_other_schemes_and_no_template_are_kept(kind: str, tmp_path: Path) -> None:
+    opened = open_board_bundle(make_board_bundle.make(tmp_path, kind=kind, template=None).write(tmp_path / "b"))
+    assert opened.model.chat_template is None
+    assert opened.model.tensors[opened.program().host.embedding].shape == (41, 36)
 
 
-def test_a_bin_is_a_bitstream_too(parts: Parts, tmp_path: Path) -> None:
+def test_a_bin_file_is_a_bitstream_too(parts: Parts, tmp_path: Path) -> None:
     bitstream = tmp_path / "x.bin"
     bitstream.write_bytes(b"bits")
-    found = open_board_bundle(replace(parts, bitstream=bitstream).write(tmp_path / "b"))
-    assert found.bitstream.name == "accelerator.bin"
+    opened = open_board_bundle(replace(parts, bitstream=bitstream).write(tmp_path / "b"))
+    assert opened.bitstream.name == "accelerator.bin"
 
 
-def test_writing_again_replaces(parts: Parts, other: Parts, tmp_path: Path) -> None:
+def test_writing_again_replaces_the_bundle(parts: Parts, other: Parts, tmp_path: Path) -> None:
     parts.write(tmp_path / "b")
     other.write(tmp_path / "b", board="pynq-z2")
     assert open_board_bundle(tmp_path / "b").bundle == other.bundle.sha256
@@ -145,8 +145,8 @@ def test_it_opens_without_amaranth(sound: Path) -> None:
         "from edgedec.runtime.accelerator.board_bundle import open_board_bundle\n"
         "found = open_board_bundle(Path(sys.argv[1]))\nfound.program(), found.embedding\n"
     )
-    done = subprocess.run([sys.executable, "-c", script, str(sound)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run([sys.executable, "-c", script, str(sound)], capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -162,45 +162,45 @@ def test_each_file_is_bound(folder: Path, name: str) -> None:
     assert name in refusal(folder)
 
 
-def test_files_of_others_are_ignored(folder: Path) -> None:
+def test_other_files_are_ignored(folder: Path) -> None:
     (folder / "notes.txt").write_text("mine")
     open_board_bundle(folder)
 
 
-def test_there_is_nothing(tmp_path: Path, parts: Parts) -> None:
+def test_an_absent_bundle_is_refused(tmp_path: Path, parts: Parts) -> None:
     with pytest.raises(UsageError, match="no such board bundle"):
         open_board_bundle(tmp_path / "nowhere")
     assert "is a model's bundle, not a board bundle" in refusal(parts.bundle.path)
 
 
-# Pairs that are wrong, when they are opened.
+# Mismatched pairs, opened.
 
 
-def test_a_program_for_another_accelerator(folder: Path, parts: Parts) -> None:
+def test_a_program_for_another_accelerator_is_refused(folder: Path, parts: Parts) -> None:
     config = replace(parts.program.config, slots=1)
     shutil.rmtree(folder / "program")
     save_program(replace(parts.program, config=config), folder / "program")
     sign(folder)
-    said = refusal(folder)
-    assert "program/program.json: the program is for an accelerator of configuration" in said
-    assert f"{config.hash:016x}" in said
+    message = refusal(folder)
+    assert "program/program.json: the program is for an accelerator of configuration" in message
+    assert f"{config.hash:016x}" in message
 
 
-def test_a_program_of_another_model(folder: Path, other: Parts) -> None:
+def test_a_program_of_another_model_is_refused(folder: Path, other: Parts) -> None:
     shutil.rmtree(folder / "program")
     save_program(other.program, folder / "program")
     sign(folder)
     assert "program/program.json: the program was compiled from the bundle" in refusal(folder)
 
 
-def test_the_embedding_of_another_model(folder: Path, other: Parts, tmp_path: Path) -> None:
+def test_the_embedding_of_another_model_is_refused(folder: Path, other: Parts, tmp_path: Path) -> None:
     shutil.rmtree(folder / "model")
     shutil.copytree(other.write(tmp_path / "other") / "model", folder / "model")
     sign(folder)
     assert "model/manifest.json: is not the model of bundle" in refusal(folder)
 
 
-def test_a_whole_bundle_is_no_such_model(folder: Path, parts: Parts) -> None:
+def test_a_whole_model_is_refused(folder: Path, parts: Parts) -> None:
     shutil.rmtree(folder / "model")
     shutil.copytree(parts.bundle.path, folder / "model")
     sign(folder)
@@ -223,7 +223,7 @@ def _hwh(parts: Parts, **changes: Any) -> bytes:
         (lambda parts: b"", "no such file, or an empty one"),
     ],
 )
-def test_a_hwh_of_something_else(
+def test_a_hand_off_file_of_something_else_is_refused(
     folder: Path, parts: Parts, tmp_path: Path, change: Callable[[Parts], bytes], complaint: str
 ) -> None:
     file = tmp_path / "top.hwh"
@@ -238,7 +238,7 @@ def test_a_hwh_of_something_else(
         assert complaint in refusal(folder)
 
 
-def test_xml_that_grows(folder: Path) -> None:
+def test_xml_that_grows_is_refused(folder: Path) -> None:
     entities = "".join(f'<!ENTITY a{n + 1} "{f"&a{n};" * 10}">' for n in range(12))
     bomb = f'<!DOCTYPE x [<!ENTITY a0 "{"x" * 100}">{entities}]><x>&a12;</x>'
     (folder / "accelerator.hwh").write_text(bomb)
@@ -246,13 +246,13 @@ def test_xml_that_grows(folder: Path) -> None:
     assert "accelerator.hwh" in refusal(folder)
 
 
-# Pairs that are wrong, when they are written.
+# Mismatched pairs, written.
 
 
-def test_no_pair_is_written(parts: Parts, other: Parts, tmp_path: Path) -> None:
-    def refused(wrong: Parts, board: str = "kv260") -> str:
+def test_a_mismatched_pair_is_not_written(parts: Parts, other: Parts, tmp_path: Path) -> None:
+    def refused(mismatched: Parts, board: str = "kv260") -> str:
         with pytest.raises(EdgedecError) as caught:
-            wrong.write(tmp_path / "b", board=board)
+            mismatched.write(tmp_path / "b", board=board)
         assert list(tmp_path.glob("*b*")) == []
         return str(caught.value)
 
@@ -267,7 +267,7 @@ def test_no_pair_is_written(parts: Parts, other: Parts, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("ids", "fits"), [(1, True), (41, True), (42, False)])
-def test_a_tokenizer_may_have_fewer_ids_and_not_more(tmp_path: Path, ids: int, fits: bool) -> None:
+def test_a_tokenizer_may_have_fewer_ids_but_not_more(tmp_path: Path, ids: int, fits: bool) -> None:
     parts = make_board_bundle.make(tmp_path, ids=ids)
     if fits:
         open_board_bundle(parts.write(tmp_path / "b"))
@@ -276,7 +276,7 @@ def test_a_tokenizer_may_have_fewer_ids_and_not_more(tmp_path: Path, ids: int, f
         parts.write(tmp_path / "b")
 
 
-# A manifest that lies.
+# Forged manifests.
 
 
 def _set(key: str, value: Any) -> Callable[[dict[str, Any]], None]:
@@ -305,18 +305,18 @@ def _set(key: str, value: Any) -> Callable[[dict[str, Any]], None]:
         (lambda content: content["files"]["accelerator.hwh"].update(sha256=None), "its hash does not match"),
     ],
 )
-def test_a_manifest_that_lies(folder: Path, change: Callable[[dict[str, Any]], None], complaint: str) -> None:
+def test_a_forged_manifest_is_refused(folder: Path, change: Callable[[dict[str, Any]], None], complaint: str) -> None:
     sign(folder, change)
     assert complaint in refusal(folder)
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"\xff", b"{" * 10_000, b"[" * 100_000, b"1" * 5000, b" " * (2 << 20)])
-def test_a_manifest_that_is_none(folder: Path, data: bytes) -> None:
+def test_a_file_that_is_no_manifest_is_refused(folder: Path, data: bytes) -> None:
     (folder / MANIFEST).write_bytes(data)
     assert MANIFEST in refusal(folder)
 
 
-def test_another_version(folder: Path) -> None:
+def test_another_version_is_refused(folder: Path) -> None:
     for version in (2, True, "1", 1.0):
         sign(folder, _set("version", version))
         with pytest.raises(UnsupportedError, match="board bundle version"):
@@ -335,14 +335,14 @@ def test_any_change_of_a_byte_is_refused(sound: Path, tmp_path_factory: pytest.T
         open_board_bundle(folder)
 
 
-def test_program_json_that_says_nothing(folder: Path) -> None:
+def test_an_invalid_program_json_is_refused(folder: Path) -> None:
     for text in ("{}", "[]", '{"host": 3, "config": {}}', '{"host": {"bundle": 1}, "config": []}'):
         (folder / "program/program.json").write_text(text)
         sign(folder)
         assert "program/program.json" in refusal(folder)
 
 
-def test_the_model_alone_says_what_it_is(sound: Path) -> None:
+def test_the_model_alone_is_recognized(sound: Path) -> None:
     model = Bundle.open(sound / "model")
     with pytest.raises(BundleError, match="is a board bundle's model, which has the embedding and no other weight"):
         model.check(build_graph(model.config))

@@ -1,4 +1,4 @@
-"""A session that is opened on a board bundle: the program is the bundle's, and so is the accelerator."""
+"""Test sessions on a board bundle: the program and the accelerator are those of the bundle."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_board_bundle.make(folder).write(folder / "bundle")
 
 
-def test_it_writes_what_its_model_would(board: Path) -> None:
+def test_a_board_bundle_writes_the_text_of_its_model(board: Path) -> None:
     with Session.open(board, device="interpreter") as session:
         answer = session.generate(PROMPT, n_predict=20, sampling=SamplingConfig(temperature=0), ignore_eos=True)
         assert session.run.limits.nodes == 2, "the slots of the program's accelerator"
@@ -48,7 +48,7 @@ def test_another_accelerator_is_refused(board: Path, options: AcceleratorOptions
         Session.open(board, device="interpreter", accelerator=options)
 
 
-def test_a_damaged_one_is_refused_before_anything_is_loaded(board: Path, tmp_path: Path) -> None:
+def test_a_damaged_bundle_is_refused_before_anything_is_loaded(board: Path, tmp_path: Path) -> None:
     for file in board.rglob("*"):
         target = tmp_path / file.relative_to(board)
         if file.is_file():
@@ -60,8 +60,8 @@ def test_a_damaged_one_is_refused_before_anything_is_loaded(board: Path, tmp_pat
         Session.open(tmp_path, device="interpreter")
 
 
-def test_a_plan_can_be_made_beside_the_board(board: Path) -> None:
-    """Only the board knows its contiguous memory."""
+def test_a_plan_can_be_made_without_the_board(board: Path) -> None:
+    """Check that the plan leaves out contiguous memory, which only the board knows."""
     bundle, options = open_model(board, "pynq", None)
     plan = make_plan(bundle, device="pynq", accelerator=options).plan
     assert plan.ctx_size <= 64

@@ -1,4 +1,4 @@
-"""What is kept of a bundle's calibration, and when it is made anew."""
+"""Test what is cached of a bundle's calibration, and when it is computed again."""
 
 from __future__ import annotations
 
@@ -37,41 +37,43 @@ def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
 
 
 def counting(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """SHA-256 of the bundles that are calibrated from now on."""
-    made: list[str] = []
+    """Return the list to which each calibration from now on adds the SHA-256 of its bundle."""
+    hashes: list[str] = []
 
     def counted(bundle: Bundle, **options: Any) -> Calibration:
-        made.append(bundle.sha256)
+        hashes.append(bundle.sha256)
         return calibrate(bundle, **options)
 
     monkeypatch.setattr(module, "calibrate", counted)
-    return made
+    return hashes
 
 
-def test_it_is_made_once(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = counting(monkeypatch)
+def test_a_bundle_is_calibrated_once(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    hashes = counting(monkeypatch)
     first = calibrated(bundle)
     assert calibrated(bundle) == first
     assert calibrated(Bundle.open(bundle.path)) == first
-    assert made == [bundle.sha256]
+    assert hashes == [bundle.sha256]
 
 
-def test_a_damaged_one_is_made_again(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = counting(monkeypatch)
+def test_a_damaged_calibration_is_computed_again(
+    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashes = counting(monkeypatch)
     first = calibrated(bundle)
     (file,) = (tmp_path / "a cache").rglob("*.json")
     for content in (b"", b"\xff", file.read_bytes()[:-100], b"{}"):
         file.write_bytes(content)
         assert calibrated(bundle) == first
-    assert len(made) == 5
+    assert len(hashes) == 5
 
 
-def test_other_code_makes_another(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = counting(monkeypatch)
+def test_changed_code_computes_the_calibration_again(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    hashes = counting(monkeypatch)
     calibrated(bundle)
     monkeypatch.setattr(module, "_code", lambda: "other")
     calibrated(bundle)
-    assert len(made) == 2
+    assert len(hashes) == 2
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(

@@ -1,4 +1,4 @@
-"""When to speculate: by fed numbers, and in the loop, on a clock that only passes and guesses make go."""
+"""Test when to speculate: with given figures, and in the loop, on a clock that only passes and guesses advance."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def chain(guesses: int) -> TokenTree:
 
 
 def feed(adaptive: Adaptive, guesses: int, accepted: int, seconds: float, draft_seconds: float = 0.0) -> None:
-    """A round with a chain."""
+    """Observe a round with a chain."""
     outcome = Outcome(path=np.arange(1 + accepted, dtype=np.int32), next_token=0)
     adaptive.observe(
         chain(guesses), outcome, seconds=seconds, draft_seconds=draft_seconds, pass_seconds=seconds - draft_seconds
@@ -36,12 +36,12 @@ def feed(adaptive: Adaptive, guesses: int, accepted: int, seconds: float, draft_
 
 
 def started(depth: int = DEPTH, cost: FakeCost | None = None) -> Adaptive:
-    """A round without guesses takes a second."""
+    """Return an instance that has observed rounds without guesses of a second."""
     return Adaptive(depth, cost or FREE)
 
 
 def rounds_until(adaptive: Adaptive, on: bool, seconds: float, *, guesses: int = 4, accepted: int = 0) -> int:
-    """Rounds until it is switched; plain ones take a second."""
+    """Return the rounds until it is switched; plain ones take a second."""
     for count in range(200):
         if adaptive.on == on:
             return count
@@ -52,10 +52,10 @@ def rounds_until(adaptive: Adaptive, on: bool, seconds: float, *, guesses: int =
     raise AssertionError(f"it is still {'off' if on else 'on'}")
 
 
-# By fed numbers
+# Given figures
 
 
-def test_it_begins_with_guesses() -> None:
+def test_speculation_is_on_at_first() -> None:
     assert Adaptive(DEPTH, FREE).depth(0) > 0
 
 
@@ -66,8 +66,8 @@ def test_without_room_for_guesses_there_are_none() -> None:
         feed(adaptive, 0, 0, 1.0)
 
 
-def test_rounds_that_lose_end_it_and_rounds_that_gain_do_not() -> None:
-    assert rounds_until(started(), False, 1.1) <= 8  # a token each: as many tokens
+def test_rounds_that_lose_end_speculation_and_rounds_that_gain_do_not() -> None:
+    assert rounds_until(started(), False, 1.1) <= 8  # one token per round: as many tokens
     assert rounds_until(started(), False, 3.3, accepted=2) <= 8
     gaining = started()
     for _ in range(100):
@@ -75,7 +75,7 @@ def test_rounds_that_lose_end_it_and_rounds_that_gain_do_not() -> None:
         assert gaining.on
 
 
-def test_the_log_says_why_it_is_off_and_when_it_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_says_why_speculation_stops_and_when_it_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
     adaptive = started()
     with caplog.at_level(logging.INFO):
         rounds_until(adaptive, False, 1.1)
@@ -90,7 +90,7 @@ def test_the_log_says_why_it_is_off_and_when_it_is_tried_again(caplog: pytest.Lo
     assert on == "speculation is tried again, after 16 tokens without guesses"
 
 
-def test_a_new_answer_tries_again_what_the_last_one_found_too_slow() -> None:
+def test_a_new_answer_tries_again_although_the_last_one_stopped() -> None:
     adaptive = started()
     rounds_until(adaptive, False, 1.1)
     adaptive.begin()
@@ -101,18 +101,18 @@ def test_a_new_answer_tries_again_what_the_last_one_found_too_slow() -> None:
         feed(gaining, 4, 0, 1.1)
     before = gaining.accept.copy()
     gaining.begin()
-    np.testing.assert_array_equal(gaining.accept, before)  # what was learned while it was on is kept
+    np.testing.assert_array_equal(gaining.accept, before)  # it keeps the estimates of the rounds in which it was on
 
 
-def test_after_good_rounds_bad_ones_end_it_within_32_tokens() -> None:
+def test_bad_rounds_after_good_ones_end_speculation_within_32_tokens() -> None:
     adaptive = started()
     for _ in range(50):
         feed(adaptive, DEPTH, DEPTH, 1.6)
     assert rounds_until(adaptive, False, 1.6, guesses=DEPTH) < 32
 
 
-def test_one_slow_round_ends_nothing() -> None:
-    """The machine was busy elsewhere, or the draft had a new prompt to read."""
+def test_one_slow_round_does_not_end_speculation() -> None:
+    """Model a machine that was busy, or a draft with a new prompt to read."""
     for before in (0, 1, 5, 30):
         adaptive = started()
         for _ in range(before):
@@ -123,18 +123,18 @@ def test_one_slow_round_ends_nothing() -> None:
             assert adaptive.on
 
 
-def test_what_a_round_takes_beside_pass_and_draft_counts_for_plain_rounds_too() -> None:
-    """A second of printing is no reason to stop: without guesses it is a second for each token."""
-    for other, on in ((0.0, False), (1.0, True)):
+def test_time_beside_pass_and_draft_counts_for_plain_rounds_too() -> None:
+    """Check that a second of printing does not end speculation, because plain rounds print as well."""
+    for printing, on in ((0.0, False), (1.0, True)):
         adaptive = started()
         outcome = Outcome(path=np.arange(2, dtype=np.int32), next_token=0)
-        for _ in range(20):  # two tokens in 2.5 seconds and the other
-            adaptive.observe(chain(1), outcome, seconds=2.5 + other, draft_seconds=0.0, pass_seconds=2.5)
+        for _ in range(20):  # two tokens in 2.5 seconds and the printing
+            adaptive.observe(chain(1), outcome, seconds=2.5 + printing, draft_seconds=0.0, pass_seconds=2.5)
         assert adaptive.on == on
 
 
 def test_rounds_are_compared_with_plain_ones_over_the_same_past() -> None:
-    """Guesses that lose on an empty cache pay where a pass is dear for its past."""
+    """Check that guesses that lose on an empty cache pay if passes are expensive because of their past."""
 
     class ByPast(FakeCost):
         def seconds(self, nodes: int, past: int) -> float:
@@ -148,8 +148,10 @@ def test_rounds_are_compared_with_plain_ones_over_the_same_past() -> None:
         assert adaptive.on == on
 
 
-def test_hope_comes_back_while_a_policy_asks_for_nothing() -> None:
-    """A policy that sizes trees itself stops at a low acceptance; then nothing would ever raise it."""
+def test_the_estimate_recovers_while_a_policy_guesses_nothing() -> None:
+    """Check this for policies that size trees themselves: they stop at a low acceptance, which nothing else would
+    raise.
+    """
     adaptive = started()
     for _ in range(5):
         feed(adaptive, 2, 0, 1.0)
@@ -159,7 +161,7 @@ def test_hope_comes_back_while_a_policy_asks_for_nothing() -> None:
     assert adaptive.accept[0] >= 0.5
 
 
-def test_it_is_tried_again_and_stays_if_it_pays() -> None:
+def test_speculation_is_tried_again_and_stays_on_if_it_pays() -> None:
     adaptive = started()
     rounds_until(adaptive, False, 2.0)
     assert 8 <= rounds_until(adaptive, True, 2.0) <= 32  # a pause
@@ -169,7 +171,7 @@ def test_it_is_tried_again_and_stays_if_it_pays() -> None:
         assert adaptive.on
 
 
-def test_pauses_grow_while_it_does_not_pay_and_start_anew_once_it_did() -> None:
+def test_pauses_grow_while_it_does_not_pay_and_are_reset_once_it_does() -> None:
     adaptive = started()
     pauses, trials = [], []
     for _ in range(8):
@@ -185,7 +187,7 @@ def test_pauses_grow_while_it_does_not_pay_and_start_anew_once_it_did() -> None:
     assert rounds_until(adaptive, True, 2.0) == pauses[0]
 
 
-def test_acceptance_follows_what_was_accepted() -> None:
+def test_the_estimate_follows_the_acceptance() -> None:
     rng, adaptive = np.random.default_rng(0), started()
     rates = [0.9, 0.5, 0.2]
     history = []
@@ -197,13 +199,14 @@ def test_acceptance_follows_what_was_accepted() -> None:
         history.append(adaptive.accept.tolist())
     means = np.mean(history[100:], axis=0)
     assert means[:3] == pytest.approx(rates, abs=0.06)
-    assert means[3:].tolist() == pytest.approx([means[2]] * (DEPTH - 3))  # never reached: like the depth above
+    # never reached, and so equal to the depth above
+    assert means[3:].tolist() == pytest.approx([means[2]] * (DEPTH - 3))
     for _ in range(60):
         feed(adaptive, 3, 3, 1.0)
-    assert adaptive.accept[:3].min() > 0.95  # and it follows when that changes
+    assert adaptive.accept[:3].min() > 0.95  # it follows a change
 
 
-def test_the_end_of_a_tree_says_nothing_about_going_on() -> None:
+def test_the_end_of_a_tree_does_not_count_as_a_rejection() -> None:
     adaptive = started()
     before = adaptive.accept[2]
     feed(adaptive, 2, 2, 1.0)
@@ -215,23 +218,21 @@ def test_the_end_of_a_tree_says_nothing_about_going_on() -> None:
     for adaptive, node in ((leaf, 2), (inner, 1)):
         outcome = Outcome(path=np.array([0, node], np.int32), next_token=0)
         adaptive.observe(branched, outcome, seconds=1.0, draft_seconds=0.0, pass_seconds=1.0)
-    assert leaf.accept[1] == leaf.accept[0] > before  # presumed to be like the one above
+    assert leaf.accept[1] == leaf.accept[0] > before  # presumed to equal the one above
     assert inner.accept[1] < before
 
 
 @pytest.mark.parametrize("cost", [FREE, STEEP], ids=["free", "steep"])
 @pytest.mark.parametrize("rate", [0.05, 0.3, 0.6, 0.8, 0.99])
 @pytest.mark.parametrize("draft_seconds", [0.0, 0.2])
-def test_the_depth_is_the_one_with_the_most_tokens_per_second(
-    cost: FakeCost, rate: float, draft_seconds: float
-) -> None:
+def test_the_depth_has_the_most_tokens_per_second(cost: FakeCost, rate: float, draft_seconds: float) -> None:
     adaptive = started(cost=cost)
     for _ in range(100):
         feed(adaptive, 1, 1, 1.0, draft_seconds)
     adaptive.accept[:] = rate
     expected = [sum(rate**at for at in range(depth + 1)) for depth in range(DEPTH + 1)]
     speeds = [expected[depth] / (cost.seconds(1 + depth, 0) + draft_seconds * depth) for depth in range(DEPTH + 1)]
-    assert adaptive.depth(0) == max(1, int(np.argmax(speeds)))  # that not even one pays is the clock's to say
+    assert adaptive.depth(0) == max(1, int(np.argmax(speeds)))  # the clock decides whether even one guess pays
 
 
 # In the loop
@@ -239,7 +240,7 @@ def test_the_depth_is_the_one_with_the_most_tokens_per_second(
 
 @dataclass
 class World:
-    """Text positions [0, 300), [300, 700), [700, 1400): the drafter is right, wrong, right."""
+    """Simulate text positions [0, 300), [300, 700), [700, 1400), where the drafter is right, wrong, right."""
 
     clock: Clock
     decoder: Writer
@@ -247,7 +248,7 @@ class World:
     limits: Limits
 
     def play(self) -> Iterator[tuple[int, float, bool, int]]:
-        """(position of the token, clock, speculating, guesses so far) for each token."""
+        """Return (position of the token, clock, speculating, guesses so far) for each token."""
         tokens = self.decoder.write(self.prompt, self.limits, np.random.default_rng(0))
         for at, token in enumerate(tokens, start=len(self.prompt)):
             assert token == self.decoder.target.text[at]  # type: ignore[attr-defined]
@@ -265,7 +266,7 @@ def world(
     draft_seconds: float = 0.05,
     policy: str = "chain",
 ) -> World:
-    """A pass of n nodes takes 1 + slope * (n - 1) seconds, a guess ``draft_seconds``."""
+    """Return a world where a pass of n nodes takes 1 + slope * (n - 1) seconds and a guess ``draft_seconds``."""
     clock, text = Clock(), np.random.default_rng(1).integers(0, VOCAB, END + 1).tolist()
     monkeypatch.setattr(autoregressive, "time", clock)
     target = ScriptedTarget(text, clock, lambda rows: 1 + slope * (rows - 1))
@@ -281,7 +282,7 @@ def world(
 @pytest.mark.parametrize("policy", ["chain", "static", "delayed"])
 @pytest.mark.parametrize("slope", [0.02, 0.1, 0.3])
 @pytest.mark.parametrize("draft_seconds", [0.0, 0.05, 0.3])
-def test_it_ends_within_32_tokens_of_a_change_for_the_worse_and_comes_back(
+def test_speculation_stops_within_32_tokens_of_a_change_and_returns(
     monkeypatch: pytest.MonkeyPatch, draft_seconds: float, slope: float, policy: str
 ) -> None:
     played = world(monkeypatch, slope=slope, draft_seconds=draft_seconds, policy=policy)
@@ -294,19 +295,19 @@ def test_it_ends_within_32_tokens_of_a_change_for_the_worse_and_comes_back(
 
     assert all(at in on for at in range(20, BAD))
     assert seconds(BAD // 2, BAD) < 0.8 * (BAD - BAD // 2)
-    ended = min(at for at in range(BAD, GOOD) if at not in on)
-    assert ended < BAD + 32
-    assert seconds(BAD + 32, GOOD) < 1.03 * (GOOD - BAD - 32)  # trials and all
+    stop = min(at for at in range(BAD, GOOD) if at not in on)
+    assert stop < BAD + 32
+    assert seconds(BAD + 32, GOOD) < 1.03 * (GOOD - BAD - 32)  # trials included
     back = next(at for at in range(GOOD, END) if all(later in on for later in range(at, END + 1)))
     assert back < GOOD + 140
     assert seconds(END - 100, END) < 0.8 * 100
 
 
-def test_rounds_and_speculating_say_what_it_did(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounds_and_speculating_report_each_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     played = world(monkeypatch)
     decoder, rounds = played.decoder, []
     text = list(decoder.target.text)  # type: ignore[attr-defined]
-    for start, end in ((8, BAD), (BAD, GOOD), (GOOD, END)):  # an answer for each regime, on one state
+    for start, end in ((8, BAD), (BAD, GOOD), (GOOD, END)):  # one answer for each regime, on one state
         tokens = decoder.write(np.array(text[:start], np.int32), played.limits, np.random.default_rng(0))
         assert list(islice(tokens, end - start)) == text[start:end]
         rounds.append((decoder.speculating, decoder.rounds.count, decoder.rounds.drafted, sum(decoder.rounds.accepted)))
@@ -314,15 +315,15 @@ def test_rounds_and_speculating_say_what_it_did(monkeypatch: pytest.MonkeyPatch)
     good, bad, again = rounds
     assert good[1] < (BAD - 8) / 4
     assert good[3] > 0.9 * good[2]
-    assert bad[1] >= GOOD - BAD - 8  # a round for each token; a few guesses reached over from before
+    assert bad[1] >= GOOD - BAD - 8  # one round per token; a few guesses began before
     assert bad[2] < 0.5 * (GOOD - BAD)
     assert bad[3] <= 8
     assert again[3] > 0.8 * again[2] > 200
 
 
 @pytest.mark.parametrize("overlaps", [False, True])
-def test_guesses_that_a_pass_hides_pay_where_others_do_not(monkeypatch: pytest.MonkeyPatch, overlaps: bool) -> None:
-    """One after the other two tokens take 2.05 seconds; with drafting hidden 1.6."""
+def test_guesses_hidden_by_a_pass_pay_where_others_do_not(monkeypatch: pytest.MonkeyPatch, overlaps: bool) -> None:
+    """Compare two tokens in 2.05 seconds one after the other, and in 1.6 with drafting hidden."""
     played = world(monkeypatch, lambda at: True, slope=0.6, draft_seconds=0.45)
     played.decoder.overlaps = overlaps
     states = [speculating for _, _, speculating, _ in played.play()]
@@ -332,7 +333,7 @@ def test_guesses_that_a_pass_hides_pay_where_others_do_not(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("slope", [0.02, 0.1, 0.3])
-def test_a_drafter_that_is_never_right_costs_next_to_nothing(monkeypatch: pytest.MonkeyPatch, slope: float) -> None:
+def test_a_drafter_that_is_never_right_costs_almost_nothing(monkeypatch: pytest.MonkeyPatch, slope: float) -> None:
     first, *_, (at, seconds, speculating, _) = world(
         monkeypatch, lambda at: False, slope=slope, draft_seconds=0.1
     ).play()

@@ -1,4 +1,4 @@
-"""The loop, plain and with drafters that are right, wrong, or both: the text never changes."""
+"""Test the loop, plain and with drafters that are right, wrong, or both: the text never changes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PROMPT = np.array([3, 14, 15, 9, 2, 6, 5, 3, 5, 8, 9, 7], np.int32)
 
 @pytest.fixture(autouse=True)
 def willing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether speculation pays is for tests/runtime/decoders/test_adaptive.py."""
+    """Speculate always; tests/runtime/decoders/test_adaptive.py tests whether it pays."""
     monkeypatch.setattr(autoregressive, "Adaptive", Willing)
 
 
@@ -76,7 +76,7 @@ def plain(target: Target, n: int, sampling: SamplingConfig | None = None) -> lis
 
 
 def by_hand(target: Target, n: int) -> list[int]:
-    """The slow obvious loop: the whole text in one pass per token."""
+    """Return the text of the obvious loop, with the whole text in one pass per token."""
     ids: list[int] = PROMPT.tolist()
     for _ in range(n):
         state = target.open(LIMITS)
@@ -100,11 +100,11 @@ def test_greedy_text_does_not_depend_on_the_drafter(target: Target, kind: str, d
 
     def guess(position: int) -> int | None:
         right = [*PROMPT.tolist(), *expected, *[0] * 20][position]
-        wrong = (right + 1) % CONFIG["vocab_size"]
+        false_guess = (right + 1) % CONFIG["vocab_size"]
         guesses: dict[str, int | None] = {
             "right": right,
-            "wrong": wrong,
-            "half": right if position % 3 else wrong,
+            "wrong": false_guess,
+            "half": right if position % 3 else false_guess,
             "silent": None,
             "sometimes": right if position % 5 else None,
         }
@@ -112,8 +112,8 @@ def test_greedy_text_does_not_depend_on_the_drafter(target: Target, kind: str, d
 
     drafter = ScriptedDraft(guess)
     limits = replace(LIMITS, depth=depth)
-    got = take(decoder(target, drafter).write(PROMPT, limits, np.random.default_rng(5)), 40)
-    assert got == expected
+    tokens = take(decoder(target, drafter).write(PROMPT, limits, np.random.default_rng(5)), 40)
+    assert tokens == expected
     if kind == "right":
         assert all(len(outcome.path) == depth + 1 for outcome in drafter.outcomes[:-1])
     if kind == "wrong":
@@ -127,23 +127,23 @@ def test_sampled_text_with_one_seed_does_not_depend_on_the_drafter(bundle: Bundl
     text = [*PROMPT.tolist(), *expected, *[0] * 20]
     drafter = ScriptedDraft(lambda position: text[position] if position % 4 else 1)
     limits = replace(LIMITS, depth=5)
-    got = take(decoder(target, drafter, sampling).write(PROMPT, limits, np.random.default_rng(5)), 30)
-    assert got == expected
+    tokens = take(decoder(target, drafter, sampling).write(PROMPT, limits, np.random.default_rng(5)), 30)
+    assert tokens == expected
     assert expected != plain(target, 30)  # it did sample
 
 
 def test_generation_ends_when_the_context_is_full(target: Target) -> None:
-    everything = list(decoder(target).write(PROMPT, LIMITS, np.random.default_rng(0)))
-    # Rows 0..63 hold prompt and answer but for the very last token, which needs none.
-    assert len(PROMPT) + len(everything) == LIMITS.positions + 1
-    right = ScriptedDraft(lambda position: [*PROMPT.tolist(), *everything, *[0] * 20][position])
+    whole = list(decoder(target).write(PROMPT, LIMITS, np.random.default_rng(0)))
+    # Rows 0..63 hold prompt and answer except for the very last token, which needs none.
+    assert len(PROMPT) + len(whole) == LIMITS.positions + 1
+    right = ScriptedDraft(lambda position: [*PROMPT.tolist(), *whole, *[0] * 20][position])
     limits = replace(LIMITS, depth=7)
-    assert list(decoder(target, right).write(PROMPT, limits, np.random.default_rng(0))) == everything
+    assert list(decoder(target, right).write(PROMPT, limits, np.random.default_rng(0))) == whole
 
 
 def test_a_second_prompt_keeps_the_shared_rows(target: Target) -> None:
-    one = decoder(target)
-    first = take(one.write(PROMPT, LIMITS, np.random.default_rng(0)), 10)
+    writer = decoder(target)
+    first = take(writer.write(PROMPT, LIMITS, np.random.default_rng(0)), 10)
     longer = np.array([*PROMPT, *first, 4, 4, 4], np.int32)
     submitted: list[int] = []
     submit = target.submit
@@ -155,44 +155,44 @@ def test_a_second_prompt_keeps_the_shared_rows(target: Target) -> None:
             submitted.extend(len(item.ids) for _, item in work)
             return submit(work)
 
-    one.target = Counting()  # type: ignore[assignment]
-    second = take(one.write(longer, LIMITS, np.random.default_rng(0)), 5)
+    writer.target = Counting()  # type: ignore[assignment]
+    second = take(writer.write(longer, LIMITS, np.random.default_rng(0)), 5)
     assert sum(submitted) <= 3 + 5 + 1  # the new prompt tokens, and the answer
     fresh = take(decoder(target).write(longer, LIMITS, np.random.default_rng(0)), 5)
     assert second == fresh
-    other = take(one.write(PROMPT[:5], LIMITS, np.random.default_rng(0)), 5)
-    assert other == take(decoder(target).write(PROMPT[:5], LIMITS, np.random.default_rng(0)), 5)
+    continued = take(writer.write(PROMPT[:5], LIMITS, np.random.default_rng(0)), 5)
+    assert continued == take(decoder(target).write(PROMPT[:5], LIMITS, np.random.default_rng(0)), 5)
 
 
 def test_stopping_inside_an_accepted_run_leaves_a_clean_state(target: Target) -> None:
     expected = plain(target, 40)
     text = [*PROMPT.tolist(), *expected, *[0] * 20]
-    one = decoder(target, ScriptedDraft(lambda position: text[position]))
+    writer = decoder(target, ScriptedDraft(lambda position: text[position]))
     limits = replace(LIMITS, depth=7)
-    assert take(one.write(PROMPT, limits, np.random.default_rng(0)), 3) == expected[:3]
-    assert take(one.write(PROMPT, limits, np.random.default_rng(0)), 20) == expected[:20]
+    assert take(writer.write(PROMPT, limits, np.random.default_rng(0)), 3) == expected[:3]
+    assert take(writer.write(PROMPT, limits, np.random.default_rng(0)), 20) == expected[:20]
 
 
 @pytest.mark.parametrize("length", [0, 64, 80])
-def test_prompts_that_cannot_be_run_are_refused(target: Target, length: int) -> None:
+def test_impossible_prompts_are_refused(target: Target, length: int) -> None:
     message = rf"the prompt has {length} tokens, the context holds 64" if length else "the prompt has no tokens"
     with pytest.raises(EdgedecError, match=message):
         next(decoder(target).write(np.ones(length, np.int32), LIMITS, np.random.default_rng(0)))
 
 
 def test_nan_logits_are_an_error(target: Target) -> None:
-    one = decoder(target)
-    inner = one.processor
-    one.processor = lambda logits, history: inner(np.full_like(logits, np.nan), history)
+    writer = decoder(target)
+    inner = writer.processor
+    writer.processor = lambda logits, history: inner(np.full_like(logits, np.nan), history)
     with pytest.raises(EdgedecError, match="nan"):
-        next(one.write(PROMPT, LIMITS, np.random.default_rng(0)))
+        next(writer.write(PROMPT, LIMITS, np.random.default_rng(0)))
 
 
 def test_an_interrupted_prefill_ends_and_the_next_answer_is_clean(target: Target) -> None:
-    one = decoder(target)
-    asked = iter([False, True])
-    one.interrupted = lambda: next(asked)
-    assert list(one.write(PROMPT, LIMITS, np.random.default_rng(0))) == []
-    assert one.state.length == LIMITS.nodes  # the first chunk stayed
-    one.interrupted = lambda: False
-    assert take(one.write(PROMPT, LIMITS, np.random.default_rng(0)), 10) == plain(target, 10)
+    writer = decoder(target)
+    interrupts = iter([False, True])
+    writer.interrupted = lambda: next(interrupts)
+    assert list(writer.write(PROMPT, LIMITS, np.random.default_rng(0))) == []
+    assert writer.state.length == LIMITS.nodes  # the first chunk stayed
+    writer.interrupted = lambda: False
+    assert take(writer.write(PROMPT, LIMITS, np.random.default_rng(0)), 10) == plain(target, 10)

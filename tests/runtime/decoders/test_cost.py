@@ -12,11 +12,11 @@ def observed(**by_size: float) -> ObservedCost:
     return cost
 
 
-def test_nothing_is_known_before_the_first_pass() -> None:
+def test_costs_are_unknown_before_the_first_pass() -> None:
     assert ObservedCost().seconds(4, 100) == 0.0
 
 
-def test_a_size_that_was_seen_costs_what_its_passes_took() -> None:
+def test_an_observed_size_costs_the_time_of_its_passes() -> None:
     cost = ObservedCost()
     for seconds in (2.0, 1.9, 2.0, 30.0, 2.0, 2.0, 2.1):
         cost.observe(4, seconds)
@@ -32,8 +32,8 @@ def test_one_slow_pass_changes_nothing() -> None:
     assert cost.seconds(4, 0) == pytest.approx(2.0, rel=0.06)
 
 
-def test_what_slows_one_size_down_slows_all() -> None:
-    """The context has grown, or the machine has other work: plain passes would be slower too, were there any."""
+def test_a_size_that_slows_down_slows_all_sizes() -> None:
+    """Model a longer context or a busy machine, which would make plain passes slower too."""
     cost = observed(n1=1.0, n4=2.0)
     for _ in range(10):
         cost.observe(4, 2.0)
@@ -41,13 +41,13 @@ def test_what_slows_one_size_down_slows_all() -> None:
         cost.observe(4, 3.0)
     assert cost.seconds(4, 0) == pytest.approx(3.0, rel=0.02)
     assert cost.seconds(1, 0) == pytest.approx(1.5, rel=0.15)
-    cost.observe(2, 1.8)  # new, measured while all is slow
+    cost.observe(2, 1.8)  # a new size, measured while all are slow
     for _ in range(12):
         cost.observe(4, 2.0)
     assert cost.seconds(2, 0) == pytest.approx(1.2, rel=0.15)
 
 
-def test_a_size_that_alone_gets_slower_is_found_out() -> None:
+def test_a_size_that_slows_down_alone_is_recognized() -> None:
     cost = observed(n1=1.0, n4=2.0)
     for _ in range(120):
         cost.observe(1, 1.0)
@@ -55,38 +55,38 @@ def test_a_size_that_alone_gets_slower_is_found_out() -> None:
     assert cost.seconds(4, 0) / cost.seconds(1, 0) == pytest.approx(4.0, rel=0.15)
 
 
-def test_between_sizes_it_is_a_straight_line() -> None:
+def test_costs_between_sizes_are_a_straight_line() -> None:
     cost = observed(n8=2.4, n2=1.2, n16=2.0)
     assert [cost.seconds(size, 0) for size in (2, 3, 5, 7, 8)] == pytest.approx([1.2, 1.4, 1.8, 2.2, 2.4])
-    assert cost.seconds(12, 0) == pytest.approx(2.2)  # a larger pass may be faster: that is how kernels are
+    assert cost.seconds(12, 0) == pytest.approx(2.2)  # a larger pass may be faster with some kernels
 
 
-def test_beyond_them_the_line_goes_on() -> None:
-    cost = observed(n6=1.4)  # 1.0 for one node, by the usual slope
+def test_costs_beyond_the_sizes_continue_the_line() -> None:
+    cost = observed(n6=1.4)  # 1.0 for one node, by the default slope
     assert [cost.seconds(size, 0) for size in (1, 6, 11)] == pytest.approx([1.0, 1.4, 1.8])
     cost.observe(1, 0.5)
     assert [cost.seconds(size, 0) for size in (1, 2, 6, 11)] == pytest.approx([0.5, 0.5 + 0.9 / 5, 1.4, 2.3])
-    assert observed(n8=2.0, n4=3.0).seconds(16, 0) == pytest.approx(2.0)  # never down
+    assert observed(n8=2.0, n4=3.0).seconds(16, 0) == pytest.approx(2.0)  # never decreasing
 
 
 class Known:
-    """What a device's passes cost, by size and past."""
+    """Return what a device's passes cost, by size and past."""
 
     def seconds(self, nodes: int, past: int) -> float:
         return 1.0 + 0.1 * nodes + 0.01 * past
 
 
-def test_a_model_that_is_given_is_believed_before_the_first_pass() -> None:
+def test_a_given_model_is_used_before_the_first_pass() -> None:
     cost = ObservedCost(Known())
     assert cost.seconds(1, 0) == pytest.approx(1.1)
     assert cost.seconds(4, 100) == pytest.approx(2.4)
 
 
-def test_of_a_model_that_is_given_only_the_drift_is_observed() -> None:
+def test_a_given_model_is_corrected_by_the_drift_only() -> None:
     cost = ObservedCost(Known())
     for past in range(50):
         cost.observe(4, Known().seconds(4, past), past)
-    assert cost.seconds(1, 70) == pytest.approx(1.8)  # as it says: passes took what it said
+    assert cost.seconds(1, 70) == pytest.approx(1.8)  # unchanged: passes took as long as the model says
     for past in range(50, 70):
         cost.observe(4, 1.5 * Known().seconds(4, past), past)
     assert cost.seconds(1, 70) == pytest.approx(1.5 * 1.8)

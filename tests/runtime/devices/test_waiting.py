@@ -1,4 +1,4 @@
-"""Waiting for an interrupt that comes, comes late, does not come, or is not there."""
+"""Test waiting for an interrupt that comes, comes late, does not come, or does not exist."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from edgedec.runtime.devices._waiting import HOST_CLOCK, Waiter, thread_loop
 
 
 class Line:
-    """An interrupt line, and what a system makes of it; ``wait`` as pynq.Interrupt has it."""
+    """Model an interrupt line and its system; ``wait`` is that of pynq.Interrupt."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.high, self.waited, self._loop = False, 0, loop
@@ -43,14 +43,14 @@ def later(seconds: float, act: Callable[[], object]) -> None:
     threading.Timer(seconds, act).start()
 
 
-def test_an_interrupt_wakes(loop: asyncio.AbstractEventLoop) -> None:
+def test_an_interrupt_ends_the_wait(loop: asyncio.AbstractEventLoop) -> None:
     line = Line(loop)
     later(0.03, line.raise_)
     assert Waiter(lambda: line.high, line, loop).wait(10)
     assert line.waited >= 1
 
 
-def test_one_that_is_lost_costs_a_slice(loop: asyncio.AbstractEventLoop) -> None:
+def test_a_lost_interrupt_costs_a_slice_of_time(loop: asyncio.AbstractEventLoop) -> None:
     line = Line(loop)
     later(0.03, lambda: line.raise_(tell=False))
     start = time.monotonic()
@@ -58,8 +58,8 @@ def test_one_that_is_lost_costs_a_slice(loop: asyncio.AbstractEventLoop) -> None
     assert time.monotonic() - start < 30, "it did not wait for the interrupt until the end"
 
 
-def test_one_that_is_none(loop: asyncio.AbstractEventLoop) -> None:
-    """It wakes, the register says no, and it is waited for again."""
+def test_a_spurious_interrupt_does_not_end_the_wait(loop: asyncio.AbstractEventLoop) -> None:
+    """Check that the register, which says no, is read, and that the wait continues."""
     line = Line(loop)
     line.event.set()
     start = time.monotonic()
@@ -72,14 +72,14 @@ def test_the_register_decides_at_once(loop: asyncio.AbstractEventLoop) -> None:
     assert not Waiter(lambda: False, None, loop).wait(0)
 
 
-def test_without_interrupts_it_polls(loop: asyncio.AbstractEventLoop) -> None:
+def test_without_interrupts_the_register_is_polled(loop: asyncio.AbstractEventLoop) -> None:
     line = Line(loop)
     later(0.02, lambda: line.raise_(tell=False))
     assert Waiter(lambda: line.high, None, loop).wait(10)
 
 
-def test_in_a_notebook_it_polls(loop: asyncio.AbstractEventLoop) -> None:
-    """There the thread's loop runs already, and cannot be run in itself."""
+def test_in_a_notebook_the_register_is_polled(loop: asyncio.AbstractEventLoop) -> None:
+    """Check this because the thread's loop runs already there, and cannot run inside itself."""
     line = Line(loop)
     later(0.02, lambda: line.raise_(tell=False))
 
@@ -90,7 +90,9 @@ def test_in_a_notebook_it_polls(loop: asyncio.AbstractEventLoop) -> None:
     assert line.waited == 0
 
 
-def test_interrupts_that_break_down(loop: asyncio.AbstractEventLoop, caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_interrupts_are_replaced_by_polling(
+    loop: asyncio.AbstractEventLoop, caplog: pytest.LogCaptureFixture
+) -> None:
     class Broken:
         async def wait(self) -> None:
             raise RuntimeError("Interrupt invalidated by Overlay change")
@@ -101,7 +103,7 @@ def test_interrupts_that_break_down(loop: asyncio.AbstractEventLoop, caplog: pyt
     assert "interrupts do not come any more (Interrupt invalidated by Overlay change)" in caplog.text
 
 
-def test_interrupted_and_waited_again(loop: asyncio.AbstractEventLoop) -> None:
+def test_an_interrupted_wait_can_be_repeated(loop: asyncio.AbstractEventLoop) -> None:
     line, struck = Line(loop), list[int]()
 
     class Clock:
@@ -121,18 +123,18 @@ def test_interrupted_and_waited_again(loop: asyncio.AbstractEventLoop) -> None:
     assert waiter.wait(10)
 
 
-def test_a_thread_without_a_loop() -> None:
-    found = []
+def test_a_thread_without_a_loop_gets_one() -> None:
+    same_loops = []
 
     def run() -> None:
         first = thread_loop()
-        found.append(first is thread_loop())
+        same_loops.append(first is thread_loop())
         first.close()
         second = thread_loop()
-        found.append(not second.is_closed())
+        same_loops.append(not second.is_closed())
         second.close()
 
     thread = threading.Thread(target=run)
     thread.start()
     thread.join()
-    assert found == [True, True]
+    assert same_loops == [True, True]

@@ -1,4 +1,4 @@
-"""Device pynq where pynq is not installed."""
+"""Test device pynq on a machine without pynq."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.runtime.devices.support.fake_board import bitstream
 from tests.sim.support.make_small_top import CONFIG
 
 
-def test_it_is_there_and_says_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_device_is_listed_and_names_the_missing_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynq", None)
     assert "pynq" in device_names()
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""Candidates whose guesses and costs are known, in the loop, on a clock that only passes and guesses make go."""
+"""Run candidates with known guesses and costs in the loop, on a clock that only passes and guesses advance."""
 
 from __future__ import annotations
 
@@ -21,31 +21,33 @@ from tests.runtime.support.fake_world import VOCAB, Clock, ScriptedDraft, Script
 END = 400
 LIMITS = Limits(nodes=16, depth=4, positions=END)
 TEXT = np.random.default_rng(2).integers(0, VOCAB, END + 1).tolist()
-CHEAP, COSTLY = 1e-5, 0.1  # seconds of a guess; a pass takes one second and 8 % for each node more
+CHEAP, COSTLY = 1e-5, 0.1  # seconds of a guess; a pass takes one second and 8 % for each further node
 Right = Callable[[int], bool | None]
 
 
 class Candidates:
-    """``auto`` over scripted candidates by name: (seconds of a guess, whether it is right at a position; None: silent)."""
+    """Run ``auto`` over scripted candidates by name: (seconds of a guess, whether it is right at a position; None:
+    silent).
+    """
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, overlaps: bool = False, **given: tuple[float, Right]) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, overlaps: bool = False, **scripts: tuple[float, Right]) -> None:
         self.clock, self.overlaps = Clock(), overlaps
         self.clock.go(1.0)
         monkeypatch.setattr(autoregressive, "time", self.clock)
         monkeypatch.setattr(auto, "time", self.clock)
         monkeypatch.setattr(autoregressive, "Adaptive", Willing)
-        self.drafts = {name: self._draft(*how) for name, how in given.items()}
+        self.drafts = {name: self._draft(*how) for name, how in scripts.items()}
         for name in ("copy", "ngram", "model"):
             draft = self.drafts.get(name) or self._draft(CHEAP, lambda at: None)
-            monkeypatch.setattr(getattr(auto, name), "create", lambda *_, made=draft, **__: made)
-        self.drafter = auto.create(draft=object() if "model" in given else None)  # type: ignore[arg-type]
+            monkeypatch.setattr(getattr(auto, name), "create", lambda *_, scripted=draft, **__: scripted)
+        self.drafter = auto.create(draft=object() if "model" in scripts else None)  # type: ignore[arg-type]
         self.rounds: list[tuple[int, int, int]] = []  # position, guesses, accepted
         self.ends: list[tuple[int, float]] = []  # position and clock
 
     def _draft(self, seconds: float, right: Right) -> ScriptedDraft:
         def guess(at: int) -> int | None:
-            said = right(at)
-            return None if said is None else (TEXT[min(at, END)] + (not said)) % VOCAB
+            is_right = right(at)
+            return None if is_right is None else (TEXT[min(at, END)] + (not is_right)) % VOCAB
 
         return ScriptedDraft(guess, clock=self.clock, seconds=seconds)
 
@@ -56,7 +58,7 @@ class Candidates:
         return open_writer(target, target.open(LIMITS), processor, drafter=drafter, overlaps=self.overlaps)
 
     def play(self) -> None:
-        """Write it all."""
+        """Write the whole text."""
         decoder = self.decoder()
         prompt = np.array(TEXT[:8], np.int32)
         before, length = (0, 0), 8
@@ -72,12 +74,12 @@ class Candidates:
         return sum(length >= start for length in self.drafts[name].asked)
 
     def seconds_after(self, start: int) -> float:
-        """Per token."""
+        """Return the seconds per token."""
         (first, began), *_, (last, ended) = (end for end in self.ends if end[0] >= start)
         return (ended - began) / (last - first)
 
     def accepted_after(self, start: int) -> float:
-        """Accepted guesses per round."""
+        """Return the accepted guesses per round."""
         return float(np.mean([accepted for length, _, accepted in self.rounds if length >= start]))
 
 
@@ -95,24 +97,24 @@ def silent(at: int) -> None:
 
 @pytest.mark.parametrize("overlaps", [False, True])
 @pytest.mark.parametrize("right", ["copy", "ngram", "model"])
-def test_the_candidate_that_is_right_drafts(monkeypatch: pytest.MonkeyPatch, right: str, overlaps: bool) -> None:
+def test_a_candidate_that_is_right_drafts(monkeypatch: pytest.MonkeyPatch, right: str, overlaps: bool) -> None:
     costs = {"copy": CHEAP, "ngram": CHEAP, "model": COSTLY}
     played = Candidates(
         monkeypatch, overlaps, **{name: (costs[name], always if name == right else never) for name in costs}
     )
     played.play()
-    assert played.accepted_after(60) > 3.8  # of 4
+    assert played.accepted_after(60) > 3.8  # the maximum is 4
     assert played.seconds_after(60) < 0.4
 
 
-def test_who_is_silent_leaves_it_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_candidate_leaves_drafting_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     played = Candidates(monkeypatch, copy=(CHEAP, silent), ngram=(CHEAP, always))
     played.play()
     assert played.accepted_after(20) > 3.8
 
 
 @pytest.mark.parametrize("overlaps", [False, True])
-def test_it_follows_when_another_one_becomes_right(monkeypatch: pytest.MonkeyPatch, overlaps: bool) -> None:
+def test_drafting_moves_to_a_candidate_that_becomes_right(monkeypatch: pytest.MonkeyPatch, overlaps: bool) -> None:
     played = Candidates(monkeypatch, overlaps, copy=(CHEAP, lambda at: at < 200), ngram=(CHEAP, lambda at: at >= 200))
     played.play()
     assert np.mean([accepted for length, _, accepted in played.rounds if 40 < length < 195]) > 3.8
@@ -120,7 +122,7 @@ def test_it_follows_when_another_one_becomes_right(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("overlaps", [False, True])
-def test_a_costly_candidate_that_was_wrong_gets_another_look(monkeypatch: pytest.MonkeyPatch, overlaps: bool) -> None:
+def test_a_costly_candidate_that_was_wrong_is_tried_again(monkeypatch: pytest.MonkeyPatch, overlaps: bool) -> None:
     model = (COSTLY, lambda at: at >= 100)
     played = Candidates(monkeypatch, overlaps, copy=(CHEAP, never), ngram=(CHEAP, silent), model=model)
     played.play()
@@ -129,30 +131,30 @@ def test_a_costly_candidate_that_was_wrong_gets_another_look(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("overlaps", [False, True])
-def test_nobody_drafts_when_nobody_is_right(monkeypatch: pytest.MonkeyPatch, overlaps: bool) -> None:
+def test_no_candidate_drafts_if_none_is_right(monkeypatch: pytest.MonkeyPatch, overlaps: bool) -> None:
     played = Candidates(monkeypatch, overlaps, copy=(CHEAP, never), ngram=(CHEAP, never), model=(COSTLY, never))
     played.play()
     assert sum(guesses for length, guesses, _ in played.rounds if length > 48) == 0
-    assert played.seconds_after(60) < 1.01  # the model is asked now and then
+    assert played.seconds_after(60) < 1.01  # the model is called now and then
     assert played.calls("model", 60) < 0.12 * END
-    assert played.calls("copy", 60) > 0.9 * (END - 60)  # a look at those that cost nothing is free
+    assert played.calls("copy", 60) > 0.9 * (END - 60)  # calling candidates that cost nothing is free
 
 
-def test_a_model_that_costs_more_than_it_brings_does_not_draft(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_costs_more_than_it_gains_does_not_draft(monkeypatch: pytest.MonkeyPatch) -> None:
     played = Candidates(monkeypatch, copy=(CHEAP, never), ngram=(CHEAP, silent), model=(1.5, always))
     played.play()
     assert sum(guesses for length, guesses, _ in played.rounds if length > 60) == 0
     assert played.calls("model", 60) < 0.12 * END
 
 
-def test_of_two_that_are_right_the_cheap_one_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cheap_one_of_two_that_are_right_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
     played = Candidates(monkeypatch, copy=(CHEAP, always), ngram=(CHEAP, silent), model=(COSTLY, always))
     played.play()
     assert played.accepted_after(20) > 3.8
     assert played.calls("copy", 60) > 8 * played.calls("model", 60)
 
 
-def test_every_candidate_is_told_every_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_candidate_observes_every_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
     played = Candidates(monkeypatch, copy=(CHEAP, never), ngram=(CHEAP, always), model=(COSTLY, never))
     played.play()
     for draft in played.drafts.values():
@@ -160,7 +162,7 @@ def test_every_candidate_is_told_every_outcome(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_text_does_not_depend_on_the_order_of_the_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor does it matter that some are wrong at times; only who drafts may differ."""
+    """Check also that candidates which are wrong at times change nothing except for which one drafts."""
     played = Candidates(
         monkeypatch,
         copy=(CHEAP, lambda at: at % 3 > 0),
@@ -176,7 +178,7 @@ def test_the_text_does_not_depend_on_the_order_of_the_candidates(monkeypatch: py
 
 
 def test_choices_after_an_assumed_text_are_judged_when_it_comes_true(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A round whose tree was waiting asks nobody any more; still everybody's guess is compared with what came."""
+    """Check that a round with a waiting tree, which calls no candidate, still compares all guesses with the outcome."""
     played = Candidates(monkeypatch, overlaps=True, copy=(CHEAP, always), ngram=(CHEAP, lambda at: at % 2 > 0))
     played.play()
     decoder = played.decoder()
@@ -189,7 +191,7 @@ def test_choices_after_an_assumed_text_are_judged_when_it_comes_true(monkeypatch
     assert 0.3 < by_name["ngram"].right < 0.7
 
 
-def test_the_footprint_is_the_sum_of_all() -> None:
+def test_the_footprint_is_the_sum_over_all_candidates() -> None:
     parts = [{"draft_text": 5, "draft_index": 7}, {"draft_text": 11}, {}]
     drafters: dict[str, Drafter] = {str(at): ScriptedDraft(silent, bytes=part) for at, part in enumerate(parts)}
     assert auto._AutoDrafter(drafters).footprint(LIMITS) == {"draft_text": 16, "draft_index": 7}
@@ -198,7 +200,7 @@ def test_the_footprint_is_the_sum_of_all() -> None:
     assert sum(real.values()) == sum(sum(items.values()) for items in apart) > 0
 
 
-def test_asked_about_no_node_it_guesses_nothing() -> None:
+def test_no_nodes_give_no_guesses() -> None:
     draft = auto.create().open(info(), LIMITS, ObservedCost())
     root = TokenTree(tokens=np.array([3], np.int32), parents=np.array([-1], np.int32), draft={})
     assert draft.expand(np.array([1, 2, 3], np.int32), root, np.zeros(0, np.int32)) == []

@@ -1,4 +1,4 @@
-"""Copying against a slow account of the same rules, and against edits of a text."""
+"""Compare copying with a slow account of the same rules, and run it on edits of a text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WIDE = Limits(nodes=40, depth=32, positions=512)
 
 
 class Account:
-    """Where the copying stands after each token, by the rules in the drafter's docstring, written out slowly."""
+    """Follow the place of the copying after each token, by the rules in the drafter's docstring, written out slowly."""
 
     def __init__(self, source: list[int]) -> None:
         self.source, self.text = source, list(source)
@@ -29,7 +29,9 @@ class Account:
         self.anchor()
 
     def agreement(self, place: int) -> int:
-        """Tokens that the text's end shares with the source up to ``place``, its own end apart."""
+        """Return the number of tokens that the text's end shares with the source up to ``place``, except for its own
+        end.
+        """
         size = 0
         while size < MOST and size <= place and self.source[place - size] == self.text[-1 - size]:
             size += 1
@@ -86,7 +88,7 @@ def expected(source: list[int], answer: list[int], path: list[int]) -> dict[int,
 
 @settings(max_examples=120)
 @given(data=st.data(), vocab=st.integers(2, 12))
-def test_it_copies_as_the_account_says_whatever_was_asked_before(data: Any, vocab: int) -> None:
+def test_copying_follows_the_account_after_any_calls(data: Any, vocab: int) -> None:
     tokens = st.integers(0, vocab - 1)
     source = data.draw(st.lists(tokens, min_size=1, max_size=30))
     draft, answer = open_draft("copy"), list[int]()
@@ -105,12 +107,12 @@ def copied(answer: list[int], limits: Limits = WIDE) -> Played:
 
 def test_a_verbatim_copy_is_proposed_in_growing_runs() -> None:
     played = copied(SOURCE)
-    assert [len(path) for path in played.runs] == [0, 8, 32, 6]  # two tokens find the place
+    assert [len(path) for path in played.runs] == [0, 8, 32, 6]  # two tokens determine the place
     assert played.accepted == len(SOURCE) - played.rounds
 
 
 @pytest.mark.parametrize("change", ["replaced", "left out", "put in", "two put in", "three replaced"])
-def test_after_a_small_change_the_copying_goes_on(change: str) -> None:
+def test_copying_continues_after_a_small_change(change: str) -> None:
     begin, end = SOURCE[:20], SOURCE[20:]
     answer = {
         "replaced": [*begin, 0, *end[1:]],
@@ -124,16 +126,16 @@ def test_after_a_small_change_the_copying_goes_on(change: str) -> None:
     assert played.rounds <= 12
 
 
-def test_after_a_change_the_nearest_later_place_is_taken() -> None:
+def test_after_a_change_the_nearest_later_place_is_used() -> None:
     source = [1, 2, 9, 10, 11, 12, 3, 4, 5, 6, 7, 30, 1, 2, 40, 1, 2, 50, 0]
     draft = open_draft("copy")
     text = [*source, 3, 4, 5, 6, 7]
     for end in range(len(source), len(text) + 1):
         ask(draft, text[:end])
-    assert ask(draft, [*text, 20, 1, 2]) == {40: 1.0}  # and neither 9, the first, nor 50, the last
+    assert ask(draft, [*text, 20, 1, 2]) == {40: 1.0}  # neither 9, the first, nor 50, the last
 
 
-def test_chance_matches_are_soon_left_alone() -> None:
+def test_chance_matches_are_soon_dropped() -> None:
     rng = np.random.default_rng(1)
     source, answer = rng.integers(0, 8, 60).tolist(), rng.integers(0, 8, 60).tolist()
     played = play(open_draft("copy"), source, answer)
@@ -142,14 +144,14 @@ def test_chance_matches_are_soon_left_alone() -> None:
     assert copied(rng.integers(0, 49, 60).tolist()).drafted < 60
 
 
-def test_it_begins_anew_with_another_conversation() -> None:
+def test_another_conversation_starts_copying_anew() -> None:
     draft = open_draft("copy")
     play(draft, [0, *SOURCE, 0], SOURCE)
-    other = [token + 1 for token in SOURCE[:30]]
-    assert ask(draft, [*other, 0, *other[4:6]]) == {other[6]: 1.0}
+    shifted = [token + 1 for token in SOURCE[:30]]
+    assert ask(draft, [*shifted, 0, *shifted[4:6]]) == {shifted[6]: 1.0}
     fresh = open_draft("copy")
-    text = [*other, 0]
-    for token in other[:5]:
+    text = [*shifted, 0]
+    for token in shifted[:5]:
         assert ask(draft, text) == ask(fresh, text)
         text = tell(draft, text, [], 0, token)
         tell(fresh, text[:-1], [], 0, token)
@@ -167,25 +169,25 @@ def test_the_next_question_is_input_too() -> None:
 
 
 def test_an_assumed_text_is_not_taken_for_input() -> None:
-    draft, other = open_draft("copy"), open_draft("copy")
+    draft, second_draft = open_draft("copy"), open_draft("copy")
     text = [*SOURCE, 0, 49, 0]
-    ask(draft, text), ask(other, text)
+    ask(draft, text), ask(second_draft, text)
     ask(draft, [*text, 31, 32, 33])
     text = tell(draft, text, [], 0, 5)
-    tell(other, text[:-1], [], 0, 5)
+    tell(second_draft, text[:-1], [], 0, 5)
     for end in ([31, 32], [5, 31, 32], [49, 0, 5]):
-        assert ask(draft, [*text, *end]) == ask(other, [*text, *end])
+        assert ask(draft, [*text, *end]) == ask(second_draft, [*text, *end])
 
 
 @pytest.mark.parametrize("token", [-1, VOCAB])
-def test_ids_that_are_not_in_the_vocabulary_are_not_proposed(token: int) -> None:
+def test_ids_outside_of_the_vocabulary_are_not_proposed(token: int) -> None:
     draft = open_draft("copy")
     ask(draft, [1, 2, token, 4, 5, 0])
     assert ask(draft, [1, 2, token, 4, 5, 0, 1, 2]) == {}
     assert ask(draft, [1, 2, token, 4, 5, 0, 1, 2], [token]) == {4: 1.0}
 
 
-def test_of_a_text_longer_than_the_context_the_beginning_is_forgotten() -> None:
+def test_the_beginning_of_a_text_longer_than_the_context_is_forgotten() -> None:
     limits = Limits(nodes=8, depth=4, positions=64)
     draft = open_draft("copy", limits)
     played = play(draft, [0, *SOURCE, 0], [*SOURCE, *SOURCE], limits)

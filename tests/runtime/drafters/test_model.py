@@ -1,4 +1,4 @@
-"""The draft model against fresh states, and against the softmax spelled out."""
+"""Compare the draft model with fresh states, and with the softmax spelled out."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CONFIG = {
 
 
 def sized(bundle: Bundle, size: int) -> Bundle:
-    """As if its tokenizer had ``size`` ids."""
+    """Return the bundle with a tokenizer of ``size`` ids."""
     return replace(bundle, manifest=replace(bundle.manifest, tokens=replace(bundle.tokens, size=size)))
 
 
@@ -63,7 +63,7 @@ def target_info(bundle: Bundle, vocab: int = VOCAB) -> TargetInfo:
 
 
 def slow(bundle: Bundle, tokens: Sequence[int], size: int = SIZE) -> dict[int, float]:
-    """The likeliest tokens after ``tokens``, in one pass of the reference."""
+    """Return the likeliest tokens after ``tokens``, in one pass of the reference."""
     limits = Limits(nodes=len(tokens), depth=1, positions=len(tokens))
     target = open_target(bundle, device="float_reference", limits=limits)
     ids = np.array(tokens, np.int32)
@@ -84,7 +84,7 @@ def said(guess: Sparse) -> dict[int, float]:
 
 
 def branching(text: Sequence[int], tokens: Sequence[int], parents: Sequence[int]) -> TokenTree:
-    """Nodes after the root; ``parents`` as in a tree."""
+    """Draw nodes after the root; ``parents`` has the form of a tree's."""
     return TokenTree(
         tokens=np.array([text[-1], *tokens], np.int32), parents=np.array([-1, *parents], np.int32), draft={}
     )
@@ -103,7 +103,7 @@ def path_of(tree: TokenTree, node: int) -> list[int]:
 
 
 class Spy:
-    """A target that counts rows, takes its results back as soon as it may, and can be made to fail."""
+    """Wrap a target to count rows, to take its results back as soon as it may, and to fail on demand."""
 
     def __init__(self, target: Target) -> None:
         self.target, self.info = target, target.info
@@ -129,19 +129,19 @@ class Spy:
 
 @pytest.fixture
 def spies(monkeypatch: pytest.MonkeyPatch) -> list[Spy]:
-    """One for every target that is loaded from now on."""
-    made: list[Spy] = []
+    """Return the list to which every target that is loaded from now on adds its spy."""
+    spies_: list[Spy] = []
 
     def spied(bundle: Bundle, **options: Any) -> Spy:
-        made.append(Spy(open_target(bundle, **options)))
-        return made[-1]
+        spies_.append(Spy(open_target(bundle, **options)))
+        return spies_[-1]
 
     monkeypatch.setattr(model, "open_target", spied)
-    return made
+    return spies_
 
 
 def ran(spy: Spy) -> list[int]:
-    """Rows of the passes since it was last asked."""
+    """Return the rows of the passes since the last call."""
     rows = spy.rows[:]
     spy.rows.clear()
     return rows
@@ -152,11 +152,11 @@ def draft(bundle: Bundle, spies: list[Spy]) -> Draft:
     return create(bundle, device="float_reference").open(target_info(bundle), LIMITS, ObservedCost())
 
 
-def test_it_says_what_the_softmax_says(bundle: Bundle, draft: Draft) -> None:
+def test_guesses_follow_the_softmax(bundle: Bundle, draft: Draft) -> None:
     text = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8]
     tree = branching(text, [7, 9, 3, 2], [0, 0, 1, 2])
-    for asked in ([0], [1, 2], [4, 3], [2]):
-        for node, guess in zip(asked, expand(draft, text, tree, *asked), strict=True):
+    for nodes in ([0], [1, 2], [4, 3], [2]):
+        for node, guess in zip(nodes, expand(draft, text, tree, *nodes), strict=True):
             assert guess == pytest.approx(slow(bundle, [*text, *path_of(tree, node)]), rel=1e-4)
             assert len(guess) == TOP
 
@@ -168,18 +168,18 @@ TOKENS = st.integers(0, 5)
 @pytest.mark.parametrize("device", ["float_reference", "cpu"])
 @given(data=st.data())
 def test_a_guess_depends_on_text_and_path_alone(device: str, data: Any, opened: dict[str, Any]) -> None:
-    """Whatever texts, trees and nodes came before."""
+    """Draw texts, trees and nodes of earlier calls."""
     drafter, info, exact = opened[device]
     draft = drafter.open(info, LIMITS, ObservedCost())
     text = data.draw(st.lists(TOKENS, min_size=1, max_size=20))
     for _ in range(4):
         above = [data.draw(st.integers(0, node)) for node in range(data.draw(st.integers(0, LIMITS.nodes - 1)))]
         tree = branching(text, [data.draw(TOKENS) for _ in above], above)
-        for _ in range(data.draw(st.integers(1, 3))):  # calls of a round see a tree that grows
+        for _ in range(data.draw(st.integers(1, 3))):  # calls of a round see a growing tree
             count = data.draw(st.integers(1, len(tree.tokens)))
             part = TokenTree(tokens=tree.tokens[:count], parents=tree.parents[:count], draft={})
-            asked = data.draw(st.lists(st.integers(0, count - 1), min_size=1, max_size=4, unique=True))
-            for node, guess in zip(asked, expand(draft, text, part, *asked), strict=True):
+            nodes = data.draw(st.lists(st.integers(0, count - 1), min_size=1, max_size=4, unique=True))
+            for node, guess in zip(nodes, expand(draft, text, part, *nodes), strict=True):
                 path = path_of(tree, node)
                 (fresh,) = expand(drafter.open(info, LIMITS, ObservedCost()), text, chain(text, path), len(path))
                 if exact:
@@ -187,7 +187,7 @@ def test_a_guess_depends_on_text_and_path_alone(device: str, data: Any, opened: 
                 else:
                     assert all(abs(guess.get(token, 0) - fresh.get(token, 0)) < 0.02 for token in guess | fresh)
         draft.observe(tree, Outcome(path=np.zeros(1, np.int32), next_token=0))
-        # The next round's text: some node was accepted, or all of it is quite another.
+        # The next round's text: some node was accepted, or it is a different text.
         path = path_of(tree, data.draw(st.integers(0, len(tree.tokens) - 1)))
         cut = data.draw(st.sampled_from([len(text), len(text), len(text) // 2]))
         text = [*text[:cut], *path, data.draw(TOKENS)][:40]
@@ -195,15 +195,15 @@ def test_a_guess_depends_on_text_and_path_alone(device: str, data: Any, opened: 
 
 @pytest.fixture(scope="module")
 def opened(bundle: Bundle) -> dict[str, Any]:
-    """By device: a drafter, the target's facts, and whether equal texts must give equal bits."""
-    found = {}
+    """Return by device: a drafter, the target's facts, and whether equal texts must give equal bits."""
+    by_device = {}
     for device in ("float_reference", "cpu"):
         exact = open_target(bundle, device=device, limits=LIMITS, threads=1).info.batch_invariant
-        found[device] = create(bundle, device=device, threads=1), target_info(bundle), exact
-    return found
+        by_device[device] = create(bundle, device=device, threads=1), target_info(bundle), exact
+    return by_device
 
 
-def test_a_prompt_runs_in_chunks_and_a_chain_a_row_at_a_time(draft: Draft, spies: list[Spy]) -> None:
+def test_a_prompt_runs_in_chunks_and_a_chain_row_by_row(draft: Draft, spies: list[Spy]) -> None:
     text = [token % SIZE for token in range(30)]
     path = run(draft, text, LIMITS)
     assert len(path) == LIMITS.depth
@@ -211,7 +211,7 @@ def test_a_prompt_runs_in_chunks_and_a_chain_a_row_at_a_time(draft: Draft, spies
 
 
 @pytest.mark.parametrize(("accepted", "rows"), [(0, 1), (3, 1), (5, 2)])
-def test_accepted_rows_of_a_chain_stay_and_rejected_ones_go(
+def test_accepted_rows_of_a_chain_stay_and_rejected_ones_are_dropped(
     bundle: Bundle, draft: Draft, spies: list[Spy], accepted: int, rows: int
 ) -> None:
     text = [1, 2, 3]
@@ -219,11 +219,11 @@ def test_accepted_rows_of_a_chain_stay_and_rejected_ones_go(
     ran(spies[0])
     text = [*text, *path[:accepted], 11]
     (guess,) = expand(draft, text, chain(text, []), 0)
-    assert ran(spies[0]) == [rows]  # of a path that was accepted whole, its last token never ran
+    assert ran(spies[0]) == [rows]  # the last token of a path that was accepted whole never ran
     assert guess == pytest.approx(slow(bundle, text), rel=1e-4)
 
 
-def test_of_a_tree_only_what_is_asked_for_runs_and_the_accepted_path_stays(
+def test_only_requested_nodes_of_a_tree_run_and_the_accepted_path_stays(
     bundle: Bundle, draft: Draft, spies: list[Spy]
 ) -> None:
     text = [1, 2, 3]
@@ -239,7 +239,7 @@ def test_of_a_tree_only_what_is_asked_for_runs_and_the_accepted_path_stays(
 
 
 def test_rows_are_taken_from_a_call_once(bundle: Bundle, draft: Draft) -> None:
-    """Also if the call after it comes to nothing."""
+    """Check it also if the next call fails."""
     text, tree = [1, 2, 3], branching([3], [7, 7, 9], [0, 1, 1])
     expand(draft, text, tree, 0)
     expand(draft, text, tree, 2, 3)
@@ -256,7 +256,7 @@ def test_a_stem_runs_once_below_branches(draft: Draft, spies: list[Spy]) -> None
     assert ran(spies[0]) == [3, 1, 1, 2, 4]
 
 
-def test_a_shorter_text_keeps_what_it_shares(bundle: Bundle, draft: Draft, spies: list[Spy]) -> None:
+def test_a_shorter_text_keeps_its_shared_rows(bundle: Bundle, draft: Draft, spies: list[Spy]) -> None:
     long = [1, 2, 3, 4, 5, 6, 7]
     expand(draft, long, chain(long, []), 0)
     ran(spies[0])
@@ -266,20 +266,20 @@ def test_a_shorter_text_keeps_what_it_shares(bundle: Bundle, draft: Draft, spies
         assert ran(spies[0]) == [rows]
 
 
-def test_nothing_runs_where_nothing_is_asked(draft: Draft, spies: list[Spy]) -> None:
+def test_nothing_runs_if_no_node_is_requested(draft: Draft, spies: list[Spy]) -> None:
     assert expand(draft, [1, 2], chain([1, 2], [])) == []
     assert expand(draft, [1, 2], chain([1, 2], [0] * 7), 6, 7) == [{}, {}]  # beyond the depth limit
     assert ran(spies[0]) == []
 
 
-@pytest.mark.parametrize("bad", [-1, SIZE, VOCAB, 2**31 - 1])
-def test_after_an_id_that_the_tokenizer_does_not_have_there_is_no_guess(
-    bundle: Bundle, draft: Draft, spies: list[Spy], bad: int
+@pytest.mark.parametrize("invalid_id", [-1, SIZE, VOCAB, 2**31 - 1])
+def test_an_id_outside_of_the_tokenizer_gets_no_guess(
+    bundle: Bundle, draft: Draft, spies: list[Spy], invalid_id: int
 ) -> None:
-    for text in ([1, bad], [bad, 1], [1, 2, 3, bad, 4]):
+    for text in ([1, invalid_id], [invalid_id, 1], [1, 2, 3, invalid_id, 4]):
         assert expand(draft, text, chain(text, [2]), 0, 1) == [{}, {}]
     assert ran(spies[0]) == []
-    tree = branching([1, 2], [bad, 4, 5, 6], [0, 0, 1, 2])
+    tree = branching([1, 2], [invalid_id, 4, 5, 6], [0, 0, 1, 2])
     guesses = expand(draft, [1, 2], tree, 0, 1, 2, 3, 4)
     assert [len(guess) for guess in guesses] == [TOP, 0, TOP, 0, TOP]
     assert guesses[4] == pytest.approx(slow(bundle, [1, 2, 4, 6]), rel=1e-4)
@@ -304,13 +304,13 @@ def test_the_shorter_context_ends_the_guesses(bundle: Bundle, positions: int, en
     guesses = expand(draft, text, tree, *range(8))
     assert [len(guess) for guess in guesses] == [TOP] * 7 + [0]  # the last one stands at ``end``
     assert guesses[6] == pytest.approx(slow(bundle, [*text, 2, 6]), rel=1e-4)
-    for more in ([1, 2, 3], [1] * 100):
-        assert expand(draft, [*text, *more], chain([*text, *more], [1]), 0, 1) == [{}, {}]
+    for addition in ([1, 2, 3], [1] * 100):
+        assert expand(draft, [*text, *addition], chain([*text, *addition], [1]), 0, 1) == [{}, {}]
     assert expand(draft, text[:9], chain(text[:9], []), 0)[0] == pytest.approx(slow(bundle, text[:9]), rel=1e-4)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_nonsense_is_an_error_and_no_guess(bundle: Bundle, draft: Draft, spies: list[Spy], value: float) -> None:
+def test_logits_that_are_not_finite_are_an_error(bundle: Bundle, draft: Draft, spies: list[Spy], value: float) -> None:
     def spoil(logits: F32) -> None:
         logits[0, 5] = value
 
@@ -321,7 +321,7 @@ def test_nonsense_is_an_error_and_no_guess(bundle: Bundle, draft: Draft, spies: 
     assert expand(draft, [1, 2], chain([1, 2], []), 0)[0] == pytest.approx(slow(bundle, [1, 2]), rel=1e-4)
 
 
-def test_a_token_that_cannot_come_is_not_proposed(draft: Draft, spies: list[Spy]) -> None:
+def test_an_impossible_token_is_not_proposed(draft: Draft, spies: list[Spy]) -> None:
     def spoil(logits: F32) -> None:
         logits[:, 4:] = -np.inf
 
@@ -330,7 +330,7 @@ def test_a_token_that_cannot_come_is_not_proposed(draft: Draft, spies: list[Spy]
     assert sorted(guess) == [0, 1, 2, 3]
 
 
-def test_without_a_bundle_it_says_which_option_names_one() -> None:
+def test_without_a_bundle_the_option_is_named() -> None:
     with pytest.raises(UsageError, match=r"-md/--model-draft"):
         create()
 
@@ -342,12 +342,12 @@ def test_another_tokenizer_is_refused_before_anything_is_loaded(bundle: Bundle, 
     assert spies == []
 
 
-def test_weights_are_loaded_once_and_each_draft_has_a_cache(bundle: Bundle, spies: list[Spy]) -> None:
+def test_weights_are_loaded_once_for_drafts_with_separate_caches(bundle: Bundle, spies: list[Spy]) -> None:
     drafter = create(bundle, device="float_reference")
-    one, other = (drafter.open(target_info(bundle), LIMITS, ObservedCost()) for _ in range(2))
+    first, second = (drafter.open(target_info(bundle), LIMITS, ObservedCost()) for _ in range(2))
     assert len(spies) == 1
     for text in ([1, 2], [1, 2, 3]):
-        for draft, last in ((one, 5), (other, 6)):
+        for draft, last in ((first, 5), (second, 6)):
             (guess,) = expand(draft, [*text, last], chain([*text, last], []), 0)
             assert guess == pytest.approx(slow(bundle, [*text, last]), rel=1e-4)
     drafter.open(target_info(bundle), replace(LIMITS, nodes=16), ObservedCost())
@@ -375,15 +375,15 @@ def test_the_footprint_is_that_of_the_draft_itemized_from_the_manifest(
 
 @settings(max_examples=50)
 @given(width=st.integers(1, 20_000), seed=st.integers(0, 2**32 - 1), nan=st.booleans())
-def test_the_largest_of_any_row_are_found(width: int, seed: int, nan: bool) -> None:
+def test_the_largest_values_of_any_row_are_found(width: int, seed: int, nan: bool) -> None:
     rng = np.random.default_rng(seed)
     row = rng.standard_normal(width).astype(np.float32)
     if rng.random() < 0.5:
-        row[rng.integers(0, width, 8)] += 9  # wherever they stand
+        row[rng.integers(0, width, 8)] += 9  # at any place
         row[-1] += 9
     if nan:
         row[rng.integers(0, width)] = np.nan
     count = min(TOP, width)
-    found = model._largest(row, count)
-    assert len(set(found.tolist())) == count
-    assert np.array_equal(np.sort(row[found]), np.sort(row)[-count:], equal_nan=True)
+    largest = model._largest(row, count)
+    assert len(set(largest.tolist())) == count
+    assert np.array_equal(np.sort(row[largest]), np.sort(row)[-count:], equal_nan=True)

@@ -1,4 +1,4 @@
-"""Stochastic n-grams against averages taken the slow way."""
+"""Compare stochastic n-grams with averages computed slowly."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.runtime.drafters.support.bench_rounds import LIMITS, VOCAB, ask, info
 
 
 def said(*rows: dict[int, float]) -> Mapping[str, F32]:
-    """Taps for a path: what the target said after each of its nodes."""
+    """Return taps for a path: the target's distribution after each of its nodes."""
     whole = np.zeros((len(rows), VOCAB), np.float32)
     for at, row in enumerate(rows):
         whole[at, list(row)] = list(row.values())
@@ -28,7 +28,7 @@ def said(*rows: dict[int, float]) -> Mapping[str, F32]:
 
 
 class Averages:
-    """What was said after every context, kept whole."""
+    """Keep every distribution after every context."""
 
     def __init__(self) -> None:
         self.seen: dict[tuple[int, ...], list[dict[int, float]]] = defaultdict(list)
@@ -47,7 +47,7 @@ class Averages:
 
 
 def row_of(rng: np.random.Generator, tokens: int) -> dict[int, float]:
-    """A distribution over some of the first tokens, in round numbers: ties are wanted."""
+    """Draw a distribution over some of the first tokens, in round numbers, so that ties occur."""
     weights = rng.integers(0, 20, tokens) * (rng.random(tokens) < 0.7)
     weights[rng.integers(tokens)] += 1
     return {token: float(weight / weights.sum()) for token, weight in enumerate(weights) if weight}
@@ -55,11 +55,11 @@ def row_of(rng: np.random.Generator, tokens: int) -> dict[int, float]:
 
 @settings(max_examples=60)
 @given(seed=st.integers(0, 2**32 - 1), vocab=st.integers(1, 4))
-def test_it_says_the_average_of_what_the_target_said(seed: int, vocab: int) -> None:
+def test_a_guess_is_the_average_of_the_target_s_distributions(seed: int, vocab: int) -> None:
     rng, draft, slow = np.random.default_rng(seed), open_draft("stand"), Averages()
     text = rng.integers(0, vocab, rng.integers(1, 6)).tolist()
     for _ in range(8):
-        for _ in range(3):  # asking leaves no trace
+        for _ in range(3):  # calls change nothing
             path = rng.integers(0, vocab, rng.integers(0, LIMITS.depth)).tolist()
             assert ask(draft, text, path) == pytest.approx(slow.guess([*text, *path]), abs=1e-5)
         path = rng.integers(0, vocab, rng.integers(0, 5)).tolist()
@@ -72,24 +72,25 @@ def test_it_says_the_average_of_what_the_target_said(seed: int, vocab: int) -> N
 
 @settings(max_examples=50)
 @given(seed=st.integers(0, 2**32 - 1))
-def test_of_more_than_ten_tokens_the_heaviest_stay(seed: int) -> None:
+def test_the_heaviest_of_more_than_ten_tokens_stay(seed: int) -> None:
     rng, draft, mean = np.random.default_rng(seed), open_draft("stand"), dict[int, float]()
     rows = [row_of(rng, 2 * TOP_K) for _ in range(rng.integers(1, 9))]
     for count, row in enumerate(rows):
-        kept = dict(sorted(row.items(), key=lambda item: (-item[1], item[0]))[:TOP_K])
+        heaviest = dict(sorted(row.items(), key=lambda item: (-item[1], item[0]))[:TOP_K])
         mean = {
-            token: (mean.get(token, 0.0) * count + kept.get(token, 0.0)) / (count + 1) for token in mean.keys() | kept
+            token: (mean.get(token, 0.0) * count + heaviest.get(token, 0.0)) / (count + 1)
+            for token in mean.keys() | heaviest
         }
         mean = dict(sorted(mean.items(), key=lambda item: -item[1])[:TOP_K])
         ask(draft, [7])
         tell(draft, [7], [], 0, 7, said(row))
-    # Which of two equally heavy ones stays last is up to rounding: compare what is heavier than the lightest.
-    total, least = sum(mean.values()), min(mean.values())
-    got = ask(draft, [7])
-    assert len(got) == len(mean)
-    assert min(got.values()) == pytest.approx(least / total, abs=1e-4)
-    heavy = {token: value / total for token, value in mean.items() if value > least + 1e-4}
-    assert {token: value for token, value in got.items() if token in heavy} == pytest.approx(heavy, abs=1e-4)
+    # Rounding decides which of two equally heavy ones stays last: compare those heavier than the lightest.
+    total, lightest = sum(mean.values()), min(mean.values())
+    guess_row = ask(draft, [7])
+    assert len(guess_row) == len(mean)
+    assert min(guess_row.values()) == pytest.approx(lightest / total, abs=1e-4)
+    heavy = {token: value / total for token, value in mean.items() if value > lightest + 1e-4}
+    assert {token: value for token, value in guess_row.items() if token in heavy} == pytest.approx(heavy, abs=1e-4)
 
 
 def test_the_longest_known_context_decides() -> None:
@@ -128,14 +129,14 @@ def test_the_prompt_and_assumed_text_teach_nothing() -> None:
 
 
 @pytest.mark.parametrize("row", [{}, {VOCAB - 1: float("nan")}])
-def test_a_row_with_nothing_in_it_teaches_nothing(row: dict[int, float]) -> None:
+def test_an_empty_row_teaches_nothing(row: dict[int, float]) -> None:
     draft = open_draft("stand")
     ask(draft, [1])
     tell(draft, [1], [], 0, 2, said(row))
     assert ask(draft, [1]) == {}
 
 
-def test_ids_that_are_not_in_the_vocabulary_are_not_proposed() -> None:
+def test_ids_outside_of_the_vocabulary_are_not_proposed() -> None:
     draft = open_draft("stand", vocab=5)
     ask(draft, [1])
     tell(draft, [1], [], 0, 2, said({3: 0.25, 5: 0.5, 4: 0.25}))
@@ -145,7 +146,7 @@ def test_ids_that_are_not_in_the_vocabulary_are_not_proposed() -> None:
     assert ask(draft, [1, 2]) == {}
 
 
-def test_it_asks_for_what_it_learns_from() -> None:
+def test_the_draft_requests_the_taps_that_it_learns_from() -> None:
     assert load("edgedec.runtime.drafters", "stand").create().taps == TOP_TAPS == (TOP_IDS, TOP_PROBS)
 
 
@@ -156,7 +157,7 @@ def test_a_vocabulary_whose_ids_float32_cannot_hold_is_refused() -> None:
         drafter.open(info((1 << 24) + 1), LIMITS, ObservedCost())
 
 
-def test_contexts_that_were_not_seen_for_long_make_room() -> None:
+def test_contexts_that_were_not_used_for_long_are_replaced() -> None:
     limits = Limits(nodes=8, depth=4, positions=8)
     draft = open_draft("stand", limits, vocab=4000)
     text = [1]

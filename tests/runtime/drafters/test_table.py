@@ -1,4 +1,4 @@
-"""The table of contexts: a dictionary as long as there is room, and never more than its room."""
+"""Test the table of contexts: a dictionary while there is room, and never larger than its room."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_context_keeps_its_row(contexts: list[tuple[int, int]]) -> None:
     assert all(table.counts[row] == contexts.count(context) for context, row in rows.items())
 
 
-def test_the_context_that_was_not_touched_the_longest_makes_room() -> None:
+def test_the_least_recently_used_context_is_replaced() -> None:
     table = ContextTable(1, 2)  # one set of eight
     for token in range(8):
         row = table.claim((token,))
@@ -38,18 +38,18 @@ def test_the_context_that_was_not_touched_the_longest_makes_room() -> None:
     assert (table.ids[row].tolist(), table.values[row].tolist(), table.counts[row]) == ([-1, -1], [0.0, 0.0], 0)
 
 
-def test_its_bytes_are_what_it_says_and_do_not_grow() -> None:
-    said = ContextTable.table_bytes(1000, 12)
+def test_the_table_has_its_stated_bytes_and_does_not_grow() -> None:
+    stated = ContextTable.table_bytes(1000, 12)
     tracemalloc.start()
     try:
         table = ContextTable(1000, 12)
-        made = tracemalloc.get_traced_memory()[0]
+        allocated = tracemalloc.get_traced_memory()[0]
         for token in range(20_000):
             row = table.claim((token, token))
             table.values[row] = 1
-        grown = tracemalloc.get_traced_memory()[0]
+        final = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
-    assert said <= made <= said + 2048
-    assert grown <= made + 1024
+    assert stated <= allocated <= stated + 2048
+    assert final <= allocated + 1024
     assert np.count_nonzero(table.values) == table.values.size

@@ -1,4 +1,4 @@
-"""Adaptive trigrams against a dictionary."""
+"""Compare adaptive trigrams with a dictionary."""
 
 from __future__ import annotations
 
@@ -17,44 +17,44 @@ from tests.runtime.drafters.support.bench_rounds import LIMITS, ask, open_draft,
 
 
 class Weights:
-    """Every trigram's weight, and what 150 visits from the root reach."""
+    """Keep every trigram's weight, and compute what 150 visits from the root reach."""
 
     def __init__(self) -> None:
         self.weights: dict[tuple[int, int], dict[int, float]] = defaultdict(dict)
 
     def sight(self, tokens: list[int]) -> None:
         for pair, token in zip(pairwise(tokens), tokens[2:], strict=False):
-            known = self.weights[pair]
-            known[token] = min(CAP, known.get(token, 0.0) + STEP)
+            successors = self.weights[pair]
+            successors[token] = min(CAP, successors.get(token, 0.0) + STEP)
 
     def guess(self, text: list[int], path: list[int]) -> dict[int, float] | None:
-        """None where rounding decides whether a visit is a whole one."""
+        """Return the guess, or None if rounding decides whether a visit is a whole one."""
         tokens, visits = [*text, *path], float(VISITS)
         for at, token in enumerate(path, start=len(text)):
-            known = self.weights.get((tokens[at - 2], tokens[at - 1]), {})
-            visits *= known.get(token, 0.0) / sum(known.values()) if known else 0.0
-        known = self.weights.get((tokens[-2], tokens[-1]), {})
-        total = sum(known.values())
-        reached = {token: visits * weight / total for token, weight in known.items()}
+            successors = self.weights.get((tokens[at - 2], tokens[at - 1]), {})
+            visits *= successors.get(token, 0.0) / sum(successors.values()) if successors else 0.0
+        successors = self.weights.get((tokens[-2], tokens[-1]), {})
+        total = sum(successors.values())
+        reached = {token: visits * weight / total for token, weight in successors.items()}
         if any(abs(count - 1) < 1e-3 for count in reached.values()):
             return None
-        known = {token: weight for token, weight in known.items() if reached[token] >= 1}
-        return {token: weight / sum(known.values()) for token, weight in known.items()}
+        successors = {token: weight for token, weight in successors.items() if reached[token] >= 1}
+        return {token: weight / sum(successors.values()) for token, weight in successors.items()}
 
 
 @settings(max_examples=80)
 @given(data=st.data())
-def test_it_weighs_as_the_dictionary_does_whatever_was_asked_before(data: Any) -> None:
+def test_weights_equal_the_dictionary_after_any_calls(data: Any) -> None:
     tokens, draft, slow = st.integers(0, 3), open_draft("trigram"), Weights()
     text = data.draw(st.lists(tokens, min_size=2, max_size=30))
     slow.sight(text)
     ask(draft, text)
     for _ in range(6):
         assumed = [*text, *data.draw(st.lists(tokens, max_size=LIMITS.depth + 1))]
-        for asked in (assumed, text):
+        for known_text in (assumed, text):
             path = data.draw(st.lists(tokens, max_size=LIMITS.depth - 1))
-            got, expected = ask(draft, asked, path), slow.guess(asked, path)
-            assert expected is None or got == pytest.approx(expected, abs=1e-5)
+            guess, expected = ask(draft, known_text, path), slow.guess(known_text, path)
+            assert expected is None or guess == pytest.approx(expected, abs=1e-5)
         path = data.draw(st.lists(tokens, max_size=LIMITS.depth))
         accepted = data.draw(st.integers(0, len(path)))
         text = tell(draft, text, path, accepted, data.draw(tokens))
@@ -71,7 +71,7 @@ def test_recent_trigrams_gain_until_the_cap() -> None:
     assert ask(draft, [1, 2]) == pytest.approx({3: STEP / (CAP + STEP), 4: CAP / (CAP + STEP)}, rel=1e-3)
 
 
-def test_twelve_successors_are_kept_and_the_lightest_goes() -> None:
+def test_twelve_successors_are_kept_and_the_lightest_is_dropped() -> None:
     draft = open_draft("trigram", Limits(nodes=8, depth=4, positions=256))
     text = [token for last in range(10, 10 + SUCCESSORS) for token in (1, 2, last, 1, 2, last)]
     ask(draft, [*text, 1, 2, 40, 1, 2, 41])
@@ -88,7 +88,7 @@ def test_a_long_prompt_teaches_all_its_trigrams() -> None:
         assert ask(draft, [*prompt, *pair]) == pytest.approx(slow.guess([*prompt, *pair], []), abs=1e-5)
 
 
-def test_a_prompt_teaches_once_and_another_text_once_more() -> None:
+def test_a_prompt_teaches_once_and_another_text_again() -> None:
     draft = open_draft("trigram")
     for _ in range(3):
         ask(draft, [1, 2, 3, 1, 2, 4, 1, 2, 4])
@@ -103,7 +103,7 @@ def test_what_less_than_one_visit_reaches_is_not_proposed() -> None:
     assert ask(draft, [1, 2]) == pytest.approx({3: 60 / 61, 4: 1 / 61})
     assert ask(draft, [2, 4]) == pytest.approx({5: 1 / 4, 6: 3 / 4})
     assert ask(draft, [1, 2], [4]) == {6: 1.0}  # 150/61 visits, 0.6 for 5
-    assert ask(draft, [1, 2], [6]) == {}  # a token that no visit takes
+    assert ask(draft, [1, 2], [6]) == {}  # a token that no visit reaches
 
 
 @pytest.mark.parametrize("text", [[1], [1, 2]])
@@ -111,7 +111,7 @@ def test_a_text_without_a_trigram_has_no_guess(text: list[int]) -> None:
     assert ask(open_draft("trigram"), text) == {}
 
 
-def test_ids_that_are_not_in_the_vocabulary_are_not_proposed() -> None:
+def test_ids_outside_of_the_vocabulary_are_not_proposed() -> None:
     draft = open_draft("trigram", vocab=5)
     text = [1, 2, 5, 1, 2, -1, 1, 2]
     assert ask(draft, text) == {}

@@ -1,4 +1,4 @@
-"""A driver among registers that answer as they are told: what it refuses, and what it says of one that gave up."""
+"""Test a driver on registers with scripted values: its refusals, and its messages about an accelerator that gave up."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def size(of: Program) -> int:
 
 
 class Registers:
-    """An accelerator that gives up at every doorbell.
+    """Model an accelerator that gives up at every doorbell.
 
     Members:
-        values: by offset, 32 bits each.
+        values: contents of the registers by offset, 32 bits each.
     """
 
     def __init__(self, cause: int, descriptor: int) -> None:
@@ -91,38 +91,38 @@ def test_every_cause_is_named() -> None:
         assert ERROR_CAUSES[cause] in said(opened(cause=cause, descriptor=2))
 
 
-def test_a_damaged_weight_names_the_last_instruction_and_what_to_do() -> None:
-    number = next(n for n, one in enumerate(program().instructions) if one.opcode == Opcode.MATRIX)
+def test_a_damaged_weight_names_the_last_instruction_and_the_next_step() -> None:
+    number = next(n for n, instruction in enumerate(program().instructions) if instruction.opcode == Opcode.MATRIX)
     assert said(opened(cause=Cause.WEIGHT, descriptor=number)) == (
         f"the accelerator gave up in instruction {number} (MATRIX {program().names[number]}): a byte of ternary weights "
         "does not encode five trits; reset it, and load the program again"
     )
 
 
-@pytest.mark.parametrize(("name", "wanted"), [("identity", "0x63656465"), ("version", "0x1")])
-def test_something_else_is_on_the_bus(name: str, wanted: str) -> None:
+@pytest.mark.parametrize(("name", "expected"), [("identity", "0x63656465"), ("version", "0x1")])
+def test_another_device_on_the_bus_is_refused(name: str, expected: str) -> None:
     registers = Registers(0, 0)
     registers.values[REGISTER_MAP[name].offset] = 0xDEADBEEF
     device = MachineDevice("fake", registers, np.zeros(size(program()), np.uint8), clock_hz=1e8)
     with pytest.raises(
         DeviceError,
-        match=rf"^register {name} reads 0xdeadbeef, not {wanted}: no accelerator of this edgedec; load its bitstream$",
+        match=rf"^register {name} reads 0xdeadbeef, not {expected}: no accelerator of this edgedec; load its bitstream$",
     ):
         Driver(device, program(), embedding())
     assert REGISTER_MAP["control"].offset not in registers.values, "something was written to what is not known"
 
 
-def test_which_instructions_are_counted() -> None:
-    """As the benches, who watch the hardware, count them."""
+def test_the_driver_counts_the_same_instructions_as_the_benches() -> None:
+    """Compare with the benches, which observe the hardware."""
     units = [Opcode.LOAD, Opcode.VECTOR, Opcode.MATRIX, Opcode.ATTEND]
     for logits in (False, True):
-        ran = [one for _, one in benched(program(), int(logits)) if one.opcode in units]
-        assert [program().instructions[n] for n in issued(program(), commits=False, logits=logits)] == ran
-    moved = [program().instructions[n] for n in issued(program(), commits=True, logits=False)]
-    assert moved == [one for one in program().instructions if one.opcode == Opcode.COPY]
+        executed = [entry for _, entry in benched(program(), int(logits)) if entry.opcode in units]
+        assert [program().instructions[n] for n in issued(program(), commits=False, logits=logits)] == executed
+    copied = [program().instructions[n] for n in issued(program(), commits=True, logits=False)]
+    assert copied == [entry for entry in program().instructions if entry.opcode == Opcode.COPY]
 
 
-def test_a_reset_that_does_not_end() -> None:
+def test_a_reset_that_does_not_end_is_an_error() -> None:
     driver = opened()
     registers: Any = driver.device.machine  # type: ignore[attr-defined]
     (resetting,) = (lsb for field, lsb in REGISTER_MAP["status"].positions() if field.name == "resetting")
@@ -142,18 +142,18 @@ def test_an_impossible_address_is_shown() -> None:
     assert f"the block is {block_bytes(2)} bytes, the bus ends at 0x10000000000" in message
 
 
-def test_memory_that_ends_behind_the_bus() -> None:
+def test_memory_past_the_end_of_the_bus_is_refused() -> None:
     opened(address=(1 << 40) - size(program()))
     with pytest.raises(DeviceError, match=r"^the output buffer, .* ends behind .*bus at 0x10000000000: use a smaller"):
         opened(address=(1 << 40) - size(program()) + 8192)
 
 
-def test_memory_that_is_too_small() -> None:
+def test_memory_that_is_too_small_is_refused() -> None:
     with pytest.raises(DeviceError, match=r"^a buffer of \d+ bytes does not fit .* bytes are free; give it more"):
         opened(missing=1)
 
 
-def test_a_device_that_ignores_the_alignment() -> None:
+def test_a_device_that_ignores_the_alignment_is_refused() -> None:
     class Careless(MachineDevice):
         def allocate(self, size_bytes: int, *, alignment_bytes: int = 4096) -> ArenaBuffer:
             return super().allocate(size_bytes, alignment_bytes=1)
@@ -165,25 +165,31 @@ def test_a_device_that_ignores_the_alignment() -> None:
 
 
 @pytest.mark.parametrize("opcode", [Opcode.READ, Opcode.CACHE, Opcode.COPY, Opcode.ATTEND])
-def test_an_instruction_that_leaves_its_buffer(opcode: Opcode) -> None:
-    """The last one that could be there is; a beat further it is not."""
+def test_an_instruction_past_its_buffer_is_refused(opcode: Opcode) -> None:
+    """Check that the last possible address is accepted, and one beat further refused."""
     whole = program()
     assert whole.astray() is None
-    number = max(n for n, one in enumerate(whole.instructions) if one.opcode == opcode)
-    one = whole.instructions[number]
+    number = max(n for n, original in enumerate(whole.instructions) if original.opcode == opcode)
+    original = whole.instructions[number]
 
     def moved(beats: int) -> Program:
-        changed = Instruction(opcode, {**one.fields, "start": one["start"] + beats})
-        return replace(whole, instructions=(*whole.instructions[:number], changed, *whole.instructions[number + 1 :]))
+        moved_instruction = Instruction(opcode, {**original.fields, "start": original["start"] + beats})
+        return replace(
+            whole, instructions=(*whole.instructions[:number], moved_instruction, *whole.instructions[number + 1 :])
+        )
 
-    beats = whole.image.size // whole.config.beat_bytes - one["start"] - one["beats"] if opcode == Opcode.READ else 0
+    beats = (
+        whole.image.size // whole.config.beat_bytes - original["start"] - original["beats"]
+        if opcode == Opcode.READ
+        else 0
+    )
     assert moved(beats).astray() is None
     assert moved(beats + 1).astray() == number
     with pytest.raises(UsageError, match=rf"^instruction {number} \({opcode.name} .*leaves its buffer"):
         opened(of=moved(beats + 1))
 
 
-def test_an_instruction_with_a_base_that_is_none() -> None:
+def test_an_instruction_with_an_invalid_base_is_refused() -> None:
     whole = program()
     stray = Instruction(Opcode.READ, {"base": 3})
     assert replace(whole, instructions=(stray, *whole.instructions[1:])).astray() == 0

@@ -1,6 +1,7 @@
-"""What can go wrong between a host and an accelerator, by name: what is said, and that the next pass is right.
+"""Test the faults between a host and an accelerator, by name: the message, and that the next pass is right.
 
-Over ``interpreter`` what needs no bus, over ``sim`` all of it; the conformance suite has what a device itself refuses.
+Faults that need no bus run over ``interpreter``, and all of them over ``sim``; the conformance suite has what a device
+itself refuses.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tests.runtime.driver.support.bench_session import embedding, ids, program, 
 from tests.runtime.driver.support.fake_faulty_device import FaultyDevice
 from tests.sim.support.make_small_top import CONFIG
 
-# As in the conformance suite, or another library would be compiled.
+# the configuration of the conformance suite, so that no other library is compiled
 OPTIONS: dict[str, dict[str, Any]] = {
     "interpreter": {},
     "sim": {"memory": "ideal", "memory_bytes": 1 << 20, "trace": True},
@@ -39,27 +40,27 @@ def device(request: pytest.FixtureRequest) -> Iterator[FaultyDevice]:
 
 
 def started(device: Device) -> Driver:
-    """Behind the prompt."""
+    """Return a driver after the prompt."""
     driver = Driver(device, program(), embedding())
     driver.forward(ids(*PROMPT), logits=NO_LOGITS)
     driver.commit(np.arange(len(PROMPT), dtype=np.int32))
     return driver
 
 
-def is_right(driver: Driver, *given: int, committed: tuple[int, ...] = PROMPT) -> None:
-    """A pass over what is committed, all its logits, and then its commit, out of order."""
-    model, rows = prompted(*committed), np.arange(len(given), dtype=np.int32)
-    driver.forward(ids(*given), logits=WHOLE_ROWS)
-    places = np.arange(len(committed), len(committed) + len(given), dtype=np.int32)
-    wanted = model.forward(ids(*given), positions=places, visible=np.tri(len(given), dtype=np.bool_))
-    found = driver.logits(rows)
-    assert np.array_equal(found.values, wanted.values)
-    assert np.array_equal(found.mantissa, wanted.mantissa)
-    assert np.array_equal(driver.results(rows).ids[:, 0], np.argmax(wanted.values, axis=1))
+def is_right(driver: Driver, *tokens: int, committed: tuple[int, ...] = PROMPT) -> None:
+    """Run a pass over what is committed, compare all its logits, and commit out of order."""
+    model, rows = prompted(*committed), np.arange(len(tokens), dtype=np.int32)
+    driver.forward(ids(*tokens), logits=WHOLE_ROWS)
+    places = np.arange(len(committed), len(committed) + len(tokens), dtype=np.int32)
+    expected = model.forward(ids(*tokens), positions=places, visible=np.tri(len(tokens), dtype=np.bool_))
+    actual = driver.logits(rows)
+    assert np.array_equal(actual.values, expected.values)
+    assert np.array_equal(actual.mantissa, expected.mantissa)
+    assert np.array_equal(driver.results(rows).ids[:, 0], np.argmax(expected.values, axis=1))
 
 
-def test_interrupt_is_lost(device: FaultyDevice, caplog: pytest.LogCaptureFixture) -> None:
-    """Every pass is noticed at the next look at the registers, and the user is told once."""
+def test_a_lost_interrupt_costs_a_slice_of_time(device: FaultyDevice, caplog: pytest.LogCaptureFixture) -> None:
+    """Check that every pass is noticed at the next read of the registers, and that the user is warned once."""
     driver = started(device)
     device.interrupt_is_cut = True
     device.waits_s.clear()
@@ -70,15 +71,17 @@ def test_interrupt_is_lost(device: FaultyDevice, caplog: pytest.LogCaptureFixtur
         driver.forward(ids(4))
     assert first == 2, "a slice, and a look at the line"
     assert sum(device.waits_s) < 3 * 0.011
-    (said,) = (record.message for record in caplog.records)
-    assert said.startswith(
+    (warning,) = (record.message for record in caplog.records)
+    assert warning.startswith(
         f"{device.name}: a pass has ended and no interrupt has come; each will be noticed late. Check"
     )
     assert driver.length == 6
 
 
-def test_interrupt_that_comes_is_not_called_lost(device: FaultyDevice, caplog: pytest.LogCaptureFixture) -> None:
-    """The pass ends between the end of a wait and the look at the registers."""
+def test_an_interrupt_between_two_looks_is_not_called_lost(
+    device: FaultyDevice, caplog: pytest.LogCaptureFixture
+) -> None:
+    """End the pass between the end of a wait and the read of the registers."""
     driver, wait = started(device), device.device.wait
     late = iter([True])
 
@@ -90,8 +93,8 @@ def test_interrupt_that_comes_is_not_called_lost(device: FaultyDevice, caplog: p
     assert not caplog.records
 
 
-def test_device_never_answers(device: FaultyDevice) -> None:
-    """It is told what it was doing; looks at it are few, and the time is what was allowed."""
+def test_a_device_that_never_answers_is_an_error(device: FaultyDevice) -> None:
+    """Check that the message names the work, that reads are few, and that the time is the limit."""
     driver = started(device)
     device.frozen = True
     driver.max_cycles = round(10 * device.clock_hz)
@@ -109,8 +112,8 @@ def test_device_never_answers(device: FaultyDevice) -> None:
     is_right(driver, 3, 4)
 
 
-def test_somebody_else_has_reset_it(device: FaultyDevice) -> None:
-    """Nothing runs: it is said at once, not at the end of the time."""
+def test_a_reset_by_another_program_is_reported(device: FaultyDevice) -> None:
+    """Check that it is reported at once, not at the end of the time, because nothing runs."""
     driver = started(device)
     device.frozen, driver.max_cycles = True, round(10 * device.clock_hz)
     device.waits_s.clear()
@@ -125,8 +128,8 @@ def test_somebody_else_has_reset_it(device: FaultyDevice) -> None:
     is_right(driver, 3, 4)
 
 
-def test_interrupted_answer_is_followed_by_a_clean_one(device: FaultyDevice) -> None:
-    """Ctrl-C in a pass's wait, then in a commit's, then in the reset after it."""
+def test_an_interrupted_answer_is_followed_by_a_clean_one(device: FaultyDevice) -> None:
+    """Press Ctrl-C in a pass's wait, then in a commit's, then in the reset after it."""
     driver = started(device)
     device.interrupted_waits = 1
     with pytest.raises(KeyboardInterrupt):
@@ -142,8 +145,8 @@ def test_interrupted_answer_is_followed_by_a_clean_one(device: FaultyDevice) -> 
     is_right(driver, 9, committed=(*PROMPT, 8))
 
 
-def test_ctrl_c_between_submit_and_finish(device: FaultyDevice) -> None:
-    """The pass goes on without its host, who may come back to it, or begin another one."""
+def test_ctrl_c_between_submit_and_finish_leaves_the_pass_usable(device: FaultyDevice) -> None:
+    """Check that the pass continues, and that the host may finish it, or begin another one."""
     driver = started(device)
     driver.submit(ids(1, 2, 3), logits=WHOLE_ROWS)
     is_right(driver, 5, 6)
@@ -158,8 +161,8 @@ def test_ctrl_c_between_submit_and_finish(device: FaultyDevice) -> None:
 
 
 @pytest.mark.parametrize("act", ["submit", "finish", "commit", "results"])
-def test_a_register_that_does_not_answer(device: FaultyDevice, act: str) -> None:
-    """A read fails in the middle of anything."""
+def test_a_register_that_does_not_answer_is_an_error(device: FaultyDevice, act: str) -> None:
+    """Fail a read at every point."""
     driver = started(device)
     if act != "submit":
         driver.submit(ids(1, 2))
@@ -178,8 +181,8 @@ def test_a_register_that_does_not_answer(device: FaultyDevice, act: str) -> None
     is_right(driver, 3, 4)
 
 
-def test_two_drivers_on_one_device(device: FaultyDevice) -> None:
-    """The second takes it over; the first is told, and touches nothing."""
+def test_a_second_driver_takes_the_device_over(device: FaultyDevice) -> None:
+    """Check that the first one gets an error, and touches nothing."""
     first = started(device)
     first.forward(ids(1, 2))
     second = started(device)
@@ -194,7 +197,7 @@ def test_two_drivers_on_one_device(device: FaultyDevice) -> None:
     is_right(second, 7, 8)
 
 
-def test_a_driver_that_is_closed(device: FaultyDevice) -> None:
+def test_a_closed_driver_refuses_work(device: FaultyDevice) -> None:
     driver = started(device)
     driver.forward(ids(1))
     driver.close()
@@ -204,8 +207,8 @@ def test_a_driver_that_is_closed(device: FaultyDevice) -> None:
     is_right(started(device), 2)
 
 
-def test_closed_in_the_middle_of_a_pass(device: FaultyDevice) -> None:
-    """What runs is given up before its memory may become somebody else's."""
+def test_closing_during_a_pass_ends_the_pass_first(device: FaultyDevice) -> None:
+    """Check this because its memory may then belong to another program."""
     driver = started(device)
     driver.submit(ids(1, 2))
     driver.close()
@@ -215,27 +218,27 @@ def test_closed_in_the_middle_of_a_pass(device: FaultyDevice) -> None:
 
 
 @pytest.mark.parametrize("name", ["program", "image", "kv", "input", "output"])
-def test_memory_that_is_not_there(device: FaultyDevice, name: str) -> None:
-    """A buffer at an address where nothing answers: the error of the bus, who met it, and where if it was a read."""
+def test_memory_that_does_not_answer_is_named(device: FaultyDevice, name: str) -> None:
+    """Place a buffer at an address that nothing answers: the error names the unit, and the address if it was a read."""
     driver = started(device)
     address = driver.registers.read(f"{name}_address")
     driver.registers.write(f"{name}_address", 1 << 39)
     driver.registers.write_fields("pass_parameters", slots=2, committed=4, logits=BEST)
     driver.ring("start", "done")
-    said = {
+    messages = {
         "program": r"0 .*: a read was answered with an error at 0x8000000000",
         "image": r"1 \(READ layers.0.attn_norm\): a read was answered with an error at 0x8000000000",
         "kv": r"\d+ \(CACHE layers.0.kv\): a read was answered with an error at 0x8000000000",
         "input": r"\d+ \(READ embed\): a read was answered with an error at 0x8000000000",
         "output": r"\d+ \(MATRIX logits\): a write was answered with an error; reset",
     }
-    with pytest.raises(DeviceError, match=f"gave up in instruction {said[name]}"):
+    with pytest.raises(DeviceError, match=f"gave up in instruction {messages[name]}"):
         driver.answer()
     driver.registers.write(f"{name}_address", address)
     is_right(driver, 3, 4)
 
 
-def test_truncation_drops_a_pass_that_stood_behind_more(device: FaultyDevice) -> None:
+def test_truncation_drops_a_pass_over_dropped_rows(device: FaultyDevice) -> None:
     driver = started(device)
     driver.forward(ids(1, 2))
     driver.truncate(4)
@@ -252,7 +255,7 @@ def test_truncation_drops_a_pass_that_stood_behind_more(device: FaultyDevice) ->
     is_right(driver, 6, committed=PROMPT[:2])
 
 
-def test_results_that_were_not_written(device: FaultyDevice) -> None:
+def test_results_that_were_not_written_are_detected(device: FaultyDevice) -> None:
     driver = started(device)
     for logits, act, message in (
         (NO_LOGITS, driver.results, r"no results of slots \[0\]: the last pass that has ended left none, of 2 slots"),
@@ -267,7 +270,7 @@ def test_results_that_were_not_written(device: FaultyDevice) -> None:
     assert driver.results(ids(1)).ids.shape == (1, CONFIG.top_k)
 
 
-# What takes a bus.
+# Faults of a bus.
 
 
 @pytest.fixture
@@ -288,11 +291,13 @@ def on_bus(test: Callable[..., None]) -> Callable[..., None]:
 @pytest.mark.parametrize(
     ("region", "access"), [("image", "read"), ("cache", "read"), ("cache", "write"), ("output", "write")]
 )
-def test_injected_bus_errors(bus: SimulatedDevice, region: str, access: str) -> None:
-    """The instruction is named, and of a read the address. After power off and on, and a load, the cache is still there."""
+def test_injected_bus_errors_name_the_instruction(bus: SimulatedDevice, region: str, access: str) -> None:
+    """Check also the address of a read, and that the cache survives power off and on, and a load."""
     driver = started(bus)
-    where = driver.regions[region]
-    bus.simulation.inject_error(where.address, where.array.size, reads=access == "read", writes=access == "write")
+    faulty_region = driver.regions[region]
+    bus.simulation.inject_error(
+        faulty_region.address, faulty_region.array.size, reads=access == "read", writes=access == "write"
+    )
     for _ in range(2):
         with pytest.raises(
             DeviceError, match=rf"instruction \d+ \(.*: a {access} was answered with an error"
@@ -300,7 +305,7 @@ def test_injected_bus_errors(bus: SimulatedDevice, region: str, access: str) -> 
             driver.forward(ids(1, 2), logits=WHOLE_ROWS)
         if access == "read":
             address = int(str(caught.value).rpartition(" at ")[2].partition(";")[0], 16)
-            assert where.address <= address < where.address + where.array.size
+            assert faulty_region.address <= address < faulty_region.address + faulty_region.array.size
     bus.simulation.reset()
     with pytest.raises(DeviceError, match=r"its input_address is 0x0, .*switched off"):
         driver.forward(ids(1, 2))
@@ -310,15 +315,15 @@ def test_injected_bus_errors(bus: SimulatedDevice, region: str, access: str) -> 
 
 @on_bus
 @pytest.mark.parametrize("port", [0, 1])
-def test_stalled_memory(bus: SimulatedDevice, port: int) -> None:
-    """The time is over: what was issued is named. The buses do not come to rest; when the memory is back they do."""
+def test_stalled_memory_is_an_error(bus: SimulatedDevice, port: int) -> None:
+    """Check that the message names what was issued, and that the buses come to rest once the memory is back."""
     driver = started(bus)
     usual, driver.max_cycles = driver.max_cycles, 5000
     driver.submit(ids(1, 2))
     bus.simulation.run(2000)
     bus.simulation.inject_stall(port, first_cycle=bus.simulation.cycles, cycles=150_000)
-    said = r"22 instructions were issued, the last one 51 \(VECTOR layers.1.gated\)"
-    with pytest.raises(DeviceError, match=rf"gave no answer within 5000 cycles; {said}"):
+    progress = r"22 instructions were issued, the last one 51 \(VECTOR layers.1.gated\)"
+    with pytest.raises(DeviceError, match=rf"gave no answer within 5000 cycles; {progress}"):
         driver.finish()
     with pytest.raises(
         DeviceError, match=r"the buses are not at rest \d+ cycles after a soft reset; power the board off"
@@ -330,21 +335,23 @@ def test_stalled_memory(bus: SimulatedDevice, port: int) -> None:
 
 
 @on_bus
-def test_buffers_stay_where_the_bus_stands_still(bus: SimulatedDevice, caplog: pytest.LogCaptureFixture) -> None:
-    """Or else what the accelerator writes at last would go into somebody else's memory."""
+def test_buffers_stay_allocated_while_the_bus_is_stalled(
+    bus: SimulatedDevice, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Check this because the accelerator's last writes would otherwise change another program's memory."""
     driver = started(bus)
-    taken = {region.address for region in driver.regions.values()}
+    addresses = {region.address for region in driver.regions.values()}
     driver.submit(ids(1, 2))
     bus.simulation.run(500)
     bus.simulation.inject_stall(0, first_cycle=bus.simulation.cycles)
     driver.close()
     assert "stay allocated until the device is closed: the buses are not at rest" in caplog.text
-    assert bus.allocate(4096).address not in taken
+    assert bus.allocate(4096).address not in addresses
 
 
 @on_bus
-def test_watchdog(bus: SimulatedDevice) -> None:
-    """The accelerator itself gives up, long before its host would."""
+def test_the_watchdog_ends_a_stalled_pass(bus: SimulatedDevice) -> None:
+    """Check that the accelerator gives up long before its host."""
     driver = started(bus)
     driver.registers.write("watchdog_limit", 3000)
     bus.simulation.inject_stall(1, first_cycle=bus.simulation.cycles + 300, cycles=8000)

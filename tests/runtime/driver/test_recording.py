@@ -1,4 +1,4 @@
-"""A session that was recorded is replayed without its device: the same integers; whoever does something else is told so."""
+"""Test that a recorded session is replayed without its device: the same integers, and an error for other requests."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def reference() -> InterpreterDevice:
 
 
 def steps(path: Path) -> list[Operation]:
-    reader, found = RecordingReader(path), []
+    reader, operations = RecordingReader(path), []
     while (step := reader.step()) is not None:
-        found.append(step.operation)
+        operations.append(step.operation)
     assert reader.complete
-    return found
+    return operations
 
 
 def simulated() -> Device:
@@ -53,17 +53,17 @@ def simulated() -> Device:
 
 @pytest.mark.parametrize("opened", [reference, pytest.param(simulated, marks=SLOW)])
 def test_a_session_is_replayed(path: Path, opened: Callable[[], Device]) -> None:
-    found = recorded(opened(), path)
-    assert same(found, talk(reference())), "the recorder has changed what the device does"
+    results = recorded(opened(), path)
+    assert same(results, talk(reference())), "the recorder has changed what the device does"
     device = replay(path)
-    assert same(talk(device), found)
+    assert same(talk(device), results)
     device.close()
     device.close()
     with pytest.raises(DeviceError, match="device replay is closed"):
         device.read_register(0)
 
 
-def test_it_is_small_and_holds_no_weights(path: Path) -> None:
+def test_a_recording_is_small_and_holds_no_weights(path: Path) -> None:
     recorded(reference(), path)
     content = path.read_bytes()
     assert len(content) < 24_000
@@ -73,11 +73,11 @@ def test_it_is_small_and_holds_no_weights(path: Path) -> None:
             program().image[start : start + 64].tobytes() not in content
             or not program().image[start : start + 64].any()
         )
-    wanted = {Operation.READ, Operation.WRITE, Operation.ALLOCATE, Operation.HELD, Operation.FLUSH, Operation.CHANGED}
-    assert set(steps(path)) == wanted | {Operation.INVALIDATE, Operation.RELEASE, Operation.WAIT, Operation.CLOSE}
+    used = {Operation.READ, Operation.WRITE, Operation.ALLOCATE, Operation.HELD, Operation.FLUSH, Operation.CHANGED}
+    assert set(steps(path)) == used | {Operation.INVALIDATE, Operation.RELEASE, Operation.WAIT, Operation.CLOSE}
 
 
-def test_it_says_what_it_was(path: Path) -> None:
+def test_a_replay_has_the_properties_of_its_device(path: Path) -> None:
     class Board(InterpreterDevice):
         name, kind = "board", "measured"
 
@@ -88,14 +88,14 @@ def test_it_says_what_it_was(path: Path) -> None:
     assert device.clock_hz == CONFIG.clock_hz
 
 
-def test_of_another_configuration(path: Path) -> None:
+def test_a_recording_of_another_configuration_is_refused(path: Path) -> None:
     recorded(reference(), path)
     with pytest.raises(DeviceError, match=rf"{path} is a session of .*{CONFIG.hash:016x}, not"):
         open_device("replay", replace(CONFIG, top_k=3), recording=path)
 
 
-def test_of_another_model(path: Path) -> None:
-    """One byte of the image is another: found when it is loaded."""
+def test_a_recording_of_another_model_is_refused(path: Path) -> None:
+    """Change one byte of the image, which is detected when it is loaded."""
     recorded(reference(), path)
     image = program().image.copy()
     image[1000] ^= 1
@@ -125,7 +125,7 @@ Act = Callable[[Driver], object]
     ],
 )
 def test_the_first_difference_is_named(path: Path, act: Act, message: str) -> None:
-    """After it nothing is replayed, and everything can be closed."""
+    """Check that nothing is replayed after it, and that everything can be closed."""
     recorded(reference(), path)
     device = replay(path)
     driver = Driver(device, program(), embedding())
@@ -137,8 +137,8 @@ def test_the_first_difference_is_named(path: Path, act: Act, message: str) -> No
     device.close()
 
 
-def test_what_was_not_recorded(path: Path) -> None:
-    """More than the session: it had its end. Less: the end comes too early."""
+def test_requests_past_or_before_the_recorded_end_are_refused(path: Path) -> None:
+    """Request more than the session, and end it too early."""
     device = Recorder(reference(), path)
     device.read_register(0)
     device.close()
@@ -150,7 +150,7 @@ def test_what_was_not_recorded(path: Path) -> None:
         replay(path).close()
 
 
-def test_requests_that_make_no_sense_are_not_recorded(path: Path) -> None:
+def test_invalid_requests_are_not_recorded(path: Path) -> None:
     def senseless(device: Device) -> None:
         for act in (
             lambda: device.read_register(2),
@@ -168,18 +168,18 @@ def test_requests_that_make_no_sense_are_not_recorded(path: Path) -> None:
 
 
 def failing(device: Device) -> list[str]:
-    """An error of the accelerator's, Ctrl-C in a wait, an error of the device's own, and a good pass."""
-    said = []
+    """Cause an error of the accelerator's, Ctrl-C in a wait, an error of the device's own, and run a good pass."""
+    messages = []
     with Driver(device, program(), embedding()) as driver:
         driver.registers.write("program_bytes", 32)
         for error in (DeviceError, KeyboardInterrupt, DeviceError):
             with pytest.raises(error) as caught:
                 driver.forward(ids(1, 2))
-            said.append(str(caught.value))
+            messages.append(str(caught.value))
             driver.registers.write("program_bytes", len(program().code))
-        said.append(str(driver.forward(ids(1, 2))))
-        said.append(str(driver.results(ids(0, 1)).logits))
-    return said
+        messages.append(str(driver.forward(ids(1, 2))))
+        messages.append(str(driver.results(ids(0, 1)).logits))
+    return messages
 
 
 def test_errors_and_interrupts_are_replayed(path: Path) -> None:
@@ -195,16 +195,16 @@ def test_errors_and_interrupts_are_replayed(path: Path) -> None:
             return super().wait(timeout_s)
 
     recorder = Recorder(Unsteady(CONFIG), path)
-    said = failing(recorder)
+    messages = failing(recorder)
     recorder.close()
-    assert "the program is cut short" in said[0]
+    assert "the program is cut short" in messages[0]
     device = replay(path)
-    assert failing(device) == [text.replace("\x1b", "?") for text in said]
+    assert failing(device) == [text.replace("\x1b", "?") for text in messages]
     device.close()
 
 
-def test_a_command_that_is_ended_was_interrupted(path: Path) -> None:
-    """By SIGTERM: that is no fault of the device's."""
+def test_a_terminated_command_is_replayed_as_interrupted(path: Path) -> None:
+    """Raise SIGTERM's exception, which is no fault of the device."""
 
     class Ended(InterpreterDevice):
         def wait(self, timeout_s: float) -> bool:
@@ -235,8 +235,8 @@ def test_memory_that_does_not_fit_is_replayed(path: Path) -> None:
         device.close()
 
 
-def test_a_killed_process_leaves_what_it_did(path: Path) -> None:
-    """SIGKILL within the second pass's wait: everything until then can be replayed, and then it is said why it ends."""
+def test_a_recording_of_a_killed_process_ends_where_it_was_killed(path: Path) -> None:
+    """Send SIGKILL within the second pass's wait: everything before is replayed, and then the reason is given."""
     script = f"""
         import os, signal
         from pathlib import Path
@@ -256,8 +256,8 @@ def test_a_killed_process_leaves_what_it_did(path: Path) -> None:
         talk(Recorder(Mortal(CONFIG), Path({str(path)!r})))
     """
     command = [sys.executable, "-c", "import sys; sys.path.insert(0, sys.argv[1])\n" + textwrap.dedent(script)]
-    done = subprocess.run([*command, str(Path(__file__).parents[3])], capture_output=True, text=True, check=False)
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    process = subprocess.run([*command, str(Path(__file__).parents[3])], capture_output=True, text=True, check=False)
+    assert process.returncode == -signal.SIGKILL, process.stderr
     device = replay(path)
     with pytest.raises(
         DeviceError, match=rf"{path} breaks off at byte {path.stat().st_size} after step \d+ .*killed.* a wait of"
@@ -266,21 +266,21 @@ def test_a_killed_process_leaves_what_it_did(path: Path) -> None:
     device.close()
 
 
-def test_it_takes_the_place_of_a_recording_and_of_nothing_else(path: Path, tmp_path: Path) -> None:
+def test_a_recording_overwrites_only_a_recording(path: Path, tmp_path: Path) -> None:
     recorded(reference(), path)
     recorded(reference(), path)
     assert same(talk(replay(path)), talk(reference()))
     mine = tmp_path / "thesis.txt"
     mine.write_text("of mine")
-    for taken in (mine, tmp_path):
-        with pytest.raises(UsageError, match=rf"cannot write {taken}: it exists and is no recording"):
-            Recorder(reference(), taken)
+    for existing in (mine, tmp_path):
+        with pytest.raises(UsageError, match=rf"cannot write {existing}: it exists and is no recording"):
+            Recorder(reference(), existing)
     assert mine.read_text() == "of mine"
     with pytest.raises(EdgedecError, match=r"cannot write .*thesis\.txt"):
         Recorder(reference(), mine / "below")
 
 
-def test_a_disk_that_is_full_is_said() -> None:
+def test_a_full_disk_is_an_error() -> None:
     with pytest.raises(UsageError, match="cannot write /dev/full"):
         Recorder(reference(), Path("/dev/full"))
 
@@ -288,10 +288,10 @@ def test_a_disk_that_is_full_is_said() -> None:
 @pytest.mark.parametrize("coherent", [False, True])
 @given(data=st.data())
 @settings(max_examples=60, deadline=None)
-def test_buffers_hold_what_they_held(
+def test_buffers_are_replayed_with_their_content(
     tmp_path_factory: pytest.TempPathFactory, coherent: bool, data: st.DataObject
 ) -> None:
-    """Whatever both sides write and in whichever order it changes hands, a replay shows what the host saw."""
+    """Write from both sides in any order: a replay shows what the host saw."""
     size = data.draw(st.integers(1, 300))
     moves = data.draw(
         st.lists(
@@ -306,14 +306,14 @@ def test_buffers_hold_what_they_held(
     path = tmp_path_factory.mktemp("buffers") / "session"
 
     def session(device: Device, inner: Any) -> list[bytes]:
-        buffer, seen = device.allocate(size), []
+        buffer, copies = device.allocate(size), []
         for number, (move, start, length) in enumerate(moves):
             end = min(start + length, size)
             if move in ("host", "flush") and coherent:
-                buffer.invalidate()  # as Recorder wants it
+                buffer.invalidate()  # Recorder requires it
             if move == "host":
-                buffer.array[start:end] = number % 2  # old values come back
-                buffer.flush()  # what is not flushed may be lost, or not
+                buffer.array[start:end] = number % 2  # old values return
+                buffer.flush()  # bytes that are not flushed may be lost, or not
             elif move == "device" and inner is not None:
                 memory = inner.memory(coherent)
                 memory[start:end] = number % 3
@@ -321,17 +321,17 @@ def test_buffers_hold_what_they_held(
                 buffer.flush()
             elif move == "invalidate":
                 buffer.invalidate(start, end - start)
-                seen.append(buffer.array[start:end].tobytes())
+                copies.append(buffer.array[start:end].tobytes())
         buffer.invalidate()
-        seen.append(buffer.array.tobytes())
+        copies.append(buffer.array.tobytes())
         buffer.close()
         device.close()
-        return seen
+        return copies
 
     class Memory(InterpreterDevice):
         def allocate(self, size_bytes: int, *, alignment_bytes: int = 4096) -> Any:
             self.given = super().allocate(size_bytes, alignment_bytes=alignment_bytes)
-            self.given.array[:] = 77  # what was there before
+            self.given.array[:] = 77  # the earlier content
             self.given.memory.bytes[:] = 78
             return self.given
 
@@ -355,8 +355,8 @@ def _make_coherent(device: Any) -> None:
     device.allocate = shared
 
 
-def test_only_what_has_changed_is_kept(path: Path) -> None:
-    """Of the host a hash, of the device the bytes; a buffer begins with zeros on both sides."""
+def test_only_changed_bytes_are_recorded(path: Path) -> None:
+    """Check a hash for the host's bytes, the bytes of the device, and that a buffer begins with zeros on both sides."""
 
     class Dirty(InterpreterDevice):
         def allocate(self, size_bytes: int, *, alignment_bytes: int = 4096) -> Any:
@@ -377,37 +377,37 @@ def test_only_what_has_changed_is_kept(path: Path) -> None:
     for _ in range(3):
         buffer.invalidate()
     device.close()
-    reader, found = RecordingReader(path), []
+    reader, entries = RecordingReader(path), []
     while (step := reader.step()) is not None:
         if step.operation in (Operation.HELD, Operation.CHANGED):
-            found.append((step.operation, step.given[1], step.data))
-    wanted = [(Operation.HELD, 2, b""), (Operation.CHANGED, 7, b"\t\t"), (Operation.CHANGED, 1 << 19, b"\t")]
-    assert found == wanted
+            entries.append((step.operation, step.given[1], step.data))
+    expected = [(Operation.HELD, 2, b""), (Operation.CHANGED, 7, b"\t\t"), (Operation.CHANGED, 1 << 19, b"\t")]
+    assert entries == expected
 
 
-def test_a_large_buffer_by_chunks(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Larger than a step may be, both ways."""
+def test_a_large_buffer_is_recorded_in_chunks(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Transfer more than a step may hold, in both directions."""
     size = (5 << 20) + 123
     rng = np.random.default_rng(0)
-    written = rng.integers(0, 256, size, np.uint8)
+    values = rng.integers(0, 256, size, np.uint8)
 
     def session(device: Device, inner: InterpreterDevice | None) -> Found:
         buffer = device.allocate(size)
-        buffer.array[:] = written
+        buffer.array[:] = values
         buffer.flush()
         if inner is not None:
             (memory,) = inner._memories
             memory.bytes[3 : size - 5] ^= 0xFF
         buffer.invalidate()
-        found = [buffer.array.astype(np.int64)]
+        arrays = [buffer.array.astype(np.int64)]
         device.close()
-        return found
+        return arrays
 
     inner = reference()
-    found = session(Recorder(inner, path), inner)
-    assert found[0][2] == written[2]
-    assert found[0][3] == written[3] ^ 0xFF
-    assert same(session(replay(path), None), found)
-    written[2 << 20] ^= 1
+    recorded_arrays = session(Recorder(inner, path), inner)
+    assert recorded_arrays[0][2] == values[2]
+    assert recorded_arrays[0][3] == values[3] ^ 0xFF
+    assert same(session(replay(path), None), recorded_arrays)
+    values[2 << 20] ^= 1
     with pytest.raises(DeviceError, match="in bytes 2097152 to 3145727 of it other bytes came"):
         session(replay(path), None)

@@ -1,6 +1,7 @@
-"""Damaged, cut and lying recordings: each is refused with a message that names the file and the byte, in bounded memory.
+"""Attack recordings by damage, cuts and forgeries: each is refused by a message that names file and byte, in bounded
+memory.
 
-A lie has right check sums, as its maker would give it, so that the check it is aimed at is reached.
+A forgery has correct check sums, as its maker would compute them, so that the check under test is reached.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def lying(
 
 
 def read(path: Path) -> bool:
-    """All steps; whether the recording is whole."""
+    """Read all steps and return whether the recording is whole."""
     reader = RecordingReader(path)
     try:
         while reader.step() is not None:
@@ -67,7 +68,7 @@ def read(path: Path) -> bool:
 
 
 def whole(path: Path) -> bool:
-    """As ``read``; a complaint must name the file."""
+    """Read like ``read``; an error must name the file."""
     try:
         return read(path)
     except (BundleError, UnsupportedError) as error:
@@ -96,19 +97,19 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @given(data=st.data())
 @settings(max_examples=150, deadline=None)
-def test_a_changed_byte_is_found(sound: bytes, place: Path, data: st.DataObject) -> None:
-    """A length that is larger than the file looks like a file that was cut; anything else is damage."""
+def test_a_changed_byte_is_detected(sound: bytes, place: Path, data: st.DataObject) -> None:
+    """Accept that a length larger than the file looks like a file that was cut."""
     at = data.draw(st.integers(0, len(sound) - 1))
     bit = data.draw(st.integers(0, 7))
-    changed = bytearray(sound)
-    changed[at] ^= 1 << bit
-    place.write_bytes(changed)
+    damaged = bytearray(sound)
+    damaged[at] ^= 1 << bit
+    place.write_bytes(damaged)
     assert not whole(place)
 
 
 @given(data=st.data())
 @settings(max_examples=60, deadline=None)
-def test_a_cut_file_is_read_until_there_and_never_whole(sound: bytes, place: Path, data: st.DataObject) -> None:
+def test_a_cut_file_is_never_whole(sound: bytes, place: Path, data: st.DataObject) -> None:
     place.write_bytes(sound[: data.draw(st.integers(0, len(sound) - 1))])
     assert not whole(place)
 
@@ -132,21 +133,21 @@ LIES = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_steps_that_are_none(path: Path, lie: str) -> None:
+def test_forged_steps_are_refused(path: Path, lie: str) -> None:
     content, message = LIES[lie]
     lying(path, frame(content))
     with pytest.raises(BundleError, match=rf"^{path}, byte \d+: .*{message}"):
         read(path)
 
 
-def test_nothing_is_read_behind_damage(path: Path) -> None:
+def test_nothing_is_read_after_damage(path: Path) -> None:
     reader = RecordingReader(lying(path, frame(step(77)), frame(step(Operation.CLOSE))))
     for _ in range(2):
         with pytest.raises(BundleError, match="step 1 is none"):
             reader.step()
 
 
-def test_the_way_out_stays_open_behind_damage(path: Path) -> None:
+def test_a_device_can_be_closed_after_damage(path: Path) -> None:
     allocated = step(Operation.ALLOCATE, "QQQ", 100, 4096, 0)
     device = replay(lying(path, frame(allocated), frame(step(77))))
     buffer = device.allocate(100)
@@ -174,13 +175,13 @@ def test_the_way_out_stays_open_behind_damage(path: Path) -> None:
         (bytes(4096), "a frame of 0 bytes cannot become 0"),
     ],
 )
-def test_frames_that_are_none(path: Path, lie: bytes, message: str) -> None:
+def test_forged_frames_are_refused(path: Path, lie: bytes, message: str) -> None:
     with pytest.raises(BundleError, match=rf"^{path}, byte \d+: .*{message}"):
         read(lying(path, lie))
 
 
-def test_a_bomb_stays_small(path: Path) -> None:
-    """64 MiB of zeros in a few kilobytes, said to be what a frame may be."""
+def test_a_compression_bomb_takes_little_memory(path: Path) -> None:
+    """Compress 64 MiB of zeros into a few kilobytes, with the length of an allowed frame."""
     bomb = zlib.compress(bytes(64 << 20), 9)
     lying(path, frame(b"", stored=bomb, size=2 << 20))
     tracemalloc.start()
@@ -212,12 +213,12 @@ def test_a_bomb_stays_small(path: Path) -> None:
         ({**HEADER, "created_by": "e" * (1 << 15)}, "cannot become"),
     ],
 )
-def test_headers_that_are_none(path: Path, header: Any, message: str) -> None:
+def test_forged_headers_are_refused(path: Path, header: Any, message: str) -> None:
     with pytest.raises(BundleError, match=rf"^{path}, byte 20: .*{message}"):
         RecordingReader(lying(path, header=header))
 
 
-def test_files_that_are_none(path: Path, tmp_path: Path) -> None:
+def test_other_files_are_refused(path: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no such recording"):
         replay(path)
     with pytest.raises(UsageError, match="no such recording"):
@@ -240,7 +241,7 @@ def test_files_that_are_none(path: Path, tmp_path: Path) -> None:
         step(Operation.CHANGED, "IQI", 0, (1 << 64) - 1, 1, tail=b"x"),
     ],
 )
-def test_contents_of_no_buffer(path: Path, lie: bytes) -> None:
+def test_contents_of_unknown_buffers_are_refused(path: Path, lie: bytes) -> None:
     allocated = step(Operation.ALLOCATE, "QQQ", 100, 4096, 0)
     device = replay(lying(path, frame(allocated + lie + step(Operation.FLUSH, "I", 0))))
     buffer = device.allocate(100)
@@ -255,7 +256,7 @@ def test_contents_of_no_buffer(path: Path, lie: bytes) -> None:
 @given(content=st.binary(min_size=1, max_size=300))
 @settings(max_examples=150, deadline=None)
 def test_any_bytes_are_refused_or_replayed(place: Path, content: bytes) -> None:
-    """Whatever a recording says, a driver sees errors that it knows."""
+    """Check that a driver raises known errors for any recording."""
     lying(place, frame(content))
     device = replay(place)
     for act in (device.close, lambda: Driver(replay(place), program(), embedding())):
@@ -283,33 +284,33 @@ OPERATIONS = st.one_of(
     )
 )
 @settings(max_examples=60, deadline=None)
-def test_what_is_written_is_read(
+def test_a_written_recording_is_read(
     place: Path,
     given_steps: list[tuple[tuple[Operation, tuple[Any, ...], Any], tuple[Failure, str] | None]],
 ) -> None:
     writer = RecordingWriter(place, Header(device="board", kind="measured", clock_hz=1e8, configuration=7))
-    wanted = []
-    for (operation, values, answer), ended in given_steps:
-        failure, text = ended if ended is not None and operation is not Operation.HELD else (None, "")
+    expected = []
+    for (operation, values, answer), fails in given_steps:
+        failure, text = fails if fails is not None and operation is not Operation.HELD else (None, "")
         writer.add(operation, values, answer, failure=failure, text=text)
-        said = text.encode(errors="replace").decode()
-        wanted.append((operation, values, None if failure else answer, failure, said))
-        if len(wanted) % 3 == 0:
+        message = text.encode(errors="replace").decode()
+        expected.append((operation, values, None if failure else answer, failure, message))
+        if len(expected) % 3 == 0:
             writer.write_out()
     writer.close()
     reader = RecordingReader(place)
     assert reader.header == Header(device="board", kind="measured", clock_hz=1e8, configuration=7)
-    found = []
-    while (one := reader.step()) is not None:
-        found.append((one.operation, one.given, one.answer, one.failure, one.text))
-    assert found == wanted
+    actual = []
+    while (entry := reader.step()) is not None:
+        actual.append((entry.operation, entry.given, entry.answer, entry.failure, entry.text))
+    assert actual == expected
     assert reader.complete
 
 
-def test_a_long_message_is_cut_between_letters(path: Path) -> None:
+def test_a_long_message_is_cut_between_characters(path: Path) -> None:
     writer = RecordingWriter(path, Header(device="board", kind="measured", clock_hz=1e8, configuration=7))
     writer.add(Operation.CLOSE, (), failure=Failure.DEVICE, text="x" + 5000 * "é")
     writer.close()
-    found = RecordingReader(path).step()
-    assert found is not None
-    assert found.text == "x" + 2047 * "é"
+    entry = RecordingReader(path).step()
+    assert entry is not None
+    assert entry.text == "x" + 2047 * "é"

@@ -1,4 +1,4 @@
-"""A program's buffers: an image is laid out in them piece by piece, and of results only what is read is fetched."""
+"""Test a program's buffers: an image is laid out in them piece by piece, and only the read part of results is fetched."""
 
 from __future__ import annotations
 
@@ -36,28 +36,28 @@ def region(ports: int, size: int) -> tuple[Region, Counted]:
 
 @pytest.mark.parametrize("ports", [1, 2, 4])
 @pytest.mark.parametrize("size", [1, 4095, 16384, MEBI - 1, MEBI, MEBI + 1, 2 * MEBI + 4097, 3 * MEBI])
-def test_bytes_are_where_the_ports_read_them(ports: int, size: int) -> None:
-    """As if it were laid out at once; what lies behind the last block stays."""
+def test_bytes_are_laid_out_for_the_ports(ports: int, size: int) -> None:
+    """Compare with the whole image laid out at once; bytes after the last block stay."""
     image = np.random.default_rng(size).integers(0, 256, size, np.uint8)
-    found, buffer = region(ports, size)
-    found.put(image)
-    wanted = stripe(image, ports=ports, port_bytes=16 // ports)
-    assert np.array_equal(found.array[: wanted.size], wanted)
-    assert (found.array[wanted.size :] == 0xEE).all()
+    laid_out, buffer = region(ports, size)
+    laid_out.put(image)
+    expected = stripe(image, ports=ports, port_bytes=16 // ports)
+    assert np.array_equal(laid_out.array[: expected.size], expected)
+    assert (laid_out.array[expected.size :] == 0xEE).all()
     assert buffer.flushes == 1
 
 
-def test_a_large_image_takes_no_second_one() -> None:
+def test_a_large_image_is_not_copied() -> None:
     image = np.ones(48 * MEBI + 5, np.uint8)
-    found, _ = region(4, image.size)
+    laid_out, _ = region(4, image.size)
     tracemalloc.start()
-    found.put(image)
+    laid_out.put(image)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 4 * MEBI
 
 
-def test_of_results_only_what_is_read_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_read_part_of_results_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
     fetched: list[int | None] = []
     usual = Region.fetched
 

@@ -1,4 +1,6 @@
-"""Attention of every code path: against its definition in float64, and to the bit against itself in other arrangements."""
+"""Compare attention of every code path with its definition in float64, and to the bit with itself in other
+arrangements.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ CAPACITY = 150
 
 @dataclass
 class Sequence:
-    """A cache with its inputs: row i of a text always has the same query, key and value."""
+    """Hold a cache with its inputs: row i of a text always has the same query, key and value."""
 
     state: KvState
     group: int
@@ -47,18 +49,18 @@ class Sequence:
 
     @property
     def scale(self) -> float:
-        """Scores of a few units, whatever the width."""
+        """Return the scale for scores of a few units at any width."""
         return float(2 / np.sqrt(self.state.head_dim))
 
     def rows(self, tokens: list[int]) -> tuple[F32, F32, F32]:
-        """Queries, keys and values that depend on the token alone."""
+        """Return queries, keys and values that depend on the token alone."""
         width = self.state.kv_heads * self.state.head_dim
-        made = [
+        drawn = [
             np.random.default_rng([self.seed, token]).normal(size=(self.group + 2) * width).astype(np.float32)
             for token in tokens
         ]
-        found = np.stack(made)
-        q, k, v = np.split(found, [self.group * width, (self.group + 1) * width], axis=1)
+        stacked = np.stack(drawn)
+        q, k, v = np.split(stacked, [self.group * width, (self.group + 1) * width], axis=1)
         return q, k, v
 
     def tables(self) -> tuple[F32, F32]:
@@ -89,9 +91,9 @@ class Sequence:
     def chain(self, tokens: list[int]) -> F32:
         """Run and commit a piece of plain text."""
         n = len(tokens)
-        found = self.run(tokens, np.tri(n, dtype=np.bool_), np.arange(self.length, self.length + n, dtype=np.int32))
+        output = self.run(tokens, np.tri(n, dtype=np.bool_), np.arange(self.length, self.length + n, dtype=np.int32))
         self.length += n
-        return found
+        return output
 
     def commit(self, nodes: list[int]) -> None:
         assert KERNELS is not None
@@ -100,7 +102,7 @@ class Sequence:
 
 
 def turned(x: F32, positions: NDArray[Any], sequence: Sequence) -> F32:
-    """x [n, heads, head_dim], rotated as edgedec/reference/float_profile/ops/rope.py defines it."""
+    """Rotate x [n, heads, head_dim] as edgedec/reference/float_profile/ops/rope.py defines it."""
     if not sequence.rotary:
         return x
     cos, sin = (table[positions][:, None] for table in sequence.tables())
@@ -113,7 +115,7 @@ def turned(x: F32, positions: NDArray[Any], sequence: Sequence) -> F32:
 
 
 def defined(sequence: Sequence, tokens: list[int]) -> NDArray[np.float64]:
-    """Softmax attention of a whole causal text, one query and head at a time, in float64."""
+    """Compute softmax attention of a whole causal text, one query and head at a time, in float64."""
     state, n = sequence.state, len(tokens)
     positions = np.arange(n)
     q, k, v = (x.reshape(n, -1, state.head_dim) for x in sequence.rows(tokens))
@@ -121,15 +123,15 @@ def defined(sequence: Sequence, tokens: list[int]) -> NDArray[np.float64]:
     keys, values = (stored(x, state.bits).astype(np.float64) for x in (k, v))
     out = np.empty(q.shape)
     for i in range(n):
-        seen = positions <= i
+        visible = positions <= i
         if state.window is not None:
-            seen &= (positions > i - state.window) | (positions < state.sinks)
+            visible &= (positions > i - state.window) | (positions < state.sinks)
         for head in range(q.shape[1]):
-            scores = keys[seen, head // sequence.group] @ q[i, head] * sequence.scale
+            scores = keys[visible, head // sequence.group] @ q[i, head] * sequence.scale
             if sequence.cap:
                 scores = sequence.cap * np.tanh(scores / sequence.cap)
             weights = np.exp(scores - scores.max())
-            out[i, head] = weights @ values[seen, head // sequence.group] / weights.sum()
+            out[i, head] = weights @ values[visible, head // sequence.group] / weights.sum()
     return out.reshape(n, -1)
 
 
@@ -155,14 +157,14 @@ SHAPES = [
 @pytest.mark.parametrize("code_path", USABLE)
 @pytest.mark.parametrize("cap", [0.0, 0.7, 50.0])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_every_path_computes_what_is_defined(code_path: str, shape: tuple[KvState, int, int], cap: float) -> None:
-    """Passes of many sizes over one text; float32 stays within 5e-6 of float64."""
+def test_every_path_follows_the_definition(code_path: str, shape: tuple[KvState, int, int], cap: float) -> None:
+    """Run passes of many sizes over one text; float32 stays within 5e-6 of float64."""
     state, group, rotary = shape
     sequence = Sequence(state, group, rotary, code_path, cap=cap)
     tokens = list(range(CAPACITY - 2))
     pieces = np.split(np.array(tokens), np.cumsum([1, 5, 32, 7, 64, 1, 8]))
-    found = np.concatenate([sequence.chain(piece.tolist()) for piece in pieces])
-    np.testing.assert_allclose(found, defined(sequence, tokens), rtol=5e-6, atol=5e-6)
+    actual = np.concatenate([sequence.chain(piece.tolist()) for piece in pieces])
+    np.testing.assert_allclose(actual, defined(sequence, tokens), rtol=5e-6, atol=5e-6)
 
 
 @pytest.mark.parametrize("cap", [0.0, 1.5])
@@ -178,8 +180,8 @@ def test_all_paths_give_the_same_bits(shape: tuple[KvState, int, int], cap: floa
 
 @settings(max_examples=40)
 @given(data=st.data(), bits=st.sampled_from([32, 16, 8]), code_path=st.sampled_from(USABLE or [""]))
-def test_a_tree_whose_path_is_committed_equals_the_chain(data: st.DataObject, bits: int, code_path: str) -> None:
-    """To the bit: the path's rows in the tree, and all that follows the commit, whatever else was in the tree."""
+def test_a_committed_path_of_a_tree_equals_the_chain(data: st.DataObject, bits: int, code_path: str) -> None:
+    """Compare bits: the path's rows in the tree, and all after the commit, for any other rows of the tree."""
     window = data.draw(st.sampled_from([None, 3, 11]))
     state = kv(data.draw(st.integers(1, 2)), data.draw(st.sampled_from([6, 16, 20])), bits, window=window, sinks=2)
     group, cap = data.draw(st.integers(1, 5)), data.draw(st.sampled_from([0.0, 2.0]))
@@ -196,7 +198,7 @@ def test_a_tree_whose_path_is_committed_equals_the_chain(data: st.DataObject, bi
 
     tree, chain = (Sequence(state, group, code_path=code_path, cap=cap) for _ in range(2))
     tree.chain(text)
-    for token in text:  # one by one here, all at once there
+    for token in text:  # row by row here, all at once there
         chain.chain([token])
     visible = visibility.unpack(visibility.tree(np.array(parents, np.int32)), n)
     in_tree = tree.run(tokens, visible, np.array(depth, np.int32) + len(text))[path]
@@ -209,16 +211,16 @@ def test_a_tree_whose_path_is_committed_equals_the_chain(data: st.DataObject, bi
 
 @pytest.mark.parametrize("code_path", USABLE)
 @pytest.mark.parametrize("bits", [32, 16, 8])
-def test_a_masked_neighbour_may_hold_anything(code_path: str, bits: int) -> None:
-    """NaN and infinity in a row of the tree stay with those who see it."""
+def test_a_masked_row_may_hold_anything(code_path: str, bits: int) -> None:
+    """Check that NaN and infinity in a row of the tree reach only the rows that see it."""
     sequence, clean = (Sequence(kv(bits=bits), 3, code_path=code_path) for _ in range(2))
-    for one in (sequence, clean):
-        one.chain([1, 2, 3])
+    for cached in (sequence, clean):
+        cached.chain([1, 2, 3])
     assert KERNELS is not None
     rows = sequence.rows([5, 6, 7])
     rows[1][1], rows[2][1] = np.nan, np.inf
     visible = np.array([[1, 0, 0], [1, 1, 0], [1, 0, 1]], np.bool_)
-    found = attend(
+    actual = attend(
         KERNELS,
         sequence.cache,
         sequence.state,
@@ -235,17 +237,17 @@ def test_a_masked_neighbour_may_hold_anything(code_path: str, bits: int) -> None
         code_path=code_path,
     )
     right = clean.run([5, 7], np.tri(2, dtype=np.bool_), np.array([3, 4], np.int32))
-    assert found[[0, 2]].tobytes() == right.tobytes()
-    assert np.isnan(found[1]).all()
+    assert actual[[0, 2]].tobytes() == right.tobytes()
+    assert np.isnan(actual[1]).all()
 
 
 @pytest.mark.parametrize("code_path", USABLE)
-def test_numbers_past_float16_become_its_largest(code_path: str) -> None:
+def test_numbers_past_float16_are_stored_as_its_largest(code_path: str) -> None:
     sequence = Sequence(kv(1, 2, 16), 1, 0, code_path)
     assert KERNELS is not None
     values = np.array([[1e30, -1e-30]], np.float32)
     ones = np.ones((1, 2), np.float32)
-    found = attend(
+    actual = attend(
         KERNELS,
         sequence.cache,
         sequence.state,
@@ -259,18 +261,18 @@ def test_numbers_past_float16_become_its_largest(code_path: str) -> None:
         scale=1.0,
         code_path=code_path,
     )
-    np.testing.assert_array_equal(found, [[65504, 0]])
+    np.testing.assert_array_equal(actual, [[65504, 0]])
 
 
 @given(values=st.lists(st.floats(width=32, allow_nan=False), min_size=20, max_size=20))
-def test_float16_is_rounded_as_numpy_rounds_it(values: list[float]) -> None:
-    """Denormal numbers and ties too, on every path, read back as the single value of a single key."""
+def test_float16_is_rounded_like_by_numpy(values: list[float]) -> None:
+    """Round denormal numbers and ties too, on every path, and read them back as the single value of a single key."""
     assert KERNELS is not None
     given_values = np.array([values], np.float32)
     for code_path in USABLE:
         cache = np.zeros(kv_bytes(kv(1, 20, 16), 1), np.uint8)
         zeros = np.zeros((1, 20), np.float32)
-        found = attend(
+        actual = attend(
             KERNELS,
             cache,
             kv(1, 20, 16),
@@ -284,12 +286,12 @@ def test_float16_is_rounded_as_numpy_rounds_it(values: list[float]) -> None:
             scale=1.0,
             code_path=code_path,
         )
-        np.testing.assert_array_equal(found, stored(given_values[None], 16)[0])
+        np.testing.assert_array_equal(actual, stored(given_values[None], 16)[0])
 
 
 @pytest.mark.parametrize("code_path", USABLE)
-def test_the_cap_bends_scores_of_any_size(code_path: str) -> None:
-    """Small ones keep their digits, large ones end at the cap, on both sides: read back from the weights of two keys."""
+def test_the_cap_limits_scores_of_any_size(code_path: str) -> None:
+    """Check that small scores keep their digits and large ones end at the cap, by the weights of two keys."""
     assert KERNELS is not None
     scores = np.array([0, *(sign * 10.0**power for power in range(-30, 38, 2) for sign in (1, -1)), np.inf], np.float32)
     for cap in (0.5, 8.0):
@@ -297,7 +299,7 @@ def test_the_cap_bends_scores_of_any_size(code_path: str) -> None:
         for score, bent in zip(scores, capped, strict=True):
             zero = np.zeros((2, 2), np.float32)
             zero[1, 0] = score
-            found = attend(
+            actual = attend(
                 KERNELS,
                 np.zeros(kv_bytes(kv(1, 2, 32), 2), np.uint8),
                 kv(1, 2, 32),
@@ -312,10 +314,10 @@ def test_the_cap_bends_scores_of_any_size(code_path: str) -> None:
                 cap=cap,
                 code_path=code_path,
             )
-            np.testing.assert_allclose(found[1], [1 / (1 + np.exp(bent)), 1 / (1 + np.exp(-bent))], rtol=3e-6)
+            np.testing.assert_allclose(actual[1], [1 / (1 + np.exp(bent)), 1 / (1 + np.exp(-bent))], rtol=3e-6)
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_inconsistent_arguments_are_refused() -> None:
     assert KERNELS is not None
     sequence = Sequence(kv(), 3)
     causal = np.tri(2, dtype=np.bool_)
@@ -349,7 +351,7 @@ def test_the_library_counts_the_same_bytes() -> None:
 
 
 def session(threads: int, **changes: Any) -> ort.InferenceSession:
-    """One node over a cache of two states, of which it has the second."""
+    """Return one node over a cache of two states, of which it uses the second."""
     assert KERNELS is not None
     state = kv(4, 32)
     attributes: dict[str, Any] = {
@@ -388,7 +390,7 @@ def session(threads: int, **changes: Any) -> ort.InferenceSession:
 
 def feeds(n: int, past: int = 0, **changes: Any) -> dict[str, NDArray[Any]]:
     rng = np.random.default_rng(n)
-    given: dict[str, NDArray[Any]] = {
+    inputs: dict[str, NDArray[Any]] = {
         "q": rng.normal(size=(1, n, 256)).astype(np.float32),
         "k": rng.normal(size=(1, n, 128)).astype(np.float32),
         "v": rng.normal(size=(1, n, 128)).astype(np.float32),
@@ -397,15 +399,18 @@ def feeds(n: int, past: int = 0, **changes: Any) -> dict[str, NDArray[Any]]:
         "past": np.array([past]),
         "cache": np.zeros(2 * kv_bytes(kv(4, 32), CAPACITY), np.uint8),
     }
-    return given | changes
+    return inputs | changes
 
 
 def test_threads_change_no_bit() -> None:
-    one, two = session(1), session(2)
+    first, second = session(1), session(2)
     a, b = feeds(100), feeds(100)
-    values = [{name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in given.items()} for given in (a, b)]
-    found = [s.run_with_ort_values(["out"], v)[0].numpy() for s, v in zip((one, two), values, strict=True)]
-    assert found[0].tobytes() == found[1].tobytes()
+    values = [
+        {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in values_by_name.items()}
+        for values_by_name in (a, b)
+    ]
+    outputs = [s.run_with_ort_values(["out"], v)[0].numpy() for s, v in zip((first, second), values, strict=True)]
+    assert outputs[0].tobytes() == outputs[1].tobytes()
     assert a["cache"].tobytes() == b["cache"].tobytes()
     half = len(a["cache"]) // 2
     assert not a["cache"][:half].any()  # the first state is not touched
@@ -413,8 +418,8 @@ def test_threads_change_no_bit() -> None:
 
 
 def test_no_tokens_give_no_rows() -> None:
-    (found,) = session(1).run(None, feeds(0, visible=np.zeros((0, 1), np.int64)))
-    assert found.shape == (1, 0, 256)
+    (output,) = session(1).run(None, feeds(0, visible=np.zeros((0, 1), np.int64)))
+    assert output.shape == (1, 0, 256)
 
 
 @pytest.mark.parametrize(
@@ -428,7 +433,7 @@ def test_no_tokens_give_no_rows() -> None:
         ({"capacity": 99}, "its input 7 must hold 1584 float32, not 2400"),
     ],
 )
-def test_a_wrong_node_is_refused_when_it_is_loaded(changes: dict[str, Any], message: str) -> None:
+def test_an_invalid_node_is_refused_when_it_is_loaded(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(Exception, match=f"TreeAttention the_node: {message}"):
         session(1, **changes)
 
@@ -448,6 +453,6 @@ def test_a_wrong_node_is_refused_when_it_is_loaded(changes: dict[str, Any], mess
         ({"cache": np.zeros(64, np.uint8)}, "the cache must hold"),
     ],
 )
-def test_a_wrong_pass_is_refused(changes: dict[str, Any], message: str) -> None:
+def test_an_invalid_pass_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(Exception, match=f"TreeAttention the_node: {message}"):
         session(1).run(None, feeds(3) | changes)

@@ -1,6 +1,7 @@
-"""The int8 product of every code path, and edgedec::Int8MatMul inside ONNX Runtime, against integers in NumPy, to the bit.
+"""Compare the int8 product of every code path, and edgedec::Int8MatMul in ONNX Runtime, with NumPy's integers, to the
+bit.
 
-Paths of other processors run under emulation where there is one, as in test_ternary.py.
+Paths of other processors run under emulation if there is one, as in test_ternary.py.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Case:
     token_scales: F32
 
     def expected(self) -> F32:
-        """Exact int32 sums, then float32 in the one order that ``int8.hpp`` writes down."""
+        """Compute exact int32 sums, then float32 in the order that ``int8.hpp`` defines."""
         exact = self.x.astype(np.int32) @ self.codes.T.astype(np.int32)
         out = exact.astype(np.float32) * self.token_scales[:, None] * self.scales
         return out if self.bias is None else out + self.bias
@@ -61,7 +62,7 @@ class Case:
 
 
 def make(seed: int, *, outputs: int, inputs: int, tokens: int, by_rows: bool, bias: bool = False) -> Case:
-    """Random codes, -128 too. Of three rows or tokens and more, one is zero, one saturates up and one down."""
+    """Draw random codes, -128 too. Of three or more rows or tokens, one is zero, one saturates up and one down."""
     rng = np.random.default_rng(seed)
     codes = rng.integers(-128, 128, (outputs, inputs)).astype(np.int8)
     x = rng.integers(-127, 128, (tokens, inputs)).astype(np.int8)
@@ -80,7 +81,7 @@ def make(seed: int, *, outputs: int, inputs: int, tokens: int, by_rows: bool, bi
 
 
 def sweep() -> list[Case]:
-    """Every number of tokens 1..32 in both orders, with sizes that go through all their values."""
+    """Yield every number of tokens 1..32 in both orders, with sizes that take all their values."""
     widths = (1, 2, 7, 15, 16, 17, 31, 33, 63, 64, 65, 127, 129, 300, 1001)
     heights = (1, 5, 16, 31, 63, 64, 65, 130, 200)
     cases: list[Case] = []
@@ -95,7 +96,7 @@ def sweep() -> list[Case]:
 
 
 def run(case: Case, code_path: str | None = None, *, parts: int = 1) -> F32:
-    """The library's product, its outputs dealt to ``parts`` callers as threads would have them."""
+    """Run the library's product, with its outputs dealt to ``parts`` callers like to threads."""
     assert KERNELS is not None
     outputs = len(case.codes)
     out = np.full((len(case.x), outputs), np.nan, np.float32)
@@ -106,13 +107,13 @@ def run(case: Case, code_path: str | None = None, *, parts: int = 1) -> F32:
     return out
 
 
-def same(found: F32, expected: F32) -> bool:
-    return found.shape == expected.shape and found.tobytes() == expected.tobytes()
+def same(actual: F32, expected: F32) -> bool:
+    return actual.shape == expected.shape and actual.tobytes() == expected.tobytes()
 
 
 @needs_library
 @pytest.mark.parametrize("code_path", USABLE)
-def test_every_number_of_tokens_in_both_orders(code_path: str) -> None:
+def test_every_number_of_tokens_is_exact_in_both_orders(code_path: str) -> None:
     for number, case in enumerate(sweep()):
         assert same(run(case, code_path), case.expected()), f"case {number}"
 
@@ -127,7 +128,7 @@ def test_every_number_of_tokens_in_both_orders(code_path: str) -> None:
     by_rows=st.booleans(),
     bias=st.booleans(),
 )
-def test_any_sizes(
+def test_any_sizes_are_exact(
     code_path: str, seed: int, outputs: int, inputs: int, tokens: int, by_rows: bool, bias: bool
 ) -> None:
     case = make(seed, outputs=outputs, inputs=inputs, tokens=tokens, by_rows=by_rows, bias=bias)
@@ -135,7 +136,7 @@ def test_any_sizes(
 
 
 def long_rows() -> list[Case]:
-    """The longest rows there may be, saturating: 131,071 x 127 x 128 is close to 2^31, and float32 ends at 2^24."""
+    """Return the longest rows allowed, saturating: 131,071 x 127 x 128 is near 2^31, and float32 is exact to 2^24."""
     cases = []
     for by_rows in (False, True):
         for tokens in (1, 2, 9):
@@ -149,7 +150,7 @@ def long_rows() -> list[Case]:
 
 @needs_library
 @pytest.mark.parametrize("code_path", USABLE)
-def test_saturating_rows_as_long_as_they_may_be(code_path: str) -> None:
+def test_saturating_rows_of_the_largest_length_are_exact(code_path: str) -> None:
     for case in long_rows():
         assert same(run(case, code_path), case.expected())
 
@@ -168,7 +169,7 @@ def test_a_token_has_the_same_bits_in_any_pass_and_on_any_number_of_threads(code
 
 
 def before_a_wall(array: NDArray[np.int8]) -> NDArray[np.int8]:
-    """A copy whose last byte is the last that may be read: the page behind it is none."""
+    """Copy the array so that its last byte is the last readable one: the next page is not mapped."""
     pages = -(-array.nbytes // mmap.PAGESIZE)
     memory = np.frombuffer(mmap.mmap(-1, (pages + 1) * mmap.PAGESIZE), np.int8)
     wall = memory.ctypes.data + pages * mmap.PAGESIZE
@@ -184,29 +185,29 @@ def before_a_wall(array: NDArray[np.int8]) -> NDArray[np.int8]:
 @pytest.mark.parametrize("code_path", USABLE)
 @pytest.mark.parametrize("by_rows", [False, True])
 def test_nothing_past_the_matrix_is_read(code_path: str, by_rows: bool) -> None:
-    """A mapped file may end where the matrix does. Reading further would end this process."""
+    """Check this because a mapped file may end where the matrix does; reading further would end this process."""
     assert KERNELS is not None
     for outputs, inputs in ((1, 1), (1, 77), (77, 1), (63, 9), (64, 8), (65, 64), (130, 33), (200, 100), (3, 1601)):
         for tokens in (1, 2, 3, 8):
             case = make(1, outputs=outputs, inputs=inputs, tokens=tokens, by_rows=by_rows)
             stored = before_a_wall(case.stored())
             arguments = (case.x, case.token_scales, stored, case.scales)
-            found = int8_matmul(KERNELS, *arguments, by_rows=by_rows, code_path=code_path)
-            assert same(found, case.expected())
+            actual = int8_matmul(KERNELS, *arguments, by_rows=by_rows, code_path=code_path)
+            assert same(actual, case.expected())
 
 
 @needs_library
 @pytest.mark.parametrize("code_path", USABLE)
-def test_denormal_infinite_and_missing_scales(code_path: str) -> None:
+def test_denormal_infinite_and_missing_scales_follow_numpy(code_path: str) -> None:
     case = make(4, outputs=20, inputs=64, tokens=4, by_rows=True)
     odd = np.array([2.0**-149, 2.0**-130, np.inf, np.nan], np.float32)
     case = replace(case, token_scales=odd)
     with np.errstate(invalid="ignore"):
         expected = case.expected()
-    found = run(case, code_path)
-    assert same(found[:2], expected[:2])
-    assert found[:2].any()  # denormals are not flushed
-    assert np.array_equal(found[2:], expected[2:], equal_nan=True)
+    actual = run(case, code_path)
+    assert same(actual[:2], expected[:2])
+    assert actual[:2].any()  # denormals are not flushed
+    assert np.array_equal(actual[2:], expected[2:], equal_nan=True)
 
 
 @needs_library
@@ -252,45 +253,45 @@ def test_bad_arguments_are_refused() -> None:
 
 
 def packed_case(case: Case) -> bytes:
-    """What int8_driver.cpp reads: five int64, then the arrays."""
+    """Return the input of int8_driver.cpp: five int64, then the arrays."""
     sizes = (*case.codes.shape, case.by_rows, len(case.x), case.bias is not None)
     arrays = (case.stored(), case.scales, case.x, case.token_scales, case.bias)
     return struct.pack("<5q", *sizes) + b"".join(array.tobytes() for array in arrays if array is not None)
 
 
 def run_driver(command: Sequence[str], cases: Sequence[Case]) -> list[F32]:
-    done = subprocess.run(command, input=b"".join(map(packed_case, cases)), capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr.decode()
+    process = subprocess.run(command, input=b"".join(map(packed_case, cases)), capture_output=True, check=False)
+    assert process.returncode == 0, process.stderr.decode()
     results, start = [], 0
     for case in cases:
         count = len(case.x) * len(case.codes)
-        results.append(np.frombuffer(done.stdout, "<f4", count, start).reshape(len(case.x), -1))
+        results.append(np.frombuffer(process.stdout, "<f4", count, start).reshape(len(case.x), -1))
         start += 4 * count
-    assert start == len(done.stdout)
+    assert start == len(process.stdout)
     return results
 
 
 def foreign_driver(processor: str, folder: Path) -> list[str]:
-    """The command that runs the kernels for a processor that is not this one; skips where tools are missing."""
+    """Return the command that runs the kernels for another processor; skip where tools are missing."""
     source, program = Path(__file__).with_name("int8_driver.cpp"), folder / processor
     try:
         if processor == "aarch64":
             compiler, emulator = shutil.which("aarch64-linux-gnu-g++"), shutil.which("qemu-aarch64")
             if not compiler or not emulator:
                 pytest.skip("needs g++-aarch64-linux-gnu and qemu-user")
-            said = build([compiler], program, driver=source, units=COMMON)
+            messages = build([compiler], program, driver=source, units=COMMON)
             command = [emulator, "-cpu", "max", str(program)]
         else:
             native = find_compiler()
             if not native or not Path("/usr/include/simde/x86/avx512/dpbusd.h").exists():
                 pytest.skip("needs a C++ compiler and libsimde-dev")
-            # SIMDe takes the real instructions where the compiler may. Its headers warn; the native build must not.
+            # SIMDe uses the real instructions where the compiler may. Its headers warn; the native build must not.
             options = ["-DEDGEDEC_EMULATE_AVX512", "-mno-avx512f", "-w", "-Wno-psabi"]
-            said = build(native, program, driver=source, units=COMMON, extra=options)
+            messages = build(native, program, driver=source, units=COMMON, extra=options)
             command = [str(program)]
     except BuildError as error:
         pytest.fail(str(error))
-    assert said == ""
+    assert messages == ""
     return command
 
 
@@ -298,7 +299,9 @@ def foreign_driver(processor: str, folder: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("processor", "code_paths"), [("aarch64", ["neon", "neon_dotprod", "scalar"]), ("simde", ["avx512vnni"])]
 )
-def test_paths_of_other_processors_under_emulation(processor: str, code_paths: list[str], tmp_path: Path) -> None:
+def test_paths_of_other_processors_are_exact_under_emulation(
+    processor: str, code_paths: list[str], tmp_path: Path
+) -> None:
     command = foreign_driver(processor, tmp_path)
     wide = [
         make(8, outputs=5000, inputs=70, tokens=tokens, by_rows=by_rows, bias=True)
@@ -307,8 +310,8 @@ def test_paths_of_other_processors_under_emulation(processor: str, code_paths: l
     ]
     cases = [*sweep(), *wide, *long_rows()]
     for code_path in code_paths:
-        for number, (case, found) in enumerate(zip(cases, run_driver([*command, code_path], cases), strict=True)):
-            assert same(found, case.expected()), f"{code_path}, case {number}"
+        for number, (case, actual) in enumerate(zip(cases, run_driver([*command, code_path], cases), strict=True)):
+            assert same(actual, case.expected()), f"{code_path}, case {number}"
 
 
 # --- The operator in ONNX Runtime ---
@@ -334,7 +337,9 @@ def matrix(seed: int, outputs: int, inputs: int, *, by_rows: bool = False, bias:
 
 
 def session(matrices: Sequence[Matrix], *, threads: int = 1, **changes: Any) -> ort.InferenceSession:
-    """One node with all the matrices. ``changes``: attributes that lie; ``loose``: weights as inputs of the session."""
+    """Return one node with all the matrices; ``changes`` forges attributes, and ``loose`` makes weights inputs of the
+    session.
+    """
     assert KERNELS is not None
     names, values = ["x"], []
     for number, item in enumerate(matrices):
@@ -377,11 +382,11 @@ def activations(seed: int, tokens: int, width: int) -> F32:
     return x
 
 
-def check(found: Sequence[F32], matrices: Sequence[Matrix], x: F32) -> None:
-    assert len(found) == len(matrices)
-    for made, item in zip(found, matrices, strict=True):
-        assert made.shape == (1, x.shape[1], len(item.weight.codes))
-        assert made[0].tobytes() == item.product(x[0]).tobytes()
+def check(outputs: Sequence[F32], matrices: Sequence[Matrix], x: F32) -> None:
+    assert len(outputs) == len(matrices)
+    for output, item in zip(outputs, matrices, strict=True):
+        assert output.shape == (1, x.shape[1], len(item.weight.codes))
+        assert output[0].tobytes() == item.product(x[0]).tobytes()
 
 
 QKV = (matrix(1, 700, 515, bias=True), matrix(2, 130, 515, by_rows=True), matrix(3, 77, 515, by_rows=True, bias=True))
@@ -389,15 +394,15 @@ QKV = (matrix(1, 700, 515, bias=True), matrix(2, 130, 515, by_rows=True), matrix
 
 @needs_library
 @pytest.mark.parametrize("threads", [1, 2])
-def test_fused_matrices_for_every_number_of_tokens(threads: int) -> None:
-    made = session(QKV, threads=threads)
+def test_fused_matrices_are_exact_for_every_number_of_tokens(threads: int) -> None:
+    run_session = session(QKV, threads=threads)
     x = activations(0, 32, 515)
-    whole = made.run(None, {"x": x})
+    whole = run_session.run(None, {"x": x})
     for tokens in range(1, 33):
-        found = made.run(None, {"x": x[:, :tokens]})
-        check(found, QKV, x[:, :tokens])
-        # A token has the bits that it has in the widest pass.
-        assert all(one.tobytes() == wide[:, :tokens].tobytes() for one, wide in zip(found, whole, strict=True))
+        outputs = run_session.run(None, {"x": x[:, :tokens]})
+        check(outputs, QKV, x[:, :tokens])
+        # A token has the same bits as in the widest pass.
+        assert all(output.tobytes() == wide[:, :tokens].tobytes() for output, wide in zip(outputs, whole, strict=True))
 
 
 @needs_library
@@ -407,43 +412,43 @@ def test_fused_matrices_for_every_number_of_tokens(threads: int) -> None:
     columns=st.integers(1, 400),
     tokens=st.integers(1, 12),
 )
-def test_any_matrices(seed: int, rows: list[int], columns: int, tokens: int) -> None:
+def test_any_matrices_are_exact(seed: int, rows: list[int], columns: int, tokens: int) -> None:
     matrices = [matrix(seed + i, n, columns, by_rows=(seed >> i) % 2 == 0, bias=i % 2 == 0) for i, n in enumerate(rows)]
     x = activations(seed, tokens, columns)
     check(session(matrices, threads=1 + seed % 2).run(None, {"x": x}), matrices, x)
 
 
 @needs_library
-def test_callers_may_share_a_session() -> None:
+def test_threads_may_share_a_session() -> None:
     shared = session(QKV, threads=2)
     inputs = [activations(seed, 1 + seed % 9, 515) for seed in range(40)]
     with ThreadPoolExecutor(4) as pool:
-        for x, found in zip(inputs, pool.map(lambda x: shared.run(None, {"x": x}), inputs), strict=True):
-            check(found, QKV, x)
+        for x, outputs in zip(inputs, pool.map(lambda x: shared.run(None, {"x": x}), inputs), strict=True):
+            check(outputs, QKV, x)
 
 
 @needs_library
-def test_no_tokens_and_any_rank() -> None:
-    made = session(QKV)
-    empty = made.run(None, {"x": np.zeros((1, 0, 515), np.float32)})
+def test_no_tokens_and_any_rank_are_computed() -> None:
+    run_session = session(QKV)
+    empty = run_session.run(None, {"x": np.zeros((1, 0, 515), np.float32)})
     assert [array.shape for array in empty] == [(1, 0, 700), (1, 0, 130), (1, 0, 77)]
     x = activations(5, 6, 515)
     for shape, outs in (((6, 515), (6, 130)), ((2, 3, 515), (2, 3, 130))):
-        found = made.run(None, {"x": x.reshape(shape)})
-        assert found[1].shape == outs
-        assert found[1].tobytes() == QKV[1].product(x[0]).tobytes()
-    assert made.run(None, {"x": x[0, 0]})[1].tobytes() == QKV[1].product(x[0, :1]).tobytes()
+        outputs = run_session.run(None, {"x": x.reshape(shape)})
+        assert outputs[1].shape == outs
+        assert outputs[1].tobytes() == QKV[1].product(x[0]).tobytes()
+    assert run_session.run(None, {"x": x[0, 0]})[1].tobytes() == QKV[1].product(x[0, :1]).tobytes()
 
 
 @needs_library
-def test_infinite_and_denormal_activations() -> None:
+def test_infinite_and_denormal_activations_follow_numpy() -> None:
     x = activations(6, 5, 515)
     x[0, 0, 7], x[0, 3, 514] = np.inf, np.nan
     x[0, 4] *= np.float32(2.0**-140)
-    for made, item in zip(session(QKV).run(None, {"x": x}), QKV, strict=True):
-        assert np.isnan(made[0, [0, 3]]).all()
-        rest = [1, 2, 4]
-        assert made[0, rest].tobytes() == item.product(x[0, rest]).tobytes()
+    for output, item in zip(session(QKV).run(None, {"x": x}), QKV, strict=True):
+        assert np.isnan(output[0, [0, 3]]).all()
+        finite = [1, 2, 4]
+        assert output[0, finite].tobytes() == item.product(x[0, finite]).tobytes()
 
 
 @needs_library
@@ -465,16 +470,16 @@ def test_infinite_and_denormal_activations() -> None:
         ({"rows": [-1, 130, 77]}, "outputs must be 1 to"),
     ],
 )
-def test_nodes_that_do_not_fit_are_refused(changes: dict[str, Any], message: str) -> None:
+def test_invalid_nodes_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(Exception, match="Int8MatMul node: .*" + message.removeprefix("node: ")):
         session(QKV, **changes)
 
 
 @needs_library
 def test_activations_of_another_width_are_refused() -> None:
-    made = session(QKV)
+    run_session = session(QKV)
     with pytest.raises(Exception, match="Int8MatMul node: its activations must be float32 with 515 columns"):
-        made.run(None, {"x": activations(0, 1, 514)})
+        run_session.run(None, {"x": activations(0, 1, 514)})
 
 
 MAPPED = """
@@ -506,7 +511,7 @@ print(anonymous.peak_bytes, loaded, used)
 @pytest.mark.skipif(not MemoryMeter().available, reason="the meter needs Linux' /proc/self/smaps_rollup")
 @pytest.mark.parametrize("by_rows", [False, True])
 def test_external_codes_are_mapped_and_never_copied(by_rows: bool, tmp_path: Path) -> None:
-    """48 MiB that two nodes share, as an embedding and a tied head would: once in memory, as pages of the file."""
+    """Share 48 MiB between two nodes, like an embedding and a tied head: once in memory, as pages of the file."""
     rows, columns = 32768, 1536
     nbytes = rows * columns
     shape = [rows, columns] if by_rows else [columns, rows]
@@ -532,9 +537,9 @@ def test_external_codes_are_mapped_and_never_copied(by_rows: bool, tmp_path: Pat
     model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
     (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
     command = [sys.executable, "-c", MAPPED, str(tmp_path), str(columns)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    anonymous, loaded, used = map(int, done.stdout.split())
-    assert anonymous < 4 << 20  # of the session itself
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    anonymous, loaded, touched = map(int, process.stdout.split())
+    assert anonymous < 4 << 20  # bytes of the session itself
     assert loaded < 8 << 20  # nothing is read before it is used
-    assert nbytes <= used < nbytes + (6 << 20)
+    assert nbytes <= touched < nbytes + (6 << 20)

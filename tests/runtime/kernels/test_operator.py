@@ -1,4 +1,4 @@
-"""edgedec::TernaryMatMul inside ONNX Runtime, against the reference's own product, to the bit."""
+"""Compare edgedec::TernaryMatMul inside ONNX Runtime with the reference's own product, to the bit."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ pytestmark = pytest.mark.skipif(usable() is None, reason="the kernels' library w
 
 @pytest.fixture(scope="module")
 def kernels() -> Kernels:
-    found = usable()
-    assert found is not None
-    return found
+    kernels_ = usable()
+    assert kernels_ is not None
+    return kernels_
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,9 @@ def matrix(seed: int, outputs: int, inputs: int, planes: int = 1, group_size: in
 
 
 def session(kernels: Kernels, matrices: Sequence[Matrix], *, threads: int = 1, **changes: Any) -> ort.InferenceSession:
-    """One node with all the matrices. ``changes``: attributes that lie; ``loose``: weights as inputs of the session."""
+    """Return one node with all the matrices; ``changes`` forges attributes, and ``loose`` makes weights inputs of the
+    session.
+    """
     names, values = ["x"], []
     for number, item in enumerate(matrices):
         parts: list[NDArray[Any]] = [
@@ -109,26 +111,26 @@ def activations(seed: int, tokens: int, width: int) -> F32:
     return x
 
 
-def check(found: Sequence[F32], matrices: Sequence[Matrix], x: F32) -> None:
-    assert len(found) == len(matrices)
-    for made, item in zip(found, matrices, strict=True):
-        assert made.shape == (1, x.shape[1], item.shape[0])
-        assert made[0].tobytes() == item.product(x[0]).tobytes()
+def check(outputs: Sequence[F32], matrices: Sequence[Matrix], x: F32) -> None:
+    assert len(outputs) == len(matrices)
+    for output, item in zip(outputs, matrices, strict=True):
+        assert output.shape == (1, x.shape[1], item.shape[0])
+        assert output[0].tobytes() == item.product(x[0]).tobytes()
 
 
 QKV = (matrix(1, 400, 515, bias=True), matrix(2, 130, 515, 2, 64), matrix(3, 77, 515, 3, 32, bias=True))
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_fused_matrices_for_every_number_of_tokens(kernels: Kernels, threads: int) -> None:
+def test_fused_matrices_are_exact_for_every_number_of_tokens(kernels: Kernels, threads: int) -> None:
     run = session(kernels, QKV, threads=threads)
     x = activations(0, 32, 515)
     whole = run.run(None, {"x": x})
     for tokens in range(1, 33):
-        found = run.run(None, {"x": x[:, :tokens]})
-        check(found, QKV, x[:, :tokens])
-        # A token has the bits that it has in the widest pass.
-        assert all(made.tobytes() == wide[:, :tokens].tobytes() for made, wide in zip(found, whole, strict=True))
+        outputs = run.run(None, {"x": x[:, :tokens]})
+        check(outputs, QKV, x[:, :tokens])
+        # A token has the same bits as in the widest pass.
+        assert all(output.tobytes() == wide[:, :tokens].tobytes() for output, wide in zip(outputs, whole, strict=True))
 
 
 @given(
@@ -139,7 +141,7 @@ def test_fused_matrices_for_every_number_of_tokens(kernels: Kernels, threads: in
     planes=st.integers(1, 3),
     group_size=st.sampled_from((0, 32, 64, 128)),
 )
-def test_any_matrices(
+def test_any_matrices_are_exact(
     kernels: Kernels, seed: int, rows: list[int], columns: int, tokens: int, planes: int, group_size: int
 ) -> None:
     matrices = [matrix(seed + i, n, columns, planes, group_size, bias=i % 2 == 0) for i, n in enumerate(rows)]
@@ -147,44 +149,44 @@ def test_any_matrices(
     check(session(kernels, matrices, threads=1 + seed % 2).run(None, {"x": x}), matrices, x)
 
 
-def test_callers_may_share_a_session(kernels: Kernels) -> None:
+def test_threads_may_share_a_session(kernels: Kernels) -> None:
     run = session(kernels, QKV, threads=2)
     inputs = [activations(seed, 1 + seed % 9, 515) for seed in range(40)]
     with ThreadPoolExecutor(4) as pool:
-        for x, found in zip(inputs, pool.map(lambda x: run.run(None, {"x": x}), inputs), strict=True):
-            check(found, QKV, x)
+        for x, outputs in zip(inputs, pool.map(lambda x: run.run(None, {"x": x}), inputs), strict=True):
+            check(outputs, QKV, x)
 
 
-def test_no_tokens_and_any_rank(kernels: Kernels) -> None:
+def test_no_tokens_and_any_rank_are_computed(kernels: Kernels) -> None:
     run = session(kernels, QKV)
-    assert [made.shape for made in run.run(None, {"x": np.zeros((1, 0, 515), np.float32)})] == [
+    assert [output.shape for output in run.run(None, {"x": np.zeros((1, 0, 515), np.float32)})] == [
         (1, 0, 400),
         (1, 0, 130),
         (1, 0, 77),
     ]
     x = activations(5, 6, 515)
     for shape, outs in (((6, 515), (6, 130)), ((2, 3, 515), (2, 3, 130))):
-        found = run.run(None, {"x": x.reshape(shape)})
-        assert found[1].shape == outs
-        assert found[1].tobytes() == QKV[1].product(x[0]).tobytes()
+        outputs = run.run(None, {"x": x.reshape(shape)})
+        assert outputs[1].shape == outs
+        assert outputs[1].tobytes() == QKV[1].product(x[0]).tobytes()
     assert run.run(None, {"x": x[0, 0]})[1].tobytes() == QKV[1].product(x[0, :1]).tobytes()
 
 
-def test_infinite_and_denormal_activations(kernels: Kernels) -> None:
+def test_infinite_and_denormal_activations_follow_numpy(kernels: Kernels) -> None:
     x = activations(6, 5, 515)
     x[0, 0, 7], x[0, 3, 514] = np.inf, np.nan
     x[0, 4] *= np.float32(2.0**-140)
-    found = session(kernels, QKV).run(None, {"x": x})
-    for made, item in zip(found, QKV, strict=True):
-        assert np.isnan(made[0, [0, 3]]).all()
-        rest = [1, 2, 4]
-        assert made[0, rest].tobytes() == item.product(x[0, rest]).tobytes()
+    outputs = session(kernels, QKV).run(None, {"x": x})
+    for output, item in zip(outputs, QKV, strict=True):
+        assert np.isnan(output[0, [0, 3]]).all()
+        finite = [1, 2, 4]
+        assert output[0, finite].tobytes() == item.product(x[0, finite]).tobytes()
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"columns": 514}, None),  # the same number of lines: seen when it runs
+        ({"columns": 514}, None),  # the same number of lines: detected when it runs
         ({"columns": 600}, "node: its input 1 must hold 60800 uint8, not 52800"),
         ({"rows": [16, 130, 77]}, "its input 1 must hold 2112 uint8"),
         ({"rows": [400, 130]}, "need one entry per output"),
@@ -200,7 +202,7 @@ def test_infinite_and_denormal_activations(kernels: Kernels) -> None:
         ({"rows": [-1, 130, 77]}, "outputs must be 1 to"),
     ],
 )
-def test_nodes_that_do_not_fit_are_refused(kernels: Kernels, changes: dict[str, Any], message: str | None) -> None:
+def test_invalid_nodes_are_refused(kernels: Kernels, changes: dict[str, Any], message: str | None) -> None:
     if message is None:
         run = session(kernels, QKV, **changes)
         with pytest.raises(Exception, match="TernaryMatMul node: its activations must be float32 with 514 columns"):
@@ -224,18 +226,18 @@ def test_wrong_results_leave_the_portable_graph_and_a_line_in_the_log(
     )
 
 
-def test_a_file_that_is_no_library_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_library_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "libedgedec_kernels.so"
     path.write_bytes(b"\x7fELF, but not really")
     with pytest.raises(DeviceError, match="is not edgedec's kernel library"):
         Kernels(path)
 
 
-def test_an_older_onnx_runtime_is_told_what_is_needed(kernels: Kernels) -> None:
-    """With a stand-in for ONNX Runtime 1.16: it has version 16 of the interface, not 17; CreateStatus comes first."""
-    said: list[bytes] = []
+def test_an_older_onnx_runtime_gets_a_message_with_the_required_version(kernels: Kernels) -> None:
+    """Use a stand-in for ONNX Runtime 1.16, which has version 16 of the interface, not 17; CreateStatus comes first."""
+    messages: list[bytes] = []
     create_type = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)
-    create = create_type(lambda code, message: said.append(message) or 1)  # type: ignore[func-returns-value]
+    create = create_type(lambda code, message: messages.append(message) or 1)  # type: ignore[func-returns-value]
     api = (ctypes.c_void_p * 300)(ctypes.cast(create, ctypes.c_void_p))
     get = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_uint32)(lambda v: ctypes.addressof(api) if v <= 16 else None)
     text = ctypes.c_char_p(b"1.16.3")
@@ -244,4 +246,4 @@ def test_an_older_onnx_runtime_is_told_what_is_needed(kernels: Kernels) -> None:
     register_library = ctypes.CDLL(str(kernels.path)).RegisterCustomOps
     register_library.restype = ctypes.c_void_p
     assert register_library(None, ctypes.byref(base)) == 1
-    assert said == [b"edgedec's kernels need ONNX Runtime 1.17 or later, this is 1.16.3"]
+    assert messages == [b"edgedec's kernels need ONNX Runtime 1.17 or later, this is 1.16.3"]

@@ -1,7 +1,7 @@
-"""The ternary product of every code path against NumPy's integers, to the bit.
+"""Compare the ternary product of every code path with NumPy's integers, to the bit.
 
-Paths of other processors are compiled too and run under emulation where there is one: AArch64 with Debian's cross compiler
-and qemu-user, AVX-512 VNNI with SIMDe (libsimde-dev), which carries out its intrinsics one by one.
+Paths of other processors are compiled too and run under emulation if there is one: AArch64 with Debian's cross compiler
+and qemu-user, AVX-512 VNNI with SIMDe (libsimde-dev), which executes its intrinsics one by one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ needs_library = pytest.mark.skipif(KERNELS is None, reason="the kernels' library
 class Case:
     scheme: TernaryScheme
     trits: NDArray[np.int8]  # [planes, outputs, inputs]
-    scales: F32  # as the scheme stores them
+    scales: F32  # in the layout of the scheme
     bias: F32 | None
     x: NDArray[np.int8]  # [tokens, inputs]
     token_scales: F32  # [tokens]
@@ -48,7 +48,7 @@ class Case:
         return self.trits.shape[1], self.trits.shape[2]
 
     def expected(self) -> F32:
-        """Exact int32 sums, then float32 in the one order that ``ternary.hpp`` writes down."""
+        """Compute exact int32 sums, then float32 in the order that ``ternary.hpp`` defines."""
         planes, outputs, inputs = self.trits.shape
         size = self.scheme.group_size or inputs
         total = np.zeros((len(self.x), outputs), np.float32)
@@ -65,7 +65,7 @@ class Case:
 def make(
     seed: int, *, outputs: int, inputs: int, tokens: int, planes: int = 1, group_size: int = 0, bias: bool = False
 ) -> Case:
-    """Random trits and codes. Of three tokens and more, one is zero, one all 127 and one all -127."""
+    """Draw random trits and codes. Of three or more tokens, one is zero, one all 127 and one all -127."""
     rng = np.random.default_rng(seed)
     scheme = TernaryScheme(planes=planes, group_size=group_size)
     trits = rng.integers(-1, 2, (planes, outputs, inputs)).astype(np.int8)
@@ -86,7 +86,7 @@ def make(
 
 
 def sweep() -> list[Case]:
-    """Every number of tokens 1..32 with sizes, groups and planes that go through all their values."""
+    """Yield every number of tokens 1..32 with sizes, groups and planes that take all their values."""
     widths = (1, 15, 16, 17, 32, 33, 96, 100, 127, 129, 255, 257, 300, 1001)
     cases: list[Case] = []
     for tokens in range(1, 33):
@@ -107,7 +107,7 @@ def sweep() -> list[Case]:
 
 
 def run(case: Case, code_path: str | None = None, *, unsigned: bool = False, parts: int = 1) -> F32:
-    """The library's product, its tiles dealt to ``parts`` callers as threads would have them."""
+    """Run the library's product, with its tiles dealt to ``parts`` callers like to threads."""
     assert KERNELS is not None
     codes = KERNELS.pack(case.scheme.pack(case.trits), case.shape, case.scheme)
     scales = KERNELS.pack_scales(case.scales, case.shape, case.scheme)
@@ -121,13 +121,13 @@ def run(case: Case, code_path: str | None = None, *, unsigned: bool = False, par
     return out
 
 
-def same(found: F32, expected: F32) -> bool:
-    return found.shape == expected.shape and found.tobytes() == expected.tobytes()
+def same(actual: F32, expected: F32) -> bool:
+    return actual.shape == expected.shape and actual.tobytes() == expected.tobytes()
 
 
 @needs_library
 @pytest.mark.parametrize("code_path", USABLE)
-def test_every_number_of_tokens_and_kind_of_matrix(code_path: str) -> None:
+def test_every_number_of_tokens_and_kind_of_matrix_is_exact(code_path: str) -> None:
     for number, case in enumerate(sweep()):
         assert same(run(case, code_path, unsigned=number % 2 == 1), case.expected()), f"case {number}"
 
@@ -144,7 +144,7 @@ def test_every_number_of_tokens_and_kind_of_matrix(code_path: str) -> None:
     bias=st.booleans(),
     unsigned=st.booleans(),
 )
-def test_any_sizes(
+def test_any_sizes_are_exact(
     code_path: str,
     seed: int,
     outputs: int,
@@ -163,8 +163,8 @@ def test_any_sizes(
 @needs_library
 @pytest.mark.parametrize("code_path", USABLE)
 @pytest.mark.parametrize("value", [-128, -127, 127])
-def test_saturating_rows_past_the_exact_floats(code_path: str, value: int) -> None:
-    # 140,000 x 127 > 2^24: the int32 sum must be exact before it is rounded, once.
+def test_saturating_rows_past_the_exact_floats_are_rounded_once(code_path: str, value: int) -> None:
+    # 140,000 x 127 > 2^24: the int32 sum must be exact before it is rounded once.
     case = make(1, outputs=17, inputs=140_001, tokens=9)
     trits = case.trits.copy()
     trits[0, 0], trits[0, 16] = 1, -1
@@ -198,15 +198,15 @@ def test_matches_the_reference_executor() -> None:
 
 @needs_library
 @pytest.mark.parametrize("code_path", USABLE)
-def test_denormal_infinite_and_missing_scales(code_path: str) -> None:
+def test_denormal_infinite_and_missing_scales_follow_numpy(code_path: str) -> None:
     case = make(4, outputs=20, inputs=64, tokens=4)
     odd = np.array([2.0**-149, 2.0**-130, np.inf, np.nan], np.float32)
     with np.errstate(invalid="ignore"):
         expected = replace(case, token_scales=odd).expected()
-    found = run(replace(case, token_scales=odd), code_path)
-    assert same(found[:2], expected[:2])
-    assert found[:2].any()  # denormals are not flushed
-    assert np.array_equal(found[2:], expected[2:], equal_nan=True)
+    actual = run(replace(case, token_scales=odd), code_path)
+    assert same(actual[:2], expected[:2])
+    assert actual[:2].any()  # denormals are not flushed
+    assert np.array_equal(actual[2:], expected[2:], equal_nan=True)
 
 
 def activations(kernels: Kernels, x: F32) -> None:
@@ -225,13 +225,13 @@ def activations(kernels: Kernels, x: F32) -> None:
     exponent=st.integers(-149, 120),
     halves=st.booleans(),
 )
-def test_activations_are_quantized_as_the_reference_does(
+def test_activations_are_quantized_like_by_the_reference(
     seed: int, tokens: int, width: int, exponent: int, halves: bool
 ) -> None:
     assert KERNELS is not None
     rng = np.random.default_rng(seed)
     values = rng.normal(size=(tokens, width))
-    if halves:  # ties: multiples of a half beside an absmax of 127
+    if halves:  # ties: multiples of a half with an absmax of 127
         values = rng.integers(-253, 254, (tokens, width)) / 2
         values[:, 0] = 127
     x = (values * 2.0**exponent).astype(np.float32)
@@ -241,7 +241,7 @@ def test_activations_are_quantized_as_the_reference_does(
 
 
 @needs_library
-def test_activations_that_are_no_numbers_spoil_their_own_token_only() -> None:
+def test_activations_that_are_not_finite_spoil_their_own_token_only() -> None:
     assert KERNELS is not None
     x = np.ones((4, 40), np.float32)
     x[1, 3], x[2, 39] = np.inf, np.nan
@@ -280,7 +280,7 @@ def test_bad_arguments_are_refused() -> None:
 
 
 @needs_library
-def test_packing_in_pieces_is_packing() -> None:
+def test_packing_in_pieces_equals_packing_at_once() -> None:
     assert KERNELS is not None
     case = make(6, outputs=90, inputs=200, tokens=1, planes=2, group_size=64)
     stored = case.scheme.pack(case.trits)
@@ -301,9 +301,9 @@ def loaded(kernel: str) -> subprocess.CompletedProcess[str]:
 
 @needs_library
 @pytest.mark.parametrize("code_path", USABLE)
-def test_environment_forces_a_path(code_path: str) -> None:
-    done = loaded(code_path)
-    assert (done.returncode, done.stdout) == (0, code_path), done.stderr
+def test_the_environment_selects_a_path(code_path: str) -> None:
+    process = loaded(code_path)
+    assert (process.returncode, process.stdout) == (0, code_path), process.stderr
 
 
 @needs_library
@@ -312,21 +312,21 @@ def test_environment_forces_a_path(code_path: str) -> None:
     ["neon" if "scalar" in USABLE and "neon" not in USABLE else "avx2"],
 )
 def test_a_path_that_cannot_run_is_an_error(kernel: str) -> None:
-    done = loaded(kernel)
-    assert done.returncode == 1
-    assert f"DeviceError: CPU kernels: EDGEDEC_KERNEL={kernel} is not in a library for this kind" in done.stderr
-    assert "usable here: " in done.stderr
+    process = loaded(kernel)
+    assert process.returncode == 1
+    assert f"DeviceError: CPU kernels: EDGEDEC_KERNEL={kernel} is not in a library for this kind" in process.stderr
+    assert "usable here: " in process.stderr
 
 
 @needs_library
 def test_an_unknown_path_is_an_error() -> None:
-    done = loaded("avx9")
-    assert done.returncode == 1
-    assert f"UsageError: EDGEDEC_KERNEL must be one of {', '.join(KERNEL_NAMES)}, not 'avx9'" in done.stderr
+    process = loaded("avx9")
+    assert process.returncode == 1
+    assert f"UsageError: EDGEDEC_KERNEL must be one of {', '.join(KERNEL_NAMES)}, not 'avx9'" in process.stderr
 
 
 def packed_case(case: Case) -> bytes:
-    """What driver.cpp reads: eight int64, then the arrays."""
+    """Return the input of driver.cpp: eight int64, then the arrays."""
     outputs, inputs = case.shape
     stored = case.scheme.pack(case.trits)
     row_bytes = stored.shape[2] * stored.shape[3]
@@ -336,38 +336,38 @@ def packed_case(case: Case) -> bytes:
 
 
 def run_driver(command: Sequence[str], cases: Sequence[Case]) -> list[F32]:
-    done = subprocess.run(command, input=b"".join(map(packed_case, cases)), capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr.decode()
+    process = subprocess.run(command, input=b"".join(map(packed_case, cases)), capture_output=True, check=False)
+    assert process.returncode == 0, process.stderr.decode()
     results, start = [], 0
     for case in cases:
         count = len(case.x) * case.shape[0]
-        results.append(np.frombuffer(done.stdout, "<f4", count, start).reshape(len(case.x), -1))
+        results.append(np.frombuffer(process.stdout, "<f4", count, start).reshape(len(case.x), -1))
         start += 4 * count
-    assert start == len(done.stdout)
+    assert start == len(process.stdout)
     return results
 
 
 def foreign_driver(name: str, folder: Path) -> list[str]:
-    """The command that runs the kernels for a processor that is not this one; skips where tools are missing."""
+    """Return the command that runs the kernels for another processor; skip where tools are missing."""
     source, program = Path(__file__).with_name("driver.cpp"), folder / name
     try:
         if name == "aarch64":
             compiler, emulator = shutil.which("aarch64-linux-gnu-g++"), shutil.which("qemu-aarch64")
             if not compiler or not emulator:
                 pytest.skip("needs g++-aarch64-linux-gnu and qemu-user")
-            said = build([compiler], program, driver=source, units=COMMON)
+            messages = build([compiler], program, driver=source, units=COMMON)
             command = [emulator, "-cpu", "max", str(program)]
         else:
             native = find_compiler()
             if not native or not Path("/usr/include/simde/x86/avx512/dpbusd.h").exists():
                 pytest.skip("needs a C++ compiler and libsimde-dev")
-            # SIMDe takes the real instructions where the compiler may. Its headers warn; the native build must not.
+            # SIMDe uses the real instructions where the compiler may. Its headers warn; the native build must not.
             options = ["-DEDGEDEC_EMULATE_AVX512", "-mno-avx512f", "-w", "-Wno-psabi"]
-            said = build(native, program, driver=source, units=COMMON, extra=options)
+            messages = build(native, program, driver=source, units=COMMON, extra=options)
             command = [str(program)]
     except BuildError as error:
         pytest.fail(str(error))
-    assert said == ""
+    assert messages == ""
     return command
 
 
@@ -375,11 +375,13 @@ def foreign_driver(name: str, folder: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("processor", "code_paths"), [("aarch64", ["neon", "neon_dotprod", "scalar"]), ("simde", ["avx512vnni"])]
 )
-def test_paths_of_other_processors_under_emulation(processor: str, code_paths: list[str], tmp_path: Path) -> None:
+def test_paths_of_other_processors_are_exact_under_emulation(
+    processor: str, code_paths: list[str], tmp_path: Path
+) -> None:
     command = foreign_driver(processor, tmp_path)
     long = make(7, outputs=17, inputs=140_001, tokens=9)
     long.x[2] = -128
     cases = [*sweep(), long, *(make(8, outputs=33, inputs=70_000, tokens=tokens, bias=True) for tokens in (1, 2))]
     for code_path in code_paths:
-        for number, (case, found) in enumerate(zip(cases, run_driver([*command, code_path], cases), strict=True)):
-            assert same(found, case.expected()), f"{code_path}, case {number}"
+        for number, (case, actual) in enumerate(zip(cases, run_driver([*command, code_path], cases), strict=True)):
+            assert same(actual, case.expected()), f"{code_path}, case {number}"

@@ -1,4 +1,4 @@
-"""Multiple choice against the score spelled out: each whole text from an empty cache, one token at a time."""
+"""Compare multiple choice with the score spelled out: each whole text from an empty cache, one token at a time."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ LETTERS = "ab c\n"
 
 
 def tokenizer_of(merges: Sequence[tuple[str, str]]) -> Tokenizer:
-    """Byte-pair encoding over LETTERS, no word boundaries; id 0 is BOS."""
+    """Return byte-pair encoding over LETTERS without word boundaries; id 0 is BOS."""
     pieces = dict.fromkeys([*LETTERS, *("".join(pair) for pair in merges)])
     vocab = {piece: at for at, piece in enumerate(pieces, 1)}
-    made = HfTokenizer(models.BPE({"<s>": BOS, **vocab}, list(merges)))
-    made.add_special_tokens([AddedToken("<s>")])
-    return Tokenizer(made.to_str())
+    tokenizer = HfTokenizer(models.BPE({"<s>": BOS, **vocab}, list(merges)))
+    tokenizer.add_special_tokens([AddedToken("<s>")])
+    return Tokenizer(tokenizer.to_str())
 
 
-# Merges of every kind: inside words, over spaces, and of what was merged before.
+# merges of every kind: inside words, over spaces, and of merged pieces
 PAIRS = [("a", "b"), ("b", "c"), ("ab", "c"), (" ", "a"), ("c", " "), (" a", "b"), ("a", "a"), ("b", "b"), ("\n", "a")]
 TOKENIZER = tokenizer_of(PAIRS)
 
 texts = st.text(LETTERS, max_size=8)
 questions = st.tuples(texts, st.lists(texts.filter(bool), min_size=2, max_size=4, unique=True)).map(
-    lambda drawn: Item(question=drawn[0], choices=tuple(drawn[1]), answer=0)
+    lambda parts: Item(question=parts[0], choices=tuple(parts[1]), answer=0)
 )
 
 
@@ -79,27 +79,28 @@ def longest_prefix(*rows: list[int]) -> list[int]:
 
 @given(item=questions, pairs=st.permutations(PAIRS).flatmap(lambda pairs: st.integers(0, 9).map(lambda n: pairs[:n])))
 @settings(max_examples=200)
-def test_each_text_is_encoded_whole_and_cut_where_the_texts_part(item: Item, pairs: list[tuple[str, str]]) -> None:
-    made = {""} | set(LETTERS)
+def test_texts_are_encoded_whole_and_cut_where_they_differ(item: Item, pairs: list[tuple[str, str]]) -> None:
+    mergeable = {""} | set(LETTERS)
     usable = []
-    for left, right in pairs:  # a merge needs its parts
-        if left in made and right in made:
-            usable.append((left, right))
-            made.add(left + right)
+    for first, second in pairs:  # a merge needs its parts
+        if first in mergeable and second in mergeable:
+            usable.append((first, second))
+            mergeable.add(first + second)
     tokenizer = tokenizer_of(usable)
     question = ids_of(item.question.rstrip(), tokenizer)
     whole = [ids_of(item.question + choice, tokenizer) for choice in item.choices]
-    assume(all(longest_prefix(question, row) != row for row in whole))  # a choice that makes no token: tested below
+    assume(all(longest_prefix(question, row) != row for row in whole))  # a choice without a token: tested below
     entry = encode(item, tokenizer)
     assert [[*entry.context.tolist(), *ids.tolist()] for ids in entry.choices] == whole
     assert entry.context.tolist() == longest_prefix(question, *whole)
     assert all(len(ids) for ids in entry.choices)
     assert entry.rows == max(map(len, whole)) - 1
-    if all(row[: len(question)] == question for row in whole):  # no merge over the boundary: as lm-evaluation-harness
+    # no merge over the boundary: the same as lm-evaluation-harness
+    if all(row[: len(question)] == question for row in whole):
         assert [ids.tolist() for ids in entry.choices] == [row[len(question) :] for row in whole]
 
 
-def test_spaces_at_the_end_of_the_question_go_with_the_choice() -> None:
+def test_spaces_at_the_end_of_the_question_belong_to_the_choice() -> None:
     loose = encode(Item(question="c ", choices=("ab", "b"), answer=0), tokenizer := tokenizer_of([(" ", "a")]))
     tight = encode(Item(question="c", choices=(" ab", " b"), answer=0), tokenizer)
     assert loose.context.tolist() == tight.context.tolist() == ids_of("c", tokenizer)
@@ -113,25 +114,25 @@ def test_a_merge_over_the_boundary_moves_it_for_every_choice() -> None:
     assert [ids.tolist() for ids in entry.choices] == [ids_of("ab", tokenizer)[1:], ids_of("ac", tokenizer)[1:]]
 
 
-def test_a_bos_that_the_text_brings_stays_single() -> None:
+def test_a_bos_in_the_text_is_not_doubled() -> None:
     entry = encode(Item(question="<s>c", choices=("a", "b"), answer=0))
     assert entry.context.tolist() == ids_of("c")
 
 
 def test_without_bos_the_question_must_have_a_token() -> None:
     assert encode(Item(question="c", choices=("a", "b"), answer=0), bos=None).context.tolist() == ids_of("c")[1:]
-    for question in ("", " ", "a"):  # the last: "a" and "b" merge
+    for question in ("", " ", "a"):  # the last one because "a" and "b" merge
         with pytest.raises(UsageError, match="x: no token stands before all choices, and the model has no BOS"):
             encode(Item(question=question, choices=("b", "c"), answer=0, where="x"), bos=None)
 
 
-def test_a_choice_that_makes_no_token_is_an_error() -> None:
-    made = HfTokenizer(models.BPE({"<s>": BOS, "a": 1, "b": 2}, []))  # other letters vanish
+def test_a_choice_without_a_token_is_an_error() -> None:
+    tokenizer = HfTokenizer(models.BPE({"<s>": BOS, "a": 1, "b": 2}, []))  # other letters vanish
     for normalizer, choices in ((None, ("a", "é")), (normalizers.Strip(), ("a", " "))):
         if normalizer is not None:
-            made.normalizer = normalizer
+            tokenizer.normalizer = normalizer
         with pytest.raises(UsageError, match=r"x: choices\[1\] has no token"):
-            encode(Item(question="b", choices=choices, answer=0, where="x"), Tokenizer(made.to_str()))
+            encode(Item(question="b", choices=choices, answer=0, where="x"), Tokenizer(tokenizer.to_str()))
 
 
 def test_ids_past_the_vocabulary_are_an_error() -> None:
@@ -150,7 +151,7 @@ def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def slow_sum(model: ReferenceModel, ids: Sequence[int], start: int) -> float:
-    """ln p of ids[start:] given those before."""
+    """Return ln p of ids[start:] given those before."""
     total = 0.0
     for at in range(start, len(ids)):
         logits, _ = model.forward(np.array(ids[:at], np.int32), model.new_cache())
@@ -161,7 +162,7 @@ def slow_sum(model: ReferenceModel, ids: Sequence[int], start: int) -> float:
 
 @given(items=st.lists(questions, min_size=1, max_size=3), nodes=st.integers(1, 8))
 @settings(max_examples=15)
-def test_equals_the_slow_computation(bundle: Bundle, items: list[Item], nodes: int) -> None:
+def test_scores_equal_the_slow_computation(bundle: Bundle, items: list[Item], nodes: int) -> None:
     try:
         encoded = [encode(item) for item in items]
     except UsageError:
@@ -171,10 +172,10 @@ def test_equals_the_slow_computation(bundle: Bundle, items: list[Item], nodes: i
     score = score_items(target, limits, TOKENIZER, items, bos=BOS, vocab_limit=TOKENIZER_SIZE)
     model = ReferenceModel(bundle_graph(bundle), bundle.weight)
     correct = correct_norm = 0
-    for item, entry, found in zip(items, encoded, score.log_likelihoods, strict=True):
+    for item, entry, actual in zip(items, encoded, score.log_likelihoods, strict=True):
         start = len(entry.context)
         sums = [slow_sum(model, ids_of(item.question + choice), start) for choice in item.choices]
-        assert list(found) == pytest.approx(sums, rel=1e-5, abs=1e-5)
+        assert list(actual) == pytest.approx(sums, rel=1e-5, abs=1e-5)
         norms = [total / len(choice.encode()) for total, choice in zip(sums, item.choices, strict=True)]
         correct += sums[0] == max(sums)
         correct_norm += norms[0] == max(norms)
@@ -183,7 +184,7 @@ def test_equals_the_slow_computation(bundle: Bundle, items: list[Item], nodes: i
 
 
 @pytest.mark.parametrize("device", ["cpu", "float_reference"])
-def test_a_shared_context_scores_as_separate_ones(bundle: Bundle, device: str) -> None:
+def test_a_shared_context_gives_the_scores_of_separate_ones(bundle: Bundle, device: str) -> None:
     rng = np.random.default_rng(3)
     items = [
         Item(
@@ -196,9 +197,9 @@ def test_a_shared_context_scores_as_separate_ones(bundle: Bundle, device: str) -
     limits = Limits(nodes=4, depth=0, positions=48)
     target = open_target(bundle, device=device, limits=limits)
     score = score_items(target, limits, TOKENIZER, items, bos=BOS, vocab_limit=TOKENIZER_SIZE)
-    for item, found in zip(items, score.log_likelihoods, strict=True):
+    for item, actual in zip(items, score.log_likelihoods, strict=True):
         entry = encode(item)
-        for ids, total in zip(entry.choices, found, strict=True):
+        for ids, total in zip(entry.choices, actual, strict=True):
             whole = np.concatenate([entry.context, ids])
             state = target.open(limits)
             alone = log_likelihoods(target, state, limits, whole[:-1], whole[1:], vocab_limit=TOKENIZER_SIZE)
@@ -233,9 +234,9 @@ def score_fixed(row: Sequence[float], items: Sequence[Item], vocab_limit: int = 
 UNIFORM = [0.0] * 15
 
 
-def test_fewer_tokens_win_the_sum_and_more_bytes_the_norm() -> None:
-    one, three = "abc", "aca"  # one token, three tokens
-    for choices, right in (((one, three), 0), ((three, one), 1)):
+def test_the_sum_prefers_fewer_tokens_and_the_norm_more_bytes() -> None:
+    single, three = "abc", "aca"  # one token, three tokens
+    for choices, right in (((single, three), 0), ((three, single), 1)):
         score = score_fixed(UNIFORM, [Item(question="c", choices=choices, answer=right)])
         assert (score.correct, score.correct_norm) == (1, 1)
     # One token of one byte, and three of four.
@@ -244,14 +245,14 @@ def test_fewer_tokens_win_the_sum_and_more_bytes_the_norm() -> None:
     assert (score.correct, score.correct_norm) == (0, 1)
 
 
-def test_of_equal_choices_the_first_is_taken() -> None:
+def test_the_first_of_equal_choices_is_taken() -> None:
     choices = ("b", "c", "a")
     for answer, right in ((0, 1), (1, 0), (2, 0)):
         score = score_fixed(UNIFORM, [Item(question="c", choices=choices, answer=answer)])
         assert (score.correct, score.correct_norm) == (right, right)
 
 
-def test_categories_and_chance() -> None:
+def test_categories_and_chance_are_reported() -> None:
     items = [
         Item(question="c", choices=("b", "c"), answer=0, category="z"),
         Item(question="c", choices=("b", "c", "a", "cc"), answer=1, category="y"),
@@ -266,16 +267,16 @@ def test_categories_and_chance() -> None:
     assert score.interval == score.interval_norm == wilson(2, 4)
 
 
-def test_padding_takes_no_probability() -> None:
+def test_padding_gets_no_probability() -> None:
     score = score_fixed([*UNIFORM, 50.0], [Item(question="c", choices=("b", "c"), answer=0)])
     assert score.log_likelihoods[0] == pytest.approx((-math.log(15),) * 2)
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("choices", [("b", "c"), ("ab", "ac")])
-def test_nonsense_from_the_target_is_an_error(bad: float, choices: tuple[str, str]) -> None:
+def test_logits_that_are_not_finite_are_an_error(value: float, choices: tuple[str, str]) -> None:
     with pytest.raises(DeviceError, match="logits are not finite"):
-        score_fixed([bad] * 15, [Item(question="c", choices=choices, answer=0)])
+        score_fixed([value] * 15, [Item(question="c", choices=choices, answer=0)])
 
 
 def test_a_question_too_long_for_the_context_names_the_line_and_its_tokens() -> None:
@@ -289,7 +290,7 @@ def test_a_question_too_long_for_the_context_names_the_line_and_its_tokens() -> 
 
 
 def test_progress_counts_questions() -> None:
-    seen: list[tuple[str, int, int]] = []
+    reports: list[tuple[str, int, int]] = []
     items = [Item(question="c", choices=("b", "c"), answer=0)] * 2
     score_items(
         FixedTarget(UNIFORM),  # type: ignore[arg-type]
@@ -298,12 +299,12 @@ def test_progress_counts_questions() -> None:
         items,
         bos=BOS,
         vocab_limit=15,
-        progress=lambda *told: seen.append(told),
+        progress=lambda *report: reports.append(report),
     )
-    assert seen == [("questions", 1, 2), ("questions", 2, 2)]
+    assert reports == [("questions", 1, 2), ("questions", 2, 2)]
 
 
-# The interval
+# Confidence interval
 
 
 @pytest.mark.parametrize(
@@ -311,23 +312,23 @@ def test_progress_counts_questions() -> None:
     # Newcombe, Statistics in Medicine 17 (1998) 857, table I, method 3
     [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)],
 )
-def test_interval_of_published_examples(successes: int, trials: int, low: float, high: float) -> None:
+def test_the_interval_equals_published_examples(successes: int, trials: int, low: float, high: float) -> None:
     assert wilson(successes, trials) == pytest.approx((low, high), abs=5e-5)
     assert wilson(trials - successes, trials) == pytest.approx((1 - high, 1 - low), abs=5e-5)
 
 
 @given(trials=st.integers(1, 10**6), data=st.data())
-def test_interval_holds_the_share_and_stays_in_range(trials: int, data: st.DataObject) -> None:
+def test_the_interval_holds_the_share_and_stays_in_range(trials: int, data: st.DataObject) -> None:
     successes = data.draw(st.integers(0, trials))
     low, high = wilson(successes, trials)
     assert 0 <= low <= successes / trials <= high <= 1
 
 
-# The file; tests/attacks/test_choices_file.py has what is refused
+# File; tests/attacks/test_choices_file.py has what is refused
 
 
 @given(items=st.lists(st.tuples(st.text(), st.lists(st.text(min_size=1), min_size=2, max_size=26, unique=True))))
-def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, items: list[tuple[str, list[str]]]) -> None:
+def test_written_items_are_read(tmp_path_factory: pytest.TempPathFactory, items: list[tuple[str, list[str]]]) -> None:
     lines = [
         json.dumps({"question": question, "choices": choices, "answer": len(choices) - 1}, ensure_ascii=at % 2 == 0)
         for at, (question, choices) in enumerate(items)
@@ -338,12 +339,12 @@ def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, items
         with pytest.raises(UsageError, match="holds no question"):
             read_items(file)
         return
-    found = read_items(file)
-    assert [(item.question, list(item.choices)) for item in found] == items
-    assert [item.where for item in found] == [f"{file}: line {2 * at + 3}" for at in range(len(items))]
+    read_back = read_items(file)
+    assert [(item.question, list(item.choices)) for item in read_back] == items
+    assert [item.where for item in read_back] == [f"{file}: line {2 * at + 3}" for at in range(len(items))]
 
 
-def test_line_ends_and_optional_keys(tmp_path: Path) -> None:
+def test_line_ends_and_optional_keys_are_read(tmp_path: Path) -> None:
     file = tmp_path / "q.jsonl"
     line = '{"id": "%s", "category": "x", "question": "q\u2028", "choices": ["a", "b"], "answer": 1}'
     file.write_bytes("\r\n".join([line % "1", " \t", line % "2"]).encode())
@@ -352,7 +353,7 @@ def test_line_ends_and_optional_keys(tmp_path: Path) -> None:
     assert second.where == f"{file}: line 3"
 
 
-def test_library_users_are_checked_too() -> None:
+def test_arguments_of_the_library_are_checked_too() -> None:
     with pytest.raises(UsageError, match="the question: answer must be the index of a choice, 0 to 1, not 2"):
         Item(question="", choices=("a", "b"), answer=2)
 

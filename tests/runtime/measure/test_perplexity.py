@@ -1,4 +1,4 @@
-"""Perplexity against a slow computation that says what is meant."""
+"""Compare perplexity with a slow computation that spells it out."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 
 def slow_nats(bundle: Bundle, windows: Sequence[I32]) -> float:
-    """One token at a time, each from an empty cache, the softmax spelled out."""
+    """Score one token at a time, each from an empty cache, with the softmax spelled out."""
     model = ReferenceModel(bundle_graph(bundle), bundle.weight)
     nats = 0.0
     for window in windows:
@@ -62,7 +62,7 @@ windows_of_ids = st.lists(
 
 @given(windows=windows_of_ids, nodes=st.integers(1, 8))
 @settings(max_examples=12)
-def test_equals_the_slow_computation(bundle: Bundle, windows: list[I32], nodes: int) -> None:
+def test_perplexity_equals_the_slow_computation(bundle: Bundle, windows: list[I32], nodes: int) -> None:
     limits = Limits(nodes=nodes, depth=0, positions=16)
     target = open_target(bundle, device="float_reference", limits=limits)
     score = perplexity(target, limits, windows, vocab_limit=TOKENIZER_SIZE)
@@ -85,16 +85,16 @@ def test_cpu_agrees_with_the_reference(bundle: Bundle) -> None:
 def test_progress_counts_tokens_to_the_end(bundle: Bundle) -> None:
     limits = Limits(nodes=4, depth=0, positions=16)
     target = open_target(bundle, device="float_reference", limits=limits)
-    seen: list[tuple[int, int]] = []
+    reports: list[tuple[int, int]] = []
     windows = [np.array([1, 2, 3], np.int32), np.array([4, 5], np.int32)]
     perplexity(
-        target, limits, windows, vocab_limit=5 + 1, progress=lambda what, done, total: seen.append((done, total))
+        target, limits, windows, vocab_limit=5 + 1, progress=lambda label, done, total: reports.append((done, total))
     )
-    assert seen == [(2, 3), (3, 3)]
+    assert reports == [(2, 3), (3, 3)]
 
 
 class FixedTarget:
-    """A target that always answers with the same row, and its own state."""
+    """Answer always with the same row; the target is its own state."""
 
     def __init__(self, row: Sequence[float]) -> None:
         self.row = np.array(row, np.float32)
@@ -104,8 +104,8 @@ class FixedTarget:
         return self
 
     def submit(self, work: Sequence[tuple[State, Pass]]) -> Done:
-        wanted = work[0][1].logits
-        rows = np.tile(self.row, (1 if wanted is None else len(wanted), 1))
+        requested = work[0][1].logits
+        rows = np.tile(self.row, (1 if requested is None else len(requested), 1))
         return Done([PassResult(logits=rows, top=None, taps={}, seconds=0.0)])
 
     def commit(self, nodes: I32) -> None: ...
@@ -119,20 +119,20 @@ def score_fixed(row: Sequence[float], window: Sequence[int], vocab_limit: int) -
     return perplexity(target, limits, [np.array(window, np.int32)], vocab_limit=vocab_limit)  # type: ignore[arg-type]
 
 
-def test_padding_of_the_vocabulary_takes_no_probability() -> None:
+def test_padding_of_the_vocabulary_gets_no_probability() -> None:
     assert score_fixed([0, 0, 0, 0, 50], [0, 1, 2, 3], vocab_limit=4).perplexity == pytest.approx(4)
 
 
-def test_a_model_far_off_has_a_finite_perplexity() -> None:
+def test_a_bad_model_has_a_finite_perplexity() -> None:
     score = score_fixed([3e4, 0, -3e4], [0, 2, 2], vocab_limit=3)
     assert score.nats == pytest.approx(12e4)
     assert score.perplexity == pytest.approx(math.exp(700))
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_nonsense_from_the_target_is_an_error(bad: float) -> None:
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_logits_that_are_not_finite_are_an_error(value: float) -> None:
     with pytest.raises(DeviceError, match="logits are not finite"):
-        score_fixed([0, bad, 0], [0, 2], vocab_limit=3)
+        score_fixed([0, value, 0], [0, 2], vocab_limit=3)
 
 
 def test_an_id_without_a_logit_is_an_error() -> None:

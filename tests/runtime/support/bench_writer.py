@@ -1,4 +1,4 @@
-"""A decoder together with all that a request needs, for tests that write one text after the other."""
+"""Combine a decoder with all that a request needs, for tests that write one text after the other."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ __all__ = ["Writer", "open_writer"]
 
 @dataclass(kw_only=True)
 class Writer(AutoregressiveDecoder):
-    """Members:
-    guessed: the token that was yielded last had been a guess.
+    """Write texts.
+
+    Members:
+        guessed: whether the last token was a guess.
     """
 
     processor: Processor

@@ -1,4 +1,4 @@
-"""A world that is known beforehand: a text, a target that writes it, drafters that know it or do not, and a clock."""
+"""Provide a known world: a text, a target that writes it, drafters that know it or do not, and a clock."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ VOCAB = 61
 
 
 class Clock:
-    """Stands still but for who makes it go. As ``time`` in a module, and as a function."""
+    """Stand still until a caller advances it; use it as ``time`` in a module, or as a function."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -39,7 +39,7 @@ class Clock:
 
 
 class Willing(Adaptive):
-    """Speculates in every round, as deep as it may: in the place of ``autoregressive.Adaptive``."""
+    """Speculate in every round, as deep as allowed, in the place of ``autoregressive.Adaptive``."""
 
     def depth(self, past: int) -> int:
         return len(self.accept)
@@ -49,12 +49,12 @@ class Willing(Adaptive):
 
 
 class ScriptedDraft:
-    """Guesses the token that ``guess(position)`` says should stand at a position; None makes no guess.
+    """Guess the token that ``guess(position)`` returns for a position; None makes no guess.
 
     It is its own drafter.
 
     Parameters:
-        seconds: that ``clock`` goes on for each call.
+        seconds: time by which each call advances ``clock``.
     """
 
     taps: tuple[str, ...] = ()
@@ -69,7 +69,7 @@ class ScriptedDraft:
     ) -> None:
         self.guess, self.clock, self.seconds = guess, clock or Clock(), seconds
         self.outcomes: list[Outcome] = []
-        self.asked: list[int] = []  # the length of the text at each call
+        self.asked: list[int] = []  # length of the text at each call
         self._bytes = bytes or {}
 
     def footprint(self, limits: Limits) -> Bytes:
@@ -81,12 +81,12 @@ class ScriptedDraft:
     def expand(self, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:
         self.asked.append(len(text))
         self.clock.go(self.seconds)
-        found = []
+        rows = []
         for node in nodes.tolist():
             token = self.guess(len(text) + _depth(tree, node))
             ids = np.array([] if token is None else [token], np.int32)
-            found.append(Sparse(ids=ids, probs=np.ones(len(ids), np.float32)))
-        return found
+            rows.append(Sparse(ids=ids, probs=np.ones(len(ids), np.float32)))
+        return rows
 
     def observe(self, tree: TokenTree, outcome: Outcome) -> None:
         self.outcomes.append(outcome)
@@ -119,10 +119,10 @@ class _State:
 
 
 class ScriptedTarget:
-    """Whatever it is given, it says that ``text[p + 1]`` comes after position p.
+    """Return ``text[p + 1]`` after position p for any input.
 
     Parameters:
-        seconds: of a pass by its number of rows; ``clock`` goes on by them.
+        seconds: time of a pass by its number of rows, by which ``clock`` advances.
     """
 
     cost_model: CostModel | None = None

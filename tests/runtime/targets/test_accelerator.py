@@ -1,4 +1,4 @@
-"""The accelerator as a target, on the interpreter of its program.
+"""Test the accelerator as a target, on the interpreter of its program.
 
 tests/conformance/test_targets.py has what all targets share.
 """
@@ -57,10 +57,10 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 @pytest.fixture
 def target(bundle: Bundle) -> Iterator[AcceleratorTarget]:
-    found = open_target(bundle, device="interpreter", limits=LIMITS, accelerator=OPTIONS)
-    assert isinstance(found, AcceleratorTarget)
-    yield found
-    found.close()
+    opened = open_target(bundle, device="interpreter", limits=LIMITS, accelerator=OPTIONS)
+    assert isinstance(opened, AcceleratorTarget)
+    yield opened
+    opened.close()
 
 
 def rows(n: int) -> I32:
@@ -76,25 +76,25 @@ def run(target: AcceleratorTarget, state: State, ids: list[int], **options: Any)
     return result
 
 
-def test_the_likeliest_are_found_on_the_device(target: AcceleratorTarget) -> None:
+def test_the_likeliest_tokens_are_selected_on_the_device(target: AcceleratorTarget) -> None:
     state = target.open(LIMITS)
     whole = run(target, state, [5, 6, 7], logits=rows(3)).logits
-    few = run(target, state, [5, 6, 7], logits=rows(3), top_k=2)
-    assert few.top is not None
-    np.testing.assert_array_equal(few.top[0], np.argsort(-whole, axis=1, kind="stable")[:, :2])
-    found = np.isfinite(few.logits)
-    assert found.sum(axis=1).tolist() == [target.top_k] * 3
-    np.testing.assert_array_equal(few.logits[found], whole[found])
+    top = run(target, state, [5, 6, 7], logits=rows(3), top_k=2)
+    assert top.top is not None
+    np.testing.assert_array_equal(top.top[0], np.argsort(-whole, axis=1, kind="stable")[:, :2])
+    present = np.isfinite(top.logits)
+    assert present.sum(axis=1).tolist() == [target.top_k] * 3
+    np.testing.assert_array_equal(top.logits[present], whole[present])
 
 
-def test_a_row_whose_likeliest_are_padding_is_fetched_whole(
+def test_a_row_whose_likeliest_are_padding_is_read_whole(
     target: AcceleratorTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = target.open(LIMITS)
     whole = run(target, state, [5, 6, 7], logits=rows(3)).logits
     size = int(
         np.sort(whole.argsort(axis=1)[:, -target.top_k :].min(axis=1))[-1]
-    )  # of some row none of the best is left
+    )  # at least one row has none of the likeliest left
     tokens = replace(target.bundle.manifest.tokens, size=size)
     monkeypatch.setattr(Bundle, "tokens", property(lambda bundle: tokens))
     before = target.counters.passes
@@ -106,7 +106,7 @@ def test_a_row_whose_likeliest_are_padding_is_fetched_whole(
 
 def test_states_take_turns_on_one_device(target: AcceleratorTarget) -> None:
     a, b, alone = (target.open(LIMITS) for _ in range(3))
-    for token in (5, 6, 7):  # each finds the other's rows on the device
+    for token in (5, 6, 7):  # each one replaces the other's rows on the device
         for state, shift in ((a, 0), (b, 10)):
             run(target, state, [token + shift])
             state.commit(rows(1))
@@ -122,7 +122,7 @@ def test_states_take_turns_on_one_device(target: AcceleratorTarget) -> None:
 
 
 def test_a_turn_that_fails_leaves_no_foreign_rows(target: AcceleratorTarget, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error, or Ctrl-C, while another state's rows are being brought to the device."""
+    """Raise an error, or Ctrl-C, while another state's rows are moved to the device."""
     a, b = target.open(LIMITS), target.open(LIMITS)
     for state, ids in ((a, [5, 6, 7, 8]), (b, [15, 16, 17, 18])):
         run(target, state, ids)
@@ -132,7 +132,7 @@ def test_a_turn_that_fails_leaves_no_foreign_rows(target: AcceleratorTarget, mon
     for error in (DeviceError("a bus error"), KeyboardInterrupt()):
 
         def failing(*args: Any, error: BaseException = error, **options: Any) -> Any:
-            real(*args, **options)  # it has run, and nobody knows
+            real(*args, **options)  # it has run, which the host does not know
             raise error
 
         with monkeypatch.context() as patch:
@@ -144,9 +144,9 @@ def test_a_turn_that_fails_leaves_no_foreign_rows(target: AcceleratorTarget, mon
 
 def test_ctrl_c_in_a_commit_leaves_no_foreign_rows(target: AcceleratorTarget, monkeypatch: pytest.MonkeyPatch) -> None:
     state, clean = target.open(LIMITS), target.open(LIMITS)
-    for one in (state, clean):
-        run(target, one, [5, 6])
-        one.commit(rows(2))
+    for state_ in (state, clean):
+        run(target, state_, [5, 6])
+        state_.commit(rows(2))
     expected = run(target, clean, [9]).logits
     real = target.driver.commit
 
@@ -163,25 +163,25 @@ def test_ctrl_c_in_a_commit_leaves_no_foreign_rows(target: AcceleratorTarget, mo
     np.testing.assert_array_equal(run(target, state, [9]).logits, expected)
 
 
-def test_a_second_submit_lets_the_first_pass_end(target: AcceleratorTarget) -> None:
+def test_a_second_submit_completes_the_first_pass(target: AcceleratorTarget) -> None:
     a, b = target.open(LIMITS), target.open(LIMITS)
-    for few in (0, 2):
-        first = target.submit([(a, work(a, [5, 6], top_k=few))])
-        second = target.submit([(b, work(b, [7], top_k=few))])
-        found = [ticket.result()[0].logits for ticket in (second, first)]
+    for top_k in (0, 2):
+        first = target.submit([(a, work(a, [5, 6], top_k=top_k))])
+        second = target.submit([(b, work(b, [7], top_k=top_k))])
+        results = [ticket.result()[0].logits for ticket in (second, first)]
         fresh = target.open(LIMITS)
-        for logits, ids in zip(found, ([7], [5, 6]), strict=True):
-            np.testing.assert_array_equal(logits, run(target, fresh, ids, top_k=few).logits)
+        for logits, ids in zip(results, ([7], [5, 6]), strict=True):
+            np.testing.assert_array_equal(logits, run(target, fresh, ids, top_k=top_k).logits)
 
 
-def test_rows_of_the_likeliest_forget_the_pass_before(target: AcceleratorTarget) -> None:
+def test_likeliest_rows_do_not_keep_the_previous_pass(target: AcceleratorTarget) -> None:
     state = target.open(LIMITS)
     run(target, state, [5, 6, 7], logits=rows(3), top_k=2)
     after = run(target, state, [50], top_k=2).logits
     assert np.isfinite(after).sum() == target.top_k
 
 
-def test_ctrl_c_gives_a_pass_up_and_the_next_is_clean(
+def test_ctrl_c_ends_a_pass_and_the_next_one_is_clean(
     target: AcceleratorTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = target.open(LIMITS)
@@ -203,7 +203,7 @@ def test_ctrl_c_gives_a_pass_up_and_the_next_is_clean(
     np.testing.assert_array_equal(run(target, state, [7]).logits, expected)
 
 
-def test_what_the_last_pass_did_not_have_cannot_be_kept(target: AcceleratorTarget) -> None:
+def test_rows_outside_of_the_last_pass_cannot_be_kept(target: AcceleratorTarget) -> None:
     state = target.open(LIMITS)
     run(target, state, [5, 6])
     for nodes in ([2], [1, 0], [0, 0]):
@@ -217,22 +217,22 @@ def test_what_the_last_pass_did_not_have_cannot_be_kept(target: AcceleratorTarge
     assert state.length == 0
 
 
-def test_counters_tell_passes_from_commits(target: AcceleratorTarget) -> None:
+def test_counters_separate_passes_from_commits(target: AcceleratorTarget) -> None:
     state = target.open(LIMITS)
     run(target, state, [5, 6, 7])
     state.commit(np.array([0, 2], np.int32))
     run(target, state, [8])
     state.commit(rows(1))
-    found = target.counters
-    assert (found.passes, found.commits, found.rows) == (2, 1, 4)
+    counters = target.counters
+    assert (counters.passes, counters.commits, counters.rows) == (2, 1, 4)
     cost = target.cost_model
     assert cost is not None
-    assert found.seconds == pytest.approx(cost.seconds(3, 0) + cost.seconds(1, 2))
+    assert counters.seconds == pytest.approx(cost.seconds(3, 0) + cost.seconds(1, 2))
     assert target.facts.kind == "estimated", "the interpreter has no clock"
-    assert (found - found).passes == 0
+    assert (counters - counters).passes == 0
 
 
-def test_a_closed_target_lets_go_of_its_device(bundle: Bundle) -> None:
+def test_a_closed_target_releases_its_device(bundle: Bundle) -> None:
     target = open_target(bundle, device="interpreter", limits=LIMITS, accelerator=OPTIONS)
     assert isinstance(target, AcceleratorTarget)
     state = target.open(LIMITS)
@@ -242,7 +242,7 @@ def test_a_closed_target_lets_go_of_its_device(bundle: Bundle) -> None:
         run(target, state, [5])
 
 
-def test_limits_that_the_accelerator_does_not_have_are_refused(bundle: Bundle) -> None:
+def test_limits_past_those_of_the_accelerator_are_refused(bundle: Bundle) -> None:
     with pytest.raises(UsageError, match=r"4 slots and 1024 positions, not 5 and 64; lower --tree-nodes"):
         open_target(bundle, device="interpreter", limits=replace(LIMITS, nodes=5), accelerator=OPTIONS)
     with pytest.raises(UnsupportedError, match="hands back logits only, not final_norm"):
@@ -258,18 +258,18 @@ def test_limits_that_the_accelerator_does_not_have_are_refused(bundle: Bundle) -
     mantissa=st.integers(1 << 15, (1 << 16) - 1),
     exponent=st.integers(-60, 10),
 )
-def test_as_floats_the_likeliest_is_that_of_the_integers(values: list[int], mantissa: int, exponent: int) -> None:
-    """Two integers that float32 cannot tell apart: the smaller one must not win by its id."""
+def test_the_likeliest_float_is_that_of_the_integers(values: list[int], mantissa: int, exponent: int) -> None:
+    """Use two integers that are one float32: the smaller one must not win by its id."""
     for row in (values, [max(values) - 1, *values], [values[0], max(values) - 1, max(values)]):
         integers = np.array([row], np.int64)
-        found = _floats(Logits(values=integers, mantissa=np.array([mantissa]), exponent=np.array([exponent])))
-        assert int(found.argmax()) == int(integers.argmax())
-        np.testing.assert_allclose(found, np.ldexp(integers * float(mantissa), exponent), rtol=1e-6)
+        floats = _floats(Logits(values=integers, mantissa=np.array([mantissa]), exponent=np.array([exponent])))
+        assert int(floats.argmax()) == int(integers.argmax())
+        np.testing.assert_allclose(floats, np.ldexp(integers * float(mantissa), exponent), rtol=1e-6)
 
 
 @pytest.mark.parametrize("method", [{"method": "int8"}, {"method": "ternary", "planes": 2, "group_size": 64}])
-def test_a_plan_has_the_program_s_own_bytes(tmp_path: Path, method: dict[str, Any]) -> None:
-    """From the manifest alone; a row's own shifts depend on the weights, and are planned as if they were there."""
+def test_a_plan_has_the_bytes_of_the_program(tmp_path: Path, method: dict[str, Any]) -> None:
+    """Check that the manifest is enough; a row's own shifts depend on the weights, and are planned as if present."""
     write_random_bundle(tmp_path / "bundle", CONFIG | {"attention_bias": True}, **method)
     bundle = Bundle.open(tmp_path / "bundle")
     model = prepare_model(bundle, OPTIONS, 64)
@@ -281,14 +281,14 @@ def test_a_plan_has_the_program_s_own_bytes(tmp_path: Path, method: dict[str, An
         assert dict(planned) == dict(model.program.sizes)
 
 
-def test_a_plan_knows_the_board_s_memories(bundle: Bundle, tmp_path: Path) -> None:
+def test_a_plan_lists_the_memories_of_the_board(bundle: Bundle, tmp_path: Path) -> None:
     options = replace(OPTIONS, generator=HardwareGenerator())
     plan = make_plan(bundle, device="sim", accelerator=options).plan
-    found = {memory.name: memory for memory in plan.memories}
-    assert list(found) == ["DRAM", "CMA", "BRAM", "URAM"]
-    assert found["DRAM"].has_bytes == 4 << 30
-    assert found["CMA"].has_bytes is None, "only the board can tell"
-    assert 0 < found["BRAM"].used_bytes <= (found["BRAM"].has_bytes or 0)
+    by_name = {memory.name: memory for memory in plan.memories}
+    assert list(by_name) == ["DRAM", "CMA", "BRAM", "URAM"]
+    assert by_name["DRAM"].has_bytes == 4 << 30
+    assert by_name["CMA"].has_bytes is None, "only the board can tell"
+    assert 0 < by_name["BRAM"].used_bytes <= (by_name["BRAM"].has_bytes or 0)
     assert plan.pass_rows == 4
     with pytest.raises(BudgetError, match=r"(?s)needs .* at context 96.*\n.*weights"):
         make_plan(bundle, device="sim", accelerator=OPTIONS, budget_bytes=1 << 20).plan.require()
@@ -304,20 +304,20 @@ def test_contiguous_memory_is_read_from_the_system(
     meminfo.write_text("MemTotal: 1 kB\nCmaTotal:         131072 kB\nCmaFree:              64 kB\n")
     monkeypatch.setattr(memories, "read_cma", lambda: read_cma(meminfo))
     config, sizes = chosen_config(bundle, OPTIONS, 64), buffer_bytes(bundle, OPTIONS, 64)
-    (found,) = (one for one in board_memories(config, sizes, OPTIONS, "pynq") if one.name == "CMA")
-    assert (found.has_bytes, found.fits) == (64 << 10, False)
-    assert "cma=192M" in found.hint
+    (cma,) = (memory for memory in board_memories(config, sizes, OPTIONS, "pynq") if memory.name == "CMA")
+    assert (cma.has_bytes, cma.fits) == (64 << 10, False)
+    assert "cma=192M" in cma.hint
     with pytest.raises(BudgetError, match=r"of CMA, there are 64.0 KiB \(read from the system\); .*cma=192M"):
-        replace(make_plan(bundle, device="sim", accelerator=OPTIONS).plan, memories=(found,)).require()
+        replace(make_plan(bundle, device="sim", accelerator=OPTIONS).plan, memories=(cma,)).require()
 
 
-def test_a_draft_model_has_the_host() -> None:
+def test_a_draft_model_uses_the_memory_of_the_host() -> None:
     assert [host_device(name) for name in ("sim", "replay:x.rec", "pynq", "cpu")] == ["cpu"] * 4
     assert host_device("cuda") == "cuda"
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [
         ("small", ("small", {})),
         ("board", ("board", {})),
@@ -325,8 +325,8 @@ def test_a_draft_model_has_the_host() -> None:
         ("board, slots=2, ultra=false,clock_hz=2e8", ("board", {"slots": 2, "ultra": False, "clock_hz": 2e8})),
     ],
 )
-def test_configurations_are_read(text: str, found: tuple[str, dict[str, Any]]) -> None:
-    assert parse_configuration(text) == found
+def test_configurations_are_read(text: str, expected: tuple[str, dict[str, Any]]) -> None:
+    assert parse_configuration(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -339,7 +339,7 @@ def test_configurations_are_read(text: str, found: tuple[str, dict[str, Any]]) -
         ("ultra=1", "ultra must be true or false, not '1'"),
     ],
 )
-def test_other_configurations_are_refused(text: str, message: str) -> None:
+def test_invalid_configurations_are_refused(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         parse_configuration(text)
 
@@ -358,12 +358,12 @@ def test_members_and_memories_are_checked(bundle: Bundle) -> None:
     assert [memory_model(AcceleratorOptions(board=name)) for name in ("kv260", "pynq-z2")] == ["ddr", "flat"]
 
 
-def test_a_board_s_own_accelerator_is_chosen_by_the_generator(bundle: Bundle) -> None:
+def test_the_generator_chooses_the_accelerator_of_a_board(bundle: Bundle) -> None:
     options = AcceleratorOptions(size="board", generator=HardwareGenerator())
     with pytest.raises(ToolError, match=r"needs the hardware generator; run: " + re.escape(install_extra("hdl"))):
         chosen_config(Bundle.open(bundle.path), replace(options, generator=None), 64)
-    found = chosen_config(bundle, options, 64)
-    assert (found.beat_bytes, found.ports) == (64, 4), "as wide as the KV260's memory"
+    config = chosen_config(bundle, options, 64)
+    assert (config.beat_bytes, config.ports) == (64, 4), "as wide as the KV260's memory"
     with pytest.raises(UnsupportedError, match=r"does not fit ulx3s-85f.*beat_bytes=64"):
         chosen_config(bundle, replace(options, board="ulx3s-85f", overrides={"beat_bytes": 64, "slots": 8}), 64)
 

@@ -1,4 +1,4 @@
-"""Which form of int8 products the ONNX target takes, and what the other one costs in memory."""
+"""Test which form of int8 products the ONNX target uses, and the memory of the other one."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ LIMITS = Limits(nodes=16, depth=0, positions=32)
 
 @pytest.fixture
 def untried() -> Iterator[None]:
-    """The self-test forgets its answer, before and after."""
+    """Clear the answer of the self-test, before and after."""
     signed_int8_is_exact.cache_clear()
     yield
     signed_int8_is_exact.cache_clear()
 
 
 class _Saturating:
-    """AVX2 without VNNI: pairs of neighbouring products are added in 16 bits. Exact for ``rows_from`` rows and more."""
+    """Model AVX2 without VNNI, which adds pairs of products in 16 bits; it is exact from ``rows_from`` rows on."""
 
     def __init__(self, weights: Any, rows_from: int) -> None:
         self.weights, self.rows_from = weights.astype(np.int64), rows_from
@@ -52,26 +52,26 @@ def test_uint8_by_uint8_is_exact_on_every_cpu() -> None:
 
 
 @pytest.mark.parametrize("rows_from", [2, 7, 33])
-def test_the_self_test_sees_saturation_in_any_kernel(monkeypatch: pytest.MonkeyPatch, rows_from: int) -> None:
+def test_the_self_test_detects_saturation_in_any_kernel(monkeypatch: pytest.MonkeyPatch, rows_from: int) -> None:
     monkeypatch.setattr(_int8_products, "_session", lambda weights, unsigned: _Saturating(weights, rows_from))
     assert not product_is_exact(unsigned=False)
 
 
-def test_the_self_test_takes_what_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_self_test_uses_an_exact_form(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_int8_products, "_session", lambda weights, unsigned: _Saturating(weights, 0))
     assert product_is_exact(unsigned=False)
 
 
 @pytest.mark.usefixtures("untried")
 def test_the_self_test_runs_once_and_refuses_a_cpu_without_an_exact_form(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[bool] = []
+    calls: list[bool] = []
 
     def exact(*, unsigned: bool) -> bool:
-        asked.append(unsigned)
+        calls.append(unsigned)
         return unsigned
 
     monkeypatch.setattr(_int8_products, "product_is_exact", exact)
-    assert [signed_int8_is_exact(), signed_int8_is_exact(), asked] == [False, False, [False, True]]
+    assert [signed_int8_is_exact(), signed_int8_is_exact(), calls] == [False, False, [False, True]]
     signed_int8_is_exact.cache_clear()
     monkeypatch.setattr(_int8_products, "product_is_exact", lambda *, unsigned: False)
     with pytest.raises(DeviceError, match=r"wrongly on this CPU.*--device float_reference"):
@@ -79,19 +79,19 @@ def test_the_self_test_runs_once_and_refuses_a_cpu_without_an_exact_form(monkeyp
 
 
 @pytest.mark.parametrize("exact", [True, False])
-def test_the_self_test_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exact: bool) -> None:
-    taken: list[bool] = []
-    there = lowering.lower
+def test_the_self_test_selects_the_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exact: bool) -> None:
+    forms: list[bool] = []
+    lower_graph = lowering.lower
 
     def lower(*args: Any, unsigned_int8: bool, **options: Any) -> bytes:
-        taken.append(unsigned_int8)
-        return there(*args, unsigned_int8=unsigned_int8, **options)
+        forms.append(unsigned_int8)
+        return lower_graph(*args, unsigned_int8=unsigned_int8, **options)
 
     monkeypatch.setattr(onnx, "lower", lower)
     monkeypatch.setattr(onnx, "signed_int8_is_exact", lambda: exact)
     write_random_bundle(tmp_path / "m", "demo", "ternary")  # its head is int8
     onnx.OnnxTarget(Bundle.open(tmp_path / "m"), device="cpu", limits=LIMITS, threads=1, taps=())
-    assert taken == [not exact]
+    assert forms == [not exact]
 
 
 def test_both_forms_give_the_same_logits(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_both_forms_give_the_same_logits(tmp_path: Path) -> None:
     np.testing.assert_array_equal(logits[0], logits[1])
 
 
-# A process of its own: the heap that other tests leave behind would flatter it.
+# script for a process of its own, because the heap that other tests leave would hide allocations
 _LOAD = """
 import sys
 from pathlib import Path
@@ -129,15 +129,16 @@ print(meter.peak_bytes, kept, sum(items.values()), sum(items.values()) - items["
 
 @pytest.mark.parametrize("unsigned", [False, True])
 @pytest.mark.parametrize(("method", "vocab"), [("int8", 2048), ("ternary", 32000)])
-def test_loading_stays_under_the_plan(tmp_path: Path, method: str, vocab: int, unsigned: bool) -> None:
-    """Matrices of 1 to 3 MB, whose copies glibc would keep when they are freed, and reuse for none of the packed ones.
+def test_loading_stays_within_the_plan(tmp_path: Path, method: str, vocab: int, unsigned: bool) -> None:
+    """Load matrices of 1 to 3 MB, whose copies glibc would keep when they are freed, without reuse for the packed
+    ones.
 
-    They are stored by rows: turned over, and as uint8 copied twice. A head of 31 MiB outweighs ternary layers.
+    They are stored by rows: transposed, and copied twice as uint8. A head of 31 MiB outweighs ternary layers.
     """
     sizes = {"hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 4, "vocab_size": vocab}
     write_random_bundle(tmp_path / "m", dict(SHAPES["demo"]) | sizes, method)
     command = [sys.executable, "-c", _LOAD, str(tmp_path / "m"), str(int(unsigned))]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    peak, kept, planned, planned_after = map(int, done.stdout.split())
+    process = subprocess.run(command, capture_output=True, text=True, check=True)
+    peak, retained, planned, planned_after = map(int, process.stdout.split())
     assert 0 < peak <= planned
-    assert kept <= planned_after
+    assert retained <= planned_after

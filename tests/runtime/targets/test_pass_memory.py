@@ -1,4 +1,4 @@
-"""What passes take on the CPU: planned, however wide they are and in whatever order widths come."""
+"""Test the memory of passes on the CPU: within the plan, for any widths in any order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.skipif(usable() is None, reason="the kernels' library was not built (no C++ compiler)"),
 ]
 
-# A process of its own: the heap that other tests leave behind would flatter it.
+# script for a process of its own, because the heap that other tests leave would hide allocations
 _PASSES = """
 import json, sys
 from pathlib import Path
@@ -50,13 +50,15 @@ print(json.dumps({"marks": marks, "peak": meter.peak_bytes, "items": items, "bou
 """
 
 
-def test_passes_of_ever_other_widths_leave_no_holes(tmp_path: Path) -> None:
-    """On the C heap they did: each new width pinned the blocks of the last one, 40 MiB and more after a few hundred."""
+def test_passes_of_changing_widths_leave_no_holes(tmp_path: Path) -> None:
+    """Check this because each new width once pinned blocks of the last one on the C heap, 40 MiB and more after a few
+    hundred.
+    """
     sizes = {"hidden_size": 768, "num_attention_heads": 8, "num_key_value_heads": 8, "intermediate_size": 8192}
     write_random_bundle(tmp_path / "m", dict(SHAPES["demo"]) | sizes | {"num_hidden_layers": 2}, "ternary")
     command = [sys.executable, "-c", _PASSES, str(tmp_path / "m")]
-    found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    items = found["items"]
-    assert found["peak"] <= sum(items.values())
-    assert found["marks"][-1] - found["marks"][0] < items["activations"] / 2
-    assert found["bound"] <= 96
+    report = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    items = report["items"]
+    assert report["peak"] <= sum(items.values())
+    assert report["marks"][-1] - report["marks"][0] < items["activations"] / 2
+    assert report["bound"] <= 96

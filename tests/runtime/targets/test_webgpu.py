@@ -1,4 +1,4 @@
-"""--device webgpu and cuda: the errors always; real passes where there is a GPU, or a software one.
+"""Test --device webgpu and cuda: the errors always; real passes where there is a GPU, or a software one.
 
 Without a GPU the live tests run on SwiftShader, as docs/devices.md says.
 """
@@ -43,10 +43,11 @@ CONFIG: dict[str, Any] = {
     "vocab_size": 96,
     "max_position_embeddings": 256,
 }
-# Float weights: no rounding to flip, so that a wrong key or row cannot hide behind quantization.
+# Float weights, which are not rounded, so that a wrong key or row cannot hide behind quantization.
 FLOAT_TOLERANCE = 1e-4
-# Of the logits' standard deviation, root mean square: one activation rounded the other way changes all that follows it,
-# and MatMulNBits rounds activations otherwise on each device. Seen: 0.015. A wrong attention kernel gave 0.27 and more.
+# share of the logits' standard deviation, root mean square: one activation rounded differently changes all after it,
+# and MatMulNBits rounds activations differently on each device. Observed: 0.015. A wrong attention kernel gave 0.27 and
+# more.
 QUANTIZED_TOLERANCE = 0.1
 
 
@@ -77,7 +78,7 @@ def float_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 
 def run(target: Target, state: State, n: int, *, parents: I32 | None = None, rows: Sequence[int] = (-1,)) -> F32:
-    """Logits of ``rows`` of a pass of n rows, whose ids depend on where they stand."""
+    """Return the logits of ``rows`` of a pass of n rows, whose ids depend on their positions."""
     ids = (7 * (state.length + np.arange(n)) + 3 * n) % CONFIG["vocab_size"]
     depth = np.arange(n)
     for node, parent in enumerate([] if parents is None else parents):
@@ -97,7 +98,9 @@ WIDE_TREE = np.array([-1, *((i - 1) // 2 for i in range(1, 40))], np.int32)
 
 
 def conversation(target: Target) -> list[F32]:
-    """Prefill, decoding, trees whose path is a prefix or scattered, a pass of more rows than one run takes, a fork."""
+    """Run a prefill, decoding, trees with prefix and scattered paths, a pass of more rows than one run takes, and a
+    fork.
+    """
     state = target.open(LIMITS)
     out = []
 
@@ -111,23 +114,23 @@ def conversation(target: Target) -> list[F32]:
     keep(run(target, state, 1), [0])
     keep(run(target, state, 8, parents=SMALL_TREE, rows=range(8)), [0])
     keep(run(target, state, 40, parents=WIDE_TREE, rows=[39, *range(39)]), [0, 2, 6, 14, 30])
-    other = state.fork()
+    fork = state.fork()
     state.truncate(5)
     keep(run(target, state, 33, rows=(0, 32)), range(33))
     keep(run(target, state, 1), [0])
-    out.append(run(target, other, 2))
+    out.append(run(target, fork, 2))
     return out
 
 
-def assert_close(found: Sequence[F32], wanted: Sequence[F32], tolerance: float) -> None:
-    for step, (a, b) in enumerate(zip(found, wanted, strict=True)):
+def assert_close(actual: Sequence[F32], expected: Sequence[F32], tolerance: float) -> None:
+    for step, (a, b) in enumerate(zip(actual, expected, strict=True)):
         np.testing.assert_allclose(a, b, atol=tolerance, rtol=0, err_msg=f"step {step}")
 
 
 # --- always ---
 
 
-def test_wide_pass_in_pieces_equals_one_run(float_bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wide_pass_in_pieces_equals_one_run(float_bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     taps = ("layers.1.out", "final_norm")
     target = onnx.OnnxTarget(float_bundle, device="cpu", limits=LIMITS, threads=0, taps=taps)
     whole = conversation(target)
@@ -151,25 +154,25 @@ def test_wide_pass_in_pieces_equals_one_run(float_bundle: Bundle, monkeypatch: p
 
 
 def test_device_memory_moves_and_copies_rows() -> None:
-    """The graph that commits a path on a device, run here by the CPU's kernels."""
+    """Run the graph that commits a path on a device, here with the CPU's kernels."""
     shapes = {"a.key": (1, 2, 12, 4), "b.key": (1, 3, 12, 4)}
     rng = np.random.default_rng(0)
     memory, fork = (_providers._DeviceMemory("cpu", shapes) for _ in range(2))
-    wanted = {}
+    expected = {}
     for name, shape in shapes.items():
         rows = rng.standard_normal(shape).astype(np.float32)
         memory.values[name].update_inplace(rows)
-        wanted[name] = rows.copy()
-        wanted[name][:, :, 3:6] = rows[:, :, [3, 5, 6]]  # row 5 is read before it is written
+        expected[name] = rows.copy()
+        expected[name][:, :, 3:6] = rows[:, :, [3, 5, 6]]  # row 5 is read before it is written
     memory.move(3, np.array([0, 2, 3], np.int32))
     fork.copy_from(memory, 6)
     memory.move(0, np.array([0, 2], np.int32))
     for name in shapes:
-        np.testing.assert_array_equal(fork.values[name].numpy(), wanted[name])
+        np.testing.assert_array_equal(fork.values[name].numpy(), expected[name])
 
 
-def test_memory_lies_where_the_kernel_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """CUDA leaves GroupQueryAttention in float32 to the CPU, and its buffers must not be copied forth and back."""
+def test_memory_is_allocated_where_the_kernel_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check this because CUDA leaves GroupQueryAttention in float32 to the CPU, and its buffers must not be copied."""
     monkeypatch.setattr(_providers, "_DeviceMemory", lambda device, shapes: f"memory on {device}")
 
     def chosen(place: str) -> object:
@@ -192,23 +195,23 @@ def refusal(bundle: Bundle, device: str) -> str:
 
 @pytest.fixture
 def plugin(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """An installed plug-in and a Vulkan loader, as far as our code can tell; the tests take pieces away."""
-    found: list[Any] = []
+    """Install a fake plug-in and a Vulkan loader, from which the tests remove pieces."""
+    registered: list[Any] = []
     fake = SimpleNamespace(get_ep_name=lambda: "WebGpuExecutionProvider", get_library_path=lambda: "plugin.so")
     monkeypatch.setitem(sys.modules, "onnxruntime_ep_webgpu", fake)
     monkeypatch.setattr(ctypes, "CDLL", lambda name: None)
-    monkeypatch.setattr(ort, "get_ep_devices", lambda: found)
+    monkeypatch.setattr(ort, "get_ep_devices", lambda: registered)
     monkeypatch.setattr(ort, "register_execution_provider_library", lambda name, path: None)
-    return found
+    return registered
 
 
-def test_missing_plugin_names_the_extra(float_bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_plugin_names_the_extra(float_bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime_ep_webgpu", None)
     assert install_extra("gpu") in refusal(float_bundle, "webgpu")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux takes the loader as a system package")
-def test_missing_vulkan_loader(float_bundle: Bundle, plugin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_vulkan_loader_is_named(float_bundle: Bundle, plugin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(name: str) -> None:
         raise OSError(f"{name}: cannot open shared object file")
 
@@ -218,14 +221,16 @@ def test_missing_vulkan_loader(float_bundle: Bundle, plugin: Any, monkeypatch: p
     assert "apt install libvulkan1" in message
 
 
-def test_no_gpu(float_bundle: Bundle, plugin: Any) -> None:
+def test_a_machine_without_a_gpu_is_an_error(float_bundle: Bundle, plugin: Any) -> None:
     message = refusal(float_bundle, "webgpu")
     assert "no GPU found" in message
     assert "vulkaninfo --summary" in message
     assert "ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER=1" in message
 
 
-def test_plugin_that_does_not_fit(float_bundle: Bundle, plugin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plugin_of_another_version_is_refused(
+    float_bundle: Bundle, plugin: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(name: str, path: str) -> None:
         raise RuntimeError('ORT runtime version "1.20" is below the minimum required version "1.24.4"')
 
@@ -240,11 +245,11 @@ class FakeOptions:
         assert len(devices) == 1
 
 
-def test_driver_that_the_plugin_refuses(plugin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_that_the_plugin_refuses_is_named(plugin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     plugin.append(SimpleNamespace(ep_name="WebGpuExecutionProvider"))
 
     def fail(*args: Any, **kwargs: Any) -> None:
-        assert kwargs["enable_fallback"] == 0  # or ONNX Runtime goes on on the CPU, and prints to stdout
+        assert kwargs["enable_fallback"] == 0  # otherwise ONNX Runtime continues on the CPU, and prints to stdout
         raise RuntimeError("[...] 11 : EP_FAIL : [...] Failed to get a WebGPU adapter: No supported adapters\n\n")
 
     monkeypatch.setattr(ort, "InferenceSession", fail)
@@ -252,7 +257,7 @@ def test_driver_that_the_plugin_refuses(plugin: Any, monkeypatch: pytest.MonkeyP
         _providers.open_session(b"", FakeOptions(), "webgpu")
 
 
-def test_a_session_that_went_on_on_the_cpu(plugin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_that_fell_back_to_the_cpu_is_refused(plugin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     plugin.append(SimpleNamespace(ep_name="WebGpuExecutionProvider"))
     cpu_only = SimpleNamespace(get_providers=lambda: ["CPUExecutionProvider"])
     monkeypatch.setattr(ort, "InferenceSession", lambda *args, **kwargs: cpu_only)
@@ -263,7 +268,7 @@ def test_a_session_that_went_on_on_the_cpu(plugin: Any, monkeypatch: pytest.Monk
         _providers.open_session(b"", FakeOptions(), "cuda")
 
 
-def test_onnx_runtime_without_cuda(float_bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_onnx_runtime_without_cuda_is_refused(float_bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ort, "get_available_providers", lambda: ["CPUExecutionProvider"])
     commands = f"{pip_uninstall('onnxruntime')} && {pip_install('onnxruntime-gpu[cuda,cudnn]')}"
     assert commands in refusal(float_bundle, "cuda")
@@ -274,7 +279,7 @@ def test_onnx_runtime_without_cuda(float_bundle: Bundle, monkeypatch: pytest.Mon
 
 @pytest.fixture(scope="module", params=["webgpu", "cuda"])
 def device(request: pytest.FixtureRequest, float_bundle: Bundle) -> str:
-    """The device's name; skips with the reason that a user would read."""
+    """Return the device's name; skip with the reason that a user would read."""
     name = str(request.param)
     if name == "webgpu" and importlib.util.find_spec("onnxruntime_ep_webgpu") is None:
         pytest.skip("the package onnxruntime-ep-webgpu is not installed")
@@ -286,17 +291,17 @@ def device(request: pytest.FixtureRequest, float_bundle: Bundle) -> str:
 
 
 def test_live_float_bundle_agrees_with_the_cpu(device: str, float_bundle: Bundle) -> None:
-    wanted = conversation(open_target(float_bundle, limits=LIMITS, kv_bits=32))
-    assert_close(conversation(open_target(float_bundle, device=device, limits=LIMITS)), wanted, FLOAT_TOLERANCE)
+    expected = conversation(open_target(float_bundle, limits=LIMITS, kv_bits=32))
+    assert_close(conversation(open_target(float_bundle, device=device, limits=LIMITS)), expected, FLOAT_TOLERANCE)
 
 
 @pytest.mark.parametrize("method", ["int8", "ternary"])
 def test_live_quantized_bundle_agrees_with_the_cpu(device: str, method: str, tmp_path: Path) -> None:
     path = tmp_path / "demo.edgedec"
     write_random_bundle(path, "demo", method)
-    wanted, found = (
+    expected, actual = (
         conversation(open_target(Bundle.open(path), device=name, limits=LIMITS)) for name in ("cpu", device)
     )
-    for step, (a, b) in enumerate(zip(found, wanted, strict=True)):
+    for step, (a, b) in enumerate(zip(actual, expected, strict=True)):
         error = float(np.sqrt(np.mean((a - b) ** 2)) / b.std())
         assert error < QUANTIZED_TOLERANCE, f"step {step}: {error:.3f} of a standard deviation"

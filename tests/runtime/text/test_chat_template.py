@@ -18,7 +18,8 @@ CHAT = [
     {"role": "user", "content": "Why?"},
 ]
 
-# Written for this test in the manner of Llama's and Qwen's: block lines, loop controls, namespaces, a macro, tools.
+# template written for this test with the features of Llama's and Qwen's: block lines, loop controls, namespaces, a
+# macro, tools
 TEMPLATE = """\
 {{- bos_token }}
 {%- macro turn(role, text) %}
@@ -51,7 +52,7 @@ def show(template: str | None, messages: Any = CHAT, **extra: Any) -> str:
     return render(template, messages, **names)
 
 
-def test_a_whole_template() -> None:
+def test_a_whole_template_is_rendered() -> None:
     assert show(TEMPLATE) == ("<s><|user|>\nHi!</s>\n<|assistant|>\nHello.</s>\n<|user|>\nWhy?</s>\n<|assistant|>\n")
     assert show(TEMPLATE, CHAT[:2], add_generation_prompt=False) == "<s><|user|>\nHi!</s>\n"
     with_tools = show(TEMPLATE, CHAT[:2], tools=[{"name": "é <b>"}])
@@ -83,17 +84,17 @@ def test_a_whole_template() -> None:
         ("{{ messages[0].content is string }}", "True"),
     ],
 )
-def test_what_templates_rely_on(template: str, text: str) -> None:
+def test_features_of_templates_are_rendered(template: str, text: str) -> None:
     assert show(template, enable_thinking=False) == text
 
 
-def test_the_date() -> None:
+def test_the_date_is_rendered() -> None:
     before = datetime.datetime.now().strftime("%d %b %Y")
-    shown = show("{{ strftime_now('%d %b %Y') }}")
-    assert shown in (before, datetime.datetime.now().strftime("%d %b %Y"))
+    date = show("{{ strftime_now('%d %b %Y') }}")
+    assert date in (before, datetime.datetime.now().strftime("%d %b %Y"))
 
 
-def test_tokens_that_the_model_lacks_are_rendered_as_nothing() -> None:
+def test_tokens_that_the_model_lacks_are_empty() -> None:
     assert show("[{{ bos_token }}{{ eos_token }}]", bos_token=None, eos_token=None) == "[]"
 
 
@@ -105,12 +106,12 @@ def test_a_template_cannot_change_the_conversation() -> None:
     assert messages == [{"role": "user", "content": "a"}]
 
 
-def test_no_template_points_to_generate() -> None:
+def test_without_a_template_the_message_names_generate() -> None:
     with pytest.raises(UsageError, match="no chat template; use `generate`"):
         show(None)
 
 
-def test_messages_that_are_not_data() -> None:
+def test_messages_that_are_not_data_are_refused() -> None:
     with pytest.raises(UsageError, match="not JSON data"):
         show("x", [{"role": "user", "content": object()}])
 
@@ -152,20 +153,20 @@ def test_a_template_that_does_not_parse_is_the_bundles_fault(template: str, word
         ("{{ range(10 ** 9) | list }}", "Range too big"),
     ],
 )
-def test_a_refusal_carries_the_templates_own_words(template: str, words: str) -> None:
+def test_a_refusal_carries_the_words_of_the_template(template: str, words: str) -> None:
     with pytest.raises(EdgedecError) as caught:
         show(template)
     assert type(caught.value) is EdgedecError
     assert words in str(caught.value)
 
 
-def test_roles_that_do_not_alternate_are_refused_in_the_templates_words() -> None:
+def test_roles_that_do_not_alternate_are_refused_in_the_words_of_the_template() -> None:
     with pytest.raises(EdgedecError, match="refused the conversation: roles must alternate, found two of user"):
         show(TEMPLATE, [CHAT[1], CHAT[1]])
 
 
 def grown(step: str, turns: int = 60) -> str:
-    """``s`` after many steps."""
+    """Return ``s`` after many steps."""
     loop = "{% for i in range(" + str(turns) + ") %}{% set ns.s = " + step + " %}{% endfor %}"
     return "{% set ns = namespace(s=['a'], t='a') %}" + loop
 
@@ -209,14 +210,12 @@ GREEDY = {
 
 
 @pytest.mark.parametrize("template", GREEDY.values(), ids=GREEDY)
-def test_a_template_that_wants_too_much_is_stopped_by_what_it_wants(
-    template: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not by the clock, which would let it have ten seconds."""
+def test_a_template_that_uses_too_much_is_stopped_by_its_limits(template: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Raise the limit of the clock, which would stop it after ten seconds."""
     monkeypatch.setattr(chat_template, "SECONDS_LIMIT", 600.0)
-    with pytest.raises(EdgedecError, match="was stopped") as refused:
+    with pytest.raises(EdgedecError, match="was stopped") as caught:
         show(template)
-    assert "takes longer than" not in str(refused.value)
+    assert "takes longer than" not in str(caught.value)
 
 
 def test_the_output_limit_is_exact() -> None:
@@ -231,7 +230,7 @@ def test_a_long_conversation_is_within_the_limits() -> None:
     assert len(show(TEMPLATE, chat)) > 1_400_000
 
 
-def test_what_a_rendering_used_up_is_not_missing_in_the_next() -> None:
+def test_renderings_do_not_share_their_limits() -> None:
     busy = "{% for i in range(50000) %}{% for j in range(6) %}{% endfor %}{% endfor %}"
     assert [show(busy) for _ in range(3)] == [""] * 3
 
@@ -243,9 +242,9 @@ pieces = st.sampled_from([*PIECES.replace("\n", "|").split("|"), "| list", "| jo
 
 @settings(max_examples=300)
 @given(st.lists(pieces, max_size=14).map(" ".join) | st.text(max_size=30))
-def test_any_text_is_a_template_or_an_error_of_ours(template: str) -> None:
+def test_any_text_is_a_template_or_an_edgedec_error(template: str) -> None:
     try:
-        shown = show(template)
+        rendered = show(template)
     except EdgedecError:
         return
-    assert isinstance(shown, str)
+    assert isinstance(rendered, str)

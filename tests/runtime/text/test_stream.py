@@ -19,20 +19,22 @@ EMOJI = "😀".encode()
 
 
 def byte_level() -> Tokenizer:
-    """256 bytes; tokens of several bytes, some ending inside a character; an added and a special token."""
+    """Return a tokenizer of 256 bytes, tokens of several bytes, some ending inside a character, an added and a special
+    token.
+    """
     byte_of = {bytes([b]): char for b, char in zip(range(256), gpt2_alphabet(), strict=True)}
     spelled = [b"he", b"ell", "é".encode() + b"\xf0", b"\x9f\x98", b"\x80a", b" a", EMOJI, b"\xff\xff", b"hello"]
     vocab = {char: b[0] for b, char in byte_of.items()}
     vocab |= {"".join(byte_of[bytes([b])] for b in raw): 256 + i for i, raw in enumerate(spelled)}
-    made = HfTokenizer(models.BPE(vocab, []))
-    made.decoder = decoders.ByteLevel()
-    made.add_special_tokens([AddedToken("<s>")])
-    made.add_tokens([AddedToken("→ tool")])
-    return Tokenizer(made.to_str())
+    tokenizer = HfTokenizer(models.BPE(vocab, []))
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken("<s>")])
+    tokenizer.add_tokens([AddedToken("→ tool")])
+    return Tokenizer(tokenizer.to_str())
 
 
 def gpt2_alphabet() -> list[str]:
-    """Byte b is spelled by entry b. Asked of the library, not of the code under test."""
+    """Spell byte b by entry b, according to the library and not to the code under test."""
     split = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     spelling: dict[int, str] = {}
     codes = [*range(0xC0), *range(0xC0, 0x800, 0x20), *range(0x800, 0x10000, 0x800), *range(0x10000, 0x110000, 0x10000)]
@@ -40,31 +42,31 @@ def gpt2_alphabet() -> list[str]:
         if not 0xD800 <= code < 0xE000:
             raw = chr(code).encode()
             spelling |= zip(raw, split.pre_tokenize_str(chr(code))[0][0], strict=True)
-    # UTF-8 never holds C0, C1 and F5 to FF; their letters are those of the alphabet that are left, in order.
-    left = sorted(set(pre_tokenizers.ByteLevel.alphabet()) - set(spelling.values()))
-    spelling |= zip([b for b in range(256) if b not in spelling], left, strict=True)
+    # UTF-8 never holds C0, C1 and F5 to FF; their letters are the remaining ones of the alphabet, in order.
+    remaining = sorted(set(pre_tokenizers.ByteLevel.alphabet()) - set(spelling.values()))
+    spelling |= zip([b for b in range(256) if b not in spelling], remaining, strict=True)
     return [spelling[b] for b in range(256)]
 
 
 def byte_fallback(strip: bool = True) -> Tokenizer:
-    """The SentencePiece decoder of Llama 2, or that of Gemma, which strips nothing."""
+    """Return the SentencePiece decoder of Llama 2, or that of Gemma, which strips nothing."""
     vocab = {f"<0x{b:02X}>": b for b in range(256)}
     words = ["▁", "▁a", "a", "▁▁", "he", "llo", "é", "", "\ufffd", "▁<0x41>"]
     vocab |= {word: 256 + i for i, word in enumerate(words)}
-    made = HfTokenizer(models.BPE(vocab, [], byte_fallback=True))
+    tokenizer = HfTokenizer(models.BPE(vocab, [], byte_fallback=True))
     steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
-    made.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)] if strip else steps)
-    made.add_special_tokens([AddedToken("<s>")])
-    made.add_tokens([AddedToken("→ tool")])
-    return Tokenizer(made.to_str())
+    tokenizer.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)] if strip else steps)
+    tokenizer.add_special_tokens([AddedToken("<s>")])
+    tokenizer.add_tokens([AddedToken("→ tool")])
+    return Tokenizer(tokenizer.to_str())
 
 
 def words(decoder: decoders.Decoder | None) -> Tokenizer:
     vocab = {word: i for i, word in enumerate(["▁a", "▁", "b", "", "c▁d"])}
-    made = HfTokenizer(models.WordLevel(vocab, unk_token="b"))
+    tokenizer = HfTokenizer(models.WordLevel(vocab, unk_token="b"))
     if decoder is not None:
-        made.decoder = decoder
-    return Tokenizer(made.to_str())
+        tokenizer.decoder = decoder
+    return Tokenizer(tokenizer.to_str())
 
 
 BYTES = byte_level()
@@ -79,15 +81,15 @@ TOKENIZERS = {
 
 
 def ids_of(tokenizer: Tokenizer) -> st.SearchStrategy[list[int]]:
-    anything = st.integers(0, tokenizer.size + 1)  # two ids past the last token
+    any_id = st.integers(0, tokenizer.size + 1)  # two ids past the last token
     if tokenizer.size < 256:
-        return st.lists(anything, max_size=12)
+        return st.lists(any_id, max_size=12)
     words = st.integers(256, tokenizer.size - 1)
     pieces = st.sampled_from(
         [b"hello", b" a", EMOJI, "é".encode(), EMOJI[:2], EMOJI[2:], b"\x80", b"\xff", b"\xe2\x82"]
     )
-    runs = pieces.map(list) | words.map(lambda i: [i]) | anything.map(lambda i: [i])
-    return st.lists(runs, max_size=12).map(lambda lists: [i for some in lists for i in some])
+    runs = pieces.map(list) | words.map(lambda i: [i]) | any_id.map(lambda i: [i])
+    return st.lists(runs, max_size=12).map(lambda lists: [i for part in lists for i in part])
 
 
 def stream_all(tokenizer: Tokenizer, ids: Sequence[int], stop: Sequence[str] = (), context: Sequence[int] = ()) -> str:
@@ -97,9 +99,9 @@ def stream_all(tokenizer: Tokenizer, ids: Sequence[int], stop: Sequence[str] = (
 
 @cache
 def is_incomplete(tail: bytes) -> bool:
-    """Whether some bytes more make it one character."""
-    for more in (1, 2, 3):
-        for end in product([0x80, 0x8F, 0x90, 0xA0, 0xBF], repeat=more):
+    """Return whether some more bytes make it one character."""
+    for length in (1, 2, 3):
+        for end in product([0x80, 0x8F, 0x90, 0xA0, 0xBF], repeat=length):
             try:
                 if len((tail + bytes(end)).decode()) == 1:
                     return True
@@ -113,29 +115,29 @@ def cut_off(raw: bytes) -> int:
 
 
 def expected(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
-    """``decode``, without a character that the end cut in the middle."""
-    kept = [i for i in ids if tokenizer.token_of(i) is not None and not tokenizer.is_special(i)]
+    """Return ``decode`` without a character that the end cuts in the middle."""
+    visible = [i for i in ids if tokenizer.token_of(i) is not None and not tokenizer.is_special(i)]
     if tokenizer is BYTES:
         spelling = {char: b for b, char in enumerate(gpt2_alphabet())}
         raw = b"".join(
             bytes(spelling[c] for c in token) if set(token) <= set(spelling) else token.encode()
-            for token in (tokenizer.token_of(i) or "" for i in kept)
+            for token in (tokenizer.token_of(i) or "" for i in visible)
         )
-        text = tokenizer.decode(kept)
+        text = tokenizer.decode(visible)
         return text[:-1] if cut_off(raw) else text
     run: list[int] = []
-    for i in reversed(kept):
+    for i in reversed(visible):
         if i > 255 or tokenizer.size < 256:
             break
         run.insert(0, i)
-    return tokenizer.decode(kept[: len(kept) - cut_off(bytes(run))])
+    return tokenizer.decode(visible[: len(visible) - cut_off(bytes(run))])
 
 
 def cut_at_stop(text: str, stop: Sequence[str]) -> str:
     for end in range(1, len(text) + 1):
-        found = [s for s in stop if text[:end].endswith(s)]
-        if found:
-            return text[: end - max(map(len, found))]
+        endings = [s for s in stop if text[:end].endswith(s)]
+        if endings:
+            return text[: end - max(map(len, endings))]
     return text
 
 
@@ -151,7 +153,7 @@ def test_the_stream_equals_decode_cut_at_the_first_stop(tokenizer: Tokenizer, da
 @pytest.mark.parametrize("tokenizer", TOKENIZERS.values(), ids=TOKENIZERS)
 @settings(max_examples=100)
 @given(data=st.data())
-def test_a_continuation_prints_what_belongs_after_the_prompt(tokenizer: Tokenizer, data: st.DataObject) -> None:
+def test_a_continuation_prints_what_follows_the_prompt(tokenizer: Tokenizer, data: st.DataObject) -> None:
     prompt, ids = data.draw(ids_of(tokenizer)), data.draw(ids_of(tokenizer))
     whole, before = expected(tokenizer, prompt + ids), tokenizer.decode(prompt)
     # Elsewhere the seam is inside a character or a run of bytes; see the examples below.
@@ -160,7 +162,7 @@ def test_a_continuation_prints_what_belongs_after_the_prompt(tokenizer: Tokenize
 
 
 @given(ids_of(BYTES))
-def test_whole_characters_come_at_once(ids: list[int]) -> None:
+def test_whole_characters_are_printed_at_once(ids: list[int]) -> None:
     stream = TextStream(BYTES)
     text = ""
     for n, token_id in enumerate(ids, 1):
@@ -180,9 +182,9 @@ def test_a_cut_off_character_is_dropped_and_an_invalid_one_is_replaced() -> None
     for tokenizer in (BYTES, FALLBACK):
         assert stream_all(tokenizer, [*b"ab", *EMOJI[:3]]) == "ab"
         assert stream_all(tokenizer, [*EMOJI, *EMOJI[:1]]) == "😀"
-        assert stream_all(tokenizer, [0xED, 0xA0]) == "\ufffd\ufffd"  # half a surrogate: nothing can complete it
+        assert stream_all(tokenizer, [0xED, 0xA0]) == "\ufffd\ufffd"  # half a surrogate, which nothing can complete
     assert stream_all(BYTES, [*b"a", *EMOJI[:3], *b"b"]) == "a\ufffdb"
-    assert stream_all(FALLBACK, [*b"a", *EMOJI[:3], *b"b"]) == "\ufffd" * 5  # what the decoder makes of such a run
+    assert stream_all(FALLBACK, [*b"a", *EMOJI[:3], *b"b"]) == "\ufffd" * 5  # the decoder's text for such a run
 
 
 @pytest.mark.parametrize("tokenizer", [BYTES, FALLBACK], ids=["byte-level", "byte-fallback"])
@@ -195,17 +197,17 @@ def test_a_character_split_between_prompt_and_answer_is_printed_whole(tokenizer:
 
 def test_a_byte_run_over_the_seam_prints_only_the_answers_part() -> None:
     assert stream_all(FALLBACK, [258], context=[*EMOJI]) == "a"
-    assert stream_all(FALLBACK, [*b" x"], context=[*b" "]) == " x"  # the stripped space was the prompt's
+    assert stream_all(FALLBACK, [*b" x"], context=[*b" "]) == " x"  # the stripped space belongs to the prompt
     assert stream_all(FALLBACK, [0xFF, 258], context=[*EMOJI]) == "\ufffda"
 
 
-def test_the_leading_space_is_kept_after_a_prompt_and_dropped_at_the_beginning() -> None:
+def test_the_leading_space_is_kept_after_a_prompt_and_dropped_at_the_start() -> None:
     assert stream_all(FALLBACK, [257]) == "a"
     assert stream_all(FALLBACK, [257], context=[266]) == "a"  # a BOS is no text
     assert stream_all(FALLBACK, [257], context=[260]) == " a"
 
 
-def test_nothing_of_a_stop_string_is_printed() -> None:
+def test_a_stop_string_is_not_printed() -> None:
     stream = TextStream(BYTES, ["hello"])
     fed = [(stream.feed(b), stream.stopped) for b in b"hehell"]
     assert fed == [("", False), ("", False), ("he", False), ("", False), ("", False), ("", False)]
@@ -215,14 +217,14 @@ def test_nothing_of_a_stop_string_is_printed() -> None:
     assert stream.finish() == ""
 
 
-def test_what_only_looked_like_a_stop_string_is_printed_in_the_end() -> None:
+def test_the_beginning_of_a_stop_string_is_printed_in_the_end() -> None:
     stream = TextStream(BYTES, ["hello", "lp"])
     assert "".join(stream.feed(b) for b in b"ahel") == "a"
     assert stream.finish() == "hel"
     assert not stream.stopped
 
 
-def test_the_stop_that_completes_first_wins_however_the_text_is_split() -> None:
+def test_the_stop_that_completes_first_wins_for_any_split_of_the_text() -> None:
     assert stream_all(BYTES, [*b"xhello"], ["hello", "e"]) == "xh"
     assert stream_all(BYTES, [ord("x"), ord("h"), 257, ord("o")], ["hello", "e"]) == "xh"
     assert stream_all(BYTES, [ord("x"), 264], ["hello", "e"]) == "xh"
@@ -250,7 +252,7 @@ def test_the_cost_of_a_token_does_not_grow_with_the_text(monkeypatch: pytest.Mon
     assert sum(decoded) <= 5 * len(ids)
 
 
-def test_errors() -> None:
+def test_invalid_stops_and_decoders_are_refused() -> None:
     with pytest.raises(UsageError, match="a stop string is empty"):
         TextStream(BYTES, ["a", ""])
     with pytest.raises(UnsupportedError, match=r"decoder \(WordPiece\) cannot be followed token by token"):
@@ -259,7 +261,7 @@ def test_errors() -> None:
         TextStream(words(decoders.Sequence([decoders.Fuse(), decoders.Replace("ab", "c")])))
 
 
-def test_a_real_tokenizer(shared_data: Path) -> None:
+def test_a_real_tokenizer_streams_its_text(shared_data: Path) -> None:
     path = shared_data / "tokenizers" / "phi-2" / "tokenizer.json"
     if not path.exists():
         pytest.skip("phi-2's tokenizer is not among the shared data")
@@ -271,7 +273,7 @@ def test_a_real_tokenizer(shared_data: Path) -> None:
     @settings(max_examples=100)
     @given(st.lists(st.integers(0, phi.size), max_size=20))
     def check(ids: list[int]) -> None:
-        end = phi.encode("!").tolist()  # so that no character is cut off at the end
+        end = phi.encode("!").tolist()  # text after which no character is cut off
         assert stream_all(phi, ids + end) == phi.decode(ids + end)
 
     check()

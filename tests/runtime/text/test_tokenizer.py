@@ -17,13 +17,13 @@ from edgedec.runtime.text.tokenizer import Tokenizer
 
 def build() -> str:
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    made = HfTokenizer(models.BPE({char: i for i, char in enumerate(alphabet)}, []))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    made.add_special_tokens([AddedToken("<s>"), AddedToken("</s>")])
-    made.add_tokens([AddedToken("<think>")])
-    made.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 256)])
-    return made.to_str()
+    tokenizer = HfTokenizer(models.BPE({char: i for i, char in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken("<s>"), AddedToken("</s>")])
+    tokenizer.add_tokens([AddedToken("<think>")])
+    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 256)])
+    return tokenizer.to_str()
 
 
 CONTENT = build()
@@ -39,14 +39,14 @@ def test_decode_undoes_encode(text: str) -> None:
     assert TOKENIZER.decode(ids) == plain
 
 
-def test_special_tokens_in_the_text_are_parsed_and_a_rendered_bos_stays_single() -> None:
+def test_special_tokens_in_the_text_are_parsed_and_a_rendered_bos_is_not_doubled() -> None:
     rendered = TOKENIZER.encode_rendered("<s>a</s>")
     assert rendered.tolist() == [256, TOKENIZER.id_of("a"), 257]
     assert TOKENIZER.encode("a</s>").tolist() == [256, TOKENIZER.id_of("a"), 257]
     assert TOKENIZER.encode("a", add_special=False).tolist() == [TOKENIZER.id_of("a")]
 
 
-def test_size_ids_and_specials() -> None:
+def test_size_ids_and_special_tokens_are_read() -> None:
     assert TOKENIZER.size == 259
     assert TOKENIZER.id_of("</s>") == 257
     assert TOKENIZER.id_of("nothing") is None
@@ -61,7 +61,7 @@ def test_size_counts_from_the_largest_id_when_ids_have_holes() -> None:
     assert Tokenizer(holes.to_str()).size == 8
 
 
-def test_hash_is_of_the_content_not_of_its_layout() -> None:
+def test_the_hash_depends_on_the_content_not_on_its_layout() -> None:
     tree = json.loads(CONTENT)
     canonical = json.dumps(tree, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
     assert TOKENIZER.hash == hashlib.sha256(canonical).hexdigest()
@@ -71,10 +71,10 @@ def test_hash_is_of_the_content_not_of_its_layout() -> None:
 
 
 def test_truncation_and_padding_of_the_file_are_off() -> None:
-    made = HfTokenizer.from_str(CONTENT)
-    made.enable_truncation(3)
-    made.enable_padding(length=50)
-    assert len(Tokenizer(made.to_str()).encode("abcdefgh")) == 9
+    tokenizer = HfTokenizer.from_str(CONTENT)
+    tokenizer.enable_truncation(3)
+    tokenizer.enable_padding(length=50)
+    assert len(Tokenizer(tokenizer.to_str()).encode("abcdefgh")) == 9
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, content: bytes) -> None:
 
 
 @given(st.integers(0, len(CONTENT) - 1), st.characters(codec="utf-8"))
-def test_a_changed_character_is_an_error_or_a_tokenizer(at: int, char: str) -> None:
+def test_a_changed_character_gives_an_error_or_a_tokenizer(at: int, char: str) -> None:
     try:
         damaged = Tokenizer(CONTENT[:at] + char + CONTENT[at + 1 :])
     except BundleError:
@@ -124,7 +124,7 @@ def test_text_that_is_not_unicode_or_has_no_tokens_is_a_usage_error() -> None:
         Tokenizer(HfTokenizer(models.WordLevel({"a": 0}, unk_token="x")).to_str()).encode("zzz")
 
 
-def test_a_real_tokenizer(shared_data: Path) -> None:
+def test_a_real_tokenizer_is_loaded(shared_data: Path) -> None:
     path = shared_data / "tokenizers" / "phi-2" / "tokenizer.json"
     if not path.exists():
         pytest.skip("phi-2's tokenizer is not among the shared data")

@@ -14,17 +14,17 @@ COST = FakeCost([1.0] * 64)
 
 @settings(max_examples=60)
 @given(seed=st.integers(0, 10_000), nodes=st.integers(1, 12), depth=st.integers(0, 4), vocab=st.integers(1, 4))
-def test_it_is_the_tree_of_the_largest_products(seed: int, nodes: int, depth: int, vocab: int) -> None:
+def test_the_tree_has_the_largest_products(seed: int, nodes: int, depth: int, vocab: int) -> None:
     limits = Limits(nodes=nodes, depth=depth, positions=64)
     guess = table(seed, vocab)
     draft = FakeDraft(guess, limits)
     tree = create().grow(draft, TEXT, limits, COST, np.ones(depth, np.float32))
-    wanted = best_paths(guess, nodes, depth, vocab, [1.0] * depth)
-    assert paths_of(tree) == {path for _, path in wanted}
+    expected = best_paths(guess, nodes, depth, vocab, [1.0] * depth)
+    assert paths_of(tree) == {path for _, path in expected}
     inner = set(tree.parents[1:].tolist())
-    asked = [node for call in draft.asked for node in call]
-    assert len(asked) == len(set(asked)), "a distribution was asked for twice"
-    assert inner <= set(asked)
+    expanded = [node for call in draft.asked for node in call]
+    assert len(expanded) == len(set(expanded)), "a distribution was asked for twice"
+    assert inner <= set(expanded)
 
 
 def test_nodes_that_are_nearly_as_good_are_expanded_in_one_call() -> None:
@@ -41,18 +41,20 @@ def test_certain_guesses_make_a_chain() -> None:
     assert tree.parents.tolist() == [-1, 0, 1, 2, 3, 4]
 
 
-def test_drawn_places_are_taken_in_dyspecs_order() -> None:
-    """Replays the heap of the paper: the best place first, where a place's value never counts its own token."""
+def test_drawn_places_are_filled_in_the_order_of_dyspec() -> None:
+    """Replay the heap of the paper: the best place first, where a place's value never counts its own token."""
     limits = Limits(nodes=12, depth=4, positions=64)
     for seed in range(30):
         guess = table(seed, 4)
         draft = FakeDraft(guess, limits)
         tree = create(np.random.default_rng(seed)).grow(draft, TEXT, limits, COST, np.ones(4, np.float32))
-        value, left = {0: 1.0}, {0: 1.0}  # of a node; of its next child's place: what its siblings left
+        value, remaining = {0: 1.0}, {0: 1.0}  # value of a node; what the siblings left for the place of its next child
         for node in range(1, len(tree.tokens)):
-            places = {at: value[at] * left[at] for at in value if left[at] > 1e-6 and len(path_of(tree, at)) <= 4}
+            places = {
+                at: value[at] * remaining[at] for at in value if remaining[at] > 1e-6 and len(path_of(tree, at)) <= 4
+            }
             parent, token = int(tree.parents[node]), int(tree.tokens[node])
             assert places[parent] == pytest.approx(max(places.values()), abs=1e-6)
             prob = guess(path_of(tree, parent))[token]
-            value[node], left[node] = value[parent] * prob, 1.0
-            left[parent] -= prob
+            value[node], remaining[node] = value[parent] * prob, 1.0
+            remaining[parent] -= prob

@@ -1,4 +1,4 @@
-"""`chain`, `static` and `delayed`: shapes that do not depend on the draft's probabilities."""
+"""Test `chain`, `static` and `delayed`, whose shapes do not depend on the draft's probabilities."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_chain_takes_the_likeliest_to_the_depth_limit_or_the_last_guess() -> N
 
 
 def all_static_nodes(depth: int, widest: int) -> list[tuple[float, tuple[int, ...]]]:
-    """Every node as ranks along its path, the best first."""
+    """Return every node as ranks along its path, the best first."""
     values = [
         (float(np.prod([static.SHARE * (1 - static.SHARE) ** rank for rank in ranks])), ranks)
         for length in range(1, depth + 1)
@@ -46,37 +46,37 @@ def test_the_static_shape_has_the_largest_products(nodes: int, depth: int) -> No
     assert len(levels) <= depth
     values, above, total = [1.0], [1.0], 1
     for level in levels:
-        seen: dict[int, int] = {}
-        here = []
+        children: dict[int, int] = {}
+        node_path = []
         for parent in level:
-            rank = seen[parent] = seen.get(parent, -1) + 1
-            here.append(above[parent] * static.SHARE * (1 - static.SHARE) ** rank)
-        values, above, total = values + here, here, total + len(level)
+            rank = children[parent] = children.get(parent, -1) + 1
+            node_path.append(above[parent] * static.SHARE * (1 - static.SHARE) ** rank)
+        values, above, total = values + node_path, node_path, total + len(level)
     best = [1.0] + [value for value, _ in all_static_nodes(depth, 16 if depth == 1 else 6)[: nodes - 1]]
     assert total == (nodes if depth else 1)
     assert sorted(values, reverse=True) == pytest.approx(best)
 
 
-def test_the_documented_shapes() -> None:
+def test_the_documented_shapes_are_built() -> None:
     assert static.shape(8, 8) == ((0, 0), (0, 0, 1), (0,), (0,))
     assert [len(level) for level in static.shape(16, 8)] == [3, 6, 4, 1, 1]
 
 
-def test_static_asks_once_a_level_and_leaves_a_missing_guess_empty() -> None:
+def test_static_calls_the_draft_once_per_level_and_leaves_missing_guesses_empty() -> None:
     limits = Limits(nodes=8, depth=8, positions=64)
     draft = FakeDraft(table(3, 5), limits)
     tree = static.create().grow(draft, TEXT, limits, COST, np.zeros(8, np.float32))
     assert (len(tree.tokens), len(draft.asked)) == (8, 4)
     draft = FakeDraft(table(3, 5, certain=True), limits)
     tree = static.create().grow(draft, TEXT, limits, COST, np.zeros(8, np.float32))
-    assert tree.parents.tolist() == [-1, 0, 1, 2, 3]  # the branches have no token to stand there
+    assert tree.parents.tolist() == [-1, 0, 1, 2, 3]  # the draft has no token for the branches
 
 
 accepts = st.lists(st.floats(0, 1), min_size=6, max_size=6)
 
 
 def some_token_right(shape: delayed.Plan, accept: list[float]) -> float:
-    """``expected`` by going through every way in which guesses can be right: along the stem, then along one branch."""
+    """Compute ``expected`` over every way in which guesses can be right: along the stem, then along one branch."""
     stem, branches = shape
     total = 0.0
     for right in range(stem):  # the stem breaks after ``right`` tokens
@@ -94,15 +94,15 @@ def some_token_right(shape: delayed.Plan, accept: list[float]) -> float:
 
 
 @given(accept=accepts, nodes=st.integers(1, 16))
-def test_delayed_plans_stay_in_their_limits_and_expect_what_they_say(accept: list[float], nodes: int) -> None:
+def test_delayed_plans_stay_within_their_limits_and_reach_their_expectation(accept: list[float], nodes: int) -> None:
     shape = delayed.plan(nodes, 6, tuple(accept))
     stem, branches = shape
     assert 1 + stem + sum(branches) <= nodes
     assert stem + max(branches, default=0) <= 6
     assert len(branches) <= delayed.BRANCHES
     assert delayed.expected(shape, accept) == pytest.approx(some_token_right(shape, accept), abs=1e-9)
-    for other in range(min(6, nodes - 1) + 1):
-        assert delayed.expected(delayed._shape(other, nodes, 6), accept) <= delayed.expected(shape, accept) + 1e-12
+    for length in range(min(6, nodes - 1) + 1):
+        assert delayed.expected(delayed._shape(length, nodes, 6), accept) <= delayed.expected(shape, accept) + 1e-12
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_branches_begin_where_guesses_fail(accept: list[float], parents: list[in
     assert len(paths_of(tree)) == len(parents)
 
 
-def test_delayed_asks_once_a_level_and_lives_with_few_guesses() -> None:
+def test_delayed_calls_the_draft_once_per_level_and_accepts_few_guesses() -> None:
     limits = Limits(nodes=8, depth=6, positions=64)
     draft = FakeDraft(table(4, 6), limits)
     delayed.create().grow(draft, TEXT, limits, COST, np.full(6, 0.3, np.float32))

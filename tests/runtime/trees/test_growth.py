@@ -13,25 +13,25 @@ from tests.runtime.trees.support.fake_draft import TEXT, FakeDraft, sparse
 LIMITS = Limits(nodes=8, depth=4, positions=64)
 
 
-def test_chosen_children_are_the_likeliest_in_order_and_the_first_of_equals_is_first() -> None:
+def test_chosen_children_are_the_likeliest_in_order_of_their_ids() -> None:
     deal = Chosen(sparse({4: 0.1, 2: 0.4, 9: 0.1, 7: 0.3, 1: 0.0}), 8)
     assert deal.hope == pytest.approx(0.4)
     assert deal.rest == pytest.approx(0.9)
     assert [deal.deal()[0] for _ in range(4)] == [2, 7, 4, 9]
-    assert deal.hope == deal.reach == 0  # what has no probability is no guess
+    assert deal.hope == deal.reach == 0  # a token without probability is no guess
 
 
-@pytest.mark.parametrize("most", [1, 2, 7])
-def test_of_a_whole_vocabulary_the_same_are_chosen_as_after_sorting_it(most: int) -> None:
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_children_chosen_from_a_whole_vocabulary_equal_those_of_a_sort(count: int) -> None:
     probs = np.random.default_rng(0).integers(0, 9, 400).astype(np.float32)  # many are equal
-    deal = Chosen(Sparse(ids=np.arange(400, dtype=np.int32), probs=probs), most)
-    dealt = [deal.deal()[0] for _ in range(most)]
-    assert dealt == np.argsort(-probs, kind="stable")[:most].tolist()
+    deal = Chosen(Sparse(ids=np.arange(400, dtype=np.int32), probs=probs), count)
+    dealt = [deal.deal()[0] for _ in range(count)]
+    assert dealt == np.argsort(-probs, kind="stable")[:count].tolist()
 
 
 def test_drawn_children_are_a_sample_without_replacement() -> None:
-    """Pairs of draws against their exact probabilities; six standard deviations, fixed seed."""
-    probs = {3: 0.4, 5: 0.2, 8: 0.1, 2: 0.0}  # sums to 0.7: what is drawn from is normalized
+    """Compare pairs of draws with their exact probabilities; six standard deviations, fixed seed."""
+    probs = {3: 0.4, 5: 0.2, 8: 0.1, 2: 0.0}  # sums to 0.7: draws normalize it
     rng, draws, pairs = np.random.default_rng(5), 40_000, Counter[tuple[int, int]]()
     for _ in range(draws):
         deal = Drawn(sparse(probs), rng)
@@ -54,10 +54,10 @@ def test_a_drawn_node_runs_out_of_children() -> None:
     assert deal.hope == deal.reach == 0
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -0.5])
-def test_draws_from_what_is_no_distribution_are_refused(bad: float) -> None:
+@pytest.mark.parametrize("value", [np.nan, np.inf, -0.5])
+def test_draws_from_an_invalid_distribution_are_refused(value: float) -> None:
     with pytest.raises(EdgedecError, match=r"2 probabilities are not a distribution.*--spec-type"):
-        Drawn(sparse({1: 0.9, 2: bad}), np.random.default_rng(0))
+        Drawn(sparse({1: 0.9, 2: value}), np.random.default_rng(0))
 
 
 @pytest.mark.parametrize("rng", [None, np.random.default_rng(0)])
@@ -71,20 +71,26 @@ def test_guesses_without_probability_are_no_children(rng: np.random.Generator | 
 
 def test_a_tree_says_whether_its_children_were_drawn() -> None:
     guess = {4: 0.5, 2: 0.25, 9: 0.25}
-    chosen = Growth(FakeDraft(lambda path: guess, LIMITS), TEXT, 8, None)
-    drawn = Growth(FakeDraft(lambda path: guess, LIMITS), TEXT, 8, np.random.default_rng(0))
+    chosen_growth = Growth(FakeDraft(lambda path: guess, LIMITS), TEXT, 8, None)
+    drawn_growth = Growth(FakeDraft(lambda path: guess, LIMITS), TEXT, 8, np.random.default_rng(0))
     certain = Growth(FakeDraft(lambda path: {6: 0.8}, LIMITS), TEXT, 8, np.random.default_rng(0))
-    for growth in (chosen, drawn, certain):
+    for growth in (chosen_growth, drawn_growth, certain):
         growth.expand([0])
         while growth.add(0) is not None:
             pass
-    assert (chosen.tree().draft[0].ids.tolist(), chosen.tree().draft[0].probs.tolist()) == ([4, 2, 9], [1, 1, 1])
-    assert (drawn.tree().draft[0].ids.tolist(), drawn.tree().draft[0].probs.tolist()) == ([4, 2, 9], [0.5, 0.25, 0.25])
+    assert (chosen_growth.tree().draft[0].ids.tolist(), chosen_growth.tree().draft[0].probs.tolist()) == (
+        [4, 2, 9],
+        [1, 1, 1],
+    )
+    assert (drawn_growth.tree().draft[0].ids.tolist(), drawn_growth.tree().draft[0].probs.tolist()) == (
+        [4, 2, 9],
+        [0.5, 0.25, 0.25],
+    )
     assert (certain.tree().draft[0].ids.tolist(), certain.tree().draft[0].probs.tolist()) == ([6], [1])
-    assert not drawn.tree().with_replacement
+    assert not drawn_growth.tree().with_replacement
 
 
-def test_a_cut_tree_is_the_one_that_would_have_been_grown() -> None:
+def test_a_cut_tree_equals_one_grown_to_that_size() -> None:
     growth = Growth(FakeDraft(lambda path: {4: 0.5, 2: 0.5}, LIMITS), TEXT, 8, None)
     growth.expand([0])
     growth.add(0)

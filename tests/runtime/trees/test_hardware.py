@@ -12,7 +12,7 @@ from tests.runtime.trees.support.fake_draft import TEXT, FakeCost, FakeDraft, be
 
 
 class Clock:
-    """Time that passes only while the draft works, in steps that floats add exactly."""
+    """Advance only while the draft works, in steps that floats add exactly."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -31,7 +31,9 @@ class SlowDraft(FakeDraft):
 
 
 def rates(values: list[float], seconds: list[float], call_seconds: float) -> list[float]:
-    """Tokens per second by number of nodes, for values of the nodes in order and one call for each but the first."""
+    """Return tokens per second by number of nodes, for values of the nodes in order and one call for each but the
+    first.
+    """
     return [sum(values[: n + 1]) / (seconds[n] + n * call_seconds) for n in range(len(values))]
 
 
@@ -48,24 +50,24 @@ random_seconds = st.lists(st.floats(0.001, 0.4), min_size=12, max_size=12)
     steps=random_seconds,
     flat=st.booleans(),
 )
-def test_it_is_the_argmax_over_all_sizes_where_drafting_is_free(
+def test_the_size_is_the_argmax_if_drafting_is_free(
     seed: int, nodes: int, depth: int, accept: list[float], steps: list[float], flat: bool
 ) -> None:
     limits = Limits(nodes=nodes, depth=depth, positions=64)
     seconds = (0.5 + np.cumsum(steps) * (0.1 if flat else 1)).tolist()
     guess = table(seed, 3)
-    measured = np.array(accept[:depth], np.float32)
-    tree = create(clock=Clock()).grow(FakeDraft(guess, limits), TEXT, limits, FakeCost(seconds), measured)
-    best = best_paths(guess, nodes, depth, 3, measured.tolist())
-    wanted = rates([value for value, _ in best], seconds, 0)
+    accept_rates = np.array(accept[:depth], np.float32)
+    tree = create(clock=Clock()).grow(FakeDraft(guess, limits), TEXT, limits, FakeCost(seconds), accept_rates)
+    best = best_paths(guess, nodes, depth, 3, accept_rates.tolist())
+    expected = rates([value for value, _ in best], seconds, 0)
     size = len(tree.tokens)
-    assert wanted[size - 1] == pytest.approx(max(wanted), rel=1e-9)
+    assert expected[size - 1] == pytest.approx(max(expected), rel=1e-9)
     assert paths_of(tree) == {path for _, path in best[:size]}
 
 
 @settings(max_examples=80)
 @given(accept=random_accept, steps=random_seconds, call=st.integers(0, 40), seed=st.integers(0, 99))
-def test_it_is_the_argmax_for_a_chain_that_costs_a_call_for_each_node(
+def test_the_size_is_the_argmax_for_a_chain_with_one_call_per_node(
     accept: list[float], steps: list[float], call: int, seed: int
 ) -> None:
     limits = Limits(nodes=9, depth=8, positions=64)
@@ -73,39 +75,41 @@ def test_it_is_the_argmax_for_a_chain_that_costs_a_call_for_each_node(
     policy = create(clock=(clock := Clock()))
     draft = SlowDraft(table(seed, 3, certain=True), limits)
     draft.clock, draft.call_seconds = clock, call / 128
-    policy.grow(draft, TEXT, limits, FakeCost([1e-9] * 9), np.ones(8, np.float32))  # learns what a call takes
+    policy.grow(draft, TEXT, limits, FakeCost([1e-9] * 9), np.ones(8, np.float32))  # learns the time of a call
     draft.asked.clear()
     policy._cost = None  # another model of the target
-    measured = np.array(accept, np.float32)
-    tree = policy.grow(draft, TEXT, limits, FakeCost(seconds), measured)
-    values = np.cumprod([1.0, *measured.astype(np.float64)]).tolist()
-    wanted = rates(values, seconds, draft.call_seconds)
-    assert wanted[len(tree.tokens) - 1] == pytest.approx(max(wanted), rel=1e-9)
+    accept_rates = np.array(accept, np.float32)
+    tree = policy.grow(draft, TEXT, limits, FakeCost(seconds), accept_rates)
+    values = np.cumprod([1.0, *accept_rates.astype(np.float64)]).tolist()
+    expected = rates(values, seconds, draft.call_seconds)
+    assert expected[len(tree.tokens) - 1] == pytest.approx(max(expected), rel=1e-9)
     assert len(draft.asked) == len(tree.tokens) - 1, "more was drafted than used"
 
 
-def test_without_gain_it_does_not_even_ask_the_draft() -> None:
+def test_without_gain_the_draft_is_not_called() -> None:
     limits = Limits(nodes=8, depth=7, positions=64)
     draft = FakeDraft(table(0, 3, certain=True), limits)
-    cost = FakeCost([1.0 * n for n in range(1, 9)])  # a node costs as much as a pass: only certainty would pay
+    cost = FakeCost([1.0 * n for n in range(1, 9)])  # a node costs as much as a pass: only certain guesses would pay
     tree = create(clock=Clock()).grow(draft, TEXT, limits, cost, np.full(7, 0.9, np.float32))
     assert len(tree.tokens) == 1
     assert tree.draft == {}
     assert draft.asked == []
 
 
-def test_before_anything_is_measured_it_grows_what_it_may() -> None:
+def test_before_any_measurement_the_tree_has_the_largest_size() -> None:
     limits = Limits(nodes=8, depth=7, positions=64)
     tree = create().grow(FakeDraft(table(0, 3), limits), TEXT, limits, FakeCost([0.0] * 8), np.full(7, 0.1, np.float32))
     assert len(tree.tokens) == 8
 
 
-def test_confidence_that_is_right_is_not_discounted_twice() -> None:
-    """A draft that says 0.7 and is right 7 times in 10 is worth 0.7, not 0.49; one that says 1 is worth 0.7 as well."""
+def test_correct_confidence_is_not_discounted_twice() -> None:
+    """Check a draft that says 0.7 and is right 7 times in 10: it is worth 0.7, not 0.49; one that says 1 is worth 0.7
+    as well.
+    """
     limits = Limits(nodes=2, depth=1, positions=64)
-    for says in (1.0, 0.7):
+    for confidence in (1.0, 0.7):
         policy = create(clock=Clock())
-        draft = FakeDraft(lambda path, says=says: {5: says}, limits)  # type: ignore[misc]
+        draft = FakeDraft(lambda path, confidence=confidence: {5: confidence}, limits)  # type: ignore[misc]
         accept = np.array([0.7], np.float32)
         for _ in range(3):
             policy.grow(draft, TEXT, limits, FakeCost([1.0, 1.0]), accept)
@@ -115,7 +119,7 @@ def test_confidence_that_is_right_is_not_discounted_twice() -> None:
         assert len(policy.grow(draft, TEXT, limits, FakeCost([1.0, 1.8]), accept).tokens) == 1
 
 
-def test_one_slow_call_does_not_end_speculation_for_good() -> None:
+def test_one_slow_call_does_not_end_speculation_forever() -> None:
     limits = Limits(nodes=4, depth=3, positions=64)
     policy = create(clock=(clock := Clock()))
     draft = SlowDraft(table(0, 3, certain=True), limits)
@@ -130,11 +134,11 @@ def test_one_slow_call_does_not_end_speculation_for_good() -> None:
 
 
 def test_drawn_children_are_never_cut() -> None:
-    """What was drawn stays: the tree holds a node for every number that the generator gave."""
+    """Check that the tree holds a node for every number that the generator gave."""
     limits = Limits(nodes=10, depth=4, positions=64)
 
     class Counting(np.random.Generator):
-        drawn = 0
+        count = 0
 
         def random(self, *args: object, **named: object) -> float:  # type: ignore[override]
             Counting.drawn += 1
@@ -157,7 +161,7 @@ def test_drawn_children_are_never_cut() -> None:
 def _tokens_per_second(
     name: str, nodes: int, *, spread: float, sharpness: float, call: float, seconds: list[float], rounds: int
 ) -> float:
-    """A target with a random distribution after each path, and a draft that sharpens it; measured as the decoder does."""
+    """Measure a target with a random distribution after each path, and a draft that sharpens it, as the decoder does."""
     clock, rng = Clock(), np.random.default_rng(1)
     policy = load("edgedec.runtime.trees", name).create(**({"clock": clock} if name == "hardware" else {}))
     limits = Limits(nodes=nodes, depth=7, positions=64)
@@ -180,11 +184,11 @@ def _tokens_per_second(
         while len(children := np.flatnonzero(tree.parents == node)):
             tries[depth] += 1
             token = rng.choice(8, p=truth(path_of(tree, node)))
-            said = [int(child) for child in children if tree.tokens[child] == token]
-            if not said:
+            matches = [int(child) for child in children if tree.tokens[child] == token]
+            if not matches:
                 break
             hits[depth] += 1
-            node, depth = said[0], depth + 1
+            node, depth = matches[0], depth + 1
         hits, tries = hits * 0.98, tries * 0.98
         tokens, passed = tokens + depth + 1, passed + seconds[len(tree.tokens) - 1]
     return tokens / (passed + clock.now)
@@ -199,10 +203,10 @@ FLAT = [1 + 0.01 * n for n in range(8)]
 @pytest.mark.parametrize("sharpness", [1.0, 2.0])
 @pytest.mark.parametrize("call", [0.0, 0.05])
 @pytest.mark.parametrize("seconds", [RISING, FLAT], ids=["rising", "flat"])
-def test_it_keeps_up_with_the_best_fixed_size(
+def test_the_policy_keeps_up_with_the_best_fixed_size(
     spread: float, sharpness: float, call: float, seconds: list[float]
 ) -> None:
-    """The best of ten fixed policies, chosen when all is over, is no more than 3 % faster."""
+    """Check that the best of ten fixed policies, chosen afterwards, is at most 3 % faster."""
 
     def run(name: str, nodes: int) -> float:
         return _tokens_per_second(

@@ -1,9 +1,9 @@
-"""Sampled speculation against plain sampling: one statistical check, and the bugs that it must see.
+"""Compare sampled speculation with plain sampling by one statistical check, and plant the bugs that it must detect.
 
 A trial begins with one of four tokens and writes two more; the 4 * 6 * 6 sequences are counted and compared with their
-exact probabilities by chi-square, brought to standard deviations (Wilson and Hilferty, PNAS 17 (1931) 684). Sound ones must
-stay under ``SOUND``, which chance alone exceeds once in 30,000 runs (and seeds are fixed); planted bugs must exceed
-``CAUGHT``. Each verifier that samples is given 5 policies x 10,000 trials of 2 draws.
+exact probabilities by chi-square, converted to standard deviations (Wilson and Hilferty, PNAS 17 (1931) 684). Correct
+ones must stay under ``SOUND``, which chance alone exceeds once in 30,000 runs (and seeds are fixed); planted bugs must
+exceed ``CAUGHT``. Each verifier that samples runs 5 policies x 10,000 trials of 2 draws.
 """
 
 from __future__ import annotations
@@ -44,19 +44,21 @@ F64 = NDArray[np.float64]
 
 _RNG = np.random.default_rng(20260714)
 TARGET = _RNG.dirichlet(np.ones(VOCAB), VOCAB).astype(np.float32)
-TARGET[1, [2, 5]] = 0  # tokens that the draft will propose and the target never says
+TARGET[1, [2, 5]] = 0  # tokens that the draft proposes and the target never writes
 TARGET[3] = [0, 0, 0.5, 0, 0.5, 0]
 TARGET /= TARGET.sum(axis=1, keepdims=True)
 
 
 def _guess(token: int) -> Sparse:
-    """By the last token: good, arbitrary, good but cut to three tokens, certain, flat, equal to the target."""
+    """Return a draft by the last token: good, arbitrary, good but cut to three tokens, certain, flat, equal to the
+    target.
+    """
     whole = TARGET[token].astype(np.float64)
-    good = 0.7 * whole + 0.3 * _RNG.dirichlet(np.ones(VOCAB))
+    near_target = 0.7 * whole + 0.3 * _RNG.dirichlet(np.ones(VOCAB))
     ids, probs = {
-        0: (np.arange(VOCAB), good),
+        0: (np.arange(VOCAB), near_target),
         1: (np.arange(VOCAB), _RNG.dirichlet(np.ones(VOCAB))),
-        2: (np.argsort(-good)[:3], np.sort(good)[::-1][:3]),  # sums to less than 1
+        2: (np.argsort(-near_target)[:3], np.sort(near_target)[::-1][:3]),  # sums to less than 1
         3: (np.array([1]), np.ones(1)),
         4: (np.arange(VOCAB), np.full(VOCAB, 1 / VOCAB)),
         5: (np.arange(VOCAB), whole),
@@ -76,14 +78,14 @@ class _Draft:
 
 
 class _Cost:
-    """Passes that grow dearer, so that ``hardware`` chooses among sizes."""
+    """Return growing costs, so that ``hardware`` chooses among sizes."""
 
     def seconds(self, nodes: int, past: int) -> float:
         return 1 + 0.02 * nodes * math.sqrt(nodes)
 
 
 def surprise(verifier: Verifier, policy: TreePolicy, rng: np.random.Generator, trials: int = TRIALS) -> float:
-    """How far the text is from the target's, in standard deviations."""
+    """Return by how many standard deviations the text differs from the target's."""
     counts = np.zeros((STARTS, VOCAB, VOCAB))
     draft, cost = _Draft(), _Cost()
     for trial in range(trials):
@@ -106,18 +108,18 @@ def surprise(verifier: Verifier, policy: TreePolicy, rng: np.random.Generator, t
 
 
 def made(policy: str, rng: np.random.Generator | None) -> TreePolicy:
-    more = {"clock": lambda: 0.0} if policy == "hardware" else {}
-    grown: TreePolicy = load("edgedec.runtime.trees", policy).create(rng, **more)
-    return grown
+    options = {"clock": lambda: 0.0} if policy == "hardware" else {}
+    tree_policy: TreePolicy = load("edgedec.runtime.trees", policy).create(rng, **options)
+    return tree_policy
 
 
 def verifier(name: str) -> Verifier:
-    found: Verifier = load("edgedec.runtime.verifiers", name).create()
-    return found
+    created: Verifier = load("edgedec.runtime.verifiers", name).create()
+    return created
 
 
 SLOW = pytest.mark.slow
-WAYS = [  # how the children come, and whether the case adds to what the others say
+WAYS = [  # origin of the children, and whether the case adds to the others
     *(pytest.param("rejection", name, True, id=f"rejection-{name}-drawn") for name in POLICIES),
     *(pytest.param("match", name, False, id=f"match-{name}-chosen") for name in POLICIES),
     *(pytest.param("rejection", name, False, id=f"rejection-{name}-chosen", marks=SLOW) for name in POLICIES),
@@ -132,7 +134,7 @@ def test_speculation_cannot_be_told_from_plain_sampling(name: str, policy: str, 
 
 
 class _WithReplacement:
-    """Two levels of three and two children, drawn independently of each other."""
+    """Grow two levels of three and two children, drawn independently of each other."""
 
     sizes_itself = False
 
@@ -154,7 +156,7 @@ class _WithReplacement:
         )
 
 
-def test_children_drawn_with_replacement() -> None:
+def test_children_drawn_with_replacement_keep_the_distribution() -> None:
     rng = np.random.default_rng(2)
     assert surprise(verifier("rejection"), _WithReplacement(rng.spawn(1)[0]), rng) < SOUND
 
@@ -164,8 +166,8 @@ def test_one_generator_may_serve_both_the_tree_and_the_verifier() -> None:
     assert surprise(verifier("rejection"), made("static", rng), rng, TRIALS // 2) < SOUND
 
 
-def test_with_one_seed_chosen_children_do_not_even_change_the_text() -> None:
-    """``match``, and ``rejection`` where children were chosen, take one number for each token, tree or no tree."""
+def test_with_one_seed_chosen_children_do_not_change_the_text() -> None:
+    """Check that ``match``, and ``rejection`` for chosen children, use one number per token, with a tree or without."""
 
     def written(name: str, policy: str) -> list[int]:
         rng, text = np.random.default_rng(7), [0]
@@ -183,11 +185,11 @@ def test_with_one_seed_chosen_children_do_not_even_change_the_text() -> None:
             assert written(name, policy) == plain, (name, policy)
 
 
-# The planted bugs. Each must be seen by the check above.
+# Planted bugs. The check above must detect each.
 
 
 class _Rewritten:
-    """A policy whose trees are tampered with."""
+    """Tamper with the trees of a policy."""
 
     sizes_itself = False
 
@@ -204,7 +206,7 @@ def _declared_as_drawn(tree: TokenTree) -> TokenTree:
 
 
 @pytest.mark.parametrize("policy", [pytest.param(name, marks=[] if name == "static" else SLOW) for name in POLICIES])
-def test_it_sees_chosen_children_declared_as_drawn(policy: str) -> None:
+def test_chosen_children_declared_as_drawn_are_detected(policy: str) -> None:
     rng = np.random.default_rng(4)
     assert (
         surprise(verifier("rejection"), _Rewritten(made(policy, None), _declared_as_drawn), rng, TRIALS // 4) > CAUGHT
@@ -212,19 +214,19 @@ def test_it_sees_chosen_children_declared_as_drawn(policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", ["static", "dynamic"])
-def test_it_sees_an_unnormalized_residual(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unnormalized_residual_is_detected(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def unnormalized(target: F64, ids: I32, proposal: F64) -> F64:
-        left = target.copy()
-        left[ids] = np.maximum(left[ids] - proposal, 0)
-        return left if left.any() else target
+        residual_left = target.copy()
+        residual_left[ids] = np.maximum(residual_left[ids] - proposal, 0)
+        return residual_left if residual_left.any() else target
 
     monkeypatch.setattr(rejection, "residual", unnormalized)
     rng = np.random.default_rng(5)
     assert surprise(verifier("rejection"), made(policy, rng.spawn(1)[0]), rng) > CAUGHT
 
 
-def test_it_sees_draws_that_are_seeded_by_the_text() -> None:
-    """Children that are a function of the text are chosen, however random they look: their draft is a lie."""
+def test_draws_seeded_by_the_text_are_detected() -> None:
+    """Check this because children that are a function of the text are chosen, however random they look."""
 
     class _Hashed:
         sizes_itself = False
@@ -235,8 +237,10 @@ def test_it_sees_draws_that_are_seeded_by_the_text() -> None:
     assert surprise(verifier("rejection"), _Hashed(), np.random.default_rng(10), TRIALS // 4) > CAUGHT
 
 
-def test_it_sees_the_best_of_many_draws() -> None:
-    """Keeping the drawn child with the larger draft probability lets its token decide whether it stays."""
+def test_the_best_of_many_draws_is_detected() -> None:
+    """Check this because the token decides whether it stays if the drawn child with the larger draft probability is
+    kept.
+    """
 
     class _Best:
         sizes_itself = False
@@ -254,7 +258,7 @@ def test_it_sees_the_best_of_many_draws() -> None:
     assert surprise(verifier("rejection"), _Best(), np.random.default_rng(12), TRIALS // 4) > CAUGHT
 
 
-# The residual itself, without statistics.
+# Residual, without statistics.
 
 
 @st.composite
@@ -264,16 +268,16 @@ def distributions(draw_value: st.DrawFn, size: int) -> F64:
 
 
 @given(target=distributions(5), proposal=distributions(5))
-def test_accepting_and_the_residual_together_are_the_target(target: F64, proposal: F64) -> None:
-    """min(t, d) + (1 - sum(min(t, d))) * residual = t: one round of the induction."""
+def test_acceptance_and_residual_add_up_to_the_target(target: F64, proposal: F64) -> None:
+    """Check min(t, d) + (1 - sum(min(t, d))) * residual = t, which is one round of the induction."""
     accepted = np.minimum(target, proposal)
-    left = rejection.residual(target, np.arange(5, dtype=np.int32), proposal)
-    assert left.sum() == pytest.approx(1)
-    assert np.all(left[target == 0] == 0)
-    assert accepted + (1 - accepted.sum()) * left == pytest.approx(target, abs=1e-12)
+    remainder = rejection.residual(target, np.arange(5, dtype=np.int32), proposal)
+    assert remainder.sum() == pytest.approx(1)
+    assert np.all(remainder[target == 0] == 0)
+    assert accepted + (1 - accepted.sum()) * remainder == pytest.approx(target, abs=1e-12)
 
 
-def test_a_residual_of_nothing_is_the_target() -> None:
+def test_an_empty_residual_is_the_target() -> None:
     target = np.array([0.25, 0.5, 0.25])
     for proposal in (target, np.array([0.3, 0.6, 0.3])):
         assert rejection.residual(target, np.arange(3, dtype=np.int32), proposal).tolist() == target.tolist()
@@ -286,7 +290,7 @@ def _tree(tokens: Sequence[int], probs: dict[int, float], **more: bool) -> Token
 
 
 class _Never(np.random.Generator):
-    """Draws that reject whatever can be rejected."""
+    """Draw numbers that reject whatever can be rejected."""
 
     def __init__(self) -> None:
         super().__init__(np.random.PCG64(0))
@@ -295,13 +299,13 @@ class _Never(np.random.Generator):
         return 1 - 2**-53
 
 
-def test_a_draft_that_rounding_rejects_leaves_a_token_that_the_target_can_say() -> None:
-    """The draft is the target: in exact arithmetic nothing is rejected, and the residual sums to nothing."""
+def test_a_rejection_by_rounding_leaves_a_possible_token() -> None:
+    """Use the target as the draft: in exact arithmetic nothing is rejected, and the residual sums to nothing."""
     target = np.array([0.1, 0.2, 0.7, 0], np.float32)
     proposal = {0: 0.1, 1: 0.2, 2: 0.7 + 1e-6}
     outcome = verifier("rejection").accept(_tree([0, 2, 1, 0], proposal), lambda node: target, _Never())
-    said = [0, 2, 1, 0][outcome.path[1]] if len(outcome.path) > 1 else outcome.next_token
-    assert target[said] > 0
+    probability = [0, 2, 1, 0][outcome.path[1]] if len(outcome.path) > 1 else outcome.next_token
+    assert target[probability] > 0
 
 
 @pytest.mark.parametrize(

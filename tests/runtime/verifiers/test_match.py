@@ -18,32 +18,34 @@ TREE = TokenTree(
 )
 
 
-def certain(says: dict[int, int], asked: list[int]) -> Callable[[int], F32]:
+def certain(choices: dict[int, int], calls: list[int]) -> Callable[[int], F32]:
     def target(node: int) -> F32:
-        asked.append(node)
+        calls.append(node)
         row = np.zeros(10, np.float32)
-        row[says[node]] = 1
+        row[choices[node]] = 1
         return row
 
     return target
 
 
 @pytest.mark.parametrize(
-    ("says", "path", "next_token"),
+    ("choices", "path", "next_token"),
     [
         ({0: 9}, [0], 9),
         ({0: 6, 2: 7, 5: 1}, [0, 2, 5], 1),
         ({0: 6, 2: 8}, [0, 2], 8),  # 8 is a token of the tree, but of another branch
         ({0: 7}, [0], 7),  # 7 is two levels down
-        ({0: 5, 1: 8}, [0, 1], 8),  # the first of equal siblings, though the other one would go on
+        ({0: 5, 1: 8}, [0, 1], 8),  # the first of equal siblings, though the other one would continue
     ],
 )
-def test_it_walks_while_the_drawn_token_has_a_node(says: dict[int, int], path: list[int], next_token: int) -> None:
-    asked: list[int] = []
-    outcome = create().accept(TREE, certain(says, asked), np.random.default_rng(0))
+def test_the_walk_continues_while_the_drawn_token_has_a_node(
+    choices: dict[int, int], path: list[int], next_token: int
+) -> None:
+    calls: list[int] = []
+    outcome = create().accept(TREE, certain(choices, calls), np.random.default_rng(0))
     assert outcome.path.dtype == np.int32
     assert (outcome.path.tolist(), outcome.next_token) == (path, next_token)
-    assert asked == path  # nothing off the path is computed
+    assert calls == path  # nothing off the path is computed
 
 
 ROWS = np.random.default_rng(5).dirichlet(np.ones(6), size=6).astype(np.float32)
@@ -60,7 +62,9 @@ def plain(rng: np.random.Generator, count: int) -> tuple[list[int], int]:
 
 
 def speculated(rng: np.random.Generator, count: int) -> tuple[list[int], int]:
-    """A bad deterministic drafter: it always proposes 1 or 4, then 3 after either, then 1. Also counts the passes."""
+    """Speculate with a bad deterministic drafter, which proposes 1 or 4, then 3 after either, then 1; count the
+    passes.
+    """
     parents = np.array([-1, 0, 0, 1, 2, 3], np.int32)
     text, passes = [0], 0
     while len(text) <= count:
@@ -73,9 +77,9 @@ def speculated(rng: np.random.Generator, count: int) -> tuple[list[int], int]:
 
 
 def test_with_one_seed_the_speculative_text_is_the_plain_text() -> None:
-    """One number of the generator per token, whatever the tree holds: losslessness without statistics."""
-    wanted, slow_passes = plain(np.random.default_rng(3), 100_000)
+    """Check that each token uses one number of the generator, for any tree: losslessness without statistics."""
+    expected, slow_passes = plain(np.random.default_rng(3), 100_000)
     text, passes = speculated(np.random.default_rng(3), 100_000)
-    assert text == wanted
+    assert text == expected
     assert set(text) == set(range(6))
     assert passes < 0.8 * slow_passes

@@ -1,4 +1,4 @@
-"""A board bundle of a tiny model. Its bitstream is none: what is in it, only a board could tell."""
+"""Make a board bundle of a tiny model, with a bitstream that no board could load."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BITSTREAM = b"no bitstream at all" * 1000
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """All that a board bundle is made of."""
+    """Hold everything that a board bundle is made of."""
 
     bundle: Bundle
     program: Program
@@ -37,23 +37,23 @@ class Parts:
 
 
 def tokenizer(ids: int) -> str:
-    """Of so many words: w0, w1, and so on."""
+    """Return a tokenizer of that many words: w0, w1, and so on."""
     model = {"type": "WordLevel", "vocab": {f"w{number}": number for number in range(ids)}, "unk_token": "w0"}
     return json.dumps({"version": "1.0", "pre_tokenizer": {"type": "Whitespace"}, "model": model})
 
 
 def write_source(path: Path, kind: str, *, seed: int, ids: int, template: str | None) -> Bundle:
-    """A tiny bundle with a tokenizer that works; the model has 41 rows."""
+    """Write a tiny bundle with a tokenizer that works; the model has 41 rows."""
     make_tiny.write_bundle(path.with_name("tiny"), kind, seed=seed)
-    there = Bundle.open(path.with_name("tiny"))
+    tiny = Bundle.open(path.with_name("tiny"))
     with BundleWriter.create(path) as writer:
-        for name, tensor in there.tensors.items():
-            parts = {part: there.array(name, part) for part in tensor.scheme.parts(tensor.shape)}
+        for name, tensor in tiny.tensors.items():
+            parts = {part: tiny.array(name, part) for part in tensor.scheme.parts(tensor.shape)}
             writer.add(name, tensor.scheme, tensor.shape, parts)
         writer.finish(
-            config=there.config,
-            quantization=there.quantization,
-            tokens=there.tokens,
+            config=tiny.config,
+            quantization=tiny.quantization,
+            tokens=tiny.tokens,
             tokenizer_json=tokenizer(ids),
             chat_template=template,
         )
@@ -63,7 +63,7 @@ def write_source(path: Path, kind: str, *, seed: int, ids: int, template: str | 
 def make(
     folder: Path, *, kind: str = "native", seed: int = 0, ids: int = 40, template: str | None = "{{ messages }}"
 ) -> Parts:
-    """Bundle, program and what the board's build would have made, in an empty folder."""
+    """Make bundle, program and the files of a board's build, in an empty folder."""
     bundle = write_source(folder / "source", kind, seed=seed, ids=ids, template=template)
     graph = fuse_linears(quantize_activations(assign_schemes(build_graph(bundle.config), bundle.schemes)))
     model = prepared(graph, {name: bundle.weight(name) for name in graph.weights})

@@ -1,4 +1,4 @@
-"""A board behind an ``ssh`` that is none: the command runs here, in a folder that has what a board has."""
+"""Provide a board with an ``ssh`` that runs the command here, in a folder with the files of a board."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 KV260 = "ZynqMP KV260 revB"
 
-# Replaces what the board has at fixed places, and does to the connection what the file "connection" says.
+# script that replaces what a board has at fixed places, and disturbs the connection as the file "connection" says
 _SSH = """import json, os, subprocess, sys
 
 board = {board!r}
@@ -67,11 +67,11 @@ class FakeBoard:
         _write_tool(self.root / "bin" / name, script)
 
     def python(self, script: str) -> None:
-        """What the Python that has pynq does."""
+        """Replace the Python that has pynq."""
         _write_tool(self.root / "usr/local/share/pynq-venv/bin/python3", script)
 
     def says(self, *, model: str | None = None, pynq_board: str | None = None, machine: str | None = None) -> None:
-        """The device tree's strings end with a zero byte."""
+        """Set the strings of the device tree, which end with a zero byte."""
         for name, text in (("model", model), ("chosen/pynq_board", pynq_board)):
             if text is not None:
                 file = self.root / "proc/device-tree" / name
@@ -85,7 +85,7 @@ class FakeBoard:
         (self.root / "proc/meminfo").write_text(text)
 
     def connection(self, how: str) -> None:
-        """ok, unreachable, noisy, drop:BYTES or flip:BYTE."""
+        """Set the connection to ok, unreachable, noisy, drop:BYTES or flip:BYTE."""
         (self.root / "connection").write_text(how)
 
     @property
@@ -95,7 +95,7 @@ class FakeBoard:
 
     @property
     def files(self) -> list[str]:
-        """All that is in the user's folder."""
+        """Return all files of the user's folder."""
         return sorted(str(path.relative_to(self.home)) for path in self.home.rglob("*") if path.is_file())
 
 
@@ -106,7 +106,7 @@ def _write_tool(file: Path, script: str) -> None:
 
 
 def fake_board(root: Path, monkeypatch: pytest.MonkeyPatch) -> FakeBoard:
-    """A KV260 with PYNQ 3.0.1 and 1000 MiB of contiguous memory, and its ssh first on PATH."""
+    """Make a KV260 with PYNQ 3.0.1 and 1000 MiB of contiguous memory, and put its ssh first on PATH."""
     board = FakeBoard(root)
     for name in ("home", "bin", "proc"):
         (root / name).mkdir(parents=True)
@@ -121,7 +121,7 @@ def fake_board(root: Path, monkeypatch: pytest.MonkeyPatch) -> FakeBoard:
     tools.mkdir()
     program = tools / "ssh.py"
     program.write_text(_SSH.format(board=str(root)))
-    # Python's own path may hold a space, which no first line of a script can.
+    # Python's own path may hold a space, which the first line of a script cannot.
     _write_tool(tools / "ssh", f'exec {shlex.quote(sys.executable)} -IS {shlex.quote(str(program))} "$@"')
     monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")
     return board

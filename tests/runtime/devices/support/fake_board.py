@@ -1,4 +1,4 @@
-"""A board for pynq that is a simulation, with a bitstream file and its hand-off file, and the device on it."""
+"""Provide a simulated board for pynq, with a bitstream file, its hand-off file, and the device on it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MEMINFO = "MemTotal: 4000000 kB\nCmaTotal: 1048576 kB\nCmaFree: 65536 kB\n"
 
 
 def bitstream(config: AcceleratorConfig, folder: Path, *, family: str = "zynq-ultrascale+", **options: Any) -> Path:
-    """A .bit that says nothing, and a .hwh beside it."""
+    """Write an empty .bit, and a .hwh next to it."""
     path = folder / "edgedec.bit"
     path.write_bytes(b"what the fabric is made of")
     write_hwh(config, path.with_suffix(".hwh"), family=family, **options)
@@ -26,14 +26,14 @@ def bitstream(config: AcceleratorConfig, folder: Path, *, family: str = "zynq-ul
 def simulated_board(
     config: AcceleratorConfig, name: str = "interpreter", *, arch: str = "aarch64", **options: Any
 ) -> Any:
-    """A board around a simulated device of that name. Needs pynq, which is imported here only."""
+    """Return a board around a simulated device of that name. It needs pynq, which is imported only here."""
     from edgedec.sim.boards.pynq_board import SimulatedBoard
 
     return SimulatedBoard(open_any(name, config, **options), arch=arch)
 
 
 def open_on(board: Any, config: AcceleratorConfig, folder: Path, *, path: Path | None = None) -> Device:
-    """Device pynq on that board."""
+    """Open device pynq on that board."""
     meminfo = folder / "meminfo"
     meminfo.write_text(MEMINFO)
     return open_any(
@@ -48,5 +48,5 @@ def open_on(board: Any, config: AcceleratorConfig, folder: Path, *, path: Path |
 
 
 def opener(config: AcceleratorConfig, folder: Path) -> Callable[[], Device]:
-    """Opens a device on a board of its own each time."""
+    """Return a function that opens a device on a new board each time."""
     return lambda: open_on(simulated_board(config), config, folder)

@@ -1,4 +1,4 @@
-"""What the drafters' own tests share: a draft, what it guesses, and speculation on an answer that is known."""
+"""Provide what the drafters' tests share: a draft, its guesses, and speculation on a known answer."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ def open_draft(name: str, limits: Limits = LIMITS, vocab: int = VOCAB) -> Draft:
 
 
 def chain(text: list[int], path: list[int]) -> TokenTree:
-    """The tree whose only path is ``path``."""
+    """Return the tree whose only path is ``path``."""
     tokens = np.array([text[-1], *path], np.int32)
     return TokenTree(tokens=tokens, parents=np.arange(-1, len(path), dtype=np.int32), draft={})
 
 
 def ask(draft: Draft, text: list[int], path: list[int] | None = None) -> dict[int, float]:
-    """id -> probability after text and path."""
+    """Return id -> probability after text and path."""
     tree = chain(text, path or [])
     (guess,) = draft.expand(np.array(text, np.int32), tree, np.array([len(tree.tokens) - 1], np.int32))
     return dict(zip(guess.ids.tolist(), guess.probs.tolist(), strict=True))
 
 
 def run(draft: Draft, text: list[int], limits: Limits = LIMITS) -> list[int]:
-    """The chain of likeliest guesses."""
+    """Return the chain of likeliest guesses."""
     path: list[int] = []
     while len(path) < limits.depth and (guess := ask(draft, text, path)):
         path.append(max(guess, key=lambda token: guess[token]))
@@ -55,7 +55,7 @@ def run(draft: Draft, text: list[int], limits: Limits = LIMITS) -> list[int]:
 def tell(
     draft: Draft, text: list[int], path: list[int], accepted: int, token: int, taps: Mapping[str, F32] | None = None
 ) -> list[int]:
-    """Accept the first tokens of a chain and add one. Returns the new text."""
+    """Accept the first tokens of a chain and add one; return the new text."""
     nodes = np.arange(accepted + 1, dtype=np.int32)
     draft.observe(chain(text, path), Outcome(path=nodes, next_token=token, taps=taps or {}))
     return [*text, *path[:accepted], token]

@@ -1,4 +1,4 @@
-"""A small model, and what a host does with it on a device."""
+"""Provide a small model, and the work of a host on a device."""
 
 from __future__ import annotations
 
@@ -36,51 +36,53 @@ def embedding() -> Any:
     return constants.weight
 
 
-def ids(*given: int) -> NDArray[np.int32]:
-    return np.array(given, np.int32)
+def ids(*tokens: int) -> NDArray[np.int32]:
+    return np.array(tokens, np.int32)
 
 
-def prompted(*given: int) -> Sequence:
-    """The integer model behind these tokens."""
+def prompted(*tokens: int) -> Sequence:
+    """Return the integer model after these tokens."""
     model = MODEL.open()
     model.forward(
-        ids(*given), positions=np.arange(len(given), dtype=np.int32), visible=np.tri(len(given), dtype=np.bool_)
+        ids(*tokens), positions=np.arange(len(tokens), dtype=np.int32), visible=np.tri(len(tokens), dtype=np.bool_)
     )
-    model.commit(np.arange(len(given), dtype=np.int32))
+    model.commit(np.arange(len(tokens), dtype=np.int32))
     return model
 
 
 def talk(device: Device) -> Found:
-    """Prefill, whole rows, the best, a tree of which a part is kept, a way back: all the integers that came."""
-    found: Found = []
+    """Run a prefill, whole rows, the likeliest, a tree that is partly kept, a truncation; return all integers."""
+    results: Found = []
     with Driver(device, program(), embedding()) as driver:
         driver.forward(ids(7, 14, 21, 28), logits=NO_LOGITS)
         driver.commit(ids(0, 1, 2, 3))
         driver.forward(ids(5, 6), logits=WHOLE_ROWS)
-        found.append(driver.logits(ids(0, 1)).values)
+        results.append(driver.logits(ids(0, 1)).values)
         driver.commit(ids(0, 1))
         positions = np.array([6, 7, 7, 8], np.int32)
         visible = np.array([[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 0, 1, 1]], np.bool_)
-        found.append(driver.forward(ids(1, 2, 3, 4), positions=positions, visible=visible).beats * np.ones(1, np.int64))
+        results.append(
+            driver.forward(ids(1, 2, 3, 4), positions=positions, visible=visible).beats * np.ones(1, np.int64)
+        )
         best = driver.results(ids(0, 3))
-        found += [best.ids.astype(np.int64), best.logits]
+        results += [best.ids.astype(np.int64), best.logits]
         driver.commit(ids(0, 2, 3))
         driver.truncate(8)
         driver.forward(ids(9))
-        found.append(driver.results(ids(0)).logits)
-    return found
+        results.append(driver.results(ids(0)).logits)
+    return results
 
 
 def same(left: Found, right: Found) -> bool:
-    return len(left) == len(right) and all(np.array_equal(one, other) for one, other in zip(left, right, strict=True))
+    return len(left) == len(right) and all(np.array_equal(a, b) for a, b in zip(left, right, strict=True))
 
 
 def recorded(device: Device, path: Path) -> Found:
-    """What ``talk`` gives, with its recording at ``path``."""
+    """Return the results of ``talk``, recorded at ``path``."""
     recorder = Recorder(device, path)
-    found = talk(recorder)
+    results = talk(recorder)
     recorder.close()
-    return found
+    return results
 
 
 def replay(path: Path) -> ReplayDevice:

@@ -1,4 +1,4 @@
-"""A device with faults on purpose that no bus has: a line that is cut, a machine that stands still, Ctrl-C in a wait."""
+"""Provide a device with faults that no simulated bus has: a cut line, a machine that stands still, Ctrl-C in a wait."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ __all__ = ["FaultyDevice"]
 
 
 class FaultyDevice:
-    """``device``, as long as nothing here is set; any of it may be changed between two calls.
+    """Act as ``device`` until one of these members is set; each may change between two calls.
 
     Members:
-        device: what is behind it.
-        interrupt_is_cut: ``wait`` never sees it rise; the registers tell as always.
+        device: the device that does the work.
+        interrupt_is_cut: ``wait`` never sees it rise; the registers work.
         frozen: time passes in ``wait``, and nothing happens.
-        interrupted_waits: so many of the next ones end after a few cycles, by KeyboardInterrupt.
-        failing_reads: so many of the next reads of a register end in a DeviceError.
-        waits_s: what each wait was told, in seconds.
-        before_read: called with every offset before it is read, to do something in between.
+        interrupted_waits: number of next waits that end after a few cycles, by KeyboardInterrupt.
+        failing_reads: number of next reads of a register that raise a DeviceError.
+        waits_s: timeout of each wait, in seconds.
+        before_read: function called with every offset before it is read.
     """
 
     def __init__(self, device: Device) -> None:

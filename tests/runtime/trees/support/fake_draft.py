@@ -1,4 +1,4 @@
-"""Drafts that know their distributions beforehand, and slow, obvious trees to compare with."""
+"""Provide drafts with known distributions, and slow, obvious trees to compare with."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def sparse(guess: Mapping[int, float]) -> Sparse:
 
 
 class FakeDraft:
-    """What comes after a path is ``guess(tokens of the path, the text's last one included)``. Checks what it is asked."""
+    """Return ``guess(tokens of the path, the text's last one included)`` after a path, and check its arguments."""
 
     def __init__(self, guess: Callable[[tuple[int, ...]], Mapping[int, float]], limits: Limits) -> None:
         self.guess, self.limits = guess, limits
@@ -43,7 +43,7 @@ class FakeDraft:
 
 
 class FakeCost:
-    """Seconds by number of nodes."""
+    """Return seconds by number of nodes."""
 
     def __init__(self, seconds: Sequence[float]) -> None:
         self.by_nodes = seconds
@@ -67,7 +67,7 @@ def paths_of(tree: TokenTree) -> set[tuple[int, ...]]:
 
 
 def table(seed: int, vocab: int, *, certain: bool = False) -> Callable[[tuple[int, ...]], dict[int, float]]:
-    """A random distribution after every path, the same whenever it is asked for."""
+    """Return a random distribution after every path, the same at every call."""
 
     def guess(path: tuple[int, ...]) -> dict[int, float]:
         rng = np.random.default_rng([seed, *path])
@@ -81,7 +81,7 @@ def table(seed: int, vocab: int, *, certain: bool = False) -> Callable[[tuple[in
 def best_paths(
     guess: Callable[[tuple[int, ...]], Mapping[int, float]], nodes: int, depth: int, vocab: int, factor: Sequence[float]
 ) -> list[tuple[float, tuple[int, ...]]]:
-    """Of all paths there are, the ``nodes`` with the largest products, the root's among them; the best first."""
+    """Return the ``nodes`` paths with the largest products, the root's among them; the best first."""
     root: tuple[int, ...] = (int(TEXT[-1]),)
     every = [(1.0, root)]
     for length in range(1, depth + 1):
@@ -92,4 +92,4 @@ def best_paths(
                 path = (*path, token)
             if value > 0:
                 every.append((value, path))
-    return sorted(every, key=lambda it: (-it[0], len(it[1])))[:nodes]
+    return sorted(every, key=lambda entry: (-entry[0], len(entry[1])))[:nodes]
