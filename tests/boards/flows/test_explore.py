@@ -162,9 +162,7 @@ def test_wanted_members_are_kept_and_shown(inline: WorkerPool) -> None:
 def test_processes_and_this_process_find_the_same(few: Exploration) -> None:
     told: list[tuple[int, int]] = []
     with open_pool(workers=2) as pool:
-        found = explore(
-            GRAPH, KV260, FEW, pool=pool, progress=lambda what, done, total: told.append((done, total))
-        )
+        found = explore(GRAPH, KV260, FEW, pool=pool, progress=lambda what, done, total: told.append((done, total)))
     assert found == few
     assert told == [(done + 1, len(told)) for done in range(len(told))]
 
