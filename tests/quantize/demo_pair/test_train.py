@@ -109,7 +109,7 @@ def test_a_stage_continues_at_the_step_of_its_package(tmp_path: Path) -> None:
             assert process.poll() is None
             time.sleep(0.05)
         os.killpg(process.pid, signal.SIGKILL)
-    step = read_package(stages / "trunk.safetensors").step  # it exists
+    step = read_package(stages / "trunk.safetensors").step  # type: ignore[union-attr]  # it exists
     shutil.rmtree(folder)
     again = _train(folder, "--steps", "6", "--stages", str(stages))
     assert again.returncode == 0, again.stderr

@@ -141,20 +141,20 @@ def test_drawn_children_are_never_cut() -> None:
         count = 0
 
         def random(self, *args: object, **named: object) -> float:  # type: ignore[override]
-            Counting.drawn += 1
+            Counting.count += 1
             return float(super().random())
 
     rng = Counting(np.random.PCG64(3))
     sizes = set()
     for seed in range(60):
         policy = create(rng, clock=Clock())
-        before = Counting.drawn
+        before = Counting.count
         cost = FakeCost((1 + 0.08 * np.arange(10) ** 1.5).tolist())
         tree = policy.grow(FakeDraft(table(seed, 4), limits), TEXT, limits, cost, np.full(4, 0.7, np.float32))
         sizes.add(len(tree.tokens))
         one_token = sum(len(table(seed, 4)(p)) == 1 for p in paths_of(tree))
-        assert Counting.drawn - before >= len(tree.tokens) - 1 - one_token
-        assert Counting.drawn - before <= len(tree.tokens) - 1
+        assert Counting.count - before >= len(tree.tokens) - 1 - one_token
+        assert Counting.count - before <= len(tree.tokens) - 1
     assert len(sizes) > 1
 
 
