@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 import edgedec
 from edgedec import demo
+from edgedec.demo.comparison import retelling
 from edgedec.environment import SHARED_DATA
 from edgedec.errors import UsageError
 from edgedec.quantize.demo_pair.world import repeated_share
@@ -53,7 +54,6 @@ KINDS = ("story", "question", "copying", "code", "multi-turn", "summary")
 LOOPS_FROM = 0.2  # of repeated 4-word sequences, a text loops
 
 _OPENING_WORDS = 8
-_RETOLD = 0.25  # share of a story that a copying prompt begins again
 _CODE_CHARACTERS = 600  # of a file of edgedec's own
 _ANSWER_TOKENS = 96  # of the earlier turns of a conversation
 
@@ -162,12 +162,6 @@ def _summaries(data: Path | None) -> list[Sourced]:
     return _spec_bench(data, "summarization") or [
         (f"held_out.txt:{number}", (f"Summarize: {story}\n",)) for number, story in stories
     ]
-
-
-def retelling(story: str, share: float = _RETOLD) -> str:
-    """A story, and the beginning of it again: the continuation that copies is known."""
-    words = story.split(" ")
-    return f"{story}\n\n{' '.join(words[: max(1, int(share * len(words)))])}"
 
 
 def cut(ids: I32, room: int, bos: int | None) -> I32:

@@ -17,7 +17,8 @@ from rich.table import Table
 from edgedec import demo
 from edgedec.atomic import new_file
 from edgedec.bundle import Bundle
-from edgedec.errors import BudgetError, EdgedecError
+from edgedec.demo.comparison import Measured, compare, verdict
+from edgedec.errors import EdgedecError
 from edgedec.memory import format_bytes, parse_bytes
 from edgedec.runtime.answer import Answer
 from edgedec.runtime.measure.choices import read_items, score_items
@@ -40,7 +41,8 @@ LABELS = {
 # What a quiet machine of two cores takes, with nothing in the cache.
 STEPS = (
     ("quantize: the ternary target losslessly, and to int8 beside it; the draft to int8", 2),
-    (f"plan a run of target and draft under {BUDGET}, and write a story with speculation", 5),
+    (f"plan a run of target and draft under {BUDGET}, and write a story", 2),
+    ("write with guesses and without, and compare", 3),
     ("ask about the story, and about something else", 1),
     ("measure on stories and questions that the pair was not trained on", 50),
 )
@@ -128,7 +130,7 @@ def _write_story(session: Session, on_text: Callable[[str], None]) -> Answer:
 
 
 def _story(paths: dict[str, Path], console: Console) -> str:
-    """Written with the drafter that the planner and the run choose; then again by others, to compare."""
+    """Write a story with the drafter that the planner and the run choose, and return it with its opening."""
     with _open(paths, "auto") as session:
         plan = session.run.plan
         for name, size in plan.phases[plan.largest_phase].items():
@@ -149,40 +151,40 @@ def _story(paths: dict[str, Path], console: Console) -> str:
         f"planned {format_bytes(timings.planned_bytes)}, budget {BUDGET}",
         highlight=False,
     )
-    _compare(paths, answer, console)
     return PROMPT + answer.text
 
 
-def _compare(paths: dict[str, Path], auto: Answer, console: Console) -> None:
-    """The same story by plain decoding and by the draft model: what speculation was worth on this machine."""
-    table = Table("drafter", "guesses", "accepted", "tokens per round", "tokens/s", "text", box=SIMPLE)
-    for drafter in ("none", "auto", "model"):
-        try:
-            answer = auto if drafter == "auto" else _written(paths, drafter)
-        except BudgetError:
-            table.add_row(drafter, "", "", "", "", f"does not fit {BUDGET}")
-            continue
-        rounds = answer.timings.rounds
-        accepted = sum(rounds.accepted)
-        table.add_row(
-            drafter,
-            str(rounds.drafted),
-            str(accepted),
-            f"{1 + accepted / rounds.count:.2f}",
-            f"{answer.timings.predicted_per_second:.0f}",
-            "the same" if answer.tokens == auto.tokens else "another",
-        )
-    console.print(table)
+def _speculation(paths: dict[str, Path], story: str, console: Console) -> list[tuple[Measured, Measured]]:
+    """Write the story again and a new one, with and without guesses, and say what the guesses were worth."""
     console.print(
-        "measured on this CPU, one run each. Guesses save passes over the target's weights; here these are so few "
-        "that they may not pay: speculation that is found to lose time switches itself off",
+        f"  A drafter guesses tokens, and one pass of the model checks all of them. First the prompt holds the story and "
+        f"its beginning\n  again, so the text repeats; then only {PROMPT!r}, so it is new. The text is the same with and "
+        "without guesses.",
         highlight=False,
     )
-
-
-def _written(paths: dict[str, Path], drafter: str) -> Answer:
-    with _open(paths, drafter) as session:
-        return _write_story(session, lambda text: None)
+    pairs = compare(lambda drafter: _open(paths, drafter), PROMPT, story)
+    table = Table("text", "drafter", "guesses", "accepted", "tokens per pass", "tokens/s", "text is", box=SIMPLE)
+    for measured in (one for pair in pairs for one in pair):
+        table.add_row(
+            measured.task.name,
+            measured.drafter,
+            str(measured.drafted),
+            f"{measured.accepted} ({100 * measured.accepted_share:.0f} %)" if measured.drafted else "",
+            f"{measured.tokens_per_pass:.2f}",
+            f"{measured.tokens_per_second:.0f}",
+            "the same" if measured.same_text else "another",
+        )
+    console.print(table)
+    console.print("measured on this CPU, medians of 3 runs in turn:", highlight=False)
+    for pair in pairs:
+        console.print(f"  {verdict(*pair)}", highlight=False)
+    console.print(
+        "Guesses save reading the weights. The weights of this small model fit a cache, so the guesses of a draft model may "
+        "cost more than\nthey save; speculation that loses time switches itself off. A model whose weights come from memory "
+        "gains more:\ndocs/reports/device-speculation.md (simulated).",
+        highlight=False,
+    )
+    return pairs
 
 
 def _questions(session: Session, story: str, console: Console) -> None:
@@ -218,9 +220,11 @@ def main() -> int:
     step(2)
     story = _story(paths, console)
     step(3)
+    _speculation(paths, story, console)
+    step(4)
     with _open(paths, "auto") as session:
         _questions(session, story, console)
-    step(4)
+    step(5)
     _quality_table(paths, console)
     console.print(
         f"done in {time.perf_counter() - began:.0f} s. Talk to it: .venv/bin/edgedec chat -m demo", highlight=False

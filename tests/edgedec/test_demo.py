@@ -13,9 +13,12 @@ from rich.console import Console
 from edgedec import demo
 from edgedec.bundle import Bundle
 from edgedec.demo import __main__ as main_module
+from edgedec.demo import comparison
 from edgedec.embedded import EMBEDDED, bundle_folder
 from edgedec.errors import UsageError
 from edgedec.quantize.readers import open_checkpoint
+from edgedec.runtime.decoders.adaptive import Adaptive
+from edgedec.runtime.drafters import auto, copy
 from edgedec.runtime.measure.choices import read_items
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session, open_model
@@ -115,17 +118,58 @@ def test_an_embedded_model_continues_a_story(name: str) -> None:
     assert len(set(words)) > 0.4 * len(words)
 
 
-@pytest.mark.usefixtures("in_cache")
-def test_make_demo_writes_the_same_story_with_each_drafter(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def always_guesses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guess in every round and at the full depth: otherwise the speed of the machine decides, and counts with it."""
+    monkeypatch.setattr(Adaptive, "_judge", lambda self: None)
+    monkeypatch.setattr(Adaptive, "depth", lambda self, past: len(self.accept))
+    monkeypatch.setattr(auto, "create", copy.create)  # auto weighs its candidates by measured times
+
+
+@pytest.mark.usefixtures("in_cache", "always_guesses")
+def test_the_first_sight_of_speculation_is_speculation_at_work(capsys: pytest.CaptureFixture[str]) -> None:
     output = StringIO()
-    paths = {name: demo.bundle_path(name) for name in EMBEDDED}
-    story = main_module._story(paths, Console(file=output, width=200))
+    console, paths = Console(file=output, width=200), {name: demo.bundle_path(name) for name in EMBEDDED}
+    story = main_module._story(paths, console)
     assert capsys.readouterr().out == story
     assert story.startswith("Once upon a time, there was")
-    rows = {line.split()[0]: line.split() for line in output.getvalue().splitlines() if "the same" in line}
-    assert set(rows) == {"none", "auto", "model"}
-    assert rows["none"][1:4] == ["0", "0", "1.00"]
-    assert int(rows["model"][2]) > 0, "the draft guessed something right"
+    again, new = main_module._speculation(paths, story, console)
+    for plain, guessed in (again, new):
+        assert (plain.drafted, plain.accepted, plain.tokens_per_pass) == (0, 0, 1.0)
+        assert plain.same_text
+        assert guessed.same_text
+        assert plain.tokens == guessed.tokens == 3 * 96
+    assert again[1].accepted_share > 0.6
+    assert again[1].tokens_per_pass > 2
+    assert new[1].tokens_per_pass > 1.5
+    shown = output.getvalue()
+    assert f"{again[1].accepted} ({100 * again[1].accepted_share:.0f} %)" in shown
+    assert "another" not in shown
+
+
+def test_the_verdict_says_which_was_faster() -> None:
+    task = comparison.Task(name="a text", drafter="copy", again=True)
+
+    def measured(drafter: str, speed: float) -> comparison.Measured:
+        return comparison.Measured(
+            task=task,
+            drafter=drafter,
+            drafted=8,
+            accepted=6,
+            tokens=10,
+            passes=4,
+            tokens_per_second=speed,
+            same_text=True,
+        )
+
+    plain = measured("none", 100)
+    assert (plain.accepted_share, plain.tokens_per_pass) == (0.75, 2.5)
+    assert comparison.verdict(plain, measured("copy", 150)) == (
+        "a text, drafter copy: 1.50 times the speed of plain decoding"
+    )
+    assert comparison.verdict(plain, measured("copy", 80)) == (
+        "a text, drafter copy: 0.80 times the speed of plain decoding, so guessing loses time here"
+    )
 
 
 @pytest.mark.usefixtures("in_cache")

@@ -1,0 +1,136 @@
+"""The demo's comparison: the same texts by plain decoding and with guesses, and what the guesses were worth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from statistics import median
+
+from edgedec.runtime.answer import Answer
+from edgedec.runtime.sampling import SamplingConfig
+from edgedec.runtime.session import Session
+
+__all__ = ["PLAIN", "TASKS", "Measured", "Task", "compare", "retelling", "verdict"]
+
+PLAIN = "none"  # the drafter that never guesses
+
+_GREEDY = SamplingConfig(temperature=0)  # the text is the same with every drafter
+_TOKENS = 96  # of each run
+_RUNS = 3  # of each drafter, in turn
+_BEGUN_AGAIN = 0.25  # share of a story that a prompt begins again
+
+Open = Callable[[str], Session]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """A text to write, and the drafter that plain decoding is compared with.
+
+    Members:
+        name: for the table.
+        drafter: a name of ``--spec-type``.
+        again: the prompt is the story and its beginning once more, instead of the story's opening.
+    """
+
+    name: str
+    drafter: str
+    again: bool
+
+
+TASKS = (
+    Task(name="the story again", drafter="auto", again=True),
+    Task(name="a new story", drafter="model", again=False),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """All runs of one drafter on one task.
+
+    Members:
+        drafted, accepted: guesses, and those that the target would have written itself; sums over the runs.
+        tokens: written in all runs. passes: of the target, after the prompt.
+        tokens_per_second: median over the runs.
+        same_text: every run wrote what plain decoding wrote.
+    """
+
+    task: Task
+    drafter: str
+    drafted: int
+    accepted: int
+    tokens: int
+    passes: int
+    tokens_per_second: float
+    same_text: bool
+
+    @property
+    def accepted_share(self) -> float:
+        """Return the accepted share of the guesses, from 0 to 1."""
+        return self.accepted / self.drafted if self.drafted else 0.0
+
+    @property
+    def tokens_per_pass(self) -> float:
+        """Return the tokens written for each pass of the target; 1 without guesses."""
+        return self.tokens / self.passes
+
+
+def retelling(story: str, share: float = _BEGUN_AGAIN) -> str:
+    """Return a prompt that holds a story and the beginning of it again, so that the continuation copies.
+
+    Args:
+        share: of the story's words that are begun again.
+    """
+    words = story.split(" ")
+    return f"{story}\n\n{' '.join(words[: max(1, int(share * len(words)))])}"
+
+
+def compare(open_session: Open, opening: str, story: str) -> list[tuple[Measured, Measured]]:
+    """Return, for each of ``TASKS``, the figures of plain decoding and those of the task's drafter.
+
+    Runs take turns, so that other work on the machine slows both alike.
+
+    Args:
+        open_session: opens a session with the drafter of that name; all are open at once.
+        opening: what the story began with. story: what the model made of it, with the opening.
+
+    Raises:
+        EdgedecError: a session cannot be opened, or does not hold the prompt.
+    """
+    with ExitStack() as stack:
+        names = [PLAIN, *(task.drafter for task in TASKS)]
+        sessions = {name: stack.enter_context(open_session(name)) for name in names}
+        return [_measured(sessions, task, retelling(story) if task.again else opening) for task in TASKS]
+
+
+def _measured(sessions: Mapping[str, Session], task: Task, prompt: str) -> tuple[Measured, Measured]:
+    answers: dict[str, list[Answer]] = {PLAIN: [], task.drafter: []}
+    for _ in range(_RUNS):
+        for drafter, runs in answers.items():
+            session = sessions[drafter]
+            answer = session.generate(session.encode(prompt), n_predict=_TOKENS, sampling=_GREEDY, ignore_eos=True)
+            runs.append(answer)
+    text = answers[PLAIN][0].tokens
+    plain, guessed = (_summed(task, drafter, runs, text) for drafter, runs in answers.items())
+    return plain, guessed
+
+
+def _summed(task: Task, drafter: str, runs: Sequence[Answer], text: Sequence[int]) -> Measured:
+    rounds = [answer.timings.rounds for answer in runs]
+    return Measured(
+        task=task,
+        drafter=drafter,
+        drafted=sum(one.drafted for one in rounds),
+        accepted=sum(sum(one.accepted) for one in rounds),
+        tokens=sum(len(answer.tokens) for answer in runs),
+        passes=sum(one.count for one in rounds),
+        tokens_per_second=median(answer.timings.predicted_per_second for answer in runs),
+        same_text=all(answer.tokens == text for answer in runs),
+    )
+
+
+def verdict(plain: Measured, guessed: Measured) -> str:
+    """Return a sentence that says what the guesses were worth, as it was measured."""
+    ratio = guessed.tokens_per_second / plain.tokens_per_second
+    what = f"{guessed.task.name}, drafter {guessed.drafter}: {ratio:.2f} times the speed of plain decoding"
+    return what if ratio >= 1 else f"{what}, so guessing loses time here"
