@@ -3,7 +3,11 @@
 # A process for each core, at most four; the tests of a file stay together, for they share what takes long to make.
 # Files in their order, not those with the most tests first: the one that places and routes has three.
 PARALLEL = -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
-.PHONY: demo train-demo test test-board test-all fuzz lint types clean help
+# The rings of tests: tests/support/rings.py. The second without what is also in the third.
+SECOND = -m "(rtl or thorough) and not slow"
+# The tests start Python some hundred times, so modules are compiled once, whatever the environment says.
+test test-rtl test-board test-all: export PYTHONDONTWRITEBYTECODE =
+.PHONY: demo train-demo test test-rtl test-board test-all fuzz lint types clean help
 # What runs through pynq, in an environment of its own: pynq needs an older NumPy than the rest.
 BOARD_TESTS = tests/conformance/test_devices.py tests/runtime/devices/test_pynq.py tests/hw/handoff/test_write.py -k "pynq or handoff"
 
@@ -20,16 +24,20 @@ train-demo: ## go on with the training of the embedded pair, at the lowest prior
 	@nice -n 19 .venv/bin/python -m edgedec.quantize.demo_pair.train $(if $(shell command -v g++),--compile) \
 		$(if $(STEPS),--steps $(STEPS) -o build/demo-pair-$(STEPS),-o build/demo-pair --stages benchmarks/demo-pair-stages)
 
-test: ## the fast tests
+test: ## the first ring of tests, before each commit: under three minutes on two cores
+	@.ci/environment dev
+	@.venv/bin/pytest $(PARALLEL)
+
+test-rtl: ## the second ring: long simulations, synthesis, place and route, device pynq, whole products
 	@.ci/environment dev
 	@if .ci/environment board; then .venv-board/bin/pytest -q $(BOARD_TESTS); else echo "going on without device pynq"; fi
-	@.venv/bin/pytest $(PARALLEL)
+	@.venv/bin/pytest $(PARALLEL) $(SECOND)
 
 test-board: ## the tests of device pynq alone, slow ones too
 	@.ci/environment board-all
 	@.venv-board/bin/pytest -m "slow or not slow" $(BOARD_TESTS)
 
-test-all: ## lint, types and all tests; the slow ones compare with torch and transformers
+test-all: ## lint, types and all three rings; the third compares with torch and transformers
 	@.ci/environment all
 	@$(MAKE) --no-print-directory lint types
 	@if .ci/environment board-all; then $(MAKE) --no-print-directory test-board; else echo "going on without device pynq"; fi

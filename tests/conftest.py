@@ -10,6 +10,12 @@ import pytest
 from hypothesis import settings
 
 from edgedec.environment import SHARED_DATA
+from tests.support.rings import (  # noqa: F401 - hooks of pytest
+    pytest_collection_modifyitems,
+    pytest_report_header,
+    pytest_runtest_protocol,
+    pytest_terminal_summary,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 

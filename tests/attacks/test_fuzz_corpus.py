@@ -41,6 +41,7 @@ def test_seeds_are_made_the_same_every_time_and_some_are_read(reader: str, tmp_p
     assert None in [check(target, seed, tmp_path) for seed in seeds]
 
 
+@pytest.mark.thorough(sample=7)
 @each_reader
 def test_kept_inputs(reader: str, tmp_path: Path) -> None:
     target, kept = BY_NAME[reader], corpus.kept_inputs(reader)

@@ -37,6 +37,7 @@ def ran(benchmark: Any, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int
     return 0
 
 
+@pytest.mark.thorough
 def test_traffic_before_a_memory_that_is_always_there_is_the_cycle_model(benchmark: Any) -> None:
     """And the memory's model only adds to it: little, as the ports can."""
     figures, shape, config = sys.modules["benchmarks._accelerator_figures"], benchmark.BITNET_073B, AcceleratorConfig()
@@ -50,6 +51,7 @@ def test_traffic_before_a_memory_that_is_always_there_is_the_cycle_model(benchma
         assert least.cycles < traffic.cycles(figures.Case(**given)) < 1.06 * least.cycles
 
 
+@pytest.mark.thorough
 def test_what_is_extended_from_a_few_layers_is_the_whole(benchmark: Any) -> None:
     figures, shape, config = sys.modules["benchmarks._accelerator_figures"], benchmark.BITNET_073B, AcceleratorConfig()
 

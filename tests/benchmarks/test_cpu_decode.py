@@ -252,6 +252,7 @@ def test_the_share_of_others_leaves_us_and_idleness_out(
     assert unknown.share() == 0
 
 
+@pytest.mark.thorough  # compiles the stream
 @needs_compiler
 def test_the_stream_reads_every_word(benchmark: Any) -> None:
     stream = sys.modules["benchmarks._stream"].Stream(1 << 20)
@@ -271,12 +272,14 @@ def run_benchmark(tmp_path: Path, *options: str, path: str | None = None) -> sub
     )
 
 
+@pytest.mark.thorough
 def test_without_cmake_it_says_so(tmp_path: Path) -> None:
     done = run_benchmark(tmp_path, "--quick", path=str(tmp_path))
     assert done.returncode == 3
     assert "there is no cmake; install one, or measure edgedec alone with --no-peer" in done.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("options", [("--rounds", "0"), ("--threads", "0"), ("--threads", "100000")])
 def test_impossible_requests_are_refused(tmp_path: Path, options: tuple[str, str]) -> None:
     done = run_benchmark(tmp_path, "--no-peer", *options)

@@ -68,6 +68,7 @@ def test_budgets_are_spread_evenly(benchmark: Any) -> None:
         benchmark.budgets(100, 200, 1)
 
 
+@pytest.mark.thorough
 def test_the_sweep_reaches_from_no_plan_to_all_plans(benchmark: Any) -> None:
     target, draft = (demo.bundle_path(name) for name in ("demo", "demo-draft"))
     bundle = Bundle.open(target)

@@ -153,6 +153,7 @@ def continued(session: Session, ids: Any, tokens: int) -> Any:
     return session.generate(ids, n_predict=tokens, sampling=SamplingConfig(temperature=0))
 
 
+@pytest.mark.thorough
 def test_the_embedded_model_copies_where_it_is_said_to(session: Session) -> None:
     copied: dict[str, list[float]] = {"copying": [], "story": []}
     for prompt in P.read_prompts(None, 4):
@@ -165,6 +166,7 @@ def test_the_embedded_model_copies_where_it_is_said_to(session: Session) -> None
     assert np.mean(copied["story"]) < 0.05
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("positions", [64, 1024])
 def test_prompts_leave_room_in_the_context(session: Session, positions: int) -> None:
     with Session.open(session.bundle.path, ctx_size=positions, threads=1) as opened:

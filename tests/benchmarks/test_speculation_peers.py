@@ -125,6 +125,7 @@ def halves(rows: F32, heads: int) -> F32:
     return rows[order]
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("kind", ["padded", "int8", "tied"])
 def test_a_gguf_holds_the_bundles_weights(
     module: Callable[[str], ModuleType], padded: Bundle, tmp_path: Path, kind: str
@@ -144,6 +145,7 @@ def test_a_gguf_holds_the_bundles_weights(
         np.testing.assert_allclose(theirs, ours, rtol=2**-11, err_msg=name)  # scales are float16
 
 
+@pytest.mark.thorough
 def test_the_kinds_of_a_padded_model_are_those_that_are_measured(
     module: Callable[[str], ModuleType], padded: Bundle, tmp_path: Path
 ) -> None:

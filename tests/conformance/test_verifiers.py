@@ -87,6 +87,7 @@ def surprise(verifier: Verifier, grow: Grow, trials: int) -> float:
     return (math.cbrt(chi2 / freedom) - (1 - 2 / (9 * freedom))) / math.sqrt(2 / (9 * freedom))
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("grow", [guessed_chain, sampled_tree])
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_the_text_has_the_targets_distribution(name: str, grow: Grow) -> None:

@@ -125,6 +125,7 @@ def random_members(rng: random.Random) -> dict[str, Any]:
     }
 
 
+@pytest.mark.rtl
 @pytest.mark.parametrize("seed", range(5))
 def test_what_is_accepted_can_be_made_and_estimated(seed: int) -> None:
     rng, made = random.Random(seed), 0
@@ -157,6 +158,7 @@ LARGEST: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.rtl
 def test_the_smallest_can_be_elaborated() -> None:
     Fragment.get(Accelerator(SMALL), None)
 

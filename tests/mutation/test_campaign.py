@@ -84,6 +84,7 @@ def test_a_mutant_that_hangs_is_ended(tree: Path, tmp_path: Path) -> None:
     assert report.mutants == report.killed + report.survived + report.timed_out
 
 
+@pytest.mark.thorough
 def test_a_second_run_takes_what_the_first_found(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     results = tmp_path / "results.jsonl"
     first = mutate(tree, ["sums"], count=2, seed=1, kinds=["constant"], results=results)
@@ -148,6 +149,7 @@ def test_tests_are_found_by_name_and_by_import(tree: Path) -> None:
     assert module_names(tree) == ["alone", "parts/pairs", "sums"]
 
 
+@pytest.mark.thorough
 def test_a_survivor_got_past_several_files(tree: Path, tmp_path: Path) -> None:
     other = tree / "tests/hw/test_other.py"
     other.write_text("from edgedec.hw.sums import unseen\n\n\ndef test_unseen() -> None:\n    assert unseen(9) == 2\n")
@@ -159,6 +161,7 @@ def test_a_survivor_got_past_several_files(tree: Path, tmp_path: Path) -> None:
     assert "tests/hw/test_other.py" in results.read_text().splitlines()[-1]
 
 
+@pytest.mark.thorough
 def test_files_without_fast_tests_do_not_count(tree: Path, tmp_path: Path) -> None:
     slow = (
         "import pytest\nfrom edgedec.hw.sums import total\n\npytestmark = pytest.mark.slow\n\n\ndef test_it(): pass\n"
@@ -175,6 +178,7 @@ def test_files_without_fast_tests_do_not_count(tree: Path, tmp_path: Path) -> No
         mutate(tree, ["sums"], kinds=["operator"], results=tmp_path / "results.jsonl")
 
 
+@pytest.mark.thorough
 def test_a_modules_draw_is_its_own(tree: Path, tmp_path: Path) -> None:
     (tree / "hw/more.py").write_text("def more(number):\n    return number + 1 - 2\n")
     (tree / "tests/hw/test_more.py").write_text(
@@ -206,6 +210,7 @@ UNUSUAL = {
 }
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("case", UNUSUAL)
 def test_ways_to_end_other_than_a_failed_test(tree: Path, tmp_path: Path, case: str) -> None:
     file, text, noticed = UNUSUAL[case]

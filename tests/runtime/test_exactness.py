@@ -243,6 +243,7 @@ def runs() -> Iterator[Runs]:
         yield Runs(prompts=[encode(tokenizer, text) for text in find_texts()], bundles=bundles)
 
 
+@pytest.mark.thorough
 @needs_kernels
 @pytest.mark.parametrize("drafter", FACTORS[0])
 def test_speculative_text_equals_plain_greedy_text(runs: Runs, drafter: str) -> None:

@@ -86,6 +86,7 @@ def test_every_phase_of_a_run_is_planned(bundles: Mapping[str, Bundle], drafter:
     assert {name for phase in plan.phases.values() for name in phase} == set(plan.items)
 
 
+@pytest.mark.thorough
 @settings(max_examples=60)
 @given(
     drafter=st.sampled_from(DRAFTERS), budget=least_and_most, ctx_size=st.integers(0, 1024), nodes=st.integers(2, 64)
@@ -129,6 +130,7 @@ def worth(plan: Plan) -> float:
     return shorter * coarser * smaller / seconds
 
 
+@pytest.mark.thorough
 @settings(max_examples=40)
 @given(
     drafter=st.sampled_from(DRAFTERS),
@@ -156,6 +158,7 @@ def test_more_memory_never_makes_a_worse_plan(
         assert ample.kv_bits == 16
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("drafter", ["none", "ngram"])
 def test_the_context_shrinks_a_little_before_prompts_are_read_row_by_row(
     bundles: Mapping[str, Bundle], drafter: str, monkeypatch: pytest.MonkeyPatch
@@ -190,6 +193,7 @@ def test_a_tree_shrinks_less_than_the_context(bundles: Mapping[str, Bundle], nod
     assert plan.tree_nodes >= min(nodes, 17)
 
 
+@pytest.mark.thorough
 def test_auto_drops_the_model_first(bundles: Mapping[str, Bundle]) -> None:
     """Check that it first drops the draft's bytes, then those of the table and of the wider tree."""
     minimum = plan_of(bundles, "none", "large", budget_bytes=1).total_bytes
@@ -219,6 +223,7 @@ def test_a_drafter_is_planned_with_the_limits_of_the_run(bundles: Mapping[str, B
     assert run.limits.nodes == run.plan.pass_rows > run.plan.tree_nodes
 
 
+@pytest.mark.thorough
 def test_keys_and_values_are_coarser_only_under_a_budget(bundles: Mapping[str, Bundle]) -> None:
     free = plan_of(bundles, "ngram", "large")
     assert (free.kv_bits, free.ctx_size) == (16, 1024)
@@ -241,6 +246,7 @@ def test_keys_and_values_are_coarser_only_under_a_budget(bundles: Mapping[str, B
 # --- fixed baseline, and the bytes from which speculation pays --------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_the_fixed_baseline_does_not_depend_on_the_budget(bundles: Mapping[str, Bundle], drafter: str) -> None:
     """Check that it is the plan of a context of 1024, float16 and 64 nodes, for the same drafter, or n-grams without
@@ -261,6 +267,7 @@ def test_the_fixed_baseline_does_not_depend_on_the_budget(bundles: Mapping[str, 
         assert "draft_session" in json.loads(fixed.pop())
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("target", ["small", "large"])
 @pytest.mark.parametrize("drafter", DRAFTERS[1:])
 def test_speculation_pays_from_the_stated_bytes_on(bundles: Mapping[str, Bundle], drafter: str, target: str) -> None:
@@ -317,6 +324,7 @@ finally:
 """
 
 
+@pytest.mark.thorough
 @needs_proc
 @pytest.mark.parametrize("budget", ["24MiB", "1MiB"])
 def test_the_command_answers_without_loading_weights(budget: str) -> None:
@@ -369,6 +377,7 @@ def check_ceiling(drafter: str, budget: int, **options: Any) -> None:
         assert rejected["accepted"] == 0
 
 
+@pytest.mark.thorough
 @needs_proc
 @pytest.mark.parametrize(("drafter", "mib"), [("ngram", 24), ("model", 34), ("auto", 12)])
 def test_a_full_context_with_wrong_guesses_stays_within_the_budget(drafter: str, mib: int) -> None:

@@ -71,6 +71,7 @@ def little_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text, "_SEQUENCES", 4)
 
 
+@pytest.mark.thorough
 @needs_torch
 @pytest.mark.usefixtures("little_text")
 def test_json_is_complete(edgedec: Edgedec, checkpoint: Path) -> None:

@@ -36,6 +36,7 @@ def test_each_format_writes_its_files(edgedec: Edgedec, ternary: Path, tmp_path:
     assert result["bytes"] == sum(file.stat().st_size for file in files)
 
 
+@pytest.mark.thorough
 def test_an_exported_checkpoint_can_be_quantized_again(edgedec: Edgedec, ternary: Path, tmp_path: Path) -> None:
     assert edgedec("export", ternary, "-o", tmp_path / "m.gguf").code == 0
     outcome = edgedec("quantize", tmp_path / "m.gguf", "--method", "ternary", "-o", tmp_path / "b", "--json")

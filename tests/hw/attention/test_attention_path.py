@@ -71,6 +71,7 @@ def check(layer: Layer, passes: list[Pass], **how: Any) -> None:
             assert codes[: given.own].tolist() == getattr(given, name).tolist()
 
 
+@pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize(("idle", "stall"), STREAMS)
 @pytest.mark.parametrize(
     ("shape", "heads", "group", "head_dim"),
@@ -96,6 +97,7 @@ def test_prefill_then_a_tree(
     check(layer, passes, idle=idle, stall=stall, **shape)
 
 
+@pytest.mark.rtl
 @pytest.mark.parametrize(("beat_bytes", "head_dim"), [(64, 48), (32, 96)])
 def test_heads_of_models(beat_bytes: int, head_dim: int) -> None:
     layer = Layer(np.random.default_rng(0), heads=2, group=2, head_dim=head_dim)
@@ -103,6 +105,7 @@ def test_heads_of_models(beat_bytes: int, head_dim: int) -> None:
     check(layer, passes, beat_bytes=beat_bytes, slots=2)
 
 
+@pytest.mark.rtl(sample=3)
 @pytest.mark.parametrize("rotated", [(False, False), (True, False), (False, True)])
 @pytest.mark.parametrize("idle", [0.0, {"input": 0.6}])
 def test_who_is_rotated(rotated: tuple[bool, bool], idle: Any) -> None:

@@ -39,6 +39,7 @@ def check(passes: list[Pass], **shape: Any) -> None:
     assert values.tolist() == np.concatenate([expected(given) for given in passes]).tolist()
 
 
+@pytest.mark.rtl(sample=2)
 @pytest.mark.parametrize(
     ("shape", "committed", "own"),
     [
@@ -58,6 +59,7 @@ def test_equal_to_the_formulas(shape: dict[str, Any], committed: int, own: int, 
     check([given], idle=idle, stall=stall, **shape)
 
 
+@pytest.mark.rtl(sample=4)
 @pytest.mark.parametrize("heads", [1, 2, 5])
 @pytest.mark.parametrize("committed", [0, 1])
 @pytest.mark.parametrize(("idle", "stall"), [(0.0, 0.0), (0.0, 0.9), ({"heads": 0.9}, 0.0)])
@@ -110,6 +112,7 @@ def test_a_row_that_sees_nothing_gives_zeros() -> None:
     assert values.tolist() == expected(given).tolist()
 
 
+@pytest.mark.rtl
 def test_what_a_row_sees_alone_decides() -> None:
     """The same rows in other slots, beside others, with their keys in another order: the same integers."""
     rng = np.random.default_rng(5)
@@ -134,6 +137,7 @@ def test_what_a_row_sees_alone_decides() -> None:
     assert after.tolist() == before[:, rows].tolist()
 
 
+@pytest.mark.rtl
 @pytest.mark.parametrize("lanes", [1, 2])
 def test_a_beat_a_cycle(lanes: int) -> None:
     """What a pass takes besides its beats and those of its own rows does not grow with the context."""

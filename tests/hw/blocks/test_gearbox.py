@@ -27,6 +27,7 @@ def geared(vectors: list[I64], blocks: list[int], columns: int, lanes: int, **ho
     )["output"]
 
 
+@pytest.mark.rtl(sample=4)
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
 @pytest.mark.parametrize(
     ("slots", "columns", "lanes"),
@@ -54,6 +55,7 @@ def test_every_length_up_to_several_blocks(slots: int, columns: int, lanes: int,
     assert found == [block for x, n in zip(vectors, blocks, strict=True) for block in expected(x, columns, n)]
 
 
+@pytest.mark.rtl(sample=3)
 @pytest.mark.parametrize("lanes", [1, 5])
 @pytest.mark.parametrize(("slots", "columns"), [(1, 64), (8, 64), (2, 32)])
 def test_the_sizes_of_the_engine(slots: int, columns: int, lanes: int) -> None:

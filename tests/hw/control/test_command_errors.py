@@ -113,6 +113,7 @@ def addressed(config: AcceleratorConfig, name: str, address: int) -> Bench:
 NAMES = ("program", "image", "input", "kv", "output")
 
 
+@pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=map(str, CONFIGS))
 @pytest.mark.parametrize("name", NAMES)
 def test_an_address_that_is_no_block_of_the_bus(config: AcceleratorConfig, name: str) -> None:
@@ -124,6 +125,7 @@ def test_an_address_that_is_no_block_of_the_bus(config: AcceleratorConfig, name:
         assert len(bench.ranges) == 2  # of the clean pass
 
 
+@pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize("name", NAMES[1:])  # the program lies where it lies
 def test_the_first_and_the_last_block_of_the_bus(name: str) -> None:
     for address in (0, (1 << 40) - block_bytes(CONFIG.ports)):
@@ -151,6 +153,7 @@ def test_the_last_position_and_the_last_slot_can_be_used() -> None:
     Bench(config=CONFIG).run(script)
 
 
+@pytest.mark.rtl(sample=2)
 @pytest.mark.parametrize("config", [CONFIGS[4], CONFIGS[64]], ids=["4", "64"])
 @pytest.mark.parametrize(
     ("raw", "program_bytes", "cause"),
@@ -216,6 +219,7 @@ PLACED = {
 }
 
 
+@pytest.mark.rtl
 @pytest.mark.parametrize("kind", PLACED)
 def test_an_instruction_that_begins_behind_the_address_space(kind: str) -> None:
     """The last beat of the bus is the last one at which an instruction can begin; one of the other passes is let through."""
@@ -234,6 +238,7 @@ def test_an_instruction_that_begins_behind_the_address_space(kind: str) -> None:
         given_up(placed(start), (Cause.DESCRIPTOR, 1, 0))
 
 
+@pytest.mark.rtl(sample=2)
 @pytest.mark.parametrize("wrong", WRONG)
 def test_an_instruction_out_of_range(wrong: Instruction | bytes) -> None:
     raw = program(CONFIG, [LOAD, READ, wrong, LOAD, STOP])
@@ -253,6 +258,7 @@ def test_an_end_without_stop() -> None:
     given_up(Pass(raw=program(CONFIG, [LOAD] * CONFIG.instructions)), (Cause.DESCRIPTOR, CONFIG.instructions, 0))
 
 
+@pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize(("broken", "descriptor"), [(1, 1), (4, 3), (37, 37)])
 def test_a_read_error_names_its_instruction(broken: int, descriptor: int) -> None:
     """Also one whose range is not the first of its instruction, and one behind the 32 that are remembered."""
@@ -356,6 +362,7 @@ def test_of_two_errors_in_one_cycle_the_write_counts() -> None:
     Bench(config=CONFIG, work=40).run(script)
 
 
+@pytest.mark.rtl
 def test_the_watchdog() -> None:
     """It counts from the last command; a limit of 0 is none."""
     attend = Instruction(Opcode.ATTEND, {"heads": 1, "group": 1, "kv_heads": 1})
@@ -381,6 +388,7 @@ def test_slow_but_not_too_slow_for_the_watchdog() -> None:
     assert bench.pulses["done_set"][0] - bench.issued[0] > 60
 
 
+@pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize("after", [1, 2, 4, 9, 17, 33, 50])
 def test_a_soft_reset_at_any_time(after: int) -> None:
     """In the checks, while the program is read, and in its walk."""

@@ -49,6 +49,7 @@ def random_instruction(rng: random.Random, config: AcceleratorConfig) -> Instruc
     return Instruction(opcode, {**fields[opcode], **common})
 
 
+@pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize("seed", range(12))
 def test_reads_and_commands_of_random_programs(seed: int) -> None:
     rng = random.Random(seed)
@@ -87,6 +88,7 @@ def cycles_of(config: AcceleratorConfig, instructions: list[Instruction], **how:
     return Bench(config=config, work=1, ahead=99).run(lambda ctx, bench: bench.once(ctx, item))
 
 
+@pytest.mark.rtl
 def test_a_range_per_cycle() -> None:
     """Of CACHE and of COPY: whatever the beats are, the walk is not what the stream waits for. A READ takes four."""
     config = CONFIGS[16]

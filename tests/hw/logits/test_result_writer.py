@@ -128,6 +128,7 @@ class Written:
         self.errors = found["error"]
 
 
+@pytest.mark.rtl(sample=3)
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
 @pytest.mark.parametrize("size", [(4, 1, 1, 8), (64, 4, 3, 8), (64, 1, 8, 96)])
 def test_all_requests_are_written(size: tuple[int, int, int, int], idle: float, stall: float) -> None:

@@ -42,6 +42,7 @@ def tables(rng: np.random.Generator, slots: int, sizes: list[int]) -> list[I64]:
     return [*found[:-1], np.sort(found[0], axis=1), found[-1]]
 
 
+@pytest.mark.rtl(sample=9)
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
 @pytest.mark.parametrize(
     ("slots", "k", "sizes"),

@@ -127,6 +127,7 @@ def check(
     return layout, cycles
 
 
+@pytest.mark.rtl
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
 @pytest.mark.parametrize("slots", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_steps_equal_the_profile(slots: int, idle: float, stall: float) -> None:
@@ -152,6 +153,7 @@ def waiting(layout: TernaryLayout) -> int:
     return layout.rows - layout.words
 
 
+@pytest.mark.rtl
 @pytest.mark.parametrize(("beat_bytes", "slots"), [(8, 1), pytest.param(16, 2, marks=pytest.mark.slow)])
 def test_a_dependency_costs_as_many_cycles_as_its_parts(beat_bytes: int, slots: int) -> None:
     for width in (3 * beat_bytes + 1, 5 * beat_bytes - 2):
@@ -159,6 +161,7 @@ def test_a_dependency_costs_as_many_cycles_as_its_parts(beat_bytes: int, slots: 
         assert bubbles(layout, cycles) == [dependency(beat_bytes, slots) + waiting(layout)] * 2
 
 
+@pytest.mark.rtl
 def test_rows_of_another_tile_are_no_longer_waited_for() -> None:
     """Two tiles of 4 words: while the second one's beats come, rows of the first leave."""
     layout, cycles = check(8, 1, 36, tile_words=4)

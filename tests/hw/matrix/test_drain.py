@@ -108,6 +108,7 @@ def check(matrices: list[Matrix], drain: Drain, lanes: int = 1, *, per_row: bool
         assert np.array_equal(got, x.expected(per_row)), f"matrix {i}"
 
 
+@pytest.mark.rtl(sample=2)
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
 @pytest.mark.parametrize(("slots", "lanes"), [(1, 5), (3, 2), (2, 1), (8, 1)])
 @pytest.mark.parametrize("per_row", [False, True])
@@ -125,6 +126,7 @@ def same_rows(width: int, *, bias: int = 0, shift: int = 0, weight: int = 0) -> 
     return Rows(bias=np.full(width, bias), shift=np.full(width, shift), weight=np.full(width, weight))
 
 
+@pytest.mark.rtl
 @pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize("shift", [-20, -1, 0, 1, 15, 16, 17, 25, 31, 32, 43, 44, 47, 48, 63])
 def test_every_kind_of_shift_at_the_ends_of_the_range(wide: bool, shift: int) -> None:

@@ -28,6 +28,7 @@ def _case(beat_bytes: int, slots: int, sweeps: list[int], seed: int) -> tuple[di
     return {"codes": blocks_of(codes, beat_bytes), "sweeps": sweeps, "weights": beats}, sums
 
 
+@pytest.mark.rtl(sample=8)
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
 @pytest.mark.parametrize(("beat_bytes", "slots"), [(4, 1), (5, 2), (8, 4)])
 def test_sums_are_those_of_numpy(beat_bytes: int, slots: int, idle: float, stall: float) -> None:

@@ -81,6 +81,7 @@ def _slow(*sizes: int) -> Any:
     return pytest.param(*sizes, marks=pytest.mark.slow)
 
 
+@pytest.mark.rtl(sample=2)
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
 @pytest.mark.parametrize(("beat_bytes", "slots"), [(8, 2), _slow(16, 1)])
 def test_ternary_matrices_of_all_kinds_in_a_row(beat_bytes: int, slots: int, idle: float, stall: float) -> None:
@@ -139,6 +140,7 @@ def some_matrices(
     return matrices, vectors
 
 
+@pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize(
     ("idle", "stall", "busy"), [(0.0, 0.0, 0.0), (0.0, 0.0, 0.5), (0.4, 0.4, 0.3), (0.0, 0.6, 0.9)]
 )
@@ -154,6 +156,7 @@ def test_both_kinds_in_any_order(
     check(matrices, vectors, beat_bytes, slots, busy=busy, idle=idle, stall=stall, **shape)
 
 
+@pytest.mark.rtl
 @settings(max_examples=8, deadline=None)
 @given(data=st.data())
 def test_sequences_of_all_shapes(data: st.DataObject) -> None:

@@ -115,12 +115,14 @@ def check(
     assert np.array_equal(product, matrix.times(codes))
 
 
+@pytest.mark.rtl(sample=3)
 @pytest.mark.parametrize("slots", [1, 2, 4, 8])
 @pytest.mark.parametrize("beat_bytes", [4, 8, 16])
 def test_every_width_and_number_of_slots(beat_bytes: int, slots: int) -> None:
     check(beat_bytes, slots, rows=23, columns=2 * beat_bytes + 3, planes=2, idle=0.2, stall=0.2, seed=slots)
 
 
+@pytest.mark.rtl
 @settings(max_examples=15)
 @given(data=st.data())
 def test_matrices_of_all_shapes_with_stalls_everywhere(data: st.DataObject) -> None:

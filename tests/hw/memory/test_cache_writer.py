@@ -35,6 +35,7 @@ def settings(cache: Cache, committed: int, *, own: int = 1, accepted: int = 0) -
     return {"own": own, "committed": committed, "accepted": accepted, "kv_address": cache.address}
 
 
+@pytest.mark.rtl(sample=18)
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
 @pytest.mark.parametrize("size", SIZES)
 def test_new_rows(size: tuple[int, int, int, int], idle: float, stall: float) -> None:

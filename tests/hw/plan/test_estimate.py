@@ -53,6 +53,7 @@ def test_parts_bear_the_names_of_submodules() -> None:
     assert names == set(top._named_submodules)
 
 
+@pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize("path", ["router", "datapath.attention.heads", "datapath.constants", "datapath.sinks"])
 def test_a_part_is_synthesized_by_itself(path: str) -> None:
     """As benchmarks/accelerator_estimate.py does it."""
@@ -61,6 +62,7 @@ def test_a_part_is_synthesized_by_itself(path: str) -> None:
     assert all("module \\top\n" in design.text for design in designs)
 
 
+@pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize("owner", ["datapath", "datapath.matrix", "datapath.attention", "datapath.quantize"])
 def test_glue_has_no_more_of_the_parts_than_their_ports(owner: str) -> None:
     parts = Parts(SMALL)

@@ -138,6 +138,7 @@ def equal(granule: int, wire: bytes, *, gap: float = 0.0) -> list[bytes]:
     return [piece for piece in found if piece is not None]
 
 
+@pytest.mark.rtl
 @pytest.mark.parametrize("granule", [4, 8])
 def test_every_command(granule: int) -> None:
     rng = random.Random(granule)
@@ -156,6 +157,7 @@ def test_every_command(granule: int) -> None:
     assert answers[4][2:-1] == struct.pack("<I", 0xC0DBC0DB)
 
 
+@pytest.mark.rtl
 def test_what_is_refused() -> None:
     at, whole = struct.pack("<Q", 64), struct.pack
     contents = [
@@ -198,6 +200,7 @@ def test_order_and_repetition() -> None:
     assert answers[7][2:-1] == struct.pack("<I", 5)
 
 
+@pytest.mark.rtl
 @pytest.mark.parametrize("seed", range(3))
 def test_noise_costs_the_frames_that_it_hits(seed: int) -> None:
     """Lost, doubled, changed and strange bytes: both sides take and refuse the same frames."""

@@ -23,6 +23,7 @@ def interleaved(gate: Array, up: Array) -> Array:
     return np.stack([gate, up], axis=2).reshape(len(gate), -1)
 
 
+@pytest.mark.rtl(sample=4)
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
 @pytest.mark.parametrize(
     ("slots", "lanes", "widths"), [(1, 1, [1, 5]), (8, 1, [1, 13, 5, 2]), (2, 2, [1, 4]), (3, 4, [5]), (1, 5, [20, 3])]
@@ -53,6 +54,7 @@ def test_equal_to_the_formulas(
         assert cycles["output"][-1] - cycles["input"][-1] == 16
 
 
+@pytest.mark.rtl
 @pytest.mark.parametrize("shift", range(11))
 def test_gates_of_every_size(shift: int) -> None:
     """Around each of the table's edges in turn, and the last entry."""

@@ -190,6 +190,7 @@ def test_the_student_keeps_tokens_and_template(tmp_path: Path) -> None:
 # --- killed and resumed -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("moment", bench_killed_run.MOMENTS)
 def test_a_killed_run_ends_like_a_whole_one(tmp_path: Path, moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_module, "_SEQUENCES", 64)  # the same as in the other process

@@ -127,6 +127,7 @@ WAYS = [  # origin of the children, and whether the case adds to the others
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "policy", "drawn"), WAYS)
 def test_speculation_cannot_be_told_from_plain_sampling(name: str, policy: str, drawn: bool) -> None:
     rng = np.random.default_rng(1)
@@ -156,16 +157,19 @@ class _WithReplacement:
         )
 
 
+@pytest.mark.thorough
 def test_children_drawn_with_replacement_keep_the_distribution() -> None:
     rng = np.random.default_rng(2)
     assert surprise(verifier("rejection"), _WithReplacement(rng.spawn(1)[0]), rng) < SOUND
 
 
+@pytest.mark.thorough
 def test_one_generator_may_serve_both_the_tree_and_the_verifier() -> None:
     rng = np.random.default_rng(3)
     assert surprise(verifier("rejection"), made("static", rng), rng, TRIALS // 2) < SOUND
 
 
+@pytest.mark.thorough
 def test_with_one_seed_chosen_children_do_not_change_the_text() -> None:
     """Check that ``match``, and ``rejection`` for chosen children, use one number per token, with a tree or without."""
 
@@ -205,6 +209,7 @@ def _declared_as_drawn(tree: TokenTree) -> TokenTree:
     return TokenTree(tokens=tree.tokens, parents=tree.parents, draft=draft)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("policy", [pytest.param(name, marks=[] if name == "static" else SLOW) for name in POLICIES])
 def test_chosen_children_declared_as_drawn_are_detected(policy: str) -> None:
     rng = np.random.default_rng(4)
@@ -213,6 +218,7 @@ def test_chosen_children_declared_as_drawn_are_detected(policy: str) -> None:
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("policy", ["static", "dynamic"])
 def test_an_unnormalized_residual_is_detected(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def unnormalized(target: F64, ids: I32, proposal: F64) -> F64:
@@ -225,6 +231,7 @@ def test_an_unnormalized_residual_is_detected(policy: str, monkeypatch: pytest.M
     assert surprise(verifier("rejection"), made(policy, rng.spawn(1)[0]), rng) > CAUGHT
 
 
+@pytest.mark.thorough
 def test_draws_seeded_by_the_text_are_detected() -> None:
     """Check this because children that are a function of the text are chosen, however random they look."""
 
@@ -237,6 +244,7 @@ def test_draws_seeded_by_the_text_are_detected() -> None:
     assert surprise(verifier("rejection"), _Hashed(), np.random.default_rng(10), TRIALS // 4) > CAUGHT
 
 
+@pytest.mark.thorough
 def test_the_best_of_many_draws_is_detected() -> None:
     """Check this because the token decides whether it stays if the drawn child with the larger draft probability is
     kept.

@@ -76,6 +76,7 @@ def speculated(rng: np.random.Generator, count: int) -> tuple[list[int], int]:
     return text[1 : count + 1], passes
 
 
+@pytest.mark.thorough
 def test_with_one_seed_the_speculative_text_is_the_plain_text() -> None:
     """Check that each token uses one number of the generator, for any tree: losslessness without statistics."""
     expected, slow_passes = plain(np.random.default_rng(3), 100_000)

@@ -40,6 +40,7 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return found
 
 
+@pytest.mark.rtl
 def test_it_is_built_once(tmp_path: Path, built: list[Any]) -> None:
     first = board_library(ONE_PORT, **BOARD, cache=tmp_path)
     assert board_library(ONE_PORT, **BOARD, cache=tmp_path) == first

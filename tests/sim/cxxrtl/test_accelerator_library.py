@@ -15,6 +15,7 @@ from edgedec.sim.machine.arena import Arena
 from tests.sim.support.make_small_top import CONFIG
 
 
+@pytest.mark.rtl
 def test_it_is_built_once_for_a_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[Path] = []
 

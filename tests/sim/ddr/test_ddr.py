@@ -88,6 +88,7 @@ def contents(size: int = 1 << 16) -> NDArray[np.uint8]:
     return np.random.default_rng(0).integers(0, 256, size, np.uint8)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("figure", calibration.FIGURES, ids=lambda figure: figure.name)
 def test_one_set_of_parameters_reproduces_the_measured_board(figure: calibration.Figure) -> None:
     assert figure.model(KV260) == pytest.approx(figure.measured_bytes_per_s, rel=calibration.TOLERANCE)

@@ -62,6 +62,7 @@ def exercise(both: Both, vocab: int) -> None:
     both.run(rng.integers(0, vocab, min(2, slots)).tolist())
 
 
+@pytest.mark.thorough(sample=4)
 @pytest.mark.parametrize("widths", WIDTHS, ids=lambda widths: f"W{widths['beat_bytes']}")
 @pytest.mark.parametrize("kind", [*KINDS, "windowed"])
 def test_a_tiny_model(kind: str, widths: dict[str, Any]) -> None:
@@ -76,12 +77,14 @@ def test_a_tiny_model(kind: str, widths: dict[str, Any]) -> None:
     assert {"layers.0.q_proj", "layers.0.q", "layers.0.k", "layers.0.attn.q12", "layers.0.attn.k8"} <= names
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["demo", "demo-int8"])
 def test_the_embedded_model(name: str) -> None:
     both = Both(*_of_bundle(Bundle.open(demo.bundle_path(name)), slots=4))
     exercise(both, both.model.vocab)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("planes", [0, 2])
 def test_stories260k(planes: int, shared_data: Path, tmp_path: Path) -> None:
     checkpoint = open_checkpoint(

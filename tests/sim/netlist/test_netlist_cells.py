@@ -78,6 +78,7 @@ def rises(values: Any) -> Iterator[bool]:
     yield from (not before and after for before, after in itertools.pairwise(map(bool, values)))
 
 
+@pytest.mark.rtl
 def test_tables_multiplexers_carries_and_products(tmp_path: Path) -> None:
     bench, random = Bench(), np.random.default_rng(2)
     data = bench.input("data", 40)
@@ -113,6 +114,7 @@ def test_tables_multiplexers_carries_and_products(tmp_path: Path) -> None:
         assert found[product][step] == multiplier(a, b, value >> 36 & 1, value >> 37 & 1)
 
 
+@pytest.mark.rtl
 def test_flip_flops_and_small_memories(tmp_path: Path) -> None:
     bench = Bench()
     clk, data = bench.input("clk", 1), bench.input("data", 16)
@@ -147,6 +149,7 @@ def test_flip_flops_and_small_memories(tmp_path: Path) -> None:
             assert found[name][step] == memory.read(value >> 9 & 15)
 
 
+@pytest.mark.rtl
 def test_block_memories(tmp_path: Path) -> None:
     """All widths on both sides, two clocks that sometimes rise together, few addresses, so that the ports meet."""
     bench = Bench()

