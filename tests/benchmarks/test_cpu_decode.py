@@ -357,6 +357,7 @@ def test_the_driver_is_understood(peers: Any, tmp_path: Path, monkeypatch: pytes
             run.last_logits(50)
 
 
+@pytest.mark.thorough  # starts the compiler
 @needs_compiler
 def test_what_does_not_compile_is_said(benchmark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compile_cached = sys.modules["benchmarks._compile"].compile_cached

@@ -34,7 +34,6 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.thorough
 def test_generate_reports_figures_and_reasons(path: Path) -> None:
     printed: list[str] = []
     with Session.open(path, threads=1, ctx_size=128) as session:
@@ -156,7 +155,6 @@ def test_a_prompt_in_the_cache_is_reported_as_done(path: Path) -> None:
     assert reports == [("prompt tokens", 39, 39)]
 
 
-@pytest.mark.thorough
 def test_generation_stops_at_the_context_or_when_interrupted(path: Path) -> None:
     with Session.open(path, threads=1, ctx_size=64) as session:
         assert session.generate(PROMPT, sampling=GREEDY).stop_reason == "context"
@@ -169,7 +167,6 @@ def test_generation_stops_at_the_context_or_when_interrupted(path: Path) -> None
             session.encode("")
 
 
-@pytest.mark.thorough
 def test_one_seed_gives_one_text(path: Path) -> None:
     with Session.open(path, threads=1, ctx_size=128) as session:
         texts = [
@@ -179,7 +176,6 @@ def test_one_seed_gives_one_text(path: Path) -> None:
     assert texts[0] == texts[1] != texts[2]
 
 
-@pytest.mark.thorough
 def test_a_budget_shrinks_the_context_if_precision_is_fixed(path: Path) -> None:
     bundle = Bundle.open(path)
     free = make_plan(bundle).plan
@@ -196,7 +192,6 @@ def test_a_budget_shrinks_the_context_if_precision_is_fixed(path: Path) -> None:
         assert make_plan(bundle, budget_bytes=budget).plan.ctx_size == 1024
 
 
-@pytest.mark.thorough
 def test_a_session_that_does_not_fit_is_refused_with_a_setting_that_fits(path: Path) -> None:
     bundle = Bundle.open(path)
     budget = (make_plan(bundle, ctx_size=1024, budget_bytes=1).plan.total_bytes >> 20) - 1  # MiB, of the smallest plan
@@ -277,7 +272,6 @@ def test_a_budget_on_a_gpu_is_refused(path: Path) -> None:
     assert make_plan(Bundle.open(path), device="webgpu").limits.nodes == 31
 
 
-@pytest.mark.thorough
 def test_a_prompt_that_cannot_fit_is_refused_before_it_is_tokenized(path: Path) -> None:
     with Session.open(path, threads=1, ctx_size=64) as session:
         text = "word " * 1_000_000  # allocated before and kept, so that the allocator's reuse of it does not matter
@@ -291,7 +285,6 @@ def test_a_prompt_that_cannot_fit_is_refused_before_it_is_tokenized(path: Path) 
             session.encode_chat([{"role": "user", "content": "Hello"}])
 
 
-@pytest.mark.thorough
 def test_figures_omit_what_did_not_run(path: Path) -> None:
     with Session.open(path, threads=1, ctx_size=128) as session:
         empty = session.generate(PROMPT, n_predict=0, sampling=GREEDY)
@@ -302,7 +295,6 @@ def test_figures_omit_what_did_not_run(path: Path) -> None:
     assert again.prompt_per_second == pytest.approx(1000 / again.prompt_ms)
 
 
-@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("value", ["x", None, -5, 0, 2**63, 1e400, True])
 def test_a_context_that_is_not_a_number_is_refused(tmp_path: Path, value: object) -> None:
     config = dict(SHAPES["demo"]) | {"max_position_embeddings": value}

@@ -88,7 +88,6 @@ def prompt(known: KnownAnswer) -> I32:
 # Ends of an answer
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("tokens", [*range(1, 2 * RUN + 4), 40])
 def test_the_limit_may_end_an_answer_within_a_run(known: KnownAnswer, prompt: I32, tokens: int) -> None:
     expected = known.expect(prompt)
@@ -107,7 +106,6 @@ def first_places(tokens: Sequence[int], end: int) -> list[int]:
     return [at for at in range(end) if tokens.index(tokens[at]) == at]
 
 
-@pytest.mark.thorough(sample=4)
 @pytest.mark.parametrize("place", range(10))
 def test_an_end_token_may_end_an_answer_within_a_run(
     known: KnownAnswer, prompt: I32, place: int, monkeypatch: pytest.MonkeyPatch
@@ -127,7 +125,6 @@ def test_an_end_token_may_end_an_answer_within_a_run(
     known.check_next(prompt, answer)
 
 
-@pytest.mark.thorough(sample=3)
 @pytest.mark.parametrize("stop", [" there", "was a", "ose n", " Luke. ", "L", "ke was v"])
 def test_a_stop_text_may_end_an_answer_within_a_run(known: KnownAnswer, prompt: I32, stop: str) -> None:
     expected = known.expect(prompt)
@@ -157,7 +154,6 @@ def test_an_interruption_may_end_an_answer_within_a_run(known: KnownAnswer, prom
     known.check_next(prompt, answer)
 
 
-@pytest.mark.thorough
 def test_the_context_may_end_an_answer_within_a_run(known: KnownAnswer) -> None:
     """Fill the last rows with guesses that are accepted; the very last token needs no row."""
     for length in (CONTEXT - 12, CONTEXT - 9, CONTEXT - 8, CONTEXT - 5, CONTEXT - 1):
@@ -168,7 +164,6 @@ def test_the_context_may_end_an_answer_within_a_run(known: KnownAnswer) -> None:
         assert known.session.state.length == CONTEXT
 
 
-@pytest.mark.thorough(sample=6)
 @pytest.mark.parametrize("tokens", range(1, RUN + 3))
 def test_a_generator_may_be_closed_within_a_run(known: KnownAnswer, prompt: I32, tokens: int) -> None:
     expected, decoder = known.expect(prompt), known.session.decoder
@@ -206,7 +201,6 @@ class Broken:
         return Done([replace(result, logits=logits)])
 
 
-@pytest.mark.thorough(sample=1)
 @pytest.mark.parametrize("row", [0, 1, 5, RUN])
 def test_nan_logits_are_an_error_and_the_next_answer_is_right(
     known: KnownAnswer, prompt: I32, row: int, monkeypatch: pytest.MonkeyPatch
@@ -252,7 +246,6 @@ def write_bundle(path: Path, **change: int) -> Path:
     return path
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     "change",
     [
@@ -294,7 +287,6 @@ def test_a_draft_of_another_tokenizer_is_refused_before_anything_is_loaded(
     assert threading.active_count() == threads  # the meter's thread is gone
 
 
-@pytest.mark.thorough
 def test_a_budget_below_the_minimum_is_refused_with_the_bytes_of_speculation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -372,7 +364,6 @@ def answers(
             yield timings
 
 
-@pytest.mark.thorough
 def test_timings_show_that_speculation_does_not_pay(monkeypatch: pytest.MonkeyPatch) -> None:
     for timings in answers(monkeypatch, lambda text, at: text[at] + 1, 0.01):
         assert timings["speculating"] is False
@@ -382,7 +373,6 @@ def test_timings_show_that_speculation_does_not_pay(monkeypatch: pytest.MonkeyPa
         assert timings["accepted_by_position"] == []
 
 
-@pytest.mark.thorough
 def test_timings_show_that_speculation_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     for timings in answers(monkeypatch, lambda text, at: text[at], 0.0):
         assert timings["speculating"] is True

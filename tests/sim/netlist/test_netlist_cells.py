@@ -234,6 +234,7 @@ def test_feedback_and_clocks_from_within_are_refused(tmp_path: Path) -> None:
         write_cells(Netlist(nets=4, cells=(divided,), inputs={"d": (3,)}, outputs={}), tmp_path)
 
 
+@pytest.mark.rtl  # yosys reads Verilog
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
