@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Generator, Hashable, Iterable
+from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ def sample(items: list[pytest.Item], count: int) -> list[pytest.Item]:
     """Return ``count`` of a test's parametrized cases, in which as many values of its parameters occur as possible."""
     rest = {item: _values(item) for item in items}
     chosen = list[pytest.Item]()
-    seen = set[tuple[str, object]]()
+    seen = set[tuple[str, str]]()
     while rest and len(chosen) < count:
         best = max(rest, key=lambda item: len(rest[item] - seen))  # the first of those with equally many
         seen |= rest.pop(best)
@@ -50,10 +50,10 @@ def sample(items: list[pytest.Item], count: int) -> list[pytest.Item]:
     return chosen
 
 
-def _values(item: pytest.Item) -> set[tuple[str, object]]:
-    """Return name and value of each parameter of a case; the identity of a value that cannot be hashed."""
+def _values(item: pytest.Item) -> set[tuple[str, str]]:
+    """Return name and text of each parameter of a case."""
     params: dict[str, object] = item.callspec.params if isinstance(item, pytest.Function) else {}
-    return {(name, value if isinstance(value, Hashable) else id(value)) for name, value in params.items()}
+    return {(name, repr(value)) for name, value in params.items()}
 
 
 def place_samples(items: Iterable[pytest.Item]) -> None:
