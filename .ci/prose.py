@@ -32,6 +32,7 @@ CLEAN = (
     "examples",
     "hw",
     "tests/edgedec",
+    "tests/hw",
     "tests/quantize",
     "tests/runtime",
     "tests/test_prose.py",

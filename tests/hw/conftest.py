@@ -7,9 +7,9 @@ from amaranth.hdl import UnusedElaboratable
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # A component whose constructor refuses its parameters is, to Amaranth, one that nobody used.
+    # Amaranth warns that a component whose constructor refuses its parameters was never used.
     config.addinivalue_line("filterwarnings", "ignore::amaranth.hdl.UnusedElaboratable")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    warnings.filterwarnings("ignore", category=UnusedElaboratable)  # of those that go with the interpreter
+    warnings.filterwarnings("ignore", category=UnusedElaboratable)  # components that are dropped with the interpreter

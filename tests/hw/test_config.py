@@ -33,14 +33,14 @@ SMALL = AcceleratorConfig(
 )
 
 
-def test_sizes_follow() -> None:
+def test_sizes_follow_from_the_members() -> None:
     config = AcceleratorConfig(beat_bytes=16, tile_rows=40)
-    assert (config.groups, config.tile_words) == (6, 8)  # five groups of three columns, and one column
+    assert (config.groups, config.tile_words) == (6, 8)  # five groups of three columns, and one of one column
     assert AcceleratorConfig().groups == 22
 
 
 @pytest.mark.parametrize(
-    ("changed", "message"),
+    ("changes", "message"),
     [
         ({"beat_bytes": 12}, "beat_bytes must be 4, 8, 16, 32 or 64, not 12"),
         ({"ports": 3}, "ports must be 1, 2 or 4 with at least 4 bytes each, not 3"),
@@ -66,27 +66,27 @@ def test_sizes_follow() -> None:
         ),
     ],
 )
-def test_refused(changed: dict[str, Any], message: str) -> None:
+def test_members_out_of_range_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=f"^{message}$"):
-        AcceleratorConfig(**changed)
+        AcceleratorConfig(**changes)
 
 
 @pytest.mark.parametrize("member", [field.name for field in fields(AcceleratorConfig)])
-def test_of_another_type(member: str) -> None:
-    """Also what is equal to a number that could be there, as a file of another maker may have it."""
+def test_members_of_another_type_are_refused(member: str) -> None:
+    """Check also values that equal a valid number, which a file of another program may hold."""
     default = getattr(AcceleratorConfig(), member)
-    others: list[Any] = ["x", None, [default], int(default) if isinstance(default, bool) else bool(default)]
+    wrong_values: list[Any] = ["x", None, [default], int(default) if isinstance(default, bool) else bool(default)]
     if isinstance(default, int):
-        others.append(float(default))
-    for other in others:
+        wrong_values.append(float(default))
+    for value in wrong_values:
         with pytest.raises(
-            UsageError, match=f"^{member} must be of type {type(default).__name__}, not {re.escape(repr(other))}$"
+            UsageError, match=f"^{member} must be of type {type(default).__name__}, not {re.escape(repr(value))}$"
         ):
-            AcceleratorConfig(**{member: other})
+            AcceleratorConfig(**{member: value})
 
 
 def test_the_largest_results_end_where_the_rows_begin() -> None:
-    """The config's own limit is that of the head, for every number of slots."""
+    """Check that the config's own limit equals that of the head, for every number of slots."""
     for slots in range(1, 9):
         best = next(k for k in range(64, 0, -1) if slots * (k + 1) <= 512)
         config = AcceleratorConfig(slots=slots, top_k=best)
@@ -97,10 +97,12 @@ def test_the_largest_results_end_where_the_rows_begin() -> None:
 
 
 def random_members(rng: random.Random) -> dict[str, Any]:
-    """Often at a limit, else mostly of a size that somebody would take."""
+    """Draw members, often at a limit, otherwise mostly of a usual size."""
 
-    def number(least: int, most: int, usual: int) -> int:
-        return rng.choice([least, most, *[rng.randint(least, min(usual, most))] * 4, rng.randint(least, most)])
+    def number(minimum: int, maximum: int, usual: int) -> int:
+        return rng.choice(
+            [minimum, maximum, *[rng.randint(minimum, min(usual, maximum))] * 4, rng.randint(minimum, maximum)]
+        )
 
     beat_bytes = rng.choice((4, 4, 8, 8, 16, 32, 64))
     kv_heads = number(1, 255, 8)
@@ -127,9 +129,9 @@ def random_members(rng: random.Random) -> dict[str, Any]:
 
 @pytest.mark.rtl
 @pytest.mark.parametrize("seed", range(5))
-def test_what_is_accepted_can_be_made_and_estimated(seed: int) -> None:
-    rng, made = random.Random(seed), 0
-    while made < 8:
+def test_accepted_configurations_can_be_built_and_estimated(seed: int) -> None:
+    rng, count = random.Random(seed), 0
+    while count < 8:
         members = random_members(rng)
         try:
             config = AcceleratorConfig(**members)
@@ -137,7 +139,7 @@ def test_what_is_accepted_can_be_made_and_estimated(seed: int) -> None:
             continue
         Accelerator(config)
         assert estimate(config).total.lut > 0, members
-        made += 1
+        count += 1
 
 
 LARGEST: list[dict[str, Any]] = [
@@ -159,23 +161,23 @@ LARGEST: list[dict[str, Any]] = [
 
 
 @pytest.mark.rtl
-def test_the_smallest_can_be_elaborated() -> None:
+def test_the_smallest_configuration_can_be_elaborated() -> None:
     Fragment.get(Accelerator(SMALL), None)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("change", LARGEST, ids=str)
 @pytest.mark.parametrize("ultra", [False, True])
-def test_what_is_accepted_can_be_elaborated(change: dict[str, Any], ultra: bool) -> None:
-    """A member at its limit, all else as small as can be; constructors of parts are called in elaboration."""
+def test_configurations_at_a_limit_can_be_elaborated(change: dict[str, Any], ultra: bool) -> None:
+    """Set one member to its limit and all others as small as possible; elaboration calls the constructors of parts."""
     Fragment.get(Accelerator(replace(SMALL, ultra=ultra, **change)), None)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
-def test_random_ones_can_be_elaborated(seed: int) -> None:
-    rng, made = random.Random(100 + seed), 0
-    while made < 2:
+def test_random_configurations_can_be_elaborated(seed: int) -> None:
+    rng, count = random.Random(100 + seed), 0
+    while count < 2:
         members = random_members(rng)
         if members["beat_bytes"] * members["slots"] > 32 or members["context"] > 4096:
             continue
@@ -184,4 +186,4 @@ def test_random_ones_can_be_elaborated(seed: int) -> None:
         except UsageError:
             continue
         Fragment.get(Accelerator(config), None)
-        made += 1
+        count += 1

@@ -1,4 +1,6 @@
-"""Every component takes the ends of its parameters' ranges, and refuses what lies one beyond, by name and range."""
+"""Check that every component accepts the ends of its parameters' ranges, and refuses the next values, by name and
+range.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,7 @@ SLOTS = (1, 8)
 HEADS: dict[str, Any] = {"beat_bytes": 16, "head_dim": 16, "chunk": 2, "slots": 2, "context": 9}
 CONFIG = AcceleratorConfig()
 
-# What is made, with which parameters, and the ranges of those that stand alone or beside these.
+# component, its other parameters, and the ranges of the tested ones
 RANGES: list[tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[int, int]]]] = [
     (AbsoluteMaximum, {"slots": 1}, {"slots": SLOTS, "lanes": LANES, "width": (2, 64)}),
     (AttentionIssue, HEADS, {"slots": SLOTS, "context": DEPTH, "lanes": (1, 8), "query_bits": (8, 16)}),
@@ -127,16 +129,18 @@ RANGES: list[tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[int, int]
 
 
 @pytest.mark.parametrize(
-    ("make", "others", "name", "least", "most"),
+    ("make", "other_parameters", "name", "minimum", "maximum"),
     [
-        pytest.param(make, others, name, *ends, id=f"{make.__name__} {name}")
-        for make, others, ranges in RANGES
+        pytest.param(make, other_parameters, name, *ends, id=f"{make.__name__} {name}")
+        for make, other_parameters, ranges in RANGES
         for name, ends in ranges.items()
     ],
 )
-def test_ends_of_a_range(make: Callable[..., Any], others: dict[str, Any], name: str, least: int, most: int) -> None:
-    for end in (least, most):
-        make(**others | {name: end})
-    for value in (least - 1, most + 1, float(least), True):
-        with pytest.raises(ValueError, match=f"^{name} must be an integer from {least} to {most}, not {value}$"):
-            make(**others | {name: value})
+def test_the_ends_of_a_range_are_accepted_and_the_next_values_refused(
+    make: Callable[..., Any], other_parameters: dict[str, Any], name: str, minimum: int, maximum: int
+) -> None:
+    for end in (minimum, maximum):
+        make(**other_parameters | {name: end})
+    for value in (minimum - 1, maximum + 1, float(minimum), True):
+        with pytest.raises(ValueError, match=f"^{name} must be an integer from {minimum} to {maximum}, not {value}$"):
+            make(**other_parameters | {name: value})

@@ -27,7 +27,7 @@ def matrix(**fields: int) -> dict[str, int]:
 
 @pytest.mark.parametrize("stall", [0.0, 0.5])
 @pytest.mark.parametrize("idle", [0.0, 0.3])
-def test_routes(idle: float, stall: float) -> None:
+def test_vectors_are_routed_to_their_sinks(idle: float, stall: float) -> None:
     rng, slots = np.random.default_rng(2), 2
     sequence = [
         matrix(sink=Sink.QUERIES, words=2, spare=1, rotate=1, shift=20),
@@ -44,34 +44,34 @@ def test_routes(idle: float, stall: float) -> None:
         matrix(sink=Sink.LOGITS, words=1, spare=2, first=0, elements=13),
         matrix(sink=Sink.LOGITS, words=1, spare=4, first=1 << 17, elements=1),
     ]
-    given: list[dict[str, Any]] = []
+    payloads: list[dict[str, Any]] = []
     expected: dict[str, list[Any]] = {name: [] for name in BITS}
     for item in sequence:
         port = PORTS[Sink(item["sink"])]
-        most = 1 << (BITS[port] - 1)
+        limit = 1 << (BITS[port] - 1)
         rows = 5 * item["words"] - item.get("spare", 0)
-        values = rng.integers(-most, most, (rows, 1, slots)).tolist()
+        values = rng.integers(-limit, limit, (rows, 1, slots)).tolist()
         for i, row in enumerate(values):
             end = i == rows - 1
-            given.append({"values": row, "last": end})
+            payloads.append({"values": row, "last": end})
             expected[port].append({"values": row, "last": end and not item.get("more")})
-    found = run(
+    collected = run(
         SinkRouter(slots=slots, depth=18),
-        {"matrices": sequence, "input": given},
+        {"matrices": sequence, "input": payloads},
         {**{name: len(items) for name, items in expected.items()}, "additions": 4, "parts": 3, "vectors": 2},
         idle=idle,
         stall=stall,
     )
-    assert found["additions"] == [
+    assert collected["additions"] == [
         {"start": 0, "elements": 15, "more": 1, "onward": 1},
         {"start": 15, "elements": 3, "more": 0, "onward": 1},
         {"start": 0, "elements": 7, "more": 0, "onward": 0},
         {"start": 17, "elements": 1, "more": 0, "onward": 0},
     ]
-    assert found["parts"] == [
+    assert collected["parts"] == [
         {"part": 0, "rotate": 1, "shift": 20},
         {"part": 1, "rotate": 1, "shift": 21},
         {"part": 2, "rotate": 0, "shift": 3},
     ]
-    assert found["vectors"] == [{"first": 0, "elements": 13}, {"first": 1 << 17, "elements": 1}]
-    assert {name: found[name] for name in BITS} == expected
+    assert collected["vectors"] == [{"first": 0, "elements": 13}, {"first": 1 << 17, "elements": 1}]
+    assert {name: collected[name] for name in BITS} == expected

@@ -1,4 +1,4 @@
-"""What a board needs is imported where amaranth and torch are not installed."""
+"""Test that what a board needs can be imported without amaranth and torch."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def imported(module: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_it_is_imported(module: str) -> None:
-    done = imported(module)
-    assert done.returncode == 0, done.stderr
+def test_modules_for_boards_are_imported(module: str) -> None:
+    process = imported(module)
+    assert process.returncode == 0, process.stderr
 
 
-def test_what_is_hardware_is_not() -> None:
+def test_modules_of_hardware_are_not_imported() -> None:
     assert "No module named 'amaranth" in imported("edgedec.hw.accelerator").stderr

@@ -23,7 +23,7 @@ STREAMS: list[tuple[Any, Any]] = [
 ]
 CHAIN = [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1]]
 TREE = [[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 1, 0, 1]]
-DEPTHS = [0, 1, 1, 2]  # of the tree
+DEPTHS = [0, 1, 1, 2]  # depths of the tree's rows
 
 
 def chain(n: int) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def tree(n: int) -> dict[str, Any]:
 
 
 def attend(layer: Layer, passes: list[Pass], *, beat_bytes: int, slots: int, **how: Any) -> Any:
-    """The outputs [slots, columns] of each pass, and new_keys, new_values: items [chunk][slots]."""
+    """Return the outputs [slots, columns] of each pass, and new_keys, new_values: items [chunk][slots]."""
     head_dim, kv_heads = layer.head_dim, layer.state.kv_heads
     chunk = widest_chunk(beat_bytes, head_dim)
     shape: dict[str, Any] = {"beat_bytes": beat_bytes, "chunk": chunk, "slots": slots}
@@ -49,26 +49,26 @@ def attend(layer: Layer, passes: list[Pass], *, beat_bytes: int, slots: int, **h
         key_columns=kv_heads * head_dim,
         **{name: how.pop(name) for name in ("lanes", "ultra", "eager") if name in how},
     )
-    columns, new = layer.heads * head_dim, len(passes) * kv_heads * head_dim // chunk
-    counts = {"output": len(passes) * columns, "new_keys": new, "new_values": new}
-    found = run(component, inputs, counts, **how)
-    return from_words(found["output"], [columns] * len(passes)), found["new_keys"], found["new_values"]
+    columns, row_items = layer.heads * head_dim, len(passes) * kv_heads * head_dim // chunk
+    counts = {"output": len(passes) * columns, "new_keys": row_items, "new_values": row_items}
+    collected = run(component, inputs, counts, **how)
+    return from_words(collected["output"], [columns] * len(passes)), collected["new_keys"], collected["new_values"]
 
 
 def rows(items: list[Any], passes: int, kv_heads: int) -> I64:
-    """Items [chunk][slots] of the cache's writer -> [passes, slots, kv_heads, head_dim]."""
+    """Convert items [chunk][slots] of the cache's writer to [passes, slots, kv_heads, head_dim]."""
     elements = np.array(items)
     return elements.reshape(passes, kv_heads, -1, elements.shape[2]).transpose(0, 3, 1, 2)
 
 
 def check(layer: Layer, passes: list[Pass], **how: Any) -> None:
     outputs, keys, values = attend(layer, passes, **how)
-    for given, output in zip(passes, outputs, strict=True):
-        assert output[: given.own].tolist() == given.output.tolist()
-        assert not output[given.own :].any()
+    for work, output in zip(passes, outputs, strict=True):
+        assert output[: work.own].tolist() == work.output.tolist()
+        assert not output[work.own :].any()
     for name, items in (("keys", keys), ("values", values)):
-        for given, codes in zip(passes, rows(items, len(passes), layer.state.kv_heads), strict=True):
-            assert codes[: given.own].tolist() == getattr(given, name).tolist()
+        for work, codes in zip(passes, rows(items, len(passes), layer.state.kv_heads), strict=True):
+            assert codes[: work.own].tolist() == getattr(work, name).tolist()
 
 
 @pytest.mark.rtl(sample=1)
@@ -85,21 +85,21 @@ def check(layer: Layer, passes: list[Pass], **how: Any) -> None:
 def test_prefill_then_a_tree(
     shape: dict[str, Any], heads: int, group: int, head_dim: int, idle: Any, stall: Any
 ) -> None:
-    """Nothing committed and a chain of all slots; then a tree of fewer behind them, with other angles."""
+    """Run a chain of all slots with nothing committed, then a tree of fewer after it, with other angles."""
     slots = shape["slots"]
     layer = Layer(np.random.default_rng(head_dim), heads=heads, group=group, head_dim=head_dim)
     passes = [
         layer.attend(slots=slots, **chain(slots), commit=range(slots)),
         layer.attend(slots=slots, **tree(max(1, slots - 1)), commit=[0]),
     ]
-    assert [given.committed for given in passes] == [0, slots]
-    assert all(np.abs(given.output).max() > 1 << 16 for given in passes)
+    assert [work.committed for work in passes] == [0, slots]
+    assert all(np.abs(work.output).max() > 1 << 16 for work in passes)
     check(layer, passes, idle=idle, stall=stall, **shape)
 
 
 @pytest.mark.rtl
 @pytest.mark.parametrize(("beat_bytes", "head_dim"), [(64, 48), (32, 96)])
-def test_heads_of_models(beat_bytes: int, head_dim: int) -> None:
+def test_head_widths_of_models_equal_the_reference(beat_bytes: int, head_dim: int) -> None:
     layer = Layer(np.random.default_rng(0), heads=2, group=2, head_dim=head_dim)
     passes = [layer.attend(slots=2, **chain(2), commit=[0, 1]), layer.attend(slots=2, **tree(2), commit=[0])]
     check(layer, passes, beat_bytes=beat_bytes, slots=2)
@@ -108,15 +108,15 @@ def test_heads_of_models(beat_bytes: int, head_dim: int) -> None:
 @pytest.mark.rtl(sample=3)
 @pytest.mark.parametrize("rotated", [(False, False), (True, False), (False, True)])
 @pytest.mark.parametrize("idle", [0.0, {"input": 0.6}])
-def test_who_is_rotated(rotated: tuple[bool, bool], idle: Any) -> None:
-    """What goes past the rotary waits for what is in it, and it for that."""
+def test_queries_and_keys_may_skip_the_rotary(rotated: tuple[bool, bool], idle: Any) -> None:
+    """Check that vectors that bypass the rotary keep their order with those inside it."""
     layer = Layer(np.random.default_rng(1), heads=2, group=2, head_dim=8, rotated=rotated)
     passes = [layer.attend(slots=2, **chain(2), commit=[0, 1]), layer.attend(slots=2, **tree(2), commit=[1])]
     check(layer, passes, beat_bytes=8, slots=2, idle=idle)
 
 
 def test_angles_serve_until_the_next_ones() -> None:
-    """Two layers of a pass: the second has no angles of its own."""
+    """Run two layers of a pass, of which the second has no angles of its own."""
     rng = np.random.default_rng(2)
     layer = Layer(rng, heads=2, group=1, head_dim=8)
     passes = [
@@ -128,7 +128,7 @@ def test_angles_serve_until_the_next_ones() -> None:
     check(layer, passes, beat_bytes=8, slots=2)
 
 
-def test_window_and_sinks() -> None:
+def test_window_and_sinks_limit_the_keys() -> None:
     layer = Layer(np.random.default_rng(3), heads=2, group=1, head_dim=8, window=4, sinks=1)
     passes = [layer.attend(slots=4, **chain(4), commit=range(4)) for _ in range(3)]
     passes.append(layer.attend(slots=4, **tree(4), commit=[0]))
@@ -137,7 +137,7 @@ def test_window_and_sinks() -> None:
 
 
 def test_the_next_parts_wait_for_the_heads() -> None:
-    """Three layers of a pass, whose parts are offered as soon as the heads of the one before have begun."""
+    """Run three layers of a pass, whose parts are offered as soon as the heads of the one before have begun."""
     layer = Layer(np.random.default_rng(5), heads=8, group=1, head_dim=8)
     passes = [layer.attend(slots=2, **tree(2), commit=[], turns=at == 0) for at in range(3)]
     check(layer, passes, beat_bytes=8, slots=2, eager=True, stall={"new_values": 0.97})
@@ -145,14 +145,14 @@ def test_the_next_parts_wait_for_the_heads() -> None:
 
 @pytest.mark.parametrize("rotate", [0, 1])
 @pytest.mark.parametrize(("beat_bytes", "head_dim"), [(16, 16), (8, 12)])
-def test_latency(rotate: int, beat_bytes: int, head_dim: int) -> None:
-    """From the last vector's last element to ``coded``, and from ``attends`` to the first work: as documented."""
+def test_latency_is_as_documented(rotate: int, beat_bytes: int, head_dim: int) -> None:
+    """Measure from the last vector's last element to ``coded``, and from ``attends`` to the first work."""
     layer = Layer(np.random.default_rng(4), heads=2, group=1, head_dim=head_dim)
-    given = layer.attend(slots=2, **chain(2), commit=[0])
+    work = layer.attend(slots=2, **chain(2), commit=[0])
     shape: dict[str, Any] = {"beat_bytes": beat_bytes, "chunk": widest_chunk(beat_bytes, head_dim), "slots": 2}
     columns, cycles = 2 * head_dim, dict[str, list[int]]()
     component = Together(**shape, head_dim=head_dim, context=8, query_columns=columns, key_columns=columns)
-    inputs = streams(layer, [given], **shape)
+    inputs = streams(layer, [work], **shape)
     inputs["parts"][-1]["rotate"] = rotate
     items = columns // shape["chunk"]
     counts = {"output": columns, "new_keys": items, "new_values": items, "begun": 1}
@@ -171,7 +171,7 @@ def test_estimate_is_the_sum_of_its_parts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "message"),
+    ("changes", "message"),
     [
         ({"head_dim": 7, "chunk": 1}, "head_dim must be even, not 7"),
         ({"chunk": 8}, "chunk must be a power of two that divides 12, not 8"),
@@ -180,7 +180,7 @@ def test_estimate_is_the_sum_of_its_parts() -> None:
         ({"slots": 9}, "slots must be an integer from 1 to 8, not 9"),
     ],
 )
-def test_refused(changed: dict[str, Any], message: str) -> None:
+def test_wrong_parameters_are_refused(changes: dict[str, Any], message: str) -> None:
     shape = {"beat_bytes": 16, "head_dim": 12, "chunk": 4, "slots": 2, "context": 8}
     with pytest.raises(ValueError, match=f"^{message}$"):
-        AttentionPath(**{**shape, "query_columns": 24, "key_columns": 12, **changed})
+        AttentionPath(**{**shape, "query_columns": 24, "key_columns": 12, **changes})

@@ -16,7 +16,7 @@ from tests.hw.support.make_vectors import to_words
     ("slots", "head_dim", "chunk", "heads", "group"),
     [(1, 4, 4, 3, 1), (3, 6, 2, 6, 3), (2, 3, 1, 4, 4), (1, 16, 16, 2, 2), (2, 8, 4, 1, 1)],
 )
-def test_heads_as_often_as_they_are_shared(
+def test_heads_are_repeated_as_often_as_they_are_shared(
     slots: int, head_dim: int, chunk: int, heads: int, group: int, stall: Any
 ) -> None:
     rng = np.random.default_rng(heads)
@@ -24,8 +24,8 @@ def test_heads_as_often_as_they_are_shared(
     items = x.T.reshape(heads // group, head_dim // chunk, chunk, slots)
     cycles: dict[str, list[int]] = {}
     component = HeadFeeder(width=8, slots=slots, depth=x.shape[1], head_dim=head_dim, chunk=chunk)
-    # The driver writes an element per cycle from the start: every one is there before it is read.
-    found = run(
+    # The driver writes an element per cycle from the start: each one is there before it is read.
+    collected = run(
         component,
         {"write": to_words(x, 1), "attends": [{"heads": heads, "group": group}] * 2},
         {"items": 2 * heads * len(items[0]), "once": 2 * len(items) * len(items[0])},
@@ -33,8 +33,8 @@ def test_heads_as_often_as_they_are_shared(
         cycles=cycles,
     )
     again = items[np.arange(heads) // group].reshape(-1, chunk, slots).tolist()
-    assert found["items"] == again * 2
-    assert found["once"] == items.reshape(-1, chunk, slots).tolist() * 2
+    assert collected["items"] == again * 2
+    assert collected["once"] == items.reshape(-1, chunk, slots).tolist() * 2
     if not stall:
         assert cycles["items"][0] - cycles["attends"][0] == chunk + 4
         assert cycles["items"][heads * len(items[0]) - 1] - cycles["items"][0] == heads * head_dim - chunk
@@ -45,13 +45,13 @@ def test_estimate_holds_the_vector() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "message"),
+    ("changes", "message"),
     [
         ({"chunk": 3}, "chunk must divide 8, not 3"),
         ({"depth": 7}, "depth must be an integer from 8 to 65536, not 7"),
         ({"width": 19}, "width must be an integer from 1 to 18, not 19"),
     ],
 )
-def test_refused(changed: dict[str, int], message: str) -> None:
+def test_wrong_parameters_are_refused(changes: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}$"):
-        HeadFeeder(**{"width": 8, "slots": 1, "depth": 16, "head_dim": 8, "chunk": 4, **changed})
+        HeadFeeder(**{"width": 8, "slots": 1, "depth": 16, "head_dim": 8, "chunk": 4, **changes})

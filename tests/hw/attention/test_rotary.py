@@ -15,13 +15,13 @@ Array = np.ndarray[Any, Any]
 
 
 def turned(x: Array, cos: Array, sin: Array) -> Array:
-    """x [slots, n], cos and sin [slots, head_dim / 2]."""
+    """Rotate x [slots, n] by cos and sin [slots, head_dim / 2]."""
     half = cos.shape[1]
     heads = x.reshape(len(x), -1, 2, half)
     a, b = heads[:, :, 0], heads[:, :, 1]
     cos, sin = cos[:, None], sin[:, None]
-    both = np.stack([a * cos - b * sin, b * cos + a * sin], axis=2)
-    return saturate(round_shift(both, 14), 18).reshape(x.shape)
+    rotated = np.stack([a * cos - b * sin, b * cos + a * sin], axis=2)
+    return saturate(round_shift(rotated, 14), 18).reshape(x.shape)
 
 
 def items(table: Array, lanes: int) -> list[Any]:
@@ -33,7 +33,7 @@ def items(table: Array, lanes: int) -> list[Any]:
     ("slots", "head_dim", "lanes", "heads"),
     [(1, 2, 1, [1, 4]), (8, 8, 4, [3, 1]), (3, 12, 3, [2, 2, 1]), (2, 12, 1, [1]), (2, 24, 6, [1, 5]), (1, 16, 4, [2])],
 )
-def test_equal_to_the_formulas(
+def test_rotations_follow_the_formulas(
     slots: int, head_dim: int, lanes: int, heads: list[int], idle: float, stall: float
 ) -> None:
     rng = np.random.default_rng(head_dim)
@@ -41,18 +41,18 @@ def test_equal_to_the_formulas(
     cos, sin = rotary(rng.integers(0, 5000, slots).astype(np.int32), frequencies)
     vectors = [awkward(rng, slots, head_dim * count, 18) for count in heads]
     vectors[0][:, :] = rng.choice([-(1 << 17) + 1, (1 << 17) - 1], vectors[0].shape)  # sums that saturate
-    given = [{"cos": c, "sin": s} for c, s in zip(items(cos, lanes), items(sin, lanes), strict=True)]
+    angle_items = [{"cos": c, "sin": s} for c, s in zip(items(cos, lanes), items(sin, lanes), strict=True)]
     words = [word for x in vectors for word in to_words(x, lanes)]
     cycles: dict[str, list[int]] = {}
-    found = run(
+    collected = run(
         Rotary(slots=slots, head_dim=head_dim, lanes=lanes),
-        {"angles": given, "input": words},
+        {"angles": angle_items, "input": words},
         {"output": len(words)},
         idle=idle,
         stall=stall,
         cycles=cycles,
     )["output"]
-    results = from_words(found, [x.shape[1] for x in vectors])
+    results = from_words(collected, [x.shape[1] for x in vectors])
     for result, x in zip(results, vectors, strict=True):
         assert result.tolist() == turned(x, cos, sin).tolist()
     assert any((np.abs(result) == (1 << 17) - 1).any() for result in results)
@@ -64,12 +64,14 @@ def test_equal_to_the_formulas(
 
 
 @pytest.mark.parametrize("idle", [{"angles": 0.9, "input": 0.0}, {"angles": 0.0, "input": 0.9}, 0.0, 0.7])
-def test_new_angles_for_the_next_pass(idle: Any) -> None:
-    """Whenever they are offered, a vector is turned by one set, and the second by the last if the words are slow."""
+def test_each_pass_uses_one_set_of_angles(idle: Any) -> None:
+    """Check that a vector is rotated by one set, whenever new ones are offered; the second uses the last if words are
+    slow.
+    """
     rng = np.random.default_rng(0)
     tables = [(rng.integers(-16384, 16385, (2, 4)), rng.integers(-16384, 16385, (2, 4))) for _ in range(2)]
     vectors = [awkward(rng, 2, 16, 18) for _ in range(2)]
-    found = run(
+    collected = run(
         Rotary(slots=2, head_dim=8, lanes=2),
         {
             "angles": [
@@ -80,7 +82,7 @@ def test_new_angles_for_the_next_pass(idle: Any) -> None:
         {"output": 16},
         idle=idle,
     )["output"]
-    results = from_words(found, [16, 16])
+    results = from_words(collected, [16, 16])
     by = [
         [turned(x, *table).tolist() for table in tables].index(y.tolist())
         for x, y in zip(vectors, results, strict=True)
@@ -91,7 +93,7 @@ def test_new_angles_for_the_next_pass(idle: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "message"),
+    ("changes", "message"),
     [
         ({"head_dim": 7}, "head_dim must be even, not 7"),
         ({"lanes": 4}, "lanes must divide 6, not 4"),
@@ -99,6 +101,6 @@ def test_new_angles_for_the_next_pass(idle: Any) -> None:
         ({"slots": 0}, "slots must be an integer from 1 to 8, not 0"),
     ],
 )
-def test_refused(changed: dict[str, int], message: str) -> None:
+def test_wrong_parameters_are_refused(changes: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}$"):
-        Rotary(**{"slots": 1, "head_dim": 12, "lanes": 1, **changed})
+        Rotary(**{"slots": 1, "head_dim": 12, "lanes": 1, **changes})

@@ -13,7 +13,7 @@ STREAMS = [(0.0, 0.0), (0.5, 0.0), (0.0, 0.7), (0.4, 0.4)]
 
 
 def item(rng: random.Random, slots: int, lanes: int) -> dict[str, Any]:
-    """Distances around where the exponential is neither one nor zero, and the extremes."""
+    """Draw distances at which the exponential is neither one nor zero, and the extremes."""
     shifts = [rng.choice([0, 1, 15, 16, 31, 47, rng.randrange(48)]) for _ in range(slots)]
     factors = [rng.choice([0, 1, 65535, rng.randrange(1 << 15, 1 << 16)]) for _ in range(slots)]
 
@@ -30,24 +30,24 @@ def item(rng: random.Random, slots: int, lanes: int) -> dict[str, Any]:
     }
 
 
-def expected(given: dict[str, Any]) -> dict[str, Any]:
+def expected(payload: dict[str, Any]) -> dict[str, Any]:
     chances = [
         [
-            chance(d, factor, shift) if seen else 0
-            for d, factor, shift, seen in zip(line, given["factors"], given["shifts"], visible, strict=True)
+            chance(d, factor, shift) if is_visible else 0
+            for d, factor, shift, is_visible in zip(line, payload["factors"], payload["shifts"], visible, strict=True)
         ]
-        for line, visible in zip(given["distances"], given["visible"], strict=True)
+        for line, visible in zip(payload["distances"], payload["visible"], strict=True)
     ]
-    return {"chances": chances, "last": given["last"]}
+    return {"chances": chances, "last": payload["last"]}
 
 
 @pytest.mark.parametrize(("slots", "lanes"), [(1, 1), (8, 1), (3, 2), (1, 8)])
 @pytest.mark.parametrize(("idle", "stall"), STREAMS)
-def test_equal_to_the_formula(slots: int, lanes: int, idle: float, stall: float) -> None:
+def test_chances_follow_the_formula(slots: int, lanes: int, idle: float, stall: float) -> None:
     rng = random.Random(slots)
     items = [item(rng, slots, lanes) for _ in range(60)]
     cycles: dict[str, list[int]] = {}
-    found = run(
+    collected = run(
         Softmax(slots=slots, lanes=lanes),
         {"input": items},
         {"output": len(items)},
@@ -55,21 +55,21 @@ def test_equal_to_the_formula(slots: int, lanes: int, idle: float, stall: float)
         stall=stall,
         cycles=cycles,
     )
-    assert found["output"] == [expected(given) for given in items]
+    assert collected["output"] == [expected(given) for given in items]
     if not idle and not stall:
         assert [b - a for a, b in zip(cycles["input"], cycles["output"], strict=True)] == [13] * len(items)
 
 
-def test_every_exponent() -> None:
+def test_every_exponent_follows_the_formula() -> None:
     items: list[dict[str, Any]] = [
         {"distances": [[u]], "visible": [[1]], "factors": [1], "shifts": [0], "last": 0}
         for u in [*range(4700), 1 << 25]
     ]
-    found = run(Softmax(slots=1), {"input": items}, {"output": len(items)})["output"]
-    assert [given["chances"][0][0] for given in found] == [chance(i["distances"][0][0], 1, 0) for i in items]
+    outputs = run(Softmax(slots=1), {"input": items}, {"output": len(items)})["output"]
+    assert [given["chances"][0][0] for given in outputs] == [chance(i["distances"][0][0], 1, 0) for i in items]
 
 
-def test_refused() -> None:
+def test_wrong_parameters_are_refused() -> None:
     with pytest.raises(ValueError, match=r"^slots must be an integer from 1 to 8, not 9$"):
         Softmax(slots=9)
     with pytest.raises(ValueError, match=r"^lanes must be an integer from 1 to 8, not 0$"):

@@ -13,24 +13,26 @@ from tests.hw.support.make_vectors import PATTERNS, awkward, from_words, to_word
     ("slots", "lanes", "in_lanes"),
     [(1, 5, 1), (3, 5, 2), (2, 5, 4), (1, 5, 8), (2, 5, 16), (1, 5, 5), (8, 16, 1), (1, 1, 1), (1, 1, 4), (2, 3, 7)],
 )
-def test_every_length_up_to_several_words(slots: int, lanes: int, in_lanes: int, idle: float, stall: float) -> None:
+def test_vectors_of_every_length_are_collected(
+    slots: int, lanes: int, in_lanes: int, idle: float, stall: float
+) -> None:
     rng = np.random.default_rng(lanes)
     widths = [n * in_lanes for n in (*range(1, 12 if in_lanes < 5 else 5), lanes, 1)]
     vectors = [awkward(rng, slots, width) for width in widths]
-    given = [word for x in vectors for word in to_words(x, in_lanes)]
+    payloads = [word for x in vectors for word in to_words(x, in_lanes)]
     count = sum(-(-width // lanes) for width in widths)
     component = Collector(width=27, slots=slots, lanes=lanes, in_lanes=in_lanes)
-    found = run(component, {"input": given}, {"output": count}, idle=idle, stall=stall)["output"]
-    for result, x in zip(from_words(found, widths), vectors, strict=True):
+    collected = run(component, {"input": payloads}, {"output": count}, idle=idle, stall=stall)["output"]
+    for result, x in zip(from_words(collected, widths), vectors, strict=True):
         assert result.tolist() == x.tolist()
 
 
-def test_an_element_a_cycle() -> None:
+def test_an_element_takes_a_cycle() -> None:
     cycles: dict[str, list[int]] = {}
     vectors = [np.arange(n)[None] for n in (23, 1, 1, 10)]
-    given = [word for x in vectors for word in to_words(x, 1)]
-    run(Collector(width=8, slots=1, lanes=5), {"input": given}, {"output": 9}, cycles=cycles)
-    assert np.ptp(cycles["input"]) == len(given) - 1
+    payloads = [word for x in vectors for word in to_words(x, 1)]
+    run(Collector(width=8, slots=1, lanes=5), {"input": payloads}, {"output": 9}, cycles=cycles)
+    assert np.ptp(cycles["input"]) == len(payloads) - 1
     assert cycles["output"][0] - cycles["input"][4] == 1
 
 
@@ -40,12 +42,12 @@ def test_estimate_counts_the_word() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "message"),
+    ("changes", "message"),
     [
         ({"in_lanes": 0}, "in_lanes must be an integer from 1 to 64, not 0"),
         ({"lanes": 65}, "lanes must be an integer from 1 to 64, not 65"),
     ],
 )
-def test_refused(changed: dict[str, int], message: str) -> None:
+def test_wrong_parameters_are_refused(changes: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}$"):
-        Collector(**{"width": 27, "slots": 1, **changed})
+        Collector(**{"width": 27, "slots": 1, **changes})

@@ -1,4 +1,4 @@
-"""The base class of components: ports at their first use, no warning about what is only estimated, and one cost."""
+"""Test the base class of components: ports at their first use, no warning about mere estimates, and one cost."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from edgedec.hw.vector.quantize_path import QuantizePath
 
 
 class Inverter(CostedComponent):
-    """Counts how often its ports are asked for."""
+    """Count how often the ports are requested."""
 
     def __init__(self, **members: Any) -> None:
         self.asked = 0
@@ -58,7 +58,7 @@ def test_the_signature_alone_creates_the_ports_too() -> None:
     assert component.input.name == "input"
 
 
-def test_a_stream_connects_before_any_port_was_used() -> None:
+def test_a_stream_connects_before_a_port_was_used() -> None:
     m, source, sink = Module(), Fifo(shape=8, depth=4), Fifo(shape=8, depth=4)
     m.submodules += [source, sink]
     connect(m, source.output, sink.input)
@@ -88,7 +88,7 @@ def test_a_port_must_not_have_the_name_of_an_attribute() -> None:
         _ = Inverter(resources=In(1)).input
 
 
-def test_components_without_parts_say_so() -> None:
+def test_components_without_parts_have_no_parts() -> None:
     with pytest.raises(NotImplementedError, match="Inverter gives its resources in one sum"):
         _ = Inverter().resources_by_part
 
@@ -105,7 +105,7 @@ def unused(make: Any) -> list[str]:
     return [str(warning.message) for warning in caught if warning.category is UnusedElaboratable]
 
 
-def test_only_what_has_ports_must_be_elaborated() -> None:
+def test_only_a_component_with_ports_must_be_elaborated() -> None:
     assert unused(lambda: Inverter().resources) == []
     assert unused(lambda: Accelerator(AcceleratorConfig(slots=1)).resources) == []
     Fragment.get(Inverter(), None)  # Amaranth warns in processes that have elaborated something

@@ -12,14 +12,14 @@ from tests.hw.support.bench_streams import run
 
 @pytest.mark.parametrize("depth", [2, 3, 8, 13])
 @pytest.mark.parametrize(("idle", "stall"), [(0.0, 0.0), (0.7, 0.0), (0.0, 0.7), (0.4, 0.4)])
-def test_keeps_everything_in_order(depth: int, idle: float, stall: float) -> None:
+def test_entries_keep_their_order(depth: int, idle: float, stall: float) -> None:
     rng = random.Random(depth)
     items = [rng.getrandbits(9) for _ in range(80)]
-    found = run(Fifo(shape=9, depth=depth), {"input": items}, {"output": len(items)}, idle=idle, stall=stall)
-    assert found["output"] == items
+    collected = run(Fifo(shape=9, depth=depth), {"input": items}, {"output": len(items)}, idle=idle, stall=stall)
+    assert collected["output"] == items
 
 
-def test_the_documented_latency_and_throughput() -> None:
+def test_latency_and_throughput_are_as_documented() -> None:
     cycles: dict[str, list[int]] = {}
     run(Fifo(shape=8, depth=8), {"input": list(range(40))}, {"output": 40}, cycles=cycles)
     first = cycles["input"][0]
@@ -27,8 +27,8 @@ def test_the_documented_latency_and_throughput() -> None:
     assert cycles["output"] == [first + 3 + n for n in range(40)]
 
 
-def test_level_and_room() -> None:
-    """Two more than the depth fit, and the level counts them all."""
+def test_the_level_counts_two_more_than_the_depth() -> None:
+    """Check that two more entries than the depth fit, and that the level counts them."""
     fifo = Fifo(shape=8, depth=5)
 
     async def fill(ctx: Any) -> None:
@@ -42,9 +42,9 @@ def test_level_and_room() -> None:
         assert not ctx.get(fifo.input.ready)
         ctx.set(fifo.input.valid, 0)
         ctx.set(fifo.output.ready, 1)
-        for left in range(6, -1, -1):
+        for level in range(6, -1, -1):
             await ctx.tick()
-            assert ctx.get(fifo.level) == left
+            assert ctx.get(fifo.level) == level
         assert not ctx.get(fifo.output.valid)
 
     simulator = Simulator(fifo)
@@ -60,6 +60,6 @@ def test_level_and_room() -> None:
         ({"depth": 4, "style": "fast"}, "style must be one of auto, block, ultra, distributed, not 'fast'"),
     ],
 )
-def test_constructor_refuses(parameters: dict[str, Any], message: str) -> None:
+def test_wrong_parameters_are_refused(parameters: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Fifo(shape=8, **parameters)

@@ -45,38 +45,40 @@ def geared(vectors: list[I64], blocks: list[int], columns: int, lanes: int, **ho
         (2, 8, 1),
     ],
 )
-def test_every_length_up_to_several_blocks(slots: int, columns: int, lanes: int, idle: float, stall: float) -> None:
+def test_vectors_of_every_length_are_cut_into_blocks(
+    slots: int, columns: int, lanes: int, idle: float, stall: float
+) -> None:
     rng = np.random.default_rng(columns)
-    most = 2 * columns * lanes + 2 if slots < 8 else 50
-    widths = [*range(1, most, 1 + (most > 50)), columns, 1]
+    longest = 2 * columns * lanes + 2 if slots < 8 else 50
+    widths = [*range(1, longest, 1 + (longest > 50)), columns, 1]
     vectors = [rng.integers(-127, 128, (slots, width)) for width in widths]
     blocks = [-(-width // columns) for width in widths]
-    found = geared(vectors, blocks, columns, lanes, idle=idle, stall=stall, limit=100_000)
-    assert found == [block for x, n in zip(vectors, blocks, strict=True) for block in expected(x, columns, n)]
+    collected = geared(vectors, blocks, columns, lanes, idle=idle, stall=stall, limit=100_000)
+    assert collected == [block for x, n in zip(vectors, blocks, strict=True) for block in expected(x, columns, n)]
 
 
 @pytest.mark.rtl(sample=3)
 @pytest.mark.parametrize("lanes", [1, 5])
 @pytest.mark.parametrize(("slots", "columns"), [(1, 64), (8, 64), (2, 32)])
-def test_the_sizes_of_the_engine(slots: int, columns: int, lanes: int) -> None:
+def test_the_sizes_of_the_engine_are_cut_without_a_pause(slots: int, columns: int, lanes: int) -> None:
     rng = np.random.default_rng(1)
     widths = [320, 63, 64, 65, 1, 5 * columns + 7] if slots < 8 else [193, 64]
     vectors = [rng.integers(-127, 128, (slots, width)) for width in widths]
     blocks = [-(-width // columns) for width in widths]
     cycles: dict[str, list[int]] = {}
-    found = geared(vectors, blocks, columns, lanes, cycles=cycles)
-    assert found == [block for x, n in zip(vectors, blocks, strict=True) for block in expected(x, columns, n)]
+    collected = geared(vectors, blocks, columns, lanes, cycles=cycles)
+    assert collected == [block for x, n in zip(vectors, blocks, strict=True) for block in expected(x, columns, n)]
     gaps = np.diff(cycles["output"][: blocks[0]])
     assert gaps.max() <= -(-columns // lanes) + 2
 
 
 @pytest.mark.parametrize("lanes", [1, 5])
-def test_vectors_shorter_and_longer_than_their_blocks(lanes: int) -> None:
+def test_vectors_may_be_shorter_or_longer_than_their_blocks(lanes: int) -> None:
     rng = np.random.default_rng(2)
     cases = [(1, 3), (40, 2), (16, 0), (5, 1), (33, 1), (8, 4), (7, 1)]  # width, blocks of 8
     vectors = [rng.integers(-127, 128, (2, width)) for width, _ in cases]
-    found = geared(vectors, [n for _, n in cases], 8, lanes)
-    assert found == [block for x, (_, n) in zip(vectors, cases, strict=True) for block in expected(x, 8, n)]
+    collected = geared(vectors, [n for _, n in cases], 8, lanes)
+    assert collected == [block for x, (_, n) in zip(vectors, cases, strict=True) for block in expected(x, 8, n)]
 
 
 @pytest.mark.parametrize(
@@ -86,6 +88,6 @@ def test_vectors_shorter_and_longer_than_their_blocks(lanes: int) -> None:
         ({"slots": 0, "columns": 64}, "slots must be an integer from 1 to 8, not 0"),
     ],
 )
-def test_refused(parameters: dict[str, int], message: str) -> None:
+def test_wrong_parameters_are_refused(parameters: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}$"):
         Gearbox(**parameters)

@@ -16,29 +16,31 @@ def expected(x: int, mantissa_bits: int) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize(("bits", "mantissa_bits"), [(1, 1), (8, 3), (9, 9), (10, 1)])
-def test_all_small_values(bits: int, mantissa_bits: int) -> None:
+def test_all_small_values_follow_the_definition(bits: int, mantissa_bits: int) -> None:
     values = range(1 << bits)
     component = Normalize(bits=bits, mantissa_bits=mantissa_bits)
-    found = run(component, {"input": [{"value": x, "tag": 0} for x in values]}, {"output": len(values)})["output"]
-    assert [(y["mantissa"], y["length"]) for y in found] == [expected(x, mantissa_bits) for x in values]
+    actual = run(component, {"input": [{"value": x, "tag": 0} for x in values]}, {"output": len(values)})["output"]
+    assert [(y["mantissa"], y["length"]) for y in actual] == [expected(x, mantissa_bits) for x in values]
 
 
 @pytest.mark.parametrize(("bits", "mantissa_bits", "tag_bits"), [(26, 16, 3), (49, 32, 3), (32, 16, 0)])
 @pytest.mark.parametrize(("idle", "stall"), [(0.0, 0.0), (0.4, 0.4), (0.0, 0.7)])
-def test_widths_of_the_profile(bits: int, mantissa_bits: int, tag_bits: int, idle: float, stall: float) -> None:
+def test_widths_of_the_profile_follow_the_definition(
+    bits: int, mantissa_bits: int, tag_bits: int, idle: float, stall: float
+) -> None:
     rng = random.Random(3)
     values = [0, *(1 << k for k in range(bits)), *((1 << k) - 1 for k in range(1, bits + 1))]
     values += [rng.getrandbits(rng.randrange(1, bits + 1)) for _ in range(30)]
     items = [{"value": x, "tag": i % (1 << tag_bits)} for i, x in enumerate(values)]
     cycles: dict[str, list[int]] = {}
     component = Normalize(bits=bits, mantissa_bits=mantissa_bits, tag_bits=tag_bits)
-    found = run(component, {"input": items}, {"output": len(items)}, idle=idle, stall=stall, cycles=cycles)["output"]
-    assert [(y["mantissa"], y["length"]) for y in found] == [expected(x, mantissa_bits) for x in values]
-    assert [y["tag"] for y in found] == [item["tag"] for item in items]
+    actual = run(component, {"input": items}, {"output": len(items)}, idle=idle, stall=stall, cycles=cycles)["output"]
+    assert [(y["mantissa"], y["length"]) for y in actual] == [expected(x, mantissa_bits) for x in values]
+    assert [y["tag"] for y in actual] == [item["tag"] for item in items]
     if mantissa_bits == 16:
-        some = np.array([x for x in values if x])
-        mantissas, lengths = normalize16(some)
-        assert [(y["mantissa"], y["length"]) for x, y in zip(values, found, strict=True) if x] == list(
+        nonzero = np.array([x for x in values if x])
+        mantissas, lengths = normalize16(nonzero)
+        assert [(y["mantissa"], y["length"]) for x, y in zip(values, actual, strict=True) if x] == list(
             zip(mantissas.tolist(), lengths.tolist(), strict=True)
         )
     if not idle and not stall:
@@ -54,12 +56,12 @@ def test_widths_of_the_profile(bits: int, mantissa_bits: int, tag_bits: int, idl
         ({"bits": 26, "tag_bits": 9}, "tag_bits must be an integer from 0 to 8, not 9"),
     ],
 )
-def test_refused(parameters: dict[str, int], message: str) -> None:
+def test_wrong_parameters_are_refused(parameters: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}$"):
         Normalize(**parameters)
 
 
-def test_no_tag_and_sixteen_bits_by_default() -> None:
+def test_defaults_are_no_tag_and_sixteen_bits() -> None:
     component = Normalize(bits=20)
     assert component.input.payload.shape()["tag"].width == 0
     assert component.output.payload.shape()["mantissa"].width == 16

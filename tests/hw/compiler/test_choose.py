@@ -1,4 +1,4 @@
-"""Accelerators for boards. What an accelerator costs may change: nothing here knows a number of it."""
+"""Test the choice of accelerators for boards. The cost of an accelerator may change, so no test states one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from edgedec.quantize.synthetic.random_bundle import SHAPES
 from edgedec.reference.integer_profile.model import IntegerModel
 from tests.edgedec.reference.integer_profile.support.make_models import KINDS, tiny
 
-STORIES: dict[str, Any] = {  # of the embedded model's size
+STORIES: dict[str, Any] = {  # configuration of the embedded model's size
     "model_type": "llama",
     "hidden_act": "silu",
     "vocab_size": 2048,
@@ -36,7 +36,7 @@ STORIES: dict[str, Any] = {  # of the embedded model's size
 }
 
 
-# The embedded drafter, for a memory that does not hold the embedded model.
+# configuration of the embedded drafter, for a memory that does not hold the embedded model
 DRAFT = {
     **STORIES,
     "hidden_size": 96,
@@ -48,7 +48,7 @@ DRAFT = {
 
 
 def that_fits(device: Board, stories: IntegerModel) -> tuple[IntegerModel, dict[str, Any]]:
-    """A model, and what is wanted otherwise for it."""
+    """Return a model that fits the device, and the options that it needs."""
     return (shape_model(shape_graph(DRAFT)), {"context": 64}) if device.memory_bram36 else (stories, {})
 
 
@@ -59,22 +59,22 @@ def stories() -> IntegerModel:
 
 @pytest.fixture(scope="module")
 def large() -> IntegerModel:
-    """Half of BitNet-0.73B's layers, which is more than 32 MiB."""
+    """Return half of BitNet-0.73B's layers, which take more than 32 MiB."""
     return shape_model(shape_graph(SHAPES["bitnet-0.73b"], layers=12))
 
 
-def with_most(device: Board, **most: int) -> Board:
-    """The board with so much of some resources that can be used."""
-    return replace(device, has={**device.has, **most}, most=dict.fromkeys(most, 1.0))
+def with_most(device: Board, **amounts: int) -> Board:
+    """Return the board with these amounts of some resources, all of which may be used."""
+    return replace(device, has={**device.has, **amounts}, most=dict.fromkeys(amounts, 1.0))
 
 
 @pytest.mark.parametrize("name", board_names())
 def test_every_board_runs_the_embedded_model(name: str, stories: IntegerModel) -> None:
     device = find_board(name)
-    model, wanted = that_fits(device, stories)
-    config = config_for_board(model, device, **wanted)
+    model, options = that_fits(device, stories)
+    config = config_for_board(model, device, **options)
     assert estimate(config).beyond(device) == []
-    assert config == config_for_board(shape_model(model.graph), device, **wanted)
+    assert config == config_for_board(shape_model(model.graph), device, **options)
     assert config.clock_hz == device.clock_hz
     assert config.ultra == (device.has["uram"] > 0)
     assert config.port_bytes >= min(device.port_bytes, config.beat_bytes)
@@ -85,21 +85,23 @@ def test_every_board_runs_the_embedded_model(name: str, stories: IntegerModel) -
 
 @pytest.mark.parametrize("name", board_names())
 def test_the_stream_is_as_wide_as_the_memory_is_fast(name: str, stories: IntegerModel) -> None:
-    """Nine tenths of the bandwidth at least, and half as wide would not do. All have room for that."""
+    """Check that it takes nine tenths of the bandwidth, and that half its width would not; all boards have room for
+    that.
+    """
     device = find_board(name)
-    model, wanted = that_fits(device, stories)
-    config = config_for_board(model, device, **wanted)
+    model, options = that_fits(device, stories)
+    config = config_for_board(model, device, **options)
     rate = config.beat_bytes * config.clock_hz
     assert rate >= 0.9 * device.bandwidth_bytes_s
     assert config.beat_bytes == 4 or rate / 2 < 0.9 * device.bandwidth_bytes_s
 
 
-def test_boards_that_run_bitnet(large: IntegerModel) -> None:
+def test_zynq_boards_run_bitnet(large: IntegerModel) -> None:
     for name in ("kv260", "ultra96-v2", "pynq-z2", "arty-z7-20"):
         assert estimate(config_for_board(large, find_board(name))).beyond(find_board(name)) == []
 
 
-def test_weights_that_the_memory_does_not_hold(large: IntegerModel) -> None:
+def test_weights_larger_than_the_memory_are_refused(large: IntegerModel) -> None:
     message = rf"^the model does not fit ulx3s-85f: with slots=1, .* bytes, the memory has {32 << 20}; it fits arty-z7"
     with pytest.raises(UnsupportedError, match=message):
         config_for_board(large, find_board("ulx3s-85f"), others=all_boards(), slots=1)
@@ -109,17 +111,17 @@ def test_weights_that_the_memory_does_not_hold(large: IntegerModel) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", board_names())
-def test_the_program_is_what_was_estimated(kind: str, name: str) -> None:
-    """It compiles for the configuration, with mantissas of groups too, and lies within the board's memory."""
+def test_the_program_fits_its_configuration(kind: str, name: str) -> None:
+    """Compile for the configuration, with mantissas of groups too, and compare with the board's memory."""
     model, device = tiny(kind)[2], find_board(name)
-    wanted: dict[str, Any] = {"context": 256} if device.memory_bram36 else {}
-    config = config_for_board(model, device, **wanted)
+    options: dict[str, Any] = {"context": 256} if device.memory_bram36 else {}
+    config = config_for_board(model, device, **options)
     assert config.scaling <= (config.beat_bytes >= 8)
     program = compile_model(model, config)
     assert laid_out(program.sizes, config.ports)[1] <= device.memory_bytes
 
 
-def test_memory_to_the_byte() -> None:
+def test_memory_is_counted_to_the_byte() -> None:
     model = tiny("native")[2]
     device = replace(find_board("kv260"), cma_bytes=None)
     config = config_for_board(model, device, slots=1, beat_bytes=4)
@@ -131,34 +133,36 @@ def test_memory_to_the_byte() -> None:
         config_for_board(model, replace(device, memory_bytes=size - 1), slots=1, beat_bytes=4)
 
 
-def test_slots_are_given_up_before_the_width_of_the_stream(stories: IntegerModel) -> None:
+def test_slots_are_reduced_before_the_width_of_the_stream(stories: IntegerModel) -> None:
     device = find_board("pynq-z2")
     whole = config_for_board(stories, device)
     for slots in (1, 2):
         needs = estimate(replace(whole, slots=slots)).on(device)
-        found = config_for_board(stories, with_most(device, lut=needs["lut"]))
-        assert (found.beat_bytes, found.slots) == (whole.beat_bytes, slots)
-    one = estimate(replace(whole, slots=1)).on(device)["lut"]
-    narrower = config_for_board(stories, with_most(device, lut=one - 1))
+        config = config_for_board(stories, with_most(device, lut=needs["lut"]))
+        assert (config.beat_bytes, config.slots) == (whole.beat_bytes, slots)
+    luts = estimate(replace(whole, slots=1)).on(device)["lut"]
+    narrower = config_for_board(stories, with_most(device, lut=luts - 1))
     assert narrower.beat_bytes < whole.beat_bytes
 
 
-def test_refused_with_numbers_and_what_would_fit(stories: IntegerModel) -> None:
-    """The narrowest accelerator with one slot takes one LUT too many; a smaller context or another board has it."""
+def test_a_refusal_has_numbers_and_an_alternative(stories: IntegerModel) -> None:
+    """Give one LUT too few for the narrowest accelerator with one slot, which a smaller context or another board has."""
     device = with_most(find_board("ulx3s-85f"), lut=100)
     with pytest.raises(UnsupportedError) as caught:
         config_for_board(stories, device, others=all_boards())
-    least = config_for_board(stories, find_board("ulx3s-85f"), slots=1, beat_bytes=4)
-    need = estimate(least).on(device)["lut"]
-    said = str(caught.value)
-    assert f"with slots=1, beat_bytes=4 and context=1024 it takes {need} lut, of 100 at most 100 can be used" in said
-    assert said.endswith("; it fits ulx3s-85f")  # the true one has more
-    some = with_most(find_board("ulx3s-85f"), bram36=estimate(replace(least, context=256)).on(device)["bram36"])
+    smallest = config_for_board(stories, find_board("ulx3s-85f"), slots=1, beat_bytes=4)
+    need = estimate(smallest).on(device)["lut"]
+    message = str(caught.value)
+    assert f"with slots=1, beat_bytes=4 and context=1024 it takes {need} lut, of 100 at most 100 can be used" in message
+    assert message.endswith("; it fits ulx3s-85f")  # the real board has more
+    device_with_ram = with_most(
+        find_board("ulx3s-85f"), bram36=estimate(replace(smallest, context=256)).on(device)["bram36"]
+    )
     with pytest.raises(UnsupportedError, match=r"bram36.*; it fits with context=(256|512)$"):
-        config_for_board(stories, some)
+        config_for_board(stories, device_with_ram)
 
 
-def test_what_is_wanted_otherwise(stories: IntegerModel) -> None:
+def test_options_override_the_choice(stories: IntegerModel) -> None:
     config = config_for_board(stories, find_board("kv260"), slots=3, beat_bytes=16, context=128, ports=1)
     assert (config.slots, config.beat_bytes, config.context, config.ports) == (3, 16, 128, 1)
     slow = config_for_board(stories, find_board("pynq-z2"), clock_hz=60e6)
@@ -171,7 +175,7 @@ def test_what_is_wanted_otherwise(stories: IntegerModel) -> None:
 
 @pytest.mark.parametrize("head_dim", [2, 8, 96])
 def test_the_softmax_keeps_up_with_the_stream(head_dim: int) -> None:
-    """A group of positions passes in no fewer beats than the softmax takes cycles for it, if it can."""
+    """Check that a group of positions takes at least as many beats as the softmax takes cycles for it, if possible."""
     model = shape_model(shape_graph({**STORIES, "head_dim": head_dim, "num_hidden_layers": 1}))
     config = config_for_board(model, find_board("kv260"))
     layout = config.kv_layout

@@ -1,4 +1,4 @@
-"""Items against the table of docs/accelerator.md, written and read one number at a time."""
+"""Compare items with the table of docs/accelerator.md, written and read one number at a time."""
 
 from __future__ import annotations
 
@@ -35,28 +35,28 @@ def config(slots: int) -> AcceleratorConfig:
 
 
 @given(st.lists(S16, min_size=1, max_size=12))
-def test_gains(gains: list[int]) -> None:
+def test_gains_are_laid_out_as_documented(gains: list[int]) -> None:
     items = gain_items(array(gains))
     assert items.shape == (len(gains), item_bytes(Destination.GAINS, config(1)))
     assert items.tobytes() == struct.pack(f"<{len(gains)}h", *gains)
 
 
 @given(st.lists(st.tuples(U16, st.integers(-(1 << 17), (1 << 17) - 1)), min_size=1, max_size=9))
-def test_coding(elements: list[tuple[int, int]]) -> None:
+def test_coding_is_laid_out_as_documented(elements: list[tuple[int, int]]) -> None:
     items = coding_items(array([m for m, _ in elements]), array([middle for _, middle in elements]))
     assert items.tobytes() == b"".join(struct.pack("<H2xi", *element) for element in elements)
     assert items.shape[1] == item_bytes(Destination.CODING, config(1))
 
 
 @given(st.lists(U16, min_size=1, max_size=9), st.integers(0, 47))
-def test_factors(factors: list[int], shift: int) -> None:
+def test_factors_are_laid_out_as_documented(factors: list[int], shift: int) -> None:
     items = factor_items(array(factors), shift)
     assert items.tobytes() == b"".join(struct.pack("<HBx", factor, shift) for factor in factors)
     assert items.shape[1] == item_bytes(Destination.FACTORS, config(1))
 
 
 @given(st.sampled_from([1, 2, 7, 8]), st.integers(1, 3), st.data())
-def test_scales(head_dim: int, heads: int, data: st.DataObject) -> None:
+def test_scales_are_laid_out_as_documented(head_dim: int, heads: int, data: st.DataObject) -> None:
     values = data.draw(st.lists(U16, min_size=heads * head_dim, max_size=heads * head_dim))
     items = scale_items(array(values).reshape(heads, head_dim))
     assert items.tobytes() == struct.pack(f"<{len(values)}H", *values)
@@ -64,7 +64,7 @@ def test_scales(head_dim: int, heads: int, data: st.DataObject) -> None:
 
 
 @given(st.integers(1, 8), st.integers(1, 13), st.data())
-def test_load(slots: int, width: int, data: st.DataObject) -> None:
+def test_loads_are_laid_out_as_documented(slots: int, width: int, data: st.DataObject) -> None:
     n = data.draw(st.integers(1, slots))
     rows = np.random.default_rng(width).integers(-(1 << 26) + 1, 1 << 26, (n, width))
     items = load_items(rows, slots)
@@ -74,21 +74,21 @@ def test_load(slots: int, width: int, data: st.DataObject) -> None:
     assert 4 * slots <= size < 8 * slots
     for element, item in enumerate(items):
         for slot in range(slots):
-            wanted = int(rows[slot, element]) if slot < n else 0
-            assert struct.unpack_from("<i", item.tobytes(), 4 * slot) == (wanted,)
+            expected = int(rows[slot, element]) if slot < n else 0
+            assert struct.unpack_from("<i", item.tobytes(), 4 * slot) == (expected,)
         assert not item[4 * slots :].any()
 
 
 @given(st.integers(1, 8), st.integers(1, 6))
-def test_angles(slots: int, pairs: int) -> None:
+def test_angles_are_laid_out_as_documented(slots: int, pairs: int) -> None:
     rng = np.random.default_rng(slots)
     cos, sin = rng.integers(-(1 << 14), (1 << 14) + 1, (2, max(1, slots - 1), pairs))
     items = angle_items(cos, sin, slots)
     assert items.shape == (pairs, item_bytes(Destination.ANGLES, config(slots)))
     for pair, item in enumerate(items):
         for slot in range(slots):
-            wanted = (int(cos[slot, pair]), int(sin[slot, pair])) if slot < len(cos) else (0, 0)
-            assert struct.unpack_from("<2h", item.tobytes(), 4 * slot) == wanted
+            expected = (int(cos[slot, pair]), int(sin[slot, pair])) if slot < len(cos) else (0, 0)
+            assert struct.unpack_from("<2h", item.tobytes(), 4 * slot) == expected
 
 
 @given(st.integers(1, 200), st.sampled_from([2, 4, 8, 16, 32, 256]), st.sampled_from([4, 8, 16, 64]))

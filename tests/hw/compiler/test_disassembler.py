@@ -10,10 +10,16 @@ from tests.edgedec.reference.integer_profile.support.make_models import tiny
 def test_every_instruction_is_described() -> None:
     model = tiny("native")[2]
     program = compile_model(model, config_for(model, context=64))
-    for index, one in enumerate(program.instructions):
-        found = describe(program, index)
-        assert (found["index"], found["opcode"], found["name"]) == (index, one.opcode.name, program.names[index])
-        assert found["bytes"] == (one["beats"] * program.config.beat_bytes if one.opcode == Opcode.READ else 0)
+    for index, instruction in enumerate(program.instructions):
+        description = describe(program, index)
+        assert (description["index"], description["opcode"], description["name"]) == (
+            index,
+            instruction.opcode.name,
+            program.names[index],
+        )
+        assert description["bytes"] == (
+            instruction["beats"] * program.config.beat_bytes if instruction.opcode == Opcode.READ else 0
+        )
     whole = list(lines(program))
     assert len(whole) == len(program.instructions)
     assert list(lines(program, 0)) == whole

@@ -31,7 +31,7 @@ def filled(layout: Int8Layout, seed: int = 0) -> Content:
 
 
 def obvious(layout: Int8Layout, codes: Any) -> list[list[int]]:
-    """The loops of the matrix path's docstring, one element at a time."""
+    """Pack with the loops of the matrix path's docstring, one element at a time."""
     width, beats = layout.beat_bytes, []
 
     def byte(row: int, column: int) -> int:
@@ -46,33 +46,33 @@ def obvious(layout: Int8Layout, codes: Any) -> list[list[int]]:
 
 
 @given(contents())
-def test_there_and_back(content: Content) -> None:
+def test_content_survives_a_round_trip(content: Content) -> None:
     layout, codes = content
     image = pack(layout, codes)
     assert image.dtype == np.uint8
     assert image.shape == (layout.beats, layout.beat_bytes)
-    found = unpack(layout, image)
-    assert found.dtype == np.int8
-    assert np.array_equal(found, codes)
+    unpacked = unpack(layout, image)
+    assert unpacked.dtype == np.int8
+    assert np.array_equal(unpacked, codes)
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (23, 29), (15, 16), (31, 40)])
-def test_the_order_of_the_beats(rows: int, columns: int) -> None:
+def test_beats_have_their_order(rows: int, columns: int) -> None:
     content = filled(Int8Layout(beat_bytes=8, tile_words=3, rows=rows, columns=columns))
     assert pack(*content).tolist() == obvious(*content)
 
 
 @given(contents(), st.data())
-def test_any_changed_byte_is_seen(content: Content, data: st.DataObject) -> None:
+def test_any_changed_byte_is_detected(content: Content, data: st.DataObject) -> None:
     layout, codes = content
     image = pack(layout, codes)
     at = data.draw(st.integers(0, layout.beats - 1)), data.draw(st.integers(0, layout.beat_bytes - 1))
     image[at] = (int(image[at]) + data.draw(st.integers(1, 255))) % 256
     try:
-        found = unpack(layout, image)
+        unpacked = unpack(layout, image)
     except BundleError:
         return
-    assert not np.array_equal(found, codes)
+    assert not np.array_equal(unpacked, codes)
 
 
 def test_damaged_images_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""What the compiler emits, and what it refuses by name. That a program computes what the model does: tests/sim."""
+"""Test what the compiler emits, and what it refuses by name; tests/sim tests that a program computes the model."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def compiled(kind: str, **overrides: Any) -> Program:
 
 
 def matrices(program: Program, sink: Sink) -> list[Instruction]:
-    return [one for one in program.instructions if one.opcode == Opcode.MATRIX and one["sink"] == sink]
+    return [entry for entry in program.instructions if entry.opcode == Opcode.MATRIX and entry["sink"] == sink]
 
 
-# --- what is emitted --------------------------------------------------------------------------------------------------
+# --- output -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -44,51 +44,57 @@ def test_the_same_model_gives_the_same_program(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_reads_cover_the_image_once_and_in_order(kind: str) -> None:
     program, at = compiled(kind, beat_bytes=8, tile_rows=30), 0
-    for read in (one for one in program.instructions if one.opcode == Opcode.READ and not one["base"]):
+    for read in (entry for entry in program.instructions if entry.opcode == Opcode.READ and not entry["base"]):
         assert read["start"] == at
         at += read["beats"]
     assert at * 8 == program.image.size
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_nothing_that_only_logits_need_is_read_without_them(kind: str) -> None:
+def test_reads_for_logits_alone_are_skipped_without_them(kind: str) -> None:
     program = compiled(kind)
-    last = max(i for i, one in enumerate(program.instructions) if one.opcode == Opcode.ATTEND)
-    kept = [one for one in program.instructions[last + 1 : program.commit - 1] if one["when"] != When.WITH_LOGITS]
-    # Constants of attention, its keys and values, and the projection that takes its codes.
-    for one in kept:
-        is_onward = one.opcode == Opcode.MATRIX and one["onward"]
-        assert one.opcode in (Opcode.READ, Opcode.CACHE, Opcode.MATRIX)
-        assert not is_onward or one["when"] == When.ALWAYS
-    assert {one["sink"] for one in kept if one.opcode == Opcode.MATRIX} == {Sink.RESIDUAL}
-    assert all(one["when"] == When.WITH_LOGITS for one in matrices(program, Sink.LOGITS))
+    last = max(i for i, entry in enumerate(program.instructions) if entry.opcode == Opcode.ATTEND)
+    needed = [
+        entry for entry in program.instructions[last + 1 : program.commit - 1] if entry["when"] != When.WITH_LOGITS
+    ]
+    # constants of attention, its keys and values, and the projection that takes its codes
+    for entry in needed:
+        is_onward = entry.opcode == Opcode.MATRIX and entry["onward"]
+        assert entry.opcode in (Opcode.READ, Opcode.CACHE, Opcode.MATRIX)
+        assert not is_onward or entry["when"] == When.ALWAYS
+    assert {entry["sink"] for entry in needed if entry.opcode == Opcode.MATRIX} == {Sink.RESIDUAL}
+    assert all(entry["when"] == When.WITH_LOGITS for entry in matrices(program, Sink.LOGITS))
 
 
-def test_row_constants_cut_a_matrix_into_what_a_queue_holds() -> None:
+def test_row_constants_cut_a_matrix_into_the_size_of_a_queue() -> None:
     program = compiled("int8", tile_rows=15)
     assert program.config.tile_words == 3
     for sink in Sink:
-        for one in matrices(program, sink):
-            assert one["rows"]
-            assert one["words"] <= (2 if sink == Sink.GATE else 3)  # pairs are not torn apart
+        for entry in matrices(program, sink):
+            assert entry["rows"]
+            assert entry["words"] <= (2 if sink == Sink.GATE else 3)  # pairs are not separated
     head = matrices(program, Sink.LOGITS)
-    assert [one["more"] for one in head] == [1] * (len(head) - 1) + [0]
-    assert [one["fresh"] for one in head] == [1] + [0] * (len(head) - 1)
-    assert {(one["elements"], one["first"]) for one in head} == {(41, 0)}
-    first, *rest = matrices(program, Sink.RESIDUAL)[:3]
-    assert (first["start"], [one["start"] for one in rest]) == (0, [15, 30])
-    assert [(one["words"], one["spare"], one["more"]) for one in (first, *rest)] == [(3, 0, 1), (3, 0, 1), (2, 4, 0)]
+    assert [entry["more"] for entry in head] == [1] * (len(head) - 1) + [0]
+    assert [entry["fresh"] for entry in head] == [1] + [0] * (len(head) - 1)
+    assert {(entry["elements"], entry["first"]) for entry in head} == {(41, 0)}
+    first, *others = matrices(program, Sink.RESIDUAL)[:3]
+    assert (first["start"], [entry["start"] for entry in others]) == (0, [15, 30])
+    assert [(entry["words"], entry["spare"], entry["more"]) for entry in (first, *others)] == [
+        (3, 0, 1),
+        (3, 0, 1),
+        (2, 4, 0),
+    ]
 
 
 def test_a_ternary_matrix_without_row_constants_is_cut_only_before_its_last_words() -> None:
-    """Of 28 words those 16 that something waits for."""
+    """Check that 16 of 28 words are cut off, for which something waits."""
     program = compiled("native", tile_rows=15)
     assert [one["words"] for one in matrices(program, Sink.GATE)] == [12, 16, 12, 16]
     assert not any(one["rows"] for one in matrices(program, Sink.GATE))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_words_of_a_vectors_matrices_less_what_is_spare_are_its_elements(kind: str) -> None:
+def test_the_words_of_a_vector_s_matrices_less_their_spare_are_its_elements(kind: str) -> None:
     graph, _, model = tiny(kind)
     linears = [op for op in graph.operations if isinstance(op, Linear)]
     widths = {
@@ -96,26 +102,28 @@ def test_the_words_of_a_vectors_matrices_less_what_is_spare_are_its_elements(kin
         for op in linears
         for name, matrix in zip(op.outputs, model.constants[op.name].matrices, strict=True)
     }
-    program, rows, found = compiled(kind, tile_rows=15), 0, set[Sink]()
-    assert [one["elements"] for one in program.instructions if one.opcode == Opcode.LOAD] == [program.config.hidden]
-    for one, name in zip(program.instructions, program.names, strict=True):
-        if one.opcode != Opcode.MATRIX or one["when"] == When.WITHOUT_LOGITS:
+    program, rows, sinks = compiled(kind, tile_rows=15), 0, set[Sink]()
+    assert [instruction["elements"] for instruction in program.instructions if instruction.opcode == Opcode.LOAD] == [
+        program.config.hidden
+    ]
+    for instruction, name in zip(program.instructions, program.names, strict=True):
+        if instruction.opcode != Opcode.MATRIX or instruction["when"] == When.WITHOUT_LOGITS:
             continue
         width = sum(widths[part] for part in name.split(" -> ")[0].split("|"))
-        assert 0 <= one["spare"] < 5
-        assert one["start"] == (rows if one["sink"] == Sink.RESIDUAL else 0)
-        assert one["elements"] == (width if one["sink"] == Sink.LOGITS else 0)
-        rows += 5 * one["words"] - one["spare"]
-        assert rows == width if not one["more"] else rows < width
-        found.add(Sink(one["sink"]))
-        rows *= one["more"]
-    assert found == set(Sink)
+        assert 0 <= instruction["spare"] < 5
+        assert instruction["start"] == (rows if instruction["sink"] == Sink.RESIDUAL else 0)
+        assert instruction["elements"] == (width if instruction["sink"] == Sink.LOGITS else 0)
+        rows += 5 * instruction["words"] - instruction["spare"]
+        assert rows == width if not instruction["more"] else rows < width
+        sinks.add(Sink(instruction["sink"]))
+        rows *= instruction["more"]
+    assert sinks == set(Sink)
 
 
 def test_a_commit_copies_every_layer() -> None:
     program = compiled("native")
     *copies, stop = program.instructions[program.commit :]
-    assert [(one.opcode, one["heads"]) for one in copies] == [(Opcode.COPY, 2)] * 2
+    assert [(entry.opcode, entry["heads"]) for entry in copies] == [(Opcode.COPY, 2)] * 2
     assert stop.opcode == Opcode.STOP
     assert copies[1]["start"] == 2 * 2 * copies[0]["run"]
     assert program.cache_beats == 2 * copies[1]["start"]
@@ -133,7 +141,7 @@ def test_config_for_is_the_smallest() -> None:
             compile_model(model, replace(config, **smaller))
 
 
-# --- what does not map ------------------------------------------------------------------------------------------------
+# --- refusals ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -150,14 +158,14 @@ def test_config_for_is_the_smallest() -> None:
         ("int8", {"tile_rows": 5}, r"layers\.0\.gate.*a tile has 5; raise tile_rows to 10"),
     ],
 )
-def test_what_the_configuration_lacks_is_named(kind: str, change: Mapping[str, Any], message: str) -> None:
+def test_a_missing_capability_of_the_configuration_is_named(kind: str, change: Mapping[str, Any], message: str) -> None:
     model = tiny(kind)[2]
     config = replace(config_for(model), **change)
     with pytest.raises(UnsupportedError, match=message):
         compile_model(model, config)
 
 
-def test_a_group_ends_within_no_beat() -> None:
+def test_a_group_that_ends_within_a_beat_is_refused() -> None:
     model = tiny("planes2")[2]
     operations = [
         replace(op, schemes=tuple(TernaryScheme(planes=2, group_size=32) for _ in op.schemes))
@@ -171,13 +179,13 @@ def test_a_group_ends_within_no_beat() -> None:
 
 
 def changed(kind: str, change: Any) -> IntegerModel:
-    """A prepared model with other operations."""
+    """Return a prepared model with other operations."""
     model = tiny(kind)[2]
     operations = tuple(change(op) for op in model.graph.operations)
     return IntegerModel(replace(model.graph, operations=operations), model.constants, model.forms)
 
 
-def test_keys_must_be_rotated_like_queries() -> None:
+def test_keys_with_another_rotary_layout_are_refused() -> None:
     def other_layout(op: Any) -> Any:
         return replace(op, layout="interleaved") if isinstance(op, Rope) and op.name.endswith(".k") else op
 
@@ -185,7 +193,7 @@ def test_keys_must_be_rotated_like_queries() -> None:
         config_for(changed("native", other_layout))
 
 
-def test_there_is_one_table_of_angles() -> None:
+def test_a_second_table_of_angles_is_refused() -> None:
     def other_angles(op: Any) -> Any:
         late = isinstance(op, Rope) and op.name.startswith("layers.1")
         return replace(op, inverse_frequencies=(1.0,) * 5) if late else op
@@ -195,29 +203,32 @@ def test_there_is_one_table_of_angles() -> None:
 
 
 def with_matrix(kind: str, name: str, **changes: Any) -> IntegerModel:
-    """A prepared model, of whose matrix ``name`` some members are others."""
+    """Return a prepared model with other members of its matrix ``name``."""
     model, constants = tiny(kind)[2], {}
     for key, value in model.constants.items():
         if isinstance(value, LinearConstants):
             value = LinearConstants(
-                matrices=tuple(replace(one, **changes) if one.name == name else one for one in value.matrices)
+                matrices=tuple(
+                    replace(constants_of_matrix, **changes) if constants_of_matrix.name == name else constants_of_matrix
+                    for constants_of_matrix in value.matrices
+                )
             )
         constants[key] = value
     return IntegerModel(model.graph, constants, model.forms)
 
 
-def test_gate_and_up_with_different_shifts() -> None:
+def test_gate_and_up_with_different_shifts_are_refused() -> None:
     with pytest.raises(UnsupportedError, match=r"layers\.0\.gate and layers\.0\.up need different shifts"):
         config_for(with_matrix("int8", "layers.0.up", pre_shift=1))
 
 
-def test_gate_and_up_stored_in_different_ways() -> None:
+def test_gate_and_up_of_different_storage_are_refused() -> None:
     trits = np.zeros((1, 70, 36), np.int8)
     with pytest.raises(UnsupportedError, match=r"layers\.0\.gate and layers\.0\.up are not stored alike"):
         config_for(with_matrix("int8", "layers.0.up", trits=trits))
 
 
-def test_an_operation_that_it_does_not_have() -> None:
+def test_an_unknown_operation_is_refused() -> None:
     class Convolution(Rope):
         kind = "convolution"
 
@@ -232,8 +243,8 @@ def test_an_operation_that_it_does_not_have() -> None:
         config_for(foreign)
 
 
-def test_a_norm_read_by_two_vectors() -> None:
-    """A block whose attention and perceptron have norms of their own on one residual."""
+def test_a_norm_read_by_two_vectors_is_refused() -> None:
+    """Build a block whose attention and perceptron have separate norms on one residual."""
     graph, weights, _ = tiny("native")
     parallel = replace(graph, operations=tuple(_in_parallel(graph)))
     model = prepared(parallel, weights)
@@ -242,18 +253,18 @@ def test_a_norm_read_by_two_vectors() -> None:
 
 
 def _in_parallel(graph: Graph) -> list[Any]:
-    """The perceptron's norm reads what attention's reads."""
+    """Let the perceptron's norm read the input of attention's."""
     return [replace(op, inputs=("embed",)) if op.name == "layers.0.mlp_norm" else op for op in graph.operations]
 
 
 # --- the host ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_host_refuses_what_makes_no_pass() -> None:
+def test_the_host_refuses_an_invalid_pass() -> None:
     program, model = compiled("native", slots=2), tiny("native")[2]
     host = ProgramHost(program, model.constants["embed"].weight)
-    one = np.zeros(1, np.int32)
-    assert host.input(one, one).size == program.input_bytes
+    zero = np.zeros(1, np.int32)
+    assert host.input(zero, zero).size == program.input_bytes
     for ids, positions in (([], []), ([1, 2, 3], [0, 1, 2]), ([1], [0, 1]), ([41], [0]), ([-1], [0])):
         with pytest.raises(UsageError):
             host.input(np.array(ids, np.int32), np.array(positions, np.int32))
@@ -261,21 +272,21 @@ def test_the_host_refuses_what_makes_no_pass() -> None:
         ProgramHost(program, replace(model.constants["embed"].weight, codes=np.zeros((41, 40), np.int8)))
 
 
-def test_an_embedding_of_the_callers_own() -> None:
+def test_given_embeddings_replace_rows_of_the_table() -> None:
     program, model = compiled("native", slots=3), tiny("native")[2]
     host, embed = ProgramHost(program, model.constants["embed"].weight), model.constants["embed"]
     rows = np.random.default_rng(0).standard_normal((2, 36)).astype(np.float32)
     ids = np.array([-2, 7, -1], np.int32)
-    found = host.input(ids, np.arange(3, dtype=np.int32), rows)
+    input_bytes = host.input(ids, np.arange(3, dtype=np.int32), rows)
     at, size = program.input_offset(Destination.LOAD), 16
-    items = found[at : at + 36 * size].copy().view("<i4").reshape(36, 4)
+    items = input_bytes[at : at + 36 * size].copy().view("<i4").reshape(36, 4)
     assert np.array_equal(items[:, :3].T, embed.rows(ids, rows))
     assert not items[:, 3].any()
 
 
 @pytest.mark.parametrize("kind", ["tied", "biases"])
-def test_other_blocks_map(kind: str) -> None:
-    """A tied int8 head beside ternary layers; biases everywhere."""
+def test_other_blocks_are_compiled(kind: str) -> None:
+    """Compile a tied int8 head with ternary layers, and biases everywhere."""
     schemes: Mapping[str, Any] = {
         "tied": (TernaryScheme(planes=1, group_size=64), {"tie_word_embeddings": True}),
         "biases": (Int8Scheme(), {"attention_bias": True, "mlp_bias": True, "num_key_value_heads": 4}),
@@ -283,4 +294,4 @@ def test_other_blocks_map(kind: str) -> None:
     graph, weights = float_model(*schemes[kind])
     model = prepared(graph, weights)
     program = compile_model(model, config_for(model))
-    assert all(one["int8"] for one in matrices(program, Sink.LOGITS))
+    assert all(entry["int8"] for entry in matrices(program, Sink.LOGITS))

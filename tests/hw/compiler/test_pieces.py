@@ -1,4 +1,4 @@
-"""How a matrix is cut."""
+"""Test how a matrix is cut."""
 
 from __future__ import annotations
 
@@ -41,27 +41,27 @@ def matrix(rows: int, *, pair: bool, int8: bool, per_row: bool) -> Matrix:
     urgent=st.booleans(),
 )
 @example(rows=306, tile=34, pair=True, int8=False, per_row=True, urgent=True)  # an odd number of words
-def test_pieces(rows: int, tile: int, pair: bool, int8: bool, per_row: bool, urgent: bool) -> None:
-    """They follow each other over all rows, begin with a word and with a pair; with constants none is longer than a tile."""
+def test_pieces_cover_the_matrix(rows: int, tile: int, pair: bool, int8: bool, per_row: bool, urgent: bool) -> None:
+    """Check that they cover all rows in order, begin with a word and with a pair, and with constants fit a tile."""
     whole = matrix(rows, pair=pair, int8=int8, per_row=per_row)
-    found = whole.pieces(tile, urgent=urgent)
-    assert found[0].start == 0
-    assert found[-1].stop == whole.rows == rows * (2 if pair else 1)
-    assert [one.start for one in found[1:]] == [one.stop for one in found[:-1]]
-    assert all(one.start < one.stop for one in found)
-    assert all(one.start % (2 * ROWS if pair else ROWS) == 0 for one in found)
+    pieces = whole.pieces(tile, urgent=urgent)
+    assert pieces[0].start == 0
+    assert pieces[-1].stop == whole.rows == rows * (2 if pair else 1)
+    assert [piece.start for piece in pieces[1:]] == [piece.stop for piece in pieces[:-1]]
+    assert all(piece.start < piece.stop for piece in pieces)
+    assert all(piece.start % (2 * ROWS if pair else ROWS) == 0 for piece in pieces)
     if per_row:
-        assert max(one.stop - one.start for one in found) <= ROWS * tile
+        assert max(piece.stop - piece.start for piece in pieces) <= ROWS * tile
     if not urgent and not per_row:
-        assert len(found) == 1
+        assert len(pieces) == 1
 
 
-def words(found: list[slice]) -> list[int]:
-    return [-(-(one.stop - one.start) // ROWS) for one in found]
+def words(pieces: list[slice]) -> list[int]:
+    return [-(-(piece.stop - piece.start) // ROWS) for piece in pieces]
 
 
-def test_what_something_waits_for_ends_with_a_short_tile() -> None:
-    """No tile has fewer than 16 words, the time in which the tables of a block are made."""
+def test_an_urgent_matrix_ends_with_a_short_tile() -> None:
+    """Check that no tile has fewer than 16 words, the cycles in which the tables of a block are built."""
     ternary = matrix(1536, pair=False, int8=False, per_row=False)
     assert words(ternary.pieces(256, urgent=True)) == [292, 16]
     assert words(matrix(1290, pair=False, int8=False, per_row=False).pieces(240, urgent=True)) == [240, 18]

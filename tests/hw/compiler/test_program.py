@@ -1,4 +1,4 @@
-"""Where a program's buffers lie, and what does not fit the bus."""
+"""Test where a program's buffers lie, and what does not fit the bus."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def test_sizes_before_the_image_are_those_of_the_program(kind: str) -> None:
 
 
 @pytest.mark.parametrize("ports", [1, 2, 4])
-def test_buffers_are_whole_blocks_behind_each_other(ports: int) -> None:
+def test_buffers_are_whole_blocks_in_sequence(ports: int) -> None:
     block = block_bytes(ports)
     starts, end = laid_out({"a": 0, "b": 1, "c": block, "d": block + 1}, ports)
     assert starts == {"a": 0, "b": block, "c": 2 * block, "d": 3 * block}  # an empty one has a place of its own
     assert end == 5 * block
 
 
-def test_buffers_that_the_bus_does_not_reach(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a bus that is as small as the model: a block less is too little. It is told before the image is made."""
+def test_buffers_past_the_end_of_the_bus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use a bus as small as the model, and one that is a block smaller; the refusal comes before the image is made."""
     model = tiny("native")[2]
     config = config_for(model, context=64)
     need = laid_out(compile_model(model, config).sizes, config.ports)[1]

@@ -9,21 +9,21 @@ from edgedec.hw.compiler.row_constants import ITEM_BYTES, pack_rows
 
 
 @pytest.mark.parametrize("rows", [0, 1, 5, 12])
-def test_items_as_a_reader_takes_them_apart(rows: int) -> None:
+def test_items_can_be_unpacked(rows: int) -> None:
     rng = np.random.default_rng(rows)
-    most = (1 << 26) - 1
-    bias, shift = rng.integers(-most, most + 1, rows), rng.integers(0, 32, rows)
+    limit = (1 << 26) - 1
+    bias, shift = rng.integers(-limit, limit + 1, rows), rng.integers(0, 32, rows)
     weight = rng.integers(0, 1 << 16, rows)
-    bias[:2], shift[:2], weight[:2] = [most, -most][:rows], [0, 31][:rows], [65535, 0][:rows]
+    bias[:2], shift[:2], weight[:2] = [limit, -limit][:rows], [0, 31][:rows], [65535, 0][:rows]
     items = pack_rows(bias, shift, weight)
     assert items.dtype == np.uint8
     assert items.shape == (rows, ITEM_BYTES)
-    found: list[tuple[int, int, int]] = []
+    unpacked: list[tuple[int, int, int]] = []
     for item in items:
         low, high, end = struct.unpack("<IHH", item.tobytes())
         assert end == 0
-        found.append((((low & (1 << 27) - 1) ^ 1 << 26) - (1 << 26), low >> 27, high))
-    assert found == list(zip(bias.tolist(), shift.tolist(), weight.tolist(), strict=True))
+        unpacked.append((((low & (1 << 27) - 1) ^ 1 << 26) - (1 << 26), low >> 27, high))
+    assert unpacked == list(zip(bias.tolist(), shift.tolist(), weight.tolist(), strict=True))
 
 
 @pytest.mark.parametrize(
@@ -37,6 +37,6 @@ def test_items_as_a_reader_takes_them_apart(rows: int) -> None:
         ([0, 0], [0], [0, 0], r"shift must be \[2\], as bias is, not \(1,\)"),
     ],
 )
-def test_what_does_not_fit_is_refused(bias: list[int], shift: list[int], weight: list[int], message: str) -> None:
+def test_values_out_of_range_are_refused(bias: list[int], shift: list[int], weight: list[int], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}$"):
         pack_rows(np.array(bias), np.array(shift), np.array(weight))

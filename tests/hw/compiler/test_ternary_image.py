@@ -35,7 +35,7 @@ def filled(layout: TernaryLayout, seed: int = 0) -> Content:
 
 
 def obvious(layout: TernaryLayout, trits: Any, mantissas: Any) -> list[list[int]]:
-    """The loops of the matrix path's docstring, one element at a time."""
+    """Pack with the loops of the matrix path's docstring, one element at a time."""
     width, beats = layout.beat_bytes, []
 
     def trit(plane: int, row: int, column: int) -> int:
@@ -53,9 +53,9 @@ def obvious(layout: TernaryLayout, trits: Any, mantissas: Any) -> list[list[int]
                     group = block * width // layout.group_size
                     per = width // 5
                     for first in range(words.start, words.stop, per):
-                        some = range(first, min(first + per, words.stop))
-                        held = [mantissa(plane, 5 * word + row, group) for word in some for row in range(5)]
-                        beats.append(held + [0] * (width - len(held)))
+                        part = range(first, min(first + per, words.stop))
+                        word_mantissas = [mantissa(plane, 5 * word + row, group) for word in part for row in range(5)]
+                        beats.append(word_mantissas + [0] * (width - len(word_mantissas)))
                 for word in words:
                     beats.append(
                         [
@@ -66,41 +66,41 @@ def obvious(layout: TernaryLayout, trits: Any, mantissas: Any) -> list[list[int]
     return beats
 
 
-def same(found: Any, wanted: Any) -> bool:
-    return found is None if wanted is None else np.array_equal(found, wanted)
+def same(actual: Any, expected: Any) -> bool:
+    return actual is None if expected is None else np.array_equal(actual, expected)
 
 
 @given(contents())
-def test_there_and_back(content: Content) -> None:
+def test_content_survives_a_round_trip(content: Content) -> None:
     layout, trits, mantissas = content
     image = pack(layout, trits, mantissas)
     assert image.dtype == np.uint8
     assert image.shape == (layout.beats, layout.beat_bytes)
-    found, scales = unpack(layout, image)
-    assert found.dtype == np.int8
-    assert np.array_equal(found, trits)
+    unpacked, scales = unpack(layout, image)
+    assert unpacked.dtype == np.int8
+    assert np.array_equal(unpacked, trits)
     assert same(scales, mantissas)
 
 
 @pytest.mark.parametrize("group_size", [0, 8, 16])
 @pytest.mark.parametrize(("planes", "rows", "columns"), [(1, 1, 1), (2, 23, 29), (3, 15, 16), (1, 31, 40)])
-def test_the_order_of_the_beats(planes: int, rows: int, columns: int, group_size: int) -> None:
+def test_beats_have_their_order(planes: int, rows: int, columns: int, group_size: int) -> None:
     layout = TernaryLayout(beat_bytes=8, tile_words=3, planes=planes, rows=rows, columns=columns, group_size=group_size)
     content = filled(layout)
     assert pack(*content).tolist() == obvious(*content)
 
 
 @given(contents(), st.data())
-def test_any_changed_byte_is_seen(content: Content, data: st.DataObject) -> None:
+def test_any_changed_byte_is_detected(content: Content, data: st.DataObject) -> None:
     layout, trits, mantissas = content
     image = pack(layout, trits, mantissas)
     at = data.draw(st.integers(0, layout.beats - 1)), data.draw(st.integers(0, layout.beat_bytes - 1))
     image[at] = (int(image[at]) + data.draw(st.integers(1, 255))) % 256
     try:
-        found, scales = unpack(layout, image)
+        unpacked, scales = unpack(layout, image)
     except BundleError:
         return
-    assert not (np.array_equal(found, trits) and same(scales, mantissas))
+    assert not (np.array_equal(unpacked, trits) and same(scales, mantissas))
 
 
 def test_a_full_size_matrix_has_no_holes() -> None:
@@ -141,13 +141,13 @@ def test_damaged_images_are_refused() -> None:
         ),
     ],
 )
-def test_what_does_not_map(changes: dict[str, int], message: str) -> None:
+def test_unsupported_matrices_are_refused(changes: dict[str, int], message: str) -> None:
     with pytest.raises(UnsupportedError, match=message):
         TernaryLayout(**{"beat_bytes": 64, "tile_words": 2, "planes": 1, "rows": 5, "columns": 64, **changes})
 
 
 @given(contents())
-def test_beats_are_those_of_its_parts(content: Content) -> None:
+def test_beats_are_the_sum_over_its_parts(content: Content) -> None:
     layout = content[0]
     assert layout.beats == sum(len(part) for _, part in layout._parts())
 

@@ -1,4 +1,4 @@
-"""Programs that are given up, and what it takes to go on."""
+"""Test programs that end with an error, and how the accelerator continues afterwards."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ GOOD = program(CONFIG, [LOAD, READ, LOAD, STOP], commit=3)
 
 
 def error(ctx: Any, bench: Bench) -> tuple[int, int, int]:
-    """Cause, descriptor and address of an accelerator that has given up."""
+    """Return cause, descriptor and address of an accelerator that has given up."""
     control = bench.control
     assert ctx.get(control.error)
     assert not ctx.get(control.done | control.busy | control.resetting)
     return ctx.get(control.cause), ctx.get(control.descriptor), ctx.get(control.error_address)
 
 
-def given_up(item: Pass, wanted: tuple[Cause, int, int], config: AcceleratorConfig = CONFIG, **how: Any) -> Bench:
-    """One pass into an error; the doorbells after it are ignored; a soft reset, and a clean pass."""
+def given_up(item: Pass, expected: tuple[Cause, int, int], config: AcceleratorConfig = CONFIG, **how: Any) -> Bench:
+    """Run one pass into an error; check that doorbells are ignored; then a soft reset, and a clean pass."""
 
     async def script(ctx: Any, bench: Bench) -> None:
         await bench.once(ctx, item)
-        assert error(ctx, bench) == wanted
+        assert error(ctx, bench) == expected
         before = len(bench.commands), len(bench.ranges)
         await bench.press(ctx, "start")
         await ctx.tick().repeat(16)
         await bench.press(ctx, "commit")
         await ctx.tick().repeat(16)
-        assert error(ctx, bench) == wanted
+        assert error(ctx, bench) == expected
         assert (len(bench.commands), len(bench.ranges)) == before, "something was issued after the error"
         bench.broken_range, bench.stuck = None, ()
         await clean(ctx, bench, program(config, [LOAD, READ, LOAD, STOP]))
@@ -53,13 +53,13 @@ def given_up(item: Pass, wanted: tuple[Cause, int, int], config: AcceleratorConf
 
 
 async def clean(ctx: Any, bench: Bench, raw: bytes) -> None:
-    """Soft reset, then a pass that has nothing of the one before."""
+    """Reset softly, then run a pass that depends on nothing before it."""
     control = bench.control
     await bench.press(ctx, "soft_reset")
     assert ctx.get(control.resetting)
     assert ctx.get(control.flush)
     assert not ctx.get(control.busy)
-    await bench.press(ctx, "start")  # ignored: it is not over
+    await bench.press(ctx, "start")  # ignored during the reset
     await bench.rest(ctx)
     assert len(bench.pulses["clear"]) == CLEARED
     assert not ctx.get(control.error | control.done | control.flush | control.clear)
@@ -74,7 +74,7 @@ async def clean(ctx: Any, bench: Bench, raw: bytes) -> None:
     assert [start for start, _ in bench.ranges[ranges:]] == [program_start, read_start]
 
 
-def test_causes_are_those_of_the_registers() -> None:
+def test_causes_equal_those_of_the_registers() -> None:
     assert [cause.value for cause in Cause] == list(ERROR_CAUSES)
 
 
@@ -90,13 +90,13 @@ def test_causes_are_those_of_the_registers() -> None:
         ({"program_bytes": 31}, Cause.CUT_SHORT),
     ],
 )
-def test_refused_before_anything_is_read(change: dict[str, Any], cause: Cause) -> None:
+def test_invalid_parameters_are_refused_before_anything_is_read(change: dict[str, Any], cause: Cause) -> None:
     bench = given_up(Pass(raw=GOOD, **change), (cause, 0, 0))
-    assert len(bench.ranges) == 2  # of the clean pass
+    assert len(bench.ranges) == 2  # ranges of the clean pass
 
 
 def addressed(config: AcceleratorConfig, name: str, address: int) -> Bench:
-    """A program that reads nothing, with one address another; after an error a clean one with the old address."""
+    """Run a program that reads nothing, with one address changed; after an error a clean one with the old address."""
 
     async def script(ctx: Any, bench: Bench) -> None:
         register = getattr(bench.control, f"{name}_address")
@@ -116,24 +116,24 @@ NAMES = ("program", "image", "input", "kv", "output")
 @pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=map(str, CONFIGS))
 @pytest.mark.parametrize("name", NAMES)
-def test_an_address_that_is_no_block_of_the_bus(config: AcceleratorConfig, name: str) -> None:
-    """One bit too low or too high is enough, of a register that the program does not use as well."""
+def test_an_address_outside_of_the_blocks_of_the_bus_is_refused(config: AcceleratorConfig, name: str) -> None:
+    """Change one bit too low or too high, in a register that the program does not use as well."""
     block = block_bytes(config.ports)
     for address in (1, block + (block >> 1), (1 << 40) + block, 1 << 63):
         bench = addressed(config, name, address)
         assert len(bench.pulses["error_set"]) == 1, hex(address)
-        assert len(bench.ranges) == 2  # of the clean pass
+        assert len(bench.ranges) == 2  # ranges of the clean pass
 
 
 @pytest.mark.rtl(sample=1)
-@pytest.mark.parametrize("name", NAMES[1:])  # the program lies where it lies
-def test_the_first_and_the_last_block_of_the_bus(name: str) -> None:
+@pytest.mark.parametrize("name", NAMES[1:])  # the program's address is fixed
+def test_the_first_and_the_last_block_of_the_bus_are_accepted(name: str) -> None:
     for address in (0, (1 << 40) - block_bytes(CONFIG.ports)):
         bench = addressed(CONFIG, name, address)
         assert (len(bench.pulses["done_set"]), len(bench.pulses["error_set"])) == (1, 0), hex(address)
 
 
-def test_addresses_are_looked_at_for_a_commit_too() -> None:
+def test_addresses_are_checked_for_a_commit_too() -> None:
     async def script(ctx: Any, bench: Bench) -> None:
         ctx.set(bench.control.kv_address, BASES["kv_address"] + 64)
         await bench.once(ctx, Pass(raw=GOOD, commits=True, accepted=1))
@@ -164,7 +164,7 @@ def test_the_last_position_and_the_last_slot_can_be_used() -> None:
             program(CONFIG, [STOP] * 50, configuration=1),
             None,
             Cause.CONFIGURATION,
-        ),  # its length is not the first reason
+        ),  # its length is not checked first
         ([STOP] * 41, None, Cause.CUT_SHORT),
         ([STOP] * 3, 96, Cause.CUT_SHORT),
         ([STOP] * 3, 160, Cause.CUT_SHORT),
@@ -174,7 +174,7 @@ def test_the_last_position_and_the_last_slot_can_be_used() -> None:
         ([], None, Cause.CUT_SHORT),
     ],
 )
-def test_programs_that_are_not_walked(
+def test_invalid_programs_are_not_walked(
     config: AcceleratorConfig, raw: bytes | list[Instruction], program_bytes: int | None, cause: Cause
 ) -> None:
     raw = raw if isinstance(raw, bytes) else program(config, raw)
@@ -183,11 +183,11 @@ def test_programs_that_are_not_walked(
     assert all(beats * config.beat_bytes <= 32 * config.instructions + 64 for _, beats in bench.ranges)
 
 
-def test_a_commit_behind_the_program() -> None:
+def test_a_commit_past_the_program_is_refused() -> None:
     given_up(Pass(raw=program(CONFIG, [STOP] * 3, commit=3)), (Cause.CUT_SHORT, 0, 0))
 
 
-def test_the_largest_program() -> None:
+def test_the_largest_program_runs() -> None:
     item = Pass(raw=program(CONFIG, [READ] * (CONFIG.instructions - 1) + [STOP], commit=CONFIG.instructions - 1))
 
     async def script(ctx: Any, bench: Bench) -> None:
@@ -221,14 +221,14 @@ PLACED = {
 
 @pytest.mark.rtl
 @pytest.mark.parametrize("kind", PLACED)
-def test_an_instruction_that_begins_behind_the_address_space(kind: str) -> None:
-    """The last beat of the bus is the last one at which an instruction can begin; one of the other passes is let through."""
+def test_an_instruction_past_the_address_space_is_refused(kind: str) -> None:
+    """Check that the last beat of the bus is accepted, and that an instruction of another kind of pass is ignored."""
     base = BASES["kv_address" if kind in ("cache", "copy", "attend") else f"{kind}_address"]
     last = ((1 << 40) - base) // CONFIG.beat_bytes - 1
-    one = PLACED[kind]
+    original = PLACED[kind]
 
     def placed(start: int, **fields: int) -> Pass:
-        instruction = Instruction(one.opcode, {**one.fields, **fields, "start": start})
+        instruction = Instruction(original.opcode, {**original.fields, **fields, "start": start})
         return Pass(raw=program(CONFIG, [LOAD, instruction, STOP]), committed=4)
 
     for item in (placed(last), placed(last + 1, when=When.WITH_LOGITS)):
@@ -240,20 +240,20 @@ def test_an_instruction_that_begins_behind_the_address_space(kind: str) -> None:
 
 @pytest.mark.rtl(sample=2)
 @pytest.mark.parametrize("wrong", WRONG)
-def test_an_instruction_out_of_range(wrong: Instruction | bytes) -> None:
+def test_an_invalid_instruction_is_refused(wrong: Instruction | bytes) -> None:
     raw = program(CONFIG, [LOAD, READ, wrong, LOAD, STOP])
     bench = given_up(Pass(raw=raw, committed=4), (Cause.DESCRIPTOR, 2, 0))
     assert len(bench.commands) <= 1 + 2
 
 
-def test_what_is_left_out_is_not_looked_at() -> None:
+def test_a_skipped_instruction_is_not_checked() -> None:
     left_out = Instruction(Opcode.LOAD, {"when": When.WITH_LOGITS})
     item = Pass(raw=program(CONFIG, [left_out, STOP]))
     Bench(config=CONFIG).run(lambda ctx, bench: bench.once(ctx, item))
     given_up(replace(item, logits=1), (Cause.DESCRIPTOR, 0, 0))
 
 
-def test_an_end_without_stop() -> None:
+def test_a_program_without_stop_is_refused() -> None:
     given_up(Pass(raw=program(CONFIG, [LOAD, LOAD])), (Cause.DESCRIPTOR, 2, 0))
     given_up(Pass(raw=program(CONFIG, [LOAD] * CONFIG.instructions)), (Cause.DESCRIPTOR, CONFIG.instructions, 0))
 
@@ -261,7 +261,7 @@ def test_an_end_without_stop() -> None:
 @pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize(("broken", "descriptor"), [(1, 1), (4, 3), (37, 37)])
 def test_a_read_error_names_its_instruction(broken: int, descriptor: int) -> None:
-    """Also one whose range is not the first of its instruction, and one behind the 32 that are remembered."""
+    """Fail a later range of an instruction too, and one past the 32 that are remembered."""
     cache = Instruction(Opcode.CACHE, {"heads": 2, "group": 1, "run": 10})
     instructions = [LOAD, READ, LOAD, cache, STOP] if broken < 10 else [LOAD, *[READ] * 37, STOP]
     start = BASES["kv_address"] + 10 * 64 if broken == 4 else BASES["image_address"] + 5 * 64
@@ -269,7 +269,7 @@ def test_a_read_error_names_its_instruction(broken: int, descriptor: int) -> Non
     given_up(item, (Cause.READ, descriptor, start), broken_range=broken, work=300)
 
 
-def test_a_read_error_of_the_program() -> None:
+def test_a_read_error_of_the_program_is_reported() -> None:
     given_up(Pass(raw=GOOD), (Cause.READ, 0, BASES["program_address"]), broken_range=0)
 
 
@@ -304,8 +304,8 @@ def test_a_write_error_names_the_last_command() -> None:
 
 
 def damaged(instructions: list[Instruction], commands: int, **how: Any) -> tuple[Bench, tuple[int, int, int]]:
-    """A weight that is no five trits after so many commands; a clean pass after it. Returns what was said."""
-    said = []
+    """Damage a weight after that many commands, then run a clean pass; return the error."""
+    errors = []
 
     async def script(ctx: Any, bench: Bench) -> None:
         await bench.ring(ctx, Pass(raw=program(CONFIG, instructions)))
@@ -313,30 +313,30 @@ def damaged(instructions: list[Instruction], commands: int, **how: Any) -> tuple
             await ctx.tick()
         bench.damaged_at = bench.now + 2
         await bench.rest(ctx)
-        said.append(error(ctx, bench))
+        errors.append(error(ctx, bench))
         assert len(bench.commands) == commands, "a command was issued after the error"
         await clean(ctx, bench, GOOD)
 
     bench = Bench(config=CONFIG, work=40, **how).run(script)
     assert (len(bench.pulses["error_set"]), len(bench.pulses["done_set"])) == (1, 1)
-    return bench, said[0]
+    return bench, errors[0]
 
 
 def test_a_damaged_weight_names_the_last_command() -> None:
     wait = Instruction(Opcode.LOAD, {"elements": 1, "wait": 1})
-    _, said = damaged([LOAD, READ, wait, wait, wait, STOP], 3)
-    assert said == (Cause.WEIGHT, 3, 0)
+    _, result = damaged([LOAD, READ, wait, wait, wait, STOP], 3)
+    assert result == (Cause.WEIGHT, 3, 0)
     matrix = Instruction(Opcode.MATRIX, {"words": 1, "blocks": 1, "planes": 1, "wait": 1})
-    _, said = damaged([LOAD, READ, matrix, matrix, STOP], 2, stuck=["copies"])
-    assert said == (Cause.WEIGHT, 2, 0)
+    _, result = damaged([LOAD, READ, matrix, matrix, STOP], 2, stuck=["copies"])
+    assert result == (Cause.WEIGHT, 2, 0)
 
 
 def test_a_damaged_weight_before_the_first_command() -> None:
-    _, said = damaged([Instruction(Opcode.LOAD, {"elements": 1, "wait": 1}), STOP], 0)
-    assert said == (Cause.WEIGHT, 0, 0)
+    _, result = damaged([Instruction(Opcode.LOAD, {"elements": 1, "wait": 1}), STOP], 0)
+    assert result == (Cause.WEIGHT, 0, 0)
 
 
-def test_a_damaged_weight_when_nothing_runs_is_no_error() -> None:
+def test_a_damaged_weight_while_idle_is_no_error() -> None:
     async def script(ctx: Any, bench: Bench) -> None:
         bench.damaged_at = bench.now + 2
         await ctx.tick().repeat(8)
@@ -350,7 +350,7 @@ def test_a_damaged_weight_when_nothing_runs_is_no_error() -> None:
     assert not Bench(config=CONFIG).run(script).pulses["error_set"]
 
 
-def test_of_two_errors_in_one_cycle_the_write_counts() -> None:
+def test_the_write_error_wins_over_another_in_the_same_cycle() -> None:
     async def script(ctx: Any, bench: Bench) -> None:
         await bench.ring(ctx, Pass(raw=program(CONFIG, [LOAD, LOAD, STOP])))
         while not bench.commands:
@@ -363,8 +363,8 @@ def test_of_two_errors_in_one_cycle_the_write_counts() -> None:
 
 
 @pytest.mark.rtl
-def test_the_watchdog() -> None:
-    """It counts from the last command; a limit of 0 is none."""
+def test_the_watchdog_ends_a_stalled_pass() -> None:
+    """Count from the last command; a limit of 0 turns it off."""
     attend = Instruction(Opcode.ATTEND, {"heads": 1, "group": 1, "kv_heads": 1})
     raw = program(CONFIG, [LOAD, READ, LOAD, attend, LOAD, STOP])
     bench = given_up(Pass(raw=raw, watchdog_limit=100), (Cause.WATCHDOG, 2, 0), stuck=["attends"])
@@ -379,7 +379,7 @@ def test_the_watchdog() -> None:
     Bench(config=CONFIG, stuck=["attends"]).run(script)
 
 
-def test_slow_but_not_too_slow_for_the_watchdog() -> None:
+def test_a_slow_pass_within_the_limit_of_the_watchdog_succeeds() -> None:
     wait = Instruction(Opcode.LOAD, {"elements": 1, "wait": 1})
     item = Pass(raw=program(CONFIG, [wait] * 8 + [STOP]), watchdog_limit=60)
     bench = Bench(config=CONFIG, work=40).run(lambda ctx, bench: bench.once(ctx, item))
@@ -390,8 +390,8 @@ def test_slow_but_not_too_slow_for_the_watchdog() -> None:
 
 @pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize("after", [1, 2, 4, 9, 17, 33, 50])
-def test_a_soft_reset_at_any_time(after: int) -> None:
-    """In the checks, while the program is read, and in its walk."""
+def test_a_soft_reset_is_possible_at_any_time(after: int) -> None:
+    """Reset during the checks, while the program is read, and in its walk."""
     cache = Instruction(Opcode.CACHE, {"heads": 8, "group": 2, "run": 10})
     raw = program(CONFIG, [LOAD, READ, LOAD, cache, *[READ] * 9, LOAD, STOP])
 
@@ -405,27 +405,27 @@ def test_a_soft_reset_at_any_time(after: int) -> None:
     assert not bench.pulses["error_set"]
 
 
-def test_a_soft_reset_when_nothing_runs() -> None:
+def test_a_soft_reset_while_idle_changes_nothing() -> None:
     Bench(config=CONFIG).run(lambda ctx, bench: clean(ctx, bench, GOOD))
 
 
-def test_instructions_in_the_test_are_wrong_for_the_reason_that_is_tested() -> None:
-    """The sound ones of the same kinds pass."""
-    sound = [
+def test_the_invalid_instructions_are_invalid_for_one_reason() -> None:
+    """Check that valid ones of the same kinds pass."""
+    valid = [
         LOAD,
         Instruction(Opcode.READ, {"destination": Destination.COPY, "beats": 1}),
         Instruction(Opcode.CACHE, {"heads": CONFIG.heads, "group": 1}),
     ]
-    item = Pass(raw=program(CONFIG, [*(pack(item) for item in sound), STOP]), committed=4)
+    item = Pass(raw=program(CONFIG, [*(pack(item) for item in valid), STOP]), committed=4)
     assert Bench(config=CONFIG).run(lambda ctx, bench: bench.once(ctx, item)).pulses["done_set"]
 
 
-def test_refused() -> None:
+def test_wrong_parameters_are_refused() -> None:
     with pytest.raises(ValueError, match=r"^address_bits must be an integer from 16 to 64, not 8$"):
         CommandProcessor(CONFIG, address_bits=8)
 
 
-def test_an_estimate_is_mostly_program_memory() -> None:
+def test_the_estimate_is_mostly_program_memory() -> None:
     small, large = (CommandProcessor(AcceleratorConfig(instructions=count)).resources for count in (512, 1536))
     assert (small.bram18, small.dsp, small.uram) == (8, 0, 0)
     assert large.bram18 == 24

@@ -1,4 +1,4 @@
-"""Programs that are walked to their end."""
+"""Test programs that are walked to their end."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ LOAD = Instruction(Opcode.LOAD, {"elements": 3})
 
 def random_instruction(rng: random.Random, config: AcceleratorConfig) -> Instruction:
     opcode = rng.choice([Opcode.READ] * 4 + [op for op in Opcode if op not in (Opcode.STOP, Opcode.READ)])
-    most = (1 << 39) // config.beat_bytes  # from every base on that many beats are on the bus
-    start = {"start": rng.getrandbits(rng.choice([5, 36])) % most, "run": rng.getrandbits(rng.choice([5, 24]))}
+    limit = (1 << 39) // config.beat_bytes  # each base has that many beats on the bus after it
+    start = {"start": rng.getrandbits(rng.choice([5, 36])) % limit, "run": rng.getrandbits(rng.choice([5, 24]))}
     heads = {"heads": rng.randint(1, config.heads), "group": rng.choice([1, 2, 3, 255])}
     fields: dict[Opcode, dict[str, int]] = {
         Opcode.READ: {
@@ -51,7 +51,7 @@ def random_instruction(rng: random.Random, config: AcceleratorConfig) -> Instruc
 
 @pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize("seed", range(12))
-def test_reads_and_commands_of_random_programs(seed: int) -> None:
+def test_reads_and_commands_of_random_programs_equal_the_obvious_walk(seed: int) -> None:
     rng = random.Random(seed)
     config = CONFIGS[rng.choice(list(CONFIGS))]
     instructions = [random_instruction(rng, config) for _ in range(rng.randint(1, config.instructions - 1))] + [STOP]
@@ -69,18 +69,20 @@ def test_reads_and_commands_of_random_programs(seed: int) -> None:
     bench = Bench(config=config, stall=rng.choice([0, 0.2, 0.6]), seed=seed).run(
         lambda ctx, bench: bench.once(ctx, item)
     )
-    reads, commands = walk(config, instructions, item, first)
-    assert bench.reads == [program_read(config, raw), *reads]
+    expected_reads, commands = walk(config, instructions, item, first)
+    assert bench.reads == [program_read(config, raw), *expected_reads]
     assert len(bench.ranges) == len(bench.entries)
-    assert [(beats, where, spare) for where, beats, spare in bench.entries] == [read[1:] for read in bench.reads]
+    assert [(beats, destination, spare) for destination, beats, spare in bench.entries] == [
+        read[1:] for read in bench.reads
+    ]
     assert bench.commands == as_commands(commands)
     for busy, (number, command) in zip(bench.busy_at_issue, commands, strict=True):
         assert not (command["wait"] and busy), f"instruction {number} did not wait"
-    ended = bench.pulses["committed_set" if item.commits else "done_set"]
-    assert len(ended) == 1
-    assert ended[0] > max(bench.until, bench.written)
+    end_cycles = bench.pulses["committed_set" if item.commits else "done_set"]
+    assert len(end_cycles) == 1
+    assert end_cycles[0] > max(bench.until, bench.written)
     assert not bench.pulses["done_set" if item.commits else "committed_set"] + bench.pulses["error_set"]
-    assert bench.pulses["descriptor_done"] == [*bench.issued[1:], ended[0] - 1][: len(commands)]
+    assert bench.pulses["descriptor_done"] == [*bench.issued[1:], end_cycles[0] - 1][: len(commands)]
 
 
 def cycles_of(config: AcceleratorConfig, instructions: list[Instruction], **how: Any) -> Bench:
@@ -89,20 +91,20 @@ def cycles_of(config: AcceleratorConfig, instructions: list[Instruction], **how:
 
 
 @pytest.mark.rtl
-def test_a_range_per_cycle() -> None:
-    """Of CACHE and of COPY: whatever the beats are, the walk is not what the stream waits for. A READ takes four."""
+def test_a_range_takes_a_cycle() -> None:
+    """Check CACHE and COPY, whose walk never delays the stream, for any number of beats; a READ takes four cycles."""
     config = CONFIGS[16]
     read = Instruction(Opcode.READ, {"destination": Destination.GAINS, "beats": 1})
-    taken = cycles_of(config, [read] * 20).taken[1:]
-    assert taken[-1] - taken[0] == 4 * 19
+    range_cycles = cycles_of(config, [read] * 20).taken[1:]
+    assert range_cycles[-1] - range_cycles[0] == 4 * 19
     cache = Instruction(Opcode.CACHE, {"heads": 6, "group": 2})
-    taken = cycles_of(config, [cache] * 2, committed=4).taken[1:]
-    assert taken[11] - taken[0] == 11
-    assert taken[-1] - taken[0] <= 2 * 12 + 8
+    range_cycles = cycles_of(config, [cache] * 2, committed=4).taken[1:]
+    assert range_cycles[11] - range_cycles[0] == 11
+    assert range_cycles[-1] - range_cycles[0] <= 2 * 12 + 8
     copy = Instruction(Opcode.COPY, {"heads": 6})
-    taken = cycles_of(config, [copy], commits=True, slots=4, accepted=0b1010).taken[1:]
-    assert [b - a for a, b in itertools.pairwise(taken)].count(1) == 2 * 11
-    assert taken[-1] - taken[0] <= 2 * 12 + 10
+    range_cycles = cycles_of(config, [copy], commits=True, slots=4, accepted=0b1010).taken[1:]
+    assert [b - a for a, b in itertools.pairwise(range_cycles)].count(1) == 2 * 11
+    assert range_cycles[-1] - range_cycles[0] <= 2 * 12 + 10
 
 
 def test_commands_do_not_wait_for_each_other() -> None:
@@ -110,8 +112,8 @@ def test_commands_do_not_wait_for_each_other() -> None:
     assert issued[-1] - issued[0] == 4 * 19
 
 
-def test_order_of_keys_and_values_is_that_of_attention() -> None:
-    """K0 K1 V0 K2 V1 V2 of three query heads that share a key head, then of one alone."""
+def test_keys_and_values_have_the_order_of_attention() -> None:
+    """Check K0 K1 V0 K2 V1 V2 for three query heads that share a key head, then for one alone."""
     config = CONFIGS[4]
     cache = [Instruction(Opcode.CACHE, {"start": 1000, "run": 100, "heads": heads, "group": 2}) for heads in (3, 1)]
     bench = cycles_of(config, cache, committed=5)
@@ -122,7 +124,7 @@ def test_order_of_keys_and_values_is_that_of_attention() -> None:
 
 
 def test_only_slots_that_move_are_read() -> None:
-    config = CONFIGS[16]  # four positions to a group of three beats
+    config = CONFIGS[16]  # four positions in a group of three beats
     copy = Instruction(Opcode.COPY, {"start": 7, "run": 50, "heads": 2})
     bench = cycles_of(config, [copy], commits=True, slots=4, committed=3, accepted=0b1101)
     at = 0x900000000 // 16 + 7
@@ -151,8 +153,8 @@ def test_a_second_doorbell_is_ignored() -> None:
     assert not bench.pulses["committed_set"]
 
 
-def test_program_after_program() -> None:
-    """Nothing of one is left to the next, which is another one and lies at the same place."""
+def test_programs_follow_each_other() -> None:
+    """Check that a second program at the same place depends on nothing of the first."""
     config = CONFIGS[64]
     first = [LOAD, STOP, LOAD, LOAD, Instruction(Opcode.COPY, {"heads": 1}), STOP]
     second = [Instruction(Opcode.VECTOR, {"blocks": 2, "wait": 1}), STOP]

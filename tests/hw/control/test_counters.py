@@ -21,7 +21,7 @@ def test_counts_equal_a_model_under_random_events() -> None:
         descriptors: list[int] = []
         cycles = 1
         for _ in range(1500):
-            wanted = latched  # what happens now shows a cycle later
+            expected = latched  # an event of this cycle shows a cycle later
             now = {event: rng.random() < 0.6 for event in EVENTS}
             now["clear"], now["latch"] = rng.random() < 0.003, rng.random() < 0.1
             now["descriptor_done"] = rng.random() < 0.05
@@ -38,15 +38,15 @@ def test_counts_equal_a_model_under_random_events() -> None:
                     descriptors.append(cycles)
                 cycles = 1 if now["descriptor_done"] else cycles + 1
             await ctx.tick()
-            assert {name: ctx.get(getattr(counters, f"{name}_latched")) for name in COUNTS} == wanted
+            assert {name: ctx.get(getattr(counters, f"{name}_latched")) for name in COUNTS} == expected
             if rng.random() < 0.03:
                 for event in EVENTS:
                     ctx.set(getattr(counters, event), 0)
                 await ctx.tick()
-                for number, taken in enumerate(descriptors[:6]):
+                for number, descriptor in enumerate(descriptors[:6]):
                     ctx.set(counters.select, number)
                     await ctx.tick().repeat(2)
-                    assert ctx.get(counters.descriptor_cycles) == taken
+                    assert ctx.get(counters.descriptor_cycles) == descriptor
 
     simulator = Simulator(counters)
     simulator.add_clock(1e-6)
@@ -54,7 +54,7 @@ def test_counts_equal_a_model_under_random_events() -> None:
     simulator.run()
 
 
-def test_constructor_refuses() -> None:
+def test_wrong_parameters_are_refused() -> None:
     with pytest.raises(ValueError, match="width must be an integer from 8 to 64, not 65"):
         CounterBlock(width=65)
     with pytest.raises(ValueError, match="descriptors must be an integer from 2 to 65536, not 1"):

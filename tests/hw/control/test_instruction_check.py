@@ -28,26 +28,26 @@ SOUND: dict[Opcode, dict[str, int]] = {
 
 
 def refused(config: AcceleratorConfig, raw: list[bytes]) -> list[bool]:
-    bits, wrong, found = Signal(256), Signal(), []
+    bits, is_wrong, results = Signal(256), Signal(), []
     m = Module()
-    m.d.comb += wrong.eq(out_of_range(config, bits))
+    m.d.comb += is_wrong.eq(out_of_range(config, bits))
 
     async def look(ctx: Any) -> None:
         for item in raw:
             ctx.set(bits, int.from_bytes(item, "little"))
-            found.append(bool(ctx.get(wrong)))
+            results.append(bool(ctx.get(is_wrong)))
 
     simulator = Simulator(m)
     simulator.add_testbench(look)
     simulator.run()
-    return found
+    return results
 
 
 def changed(opcode: Opcode, **fields: int) -> bytes:
     return pack(Instruction(opcode, {**SOUND[opcode], **fields}))
 
 
-def test_sound_ones() -> None:
+def test_valid_instructions_pass() -> None:
     raw = [changed(opcode, when=when, wait=1) for opcode in Opcode for when in range(3)]
     raw += [changed(Opcode.MATRIX, group_blocks=10), changed(Opcode.MATRIX, int8=1, planes=0, group_blocks=0xFFFF)]
     raw += [changed(Opcode.READ, beats=0, start=(1 << 36) - 1)]
@@ -55,11 +55,11 @@ def test_sound_ones() -> None:
 
 
 @pytest.mark.parametrize("opcode", Opcode)
-def test_no_such_when(opcode: Opcode) -> None:
+def test_an_unknown_condition_is_refused(opcode: Opcode) -> None:
     assert refused(CONFIG, [changed(opcode, when=3)]) == [True]
 
 
-def test_no_such_opcode() -> None:
+def test_an_unknown_opcode_is_refused() -> None:
     assert all(refused(CONFIG, [bytes([opcode]) + bytes(31) for opcode in range(len(Opcode), 16)]))
 
 
@@ -88,11 +88,11 @@ WRONG: list[tuple[Opcode, dict[str, int]]] = [
 
 
 @pytest.mark.parametrize(("opcode", "change"), WRONG)
-def test_out_of_range(opcode: Opcode, change: dict[str, int]) -> None:
+def test_fields_out_of_range_are_refused(opcode: Opcode, change: dict[str, int]) -> None:
     assert refused(CONFIG, [changed(opcode, **change)]) == [True]
 
 
-def test_what_the_configuration_lacks() -> None:
+def test_missing_capabilities_of_the_configuration_are_refused() -> None:
     mantissas, int8 = changed(Opcode.MATRIX, group_blocks=1), changed(Opcode.MATRIX, int8=1)
     assert refused(PLAIN, [changed(Opcode.MATRIX), mantissas, int8]) == [False, True, True]
     assert refused(CONFIG, [mantissas, int8]) == [False, False]

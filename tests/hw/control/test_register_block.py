@@ -1,4 +1,4 @@
-"""Simulated reads and writes of every register, against the table."""
+"""Compare simulated reads and writes of every register with the table."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Bench = Callable[["Host"], Awaitable[None]]
 
 
 class Host:
-    """An AXI4-Lite manager in Amaranth's simulator."""
+    """Act as an AXI4-Lite manager in Amaranth's simulator."""
 
     def __init__(self, ctx: Any, component: RegisterBlock, rng: random.Random) -> None:
         self.ctx, self.component, self.bus, self.rng = ctx, component, component.bus, rng
-        self.pulses: dict[str, int] = {}  # port -> cycles that it was high
+        self.pulses: dict[str, int] = {}  # port -> cycles in which it was high
 
     def port(self, register: Register, field: Field, index: int, suffix: str = "") -> Any:
         port = getattr(self.component, register.port(field) + suffix)
@@ -36,28 +36,28 @@ class Host:
         await self.ctx.tick()
 
     async def write(self, offset: int, value: int, strobes: int = 15) -> None:
-        """Address and data in either order, B taken late."""
+        """Send address and data in either order, and take B late."""
         ctx, bus = self.ctx, self.bus
         late = {channel: self.rng.randrange(3) for channel in ("aw", "w", "b")}
         ctx.set(bus.awaddr, offset)
         ctx.set(bus.wdata, value)
         ctx.set(bus.wstrb, strobes)
-        waiting = {"aw", "w"}
+        pending = {"aw", "w"}
         for cycle in range(40):
             for channel in ("aw", "w"):
-                ctx.set(getattr(bus, f"{channel}valid"), channel in waiting and cycle >= late[channel])
+                ctx.set(getattr(bus, f"{channel}valid"), channel in pending and cycle >= late[channel])
             ctx.set(bus.bready, cycle >= 4 + late["b"])
-            taken = {
+            accepted_channels = {
                 channel
-                for channel in waiting
+                for channel in pending
                 if ctx.get(getattr(bus, f"{channel}valid")) and ctx.get(getattr(bus, f"{channel}ready"))
             }
-            answered = ctx.get(bus.bvalid) and ctx.get(bus.bready)
-            assert not (answered and waiting), "answered before it was asked"
+            has_response = ctx.get(bus.bvalid) and ctx.get(bus.bready)
+            assert not (has_response and pending), "response before the request"
             response = ctx.get(bus.bresp)
             await self.tick()
-            waiting -= taken
-            if answered:
+            pending -= accepted_channels
+            if has_response:
                 assert response == 0
                 ctx.set(bus.bready, 0)
                 return
@@ -70,13 +70,13 @@ class Host:
         ctx.set(bus.arvalid, 1)
         for cycle in range(40):
             ctx.set(bus.rready, cycle >= late)
-            accepted = ctx.get(bus.arvalid) and ctx.get(bus.arready)
-            answered, value = ctx.get(bus.rvalid) and ctx.get(bus.rready), ctx.get(bus.rdata)
+            address_accepted = ctx.get(bus.arvalid) and ctx.get(bus.arready)
+            data_valid, value = ctx.get(bus.rvalid) and ctx.get(bus.rready), ctx.get(bus.rdata)
             assert ctx.get(bus.rresp) == 0
             await self.tick()
-            if accepted:
+            if address_accepted:
                 ctx.set(bus.arvalid, 0)
-            if answered:
+            if data_valid:
                 ctx.set(bus.rready, 0)
                 return int(value)
         raise AssertionError("no answer to a read")
@@ -117,7 +117,7 @@ def test_reset_values_and_inputs_are_read() -> None:
     simulate(bench)
 
 
-def test_writes_reach_their_field_and_no_other() -> None:
+def test_writes_reach_their_field_only() -> None:
     async def bench(host: Host) -> None:
         expected = {(register.name, index): 0 for register, index in each()}
         for register, index in each():
@@ -131,15 +131,15 @@ def test_writes_reach_their_field_and_no_other() -> None:
             if register.access is Access.READ_WRITE:
                 expected[register.name, index] = value & register.mask
                 for field, lsb in register.positions():
-                    kept = host.ctx.get(host.port(register, field, index))
-                    assert kept == value >> lsb & ((1 << field.bits) - 1)
+                    stored = host.ctx.get(host.port(register, field, index))
+                    assert stored == value >> lsb & ((1 << field.bits) - 1)
         for register, index in each():
             assert await host.read_register(register, index) == expected[register.name, index], register.name
 
     simulate(bench)
 
 
-def test_bytes_without_strobe_stay() -> None:
+def test_bytes_without_strobe_are_unchanged() -> None:
     async def bench(host: Host) -> None:
         register = REGISTER_MAP["program_address"]
         for strobes in range(16):
@@ -152,7 +152,7 @@ def test_bytes_without_strobe_stay() -> None:
     simulate(bench)
 
 
-def test_pulses_last_one_cycle_and_read_zero() -> None:
+def test_pulses_last_one_cycle_and_read_as_zero() -> None:
     async def bench(host: Host) -> None:
         control = REGISTER_MAP["control"]
         for bits in range(1 << len(control.fields)):
@@ -160,8 +160,8 @@ def test_pulses_last_one_cycle_and_read_zero() -> None:
             await host.write(control.offset, bits)
             for _ in range(3):
                 await host.tick()
-            found = [host.pulses[control.port(field)] for field in control.fields]
-            assert found == [bits >> lsb & 1 for _, lsb in control.positions()]
+            counts = [host.pulses[control.port(field)] for field in control.fields]
+            assert counts == [bits >> lsb & 1 for _, lsb in control.positions()]
             assert await host.read(control.offset) == 0
         host.pulses.clear()
         await host.write(control.offset, 0xFFFFFFFF, strobes=0b1110)
@@ -201,14 +201,14 @@ def test_interrupts_are_set_by_hardware_and_cleared_by_ones() -> None:
     simulate(bench)
 
 
-def test_addresses_outside_the_table_are_harmless() -> None:
+def test_addresses_outside_of_the_table_are_harmless() -> None:
     async def bench(host: Host) -> None:
-        used = {
+        known_offsets = {
             register.offset + index * register.bytes + 4 * word
             for register, index in each()
             for word in range(register.bytes // 4)
         }
-        free = [offset for offset in range(0, 256, 4) if offset not in used] + [0x100, 0x400, 0x820, 0xFFC]
+        free = [offset for offset in range(0, 256, 4) if offset not in known_offsets] + [0x100, 0x400, 0x820, 0xFFC]
         for offset in free:
             await host.write(offset, 0xFFFFFFFF)
             assert await host.read(offset) == 0
@@ -220,7 +220,7 @@ def test_addresses_outside_the_table_are_harmless() -> None:
     simulate(bench)
 
 
-def test_a_map_with_resets_and_odd_widths() -> None:
+def test_a_map_with_resets_and_odd_widths_works() -> None:
     odd = Register(
         name="odd",
         offset=8,
@@ -231,18 +231,18 @@ def test_a_map_with_resets_and_odd_widths() -> None:
         ),
         description="Two words.",
     )
-    one = Register(
+    entry = Register(
         name="one",
         offset=4,
         access=Access.CONSTANT,
         fields=(Field(name=VALUE, bits=3, reset=6, description="Six."),),
         description="A constant.",
     )
-    register_map = RegisterMap(name="odd_map", registers=(one, odd), description="For a test.")
+    register_map = RegisterMap(name="odd_map", registers=(entry, odd), description="For a test.")
 
     async def bench(host: Host) -> None:
         assert await host.read_register(odd) == 5 | 100 << 31
-        assert await host.read_register(one) == 6
+        assert await host.read_register(entry) == 6
         await host.write(12, 0x3F)
         assert host.ctx.get(host.component.odd_b) == 0x7E
         assert host.ctx.get(host.component.odd_a) == 5

@@ -1,4 +1,4 @@
-"""A component that is synthesized by itself has the same ports where it is used."""
+"""Test that a component that is synthesized by itself has the same ports where it is used."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Around(Component):
         return m
 
 
-def test_ports_and_domains() -> None:
+def test_ports_and_domains_are_equal() -> None:
     small = Small()
     alone = rtlil.convert(small, name="small", emit_src=False)
     around = rtlil.convert(Around(small), name="top", emit_src=False)

@@ -1,4 +1,4 @@
-"""The text of a component is the same in every process, and Amaranth's own where that is."""
+"""Test that the text of a component is the same in every process, and Amaranth's own for one domain."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ print(to_rtlil(Several()))
 
 
 class Register(Component):
-    """``domain`` None: combinational."""
+    """Register a value in ``domain``, or pass it on if it is None."""
 
     def __init__(self, domain: str | None) -> None:
         self._domain = domain or "comb"
@@ -49,7 +49,7 @@ class Register(Component):
         return m
 
 
-def test_it_does_not_depend_on_the_process() -> None:
+def test_the_text_does_not_depend_on_the_process() -> None:
     texts = {
         subprocess.run(
             [sys.executable, "-c", PRINTED],
@@ -68,11 +68,11 @@ def test_it_does_not_depend_on_the_process() -> None:
 
 
 @pytest.mark.parametrize("domain", [None, "sync", "other"])
-def test_it_is_amaranths_with_one_domain(domain: str | None) -> None:
+def test_the_text_with_one_domain_is_amaranth_s(domain: str | None) -> None:
     assert to_rtlil(Register(domain)) == rtlil.convert(Register(domain), emit_src=False)
 
 
-def test_a_member_is_no_clock() -> None:
+def test_a_clock_that_is_a_member_is_refused() -> None:
     class Odd(Component):
         def __init__(self) -> None:
             super().__init__({"clk": In(1), "b": Out(1)})

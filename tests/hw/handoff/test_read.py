@@ -1,4 +1,4 @@
-"""The hand-off file beside a bitstream: what is read of it, and everything that must not get as far as a bitstream."""
+"""Read the hand-off file of a bitstream, and refuse everything that must not reach a board."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def written(path: Path, config: AcceleratorConfig = CONFIG, family: str = "zynq-
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 @pytest.mark.parametrize("interrupt", [True, False])
-def test_what_is_written_is_read(tmp_path: Path, family: str, interrupt: bool) -> None:
+def test_a_written_file_is_read(tmp_path: Path, family: str, interrupt: bool) -> None:
     path = tmp_path / "a.hwh"
     write_hwh(CONFIG, path, family=family, interrupt=interrupt)
     handoff = read_handoff(path)
@@ -42,13 +42,13 @@ def test_what_is_written_is_read(tmp_path: Path, family: str, interrupt: bool) -
     assert handoff.port_bits == handoff.memory_bits == (32, 32)
 
 
-def test_four_wide_ports(tmp_path: Path) -> None:
+def test_four_wide_ports_are_read(tmp_path: Path) -> None:
     written(tmp_path / "a.hwh", KV260)
     check_handoff(read_handoff(tmp_path / "a.hwh"), KV260)
     assert read_handoff(tmp_path / "a.hwh").memory_bits == (128,) * 4
 
 
-def test_what_cannot_be_written(tmp_path: Path) -> None:
+def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no hand-off file for family 'ecp5'; there is for zynq"):
         write_hwh(CONFIG, tmp_path / "a.hwh", family="ecp5")
     with pytest.raises(UsageError, match=r"family zynq-7000 is 32, 64 bits wide, the configuration's are 128"):
@@ -57,10 +57,10 @@ def test_what_cannot_be_written(tmp_path: Path) -> None:
         write_hwh(CONFIG, tmp_path / "a.hwh", family="zynq-ultrascale+", clock_hz=1000)
 
 
-def edited(old: str, new: str) -> Callable[[str], str]:
+def edited(original: str, replacement: str) -> Callable[[str], str]:
     def edit(text: str) -> str:
-        assert old in text
-        return text.replace(old, new)
+        assert original in text
+        return text.replace(original, replacement)
 
     return edit
 
@@ -130,7 +130,7 @@ def test_damage_is_refused(tmp_path: Path, damage: str) -> None:
     assert str(path) in str(raised.value)
 
 
-def test_a_missing_file_a_folder_and_a_huge_file(tmp_path: Path) -> None:
+def test_a_missing_file_a_folder_and_a_huge_file_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BundleError, match=r"a.hwh .*cannot be read \(No such file"):
         read_handoff(tmp_path / "a.hwh")
     with pytest.raises(BundleError, match="cannot be read"):
@@ -143,7 +143,7 @@ def test_a_missing_file_a_folder_and_a_huge_file(tmp_path: Path) -> None:
 
 @settings(max_examples=30)
 @given(share=st.floats(0, 1, exclude_max=True))
-def test_a_file_cut_short_anywhere(tmp_path_factory: pytest.TempPathFactory, share: float) -> None:
+def test_a_truncated_file_is_refused(tmp_path_factory: pytest.TempPathFactory, share: float) -> None:
     path = tmp_path_factory.mktemp("cut") / "a.hwh"
     text = written(path)
     path.write_bytes(text[: int(share * (len(text) - len(b"</EDKSYSTEM>")))])
@@ -153,21 +153,21 @@ def test_a_file_cut_short_anywhere(tmp_path_factory: pytest.TempPathFactory, sha
 
 @settings(max_examples=30)
 @given(at=st.floats(0, 1, exclude_max=True), byte=st.integers(0, 255))
-def test_a_byte_that_is_another(tmp_path_factory: pytest.TempPathFactory, at: float, byte: int) -> None:
-    """It is refused, or it says what it said before of all that the driver goes by, or of another clock or name."""
+def test_a_changed_byte_is_refused_or_harmless(tmp_path_factory: pytest.TempPathFactory, at: float, byte: int) -> None:
+    """Check that a file which is read still has all that the driver uses, except for another clock or name."""
     path = tmp_path_factory.mktemp("flip") / "a.hwh"
     text = bytearray(written(path))
-    good = read_handoff(path)
+    original = read_handoff(path)
     text[int(at * len(text))] = byte
     path.write_bytes(text)
     with contextlib.suppress(BundleError):
-        found = read_handoff(path)
-        check_handoff(found, CONFIG)
-        assert found.configuration_hash == good.configuration_hash
-        assert found.port_bits == good.port_bits
+        changed_handoff = read_handoff(path)
+        check_handoff(changed_handoff, CONFIG)
+        assert changed_handoff.configuration_hash == original.configuration_hash
+        assert changed_handoff.port_bits == original.port_bits
 
 
-def test_a_hierarchy_and_another_clock(tmp_path: Path) -> None:
+def test_a_hierarchy_and_another_clock_are_read(tmp_path: Path) -> None:
     path = tmp_path / "a.hwh"
     text = written(path).decode()
     path.write_text(text.replace('FULLNAME="/accelerator_0"', 'FULLNAME="/engine/accelerator_0"'))
@@ -178,9 +178,9 @@ def test_a_hierarchy_and_another_clock(tmp_path: Path) -> None:
     assert read_handoff(path).memory_bits == (32, None)
 
 
-def test_another_configuration(tmp_path: Path) -> None:
+def test_another_configuration_is_refused(tmp_path: Path) -> None:
     written(tmp_path / "a.hwh")
-    other = replace(CONFIG, top_k=3)
-    message = f"it is of configuration {CONFIG.hash:016x}, the program is for {other.hash:016x}"
+    different = replace(CONFIG, top_k=3)
+    message = f"it is of configuration {CONFIG.hash:016x}, the program is for {different.hash:016x}"
     with pytest.raises(BundleError, match=message):
-        check_handoff(read_handoff(tmp_path / "a.hwh"), other)
+        check_handoff(read_handoff(tmp_path / "a.hwh"), different)

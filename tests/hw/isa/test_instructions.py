@@ -39,27 +39,31 @@ def instructions(draw: Any) -> Instruction:
 
 
 @given(instructions())
-def test_unpacks_to_what_was_packed(instruction: Instruction) -> None:
+def test_a_packed_instruction_is_unpacked(instruction: Instruction) -> None:
     raw = pack(instruction)
     assert len(raw) == INSTRUCTION_BYTES
     assert unpack(raw) == instruction
 
 
 @given(instructions())
-def test_hardware_sees_the_same_fields(instruction: Instruction) -> None:
-    seen = layout(instruction.opcode).from_bits(int.from_bytes(pack(instruction), "little"))
-    assert seen["opcode"] == instruction.opcode
+def test_hardware_reads_the_same_fields(instruction: Instruction) -> None:
+    fields = layout(instruction.opcode).from_bits(int.from_bytes(pack(instruction), "little"))
+    assert fields["opcode"] == instruction.opcode
     for name in ("wait", "when", *FIELDS[instruction.opcode]):
-        assert seen[name] == instruction[name], name
+        assert fields[name] == instruction[name], name
 
 
 @given(st.lists(instructions(), min_size=1, max_size=5), st.integers(0, (1 << 64) - 1))
-def test_programs(sequence: list[Instruction], configuration: int) -> None:
+def test_a_packed_program_has_its_header(sequence: list[Instruction], configuration: int) -> None:
     header = ProgramHeader(configuration=configuration, instructions=len(sequence), commit=len(sequence) - 1)
     raw = pack_program(header, sequence)
     assert unpack_program(raw) == (header, sequence)
-    seen = header_layout().from_bits(int.from_bytes(raw[:INSTRUCTION_BYTES], "little"))
-    assert (seen.configuration, seen.instructions, seen.commit) == (configuration, len(sequence), len(sequence) - 1)
+    unpacked = header_layout().from_bits(int.from_bytes(raw[:INSTRUCTION_BYTES], "little"))
+    assert (unpacked.configuration, unpacked.instructions, unpacked.commit) == (
+        configuration,
+        len(sequence),
+        len(sequence) - 1,
+    )
 
 
 @pytest.mark.parametrize(
@@ -71,12 +75,12 @@ def test_programs(sequence: list[Instruction], configuration: int) -> None:
         ({"when": 4}, "when of LOAD must be 0 to 3, not 4"),
     ],
 )
-def test_bad_fields(fields: dict[str, int], message: str) -> None:
+def test_bad_fields_are_refused(fields: dict[str, int], message: str) -> None:
     with pytest.raises(BundleError, match=message):
         Instruction(Opcode.LOAD, fields)
 
 
-def test_damaged_programs() -> None:
+def test_damaged_programs_are_refused() -> None:
     header = ProgramHeader(configuration=1, instructions=2, commit=1)
     raw = pack_program(header, [Instruction(Opcode.LOAD, {"elements": 1}), Instruction(Opcode.STOP, {})])
     for cut in (0, 31, 64, 95):

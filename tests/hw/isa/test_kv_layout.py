@@ -16,7 +16,7 @@ def layouts(draw: st.DrawFn) -> KvLayout:
 
 
 @given(layouts(), st.integers(0, 40), st.integers(-128, 127))
-def test_every_byte_is_where_the_docstring_says(layout: KvLayout, count: int, fill: int) -> None:
+def test_every_byte_has_the_place_of_the_docstring(layout: KvLayout, count: int, fill: int) -> None:
     codes = np.random.default_rng(count).integers(-128, 128, (count, layout.head_dim)).astype(np.int8)
     beats = layout.pack(codes, fill).view(np.int8)
     assert beats.shape == (layout.beats(count), layout.beat_bytes)
@@ -27,12 +27,12 @@ def test_every_byte_is_where_the_docstring_says(layout: KvLayout, count: int, fi
         group, i = divmod(position, layout.positions)
         for element in range(layout.head_dim):
             c, d = divmod(element, layout.chunk)
-            found = beats[group * layout.chunks + c, i * layout.chunk + d]
-            assert found == (codes[position, element] if position < count else fill)
+            actual = beats[group * layout.chunks + c, i * layout.chunk + d]
+            assert actual == (codes[position, element] if position < count else fill)
 
 
 @pytest.mark.parametrize(
-    ("beat_bytes", "head_dim", "most", "chunk"),
+    ("beat_bytes", "head_dim", "limit", "chunk"),
     [
         (64, 96, 16, 16),
         (64, 96, 64, 32),
@@ -43,9 +43,9 @@ def test_every_byte_is_where_the_docstring_says(layout: KvLayout, count: int, fi
         (16, 16, 4, 4),
     ],
 )
-def test_the_widest_chunk(beat_bytes: int, head_dim: int, most: int, chunk: int) -> None:
-    assert widest_chunk(beat_bytes, head_dim, most) == chunk
-    if most == 16:
+def test_the_widest_chunk_divides_the_head(beat_bytes: int, head_dim: int, limit: int, chunk: int) -> None:
+    assert widest_chunk(beat_bytes, head_dim, limit) == chunk
+    if limit == 16:
         assert widest_chunk(beat_bytes, head_dim) == chunk
     KvLayout(beat_bytes=beat_bytes, head_dim=head_dim, chunk=chunk)
 
@@ -59,6 +59,6 @@ def test_the_widest_chunk(beat_bytes: int, head_dim: int, most: int, chunk: int)
         ({"chunk": 32}, "chunk must be an integer from 1 to 16, not 32"),
     ],
 )
-def test_refused(members: dict[str, int], message: str) -> None:
+def test_wrong_parameters_are_refused(members: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}$"):
         KvLayout(**{"beat_bytes": 16, "head_dim": 12, "chunk": 4, **members})

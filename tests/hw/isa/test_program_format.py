@@ -1,4 +1,4 @@
-"""A program that was stored means the same to the next version: every bit of it has its place here."""
+"""Check that a stored program means the same to the next version: every bit of it is listed here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from edgedec.hw.blocks.instruction_layouts import header_layout, layout
 from edgedec.hw.isa.instructions import Base, Destination, Opcode, Sink, Source, When
 
 COMMON = "opcode:0+4 wait:4+1 when:5+2 reserved:7+1"
-# name:lowest bit+bits
+# fields as name:lowest bit+bits
 FIELDS = {
     Opcode.STOP: "",
     Opcode.READ: "destination:8+4 base:12+2 spare:14+8 start:22+36 beats:58+24",
@@ -39,16 +39,16 @@ NUMBERS: dict[type[IntEnum], str] = {
 
 
 @pytest.mark.parametrize("opcode", Opcode)
-def test_fields_stay_where_they_are(opcode: Opcode) -> None:
-    found = [f"{name}:{field.offset}+{field.width}" for name, field in layout(opcode) if name != "unused"]
-    assert " ".join(found) == f"{COMMON} {FIELDS[opcode]}".strip()
+def test_fields_keep_their_places(opcode: Opcode) -> None:
+    actual = [f"{name}:{field.offset}+{field.width}" for name, field in layout(opcode) if name != "unused"]
+    assert " ".join(actual) == f"{COMMON} {FIELDS[opcode]}".strip()
 
 
 @pytest.mark.parametrize("kind", NUMBERS, ids=lambda kind: kind.__name__)
-def test_numbers_stay_what_they_are(kind: type[IntEnum]) -> None:
+def test_numbers_keep_their_meaning(kind: type[IntEnum]) -> None:
     assert " ".join(f"{member.name}={int(member)}" for member in kind) == NUMBERS[kind]
 
 
-def test_the_header_stays_as_it_is() -> None:
-    found = [f"{name}:{field.offset}+{field.width}" for name, field in header_layout()]
-    assert found == ["magic:0+64", "configuration:64+64", "instructions:128+32", "commit:160+32", "unused:192+64"]
+def test_the_header_keeps_its_fields() -> None:
+    actual = [f"{name}:{field.offset}+{field.width}" for name, field in header_layout()]
+    assert actual == ["magic:0+64", "configuration:64+64", "instructions:128+32", "commit:160+32", "unused:192+64"]

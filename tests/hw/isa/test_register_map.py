@@ -17,10 +17,13 @@ def field(name: str = VALUE, bits: int = 32, reset: int = 0) -> Field:
     return Field(name=name, bits=bits, description="A field.", reset=reset)
 
 
-def register(name: str = "one", offset: int = 0, fields: Any = None, **more: Any) -> Register:
+def register(name: str = "one", offset: int = 0, fields: Any = None, **options: Any) -> Register:
     fields = (field(),) if fields is None else fields
     return Register(
-        **{"access": Access.READ_WRITE, "description": "A register.", **more}, name=name, offset=offset, fields=fields
+        **{"access": Access.READ_WRITE, "description": "A register.", **options},
+        name=name,
+        offset=offset,
+        fields=fields,
     )
 
 
@@ -53,12 +56,12 @@ def register_map(*registers: Register) -> RegisterMap:
         ),
     ],
 )
-def test_what_makes_no_sense_is_refused(make: Any, message: str) -> None:
+def test_invalid_maps_are_refused(make: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         make()
 
 
-# Of version 1: offset, how many, fields as name:lowest bit+bits.
+# registers of version 1: offset, count, fields as name:lowest bit+bits
 LAYOUT = """
 identity 0x000 1 constant value:0+32
 version 0x004 1 constant value:0+32
@@ -91,8 +94,8 @@ counter_descriptors 0x0e8 1 read_only value:0+64
 """
 
 
-def test_the_drivers_layout_stays() -> None:
-    """A driver of another version relies on every bit of it; a change needs another MAP_VERSION."""
+def test_the_layout_of_the_driver_is_fixed() -> None:
+    """Check this because a driver of another version relies on every bit of it; a change needs another MAP_VERSION."""
     assert MAP_VERSION == REGISTER_MAP["version"].reset == 1
     lines = []
     for entry in REGISTER_MAP.registers:
@@ -102,8 +105,8 @@ def test_the_drivers_layout_stays() -> None:
     assert lines == LAYOUT.split("\n")[1:-1]
 
 
-def test_the_drivers_offsets_stay() -> None:
-    """A driver of another version relies on these; a change needs another MAP_VERSION."""
+def test_the_offsets_of_the_driver_are_fixed() -> None:
+    """Check this because a driver of another version relies on these; a change needs another MAP_VERSION."""
     offsets = REGISTER_MAP.offsets()
     assert (offsets["identity"], offsets["version"], offsets["configuration_hash"]) == (0, 4, 8)
     assert list(offsets.values()) == sorted(offsets.values())
@@ -120,7 +123,7 @@ def compiled(text: str, folder: Path) -> Any:
     return compiler.elaborate().top
 
 
-def test_systemrdl_agrees_with_the_table(tmp_path: Path) -> None:
+def test_systemrdl_equals_the_table(tmp_path: Path) -> None:
     top = compiled(REGISTER_MAP.systemrdl(), tmp_path)
     assert top.inst_name == REGISTER_MAP.name
     nodes = {node.inst_name: node for node in top.registers()}
@@ -136,15 +139,21 @@ def test_systemrdl_agrees_with_the_table(tmp_path: Path) -> None:
             assert not node.is_array
         assert node.get_property("desc") == entry.description
         fields = list(node.fields())
-        for (wanted, lsb), found in zip(entry.positions(), fields, strict=True):
-            assert (found.inst_name, found.low, found.width) == (wanted.name, lsb, wanted.bits)
-            assert found.is_sw_readable == (entry.access is not Access.PULSE)
-            assert found.is_sw_writable == (entry.access not in (Access.CONSTANT, Access.READ_ONLY))
-            assert found.is_hw_writable == (entry.access is Access.READ_ONLY)
-            assert bool(found.get_property("singlepulse")) == (entry.access is Access.PULSE)
-            assert bool(found.get_property("woclr")) == (entry.access is Access.WRITE_ONE_TO_CLEAR)
-            assert found.get_property("reset") == (None if entry.access is Access.READ_ONLY else wanted.reset)
-            assert found.get_property("desc") == wanted.description
+        for (expected, lsb), compiled_field in zip(entry.positions(), fields, strict=True):
+            assert (compiled_field.inst_name, compiled_field.low, compiled_field.width) == (
+                expected.name,
+                lsb,
+                expected.bits,
+            )
+            assert compiled_field.is_sw_readable == (entry.access is not Access.PULSE)
+            assert compiled_field.is_sw_writable == (entry.access not in (Access.CONSTANT, Access.READ_ONLY))
+            assert compiled_field.is_hw_writable == (entry.access is Access.READ_ONLY)
+            assert bool(compiled_field.get_property("singlepulse")) == (entry.access is Access.PULSE)
+            assert bool(compiled_field.get_property("woclr")) == (entry.access is Access.WRITE_ONE_TO_CLEAR)
+            assert compiled_field.get_property("reset") == (
+                None if entry.access is Access.READ_ONLY else expected.reset
+            )
+            assert compiled_field.get_property("desc") == expected.description
 
 
 def test_quotes_and_backslashes_survive(tmp_path: Path) -> None:
@@ -155,14 +164,14 @@ def test_quotes_and_backslashes_survive(tmp_path: Path) -> None:
     assert '"a' in node.get_property("desc")
 
 
-def test_pages(tmp_path: Path) -> None:
+def test_pages_are_written(tmp_path: Path) -> None:
     pytest.importorskip("peakrdl_html")
     REGISTER_MAP.html(tmp_path / "pages")
     assert (tmp_path / "pages" / "index.html").is_file()
     assert (tmp_path / "pages" / "edgedec.rdl").read_text() == REGISTER_MAP.systemrdl()
 
 
-def test_pages_without_the_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_tool_pages_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "peakrdl_html", None)
     with pytest.raises(ToolError, match=re.escape(install_extra("hdl"))):
         REGISTER_MAP.html(tmp_path)

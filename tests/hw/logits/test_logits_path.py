@@ -13,26 +13,26 @@ from tests.hw.support.reference_results import output_bytes
 
 
 def write(requests: list[dict[str, int]], beats: list[list[int]], port_bytes: int) -> list[dict[int, bytes]]:
-    """What the requests write, of each vector: joined where one goes on where the other ends."""
-    found: list[dict[int, bytes]] = [{}]
+    """Return what the requests write for each vector, joined where one continues another."""
+    writes: list[dict[int, bytes]] = [{}]
     for request in requests:
         size, offset = request["bytes"], request["offset"]
         assert 0 < size <= PIECE_BEATS * port_bytes
-        taken = [beats.pop(0) for _ in range(-(-size // port_bytes))]
-        content = bytes(byte for one in taken for byte in one)[:size]
-        before = next((at for at, held in found[-1].items() if at + len(held) == offset), None)
+        request_beats = [beats.pop(0) for _ in range(-(-size // port_bytes))]
+        content = bytes(byte for beat in request_beats for byte in beat)[:size]
+        before = next((at for at, content_before in writes[-1].items() if at + len(content_before) == offset), None)
         if before is not None:
-            found[-1][before] += content
+            writes[-1][before] += content
         else:
-            if offset in found[-1] or (offset and 0 in found[-1]):
-                found.append({})
-            found[-1][offset] = content
+            if offset in writes[-1] or (offset and 0 in writes[-1]):
+                writes.append({})
+            writes[-1][offset] = content
     assert not beats
-    return found
+    return writes
 
 
 def _padded(rng: np.random.Generator, x: I64) -> list[dict[str, Any]]:
-    """A multiple of five items. What stands behind the vector must not matter, nor a ``last`` inside it."""
+    """Return a multiple of five items; neither values after the vector nor a ``last`` inside it may matter."""
     junk = to_words(np.concatenate([x, rng.integers(-9, 9, (len(x), -x.shape[1] % 5))], axis=1), 1)
     return [
         {**item, "last": int(rng.integers(2)) if at < x.shape[1] - 1 else item["last"]} for at, item in enumerate(junk)
@@ -40,7 +40,7 @@ def _padded(rng: np.random.Generator, x: I64) -> list[dict[str, Any]]:
 
 
 def _counts(sizes: list[int], port_bytes: int) -> dict[str, int]:
-    """Requests and beats of parts of so many bytes."""
+    """Return requests and beats of parts of these sizes in bytes."""
     return {
         "requests": sum(-(-size // (PIECE_BEATS * port_bytes)) for size in sizes),
         "data": sum(-(-size // port_bytes) for size in sizes),
@@ -53,27 +53,27 @@ def _counts(sizes: list[int], port_bytes: int) -> dict[str, int]:
 @pytest.mark.parametrize(
     ("slots", "k", "port_bytes"), [(1, 1, 4), (2, 3, 16), (3, 4, 8), (8, 8, 16), (1, 2, 64), (8, 5, 4)]
 )
-def test_equal_to_the_layout(slots: int, k: int, port_bytes: int, rows: bool, idle: float, stall: float) -> None:
+def test_outputs_equal_the_layout(slots: int, k: int, port_bytes: int, rows: bool, idle: float, stall: float) -> None:
     rng = np.random.default_rng(slots * 100 + k)
     vectors = [(awkward(rng, slots, n, 32), first) for n, first in ((41 - 3 * slots, 0), (1, 7), (5, 1 << 17), (8, 3))]
     marks = [
         [(int(rng.integers(1 << 15, 1 << 16)), int(rng.integers(-128, 128))) for _ in range(slots)] for _ in vectors
     ]
-    wanted = [output_bytes(x, first, scale, k, rows=rows) for (x, first), scale in zip(vectors, marks, strict=True)]
-    sizes = [len(part) for one in wanted for part in one.values()]
-    found = run(
+    expected = [output_bytes(x, first, scale, k, rows=rows) for (x, first), scale in zip(vectors, marks, strict=True)]
+    sizes = [len(part) for parts in expected for part in parts.values()]
+    collected = run(
         LogitsPath(slots=slots, top_k=k, port_bytes=port_bytes),
         {
             "vectors": [{"first": first, "elements": x.shape[1]} for x, first in vectors],
             "input": [item for x, _ in vectors for item in _padded(rng, x)],
-            "scales": [[{"mantissa": a, "exponent": e} for a, e in one] for one in marks],
+            "scales": [[{"mantissa": a, "exponent": e} for a, e in parts] for parts in marks],
         },
         _counts(sizes, port_bytes),
         idle=idle,
         stall=stall,
         settings={"rows_wanted": int(rows)},
     )
-    assert write(found["requests"], found["data"], port_bytes) == wanted
+    assert write(collected["requests"], collected["data"], port_bytes) == expected
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_equal_to_the_layout(slots: int, k: int, port_bytes: int, rows: bool, id
         (2, 1, 4, True, 3),
     ],
 )
-def test_throughput_and_latency(slots: int, k: int, port_bytes: int, rows: bool, pace: float) -> None:
+def test_throughput_and_latency_are_as_documented(slots: int, k: int, port_bytes: int, rows: bool, pace: float) -> None:
     ids, cycles = 160, dict[str, list[int]]()
     x = np.random.default_rng(0).integers(-3, 3, (slots, ids))
     sizes = [len(part) for part in output_bytes(x, 0, [(0, 0)] * slots, k, rows=rows).values()]
@@ -106,13 +106,13 @@ def test_throughput_and_latency(slots: int, k: int, port_bytes: int, rows: bool,
         cycles=cycles,
     )
     assert (cycles["input"][-1] - cycles["input"][0]) / (ids - 1) == pytest.approx(pace, rel=0.005)
-    if not rows:  # the scales have gone ahead; a request takes a cycle in which no beat does
+    if not rows:  # the scales have gone ahead; a request takes a cycle without a beat
         begins, each = {1: (5, 3), 2: (4, 2)}.get(slots, (3, 2))
         expected = cycles["input"][-1] + begins + each * k * slots
         assert abs(cycles["data"][-1] - expected) <= len(cycles["requests"])
 
 
-def test_no_more_ids_are_taken_than_beats_hold() -> None:
+def test_ids_are_taken_only_as_far_as_beats_hold() -> None:
     x, cycles = np.zeros((2, 40), np.int64), dict[str, list[int]]()
     sizes = [len(part) for part in output_bytes(x, 0, [(0, 0)] * 2, 1, rows=True).values()]
     run(
@@ -127,38 +127,40 @@ def test_no_more_ids_are_taken_than_beats_hold() -> None:
         stall={"data": 0.9},
         cycles=cycles,
     )
-    ahead = [sum(at < left for at in cycles["input"]) - 2 * beat for beat, left in enumerate(cycles["data"][:20])]
-    assert max(ahead) == 6  # two more beats wait behind the first
+    ahead = [
+        sum(at < beat_cycle for at in cycles["input"]) - 2 * beat for beat, beat_cycle in enumerate(cycles["data"][:20])
+    ]
+    assert max(ahead) == 6  # two more beats wait after the first
 
 
 def test_scales_may_come_late_and_the_next_vector_early() -> None:
-    """The likeliest wait for the scales; the second vector's logits, for the first one to be written."""
+    """Check that the likeliest wait for the scales, and the second vector's logits for the first one's writes."""
     x, marks = np.array([[4, 9, 9, -2, 3]]), [[(40000, -3)], [(50000, 100)]]
     path = LogitsPath(slots=1, top_k=2, port_bytes=8)
-    wanted = [output_bytes(x, 0, scale, 2, rows=False) for scale in marks]
-    found = run(
+    expected = [output_bytes(x, 0, scale, 2, rows=False) for scale in marks]
+    collected = run(
         path,
         {
             "vectors": [{"first": 0, "elements": 5}] * 2,
             "input": to_words(x, 1) * 2,
-            "scales": [[{"mantissa": a, "exponent": e} for a, e in one] for one in marks],
+            "scales": [[{"mantissa": a, "exponent": e} for a, e in scale_list] for scale_list in marks],
         },
         {"requests": 2, "data": 6},
         idle={"scales": 0.98},
     )
-    assert write(found["requests"], found["data"], 8) == wanted
+    assert write(collected["requests"], collected["data"], 8) == expected
 
 
-def test_no_request_before_its_first_beat() -> None:
+def test_no_request_precedes_its_first_beat() -> None:
     path = LogitsPath(slots=1, top_k=1, port_bytes=4)
-    seen = run(
+    collected = run(
         path, {"vectors": [{"first": 0, "elements": 3}]}, {"requests": 0, "data": 0}, settings={"rows_wanted": 1}
     )
-    assert seen == {"requests": [], "data": []}
+    assert collected == {"requests": [], "data": []}
 
 
 @pytest.mark.parametrize(
-    ("changed", "message"),
+    ("changes", "message"),
     [
         ({"slots": 9}, "slots must be an integer from 1 to 8, not 9"),
         ({"top_k": 65}, "top_k must be an integer from 1 to 64, not 65"),
@@ -166,12 +168,12 @@ def test_no_request_before_its_first_beat() -> None:
         ({"port_bytes": 12}, "port_bytes must be 4, 8, 16, 32 or 64, not 12"),
     ],
 )
-def test_refused(changed: dict[str, int], message: str) -> None:
+def test_wrong_parameters_are_refused(changes: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}$"):
-        LogitsPath(**{"slots": 1, "top_k": 1, "port_bytes": 8, **changed})
+        LogitsPath(**{"slots": 1, "top_k": 1, "port_bytes": 8, **changes})
 
 
-def test_estimate_grows() -> None:
+def test_the_estimate_grows_with_the_parameters() -> None:
     small, large = (LogitsPath(slots=n, top_k=n, port_bytes=2 * n).resources for n in (2, 8))
     assert small.lut < large.lut
     assert small.ff < large.ff

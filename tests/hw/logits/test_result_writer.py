@@ -21,12 +21,12 @@ from tests.hw.support.make_vectors import PATTERNS, awkward, to_words
 from tests.hw.support.reference_cache import Cache, cache_config
 from tests.hw.support.reference_results import output_bytes
 
-HALF = 1 << 15  # of the memory: the head's output lies in the first, chunks in the second
+HALF = 1 << 15  # bytes of half the memory: the head's output lies in the first half, chunks in the second
 OUTPUT = 3 * 4096
 
 
 class Traffic:
-    """Requests of both sides, their beats, and the memory that they should leave."""
+    """Hold requests of both sides, their beats, and the memory that they should leave."""
 
     def __init__(self, config: AcceleratorConfig, *, chunks: int, pieces: list[int], seed: int = 0) -> None:
         rng, width = random.Random(seed), config.port_bytes
@@ -58,7 +58,9 @@ class Traffic:
 
 
 class Finishing(Component):
-    """A Writer that drains once it has taken ``total`` requests, and has an item in ``finished`` when it is idle then."""
+    """Wrap a Writer that drains once it has taken ``total`` requests; ``finished`` has an item when it is idle after
+    that.
+    """
 
     def __init__(self, inner: ResultWriter, total: int) -> None:
         self._inner, self._total = inner, total
@@ -68,27 +70,27 @@ class Finishing(Component):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         m.submodules.inner = inner = self._inner
-        taken, given = Signal(range(self._total + 1)), Signal()
+        request_count, is_finished = Signal(range(self._total + 1)), Signal()
         for name in ("cache_requests", "cache_data", "result_requests", "result_data"):
             connect(m, flipped(getattr(self, name)), getattr(inner, name))
         connect(m, inner.bus, flipped(self.bus))
         connect(m, inner.error, flipped(self.error))
         sides = [inner.cache_requests, inner.result_requests]
-        m.d.sync += taken.eq(taken + sum(side.valid & side.ready for side in sides))
+        m.d.sync += request_count.eq(request_count + sum(side.valid & side.ready for side in sides))
         m.d.comb += [
             inner.output_address.eq(self.output_address),
             inner.flush.eq(self.flush),
-            inner.drain.eq(self.drain | (taken == self._total)),
+            inner.drain.eq(self.drain | (request_count == self._total)),
             self.idle.eq(inner.idle),
-            self.finished.valid.eq((taken == self._total) & inner.idle & ~given),
+            self.finished.valid.eq((request_count == self._total) & inner.idle & ~is_finished),
         ]
         with m.If(self.finished.valid & self.finished.ready):
-            m.d.sync += given.eq(1)
+            m.d.sync += is_finished.eq(1)
         return m
 
 
 class Written:
-    """What one run left behind: the memory in the cycle in which all was said to be written."""
+    """Hold what one run left: the memory in the cycle in which all was reported as written."""
 
     def __init__(
         self,
@@ -105,18 +107,20 @@ class Written:
             component.bus, memory=bytearray(traffic.before), data_bytes=config.port_bytes, **(bus or {})
         )
         self.memory: bytearray | None = None
-        self.taken: list[int] = []  # requests, when each burst went out
+        self.taken: list[int] = []  # requests before each burst
         self.cycles: dict[str, list[int]] = {}
 
         async def watch(ctx: Any) -> None:
             out = component.bus
-            async for _, _, finished, goes in ctx.tick().sample(component.finished.valid, out.awvalid & out.awready):
+            async for _, _, finished, burst_accepted in ctx.tick().sample(
+                component.finished.valid, out.awvalid & out.awready
+            ):
                 if finished and self.memory is None:
                     self.memory = bytearray(self.model.memory)
-                if goes:
+                if burst_accepted:
                     self.taken.append(len(self.cycles["cache_requests"]) + len(self.cycles["result_requests"]))
 
-        found = run(
+        collected = run(
             component,
             traffic.inputs,
             {"finished": 1, "error": errors},
@@ -125,7 +129,7 @@ class Written:
             background=[self.model.serve_writes, watch],
             **options,
         )
-        self.errors = found["error"]
+        self.errors = collected["error"]
 
 
 @pytest.mark.rtl(sample=3)
@@ -137,42 +141,42 @@ def test_all_requests_are_written(size: tuple[int, int, int, int], idle: float, 
     pieces = [32 * width, 5, 1, 32 * width, 31 * width + 1, width, 24, 17 * width]
     traffic = Traffic(config, chunks=80, pieces=pieces)
     for drain in (0, 1) if width == 4 else (int(idle == 0),):
-        written = Written(config, traffic, drain=drain, idle=idle, bus={"stall": stall, "latency": 20})
-        assert written.memory == traffic.after
-        assert written.errors == []
+        result = Written(config, traffic, drain=drain, idle=idle, bus={"stall": stall, "latency": 20})
+        assert result.memory == traffic.after
+        assert result.errors == []
 
 
-def test_short_writes_go_in_batches() -> None:
+def test_short_writes_are_sent_in_batches() -> None:
     config = cache_config(16, 1, 1, 16)
     traffic = Traffic(config, chunks=170, pieces=[])
-    written = Written(config, traffic, idle=0.9)
-    assert written.memory == traffic.after
-    assert 64 <= written.taken[0] <= 66
-    waits = [later - before for before, later in pairwise(written.taken)]
+    result = Written(config, traffic, idle=0.9)
+    assert result.memory == traffic.after
+    assert 64 <= result.taken[0] <= 66
+    waits = [later - before for before, later in pairwise(result.taken)]
     assert len([wait for wait in waits if wait > 40]) == 1  # before the second batch
     short = Traffic(config, chunks=5, pieces=[])
     assert Written(config, short, idle=0.9, drain=1).taken[0] <= 2
 
 
-def test_long_latency_does_not_limit_short_writes() -> None:
+def test_a_long_latency_does_not_limit_short_writes() -> None:
     config = cache_config(16, 1, 1, 16)
     traffic = Traffic(config, chunks=250, pieces=[])
-    written = Written(config, traffic, drain=1, bus={"latency": 40})
-    assert written.memory == traffic.after
-    assert 8 < written.model.outstanding <= 32
-    taken = written.cycles["cache_requests"]
-    assert taken[-1] - taken[0] == 2 * 249
+    result = Written(config, traffic, drain=1, bus={"latency": 40})
+    assert result.memory == traffic.after
+    assert 8 < result.model.outstanding <= 32
+    request_cycles = result.cycles["cache_requests"]
+    assert request_cycles[-1] - request_cycles[0] == 2 * 249
 
 
-def test_pieces_that_fill_the_queue_go_without_being_asked() -> None:
+def test_pieces_that_fill_the_queue_are_sent_without_a_drain() -> None:
     config = cache_config(4, 1, 1, 8)
     traffic = Traffic(config, chunks=3, pieces=[128] * 40)
-    written = Written(config, traffic)
-    assert written.memory == traffic.after
-    assert written.taken[0] < 30
+    result = Written(config, traffic)
+    assert result.memory == traffic.after
+    assert result.taken[0] < 30
 
 
-def test_no_burst_before_all_its_data() -> None:
+def test_no_burst_precedes_its_data() -> None:
     config = cache_config(8, 1, 1, 8)
     traffic = Traffic(config, chunks=2, pieces=[256])
     del traffic.inputs["result_data"][31:]
@@ -190,14 +194,14 @@ def test_no_burst_before_all_its_data() -> None:
     assert [beats for _, beats in model.writes] == [1, 1]
 
 
-def test_errors_are_told() -> None:
+def test_errors_are_reported() -> None:
     config = cache_config(8, 1, 1, 8)
     traffic = Traffic(config, chunks=0, pieces=[8, 8, 8])
-    written = Written(config, traffic, errors=1, bus={"bad": {OUTPUT + 8}})
-    assert written.errors == [{"request": 1, "response": 2}]
+    result = Written(config, traffic, errors=1, bus={"bad": {OUTPUT + 8}})
+    assert result.errors == [{"request": 1, "response": 2}]
 
 
-def test_flush_forgets_what_waits() -> None:
+def test_flush_drops_what_waits() -> None:
     config = cache_config(8, 1, 1, 8)
     traffic = Traffic(config, chunks=6, pieces=[256, 64])
     expected = bytearray(traffic.after)
@@ -206,15 +210,15 @@ def test_flush_forgets_what_waits() -> None:
         place = slice(request["address"], request["address"] + 8)
         expected[place] = traffic.before[place]
     beats = traffic.inputs["result_data"]
-    del beats[10:32]  # of the long piece: it never gets the rest
+    del beats[10:32]  # beats of the long piece, which never gets the rest
     component = Finishing(ResultWriter(config), traffic.total)
     model = AxiMemory(component.bus, memory=bytearray(traffic.before), data_bytes=8)
 
     async def flush(ctx: Any) -> None:
-        data, taken = component.result_data, 0
-        while taken < 10:
+        data, count = component.result_data, 0
+        while count < 10:
             _, _, moves = await ctx.tick().sample(data.valid & data.ready)
-            taken += moves
+            count += moves
         assert not ctx.get(component.idle)
         ctx.set(component.flush, 1)
         await ctx.tick().until(component.idle)
@@ -225,17 +229,17 @@ def test_flush_forgets_what_waits() -> None:
     assert model.memory == expected
 
 
-def test_flush_while_bursts_are_under_way() -> None:
+def test_flush_during_bursts_completes_them() -> None:
     config = cache_config(8, 1, 1, 8)
     traffic = Traffic(config, chunks=60, pieces=[])
     component = Finishing(ResultWriter(config), traffic.total)
     model = AxiMemory(component.bus, memory=bytearray(traffic.before), data_bytes=8, stall=0.6, latency=5)
 
     async def flush(ctx: Any) -> None:
-        data, taken = component.cache_data, 0
-        while taken < 30:
+        data, count = component.cache_data, 0
+        while count < 30:
             _, _, moves = await ctx.tick().sample(data.valid & data.ready)
-            taken += moves
+            count += moves
         ctx.set(component.flush, 1)
         await ctx.tick().until(component.idle)
         ctx.set(component.flush, 0)
@@ -243,14 +247,16 @@ def test_flush_while_bursts_are_under_way() -> None:
     settings = {"output_address": OUTPUT, "drain": 1}
     run(component, traffic.inputs, {"finished": 1}, settings=settings, background=[model.serve_writes, flush])
     places = [slice(request["address"], request["address"] + 8) for request in traffic.inputs["cache_requests"]]
-    lost = [number for number, place in enumerate(places) if model.memory[place] != traffic.after[place]]
-    assert lost
-    assert lost == list(range(lost[0], 30))
-    assert all(model.memory[places[number]] == traffic.before[places[number]] for number in lost)
+    unwritten = [number for number, place in enumerate(places) if model.memory[place] != traffic.after[place]]
+    assert unwritten
+    assert unwritten == list(range(unwritten[0], 30))
+    assert all(model.memory[places[number]] == traffic.before[places[number]] for number in unwritten)
 
 
 class Whole(Component):
-    """Cache, head and Writer as in the accelerator; ``finished`` has an item when all three are idle after ``results``."""
+    """Combine cache, head and Writer like the accelerator; ``finished`` has an item when all are idle after
+    ``results``.
+    """
 
     def __init__(self, config: AcceleratorConfig) -> None:
         self._config = config
@@ -285,19 +291,19 @@ class Whole(Component):
         connect(m, head.data, out.result_data)
         connect(m, out.bus, flipped(self.bus))
         connect(m, out.error, flipped(self.error))
-        begun, idle, given = Signal(), Signal(), Signal()
+        has_begun, idle, is_given = Signal(), Signal(), Signal()
         m.d.comb += [
             *(getattr(cache, name).eq(getattr(self, name)) for name in ("own", "committed", "kv_address")),
             out.output_address.eq(self.output_address),
             head.rows_wanted.eq(1),
             out.drain.eq(cache.idle & head.idle),
             idle.eq(cache.idle & head.idle & out.idle),
-            self.finished.valid.eq(begun & idle & ~given),
+            self.finished.valid.eq(has_begun & idle & ~is_given),
         ]
         with m.If(~idle):
-            m.d.sync += begun.eq(1)
+            m.d.sync += has_begun.eq(1)
         with m.If(self.finished.valid & self.finished.ready):
-            m.d.sync += given.eq(1)
+            m.d.sync += is_given.eq(1)
         return m
 
 
@@ -305,7 +311,7 @@ class Whole(Component):
 def test_cache_and_head_share_the_port(size: tuple[int, int, int, int]) -> None:
     config, committed = cache_config(*size), 11
     cache = Cache(config, layers=1, kv_heads=2, context=25)
-    new, layers, keys, values = cache.new_rows(config.slots)
+    new_rows, layers, keys, values = cache.new_rows(config.slots)
     rng = np.random.default_rng(3)
     x = awkward(rng, config.slots, 37, 32)
     scales = [(40000 + slot, -slot) for slot in range(config.slots)]
@@ -333,7 +339,7 @@ def test_cache_and_head_share_the_port(size: tuple[int, int, int, int]) -> None:
         },
         background=[model.serve_writes],
     )
-    cache.codes[..., committed : committed + config.slots, :] = new
+    cache.codes[..., committed : committed + config.slots, :] = new_rows
     expected = cache.memory()
     expected += bytes((1 << 17) - output)
     for offset, content in output_bytes(x, 0, scales, config.top_k, rows=True).items():
@@ -341,11 +347,11 @@ def test_cache_and_head_share_the_port(size: tuple[int, int, int, int]) -> None:
     assert model.memory == expected
 
 
-def test_estimate_has_its_queues_in_block_ram() -> None:
+def test_the_estimate_has_its_queues_in_block_ram() -> None:
     assert ResultWriter(cache_config(16, 1, 1, 8)).resources.bram18 >= 4
 
 
-def test_refused() -> None:
+def test_wrong_parameters_are_refused() -> None:
     config = cache_config(16, 1, 1, 8)
     with pytest.raises(ValueError, match=r"^address_bits must be an integer from 16 to 64, not 8$"):
         ResultWriter(config, address_bits=8)

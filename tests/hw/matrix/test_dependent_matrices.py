@@ -1,4 +1,6 @@
-"""Norm, quantizer, ternary linear and residual in a ring: whole steps against the integer profile, and what a step costs."""
+"""Run norm, quantizer, ternary linear and residual in a ring: compare steps with the integer profile, and count their
+cycles.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ _WIDE = 27
 
 
 class Ring(Component):
-    """x -> x + linear(quantize(norm(x))), so many times. x comes from ``input`` once and leaves after each step."""
+    """Compute x -> x + linear(quantize(norm(x))) that many times; x comes from ``input`` once and leaves after each
+    step.
+    """
 
     def __init__(self, *, beat_bytes: int, slots: int, tile_words: int, width: int, steps: int) -> None:
         self._width, self._steps = width, steps
@@ -43,8 +47,8 @@ class Ring(Component):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        quantize, matrix, residual, kept = self._quantize, self._matrix, self._residual, self._kept
-        m.submodules += [quantize, matrix, residual, kept]
+        quantize, matrix, residual, memory = self._quantize, self._matrix, self._residual, self._kept
+        m.submodules += [quantize, matrix, residual, memory]
         for name, part in self._outer.items():
             connect(m, flipped(getattr(self, name)), getattr(part, name))
         connect(m, quantize.codes, matrix.codes)
@@ -53,37 +57,37 @@ class Ring(Component):
         m.d.comb += [narrow.valid.eq(wide.valid), wide.ready.eq(narrow.ready), narrow.p.last.eq(wide.p.last)]
         for to, of in zip(narrow.p["values"], wide.p["values"], strict=True):
             m.d.comb += [to[slot].eq(of[slot]) for slot in range(len(of))]
-        connect(m, kept.output, residual.addend)
-        # x lies in the memory; the sum takes its place, element by element behind the reading.
-        given, sums, asked, step = Signal(), residual.output, Signal(), Signal(range(self._steps + 1))
+        connect(m, memory.output, residual.addend)
+        # x is in the memory; the sum takes its place, element by element after the read.
+        has_input, sums, requested, step = Signal(), residual.output, Signal(), Signal(range(self._steps + 1))
         again = step + 1 != self._steps
-        chosen = Mux(given, sums.payload.as_value(), self.input.payload.as_value())
-        taken = quantize.input.ready | (given & ~again)
+        x_payload = Mux(has_input, sums.payload.as_value(), self.input.payload.as_value())
+        accepts = quantize.input.ready | (has_input & ~again)
         m.d.comb += [
-            kept.reads.p.length.eq(self._width),
-            kept.reads.valid.eq(given & ~asked),
-            quantize.input.payload.eq(chosen),
-            kept.write.payload.eq(chosen),
+            memory.reads.p.length.eq(self._width),
+            memory.reads.valid.eq(has_input & ~requested),
+            quantize.input.payload.eq(x_payload),
+            memory.write.payload.eq(x_payload),
             self.output.payload.eq(sums.payload),
-            self.input.ready.eq(quantize.input.ready & ~given),
-            quantize.input.valid.eq(Mux(given, sums.valid & again & self.output.ready, self.input.valid)),
-            self.output.valid.eq(given & sums.valid & taken),
-            sums.ready.eq(given & self.output.ready & taken),
-            kept.write.valid.eq(Mux(given, sums.valid & sums.ready, self.input.valid & self.input.ready)),
+            self.input.ready.eq(quantize.input.ready & ~has_input),
+            quantize.input.valid.eq(Mux(has_input, sums.valid & again & self.output.ready, self.input.valid)),
+            self.output.valid.eq(has_input & sums.valid & accepts),
+            sums.ready.eq(has_input & self.output.ready & accepts),
+            memory.write.valid.eq(Mux(has_input, sums.valid & sums.ready, self.input.valid & self.input.ready)),
         ]
         with m.If(self.input.valid & self.input.ready & self.input.p.last):
-            m.d.sync += given.eq(1)
-        with m.If(kept.reads.valid & kept.reads.ready):
-            m.d.sync += asked.eq(1)
+            m.d.sync += has_input.eq(1)
+        with m.If(memory.reads.valid & memory.reads.ready):
+            m.d.sync += requested.eq(1)
         with m.If(sums.valid & sums.ready & sums.p.last):
-            m.d.sync += [asked.eq(0), step.eq(step + 1)]
+            m.d.sync += [requested.eq(0), step.eq(step + 1)]
         return m
 
 
 def steps_of(
     rng: np.random.Generator, x: I64, layouts: list[TernaryLayout]
 ) -> tuple[list[Norm], list[Matrix], list[I64]]:
-    """Norms and matrices that keep the values large, and x after each step."""
+    """Return norms and matrices that keep the values large, and x after each step."""
     norms, matrices, results = [], [], []
     for layout in layouts:
         norms.append(some_norm(rng, layout.columns))
@@ -98,7 +102,7 @@ def steps_of(
 def check(
     beat_bytes: int, slots: int, width: int, *, tile_words: int, planes: int = 1, group_blocks: int = 0, **how: Any
 ) -> tuple[TernaryLayout, dict[str, list[int]]]:
-    """Three steps; the cycles of each port."""
+    """Compare three steps; return the cycles of each port."""
     rng = np.random.default_rng([beat_bytes, slots, width])
     layout = TernaryLayout(
         beat_bytes=beat_bytes,
@@ -121,9 +125,9 @@ def check(
     }
     cycles: dict[str, list[int]] = {}
     ring = Ring(beat_bytes=beat_bytes, slots=slots, tile_words=tile_words, width=width, steps=3)
-    found = run(ring, inputs, {"output": 3 * width}, cycles=cycles, **how)["output"]
-    for got, want in zip(from_words(found, [width] * 3), results, strict=True):
-        assert np.array_equal(got, want)
+    outputs = run(ring, inputs, {"output": 3 * width}, cycles=cycles, **how)["output"]
+    for actual, want in zip(from_words(outputs, [width] * 3), results, strict=True):
+        assert np.array_equal(actual, want)
     return layout, cycles
 
 
@@ -135,20 +139,22 @@ def test_steps_equal_the_profile(slots: int, idle: float, stall: float) -> None:
 
 
 def bubbles(layout: TernaryLayout, cycles: dict[str, list[int]]) -> list[int]:
-    """From the last beat of a matrix to the first of the next, which depends on it."""
+    """Return the cycles from the last beat of a matrix to the first of the next one, which depends on it."""
     beats = cycles["weights"]
     return [beats[i] - beats[i - 1] for i in range(layout.beats, len(beats), layout.beats)]
 
 
 def dependency(beat_bytes: int, slots: int) -> int:
-    """What ``bubbles`` must be, component by component, but for the rows that wait."""
+    """Return the expected ``bubbles``, component by component, without the rows that wait."""
     engine = {8: 4, 16: 4, 64: 5}[beat_bytes]
     sums, rows, drain, residual, to_block = engine + 3, 3 + 2, 9, 2, slots + 32 + beat_bytes + 3
     return sums + rows + drain + residual + to_block + beat_bytes // 8 + 2 + 14
 
 
 def waiting(layout: TernaryLayout) -> int:
-    """Rows of the only tile when its last word has come: its words came one in a cycle, of five rows or fewer."""
+    """Return the rows of the only tile that wait when its last word arrives; words of at most five rows come one per
+    cycle.
+    """
     assert layout.words <= layout.tile_words
     return layout.rows - layout.words
 
@@ -162,15 +168,15 @@ def test_a_dependency_costs_as_many_cycles_as_its_parts(beat_bytes: int, slots: 
 
 
 @pytest.mark.rtl
-def test_rows_of_another_tile_are_no_longer_waited_for() -> None:
-    """Two tiles of 4 words: while the second one's beats come, rows of the first leave."""
+def test_rows_of_another_tile_do_not_wait() -> None:
+    """Use two tiles of 4 words: while the second one's beats come, rows of the first leave."""
     layout, cycles = check(8, 1, 36, tile_words=4)
     assert layout.words == 8
     assert bubbles(layout, cycles) == [dependency(8, 1) + 4 * 4 - 4] * 2
 
 
 @pytest.mark.slow
-def test_a_dependency_on_the_full_width_costs_153_cycles_and_the_rows_that_wait() -> None:
+def test_a_dependency_at_full_width_costs_153_cycles_and_the_rows_that_wait() -> None:
     layout, cycles = check(64, 8, 130, tile_words=26)
     assert bubbles(layout, cycles) == [dependency(64, 8) + waiting(layout)] * 2
     assert dependency(64, 8) == 153

@@ -27,7 +27,7 @@ class Rows:
 
 @dataclass(frozen=True, kw_only=True)
 class Matrix:
-    """``base`` and ``weight``: one of each, or two of a pair."""
+    """Describe a matrix; ``base`` and ``weight`` have one entry, or two for a pair."""
 
     acc: I64  # [slots, n]
     pre_shift: int
@@ -70,8 +70,8 @@ class Matrix:
 
 def matrix(rng: np.random.Generator, slots: int, width: int, *, pre_shifts: bool = True) -> Matrix:
     pre_shift = int(rng.integers(0, 8)) if pre_shifts else 0
-    most = min(((1 << 26) - 1) << pre_shift, (1 << 31) - 1)  # what rounds into s27
-    acc = np.clip(awkward(rng, slots, width, min(27 + pre_shift, 32)), -most, most)
+    limit = min(((1 << 26) - 1) << pre_shift, (1 << 31) - 1)  # the largest that rounds into s27
+    acc = np.clip(awkward(rng, slots, width, min(27 + pre_shift, 32)), -limit, limit)
     exponent = rng.integers(-50, 11, slots)
     wide, count = bool(rng.integers(2)), int(rng.integers(1, 3))
     rows = Rows(
@@ -93,7 +93,7 @@ def matrix(rng: np.random.Generator, slots: int, width: int, *, pre_shifts: bool
 
 
 def lanes_of(values: I64, lanes: int) -> list[list[int]]:
-    """Of each row its value, by words."""
+    """Return the values of each row, by words."""
     return [[lane[0] for lane in word["values"]] for word in to_words(values[None], lanes)]
 
 
@@ -103,16 +103,18 @@ def check(matrices: list[Matrix], drain: Drain, lanes: int = 1, *, per_row: bool
         "settings": [x.settings() for x in matrices],
         "rows": [word for x in matrices if x.rows is not None for word in x.rows.words(lanes)],
     }
-    found = run(drain, inputs, {"output": len(inputs["input"])}, **how)["output"]
-    for i, (got, x) in enumerate(zip(from_words(found, [x.acc.shape[1] for x in matrices]), matrices, strict=True)):
-        assert np.array_equal(got, x.expected(per_row)), f"matrix {i}"
+    outputs = run(drain, inputs, {"output": len(inputs["input"])}, **how)["output"]
+    for i, (actual, x) in enumerate(
+        zip(from_words(outputs, [x.acc.shape[1] for x in matrices]), matrices, strict=True)
+    ):
+        assert np.array_equal(actual, x.expected(per_row)), f"matrix {i}"
 
 
 @pytest.mark.rtl(sample=2)
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
 @pytest.mark.parametrize(("slots", "lanes"), [(1, 5), (3, 2), (2, 1), (8, 1)])
 @pytest.mark.parametrize("per_row", [False, True])
-def test_equal_to_the_profile(slots: int, lanes: int, per_row: bool, idle: float, stall: float) -> None:
+def test_rows_equal_the_profile(slots: int, lanes: int, per_row: bool, idle: float, stall: float) -> None:
     rng = np.random.default_rng([slots, lanes, per_row, int(10 * idle)])
     matrices = [matrix(rng, slots, n) for n in WIDTHS * (1 if slots > 3 else 5)]
     check(matrices, Drain(slots=slots, lanes=lanes, per_row=per_row), lanes, per_row=per_row, idle=idle, stall=stall)
@@ -129,9 +131,9 @@ def same_rows(width: int, *, bias: int = 0, shift: int = 0, weight: int = 0) -> 
 @pytest.mark.rtl
 @pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize("shift", [-20, -1, 0, 1, 15, 16, 17, 25, 31, 32, 43, 44, 47, 48, 63])
-def test_every_kind_of_shift_at_the_ends_of_the_range(wide: bool, shift: int) -> None:
-    """By base alone, and by base and the row's own; both of them negative, or too large, before and after."""
-    acc, most = np.array([EDGES]), (1 << 26) - 1
+def test_every_kind_of_shift_is_exact_at_the_ends_of_the_range(wide: bool, shift: int) -> None:
+    """Shift by base alone, and by base and the row's own; both negative, or too large, before and after."""
+    acc, limit = np.array([EDGES]), (1 << 26) - 1
     matrices = [
         Matrix(
             acc=acc,
@@ -144,15 +146,15 @@ def test_every_kind_of_shift_at_the_ends_of_the_range(wide: bool, shift: int) ->
             wide=wide,
         )
         for weight, mantissa in ((65535, 65535), (1 << 15, 1 << 15), (0, 65535))
-        for bias in (0, most, -most)
+        for bias in (0, limit, -limit)
         for extra in (0, 9, 31)
     ]
     check(matrices, Drain(slots=1))
 
 
 @pytest.mark.parametrize("extra", [0, 1, 15, 31])
-def test_logits_at_the_ends_of_the_range(extra: int) -> None:
-    """Neither scale, nor base, nor bias, nor the width of the output has a say."""
+def test_logits_are_exact_at_the_ends_of_the_range(extra: int) -> None:
+    """Check that scale, base, bias and the width of the output have no effect."""
     acc = np.array([EDGES])
     matrices = [
         Matrix(
@@ -173,7 +175,7 @@ def test_logits_at_the_ends_of_the_range(extra: int) -> None:
 
 
 @pytest.mark.parametrize("per_row", [False, True])
-def test_without_a_pre_shift(per_row: bool) -> None:
+def test_rows_without_a_pre_shift_are_exact(per_row: bool) -> None:
     rng = np.random.default_rng(7)
     matrices = [matrix(rng, 2, n, pre_shifts=False) for n in WIDTHS * 4]
     drain = Drain(slots=2, per_row=per_row, pre_shift=False)
@@ -181,7 +183,7 @@ def test_without_a_pre_shift(per_row: bool) -> None:
 
 
 @pytest.mark.parametrize("per_row", [False, True])
-def test_a_word_per_cycle_across_vectors(per_row: bool) -> None:
+def test_a_word_takes_a_cycle_across_vectors(per_row: bool) -> None:
     rng = np.random.default_rng(5)
     matrices = [replace(matrix(rng, 1, 20), rows=same_rows(20, bias=i, weight=i)) for i in range(4)]
     cycles: dict[str, list[int]] = {}
@@ -199,6 +201,6 @@ def test_a_word_per_cycle_across_vectors(per_row: bool) -> None:
         ({"slots": 1, "lanes": 65}, "lanes must be an integer from 1 to 64, not 65"),
     ],
 )
-def test_refused(parameters: dict[str, Any], message: str) -> None:
+def test_wrong_parameters_are_refused(parameters: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}$"):
         Drain(**parameters)

@@ -17,26 +17,26 @@ def read(beat_bytes: int, tile_words: int, groups: list[Group], **how: Any) -> N
     per = beat_bytes // 5
     beats: list[Any] = []
     sweeps: list[Any] = []
-    wanted: list[Any] = []
+    expected: list[Any] = []
     for words, times in groups:
         mantissas = rng.integers(0, 256, (words, 5)).tolist()
         for at in range(0, words, per):
-            held = [mantissa for word in mantissas[at : at + per] for mantissa in word]
-            beats.append(held + [255] * (beat_bytes - len(held)))
+            values = [mantissa for word in mantissas[at : at + per] for mantissa in word]
+            beats.append(values + [255] * (beat_bytes - len(values)))
         sweeps += [{"words": words, "last": int(i == times - 1)} for i in range(times)]
-        wanted += mantissas * times
+        expected += mantissas * times
     component = GroupMantissas(beat_bytes=beat_bytes, tile_words=tile_words)
     inputs: dict[str, list[Any]] = {"fills": [words for words, _ in groups], "beats": beats, "sweeps": sweeps}
-    assert run(component, inputs, {"output": len(wanted)}, **how)["output"] == wanted
+    assert run(component, inputs, {"output": len(expected)}, **how)["output"] == expected
 
 
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
 @pytest.mark.parametrize("beat_bytes", [5, 8, 16, 64])
-def test_every_word_in_every_sweep(beat_bytes: int, idle: float, stall: float) -> None:
+def test_every_word_is_given_in_every_sweep(beat_bytes: int, idle: float, stall: float) -> None:
     read(beat_bytes, 14, [(14, 2), (1, 3), (13, 1), (12, 2), (3, 1), (2, 1), (14, 1)], idle=idle, stall=stall)
 
 
-def test_a_word_per_cycle_across_groups_and_a_beat_per_cycle_in() -> None:
+def test_a_word_takes_a_cycle_across_groups_and_a_beat_takes_a_cycle() -> None:
     cycles: dict[str, list[int]] = {}
     read(16, 12, [(12, 2), (10, 3), (12, 2)], cycles=cycles)
     assert cycles["beats"][7] - cycles["beats"][0] == 7  # two groups
@@ -44,7 +44,7 @@ def test_a_word_per_cycle_across_groups_and_a_beat_per_cycle_in() -> None:
     assert cycles["output"][-1] - cycles["output"][0] == 24 + 30 + 24 - 1
 
 
-def test_refused() -> None:
+def test_wrong_parameters_are_refused() -> None:
     with pytest.raises(ValueError, match=r"^beat_bytes must be an integer from 5 to 64, not 4$"):
         GroupMantissas(beat_bytes=4, tile_words=2)
     with pytest.raises(ValueError, match=r"^tile_words must be an integer from 1 to 65536, not 0$"):

@@ -13,7 +13,7 @@ from tests.hw.support.reference_ternary import beat_of, blocks_of
 
 
 def _case(beat_bytes: int, slots: int, sweeps: list[int], seed: int) -> tuple[dict[str, list[Any]], list[Any]]:
-    """Random trits and codes, the extreme sums among them: inputs, sums of each beat."""
+    """Return random trits and codes with the extreme sums among them: inputs, and the sums of each beat."""
     rng = np.random.default_rng(seed)
     codes = rng.integers(-127, 128, (slots, len(sweeps) * beat_bytes))
     codes[0, :beat_bytes] = rng.choice((-127, 127), beat_bytes)
@@ -31,7 +31,7 @@ def _case(beat_bytes: int, slots: int, sweeps: list[int], seed: int) -> tuple[di
 @pytest.mark.rtl(sample=8)
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
 @pytest.mark.parametrize(("beat_bytes", "slots"), [(4, 1), (5, 2), (8, 4)])
-def test_sums_are_those_of_numpy(beat_bytes: int, slots: int, idle: float, stall: float) -> None:
+def test_sums_equal_those_of_numpy(beat_bytes: int, slots: int, idle: float, stall: float) -> None:
     inputs, sums = _case(beat_bytes, slots, [3, 1, 17, 5, 1, 1, 20], seed=beat_bytes)
     component = LookupEngine(beat_bytes=beat_bytes, slots=slots)
     assert run(component, inputs, {"sums": len(sums)}, idle=idle, stall=stall)["sums"] == sums
@@ -41,10 +41,10 @@ def test_sums_are_those_of_numpy(beat_bytes: int, slots: int, idle: float, stall
     ("beat_bytes", "slots"),
     [(16, 8), pytest.param(32, 2, marks=pytest.mark.slow), pytest.param(64, 8, marks=pytest.mark.slow)],
 )
-def test_wide_beats(beat_bytes: int, slots: int) -> None:
+def test_wide_beats_are_exact(beat_bytes: int, slots: int) -> None:
     inputs, sums = _case(beat_bytes, slots, [2, 17], seed=beat_bytes)
-    found = run(LookupEngine(beat_bytes=beat_bytes, slots=slots), inputs, {"sums": len(sums)}, idle=0.2, stall=0.2)
-    assert found["sums"] == sums
+    collected = run(LookupEngine(beat_bytes=beat_bytes, slots=slots), inputs, {"sums": len(sums)}, idle=0.2, stall=0.2)
+    assert collected["sums"] == sums
 
 
 def test_the_largest_sum_fits_at_64_columns() -> None:
@@ -58,7 +58,7 @@ def test_the_largest_sum_fits_at_64_columns() -> None:
 @pytest.mark.parametrize(
     ("beat_bytes", "latency"), [(4, 3), (8, 4), (16, 4), pytest.param(32, 5, marks=pytest.mark.slow)]
 )
-def test_a_beat_per_cycle_from_sweep_to_sweep(beat_bytes: int, latency: int) -> None:
+def test_a_beat_takes_a_cycle_from_sweep_to_sweep(beat_bytes: int, latency: int) -> None:
     inputs, sums = _case(beat_bytes, 1, [15] * 5, seed=1)
     cycles: dict[str, list[int]] = {}
     component = LookupEngine(beat_bytes=beat_bytes, slots=1)
@@ -70,11 +70,11 @@ def test_a_beat_per_cycle_from_sweep_to_sweep(beat_bytes: int, latency: int) -> 
 
 
 @pytest.mark.parametrize("column", [0, 3])
-def test_a_byte_that_is_no_weight_is_an_error_and_zero(column: int) -> None:
+def test_a_byte_that_is_no_weight_is_an_error_and_counts_as_zero(column: int) -> None:
     component = LookupEngine(beat_bytes=4, slots=1)
-    good = beat_of(np.ones((5, 4), dtype=int))
-    bad = [243 if c == column else byte for c, byte in enumerate(good)]
-    seen: list[bool] = []
+    valid_beat = beat_of(np.ones((5, 4), dtype=int))
+    damaged_beat = [243 if c == column else byte for c, byte in enumerate(valid_beat)]
+    errors: list[bool] = []
     sums: list[int] = []
 
     async def bench(ctx: Any) -> None:
@@ -83,24 +83,24 @@ def test_a_byte_that_is_no_weight_is_an_error_and_zero(column: int) -> None:
         ctx.set(component.sweeps.payload, 3)
         ctx.set(component.sweeps.valid, 1)
         ctx.set(component.sums.ready, 1)
-        ctx.set(component.weights.payload, bad)  # not offered: no error
-        beats = [good, bad, good]
+        ctx.set(component.weights.payload, damaged_beat)  # not offered: no error
+        beats = [valid_beat, damaged_beat, valid_beat]
         while len(sums) < 3:
-            taken = ctx.get(component.weights.ready) and bool(beats)
-            if taken:
+            accepted = ctx.get(component.weights.ready) and bool(beats)
+            if accepted:
                 ctx.set(component.weights.payload, beats.pop(0))
-            ctx.set(component.weights.valid, taken)
+            ctx.set(component.weights.valid, accepted)
             if ctx.get(component.sums.valid):
                 sums.append(ctx.get(component.sums.payload[4][0]))
             await ctx.tick()
-            seen.append(bool(ctx.get(component.error)))
+            errors.append(bool(ctx.get(component.error)))
 
     simulator = Simulator(component)
     simulator.add_clock(1e-6)
     simulator.add_testbench(bench)
     simulator.run()
     assert sums == [15, 15 - (1 << column), 15]
-    assert seen.count(True) == 1
+    assert errors.count(True) == 1
 
 
 @pytest.mark.parametrize(
@@ -111,6 +111,6 @@ def test_a_byte_that_is_no_weight_is_an_error_and_zero(column: int) -> None:
         ({"beat_bytes": 8, "slots": 2.0}, "slots must be an integer from 1 to 8, not 2.0"),
     ],
 )
-def test_bad_parameters(parameters: dict[str, Any], message: str) -> None:
+def test_wrong_parameters_are_refused(parameters: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         LookupEngine(**parameters)

@@ -13,7 +13,7 @@ from edgedec.hw.matrix.lookup_index import LookupIndex
 from tests.hw.support.reference_ternary import beat_of
 
 
-def test_the_walk_holds_one_of_each_pair_of_opposites() -> None:
+def test_the_walk_has_one_of_each_pair_of_opposites() -> None:
     stored = set(WALK)
     assert len(stored) == len(WALK) == 14
     for trits in product((-1, 0, 1), repeat=3):
@@ -22,8 +22,8 @@ def test_the_walk_holds_one_of_each_pair_of_opposites() -> None:
 
 
 @pytest.mark.parametrize("beat_bytes", [4, 5])
-def test_all_trits_of_a_group_are_found(beat_bytes: int) -> None:
-    """A group of three columns beside one of one or two, in all rows at once, every row with other trits."""
+def test_all_trits_of_a_group_have_their_index(beat_bytes: int) -> None:
+    """Use a group of three columns next to one of one or two, in all rows at once, every row with other trits."""
     component = LookupIndex(beat_bytes=beat_bytes)
     combinations = list(product((-1, 0, 1), repeat=beat_bytes))
     rng = random.Random(beat_bytes)
@@ -72,13 +72,13 @@ def test_any_bad_byte_is_an_error() -> None:
         (6, "beat_bytes must not be a multiple of 3, not 6"),
     ],
 )
-def test_bad_parameters(beat_bytes: int, message: str) -> None:
+def test_wrong_parameters_are_refused(beat_bytes: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         LookupIndex(beat_bytes=beat_bytes)
 
 
 @pytest.mark.parametrize("beat_bytes", [4, 8, 64])
-def test_ports(beat_bytes: int) -> None:
+def test_ports_have_their_widths(beat_bytes: int) -> None:
     component = LookupIndex(beat_bytes=beat_bytes)
     assert len(component.error) == 1
     assert len(component.beat.as_value()) == 8 * beat_bytes

@@ -10,25 +10,25 @@ from tests.hw.support.bench_streams import run
 
 
 def beats(rng: np.random.Generator, count: int, lanes: int) -> np.ndarray[Any, Any]:
-    found = rng.integers(-128, 128, (count, lanes))
-    found[: count // 4] = rng.choice([-128, 127], (count // 4, 1))
-    return found
+    values = rng.integers(-128, 128, (count, lanes))
+    values[: count // 4] = rng.choice([-128, 127], (count // 4, 1))
+    return values
 
 
 @pytest.mark.parametrize(
     ("lanes", "slots", "chunk"), [(2, 1, 1), (4, 8, 4), (8, 2, 2), (16, 3, 8), (8, 1, 8), (16, 2, 4)]
 )
 @pytest.mark.parametrize("idle", [0.0, {"codes": 0.7, "weights": 0.0}, 0.4])
-def test_linear(lanes: int, slots: int, chunk: int, idle: Any) -> None:
+def test_linear_products_are_exact(lanes: int, slots: int, chunk: int, idle: Any) -> None:
     rng = np.random.default_rng(lanes)
-    sizes = [1, 1, 5, 2, 7]  # rows against each block
+    sizes = [1, 1, 5, 2, 7]  # rows of each block
     blocks = rng.integers(-127, 128, (len(sizes), lanes, slots))
     blocks[0], blocks[1] = 127, -127
     weights = beats(rng, sum(sizes), lanes)
     owner = np.repeat(np.arange(len(sizes)), sizes)
     last = np.append(owner[1:] != owner[:-1], True)
     cycles: dict[str, list[int]] = {}
-    found = run(
+    collected = run(
         MacArray(lanes=lanes, slots=slots, chunk=chunk),
         {
             "codes": [{"codes": block.tolist(), "last": 0} for block in blocks],
@@ -38,32 +38,32 @@ def test_linear(lanes: int, slots: int, chunk: int, idle: Any) -> None:
         idle=idle,
         cycles=cycles,
     )["sums"]
-    assert [item["sums"] for item in found] == np.einsum("nl,nls->ns", weights, blocks[owner]).tolist()
-    assert [item["last"] for item in found] == last.tolist()
+    assert [item["sums"] for item in collected] == np.einsum("nl,nls->ns", weights, blocks[owner]).tolist()
+    assert [item["last"] for item in collected] == last.tolist()
     if not idle:
-        assert np.subtract(cycles["sums"], cycles["weights"]).tolist() == [3 + lanes.bit_length() - 1] * len(found)
-        assert np.ptp(cycles["weights"]) == len(weights) - 1  # one a cycle, across blocks
+        assert np.subtract(cycles["sums"], cycles["weights"]).tolist() == [3 + lanes.bit_length() - 1] * len(collected)
+        assert np.ptp(cycles["weights"]) == len(weights) - 1  # one per cycle, across blocks
 
 
 @pytest.mark.parametrize("idle", [0.0, 0.5])
 @pytest.mark.parametrize(
     ("lanes", "slots", "chunk"), [(2, 2, 1), (4, 1, 4), (8, 2, 2), (16, 2, 4), (8, 1, 8), (32, 1, 8), (32, 1, 4)]
 )
-def test_scores_columns_and_linear_in_turn(lanes: int, slots: int, chunk: int, idle: float) -> None:
+def test_scores_columns_and_linear_in_turn_are_exact(lanes: int, slots: int, chunk: int, idle: float) -> None:
     rng = np.random.default_rng(lanes)
     count, positions, query_bits = 40, lanes // chunk, 12
     values, weights = beats(rng, count, lanes), beats(rng, 12, lanes)
     kinds = rng.choice([WorkKind.SCORES, WorkKind.COLUMNS], count)
-    most = (1 << (query_bits - 1)) - 1
+    limit = (1 << (query_bits - 1)) - 1
     queries, chances = (
-        rng.integers(-most, most + 1, (count, lanes, slots)),
+        rng.integers(-limit, limit + 1, (count, lanes, slots)),
         rng.integers(0, 65536, (count, lanes, slots)),
     )
-    queries[:6], chances[:6] = rng.choice([-most, most], (6, 1, 1)), 65535
+    queries[:6], chances[:6] = rng.choice([-limit, limit], (6, 1, 1)), 65535
     scored = kinds == WorkKind.SCORES
     operands = np.where(scored[:, None, None], queries, chances)
     block = rng.integers(-127, 128, (lanes, slots))
-    found = run(
+    collected = run(
         MacArray(lanes=lanes, slots=slots, chunk=chunk, query_bits=query_bits),
         {
             "codes": [{"codes": block.tolist(), "last": 1}],
@@ -77,13 +77,13 @@ def test_scores_columns_and_linear_in_turn(lanes: int, slots: int, chunk: int, i
         idle=idle,
     )
     products = values[:, :, None] * operands
-    assert found["scores"] == products[scored].reshape(-1, positions, chunk, slots).sum(2).tolist()
-    assert found["columns"] == products[~scored].reshape(-1, chunk, positions, slots).sum(2).tolist()
-    assert [item["sums"] for item in found["sums"]] == (weights @ block).tolist()
+    assert collected["scores"] == products[scored].reshape(-1, positions, chunk, slots).sum(2).tolist()
+    assert collected["columns"] == products[~scored].reshape(-1, chunk, positions, slots).sum(2).tolist()
+    assert [item["sums"] for item in collected["sums"]] == (weights @ block).tolist()
 
 
 @pytest.mark.parametrize(
-    ("changed", "message"),
+    ("changes", "message"),
     [
         ({"lanes": 12}, "lanes must be a power of two, not 12"),
         ({"lanes": 128}, "lanes must be an integer from 2 to 64, not 128"),
@@ -93,6 +93,6 @@ def test_scores_columns_and_linear_in_turn(lanes: int, slots: int, chunk: int, i
         ({"query_bits": 17}, "query_bits must be an integer from 8 to 16, not 17"),
     ],
 )
-def test_refused(changed: dict[str, int], message: str) -> None:
+def test_wrong_parameters_are_refused(changes: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}$"):
-        MacArray(**{"lanes": 8, "slots": 2, "chunk": 4, **changed})
+        MacArray(**{"lanes": 8, "slots": 2, "chunk": 4, **changes})

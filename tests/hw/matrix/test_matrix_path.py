@@ -1,4 +1,4 @@
-"""Matrices from codes and beats to drained vectors, against the integer profile's linear."""
+"""Compare matrices from codes and beats to drained vectors with the integer profile's linear."""
 
 from __future__ import annotations
 
@@ -42,7 +42,11 @@ def inputs_of(matrices: list[Matrix], vectors: list[Vector], beat_bytes: int) ->
 def check(
     matrices: list[Matrix], vectors: list[Vector], beat_bytes: int, slots: int, *, busy: float = 0.0, **how: Any
 ) -> None:
-    """``how``: parameters of the MatrixPath, and of ``run``. busy: chance of a cycle in which attention has the MacArray."""
+    """Compare with the profile.
+
+    ``how`` holds parameters of the MatrixPath and of ``run``; ``busy`` is the chance of a cycle in which attention has
+    the MacArray.
+    """
     names = ("tile_words", "depth", "scaling", "int8", "per_row")
     parameters = {name: how.pop(name) for name in names if name in how}
     path = MatrixPath(beat_bytes=beat_bytes, slots=slots, **parameters)
@@ -56,24 +60,24 @@ def check(
             await ctx.tick()
 
     async def watch(ctx: Any) -> None:
-        """Matrices taken, matrices that left, idle; before each clock edge."""
-        taken = left = 0
-        given, sink = component.matrices, component.output
-        async for _, _, begins, there, ready, last, idle in ctx.tick().sample(
-            given.valid & given.ready, sink.valid, sink.ready, sink.p.last, component.idle
+        """Record matrices taken, matrices that left, and idle before each clock edge."""
+        taken_count = left_count = 0
+        matrices_port, sink = component.matrices, component.output
+        async for _, _, begins, is_valid, ready, last, idle in ctx.tick().sample(
+            matrices_port.valid & matrices_port.ready, sink.valid, sink.ready, sink.p.last, component.idle
         ):
-            states.append((taken, left, idle))
-            taken, left = taken + begins, left + (there & ready & last)
+            states.append((taken_count, left_count, idle))
+            taken_count, left_count = taken_count + begins, left_count + (is_valid & ready & last)
 
     background = [watch, work] if component is not path else [watch]
     rows = sum(matrix.layout.rows for matrix in matrices)
     inputs = inputs_of(matrices, vectors, beat_bytes)
-    found = run(component, inputs, {"output": rows}, background=background, **how)["output"]
-    used = np.cumsum([matrix.fresh for matrix in matrices]) - 1
-    results = from_words(found, [matrix.layout.rows for matrix in matrices])
-    for i, (matrix, at, got) in enumerate(zip(matrices, used, results, strict=True)):
-        assert np.array_equal(got, matrix.times(*vectors[at])), f"matrix {i}"
-    assert all(idle == (taken == left) for taken, left, idle in states)
+    outputs = run(component, inputs, {"output": rows}, background=background, **how)["output"]
+    code_index = np.cumsum([matrix.fresh for matrix in matrices]) - 1
+    results = from_words(outputs, [matrix.layout.rows for matrix in matrices])
+    for i, (matrix, at, actual) in enumerate(zip(matrices, code_index, results, strict=True)):
+        assert np.array_equal(actual, matrix.times(*vectors[at])), f"matrix {i}"
+    assert all(idle == (entered == done) for entered, done, idle in states)
     assert states[-1] == (len(matrices), len(matrices), 1)
 
 
@@ -84,7 +88,9 @@ def _slow(*sizes: int) -> Any:
 @pytest.mark.rtl(sample=2)
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
 @pytest.mark.parametrize(("beat_bytes", "slots"), [(8, 2), _slow(16, 1)])
-def test_ternary_matrices_of_all_kinds_in_a_row(beat_bytes: int, slots: int, idle: float, stall: float) -> None:
+def test_ternary_matrices_of_all_kinds_equal_the_profile(
+    beat_bytes: int, slots: int, idle: float, stall: float
+) -> None:
     rng = np.random.default_rng([beat_bytes, slots, int(10 * idle)])
     kinds = [(7, 3 * beat_bytes + 1, 1, 0), (23, beat_bytes, 2, 2), (5, 5 * beat_bytes - 3, 2, 2), (36, 3, 3, 1)]
     vectors = [some_vector(rng, slots, columns) for _, columns, _, _ in kinds]
@@ -107,7 +113,7 @@ def test_ternary_matrices_of_all_kinds_in_a_row(beat_bytes: int, slots: int, idl
 def some_matrices(
     rng: np.random.Generator, count: int, beat_bytes: int, slots: int, tile_words: int, *, per_row: bool = True
 ) -> tuple[list[Matrix], list[Vector]]:
-    """Both kinds in any order, fresh or not, of few words and of many, with everything that the drain can do."""
+    """Draw both kinds in any order, fresh or not, of few and of many words, with everything that the drain can do."""
     matrices, vectors, columns = list[Matrix](), list[Vector](), 0
     for i in range(count):
         fresh = not matrices or bool(rng.integers(2))
@@ -147,7 +153,7 @@ def some_matrices(
 @pytest.mark.parametrize(
     ("beat_bytes", "slots", "tile_words"), [(4, 1, 3), _slow(8, 2, 2), _slow(8, 1, 20), _slow(16, 3, 5)]
 )
-def test_both_kinds_in_any_order(
+def test_both_kinds_in_any_order_equal_the_profile(
     beat_bytes: int, slots: int, tile_words: int, idle: float, stall: float, busy: float
 ) -> None:
     rng = np.random.default_rng([beat_bytes, tile_words, int(10 * busy)])
@@ -159,7 +165,7 @@ def test_both_kinds_in_any_order(
 @pytest.mark.rtl
 @settings(max_examples=8, deadline=None)
 @given(data=st.data())
-def test_sequences_of_all_shapes(data: st.DataObject) -> None:
+def test_sequences_of_all_shapes_equal_the_profile(data: st.DataObject) -> None:
     draw, chance = data.draw, st.sampled_from([0.0, 0.3, 0.7])
     slots, tile_words, per_row = draw(st.integers(1, 2)), draw(st.integers(1, 6)), draw(st.booleans())
     rng = np.random.default_rng(draw(st.integers(0, 1 << 20)))
@@ -168,8 +174,8 @@ def test_sequences_of_all_shapes(data: st.DataObject) -> None:
     check(matrices, vectors, 8, slots, tile_words=tile_words, depth=4, per_row=per_row, **how)
 
 
-def test_a_beat_per_cycle_within_planes_tiles_and_groups() -> None:
-    """Words of 20 a tile: tables of the next block are made meanwhile. Mantissas do not stop the stream either."""
+def test_a_beat_takes_a_cycle_within_planes_tiles_and_groups() -> None:
+    """Use tiles of 20 words, during which tables of the next block are built; mantissas do not stop the stream either."""
     rng = np.random.default_rng(1)
     layout = TernaryLayout(beat_bytes=8, tile_words=20, planes=2, rows=200, columns=40, group_size=16)
     matrix, cycles = random_matrix(rng, layout, base=0), dict[str, list[int]]()
@@ -180,7 +186,7 @@ def test_a_beat_per_cycle_within_planes_tiles_and_groups() -> None:
 
 
 @pytest.mark.parametrize("beat_bytes", [8, 16])
-def test_an_int8_beat_per_cycle_and_its_latency(beat_bytes: int) -> None:
+def test_an_int8_beat_takes_a_cycle_and_has_its_latency(beat_bytes: int) -> None:
     rng = np.random.default_rng(3)
     layout = Int8Layout(beat_bytes=beat_bytes, tile_words=4, rows=60, columns=5 * beat_bytes)
     matrix, cycles = random_matrix(rng, layout, base=0), dict[str, list[int]]()
@@ -189,28 +195,28 @@ def test_an_int8_beat_per_cycle_and_its_latency(beat_bytes: int) -> None:
     assert beats[-1] - beats[0] == len(beats) - 1 == layout.beats - 1 == 299
     assert beats[0] - cycles["codes"][0] == 4  # it is handed over with its last piece
     array, packer, partial, queue, serializer, drain = 3 + beat_bytes.bit_length() - 1, 2, 3, 3, 2, 9
-    last_rows = 5 - 1  # of the last word
+    last_rows = 5 - 1  # rows of the last word
     assert cycles["output"][-1] - beats[-1] == array + packer + partial + queue + serializer + drain + last_rows
-    assert cycles["output"][-1] - cycles["output"][-20] == 20 - 1  # of the last tile
+    assert cycles["output"][-1] - cycles["output"][-20] == 20 - 1  # rows of the last tile
 
 
 @pytest.mark.parametrize("rows", [40, 39, 37, 36, 1])
-def test_a_ternary_tiles_rows_leave_one_by_one(rows: int) -> None:
-    """Its words come within as many cycles, and wait."""
+def test_rows_of_a_ternary_tile_leave_one_by_one(rows: int) -> None:
+    """Check this because its words arrive within that many cycles, and wait."""
     rng = np.random.default_rng(4)
     layout = TernaryLayout(beat_bytes=8, tile_words=8, planes=1, rows=rows, columns=16)
     matrix, cycles = random_matrix(rng, layout, base=0, per_row=True), dict[str, list[int]]()
     check([matrix], [some_vector(rng, 1, 16)], 8, 1, tile_words=8, depth=2, int8=False, cycles=cycles)
     engine, partial, queue, serializer, drain = 4, 3, 3, 2, 9
-    waiting = 4 * layout.words - (5 * layout.words - rows)
+    waiting_rows = 4 * layout.words - (5 * layout.words - rows)
     last = cycles["weights"][-1] + engine + partial + queue + serializer + drain
-    assert cycles["output"] == list(range(last + waiting - rows + 1, last + waiting + 1))
+    assert cycles["output"] == list(range(last + waiting_rows - rows + 1, last + waiting_rows + 1))
     assert cycles["rows"] == [cycle - drain for cycle in cycles["output"]]
 
 
 @pytest.mark.parametrize(("idle", "stall"), [(0.0, 0.0), ({"scales": 0.99}, 0.0), (0.0, 0.95), ({"rows": 0.9}, 0.5)])
-def test_many_matrices_of_few_rows(idle: Any, stall: float) -> None:
-    """As many as there may be between the sequencer and the output; each with as many spare rows as another."""
+def test_many_matrices_of_few_rows_equal_the_profile(idle: Any, stall: float) -> None:
+    """Queue as many as fit between the sequencer and the output, each with another number of spare rows."""
     rng, matrices = np.random.default_rng(5), list[Matrix]()
     vectors = [some_vector(rng, 1, 3) for _ in range(3)]
     for i in range(36):
@@ -222,7 +228,7 @@ def test_many_matrices_of_few_rows(idle: Any, stall: float) -> None:
 
 @pytest.mark.parametrize("int8", [False, True])
 def test_scales_may_come_long_after_the_codes(int8: bool) -> None:
-    """More sums than all queues together hold are on their way then; of an int8 matrix, from multipliers that never stop."""
+    """Check that more sums than all queues hold are under way then; multipliers of an int8 matrix never stop."""
     rng = np.random.default_rng(2)
     size = {"beat_bytes": 8, "tile_words": 10, "rows": 200}
     layout = Int8Layout(columns=7, **size) if int8 else TernaryLayout(columns=20, planes=1, **size)
@@ -243,6 +249,6 @@ def test_scales_may_come_long_after_the_codes(int8: bool) -> None:
         ({"depth": 0}, "depth must be an integer from 1 to 65535, not 0"),
     ],
 )
-def test_refused(parameters: dict[str, Any], message: str) -> None:
+def test_wrong_parameters_are_refused(parameters: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}$"):
         MatrixPath(**{"beat_bytes": 8, "slots": 1, "tile_words": 2, "depth": 2, **parameters})

@@ -17,7 +17,7 @@ def _sweep(words: int, flags: str = "") -> dict[str, int]:
 def _tiles(
     rng: np.random.Generator, tile_words: int, slots: int, scaling: bool
 ) -> tuple[dict[str, list[Any]], list[Any]]:
-    """Tiles of several heights and numbers of sweeps, scaled and not: inputs, words that come out."""
+    """Return tiles of several heights and numbers of sweeps, scaled and not: inputs, and expected words."""
     fed: dict[str, list[Any]] = {"sweeps": [], "sums": [], "mantissas": []}
     expected: list[Any] = []
     for depth in (1, 2, 3, 7):
@@ -43,15 +43,15 @@ def _tiles(
     ("tile_words", "slots", "scaling"),
     [(1, 1, True), (2, 2, True), (3, 1, False), (4, 1, True), (5, 2, True), (16, 8, False)],
 )
-def test_sums_are_those_of_numpy(tile_words: int, slots: int, scaling: bool, idle: float, stall: float) -> None:
+def test_sums_equal_those_of_numpy(tile_words: int, slots: int, scaling: bool, idle: float, stall: float) -> None:
     inputs, expected = _tiles(np.random.default_rng(tile_words), tile_words, slots, scaling)
     component = PartialSums(width=14, slots=slots, tile_words=tile_words, scaling=scaling)
-    found = run(component, inputs, {"output": len(expected)}, idle=idle, stall=stall, seed=tile_words)
-    assert found["output"] == expected
+    outputs = run(component, inputs, {"output": len(expected)}, idle=idle, stall=stall, seed=tile_words)
+    assert outputs["output"] == expected
 
 
-def test_accumulators_hold_32_bits() -> None:
-    """The compiler's bound is below 2**31: sums of both signs go up to it, and through it on the way."""
+def test_accumulators_have_32_bits() -> None:
+    """Use sums of both signs up to the compiler's bound, which is below 2**31, and beyond it on the way."""
     sums = [[[(1 << 23) - 1], [-(1 << 23)], [-1], [1], [0]]]
     inputs: dict[str, Any] = {
         "sweeps": [_sweep(1, "first scaled"), _sweep(1, "scaled"), _sweep(1, "final")],
@@ -60,12 +60,12 @@ def test_accumulators_hold_32_bits() -> None:
     }
     component = PartialSums(width=24, slots=1, tile_words=1)
     (word,) = run(component, inputs, {"output": 1})["output"]
-    most = (1 << 23) - 1
-    assert word["values"] == [[255 * most + most], [-256 << 23], [-257], [256], [0]]
+    limit = (1 << 23) - 1
+    assert word["values"] == [[255 * limit + limit], [-256 << 23], [-257], [256], [0]]
 
 
 @pytest.mark.parametrize("scaling", [False, True])
-def test_an_item_per_cycle_in_and_out(scaling: bool) -> None:
+def test_an_item_takes_a_cycle_in_and_out(scaling: bool) -> None:
     flags = " scaled" if scaling else ""
     inputs: dict[str, Any] = {
         "sweeps": [
@@ -80,15 +80,15 @@ def test_an_item_per_cycle_in_and_out(scaling: bool) -> None:
         inputs["mantissas"] = [[2] * 5] * 12
     cycles: dict[str, list[int]] = {}
     component = PartialSums(width=14, slots=1, tile_words=4, scaling=scaling)
-    found = run(component, inputs, {"output": 7}, cycles=cycles)["output"]
+    outputs = run(component, inputs, {"output": 7}, cycles=cycles)["output"]
     factor = 2 if scaling else 1
-    assert [word["values"][0][0] for word in found] == [factor * (12 + 3 * i) for i in range(4)] + [12, 13, 14]
+    assert [word["values"][0][0] for word in outputs] == [factor * (12 + 3 * i) for i in range(4)] + [12, 13, 14]
     start = cycles["sums"][0]
     assert cycles["sums"] == list(range(start, start + 15))
     assert cycles["output"] == [cycle + 3 for cycle in cycles["sums"][8:]]
 
 
-def test_a_word_is_taken_up_again_after_four_cycles() -> None:
+def test_a_word_is_read_again_after_four_cycles() -> None:
     cycles: dict[str, list[int]] = {}
     inputs: dict[str, Any] = {"sweeps": [_sweep(1, "first"), _sweep(1), _sweep(1, "final")], "sums": [[[3]] * 5] * 3}
     component = PartialSums(width=14, slots=1, tile_words=1, scaling=False)
@@ -107,6 +107,6 @@ def test_a_word_is_taken_up_again_after_four_cycles() -> None:
         ({"style": "registers"}, "style must be one of block, ultra, not 'registers'"),
     ],
 )
-def test_bad_parameters(parameters: dict[str, Any], message: str) -> None:
+def test_wrong_parameters_are_refused(parameters: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         PartialSums(**{"width": 14, "slots": 1, "tile_words": 4} | parameters)

@@ -1,4 +1,4 @@
-"""Lookup engine and partial sums behind each other: whole matrices, of planes and groups, against NumPy."""
+"""Compare lookup engine and partial sums in sequence with NumPy: whole matrices, of planes and groups."""
 
 from __future__ import annotations
 
@@ -46,14 +46,16 @@ class Matmul(Component):
 
 @dataclass(frozen=True, kw_only=True)
 class Matrix:
-    """Planes of trits [planes, rows, columns]; a mantissa of each plane, row and group of ``group`` columns, or none."""
+    """Hold planes of trits [planes, rows, columns], and mantissas of each plane, row and group of ``group`` columns,
+    or none.
+    """
 
     trits: I64
     mantissas: I64 | None
     group: int
 
     def times(self, codes: I64) -> I64:
-        """[slots, columns] -> [slots, rows]."""
+        """Multiply [slots, columns] -> [slots, rows]."""
         weights = self.trits
         if self.mantissas is not None:
             weights = weights * self.mantissas.repeat(self.group, axis=2)[:, :, : weights.shape[2]]
@@ -61,7 +63,7 @@ class Matrix:
         return product
 
     def inputs(self, codes: I64, beat_bytes: int, tile_words: int) -> dict[str, Any]:
-        """Row tile, block of columns, plane, row: what each port is fed."""
+        """Return what each port gets, by row tile, block of columns, plane, row."""
         planes = np.stack([padded_to(plane, 5, beat_bytes) for plane in self.trits])
         blocks, words = blocks_of(codes, beat_bytes), planes.shape[1] // 5
         fed: dict[str, list[Any]] = {name: [] for name in ("codes", "lookups", "weights", "sweeps", "mantissas")}
@@ -81,11 +83,11 @@ class Matrix:
                         }
                     )
                     for word in range(tile, tile + height):
-                        here = slice(5 * word, 5 * word + 5)
+                        rows = slice(5 * word, 5 * word + 5)
                         columns = slice(block * beat_bytes, (block + 1) * beat_bytes)
-                        fed["weights"].append(beat_of(planes[plane, here, columns]))
+                        fed["weights"].append(beat_of(planes[plane, rows, columns]))
                         if self.mantissas is not None:
-                            group = padded_to(self.mantissas[plane], 5, 1)[here, block * beat_bytes // self.group]
+                            group = padded_to(self.mantissas[plane], 5, 1)[rows, block * beat_bytes // self.group]
                             fed["mantissas"].append(group.tolist())
         return fed
 
@@ -110,22 +112,22 @@ def check(
     inputs = matrix.inputs(codes, beat_bytes, tile_words)
     component = Matmul(beat_bytes=beat_bytes, slots=slots, tile_words=tile_words)
     words = -(-rows // 5)
-    found = run(component, inputs, {"output": words}, idle=idle, stall=stall, seed=seed)["output"]
-    (product,) = from_words(found, [rows])
+    outputs = run(component, inputs, {"output": words}, idle=idle, stall=stall, seed=seed)["output"]
+    (product,) = from_words(outputs, [rows])
     assert np.array_equal(product, matrix.times(codes))
 
 
 @pytest.mark.rtl(sample=3)
 @pytest.mark.parametrize("slots", [1, 2, 4, 8])
 @pytest.mark.parametrize("beat_bytes", [4, 8, 16])
-def test_every_width_and_number_of_slots(beat_bytes: int, slots: int) -> None:
+def test_every_width_and_number_of_slots_is_exact(beat_bytes: int, slots: int) -> None:
     check(beat_bytes, slots, rows=23, columns=2 * beat_bytes + 3, planes=2, idle=0.2, stall=0.2, seed=slots)
 
 
 @pytest.mark.rtl
 @settings(max_examples=15)
 @given(data=st.data())
-def test_matrices_of_all_shapes_with_stalls_everywhere(data: st.DataObject) -> None:
+def test_matrices_of_all_shapes_are_exact_with_stalls(data: st.DataObject) -> None:
     chance = st.sampled_from([0.0, 0.3, 0.7])
     check(
         data.draw(st.sampled_from([4, 8])),
@@ -142,5 +144,5 @@ def test_matrices_of_all_shapes_with_stalls_everywhere(data: st.DataObject) -> N
 
 
 @pytest.mark.slow
-def test_groups_of_64_columns_on_the_full_width() -> None:
+def test_groups_of_64_columns_at_full_width_are_exact() -> None:
     check(64, 8, rows=17, columns=150, planes=2, group=64, idle=0.1, stall=0.1)

@@ -8,7 +8,7 @@ from amaranth.sim import Simulator
 from edgedec.hw.matrix.trit_decoder import TritDecoder
 
 
-def test_all_bytes() -> None:
+def test_all_bytes_are_decoded() -> None:
     decoder = TritDecoder()
 
     async def bench(ctx: Any) -> None:

@@ -1,4 +1,4 @@
-"""Signatures of AXI4 and AXI4-Lite, against the specification (ARM IHI 0022)."""
+"""Compare signatures of AXI4 and AXI4-Lite with the specification (ARM IHI 0022)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from edgedec.hw.memory.axi import (
     failures,
 )
 
-# Widths of what a manager drives, and of what it reads; of 40 bits of address, 16 bytes of data, 5 bits of ID.
+# widths of what a manager drives, and of what it reads, with 40 bits of address, 16 bytes of data, 5 bits of ID
 ADDRESS = {"id": 5, "addr": 40, "len": 8, "size": 3, "burst": 2, "cache": 4, "prot": 3, "valid": 1}
 READ = ({f"ar{name}": bits for name, bits in ADDRESS.items()} | {"rready": 1}, {"arready": 1, "rvalid": 1, "rlast": 1})
 READ[1].update({"rid": 5, "rdata": 128, "rresp": 2})
@@ -42,31 +42,31 @@ WIDE = {"address_bits": 40, "data_bytes": 16, "id_bits": 5}
     [(axi4_read(**WIDE), READ), (axi4_write(**WIDE), WRITE), (axi_lite(address_bits=9), LITE)],
     ids=["read", "write", "lite"],
 )
-def test_members(bus: Signature, expected: tuple[Mapping[str, int], Mapping[str, int]]) -> None:
-    found: tuple[dict[str, int], dict[str, int]] = ({}, {})
+def test_members_have_their_widths(bus: Signature, expected: tuple[Mapping[str, int], Mapping[str, int]]) -> None:
+    widths: tuple[dict[str, int], dict[str, int]] = ({}, {})
     for name, member in bus.members.items():
-        found[member.flow is not Flow.Out][name] = member.shape if isinstance(member.shape, int) else len(member.shape)
-    assert found == expected
+        widths[member.flow is not Flow.Out][name] = member.shape if isinstance(member.shape, int) else len(member.shape)
+    assert widths == expected
 
 
 @pytest.mark.parametrize("letter", ["r", "w"])
 @pytest.mark.parametrize(("data_bytes", "size"), [(1, 0), (2, 1), (4, 2), (8, 3), (16, 4), (32, 5), (64, 6), (128, 7)])
-def test_what_a_master_leaves_alone(letter: str, data_bytes: int, size: int) -> None:
-    """Whole beats, incrementing, normal non-cacheable bufferable memory, secure unprivileged data."""
+def test_defaults_describe_plain_bursts(letter: str, data_bytes: int, size: int) -> None:
+    """Check whole beats, incrementing, normal non-cacheable bufferable memory, secure unprivileged data."""
     bus = (axi4_read if letter == "r" else axi4_write)(address_bits=32, data_bytes=data_bytes)
-    found = {name: bus.members[f"a{letter}{name}"].init for name in ("size", "burst", "cache", "prot")}
-    assert found == {"size": size, "burst": 0b01, "cache": 0b0011, "prot": 0b000}
+    defaults = {name: bus.members[f"a{letter}{name}"].init for name in ("size", "burst", "cache", "prot")}
+    assert defaults == {"size": size, "burst": 0b01, "cache": 0b0011, "prot": 0b000}
     assert len(getattr(bus.create(), f"a{letter}id")) == 1
     assert beats_log2(data_bytes) == size
 
 
-def test_encodings() -> None:
+def test_encodings_follow_the_specification() -> None:
     assert {member.name: int(member) for member in Burst} == {"FIXED": 0, "INCR": 1, "WRAP": 2}
     assert {member.name: int(member) for member in Response} == {"OKAY": 0, "EXOKAY": 1, "SLVERR": 2, "DECERR": 3}
     assert BOUNDARY_BYTES == 4096
 
 
-def test_data_buses() -> None:
+def test_wrong_data_widths_are_refused() -> None:
     legal = (1, 2, 4, 8, 16, 32, 64, 128)
     for data_bytes in legal:
         check_data_bytes(data_bytes)
@@ -86,7 +86,7 @@ def test_bursts_end_at_their_multiples() -> None:
             burst_beats(data_bytes=4, max_burst=max_burst)
 
 
-def test_answers_cannot_be_stalled() -> None:
+def test_responses_cannot_be_stalled() -> None:
     assert NUMBER_BITS == 16
     for signature, bits in ((failures(), 18), (completions(), 16)):
         port = signature.create()

@@ -1,4 +1,4 @@
-"""AXI channels between two clocks: nothing is lost, made up, changed or overtaken, whichever clock is the faster one."""
+"""Test AXI channels between two clocks: nothing is lost, invented, changed or overtaken, for any ratio of the clocks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from edgedec.hw.memory.axi_crossing import AxiReadCrossing, AxiWriteCrossing
 from edgedec.hw.system.block_ram import OnChipMemory
 from tests.hw.support.fake_axi_managers import Reader, Writer
 
-# Periods of the two clocks, in ps, and a phase: much slower, a little slower, the same, a little faster, much faster.
+# periods of the two clocks, in ps, and a phase: much slower, a little slower, the same, a little faster, much faster
 CLOCKS = [
     (12_500, 60_000, 0.3),
     (12_500, 13_100, 0.0),
@@ -45,25 +45,25 @@ def run(design: Elaboratable, clocks: tuple[int, int, float], processes: Sequenc
 
 
 def words(rng: random.Random, count: int) -> list[list[int]]:
-    """Bursts of random beats, most of them short."""
+    """Return bursts of random beats, most of them short."""
     return [[rng.getrandbits(32) for _ in range(rng.choice([1, 1, 2, 5, 20]))] for _ in range(count)]
 
 
 @pytest.mark.parametrize("clocks", CLOCKS)
 @pytest.mark.parametrize(("stall", "idle"), [(0.0, 0.0), (0.6, 0.0), (0.2, 0.6)])
-def test_reads(clocks: tuple[int, int, float], stall: float, idle: float) -> None:
-    """The other side sees every request as it was made, and answers with data and responses of its own, which come back in
-    order: queues are full, empty and in between.
+def test_reads_cross_in_order(clocks: tuple[int, int, float], stall: float, idle: float) -> None:
+    """Check that the other side gets every request unchanged, and that its data and responses return in order, with
+    queues that are full, empty and in between.
     """
     rng, dut = random.Random(f"{clocks} {stall} {idle}"), AxiReadCrossing(address_bits=40, data_bytes=DATA_BYTES)
     answers = words(rng, 9)
     responses = [[rng.choice(list(Response)) for _ in burst] for burst in answers]
     bursts = [(rng.getrandbits(38) << 2, len(burst)) for burst in answers]
     reader = Reader(dut.manager, bursts, stall=stall, idle=idle)
-    asked: list[tuple[int, int]] = []
+    requests: list[tuple[int, int]] = []
 
     async def take(ctx: Any) -> None:
-        while len(asked) < len(bursts):
+        while len(requests) < len(bursts):
             ready = rng.random() >= stall
             ctx.set(dut.subordinate.arready, ready)
             names = ("arvalid", "araddr", "arlen", "arsize", "arburst", "arid")
@@ -72,15 +72,15 @@ def test_reads(clocks: tuple[int, int, float], stall: float, idle: float) -> Non
             )
             if valid and ready:
                 assert constant == [2, 1, 0]
-                asked.append((address, length + 1))
+                requests.append((address, length + 1))
         ctx.set(dut.subordinate.arready, 0)
 
     async def give(ctx: Any) -> None:
         bus = dut.subordinate
-        for number, (burst, said) in enumerate(zip(answers, responses, strict=True)):
-            while len(asked) <= number or rng.random() < idle:
+        for number, (burst, responses_of_burst) in enumerate(zip(answers, responses, strict=True)):
+            while len(requests) <= number or rng.random() < idle:
                 await ctx.tick("memory")
-            for at, (value, response) in enumerate(zip(burst, said, strict=True)):
+            for at, (value, response) in enumerate(zip(burst, responses_of_burst, strict=True)):
                 ctx.set(bus.rdata, value)
                 ctx.set(bus.rresp, response)
                 ctx.set(bus.rlast, at == len(burst) - 1)
@@ -89,14 +89,14 @@ def test_reads(clocks: tuple[int, int, float], stall: float, idle: float) -> Non
                 ctx.set(bus.rvalid, 0)
 
     run(dut, clocks, [reader.ask, reader.take, take, give])
-    assert asked == bursts
+    assert requests == bursts
     assert reader.found == [value for burst in answers for value in burst]
-    assert reader.responses == [response for said in responses for response in said]
+    assert reader.responses == [response for burst_responses in responses for response in burst_responses]
 
 
 @pytest.mark.parametrize("clocks", CLOCKS)
 @pytest.mark.parametrize(("stall", "idle"), [(0.0, 0.0), (0.6, 0.0), (0.2, 0.6)])
-def test_writes(clocks: tuple[int, int, float], stall: float, idle: float) -> None:
+def test_writes_cross_in_order(clocks: tuple[int, int, float], stall: float, idle: float) -> None:
     rng, dut = random.Random(f"{clocks} {stall} {idle}"), AxiWriteCrossing(address_bits=40, data_bytes=DATA_BYTES)
     items = [(rng.getrandbits(38) << 2, [(value, rng.getrandbits(4)) for value in burst]) for burst in words(rng, 9)]
     responses = [rng.choice(list(Response)) for _ in items]
@@ -118,14 +118,14 @@ def test_writes(clocks: tuple[int, int, float], stall: float, idle: float) -> No
         ctx.set(bus.awready, 0)
 
     async def take_data(ctx: Any) -> None:
-        bus, ended = dut.subordinate, 0
-        while ended < len(items):
+        bus, bursts_ended = dut.subordinate, 0
+        while bursts_ended < len(items):
             ready = rng.random() >= stall
             ctx.set(bus.wready, ready)
             _, _, valid, *beat = await ctx.tick("memory").sample(bus.wvalid, bus.wdata, bus.wstrb, bus.wlast)
             if valid and ready:
                 beats.append((beat[0], beat[1], beat[2]))
-                ended += beat[2]
+                bursts_ended += beat[2]
         ctx.set(bus.wready, 0)
 
     async def answer(ctx: Any) -> None:
@@ -147,7 +147,7 @@ def test_writes(clocks: tuple[int, int, float], stall: float, idle: float) -> No
 
 
 class _Behind(Elaboratable):
-    """A memory in the other clock."""
+    """Hold a memory in the other clock."""
 
     def __init__(self) -> None:
         self.read = AxiReadCrossing(address_bits=40, data_bytes=DATA_BYTES)
@@ -163,7 +163,7 @@ class _Behind(Elaboratable):
 
 
 @pytest.mark.parametrize("clocks", [CLOCKS[0], CLOCKS[3]])
-def test_an_answered_write_is_seen_through_them(clocks: tuple[int, int, float]) -> None:
+def test_a_write_is_visible_once_it_is_answered(clocks: tuple[int, int, float]) -> None:
     design, rng = _Behind(), random.Random(0)
 
     async def both(ctx: Any) -> None:

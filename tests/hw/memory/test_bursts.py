@@ -11,7 +11,7 @@ from tests.hw.support.bench_streams import run
 
 
 def cut(requests: list[tuple[int, int]], data_bytes: int, max_burst: int) -> list[dict[str, int]]:
-    """The obvious way: beat by beat."""
+    """Cut in the obvious way, beat by beat."""
     bursts = []
     for number, (address, size) in enumerate(requests):
         beats = sorted({byte // data_bytes for byte in range(address, address + size)})
@@ -48,11 +48,11 @@ def test_cuts_equal_the_obvious_ones(data_bytes: int, max_burst: int, idle: floa
     expected = cut(requests, data_bytes, max_burst)
     cutter = Bursts(address_bits=16, data_bytes=data_bytes, length_bits=14, max_burst=max_burst)
     items = [{"address": address, "bytes": size} for address, size in requests]
-    found = run(cutter, {"requests": items}, {"bursts": len(expected)}, idle=idle, stall=stall)["bursts"]
-    assert found == expected
+    actual = run(cutter, {"requests": items}, {"bursts": len(expected)}, idle=idle, stall=stall)["bursts"]
+    assert actual == expected
 
 
-def test_the_documented_latency_and_throughput() -> None:
+def test_latency_and_throughput_are_as_documented() -> None:
     cycles: dict[str, list[int]] = {}
     cutter = Bursts(address_bits=16, data_bytes=4, length_bits=14, max_burst=16)
     run(cutter, {"requests": [{"address": 0, "bytes": 256}] * 2}, {"bursts": 8}, cycles=cycles)
@@ -72,15 +72,17 @@ def test_the_documented_latency_and_throughput() -> None:
         ({"max_burst": 0}, "max_burst must be a power of two, 1 to 256, not 0"),
     ],
 )
-def test_constructor_refuses(parameters: dict[str, Any], message: str) -> None:
+def test_wrong_parameters_are_refused(parameters: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Bursts(**{"address_bits": 32, "data_bytes": 16, "length_bits": 20, **parameters})
 
 
-def test_busy_and_flush() -> None:
-    """Busy while anything is left to offer or to take; a flush forgets what is not offered, and counts from 0 again."""
+def test_busy_and_flush_follow_the_bursts() -> None:
+    """Check that it is busy while a burst is left to offer or to accept, and that a flush drops what is not offered
+    and clears the count.
+    """
     cutter = Bursts(address_bits=16, data_bytes=4, length_bits=14, max_burst=4)
-    found: list[tuple[int, int]] = []
+    bursts: list[tuple[int, int]] = []
 
     async def bench(ctx: Any) -> None:
         async def request(address: int, size: int) -> None:
@@ -93,7 +95,7 @@ def test_busy_and_flush() -> None:
             ctx.set(cutter.bursts.ready, 1)
             payload = (await ctx.tick().sample(cutter.bursts.payload).until(cutter.bursts.valid))[0]
             ctx.set(cutter.bursts.ready, 0)
-            found.append((payload.request, payload.address))
+            bursts.append((payload.request, payload.address))
 
         assert not ctx.get(cutter.busy)
         await request(0, 16)
@@ -111,7 +113,7 @@ def test_busy_and_flush() -> None:
         await ctx.tick().repeat(3)
         assert not ctx.get(cutter.requests.ready)
         assert ctx.get(cutter.busy)
-        assert ctx.get(cutter.bursts.valid)  # what is offered stays
+        assert ctx.get(cutter.bursts.valid)  # an offered burst stays
         await take()
         assert not ctx.get(cutter.busy)
         await ctx.tick().repeat(3)
@@ -130,4 +132,4 @@ def test_busy_and_flush() -> None:
     simulator.add_clock(1e-6)
     simulator.add_testbench(bench)
     simulator.run()
-    assert found == [(0, 0), (2, 256), (0, 512)]
+    assert bursts == [(0, 0), (2, 256), (0, 512)]

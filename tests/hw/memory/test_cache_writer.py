@@ -11,7 +11,7 @@ from tests.hw.support.bench_streams import run
 from tests.hw.support.make_vectors import PATTERNS
 from tests.hw.support.reference_cache import Cache, cache_config
 
-# beat_bytes, ports, slots, head_dim: chunks of 4, 8 and 16 bytes; groups of 1, 2, 4 and 8 positions.
+# beat_bytes, ports, slots, head_dim: chunks of 4, 8 and 16 bytes; groups of 1, 2, 4 and 8 positions
 SIZES = [
     *((4, 1, 1, 8), (8, 2, 2, 96), (16, 4, 3, 8), (16, 1, 8, 16)),
     *((32, 2, 8, 8), (64, 4, 3, 96), (64, 1, 2, 8), (64, 4, 8, 16)),
@@ -22,8 +22,8 @@ def copy_item(fields: dict[str, int]) -> dict[str, int]:
     return {"opcode": int(Opcode.COPY), **dict.fromkeys(FIELDS[Opcode.COPY], 0), **fields}
 
 
-def apply(memory: bytearray, found: dict[str, list[Any]], config: AcceleratorConfig) -> None:
-    for request, beat in zip(found["requests"], found["data"], strict=True):
+def apply(memory: bytearray, collected: dict[str, list[Any]], config: AcceleratorConfig) -> None:
+    for request, beat in zip(collected["requests"], collected["data"], strict=True):
         address, size = request["address"], request["bytes"]
         lane = address % config.port_bytes
         assert size == config.chunk
@@ -38,15 +38,15 @@ def settings(cache: Cache, committed: int, *, own: int = 1, accepted: int = 0) -
 @pytest.mark.rtl(sample=18)
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
 @pytest.mark.parametrize("size", SIZES)
-def test_new_rows(size: tuple[int, int, int, int], idle: float, stall: float) -> None:
+def test_new_rows_are_written(size: tuple[int, int, int, int], idle: float, stall: float) -> None:
     config = cache_config(*size)
     edges = ((0, config.slots), (22, 1)) if not idle and not stall else ()
     for committed, own in ((13, max(1, config.slots - 1)), *edges):
         cache = Cache(config, layers=2, kv_heads=3, context=31, seed=committed)
         memory = cache.memory()
-        new, layers, keys, values = cache.new_rows(own)
+        new_rows, layers, keys, values = cache.new_rows(own)
         count = own * (len(keys) + len(values))
-        found = run(
+        collected = run(
             CacheWriter(config),
             {"layers": layers, "new_keys": keys, "new_values": values},
             {"requests": count, "data": count},
@@ -54,24 +54,24 @@ def test_new_rows(size: tuple[int, int, int, int], idle: float, stall: float) ->
             stall=stall,
             settings=settings(cache, committed, own=own),
         )
-        apply(memory, found, config)
-        cache.codes[..., committed : committed + own, :] = new[..., :own, :]
+        apply(memory, collected, config)
+        cache.codes[..., committed : committed + own, :] = new_rows[..., :own, :]
         assert memory == cache.memory()
 
 
 def commit(cache: Cache, committed: int, accepted: int, **patterns: Any) -> None:
     copies, beats = cache.copy_beats(committed, accepted)
     memory = cache.memory()
-    found = run(
+    collected = run(
         CacheWriter(cache.config),
         {"copies": list(map(copy_item, copies)), "beats": beats},
         {"requests": len(beats), "data": len(beats)},
         settings=settings(cache, committed, accepted=accepted),
         **patterns,
     )
-    apply(memory, found, cache.config)
+    apply(memory, collected, cache.config)
     count = cache.commit(committed, accepted)
-    # Behind the last accepted position anything may stand: what stands there is what stood there.
+    # Bytes after the last accepted position are not defined: they are unchanged.
     assert count == accepted.bit_count()
     assert memory == cache.memory()
 
@@ -94,40 +94,40 @@ def test_commits_of_all_sizes(size: tuple[int, int, int, int], idle: float, stal
 def test_a_commit_after_its_pass_and_a_pass_after_that() -> None:
     config, committed = cache_config(16, 2, 3, 8), 5
     cache = Cache(config, layers=1, kv_heads=2, context=20)
-    for accepted in (0b101, 0b110, 0b111, 0b000):
-        new, layers, keys, values = cache.new_rows(3)
+    for accepted_slots in (0b101, 0b110, 0b111, 0b000):
+        new_rows, layers, keys, values = cache.new_rows(3)
         memory = cache.memory()
         count = 3 * len(keys + values)
-        found = run(
+        collected = run(
             CacheWriter(config),
             {"layers": layers, "new_keys": keys, "new_values": values},
             {"requests": count, "data": count},
             settings=settings(cache, committed, own=3),
         )
-        apply(memory, found, config)
-        cache.codes[..., committed : committed + 3, :] = new
+        apply(memory, collected, config)
+        cache.codes[..., committed : committed + 3, :] = new_rows
         assert memory == cache.memory()
-        commit(cache, committed, accepted)
-        committed += accepted.bit_count()
+        commit(cache, committed, accepted_slots)
+        committed += accepted_slots.bit_count()
     assert committed == 12
 
 
 @pytest.mark.parametrize("late", ["new_keys", "new_values"])
-def test_one_kind_does_not_wait_for_the_other(late: str) -> None:
+def test_rows_and_copies_do_not_wait_for_each_other(late: str) -> None:
     config = cache_config(16, 1, 2, 16)
     cache = Cache(config, layers=1, kv_heads=3, context=9)
     _, layers, keys, values = cache.new_rows(2)
     items = {"new_keys": keys, "new_values": values, late: []}
-    found = run(
+    collected = run(
         CacheWriter(config),
         {"layers": layers, **items},
         {"requests": 2 * len(keys), "data": 2 * len(keys)},
         settings=settings(cache, 3, own=2),
     )
-    assert len({request["address"] for request in found["requests"]}) == 2 * len(keys)
+    assert len({request["address"] for request in collected["requests"]}) == 2 * len(keys)
 
 
-def test_a_chunk_per_cycle_and_idle() -> None:
+def test_a_chunk_takes_a_cycle_and_idle_follows() -> None:
     config = cache_config(16, 1, 8, 96)
     cache = Cache(config, layers=1, kv_heads=2, context=9)
     _, layers, keys, values = cache.new_rows(8)
@@ -154,12 +154,12 @@ def test_a_chunk_per_cycle_and_idle() -> None:
     assert idle[-1]
 
 
-def test_estimate_counts_the_codes() -> None:
+def test_the_estimate_counts_the_codes() -> None:
     small, large = (CacheWriter(cache_config(16, ports, 8, 16)).resources for ports in (4, 1))
     assert small.lut < large.lut
     assert small.ff < large.ff  # slices hold them in registers
 
 
-def test_refused() -> None:
+def test_wrong_parameters_are_refused() -> None:
     with pytest.raises(ValueError, match=r"^address_bits must be an integer from 16 to 64, not 8$"):
         CacheWriter(cache_config(16, 1, 1, 8), address_bits=8)

@@ -1,4 +1,4 @@
-"""``idle`` and ``flush`` of the AXI masters, step by step: what a soft reset waits for, and what it drops."""
+"""Test ``idle`` and ``flush`` of the AXI masters step by step: what a soft reset waits for, and what it drops."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ async def request(ctx: Any, component: Any, address: int, size: int) -> None:
     ctx.set(component.requests.valid, 0)
 
 
-def test_a_reader_is_idle_when_the_last_beat_is_there() -> None:
+def test_a_reader_is_idle_after_the_last_beat() -> None:
     reader = ReadMaster(**WIDTHS)
 
     async def answer(ctx: Any, data: int, *, last: bool) -> int:
-        """A beat of R; whether it is given on."""
+        """Send a beat of R; return whether it is passed on."""
         ctx.set(reader.bus.rvalid, 1)
         ctx.set(reader.bus.rdata, data)
         ctx.set(reader.bus.rlast, last)
-        given = ctx.get(reader.beats.valid)
+        passed_on = ctx.get(reader.beats.valid)
         await ctx.tick().until(reader.bus.rready)
         ctx.set(reader.bus.rvalid, 0)
-        return int(given)
+        return int(passed_on)
 
     async def bench(ctx: Any) -> None:
         ctx.set(reader.beats.ready, 1)
@@ -64,7 +64,7 @@ def test_a_reader_is_idle_when_the_last_beat_is_there() -> None:
         await request(ctx, reader, 0, 32)  # two bursts; the second is not offered before the flush
         await ctx.tick().repeat(3)
         ctx.set(reader.flush, 1)
-        ctx.set(reader.beats.ready, 0)  # nobody takes beats any more
+        ctx.set(reader.beats.ready, 0)  # the sink takes no beats any more
         ctx.set(reader.bus.arready, 1)
         await ctx.tick().until(reader.bus.arvalid)
         await ctx.tick().repeat(3)
@@ -78,7 +78,7 @@ def test_a_reader_is_idle_when_the_last_beat_is_there() -> None:
     simulate(reader, bench)
 
 
-def test_a_writer_is_idle_when_all_is_answered() -> None:
+def test_a_writer_is_idle_after_the_last_response() -> None:
     writer = WriteMaster(**WIDTHS)
 
     async def bench(ctx: Any) -> None:
@@ -113,10 +113,10 @@ def test_a_writer_is_idle_when_all_is_answered() -> None:
         assert strobes == [0, 0, 0, 0]
         assert not ctx.get(writer.idle)
         ctx.set(writer.bus.bvalid, 1)
-        _, _, done = await ctx.tick().sample(writer.done.valid)
+        _, _, done_valid = await ctx.tick().sample(writer.done.valid)
         ctx.set(writer.bus.bvalid, 0)
         _, _, later = await ctx.tick().sample(writer.done.valid)
-        assert not done
+        assert not done_valid
         assert not later
         assert ctx.get(writer.idle)
 

@@ -14,11 +14,11 @@ REQUESTS = [(0x0FF8, 16), (0x1FFF, 2), (0x100, 0), (0x203, 1), (0x1000, 256), (0
 
 
 def beats(requests: list[tuple[int, int]], data_bytes: int) -> list[list[int]]:
-    found = []
+    expected = []
     for address, size in requests:
         for beat in sorted({byte // data_bytes for byte in range(address, address + size)}):
-            found.append(list(MEMORY[beat * data_bytes : (beat + 1) * data_bytes]))
-    return found
+            expected.append(list(MEMORY[beat * data_bytes : (beat + 1) * data_bytes]))
+    return expected
 
 
 def read(
@@ -32,13 +32,13 @@ def read(
     errors: int = 0,
     **memory: Any,
 ) -> tuple[list[list[int]], list[tuple[int, int]], AxiMemory, dict[str, list[int]]]:
-    """Beats, errors (request, response), the memory, and cycles."""
+    """Return beats, errors (request, response), the memory, and cycles."""
     master = ReadMaster(address_bits=20, data_bytes=data_bytes, length_bits=12, max_burst=32, outstanding=outstanding)
     model = AxiMemory(master.bus, memory=MEMORY, data_bytes=data_bytes, stall=bus_stall, **memory)
     items = [{"address": address, "bytes": size} for address, size in requests]
     expected = beats(requests, data_bytes)
     cycles: dict[str, list[int]] = {}
-    found = run(
+    collected = run(
         master,
         {"requests": items},
         {"beats": len(expected), "error": errors},
@@ -47,22 +47,22 @@ def read(
         cycles=cycles,
         background=[model.serve_reads],
     )
-    return found["beats"], [(error["request"], error["response"]) for error in found["error"]], model, cycles
+    return collected["beats"], [(error["request"], error["response"]) for error in collected["error"]], model, cycles
 
 
 @pytest.mark.parametrize("data_bytes", [1, 8, 64])
 @pytest.mark.parametrize("stall", [0.0, 0.6])
 @pytest.mark.parametrize("bus", [0.0, 0.5])
-def test_beats_of_all_sizes(data_bytes: int, stall: float, bus: float) -> None:
-    found, errors, model, _ = read(
+def test_beats_of_all_sizes_are_read(data_bytes: int, stall: float, bus: float) -> None:
+    actual, errors, model, _ = read(
         REQUESTS, data_bytes=data_bytes, idle=stall / 2, stall=stall, bus_stall=bus, latency=3
     )
-    assert found == beats(REQUESTS, data_bytes)
+    assert actual == beats(REQUESTS, data_bytes)
     assert errors == []
-    assert sum(count for _, count in model.reads) == len(found)
+    assert sum(count for _, count in model.reads) == len(actual)
 
 
-def test_several_bursts_are_under_way_and_no_more_than_allowed() -> None:
+def test_several_bursts_are_under_way_within_the_limit() -> None:
     for outstanding in (1, 3):
         _, _, model, _ = read([(0, 2048)], outstanding=outstanding, latency=120)
         assert model.outstanding == outstanding
@@ -70,16 +70,16 @@ def test_several_bursts_are_under_way_and_no_more_than_allowed() -> None:
 
 def test_errors_name_the_request_and_lose_no_beat() -> None:
     requests = [(0x40, 32), (0, 0), (0xFF8, 16), (0x40, 8)]
-    found, errors, _, _ = read(requests, bad={0x48, 0x1000}, errors=2)
-    assert found == beats(requests, 8)
+    actual, errors, _, _ = read(requests, bad={0x48, 0x1000}, errors=2)
+    assert actual == beats(requests, 8)
     assert errors == [(0, 2), (2, 2)]
 
 
-def test_the_documented_latency_and_throughput() -> None:
+def test_latency_and_throughput_are_as_documented() -> None:
     _, _, _, cycles = read([(0, 1024)])
     assert [b - a for a, b in zip(cycles["beats"], cycles["beats"][1:], strict=False)].count(1) >= 120
 
 
-def test_constructor_refuses_outstanding() -> None:
+def test_wrong_parameters_are_refused() -> None:
     with pytest.raises(ValueError, match="outstanding must be an integer from 1 to 64, not 0"):
         ReadMaster(address_bits=32, data_bytes=16, outstanding=0)

@@ -15,27 +15,27 @@ NOBODY = 13
 
 
 def dealt(entries: list[dict[str, int]]) -> tuple[list[list[int]], dict[str, list[dict[str, Any]]]]:
-    """The beats of all entries, numbered, and what each output gets of them."""
+    """Return the beats of all entries, numbered, and what each output gets of them."""
     beats: list[list[int]] = []
-    found: dict[str, list[dict[str, Any]]] = {port(destination): [] for destination in Destination}
+    by_port: dict[str, list[dict[str, Any]]] = {port(destination): [] for destination in Destination}
     for item in entries:
-        for left in reversed(range(item["beats"])):
+        for beats_left in reversed(range(item["beats"])):
             beats.append(list(len(beats).to_bytes(4, "little")))
             if item["destination"] != NOBODY:
-                spare = 0 if left else item["spare"]
-                beat = {"data": beats[-1], "last": int(not left), "spare": spare}
-                found[port(Destination(item["destination"]))].append(beat)
-    return beats, found
+                spare = 0 if beats_left else item["spare"]
+                beat = {"data": beats[-1], "last": int(not beats_left), "spare": spare}
+                by_port[port(Destination(item["destination"]))].append(beat)
+    return beats, by_port
 
 
 def routed(entries: list[dict[str, int]], **how: Any) -> None:
-    beats, wanted = dealt(entries)
-    counts = {name: len(items) for name, items in wanted.items()}
-    assert run(Router(CONFIG), {"entries": entries, "beats": beats}, counts, **how) == wanted
+    beats, expected = dealt(entries)
+    counts = {name: len(items) for name, items in expected.items()}
+    assert run(Router(CONFIG), {"entries": entries, "beats": beats}, counts, **how) == expected
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_segments_of_all_lengths(seed: int) -> None:
+def test_segments_of_all_lengths_are_routed(seed: int) -> None:
     rng = random.Random(seed)
     entries = [
         {
@@ -50,7 +50,7 @@ def test_segments_of_all_lengths(seed: int) -> None:
     routed(entries, idle=chances, stall=chances, seed=seed)
 
 
-def test_a_beat_per_cycle_across_segments() -> None:
+def test_a_beat_takes_a_cycle_across_segments() -> None:
     rng = random.Random(7)
     entries = [
         {"destination": rng.choice(list(Destination)), "beats": rng.randint(1, 3), "spare": 0} for _ in range(40)
@@ -63,13 +63,13 @@ def test_a_beat_per_cycle_across_segments() -> None:
     assert out == [cycle + 1 for cycle in cycles["beats"]]
 
 
-def test_segments_of_nothing_cost_the_stream_nothing() -> None:
+def test_empty_segments_do_not_delay_the_stream() -> None:
     lengths = [6, 0, 0, 1, 0, 3]
     cycles: dict[str, list[int]] = {}
     routed([{"destination": 3, "beats": beats, "spare": 1} for beats in lengths], cycles=cycles)
     assert cycles["beats"][-1] - cycles["beats"][0] == 9
 
 
-def test_an_estimate_grows_with_the_beat() -> None:
+def test_the_estimate_grows_with_the_beat() -> None:
     wide = AcceleratorConfig()
     assert Router(wide).resources.ff - Router(CONFIG).resources.ff == 8 * 60

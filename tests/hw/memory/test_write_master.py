@@ -9,12 +9,12 @@ from edgedec.hw.memory.write_master import WriteMaster
 from tests.hw.support.bench_streams import run
 from tests.hw.support.fake_axi_memory import AxiMemory
 
-# Apart from each other, so that the order does not matter to the final state.
+# requests at separate addresses, so that the order does not matter to the final state
 REQUESTS = [(0x0FF9, 16), (0x1FFF, 2), (0x100, 0), (0x203, 1), (0x1100, 256), (0x37, 101), (0x2F02, 700), (0x3000, 7)]
 
 
 class Written:
-    """What one run left behind."""
+    """Hold what one run left."""
 
     def __init__(
         self,
@@ -43,40 +43,40 @@ class Written:
             self.expected[address : address + size] = data[lane : lane + size]
         items = [{"address": address, "bytes": size} for address, size in requests]
 
-        found = run(
+        collected = run(
             master,
             {"requests": items, "data": beats},
             {"done": sum(size > 0 for _, size in requests), "error": errors},
             idle=idle,
             background=[self.model.serve_writes],
         )
-        self.done: list[int] = found["done"]
-        self.errors = [(error["request"], error["response"]) for error in found["error"]]
+        self.done: list[int] = collected["done"]
+        self.errors = [(error["request"], error["response"]) for error in collected["error"]]
 
 
 @pytest.mark.parametrize("data_bytes", [1, 8, 64])
 @pytest.mark.parametrize("idle", [0.0, 0.5])
 @pytest.mark.parametrize("bus", [0.0, 0.5])
-def test_bytes_of_all_sizes(data_bytes: int, idle: float, bus: float) -> None:
-    written = Written(REQUESTS, data_bytes=data_bytes, idle=idle, bus_stall=bus, latency=3)
-    assert written.model.memory == written.expected
-    assert written.done == [0, 1, 3, 4, 5, 6, 7]
-    assert written.errors == []
+def test_bytes_of_all_sizes_are_written(data_bytes: int, idle: float, bus: float) -> None:
+    result = Written(REQUESTS, data_bytes=data_bytes, idle=idle, bus_stall=bus, latency=3)
+    assert result.model.memory == result.expected
+    assert result.done == [0, 1, 3, 4, 5, 6, 7]
+    assert result.errors == []
 
 
-def test_several_bursts_are_under_way_and_no_more_than_allowed() -> None:
+def test_several_bursts_are_under_way_within_the_limit() -> None:
     for outstanding in (1, 3):
-        written = Written([(0, 2048)], outstanding=outstanding, latency=120)
-        assert written.model.outstanding == outstanding
-        assert written.model.memory == written.expected
+        result = Written([(0, 2048)], outstanding=outstanding, latency=120)
+        assert result.model.outstanding == outstanding
+        assert result.model.memory == result.expected
 
 
 def test_errors_name_the_request() -> None:
-    written = Written([(0x40, 32), (0, 0), (0xFF8, 16), (0x80, 8)], bad={0x48, 0x1000}, errors=2)
-    assert written.errors == [(0, 2), (2, 2)]
-    assert written.done == [0, 2, 3]
+    result = Written([(0x40, 32), (0, 0), (0xFF8, 16), (0x80, 8)], bad={0x48, 0x1000}, errors=2)
+    assert result.errors == [(0, 2), (2, 2)]
+    assert result.done == [0, 2, 3]
 
 
-def test_constructor_refuses_outstanding() -> None:
+def test_wrong_parameters_are_refused() -> None:
     with pytest.raises(ValueError, match="outstanding must be an integer from 1 to 64, not 65"):
         WriteMaster(address_bits=32, data_bytes=16, outstanding=65)

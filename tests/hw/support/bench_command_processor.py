@@ -1,4 +1,6 @@
-"""A command processor and its router among a fake memory and fake units; the obvious walk of a program beside it."""
+"""Connect a command processor and its router to a fake memory and fake units; walk a program in the obvious way beside
+it.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ PULSES = ("done_set", "error_set", "committed_set", "descriptor_done", "clear")
 def program(
     config: AcceleratorConfig, instructions: Sequence[Instruction | bytes], commit: int = 0, **header: int
 ) -> bytes:
-    """Header and instructions; ``header``: members that are to be wrong. Bytes: an instruction that cannot be packed."""
+    """Pack header and instructions; ``header`` overrides members, and bytes stand for an instruction that cannot be
+    packed.
+    """
     members = {"configuration": config.hash, "instructions": len(instructions), "commit": commit, **header}
     packed = (item if isinstance(item, bytes) else pack(item) for item in instructions)
     return pack_program(ProgramHeader(**members), []) + b"".join(packed)
@@ -50,7 +54,7 @@ def program(
 
 @dataclass(kw_only=True)
 class Pass:
-    """Parameters of one run of a program."""
+    """Hold the parameters of one run of a program."""
 
     raw: bytes
     commits: bool = False
@@ -68,8 +72,8 @@ Read = tuple[int, int, int, int]  # start and beats of the range; destination an
 def walk(
     config: AcceleratorConfig, instructions: Sequence[Instruction], now: Pass, first: int = 0
 ) -> tuple[list[Read], list[tuple[int, Instruction]]]:
-    """The reads behind the program's own, and the commands with their numbers."""
-    reads: list[Read] = []
+    """Return the reads after the program's own, and the commands with their numbers."""
+    expected_reads: list[Read] = []
     commands = []
     size, layout = config.beat_bytes, config.kv_layout
     mask = (1 << 40) // size - 1
@@ -81,7 +85,7 @@ def walk(
             break
         if item.opcode == Opcode.READ:
             base = BASES["input_address" if item["base"] else "image_address"] // size
-            reads.append((base + item["start"] & mask, item["beats"], item["destination"], item["spare"]))
+            expected_reads.append((base + item["start"] & mask, item["beats"], item["destination"], item["spare"]))
         elif item.opcode == Opcode.CACHE:
             keys: list[Read] = []
             values: list[Read] = []
@@ -92,16 +96,18 @@ def walk(
             order = [keys[0]]
             for key, value in zip(keys[1:], values[:-1], strict=True):
                 order += [key, value]
-            reads += [*order, values[-1]] if now.committed else []
+            expected_reads += [*order, values[-1]] if now.committed else []
         else:
             commands.append((number, item))
             if item.opcode == Opcode.COPY:
-                kept = [slot for slot in range(config.slots) if now.accepted >> slot & 1]
-                for slot in (slot for rank, slot in enumerate(kept) if rank != slot):
+                accepted_slots = [slot for slot in range(config.slots) if now.accepted >> slot & 1]
+                for slot in (slot for rank, slot in enumerate(accepted_slots) if rank != slot):
                     offset = (now.committed + slot) // layout.positions * layout.chunks
-                    for which in range(2 * item["heads"]):
-                        reads.append((layer + offset + which * run & mask, layout.chunks, Destination.COPY, 0))
-    return reads, commands
+                    for number_of_run in range(2 * item["heads"]):
+                        expected_reads.append(
+                            (layer + offset + number_of_run * run & mask, layout.chunks, Destination.COPY, 0)
+                        )
+    return expected_reads, commands
 
 
 class _System(Elaboratable):
@@ -120,14 +126,14 @@ class _System(Elaboratable):
 
 @dataclass(kw_only=True)
 class Bench:
-    """All that happens around a ``CommandProcessor``, cycle by cycle, and what was seen of it.
+    """Simulate all that happens around a ``CommandProcessor``, cycle by cycle, and record it.
 
     Args:
         stall: chance that a range, an entry or a command is not taken in a cycle.
         work: cycles that a unit is busy at most; its writes take as long again.
         ahead: ranges that the memory takes before their beats are taken.
         broken_range: number since the last flush of a range whose first beat comes with an error.
-        stuck: names of units that never take a command.
+        stuck: names of units that never accept a command.
     """
 
     config: AcceleratorConfig
@@ -168,7 +174,7 @@ class Bench:
         return self
 
     async def ring(self, ctx: Any, item: Pass) -> None:
-        """Parameters and the doorbell."""
+        """Set the parameters and ring the doorbell."""
         self.raw = item.raw
         control = self.control
         size = len(item.raw) if item.program_bytes is None else item.program_bytes
@@ -176,7 +182,7 @@ class Bench:
         for name in ("slots", "committed", "accepted", "logits", "watchdog_limit"):
             ctx.set(getattr(control, name), getattr(item, name))
         await self.press(ctx, "commit" if item.commits else "start")
-        for name in ("slots", "committed", "accepted", "logits"):  # taken over, so they may change
+        for name in ("slots", "committed", "accepted", "logits"):  # copied at the doorbell, so that they may change
             ctx.set(getattr(control, name), 0)
         ctx.set(control.program_bytes, 0)
 
@@ -188,7 +194,7 @@ class Bench:
             ctx.set(getattr(self.control, name), 0)
 
     async def rest(self, ctx: Any, limit: int = 4000) -> None:
-        """Until nothing runs."""
+        """Wait until nothing runs."""
         for _ in range(limit):
             if not ctx.get(self.control.busy | self.control.resetting):
                 await ctx.tick().repeat(3)
@@ -203,7 +209,7 @@ class Bench:
         await self.rest(ctx)
 
     def _memory(self, start: int, beats: int) -> list[list[int]]:
-        """The program where it lies; zeros elsewhere, and of a long range only the first beats."""
+        """Return the program at its address, zeros elsewhere, and of a long range only the first beats."""
         size = self.config.beat_bytes
         if start * size == BASES["program_address"]:
             padded = self.raw.ljust(beats * size, b"\xaa")
@@ -214,14 +220,14 @@ class Bench:
         rng = random.Random(self.seed)
         control, router = self.control, self._system.router
         units = [getattr(control, name) for name in UNITS]
-        # Beats; each perhaps with the number of a failed range; whether it is the first of its range.
-        waiting: deque[tuple[list[int], int | None, bool]] = deque()
+        # beats; the number of a failed range or None; whether it is the first of its range
+        pending: deque[tuple[list[int], int | None, bool]] = deque()
         number, flushed, errors = 0, 0, deque[int | None]()
         idle = deque([1, 1])
         while True:
             ready = [rng.random() >= self.stall for _ in range(2 + len(units))]
             flushing = ctx.get(control.flush)
-            room = sum(begins for _, _, begins in waiting) < self.ahead
+            room = sum(begins for _, _, begins in pending) < self.ahead
             ctx.set(control.ranges.ready, ready[0] and room and not flushing)
             takes_entry = ready[1] and ctx.get(router.entries.ready)
             ctx.set(control.entries.ready, takes_entry)
@@ -229,10 +235,10 @@ class Bench:
             ctx.set(router.entries.valid, ctx.get(control.entries.valid) and takes_entry)
             for name, unit, free in zip(UNITS, units, ready[2:], strict=True):
                 ctx.set(unit.ready, free and name not in self.stuck)
-            offers = bool(waiting) and not flushing
+            offers = bool(pending) and not flushing
             ctx.set(router.beats.valid, offers)
             if offers:
-                ctx.set(router.beats.payload, waiting[0][0])
+                ctx.set(router.beats.payload, pending[0][0])
             failed = errors.popleft() if errors else None
             ctx.set(control.read_error.valid, failed is not None)
             ctx.set(control.read_error.p.request, (failed or 0) % (1 << 16))
@@ -240,8 +246,8 @@ class Bench:
             ctx.set(control.damaged, self.now == self.damaged_at)
             ctx.set(control.idle, idle.popleft())
             ctx.set(control.writes_idle, self.written <= self.now)
-            ctx.set(control.masters_idle, flushed > 9 if flushing else not waiting)
-            _, _, *seen = await ctx.tick().sample(
+            ctx.set(control.masters_idle, flushed > 9 if flushing else not pending)
+            _, _, *samples = await ctx.tick().sample(
                 control.ranges.valid & control.ranges.ready,
                 control.ranges.p.start,
                 control.ranges.p.beats,
@@ -253,28 +259,28 @@ class Bench:
                 Cat(getattr(control, name) for name in PULSES),
                 control.clear,
             )
-            took_range, start, beats, took_entry, entry, took_beat, issued, bits, pulses, cleared = seen
+            took_range, start, beats, took_entry, entry, took_beat, issued, bits, pulses, cleared = samples
             self.now += 1
             flushed = flushed + 1 if flushing else 0
             if flushing:
-                waiting.clear()
+                pending.clear()
                 number = 0
             if offers and took_beat:
-                errors.append(waiting.popleft()[1])
+                errors.append(pending.popleft()[1])
             if took_range:
                 self.ranges.append((start, beats))
                 self.taken.append(self.now)
                 for index, beat in enumerate(self._memory(start, beats)):
                     fails = number == self.broken_range and not index
-                    waiting.append((beat, number if fails else None, not index))
+                    pending.append((beat, number if fails else None, not index))
                 number += 1
             if took_entry:
                 self.entries.append((entry & 15, entry >> 4 & 0xFFFFFF, entry >> 28))
             if issued:
                 self._issue(issued, bits, rng)
             idle.append(int(self.until <= self.now))
-            for which, name in enumerate(PULSES):
-                if pulses >> which & 1:
+            for bit, name in enumerate(PULSES):
+                if pulses >> bit & 1:
                     self.pulses[name].append(self.now)
             if cleared:
                 self.until = self.written = self.now
@@ -286,24 +292,24 @@ class Bench:
         self.commands.append((name, bits.to_bytes(32, "little")))
         self.issued.append(self.now)
         self.busy_at_issue.append(self.until >= self.now)
-        # Idle passes through two registers on its way: what a unit takes now shows three cycles later.
+        # Idle passes through two registers on its way: a command accepted now shows three cycles later.
         self.until = max(self.until, self.now) + rng.randint(1, self.work) + 1
         self.written = self.until + rng.randint(0, self.work)
 
     @property
     def reads(self) -> list[Read]:
-        """Ranges with their entries; as many as have come of both."""
+        """Return ranges with their entries, as many as both have."""
         return [(*span, entry[0], entry[2]) for span, entry in zip(self.ranges, self.entries, strict=False)]
 
 
 def program_read(config: AcceleratorConfig, raw: bytes) -> Read:
-    """What reads a whole program."""
+    """Return the read of a whole program."""
     beats = -(-len(raw) // config.beat_bytes)
     spare = (beats * config.beat_bytes - len(raw)) // 32
     return BASES["program_address"] // config.beat_bytes, beats, Destination.PROGRAM, spare
 
 
 def as_commands(commands: Sequence[tuple[int, Instruction]]) -> list[tuple[str, bytes]]:
-    """As ``Bench.commands`` has them."""
+    """Return the commands in the form of ``Bench.commands``."""
     names = {opcode: name for name, opcode in UNITS.items()}
     return [(names[item.opcode], pack(item)) for _, item in commands]

@@ -1,4 +1,4 @@
-"""How much work a function does, counted: a figure that no other program on the machine changes."""
+"""Count how much work a function does: a figure that no other program on the machine changes."""
 
 from __future__ import annotations
 

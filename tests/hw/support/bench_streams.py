@@ -1,4 +1,4 @@
-"""Drives a component through its stream ports in Amaranth's simulator, with gaps and stalls, and watches the protocol."""
+"""Drive a component through its stream ports in Amaranth's simulator, with gaps and stalls, and check the protocol."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["plain", "run"]
 
 
 def plain(value: Any) -> Any:
-    """A payload as ints, lists and dicts."""
+    """Return a payload as ints, lists and dicts."""
     if not isinstance(value, data.Const):
         return value
     layout = value.shape()
@@ -41,11 +41,11 @@ def run(
     settings: Mapping[str, Any] | None = None,
     background: Sequence[Callable[[Any], Awaitable[None]]] = (),
 ) -> dict[str, list[Any]]:
-    """Feeds all inputs at once, each with its items, and collects ``outputs[name]`` items of each output.
+    """Feed all inputs at once, each with its items, and collect ``outputs[name]`` items of each output.
 
     Args:
         inputs: stream port -> payloads (ints, lists, dicts by the payload's layout).
-        outputs: stream port -> how many items to wait for.
+        outputs: stream port -> number of items to wait for.
         idle, stall: chance of a cycle without an offered item, and of one without a ready sink; of all ports or by name.
         limit: cycles after which the run has failed.
         cycles: filled with the cycle in which each item of each port was handed over.
@@ -56,7 +56,7 @@ def run(
         AssertionError: nothing after ``limit`` cycles; a payload changed, or vanished, before it was taken; valid follows
             ready within a cycle; an item came after the last one expected.
     """
-    found: dict[str, list[Any]] = {name: [] for name in outputs}
+    collected: dict[str, list[Any]] = {name: [] for name in outputs}
     times = {} if cycles is None else cycles
     times.update({name: [] for name in (*inputs, *outputs)})
     now = 0
@@ -67,7 +67,7 @@ def run(
             ctx.set(getattr(component, name), value)
         async for _ in ctx.tick():
             now += 1
-            counts = {name: f"{len(found[name])} of {count}" for name, count in outputs.items()}
+            counts = {name: f"{len(collected[name])} of {count}" for name, count in outputs.items()}
             assert now < limit, f"no end after {limit} cycles: {counts}"
 
     async def feed(ctx: Any, name: str, items: Sequence[Any]) -> None:
@@ -83,7 +83,7 @@ def run(
 
     async def collect(ctx: Any, name: str, count: int) -> None:
         port, rng, lazy = getattr(component, name), random.Random(f"{name} {seed}"), _chance(stall, name)
-        held: int | None = None  # what was offered and not taken
+        offered_bits: int | None = None  # payload that was offered and not taken
         while True:
             always = isinstance(port.ready, Const)  # a port that cannot be stalled
             ready = always or rng.random() >= lazy
@@ -92,17 +92,19 @@ def run(
                 ctx.set(port.ready, ready)
             assert ctx.get(port.valid) == before, f"{name}.valid follows {name}.ready"
             _, _, valid, bits, payload = await ctx.tick().sample(port.valid, Value.cast(port.payload), port.payload)
-            assert held is None or (valid and bits == held), f"{name}: an item changed before it was taken"
-            held = bits if valid and not ready else None
+            assert offered_bits is None or (valid and bits == offered_bits), (
+                f"{name}: an item changed before it was taken"
+            )
+            offered_bits = bits if valid and not ready else None
             if valid and ready:
-                assert len(found[name]) < count, f"{name}: more than {count} items"
-                found[name].append(plain(payload))
+                assert len(collected[name]) < count, f"{name}: more than {count} items"
+                collected[name].append(plain(payload))
                 times[name].append(now)
 
     async def wait(ctx: Any) -> None:
-        while any(len(found[name]) < count for name, count in outputs.items()):
+        while any(len(collected[name]) < count for name, count in outputs.items()):
             await ctx.tick()
-        for _ in range(8):  # one that should not be there would show now
+        for _ in range(8):  # a superfluous item would appear now
             await ctx.tick()
 
     simulator = Simulator(component)
@@ -116,4 +118,4 @@ def run(
         simulator.add_testbench(partial(collect, name=name, count=count), background=True)
     simulator.add_testbench(wait)
     simulator.run()
-    return found
+    return collected

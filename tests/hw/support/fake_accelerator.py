@@ -1,4 +1,4 @@
-"""An accelerator's ports and registers, with next to nothing behind them: it copies memory."""
+"""Provide an accelerator's ports and registers with almost nothing between them: it copies memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ __all__ = ["Copier"]
 
 
 class Copier(Component):
-    """``start`` copies program_bytes from program_address to output_address; ``done`` when the last write was answered."""
+    """Copy program_bytes from program_address to output_address after ``start``; ``done`` follows the last write
+    response.
+    """
 
     def __init__(self, config: AcceleratorConfig) -> None:
         self._config = config
@@ -41,20 +43,20 @@ class Copier(Component):
         connect(m, reader.bus, flipped(self.read0))
         connect(m, writer.bus, flipped(self.write))
         connect(m, reader.beats, writer.data)
-        asked, busy, cycles = Signal(2), Signal(), Signal(64)
+        requests_sent, busy, cycles = Signal(2), Signal(), Signal(64)
         for bit, master, address in (
             (0, reader, registers.program_address),
             (1, writer, registers.output_address),
         ):
             m.d.comb += [
-                master.requests.valid.eq(asked[bit]),
+                master.requests.valid.eq(requests_sent[bit]),
                 master.requests.p.address.eq(address),
                 master.requests.p.bytes.eq(registers.program_bytes),
             ]
             with m.If(master.requests.ready):
-                m.d.sync += asked[bit].eq(0)
+                m.d.sync += requests_sent[bit].eq(0)
         with m.If(registers.control_start):
-            m.d.sync += [asked.eq(0b11), busy.eq(1), cycles.eq(0)]
+            m.d.sync += [requests_sent.eq(0b11), busy.eq(1), cycles.eq(0)]
         with m.If(writer.done.valid):
             m.d.sync += busy.eq(0)
         m.d.sync += cycles.eq(Mux(busy, cycles + 1, cycles))

@@ -1,4 +1,4 @@
-"""AXI masters in Amaranth's simulator that behave well, but as they like."""
+"""Provide AXI masters in Amaranth's simulator that follow the protocol with random timing."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ __all__ = ["Reader", "Writer"]
 
 
 async def _until(ctx: Any, signal: Any, domain: str) -> None:
-    taken = False
-    while not taken:
-        _, _, taken = await ctx.tick(domain).sample(signal)
+    accepted = False
+    while not accepted:
+        _, _, accepted = await ctx.tick(domain).sample(signal)
 
 
 @dataclass
 class Reader:
-    """Reads bursts, in order, and stops now and then.
+    """Read bursts, in order, with random stalls.
 
     Members:
-        found, responses: of each beat.
+        found, responses: data and response of each beat.
         first_cycle, last_cycle: in which a beat was taken, counted from when ``take`` began.
     """
 
@@ -49,38 +49,38 @@ class Reader:
 
     async def take(self, ctx: Any) -> None:
         rng, bus, now = random.Random(~self.seed), self.bus, 0
-        left = [beats for _, beats in self.bursts]
-        held = None
-        while left:
+        beats_left = [beats for _, beats in self.bursts]
+        offered_beat = None
+        while beats_left:
             ready = rng.random() >= self.stall
             ctx.set(bus.rready, ready)
             _, _, valid, *beat = await ctx.tick(self.domain).sample(bus.rvalid, bus.rdata, bus.rresp, bus.rlast)
             now += 1
-            assert held is None or (valid and beat == held), "R changed before it was taken"
-            held = beat if valid and not ready else None
+            assert offered_beat is None or (valid and beat == offered_beat), "R changed before it was taken"
+            offered_beat = beat if valid and not ready else None
             if not (valid and ready):
                 continue
             self.first_cycle, self.last_cycle = self.first_cycle or now, now
             self.found.append(beat[0])
             self.responses.append(beat[1])
-            left[0] -= 1
-            assert beat[2] == (left[0] == 0), "RLAST is not the last beat"
-            if left[0] == 0:
-                left.pop(0)
+            beats_left[0] -= 1
+            assert beat[2] == (beats_left[0] == 0), "RLAST is not the last beat"
+            if beats_left[0] == 0:
+                beats_left.pop(0)
 
 
 @dataclass
 class Writer:
-    """Writes bursts: their data may come long after their address, or before it.
+    """Write bursts whose data may come long after their address, or before it.
 
     Members:
-        answers: of each burst.
+        answers: response of each burst.
     """
 
     bus: Any
     bursts: Sequence[tuple[int, Sequence[tuple[int, int]]]]  # address, (data, strobes) of each beat
     idle: float = 0.0
-    stall: float = 0.0  # of the answers
+    stall: float = 0.0  # chance of a stalled response
     seed: int = 0
     domain: str = "sync"
     answers: list[int] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""A memory behind an AXI4 bus in Amaranth's simulator, which stalls at random and watches the protocol."""
+"""Provide a memory at an AXI4 bus in Amaranth's simulator, which stalls at random and checks the protocol."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ __all__ = ["AxiMemory"]
 
 
 class AxiMemory:
-    """Members:
-    memory: uint8; addresses wrap at its end.
-    reads, writes: (address, beats) of each burst, in order.
-    """
+    """Answer bursts from an array of bytes."""
 
     def __init__(
         self,
@@ -26,13 +23,15 @@ class AxiMemory:
         bad: Set[int] = frozenset(),
         seed: int = 0,
     ) -> None:
-        """``bad``: addresses of beats that are answered SLVERR. ``latency``: cycles before a burst's answer begins."""
+        """Set the timing: ``bad`` holds addresses of beats that are answered SLVERR; ``latency`` is the cycles before
+        a burst's answer.
+        """
         self.bus, self.memory, self.data_bytes = bus, memory, data_bytes
         self.stall, self.latency, self.bad = stall, latency, bad
         self.rng = random.Random(seed)
         self.reads: list[tuple[int, int]] = []
         self.writes: list[tuple[int, int]] = []
-        self.outstanding = 0  # bursts under way, at most so far
+        self.outstanding = 0  # bursts under way, maximum so far
         self.now = 0
 
     def _chance(self) -> bool:
@@ -49,9 +48,9 @@ class AxiMemory:
         return int.from_bytes(self.memory[start : start + self.data_bytes], "little")
 
     async def serve_reads(self, ctx: Any) -> None:
-        """AR and R; a background process of ``tests.hw.support.bench_streams.run``."""
-        bus, held = self.bus, None
-        bursts: list[tuple[int, list[int]]] = []  # due, addresses of beats to answer
+        """Serve AR and R as a background process of ``tests.hw.support.bench_streams.run``."""
+        bus, offered_beat = self.bus, None
+        bursts: list[tuple[int, list[int]]] = []  # due cycle, addresses of beats to answer
         while True:
             ready = self._chance()
             ctx.set(bus.arready, ready)
@@ -62,11 +61,13 @@ class AxiMemory:
                 ctx.set(bus.rlast, len(bursts[0][1]) == 1)
                 ctx.set(bus.rvalid, 1)
             names = ("arvalid", "araddr", "arlen", "arsize", "arburst", "rvalid", "rready")
-            _, _, valid, *burst, offered, taken = await ctx.tick().sample(*(getattr(bus, name) for name in names))
+            _, _, valid, *burst, beat_valid, beat_ready = await ctx.tick().sample(
+                *(getattr(bus, name) for name in names)
+            )
             self.now += 1
-            assert held is None or (valid and burst == held), "AR changed before it was taken"
-            held = burst if valid and not ready else None
-            if offered and taken:
+            assert offered_beat is None or (valid and burst == offered_beat), "AR changed before it was taken"
+            offered_beat = burst if valid and not ready else None
+            if beat_valid and beat_ready:
                 ctx.set(bus.rvalid, 0)
                 bursts[0][1].pop(0)
                 if not bursts[0][1]:
@@ -80,10 +81,10 @@ class AxiMemory:
             self.outstanding = max(self.outstanding, len(bursts))
 
     async def serve_writes(self, ctx: Any) -> None:
-        """AW, W and B; a background process of ``tests.hw.support.bench_streams.run``."""
+        """Serve AW, W and B as a background process of ``tests.hw.support.bench_streams.run``."""
         bus, held_address, held_data = self.bus, None, None
-        bursts: list[tuple[int, int]] = []  # next address, beats that are left
-        answers: list[tuple[int, int]] = []  # due, response
+        bursts: list[tuple[int, int]] = []  # next address, remaining beats
+        answers: list[tuple[int, int]] = []  # due cycle, response
         response = 0
         while True:
             address_ready, data_ready = self._chance(), self._chance()
@@ -93,30 +94,30 @@ class AxiMemory:
                 ctx.set(bus.bresp, answers.pop(0)[1])
                 ctx.set(bus.bvalid, 1)
             names = ("awvalid", "awaddr", "awlen", "awsize", "awburst", "wvalid", "wdata", "wstrb", "wlast", "bready")
-            _, _, *found = await ctx.tick().sample(*(getattr(bus, name) for name in names), bus.bvalid)
-            valid, burst, data_valid, data, taken, offered = (
-                found[0],
-                found[1:5],
-                found[5],
-                found[6:9],
-                found[9],
-                found[10],
+            _, _, *samples = await ctx.tick().sample(*(getattr(bus, name) for name in names), bus.bvalid)
+            valid, burst, data_valid, data, taken, answer_valid = (
+                samples[0],
+                samples[1:5],
+                samples[5],
+                samples[6:9],
+                samples[9],
+                samples[10],
             )
             self.now += 1
             assert held_address is None or (valid and burst == held_address), "AW changed before it was taken"
             assert held_data is None or (data_valid and data == held_data), "W changed before it was taken"
             held_address = burst if valid and not address_ready else None
             held_data = data if data_valid and not data_ready else None
-            if offered and taken:
+            if answer_valid and taken:
                 ctx.set(bus.bvalid, 0)
             if data_valid and data_ready:
                 assert bursts, "data before its address"
-                address, left = bursts[0]
+                address, beats_left = bursts[0]
                 response |= 2 if address in self.bad else 0
                 self._store(address, data[0], data[1])
-                assert data[2] == (left == 1), "WLAST is not the last beat"
-                bursts[0] = (address + self.data_bytes, left - 1)
-                if left == 1:
+                assert data[2] == (beats_left == 1), "WLAST is not the last beat"
+                bursts[0] = (address + self.data_bytes, beats_left - 1)
+                if beats_left == 1:
                     bursts.pop(0)
                     answers.append((self.now + self.latency, response))
                     response = 0

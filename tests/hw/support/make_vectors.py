@@ -1,4 +1,4 @@
-"""Vectors as words of lanes, and back; vectors that hurt."""
+"""Convert vectors to words of lanes, and back; draw vectors with extreme values."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from edgedec.reference.integer_profile.numbers import I64
 
 __all__ = ["PATTERNS", "awkward", "from_words", "to_words"]
 
-# (chance of an idle source, chance of a stalled sink)
+# chance of an idle source, chance of a stalled sink
 PATTERNS = [(0.0, 0.0), (0.5, 0.0), (0.0, 0.6), (0.4, 0.4)]
 
 
 def to_words(x: I64, lanes: int = 1) -> list[dict[str, Any]]:
-    """x [slots, n] -> payloads of ``hw.shapes.words``."""
+    """Convert x [slots, n] to payloads of ``hw.shapes.words``."""
     count = max(1, -(-x.shape[1] // lanes))
     padded = np.pad(x, ((0, 0), (0, count * lanes - x.shape[1])))
     return [
@@ -24,7 +24,7 @@ def to_words(x: I64, lanes: int = 1) -> list[dict[str, Any]]:
 
 
 def from_words(items: list[dict[str, Any]], widths: list[int]) -> list[I64]:
-    """Payloads of ``hw.shapes.words`` -> [slots, n] for each n of ``widths``; checks ``last`` and the padding."""
+    """Convert payloads of ``hw.shapes.words`` to [slots, n] for each n of ``widths``; check ``last`` and the padding."""
     vectors: list[I64] = []
     parts: list[I64] = []
     for item in items:
@@ -41,11 +41,13 @@ def from_words(items: list[dict[str, Any]], widths: list[int]) -> list[I64]:
 
 
 def awkward(rng: np.random.Generator, slots: int, width: int, bits: int = 27) -> I64:
-    """[slots, width] within the symmetric range of ``bits``: rows of different sizes, some with edges, some of zeros."""
-    most = (1 << (bits - 1)) - 1
+    """Draw [slots, width] within the symmetric range of ``bits``: rows of different sizes, some with edges, some of
+    zeros.
+    """
+    limit = (1 << (bits - 1)) - 1
     size = rng.integers(0, bits, (slots, 1))
     x = rng.integers(-(1 << size), (1 << size) + 1, (slots, width)) * (rng.random((slots, 1)) < 0.9)
-    edges = np.array([0, 1, -1, most, -most, most - 1, 1 << 16, -(1 << 17), (1 << 17) - 1, 1 << 17, -(1 << 17) - 1])
+    edges = np.array([0, 1, -1, limit, -limit, limit - 1, 1 << 16, -(1 << 17), (1 << 17) - 1, 1 << 17, -(1 << 17) - 1])
     use = (rng.random((slots, width)) < 0.3) & (rng.random((slots, 1)) < 0.5)
     x = np.where(use, rng.choice(edges, (slots, width)), x)
-    return np.clip(x, -most, most)
+    return np.clip(x, -limit, limit)

@@ -1,4 +1,4 @@
-"""Attention of docs/integer-profile.md in plain integers, and the items that make the hardware do it."""
+"""Compute attention of docs/integer-profile.md in plain integers, and the items that make the hardware compute it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Head:
-    """Codes of one head: q [rows, head_dim], k and v [committed + own, head_dim]; and its constants."""
+    """Hold codes of one head, q [rows, head_dim], k and v [committed + own, head_dim], and its constants."""
 
     q: Array
     k: Array
@@ -33,7 +33,7 @@ class Head:
 
 @dataclass(frozen=True, kw_only=True)
 class Pass:
-    """``visible``: bool [rows, committed + own]."""
+    """Hold one pass; ``visible`` is bool [rows, committed + own]."""
 
     heads: list[Head]
     committed: int
@@ -67,11 +67,11 @@ def _row(head: Head, row: int, visible: Array) -> list[int]:
     ]
 
 
-def expected(given: Pass) -> Array:
-    """[heads * head_dim, rows]."""
-    visible = given.visible
+def expected(work: Pass) -> Array:
+    """Return the expected output [heads * head_dim, rows]."""
+    visible = work.visible
     return (
-        np.array([[_row(head, row, visible[row]) for row in range(len(visible))] for head in given.heads], object)
+        np.array([[_row(head, row, visible[row]) for row in range(len(visible))] for head in work.heads], object)
         .transpose(0, 2, 1)
         .reshape(-1, len(visible))
     )
@@ -80,13 +80,16 @@ def expected(given: Pass) -> Array:
 def random_pass(
     rng: np.random.Generator, *, head_dim: int, slots: int, committed: int, own: int, heads: int, query_bits: int = 12
 ) -> Pass:
-    """Rows past ``own`` see nothing. Scores from flat to one that outweighs all, some codes at their extremes."""
+    """Draw a pass whose rows past ``own`` see nothing.
+
+    Scores run from flat to one that outweighs all, with some codes at their extremes.
+    """
 
     def codes(rows: int, bits: int) -> Array:
-        most = (1 << (bits - 1)) - 1
-        drawn = rng.integers(-most, most + 1, (rows, head_dim)) >> rng.integers(0, bits)
-        drawn[rng.random((rows, head_dim)) < 0.1] = rng.choice([-most, most])
-        return drawn
+        limit = (1 << (bits - 1)) - 1
+        codes_drawn = rng.integers(-limit, limit + 1, (rows, head_dim)) >> rng.integers(0, bits)
+        codes_drawn[rng.random((rows, head_dim)) < 0.1] = rng.choice([-limit, limit])
+        return codes_drawn
 
     def head() -> Head:
         k, v = codes(committed + own, 8), codes(committed + own, 8)
@@ -99,7 +102,7 @@ def random_pass(
         q[own:] = 0
         factors = [int(f) for f in rng.choice([0, 1 << 15, 65535, int(rng.integers(1, 65536))], slots)]
         scales = [int(scale) for scale in rng.choice([0, 1, 1 << 15, 65535, int(rng.integers(65536))], head_dim)]
-        # Where 4607 of the unit are about the spread of the scores, or an eighth of it, or eight times.
+        # 4607 of the unit are about the spread of the scores, or an eighth of it, or eight times it
         spread = max(1, int(np.abs(q @ k.T).max())) * 40000 // 4607
         shift = int(np.clip(spread.bit_length() + rng.integers(-3, 4), 0, 47))
         return Head(q=q, k=k, v=v, factors=factors, shift=shift, scales=scales)
@@ -107,7 +110,7 @@ def random_pass(
     mask = np.zeros((slots, slots), bool)
     mask[:own, :own] = rng.random((own, own)) < 0.4
     mask[np.arange(own), np.arange(own)] = True
-    # Rows past ``own`` are there in the hardware: nothing is visible to them.
+    # Rows past ``own`` exist in the hardware: nothing is visible to them.
     first = [int(rng.integers(0, committed + 1)) if rng.random() < 0.5 and row < own else 0 for row in range(slots)]
     first[own:] = [committed] * (slots - own)
     sinks = int(rng.integers(0, 3)) if own == slots and committed > 2 else 0
@@ -115,11 +118,11 @@ def random_pass(
 
 
 class Together(Component):
-    """Attention and the multipliers that it uses."""
+    """Combine attention with the multipliers that it uses."""
 
-    def __init__(self, *, beat_bytes: int, chunk: int, slots: int, query_bits: int = 12, **others: Any) -> None:
+    def __init__(self, *, beat_bytes: int, chunk: int, slots: int, query_bits: int = 12, **options: Any) -> None:
         self.attention = AttentionHeads(
-            beat_bytes=beat_bytes, chunk=chunk, slots=slots, query_bits=query_bits, **others
+            beat_bytes=beat_bytes, chunk=chunk, slots=slots, query_bits=query_bits, **options
         )
         self.macs = MacArray(lanes=beat_bytes, slots=slots, chunk=chunk, query_bits=query_bits)
         inner = ("work", "scores", "columns")
@@ -143,9 +146,9 @@ class Together(Component):
 
 
 def streams(
-    given: Pass, layout: KvLayout, slots: int, out_lanes: int, rng: np.random.Generator
+    work: Pass, layout: KvLayout, slots: int, out_lanes: int, rng: np.random.Generator
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Items of every input stream, and the settings. What is read behind the committed positions is noise."""
+    """Return the items of every input stream, and the settings; what is read after the committed positions is noise."""
 
     def items(codes: Array) -> list[Any]:
         rows = np.zeros((slots, layout.head_dim), int)
@@ -153,9 +156,9 @@ def streams(
         return list(rows.T.reshape(layout.chunks, layout.chunk, slots).tolist())
 
     def run(codes: Array) -> list[Any]:
-        return list(layout.pack(codes[: given.committed].astype(np.int8), int(rng.integers(-128, 128))).tolist())
+        return list(layout.pack(codes[: work.committed].astype(np.int8), int(rng.integers(-128, 128))).tolist())
 
-    heads, count = given.heads, len(given.heads)
+    heads, count = work.heads, len(work.heads)
     beats: list[Any] = []
     for at in range(count + 1):
         beats += run(heads[at].k) if at < count else []
@@ -168,14 +171,14 @@ def streams(
         "beats": beats,
         "scales": [item for head in heads for item in np.reshape(head.scales, (-1, out_lanes)).tolist()],
         "queries": [item for head in heads for item in items(head.q)],
-        "keys": [item for head in heads for item in items(head.k[given.committed :])],
-        "values": [item for head in heads for item in items(head.v[given.committed :])],
+        "keys": [item for head in heads for item in items(head.k[work.committed :])],
+        "values": [item for head in heads for item in items(head.v[work.committed :])],
     }
     visibility = {
-        "committed": given.committed,
-        "own": given.own,
-        "first": given.first,
-        "sinks": given.sinks,
-        "mask": given.mask.astype(int).tolist(),
+        "committed": work.committed,
+        "own": work.own,
+        "first": work.first,
+        "sinks": work.sinks,
+        "mask": work.mask.astype(int).tolist(),
     }
     return inputs, {"visibility": visibility}

@@ -1,4 +1,6 @@
-"""Passes through one layer's attention as the reference computes them, and the items that make an AttentionPath do it."""
+"""Run passes through one layer's attention in the reference, and return the items that make an AttentionPath compute
+them.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ _STATE = "kv"
 
 @dataclass(frozen=True, kw_only=True)
 class Pass:
-    """What a layer is given, [slots, columns] of q, k and v, and what it gives: [own, columns], [own, kv_heads, head_dim].
+    """Hold a layer's inputs q, k and v [slots, columns], and its outputs [own, columns], [own, kv_heads, head_dim].
 
     Slots from ``own`` on hold noise and see nothing.
     """
@@ -54,14 +56,14 @@ class Pass:
 
 
 def _vectors(rng: np.random.Generator, slots: int, width: int) -> I64:
-    """[slots, width] s18: rows of different sizes, some elements at their extremes."""
-    most = (1 << 17) - 1
-    x = rng.integers(-most, most + 1, (slots, width)) >> rng.integers(0, 4, (slots, 1))
-    return np.where(rng.random(x.shape) < 0.1, rng.choice([-most, most], x.shape), x)
+    """Draw [slots, width] s18: rows of different sizes, some elements at their extremes."""
+    limit = (1 << 17) - 1
+    x = rng.integers(-limit, limit + 1, (slots, width)) >> rng.integers(0, 4, (slots, 1))
+    return np.where(rng.random(x.shape) < 0.1, rng.choice([-limit, limit], x.shape), x)
 
 
 class Layer:
-    """One attention with random constants; ``attend`` runs the reference and commits some of the rows."""
+    """Hold one attention with random constants; ``attend`` runs the reference and commits some of the rows."""
 
     def __init__(
         self,
@@ -84,8 +86,10 @@ class Layer:
         self.frequencies = tuple(10000.0 ** -(2 * i / head_dim) for i in range(head_dim // 2))
         shape = (kv_heads, head_dim)
 
-        def factors(least: int, most: int, *of: int) -> Mantissas:
-            return Mantissas(values=rng.integers(1 << 12, 1 << 16, of), exponent=-int(rng.integers(least, most + 1)))
+        def factors(minimum: int, maximum: int, *of: int) -> Mantissas:
+            return Mantissas(
+                values=rng.integers(1 << 12, 1 << 16, of), exponent=-int(rng.integers(minimum, maximum + 1))
+            )
 
         self.constants = attention.AttentionConstants(
             q=factors(20, 23, heads, head_dim),
@@ -108,8 +112,8 @@ class Layer:
             layout="half",
             inverse_frequencies=self.frequencies,
         )
-        (found,) = rope.run(op, None, (x, context.positions.astype(np.int64)), context)
-        return found
+        (rotated,) = rope.run(op, None, (x, context.positions.astype(np.int64)), context)
+        return rotated
 
     def attend(
         self,
@@ -120,7 +124,7 @@ class Layer:
         commit: Sequence[int],
         turns: bool = True,
     ) -> Pass:
-        """A pass of len(mask) tokens: token i stands ``depths[i]`` behind the committed ones and sees mask[i]."""
+        """Run a pass of len(mask) tokens: token i stands ``depths[i]`` after the committed ones and sees mask[i]."""
         own, cache, state = len(mask), self.cache, self.state
         widths = (self.heads * self.head_dim, *[state.kv_heads * self.head_dim] * 2)
         parts = [_vectors(self.rng, slots, width) for width in widths]
@@ -160,14 +164,14 @@ class Layer:
 
 
 class Together(Component):
-    """The path, its multipliers, and a caller that keeps a pass's parts until the one before it is through.
+    """Combine the path, its multipliers, and a caller that holds a pass's parts until the one before it is done.
 
-    ``eager``: it offers them as soon as heads attend; all passes are as the first.
+    With ``eager`` the caller offers them as soon as heads attend; all passes are like the first.
 
     Members:
-        passes: In(stream {seen, turns}). Who sees whom, and whether there are new angles. Three parts belong to each.
-        begun: Out(stream 1). A pass's first ``work``.
-        others: of the path.
+        passes: In(stream {seen, turns}). Visibility, and whether there are new angles; three parts belong to each.
+        begun: Out(stream 1). First ``work`` of a pass.
+        others: ports of the path.
     """
 
     def __init__(
@@ -179,19 +183,19 @@ class Together(Component):
         slots: int,
         context: int,
         eager: bool = False,
-        **others: Any,
+        **options: Any,
     ) -> None:
         self._eager = eager
         self.path = AttentionPath(
-            beat_bytes=beat_bytes, head_dim=head_dim, chunk=chunk, slots=slots, context=context, **others
+            beat_bytes=beat_bytes, head_dim=head_dim, chunk=chunk, slots=slots, context=context, **options
         )
         self.macs = MacArray(lanes=beat_bytes, slots=slots, chunk=chunk, query_bits=12)
         self._half = head_dim // 2
-        given = data.StructLayout({"seen": visibility(slots, context), "turns": 1})
-        kept = ("work", "scores", "columns", "visibility")
-        begun = stream.Signature(1, always_ready=True)
-        ports = {name: m for name, m in self.path.signature.members.items() if name not in kept}
-        super().__init__({**ports, "passes": In(stream.Signature(given)), "begun": Out(begun)})
+        pass_layout = data.StructLayout({"seen": visibility(slots, context), "turns": 1})
+        own_ports = ("work", "scores", "columns", "visibility")
+        begun_port = stream.Signature(1, always_ready=True)
+        ports = {name: m for name, m in self.path.signature.members.items() if name not in own_ports}
+        super().__init__({**ports, "passes": In(stream.Signature(pass_layout)), "begun": Out(begun_port)})
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -221,9 +225,9 @@ class Together(Component):
                 ]
             else:
                 connect(m, flipped(port), inner)
-        for name, left in (("angles", angles), ("parts", parts), ("attends", attends)):
+        for name, remaining in (("angles", angles), ("parts", parts), ("attends", attends)):
             with m.If(getattr(self, name).valid & getattr(self, name).ready):
-                m.d.sync += left.eq(left - 1)
+                m.d.sync += remaining.eq(remaining - 1)
         if self._eager:
             with m.If(self.attends.valid & self.attends.ready):
                 m.d.sync += [parts.eq(3), attends.eq(1)]
@@ -231,14 +235,14 @@ class Together(Component):
         m.d.comb += self.begun.valid.eq(armed & path.work.valid)
         with m.If(path.work.valid):
             m.d.sync += armed.eq(0)
-        seen = Signal(self.passes.p.seen.shape())
+        visibility_register = Signal(self.passes.p.seen.shape())
         m.d.comb += [
-            path.visibility.as_value().eq(seen.as_value()),
+            path.visibility.as_value().eq(visibility_register.as_value()),
             self.passes.ready.eq(path.idle & (angles == 0) & (parts == 0) & ~attends),
         ]
         with m.If(self.passes.valid & self.passes.ready):
             m.d.sync += [
-                seen.as_value().eq(self.passes.p.seen.as_value()),
+                visibility_register.as_value().eq(self.passes.p.seen.as_value()),
                 angles.eq(self.passes.p.turns * self._half),
                 parts.eq(3),
                 attends.eq(1),
@@ -248,33 +252,33 @@ class Together(Component):
 
 
 def streams(layer: Layer, passes: Sequence[Pass], *, beat_bytes: int, chunk: int, slots: int) -> dict[str, list[Any]]:
-    """Items of every input of ``Together``. Bytes behind the committed positions are noise."""
+    """Return the items of every input of ``Together``; bytes after the committed positions are noise."""
     items: dict[str, list[Any]] = {
         name: [] for name in ("passes", "parts", "input", "coding", "angles", "attends", "factors", "scales", "beats")
     }
-    for given in passes:
-        _add(items, layer, given, KvLayout(beat_bytes=beat_bytes, head_dim=layer.head_dim, chunk=chunk), slots)
+    for work in passes:
+        _add(items, layer, work, KvLayout(beat_bytes=beat_bytes, head_dim=layer.head_dim, chunk=chunk), slots)
         scales = layer.constants.output.values.repeat(layer.group, axis=0)
         items["scales"] += scales.reshape(-1, 1).tolist()
     return items
 
 
-def _add(items: dict[str, list[Any]], layer: Layer, given: Pass, layout: KvLayout, slots: int) -> None:
+def _add(items: dict[str, list[Any]], layer: Layer, work: Pass, layout: KvLayout, slots: int) -> None:
     constants, heads, group = layer.constants, layer.heads, layer.group
-    seen = {name: getattr(given, name) for name in ("committed", "own", "first", "sinks")}
-    items["passes"].append({"seen": {**seen, "mask": given.mask.tolist()}, "turns": int(given.turns)})
-    if given.turns:
+    fields = {name: getattr(work, name) for name in ("committed", "own", "first", "sinks")}
+    items["passes"].append({"seen": {**fields, "mask": work.mask.tolist()}, "turns": int(work.turns)})
+    if work.turns:
         items["angles"] += [
-            {"cos": [c], "sin": [s]} for c, s in zip(given.cos.T.tolist(), given.sin.T.tolist(), strict=True)
+            {"cos": [c], "sin": [s]} for c, s in zip(work.cos.T.tolist(), work.sin.T.tolist(), strict=True)
         ]
-    nothing = np.zeros_like(constants.k_middle)
+    zeros = np.zeros_like(constants.k_middle)
     factors = (
         (constants.q, np.zeros_like(constants.q.values)),
         (constants.k, constants.k_middle),
-        (constants.v, nothing),
+        (constants.v, zeros),
     )
     for place, rotate, x, (factor, middle) in zip(
-        (QUERIES, KEYS, VALUES), (*layer.rotated, False), given.parts, factors, strict=True
+        (QUERIES, KEYS, VALUES), (*layer.rotated, False), work.parts, factors, strict=True
     ):
         items["parts"].append({"part": place, "rotate": int(rotate), "shift": -factor.exponent})
         items["input"] += to_words(x)
@@ -290,5 +294,5 @@ def _add(items: dict[str, list[Any]], layer: Layer, given: Pass, layout: KvLayou
         return list(layout.pack(codes[:, head // group].astype(np.int8), fill).tolist())
 
     for head in range(heads + 1):
-        items["beats"] += run(given.committed_keys, head) if head < heads else []
-        items["beats"] += run(given.committed_values, head - 1) if head else []
+        items["beats"] += run(work.committed_keys, head) if head < heads else []
+        items["beats"] += run(work.committed_values, head - 1) if head else []

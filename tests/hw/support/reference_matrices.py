@@ -1,4 +1,4 @@
-"""Matrices and norms: what the paths of the accelerator are fed, and what the integer profile makes of it."""
+"""Draw matrices and norms for the paths of the accelerator, and compute them in the integer profile."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.hw.support.make_vectors import awkward
 __all__ = ["CHECKED", "Matrix", "Multiplying", "Norm", "floats", "items_of", "quantized", "random_matrix", "some_norm"]
 
 CHECKED = PassContext(
-    cache=cast(IntegerCache, None),  # nothing here attends
+    cache=cast(IntegerCache, None),  # attention is not used here
     visible=np.ones((1, 1), np.bool_),
     positions=np.zeros(1, np.int32),
     embeds=None,
@@ -39,12 +39,12 @@ _LINEAR = Linear(name="linear", inputs=("codes", "scale"), outputs=("out",), wei
 
 
 def floats(scale: Scale) -> list[dict[str, int]]:
-    """As payload of ``hw.shapes.scales``."""
+    """Return a payload of ``hw.shapes.scales``."""
     return [{"mantissa": int(a), "exponent": int(e)} for a, e in zip(scale.mantissa, scale.exponent, strict=True)]
 
 
 def items_of(values: I64) -> list[list[int]]:
-    """[n] -> items of one."""
+    """Convert [n] to items of one."""
     return [[value] for value in values.tolist()]
 
 
@@ -69,9 +69,10 @@ def some_norm(rng: np.random.Generator, width: int) -> Norm:
 
 @dataclass(frozen=True, kw_only=True)
 class Matrix:
-    """A linear's matrix, or two of which the rows alternate.
+    """Hold a linear's matrix, or two whose rows alternate.
 
-    weight: trits [planes, rows, columns] or codes [rows, columns]. parts: of each, with the same width and pre_shift.
+    ``weight`` is trits [planes, rows, columns] or codes [rows, columns]; ``parts`` holds the constants of each, with
+    the same width and pre_shift.
     """
 
     layout: TernaryLayout | Int8Layout
@@ -120,7 +121,7 @@ class Matrix:
         }
 
     def rows(self) -> list[dict[str, Any]]:
-        """Payloads of ``hw.drain.row_constants``."""
+        """Return payloads of ``hw.drain.row_constants``."""
         if not self.has_rows:
             return []
         count = self.layout.rows
@@ -134,13 +135,13 @@ class Matrix:
         return [dict(zip(constants, item, strict=True)) for item in zip(*items, strict=True)]
 
     def times(self, codes: I64, scale: Scale) -> I64:
-        """[slots, columns] -> [slots, rows], by the profile."""
-        found = linear.run(_LINEAR, linear.LinearConstants(matrices=self.parts), (codes, scale), CHECKED)
+        """Multiply [slots, columns] -> [slots, rows], by the profile."""
+        results = linear.run(_LINEAR, linear.LinearConstants(matrices=self.parts), (codes, scale), CHECKED)
         out = np.zeros((len(codes), self.layout.rows), np.int64)
-        for i, value in enumerate(found):
+        for i, value in enumerate(results):
             mine = value.values if isinstance(value, Logits) else value
             assert isinstance(mine, np.ndarray)
-            out[:, i :: len(found)] = mine
+            out[:, i :: len(results)] = mine
         return out
 
 
@@ -155,9 +156,10 @@ def random_matrix(
     logits: bool = False,
     per_row: bool = False,
 ) -> Matrix:
-    """``base``: the drain shifts by it less the exponent of the codes' scale; clamped to what the drain's settings hold.
+    """Draw a matrix.
 
-    per_row: each row has a weight and a shift of its own.
+    The drain shifts by ``base`` less the exponent of the codes' scale; it is clamped to what the drain's settings hold.
+    With ``per_row`` each row has a weight and a shift of its own.
     """
     weight, mantissas, summed = _random_weight(rng, layout)
     bound = 127 * int(np.abs(summed).sum(axis=1).max())
@@ -167,7 +169,7 @@ def random_matrix(
     for i in range(1 + pair):
         mine = summed[i :: 1 + pair]
         count = len(mine)
-        some = count if per_row else 1
+        constants_count = count if per_row else 1
         exponent = -(int(np.clip(base + 3 * i, -256, 255)) + pre_shift + 15)
         parts.append(
             linear.MatrixConstants(
@@ -175,7 +177,9 @@ def random_matrix(
                 weight=mine.astype(np.float64),
                 groups=None,
                 trits=None,
-                scale=Mantissas(values=rng.integers(1 << (0 if per_row else 15), 1 << 16, some), exponent=exponent),
+                scale=Mantissas(
+                    values=rng.integers(1 << (0 if per_row else 15), 1 << 16, constants_count), exponent=exponent
+                ),
                 row_shift=rng.integers(0, 16, count) if per_row else 0,
                 pre_shift=pre_shift,
                 bias=awkward(rng, 1, count, width)[0] >> 4 if rng.integers(2) and not logits else None,
@@ -188,7 +192,7 @@ def random_matrix(
 def _random_weight(
     rng: np.random.Generator, layout: TernaryLayout | Int8Layout
 ) -> tuple[NDArray[np.int8], NDArray[np.uint8] | None, I64]:
-    """What is packed, mantissas, and what is summed [rows, columns]."""
+    """Return what is packed, mantissas, and what is summed [rows, columns]."""
     rows, columns = layout.rows, layout.columns
     if isinstance(layout, Int8Layout):
         codes = rng.integers(-127, 128, (rows, columns)).astype(np.int8)
@@ -204,7 +208,7 @@ def _random_weight(
 
 
 class Multiplying(Component):
-    """A MatrixPath and the MacArray that it shares. ``working``: attention has the array in this cycle."""
+    """Combine a MatrixPath with the MacArray that it shares; ``working``: attention has the array in this cycle."""
 
     def __init__(self, path: MatrixPath, *, beat_bytes: int, slots: int) -> None:
         self._path = path

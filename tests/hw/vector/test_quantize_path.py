@@ -1,4 +1,4 @@
-"""Vectors to codes, normed and not, against the integer profile."""
+"""Compare vectors to codes, normed and not, with the integer profile."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from tests.hw.support.reference_ternary import blocks_of
 
 def check(path: QuantizePath, vectors: list[I64], norms: list[Norm | None], beat_bytes: int, **how: Any) -> None:
     present = [norm for norm in norms if norm is not None]
-    wanted = [quantized(x, norm) for x, norm in zip(vectors, norms, strict=True)]
-    blocks = [blocks_of(codes, beat_bytes) for codes, _ in wanted]
+    expected = [quantized(x, norm) for x, norm in zip(vectors, norms, strict=True)]
+    blocks = [blocks_of(codes, beat_bytes) for codes, _ in expected]
     inputs: dict[str, list[Any]] = {
         "vectors": [{"normed": int(n is not None), "blocks": len(b)} for n, b in zip(norms, blocks, strict=True)],
         "input": [word for x in vectors for word in to_words(x)],
         "gains": [word for norm in present for word in items_of(norm.gain)],
         "eps": [norm.eps for norm in present],
     }
-    found = run(path, inputs, {"codes": sum(map(len, blocks)), "scales": len(vectors)}, **how)
-    assert found["codes"] == [block for vector in blocks for block in vector]
-    assert found["scales"] == [floats(scale) for _, scale in wanted]
+    collected = run(path, inputs, {"codes": sum(map(len, blocks)), "scales": len(vectors)}, **how)
+    assert collected["codes"] == [block for vector in blocks for block in vector]
+    assert collected["scales"] == [floats(scale) for _, scale in expected]
 
 
 @pytest.mark.rtl(sample=4)
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
 @pytest.mark.parametrize(("beat_bytes", "slots"), [(8, 1), (16, 2), (4, 3)])
-def test_vectors_of_all_kinds_in_a_row(beat_bytes: int, slots: int, idle: float, stall: float) -> None:
+def test_vectors_of_all_kinds_equal_the_profile(beat_bytes: int, slots: int, idle: float, stall: float) -> None:
     rng = np.random.default_rng([beat_bytes, slots, int(10 * idle)])
     widths = [7, 23, 5, 1, 40, 16, 33]
     vectors = [awkward(rng, slots, width) for width in widths]
@@ -43,7 +43,7 @@ def test_vectors_of_all_kinds_in_a_row(beat_bytes: int, slots: int, idle: float,
 
 
 @pytest.mark.parametrize("normed", [False, True])
-def test_latency(normed: bool) -> None:
+def test_latency_is_as_documented(normed: bool) -> None:
     rng = np.random.default_rng(3)
     cycles: dict[str, list[int]] = {}
     slots, width = 2, 80
@@ -63,6 +63,6 @@ def test_latency(normed: bool) -> None:
         ({"depth": 0}, "depth must be an integer from 1 to 65536, not 0"),
     ],
 )
-def test_refused(parameters: dict[str, Any], message: str) -> None:
+def test_wrong_parameters_are_refused(parameters: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}$"):
         QuantizePath(**{"beat_bytes": 8, "slots": 1, "depth": 2, **parameters})

@@ -38,13 +38,13 @@ def requantized(
         "roots": [floats(*root) for root in norms if root is not None],
         "input": [word for y in vectors for word in to_words(y, lanes)],
     }
-    found = run(
+    collected = run(
         Requantizer(slots=len(vectors[0]), lanes=lanes),
         inputs,
         {"output": len(inputs["input"]), "scales": len(vectors)},
         **how,
     )
-    return from_words(found["output"], [y.shape[1] for y in vectors]), found["scales"]
+    return from_words(collected["output"], [y.shape[1] for y in vectors]), collected["scales"]
 
 
 def some_root(rng: np.random.Generator, slots: int) -> Root:
@@ -55,18 +55,18 @@ def some_root(rng: np.random.Generator, slots: int) -> Root:
 
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
 @pytest.mark.parametrize(("slots", "lanes"), [(1, 1), (3, 2), (2, 5), (8, 1)])
-def test_equal_to_the_profile(slots: int, lanes: int, idle: float, stall: float) -> None:
+def test_codes_equal_the_profile(slots: int, lanes: int, idle: float, stall: float) -> None:
     rng = np.random.default_rng([slots, int(10 * idle)])
     vectors = [awkward(rng, slots, width) for width in (7, 1, 20, 5, 33, 4)]
     norms = [some_root(rng, slots) if i % 2 else None for i in range(len(vectors))]
     codes, scales = requantized(vectors, norms, lanes, idle=idle, stall=stall)
-    for y, root, got, scale in zip(vectors, norms, codes, scales, strict=True):
+    for y, root, actual, scale in zip(vectors, norms, codes, scales, strict=True):
         want, want_scale = expected(y, root)
-        assert np.array_equal(got, want)
+        assert np.array_equal(actual, want)
         assert scale == want_scale
 
 
-def test_each_length_of_the_maximum_at_its_ends() -> None:
+def test_each_length_of_the_maximum_is_exact_at_its_ends() -> None:
     tops = sorted({min(max(v, 0), MOST) for k in range(27) for v in ((1 << k) - 1, 1 << k, (1 << k) + 1, 5 << k >> 2)})
     tops = [v for v in tops if v] + [0] * (-len([v for v in tops if v]) % 8)
     vectors = []
@@ -77,15 +77,15 @@ def test_each_length_of_the_maximum_at_its_ends() -> None:
     rng = np.random.default_rng(0)
     norms: list[Root | None] = [some_root(rng, 8) for _ in vectors]
     codes, scales = requantized(vectors, norms)
-    for y, root, got, scale in zip(vectors, norms, codes, scales, strict=True):
+    for y, root, actual, scale in zip(vectors, norms, codes, scales, strict=True):
         want, want_scale = expected(y, root)
-        assert np.array_equal(got, want)
+        assert np.array_equal(actual, want)
         assert scale == want_scale
     assert max(int(c.max()) for c in codes) == 127
     assert min(int(c.min()) for c in codes) == -127
 
 
-def test_latency_and_throughput() -> None:
+def test_latency_and_throughput_are_as_documented() -> None:
     rng = np.random.default_rng(1)
     cycles: dict[str, list[int]] = {}
     slots = 8
@@ -107,6 +107,6 @@ def test_the_codes_do_not_wait_for_the_root() -> None:
     assert (codes[0].tolist(), scales[0]) == (expected(y, root)[0].tolist(), expected(y, root)[1])
 
 
-def test_refused() -> None:
+def test_wrong_parameters_are_refused() -> None:
     with pytest.raises(ValueError, match=r"^slots must be an integer from 1 to 8, not 9$"):
         Requantizer(slots=9)

@@ -32,12 +32,12 @@ def normed(norms: list[Norm], lanes: int = 1, **how: Any) -> dict[str, list[Any]
     return run(RmsNorm(slots=slots, lanes=lanes), inputs, outputs, **how)
 
 
-def assert_equal_to_the_profile(norms: list[Norm], found: dict[str, list[Any]]) -> None:
-    outputs = from_words(found["output"], [x.shape[1] for x, _, _ in norms])
-    for (x, gain, eps), y, most, roots in zip(norms, outputs, found["maxima"], found["roots"], strict=True):
+def assert_equal_to_the_profile(norms: list[Norm], collected: dict[str, list[Any]]) -> None:
+    outputs = from_words(collected["output"], [x.shape[1] for x, _, _ in norms])
+    for (x, gain, eps), y, maximum, roots in zip(norms, outputs, collected["maxima"], collected["roots"], strict=True):
         want = round_shift(x * gain, 15)
         assert np.array_equal(y, want)
-        assert most == {"absmax": np.abs(want).max(axis=1).tolist(), "normed": 1}
+        assert maximum == {"absmax": np.abs(want).max(axis=1).tolist(), "normed": 1}
         small, big = sums_of_squares(x)
         mantissa, exponent = root_mean_square(small + eps, big)
         assert roots == [{"mantissa": int(a), "exponent": int(e)} for a, e in zip(mantissa, exponent, strict=True)]
@@ -45,14 +45,14 @@ def assert_equal_to_the_profile(norms: list[Norm], found: dict[str, list[Any]]) 
 
 @pytest.mark.parametrize(("idle", "stall"), PATTERNS)
 @pytest.mark.parametrize(("slots", "lanes"), [(1, 1), (3, 2), (2, 5), (8, 1)])
-def test_equal_to_the_profile(slots: int, lanes: int, idle: float, stall: float) -> None:
+def test_norms_equal_the_profile(slots: int, lanes: int, idle: float, stall: float) -> None:
     rng = np.random.default_rng([slots, int(10 * idle)])
     norms = [some_norm(rng, slots, width) for width in (7, 1, 20, 5, 33, 4)]
     assert_equal_to_the_profile(norms, normed(norms, lanes, idle=idle, stall=stall))
 
 
-def test_every_length_of_the_sum() -> None:
-    """One square of each size, alone, with eps 0 and with the largest eps; and no square at all."""
+def test_every_length_of_the_sum_is_exact() -> None:
+    """Use one square of each size, alone, with eps 0 and with the largest eps, and no square at all."""
     values = [0, *(1 << k for k in range(26)), *((1 << k) - 1 for k in range(2, 27)), -(1 << 17), -(1 << 17) - 1]
     values += [0] * (-len(values) % 8)
     gain = np.full(2, (1 << 15) - 1)
@@ -64,7 +64,7 @@ def test_every_length_of_the_sum() -> None:
     assert_equal_to_the_profile(norms, normed(norms))
 
 
-def test_latency_and_throughput() -> None:
+def test_latency_and_throughput_are_as_documented() -> None:
     rng = np.random.default_rng(3)
     cycles: dict[str, list[int]] = {}
     normed([some_norm(rng, 8, 100)], cycles=cycles)
@@ -74,12 +74,12 @@ def test_latency_and_throughput() -> None:
     assert cycles["roots"][0] - cycles["input"][-1] == 12 + 18 * 8
 
 
-def test_roots_that_nobody_takes_stay() -> None:
+def test_roots_wait_for_a_stalled_sink() -> None:
     rng = np.random.default_rng(4)
     norms = [some_norm(rng, 2, 12) for _ in range(4)]
     assert_equal_to_the_profile(norms, normed(norms, stall={"roots": 0.995}))
 
 
-def test_refused() -> None:
+def test_wrong_parameters_are_refused() -> None:
     with pytest.raises(ValueError, match=r"^lanes must be an integer from 1 to 64, not 0$"):
         RmsNorm(slots=1, lanes=0)

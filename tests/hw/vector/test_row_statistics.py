@@ -22,12 +22,12 @@ def expected(x: I64, squares: bool) -> dict[str, Any]:
     ("slots", "lanes", "squares"),
     [(1, 5, True), (2, 5, False), (3, 1, True), (8, 1, True), (1, 2, False), (8, 1, False)],
 )
-def test_equal_to_the_profile(slots: int, lanes: int, squares: bool, idle: float, stall: float) -> None:
+def test_statistics_equal_the_profile(slots: int, lanes: int, squares: bool, idle: float, stall: float) -> None:
     rng = np.random.default_rng(slots * 10 + lanes)
     vectors = [awkward(rng, slots, width) for width in (1, 5, 4, 13, 6, 11, 40)]
     items = [word for x in vectors for word in to_words(x, lanes)]
     cycles: dict[str, list[int]] = {}
-    found = run(
+    collected = run(
         RowStatistics(slots=slots, lanes=lanes, squares=squares),
         {"input": items},
         {"output": len(vectors)},
@@ -35,7 +35,7 @@ def test_equal_to_the_profile(slots: int, lanes: int, squares: bool, idle: float
         stall=stall,
         cycles=cycles,
     )["output"]
-    assert found == [expected(x, squares) for x in vectors]
+    assert collected == [expected(x, squares) for x in vectors]
     if not idle and not stall:
         latency = (lanes - 1).bit_length() + (3 if squares else 1)
         assert cycles["output"][-1] - cycles["input"][-1] == latency
@@ -50,23 +50,23 @@ def test_vectors_of_three_words_and_more_follow_without_a_gap() -> None:
     assert cycles["input"][-1] - cycles["input"][0] == len(items) - 1
 
 
-def test_extremes_fill_the_sums_without_wrapping() -> None:
-    most = (1 << 26) - 1
-    x = np.full((2, 300), -most)
+def test_extremes_fill_the_sums_without_overflow() -> None:
+    limit = (1 << 26) - 1
+    x = np.full((2, 300), -limit)
     x[1] = -(1 << 17)  # the largest square of the small sum
-    found = run(RowStatistics(slots=2, squares=True), {"input": to_words(x)}, {"output": 1})["output"]
-    assert found == [expected(x, True)]
-    assert found[0]["big"][0] == 300 << 34
+    outputs = run(RowStatistics(slots=2, squares=True), {"input": to_words(x)}, {"output": 1})["output"]
+    assert outputs == [expected(x, True)]
+    assert outputs[0]["big"][0] == 300 << 34
 
 
-def test_a_result_that_nobody_takes_holds_the_next_vector_back() -> None:
+def test_a_stalled_result_holds_the_next_vector_back() -> None:
     vectors = [np.full((1, 2), value) for value in (3, -7, 5)]
     items = [word for x in vectors for word in to_words(x)]
     cycles: dict[str, list[int]] = {}
-    found = run(RowStatistics(slots=1, squares=True), {"input": items}, {"output": 3}, stall=0.97, cycles=cycles)[
+    outputs = run(RowStatistics(slots=1, squares=True), {"input": items}, {"output": 3}, stall=0.97, cycles=cycles)[
         "output"
     ]
-    assert [item["absmax"] for item in found] == [[3], [7], [5]]
+    assert [item["absmax"] for item in outputs] == [[3], [7], [5]]
 
 
 @pytest.mark.parametrize(
@@ -77,6 +77,6 @@ def test_a_result_that_nobody_takes_holds_the_next_vector_back() -> None:
         ({"slots": True}, "slots must be an integer from 1 to 8, not True"),
     ],
 )
-def test_refused(parameters: dict[str, int], message: str) -> None:
+def test_wrong_parameters_are_refused(parameters: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}$"):
         RowStatistics(squares=True, **parameters)

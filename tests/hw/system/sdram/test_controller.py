@@ -1,4 +1,4 @@
-"""The SDRAM controller before a chip that checks every rule: data, bandwidth, refreshes; no port holds up another."""
+"""Test the SDRAM controller with a chip that checks every rule: data, bandwidth, refreshes, and independent ports."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tests.hw.system.sdram.support.bench_controller import CHIP, CLOCK_HZ, run
 
 
 def controller(data_bytes: int = 4, **parameters: Any) -> SdramController:
-    given: dict[str, Any] = {"chip": CHIP, "clock_hz": CLOCK_HZ, "data_bytes": data_bytes}
-    return SdramController(**given | parameters)
+    defaults: dict[str, Any] = {"chip": CHIP, "clock_hz": CLOCK_HZ, "data_bytes": data_bytes}
+    return SdramController(**defaults | parameters)
 
 
 def place(address: int) -> int:
-    """Where the model keeps the byte of an address: rows of successive addresses are in successive banks."""
+    """Return where the model keeps the byte of an address: rows of successive addresses are in successive banks."""
     row_bytes = CHIP.row_bytes
     row, byte = divmod(address, row_bytes)
     above, bank = divmod(row, 1 << CHIP.bank_bits)
@@ -31,7 +31,7 @@ def place(address: int) -> int:
 
 
 def filled(model: SdramModel, start: int, size: int, seed: int = 0) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Random bytes, written past the bus."""
+    """Fill the memory with random bytes, without the bus."""
     data = np.random.default_rng(seed).integers(0, 256, size, np.uint8)
     for offset in range(0, size, CHIP.row_bytes):
         at, piece = place(start + offset), data[offset : offset + CHIP.row_bytes]
@@ -62,7 +62,7 @@ def test_long_reads_get_nine_tenths_of_the_pins(data_bytes: int) -> None:
 
 
 def test_registers_at_the_pins() -> None:
-    """As on a board: two cycles more from a command to its data, and the same data."""
+    """Register the pins as on a board: two cycles more from a command to its data, and the same data."""
     dut, memory = controller(reads=1, writes=1, capture=2), model()
     data = filled(memory, 0, 1024)
     items = [(n * 0x01010101, 15) for n in range(32)]
@@ -78,18 +78,20 @@ def test_registers_at_the_pins() -> None:
     assert reader.found == as_beats(data, 4) + [value for value, _ in items]
 
 
-# All of it is a minute under Amaranth's simulator; of random traffic and widths the first ones are in every run.
+# Complete, this takes a minute in Amaranth's simulator; the first seeds and widths are in every run.
 @pytest.mark.rtl(sample=1)
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 4))])
 @pytest.mark.parametrize("data_bytes", [4, 8])
-def test_random_traffic_on_all_ports(data_bytes: int, seed: int) -> None:
-    """Each write port has rows of its own, its own reader comes behind it; strobes, lengths, gaps and stalls at random."""
+def test_random_traffic_on_all_ports_is_correct(data_bytes: int, seed: int) -> None:
+    """Give each write port rows of its own, which its own reader follows; strobes, lengths, gaps and stalls are
+    random.
+    """
     rng, dut, memory = random.Random(seed), controller(data_bytes, reads=2, writes=2), model()
-    wanted: dict[int, int] = {}
+    memory_bytes: dict[int, int] = {}
     processes, readers = [], []
     rows = [rng.sample(range(64), 3) for _ in range(2)]
     for port in range(2):
-        writes, reads = [], []
+        writes, read_bursts = [], []
         for _ in range(6):
             beats = rng.choice([1, 1, 2, 7, 33])
             row = rng.choice(rows[port]) * 2 + port
@@ -103,14 +105,14 @@ def test_random_traffic_on_all_ports(data_bytes: int, seed: int) -> None:
             for number, (value, strobes) in enumerate(items):
                 for lane in range(data_bytes):
                     if strobes >> lane & 1:
-                        wanted[address + number * data_bytes + lane] = value >> 8 * lane & 255
+                        memory_bytes[address + number * data_bytes + lane] = value >> 8 * lane & 255
             writes.append((address, items))
-            reads.append((address, beats))
+            read_bursts.append((address, beats))
         writer = Writer(getattr(dut, f"write{port}"), writes, idle=rng.choice([0, 0.5, 0.9]), seed=seed)
         early = Reader(
             getattr(dut, f"read{port}"), [(rng.randrange(1 << 12) * data_bytes, 3)] * 6, stall=rng.choice([0, 0.6])
         )
-        late = Reader(getattr(dut, f"read{port}"), reads, stall=rng.choice([0, 0.5, 0.8]), idle=0.3, seed=seed)
+        late = Reader(getattr(dut, f"read{port}"), read_bursts, stall=rng.choice([0, 0.5, 0.8]), idle=0.3, seed=seed)
         readers.append(late)
 
         async def one(ctx: Any, writer: Writer = writer, early: Reader = early, late: Reader = late) -> None:
@@ -128,15 +130,15 @@ def test_random_traffic_on_all_ports(data_bytes: int, seed: int) -> None:
         at = 0
         for address, beats in reader.bursts:
             for value, start in zip(reader.found[at : at + beats], range(address, 1 << 62, data_bytes), strict=False):
-                expected = [wanted.get(start + lane, 0) for lane in range(data_bytes)]
+                expected = [memory_bytes.get(start + lane, 0) for lane in range(data_bytes)]
                 assert list(value.to_bytes(data_bytes, "little")) == expected, hex(start)
             at += beats
-    for address, value in wanted.items():
+    for address, value in memory_bytes.items():
         assert memory.contents[place(address)] == value
 
 
-def test_a_reader_that_takes_nothing_holds_up_nobody() -> None:
-    """Nor does a write whose data does not come."""
+def test_a_stalled_reader_does_not_delay_other_ports() -> None:
+    """Check also a write whose data does not come."""
     dut, memory = controller(reads=2, writes=2), model()
     data = filled(memory, 0, 2048)
     stuck = Reader(dut.read0, [(n * 1024, 256) for n in range(4)], stall=1.0)
@@ -153,8 +155,8 @@ def test_a_reader_that_takes_nothing_holds_up_nobody() -> None:
     assert writer.answers == [0, 0, 0]
 
 
-def test_refreshes_come_in_time_whatever_is_asked_for() -> None:
-    """The model would say so; they are as many as there should be, with both ports as busy as they can be."""
+def test_refreshes_come_in_time_under_full_load() -> None:
+    """Rely on the model, which checks their times; count them with both ports as busy as possible."""
     chip = replace(CHIP, refresh_ns=CHIP.refresh_ns / 10)
     dut = controller(reads=1, writes=1, chip=chip)
     reader = Reader(dut.read0, [(n * 1024, 256) for n in range(2)])
@@ -165,7 +167,7 @@ def test_refreshes_come_in_time_whatever_is_asked_for() -> None:
     assert counts.cycles > 10 * interval
 
 
-def test_addresses_behind_the_memory_are_refused_and_touch_nothing() -> None:
+def test_addresses_past_the_memory_are_refused_and_change_nothing() -> None:
     dut, memory = controller(reads=1, writes=1), model()
     filled(memory, 0, 1024)
     before = memory.contents[:4096].copy()
@@ -178,7 +180,7 @@ def test_addresses_behind_the_memory_are_refused_and_touch_nothing() -> None:
     assert memory.contents[place(CHIP.bytes - 4)] == 7
 
 
-# A limit -> what the chip has in this test, where others would hide it, and by how many cycles the controller is short.
+# limit -> the chip's times in this test, because others would hide it, and cycles by which the controller is short
 LIMITS: dict[str, tuple[dict[str, int], int]] = {
     "startup": ({}, 2),
     "rcd": ({"rcd": 6}, 1),
@@ -193,12 +195,12 @@ LIMITS: dict[str, tuple[dict[str, int], int]] = {
 
 
 def test_every_limit_is_in_the_table() -> None:
-    assert set(LIMITS) == {one.name for one in fields(SdramTimes)} - {"cas", "refresh_interval"}
+    assert set(LIMITS) == {field.name for field in fields(SdramTimes)} - {"cas", "refresh_interval"}
 
 
 @pytest.mark.parametrize("name", LIMITS)
-def test_the_model_notices_each_time_that_is_too_short(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The controller believes in another chip than there is."""
+def test_the_model_detects_each_time_that_is_too_short(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Configure the controller for another chip."""
     change, shortage = LIMITS[name]
     real = replace(CHIP.times(CLOCK_HZ), **change)
     short = replace(real, **{name: getattr(real, name) - shortage})
@@ -208,15 +210,15 @@ def test_the_model_notices_each_time_that_is_too_short(name: str, monkeypatch: p
 
 
 @pytest.mark.parametrize("name", [None, *(name for name, (change, _) in LIMITS.items() if change)])
-def test_the_model_has_nothing_against_the_right_times(name: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the chip, and of each that is in the table."""
+def test_the_model_accepts_correct_times(name: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check the chip's own times, and each one in the table."""
     real = replace(CHIP.times(CLOCK_HZ), **(LIMITS[name][0] if name else {}))
     monkeypatch.setattr(type(CHIP), "times", lambda chip, clock_hz: real)
     run(*busy(), model=SdramModel(CHIP, real))
 
 
 def busy() -> tuple[Any, Any, list[Any]]:
-    """Reads of rows of one bank in turns, of all banks one after the other; then writes to rows of one bank in turns."""
+    """Read rows of one bank in turns, and of all banks in sequence; then write to rows of one bank in turns."""
     dut = controller(reads=1, writes=1)
     step = CHIP.row_bytes << CHIP.bank_bits
     near = [(CHIP.row_bytes * n, 1) for n in range(8)]
@@ -231,7 +233,7 @@ def busy() -> tuple[Any, Any, list[Any]]:
     return dut, dut.pins, [reader.ask, reader.take, later, writer.give, writer.answered]
 
 
-def test_the_model_notices_refreshes_that_are_too_rare(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_model_detects_refreshes_that_are_too_rare(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = replace(CHIP, refresh_ns=CHIP.refresh_ns / 5).times(CLOCK_HZ)
     rare = replace(honest, refresh_interval=honest.refresh_interval * 5 // 2)
     monkeypatch.setattr(type(CHIP), "times", lambda chip, clock_hz: rare)
@@ -241,16 +243,16 @@ def test_the_model_notices_refreshes_that_are_too_rare(monkeypatch: pytest.Monke
         run(dut, dut.pins, [reader.ask, reader.take], model=SdramModel(CHIP, honest))
 
 
-def test_the_model_notices_what_is_no_command_for_the_state_it_is_in() -> None:
+def test_the_model_detects_commands_that_its_state_forbids() -> None:
     times = CHIP.times(CLOCK_HZ)
-    nop, everything = (1, 1, 1, 1, 0, 0, 3, 0, 0), (1, 0, 1, 0, 0, 1 << 10, 3, 0, 0)
+    nop, precharge_all = (1, 1, 1, 1, 0, 0, 3, 0, 0), (1, 0, 1, 0, 0, 1 << 10, 3, 0, 0)
     refresh, mode = (1, 0, 0, 1, 0, 0, 3, 0, 0), (1, 0, 0, 0, 0, times.cas << 4 | 1, 3, 0, 0)
 
     def begun() -> SdramModel:
         chip = model()
         for pins in [
             *[nop] * times.startup,
-            everything,
+            precharge_all,
             *[nop] * 9,
             refresh,
             *[nop] * 9,
@@ -281,7 +283,7 @@ def test_the_model_notices_what_is_no_command_for_the_state_it_is_in() -> None:
     refused("command: BURST STOP", (1, 1, 1, 0, 0, 0, 0, 0, 0))
 
 
-def test_times_are_rounded_to_the_safe_side() -> None:
+def test_times_are_rounded_up() -> None:
     times = IS42S16160G.times(140e6)
     assert (times.rcd, times.ras, times.rfc, times.refresh_interval) == (3, 6, 10, 1093)
     assert all(value > 0 for value in astuple(IS42S16160G.times(1e6)))
@@ -289,7 +291,7 @@ def test_times_are_rounded_to_the_safe_side() -> None:
         IS42S16160G.times(166e6)
 
 
-def test_parameters_that_cannot_be() -> None:
+def test_impossible_parameters_are_refused() -> None:
     with pytest.raises(ValueError, match="data_bytes must be 4, 8 or 16"):
         controller(2)
     with pytest.raises(ValueError, match="reads must be an integer from 1 to 4, not 5"):

@@ -1,4 +1,4 @@
-"""The controller before the chip's model in Amaranth's simulator."""
+"""Run the controller with the chip's model in Amaranth's simulator."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from edgedec.hw.system.sdram.chip import IS42S16160G, SdramChip, SdramTimes
 from edgedec.sim.sdram.model import SdramModel
 
 CLOCK_HZ = 140e6
-CHIP = replace(IS42S16160G, startup_ns=500)  # nobody has to wait for it here
+CHIP = replace(IS42S16160G, startup_ns=500)  # a start without a long delay
 NAMES = ("cke", "ras_n", "cas_n", "we_n", "bank", "address", "mask", "data_out", "data_drive")
 
 
 def chip_process(model: SdramModel, bus: Any, *, registered: bool = False) -> Callable[[Any], Any]:
-    """The chip at these pins; ``registered``: behind a register on the way there and one on the way back."""
+    """Model the chip at these pins; ``registered`` puts a register on the way there and one on the way back."""
 
     async def run(ctx: Any) -> None:
         signals = [getattr(bus, name) for name in NAMES]
@@ -26,10 +26,10 @@ def chip_process(model: SdramModel, bus: Any, *, registered: bool = False) -> Ca
         while True:
             _, _, *values = await ctx.tick().sample(*signals)
             answer = model.cycle(pending if registered else tuple(values))
-            # What nobody drives is anything but the data that is expected.
-            found = 0xDEAD if answer is None else answer
-            ctx.set(bus.data_in, data if registered else found)
-            pending, data = tuple(values), found
+            # Undriven pins read as anything but the expected data.
+            value = 0xDEAD if answer is None else answer
+            ctx.set(bus.data_in, data if registered else value)
+            pending, data = tuple(values), value
 
     return run
 
@@ -46,10 +46,10 @@ def run(
     model: SdramModel | None = None,
     registered: bool = False,
 ) -> SdramModel:
-    """Until all processes have ended; the model has checked every command.
+    """Run until all processes have ended; the model checks every command.
 
     Args:
-        times: that the model insists on; None: the chip's own.
+        times: minimum times that the model enforces; None: the chip's own.
     """
     model = model or SdramModel(chip, times or chip.times(CLOCK_HZ))
     simulator = Simulator(component)
