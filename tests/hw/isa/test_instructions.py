@@ -58,8 +58,8 @@ def test_a_packed_program_has_its_header(sequence: list[Instruction], configurat
     header = ProgramHeader(configuration=configuration, instructions=len(sequence), commit=len(sequence) - 1)
     raw = pack_program(header, sequence)
     assert unpack_program(raw) == (header, sequence)
-    unpacked = header_layout().from_bits(int.from_bytes(raw[:INSTRUCTION_BYTES], "little"))
-    assert (unpacked.configuration, unpacked.instructions, unpacked.commit) == (
+    bits = header_layout().from_bits(int.from_bytes(raw[:INSTRUCTION_BYTES], "little"))
+    assert (bits.configuration, bits.instructions, bits.commit) == (
         configuration,
         len(sequence),
         len(sequence) - 1,

@@ -43,7 +43,7 @@ def test_segments_of_all_lengths_are_routed(seed: int) -> None:
             "beats": rng.choice([0, 1, 1, 2, 5]),
             "spare": rng.randrange(256),
         }
-        for where in rng.choices([*Destination, NOBODY], k=60)
+        for _ in range(60)
     ]
     names = ["entries", "beats"] + [port(destination) for destination in Destination]
     chances = {name: rng.choice([0, 0, 0.5, 0.8]) for name in names}

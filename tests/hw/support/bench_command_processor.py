@@ -103,10 +103,8 @@ def walk(
                 accepted_slots = [slot for slot in range(config.slots) if now.accepted >> slot & 1]
                 for slot in (slot for rank, slot in enumerate(accepted_slots) if rank != slot):
                     offset = (now.committed + slot) // layout.positions * layout.chunks
-                    for number_of_run in range(2 * item["heads"]):
-                        expected_reads.append(
-                            (layer + offset + number_of_run * run & mask, layout.chunks, Destination.COPY, 0)
-                        )
+                    for part in range(2 * item["heads"]):
+                        expected_reads.append((layer + offset + part * run & mask, layout.chunks, Destination.COPY, 0))
     return expected_reads, commands
 
 

@@ -171,7 +171,7 @@ def test_all_ports_get_their_share() -> None:
 
     processes = [process for manager in writers for process in (manager.ask, manager.give, manager.answered)]
     cycles = run(
-        dut, [process for manager in long for process in (manager.ask, manager.take)] + processes, background=[watch]
+        dut, [process for reader in long for process in (reader.ask, reader.take)] + processes, background=[watch]
     )
     assert end_cycles.index(1) <= 4 * 64 + 20
     assert cycles <= 2 * 3 * 256 + 2 * 64 + 30, "no cycle is lost"
