@@ -17,7 +17,7 @@ from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.isa.registers import REGISTER_MAP
 from edgedec.runtime.accelerator.model import AcceleratorModel
 from edgedec.runtime.protocols import Limits, Pass
-from edgedec.runtime.targets.accelerator import AcceleratorTarget
+from edgedec.runtime.targets.accelerator import ProgramTarget
 from edgedec.runtime.visibility import tree
 from edgedec.schemes import FloatWeight
 from edgedec.sim.machine.arena import Arena, ArenaBuffer
@@ -75,7 +75,7 @@ def driver_costs(shape: Mapping[str, Any], config: AcceleratorConfig) -> dict[tu
     embedding = FloatWeight(values=np.zeros((program.host.vocab, program.host.hidden), np.float32))
     words = SimpleNamespace(tokens=SimpleNamespace(size=program.host.vocab), tokenizer_hash="")
     limits = Limits(nodes=config.slots, depth=config.slots - 1, positions=config.context)
-    target = AcceleratorTarget(
+    target = ProgramTarget(
         cast(Bundle, words),
         _Immediate(config),
         AcceleratorModel(program=program, embedding=embedding),
@@ -88,7 +88,7 @@ def driver_costs(shape: Mapping[str, Any], config: AcceleratorConfig) -> dict[tu
     return found
 
 
-def _measured(target: AcceleratorTarget, limits: Limits, rows: int) -> dict[tuple[str, int], float]:
+def _measured(target: ProgramTarget, limits: Limits, rows: int) -> dict[tuple[str, int], float]:
     """A tree of ``rows`` whose second node and those behind it are the root's children."""
     state = target.open(limits)
     parents = np.array([-1, *(0 for _ in range(rows - 1))], np.int32)

@@ -1,4 +1,4 @@
-"""An answer: its text, its tokens, why it ended, and what it took."""
+"""The answer of a model: its text, its tokens, the reason for its end, and its timings."""
 
 from __future__ import annotations
 
@@ -17,38 +17,34 @@ StopReason = Literal["eos", "stop", "limit", "context", "interrupted"]
 
 @dataclass(kw_only=True)
 class Timings:
-    """The figures of one answer, in milliseconds and bytes.
+    """The times, sizes and counts of one answer."""
 
-    ``prompt_ms`` runs from the request to the first token; ``predicted_ms`` over the tokens after the first, so that
-    ``predicted_per_second`` is (predicted_n - 1) / seconds after the first.
-    """
-
-    prompt_n: int = 0
-    prompt_kept: int = 0  # of these, rows that the cache still held from the answer before
-    prompt_ms: float = 0.0
-    predicted_n: int = 0
-    predicted_ms: float = 0.0
-    planned_bytes: int = 0
-    peak_bytes: int = 0
-    lossless: str = ""
+    prompt_n: int = 0  # tokens of the prompt
+    prompt_kept: int = 0  # rows of the prompt that the cache still contained from the previous answer
+    prompt_ms: float = 0.0  # milliseconds from the request to the first token
+    predicted_n: int = 0  # tokens of the answer
+    predicted_ms: float = 0.0  # milliseconds from the first token to the last one
+    planned_bytes: int = 0  # memory that the plan charges
+    peak_bytes: int = 0  # measured peak of this memory
+    lossless: str = ""  # "exact", or "up to float ties" if the logits depend on the size of a pass
     drafter: str = "none"
     rounds: Rounds = field(default_factory=Rounds)
-    speculating: bool = False  # speculation was still on at the end
-    kernel: str | None = None  # code path of the CPU kernels, as ``TargetInfo`` has it
+    speculating: bool = False  # True if speculation was still on at the end
+    kernel: str | None = None  # code path of the CPU kernels, ``TargetInfo.kernel``
     accelerator: DeviceTimings | None = None
 
     @property
     def prompt_per_second(self) -> float:
-        """Rows of the prompt that were computed, per second until the first token."""
+        """Computed rows of the prompt per second until the first token."""
         return 1000 * (self.prompt_n - self.prompt_kept) / self.prompt_ms if self.prompt_ms else 0.0
 
     @property
     def predicted_per_second(self) -> float:
-        """Tokens per second after the first."""
+        """Tokens per second after the first token."""
         return 1000 * (self.predicted_n - 1) / self.predicted_ms if self.predicted_n > 1 else 0.0
 
     def as_json(self) -> dict[str, Any]:
-        """Return the figures under the names that llama.cpp's server gives them, where it has them."""
+        """Return the figures under the names that llama.cpp's server uses, and further ones."""
         return {
             "prompt_n": self.prompt_n,
             "prompt_ms": round(self.prompt_ms, 3),
@@ -76,11 +72,15 @@ class Timings:
 
 @dataclass(kw_only=True)
 class Answer:
-    """What a model wrote.
+    """The answer of a model.
 
     Members:
-        tokens: ids after the prompt. An end token that ended the answer is the last of them and has no text.
+        text: the text, without the stop string that ended it.
+        tokens: ids after the prompt. If an end token ended the answer, it is the last of them and has no text.
         drafted: for each token, whether it was an accepted guess.
+        stop_reason: ``eos`` (an end token), ``stop`` (a stop string), ``limit`` (``n_predict``), ``context`` (the context is
+            full) or ``interrupted``.
+        timings: the times and counts; complete once the answer has ended.
     """
 
     text: str = ""
@@ -91,10 +91,10 @@ class Answer:
 
 
 class Piece(str):
-    """A piece of an answer's text, ready to print.
+    """A part of an answer's text that can be printed.
 
     Members:
-        guessed: the last token of the piece was an accepted guess.
+        guessed: whether the last token of the piece was an accepted guess.
     """
 
     guessed: bool
@@ -106,14 +106,17 @@ class Piece(str):
 
 
 class AnswerStream(Iterator[Piece]):
-    """The pieces of an answer, each as soon as it is written. ``answer`` grows with them.
+    """An iterator over the pieces of an answer, which yields each piece as soon as it is written.
 
-    The figures and the reason of the end are in ``answer`` once the iteration has ended, or the stream was closed. A loop
-    that may be left early stands in a ``with`` block, which closes the stream:
+    If the loop may end early, use a ``with`` block, which closes the stream:
 
         with session.stream("Once upon a time") as stream:
             for piece in stream:
                 ...
+
+    Members:
+        answer: the answer so far. ``stop_reason`` and ``timings`` are valid once the iteration has ended or the stream was
+            closed.
     """
 
     def __init__(self, answer: Answer, pieces: Generator[Piece]) -> None:
@@ -131,5 +134,5 @@ class AnswerStream(Iterator[Piece]):
         self.close()
 
     def close(self) -> None:
-        """End the answer where it is, as interrupted. A second call, or one after the end, does nothing."""
+        """End the answer now, with the stop reason ``interrupted``. After the end of the answer this does nothing."""
         self._pieces.close()

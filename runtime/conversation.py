@@ -1,4 +1,4 @@
-"""A conversation with a model: its turns, the prompt that they make, and which of them the context has room for."""
+"""A conversation with a model: its turns, the prompt made of them, and the choice of the turns that fit the context."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 
 __all__ = ["NEARLY_FULL", "Conversation", "Turn"]
 
-NEARLY_FULL = 0.8  # share of the context; an answer keeps the rest of it
-_HALF = 0.5  # share that is kept when turns are dropped: dropping just enough would read the prompt again with every message
+NEARLY_FULL = 0.8  # share of the context that a prompt may take; the rest is for the answer
+# Share of the context to keep when turns are dropped. If only as many were dropped as necessary, every further message would
+# drop turns, and the whole prompt would have to be read again each time.
+_HALF = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,14 +29,15 @@ class Turn:
 
 
 class Conversation:
-    """The turns of one conversation in a session. Only whole turns are dropped, the oldest first.
+    """The turns of one conversation in a session.
+
+    If the model has no chat template the prompt is plain text: one line for each message and each answer.
 
     Args:
-        system: a message that stands before all turns and is never dropped.
-        shift: drop turns when the next prompt would take more than ``NEARLY_FULL`` of the context; else refuse a prompt
-            that does not fit.
-
-    Without a chat template the prompt is plain text: one line for each message and each answer.
+        session: the model.
+        system: a message before all turns, which is never dropped.
+        shift: drop the oldest turns, as a whole, if the next prompt would take more than ``NEARLY_FULL`` of the context.
+            Otherwise a prompt that does not fit is refused.
     """
 
     def __init__(self, session: Session, *, system: str | None = None, shift: bool = True) -> None:
@@ -42,18 +45,19 @@ class Conversation:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all turns."""
+        """Remove all turns."""
         self.turns: list[Turn] = []
-        self.dropped = 0  # turns since the last reset
+        self.dropped = 0  # turns dropped since the last reset
         self.used = 0  # tokens of the last prompt and its answer
 
     @property
     def size(self) -> int:
-        """Tokens of context."""
+        """Size of the context in tokens."""
         return self.session.run.limits.positions
 
     @property
     def nearly_full(self) -> bool:
+        """True if the last turn reached the share ``NEARLY_FULL`` of the context."""
         return self.used >= NEARLY_FULL * self.size
 
     @property
@@ -65,8 +69,8 @@ class Conversation:
         """Return the prompt that ends with ``message``, int32 [n], and the number of turns that were dropped for it.
 
         Raises:
-            EdgedecError: the message alone, or without ``shift`` the conversation with it, does not fit the context, or the
-                template refuses it. The conversation is then as it was before.
+            EdgedecError: the message does not fit the context, or, without ``shift``, the conversation with it does not, or
+                the template refuses it. The conversation is unchanged then.
         """
         ids = self._encode(self.turns, message)
         if self.shift and self.turns and not _fits(ids, int(NEARLY_FULL * self.size)):
@@ -80,13 +84,14 @@ class Conversation:
         return self._require(ids, self.turns, message), 0
 
     def answered(self, message: str, answer: str, *, used: int) -> None:
-        """Keep a turn; ``used``: tokens of its prompt and its answer."""
+        """Append a turn. ``used`` is the number of tokens of its prompt and its answer."""
         self.turns.append(Turn(message=message, answer=answer))
         self.used = used
 
     def _least_to_drop(self, message: str) -> int:
+        """Return the smallest number of turns to drop so that the prompt takes half of the context, or else 80 %."""
         for share in (_HALF, NEARLY_FULL):
-            low, high = 1, len(self.turns)  # a longer rest makes a longer prompt, so halving finds it
+            low, high = 1, len(self.turns)  # bisection, because more turns make a longer prompt
             while low < high:
                 middle = (low + high) // 2
                 if _fits(self._encode(self.turns[middle:], message), int(share * self.size)):
@@ -101,15 +106,15 @@ class Conversation:
         if _fits(ids, self.size - 1):
             assert ids is not None
             return ids
-        takes = f"{len(self._text(turns, message)):,} characters" if ids is None else f"{len(ids)} tokens"
+        length = f"{len(self._text(turns, message)):,} characters" if ids is None else f"{len(ids)} tokens"
         if turns:
             raise EdgedecError(
-                f"the conversation and this message take {takes}, the context holds {self.size} tokens; leave out "
+                f"the conversation and this message take {length}, the context holds {self.size} tokens; leave out "
                 "--no-context-shift, so that the oldest turns are dropped, or raise --ctx-size"
             )
-        more = " with the system message" if self.system else "" if self.is_plain else " with what the template adds"
+        more = " with the system message" if self.system else "" if self.is_plain else " with the template's additions"
         raise EdgedecError(
-            f"the message takes {takes}{more}, the context holds {self.size} tokens and keeps one for the answer; shorten "
+            f"the message takes {length}{more}, the context holds {self.size} tokens and needs one for the answer; shorten "
             "it or raise --ctx-size"
         )
 
@@ -127,7 +132,7 @@ class Conversation:
         return self.session.render_chat(messages)
 
     def _encode(self, turns: Sequence[Turn], message: str) -> I32 | None:
-        """None if the text is so long that it need not be encoded to know that it does not fit."""
+        """Return the ids of the prompt; None if it is so long that it cannot fit, whatever the tokenizer."""
         text = self._text(turns, message)
         if not self.session.may_fit(text):
             return None

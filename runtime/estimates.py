@@ -1,8 +1,8 @@
-"""Tokens per second before anything is loaded: estimates to choose a plan by, never to be printed as measured.
+"""Estimates of tokens per second, made before anything is loaded. They serve to choose a plan and are not measurements.
 
-T(n) = bytes read per pass / bandwidth * (1 + slope * (n - 1)); a chain of k guesses of which each is right with probability
-a brings (1 - a^(k + 1)) / (1 - a) tokens. Source: derived here, as the target's
-own token plus the chances that the first guess is right, the first two are, and so on up to k.
+A pass of n rows takes T(n) = bytes read per pass / bandwidth * (1 + slope * (n - 1)). A chain of k guesses, each right with
+probability a, gives (1 - a^(k + 1)) / (1 - a) tokens: the target's own token, and the probabilities that the first guess is
+right, that the first two are right, and so on up to k. Source: derived here.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ from collections.abc import Mapping
 
 __all__ = ["ACCEPTANCE", "tokens_per_second"]
 
-# Bytes per second that passes read, by threads: of a machine with two channels. Only ratios matter to a plan.
+# Memory bandwidth of passes by number of threads, bytes per second, on a machine with two memory channels. Only ratios
+# matter to a plan.
 _BYTES_PER_SECOND = {1: 14e9, 2: 20e9}
-_SLOPE = 0.13  # T(8) / T(1) of about 1.9
-_DEVICE_SLOPE = 0.0005  # of an accelerator: T(8) / T(1) of 1.003, simulated
-_ROUND_SECONDS = 150e-6
-# Share of right guesses: measured on the embedded pair (docs/speculation.md), by drafter; they differ much with the text.
+_SLOPE = 0.13  # slope of a CPU, for which T(8) / T(1) is about 1.9
+_DEVICE_SLOPE = 0.0005  # slope of an accelerator, for which T(8) / T(1) is 1.003 in simulation
+_ROUND_SECONDS = 150e-6  # time of a round outside of the pass
+# Share of right guesses by drafter, measured on the embedded pair (docs/speculation.md). It depends much on the text.
 ACCEPTANCE = {"model": 0.62, "ngram": 0.35, "copy": 0.35, "stand": 0.35, "trigram": 0.35, "none": 0.0}
 
-_UNKNOWN_ACCEPTANCE = 0.35  # of a drafter whose file came later: as the other text-only ones
+_UNKNOWN_ACCEPTANCE = 0.35  # share of right guesses of other drafters, equal to that of the text-only ones above
 
 
 def tokens_per_second(
@@ -32,13 +33,15 @@ def tokens_per_second(
     threads: int = 0,
     device_bytes_per_second: float | None = None,
 ) -> float:
-    """Estimated decoding speed of a plan.
+    """Return the estimated decoding speed of a plan in tokens per second.
 
     Args:
-        items: planned bytes by name.
-        nodes: of a tree, its root among them; the best chain within it is taken.
+        items: planned bytes by item.
+        drafter: name of the drafter.
+        nodes: nodes of a tree, including its root; the best chain that fits is assumed.
         model: whether ``auto`` has a draft model.
-        device_bytes_per_second: that an accelerator reads weights at, whose nodes share them; None: it is the CPU.
+        threads: number of CPU threads; 0: one for each core.
+        device_bytes_per_second: bandwidth at which an accelerator reads weights; None: the model runs on the CPU.
     """
     cores = threads or os.cpu_count() or 1
     bandwidth = _BYTES_PER_SECOND.get(cores, max(_BYTES_PER_SECOND.values()))
@@ -49,6 +52,6 @@ def tokens_per_second(
     right, best, expected = ACCEPTANCE.get(name, _UNKNOWN_ACCEPTANCE), 1 / seconds, 1.0
     for guesses in range(1, nodes):
         expected += right**guesses
-        took = seconds * (1 + slope * guesses) + guesses * (draft_seconds + (_ROUND_SECONDS if draft_seconds else 0))
-        best = max(best, expected / took)
+        call_seconds = draft_seconds + (_ROUND_SECONDS if draft_seconds else 0)
+        best = max(best, expected / (seconds * (1 + slope * guesses) + guesses * call_seconds))
     return best

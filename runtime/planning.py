@@ -1,4 +1,7 @@
-"""Choose drafter, tree, context, KV bits and pass size under a memory budget, from manifests alone: nothing is loaded."""
+"""Planning: choose drafter, tree, context, KV bits and pass size under a memory budget, before anything is loaded.
+
+Plans are computed from the manifests of bundles only.
+"""
 
 from __future__ import annotations
 
@@ -24,33 +27,33 @@ __all__ = ["RunPlan", "make_plan"]
 
 _LOG = logging.getLogger(__name__)
 
-DEFAULT_CONTEXT = 2048  # without --ctx-size, if the model has more
-SMALLEST_CONTEXT = 128  # what a plan may shrink the context to by itself, if the model has more
-_MOST_ROWS = 64  # of a pass, where the device takes any number
-PASS_ROWS = (32, 8, 1)  # rows of a prefill pass, best first
-TREES = (16, 8, 4, 2)  # guesses of a tree that a plan may shrink to
+DEFAULT_CONTEXT = 2048  # tokens of context without --ctx-size, if the model has more
+SMALLEST_CONTEXT = 128  # tokens to which a plan without --ctx-size may shrink the context
+_MOST_ROWS = 64  # maximum number of rows of a pass on devices without a limit
+PASS_ROWS = (32, 8, 1)  # rows of a prefill pass to choose from, best first
+TREES = (16, 8, 4, 2)  # numbers of guesses to which a plan may shrink a tree
 
-# Measured: the tokenizers library keeps 16 to 22 bytes for each byte of tokenizer.json.
+# Memory of the tokenizers library: 16 to 22 bytes were measured for each byte of tokenizer.json.
 _TOKENIZER_FACTOR, _TOKENIZER_BYTES = 24, 1 << 20
-_HOST_BYTES = 3 << 20  # the interpreter's own growth: text, streams, the template engine, threads
+_HOST_BYTES = 3 << 20  # bytes of text, streams, the template engine and threads
 _SAMPLING_ROWS = 6  # float64 copies of a row of logits
-# Context and tree of the fixed baseline (docs/glossary.md): a run elsewhere that plans nothing.
+# Context and tree of the fixed baseline, a run without planning (docs/glossary.md).
 _BASELINE_CONTEXT, _BASELINE_NODES = 1024, 64
-_SHORTER = 0.5  # a context of a quarter of what was wanted counts like half the speed
-_COARSER = 0.95  # int8 keys and values cost some quality: taken for context, never for speed alone
-# Estimates know one usual acceptance, for which small trees serve as well as large ones. Texts that copy want the larger: a
-# ninth of the nodes counts like a tenth of the speed less.
+_SHORTER = 0.5  # exponent of the context's size in a plan's value: a quarter of the context counts as half the speed
+_COARSER = 0.95  # factor of a plan's value for int8 keys and values, which lose some quality
+# Exponent of the tree's size in a plan's value: a ninth of the nodes counts as a tenth less speed. Estimates assume a
+# typical acceptance, with which small trees do as well as large ones, but texts that copy profit from large trees.
 _SMALLER = 0.05
-# Prompts run in passes as wide as the plan has room for. A row of a wide pass takes 0.3 of the seconds of a pass of one
-# (measured: one row at a time, prompts take three times as long); half a token is read for each one written.
+# Time of a row of a wide pass relative to a pass of one row (measured: prompts read row by row take three times as long),
+# and the assumed number of prompt tokens for each token of an answer.
 _ROW, _READ = 0.3, 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunPlan:
-    """A plan, the limits that keep a run inside it, and what it speculates with.
+    """A plan, the limits that keep a run within it, and its settings of speculation.
 
-    ``draft``: the draft model, where the plan has room for it.
+    ``draft`` is the draft model; None if there is none or the plan has no room for it.
     """
 
     plan: Plan
@@ -60,34 +63,36 @@ class RunPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Choice:
-    """One way to run."""
+class _RunChoice:
+    """One combination of settings."""
 
     spec: SpecConfig
     draft: Bundle | None
     kv_bits: int
-    rows: int  # of the widest pass
+    rows: int  # rows of the widest pass
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Planner:
+    """Computes the memory and the estimated speed of choices, and finds the best one."""
+
     bundle: Bundle
     module: TargetModule
     device: str
     threads: int
     budget_bytes: int | None
-    bytes_per_second: float | None  # of an accelerator's memory
+    bytes_per_second: float | None  # bandwidth of an accelerator's memory; None on other devices
 
-    def limits(self, choice: _Choice, ctx_size: int) -> Limits:
+    def limits(self, choice: _RunChoice, ctx_size: int) -> Limits:
         widest = self.module.bounds(self.bundle, self.device, ctx_size).rows or _MOST_ROWS
         rows = min(max(choice.rows, choice.spec.nodes), ctx_size, widest)
         depth = min(choice.spec.draft_max, choice.spec.nodes - 1, rows - 1)
         return Limits(nodes=rows, depth=depth, positions=ctx_size)
 
-    def drafter(self, choice: _Choice) -> Drafter:
+    def drafter(self, choice: _RunChoice) -> Drafter:
         return create_drafter(choice.spec.drafter, choice.draft, device=host_device(self.device), threads=self.threads)
 
-    def items(self, choice: _Choice, ctx_size: int) -> dict[str, int]:
+    def items(self, choice: _RunChoice, ctx_size: int) -> dict[str, int]:
         limits = self.limits(choice, ctx_size)
         nodes = min(choice.spec.nodes, limits.nodes)
         return {
@@ -101,17 +106,17 @@ class _Planner:
             ),
             **self.drafter(choice).footprint(
                 limits
-            ),  # it is opened with these: a draft model catches up in such passes
+            ),  # with all rows, because a draft model reads prompts in such passes
             "tokenizer": _TOKENIZER_BYTES + _TOKENIZER_FACTOR * self.bundle.file_bytes["tokenizer.json"],
             "sampling": _SAMPLING_ROWS * 8 * int(self.bundle.config["vocab_size"]),
             "host": _HOST_BYTES,
         }
 
-    def total(self, choice: _Choice, ctx_size: int) -> int:
+    def total(self, choice: _RunChoice, ctx_size: int) -> int:
         return charged_bytes(self.items(choice, ctx_size))
 
-    def speed(self, choice: _Choice, ctx_size: int) -> float:
-        """Estimated tokens per second, half of the context in use."""
+    def speed(self, choice: _RunChoice, ctx_size: int) -> float:
+        """Return the estimated tokens per second with half of the context in use."""
         return tokens_per_second(
             self.items(choice, ctx_size),
             drafter=choice.spec.drafter_name,
@@ -121,39 +126,43 @@ class _Planner:
             device_bytes_per_second=self.bytes_per_second,
         )
 
-    def worth(self, choice: _Choice, ctx_size: int, high: int, wanted: _Choice) -> float:
-        """Tokens per second, those of prompts read on the way; less with less than ``wanted`` and a context of ``high``."""
+    def value(self, choice: _RunChoice, ctx_size: int, high: int, request: _RunChoice) -> float:
+        """Return the estimated tokens per second, including the time for prompts, with discounts.
+
+        The value is discounted if the choice has fewer KV bits or nodes than ``request``, or less context than ``high``.
+        """
         plain = replace(choice, spec=SpecConfig(), draft=None)
         rows = self.limits(choice, ctx_size).nodes
         seconds = 1 / self.speed(choice, ctx_size) + _READ * (_ROW + (1 - _ROW) / rows) / self.speed(plain, ctx_size)
-        kept = (ctx_size / high) ** _SHORTER * (_COARSER if choice.kv_bits < wanted.kv_bits else 1.0)
+        discount = (ctx_size / high) ** _SHORTER * (_COARSER if choice.kv_bits < request.kv_bits else 1.0)
         if choice.spec.nodes > 1:
-            kept *= (min(choice.spec.nodes, rows) / wanted.spec.nodes) ** _SMALLER
-        return float(kept / seconds)
+            discount *= (min(choice.spec.nodes, rows) / request.spec.nodes) ** _SMALLER
+        return float(discount / seconds)
 
-    def largest(self, choice: _Choice, low: int, high: int) -> int | None:
+    def largest(self, choice: _RunChoice, low: int, high: int) -> int | None:
+        """Return the largest context from ``low`` to ``high`` that fits the budget; None if none does."""
         if self.budget_bytes is None:
             return high
         return largest_context(
             lambda ctx_size: self.total(choice, ctx_size), low=low, high=high, budget_bytes=self.budget_bytes
         )
 
-    def best(self, choices: list[_Choice], low: int, high: int) -> tuple[_Choice, int]:
-        """What fits and is fastest, contexts weighed; the smallest of all if nothing fits."""
-        found, best, precise = None, 0.0, [choice for choice in choices if choice.kv_bits == choices[0].kv_bits]
+    def best(self, choices: list[_RunChoice], low: int, high: int) -> tuple[_RunChoice, int]:
+        """Return the choice of the highest value that fits and its context, or the smallest choice if none fits."""
+        best, best_value, precise = None, 0.0, [choice for choice in choices if choice.kv_bits == choices[0].kv_bits]
         if any(self.largest(choice, high, high) for choice in precise):
-            choices = precise  # the whole context fits without giving up precision
+            choices = precise  # fewer KV bits are for context only, and the whole context fits without them
         for choice in choices:
             ctx_size = self.largest(choice, low, high)
             if ctx_size is None:
                 continue
-            worth = self.worth(choice, ctx_size, high, choices[0])
-            if worth > best * 1.001:  # of equals the first
-                found, best = (choice, ctx_size), worth
-        return found or (min(choices, key=lambda choice: self.total(choice, low)), low)
+            value = self.value(choice, ctx_size, high, choices[0])
+            if value > best_value * 1.001:  # the first one wins if values are equal
+                best, best_value = (choice, ctx_size), value
+        return best or (min(choices, key=lambda choice: self.total(choice, low)), low)
 
-    def hint(self, choice: _Choice, ctx_size: int) -> str:
-        """The settings nearest to ``ctx_size`` and the budget that do fit."""
+    def hint(self, choice: _RunChoice, ctx_size: int) -> str:
+        """Return a hint that names the largest context that fits the budget, and the budget that ``ctx_size`` needs."""
         need = -(-self.total(choice, ctx_size) // (1 << 20))
         smaller = self.largest(choice, 1, ctx_size)
         if smaller is None:
@@ -162,7 +171,7 @@ class _Planner:
 
 
 def _specs(spec: SpecConfig, draft: Bundle | None, budget: bool) -> Iterator[tuple[SpecConfig, Bundle | None]]:
-    """Ways to speculate that ``spec`` allows, the likeliest to be wanted first; none at all is the last resort of auto."""
+    """Yield the settings of speculation that ``spec`` allows, in order of preference; ``auto`` ends with no speculation."""
     drafts = [draft, None] if draft is not None and spec.drafter == "auto" else [draft]
     for with_draft in drafts:
         yield spec, with_draft
@@ -177,13 +186,13 @@ def _specs(spec: SpecConfig, draft: Bundle | None, budget: bool) -> Iterator[tup
 
 def _choices(
     spec: SpecConfig, draft: Bundle | None, kv_choices: tuple[int, ...], kv_bits: int | None, budget: bool
-) -> list[_Choice]:
-    # Without a budget there is nothing to give up precision for.
+) -> list[_RunChoice]:
+    # Without a budget there is no reason to reduce precision.
     bits = (kv_bits,) if kv_bits else tuple(b for b in kv_choices if b <= kv_choices[0]) if budget else kv_choices[:1]
     rows = PASS_ROWS if budget else PASS_ROWS[:1]
     return [
-        _Choice(spec=one, draft=with_draft, kv_bits=b, rows=r)
-        for one, with_draft in _specs(spec, draft, budget)
+        _RunChoice(spec=option, draft=with_draft, kv_bits=b, rows=r)
+        for option, with_draft in _specs(spec, draft, budget)
         for b in bits
         for r in rows
     ]
@@ -204,18 +213,22 @@ def make_plan(
     """Plan a run.
 
     Args:
-        threads: 0 leaves the number to the target.
-        ctx_size: rows of the cache; 0 chooses the largest that fits, at most the model's own and at most 2048.
-        kv_bits: how keys and values are kept; None chooses: the target's own, or less under a budget.
-        spec: what to speculate with; None: nothing. ``auto`` is narrowed to what fits.
-        baseline_bytes: what the process takes without the model; handed through to the plan, never counted.
-        accelerator: which, if the device is one.
+        bundle: the model.
+        device: a value of ``--device``.
+        threads: number of CPU threads; 0 leaves it to the target.
+        ctx_size: size of the context in tokens; 0 chooses the largest that fits, at most the model's and at most 2048.
+        kv_bits: bits of keys and values; None chooses the target's default, or fewer bits under a budget.
+        spec: settings of speculation; None: no speculation. Under a budget, trees may be smaller than these settings, and
+            ``auto`` may go without a draft model or without speculation.
+        budget_bytes: maximum memory of the model in bytes; None: no limit.
+        baseline_bytes: memory of the process without the model; the plan reports it, but does not charge it.
+        accelerator: the accelerator, if the device is one; None: the default one.
 
     Raises:
-        UsageError: ``ctx_size`` is negative or more than the model has, the device is unknown or has no such ``kv_bits``, or
-            the draft does not belong to the model.
-        UnsupportedError: a budget on a GPU.
-        BundleError: the draft cannot be opened.
+        UsageError: ``ctx_size`` is negative or larger than the model's context, the device is unknown or does not support
+            ``kv_bits``, or the draft model has a different tokenizer.
+        UnsupportedError: ``budget_bytes`` is given for a GPU.
+        BundleError: the draft model's bundle cannot be opened.
     """
     module = target_module(device, accelerator)
     check_kv_bits(module, device, kv_bits, bundle)
@@ -244,38 +257,38 @@ def make_plan(
     )
     choices = _choices(spec, draft, module.kv_choices(device, bundle), kv_bits, budget_bytes is not None)
     low = ctx_size or min(high, SMALLEST_CONTEXT)
-    choice, chosen = planner.best(choices, low, high)
-    items = planner.items(choice, chosen)
+    choice, context = planner.best(choices, low, high)
+    items = planner.items(choice, context)
     total = charged_bytes(items)
     fits = budget_bytes is None or total <= budget_bytes
-    limits = planner.limits(choice, chosen)
+    limits = planner.limits(choice, context)
     plan = Plan(
         fits=fits,
         budget_bytes=budget_bytes,
         total_bytes=total,
         items=items,
         baseline_bytes=baseline_bytes,
-        ctx_size=chosen,
+        ctx_size=context,
         kv_bits=choice.kv_bits,
         drafter=choice.spec.drafter_name,
         draft_model=choice.draft is not None,
         draft_tokens=limits.depth,
         tree_nodes=min(choice.spec.nodes, limits.nodes),
         pass_rows=limits.nodes,
-        estimated_tokens_per_second=planner.speed(choice, chosen),
-        # Of what was asked for, whatever the budget left of it; an accelerator is built for one context.
-        fixed_baseline=_fixed_baseline(planner, choices[0], most if bounds.bytes_per_second is None else chosen),
+        estimated_tokens_per_second=planner.speed(choice, context),
+        # The baseline has the requested settings, not those that fit the budget. An accelerator is built for one context.
+        fixed_baseline=_fixed_baseline(planner, choices[0], most if bounds.bytes_per_second is None else context),
         speculation_from_bytes=_least_with_speculation(
             planner, _choices(spec, draft, module.kv_choices(device, bundle), kv_bits, True), low
         ),
         memories=module.memories(bundle, limits, device),
-        hint="" if fits else planner.hint(choice, chosen),
+        hint="" if fits else planner.hint(choice, context),
     )
     _log_plan(plan, choice, len(choices))
     return RunPlan(plan=plan, limits=limits, spec=choice.spec, draft=choice.draft)
 
 
-def _log_plan(plan: Plan, choice: _Choice, ways: int) -> None:
+def _log_plan(plan: Plan, choice: _RunChoice, ways: int) -> None:
     budget = "no budget" if plan.budget_bytes is None else f"budget {format_bytes(plan.budget_bytes)}"
     guesses = "no guesses"
     if choice.spec.drafter != "none":
@@ -290,23 +303,25 @@ def _log_plan(plan: Plan, choice: _Choice, ways: int) -> None:
 
 
 def _open_draft(bundle: Bundle, spec: SpecConfig) -> Bundle:
-    """Raises:
-    UsageError: its tokenizer is another one.
+    """Return the draft model's bundle.
+
+    Raises:
+        UsageError: its tokenizer is not the model's.
     """
     assert spec.draft is not None
     draft = Bundle.open(bundle_folder(spec.draft))
     if draft.tokenizer_hash != bundle.tokenizer_hash:
         raise UsageError(
-            f"the draft {spec.draft} has the tokenizer {draft.tokenizer_hash[:12]}, {bundle.path} has "
+            f"the draft model {spec.draft} has the tokenizer {draft.tokenizer_hash[:12]}, {bundle.path} has "
             f"{bundle.tokenizer_hash[:12]}: both must be made from checkpoints with one tokenizer; give another -md"
         )
     return draft
 
 
-def _fixed_baseline(planner: _Planner, choice: _Choice, most: int) -> dict[str, int]:
-    """Charged bytes, weights left out, of a run that plans nothing: the yardstick of the memory goals.
+def _fixed_baseline(planner: _Planner, choice: _RunChoice, most: int) -> dict[str, int]:
+    """Return the charged bytes by item, without weights, of a run without planning, with which memory goals are compared.
 
-    A context of 1024, float16 keys and values, a tree of 64 nodes, and whole rows of float32 logits for all of them.
+    It has a context of 1024, float16 keys and values, and a tree of 64 nodes with whole rows of float32 logits.
     """
     spec = replace(choice.spec, draft_max=_BASELINE_NODES - 1, tree_nodes=_BASELINE_NODES)
     if choice.spec.drafter == "none":
@@ -317,8 +332,8 @@ def _fixed_baseline(planner: _Planner, choice: _Choice, most: int) -> dict[str, 
     return {name: size for name, size in items.items() if name not in ("weights", "draft_weights")}
 
 
-def _least_with_speculation(planner: _Planner, choices: list[_Choice], low: int) -> int | None:
-    """The least budget at which speculation still pays, by estimate; None: it never does, or was not asked for."""
+def _least_with_speculation(planner: _Planner, choices: list[_RunChoice], low: int) -> int | None:
+    """Return the smallest budget at which speculation pays by estimate; None if it never pays or is not requested."""
     plain = max((planner.speed(c, low) for c in choices if c.spec.nodes == 1), default=0.0)
     paying = [c for c in choices if c.spec.nodes > 1 and planner.speed(c, low) > plain]
     return min((planner.total(choice, low) for choice in paying), default=None)

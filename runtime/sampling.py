@@ -1,4 +1,4 @@
-"""From logits to a token: the processed distribution of the target, and one draw from it."""
+"""Sampling: the processed distribution of a row of logits, and a draw from it."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from edgedec.runtime.protocols import F32, I32
 __all__ = ["Sampler", "SamplingConfig", "draw"]
 
 
-# Options that leave the likeliest token in its place at temperature 0.
+# Options that do not change which token is likeliest.
 _ORDER_KEPT = {"temperature", "top_k", "top_p", "min_p", "repeat_last_n", "seed"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingConfig:
-    """How to sample. Names, meanings and defaults are llama.cpp's.
+    """The sampling options. Names, meanings and defaults are those of llama.cpp.
 
     Members:
-        temperature: divides the logits that are left; 0 takes the likeliest token.
-        top_k: keep this many tokens; 0 keeps all.
+        temperature: divisor of the remaining logits; 0 selects the likeliest token.
+        top_k: number of likeliest tokens to keep; 0 keeps all.
         top_p: keep the likeliest tokens until their probabilities add up to this; 1 keeps all.
-        min_p: keep tokens at least this times as likely as the likeliest; 0 keeps all.
-        repeat_penalty: divides positive logits of recent tokens and multiplies negative ones; 1 changes nothing.
-        repeat_last_n: how many tokens are recent; 0 none, -1 all.
-        seed: of the draws; -1 takes one from the system.
+        min_p: keep tokens whose probability is at least this, relative to the likeliest token's; 0 keeps all.
+        repeat_penalty: divisor of positive logits, and factor of negative logits, of recent tokens; 1 changes nothing.
+        repeat_last_n: number of tokens that count as recent; 0: none, -1: all.
+        seed: seed of the random numbers; -1 takes one from the system.
 
     Raises:
         UsageError: a value is out of range.
@@ -66,29 +66,30 @@ class SamplingConfig:
 
     @property
     def needs_whole_rows(self) -> bool:
-        """Whether the sampler may look beyond the few likeliest tokens of a row.
+        """True if the sampler needs all logits of a row, and not only those of the few likeliest tokens.
 
-        At temperature 0 only the likeliest token counts, unless an option reorders tokens first. Every option that is not
-        known to be harmless counts as one that does, so that a new one is right before anybody thinks of this list.
+        At temperature 0 only the likeliest token counts, unless an option changes the order of tokens. Options outside
+        ``_ORDER_KEPT`` are assumed to change it, so that a new option is handled correctly before it is listed there.
         """
         if self.temperature:
             return True
         return any(getattr(self, item.name) != item.default for item in fields(self) if item.name not in _ORDER_KEPT)
 
     def rng(self) -> np.random.Generator:
-        """A new generator of random numbers, seeded as configured."""
+        """Return a new generator of random numbers, seeded with ``seed``."""
         return np.random.default_rng(None if self.seed < 0 else self.seed)
 
 
 class Sampler:
-    """Turns a row of logits into the distribution that the next token is drawn from.
+    """A function from a row of logits to the distribution from which the next token is drawn.
 
-    The chain is llama.cpp's: repeat penalty, top-k, top-p, min-p, temperature. Each step sees what the one before it
-    left, renormalized; each leaves at least one token. Among equal logits the lower id counts as the likelier one.
+    The steps and their order are llama.cpp's: repeat penalty, top-k, top-p, min-p, temperature. Each step works on the
+    tokens that the previous one kept, renormalized, and keeps at least one token. Of equal logits, the one with the lower
+    id counts as likelier.
 
     Parameters:
-        config: the settings.
-        vocab_limit: the tokenizer's size. Models pad their vocabularies; ids from here on get probability 0.
+        config: the sampling options.
+        vocab_limit: number of the tokenizer's ids. Larger ids, which pad the vocabulary of a model, get probability 0.
 
     Source: llama.cpp ``src/llama-sampling.cpp`` (``llama_sampler_penalties_apply``, ``llama_sampler_top_p_apply``,
     ``llama_sampler_min_p_apply``) and ``common/common.h`` for order and defaults.
@@ -105,14 +106,14 @@ class Sampler:
         self._certain: tuple[F32, int] | None = None  # the last distribution at temperature 0, and its token
 
     def distribution(self, logits: F32, history: I32) -> F32:
-        """The distribution of the next token, float32 [V], summing to 1 within float32 rounding.
+        """Return the distribution of the next token, float32 [V], which sums to 1 within float32 rounding.
 
-        At temperature 0 it is the sampler's own memory and holds until the next call: a new array of a whole vocabulary
-        for each token would take longer than all the rest here.
+        At temperature 0 the array is the sampler's own and valid until the next call, because a new array of a whole
+        vocabulary for each token would take longer than everything else in this method.
 
         Parameters:
-            logits: float32 [V]. An entry of -inf is a token that cannot come.
-            history: the text's ids so far, int32 [n]. Negative ones (prompt embeddings) are not penalized.
+            logits: float32 [V]. A token whose logit is -inf is excluded.
+            history: ids of the text so far, int32 [n]. Negative ones (prompt embeddings) are not penalized.
 
         Raises:
             DeviceError: a logit is NaN or +inf, or no token is left to choose from.
@@ -128,13 +129,13 @@ class Sampler:
         probs = np.zeros(len(logits), np.float32)
         ids = self._kept(scores)
         left = scores[ids].astype(np.float64)
-        with np.errstate(over="ignore"):  # a tiny temperature takes the others to -inf, as it should
+        with np.errstate(over="ignore"):  # with a tiny temperature the other tokens' exponents overflow to -inf
             weights = np.exp((left - left.max()) / config.temperature)
         probs[ids] = weights / weights.sum()
         return probs
 
     def _one(self, token: int, size: int) -> F32:
-        """All of the probability on one token."""
+        """Return the distribution in which ``token`` has probability 1."""
         if self._certain is None or len(self._certain[0]) != size:
             self._certain = np.zeros(size, np.float32), token
         probs, before = self._certain
@@ -144,19 +145,19 @@ class Sampler:
         return probs
 
     def _likeliest(self, scores: F32) -> int:
-        found = int(scores.argmax())  # of a NaN, if there is one
-        top = scores[found]
+        token = int(scores.argmax())  # the first NaN, if there is any
+        top = scores[token]
         if not math.isfinite(top):
             if top == -math.inf:
                 raise DeviceError(
                     f"all {len(scores)} logits are -inf: there is no token to choose; run `edgedec doctor`"
                 )
-            at = int(np.argmax(np.isnan(scores) | (scores == math.inf)))
+            bad = int(np.argmax(np.isnan(scores) | (scores == math.inf)))
             raise DeviceError(
-                f"the logit of token {at} is {scores[at]}; the target computed nonsense: run `edgedec doctor`, "
+                f"the logit of token {bad} is {scores[bad]}: the target computed wrong results; run `edgedec doctor`, "
                 "or try another --device"
             )
-        return found
+        return token
 
     def _penalized(self, scores: F32, history: I32) -> F32:
         config = self.config
@@ -170,10 +171,10 @@ class Sampler:
         return scores
 
     def _kept(self, scores: F32) -> NDArray[np.intp]:
-        """Ids that top-k, top-p and min-p leave.
+        """Return the ids that top-k, top-p and min-p keep.
 
-        Both top-p and min-p keep a beginning of the sorted list, and min-p looks at the maximum alone, so the shorter
-        beginning is the answer in either order. Hence only what min-p leaves needs to be sorted.
+        Both top-p and min-p keep a prefix of the sorted list, and min-p depends on the maximum only, so the shorter prefix
+        is the result in either order. Therefore only the tokens that min-p keeps are sorted.
         """
         config = self.config
         ids: NDArray[np.intp] = np.arange(len(scores))
@@ -182,7 +183,7 @@ class Sampler:
         if config.top_p == 1 and config.min_p == 0:
             return ids
         left = scores[ids].astype(np.float64)
-        weights = np.exp(left - left.max())  # of the likeliest: 1
+        weights = np.exp(left - left.max())  # the likeliest token has the weight 1
         likely = weights >= config.min_p
         if config.top_p == 1:
             ids = ids[likely]
@@ -197,7 +198,7 @@ class Sampler:
 
 
 def _top_k(scores: F32, k: int) -> NDArray[np.intp]:
-    """Ids of the k largest, in ascending order of id."""
+    """Return the ids of the k largest scores in ascending order; of equal scores, the lower ids."""
     bound = np.partition(scores, len(scores) - k)[len(scores) - k]
     keep = scores > bound
     ties = np.flatnonzero(scores == bound)
@@ -206,7 +207,7 @@ def _top_k(scores: F32, k: int) -> NDArray[np.intp]:
 
 
 def draw(probs: F32, rng: np.random.Generator) -> int:
-    """Draw an id from a distribution, float32 [V]. Takes one number from ``rng``; ids of probability 0 never come."""
+    """Draw an id from a distribution, float32 [V], with one number of ``rng``. Ids of probability 0 are never drawn."""
     ids = np.flatnonzero(probs)
     sums = np.cumsum(probs[ids], dtype=np.float64)
     at = int(np.searchsorted(sums, rng.random() * sums[-1], side="right"))

@@ -1,4 +1,4 @@
-"""A loaded bundle, ready to write: tokenizer, target, decoder and meter in one object, closed as one."""
+"""A session: a loaded bundle with its tokenizer, target, decoder and memory meter, opened and closed together."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Session", "open_model"]
 
-CHARACTERS_PER_TOKEN = 32  # no text averages more; tokens that are longer are runs of blanks
+CHARACTERS_PER_TOKEN = 32  # upper bound of a text's average; longer tokens are runs of blanks
 
 
 class _Account:
-    """What is noted of an answer while it is written: the host's clock in seconds, and an accelerator's counters."""
+    """Times and counters noted while an answer is written: the host's clock in seconds, and an accelerator's counters."""
 
     def __init__(self, counters: Callable[[], Counters]) -> None:
         self._counters = counters
@@ -49,25 +49,37 @@ class _Account:
         self.began = self.first = self.ended = 0.0
 
     def begin(self) -> None:
-        """The prompt is about to be read."""
+        """Note the begin of the prompt."""
         self.at_start = self.at_prompt = self.at_first = self._counters()
         self.began = self.first = time.perf_counter()
 
     def prompt_read(self) -> None:
-        """The prompt, or a further part of it, is in the cache."""
+        """Note that the prompt, or a further part of it, is in the cache."""
         self.at_prompt = self._counters()
 
     def first_token(self) -> None:
-        """The first token is there."""
+        """Note the first token."""
         self.first, self.at_first = time.perf_counter(), self._counters()
 
     def end(self) -> None:
-        """The last token is there. Only the first call counts."""
+        """Note the last token. Only the first call has an effect."""
         self.ended = self.ended or time.perf_counter()
 
 
 class Session:
-    """Open with ``Session.open``; use as a context manager."""
+    """A loaded model that answers prompts, one at a time.
+
+    Call ``Session.open`` to open one, and use it as a context manager.
+
+    Members:
+        bundle: the model.
+        run: the plan of the run and its limits.
+        meter: measures the memory of the process.
+        tokenizer: the model's tokenizer.
+        target: runs the passes.
+        state: the cache.
+        decoder: the decoding loop.
+    """
 
     def __init__(
         self,
@@ -132,23 +144,29 @@ class Session:
         accelerator: AcceleratorOptions | None = None,
         progress: Progress = silent,
     ) -> Self:
-        """Plan, then load.
+        """Plan a run and load the model.
 
         Args:
-            path: of a bundle, or of a board bundle, which is for an accelerator; or the name of an embedded model, such as
+            path: folder of a bundle, or of a board bundle for an accelerator, or the name of an embedded model, such as
                 ``"demo"``.
-            spec: what to speculate with; None: nothing.
-            accelerator: which, where the device is one; None: the usual one.
-            progress: of what takes an accelerator minutes to prepare.
+            device: a value of ``--device``.
+            threads: number of CPU threads; 0 leaves it to the target.
+            ctx_size: size of the context in tokens; 0 chooses it, see ``make_plan``.
+            kv_bits: bits of keys and values; None chooses them.
+            spec: settings of speculation; None: no speculation.
+            budget_bytes: maximum memory of the model in bytes; None: no limit.
+            accelerator: the accelerator, if the device is one; None: the default one.
+            progress: called during the preparation of an accelerator, which may take minutes.
 
         Raises:
             BudgetError: no plan fits ``budget_bytes``; nothing was loaded.
-            BundleError, UnsupportedError, DeviceError, UsageError: as ``Bundle.open`` and ``open_target``.
+            BundleError, UnsupportedError, DeviceError, UsageError: ``Bundle.open``, ``make_plan`` or ``open_target`` raised
+                it.
         """
         folder = bundle_folder(path)
         if spec is not None and spec.draft is not None:
             spec = replace(spec, draft=bundle_folder(spec.draft))
-        # It imports ONNX Runtime, which is part of the baseline and not of what the model is charged.
+        # This imports ONNX Runtime, which belongs to the baseline and is not charged to the model.
         target_module(device, accelerator)
         charged = charged_folders(folder)
         if spec is not None and spec.draft is not None:
@@ -200,11 +218,11 @@ class Session:
             self._device.close()
 
     def encode(self, prompt: str) -> I32:
-        """Ids of a plain prompt.
+        """Return the ids of a plain prompt, int32 [n].
 
         Raises:
-            UsageError: it is empty.
-            EdgedecError: it is too long for any tokenizer to fit it into the context.
+            UsageError: the prompt is empty.
+            EdgedecError: the prompt is too long for the context, whatever the tokenizer.
         """
         if not prompt:
             raise UsageError("the prompt is empty; give some text with -p")
@@ -215,11 +233,11 @@ class Session:
         return ids
 
     def may_fit(self, text: str) -> bool:
-        """Return False if ``text`` is too long for any tokenizer to fit it into the context."""
+        """Return False if ``text`` is too long for the context, whatever the tokenizer."""
         return len(text) <= self.run.limits.positions * CHARACTERS_PER_TOKEN
 
     def _check_length(self, text: str) -> None:
-        """Tokenizing takes hundreds of bytes a token: what cannot fit is refused before."""
+        """Refuse a text that cannot fit before it is tokenized, which takes hundreds of bytes per token."""
         context = self.run.limits.positions
         if not self.may_fit(text):
             raise EdgedecError(
@@ -228,18 +246,23 @@ class Session:
             )
 
     def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> I32:
-        """Ids of a conversation, ready for the assistant's answer.
+        """Return the ids of a conversation, int32 [n], to be continued by the assistant's answer.
 
         Raises:
-            UsageError: the model has no template.
-            EdgedecError: the template refuses the conversation, or it cannot fit the context.
+            UsageError: the model has no chat template.
+            EdgedecError: the template refuses the conversation, or the text is too long for the context.
         """
         text = self.render_chat(messages)
         self._check_length(text)
         return self.tokenizer.encode_rendered(text)
 
     def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """The conversation as the model's own template writes it, ready for the assistant's answer."""
+        """Return the text of a conversation in the model's chat template, to be continued by the assistant's answer.
+
+        Raises:
+            UsageError: the model has no chat template.
+            EdgedecError: the template refuses the conversation.
+        """
         tokens = self.bundle.tokens
         return render(
             self.bundle.chat_template,
@@ -264,10 +287,10 @@ class Session:
         interrupted: Callable[[], bool] = lambda: False,
         progress: Progress = silent,
     ) -> Answer:
-        """Continue ``prompt``, and return when the answer has ended. The arguments are those of ``stream``.
+        """Continue ``prompt`` and return the complete answer. See ``stream`` for the other arguments and the errors.
 
         Args:
-            on_text: called with each piece of the text as it becomes safe to print.
+            on_text: called with each piece of the text as soon as it can be printed.
         """
         stream = self.stream(
             prompt,
@@ -294,24 +317,24 @@ class Session:
         interrupted: Callable[[], bool] = lambda: False,
         progress: Progress = silent,
     ) -> AnswerStream:
-        """Continue ``prompt``: iterate over the result for the text, piece by piece.
+        """Continue ``prompt`` and return a stream of the answer's text, which is written while it is iterated over.
 
-        A session writes one answer at a time: read it to its end, or close it, before the next is begun.
+        A session writes one answer at a time. Read an answer to its end, or close it, before you start the next one.
 
         Args:
             prompt: a text, or the ids of ``encode`` or ``encode_chat``, int32 [n].
-            n_predict: tokens at most; negative: until the context is full.
-            sampling: how to choose tokens; None: the defaults of ``SamplingConfig``.
+            n_predict: maximum number of tokens; negative: until the context is full.
+            sampling: sampling options; None: the defaults of ``SamplingConfig``.
             stop: strings that end the answer; they are not part of its text.
-            ignore_eos: an end token does not end the answer.
-            interrupted: asked after each token and between the passes of the prompt; true ends the answer.
-            progress: of reading the prompt.
+            ignore_eos: continue after an end token.
+            interrupted: called after each token and between the passes over the prompt; True ends the answer.
+            progress: called between the passes over the prompt.
 
         Raises:
             EdgedecError: the prompt does not fit the context.
-            UsageError: the prompt is empty, the session is closed, or another answer of it was begun before this one had
+            UsageError: the prompt is empty, the session is closed, or another answer of it was started before this one
                 ended.
-            DeviceError: the target returned NaN.
+            DeviceError: the target failed, or returned NaN.
         """
         if self._closed:
             raise UsageError("the session is closed, and its model is no longer loaded; open another session")
@@ -362,7 +385,7 @@ class Session:
         n_predict: int,
         ends: Sequence[int],
     ) -> Generator[Piece]:
-        """Write the answer, and fill in its figures when it ends, or when nobody reads on."""
+        """Write the answer and fill in its timings when it ends or its stream is closed."""
         kept = self.decoder.shared_prefix(request.prompt)
         if self._power is not None:
             self._power.start()
@@ -377,7 +400,7 @@ class Session:
         finally:
             account.end()
             energy = None if self._power is None else self._power.stop()
-            if ended:  # a failed target may have no figures to give
+            if ended:  # after a failure the target may have no counters to read
                 self.meter.mark()
                 answer.timings = self._timings(answer, request, account, energy, kept=kept)
 
@@ -458,8 +481,10 @@ class Session:
 
     @property
     def _peak_bytes(self) -> int:
-        """A simulated board's memories are the buffers that the driver has allocated there: the host's growth beside them is
-        the simulator's, and no board's.
+        """Peak memory of the run in bytes.
+
+        For a simulated board only the driver's buffers count, because the growth of the host's memory is due to the
+        simulator.
         """
         if self._device is None:
             return self.meter.peak_bytes
@@ -476,7 +501,13 @@ class Session:
 def open_model(
     path: str | Path, device: str, accelerator: AcceleratorOptions | None
 ) -> tuple[Bundle, AcceleratorOptions | None]:
-    """Return the model at ``path``, or of that name; a board bundle says which accelerator it is for."""
+    """Return the model at ``path``, or the embedded model of that name, and the options of its accelerator.
+
+    The options are those of the argument, with the board bundle if ``path`` is one.
+
+    Raises:
+        UsageError: the options name a board or a configuration that is not the board bundle's.
+    """
     path = bundle_folder(path)
     if not is_accelerator(device):
         return Bundle.open(path), accelerator
@@ -486,10 +517,10 @@ def open_model(
 
     if not (path / MANIFEST).is_file():
         return Bundle.open(path), accelerator
-    found, options = open_board_bundle(path), accelerator or AcceleratorOptions()
-    if options.board not in ("", found.board) or options.size != "small" or options.overrides:
+    board_bundle, options = open_board_bundle(path), accelerator or AcceleratorOptions()
+    if options.board not in ("", board_bundle.board) or options.size != "small" or options.overrides:
         raise UsageError(
-            f"{path}: is the accelerator that was built for {found.board}; leave --board and --configuration out, or give "
-            "the model's own bundle"
+            f"{path} is the accelerator that was built for {board_bundle.board}; leave out --board and --configuration, or "
+            "give the model's own bundle"
         )
-    return found.model, replace(options, board_bundle=found)
+    return board_bundle.model, replace(options, board_bundle=board_bundle)

@@ -1,4 +1,4 @@
-"""What to speculate with: the names a user gives, made into the plug-ins of one run."""
+"""The settings of speculative decoding, and the plug-ins that they name."""
 
 from __future__ import annotations
 
@@ -21,16 +21,18 @@ DRAFTERS, POLICIES, VERIFIERS = "edgedec.runtime.drafters", "edgedec.runtime.tre
 
 @dataclass(frozen=True, kw_only=True)
 class SpecConfig:
-    """Members:
-        drafter: the name of a file of runtime/drafters (``--spec-type``), or a ``Drafter`` of one's own.
-        policy: a file of runtime/trees (``--spec-tree``).
-        draft: the bundle of the drafter ``model`` (``-md``), as ``bundle_folder`` takes it.
-        draft_max: guesses on a path at most (``--draft-max``).
-        tree_nodes: nodes of a tree at most, its root among them; 0: ``draft_max`` + 1.
+    """The settings of speculative decoding.
+
+    Members:
+        drafter: name of a file of runtime/drafters (``--spec-type``), or a ``Drafter``.
+        policy: name of a file of runtime/trees (``--spec-tree``).
+        draft: the draft model's bundle (``-md``), as a path or a name that ``bundle_folder`` accepts.
+        draft_max: maximum number of guesses on a path, 1 to 63 (``--draft-max``).
+        tree_nodes: maximum number of nodes of a tree, 2 to 64, including its root; 0: ``draft_max`` + 1.
 
     Raises:
-        UsageError: an unknown name (the message lists the known ones), a drafter that lacks a member of the protocol, or a
-            number out of range.
+        UsageError: a name is unknown (the message lists the known names), a drafter lacks a member of the protocol, a
+            number is out of range, or ``draft`` does not fit the drafter.
     """
 
     drafter: str | Drafter = "none"
@@ -59,7 +61,7 @@ class SpecConfig:
         if self.draft is not None and self.drafter not in ("model", "auto"):
             raise UsageError(f"-md is for --spec-type model or auto, not {self.drafter_name}")
         if self.drafter == "model" and self.draft is None:
-            raise UsageError("--spec-type model needs a draft: give its bundle with -md")
+            raise UsageError("--spec-type model needs a draft model: give its bundle with -md")
 
     @property
     def drafter_name(self) -> str:
@@ -73,29 +75,31 @@ class SpecConfig:
 
 
 def create_drafter(name: str | Drafter, draft: Bundle | None, *, device: str = "cpu", threads: int = 0) -> Drafter:
-    """Return the drafter of a name; a drafter that is made already is returned as it is.
+    """Return the drafter of this name; a ``Drafter`` is returned unchanged.
+
+    ``draft``, ``device`` and ``threads`` are for drafters that run a model.
 
     Raises:
-        UsageError: no drafter has this name, or it needs a draft model and got none.
+        UsageError: no drafter has this name, or it needs a draft model and ``draft`` is None.
     """
     if not isinstance(name, str):
         return name
     create = load(DRAFTERS, name).create
-    # Those that take a model say so by their parameters; the others are made from nothing.
+    # Only drafters that can run a draft model have the parameter ``draft``.
     if "draft" in inspect.signature(create).parameters:
-        made: Drafter = create(draft, device=device, threads=threads)
-        return made
-    plain: Drafter = create()
-    return plain
+        drafter: Drafter = create(draft, device=device, threads=threads)
+        return drafter
+    text_drafter: Drafter = create()
+    return text_drafter
 
 
 def create_policy(name: str, rng: np.random.Generator | None = None) -> TreePolicy:
-    """``rng``: children are drawn from the draft, as ``rejection`` wants them; without it the likeliest are taken."""
-    made: TreePolicy = load(POLICIES, name).create(rng)
-    return made
+    """Return the tree policy of this name. With ``rng``, children are drawn; without it, the likeliest ones are chosen."""
+    policy: TreePolicy = load(POLICIES, name).create(rng)
+    return policy
 
 
 def create_verifier(temperature: float) -> Verifier:
-    """The one that accepts most and leaves the text as the target alone would write it."""
-    made: Verifier = load(VERIFIERS, "greedy" if temperature == 0 else "rejection").create()
-    return made
+    """Return the lossless verifier that accepts most guesses at this temperature."""
+    verifier: Verifier = load(VERIFIERS, "greedy" if temperature == 0 else "rejection").create()
+    return verifier

@@ -1,4 +1,4 @@
-"""Who sees whom inside a pass, as packed bits."""
+"""Attention masks between the rows of a pass, as packed bits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["pack", "tree", "unpack"]
 
 
 def pack(visible: NDArray[np.bool_]) -> U64:
-    """bool [n, n] -> uint64 [n, ceil(n / 64)]; bit j of row i: row i sees row j."""
+    """Convert bool [n, n] to uint64 [n, ceil(n / 64)]. Bit j of row i is set if row i attends to row j."""
     n = len(visible)
     padded = np.zeros((n, -(-n // 64) * 64), np.bool_)
     padded[:, :n] = visible
@@ -19,16 +19,19 @@ def pack(visible: NDArray[np.bool_]) -> U64:
 
 
 def unpack(visible: U64, n: int) -> NDArray[np.bool_]:
-    """The inverse of ``pack``."""
+    """Convert the packed mask of ``n`` rows back to bool [n, n]; the inverse of ``pack``."""
     data = np.ascontiguousarray(visible, "<u8").view(np.uint8)
     return np.unpackbits(data, axis=1, count=n, bitorder="little").astype(np.bool_)
 
 
 def tree(parents: I32) -> U64:
-    """Every node sees its ancestors and itself. ``parents[i] < i``, -1 for a root."""
-    seen: list[int] = []  # Python integers as sets of bits: a tree is small, and each round has one
+    """Return the mask in which every node attends to its ancestors and itself.
+
+    ``parents`` int32 [n] holds each node's parent: ``parents[i] < i``, and -1 for a root.
+    """
+    masks: list[int] = []  # Python integers as sets of bits, which are fast for small trees
     for node, parent in enumerate(parents.tolist()):
-        seen.append((seen[parent] if parent >= 0 else 0) | 1 << node)
-    words = -(-len(seen) // 64)
-    data = b"".join(bits.to_bytes(8 * words, "little") for bits in seen)
-    return np.frombuffer(data, "<u8").reshape(len(seen), words).astype(np.uint64, copy=False)
+        masks.append((masks[parent] if parent >= 0 else 0) | 1 << node)
+    words = -(-len(masks) // 64)
+    data = b"".join(bits.to_bytes(8 * words, "little") for bits in masks)
+    return np.frombuffer(data, "<u8").reshape(len(masks), words).astype(np.uint64, copy=False)

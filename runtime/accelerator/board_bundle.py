@@ -1,7 +1,7 @@
-"""The board bundle: a folder with all that a board needs to run one model. docs/board-bundle.md is its definition.
+"""The board bundle: a folder with everything that a board needs to run one model. docs/board-bundle.md defines it.
 
-Two verbs: ``write_board_bundle`` makes one, ``open_board_bundle`` opens it. Opening checks every byte, and that bitstream,
-program and model belong together, before anything is loaded. It needs NumPy and no Amaranth: it runs on the board.
+``write_board_bundle`` writes one and ``open_board_bundle`` opens it. Before anything is loaded, opening checks every byte,
+and that bitstream, program and model belong together. This module runs on boards: it needs NumPy, but not Amaranth.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from edgedec.schemes import FloatWeight, Int8Weight
 __all__ = ["BoardBundle", "open_board_bundle", "write_board_bundle"]
 
 _PROGRAM_MANIFEST = f"{PROGRAM}/{program_file.MANIFEST}"
-_MAX_PROGRAM_BYTES = 32 << 20  # a name for each of 65,536 instructions
+_MAX_PROGRAM_BYTES = 32 << 20  # maximum size of a program's manifest, which names up to 65,536 instructions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,13 +51,14 @@ class BoardBundle:
     """An opened, verified board bundle.
 
     Members:
-        board: its --board name.
-        config: of the accelerator that the bitstream is.
-        bitstream, hwh: files that lie beside each other with the same stem, as PYNQ wants them.
-        model: the tokenizer, the template, the configuration and the embedding, and no other weight.
-        bundle: SHA-256 of the bundle that the program was compiled from.
-        files: of each file, by its name in the folder, its SHA-256; ``MANIFEST`` is none of them.
-        sha256: of the whole, as board.json states it.
+        path: the folder.
+        board: value of --board.
+        config: configuration of the accelerator in the bitstream.
+        bitstream, hwh: files in one folder with the same stem, as PYNQ requires.
+        model: tokenizer, template, configuration and embedding of the model; it has no other weights.
+        bundle: SHA-256 of the bundle from which the program was compiled.
+        files: SHA-256 of each file except ``MANIFEST``, by its name in the folder.
+        sha256: SHA-256 of the whole, as board.json states it.
     """
 
     path: Path
@@ -71,16 +72,16 @@ class BoardBundle:
     sha256: str
 
     def program(self) -> Program:
-        """The compiled model, read anew at every call: its image is as large as the weights.
+        """Read the compiled program. It is not kept, because its image is as large as the weights.
 
         Raises:
-            BundleError: changed since the bundle was opened; names the file.
+            BundleError: a file has changed since the bundle was opened.
         """
         return program_file.load_program(self.path / PROGRAM)
 
     @property
     def embedding(self) -> FloatWeight | Int8Weight:
-        """The table whose rows are a pass's input; float and int8 arrays are views of the mapped file."""
+        """The embedding table, whose rows are the input of passes; its arrays are views of the mapped file."""
         (name,) = self.model.tensors
         weight = self.model.weight(name)
         assert isinstance(weight, FloatWeight | Int8Weight), "checked when the bundle was opened"
@@ -89,7 +90,7 @@ class BoardBundle:
 
 @dataclass(frozen=True, kw_only=True)
 class _Facts:
-    """What a program says of what it belongs to."""
+    """The statements of a program about its accelerator and its model."""
 
     configuration: int
     bundle: str
@@ -110,22 +111,26 @@ class _Facts:
 
 
 def write_board_bundle(path: Path, *, bundle: Bundle, program: Program, bitstream: Path, hwh: Path, board: str) -> None:
-    """Write the folder, or replace one of this kind.
+    """Write a board bundle to ``path``, or replace the one there.
 
     Args:
-        bundle: the model that the program was compiled from; of its weights only the embedding is taken.
-        bitstream: .bit or .bin; ``hwh`` is of the same build.
-        board: its --board name.
+        path: the folder.
+        bundle: the model from which the program was compiled; only its embedding is copied, not its other weights.
+        program: the compiled program.
+        bitstream, hwh: a .bit or .bin file, and the .hwh file of the same build.
+        board: value of --board.
 
     Raises:
-        UsageError: a file is not there, or ``path`` holds something else.
+        UsageError: a file does not exist or is empty, ``board`` is not a valid name, or ``path`` has other contents.
         BundleError: bitstream, program and bundle do not belong together.
-        EdgedecError: it cannot be written; nothing is left behind.
+        EdgedecError: the folder cannot be written; nothing is left of it then.
     """
     if not is_board_name(board):
         raise UsageError(f"a board's name has lower-case letters, digits, '.', '_' and '-', not {board!r}")
     if bitstream.suffix not in (".bit", ".bin"):
-        raise UsageError(f"{bitstream}: a bitstream is a .bit or a .bin file; give what the board's build made")
+        raise UsageError(
+            f"{bitstream}: a bitstream is a .bit or a .bin file; give the file that the board's build made"
+        )
     for file in (bitstream, hwh):
         if not file.is_file() or not file.stat().st_size:
             raise UsageError(f"{file}: no such file, or an empty one; build the accelerator for {board} first")
@@ -162,7 +167,7 @@ def _write_model(path: Path, bundle: Bundle, embedding: str) -> None:
             config=bundle.config,
             quantization={
                 "method": bundle.quantization.get("method", "unknown"),
-                "board_bundle": True,  # Bundle says by this why the other weights are missing
+                "board_bundle": True,  # with this, Bundle explains why the other weights are missing
                 "bundle": bundle.sha256,
             },
             tokens=bundle.tokens,
@@ -172,12 +177,13 @@ def _write_model(path: Path, bundle: Bundle, embedding: str) -> None:
 
 
 def open_board_bundle(path: Path) -> BoardBundle:
-    """Verify a board bundle; the program stays on disk.
+    """Open and verify a board bundle. Its program stays on disk.
 
     Raises:
-        UsageError: there is nothing at ``path``.
-        BundleError: no board bundle, a damaged one, or one whose parts do not belong together; names the file.
-        UnsupportedError: written by another version of the format.
+        UsageError: ``path`` does not exist.
+        BundleError: ``path`` is not a board bundle, or is damaged, or its parts do not belong together; the message names
+            the file.
+        UnsupportedError: the bundle has another version of the format.
     """
     manifest = path / MANIFEST
     if not path.exists():
@@ -188,7 +194,7 @@ def open_board_bundle(path: Path) -> BoardBundle:
                 f"{path}: is a model's bundle, not a board bundle; build one for a board with: edgedec build-bitstream -m "
                 "BUNDLE --board NAME -o FOLDER"
             )
-        raise BundleError(f"{refusal(path, 'board bundle')} (it holds no {MANIFEST})")
+        raise BundleError(f"{refusal(path, 'board bundle')} (it has no {MANIFEST})")
     try:
         content = read_manifest(manifest)
         files = dict(checked_files(path, content["files"]))
@@ -232,7 +238,7 @@ def _read_config(file: Path, content: Mapping[str, Any]) -> AcceleratorConfig:
 
 
 def _read_facts(file: Path) -> _Facts:
-    """The few words of a program's manifest that count here; ``load_program`` checks all of them."""
+    """Read the facts from a program's manifest. ``load_program`` checks the whole manifest."""
     content = read_json(file, _MAX_PROGRAM_BYTES)
     try:
         host = content["host"]
@@ -262,7 +268,7 @@ def _check_program(file: Path, facts: _Facts, config: AcceleratorConfig, bundle:
 
 
 def _check_model(model: Bundle, facts: _Facts) -> None:
-    """Its embedding is the one that the program expects, and the tokenizer has no id without a row."""
+    """Check that the model's embedding is the one that the program expects, and that every id has a row."""
     weight = model.weight(facts.embedding)
     shape, kind = model.tensors[facts.embedding].shape, model.tensors[facts.embedding].scheme.kind
     if not isinstance(weight, FloatWeight | Int8Weight) or shape != (facts.vocab, facts.hidden):
@@ -273,6 +279,6 @@ def _check_model(model: Bundle, facts: _Facts) -> None:
     ids = Tokenizer.load(model.tokenizer_file).size
     if ids > facts.vocab:
         raise BundleError(
-            f"{model.tokenizer_file}: has {ids} ids, the program {facts.vocab} rows; take the tokenizer that the model was "
+            f"{model.tokenizer_file}: has {ids} ids, the program {facts.vocab} rows; use the tokenizer that the model was "
             "trained with"
         )

@@ -1,7 +1,7 @@
-"""board.json: what it may say, and whether the files beside it are what it says. See docs/board-bundle.md.
+"""board.json, the manifest of a board bundle: its contents, and the check of the files that it lists.
 
-What is read here may come from strangers: every complaint names the file, and nothing is allocated on the word of the
-manifest alone.
+The files may be malicious: every error names the file, and no memory is allocated because of the manifest alone. See
+docs/board-bundle.md for the format.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ _HASH = re.compile("[0-9a-f]{64}")
 
 
 def is_board_name(text: str) -> bool:
-    """As --board takes it: nothing that a shell or a terminal would see anything in."""
+    """Return whether ``text`` is a valid board name, which has no characters with a meaning to shells or terminals."""
     return _BOARD.fullmatch(text) is not None
 
 
 def listed_files(folder: Path) -> dict[str, Any]:
-    """The entry "files" of a folder that is being written."""
+    """Return the entry "files" of the manifest for a folder."""
     return {name: _entry(folder / name) for name in sorted(_ALLOWED) if (folder / name).exists()}
 
 
 def encode_manifest(content: Mapping[str, Any]) -> bytes:
-    """board.json of ``content``, which holds every key but format, version and hash."""
+    """Return board.json for ``content``, which has all keys except format, version and sha256."""
     whole = {"format": FORMAT, "version": VERSION, **content, "sha256": "0" * 64}
     text = json.dumps(whole, indent=1).encode() + b"\n"
     before, _, after = text.rpartition(b"0" * 64)
@@ -76,13 +76,15 @@ def _entry(file: Path) -> dict[str, Any]:
 
 
 def _hash_file(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def read_json(file: Path, most_bytes: int) -> dict[str, Any]:
-    """Raises:
-    BundleError: too large, or no object in JSON.
+    """Return the JSON object in a file.
+
+    Raises:
+        BundleError: the file is larger than ``most_bytes``, or does not contain a JSON object.
     """
     if file.stat().st_size > most_bytes:
         raise BundleError(f"{file}: larger than {most_bytes} bytes; this is no board bundle")
@@ -96,11 +98,11 @@ def read_json(file: Path, most_bytes: int) -> dict[str, Any]:
 
 
 def read_manifest(file: Path) -> dict[str, Any]:
-    """board.json, its own hash checked, and the types of its values.
+    """Return the contents of board.json. Its hash, its keys and the types of their values are checked.
 
     Raises:
-        BundleError: damaged; names the file.
-        UnsupportedError: of another version.
+        BundleError: the file is damaged.
+        UnsupportedError: it has another version of the format.
     """
     content = read_json(file, _MAX_BYTES)
     if content.get("format") != FORMAT:
@@ -124,10 +126,10 @@ def read_manifest(file: Path) -> dict[str, Any]:
 
 
 def checked_files(path: Path, files: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Name and hash of every listed file, which is there and of that content.
+    """Yield the name and the SHA-256 of every listed file after checking its size and its contents.
 
     Raises:
-        BundleError: one is missing, changed or not of this format; names it.
+        BundleError: a file is missing or has changed, or the list is not that of a board bundle.
     """
     manifest = path / MANIFEST
     for name in files:
@@ -142,9 +144,9 @@ def checked_files(path: Path, files: Mapping[str, Any]) -> Iterator[tuple[str, s
             raise BundleError(f"{manifest}: file {name} must have bytes and sha256, not {reprlib.repr(entry)}; {AGAIN}")
         if not file.is_file():
             raise BundleError(f"{file}: missing; {AGAIN}")
-        there = file.stat().st_size
-        if type(entry["bytes"]) is not int or entry["bytes"] != there:
-            raise BundleError(f"{file}: {there} bytes, {MANIFEST} says {reprlib.repr(entry['bytes'])}; {AGAIN}")
+        size = file.stat().st_size
+        if type(entry["bytes"]) is not int or entry["bytes"] != size:
+            raise BundleError(f"{file}: {size} bytes, {MANIFEST} says {reprlib.repr(entry['bytes'])}; {AGAIN}")
         if _hash_file(file) != entry["sha256"]:
             raise BundleError(f"{file}: its hash does not match {MANIFEST}; {AGAIN}")
         yield name, entry["sha256"]

@@ -1,4 +1,4 @@
-"""A bundle's calibration, kept from run to run: to make it takes longer than all else that a simulation begins with."""
+"""A cache of calibrations on disk, because a calibration takes longer than all other preparations of a simulation."""
 
 from __future__ import annotations
 
@@ -22,27 +22,26 @@ _LOG = logging.getLogger(__name__)
 
 
 def calibrated(bundle: Bundle, *, progress: Progress = silent) -> Calibration:
-    """``calibrate`` without windows, found again in the cache folder if bundle and code are the same.
+    """Return ``calibrate(bundle)``, from the cache folder if it was computed for the same bundle by the same code.
 
-    Raises:
-        as ``calibrate``.
+    See ``calibrate`` for the errors.
     """
     file = cache_folder() / "calibrations" / f"{bundle.sha256[:16]}-{_code()}.json"
     try:
         return Calibration.from_json(file.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, BundleError):  # not made yet, or damaged
-        made = calibrate(bundle, progress=progress)
+    except (OSError, UnicodeDecodeError, BundleError):  # the file does not exist, or is damaged
+        calibration = calibrate(bundle, progress=progress)
     try:
         with new_file(file) as partial:
-            partial.write_text(made.to_json(), "utf-8")
+            partial.write_text(calibration.to_json(), "utf-8")
     except EdgedecError as error:
         _LOG.warning("the calibration is not kept: %s", error)
-    return made
+    return calibration
 
 
 @cache
 def _code() -> str:
-    """Of everything that a calibration follows from, besides the bundle."""
+    """Return a hash of the source code on which a calibration depends."""
     digest = hashlib.sha256()
     core = Path(reference.__path__[0])
     for path in sorted([*core.rglob("*.py"), *(core.parent / name for name in ("passes.py", "ops.py", "graph.py"))]):

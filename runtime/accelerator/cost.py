@@ -1,4 +1,4 @@
-"""Seconds of a pass before it is run: the cycle model's, an estimate."""
+"""The cost model of an accelerator: estimates by the compiler's cycle model."""
 
 from __future__ import annotations
 
@@ -10,25 +10,28 @@ from edgedec.hw.compiler.program import Program
 
 __all__ = ["CycleCost"]
 
-_STEP = 64  # positions between two pasts that are counted; keys and values are read evenly, so a line lies between them
+# Distance in positions of the pasts for which cycles are computed. Between them they are interpolated linearly, because the
+# time to read keys and values is proportional to their number.
+_STEP = 64
 
 
 class CycleCost:
-    """A CostModel of an accelerator's passes. Estimated: docs/accelerator.md has its error.
+    """A ``CostModel`` of an accelerator's passes. docs/accelerator.md states the error of the estimates.
 
     Args:
-        bandwidth: bytes in a second that the memory gives; None: a beat in each cycle.
+        program: the compiled program.
+        bandwidth: bytes per second of the memory; None: one beat per cycle.
     """
 
     def __init__(self, program: Program, bandwidth: float | None) -> None:
         self._program, self._bandwidth = program, bandwidth
-        self._counted = lru_cache(maxsize=1024)(self._count)
+        self._cached = lru_cache(maxsize=1024)(self._compute)
 
     def seconds(self, nodes: int, past: int, *, logits: bool = True) -> float:
-        """Return the seconds of a pass of ``nodes`` rows over ``past``; ``logits``: whether it computes logits.
+        """Return the seconds of a pass of ``nodes`` rows over ``past`` cached rows, with or without ``logits``.
 
         Raises:
-            UsageError: no rows, or more than the accelerator has slots.
+            UsageError: ``nodes`` is not between 1 and the accelerator's number of slots.
         """
         config = self._program.config
         if not 1 <= nodes <= config.slots:
@@ -37,8 +40,8 @@ class CycleCost:
         low = min(past, last) // _STEP * _STEP
         high = min(low + _STEP, last)
         share = (min(past, last) - low) / (high - low) if high > low else 0.0
-        return (1 - share) * self._counted(nodes, low, logits) + share * self._counted(nodes, high, logits)
+        return (1 - share) * self._cached(nodes, low, logits) + share * self._cached(nodes, high, logits)
 
-    def _count(self, nodes: int, past: int, logits: bool) -> float:
-        found = cycles(self._program, slots=nodes, committed=past, logits=logits, bandwidth=self._bandwidth)
-        return found.seconds(self._program.config)
+    def _compute(self, nodes: int, past: int, logits: bool) -> float:
+        estimate = cycles(self._program, slots=nodes, committed=past, logits=logits, bandwidth=self._bandwidth)
+        return estimate.seconds(self._program.config)

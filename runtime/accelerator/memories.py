@@ -1,4 +1,4 @@
-"""What a run takes of a board's memories: DRAM, of it the contiguous part, and the memories of the fabric."""
+"""The use of a board's memories by a run: DRAM, its contiguous part (CMA), and the memories of the fabric."""
 
 from __future__ import annotations
 
@@ -15,24 +15,27 @@ from edgedec.runtime.driver.cma import Cma, read_cma, shortage
 
 __all__ = ["board_memories"]
 
-_BRAM36_BYTES, _URAM_BYTES = 36 << 7, 288 << 7  # of one: 36 kbit, 288 kbit
+_BRAM36_BYTES, _URAM_BYTES = 36 << 7, 288 << 7  # bytes of a block RAM of 36 kbit and of an UltraRAM of 288 kbit
 
 
 def board_memories(
     config: AcceleratorConfig, sizes: Mapping[str, int], options: AcceleratorOptions, device: str
 ) -> tuple[MemoryUse, ...]:
-    """Of the board that ``options`` names.
+    """Return the use of the memories of the board that ``options`` names.
 
     Args:
-        sizes: of the program's buffers, in bytes.
-        device: on ``pynq`` the contiguous memory is what the system has free now, else what the board's image sets aside.
+        config: the accelerator.
+        sizes: bytes of the program's buffers, by name.
+        options: the options that select the accelerator.
+        device: value of ``--device``. With ``pynq`` the size of contiguous memory is what the system has free now;
+            otherwise it is unknown, and the usual reservation is only mentioned.
     """
     board = find_board(options.board_name)
     needed = laid_out(sizes, config.ports)[1]
-    found = [MemoryUse(name="DRAM", used_bytes=needed, has_bytes=board.memory_bytes, source="data sheet")]
+    memories = [MemoryUse(name="DRAM", used_bytes=needed, has_bytes=board.memory_bytes, source="data sheet")]
     cma = _cma() if device == "pynq" else None
     if cma is not None:
-        found.append(
+        memories.append(
             MemoryUse(
                 name="CMA",
                 used_bytes=needed,
@@ -42,14 +45,16 @@ def board_memories(
             )
         )
     elif board.link == "axi":
-        # What an image sets aside can be changed, so it refuses nothing here.
-        aside = "" if board.cma_bytes is None else f"; a usual image sets aside {board.cma_bytes >> 20} MiB"
-        found.append(MemoryUse(name="CMA", used_bytes=needed, has_bytes=None, source=f"only the board can tell{aside}"))
-    return (*found, *_on_chip(config, board, options))
+        # The reservation of an image can be changed, so it does not limit a plan.
+        usual = "" if board.cma_bytes is None else f"; usual images reserve {board.cma_bytes >> 20} MiB"
+        memories.append(
+            MemoryUse(name="CMA", used_bytes=needed, has_bytes=None, source=f"known on the board only{usual}")
+        )
+    return (*memories, *_on_chip(config, board, options))
 
 
 def _cma() -> Cma | None:
-    """None where a plan is made beside the board."""
+    """Return the contiguous memory of this system; None if it has none, because the plan is made elsewhere."""
     try:
         return read_cma()
     except DeviceError:
@@ -57,7 +62,10 @@ def _cma() -> Cma | None:
 
 
 def _on_chip(config: AcceleratorConfig, board: Board, options: AcceleratorOptions) -> list[MemoryUse]:
-    """Where the generator is installed; a bitstream that was built has shown that it fits."""
+    """Return the use of the memories on the chip.
+
+    It is empty without the generator, and with a board bundle, whose bitstream is known to fit.
+    """
     if options.board_bundle is not None or options.generator is None:
         return []
     needs = options.generator.needs(config, board)

@@ -1,4 +1,4 @@
-"""A model for an accelerator: which one it needs, what it takes there, and the program that runs on it."""
+"""A model for an accelerator: the configuration that it needs, its buffers, and its compiled program."""
 
 from __future__ import annotations
 
@@ -24,29 +24,32 @@ from edgedec.schemes import FloatWeight, Int8Weight
 
 __all__ = ["AcceleratorModel", "buffer_bytes", "chosen_config", "prepare_model"]
 
-# Hardware of more positions costs a simulation nothing, but each size is a library that takes minutes to build: small
-# accelerators of contexts up to this one share theirs.
+# Positions that small accelerators have at least. More positions do not slow a simulation down, but the simulator of each
+# configuration takes minutes to build, so contexts up to this size share one.
 _LEAST_CONTEXT = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
 class AcceleratorModel:
-    """``embedding``: the table whose rows the host sends."""
+    """A compiled program, and the embedding table, whose rows the host sends."""
 
     program: Program
     embedding: FloatWeight | Int8Weight
 
 
 def chosen_config(bundle: Bundle, options: AcceleratorOptions, positions: int) -> AcceleratorConfig:
-    """The accelerator of a run, from manifests alone.
+    """Return the configuration of a run's accelerator, computed from manifests only.
 
     Args:
-        positions: that the cache must hold at least.
+        bundle: the model.
+        options: the options that select the accelerator.
+        positions: minimum number of positions of the cache.
 
     Raises:
-        UnsupportedError: no accelerator runs the model, or the board's does not fit it.
-        UsageError: an unknown board, members that make no configuration, or more positions than a board bundle's has.
-        ToolError: a board's accelerator is wanted, and the generator is missing.
+        UnsupportedError: no accelerator can run the model, or none that can fits the board.
+        UsageError: the board is unknown, the overrides make no valid configuration, or ``positions`` is more than the
+            accelerator has.
+        ToolError: the size is ``board``, and the hardware generator is not installed.
         BundleError: the board bundle is damaged.
     """
     if options.board_bundle is not None:
@@ -58,16 +61,16 @@ def chosen_config(bundle: Bundle, options: AcceleratorOptions, positions: int) -
             )
         return config
     least = _LEAST_CONTEXT if options.size == "small" else 1
-    wanted = dict(options.overrides)
+    members = dict(options.overrides)
     if not options.built:
-        wanted = {"context": max(least, 1 << (positions - 1).bit_length()), **wanted}
-    if "context" in wanted and wanted["context"] < positions:
+        members = {"context": max(least, 1 << (positions - 1).bit_length()), **members}
+    if "context" in members and members["context"] < positions:
         raise UsageError(
-            f"--configuration has context={wanted['context']}, the run needs {positions} positions; lower --ctx-size"
+            f"--configuration has context={members['context']}, the run needs {positions} positions; lower --ctx-size"
         )
-    key = ("accelerator_config", options.board_name, options.size, *sorted(wanted.items()))
+    key = ("accelerator_config", options.board_name, options.size, *sorted(members.items()))
     if key not in bundle.derived:
-        bundle.derived[key] = _config(_shape(bundle), options, wanted)
+        bundle.derived[key] = _config(_shape(bundle), options, members)
     config = cast(AcceleratorConfig, bundle.derived[key])
     if positions > config.context:
         raise UsageError(
@@ -77,15 +80,15 @@ def chosen_config(bundle: Bundle, options: AcceleratorOptions, positions: int) -
 
 
 def _shape(bundle: Bundle) -> IntegerModel:
-    """The model without its weights, made once per bundle."""
+    """Return the model without its weights; it is computed once per bundle."""
     if "accelerator_shape" not in bundle.derived:
         bundle.derived["accelerator_shape"] = shape_model(integer_graph(bundle))
     return cast(IntegerModel, bundle.derived["accelerator_shape"])
 
 
-def _config(model: IntegerModel, options: AcceleratorOptions, wanted: Mapping[str, Any]) -> AcceleratorConfig:
+def _config(model: IntegerModel, options: AcceleratorOptions, overrides: Mapping[str, Any]) -> AcceleratorConfig:
     board = find_board(options.board_name)
-    members = {"clock_hz": board.clock_hz, **wanted}
+    members = {"clock_hz": board.clock_hz, **overrides}
     if options.size == "small":
         return small_config(model, **members)
     if options.generator is None:
@@ -94,14 +97,13 @@ def _config(model: IntegerModel, options: AcceleratorOptions, wanted: Mapping[st
 
 
 def buffer_bytes(bundle: Bundle, options: AcceleratorOptions, positions: int) -> Mapping[str, int]:
-    """``Program.sizes`` of the run, from manifests alone; never less than what ``prepare_model`` brings.
+    """Return ``Program.sizes`` of a run, computed from manifests only.
 
-    Raises:
-        as ``chosen_config``.
+    The sizes are never smaller than those of the program of ``prepare_model``. See ``chosen_config`` for the errors.
     """
     config = chosen_config(bundle, options, positions)
     key = ("accelerator_sizes", config)
-    if key not in bundle.derived:  # a planner asks for it hundreds of times
+    if key not in bundle.derived:  # cached, because a planner calls this hundreds of times
         bundle.derived[key] = _sizes(bundle, config, options)
     return cast(Mapping[str, int], bundle.derived[key])
 
@@ -117,13 +119,15 @@ def _sizes(bundle: Bundle, config: AcceleratorConfig, options: AcceleratorOption
 def prepare_model(
     bundle: Bundle, options: AcceleratorOptions, positions: int, *, progress: Progress = silent
 ) -> AcceleratorModel:
-    """The program of a bundle's model: compiled now, seconds, or the board bundle's.
+    """Return the program of a model: that of the board bundle, or one compiled now, which takes seconds.
 
     Args:
-        bundle: the model's; with a board bundle the one in it.
+        bundle: the model; with a board bundle, the model in it.
+        options: the options that select the accelerator.
+        positions: minimum number of positions of the cache.
+        progress: called during the calibration.
 
-    Raises:
-        as ``chosen_config``; and as ``calibrate`` and ``prepare``.
+    See ``chosen_config``, ``calibrate`` and ``prepare`` for the errors.
     """
     if options.board_bundle is not None:
         return AcceleratorModel(program=options.board_bundle.program(), embedding=options.board_bundle.embedding)

@@ -1,4 +1,4 @@
-"""Opens the device that a run names, with what its program and its board say of it."""
+"""Opening of the device that ``--device`` selects, with the options that its program and its board determine."""
 
 from __future__ import annotations
 
@@ -7,29 +7,30 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from edgedec import device as edgedec_device
 from edgedec.boards import find_board
-from edgedec.device import Device, current_name, device_argument, device_options, open_device
+from edgedec.device import Device, current_name, device_argument, device_options
 from edgedec.errors import DeviceError, UsageError
 from edgedec.hw.compiler.program import Program, laid_out
 from edgedec.hw.config import configuration_text
 from edgedec.hw.isa.registers import REGISTER_MAP
 from edgedec.progress import Progress
 from edgedec.runtime.accelerator.options import AcceleratorOptions
-from edgedec.runtime.driver.recording import Recorder
+from edgedec.runtime.driver.recording import RecordingDevice
 from edgedec.runtime.driver.recording_file import check_recording
 
-# What may stand behind the device's path, in "uart:/dev/ttyUSB0,baud=115200".
+# Options that may follow the device's path, as in "uart:/dev/ttyUSB0,baud=115200", and their types.
 _SETTABLE: Mapping[str, Callable[[str], float]] = {"baud": int, "patience_s": float}
 _OPTION = re.compile(rf",({'|'.join(_SETTABLE)})=([^,]*)$")
 
-__all__ = ["bandwidth", "check_device", "memory_model", "opened"]
+__all__ = ["bandwidth", "check_device", "memory_model", "open_device"]
 
 
 def memory_model(options: AcceleratorOptions) -> str:
-    """``ddr`` where the board's memory was measured, else ``flat``, unless another is asked for.
+    """Return the memory model of a simulated device; for ``auto``, ``ddr`` if the board has one, and ``flat`` otherwise.
 
     Raises:
-        UsageError: the board's memory was not measured, or there is no such board.
+        UsageError: the options name ``ddr`` for a board whose memory was not measured, or the board does not exist.
     """
     modelled = find_board(options.board_name).memory_model is not None
     if options.memory == "ddr" and not modelled:
@@ -40,15 +41,16 @@ def memory_model(options: AcceleratorOptions) -> str:
 
 
 def bandwidth(options: AcceleratorOptions) -> float | None:
-    """Bytes in a second that the memory model gives to long reads; None: no limit."""
+    """Return the bandwidth of long reads in bytes per second; None for the memory model ``ideal``, which has no limit."""
     return None if memory_model(options) == "ideal" else find_board(options.board_name).bandwidth_bytes_s
 
 
 def check_device(device: str, options: AcceleratorOptions) -> list[str]:
-    """The options of the device behind a ``--device`` name, which may be "replay:FILE" or "uart:PORT,baud=115200".
+    """Return the names of a device's options. ``device`` may be "replay:FILE" or "uart:PORT,baud=115200", for example.
 
     Raises:
-        UsageError: there is none of that name, or what it needs is not given, or something that it does not have.
+        UsageError: no device has this name, or its file, port or board bundle is missing, or a file is given for a device
+            that takes none.
     """
     name, _, file = device.partition(":")
     name = current_name(name)
@@ -56,9 +58,9 @@ def check_device(device: str, options: AcceleratorOptions) -> list[str]:
     argument = device_argument(name)
     file, _ = _split(file, known)
     if bool(file) != (argument is not None):
-        what = {"recording": "file"}.get(argument or "", argument)
-        wanted = "no file: write " + name if what is None else f"a {what}: write {name}:{what.upper()}"
-        raise UsageError(f"--device {name} takes {wanted}")
+        kind = {"recording": "file"}.get(argument or "", argument)
+        usage = "no file: write " + name if kind is None else f"a {kind}: write {name}:{kind.upper()}"
+        raise UsageError(f"--device {name} takes {usage}")
     if "bitstream" in known and options.board_bundle is None:
         raise UsageError(
             f"--device {name} needs a bitstream: give a board bundle with -m (docs/board-bundle.md says how one is made)"
@@ -67,12 +69,12 @@ def check_device(device: str, options: AcceleratorOptions) -> list[str]:
 
 
 def _split(text: str, known: Sequence[str]) -> tuple[str, dict[str, float]]:
-    """What stands behind a device's colon: a path, and numbers for those of its options that may be set there.
+    """Split the text after a device's colon into a path and the values of options.
 
     Raises:
-        UsageError: no number, or one that cannot be.
+        UsageError: a value is not a number, or not above 0.
     """
-    found: dict[str, float] = {}
+    settings: dict[str, float] = {}
     while (match := _OPTION.search(text)) is not None and match[1] in known:
         name, value = match.groups()
         try:
@@ -81,22 +83,23 @@ def _split(text: str, known: Sequence[str]) -> tuple[str, dict[str, float]]:
             number = 0
         if not 0 < number < float("inf"):
             raise UsageError(f"--device: {name} must be a number above 0, not {value!r}")
-        text, found = text[: match.start()], {name: number, **found}
-    return text, found
+        text, settings = text[: match.start()], {name: number, **settings}
+    return text, settings
 
 
-def opened(device: str, program: Program, options: AcceleratorOptions, *, progress: Progress) -> Device:
-    """The device of a ``--device`` name, for a program.
+def open_device(device: str, program: Program, options: AcceleratorOptions, *, progress: Progress) -> Device:
+    """Open the device that ``--device`` selects and check that it fits the program.
 
     Raises:
-        UsageError: as ``check_device``.
-        ToolError, DeviceError: as ``edgedec.device.open_device``.
+        UsageError: ``check_device`` raised it.
+        ToolError: ``edgedec.device.open_device`` raised it.
+        DeviceError: ``edgedec.device.open_device`` raised it, or the device has another configuration than the program.
     """
     known, (name, _, rest) = check_device(device, options), device.partition(":")
     file, settings = _split(rest, known)
     if options.record is not None:
         check_recording(options.record)
-    offered: dict[str, Any] = {
+    settable: dict[str, Any] = {
         "memory": memory_model(options),
         "bytes_per_second": int(find_board(options.board_name).bandwidth_bytes_s),
         "memory_bytes": laid_out(program.sizes, program.config.ports)[1],
@@ -106,34 +109,36 @@ def opened(device: str, program: Program, options: AcceleratorOptions, *, progre
     }
     argument = device_argument(name)
     if argument is not None:
-        offered[argument] = Path(file)
+        settable[argument] = Path(file)
     if options.board_bundle is not None:
-        offered["bitstream"] = options.board_bundle.bitstream
-    given = {option: offered[option] for option in known if offered.get(option) is not None}
-    found = open_device(name, program.config, **given)
+        settable["bitstream"] = options.board_bundle.bitstream
+    arguments = {option: settable[option] for option in known if settable.get(option) is not None}
+    opened = edgedec_device.open_device(name, program.config, **arguments)
     try:
         if options.built:
-            _check_configuration(found, program, options, device)
-        return found if options.record is None else Recorder(found, options.record)
+            _check_configuration(opened, program, options, device)
+        return opened if options.record is None else RecordingDevice(opened, options.record)
     except BaseException:
-        found.close()
+        opened.close()
         raise
 
 
-def _check_configuration(found: Device, program: Program, options: AcceleratorOptions, device: str) -> None:
-    """Raises:
-    DeviceError: what answers is an accelerator of another configuration than what was asked for.
+def _check_configuration(opened: Device, program: Program, options: AcceleratorOptions, device: str) -> None:
+    """Compare the configuration of the device, whose name is ``device``, with that of the program.
+
+    Raises:
+        DeviceError: they differ.
     """
     offset = REGISTER_MAP["configuration_hash"].offset
-    low, high = (found.read_register(offset + at) for at in (0, 4))
-    there, wanted = low | high << 32, program.config.hash
-    if there == wanted:
+    low, high = (opened.read_register(offset + at) for at in (0, 4))
+    actual, expected = low | high << 32, program.config.hash
+    if actual == expected:
         return
-    asked = configuration_text(options.size, options.overrides)
-    ours = f"this model with --board {options.board_name} --configuration {asked}"
+    configuration = configuration_text(options.size, options.overrides)
+    model = f"this model with --board {options.board_name} --configuration {configuration}"
     if options.board_bundle is not None:
-        ours = str(options.board_bundle.path)
+        model = str(options.board_bundle.path)
     raise DeviceError(
-        f"{device} is an accelerator of configuration {there:016x}, {ours} has {wanted:016x}: give --model, --board and "
+        f"{device} is an accelerator of configuration {actual:016x}, {model} has {expected:016x}: give --model, --board and "
         "--configuration as they were given to edgedec build-bitstream or simulate --terminal, or build it again"
     )

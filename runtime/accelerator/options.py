@@ -1,4 +1,4 @@
-"""Which accelerator a run is for: what ``--board`` and ``--configuration`` say."""
+"""The options that select an accelerator: ``--board``, ``--configuration`` and ``--memory``."""
 
 from __future__ import annotations
 
@@ -25,39 +25,41 @@ __all__ = [
     "parse_configuration",
 ]
 
-BOARD, LINE_BOARD = "kv260", "ulx3s-85f"  # unless another is named: of all devices, and behind a serial line
+BOARD, LINE_BOARD = "kv260", "ulx3s-85f"  # default boards: of all devices but serial lines, and of serial lines
 
 Size = Literal["small", "board"]
 MemoryModel = Literal["auto", "ddr", "flat", "ideal"]
 
 
 class Generator(Protocol):
-    """What only the hardware generator knows. It is handed in where it is installed: a board's Python does without it."""
+    """The part of the hardware generator that runs need. It is optional, because boards do not have the generator."""
 
     def config(self, model: IntegerModel, board: Board, **overrides: Any) -> AcceleratorConfig:
-        """The fastest accelerator that fits; raises as ``config_for_board``."""
+        """Return the fastest accelerator that fits the board. See ``config_for_board`` for its errors."""
 
     def needs(self, config: AcceleratorConfig, board: Board) -> Mapping[str, int]:
-        """How much it takes there of each of edgedec.board.RESOURCES, estimated."""
+        """Return the estimated use of each of ``edgedec.board.RESOURCES``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AcceleratorOptions:
-    """Members:
-        board: a name that boards/ has, or the path of a board's file; empty: ``BOARD``, or a board bundle's own.
-        size: ``small`` simulates at a bearable speed; ``board`` is what the board gets. Ignored with a board bundle, which
-            says what it was built from.
-        overrides: members of AcceleratorConfig that are wanted otherwise.
-        memory: of a simulated device: ``ddr`` is the KV260's, calibrated; ``flat`` moves what the board's memory gives to
-            long reads; ``ideal`` has no such limit; ``auto`` is ``ddr`` or ``flat``, as the board has it.
-        board_bundle: what was built for a board, with its program; None compiles the model now.
-        built: the accelerator is there already, as `edgedec build-bitstream` makes it from board, size and overrides; a run
-            that needs more positions is refused, and not given another accelerator.
-        record: file that all traffic with the device is written to.
-        generator: for size ``board``, and for what a plan says of the memories on the chip.
+    """The options that select an accelerator.
+
+    Members:
+        board: name of a file of boards/, or the path of a board's file; empty: ``BOARD``, or the board of ``board_bundle``.
+        size: ``small`` is an accelerator that simulates fast enough; ``board`` is the one that the board gets. It is
+            ignored with a board bundle, which contains its configuration.
+        overrides: members of ``AcceleratorConfig`` with other values than the default.
+        memory: memory model of a simulated device. ``ddr`` is calibrated to the KV260; ``flat`` has the bandwidth of the
+            board's memory; ``ideal`` has no limit; ``auto`` is ``ddr`` if the board has it, or else ``flat``.
+        board_bundle: bitstream and program for a board; None compiles the model now.
+        built: the accelerator was built before, by ``edgedec build-bitstream``, from board, size and overrides. A run that
+            needs more positions is then refused instead of getting a larger accelerator.
+        record: file to which all traffic with the device is written.
+        generator: needed for the size ``board``, and for a plan's figures of memories on the chip.
 
     Raises:
-        UsageError: a value that is none of these, or a member that a configuration does not have.
+        UsageError: ``overrides`` has a name that is no member of a configuration.
     """
 
     board: str = ""
@@ -71,7 +73,7 @@ class AcceleratorOptions:
 
     @property
     def board_name(self) -> str:
-        """Of the board that it is."""
+        """Name of the board, which is never empty."""
         return self.board or (BOARD if self.board_bundle is None else self.board_bundle.board)
 
     def __post_init__(self) -> None:
@@ -84,8 +86,10 @@ class AcceleratorOptions:
 
 
 def check_memory(text: str) -> MemoryModel:
-    """Raises:
-    UsageError: it is none.
+    """Return ``text`` as a memory model.
+
+    Raises:
+        UsageError: it is not the name of one.
     """
     if text not in get_args(MemoryModel):
         known = get_args(MemoryModel)
@@ -94,10 +98,12 @@ def check_memory(text: str) -> MemoryModel:
 
 
 def parse_configuration(text: str) -> tuple[Size, dict[str, Any]]:
-    """``small``, ``board``, or either with members after it: "small,slots=4,beat_bytes=32".
+    """Return the size and the members of a text such as ``small``, ``board`` or ``small,slots=4,beat_bytes=32``.
+
+    The values of members are checked when a configuration is made of them.
 
     Raises:
-        UsageError: another size, or something that is no ``member=value``; the members are checked by their users.
+        UsageError: the size is unknown, or a member is unknown, repeated, or not of its type.
     """
     size, *members = (part.strip() for part in text.split(","))
     if "=" in size:
@@ -107,7 +113,7 @@ def parse_configuration(text: str) -> tuple[Size, dict[str, Any]]:
         raise UsageError(
             f"--configuration must begin with one of {', '.join(known)}, not {size!r}{did_you_mean(size, known)}"
         )
-    found: dict[str, Any] = {}
+    overrides: dict[str, Any] = {}
     defaults = {member.name: member.default for member in fields(AcceleratorConfig)}
     for member in members:
         name, equals, value = member.partition("=")
@@ -116,10 +122,10 @@ def parse_configuration(text: str) -> tuple[Size, dict[str, Any]]:
                 f"--configuration has no member {member!r}; write NAME=VALUE, known: {', '.join(defaults)}"
                 f"{did_you_mean(name, defaults)}"
             )
-        if name in found:
+        if name in overrides:
             raise UsageError(f"--configuration has {name} twice; give it once")
-        found[name] = _value(name, value, type(defaults[name]))
-    return cast(Size, size), found
+        overrides[name] = _value(name, value, type(defaults[name]))
+    return cast(Size, size), overrides
 
 
 def _value(name: str, text: str, kind: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What a board draws, read from its own sensor while a model runs. A simulation has no such figure, and none is made up."""
+"""The power of a board, read from its own sensor while a model runs. Simulations report no power."""
 
 from __future__ import annotations
 
@@ -15,36 +15,42 @@ from typing import Any, Self
 __all__ = ["HWMON", "Energy", "PowerMeter", "PowerSensor", "find_sensor"]
 
 HWMON = Path("/sys/class/hwmon")
-INTERVAL_S = 0.05  # the KV260's INA260 has a new value six or seven times a second, so none is missed
-_WAYS = (("power1_input",), ("in1_input", "curr1_input"))  # the bus voltage of an INA is in1
-_MOST_WATTS = 1000.0  # more than any such board's supply gives
-_STOP_PATIENCE_S = 2.0  # a bus that hangs must not hang the run
+INTERVAL_S = (
+    0.05  # seconds between samples; the KV260's INA260 updates six or seven times per second, so none is missed
+)
+_FILES = (
+    ("power1_input",),
+    ("in1_input", "curr1_input"),
+)  # files to read, in order of preference; in1 is the bus voltage
+_MOST_WATTS = 1000.0  # upper bound of plausible values, higher than the supply of any such board
+_STOP_PATIENCE_S = 2.0  # seconds to wait for the sampling thread, so that a hanging bus does not block the run
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PowerSensor:
-    """A hwmon device that measures what the whole board, or its module, draws.
+    """A hwmon device that measures the power of a whole board, or of its module.
 
     Source: the kernel's Documentation/hwmon/sysfs-interface: ``powerN_input`` is in microwatts, ``inN_input`` in millivolts,
     ``currN_input`` in milliamperes.
 
     Members:
-        name: as the kernel has it: ina260_u14 for the INA260 that measures the 5 V of the KV260's K26 module, processor,
-            fabric and DRAM together (Linux, zynqmp-sck-kv-g-revB.dtso: an iio-hwmon of that name over its three channels).
-        files: of power, or of voltage and current.
+        name: name of the device in the kernel. For example, ina260_u14 is the INA260 on the 5 V supply of the KV260's K26
+            module, that is of processor, fabric and DRAM together (Linux, zynqmp-sck-kv-g-revB.dtso: an iio-hwmon of that
+            name over its three channels).
+        files: the file of the power, or those of voltage and current.
     """
 
     name: str
     files: tuple[Path, ...]
 
     def read(self) -> float:
-        """Watts.
+        """Return the power in watts.
 
         Raises:
-            OSError: it is gone, or its bus does not answer.
-            ValueError: no number, or none that a board can draw.
+            OSError: the sensor has disappeared, or its bus does not answer.
+            ValueError: the value is not a number, or not plausible.
         """
         values = [int(file.read_text()) for file in self.files]
         watts = values[0] / 1e6 if len(values) == 1 else values[0] * values[1] / 1e6
@@ -54,30 +60,35 @@ class PowerSensor:
 
 
 def find_sensor(names: Sequence[str], root: Path = HWMON) -> PowerSensor | None:
-    """The first of a board's sensors that is there; None if none is, or it cannot be told which one it is.
+    """Return the first of a board's sensors that exists; None if none exists, or several have the same name.
 
     Args:
-        names: of hwmon devices, ``Board.power_sensors``. Each of them measures all that counts: they are not added up.
+        names: names of hwmon devices, ``Board.power_sensors``. Each measures the total power, so they are not added up.
+        root: folder of the hwmon devices.
     """
     try:
         devices = sorted(root.iterdir())
     except OSError:
         return None
     for name in names:
-        found = [device for device in devices if _name(device) == name]
-        if len(found) > 1:
-            log.warning("%d sensors under %s are called %s; power is not measured", len(found), root, name)
+        matches = [device for device in devices if _name(device) == name]
+        if len(matches) > 1:
+            log.warning("%d sensors under %s are called %s; power is not measured", len(matches), root, name)
             return None
-        for files in _WAYS:
-            paths = tuple(device / file for device in found for file in files)
-            if paths and all(path.is_file() for path in paths) and not (len(files) > 1 and _is_labelled(found[0])):
+        for files in _FILES:
+            paths = tuple(device / file for device in matches for file in files)
+            if paths and all(path.is_file() for path in paths) and not (len(files) > 1 and _is_labelled(matches[0])):
                 return PowerSensor(name=name, files=paths)
     return None
 
 
 def _is_labelled(device: Path) -> bool:
-    """PMBus drivers label what they give, and there the first voltage may be the input's, the first current the output's."""
-    return any((device / f"{what}1_label").exists() for what in ("in", "curr"))
+    """Return whether the channels of a device have labels.
+
+    PMBus drivers label their channels; there the first voltage may be that of the input and the first current that of the
+    output, so that their product is not a power.
+    """
+    return any((device / f"{kind}1_label").exists() for kind in ("in", "curr"))
 
 
 def _name(device: Path) -> str | None:
@@ -89,13 +100,14 @@ def _name(device: Path) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Energy:
-    """What was measured between ``start`` and ``stop``.
+    """The energy that was measured between ``start`` and ``stop``.
 
     Members:
-        watts: mean over ``seconds``.
-        joules: integral of the samples by trapezoids.
-        samples: how many there were, at least 2.
-        sensor: its name.
+        watts: mean power over ``seconds``.
+        joules: integral of the samples by the trapezoidal rule.
+        seconds: time between the first and the last sample.
+        samples: number of samples, at least 2.
+        sensor: name of the sensor.
     """
 
     watts: float
@@ -105,7 +117,7 @@ class Energy:
     sensor: str
 
     def as_json(self, tokens: int) -> dict[str, Any]:
-        """For ``timings``; ``joules_per_token`` is None where no token was made."""
+        """Return the figures for ``timings``. ``joules_per_token`` is None without tokens."""
         return {
             "watts": round(self.watts, 3),
             "joules": round(self.joules, 4),
@@ -116,13 +128,14 @@ class Energy:
 
 
 class PowerMeter:
-    """Samples a sensor from a thread, between ``start`` and ``stop``; then it may be started again.
+    """A meter that samples a sensor in a thread between ``start`` and ``stop``. It may be started again.
 
-    A sensor that vanishes or says nonsense costs the figure, never the run: it is logged, and ``stop`` gives None.
+    If the sensor disappears or returns implausible values, this is logged and ``stop`` returns None; the run continues.
 
     Args:
-        interval_s: between two samples; one is taken at either end besides.
-        clock: seconds that only go forward.
+        sensor: the sensor.
+        interval_s: seconds between two samples. One sample is also taken at the start and one at the stop.
+        clock: returns monotonic seconds.
     """
 
     def __init__(
@@ -144,9 +157,9 @@ class PowerMeter:
         self.stop()
 
     def start(self) -> None:
-        """Begins anew; what was not stopped is forgotten."""
+        """Start to sample. A measurement that was not stopped is discarded."""
         self.stop()
-        # Of this run alone: a thread that hung in the last one has the last one's.
+        # Each measurement has its own list and event, so that a hanging thread of the previous one cannot change them.
         self._samples, self._stop, self._broken = [], threading.Event(), False
         self._thread = threading.Thread(
             target=self._watch, args=(self._samples, self._stop), name="edgedec-power", daemon=True
@@ -154,7 +167,7 @@ class PowerMeter:
         self._thread.start()
 
     def stop(self) -> Energy | None:
-        """What was measured; None if the sensor failed, or nothing was started."""
+        """Stop to sample and return the energy; None if the sensor failed or the meter was not started."""
         thread, self._thread = self._thread, None
         if thread is None:
             return None

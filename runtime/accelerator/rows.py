@@ -1,4 +1,4 @@
-"""Which rows a device has, and how another state's come to be there."""
+"""The rows in the cache of a device, and the exchange of one state's rows for another's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["DeviceRows", "Row", "rows_of"]
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a cache: what has to be sent to make it again. ``embed``: of a negative id, float32 [hidden]."""
+    """The input from which a row of a cache is computed. ``embed`` holds float32 [hidden] if the id is negative."""
 
     id: int
     position: int
@@ -24,7 +24,7 @@ class Row:
 
 
 def rows_of(work: Pass) -> list[Row]:
-    """Of a pass."""
+    """Return the rows of a pass."""
     embeds = work.embeds
     return [
         Row(number, position, b"" if number >= 0 or embeds is None else embeds[-number - 1].astype("<f4").tobytes())
@@ -33,33 +33,35 @@ def rows_of(work: Pass) -> list[Row]:
 
 
 class DeviceRows:
-    """The committed rows of the one cache that a device has.
+    """The committed rows of a device's cache.
 
-    ``bring`` and ``commit`` may fail at any point, Ctrl-C included; the next ``bring`` then finds out what is left.
+    ``bring`` and ``commit`` may fail at any point, including by Ctrl-C; the next ``bring`` then determines which rows are
+    left.
 
     Args:
-        ran: called with the report of each pass that was run again, and its rows.
+        driver: the driver of the device.
+        ran: called with the report of each pass that ran again, and its number of rows.
     """
 
     def __init__(self, driver: Driver, ran: Callable[[PassReport, int], object]) -> None:
         self._driver, self._ran = driver, ran
         self._held: list[Row] = []
-        self._owner: object = None  # whose rows these are, all of them; None: look
+        self._owner: object = None  # state whose rows these are; None: unknown, so that rows have to be compared
 
     def forget(self, owner: object) -> None:
-        """``owner``'s rows are not what they were."""
+        """Note that the rows of ``owner`` have changed."""
         if self._owner is owner:
             self._owner = None
 
     def is_of(self, owner: object, rows: Sequence[Row]) -> bool:
-        """Whether the device has ``rows``, and no others, and ``owner`` was who brought them."""
+        """Return whether the device holds exactly ``rows``, which are those of ``owner``."""
         return self._owner is owner and self._driver.length == len(self._held) == len(rows)
 
     def bring(self, owner: object, rows: Sequence[Row]) -> None:
-        """The device has exactly these rows: what it shares with them stays, the others are run again.
+        """Make the device hold exactly ``rows``. Its rows of a common prefix stay, and the others run again.
 
         Raises:
-            DeviceError: as ``Driver.forward``.
+            DeviceError: see ``Driver.forward``.
         """
         if self.is_of(owner, rows):
             return
@@ -80,16 +82,16 @@ class DeviceRows:
         numbers = iter(range(-1, -1 - len(embeds), -1))
         ids = np.array([next(numbers) if row.embed else row.id for row in rows], np.int32)
         positions = np.array([row.position for row in rows], np.int32)
-        given = np.stack(embeds) if embeds else None
-        self._ran(self._driver.forward(ids, positions=positions, logits=NO_LOGITS, embeds=given), len(rows))
+        stacked = np.stack(embeds) if embeds else None
+        self._ran(self._driver.forward(ids, positions=positions, logits=NO_LOGITS, embeds=stacked), len(rows))
         self._driver.commit(np.arange(len(rows), dtype=np.int32))
         self._held += rows
 
     def commit(self, nodes: I32, rows: Sequence[Row]) -> PassReport | None:
-        """Keeps these slots of the last pass, which are ``rows``.
+        """Commit the slots ``nodes`` of the last pass, whose rows are ``rows``.
 
         Raises:
-            DeviceError: as ``Driver.commit``.
+            DeviceError: see ``Driver.commit``.
         """
         report = self._driver.commit(nodes)
         self._held += rows

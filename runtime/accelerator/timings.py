@@ -1,4 +1,4 @@
-"""What an answer took of an accelerator: cycles, stalls by cause, and tokens a second at its clock."""
+"""The work of an accelerator for one answer: cycles, stalls by cause, and tokens per second at its clock."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ __all__ = ["DeviceTimings", "power_meter"]
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceTimings:
-    """Of one answer.
+    """The figures of an accelerator for one answer.
 
     Members:
-        prompt, decode: what was done until the prompt was in the cache, and after that.
-        first_token_seconds: of the device's time, from the first pass to the first token.
-        tokens: that were written.
-        rounds: of the decoder; their seconds are the device's and, where the device did not hide it, this host's.
-        energy: what a board's sensors say; empty without any, and never filled in a simulation.
+        facts: context of the figures: simulated or measured, board, clock frequency.
+        prompt, decode: counters until the prompt was in the cache, and after that.
+        first_token_seconds: device time from the first pass to the first token.
+        tokens: number of tokens of the answer.
+        rounds: statistics of the decoder's rounds; their seconds are device time plus host time that did not overlap.
+        energy: measured energy, from ``Energy.as_json``; None without a sensor, and in simulations.
     """
 
     facts: DeviceFacts
@@ -37,15 +38,16 @@ class DeviceTimings:
 
     @property
     def tokens_per_second(self) -> float:
-        """By the device's time alone: what it could write if the host took none."""
+        """Tokens per second of device time, as if the host took no time."""
         return self.tokens / self.decode.seconds if self.decode.seconds else 0.0
 
     @property
     def tokens_per_second_with_host(self) -> float:
-        """With what this host took beside it."""
+        """Tokens per second of device time and of host time that did not overlap with it."""
         return self.tokens / self.rounds.seconds if self.rounds.seconds else 0.0
 
     def as_json(self) -> dict[str, Any]:
+        """Return the figures for ``timings``."""
         clocked = self.decode.cycles > 0
         return {
             **self.facts.as_json(),
@@ -64,7 +66,7 @@ class DeviceTimings:
         }
 
     def figures(self) -> str:
-        """One line for people."""
+        """Return the figures as one line of text."""
         facts, decode = self.facts, self.decode
         if facts.kind == "estimated":
             return (
@@ -89,7 +91,7 @@ class DeviceTimings:
 
 
 def power_meter(facts: DeviceFacts) -> PowerMeter | None:
-    """Of a board that measures its own power; nothing that was not measured, here and now, has a figure."""
+    """Return a meter for the board's power; None for a simulation or a replay, and for a board without a sensor."""
     if facts.kind != "measured" or not facts.live:
         return None
     sensor = find_sensor(find_board(facts.board).power_sensors)

@@ -1,4 +1,4 @@
-"""Decoders: one file each. A decoder turns passes of a target into a text."""
+"""Decoders, one file each. A decoder continues prompts by running passes on a target."""
 
 from __future__ import annotations
 
@@ -21,12 +21,14 @@ def open_decoder(
     """Return an autoregressive decoder on ``target``.
 
     Args:
-        drafter: by name, or made already.
-        vocab_limit: the tokenizer's size; 0: the target's.
-        overlaps: grow the next tree while the target is at work, for a target that leaves the host free meanwhile.
+        target: runs the passes.
+        state: the cache to use, opened on ``target``.
+        drafter: a drafter, or the name of one.
+        vocab_limit: number of the tokenizer's ids; 0: the target's vocabulary.
+        overlaps: grow the next tree while a pass runs; for targets that leave the host free.
 
     Raises:
-        UsageError: no drafter has this name; the message lists the known ones.
+        UsageError: no drafter has this name; the message lists the known names.
     """
     return AutoregressiveDecoder(
         target=target,

@@ -1,10 +1,11 @@
-"""The next round's tree, grown on the host while the device is at work on this round's: drafting that costs no time.
+"""Drafting ahead: the host grows the next round's tree while the device runs the pass of this round.
 
-It is grown on an assumption: that the likeliest path of this round's tree is accepted, and that the draft's likeliest token
-comes after it. If the text then goes on just so, the tree is the one that the next round would have grown, and is there
-already; else it is dropped. Nothing of an assumption reaches the text: a tree is a proposal, whenever it was made, and
-whether it is used depends on the text alone, never on what the tree holds.
-Source: PEARL, 2408.11850, its post-verify; the choice of the path is derived here.
+The tree is grown on the assumption that the likeliest path of this round's tree is accepted and that the draft's likeliest
+token follows it. If the text continues that way, the next round uses the tree; otherwise the tree is discarded. An
+assumption cannot change the answer: a tree holds guesses only, and whether it is used depends on the text alone, never on
+the tree's contents.
+
+Source: PEARL (2408.11850), post-verify; the choice of the path is derived here.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ from edgedec.runtime.protocols import I32, Draft, TokenTree
 
 __all__ = ["Ahead", "likeliest_path", "root_alone"]
 
-_TRIAL = 4  # trees grown ahead before that may be found to lose time
-_RETRY = 16  # rounds, of which one tries it again
+_TRIAL = 4  # trees to grow ahead before drafting ahead may be judged to lose time
+_RETRY = 16  # rounds from one trial to the next once drafting ahead lost time
 
 
 class Ahead:
-    """At most one tree is waiting, for the one text that it was grown for.
+    """A tree that was grown ahead, together with the text that it was grown for.
 
     Parameters:
-        draft: proposes, on an assumed text as on a certain one.
-        grow: the tree of a round, by its text.
-        positions: of a text at most.
-        rounds: where it counts what it did; whether it goes on depends on that, too.
-        clock: seconds, of the host.
+        draft: makes the guesses.
+        grow: returns the tree of a round for its text.
+        positions: maximum length of a text, in tokens.
+        rounds: counts the trees; ``pays`` reads these counts.
+        clock: returns the host's time in seconds.
     """
 
     def __init__(
@@ -46,19 +47,21 @@ class Ahead:
         self._growing = Phase(clock)
         self._tree: TokenTree | None = None
         self._text = np.zeros(0, np.int32)
-        self._seconds = 0.0  # that growing the tree took
+        self._seconds = 0.0  # time spent on growing the tree
 
     def pays(self, tree: TokenTree) -> bool:
-        """Whether to grow ahead while ``tree`` is verified: where one does not speculate one will not in the next round.
+        """Return whether to grow a tree ahead while the target runs ``tree``.
 
-        A slow draft is late more often than it is right; then one round in sixteen looks whether that has changed.
+        It does not pay if ``tree`` is a root without guesses, because the next round is then likely not to speculate
+        either. It also does not pay if drafting ahead lost time so far, as it does when a slow draft delays more rounds
+        than it helps; one round in sixteen tries it again.
         """
         rounds = self._rounds
         losing = rounds.ahead >= _TRIAL and rounds.saved_seconds < 0
         return len(tree.tokens) > 1 and not (losing and rounds.count % _RETRY)
 
     def assume(self, text: I32, tree: TokenTree) -> None:
-        """Grow the tree of the next round; ``tree`` is the one of this round, after ``text`` int32 [n]."""
+        """Grow the tree of the next round. ``tree`` is the tree of this round, which follows ``text`` int32 [n]."""
         self._tree = None
         path = np.concatenate([text, tree.tokens[likeliest_path(tree)[1:]]])
         if len(path) >= self._positions:
@@ -73,7 +76,7 @@ class Ahead:
         self._rounds.ahead += 1
 
     def take(self, text: I32) -> TokenTree | None:
-        """The tree that was grown for just this text; None if there is none. It is given once."""
+        """Return the tree that was grown for exactly this text and forget it; None if there is none."""
         tree, self._tree = self._tree, None
         if tree is None or not np.array_equal(text, self._text):
             return None
@@ -83,7 +86,7 @@ class Ahead:
 
 
 def likeliest_path(tree: TokenTree) -> list[int]:
-    """From the root, always to the child that the draft thinks likeliest; of equal ones to the first."""
+    """Return the nodes from the root to a leaf that follow each node's likeliest child; ties go to the first child."""
     path = [0]
     while (children := np.flatnonzero(tree.parents == path[-1])).size:
         guess = tree.draft[path[-1]]
@@ -93,5 +96,5 @@ def likeliest_path(tree: TokenTree) -> list[int]:
 
 
 def root_alone(text: I32) -> TokenTree:
-    """The tree after ``text`` without guesses."""
+    """Return a tree without guesses after ``text``."""
     return TokenTree(tokens=text[-1:].astype(np.int32), parents=np.array([-1], np.int32), draft={})

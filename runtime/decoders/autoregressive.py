@@ -1,8 +1,9 @@
-"""The decoding loop: grow a tree, run it in one pass, accept a path, commit it.
+"""The decoding loop: grow a tree of guesses, run it in one pass, accept a path, commit the path.
 
-Plain decoding is the same loop with a drafter that never guesses: the tree is its root, the path is the root, and the
-verifier's next token is the sample. Invariant: the text's last token is never in the cache; it is node 0 of the next pass.
-Between submitting a pass and asking for its result the host may grow the next tree (``_ahead.py``).
+Plain decoding is the same loop with a drafter that never guesses: the tree is a root without children, the path is the
+root, and the verifier's next token is the sample. Invariant: the last token of the text is never in the cache; it is node 0
+of the next pass. Between submitting a pass and waiting for its result the host may grow the next tree (``_ahead.py``).
+
 Source: speculative decoding, 2211.17192; token trees, 2305.09781.
 """
 
@@ -44,20 +45,24 @@ from edgedec.runtime.visibility import tree as tree_visibility
 
 __all__ = ["AutoregressiveDecoder", "Rounds"]
 
-_CALIBRATED = (1, 2, 4)  # rows of passes that are measured beforehand, beside the largest tree's
-_NO_ROWS = np.zeros(0, np.int32)  # of logits
-_REPEATS = 4  # of which the fastest counts: others on the machine only make it slower
+_CALIBRATED = (1, 2, 4)  # numbers of rows of the passes measured before the first round, besides the largest tree's
+_NO_ROWS = np.zeros(0, np.int32)  # ``Pass.logits`` of passes over the prompt
+_REPEATS = 4  # measurements of each size; the fastest counts, because other processes only slow a pass down
 
 
 @dataclass(kw_only=True)
 class AutoregressiveDecoder:
-    """Writes one text after the other on one target. Rows of a common prefix are kept from one text to the next.
+    """A decoder that continues one prompt at a time and keeps the cache rows of a common prefix for the next prompt.
 
     Members:
-        vocab_limit: the tokenizer's size; ids from here on pad the vocabulary.
-        overlaps: the host is free while the target runs a pass: grow the next tree meanwhile.
-        cached: the ids of the state's committed rows.
-        rounds: what the rounds of the last text did.
+        target: runs the passes.
+        state: the cache, opened on ``target``.
+        drafter: makes the guesses.
+        vocab_limit: number of the tokenizer's ids; larger ids pad the vocabulary.
+        cost: expected duration of passes; every pass updates it.
+        overlaps: grow the next tree while a pass runs; for targets that leave the host free.
+        cached: ids of the state's committed rows.
+        rounds: statistics of the rounds of the last request.
     """
 
     target: Target
@@ -68,17 +73,17 @@ class AutoregressiveDecoder:
     overlaps: bool = False
     cached: list[int] = field(default_factory=list)
     rounds: Rounds = field(default_factory=Rounds)
-    _draft: Draft | None = None  # kept from text to text, as what was measured is
+    _draft: Draft | None = None  # kept from request to request, as the measurements are
     _adaptive: Adaptive | None = None
 
     @property
     def speculating(self) -> bool:
-        """Whether speculation is on, as far as the measured times have decided."""
+        """True while ``Adaptive`` has speculation switched on."""
         return self._adaptive is not None and self._adaptive.on
 
     def open_draft(self, limits: Limits) -> Draft:
-        """Return the draft. The first call opens it, which loads a draft model, and measures passes."""
-        limits = _possible(limits)
+        """Return the draft. The first call opens it, which may load a draft model, and measures passes."""
+        limits = _with_possible_depth(limits)
         if self._draft is None:
             self._draft = self.drafter.open(self.target.info, limits, self.cost)
             if limits.depth and not self.cost.seconds(1, 0):
@@ -86,7 +91,7 @@ class AutoregressiveDecoder:
         return self._draft
 
     def _calibrate(self, limits: Limits) -> None:
-        """Measure passes of a few sizes, and drop them: what guesses cost is known before the first is made."""
+        """Measure passes of a few sizes and discard their rows, so that the cost of guesses is known in the first round."""
         largest = min(limits.nodes, limits.depth + 1, limits.positions - self.state.length)
         sizes = [size for size in _CALIBRATED if size < largest] + [largest]
         fastest: dict[int, float] = {}
@@ -98,14 +103,14 @@ class AutoregressiveDecoder:
             self.cost.observe(size, seconds)
 
     def generate(self, request: Request) -> Iterator[Token]:
-        """Yield the tokens after the prompt until the context is full or the caller stops asking.
+        """Yield the tokens after the prompt until the context is full or the caller closes the iterator.
 
         Raises:
             EdgedecError: the prompt is empty or fills the context.
-            UsageError: another text was begun on this decoder, which has one cache, before this one had ended.
-            DeviceError: the target returned NaN.
+            UsageError: another request was started on this decoder, which has one cache, before this one ended.
+            DeviceError: the target failed, or returned NaN.
         """
-        prompt, limits = request.prompt, _possible(request.limits)
+        prompt, limits = request.prompt, _with_possible_depth(request.limits)
         if not len(prompt):
             raise EdgedecError("the prompt has no tokens; it must have at least 1")
         if len(prompt) >= limits.positions:
@@ -119,7 +124,7 @@ class AutoregressiveDecoder:
         ids = np.empty(limits.positions + 1, np.int32)
         ids[: len(prompt)], length = prompt, len(prompt)
         clock = RoundClock(time.perf_counter)
-        draft = self._read(ids[:length], limits, clock)
+        draft = self._read_prompt(ids[:length], limits, clock)
         adaptive = self._adaptive = self._adaptive or Adaptive(limits.depth, self.cost)
         adaptive.begin()
         fitted = replace(limits, nodes=min(limits.nodes, request.tree_nodes or limits.nodes))
@@ -136,7 +141,7 @@ class AutoregressiveDecoder:
                 if self.overlaps and ahead.pays(tree):
                     with clock.ahead:
                         ahead.assume(text, tree)
-            finally:  # drafting may fail, or be interrupted: no pass may be left under way
+            finally:  # wait even if drafting fails or is interrupted: no pass may be left running
                 (result,) = ticket.result()
             with clock.verifying:
                 self.cost.observe(len(tree.tokens), result.seconds, self.state.length)
@@ -155,11 +160,12 @@ class AutoregressiveDecoder:
             yield Token(outcome.next_token, guessed=False)
             if self.rounds is not rounds:
                 raise UsageError(
-                    "another answer was begun before this one had ended; read one to its end, or close it, before the next"
+                    "another answer was started before this one ended; read an answer to its end, or close it, before "
+                    "you start the next"
                 )
 
-    def _read(self, prompt: I32, limits: Limits, clock: RoundClock) -> Draft:
-        """Open the draft, and let it read the prompt: a draft model takes long to, and that is part of no round."""
+    def _read_prompt(self, prompt: I32, limits: Limits, clock: RoundClock) -> Draft:
+        """Open the draft and let it read the prompt. A draft model needs time for that which belongs to no round."""
         draft = self.open_draft(limits)
         if limits.depth:
             with clock.reading:
@@ -168,7 +174,7 @@ class AutoregressiveDecoder:
         return draft
 
     def _grow(self, draft: Draft, policy: TreePolicy, adaptive: Adaptive, limits: Limits, text: I32) -> TokenTree:
-        """Return the next tree after ``text``; its root alone if there is no room, or guesses do not pay."""
+        """Return the next tree after ``text``; a root without guesses if there is no room or guesses do not pay."""
         room = min(limits.nodes, limits.positions - len(text) + 1)
         depth = 0 if not adaptive.on else limits.depth if policy.sizes_itself else adaptive.depth(len(text))
         if not depth or room <= 1:
@@ -176,7 +182,7 @@ class AutoregressiveDecoder:
         return policy.grow(draft, text, replace(limits, nodes=room, depth=depth), self.cost, adaptive.accept)
 
     def _verify(self, request: Request, tree: TokenTree, result: PassResult, text: I32) -> Outcome:
-        """Accept a path, and add the taps of its nodes that the drafter asked for."""
+        """Return the outcome of a pass, including the drafter's taps."""
         distribution = _distributions(request.processor, tree, result, text)
         outcome = request.verifier.accept(tree, distribution, request.rng)
         if not self.drafter.taps:
@@ -203,22 +209,23 @@ class AutoregressiveDecoder:
         )
 
     def shared_prefix(self, prompt: I32) -> int:
-        """Return the number of rows of ``prompt`` that the cache holds already."""
-        return self._shared(prompt.tolist()[:-1])
+        """Return the number of rows of ``prompt`` that are in the cache already."""
+        return self._common_prefix(prompt.tolist()[:-1])
 
-    def _shared(self, ids: list[int]) -> int:
+    def _common_prefix(self, ids: list[int]) -> int:
         keep = 0
         while keep < min(len(ids), len(self.cached)) and ids[keep] == self.cached[keep]:
             keep += 1
         return keep
 
     def _prefill(self, request: Request) -> bool:
-        """Bring the cache to exactly the prompt without its last token: keep what it shares, run the rest in chunks.
+        """Make the cache hold exactly the prompt without its last token.
 
-        Returns False if interrupted half-way; rows that were run are kept.
+        Rows of the common prefix are kept, and the other tokens run in passes of ``limits.nodes`` rows. Returns False if
+        the request was interrupted; the rows of finished passes are then kept.
         """
         ids, nodes = request.prompt[:-1].tolist(), request.limits.nodes
-        keep = self._shared(ids)
+        keep = self._common_prefix(ids)
         self.state.truncate(keep)
         del self.cached[keep:]
         for start in range(keep, len(ids), nodes):
@@ -230,7 +237,7 @@ class AutoregressiveDecoder:
             self.rounds.prefill_seconds += self._run(Pass(ids=chunk, positions=positions, logits=_NO_ROWS)).seconds
             self.state.commit(np.arange(len(chunk), dtype=np.int32))
             self.cached += chunk.tolist()
-        request.on_prefill(len(ids), len(ids))  # also if the cache held all of them: a progress bar waits for its end
+        request.on_prefill(len(ids), len(ids))  # even if no pass was needed, so that a progress bar ends
         return True
 
     def _pass(self, tree: TokenTree, top_k: int) -> Pass:
@@ -256,20 +263,20 @@ class AutoregressiveDecoder:
 
 
 def _distributions(processor: Processor, tree: TokenTree, result: PassResult, text: I32) -> Callable[[int], F32]:
-    """Return a function from a node to the probabilities of the next token, with the node's own path as history."""
+    """Return a function from a node to the distribution of the token after it, with the path to the node as history."""
 
     def distribution(node: int) -> F32:
         path = []
-        at = node
-        while at > 0:
-            path.append(tree.tokens[at])
-            at = int(tree.parents[at])
+        ancestor = node
+        while ancestor > 0:
+            path.append(tree.tokens[ancestor])
+            ancestor = int(tree.parents[ancestor])
         history = np.concatenate([text, np.array(path[::-1], np.int32)]) if path else text
         return processor(result.logits[node], history)
 
     return distribution
 
 
-def _possible(limits: Limits) -> Limits:
-    """Bound the depth by the nodes: no path is deeper than a tree has nodes, and no larger pass need be priced."""
+def _with_possible_depth(limits: Limits) -> Limits:
+    """Return ``limits`` with the depth that a tree of ``limits.nodes`` nodes can have, so that no larger pass is priced."""
     return replace(limits, depth=min(limits.depth, limits.nodes - 1))

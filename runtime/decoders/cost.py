@@ -1,4 +1,4 @@
-"""Seconds of a pass: as the target says beforehand, or as observed in this run."""
+"""A cost model that learns the duration of passes during a run."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ from edgedec.runtime.protocols import CostModel
 
 __all__ = ["ObservedCost"]
 
-_SLOPE = 0.08  # of the seconds of one node, for each node more, where one size was seen only
-_FIRST = 3  # passes of a size that are simply averaged
-_DRIFT = 8  # passes whose median is the drift; an even number, so that of two sizes in turn neither is all of it
-# How much of a deviation a size's own seconds take, and the most that counts, in logarithms: slowly against the drift.
+_SLOPE = 0.08  # additional time of each further node, relative to a pass of one node, while only one size was observed
+_FIRST = 3  # passes of a size that are averaged with equal weights
+_DRIFT = 8  # passes whose median is the drift; even, so that two alternating sizes count equally
+# Weight of a new deviation in the logarithm of a size's time, and the largest deviation that counts. The weight is small,
+# so that the shape changes more slowly than the drift.
 _LEARN, _MOST = 1 / 32, 0.5
 
 
 class ObservedCost:
-    """A shape, seconds by size, times a drift that all sizes share, the median of the last passes.
+    """The duration of a pass: a shape (seconds by number of nodes) times a drift that all sizes share.
 
-    A context that grows or a machine that gets busy slows sizes that are not used just now as well; without the drift a
-    run that always speculates would compare itself with plain passes of long ago. Between observed sizes and beyond them
-    there is a straight line. 0.0 before the first pass.
+    The drift is the median, over the last passes, of observed time divided by the shape's time. A growing context or a busy
+    machine slows all sizes down, including those that are not in use at the moment; without the drift, a run that always
+    speculates would compare itself with plain passes of long ago. Between observed sizes, and beyond them, the shape is
+    interpolated linearly. Before the first pass it is 0.0.
 
     Parameters:
-        model: is the shape, by size and past, if there is one; then only the drift is observed.
+        model: the shape, as a function of the numbers of nodes and of cached rows. None: the shape is observed, too.
     """
 
     def __init__(self, model: CostModel | None = None) -> None:
@@ -37,6 +39,7 @@ class ObservedCost:
         self._drift = 1.0
 
     def observe(self, nodes: int, seconds: float, past: int = 0) -> None:
+        """Learn that a pass of ``nodes`` rows over ``past`` cached rows took ``seconds``."""
         seconds = max(1e-9, seconds)
         if self._model is not None:
             self._follow(seconds / max(1e-9, self._model.seconds(nodes, past)))
@@ -53,11 +56,11 @@ class ObservedCost:
 
     def _follow(self, drift: float) -> None:
         self._drifts.append(drift)
-        ordered = sorted(self._drifts)  # by hand: this runs once a pass, and ``statistics`` takes 20 microseconds
+        ordered = sorted(self._drifts)  # not ``statistics.median``, which takes 20 microseconds in every pass
         self._drift = (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
 
     def seconds(self, nodes: int, past: int) -> float:
-        """Without a model the past is not told apart: the last passes had almost the same, and the drift knows them."""
+        """Return the seconds of a pass. Without a model ``past`` is ignored: the drift reflects the recent contexts."""
         if self._model is not None:
             return self._drift * self._model.seconds(nodes, past)
         if not self._sizes:
@@ -74,5 +77,5 @@ class ObservedCost:
         low, high = sizes[at - 1], sizes[at]
         slope = (shape[high] - shape[low]) / (high - low)
         if nodes > high and slope < 0:
-            return shape[high]  # a larger pass may be faster, that is how kernels are; but not for ever
+            return shape[high]  # a falling line is not extended: a larger pass may be faster, but not without end
         return max(0.0, shape[low] + slope * (nodes - low))

@@ -1,8 +1,8 @@
-"""What the rounds of an answer did, and how long they took in the target's time.
+"""Statistics of the rounds of an answer, and their duration in the target's time.
 
-A simulated device shares the host with its simulator, and a second of the host may be a millisecond of the device. Therefore
-the host's time counts only while the host itself is at work; while it waits for the target, the seconds that the target
-reports for the pass count instead. Where the target is this machine the two are the same.
+The simulator of a simulated device runs on the host, and one second of the host may be a millisecond of the device.
+Therefore the host's clock counts only while the host itself works; while it waits for the target, the seconds that the
+target reports for the pass count instead. If the target is the host's own CPU, the two are equal.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ __all__ = ["Phase", "RoundClock", "RoundSeconds", "Rounds"]
 
 @dataclass(kw_only=True)
 class RoundSeconds:
-    """The seconds of one round. ``device`` is what the target reports for the pass; the others are the host's.
+    """The seconds of one round. ``device`` is reported by the target; the others are measured on the host.
 
     Members:
         draft: growing the tree.
-        ahead: growing the next tree, during the pass.
-        verify: making the pass, and accepting a path after it.
-        commit: keeping the path's rows, and telling the draft.
+        device: running the pass.
+        ahead: growing the next tree during the pass.
+        verify: preparing the pass, and accepting a path after it.
+        commit: committing the path's rows (device time if the target reports it), and updating the draft.
     """
 
     draft: float = 0.0
@@ -40,7 +41,7 @@ class RoundSeconds:
 
     @property
     def drafting(self) -> float:
-        """Drafting time that no pass hid."""
+        """Drafting time that did not overlap with a pass."""
         return self.draft + self.overrun
 
     @property
@@ -67,68 +68,68 @@ class Phase:
         self.seconds += self._clock() - self._began
 
     def take(self) -> float:
-        """Return the seconds, and begin again at zero."""
+        """Return the seconds and reset them to zero."""
         seconds, self.seconds = self.seconds, 0.0
         return seconds
 
 
 class RoundClock:
-    """The phases of a round. Time that is spent in none of them, as in waiting for a pass, is not counted."""
+    """The phases of a round. Time outside of them, such as waiting for a pass, is not counted."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.reading, self.drafting, self.ahead = Phase(clock), Phase(clock), Phase(clock)
         self.verifying, self.committing, self.observing = Phase(clock), Phase(clock), Phase(clock)
 
     def take(self, pass_seconds: float, state: State) -> RoundSeconds:
-        """Return the seconds of the round that ends now; the next one begins."""
+        """Return the seconds of the round that ends now and start the next round."""
         committing = self.committing.take()
-        own = state.commit_seconds  # the device's, where committing is its work
+        device_commit = state.commit_seconds  # None if the host commits
         return RoundSeconds(
             draft=self.drafting.take(),
             device=pass_seconds,
             ahead=self.ahead.take(),
             verify=self.verifying.take(),
-            commit=(committing if own is None else own) + self.observing.take(),
+            commit=(committing if device_commit is None else device_commit) + self.observing.take(),
         )
 
 
 @dataclass(kw_only=True)
 class Rounds:
-    """What the rounds of one answer did. Seconds are sums over all rounds.
+    """Statistics of the rounds of one answer. Seconds are sums over all rounds.
 
-    ``draft_seconds``, ``verify_seconds`` (with the passes) and ``commit_seconds`` add up to the seconds of the rounds.
-    Drafting while a pass was under way is in none of them, except for the part that came after the end of the pass.
+    ``draft_seconds``, ``verify_seconds`` and ``commit_seconds`` add up to the duration of the rounds. Drafting while a pass
+    was running is in none of them, except for the part after the end of the pass, which is in ``draft_seconds``.
 
     Members:
-        accepted: by depth, the number of paths that accepted a guess at depth d + 1.
+        accepted: accepted[d] is the number of rounds that accepted a guess at depth d + 1.
     """
 
-    count: int = 0
-    drafted: int = 0  # nodes beyond the root
+    count: int = 0  # rounds
+    drafted: int = 0  # nodes of all trees, without their roots
     accepted: list[int] = field(default_factory=list)
     prefill_seconds: float = 0.0  # the target's passes over the prompt
     read_seconds: float = 0.0  # the draft's reading of the prompt
-    draft_seconds: float = 0.0
-    verify_seconds: float = 0.0
-    commit_seconds: float = 0.0
-    ahead: int = 0  # trees grown while a pass was under way
-    ahead_used: int = 0  # of these, trees that the next round used
+    draft_seconds: float = 0.0  # growing trees
+    verify_seconds: float = 0.0  # running passes and accepting paths
+    commit_seconds: float = 0.0  # committing paths and updating the draft
+    ahead: int = 0  # trees grown while a pass was running
+    ahead_used: int = 0  # trees among them that the next round used
     ahead_seconds: float = 0.0  # growing all of them
-    hidden_seconds: float = 0.0  # growing the used ones, which their rounds were spared
+    hidden_seconds: float = 0.0  # growing those that were used: drafting time that their rounds saved
     overrun_seconds: float = 0.0  # the part of ``ahead_seconds`` after the end of a pass
 
     @property
     def seconds(self) -> float:
-        """Seconds of all rounds; the prompt's passes are not among them."""
+        """Seconds of all rounds, without the passes over the prompt."""
         return self.draft_seconds + self.verify_seconds + self.commit_seconds
 
     @property
     def saved_seconds(self) -> float:
-        """How much longer the same rounds would have taken one thing after another; negative: shorter."""
+        """Time that drafting during passes saved over drafting between them; negative if it cost time."""
         return self.hidden_seconds - self.overrun_seconds
 
     def observe(self, tree: TokenTree, outcome: Outcome, seconds: RoundSeconds) -> None:
-        """Add one round."""
+        """Add the statistics of one round."""
         self.count += 1
         self.drafted += len(tree.tokens) - 1
         for depth in range(len(outcome.path) - 1):

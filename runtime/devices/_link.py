@@ -1,4 +1,7 @@
-"""Commands over a serial line that loses bytes: numbered, checked, several under way at once, sent again when need be."""
+"""Commands over a serial line that may lose bytes.
+
+Commands are numbered and have checksums; several are in flight at a time, and unanswered commands are sent again.
+"""
 
 from __future__ import annotations
 
@@ -17,39 +20,39 @@ from edgedec.hw.isa.link_protocol import END, MOST_FRAME, Identity, LinkCommand,
 
 __all__ = ["Link"]
 
-_PATIENCE_S, _PSEUDO_PATIENCE_S = 0.5, 10.0  # unless another is given; behind a pseudo-terminal there is a simulation
-_FIRST_PATIENCE_S = 2.0  # at most then, to find out whether anybody is there
-_PSEUDO_MAJORS = range(136, 144)  # of Linux' pseudo-terminals, on the host's side
-_TRIES = 6  # of one command, each waiting longer than the one before
-_MOST_UNDERWAY = 64  # commands; a device tells old from new by half of the sequence numbers
-_MOST_NOISE = 4 * MOST_FRAME
+_PATIENCE_S, _PSEUDO_PATIENCE_S = 0.5, 10.0  # default patience, and that for pseudo-terminals, which simulations use
+_FIRST_PATIENCE_S = 2.0  # upper bound of the default patience for the first answer
+_PSEUDO_MAJORS = range(136, 144)  # major device numbers of Linux's pseudo-terminals, on the host's side
+_TRIES = 6  # attempts for one command, each with a longer patience than the previous one
+_MOST_IN_FLIGHT = 64  # commands in flight; a device distinguishes old from new by half of the sequence numbers
+_MOST_NOISE = 4 * MOST_FRAME  # received bytes without a frame's end that are kept
 
 
 class Link:
-    """One device behind a serial port.
+    """The link to one device on a serial port.
 
     Args:
-        port: of the operating system; a pseudo-terminal will do.
-        baud: 8 bits, no parity, 1 stop bit, no flow control.
-        patience_s: of the host's time without an answer, after which a command is sent again; 0: half a second, or more
-            behind a pseudo-terminal.
+        port: path of a serial port or of a pseudo-terminal.
+        baud: baud rate, with 8 data bits, no parity, 1 stop bit and no flow control.
+        patience_s: seconds of host time without an answer after which commands are sent again; 0: half a second, or ten
+            seconds on a pseudo-terminal.
 
     Members:
-        port: its path.
-        identity: of the device.
-        patience_s: see above.
-        pseudo: the port is a pseudo-terminal, which no board is behind.
-        retries: frames that were sent again.
+        port: path of the port.
+        identity: identity of the device.
+        patience_s: patience in use.
+        pseudo: True if the port is a pseudo-terminal, which belongs to a simulation.
+        retries: number of frames that were sent again.
 
     Raises:
-        DeviceError: there is no such port, it is none, or nobody answers.
-        UsageError: the operating system has no such rate.
+        DeviceError: the port does not exist, is not a serial port, or no device answers.
+        UsageError: the operating system does not support the baud rate.
     """
 
     def __init__(self, port: Path, baud: int, patience_s: float) -> None:
         if not 0 <= patience_s < math.inf:
             raise UsageError(f"patience_s must be 0 or more, not {patience_s!r}")
-        self._file, self.pseudo = _opened(port, baud)
+        self._file, self.pseudo = _open_port(port, baud)
         self.port, self._baud = port, baud
         self.patience_s = patience_s or (_PSEUDO_PATIENCE_S if self.pseudo else _PATIENCE_S)
         self._first_patience_s = patience_s or min(self.patience_s, _FIRST_PATIENCE_S)
@@ -62,74 +65,74 @@ class Link:
             raise
 
     def close(self) -> None:
-        """A second time does nothing."""
+        """Close the port. A second call does nothing."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
     def ask(self, command: LinkCommand, content: bytes = b"") -> bytes:
-        """One command's answer."""
+        """Send one command and return its answer."""
         (answer,) = self.exchange([(command, content)])
         return answer
 
     def exchange(self, commands: Iterable[tuple[LinkCommand, bytes]]) -> Iterator[bytes]:
-        """The answers to all of them, in order; each was executed once, in order.
+        """Send commands and yield their answers in order. The device executes each command once, in order.
 
-        Whoever does not take all answers, by an exception for instance, leaves the rest: some may have been executed, and
-        the next exchange begins anew.
+        If the caller stops before the last answer, because of an exception for example, some of the other commands may have
+        been executed, and the next exchange synchronizes with the device again.
 
         Raises:
-            DeviceError: no answer, or the device refuses.
+            DeviceError: the device does not answer, or refuses a command.
         """
         if self._lost:
             self._identify()
         self._lost = True
-        waiting: deque[tuple[int, LinkCommand, bytes, bytes]] = deque()  # sequence, command, content, frame
+        pending: deque[tuple[int, LinkCommand, bytes, bytes]] = deque()  # sequence, command, content, frame
         source, more = iter(commands), True
-        tries, sent, again = 0, 0, False  # sent: bytes under way
-        while more or waiting:
-            room = self.identity.receive_bytes - 2 * MOST_FRAME  # each byte may be two on the wire
-            while more and len(waiting) < _MOST_UNDERWAY and (not waiting or sent <= room):
-                one = next(source, None)
-                if one is None:
+        tries, in_flight, resent = 0, 0, False  # in_flight: bytes of the pending frames
+        while more or pending:
+            room = self.identity.receive_bytes - 2 * MOST_FRAME  # escaping may turn each byte into two
+            while more and len(pending) < _MOST_IN_FLIGHT and (not pending or in_flight <= room):
+                item = next(source, None)
+                if item is None:
                     more = False
                     break
-                command, content = one
+                command, content = item
                 wire = frame(bytes((command, self._sequence)) + content)
-                waiting.append((self._sequence, command, content, wire))
+                pending.append((self._sequence, command, content, wire))
                 self._sequence = (self._sequence + 1) % 256
                 self._write(wire)
-                sent += len(wire)
-            if not waiting:
+                in_flight += len(wire)
+            if not pending:
                 break
             answer = self._next_answer(self.patience_s * (1 + tries))
-            position = next((n for n, one in enumerate(waiting) if answer and one[0] == answer[1]), None)
-            astray = answer is not None and position is not None and (position > 0 or answer[-1] == Status.ORDER)
-            if answer is None or (astray and not again):
-                # Nothing came, or something behind it: one on the way here or back was lost. All go again, from it on; what
-                # still comes of the first time tells nothing.
-                again = True
+            position = next((n for n, item in enumerate(pending) if answer and item[0] == answer[1]), None)
+            out_of_order = answer is not None and position is not None and (position > 0 or answer[-1] == Status.ORDER)
+            if answer is None or (out_of_order and not resent):
+                # There is no answer, or one to a later command: a frame was lost in one direction. Send all pending frames
+                # again. Out-of-order answers that still arrive belong to the first transmission and are ignored.
+                resent = True
                 tries += 1
                 if tries > _TRIES:
-                    raise self._silence(waiting[0][1])
+                    raise self._silence(pending[0][1])
                 self._drain()
-                for _, _, _, wire in waiting:
+                for _, _, _, wire in pending:
                     self.retries += 1
                     self._write(wire)
                 continue
-            if astray or position is None or answer[0] != waiting[0][1] | 0x80:
-                continue  # a late answer to what was asked twice
-            _, command, content, wire = waiting.popleft()
-            sent, tries, again = sent - len(wire), 0, False
+            if out_of_order or position is None or answer[0] != pending[0][1] | 0x80:
+                continue  # a late answer to a frame that was sent twice
+            _, command, content, wire = pending.popleft()
+            in_flight, tries, resent = in_flight - len(wire), 0, False
             if answer[-1] != Status.OK:
                 raise self._refusal(command, content, answer[-1])
-            if not more and not waiting:
+            if not more and not pending:
                 self._lost = False
             yield answer[2:-1]
         self._lost = False
 
     def _identify(self) -> Identity:
-        """Both sides count from here on."""
+        """Synchronize the sequence numbers of both sides and return the device's identity."""
         self._drain()
         for attempt in range(_TRIES):
             sequence, self._sequence = self._sequence, (self._sequence + 1) % 256
@@ -144,7 +147,7 @@ class Link:
         raise self._silence(LinkCommand.IDENTIFY)
 
     def _next_answer(self, patience_s: float) -> bytes | None:
-        """The next whole frame; None: none within that time."""
+        """Return the next whole frame; None if none arrives within ``patience_s``."""
         end_s = time.monotonic() + patience_s
         while True:
             while (end := self._received.find(END)) >= 0:
@@ -175,7 +178,7 @@ class Link:
         while data:
             _, ready, _ = select.select([], [self._file], [], self.patience_s * _TRIES)
             if not ready:
-                raise DeviceError(f"{self.port} takes no more bytes; {self._again()}")
+                raise DeviceError(f"{self.port} accepts no more bytes; {self._again()}")
             try:
                 data = data[os.write(self._file, data) :]
             except BlockingIOError:
@@ -184,46 +187,44 @@ class Link:
                 raise self._gone(str(error.strerror)) from error
 
     def _drain(self) -> None:
-        """Forgets what came so far."""
+        """Discard everything that was received so far."""
         self._received.clear()
         while select.select([self._file], [], [], 0)[0]:
             self._read()
 
-    def _gone(self, why: str) -> DeviceError:
+    def _gone(self, reason: str) -> DeviceError:
         if self.pseudo:
-            return DeviceError(f"{self.port} is gone ({why}): has the simulation ended? {self._again()}")
+            return DeviceError(f"{self.port} is gone ({reason}): has the simulation ended? {self._again()}")
         return DeviceError(
-            f"{self.port} is gone ({why}): was the board unplugged? plug it in and open the device again"
+            f"{self.port} is gone ({reason}): was the board unplugged? plug it in and open the device again"
         )
 
     def _again(self) -> str:
-        """What to do where a board would be plugged in anew."""
+        """Return how to reconnect the board or the simulation."""
         if self.pseudo:
             return "start it again, and give the path that it prints"
         return "unplug the board and plug it in again"
 
     def _silence(self, command: LinkCommand) -> DeviceError:
-        asked = f"no answer from {self.port} to {command.name.lower()}, sent {_TRIES} times"
+        problem = f"no answer from {self.port} to {command.name.lower()}, sent {_TRIES} times"
         if self.pseudo:
-            return DeviceError(
-                f"{asked}; check that the simulation behind it runs: edgedec simulate -m MODEL --terminal"
-            )
+            return DeviceError(f"{problem}; check that its simulation runs: edgedec simulate -m MODEL --terminal")
         return DeviceError(
-            f"{asked}; check that the board's bitstream is loaded and its baud rate is {self._baud}; give another one as "
+            f"{problem}; check that the board's bitstream is loaded and its baud rate is {self._baud}; give another one as "
             f"uart:{self.port},baud=N"
         )
 
     def _refusal(self, command: LinkCommand, content: bytes, status: int) -> DeviceError:
-        what = {
+        reason = {
             Status.COMMAND: "does not know it",
             Status.ARGUMENT: "cannot do it with these arguments",
             Status.BUS: "found nothing at that address",
         }.get(Status(status) if status in list(Status) else Status.ORDER, f"answers {status}")
-        return DeviceError(f"{self.port}: {command.name.lower()} {content[:16].hex()} was refused: the device {what}")
+        return DeviceError(f"{self.port}: {command.name.lower()} {content[:16].hex()} was refused: the device {reason}")
 
 
-def _opened(port: Path, baud: int) -> tuple[int, bool]:
-    """A file of raw bytes, and whether it is a pseudo-terminal, which has no rate."""
+def _open_port(port: Path, baud: int) -> tuple[int, bool]:
+    """Open a port for raw bytes. Return its file descriptor, and whether it is a pseudo-terminal, which has no rate."""
     try:
         file = os.open(port, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -265,7 +266,7 @@ def _speed(baud: int, pseudo: bool) -> int:
 
 
 def _group(port: Path) -> str:
-    """That may open it."""
+    """Return the name of the group that may open the port."""
     try:
         return port.group()
     except (OSError, KeyError):

@@ -1,4 +1,4 @@
-"""The block's driver as pynq binds it, by its name in the bitstream's hand-off file. Needs pynq."""
+"""The accelerator's driver class for pynq, which pynq binds by the block's name in the hand-off file. It needs pynq."""
 
 from __future__ import annotations
 
@@ -15,19 +15,21 @@ _LOG = logging.getLogger(__name__)
 
 
 class AcceleratorIP(pynq.DefaultIP):
-    """Registers by ``mmio``, and ``accelerator_interrupt``: a pynq.Interrupt, or None where the design has none or the
+    """The accelerator in an overlay.
+
+    Its registers are in ``mmio``. ``accelerator_interrupt`` is a pynq.Interrupt; None if the design has no interrupt or the
     system cannot deliver it.
     """
 
-    bindto = [VLNV]  # noqa: RUF012  pynq reads it so
+    bindto = [VLNV]  # noqa: RUF012  pynq requires a list
 
     def __init__(self, description: dict[str, Any]) -> None:
         try:
             super().__init__(description)
-        except OSError as error:  # no user-space interrupts in this kernel, or no right to them
+        except OSError as error:  # the kernel has no user-space interrupts, or the user has no permission
             _LOG.warning("no interrupts (%s): the registers are polled instead", error)
             super().__init__({**description, "interrupts": {}})
         self.accelerator_interrupt = getattr(self, INTERRUPT, None)
-        # pynq holds its interrupt controllers until the next overlay is loaded, an interrupt refers to its own weakly.
+        # Keep the interrupt controller alive: an interrupt refers to it weakly, and pynq drops it with the next overlay.
         parent = getattr(self.accelerator_interrupt, "parent", None)
         self._controller = parent() if parent is not None else None

@@ -1,7 +1,7 @@
-"""Waiting for an accelerator's interrupt: by the operating system where that works, by looking at the register where not.
+"""Waiting for an accelerator's interrupt, by the operating system if possible, or else by polling the register.
 
-The register decides in any case. An interrupt that comes too early, too late or for something else costs a look, and one
-that is lost a time slice.
+In both cases the register decides. An interrupt that arrives too early, too late or for another reason costs one read of
+the register, and a lost interrupt costs one time slice.
 """
 
 from __future__ import annotations
@@ -14,31 +14,32 @@ import warnings
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-__all__ = ["HOST_CLOCK", "Clock", "Interrupt", "Waiter", "thread_loop"]
+__all__ = ["HOST_CLOCK", "Interrupt", "WaitClock", "Waiter", "thread_loop"]
 
 _LOG = logging.getLogger(__name__)
-_SLICE_S = 0.01  # between two looks where interrupts come; a pass of the smallest useful model takes as long
-_POLL_S = 100e-6  # where there are none
+# Seconds between two reads of the register with interrupts, about the duration of a pass of the smallest useful model.
+_SLICE_S = 0.01
+_POLL_S = 100e-6  # seconds between two reads of the register without interrupts
 
 
-class Clock(Protocol):
-    """What a wait is measured with; the host's own, unless the device is a simulation."""
+class WaitClock(Protocol):
+    """The clock of waits: the host's, or that of a simulated device."""
 
     def now(self) -> float:
-        """Seconds from some moment on."""
+        """Return monotonic seconds."""
 
     def sleep(self, seconds: float) -> None:
-        """At least so long."""
+        """Block for at least ``seconds``."""
 
     async def pause(self, seconds: float) -> None:
-        """The same, while interrupts come in."""
+        """Sleep for at least ``seconds`` while the event loop handles interrupts."""
 
 
 class Interrupt(Protocol):
-    """What pynq.Interrupt has."""
+    """The part of pynq.Interrupt that is used here."""
 
     def wait(self) -> Awaitable[object]:
-        """Until the line is high."""
+        """Wait until the interrupt line is high."""
 
 
 class _HostClock:
@@ -52,14 +53,15 @@ class _HostClock:
         await asyncio.sleep(seconds)
 
 
-HOST_CLOCK: Clock = _HostClock()
+HOST_CLOCK: WaitClock = _HostClock()
 
 
 def thread_loop() -> asyncio.AbstractEventLoop:
-    """This thread's event loop; a new one where it has none, or a closed one. pynq asks for it in the same way."""
+    """Return the event loop of this thread, which pynq uses too; a new one if there is none or it is closed."""
     loop = None
     with warnings.catch_warnings(), contextlib.suppress(RuntimeError):
-        warnings.simplefilter("ignore")  # by its version Python makes one, makes one and warns, or raises
+        # Depending on its version, Python creates a loop, creates one with a warning, or raises RuntimeError.
+        warnings.simplefilter("ignore")
         loop = asyncio.get_event_loop()
     if loop is None or loop.is_closed():
         loop = asyncio.new_event_loop()
@@ -68,7 +70,7 @@ def thread_loop() -> asyncio.AbstractEventLoop:
 
 
 def _in_a_loop() -> bool:
-    """As in a notebook; none can be run in it."""
+    """Return whether an event loop is running in this thread, as in a notebook; then no other loop can run."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -77,10 +79,13 @@ def _in_a_loop() -> bool:
 
 
 class Waiter:
-    """Args:
-    is_high: looks at the device's registers.
-    interrupt: None: there is none, and the registers are looked at again and again.
-    loop: in which ``interrupt`` was made.
+    """A waiter for the interrupt of one device.
+
+    Args:
+        is_high: reads the device's registers and returns whether the interrupt is high.
+        interrupt: the interrupt; None polls the registers.
+        loop: event loop in which ``interrupt`` was created.
+        clock: measures the time.
     """
 
     def __init__(
@@ -88,12 +93,15 @@ class Waiter:
         is_high: Callable[[], bool],
         interrupt: Interrupt | None,
         loop: asyncio.AbstractEventLoop,
-        clock: Clock = HOST_CLOCK,
+        clock: WaitClock = HOST_CLOCK,
     ) -> None:
         self._is_high, self._interrupt, self._loop, self._clock = is_high, interrupt, loop, clock
 
     def wait(self, timeout_s: float) -> bool:
-        """Until the interrupt is high, at most so long; says whether it is. Ctrl-C may end it anywhere."""
+        """Wait until the interrupt is high, for at most ``timeout_s`` seconds, and return whether it is.
+
+        Ctrl-C may interrupt this anywhere.
+        """
         end = self._clock.now() + timeout_s
         while not self._is_high():
             left = end - self._clock.now()
@@ -109,16 +117,16 @@ class Waiter:
         task = self._loop.create_task(self._either(self._interrupt, min(seconds, _SLICE_S)))
         try:
             self._loop.run_until_complete(task)
-        except (OSError, RuntimeError) as error:  # its file is gone, or another overlay was loaded
-            _LOG.warning("interrupts do not come any more (%s); the registers are polled instead", error)
+        except (OSError, RuntimeError) as error:  # the interrupt's file has disappeared, or another overlay was loaded
+            _LOG.warning("interrupts are not delivered any more (%s); the registers are polled instead", error)
             self._interrupt = None
         finally:
-            if not task.done():  # Ctrl-C
+            if not task.done():  # after Ctrl-C
                 task.cancel()
                 self._loop.run_until_complete(asyncio.gather(task, return_exceptions=True))
 
     async def _either(self, interrupt: Interrupt, seconds: float) -> None:
-        """Until the interrupt or the end of the time. What is left of the other is cancelled, also by Ctrl-C."""
+        """Wait for the interrupt or for the end of the time. The other wait is cancelled, also after Ctrl-C."""
         tasks = [asyncio.ensure_future(interrupt.wait()), asyncio.ensure_future(self._clock.pause(seconds))]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -1,7 +1,7 @@
-"""A board that runs PYNQ: the accelerator in its fabric, reached through pynq's overlay, registers, buffers, interrupts.
+"""A board that runs PYNQ: the accelerator in its fabric, with pynq's overlay, registers, buffers and interrupts.
 
-pynq 4 is for Zynq UltraScale+, 3.1 for Zynq-7000 too. Not run on a board yet: tests run this file and pynq's against a
-``pynq.Device`` that is a simulation, edgedec.sim.boards.pynq_board.
+pynq 4 supports Zynq UltraScale+, and pynq 3.1 also Zynq-7000. This was not run on a board yet: tests run it and pynq against
+a simulated ``pynq.Device``, edgedec.sim.boards.pynq_board.
 """
 
 from __future__ import annotations
@@ -22,52 +22,60 @@ from edgedec.hw.config import AcceleratorConfig
 from edgedec.hw.handoff.read import Handoff, check_handoff, read_handoff
 from edgedec.hw.isa.registers import REGISTER_MAP
 from edgedec.install_hint import install_extra
-from edgedec.runtime.devices._waiting import HOST_CLOCK, Clock, Waiter, thread_loop
+from edgedec.runtime.devices._waiting import HOST_CLOCK, WaitClock, Waiter, thread_loop
 from edgedec.runtime.driver.cma import MEMINFO, read_cma, shortage
 from edgedec.runtime.driver.lock import DeviceLock
 
 __all__ = ["BoardBuffer", "PynqDevice", "open_device"]
 
 _LOG = logging.getLogger(__name__)
-_PAGE_BYTES = 4096  # what pynq.allocate aligns to
-_SETTLE_S, _SETTLE_STEP_S = 0.1, 10e-6  # of a soft reset: until the buses have to be at rest, and between two looks
+_PAGE_BYTES = 4096  # alignment of pynq.allocate
+_SETTLE_S, _SETTLE_STEP_S = 0.1, 10e-6  # maximum duration of a soft reset, and time between two reads of the status
 _OFFSETS = REGISTER_MAP.offsets()
 
 U8 = NDArray[np.uint8]
 
-# Memory of accelerators that did not come to rest: they may still write there, so it must not become another's while this
-# process lives.
+# Buffers of accelerators that did not come to rest and may still write to them. They stay allocated while this process runs.
 _UNSAFE: list[BoardBuffer] = []
 
 
 class BoardBuffer:
-    """Contiguous memory. It is given back when nobody refers to ``array`` any more: pynq takes it away from under whoever
-    still does.
+    """A buffer of contiguous memory.
+
+    The memory is freed when no reference to ``array`` or to the buffer's view is left, because pynq frees it regardless of
+    other users.
+
+    Members:
+        address: address on the device's bus.
+        array: uint8 [bytes]; empty once the buffer is closed.
     """
 
     def __init__(self, whole: Any, start: int, size_bytes: int, held: list[BoardBuffer]) -> None:
-        self._view: Any = whole[start : start + size_bytes]  # keeps the whole alive
+        self._view: Any = whole[start : start + size_bytes]  # this view keeps ``whole`` alive
         self._held = held
         held.append(self)
         self.address = int(self._view.device_address)
         self.array: U8 = self._view.view(np.ndarray)
 
     def flush(self) -> None:
+        """Write the host's cache back to memory."""
         if self._view is not None:
             self._view.flush()
 
     def invalidate(self, start: int = 0, size_bytes: int | None = None) -> None:
+        """Discard the host's cache of a range, so that it reads the memory."""
         if self._view is not None:
             self._view[start : None if size_bytes is None else start + size_bytes].invalidate()
 
     def close(self) -> None:
+        """Free the memory. A second call does nothing."""
         if self._view is not None:
             self._view, self.array = None, np.zeros(0, np.uint8)
             self._held.remove(self)
 
 
 class _Registers:
-    """The accelerator's words through pynq's MMIO."""
+    """The accelerator's registers, accessed through pynq's MMIO."""
 
     def __init__(self, mmio: Any, size_bytes: int) -> None:
         self._mmio, self._size = mmio, size_bytes
@@ -86,17 +94,18 @@ class _Registers:
             self._mmio.write(offset, int(value))
 
     def is_high(self) -> bool:
-        """The interrupt, by what it is made of."""
+        """Return whether the interrupt is high, from the registers that determine it."""
         return bool(self.read(_OFFSETS["interrupt_status"]) & self.read(_OFFSETS["interrupt_enable"]))
 
     def is_accelerator(self) -> bool:
+        """Return whether the registers are those of an accelerator of this version."""
         return all(self.read(_OFFSETS[name]) == REGISTER_MAP[name].reset for name in ("identity", "version"))
 
-    def settle(self, clock: Clock) -> None:
-        """Gives up what runs; afterwards it reads and writes no memory.
+    def settle(self, clock: WaitClock) -> None:
+        """Abandon a running pass. Afterwards the accelerator does not access memory.
 
         Raises:
-            DeviceError: the buses do not come to rest.
+            DeviceError: the buses are still busy after ``_SETTLE_S``.
         """
         self.write(_OFFSETS["control"], _bit("control", "soft_reset"))
         end = clock.now() + _SETTLE_S
@@ -109,13 +118,14 @@ class _Registers:
 
 
 class _Parts:
-    """What a device holds and has to let go of in order, also when the process ends without having closed it."""
+    """The resources of a device, which are released in order, even if the process ends without closing the device."""
 
-    def __init__(self, registers: _Registers, lock: DeviceLock, clock: Clock) -> None:
+    def __init__(self, registers: _Registers, lock: DeviceLock, clock: WaitClock) -> None:
         self.registers, self.lock, self.clock = registers, lock, clock
         self.buffers: list[BoardBuffer] = []
 
     def release(self) -> None:
+        """Stop the accelerator, free the buffers and release the lock."""
         try:
             self.registers.settle(self.clock)
         except Exception as error:
@@ -128,26 +138,28 @@ class _Parts:
 
 
 class PynqDevice:
-    """A device of edgedec.device on a board; ``open_device`` makes it."""
+    """A device of ``edgedec.device`` on a board. Call ``open_device`` to open one."""
 
     name = "pynq"
 
     def __init__(self, parts: _Parts, board: Any, waiter: Waiter, clock_hz: float, meminfo: Path) -> None:
         self.clock_hz = clock_hz
-        self.kind: Kind = getattr(board, "kind", "measured")  # a simulated board says so
+        self.kind: Kind = getattr(board, "kind", "measured")  # a simulated board has the attribute
         self._parts, self._board, self._waiter, self._meminfo = parts, board, waiter, meminfo
-        self._release = weakref.finalize(self, parts.release)  # runs at the end of the process too
+        self._release = weakref.finalize(self, parts.release)  # it also runs at the end of the process
 
     def read_register(self, offset: int) -> int:
+        """Read a register."""
         self._check_open()
         return self._parts.registers.read(offset)
 
     def write_register(self, offset: int, value: int) -> None:
+        """Write a register."""
         self._check_open()
         self._parts.registers.write(offset, value)
 
     def allocate(self, size_bytes: int, *, alignment_bytes: int = _PAGE_BYTES) -> BoardBuffer:
-        """As edgedec.device; cacheable, so that the host reads results at its memory's speed."""
+        """Allocate a buffer. It is cacheable, so that the host reads results at full speed."""
         self._check_open()
         if size_bytes < 1 or alignment_bytes < 1 or alignment_bytes & (alignment_bytes - 1):
             raise UsageError(f"no buffer to allocate: {size_bytes} bytes at a multiple of {alignment_bytes}")
@@ -165,11 +177,12 @@ class PynqDevice:
         return BoardBuffer(whole, start, size_bytes, self._parts.buffers)
 
     def wait(self, timeout_s: float) -> bool:
+        """Wait for the interrupt, for at most ``timeout_s`` seconds, and return whether it is high."""
         self._check_open()
         return self._waiter.wait(timeout_s)
 
     def close(self) -> None:
-        """Gives up what runs, then the memory, then the board."""
+        """Stop the accelerator, free the buffers and release the board. A second call does nothing."""
         self._release()
 
     def _check_open(self) -> None:
@@ -182,23 +195,27 @@ def open_device(
     *,
     bitstream: Path,
     board: Any = None,
-    clock: Clock = HOST_CLOCK,
+    clock: WaitClock = HOST_CLOCK,
     lock_folder: Path | None = None,
     meminfo: Path = MEMINFO,
 ) -> PynqDevice:
-    """Checks the .hwh beside the bitstream, takes the board, stops what the last owner left running, loads the bitstream.
+    """Load a bitstream and open the accelerator in it.
+
+    The .hwh file is checked first. Then the board is locked, a pass that the previous owner left running is stopped, and the
+    bitstream is loaded.
 
     Args:
-        bitstream: .bit; its .hwh has the same name.
-        board: a pynq.Device; None is the board that this runs on.
-        clock: of a simulated board.
-        lock_folder, meminfo: of the system.
+        config: configuration that the bitstream must have.
+        bitstream: .bit or .bin file; its .hwh file has the same stem.
+        board: a pynq.Device; None: the board on which this runs.
+        clock: clock of waits; a simulated board has its own.
+        lock_folder, meminfo: folder of lock files (None: the system's), and the system's meminfo.
 
     Raises:
-        BundleError: bitstream or .hwh is missing, damaged, or of another configuration; nothing was loaded then.
-        ToolError: pynq is missing.
-        DeviceError: another process has the board, pynq cannot load the bitstream, or what was loaded does not answer as it
-            should.
+        BundleError: the bitstream or the .hwh file is missing or damaged, or has another configuration; nothing was loaded.
+        ToolError: pynq is not installed.
+        DeviceError: another process uses the board, pynq cannot load the bitstream, or the loaded bitstream is not the
+            expected accelerator.
     """
     handoff = read_handoff(bitstream.with_suffix(".hwh"))
     check_handoff(handoff, config)
@@ -208,31 +225,31 @@ def open_device(
     board = _board(pynq, board)
     lock = DeviceLock(f"pynq-{board.tag}", folder=lock_folder)
     try:
-        return _opened(pynq, board, lock, bitstream.resolve(), handoff, config, clock, meminfo)
+        return _load(pynq, board, lock, bitstream.resolve(), handoff, config, clock, meminfo)
     except BaseException:
         lock.release()
         raise
 
 
-def _opened(
+def _load(
     pynq: Any,
     board: Any,
     lock: DeviceLock,
     bitstream: Path,
     handoff: Handoff,
     config: AcceleratorConfig,
-    clock: Clock,
+    clock: WaitClock,
     meminfo: Path,
 ) -> PynqDevice:
-    loop = thread_loop()  # before pynq asks for it
+    loop = thread_loop()  # it must exist before pynq uses it
     _settle_last(pynq, board, lock, clock)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of pynq, about blocks that are none of ours
+        warnings.simplefilter("ignore")  # pynq warns about blocks for which it has no driver
         try:
             overlay = pynq.Overlay(str(bitstream), device=board)
             lock.note(bitstream=str(bitstream), address=handoff.address)
             ip = reduce(getattr, handoff.name.split("/"), overlay)
-        except Exception as error:  # pynq raises whatever happens to it
+        except Exception as error:  # pynq passes all kinds of exceptions on
             raise DeviceError(
                 f"pynq cannot load {bitstream}: {type(error).__name__}: {error}; run as root, on a board of the part that "
                 "it was built for"
@@ -244,7 +261,7 @@ def _opened(
         )
     registers = _Registers(ip.mmio, handoff.size_bytes)
     _check_loaded(registers, bitstream, config)
-    registers.settle(clock)  # before it is given any memory
+    registers.settle(clock)  # before it gets any memory
     waiter = Waiter(registers.is_high, ip.accelerator_interrupt, loop, clock)
     return PynqDevice(_Parts(registers, lock, clock), board, waiter, _clock_hz(pynq, handoff), meminfo)
 
@@ -255,7 +272,7 @@ def _pynq() -> Any:
             warnings.simplefilter("ignore")
             import pynq
 
-            import edgedec.runtime.devices._pynq_ip  # noqa: F401  binds the block's driver
+            import edgedec.runtime.devices._pynq_ip  # noqa: F401  registers the driver class
     except ImportError as error:
         raise ToolError(
             f"device pynq needs the package pynq ({error}): use it on a board with a PYNQ image, "
@@ -265,7 +282,7 @@ def _pynq() -> Any:
 
 
 def _board(pynq: Any, board: Any) -> Any:
-    """The board, which becomes pynq's own: its interrupts and clocks are those of the active device."""
+    """Return the board and make it pynq's active device, to which interrupts and clocks belong."""
     if board is None:
         try:
             return pynq.Device.active_device
@@ -277,13 +294,14 @@ def _board(pynq: Any, board: Any) -> Any:
     return board
 
 
-def _settle_last(pynq: Any, board: Any, lock: DeviceLock, clock: Clock) -> None:
-    """An owner who was killed may have left a pass running. A fabric that is loaded anew in the middle of its bursts can
-    stop the board; so what is there is given up first, if it is still there.
+def _settle_last(pynq: Any, board: Any, lock: DeviceLock, clock: WaitClock) -> None:
+    """Stop the accelerator of an owner that was killed, if its bitstream is still loaded.
+
+    A pass may still be running, and loading a bitstream in the middle of bursts can stop the board.
     """
     address = lock.left.get("address")
     if isinstance(address, int) and lock.left.get("bitstream") == pynq.PL.bitfile_name:
-        _LOG.warning("process %s ended without closing the board; giving up what it left running", lock.left.get("pid"))
+        _LOG.warning("process %s ended without closing the board; stopping the accelerator", lock.left.get("pid"))
         registers = _Registers(pynq.MMIO(address, REGISTER_MAP.bytes, device=board), REGISTER_MAP.bytes)
         if registers.is_accelerator():
             registers.settle(clock)
@@ -291,9 +309,9 @@ def _settle_last(pynq: Any, board: Any, lock: DeviceLock, clock: Clock) -> None:
 
 def _check_loaded(registers: _Registers, bitstream: Path, config: AcceleratorConfig) -> None:
     if not registers.is_accelerator():
-        found = registers.read(_OFFSETS["identity"]), registers.read(_OFFSETS["version"])
+        identity, version = registers.read(_OFFSETS["identity"]), registers.read(_OFFSETS["version"])
         raise DeviceError(
-            f"after loading {bitstream}, its registers read {found[0]:#x} and {found[1]:#x}: no accelerator of this "
+            f"after loading {bitstream}, its registers read {identity:#x} and {version:#x}: no accelerator of this "
             "edgedec; build the bitstream with this version"
         )
     low, high = (registers.read(_OFFSETS["configuration_hash"] + 4 * word) for word in range(2))
@@ -305,16 +323,16 @@ def _check_loaded(registers: _Registers, bitstream: Path, config: AcceleratorCon
 
 
 def _clock_hz(pynq: Any, handoff: Handoff) -> float:
-    """What the processing system's registers say, which pynq has set; else what the build says."""
+    """Return the clock frequency from the processing system's registers, which pynq has set, or else from the build."""
     if handoff.clock is not None:
         try:
             return float(getattr(pynq.Clocks, f"fclk{handoff.clock}_mhz")) * 1e6
         except Exception as error:
-            _LOG.warning("clock %d cannot be read (%s); taking the .hwh's", handoff.clock, error)
+            _LOG.warning("clock %d cannot be read (%s); using the clock of the .hwh file", handoff.clock, error)
     if handoff.clock_hz is None:
         raise DeviceError(f"{handoff.path} does not say how fast the accelerator's clock is; build it again")
     return handoff.clock_hz
 
 
 def _bit(register: str, field: str) -> int:
-    return next(1 << lsb for found, lsb in REGISTER_MAP[register].positions() if found.name == field)
+    return next(1 << lsb for item, lsb in REGISTER_MAP[register].positions() if item.name == field)

@@ -1,7 +1,7 @@
-"""A board behind a serial line: registers and memory over framed, checked commands (docs/uart-link.md).
+"""A board on a serial line: registers and memory are accessed by framed commands with checksums (docs/uart-link.md).
 
-Not run on a board yet: tests run this file over pseudo-terminals, against the protocol's other side in Python and against
-the gateware's in simulation.
+This was not run on a board yet. Tests run it over pseudo-terminals against an implementation of the device's side in Python,
+and against the gateware in simulation.
 """
 
 from __future__ import annotations
@@ -26,54 +26,65 @@ from edgedec.runtime.driver.lock import DeviceLock
 
 __all__ = ["ARGUMENT", "UartBuffer", "UartDevice", "open_device"]
 
-ARGUMENT = "port"  # what "uart:/dev/ttyUSB0" gives
-_FIRST_SLICE_S, _LONGEST_SLICE_S = 1e-3, 0.1  # of the device's time in one command
-_SHARE = 8  # of the host's patience, in which a wait is to be answered: a simulation's seconds are long
-_REPORTED = 1 << 16  # bytes that are sent together, from which on it is said how far they are
-_STEP = 32  # blocks between two such reports
-_MOST_CYCLES = (1 << 32) - 1
+ARGUMENT = "port"  # argument of ``open_device`` that follows the colon in "uart:/dev/ttyUSB0"
+_FIRST_SLICE_S, _LONGEST_SLICE_S = 1e-3, 0.1  # device time of one WAIT command, in seconds: the first, and the longest
+_SHARE = 8  # ratio of the host's patience to the host time of a WAIT command; simulated time passes slowly
+_REPORTED = 1 << 16  # size of a transfer from which on its progress is reported, in bytes
+_STEP = 32  # blocks between two reports
+_MOST_CYCLES = (1 << 32) - 1  # maximum number of cycles of a WAIT command
 
 U8 = NDArray[np.uint8]
 
 
 class UartBuffer:
-    """``flush`` sends the blocks in which something is not as it was last sent or fetched: what the device has written has
-    to be invalidated before the host flushes something else there.
+    """A buffer in the memory of a board on a serial line, with a copy on the host.
+
+    ``flush`` sends only the blocks that changed since they were last sent or fetched. Therefore data that the device wrote
+    must be invalidated before the host flushes other data of the same block.
+
+    Members:
+        address: address on the board.
+        array: uint8 [bytes], the host's copy.
     """
 
     def __init__(self, device: UartDevice, start: int, size_bytes: int, block_bytes: int) -> None:
         self._device, self.address, self._block = device, start, block_bytes
         padded = -(-size_bytes // block_bytes) * block_bytes
         self._host: U8 = np.zeros(padded, np.uint8)
-        self._there: U8 = np.zeros(padded, np.uint8)
-        self._known = np.zeros(padded // block_bytes, np.bool_)  # whether ``_there`` is what the device has
+        self._remote: U8 = np.zeros(padded, np.uint8)
+        self._known = np.zeros(
+            padded // block_bytes, np.bool_
+        )  # blocks in which ``_remote`` equals the device's memory
         self.array = self._host[:size_bytes]
 
     def flush(self) -> None:
+        """Send the changed blocks."""
         blocks = (-1, self._block)
-        changed = (self._host.reshape(blocks) != self._there.reshape(blocks)).any(axis=1) | ~self._known
+        changed = (self._host.reshape(blocks) != self._remote.reshape(blocks)).any(axis=1) | ~self._known
         for block in self._device.send(self.address, self._host, np.flatnonzero(changed), self._block):
             at = slice(block * self._block, (block + 1) * self._block)
-            self._there[at] = self._host[at]
+            self._remote[at] = self._host[at]
             self._known[block] = True
 
     def invalidate(self, start: int = 0, size_bytes: int | None = None) -> None:
+        """Fetch the blocks of a range."""
         end = self.array.size if size_bytes is None else min(start + size_bytes, self.array.size)
         blocks = np.arange(start // self._block, -(-end // self._block)) if end > start else np.arange(0)
         for block, data in self._device.fetch(self.address, blocks, self._block):
             at = slice(block * self._block, (block + 1) * self._block)
-            self._there[at] = self._host[at] = data
+            self._remote[at] = self._host[at] = data
             self._known[block] = True
 
     def close(self) -> None:
+        """Free the buffer."""
         self._device.release(self.address)
 
 
 class UartDevice:
-    """A device of edgedec.device.
+    """A device of ``edgedec.device`` on a serial line.
 
     Members:
-        link: for its count of retries.
+        link: the link, which counts retries.
     """
 
     name = "uart"
@@ -84,17 +95,19 @@ class UartDevice:
         self.kind: Kind = "simulated" if identity.simulated or link.pseudo else "measured"
         self.clock_hz = float(identity.clock_hz)
         self._first, self._size, self._block = identity.memory_address, identity.memory_bytes, identity.block_bytes
-        self._taken: dict[int, int] = {}  # first byte -> size
+        self._allocated: dict[int, int] = {}  # address -> size in bytes
         self._slice_s = _FIRST_SLICE_S
         self._closed = False
 
     def read_register(self, offset: int) -> int:
+        """Read a register; 0 beyond the register map."""
         self._check_open()
         if _checked(offset) >= REGISTER_MAP.bytes:
             return 0
         return int(struct.unpack("<I", self.link.ask(LinkCommand.READ_REGISTER, struct.pack("<I", offset)))[0])
 
     def write_register(self, offset: int, value: int) -> None:
+        """Write a register; beyond the register map this does nothing."""
         self._check_open()
         if not 0 <= value < 1 << 32:
             raise UsageError(f"a register holds 32 bits, not {value:#x}; write 64 bits as two words")
@@ -102,49 +115,53 @@ class UartDevice:
             self.link.ask(LinkCommand.WRITE_REGISTER, struct.pack("<II", offset, value))
 
     def allocate(self, size_bytes: int, *, alignment_bytes: int = 4096) -> UartBuffer:
+        """Allocate a buffer in the board's memory, in whole blocks, at the first address where it fits."""
         self._check_open()
         if size_bytes < 1 or alignment_bytes < 1 or alignment_bytes & (alignment_bytes - 1):
             raise UsageError(f"no buffer to allocate: {size_bytes} bytes at a multiple of {alignment_bytes}")
         alignment, size = max(alignment_bytes, self._block), -(-size_bytes // self._block) * self._block
         at, end = self._first, self._first + self._size
-        for start, taken in [*sorted(self._taken.items()), (end, 0)]:
+        for start, allocated in [*sorted(self._allocated.items()), (end, 0)]:
             at += -at % alignment
             if at + size <= start:
                 break
-            at = max(at, start + taken)
+            at = max(at, start + allocated)
         else:
-            free = self._size - sum(self._taken.values())
+            free = self._size - sum(self._allocated.values())
             raise DeviceError(
                 f"a buffer of {size_bytes} bytes does not fit the board's memory: {free} of {self._size} bytes are free; "
                 "use a smaller context, or a smaller model"
             )
-        self._taken[at] = size
+        self._allocated[at] = size
         return UartBuffer(self, at, size_bytes, self._block)
 
     def release(self, address: int) -> None:
-        """Of a buffer; a second time does nothing."""
-        self._taken.pop(address, None)
+        """Free the buffer at ``address``. A second call does nothing."""
+        self._allocated.pop(address, None)
 
     def wait(self, timeout_s: float) -> bool:
-        """The device counts; Ctrl-C ends it between two of its answers, and the next command calls it back."""
+        """Wait for the interrupt, with timeouts counted by the device. After Ctrl-C, the next command ends the wait."""
         self._check_open()
         left = max(1, math.ceil(timeout_s * self.clock_hz))
         while True:
-            asked = min(left, max(1, int(self._slice_s * self.clock_hz)), _MOST_CYCLES)
-            begun = time.monotonic()
-            waited, high = struct.unpack("<IB", self.link.ask(LinkCommand.WAIT, struct.pack("<I", asked)))
-            self._learn(waited, time.monotonic() - begun)
+            cycles = min(left, max(1, int(self._slice_s * self.clock_hz)), _MOST_CYCLES)
+            began = time.monotonic()
+            waited, high = struct.unpack("<IB", self.link.ask(LinkCommand.WAIT, struct.pack("<I", cycles)))
+            self._adjust_slice(waited, time.monotonic() - began)
             left -= waited
             if high or left <= 0:
                 return bool(high)
 
-    def _learn(self, cycles: int, took_s: float) -> None:
-        """How much of the device's time may be asked for without its looking silent; at most twice as much each time."""
-        allowed = cycles / self.clock_hz * self.link.patience_s / _SHARE / max(took_s, 1e-6)
+    def _adjust_slice(self, cycles: int, seconds: float) -> None:
+        """Set the device time of the next WAIT command, so that its answer arrives well within the host's patience.
+
+        The last command waited for ``cycles`` and took ``seconds`` on the host. The time at most doubles.
+        """
+        allowed = cycles / self.clock_hz * self.link.patience_s / _SHARE / max(seconds, 1e-6)
         self._slice_s = min(max(allowed, _FIRST_SLICE_S / 100), 2 * self._slice_s, _LONGEST_SLICE_S)
 
     def send(self, address: int, data: U8, blocks: NDArray[np.intp], size: int) -> Iterator[int]:
-        """Blocks of a buffer, and each again when the device has it."""
+        """Send ``blocks`` of ``data``, of ``size`` bytes each. Yield the number of each block that the device confirmed."""
         self._check_open()
         commands = (
             (
@@ -160,13 +177,14 @@ class UartDevice:
             yield int(n)
 
     def fetch(self, address: int, blocks: NDArray[np.intp], size: int) -> Iterator[tuple[int, U8]]:
-        """Blocks of a buffer as the device has them."""
+        """Read ``blocks`` of ``size`` bytes each and yield the number and the contents of each one."""
         self._check_open()
         commands = ((LinkCommand.READ_MEMORY, struct.pack("<QH", address + int(n) * size, size)) for n in blocks)
-        for n, found in zip(blocks, self.link.exchange(commands), strict=True):
-            yield int(n), np.frombuffer(found, np.uint8)
+        for n, data in zip(blocks, self.link.exchange(commands), strict=True):
+            yield int(n), np.frombuffer(data, np.uint8)
 
     def close(self) -> None:
+        """Close the port and release the lock. A second call does nothing."""
         if not self._closed:
             self._closed = True
             self.link.close()
@@ -185,18 +203,19 @@ def open_device(
     patience_s: float = 0.0,
     progress: Progress = silent,
 ) -> UartDevice:
-    """The board at a serial port; it is this process's alone until the device is closed.
+    """Open the board on a serial port. No other process can use it until the device is closed.
 
     Args:
-        config: what the driver compares with the registers.
-        port: for instance /dev/ttyUSB0; a pseudo-terminal is a simulation.
-        baud: as the bitstream was built for; a pseudo-terminal has none.
-        patience_s: without an answer, then a command is sent again; 0: half a second, or ten behind a pseudo-terminal.
-        progress: of what takes long to send.
+        config: not used here; the driver compares it with the registers.
+        port: path of the port, such as /dev/ttyUSB0; a pseudo-terminal belongs to a simulation.
+        baud: baud rate for which the bitstream was built; it has no effect on a pseudo-terminal.
+        patience_s: seconds without an answer after which a command is sent again; 0: half a second, or ten on a
+            pseudo-terminal.
+        progress: called during long transfers.
 
     Raises:
-        DeviceError: no such port, nobody answers, or another process has it.
-        UsageError: no such baud rate.
+        DeviceError: the port does not exist, no device answers, or another process uses it.
+        UsageError: the operating system does not support the baud rate.
     """
     lock = DeviceLock(f"uart-{port.resolve()}")
     try:

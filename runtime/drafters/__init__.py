@@ -1,1 +1,1 @@
-"""Drafters: one file each, named after the command-line name; ``create() -> Drafter``."""
+"""Drafters, one file each, named as ``--spec-type`` selects it. Each file has ``create() -> Drafter``."""

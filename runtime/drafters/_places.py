@@ -1,6 +1,6 @@
-"""Where in a text the pair of tokens at its end stood before: hash chains, as compressors have them.
+"""An index of the earlier places of a text where its last pair of tokens occurs, as hash chains.
 
-Source: the chains of RFC 1951 section 4 (deflate); derived here for tokens, with taking back.
+Source: the hash chains of RFC 1951 section 4 (deflate); derived here for tokens, and extended by removal of tokens.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ __all__ = ["Places"]
 
 
 class Places(TrackedText):
-    """A tracked text whose pairs of neighbouring tokens are chained, each to the place before it with the same hash.
+    """A tracked text in which each pair of neighbouring tokens is linked to the previous pair with the same hash.
 
     Members:
-        indexed: so many tokens at the text's beginning are places that may be found; those after them only look. To be
-            changed while nothing is held.
+        indexed: number of tokens at the beginning of the text that ``longest`` may return as places. It may change only
+            while the text is empty.
     """
 
     def __init__(self, capacity: int, depth: int) -> None:
@@ -27,42 +27,44 @@ class Places(TrackedText):
         self.indexed = sys.maxsize
         self._mask = _slots(self.capacity) - 1
         self._head = np.full(self._mask + 1, -1, np.int32).data  # hash -> the last place
-        self._before = np.full(len(self._tokens), -1, np.int32).data  # place -> the place before it
+        self._before = np.full(len(self._tokens), -1, np.int32).data  # place -> the previous place with its hash
 
     @staticmethod
     def index_bytes(capacity: int, depth: int) -> int:
+        """Return the bytes of the index, without the tokens."""
         capacity = max(2, capacity)
         return 4 * _slots(capacity) + 4 * (capacity + depth)
 
     def longest(self, *, least: int, most: int, tries: int, near: int = sys.maxsize) -> tuple[int, int]:
-        """The earlier place where the longest suffix of the text stands.
+        """Return the earlier place at which the longest suffix of the text occurs.
 
         Parameters:
-            least, most: tokens that must agree, at least 2, and that are compared.
-            tries: places that are looked at, from the last one back; it bounds the time on any text.
-            near: of equally good places the first one at ``near`` or after it is taken, else the last one before it;
-                by default the last of all.
+            least: minimum number of tokens that must match, at least 2.
+            most: maximum number of tokens to compare.
+            tries: maximum number of places to examine, from the last one backwards; it bounds the time on any text.
+            near: index that selects among equally long matches: the first match at ``near`` or after it, or else the last
+                one before it. By default this is the last match.
 
         Returns:
-            (index of the last token of that place, tokens that agree); (-1, 0) if there is none.
+            (index of the last token of the match, number of tokens that match); (-1, 0) if there is none.
         """
         ids, before, end = self.ids, self._before, self.length - 1
-        found, best = -1, least - 1
+        best, best_length = -1, least - 1
         place = before[end] if end > 0 else -1
         while place > 0 and tries:
             tries -= 1
-            # One token decides for most places: the one that would make this place as good as the best so far.
-            reach = best - (found >= 0 and place >= near)
+            # Most places are rejected by one token: the one that this place needs to be better than the best so far.
+            reach = best_length - (best >= 0 and place >= near)
             if place >= reach and ids[place - reach] == ids[end - reach]:
-                agree = 0
-                while agree < most and agree <= place and ids[place - agree] == ids[end - agree]:
-                    agree += 1
-                if agree > reach:
-                    found, best = place, agree
-                    if agree == most and place <= near:
+                length = 0
+                while length < most and length <= place and ids[place - length] == ids[end - length]:
+                    length += 1
+                if length > reach:
+                    best, best_length = place, length
+                    if length == most and place <= near:
                         break
             place = before[place]
-        return (found, best) if found >= 0 else (-1, 0)
+        return (best, best_length) if best >= 0 else (-1, 0)
 
     def _push(self, at: int) -> None:
         if at:

@@ -1,4 +1,4 @@
-"""What was seen after a context: a table of a fixed size that forgets the contexts that were not touched the longest."""
+"""A table of fixed size from contexts to the tokens that followed them. The least recently used contexts are replaced."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import numpy as np
 
 __all__ = ["ContextTable"]
 
-_WAYS = 8  # rows that a context may stand in
+_WAYS = 8  # rows in which a context may be stored
 
 
 class ContextTable:
-    """Rows of successors, found by context; a set-associative cache. Allocates nothing after its construction.
+    """A set-associative cache from contexts to rows of successors. It allocates no memory after its construction.
+
+    Two contexts with equal 64-bit hashes share a row, and so do contexts that differ in -1 and -2 (prompt embeddings)
+    only, because Python's hashes of the two are equal. That can cause a wrong guess, but not a wrong text.
 
     Parameters:
-        entries: rows, rounded up to a multiple of 8.
-        width: successors of a row.
+        entries: number of rows, rounded up to a multiple of 8.
+        width: number of successors in a row.
 
     Members:
-        ids, values: int32 and float32 [rows, width]; -1 and 0 where a place is not used.
-        counts: int32 [rows], for the user.
-
-    Two contexts whose 64-bit hashes are equal share a row, and so do -1 and -2 (prompt embeddings):
-    a wrong guess now and then, never a wrong text.
+        ids, values: int32 and float32 [rows, width]; unused places contain -1 and 0.
+        counts: int32 [rows], free for the caller's use; 0 in a new row.
     """
 
     def __init__(self, entries: int, width: int) -> None:
@@ -30,23 +30,24 @@ class ContextTable:
         self.ids = np.zeros((rows, width), np.int32)
         self.values = np.zeros((rows, width), np.float32)
         self.counts = np.zeros(rows, np.int32)
-        self._touched = np.zeros(rows, np.int64).data  # when; 0: never
+        self._touched = np.zeros(rows, np.int64).data  # value of ``_clock`` at the last use; 0: never used
         self._keys = np.zeros(rows, np.int64).data
         self._clock = 0
 
     @staticmethod
     def table_bytes(entries: int, width: int) -> int:
+        """Return the bytes of the arrays of a table."""
         return _sets(entries) * _WAYS * (8 * width + 4 + 8 + 8)
 
     def find(self, context: tuple[int, ...]) -> int:
-        """The row of a context; -1 if it has none."""
+        """Return the row of a context; -1 if it has none."""
         key = hash(context) or 1
         base = key % self._sets * _WAYS
         ways = self._keys[base : base + _WAYS].tolist()
         return base + ways.index(key) if key in ways else -1
 
     def claim(self, context: tuple[int, ...]) -> int:
-        """The row of a context, which counts as touched; if it had none, an empty one, another context's if need be."""
+        """Return the row of a context and mark it as used; a new context gets the least recently used row of its set."""
         key = hash(context) or 1
         base = key % self._sets * _WAYS
         ways = self._keys[base : base + _WAYS].tolist()

@@ -1,10 +1,12 @@
-"""The drafter that pays, chosen anew each round from those that fit: copying, n-grams, and a draft model if there is one.
+"""A drafter that chooses another drafter in each round: ``copy``, ``ngram``, or ``model`` if there is a draft model.
 
-Every candidate is asked, before each round, what it would guess next; whether it was right is known afterwards and costs
-no pass of the target. A candidate's worth is (1 + E[accepted]) / (seconds of a pass and of its guesses), E from its own
-share of right guesses; the best one drafts, and if none is worth more than no guess at all, nobody does. The draft model,
-which costs a pass of its own to be asked, is asked when it drafts, and now and then to see whether it should. A choice
-after an assumed text counts from the outcome on that makes it true, and not at all if none does.
+Before each round every candidate is asked for its next guess, whether it drafts or not. The round's outcome then shows
+whether the guess was right, which costs no additional pass of the target. The value of a candidate, in tokens per second,
+is (1 + E[accepted]) / (seconds of a pass and of the guesses), where E follows from its share of right guesses. The
+candidate with the highest value drafts; if no value exceeds that of plain decoding, there are no guesses. A draft model
+needs a pass of its own for a guess, so it is asked only when it drafts, and from time to time to update its share. A choice
+that was made after an assumed text takes effect once an outcome confirms that text, and is discarded otherwise.
+
 Source: derived here; the rate is that of 2211.17192 section 3.
 """
 
@@ -40,47 +42,52 @@ __all__ = ["create"]
 
 _LOG = logging.getLogger(__name__)
 
-_HOPE, _TRUST, _MEMORY = 0.5, 2, 20  # share of right guesses before there was any, and observations that it counts for
-_LOOK = 12  # rounds between two looks at a candidate that costs something and is not drafting
-_CHEAP_SECONDS = 100e-6  # of a guess: below this a candidate is asked in every round
-_GAIN = 1.06  # what drafting must promise beside not drafting: estimates are noisy
+# Share of right guesses assumed before any observation, number of observations that it counts as, and number of
+# observations that the average covers.
+_PRIOR, _PRIOR_WEIGHT, _MEMORY = 0.5, 2, 20
+_INTERVAL = 12  # rounds between two guesses of an expensive candidate that is not drafting
+_CHEAP_SECONDS = 100e-6  # duration of a guess below which a candidate is asked in every round
+_GAIN = 1.06  # minimum ratio of a candidate's value to that of plain decoding, because estimates are noisy
 _NOTHING = Sparse(ids=np.zeros(0, np.int32), probs=np.zeros(0, np.float32))
 
 
 @dataclass(kw_only=True)
 class _Candidate:
+    """A drafter to choose from, and the observations of its guesses."""
+
     name: str
     draft: Draft
-    right: float = _HOPE  # share of its guesses that came true
-    judged: int = 0  # guesses that this rests on
-    seconds: deque[float] = field(default_factory=lambda: deque(maxlen=9))  # of a call
-    unseen: int = _LOOK  # rounds since it was asked
-    read: int = 0  # tokens of the text when it was asked last
+    right: float = _PRIOR  # share of its guesses that were right
+    judged: int = 0  # observations in ``right``, at most ``_MEMORY``
+    seconds: deque[float] = field(default_factory=lambda: deque(maxlen=9))  # durations of the last calls
+    unseen: int = _INTERVAL  # rounds since the last guess
+    read: int = 0  # length of the text at the last guess, in tokens
 
     @property
     def cost(self) -> float:
+        """Seconds of a call; 0.0 before the first."""
         return median(self.seconds) if self.seconds else 0.0
 
 
 @dataclass(kw_only=True)
-class _Choice:
-    """Who drafts after a text, and what everybody who was asked would guess there; by name."""
+class _RoundChoice:
+    """The candidate that drafts after a text, and the guesses of all candidates there by name."""
 
-    assumed: list[int] = field(default_factory=list)  # the text's last tokens, which are not certain
+    assumed: list[int] = field(default_factory=list)  # last tokens of the text that are not confirmed
     drafting: _Candidate | None = None
-    asked: set[str] = field(default_factory=set)
-    guesses: dict[str, int] = field(default_factory=dict)
+    asked: set[str] = field(default_factory=set)  # names of the candidates that were asked
+    guesses: dict[str, int] = field(default_factory=dict)  # name -> likeliest token
 
 
 class _AutoDraft:
     def __init__(self, candidates: Sequence[_Candidate], limits: Limits, cost: CostModel) -> None:
         self._candidates, self._depth, self._cost = candidates, limits.depth, cost
         self._confirmed = Confirmed(window=16, slack=limits.depth + 1)
-        self._choice = _Choice()  # of this round
-        self._ahead: _Choice | None = None  # of the next one, if the text becomes what was assumed
+        self._choice = _RoundChoice()  # choice of this round
+        self._ahead: _RoundChoice | None = None  # choice of the next round if the assumed text is confirmed
         self._past = 0
         self._log = RateLimitedLog(_LOG)
-        self._logged: str | None = None  # the drafter that the log was told of last
+        self._logged: str | None = None  # name of the drafter in the last log message
 
     def expand(self, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:
         self._confirmed.meet(text)
@@ -97,55 +104,60 @@ class _AutoDraft:
             return [_NOTHING for _ in nodes]
         return self._ask(choice.drafting, text, tree, nodes)
 
-    def _settle(self, choice: _Choice) -> None:
-        """Make it this round's."""
+    def _settle(self, choice: _RoundChoice) -> None:
+        """Make ``choice`` the choice of this round."""
         self._choice, self._ahead = choice, None
         self._log_choice(choice)
         for candidate in self._candidates:
             candidate.unseen = 0 if candidate.name in choice.asked else candidate.unseen + 1
 
-    def _log_choice(self, choice: _Choice) -> None:
+    def _log_choice(self, choice: _RoundChoice) -> None:
         name = "no drafter" if choice.drafting is None else choice.drafting.name
         if name == self._logged or not self._log.on or self._cost is None:
             return
         self._logged = name
-        about = []
-        for one in self._candidates:
-            worth = f"{self._worth(one):.0f} tokens/s at {100 * one.right:.0f} % right"
+        values = []
+        for candidate in self._candidates:
+            value = f"{self._value(candidate):.0f} tokens/s at {100 * candidate.right:.0f} % right"
             guess = (
-                "" if one.name in choice.guesses else ", no guess now" if one.name in choice.asked else ", not asked"
+                ""
+                if candidate.name in choice.guesses
+                else ", no guess now"
+                if candidate.name in choice.asked
+                else ", not asked"
             )
-            about.append(f"{one.name} {worth}{guess}")
-        plain = self._worth(None)
-        self._log.info("drafter", "%s guesses; by estimate: %s; plain %.0f tokens/s", name, "; ".join(about), plain)
+            values.append(f"{candidate.name} {value}{guess}")
+        plain = self._value(None)
+        self._log.info("drafter", "%s guesses; by estimate: %s; plain %.0f tokens/s", name, "; ".join(values), plain)
 
     def _ask(self, candidate: _Candidate, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:
+        """Return the guesses of a candidate and measure the call, unless the candidate had to read a prompt."""
         began = time.perf_counter()
-        found = candidate.draft.expand(text, tree, nodes)
-        if abs(len(text) - candidate.read) <= self._depth + 1:  # else it had a prompt to read
+        guesses = candidate.draft.expand(text, tree, nodes)
+        if abs(len(text) - candidate.read) <= self._depth + 1:
             candidate.seconds.append(time.perf_counter() - began)
         candidate.read = len(text)
-        return found
+        return guesses
 
-    def _choose(self, text: I32, tree: TokenTree, nodes: I32) -> tuple[_Choice, list[Sparse]]:
-        """The best candidate, and its guesses; ``nodes`` is the root alone."""
+    def _choose(self, text: I32, tree: TokenTree, nodes: I32) -> tuple[_RoundChoice, list[Sparse]]:
+        """Return the choice after ``text`` and the best candidate's guesses; ``nodes`` is the root alone."""
         self._past = len(text) - 1
-        best, choice, guesses = self._worth(None) * _GAIN, _Choice(), [_NOTHING for _ in nodes]
+        best, choice, best_guesses = self._value(None) * _GAIN, _RoundChoice(), [_NOTHING for _ in nodes]
         for candidate in self._candidates:
             cheap = candidate.cost < _CHEAP_SECONDS
-            if not cheap and candidate.unseen + 1 < _LOOK and self._worth(candidate) <= best:
+            if not cheap and candidate.unseen + 1 < _INTERVAL and self._value(candidate) <= best:
                 continue
             choice.asked.add(candidate.name)
-            found = self._ask(candidate, text, tree, nodes)
-            if not found or not len(found[0].ids):
+            guesses = self._ask(candidate, text, tree, nodes)
+            if not guesses or not len(guesses[0].ids):
                 continue
-            choice.guesses[candidate.name] = int(found[0].ids[found[0].probs.argmax()])
-            if (worth := self._worth(candidate)) > best:
-                best, choice.drafting, guesses = worth, candidate, found
-        return choice, guesses
+            choice.guesses[candidate.name] = int(guesses[0].ids[guesses[0].probs.argmax()])
+            if (value := self._value(candidate)) > best:
+                best, choice.drafting, best_guesses = value, candidate, guesses
+        return choice, best_guesses
 
-    def _worth(self, candidate: _Candidate | None) -> float:
-        """Tokens per second; with nothing measured yet, tokens per pass."""
+    def _value(self, candidate: _Candidate | None) -> float:
+        """Return tokens per second, or tokens per pass as long as nothing was measured; None is plain decoding."""
         if candidate is None:
             return 1 / self._pass_seconds(1)
         reach, expected, best = 1.0, 1.0, 0.0
@@ -159,15 +171,15 @@ class _AutoDraft:
         return self._cost.seconds(nodes, self._past) or 1.0 + 0.08 * (nodes - 1)
 
     def observe(self, tree: TokenTree, outcome: Outcome) -> None:
-        came = [*tree.tokens[outcome.path[1:]].tolist(), outcome.next_token]
+        new = [*tree.tokens[outcome.path[1:]].tolist(), outcome.next_token]
         self._confirmed.advance(tree, outcome)
         for candidate in self._candidates:
             guess = self._choice.guesses.pop(candidate.name, None)
             if guess is not None:
                 candidate.judged = min(candidate.judged + 1, _MEMORY)
-                candidate.right += ((guess == came[0]) - candidate.right) / (_TRUST + candidate.judged)
+                candidate.right += ((guess == new[0]) - candidate.right) / (_PRIOR_WEIGHT + candidate.judged)
             candidate.draft.observe(tree, outcome)
-        if self._ahead is not None and self._ahead.assumed == came:
+        if self._ahead is not None and self._ahead.assumed == new:
             self._settle(self._ahead)
         self._ahead = None
 
@@ -179,7 +191,7 @@ class _AutoDrafter:
         self._drafters = drafters
 
     def footprint(self, limits: Limits) -> Bytes:
-        """Every candidate's, for all of them are open."""
+        """Return the sum over all candidates, because all of them are open."""
         total: dict[str, int] = {}
         for drafter in self._drafters.values():
             for name, size in drafter.footprint(limits).items():
@@ -192,7 +204,7 @@ class _AutoDrafter:
 
 
 def create(draft: Bundle | None = None, *, threads: int = 0, device: str = "cpu") -> _AutoDrafter:
-    """Plug-in entry. ``draft``: a model that may draft too."""
+    """Return the drafter (entry point of the plug-in). ``draft`` is the bundle of a draft model, if there is one."""
     drafters: dict[str, Drafter] = {"copy": copy.create(), "ngram": ngram.create()}
     if draft is not None:
         drafters["model"] = model.create(draft, threads=threads, device=device)

@@ -1,7 +1,7 @@
-"""Copying the input: text that is being edited, summarised or quoted is followed along the prompt, over small changes too.
+"""A drafter that copies from the input, for answers that edit, summarise or quote the prompt; it survives small changes.
 
-Source: input-guided aggressive decoding, 2205.10350 (copy until the text departs, find the place again by its suffix);
-LLMA, 2304.04487. Short cuts after a change and the growing reach are derived here.
+Source: input-guided aggressive decoding, 2205.10350 (copy until the text deviates, then find the place again by its
+suffix); LLMA, 2304.04487. Continuing after a change and the growing reach are derived here.
 """
 
 from __future__ import annotations
@@ -17,40 +17,40 @@ from edgedec.runtime.protocols import I32, Bytes, CostModel, Limits, Outcome, Sp
 
 __all__ = ["create"]
 
-LEAST, MOST = 2, 8  # tokens of a suffix that is looked for in the input
-TRIES = 64  # places that are compared, the last ones first: it bounds the time on any text
-SURE = 3  # tokens in a row after which a run counts as copying
-NEAR = 8  # how far behind a change the copying may go on, tokens of the input
-REACH = 4  # a guess reaches so many times as far as the run is long
-LOST = 8  # how long after a change that is tried, tokens of the text
+LEAST, MOST = 2, 8  # minimum and maximum number of tokens of a suffix that is searched for in the input
+TRIES = 64  # places to compare, from the last one backwards; it bounds the time on any text
+SURE = 3  # matching tokens after which a run counts as copying
+NEAR = 8  # maximum distance after a change at which copying may continue, in tokens of the input
+REACH = 4  # maximum length of a guess, relative to the length of the run
+RECOVERY = 8  # number of tokens of the text after a change during which copying may continue near by
 
 
 class _State(NamedTuple):
-    """Where the copying stands after a token."""
+    """The state of copying after a token."""
 
-    cursor: int  # the input's token that is expected next; -1: nothing is being copied
-    run: int  # tokens before the cursor that the text agrees with
-    grip: int  # what ``run`` was when the cursor was set
-    home: int  # where the last sure run broke off; -1: there was none
-    lost: int  # tokens since then
-    need: int  # tokens of a suffix that set a cursor
+    cursor: int  # index of the input's token that is expected next; -1: nothing is being copied
+    run: int  # tokens before the cursor that match the text
+    initial_run: int  # value of ``run`` when the cursor was set
+    broken_at: int  # index at which the last sure run ended; -1: there was none
+    since_break: int  # tokens of the text since then
+    need: int  # minimum number of tokens of a suffix to set a cursor
 
 
 _SIZE = len(_State._fields)
 
 
 class _Copy(TextDraft):
-    """One certain guess: the input's token at the cursor.
+    """A draft with one guess of probability 1: the input's token at the cursor.
 
-    The input is the text as it was first shown. The cursor is set where the longest suffix of the text stands in the input,
-    of equally long places the nearest one behind the last run. It moves on with every token that agrees. When a run of at
-    least ``SURE`` tokens meets another token, it goes on behind that token's next place near by (the text left something
-    out), else behind the token that should have come (the text replaced it); if that is wrong, the next tokens of the text
-    are looked for near by (it put something in).
+    The input is the text as it was first given. The cursor is set to the token after the place where the longest suffix of
+    the text occurs in the input; of equally long matches, the nearest one after the last run is taken. It advances with
+    every token that matches. When a run of at least ``SURE`` tokens meets a different token, the cursor moves after the
+    next occurrence of that token near by (the text left something out), or else after the expected token (the text replaced
+    it). If that proves wrong, the next tokens of the text are searched for near by (the text inserted something).
 
-    A guess reaches ``REACH`` times as far as the run is long, so that a long span is copied in long runs and a chance match
-    costs little. Each cursor whose first guess is wrong makes the next one need a longer suffix, up to ``MOST``; a sure run
-    makes that ``LEAST`` again.
+    A guess may be ``REACH`` times as long as the run, so that a long span is copied in long runs and a match by chance
+    costs little. Each cursor whose first guess is wrong makes the next cursor need a longer suffix, up to ``MOST``; a sure
+    run resets this to ``LEAST``.
     """
 
     def __init__(self, target: TargetInfo, limits: Limits) -> None:
@@ -75,7 +75,7 @@ class _Copy(TextDraft):
 
 
 class _Copied(Places):
-    """The input, and after it the text with the state of the copying after each token."""
+    """The input and the text after it, with the state of copying after each token."""
 
     def __init__(self, capacity: int, depth: int) -> None:
         super().__init__(capacity, depth)
@@ -83,14 +83,16 @@ class _Copied(Places):
 
     @staticmethod
     def state_bytes(capacity: int, depth: int) -> int:
+        """Return the bytes of the states."""
         return 4 * _SIZE * (max(2, capacity) + depth)
 
     def read(self, length: int) -> None:
-        """Forget everything; the next text's first ``length`` tokens are the input."""
+        """Remove all tokens. The first ``length`` tokens of the next text are the input."""
         self._shrink(0)
-        self.indexed = length - 1  # nothing of the input comes after its last token
+        self.indexed = length - 1  # the last token is no place to copy from, because no token of the input follows it
 
     def state(self, at: int) -> _State:
+        """Return the state after ``ids[at]``."""
         return _State(*self._states[_SIZE * at : _SIZE * (at + 1)])
 
     def _push(self, at: int) -> None:
@@ -103,32 +105,32 @@ class _Copied(Places):
         self._states[_SIZE * at : _SIZE * (at + 1)] = array("i", state)
 
     def _step(self, state: _State, token: int) -> _State:
-        cursor, run, grip, home, lost, need = state
+        cursor, run, initial_run, broken_at, since_break, need = state
         if cursor >= 0:
             if self.ids[cursor] == token:
-                need = LEAST if run + 1 - grip >= SURE else need
+                need = LEAST if run + 1 - initial_run >= SURE else need
                 cursor = cursor + 1 if cursor + self.start < self.indexed else -1
-                return _State(cursor, run + 1, grip, home, lost + 1, need)
-            if run == grip >= LEAST:
+                return _State(cursor, run + 1, initial_run, broken_at, since_break + 1, need)
+            if run == initial_run >= LEAST:
                 need = min(need + 1, MOST)
             if run >= SURE:
-                home, lost = cursor, -1
-        return self._seek(home, lost + 1, need)
+                broken_at, since_break = cursor, -1
+        return self._seek(broken_at, since_break + 1, need)
 
-    def _seek(self, home: int, lost: int, need: int) -> _State:
-        """Set the cursor, if there is a place for it."""
-        place, agree = self.longest(least=need, most=MOST, tries=TRIES, near=max(0, home))
-        if agree:
-            return _State(place + 1, agree, agree, home, lost, need)
-        if home >= 0 and lost < LOST:
+    def _seek(self, broken_at: int, since_break: int, need: int) -> _State:
+        """Return the state after the last token with a new cursor, if there is a place for it."""
+        place, length = self.longest(least=need, most=MOST, tries=TRIES, near=max(0, broken_at))
+        if length:
+            return _State(place + 1, length, length, broken_at, since_break, need)
+        if broken_at >= 0 and since_break < RECOVERY:
             end = self.indexed - self.start  # index of the input's last token
-            behind = self.ids[home : min(home + NEAR, end)].tolist()
+            ahead = self.ids[broken_at : min(broken_at + NEAR, end)].tolist()
             token = self.ids[self.length - 1]
-            if token in behind:
-                return _State(home + behind.index(token) + 1, 1, 1, home, lost, need)
-            if lost == 0 and home < end:
-                return _State(home + 1, 0, 0, home, lost, need)
-        return _State(-1, 0, 0, home, lost, need)
+            if token in ahead:
+                return _State(broken_at + ahead.index(token) + 1, 1, 1, broken_at, since_break, need)
+            if since_break == 0 and broken_at < end:
+                return _State(broken_at + 1, 0, 0, broken_at, since_break, need)
+        return _State(-1, 0, 0, broken_at, since_break, need)
 
 
 class _CopyDrafter:
@@ -148,5 +150,5 @@ class _CopyDrafter:
 
 
 def create() -> _CopyDrafter:
-    """Plug-in entry."""
+    """Return the drafter (entry point of the plug-in)."""
     return _CopyDrafter()

@@ -1,11 +1,11 @@
-"""A second, smaller model with the same tokenizer guesses: the bundle that ``-md/--model-draft`` names.
+"""A drafter that runs a second, smaller model with the same tokenizer, from the bundle that ``-md/--model-draft`` names.
 
-Its cache follows the text. What of the cache agrees with the text at hand stays, whatever became of the guesses; the rest is
-run again, in chunks. Of a tree only the nodes that are asked about run, and those above them that the cache does not
-have: a chain costs one row a call. Rows of the last call that the text then takes are kept as well, so that a draft needs
-no ``observe``, and a guess depends on text and path alone.
+The cache of the draft model follows the text. Rows that agree with the text stay, and the other tokens run again, in chunks.
+Of a tree, only the requested nodes run, and those of their ancestors that the cache does not have, so that a chain costs one
+row per call. Rows of the last call are committed if the text continues with their tokens. Therefore the draft does not need
+``observe``, and a guess depends on the text and the path alone.
 
-Source: draft models, 2211.17192; token trees in one pass, 2305.09781. The way the cache follows is derived here.
+Source: draft models, 2211.17192; token trees in one pass, 2305.09781. The management of the cache is derived here.
 """
 
 from __future__ import annotations
@@ -41,87 +41,91 @@ from edgedec.runtime.visibility import tree as tree_visibility
 
 __all__ = ["TOP", "create"]
 
-TOP = 16  # tokens of a distribution: the likeliest, renormalized; a tree never wants more children
-_FOLDS, _WIDE = 16, 1 << 13  # rows of logits this wide are searched folded, 16 layers deep: a third of the time
-_FAR = 1 << 30  # deeper than any tree
-_SMALL_BYTES = 32 << 20  # of weights, below which a draft runs on one thread
-_NODE_BYTES = 512  # Python objects for a node of a tree
+TOP = 16  # tokens of a distribution, the likeliest ones; a tree never needs more children
+_FOLDS, _WIDE = 16, 1 << 13  # layers of a folded row of logits; width of a row from which folding saves two thirds
+_FAR = 1 << 30  # a depth greater than that of any tree
+_SMALL_BYTES = 32 << 20  # size of the weights below which a draft runs on one thread
+_NODE_BYTES = 512  # bytes of the Python objects for a node of a tree
 
 
 class _ModelDraft:
-    """The draft model at work on one text.
+    """A draft model with a cache for one text.
 
-    There is no guess after an id that the tokenizer does not have (prompt embeddings, padding of the vocabulary), nor
-    from the end of the draft's context on. Such ids are never proposed either.
+    It makes no guess after an id that the tokenizer does not have (prompt embeddings, padding of the vocabulary), nor at or
+    beyond the end of the draft's context, and it never guesses such ids.
 
     Parameters:
-        limits: the draft's own; ``positions`` has room for a text and a tree.
-        end: positions that guesses may be made at.
-        ids: tokens that both models and the tokenizer have.
-        name: of the draft, for messages.
+        target: runs the draft model.
+        limits: limits of the draft model; ``positions`` has room for a text and a tree.
+        end: number of positions at which guesses may be made.
+        ids: number of ids that both models and the tokenizer have.
+        name: name of the draft, for messages.
     """
 
     def __init__(self, target: Target, limits: Limits, *, end: int, ids: int, name: str) -> None:
         self._target, self._limits, self._end, self._ids, self._name = target, limits, end, ids, name
         self._state = target.open(limits)
-        self._held = np.zeros(limits.positions, np.int32)  # the tokens behind the state's committed rows
+        self._held = np.zeros(limits.positions, np.int32)  # tokens of the state's committed rows
         self._count = np.arange(limits.positions, dtype=np.int32)
-        self._loose: dict[tuple[int, int], int] = {}  # rows of the last pass by (row before, or -1; token)
+        # Rows of the last pass that are not committed, by (row of the parent in that pass, or -1; token).
+        self._loose: dict[tuple[int, int], int] = {}
 
     def expand(self, text: I32, tree: TokenTree, nodes: I32) -> list[Sparse]:
-        """The distribution after each node, renormalized over its likeliest 16 tokens; empty where there is no guess.
+        """Return the distribution after each node, renormalized over its 16 likeliest tokens; empty without a guess.
 
         Raises:
             DeviceError: the draft computed NaN or infinity.
         """
-        tokens, parents, asked = tree.tokens.tolist(), tree.parents.tolist(), nodes.tolist()
+        tokens, parents, requested = tree.tokens.tolist(), tree.parents.tolist(), nodes.tolist()
         past = len(text) - 1
         depths = self._depths(tokens, parents)
         deepest = min(self._limits.depth, self._end - past)
-        answered = [node for node in asked if depths[node] < deepest]
+        answered = [node for node in requested if depths[node] < deepest]
         if not answered:
-            return [NOTHING] * len(asked)
+            return [NOTHING] * len(requested)
         order = _with_ancestors(parents, answered)
         place = {node: at for at, node in enumerate(order)}
         above = [place.get(parents[node], -1) for node in order]
-        lead = min(_stem(above), place[min(answered)])  # nodes that all hang below, and that need no answer
+        lead = min(_stem(above), place[min(answered)])  # leading nodes, above all others, whose logits are not needed
         kept = self._keep(text[: past + min(lead, 1)], [tokens[node] for node in order[1:lead]])
-        if kept <= past and not self._readable(text[kept:]):
-            return [NOTHING] * len(asked)
+        if kept <= past and not self._has_ids(text[kept:]):
+            return [NOTHING] * len(requested)
         kept = self._catch_up(text[:past], kept, len(order))
 
-        before = past - kept  # rows of the pass before the tree's; negative: so many of the tree's are held
+        before = past - kept  # rows of the text in the pass; negative: the cache holds this many rows of the tree
         run = order[max(0, -before) :]
         ids = [*text[kept:past].tolist(), *(tokens[node] for node in run)]
-        up = [*range(-1, before - 1), *(max(-1, at + before) for at in above[max(0, -before) :])]
+        parent_rows = [*range(-1, before - 1), *(max(-1, row + before) for row in above[max(0, -before) :])]
+        is_chain = _stem(parent_rows) == len(parent_rows)
         result = self._submit(
             Pass(
                 ids=np.array(ids, np.int32),
                 positions=np.array([*range(kept, past), *(past + depths[node] for node in run)], np.int32),
-                visible=None if _stem(up) == len(up) else tree_visibility(np.array(up, np.int32)),
+                visible=None if is_chain else tree_visibility(np.array(parent_rows, np.int32)),
                 logits=np.array([place[node] + before for node in answered], np.int32),
             )
         )
-        self._loose = {(row, token): at for at, (row, token) in enumerate(zip(up, ids, strict=True))}
+        self._loose = {key: row for row, key in enumerate(zip(parent_rows, ids, strict=True))}
         rows = iter(result.logits)
-        return [self._guess(next(rows)) if depths[node] < deepest else NOTHING for node in asked]
+        return [self._guess(next(rows)) if depths[node] < deepest else NOTHING for node in requested]
 
     def observe(self, tree: TokenTree, outcome: Outcome) -> None:
-        """Nothing: the next text says what was accepted."""
+        """Do nothing: the next text shows which guesses were accepted."""
         return None
 
     def _depths(self, tokens: Sequence[int], parents: Sequence[int]) -> list[int]:
-        """Of each node; of one that cannot be fed, and below it, too deep."""
+        """Return the depth of each node; ``_FAR`` or more for nodes whose token the draft lacks, and below them."""
         depths, ids = [0], self._ids
         for node in range(1, len(tokens)):
             depths.append(depths[parents[node]] + 1 if 0 <= tokens[node] < ids else _FAR)
         return depths
 
-    def _readable(self, text: I32) -> bool:
+    def _has_ids(self, text: I32) -> bool:
+        """Return whether the draft has all ids of ``text``."""
         return bool(text.min() >= 0 and text.max() < self._ids)
 
     def _keep(self, text: I32, path: Sequence[int]) -> int:
-        """Make the cache a beginning of ``text`` and ``path``, the longest that needs no pass. Returns its length."""
+        """Make the cache the longest prefix of ``text`` and ``path`` that needs no pass, and return its length."""
         held = self._state.length
         keep = min(held, len(text))
         same = self._held[:keep] == text[:keep]
@@ -135,21 +139,21 @@ class _ModelDraft:
             self._state.truncate(keep)
             self._loose = {}
             return keep
-        found: list[int] = []
+        rows: list[int] = []
         row = -1
         for token in [*text[keep : keep + len(self._loose)].tolist(), *path[max(0, keep - len(text)) :]]:
             row = self._loose.get((row, token), -1)
             if row < 0:
                 break
-            self._held[keep + len(found)] = token
-            found.append(row)
-        if found:
-            self._state.commit(np.array(found, np.int32))
+            self._held[keep + len(rows)] = token
+            rows.append(row)
+        if rows:
+            self._state.commit(np.array(rows, np.int32))
             self._loose = {}
-        return keep + len(found)
+        return keep + len(rows)
 
     def _catch_up(self, text: I32, kept: int, more: int) -> int:
-        """Run the text's rows until the rest and ``more`` fit into one pass. Returns how many are held then."""
+        """Run rows of the text until the rest and ``more`` rows fit into one pass. Return the number of committed rows."""
         while kept < len(text) and len(text) - kept + more > self._limits.nodes:
             chunk = text[kept : kept + self._limits.nodes]
             self._submit(Pass(ids=chunk, positions=self._count[kept : kept + len(chunk)]))
@@ -164,47 +168,47 @@ class _ModelDraft:
         return result
 
     def _guess(self, row: F32) -> Sparse:
-        """The distribution that a row of logits [vocab] says; the row is the target's, and nothing of it is kept."""
+        """Return the distribution of a row of logits [vocab]. It holds no reference to the row."""
         row = row[: self._ids]
-        found = _largest(row, min(TOP, len(row)))
-        found.sort()  # of equally likely tokens the first comes first
-        found = found[(-row[found]).argsort(kind="stable")]
-        scores = row[found]
-        most, least = scores.item(0), scores.item(-1)  # NaN, if there is one, is the last
+        ids = _largest(row, min(TOP, len(row)))
+        ids.sort()  # with the stable sort below, equally likely tokens are in ascending order
+        ids = ids[(-row[ids]).argsort(kind="stable")]
+        scores = row[ids]
+        most, least = scores.item(0), scores.item(-1)  # a NaN is sorted to the end
         if not math.isfinite(most) or math.isnan(least):
             raise DeviceError(
-                f"the draft {self._name} computed a logit that is {least if math.isnan(least) else most}; "
+                f"the draft model {self._name} computed a logit that is {least if math.isnan(least) else most}; "
                 "run `edgedec doctor`, or try another --spec-type"
             )
         probs: F32 = np.exp(scores - most)
         probs /= probs.sum()
         if not probs.item(-1):
-            found, probs = found[probs > 0], probs[probs > 0]
-        return Sparse(ids=found.astype(np.int32), probs=probs)
+            ids, probs = ids[probs > 0], probs[probs > 0]
+        return Sparse(ids=ids.astype(np.int32), probs=probs)
 
 
 def _with_ancestors(parents: Sequence[int], nodes: Sequence[int]) -> list[int]:
-    """The nodes and all above them, ascending."""
-    found = {-1}
+    """Return the nodes and all their ancestors in ascending order."""
+    result = {-1}
     for node in nodes:
-        while node not in found:
-            found.add(node)
+        while node not in result:
+            result.add(node)
             node = parents[node]
-    return sorted(found)[1:]
+    return sorted(result)[1:]
 
 
 def _stem(above: list[int]) -> int:
-    """How many rows at the beginning all the others hang below, in a chain."""
+    """Return the length of the chain at the beginning whose rows are ancestors of all rows after it."""
     if above == list(range(-1, len(above) - 1)):
         return len(above)
     return min(row + 1 for at, row in enumerate(above) if row != at - 1)
 
 
 def _largest(row: F32, count: int) -> NDArray[np.int64]:
-    """The places of the largest values of ``row`` [n], n >= count, unordered; NaN counts as the largest.
+    """Return the indices of the ``count`` largest values of ``row`` [n], n >= count, unordered. NaN counts as largest.
 
-    A wide row is folded into layers. The columns with the largest maxima hold all that is wanted: for a value elsewhere
-    there are ``count`` larger ones.
+    A wide row is folded into layers. The ``count`` columns with the largest maxima contain all results, because for each
+    value elsewhere there are ``count`` larger ones.
     """
     width = len(row) // _FOLDS
     if len(row) < _WIDE or width < count:
@@ -218,43 +222,45 @@ def _largest(row: F32, count: int) -> NDArray[np.int64]:
 
 
 class _ModelDrafter:
-    """The weights are loaded once, by the first ``open``, and again only for other limits."""
+    """A drafter that loads the weights in the first ``open``, and again only for different limits."""
 
     taps: tuple[str, ...] = ()
 
     def __init__(self, bundle: Bundle, *, threads: int, device: str) -> None:
-        # The target's threads and a second pool would wait for each other's cores, busily; a small draft is done before
-        # a second thread is awake.
+        # With a second pool of threads, the target's threads and the draft's would compete for cores while they spin. A
+        # small draft finishes before a second thread has woken up.
         small = device == "cpu" and sum(tensor.nbytes for tensor in bundle.tensors.values()) < _SMALL_BYTES
         self._bundle, self._threads, self._device = bundle, 1 if small else threads, device
         self._loaded: tuple[Limits, Target] | None = None
 
     def footprint(self, limits: Limits) -> Bytes:
-        """What the draft's own target says beside the first one of the process, and the text."""
+        """Return the bytes of the draft model, without those that a process takes only once, and of the text."""
         own = self._own(limits)
         items = target_module(self._device).footprint(self._bundle, own, device=self._device, threads=self._threads)
         return {
             **{f"draft_{name}": nbytes for name, nbytes in items.items() if name not in ONCE},
-            "draft_text": 9 * own.positions,  # tokens, positions, and what comparing takes
-            "draft_top": 8 * self._bundle.tokens.size,  # places in a row of logits
+            "draft_text": 9 * own.positions,  # tokens, positions, and the result of their comparison
+            "draft_top": 8 * self._bundle.tokens.size,  # indices into a row of logits
             "draft_objects": (OBJECT_BYTES + limits.nodes * (_NODE_BYTES + 2 * limits.nodes)),
         }
 
     def open(self, target: TargetInfo, limits: Limits, cost: CostModel) -> _ModelDraft:
-        """Raises:
-        UsageError: the target has another tokenizer. (That a vocabulary covers its tokenizer, ``Bundle.open`` sees to.)
-        DeviceError, UnsupportedError: as ``open_target``.
+        """Load the draft model, if it is not loaded for these limits, and return the draft.
+
+        Raises:
+            UsageError: the target has a different tokenizer.
+            DeviceError, UnsupportedError: ``open_target`` raised it.
         """
         bundle = self._bundle
         if bundle.tokenizer_hash != target.tokenizer_hash:
             raise UsageError(
-                f"the draft {bundle.path} has the tokenizer {bundle.tokenizer_hash[:12]}, the target "
-                f"{target.tokenizer_hash[:12]}: to the one the other's tokens mean something else; "
+                f"the draft model {bundle.path} has the tokenizer {bundle.tokenizer_hash[:12]}, but the target has "
+                f"{target.tokenizer_hash[:12]}, so that their token ids have different meanings; "
                 "give -md/--model-draft a bundle with the target's tokenizer, or try --spec-type ngram"
             )
         own = self._own(limits)
         if self._loaded is None or self._loaded[0] != own:
-            self._loaded = None  # let the old weights go first
+            self._loaded = None  # free the old weights before the new ones are loaded
             loaded = open_target(bundle, device=self._device, limits=own, threads=self._threads)
             self._loaded = own, loaded
         return _ModelDraft(
@@ -266,25 +272,25 @@ class _ModelDrafter:
         )
 
     def _own(self, limits: Limits) -> Limits:
-        """The draft's limits: a text of the whole context, its own or the target's, and a tree behind it."""
+        """Return the draft model's limits: the shorter of the two contexts, and room for a tree after it."""
         end = min(limits.positions, context_size(self._bundle.config))
         return replace(limits, positions=end + limits.nodes)
 
 
 def create(draft: Bundle | None = None, *, threads: int = 0, device: str = "cpu") -> _ModelDrafter:
-    """Plug-in entry.
+    """Return the drafter (entry point of the plug-in).
 
     Parameters:
-        draft: the bundle that drafts.
-        threads: 0 leaves the number to the target that runs it.
-        device: where it runs, as ``--device``.
+        draft: the bundle of the draft model.
+        threads: number of CPU threads; 0 leaves it to the target that runs the draft model.
+        device: device of the draft model, as a value of ``--device``.
 
     Raises:
-        UsageError: no bundle.
+        UsageError: ``draft`` is None.
     """
     if draft is None:
         raise UsageError(
-            "--spec-type model drafts with a second, smaller bundle that has the same tokenizer: "
+            "--spec-type model needs a second, smaller bundle with the same tokenizer; "
             "name it with -md/--model-draft, or try --spec-type ngram"
         )
     return _ModelDrafter(draft, threads=threads, device=device)

@@ -1,7 +1,7 @@
-"""Prompt lookup: where the end of the text stood before, the text probably goes on as it did there.
+"""Prompt lookup: find an earlier occurrence of the end of the text and guess that the text continues as it did there.
 
-Source: prompt lookup decoding, https://github.com/apoorvumang/prompt-lookup-decoding; longest match instead of one length
-as in SAM decoding, 2411.10666. The index is derived here.
+Source: prompt lookup decoding, https://github.com/apoorvumang/prompt-lookup-decoding; the longest match instead of one of
+fixed length, as in SAM decoding, 2411.10666. The index is derived here.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from edgedec.runtime.protocols import I32, Bytes, CostModel, Limits, Sparse, Tar
 
 __all__ = ["LEAST", "MOST", "TRIES", "create"]
 
-LEAST, MOST = 2, 16  # tokens of a suffix
-TRIES = 64  # places that are compared, the last ones first: it bounds the time on any text
+LEAST, MOST = 2, 16  # minimum and maximum number of tokens of a suffix
+TRIES = 64  # places to compare, from the last one backwards; it bounds the time on any text
 
 
 class _Lookup(TextDraft):
-    """One certain guess: the token after the last place where the longest suffix of text and path stood.
+    """A draft with one guess of probability 1: the token after the last earlier occurrence of the longest suffix.
 
-    The place may reach into what it guesses, so that a text that repeats itself is followed for ever. Along its own
-    guesses it stays with the place that it found. It remembers nothing but the text.
+    The suffix is one of the text and the path together. An occurrence may overlap with the suffix, so that a text that
+    repeats itself is continued without end. The draft stores nothing but the text.
     """
 
     def __init__(self, target: TargetInfo, limits: Limits) -> None:
@@ -30,8 +30,8 @@ class _Lookup(TextDraft):
     def _after(self, text: I32, path: list[int]) -> Sparse:
         places = self._places
         places.follow(text, path)
-        found, agree = places.longest(least=LEAST, most=MOST, tries=TRIES)
-        return self._certain(places.ids[found + 1]) if agree else NOTHING
+        place, length = places.longest(least=LEAST, most=MOST, tries=TRIES)
+        return self._certain(places.ids[place + 1]) if length else NOTHING
 
 
 class _LookupDrafter:
@@ -49,5 +49,5 @@ class _LookupDrafter:
 
 
 def create() -> _LookupDrafter:
-    """Plug-in entry."""
+    """Return the drafter (entry point of the plug-in)."""
     return _LookupDrafter()

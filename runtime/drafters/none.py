@@ -1,4 +1,4 @@
-"""No speculation: every tree is its root."""
+"""The drafter that never guesses: every tree is a root without children."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ class _NoDrafter:
 
 
 def create() -> _NoDrafter:
-    """Plug-in entry."""
+    """Return the drafter (entry point of the plug-in)."""
     return _NoDrafter()

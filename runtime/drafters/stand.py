@@ -1,7 +1,7 @@
-"""Stochastic n-grams: what the target itself thought likely after the same last tokens.
+"""Stochastic n-grams: guess the tokens that the target itself found likely after the same last tokens.
 
-Source: STAND, 2506.04708: contexts of 4 to 1 tokens, ten probabilities each as a running average, the longest context that
-is known decides. Its Gumbel-top-k draw of children from the distribution belongs to the tree policy.
+Source: STAND, 2506.04708: contexts of 4 to 1 tokens, a running average of ten probabilities for each, and the longest known
+context decides. In this project the tree policy draws the children, for which the paper uses Gumbel-top-k.
 """
 
 from __future__ import annotations
@@ -16,17 +16,16 @@ from edgedec.runtime.target_top import TOP_IDS, TOP_K, TOP_PROBS, TOP_TAPS
 
 __all__ = ["LONGEST", "create"]
 
-LONGEST = 4  # tokens of a context
-ENTRIES = 1 << 14  # contexts at most
+LONGEST = 4  # maximum number of tokens of a context
+ENTRIES = 1 << 14  # maximum number of contexts
 
 
 class _Stand(TextDraft):
-    """The running average of what the target said after the longest known context, its ten likeliest tokens.
+    """A draft that guesses the ten likeliest tokens of the average distribution after the longest known context.
 
-    It learns from outcomes alone: the target's probabilities after the nodes of an accepted path, if the decoder hands
-    them over (``runtime/target_top.py``), else the tokens that came, as if the target had been sure. The prompt teaches
-    nothing. What it learned stays when the text is replaced, so that a draft that is kept open from one answer to the next
-    is the better for it.
+    It learns from outcomes only: from the target's probabilities at the nodes of an accepted path if the outcome has them
+    (``runtime/target_top.py``), or else from the accepted tokens, with probability 1 each. It does not learn from the
+    prompt. It keeps the averages when the text is replaced, so that a draft that stays open improves from answer to answer.
     """
 
     def __init__(self, target: TargetInfo, limits: Limits) -> None:
@@ -37,21 +36,24 @@ class _Stand(TextDraft):
     def observe(self, tree: TokenTree, outcome: Outcome) -> None:
         history = self._confirmed.advance(tree, outcome)
         root = len(history) - len(outcome.path) - 1
-        for end, (ids, probs) in enumerate(self._said(history[root + 1 :], outcome), start=root + 1):
+        for end, (ids, probs) in enumerate(self._distributions(history[root + 1 :], outcome), start=root + 1):
             for size in range(1, min(LONGEST, end) + 1 if len(ids) else 0):
                 self._learn(tuple(history[end - size : end]), ids, probs)
 
-    def _said(self, came: list[int], outcome: Outcome) -> list[tuple[I32, F32]]:
-        """For each node of the path what the target said after it, the likeliest first: ids and probabilities."""
+    def _distributions(self, new: list[int], outcome: Outcome) -> list[tuple[I32, F32]]:
+        """Return the ids and probabilities of the target's likeliest tokens after each node of the path.
+
+        ``new`` holds the tokens that followed the nodes.
+        """
         if TOP_IDS in outcome.taps:
             all_ids, all_probs = outcome.taps[TOP_IDS].astype(np.int32), outcome.taps[TOP_PROBS]
         else:
-            all_ids, all_probs = np.array(came, np.int32)[:, None], np.ones((len(came), 1), np.float32)
+            all_ids, all_probs = np.array(new, np.int32)[:, None], np.ones((len(new), 1), np.float32)
         keep = (all_probs > 0) & (all_ids >= 0) & (all_ids < self.vocab)
         return [(ids[kept], probs[kept]) for ids, probs, kept in zip(all_ids, all_probs, keep, strict=True)]
 
     def _learn(self, context: tuple[int, ...], ids: I32, probs: F32) -> None:
-        """Take one more distribution into the average; of the sum of both, the ten likeliest tokens stay."""
+        """Add a distribution to the average after ``context`` and keep its ten likeliest tokens."""
         table = self._table
         row = table.claim(context)
         count = int(table.counts[row])
@@ -83,7 +85,7 @@ class _Stand(TextDraft):
 
 
 def _entries(limits: Limits) -> int:
-    """As many contexts as a text of the whole context has."""
+    """Return the number of contexts that a text of ``limits.positions`` tokens has, at most ``ENTRIES``."""
     return min(LONGEST * limits.positions, ENTRIES)
 
 
@@ -97,17 +99,19 @@ class _StandDrafter:
         }
 
     def open(self, target: TargetInfo, limits: Limits, cost: CostModel) -> _Stand:
-        """Raises:
-        UnsupportedError: the vocabulary is too large for ids in float32 taps.
+        """Return the draft.
+
+        Raises:
+            UnsupportedError: the vocabulary is too large for ids in float32 taps.
         """
         if target.vocab > 1 << 24:
             raise UnsupportedError(
-                f"the stand drafter takes vocabularies of up to {1 << 24} tokens, this one has {target.vocab}; "
+                f"the drafter 'stand' supports vocabularies of up to {1 << 24} tokens, and the model has {target.vocab}; "
                 "try --spec-type ngram"
             )
         return _Stand(target, limits)
 
 
 def create() -> _StandDrafter:
-    """Plug-in entry."""
+    """Return the drafter (entry point of the plug-in)."""
     return _StandDrafter()

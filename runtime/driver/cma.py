@@ -1,8 +1,8 @@
-"""Contiguous memory of a board's Linux (CMA): the only memory that a device without an address translation can be given.
+"""Contiguous memory of a board's Linux (CMA), the only memory that a device without address translation can use.
 
-How much there is, is settled when the system starts, by the kernel's argument ``cma=``; so whoever has too little is told
-the argument and where it goes. Both places are documented by their makers and by users of these boards; edgedec has not
-been run on either (docs/accelerator-devices.md, "pynq").
+The amount is fixed at boot by the kernel's argument ``cma=``. If it is too small, the error message therefore states the
+argument and where to add it. Both places are documented by the makers and by users of these boards; edgedec was not run on
+either of them (docs/accelerator-devices.md, "pynq").
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from edgedec.errors import DeviceError
 __all__ = ["MEMINFO", "Cma", "boot_argument", "read_cma", "shortage"]
 
 MEMINFO = Path("/proc/meminfo")
-_STEP_BYTES = 64 << 20  # boot arguments are multiples of it
-_BITSTREAM_BYTES = (
-    32 << 20
-)  # the loader of bitstreams takes as much for a moment: no bitstream of these parts is larger
-_MANY_BYTES = 1 << 30  # of which it is uncertain that a kernel finds them in one piece
+_STEP_BYTES = 64 << 20  # granularity of the boot argument
+_BITSTREAM_BYTES = 32 << 20  # memory that loading a bitstream takes for a moment; no bitstream of these parts is larger
+_MANY_BYTES = 1 << 30  # amount above which a kernel may not find contiguous memory
 _FIELD = re.compile(r"^(CmaTotal|CmaFree):\s+(\d+) kB$", re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cma:
-    """Members:
-    total_bytes: that the kernel has set aside.
-    free_bytes: of them that nobody has; perhaps in several pieces.
+    """The contiguous memory of a system.
+
+    Members:
+        total_bytes: memory that the kernel has reserved.
+        free_bytes: the unused part of it, perhaps in several pieces.
     """
 
     total_bytes: int
@@ -36,40 +36,40 @@ class Cma:
 
 
 def read_cma(meminfo: Path = MEMINFO) -> Cma:
-    """What the system has.
+    """Return the contiguous memory of this system.
 
     Raises:
-        DeviceError: it does not say; then its kernel has no contiguous memory.
+        DeviceError: the system does not report it, because its kernel has no contiguous memory.
     """
     try:
-        found = {name: 1024 * int(number) for name, number in _FIELD.findall(meminfo.read_text("ascii", "replace"))}
+        fields = {name: 1024 * int(number) for name, number in _FIELD.findall(meminfo.read_text("ascii", "replace"))}
     except OSError as error:
         raise DeviceError(f"{meminfo} cannot be read ({error.strerror}): is this the board?") from error
-    if "CmaTotal" not in found or "CmaFree" not in found:
+    if "CmaTotal" not in fields or "CmaFree" not in fields:
         raise DeviceError(
             f"{meminfo} has no CmaTotal and CmaFree: this system's kernel has no contiguous memory (CONFIG_CMA); run on "
             "the board, with its maker's kernel"
         )
-    return Cma(total_bytes=found["CmaTotal"], free_bytes=found["CmaFree"])
+    return Cma(total_bytes=fields["CmaTotal"], free_bytes=fields["CmaFree"])
 
 
 def boot_argument(needed_bytes: int, cma: Cma) -> str:
-    """With which there would be ``needed_bytes`` besides what is in use now, and room to load a bitstream."""
-    wanted = needed_bytes + max(0, cma.total_bytes - cma.free_bytes) + _BITSTREAM_BYTES
-    wanted = max(wanted, cma.total_bytes + _STEP_BYTES)  # free, but in pieces
-    return f"cma={-(-wanted // _STEP_BYTES) * (_STEP_BYTES >> 20)}M"
+    """Return the boot argument that provides ``needed_bytes`` besides the present use, and room to load a bitstream."""
+    total = needed_bytes + max(0, cma.total_bytes - cma.free_bytes) + _BITSTREAM_BYTES
+    total = max(total, cma.total_bytes + _STEP_BYTES)  # the free memory may suffice, but is in pieces
+    return f"cma={-(-total // _STEP_BYTES) * (_STEP_BYTES >> 20)}M"
 
 
 def shortage(needed_bytes: int, cma: Cma, *, root: Path = Path("/")) -> str:
-    """What is missing and what to do; ``root``: of the system that this is for."""
+    """Return the part of an error message that says what is missing and what to do. ``root`` is the system's root."""
     argument = boot_argument(needed_bytes, cma)
     text = (
         f"needs {_mib(needed_bytes)} of contiguous memory in one piece; {_mib(cma.free_bytes)} of {_mib(cma.total_bytes)} "
         f"are free (CMA): start the kernel with {argument}: {_where(argument, root)}"
     )
     if int(argument[4:-1]) << 20 > _MANY_BYTES:
-        text += "; so much must lie in one piece below 4 GiB, so look whether CmaTotal has become that"
-    return text + ". Or take a smaller context"
+        text += "; so much must lie in one piece below 4 GiB, so check afterwards that CmaTotal has this value"
+    return text + ". Or use a smaller context"
 
 
 def _mib(size_bytes: int) -> str:
@@ -77,21 +77,19 @@ def _mib(size_bytes: int) -> str:
 
 
 def _where(argument: str, root: Path) -> str:
-    """Where the argument goes, by what the system looks like."""
-    if (
-        root / "etc/default/flash-kernel"
-    ).exists():  # Ubuntu for Kria: its start script puts this behind its own arguments
+    """Return how to add the boot argument on the system at ``root``."""
+    # Ubuntu for Kria: the boot script appends this to its own arguments.
+    if (root / "etc/default/flash-kernel").exists():
         return (
-            f'write LINUX_KERNEL_CMDLINE="{argument}" to /etc/default/flash-kernel (behind what is there already), run '
+            f'write LINUX_KERNEL_CMDLINE="{argument}" to /etc/default/flash-kernel (after existing arguments), run '
             "sudo flash-kernel, and switch the board off and on"
         )
-    if any(
-        (root / "boot" / name).exists() for name in ("boot.scr", "image.ub", "BOOT.BIN", "uEnv.txt")
-    ):  # a PYNQ image
+    # A PYNQ image.
+    if any((root / "boot" / name).exists() for name in ("boot.scr", "image.ub", "BOOT.BIN", "uEnv.txt")):
         return (
-            f'run echo "bootargs=$(cat /proc/cmdline) {argument}" | sudo tee /boot/uEnv.txt (or change the line bootargs= '
-            "that is there), and switch the board off and on"
+            f'run echo "bootargs=$(cat /proc/cmdline) {argument}" | sudo tee /boot/uEnv.txt (or change the existing line '
+            "bootargs=), and switch the board off and on"
         )
     return (
-        "add it to the arguments of its start, /etc/default/flash-kernel (Ubuntu) or /boot/uEnv.txt (PYNQ), and restart"
+        "add it to the kernel's arguments in /etc/default/flash-kernel (Ubuntu) or /boot/uEnv.txt (PYNQ), and restart"
     )

@@ -1,4 +1,4 @@
-"""What a device did since it was opened, for the timings of an answer."""
+"""Counters of the work of a device, for the timings of an answer."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _OF_REPORT = ("cycles", "beats", "starved", "blocked", "dependency")
 
 @dataclass(frozen=True, kw_only=True)
 class Counters:
-    """Sums over passes and commits; the later of two minus the earlier is what lies between.
+    """Sums over passes and commits. The difference of two is the work between them.
 
     Members:
-        passes, commits: that were run; a commit that moves nothing is none.
-        rows: of all passes.
-        seconds: of the device's time.
-        cycles, beats, starved, blocked, dependency: as in PassReport.
+        passes, commits: numbers of passes and of commits; a commit that moves no rows is not counted.
+        rows: rows of all passes.
+        seconds: device time.
+        cycles, beats, starved, blocked, dependency: sums of the members of ``PassReport``.
     """
 
     passes: int = 0
@@ -38,7 +38,7 @@ class Counters:
         return type(self)(**{name: getattr(self, name) - getattr(earlier, name) for name in members})
 
     def plus(self, report: PassReport, seconds: float, *, rows: int) -> Self:
-        """With another pass of so many rows; of none: a commit."""
+        """Return the counters with another pass of ``rows`` rows, or another commit if ``rows`` is 0."""
         more = {name: getattr(self, name) + getattr(report, name) for name in _OF_REPORT}
         return type(self)(
             passes=self.passes + (rows > 0),
@@ -49,6 +49,7 @@ class Counters:
         )
 
     def as_json(self) -> dict[str, Any]:
+        """Return the counters for ``timings``."""
         return {
             "passes": self.passes,
             "commits": self.commits,

@@ -1,4 +1,4 @@
-"""The driver: a compiled model on a device, pass by pass, through registers and buffers alone."""
+"""The driver of the accelerator: it runs a compiled program pass by pass, using registers and buffers only."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from edgedec.schemes import FloatWeight, Int8Weight
 
 __all__ = ["BEST", "NO_LOGITS", "WHOLE_ROWS", "Driver", "patience_cycles"]
 
-NO_LOGITS, BEST, WHOLE_ROWS = 0, 1, 2  # register pass_parameters, field logits
+NO_LOGITS, BEST, WHOLE_ROWS = 0, 1, 2  # values of the field logits of the register pass_parameters
 _LOG = logging.getLogger(__name__)
 
-_POLL_CYCLES = 64  # between two looks at a reset
-# Of the device's time between two looks at the registers while the interrupt is waited for: the first, and the longest. Each
-# is twice the one before, so that an interrupt that is lost costs no more than the pass itself, and a second at most.
+_POLL_CYCLES = 64  # cycles between two reads of the status during a reset
+# Device time between two reads of the registers while the driver waits for the interrupt: the first and the longest, in
+# seconds. Each is twice the previous one, so that a lost interrupt costs at most the duration of the pass, and one second.
 _FIRST_SLICE_S, _LONGEST_SLICE_S = 0.01, 1.0
-# Of a pass that is given up as lost: so many cycles for each beat that it reads, and besides for each instruction. Ten times
-# what the slowest memory and the smallest configuration that were simulated take.
+# Cycles for each beat that a pass reads, and for each instruction, after which the pass counts as lost. That is ten times
+# the cycles that the slowest simulated memory and the smallest simulated configuration need.
 _PATIENCE_PER_BEAT, _PATIENCE_PER_INSTRUCTION = 64, 20_000
 
 I32 = NDArray[np.int32]
@@ -41,23 +41,24 @@ I32 = NDArray[np.int32]
 class Driver:
     """One sequence of tokens on a device.
 
-    After a pass that failed, timed out or was interrupted, the next one begins with a soft reset; committed positions stay.
+    After a pass that failed, timed out or was interrupted, the next one starts with a soft reset; committed positions are
+    kept.
 
     Members:
-        length: committed positions.
-        regions: the program's buffers by their names in ``Program.sizes``; none of them once it is closed.
-        registers: by name, for a debugger and for tests.
+        length: number of committed positions.
+        regions: the program's buffers by their names in ``Program.sizes``; empty once the driver is closed.
+        registers: the device's registers by name, for debuggers and tests.
 
     Args:
-        device: nobody else's as long as the driver is open. It is not closed with it.
-        program: what was compiled.
-        embedding: the table that it was compiled with.
-        max_cycles: of a pass; then it has failed. None: many times what its beats and instructions take.
+        device: used by this driver only while it is open; the driver does not close it.
+        program: the compiled program.
+        embedding: the embedding table with which the program was compiled.
+        max_cycles: cycles after which a pass has failed. None: many times the cycles of its beats and instructions.
 
     Raises:
-        DeviceError: the device is no edgedec accelerator, or one of another register map or configuration, or its memory is
-            too small.
-        UsageError: an instruction leaves its buffer, or the embedding is of another shape.
+        DeviceError: the device is not an edgedec accelerator, its register map or configuration is not that of the program,
+            or its memory is too small.
+        UsageError: an instruction addresses memory outside its buffer, or the embedding has another shape.
     """
 
     def __init__(
@@ -67,16 +68,16 @@ class Driver:
         self.host = ProgramHost(program, embedding)
         self.length = 0
         self.max_cycles = patience_cycles(program) if max_cycles is None else max_cycles
-        self._submitted = (0, NO_LOGITS)  # slots and logits of the pass that is under way
-        self._slots = 0  # of the last pass; none of them is left after its commit
+        self._submitted = (0, NO_LOGITS)  # slots and logits of the running pass
+        self._slots = 0  # slots of the last pass that can be committed; 0 after a commit
         self._written = (0, NO_LOGITS)  # slots and logits of the pass whose results are in the output buffer
-        self._wanted = ""  # event of what runs, or of what was given up
-        self._interrupts = True  # none was lost yet
+        self._expected = ""  # event that ends the running or abandoned operation; empty: none runs
+        self._interrupts = True  # False once an interrupt was missing
         stray = program.astray()
         if stray is not None:
             raise UsageError(f"instruction {self._name(stray)} leaves its buffer; compile the program again")
         self._identify()
-        self.reset()  # the last user may have gone in the middle of a pass
+        self.reset()  # the previous user may have ended in the middle of a pass
         self.regions: dict[str, Region] = dict(regions(device, program))
         try:
             self.load()
@@ -94,17 +95,18 @@ class Driver:
 
     @property
     def pending(self) -> bool:
-        """Whether something was begun of which the end was not seen: ``finish`` waits for a pass, and the next pass gives
-        up what is left of it.
+        """True while a pass or commit was started and its end was not seen.
+
+        ``finish`` waits for a pass; a new pass abandons it.
         """
-        return bool(self._wanted)
+        return bool(self._expected)
 
     def close(self) -> None:
-        """Gives up what runs and gives the buffers back; a second time does nothing."""
+        """Abandon a running pass and free the buffers. A second call does nothing."""
         try:
             self._recover()
         except DeviceError as error:
-            # It may still write there: memory that it was given must not become another's before the device is closed.
+            # The device may still write to its buffers, so their memory must not be reused before the device is closed.
             _LOG.warning("%s: the buffers stay allocated until the device is closed: %s", self.device.name, error)
             self.regions.clear()
         while self.regions:
@@ -112,20 +114,21 @@ class Driver:
 
     def _identify(self) -> None:
         for name in ("identity", "version"):
-            found, wanted = self.registers.read(name), REGISTER_MAP[name].reset
-            if found != wanted:
+            value, expected = self.registers.read(name), REGISTER_MAP[name].reset
+            if value != expected:
                 raise DeviceError(
-                    f"register {name} reads {found:#x}, not {wanted:#x}: no accelerator of this edgedec; load its bitstream"
+                    f"register {name} reads {value:#x}, not {expected:#x}: no accelerator of this edgedec; load its "
+                    "bitstream"
                 )
-        found = self.registers.read("configuration_hash")
-        if found != self.program.config.hash:
+        configuration = self.registers.read("configuration_hash")
+        if configuration != self.program.config.hash:
             raise DeviceError(
-                f"the accelerator was generated from configuration {found:016x}, the program is for "
+                f"the accelerator was generated from configuration {configuration:016x}, the program is for "
                 f"{self.program.config.hash:016x}; compile the model for this accelerator"
             )
 
     def load(self) -> None:
-        """Writes program, image and addresses, again if need be; the committed positions stay."""
+        """Write program, image and addresses to the device. It may be called again; committed positions are kept."""
         program, write = self.program, self.registers.write
         self._recover()
         self._region("program").put(np.frombuffer(program.code, np.uint8))
@@ -144,18 +147,19 @@ class Driver:
         logits: int = BEST,
         embeds: NDArray[np.float32] | None = None,
     ) -> PassReport:
-        """One pass of 1 to ``slots`` ids over the committed positions; ``commit`` keeps what it is told to.
+        """Run one pass over the committed positions and wait for its end. ``commit`` then keeps slots of it.
 
         Args:
-            ids: int32 [n].
-            positions: int32 [n], in the text; None goes on behind the committed ones.
-            visible: bool [n, n]: row i sees row j of this pass; None is causal.
-            logits: NO_LOGITS, BEST or WHOLE_ROWS.
+            ids: int32 [n], with n from 1 to the accelerator's number of slots; -k selects row k - 1 of ``embeds``.
+            positions: int32 [n], positions in the text; None: those after the committed positions.
+            visible: bool [n, n]: row i attends to row j of this pass; None: j <= i.
+            logits: NO_LOGITS, BEST (the likeliest tokens) or WHOLE_ROWS.
+            embeds: float32 [m, hidden], embeddings of the rows without a token id.
 
         Raises:
-            DeviceError: the accelerator gave up, or did not answer; names cause and instruction. Or it works for another
-                driver.
-            UsageError: as ``Host.input``.
+            DeviceError: the accelerator stopped with an error or did not answer, and the message names cause and
+                instruction; or another driver uses the device.
+            UsageError: ``visible`` has another shape or a row that does not see itself, or ``ProgramHost.input`` raised it.
         """
         self.submit(ids, positions=positions, visible=visible, logits=logits, embeds=embeds)
         return self.finish()
@@ -169,46 +173,49 @@ class Driver:
         logits: int = BEST,
         embeds: NDArray[np.float32] | None = None,
     ) -> None:
-        """Begins a pass, as ``forward``; the host is free until ``finish``."""
+        """Start a pass as ``forward`` does, but return at once. The host is free until it calls ``finish``."""
         n = len(ids)
         if positions is None:
             positions = np.arange(self.length, self.length + n, dtype=np.int32)
-        seen = np.tri(n, dtype=np.bool_) if visible is None else visible
-        if seen.shape != (n, n):
-            raise UsageError(f"visible must be {n}x{n}, not {'x'.join(map(str, seen.shape))}")
-        if not seen.diagonal().all():
-            raise UsageError(f"slot {int(np.argmin(seen.diagonal()))} must see itself")
+        mask = np.tri(n, dtype=np.bool_) if visible is None else visible
+        if mask.shape != (n, n):
+            raise UsageError(f"visible must be {n}x{n}, not {'x'.join(map(str, mask.shape))}")
+        if not mask.diagonal().all():
+            raise UsageError(f"slot {int(np.argmin(mask.diagonal()))} must see itself")
         image = self.host.input(ids, positions, embeds)
         self._recover()
         self._check_owner()
         self._slots, self._submitted, self._written = 0, (n, logits), (0, NO_LOGITS)
         self._region("input").put(image)
         self.registers.write_fields("pass_parameters", slots=n, committed=self.length, logits=logits)
-        masks = seen.astype(np.int64) @ (1 << np.arange(n, dtype=np.int64))
-        for slot, (position, mask) in enumerate(zip(positions.tolist(), masks.tolist(), strict=True)):
+        words = mask.astype(np.int64) @ (1 << np.arange(n, dtype=np.int64))
+        for slot, (position, word) in enumerate(zip(positions.tolist(), words.tolist(), strict=True)):
             self.registers.write("position", position, slot)
-            self.registers.write("mask", mask, slot)
+            self.registers.write("mask", word, slot)
         self.ring("start", "done")
 
     def finish(self) -> PassReport:
-        """The end of what ``submit`` began. After Ctrl-C it may be called again, or another pass be begun instead.
+        """Wait for the end of the submitted pass. After Ctrl-C, call it again or start another pass.
 
         Raises:
-            DeviceError: as ``forward``.
-            UsageError: nothing was begun.
+            DeviceError: see ``forward``.
+            UsageError: no pass was submitted.
         """
-        if self._wanted != "done":
-            raise UsageError("no pass is under way; submit one first")
+        if self._expected != "done":
+            raise UsageError("no pass is running; submit one first")
         report = self.answer()
         self._slots, self._written = self._submitted[0], self._submitted
         return report
 
     def commit(self, nodes: I32) -> PassReport | None:
-        """Keeps these slots of the last pass, in ascending order, and drops the others; None if nothing had to be moved.
+        """Commit the slots ``nodes`` of the last pass, in ascending order, and discard the others.
+
+        Returns:
+            The report of the device, or None if no slot had to be moved.
 
         Raises:
-            DeviceError: as ``forward``; then the pass's slots are lost, and it has to be run again.
-            UsageError: slots that the last pass did not have, or not ascending.
+            DeviceError: see ``forward``. The slots of the pass are lost then, and it has to run again.
+            UsageError: the last pass does not have these slots, or they are not in ascending order.
         """
         kept = [int(node) for node in nodes]
         if kept != sorted(set(kept)) or (kept and not 0 <= kept[0] <= kept[-1] < self._slots):
@@ -224,10 +231,10 @@ class Driver:
         return report
 
     def truncate(self, length: int) -> None:
-        """Forgets what lies behind the first ``length`` positions; slots of a pass that stood behind more are lost.
+        """Keep the first ``length`` committed positions. If positions are discarded, so are the slots of the last pass.
 
         Raises:
-            UsageError: there are not so many.
+            UsageError: there are fewer committed positions.
         """
         if not 0 <= length <= self.length:
             raise UsageError(f"cannot go back to {length} positions, there are {self.length}")
@@ -236,19 +243,19 @@ class Driver:
         self.length = length
 
     def results(self, rows: I32) -> Results:
-        """The likeliest tokens of these slots of the last pass.
+        """Return the likeliest tokens of the slots ``rows`` of the last pass.
 
         Raises:
-            UsageError: it has not ended well, did not have these slots, or wrote no logits.
+            UsageError: the pass did not finish, does not have these slots, or wrote no logits.
         """
         self._check_written(rows, BEST)
         return self.host.results(self._region("output").fetched(result_bytes(self.program.config)), rows)
 
     def logits(self, rows: I32) -> Logits:
-        """Whole rows of logits of these slots of the last pass.
+        """Return whole rows of logits of the slots ``rows`` of the last pass.
 
         Raises:
-            UsageError: as ``results``, or it did not write whole rows.
+            UsageError: see ``results``, or the pass did not write whole rows.
         """
         self._check_written(rows, WHOLE_ROWS)
         return self.host.logits(self._region("output").fetched(self.program.output_bytes), rows)
@@ -256,18 +263,18 @@ class Driver:
     def _check_written(self, rows: I32, least: int) -> None:
         slots, logits = self._written
         if logits < least or (len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < slots):
-            wanted = "whole rows of logits" if least == WHOLE_ROWS else "results"
+            expected = "whole rows of logits" if least == WHOLE_ROWS else "results"
             kind = ("none", "the best", "whole rows")[logits]
             raise UsageError(
-                f"there are no {wanted} of slots {rows.tolist()}: the last pass that has ended left {kind}, of {slots} "
-                "slots; end a pass that writes them first"
+                f"there are no {expected} of slots {rows.tolist()}: the last finished pass wrote {kind}, of {slots} slots; "
+                "finish a pass that writes them first"
             )
 
     def reset(self, max_cycles: int = 100_000) -> None:
-        """A soft reset: gives up what runs, forgets an error. Registers and memory stay.
+        """Do a soft reset, which abandons a running pass and clears an error. Registers and memory keep their contents.
 
         Raises:
-            DeviceError: the buses do not come to rest.
+            DeviceError: the buses are still busy after ``max_cycles``.
         """
         self.registers.write_fields("control", soft_reset=1)
         self.registers.write_fields("interrupt_status", done=1, error=1, committed=1)
@@ -280,10 +287,11 @@ class Driver:
             self.device.wait(_POLL_CYCLES / self.device.clock_hz)
             cycles += _POLL_CYCLES
         self.registers.write_fields("interrupt_status", done=1, error=1, committed=1)
-        self._wanted = ""
+        self._expected = ""
 
     def _recover(self) -> None:
-        if self._wanted:
+        """Reset the accelerator if the last operation did not finish."""
+        if self._expected:
             self.reset()
 
     def _region(self, name: str) -> Region:
@@ -292,71 +300,76 @@ class Driver:
         return self.regions[name]
 
     def _check_owner(self) -> None:
-        """What another driver has set up would be read and written, and nothing would tell of it."""
-        mine, found = self._region("input").address, self.registers.read(ADDRESS_REGISTERS["input"])
-        if found != mine:
+        """Check that the addresses in the registers are this driver's.
+
+        Otherwise a pass would silently read and write the buffers of another driver.
+        """
+        expected, address = self._region("input").address, self.registers.read(ADDRESS_REGISTERS["input"])
+        if address != expected:
             raise DeviceError(
-                f"{self.device.name} does not work for this driver any more: its input_address is {found:#x}, not "
-                f"{mine:#x}. Another driver was opened on it, or it was switched off; open one driver at a time, and a new "
-                "one now"
+                f"{self.device.name} does not work for this driver any more: its input_address is {address:#x}, not "
+                f"{expected:#x}. Another driver was opened on it, or it was switched off; open one driver at a time, and a "
+                "new one now"
             )
 
     def ring(self, doorbell: str, event: str) -> None:
-        """Starts what the registers are set up for; ``event``: the interrupt that says that it has ended well."""
+        """Start the operation that the registers describe. ``event`` is the interrupt that reports its success."""
         self.registers.write_fields("interrupt_status", done=1, error=1, committed=1)
-        self._wanted = event
+        self._expected = event
         self.registers.write_fields("control", **{doorbell: 1})
 
     def answer(self) -> PassReport:
-        """Waits for the event of ``ring``; an exception leaves it to be waited for again, or to be given up.
+        """Wait for the event of ``ring``. After an exception, call it again or start another operation.
 
         Raises:
-            DeviceError: it was given up, or did not come in time; names what the accelerator was doing.
+            DeviceError: the accelerator stopped with an error or did not answer in time; the message names the instruction.
         """
-        happened, idle = self._event()
+        events, idle = self._wait_for_event()
         self.registers.write_fields("control", latch_counters=1)
         report = PassReport(**{name: self.registers.read(f"counter_{name}") for name in COUNTS})
-        if "error" in happened:
-            raise DeviceError(self._failure())
-        if self._wanted not in happened:
-            raise DeviceError(self._silence(report.descriptors, idle))
-        self._wanted = ""
+        if "error" in events:
+            raise DeviceError(self._error_text())
+        if self._expected not in events:
+            raise DeviceError(self._timeout_text(report.descriptors, idle))
+        self._expected = ""
         return report
 
-    def _event(self) -> tuple[set[str], bool]:
-        """What ``interrupt_status`` says once something has happened, the time is over, or nothing runs; and whether it is
-        the last of these.
+    def _wait_for_event(self) -> tuple[set[str], bool]:
+        """Wait until there is an event, nothing runs, or the time is over.
+
+        Returns:
+            The events of ``interrupt_status``, and whether the accelerator is idle.
         """
         left, part = self.max_cycles / self.device.clock_hz, _FIRST_SLICE_S
         while True:
             part = min(part, left)
-            risen = self.device.wait(part)
-            # The status before the events: what ends between the two looks is seen.
+            interrupted = self.device.wait(part)
+            # Read the status before the events, so that an operation that ends between the two reads is not missed.
             idle = not self.registers.set_fields("status") & {"busy", "error"}
-            happened = self.registers.set_fields("interrupt_status")
+            events = self.registers.set_fields("interrupt_status")
             left, part = left - part, min(2 * part, _LONGEST_SLICE_S)
-            if happened:
-                self._note(risen)
-            if happened or idle or left <= 0:
-                return happened, idle
+            if events:
+                self._check_interrupt(interrupted)
+            if events or idle or left <= 0:
+                return events, idle
 
-    def _note(self, risen: bool) -> None:
-        """Says once that an interrupt is missing, on which all would wait for the next look instead."""
-        if not risen and self._interrupts and not self.device.wait(_POLL_CYCLES / self.device.clock_hz):
+    def _check_interrupt(self, interrupted: bool) -> None:
+        """Warn once if an operation ended without an interrupt, because ends are then seen at the next read only."""
+        if not interrupted and self._interrupts and not self.device.wait(_POLL_CYCLES / self.device.clock_hz):
             self._interrupts = False
             _LOG.warning(
-                "%s: a pass has ended and no interrupt has come; each will be noticed late. Check that the accelerator's "
-                "interrupt is connected",
+                "%s: a pass ended without an interrupt, so the ends of passes will be noticed late. Check that the "
+                "accelerator's interrupt is connected",
                 self.device.name,
             )
 
-    def _silence(self, number: int, idle: bool) -> str:
+    def _timeout_text(self, number: int, idle: bool) -> str:
         name = self.device.name
         if idle:
-            return f"{name} gave no answer, and nothing runs on it: somebody else has reset it; begin again"
+            return f"{name} gave no answer, and nothing runs on it: another program has reset it; start again"
         units = issued(
             self.program,
-            commits=self._wanted == "committed",
+            commits=self._expected == "committed",
             logits=self.registers.read_field("pass_parameters", "logits") != NO_LOGITS,
         )
         last = f", the last one {self._name(units[number - 1])}" if 0 < number <= len(units) else ""
@@ -365,32 +378,33 @@ class Driver:
             "accelerator"
         )
 
-    def _failure(self) -> str:
+    def _error_text(self) -> str:
         read = self.registers.read
         cause, number = self.registers.read_field("error", "cause"), self.registers.read_field("error", "descriptor")
-        where = read("error_address")
-        said = ERROR_CAUSES.get(cause, f"cause {cause}")
+        address = read("error_address")
+        description = ERROR_CAUSES.get(cause, f"cause {cause}")
         if cause == Cause.ADDRESS:
-            found = ", ".join(f"{name} {read(name):#x}" for name in ADDRESS_REGISTERS.values())
+            addresses = ", ".join(f"{name} {read(name):#x}" for name in ADDRESS_REGISTERS.values())
             block = block_bytes(self.program.config.ports)
             return (
-                f"the accelerator did not begin: {said} ({found}; the block is {block} bytes, the bus ends at "
+                f"the accelerator did not begin: {description} ({addresses}; the block is {block} bytes, the bus ends at "
                 f"{1 << ADDRESS_BITS:#x}); reset it"
             )
-        at = f" at {where:#x}" if where else ""
+        at = f" at {address:#x}" if address else ""
         next_ = "reset it, and load the program again" if cause == Cause.WEIGHT else "reset it"
-        return f"the accelerator gave up in instruction {self._name(number)}: {said}{at}; {next_}"
+        return f"the accelerator gave up in instruction {self._name(number)}: {description}{at}; {next_}"
 
     def _name(self, number: int) -> str:
+        """Return the number of an instruction with its operation and its name."""
         if not 0 <= number < len(self.program.instructions):
             return str(number)
         return f"{number} ({self.program.instructions[number].opcode.name} {self.program.names[number]})"
 
 
 def patience_cycles(program: Program) -> int:
-    """Cycles after which a pass of a full cache is lost."""
+    """Return the number of cycles after which a pass over a full cache counts as lost."""
     config = program.config
     run = config.kv_layout.beats(config.context)
-    read = sum(one["beats"] for one in program.instructions if one.opcode == Opcode.READ)
-    cached = sum(2 * one["heads"] * run for one in program.instructions if one.opcode == Opcode.CACHE)
+    read = sum(item["beats"] for item in program.instructions if item.opcode == Opcode.READ)
+    cached = sum(2 * item["heads"] * run for item in program.instructions if item.opcode == Opcode.CACHE)
     return _PATIENCE_PER_BEAT * (read + cached) + _PATIENCE_PER_INSTRUCTION * len(program.instructions)

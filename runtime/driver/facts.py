@@ -1,4 +1,4 @@
-"""The facts of a device that its figures are read with."""
+"""The context of a device's figures."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ __all__ = ["DeviceFacts"]
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceFacts:
-    """What figures of a device have to be read with.
+    """The context of a device's figures: what they were taken from, and how.
 
     Members:
-        device, board: names. ``memory``: the model of it; empty on a board.
-        kind: of cycles and seconds. A device without a clock has no cycles, and its seconds are estimated.
-        live: the device is at work now; false of a session that is replayed.
+        device: name of the device.
+        kind: kind of its cycles and seconds. A device without a clock has no cycles, and its seconds are estimated.
+        board: name of the board.
+        memory: name of the memory model; empty for a board.
+        clock_hz: clock frequency.
+        config: configuration of the accelerator.
+        live: False for the replay of a recorded session.
     """
 
     device: str
@@ -29,6 +33,7 @@ class DeviceFacts:
     live: bool = True
 
     def as_json(self) -> dict[str, Any]:
+        """Return the facts for ``timings``."""
         config = self.config
         return {
             "device": self.device,

@@ -1,7 +1,7 @@
-"""One process at a time on a device.
+"""A lock that lets only one process at a time use a device.
 
-The lock is flock's, on a file named by the device: the kernel gives it up with the process that holds it, however that
-ends, so nothing is ever left locked. What stays in the file tells the next owner what the last one left running.
+The lock is taken by flock on a file named after the device. The kernel releases it when the process ends, in whatever way,
+so no lock is ever left behind. The contents of the file tell the next owner what the previous one left running.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from edgedec.errors import DeviceError
 __all__ = ["DeviceLock"]
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
-_MOST_BYTES = 4096
+_MOST_BYTES = 4096  # maximum size of the contents
 
 
 class DeviceLock:
-    """Held from its construction until ``release``, or until the process ends.
+    """A lock that is held from its construction until ``release`` or until the process ends.
 
     Members:
-        path: of the file.
-        left: the note of an owner who ended without ``release`` since the machine was switched on; empty if there is none.
+        path: the file.
+        left: note of a previous owner that ended without ``release`` since the machine was booted; otherwise empty.
 
     Args:
-        name: of device and board.
-        folder: of the files of all users; None is /run/lock, which is empty after every start, or else the temporary folder.
+        name: name of the device and the board.
+        folder: folder of the files of all users. None: /run/lock, which is empty after a boot, or the temporary folder.
 
     Raises:
-        DeviceError: another process has it, or this one has it already; names it and the next step.
+        DeviceError: another process, or this one, holds the lock; the message names the process and the next step.
     """
 
     def __init__(self, name: str, *, folder: Path | None = None) -> None:
@@ -57,18 +57,18 @@ class DeviceLock:
         self.note()
 
     def note(self, **facts: Any) -> None:
-        """Writes down who holds it, and what the next owner has to know if this one dies."""
+        """Write the process id and ``facts`` to the file, for the next owner in case this process is killed."""
         self._write(json.dumps({"pid": os.getpid(), "boot": _boot(), **facts}))
 
     def release(self) -> None:
-        """A second time does nothing."""
+        """Release the lock. A second call does nothing."""
         if self._file >= 0:
             self._write("")
             os.close(self._file)
             self._file = -1
 
     def _open(self) -> int:
-        # Without O_CREAT first: where all may write, the kernel lets nobody "create" what is there and another's.
+        # Try without O_CREAT first: in a folder that all may write to, the kernel refuses O_CREAT on files of other users.
         for flags in (os.O_RDWR, os.O_RDWR | os.O_CREAT):
             try:
                 file = os.open(self.path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
@@ -82,15 +82,15 @@ class DeviceLock:
             else:
                 break
         if os.fstat(file).st_uid == os.geteuid():
-            os.fchmod(file, 0o666)  # past the umask: others have to be able to open it
+            os.fchmod(file, 0o666)  # regardless of the umask, because other users must be able to open it
         return file
 
     def _read(self) -> dict[str, Any]:
         try:
-            found = json.loads(os.pread(self._file, _MOST_BYTES, 0) or b"{}")
-        except ValueError:  # the owner died while it wrote
+            note = json.loads(os.pread(self._file, _MOST_BYTES, 0) or b"{}")
+        except ValueError:  # the owner was killed while it wrote
             return {}
-        return found if isinstance(found, dict) else {}
+        return note if isinstance(note, dict) else {}
 
     def _write(self, text: str) -> None:
         os.ftruncate(self._file, 0)
@@ -103,7 +103,7 @@ def _folder() -> Path:
 
 
 def _boot() -> str:
-    """Of this start of the machine: what was loaded before it is gone."""
+    """Return the id of the present boot of the machine; a device has lost its contents since any other one."""
     try:
         return _BOOT.read_text("ascii").strip()
     except OSError:

@@ -1,6 +1,7 @@
-"""A device whose session is written to a file, from which the device ``replay`` answers later, without hardware.
+"""A device that records a session of another device to a file. The device ``replay`` later answers from this file.
 
-What the host writes is kept as hashes, so a recording holds no weights; what the device writes is kept as it is.
+Data that the host writes is stored as hashes, so a recording contains no weights; data that the device writes is stored
+itself.
 """
 
 from __future__ import annotations
@@ -16,30 +17,30 @@ from numpy.typing import NDArray
 
 from edgedec.device import Buffer, Device
 from edgedec.errors import UsageError
-from edgedec.runtime.driver.recording_file import CHUNK_BYTES, Failure, Header, Operation, RecordingWriter
+from edgedec.runtime.driver.recording_file import CHUNK_BYTES, Failure, Header, RecordingWriter, StepKind
 from edgedec.runtime.driver.registers import Registers
 
-__all__ = ["RecordedBuffer", "Recorder", "digests", "zero_digests"]
+__all__ = ["RecordedBuffer", "RecordingDevice", "digests", "zero_digests"]
 
 U8 = NDArray[np.uint8]
 T = TypeVar("T")
 
-_GAP_BYTES = 32  # equal ones between two that changed, which are rather kept than described
+_GAP_BYTES = 32  # maximum length of unchanged bytes that are stored with their neighbours instead of separating them
 
 
-class Recorder:
-    """A device of edgedec.device: ``device``, with all that is asked of it and answered kept in the file ``path``.
+class RecordingDevice:
+    """A device of ``edgedec.device`` that passes calls on to ``device`` and records them in the file ``path``.
 
-    A buffer is zeroed when it is allocated, or else the recording would depend on what was in that memory before. What the
-    device has written to a buffer must be invalidated before the host flushes it: in memory that is coherent nothing else
-    tells whose a byte is. What ends in a UsageError never reaches the device, and is not recorded.
+    A buffer is zeroed when it is allocated, because the recording would otherwise depend on the earlier contents of that
+    memory. Data that the device wrote to a buffer must be invalidated before the host flushes the buffer: in coherent memory
+    nothing else tells which side wrote a byte. A call that raises UsageError never reaches the device and is not recorded.
 
     Members:
-        device: what is recorded.
+        device: the recorded device.
 
     Raises:
-        UsageError: at ``path`` is something else than a recording.
-        EdgedecError: of any method: the file cannot be written.
+        UsageError: ``path`` exists and is not a recording.
+        EdgedecError: (any method) the file cannot be written.
     """
 
     def __init__(self, device: Device, path: Path) -> None:
@@ -53,61 +54,65 @@ class Recorder:
         self._buffers = 0
 
     def read_register(self, offset: int) -> int:
-        return self.did(Operation.READ, (offset,), lambda: self.device.read_register(offset))
+        """Read a register and record the value."""
+        return self.record(StepKind.READ, (offset,), lambda: self.device.read_register(offset))
 
     def write_register(self, offset: int, value: int) -> None:
-        self.did(Operation.WRITE, (offset, value), lambda: self.device.write_register(offset, value))
+        """Write a register and record it."""
+        self.record(StepKind.WRITE, (offset, value), lambda: self.device.write_register(offset, value))
 
     def allocate(self, size_bytes: int, *, alignment_bytes: int = 4096) -> RecordedBuffer:
-        found: list[Buffer] = []
+        """Allocate a buffer of zeros and record its address."""
+        buffers: list[Buffer] = []
 
         def address() -> int:
-            found.append(self.device.allocate(size_bytes, alignment_bytes=alignment_bytes))
-            found[0].array[:] = 0
-            found[0].flush()
-            return found[0].address
+            buffers.append(self.device.allocate(size_bytes, alignment_bytes=alignment_bytes))
+            buffers[0].array[:] = 0
+            buffers[0].flush()
+            return buffers[0].address
 
-        self.did(Operation.ALLOCATE, (size_bytes, alignment_bytes), address)
+        self.record(StepKind.ALLOCATE, (size_bytes, alignment_bytes), address)
         self._buffers += 1
-        return RecordedBuffer(self, found[0], self._buffers - 1)
+        return RecordedBuffer(self, buffers[0], self._buffers - 1)
 
     def wait(self, timeout_s: float) -> bool:
-        """What came before is in the file by then: who never comes back from here has left it."""
+        """Wait for the interrupt. All earlier steps are written to the file first, in case the process is killed."""
         if not self.writer.closed:
             self.writer.write_out()
-        return self.did(Operation.WAIT, (timeout_s,), lambda: self.device.wait(timeout_s))
+        return self.record(StepKind.WAIT, (timeout_s,), lambda: self.device.wait(timeout_s))
 
     def close(self) -> None:
+        """Close the device and the file. A second call does nothing."""
         if self.writer.closed:
             return
         try:
-            self.did(Operation.CLOSE, (), self.device.close)
+            self.record(StepKind.CLOSE, (), self.device.close)
         finally:
             self.writer.close()
 
-    def did(self, operation: Operation, given: tuple[Any, ...], act: Callable[[], T]) -> T:
-        """Does it and adds how it ended to the recording, if that is still open."""
+    def record(self, kind: StepKind, arguments: tuple[Any, ...], action: Callable[[], T]) -> T:
+        """Perform an action and add its result or failure to the recording, unless the recording is closed."""
         try:
-            answer = act()
+            answer = action()
         except UsageError:
             raise
         except BaseException as error:
             if not self.writer.closed:
-                ended = Failure.DEVICE if isinstance(error, Exception) else Failure.INTERRUPTED
-                self.writer.add(operation, given, failure=ended, text=str(error))
+                failure = Failure.DEVICE if isinstance(error, Exception) else Failure.INTERRUPTED
+                self.writer.add(kind, arguments, failure=failure, text=str(error))
             raise
         if not self.writer.closed:
-            self.writer.add(operation, given, answer)
+            self.writer.add(kind, arguments, answer)
         return answer
 
 
 class RecordedBuffer:
-    """A device's buffer; what either side has changed is added to the recording when it changes hands."""
+    """A buffer of a recorded device. Changes by either side are recorded when the buffer is flushed or invalidated."""
 
-    def __init__(self, recorder: Recorder, buffer: Buffer, number: int) -> None:
+    def __init__(self, recorder: RecordingDevice, buffer: Buffer, number: int) -> None:
         self._recorder, self._buffer, self._number = recorder, buffer, number
         self._digests = zero_digests(buffer.array.size)
-        # As the host saw or flushed it last. None until it looks for the first time: at the largest buffers it never does.
+        # Contents at the last flush or invalidate. None before the first invalidate, which the largest buffers never have.
         self._seen: U8 | None = None
         self._released = False
 
@@ -120,32 +125,35 @@ class RecordedBuffer:
         return self._buffer.address
 
     def flush(self) -> None:
+        """Flush the buffer, and record the hashes of chunks that the host has changed."""
         writer = self._recorder.writer
         if not writer.closed:
             for chunk, digest in enumerate(digests(self.array)):
                 if digest != self._digests[chunk]:
                     self._digests[chunk] = digest
-                    writer.add(Operation.HELD, (self._number, chunk, digest))
+                    writer.add(StepKind.HELD, (self._number, chunk, digest))
         if self._seen is not None:
             self._seen[:] = self.array
-        self._recorder.did(Operation.FLUSH, (self._number,), self._buffer.flush)
+        self._recorder.record(StepKind.FLUSH, (self._number,), self._buffer.flush)
 
     def invalidate(self, start: int = 0, size_bytes: int | None = None) -> None:
+        """Invalidate a range of the buffer, and record the bytes that the device has changed in it."""
         size = self.array.size - start if size_bytes is None else size_bytes
 
-        def act() -> None:
+        def action() -> None:
             self._buffer.invalidate(start, size)
-            self._keep(start, start + size)
+            self._record_changes(start, start + size)
 
-        self._recorder.did(Operation.INVALIDATE, (self._number, start, size), act)
+        self._recorder.record(StepKind.INVALIDATE, (self._number, start, size), action)
 
     def close(self) -> None:
+        """Free the buffer. A second call does nothing."""
         if not self._released:
             self._released = True
-            self._recorder.did(Operation.RELEASE, (self._number,), self._buffer.close)
+            self._recorder.record(StepKind.RELEASE, (self._number,), self._buffer.close)
 
-    def _keep(self, start: int, end: int) -> None:
-        """What the device has changed in this range."""
+    def _record_changes(self, start: int, end: int) -> None:
+        """Record the bytes that the device has changed from ``start`` to ``end``."""
         if self._seen is None:
             self._seen = np.zeros_like(self.array)
         writer = self._recorder.writer
@@ -153,29 +161,29 @@ class RecordedBuffer:
             new, old = (array[at : min(at + CHUNK_BYTES, end)] for array in (self.array, self._seen))
             for begin, stop in _changes(old, new):
                 if not writer.closed:
-                    given = (self._number, at + begin, stop - begin)
-                    writer.add(Operation.CHANGED, given, data=new[begin:stop].tobytes())
+                    arguments = (self._number, at + begin, stop - begin)
+                    writer.add(StepKind.CHANGED, arguments, data=new[begin:stop].tobytes())
             old[:] = new
 
 
 def digests(array: U8) -> Iterator[bytes]:
-    """SHA-256 of every CHUNK_BYTES of a buffer."""
+    """Yield the SHA-256 of every ``CHUNK_BYTES`` of a buffer."""
     for start in range(0, array.size, CHUNK_BYTES):
         yield hashlib.sha256(array[start : start + CHUNK_BYTES].data).digest()
 
 
 def zero_digests(size_bytes: int) -> list[bytes]:
-    """``digests`` of a buffer of zeros."""
-    return [_of_zeros(min(CHUNK_BYTES, size_bytes - start)) for start in range(0, size_bytes, CHUNK_BYTES)]
+    """Return the ``digests`` of a buffer of zeros."""
+    return [_zero_digest(min(CHUNK_BYTES, size_bytes - start)) for start in range(0, size_bytes, CHUNK_BYTES)]
 
 
 @lru_cache(maxsize=16)
-def _of_zeros(size: int) -> bytes:
+def _zero_digest(size: int) -> bytes:
     return hashlib.sha256(bytes(size)).digest()
 
 
 def _changes(old: U8, new: U8) -> list[tuple[int, int]]:
-    """Ranges outside of which both are the same."""
+    """Return ranges that contain all differences between two arrays of equal size."""
     changed = np.flatnonzero(old != new)
     if not changed.size:
         return []

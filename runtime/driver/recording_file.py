@@ -1,6 +1,7 @@
-"""The file of a recorded session: docs/accelerator-devices.md, "Recording and replay", is its definition.
+"""The file of a recorded session. docs/accelerator-devices.md, "Recording and replay", defines the format.
 
-A file may come from strangers: every complaint names it and the byte, and what is allocated has a limit that no file moves.
+A file may be malicious: every error names the file and the byte, and no file can make a reader exceed a fixed limit of
+memory.
 """
 
 from __future__ import annotations
@@ -26,37 +27,37 @@ __all__ = [
     "VERSION",
     "Failure",
     "Header",
-    "Operation",
+    "RecordedStep",
     "RecordingReader",
     "RecordingWriter",
-    "Step",
+    "StepKind",
     "check_recording",
 ]
 
 MAGIC, VERSION = b"edgedec session\n", 1
-CHUNK_BYTES = 1 << 20  # of a buffer: what one hash is of, and what one step holds at most
+CHUNK_BYTES = 1 << 20  # size of the parts of a buffer that have a hash, and maximum size of a step's data
 
 _START = struct.Struct("<16sI")
 _FRAME = struct.Struct("<III")  # bytes that follow, bytes that they become, CRC-32 of both numbers and the bytes
 _FAILURE = struct.Struct("<BH")
-_FULL_BYTES = 1 << 18  # of steps: then they are written
-_MOST_BYTES = 2 * CHUNK_BYTES  # of a frame's content
-_MOST_HEADER_BYTES = 1 << 14
-_MOST_TEXT_BYTES = 4096
-_RAISED = 0x80
+_FULL_BYTES = 1 << 18  # size of collected steps from which on they are written
+_MOST_BYTES = 2 * CHUNK_BYTES  # maximum size of a frame's content
+_MOST_HEADER_BYTES = 1 << 14  # maximum size of the header
+_MOST_TEXT_BYTES = 4096  # maximum size of an error message
+_RAISED = 0x80  # bit of a step's code if the call raised an exception
 _HEADER_KEYS = ("created_by", "device", "kind", "clock_hz", "configuration")
 
 
-class Operation(IntEnum):
-    """What a step is."""
+class StepKind(IntEnum):
+    """The kinds of steps, by their code in the file."""
 
-    END = 0  # of the whole recording
+    END = 0  # end of the recording
     READ = 1
     WRITE = 2
     ALLOCATE = 3
-    HELD = 4  # a chunk that the host has changed since it was flushed last, before its FLUSH
+    HELD = 4  # hash of a chunk that the host changed since the last flush; it precedes the FLUSH
     FLUSH = 5
-    CHANGED = 6  # bytes that the device has changed since they were looked at last, before their INVALIDATE
+    CHANGED = 6  # bytes that the device changed since the last flush or invalidate; they precede the INVALIDATE
     INVALIDATE = 7
     RELEASE = 8
     WAIT = 9
@@ -64,43 +65,48 @@ class Operation(IntEnum):
 
 
 class Failure(IntEnum):
-    """How a step ended that raised."""
+    """The exceptions with which a recorded call may end: DeviceError or KeyboardInterrupt."""
 
     DEVICE = 1
     INTERRUPTED = 2
 
 
-# What goes in, what comes out. Buffers are numbered as they were allocated.
-_GIVEN: Mapping[Operation, struct.Struct] = {
-    operation: struct.Struct("<" + form)
-    for operation, form in {
-        Operation.END: "Q",  # steps before it
-        Operation.READ: "I",  # offset
-        Operation.WRITE: "II",  # offset, value
-        Operation.ALLOCATE: "QQ",  # size, alignment
-        Operation.HELD: "II32s",  # buffer, chunk, SHA-256
-        Operation.FLUSH: "I",  # buffer
-        Operation.CHANGED: "IQI",  # buffer, first byte, bytes; they follow
-        Operation.INVALIDATE: "IQQ",  # buffer, first byte, bytes
-        Operation.RELEASE: "I",  # buffer
-        Operation.WAIT: "d",  # seconds
-        Operation.CLOSE: "",
+# Encodings of arguments and answers. Buffers are numbered in the order of allocation.
+_ARGUMENTS: Mapping[StepKind, struct.Struct] = {
+    kind: struct.Struct("<" + form)
+    for kind, form in {
+        StepKind.END: "Q",  # number of steps before it
+        StepKind.READ: "I",  # offset
+        StepKind.WRITE: "II",  # offset, value
+        StepKind.ALLOCATE: "QQ",  # size, alignment
+        StepKind.HELD: "II32s",  # buffer, chunk, SHA-256
+        StepKind.FLUSH: "I",  # buffer
+        StepKind.CHANGED: "IQI",  # buffer, first byte, number of bytes; the bytes follow
+        StepKind.INVALIDATE: "IQQ",  # buffer, first byte, number of bytes
+        StepKind.RELEASE: "I",  # buffer
+        StepKind.WAIT: "d",  # seconds
+        StepKind.CLOSE: "",
     }.items()
 }
 _ANSWER = {
-    Operation.READ: struct.Struct("<I"),
-    Operation.ALLOCATE: struct.Struct("<Q"),  # address
-    Operation.WAIT: struct.Struct("<?"),
+    StepKind.READ: struct.Struct("<I"),  # value
+    StepKind.ALLOCATE: struct.Struct("<Q"),  # address
+    StepKind.WAIT: struct.Struct("<?"),  # True: the interrupt is high
 }
 
 
-_NEVER_RAISE = (Operation.END, Operation.HELD, Operation.CHANGED)
+_NEVER_RAISE = (StepKind.END, StepKind.HELD, StepKind.CHANGED)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """Members:
-    device: its name. kind, clock_hz: as it says. configuration: hash of its AcceleratorConfig.
+    """The properties of the recorded device.
+
+    Members:
+        device: its name.
+        kind: "simulated" or "measured".
+        clock_hz: its clock frequency.
+        configuration: hash of its ``AcceleratorConfig``.
     """
 
     device: str
@@ -110,15 +116,20 @@ class Header:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
-    """Members:
-    given, answer: in the order of docs/accelerator-devices.md. data: of CHANGED.
-    failure, text: of one that raised.
-    number, offset: from 1; the byte of the file at which the step's frame begins.
+class RecordedStep:
+    """One step of a session.
+
+    Members:
+        kind: the kind of the step.
+        arguments, answer: values in the order of docs/accelerator-devices.md.
+        data: the bytes of a CHANGED step.
+        failure, text: the exception with which the call ended and its message; None and empty if it returned.
+        number: number of the step, from 1.
+        offset: byte of the file at which the step's frame begins.
     """
 
-    operation: Operation
-    given: tuple[Any, ...]
+    kind: StepKind
+    arguments: tuple[Any, ...]
     answer: Any = None
     data: bytes = b""
     failure: Failure | None = None
@@ -128,15 +139,15 @@ class Step:
 
 
 class RecordingWriter:
-    """Writes a file step by step; what ``write_out`` has written is there even if the process is killed.
+    """A writer of recordings. Steps up to the last ``write_out`` are in the file even if the process is killed.
 
     Raises:
-        UsageError: at ``path`` is something else than a recording.
-        EdgedecError: of any method: it cannot be written.
+        UsageError: ``path`` exists and is not a recording.
+        EdgedecError: (any method) the file cannot be written.
     """
 
     def __init__(self, path: Path, header: Header) -> None:
-        self._path, self._steps, self._held = path, 0, bytearray()
+        self._path, self._steps, self._pending = path, 0, bytearray()
         self._file: IO[bytes] | None = _created(path)
         content = {
             "created_by": f"edgedec {__version__}",
@@ -149,40 +160,41 @@ class RecordingWriter:
 
     @property
     def closed(self) -> bool:
+        """True once ``close`` was called."""
         return self._file is None
 
     def add(
         self,
-        operation: Operation,
-        given: tuple[Any, ...],
+        kind: StepKind,
+        arguments: tuple[Any, ...],
         answer: Any = None,
         *,
         data: bytes = b"",
         failure: Failure | None = None,
         text: str = "",
     ) -> None:
-        """One step; ``failure`` takes the place of the answer."""
-        code = bytes([operation | (0 if failure is None else _RAISED)]) + _GIVEN[operation].pack(*given) + data
+        """Add a step. With ``failure`` it has no answer. See ``RecordedStep`` for the arguments."""
+        code = bytes([kind | (0 if failure is None else _RAISED)]) + _ARGUMENTS[kind].pack(*arguments) + data
         if failure is not None:
-            said = text.encode(errors="replace")[:_MOST_TEXT_BYTES].decode(errors="ignore").encode()
-            code += _FAILURE.pack(failure, len(said)) + said
-        elif operation in _ANSWER:
-            code += _ANSWER[operation].pack(answer)
-        self._held += code
+            message = text.encode(errors="replace")[:_MOST_TEXT_BYTES].decode(errors="ignore").encode()
+            code += _FAILURE.pack(failure, len(message)) + message
+        elif kind in _ANSWER:
+            code += _ANSWER[kind].pack(answer)
+        self._pending += code
         self._steps += 1
-        if len(self._held) >= _FULL_BYTES:
+        if len(self._pending) >= _FULL_BYTES:
             self.write_out()
 
     def write_out(self) -> None:
-        """Hands over to the system what was added."""
-        if self._held:
-            held, self._held = bytes(self._held), bytearray()
-            self._write(_framed(held))
+        """Write the added steps to the file."""
+        if self._pending:
+            content, self._pending = bytes(self._pending), bytearray()
+            self._write(_framed(content))
 
     def close(self) -> None:
-        """With the mark that says that nothing is missing."""
+        """Write the end step, which marks the recording as complete, and close the file."""
         if self._file is not None:
-            self.add(Operation.END, (self._steps,))
+            self.add(StepKind.END, (self._steps,))
             self.write_out()
             self._file.close()
             self._file = None
@@ -200,8 +212,10 @@ class RecordingWriter:
 
 
 def check_recording(path: Path) -> None:
-    """Raises:
-    UsageError: at ``path`` is something else, which recording would replace.
+    """Check that a recording may be written to ``path``.
+
+    Raises:
+        UsageError: ``path`` exists and is not a recording, which would be overwritten.
     """
     if path.exists() and not _is_recording(path):
         raise UsageError(f"cannot write {path}: it exists and is no recording; choose another name or remove it")
@@ -230,17 +244,18 @@ def _framed(content: bytes) -> bytes:
 
 
 class RecordingReader:
-    """Reads a file step by step, one frame of it at a time.
+    """A reader of recordings, which reads one frame of the file at a time.
 
     Members:
-        header: checked.
-        complete: the last step was read, and nothing is missing.
-        steps, offset: how many were read; where the file ends as far as it is whole.
+        header: the checked header.
+        complete: True once the end step was read, which shows that nothing is missing.
+        steps: number of steps read so far.
+        offset: byte at which the last frame begins; in an incomplete file, the end of its last complete frame.
 
     Raises:
-        UsageError: there is no such file.
-        BundleError: it is no recording, or a damaged one; names the file and the byte.
-        UnsupportedError: written by another version of the format.
+        UsageError: the file does not exist.
+        BundleError: the file is not a recording, or is damaged; the message names the file and the byte.
+        UnsupportedError: the file has another version of the format.
     """
 
     def __init__(self, path: Path) -> None:
@@ -257,23 +272,24 @@ class RecordingReader:
         except BaseException:
             self.close()
             raise
-        self._waiting: Iterator[Step] = iter(())
+        self._parsed_steps: Iterator[RecordedStep] = iter(())
 
     def close(self) -> None:
+        """Close the file."""
         self._file.close()
 
-    def step(self) -> Step | None:
-        """The next one; None at the end, of which ``complete`` says whether it is the right one.
+    def step(self) -> RecordedStep | None:
+        """Return the next step; None at the end of the file, where ``complete`` tells whether the recording is complete.
 
         Raises:
-            BundleError: damaged here; names the file and the byte.
+            BundleError: the file is damaged here; the message names the file and the byte.
         """
         if self._damage is not None:
             raise self._damage
         while not self.complete:
-            step = next(self._waiting, None)
+            step = next(self._parsed_steps, None)
             if step is not None:
-                if step.operation is not Operation.END:
+                if step.kind is not StepKind.END:
                     self.steps += 1
                     return step
                 self._end(step)
@@ -281,19 +297,19 @@ class RecordingReader:
                 content = self._frame(_MOST_BYTES)
                 if content is None:
                     return None
-                self._waiting = self._parsed(content, self.offset)
+                self._parsed_steps = self._parse(content, self.offset)
         return None
 
-    def damaged(self, offset: int, why: str) -> BundleError:
-        """An error to raise; there is nothing to read any more."""
-        self._damage = BundleError(f"{self.path}, byte {offset}: {why}; record the session again")
+    def damaged(self, offset: int, reason: str) -> BundleError:
+        """Return the error for a damaged file, which ``step`` raises from now on."""
+        self._damage = BundleError(f"{self.path}, byte {offset}: {reason}; record the session again")
         return self._damage
 
-    def _end(self, step: Step) -> None:
-        if step.given != (self.steps,):
-            raise self.damaged(step.offset, f"it ends with {self.steps} steps and says {step.given[0]}")
-        if next(self._waiting, None) is not None or self._file.read(1):
-            raise self.damaged(step.offset, "something stands behind the recording's end")
+    def _end(self, step: RecordedStep) -> None:
+        if step.arguments != (self.steps,):
+            raise self.damaged(step.offset, f"it ends with {self.steps} steps and says {step.arguments[0]}")
+        if next(self._parsed_steps, None) is not None or self._file.read(1):
+            raise self.damaged(step.offset, "there is data after the recording's end")
         self.complete = True
 
     def _header(self) -> Header:
@@ -310,10 +326,10 @@ class RecordingReader:
         try:
             return _checked_header(json.loads(content))
         except (ValueError, RecursionError) as error:
-            raise self.damaged(self.offset, f"its header is none ({error})") from None
+            raise self.damaged(self.offset, f"its header is invalid ({error})") from None
 
     def _frame(self, most: int) -> bytes | None:
-        """What the next frame holds; None if it is not all there."""
+        """Return the content of the next frame; None if the file ends before the end of the frame."""
         self.offset = self._next
         lengths = self._file.read(_FRAME.size)
         if len(lengths) < _FRAME.size:
@@ -336,42 +352,42 @@ class RecordingReader:
         self._next = self._file.tell()
         return content
 
-    def _parsed(self, content: bytes, offset: int) -> Iterator[Step]:
-        """The steps of a frame."""
+    def _parse(self, content: bytes, offset: int) -> Iterator[RecordedStep]:
+        """Yield the steps of a frame, which begins at byte ``offset`` of the file."""
         at, number = 0, self.steps
         while at < len(content):
             number += 1
             try:
-                step, at = _unpacked(content, at, number, offset)
+                step, at = _unpack_step(content, at, number, offset)
             except (struct.error, ValueError) as error:
-                raise self.damaged(offset, f"step {number} is none ({error})") from None
+                raise self.damaged(offset, f"step {number} is invalid ({error})") from None
             yield step
 
 
-def _unpacked(content: bytes, at: int, number: int, offset: int) -> tuple[Step, int]:
-    """The step at a byte, and where the next one begins."""
+def _unpack_step(content: bytes, at: int, number: int, offset: int) -> tuple[RecordedStep, int]:
+    """Return the step at byte ``at`` of a frame's content, and the byte at which the next one begins."""
     code = content[at]
-    operation, answer, data, failure, text = Operation(code & ~_RAISED), None, b"", None, ""
-    form = _GIVEN[operation]
-    given = form.unpack_from(content, at + 1)
+    kind, answer, data, failure, text = StepKind(code & ~_RAISED), None, b"", None, ""
+    form = _ARGUMENTS[kind]
+    arguments = form.unpack_from(content, at + 1)
     at += 1 + form.size
-    if operation is Operation.CHANGED:
-        data = content[at : at + given[2]]
-        at += given[2]
+    if kind is StepKind.CHANGED:
+        data = content[at : at + arguments[2]]
+        at += arguments[2]
     if code & _RAISED:
-        if operation in _NEVER_RAISE:
-            raise ValueError(f"{operation.name} cannot fail")
-        kind, size = _FAILURE.unpack_from(content, at)
+        if kind in _NEVER_RAISE:
+            raise ValueError(f"{kind.name} cannot fail")
+        failure_code, size = _FAILURE.unpack_from(content, at)
         at += _FAILURE.size + size
-        failure, text = Failure(kind), content[at - size : at].decode()
-    elif operation in _ANSWER:
-        (answer,) = _ANSWER[operation].unpack_from(content, at)
-        at += _ANSWER[operation].size
+        failure, text = Failure(failure_code), content[at - size : at].decode()
+    elif kind in _ANSWER:
+        (answer,) = _ANSWER[kind].unpack_from(content, at)
+        at += _ANSWER[kind].size
     if at > len(content):
-        raise ValueError(f"it ends {at - len(content)} bytes behind its frame")
-    step = Step(
-        operation=operation,
-        given=given,
+        raise ValueError(f"it ends {at - len(content)} bytes after its frame")
+    step = RecordedStep(
+        kind=kind,
+        arguments=arguments,
         answer=answer,
         data=data,
         failure=failure,
@@ -383,8 +399,10 @@ def _unpacked(content: bytes, at: int, number: int, offset: int) -> tuple[Step, 
 
 
 def _checked_header(content: Any) -> Header:
-    """Raises:
-    ValueError: says what is wrong.
+    """Return the header in a JSON value.
+
+    Raises:
+        ValueError: the value is not a header; the message says why.
     """
     if not isinstance(content, dict) or sorted(content) != sorted(_HEADER_KEYS):
         raise ValueError(f"it must have {', '.join(_HEADER_KEYS)}")

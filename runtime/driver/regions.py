@@ -1,4 +1,4 @@
-"""The buffers of a program: one of a device's for each, in whole blocks of the striping."""
+"""The buffers of a program in the memory of a device."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from edgedec.hw.isa.striping import block_bytes, stripe
 
 __all__ = ["ADDRESS_REGISTERS", "Region", "regions"]
 
-# Which register has the address of which of ``Program.sizes``.
+# Name in ``Program.sizes`` -> register with the buffer's address.
 ADDRESS_REGISTERS = {
     "program": "program_address",
     "image": "image_address",
@@ -26,15 +26,15 @@ ADDRESS_REGISTERS = {
 
 U8 = NDArray[np.uint8]
 
-_CHUNK_BYTES = 1 << 20  # whole blocks: what an image is laid out in, so that no second one is needed
+_CHUNK_BYTES = 1 << 20  # bytes that are striped at a time, whole blocks, so that no copy of a whole image is needed
 
 
 class Region:
-    """One buffer.
+    """One buffer of a program.
 
     Members:
-        address: of its first byte, as the device sees it.
-        array: uint8 [whole blocks], as it lies in memory.
+        address: address of its first byte on the device's bus.
+        array: uint8 [size in whole blocks], in the order of the memory.
     """
 
     def __init__(self, buffer: Buffer, config: AcceleratorConfig) -> None:
@@ -49,40 +49,41 @@ class Region:
         return self._buffer.array
 
     def put(self, image: U8) -> None:
-        """Bytes in logical order to where the read ports look for them, from the region's first on."""
+        """Write an image, uint8 [n] in logical order, to the start of the buffer, striped over the read ports."""
         for start in range(0, image.size, _CHUNK_BYTES):
             chunk = image[start : start + _CHUNK_BYTES]
-            laid = stripe(chunk, ports=self._config.ports, port_bytes=self._config.port_bytes)
-            self.array[start : start + laid.size] = laid
+            striped = stripe(chunk, ports=self._config.ports, port_bytes=self._config.port_bytes)
+            self.array[start : start + striped.size] = striped
         self._buffer.flush()
 
     def fetched(self, size_bytes: int | None = None) -> U8:
-        """``array``, of which so many bytes from the first on, or all, are as the device has written them so far."""
+        """Return ``array`` after reading its first ``size_bytes`` bytes, or all of it, from the device."""
         self._buffer.invalidate(0, size_bytes)
         return self._buffer.array
 
     def close(self) -> None:
+        """Free the buffer."""
         self._buffer.close()
 
 
 def regions(device: Device, program: Program) -> Mapping[str, Region]:
-    """A region for each of ``Program.sizes``.
+    """Allocate a region for each of ``Program.sizes``, in whole blocks of the striping.
 
     Raises:
-        DeviceError: there is not enough memory, or the accelerator cannot address it. Nothing stays allocated.
+        DeviceError: there is not enough memory, or the accelerator cannot address it. Nothing stays allocated then.
     """
-    config, found = program.config, dict[str, Region]()
+    config, allocated = program.config, dict[str, Region]()
     block = block_bytes(config.ports)
     try:
         for name, size in program.sizes.items():
             whole = -(-max(size, 1) // block) * block
-            region = found[name] = Region(device.allocate(whole, alignment_bytes=block), config)
+            region = allocated[name] = Region(device.allocate(whole, alignment_bytes=block), config)
             _check(name, region.address, whole, block)
     except BaseException:
-        for region in found.values():
+        for region in allocated.values():
             region.close()
         raise
-    return found
+    return allocated
 
 
 def _check(name: str, address: int, size: int, block: int) -> None:
@@ -90,6 +91,6 @@ def _check(name: str, address: int, size: int, block: int) -> None:
         raise DeviceError(f"the {name} buffer must begin at a multiple of {block} bytes, not at {address:#x}")
     if address + size > 1 << ADDRESS_BITS:
         raise DeviceError(
-            f"the {name} buffer, {size} bytes from {address:#x} on, ends behind the accelerator's bus at "
-            f"{1 << ADDRESS_BITS:#x}: use a smaller context, or memory at a lower address"
+            f"the {name} buffer, {size} bytes from {address:#x} on, ends after the last address of the accelerator's bus, "
+            f"{(1 << ADDRESS_BITS) - 1:#x}: use a smaller context, or memory at a lower address"
         )

@@ -1,4 +1,4 @@
-"""An accelerator's registers by name, over the words that a device has."""
+"""Access to an accelerator's registers and fields by name."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ __all__ = ["Registers"]
 
 
 class _Layout:
-    """Of a register, worked out once: a pass writes twenty of them, and a board's processor is slow."""
+    """The layout of a register, computed once: a pass writes twenty registers, and a board's processor is slow."""
 
     def __init__(self, register: Register) -> None:
         self.name, self.offset, self.count, self.mask = register.name, register.offset, register.count, register.mask
         self.bytes = register.bytes
-        self.shifts = tuple(range(0, 8 * self.bytes, 32))  # of its words
+        self.shifts = tuple(range(0, 8 * self.bytes, 32))  # shift of each of its words, in bits
         self.fields = {field.name: ((1 << field.bits) - 1, lsb) for field, lsb in register.positions()}
         self.is_written = register.access not in (Access.CONSTANT, Access.READ_ONLY)
 
     def place(self, index: int) -> int:
-        """Offset of one of several that are alike."""
+        """Return the offset of element ``index`` of an array of registers."""
         if not 0 <= index < self.count:
             raise UsageError(f"there are {self.count} registers {self.name}, and no number {index}")
         return self.offset + index * self.bytes
@@ -31,17 +31,17 @@ _LAYOUTS = {register.name: _Layout(register) for register in REGISTER_MAP.regist
 
 
 class Registers:
-    """Registers and fields of edgedec.hw.isa.registers. Every method raises what the device raises, and
+    """The registers and fields of ``edgedec.hw.isa.registers`` on a device.
 
-    Raises:
-        UsageError: there is no such register or field, it cannot be written, or the value does not fit.
+    Every method raises UsageError if the register or field does not exist, cannot be written, or if the value does not fit,
+    and passes errors of the device through.
     """
 
     def __init__(self, device: Device) -> None:
         self._device = device
 
     def read(self, name: str, index: int = 0) -> int:
-        """A whole register; ``index``: of several that are alike."""
+        """Return a whole register. ``index`` selects an element of an array of registers."""
         layout = _layout(name)
         offset, value = layout.place(index), 0
         for shift in layout.shifts:
@@ -49,6 +49,7 @@ class Registers:
         return value
 
     def read_field(self, name: str, field: str) -> int:
+        """Return one field of a register."""
         value, fields = self.read(name), _layout(name).fields
         if field not in fields:
             raise UsageError(f"register {name} has no field {field!r}")
@@ -56,12 +57,12 @@ class Registers:
         return value >> lsb & most
 
     def set_fields(self, name: str) -> set[str]:
-        """Names of the fields whose lowest bit reads 1."""
+        """Return the names of the fields whose lowest bit is 1."""
         value = self.read(name)
         return {field for field, (_, lsb) in _layout(name).fields.items() if value >> lsb & 1}
 
     def write(self, name: str, value: int, index: int = 0) -> None:
-        """A whole register."""
+        """Write a whole register."""
         layout = _layout(name)
         offset = layout.place(index)
         if not 0 <= value <= layout.mask:
@@ -70,16 +71,16 @@ class Registers:
             self._device.write_register(offset + shift // 8, value >> shift & 0xFFFFFFFF)
 
     def write_fields(self, name: str, **fields: int) -> None:
-        """A register of these fields; the others become 0."""
-        layout, value = _layout(name), 0
-        for field, given in fields.items():
+        """Write a register with these fields; its other fields become 0."""
+        layout, word = _layout(name), 0
+        for field, value in fields.items():
             if field not in layout.fields or not layout.is_written:
                 raise UsageError(f"register {name} has no field {field!r} to write")
             most, lsb = layout.fields[field]
-            if not 0 <= int(given) <= most:
-                raise UsageError(f"{field} of register {name} must be 0 to {most}, not {given}")
-            value |= int(given) << lsb
-        self.write(name, value)
+            if not 0 <= int(value) <= most:
+                raise UsageError(f"{field} of register {name} must be 0 to {most}, not {value}")
+            word |= int(value) << lsb
+        self.write(name, word)
 
 
 def _layout(name: str) -> _Layout:

@@ -1,4 +1,4 @@
-"""Where a pass's cycles went."""
+"""The report of a pass: its cycles and the reasons for stalls."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ __all__ = ["PassReport", "issued"]
 
 @dataclass(frozen=True, kw_only=True)
 class PassReport:
-    """What the counters say of a pass, or of a commit.
+    """The counters of a pass or of a commit.
 
     Members:
-        cycles: from the doorbell's answer to the last write's; 0 on a device that has no clock.
-        beats: of the read stream that were taken.
-        starved: cycles in which the next beat had not come.
-        blocked: in which a result waited for the write port.
-        dependency: in which a beat waited for an earlier result.
-        descriptors: instructions that were issued to the units; reads are not counted.
+        cycles: cycles from the response to the doorbell until the response to the last write; 0 on a device without a clock.
+        beats: beats of the read stream that were consumed.
+        starved: cycles in which the next beat had not arrived.
+        blocked: cycles in which a result waited for the write port.
+        dependency: cycles in which a beat waited for an earlier result.
+        descriptors: instructions issued to the units; reads are not counted.
     """
 
     cycles: int
@@ -32,13 +32,13 @@ class PassReport:
 
 
 def issued(program: Program, *, commits: bool, logits: bool) -> list[int]:
-    """Numbers of the instructions that ``PassReport.descriptors`` counts, in their order, of a commit or a pass."""
+    """Return the numbers of the instructions that ``PassReport.descriptors`` counts in a commit or a pass, in order."""
     if commits:
-        return [n for n, one in enumerate(program.instructions) if n >= program.commit and one.opcode == Opcode.COPY]
-    skipped, found = When.WITHOUT_LOGITS if logits else When.WITH_LOGITS, list[int]()
-    for number, one in enumerate(program.instructions):
-        if one.opcode == Opcode.STOP:
+        return [n for n, item in enumerate(program.instructions) if n >= program.commit and item.opcode == Opcode.COPY]
+    skipped, numbers = When.WITHOUT_LOGITS if logits else When.WITH_LOGITS, list[int]()
+    for number, item in enumerate(program.instructions):
+        if item.opcode == Opcode.STOP:
             break
-        if one["when"] != skipped and one.opcode not in (Opcode.READ, Opcode.CACHE):
-            found.append(number)
-    return found
+        if item["when"] != skipped and item.opcode not in (Opcode.READ, Opcode.CACHE):
+            numbers.append(number)
+    return numbers

@@ -1,4 +1,4 @@
-"""Targets: what runs passes of the model. ``--device`` names one, one of the ONNX Runtime devices, or an accelerator."""
+"""Targets, which run passes of a model. ``--device`` selects an ONNX Runtime device, an accelerator or another target."""
 
 from __future__ import annotations
 
@@ -35,31 +35,33 @@ GPU_DEVICES = ("cuda", "webgpu")
 ONNX_DEVICES = ("cpu", *GPU_DEVICES)
 
 
-_ACCELERATOR = "accelerator"  # the file behind every device of edgedec.device
+_ACCELERATOR = "accelerator"  # name of the file that implements all devices of edgedec.device
 
 
 def device_names() -> list[str]:
+    """Return the names that ``--device`` accepts."""
     own = [name for name in names(__name__) if name not in ("onnx", _ACCELERATOR)]
     return [*ONNX_DEVICES, *own, *accelerators.device_names()]
 
 
 def is_accelerator(device: str) -> bool:
-    """Return True if a ``--device`` name is an accelerator's; "replay:FILE" is ``replay`` with a file."""
+    """Return whether a value of ``--device`` names an accelerator. A colon and a path may follow, as in "replay:FILE"."""
     return accelerators.current_name(device.partition(":")[0]) in accelerators.device_names()
 
 
 def host_device(device: str) -> str:
-    """Where a draft model runs beside a target on ``device``: an accelerator has one model, so its draft has the CPU."""
+    """Return the device of a draft model for a target on ``device``: an accelerator holds one model, so it is the CPU."""
     return "cpu" if is_accelerator(device) else device
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """Of a device's passes; None: any number.
+    """The limits of a device; None: no limit.
 
     Members:
-        rows: of one run. positions: of the cache.
-        bytes_per_second: that an accelerator's memory gives.
+        rows: maximum number of rows of a run.
+        positions: maximum number of rows of the cache.
+        bytes_per_second: bandwidth at which an accelerator reads weights; None on other devices.
     """
 
     rows: int | None = None
@@ -68,7 +70,7 @@ class Bounds:
 
 
 class TargetModule(Protocol):
-    """What a target's file has to have, or what its ``module`` gives for an accelerator."""
+    """The functions that the file of a target provides; for an accelerator, the object that its ``module`` returns."""
 
     def create(
         self,
@@ -79,7 +81,8 @@ class TargetModule(Protocol):
         threads: int,
         taps: tuple[str, ...],
         kv_bits: int | None = None,
-    ) -> Target: ...
+    ) -> Target:
+        """Return the target with the bundle's weights loaded."""
 
     def footprint(
         self,
@@ -91,32 +94,38 @@ class TargetModule(Protocol):
         kv_bits: int | None = None,
         result_rows: int | None = None,
     ) -> Bytes:
-        """Charged bytes by item, from the manifest alone.
+        """Return the charged bytes by item, computed from the bundle's manifest only.
 
-        ``result_rows``: rows of logits that a pass may be asked for; None: all of a tree's, a plain pass's last.
+        ``result_rows`` is the maximum number of rows of logits of a pass. None: all rows of a tree, or the last row if the
+        limits have no depth.
         """
 
     def kv_choices(self, device: str, bundle: Bundle | None = None) -> tuple[int, ...]:
-        """How many bits keys and values may be kept in, of this bundle or at all; the first by default."""
+        """Return the supported numbers of bits of keys and values, for this bundle or in general; the default is first."""
 
     def bounds(self, bundle: Bundle, device: str, positions: int = 1) -> Bounds:
-        """From the manifest alone. ``positions``: that the cache has to hold; where there are many, rows may be fewer."""
+        """Return the limits of the device, computed from the bundle's manifest only.
+
+        ``positions`` is the number of rows that the cache must hold; a larger cache may leave fewer rows for a pass.
+        """
 
     def memories(self, bundle: Bundle, limits: Limits, device: str) -> tuple[MemoryUse, ...]:
-        """Memories of its own that the device has, and what a run takes of them."""
+        """Return the device's own memories and the part of them that a run takes."""
 
 
 def target_module(
     device: str, accelerator: AcceleratorOptions | None = None, *, progress: Progress = silent
 ) -> TargetModule:
-    """The plug-in behind a ``--device`` name.
+    """Return the module of the target that ``device`` selects.
 
     Args:
-        accelerator: which; None is the usual one. For accelerators only.
-        progress: of what takes an accelerator minutes to prepare.
+        device: a value of ``--device``.
+        accelerator: the accelerator, if the device is one; None: the default one.
+        progress: called during the preparation of an accelerator, which may take minutes.
 
     Raises:
-        UsageError: unknown, and the message lists the known ones; or accelerator options of what is none.
+        UsageError: the device is unknown (the message lists the known names), or ``accelerator`` is given for a device that
+            is not an accelerator.
     """
     if is_accelerator(device):
         return cast(TargetModule, load(__name__, _ACCELERATOR).module(accelerator, progress))
@@ -140,17 +149,20 @@ def open_target(
     accelerator: AcceleratorOptions | None = None,
     progress: Progress = silent,
 ) -> Target:
-    """Load a bundle's weights on a device.
+    """Load a bundle's weights on a device and return the target.
 
     Args:
-        threads: 0 leaves the number to the target.
-        taps: graph values that passes may hand back.
-        kv_bits: how keys and values are kept: 32, 16 or 8; None leaves it to the target.
-        accelerator, progress: as ``target_module``.
+        bundle: the model.
+        device: a value of ``--device``.
+        limits: bounds of the passes.
+        threads: number of CPU threads; 0 leaves it to the target.
+        taps: names of graph values that passes may return.
+        kv_bits: bits of keys and values: 32, 16 or 8; None: the target's default.
+        accelerator, progress: see ``target_module``.
 
     Raises:
-        UsageError: unknown device, or KV bits that it does not have.
-        DeviceError: the device is not there.
+        UsageError: the device is unknown or does not support ``kv_bits``.
+        DeviceError: the device is not available.
         UnsupportedError: the model has an operation that the target cannot run.
     """
     module = target_module(device, accelerator, progress=progress)
@@ -159,8 +171,10 @@ def open_target(
 
 
 def check_kv_bits(module: TargetModule, device: str, kv_bits: int | None, bundle: Bundle | None = None) -> None:
-    """Raises:
-    UsageError: the device does not keep keys and values so; the message lists what it does.
+    """Check that the device supports keys and values of ``kv_bits`` bits.
+
+    Raises:
+        UsageError: it does not; the message lists the supported numbers.
     """
     choices = module.kv_choices(device, bundle)
     if kv_bits is not None and kv_bits not in choices:

@@ -1,8 +1,8 @@
-"""The CPU with our own operators (runtime/kernels): one run of one session per pass, over buffers made beforehand.
+"""The CPU target with the project's own ONNX Runtime operators (runtime/kernels). A pass is one run of one session.
 
-Weights are mapped: ternary matrices from the layout cache, int8 ones from the bundle itself. Keys and values of a sequence
-lie in one buffer, which the operators write in place. What a pass needs is bound once per number of rows; after that a
-pass allocates nothing here.
+Weights are memory-mapped: ternary matrices from the layout cache, int8 matrices from the bundle itself. Keys and values of a
+sequence are in one buffer, which the operators update in place. Inputs and outputs are bound once for each number of rows;
+after that this module allocates nothing in a pass.
 """
 
 from __future__ import annotations
@@ -44,24 +44,25 @@ from edgedec.runtime.targets._footprint import (
 )
 from edgedec.runtime.targets._graphs import bundle_graph, embedding_name
 from edgedec.runtime.targets._providers import open_session
-from edgedec.runtime.targets._results import Done, check_pass, top_k
+from edgedec.runtime.targets._results import FinishedTicket, check_pass, top_k
 from edgedec.schemes import FloatScheme, Int8Scheme, TernaryScheme
 
 __all__ = ["KV_CHOICES", "CpuTarget", "cpu_footprint"]
 
-KV_CHOICES = (16, 8, 32)
-_ACTIVATION_COPIES = 6  # values alive at once, in units of the widest; blocks of ONNX Runtime's arena are rounded up
-_BLOCK_ROWS = 8  # kRows in attention.hpp
-_BINDINGS = 96  # shapes of passes that stay bound, 5 KiB each
+KV_CHOICES = (16, 8, 32)  # supported bits of keys and values; the first is the default
+# Activations that are alive at once, in units of the widest value; blocks of ONNX Runtime's arena are rounded up.
+_ACTIVATION_COPIES = 6
+_BLOCK_ROWS = 8  # kRows of attention.hpp
+_BINDINGS = 96  # maximum number of shapes of passes that stay bound, 5 KiB each
 
 
 def _ternary_names(graph: Graph, bundle: Bundle) -> list[str]:
-    """The matrices that go through the layout cache."""
+    """Return the names of the matrices that are in the layout cache."""
     return [name for name in graph.weights if isinstance(bundle.tensors[name].scheme, TernaryScheme)]
 
 
 class _CpuState:
-    """``cache`` uint8 [bytes]: every state's keys and values, as ``CacheLayout`` says."""
+    """The cache of one sequence. ``cache`` uint8 [bytes] holds the keys and values of all layers as in ``CacheLayout``."""
 
     commit_seconds: float | None = None
 
@@ -72,7 +73,7 @@ class _CpuState:
         self.value = ort.OrtValue.ortvalue_from_numpy(self.cache)  # works in the array's own memory
 
     def commit(self, nodes: I32) -> None:
-        if len(nodes) and nodes[-1] != len(nodes) - 1:  # ascending: else every row is in its place already
+        if len(nodes) and nodes[-1] != len(nodes) - 1:  # nodes ascend, so otherwise every row is in its place already
             self._move(nodes)
         self.length += len(nodes)
 
@@ -99,7 +100,7 @@ class _CpuState:
 
 @dataclass(frozen=True, kw_only=True)
 class _Bound:
-    """What a pass of n rows with r rows of logits is written into and read from; views of the target's buffers."""
+    """The inputs and outputs of passes of n rows with r rows of logits, as views of the target's buffers."""
 
     binding: Any
     embed: F32  # [n, width]
@@ -112,9 +113,9 @@ class _Bound:
 
 
 class CpuTarget:
-    """A bundle in one session with our own operators.
+    """A bundle in one ONNX Runtime session with the project's own operators.
 
-    ``logits`` and ``taps`` of a result are the target's own memory: they hold until its next pass.
+    ``logits`` and ``taps`` of a result are views of the target's own memory, which its next pass overwrites.
     """
 
     cost_model: CostModel | None = None
@@ -153,10 +154,10 @@ class CpuTarget:
         options = ort.SessionOptions()
         options.log_severity_level = 3
         options.intra_op_num_threads = threads
-        # What lives for one pass has blocks of its own: on the C heap, whose small blocks outlive passes, passes of ever
-        # other widths left holes without end (60 MiB after 40 MiB of activations). Weights stay out of them.
+        # Activations are in an arena and not on the C heap, where passes of different widths fragmented the memory between
+        # long-lived small blocks (60 MiB after 40 MiB of activations). Weights are not in the arena.
         options.enable_cpu_mem_arena = True
-        options.enable_mem_pattern = False  # a block for all of a pass, of a size of its own for each width
+        options.enable_mem_pattern = False  # memory patterns would keep a block for each width of a pass
         options.add_session_config_entry("session.use_device_allocator_for_initializers", "1")
         options.add_session_config_entry(
             "session.model_external_initializers_file_folder_path", str(self.bundle.path.resolve())
@@ -167,25 +168,25 @@ class CpuTarget:
             self.bundle.tensors,
             positions=self.limits.positions,
             taps=self._taps,
-            packed=self._give_packed(options),
+            packed=self._add_packed(options),
             kernels=True,
         )
         try:
             return open_session(model, options, "cpu")
-        except Exception as error:  # ONNX Runtime raises classes of its own that share no base
+        except Exception as error:  # ONNX Runtime's exception classes share no base
             raise DeviceError(f"ONNX Runtime cannot load {self.bundle.path} on cpu: {error}") from error
 
-    def _give_packed(self, options: ort.SessionOptions) -> dict[str, tuple[int, int]]:
-        """Hand the ternary matrices over in the kernels' layout, mapped; their sizes."""
-        self._given: list[ort.OrtValue] = []  # ONNX Runtime works in their memory
+    def _add_packed(self, options: ort.SessionOptions) -> dict[str, tuple[int, int]]:
+        """Add the mapped ternary matrices in the kernels' layout as initializers. Return the sizes of their parts."""
+        self._initializers: list[ort.OrtValue] = []  # kept alive, because ONNX Runtime uses their memory
         packed: dict[str, tuple[int, int]] = {}
         names = _ternary_names(self.graph, self.bundle)
         if not names:
             return packed
         for name, arrays in open_layout(self.bundle, self._kernels, names).arrays().items():
             for label, array in zip(packed_names(name), arrays, strict=True):
-                self._given.append(ort.OrtValue.ortvalue_from_numpy(array))
-                options.add_initializer(label, self._given[-1])
+                self._initializers.append(ort.OrtValue.ortvalue_from_numpy(array))
+                options.add_initializer(label, self._initializers[-1])
             packed[name] = (arrays[0].size, arrays[1].size)
         return packed
 
@@ -196,13 +197,13 @@ class CpuTarget:
         return _CpuState(self._kernels, self._layout)
 
     def submit(self, work: Sequence[tuple[State, Pass]]) -> Ticket:
-        """Runs at once: drafting meanwhile would only take the verifier's cores."""
+        """Run the passes before returning, because drafting at the same time would compete for the cores."""
         results = []
         for number, (state, item) in enumerate(work):
             assert isinstance(state, _CpuState)
             result = self._run(state, item)
-            results.append(result if number == len(work) - 1 else _kept(result))
-        return Done(results)
+            results.append(result if number == len(work) - 1 else _copied(result))
+        return FinishedTicket(results)
 
     def _run(self, state: _CpuState, work: Pass) -> PassResult:
         began = time.perf_counter()
@@ -220,7 +221,7 @@ class CpuTarget:
         bound.binding.bind_ortvalue_input("cache", state.value)
         try:
             self._session.run_with_iobinding(bound.binding)
-        except Exception as error:  # ONNX Runtime raises classes of its own that share no base
+        except Exception as error:  # ONNX Runtime's exception classes share no base
             raise DeviceError(
                 f"ONNX Runtime failed in a pass of {n} rows over {state.length} on cpu: {error}"
             ) from error
@@ -232,15 +233,15 @@ class CpuTarget:
         if work.embeds is None:
             self._embedding.rows(work.ids, out)
             return
-        given = work.ids < 0
+        from_embeds = work.ids < 0
         self._embedding.rows(np.maximum(work.ids, 0), out)
-        out[given] = work.embeds[-work.ids[given] - 1]
+        out[from_embeds] = work.embeds[-work.ids[from_embeds] - 1]
 
     def _buffer(self, name: str, rows: int, width: int) -> F32:
-        """float32 [rows, width], a view of one buffer per name that grows to the most rows asked for."""
+        """Return float32 [rows, width], a view of the buffer of this name, which grows to the largest number of rows."""
         if name not in self._floats or len(self._floats[name]) < rows:
             self._floats[name] = np.empty((rows, width), np.float32)
-            self._bound.clear()  # they are bound to the old one
+            self._bound.clear()  # the bindings refer to the old buffer
         return self._floats[name][:rows]
 
     def _bind(self, n: int, r: int) -> _Bound:
@@ -270,9 +271,9 @@ class CpuTarget:
             "visible": bound.visible.view(np.int64),
             "past": self._past,
         }
-        wanted = {item.name for item in self._session.get_inputs()}
+        input_names = {item.name for item in self._session.get_inputs()}
         for name, array in inputs.items():
-            if name in wanted:
+            if name in input_names:
                 bound.binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array))
         for name, array in {self.graph.outputs[0]: logits, **taps}.items():
             bound.binding.bind_ortvalue_output(f"out.{name}", ort.OrtValue.ortvalue_from_numpy(array[None]))
@@ -283,13 +284,13 @@ class CpuTarget:
 
 
 def _all_quantized(graph: Graph) -> bool:
-    """Whether every product is ours: ONNX Runtime's float MatMul is not told to keep its order for all sizes."""
+    """Return whether no matrix is float. ONNX Runtime's float MatMul may add in another order for each number of rows."""
     linears = (operation for operation in graph.operations if isinstance(operation, Linear))
     return not any(isinstance(scheme, FloatScheme) for linear in linears for scheme in linear.schemes)
 
 
-def _kept(result: PassResult) -> PassResult:
-    """A result that outlives the next pass."""
+def _copied(result: PassResult) -> PassResult:
+    """Return a copy of a result that the next pass does not overwrite."""
     taps = {name: values.copy() for name, values in result.taps.items()}
     return PassResult(logits=result.logits.copy(), top=result.top, taps=taps, seconds=result.seconds)
 
@@ -302,21 +303,21 @@ def cpu_footprint(
     kv_bits: int | None = None,
     result_rows: int | None = None,
 ) -> Bytes:
-    """Charged bytes by item. Shapes give most of it; the constants were measured (ONNX Runtime 1.31)."""
+    """Return the charged bytes by item, computed from shapes and from constants measured with ONNX Runtime 1.31."""
     graph = bundle_graph(bundle, kv_bits or KV_CHOICES[0])
     vocab, width = graph.weights[embedding_name(graph)].shape
     tensors = {name: bundle.tensors[name] for name in sorted(read_weights(graph))}
     widest = widest_value(graph)
     states = graph.states.values()
-    # Of each thread: the codes of a pass with their sums, and the scores of a block of rows, twice.
+    # Each thread has the codes of a pass with their sums, and twice the scores of a block of rows.
     head_dim = max((state.head_dim for state in states), default=0)
     thread_bytes = 2 * limits.nodes * widest + 4 * _BLOCK_ROWS * 2 * (head_dim + limits.positions + 16)
     loaded = {
-        "weights": sum(map(_resident_bytes, tensors.values())) + 4 * vocab,  # rows of the embedding have a scale each
+        "weights": sum(map(_resident_bytes, tensors.values())) + 4 * vocab,  # each row of the embedding has a scale
         "rotary_tables": rotary_bytes(graph, limits.positions),
         "session": OPERATION_BYTES * len(graph.operations),
     }
-    # Both are over before the session begins: what they take beyond what comes in their place.
+    # Conversion and self-test end before the session is loaded, so only their excess over its memory counts.
     ternary = any(isinstance(tensor.scheme, TernaryScheme) for tensor in tensors.values())
     converting = max(0, LOAD_BYTES * ternary - sum(loaded.values()))
     testing = max(0, SELF_TEST_BYTES - RUNTIME_BYTES - sum(loaded.values()) - converting)
@@ -333,7 +334,7 @@ def cpu_footprint(
 
 
 def _resident_bytes(tensor: Tensor) -> int:
-    """What of a weight is resident: trits in the kernels' layout, int8 codes as they are stored, float as float32."""
+    """Return the resident bytes of a weight: trits in the kernels' layout, int8 codes as stored, floats as float32."""
     if isinstance(tensor.scheme, TernaryScheme):
         return layout_bytes(tensor)
     if isinstance(tensor.scheme, Int8Scheme):

@@ -1,4 +1,4 @@
-"""What the footprints of the ONNX Runtime targets have in common."""
+"""Common parts of the footprints of the ONNX Runtime targets."""
 
 from __future__ import annotations
 
@@ -21,33 +21,35 @@ __all__ = [
     "widest_value",
 ]
 
-RUNTIME, SELF_TEST = ONCE = "onnx_runtime", "self_test"  # items that a second session of a process does not have again
+RUNTIME, SELF_TEST = ONCE = "onnx_runtime", "self_test"  # items that only the first session of a process has
 
-# Measured on sessions of 21 to 389 operations: the share that no array explains. The first session of a process brings
-# what all of them use. Of an operation: 9 to 10 KiB where its weights are mapped, up to 35 where ONNX Runtime packs them.
+# Memory besides arrays, measured on sessions of 21 to 389 operations. The first session of a process allocates what all
+# sessions share. An operation takes 9 to 10 KiB if its weights are mapped, and up to 35 KiB if ONNX Runtime packs them.
 RUNTIME_BYTES = 3 << 20
-SELF_TEST_BYTES = 8 << 20  # the most that the operators' test holds, RUNTIME_BYTES among them; nothing is loaded yet
+SELF_TEST_BYTES = (
+    8 << 20
+)  # peak of the operators' self-test, including RUNTIME_BYTES; it runs before anything is loaded
 OPERATION_BYTES, PACKED_OPERATION_BYTES = 16 << 10, 40 << 10
 
 
 def read_weights(graph: Graph) -> set[str]:
-    """Weights that the session itself holds: all but an embedding that nothing else reads."""
+    """Return the names of the weights in the session: all except an embedding that no other operation reads."""
     return {name for op in graph.operations if not isinstance(op, Embed) for name in op.weight_names}
 
 
 def usual_result_rows(limits: Limits) -> int:
-    """Rows of logits of the widest pass: a tree's all, a plain one's last."""
+    """Return the rows of logits of the widest pass: all rows of a tree, or the last row without speculation."""
     return limits.nodes if limits.depth else 1
 
 
 def widest_value(graph: Graph) -> int:
-    """Columns of the widest value, the logits aside."""
+    """Return the number of columns of the widest value of the graph except the logits."""
     vocab = graph.weights[embedding_name(graph)].shape[0]
     return max(size for value in graph.values.values() if isinstance(size := value.shape[-1], int) and size != vocab)
 
 
 def rotary_bytes(graph: Graph, positions: int) -> int:
-    """Cosines and sines, in the model and as an initializer."""
-    turns = {(op.inverse_frequencies, op.magnitude) for op in graph.operations if isinstance(op, Rope)}
-    pairs = sum(len(frequencies) for frequencies, _ in turns)
+    """Return the bytes of the tables of cosines and sines, which are in the model and, as initializers, in the session."""
+    tables = {(op.inverse_frequencies, op.magnitude) for op in graph.operations if isinstance(op, Rope)}
+    pairs = sum(len(frequencies) for frequencies, _ in tables)
     return 2 * 8 * pairs * positions

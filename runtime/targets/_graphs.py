@@ -1,4 +1,4 @@
-"""The graph that a bundle's tensors can run, shared by the targets."""
+"""The graph of a bundle, as the targets run it."""
 
 from __future__ import annotations
 
@@ -12,25 +12,26 @@ __all__ = ["bundle_graph", "embedding_name"]
 
 
 def bundle_graph(bundle: Bundle, kv_bits: int | None = None) -> Graph:
-    """The float profile of a bundle: schemes assigned, quantize points in, neighbours fused.
+    """Return the graph of a bundle in the float profile: with schemes, points of quantization, and fused linears.
 
-    ``kv_bits``: how keys and values are kept; None leaves what the family says.
+    ``kv_bits`` is the number of bits of keys and values; None leaves the family's choice.
 
     Raises:
         BundleError: the bundle's tensors do not fit its configuration.
         UnsupportedError: the family is not known.
     """
     key = ("bundle_graph", kv_bits)
-    if key not in bundle.derived:  # a planner asks for it hundreds of times
+    if key not in bundle.derived:  # cached, because a planner calls this hundreds of times
         graph = build_graph(bundle.config)
         bundle.check(graph)
         if kv_bits is not None:
             graph = store_kv(graph, kv_bits)
         bundle.derived[key] = fuse_linears(quantize_activations(assign_schemes(graph, bundle.schemes)))
-    found: Graph = bundle.derived[key]
-    return found
+    result: Graph = bundle.derived[key]
+    return result
 
 
 def embedding_name(graph: Graph) -> str:
+    """Return the name of the embedding's weight."""
     (embed,) = (operation for operation in graph.operations if isinstance(operation, Embed))
     return embed.weight

@@ -1,7 +1,8 @@
-"""Which form of int8 matrix product ONNX Runtime computes exactly on this CPU.
+"""A test of which int8 matrix products ONNX Runtime computes exactly on this CPU.
 
-On x86 without VNNI its uint8 x int8 kernels add pairs of products in 16 bits and saturate, without a word; uint8 x uint8
-is summed in 32 bits. Source: the note on 7-bit weights in ONNX Runtime's quantization guide; measured on AVX2.
+On x86 CPUs without VNNI, ONNX Runtime's uint8 x int8 kernels add pairs of products in 16 bits and saturate silently;
+products of uint8 x uint8 are summed in 32 bits. Source: the note on 7-bit weights in ONNX Runtime's quantization guide;
+measured on AVX2.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from edgedec.ort import onnxruntime as ort
 
 __all__ = ["product_is_exact", "signed_int8_is_exact"]
 
-_ZERO_POINT = 128
-# The last group of columns is short, and the last of rows; kernels take 1 to 12 rows at once and differ by their number.
+_ZERO_POINT = 128  # zero point of uint8 activations
+# Sizes of the tested matrices, chosen so that the last groups of columns and rows are incomplete.
 _INPUTS, _OUTPUTS = 303, 101
-_ROWS = (1, 2, 3, 4, 6, 8, 12, 32)
+_ROWS = (1, 2, 3, 4, 6, 8, 12, 32)  # numbers of rows, because kernels differ for 1 to 12 rows
 
 
 @functools.cache
 def signed_int8_is_exact() -> bool:
-    """Whether uint8 activations x int8 weights are exact here; tried once per process, in a few milliseconds.
+    """Return whether products of uint8 activations x int8 weights are exact. The test runs once per process.
 
     Raises:
-        DeviceError: neither these are, nor uint8 x uint8.
+        DeviceError: neither these products are exact, nor those of uint8 x uint8.
     """
     if product_is_exact(unsigned=False):
         return True
@@ -41,23 +42,23 @@ def signed_int8_is_exact() -> bool:
 
 
 def product_is_exact(*, unsigned: bool) -> bool:
-    """Run MatMulInteger as the lowering does, on the codes with the largest products, and compare with int32 sums."""
+    """Return whether MatMulInteger, as the lowering uses it, gives exact sums for the codes with the largest products."""
     rng = np.random.default_rng(0)
     weights = rng.choice(np.array([-127, 127], np.int8), (_INPUTS, _OUTPUTS))
-    weights[:, 0] = 127  # sums that all products push the same way
+    weights[:, 0] = 127  # with the first row of codes, a sum of products of equal sign
     session = _session(weights, unsigned)
     for rows in _ROWS:
         codes = rng.choice(np.array([-127, 127], np.int8), (rows, _INPUTS))
         codes[0] = 127
         expected = codes.astype(np.int32) @ weights.astype(np.int32)
-        (found,) = session.run(None, {"x": (codes.astype(np.int16) + _ZERO_POINT).astype(np.uint8)})
-        if not np.array_equal(found, expected):
+        (sums,) = session.run(None, {"x": (codes.astype(np.int16) + _ZERO_POINT).astype(np.uint8)})
+        if not np.array_equal(sums, expected):
             return False
     return True
 
 
 def _session(weights: NDArray[np.int8], unsigned: bool) -> ort.InferenceSession:
-    """x uint8 [m, _INPUTS] -> y int32 [m, _OUTPUTS]; the weights are constant, so that they are packed."""
+    """Return a session from x uint8 [m, _INPUTS] to y int32 [m, _OUTPUTS]; the weights are constants, so it packs them."""
     dtype = TensorProto.UINT8 if unsigned else TensorProto.INT8
     codes = weights.view(np.uint8) ^ _ZERO_POINT if unsigned else weights
     initializers = [

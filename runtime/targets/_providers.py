@@ -1,4 +1,4 @@
-"""Execution providers of ONNX Runtime by device name, and key/value memory where their kernels want it."""
+"""Execution providers of ONNX Runtime by device name, and memory for keys and values where their kernels need it."""
 
 from __future__ import annotations
 
@@ -17,35 +17,37 @@ from edgedec.install_hint import install_extra, pip_install, pip_uninstall
 from edgedec.ort import onnxruntime as ort
 from edgedec.runtime.protocols import I32
 
-__all__ = ["CacheMemory", "cache_memory", "open_session", "widest_pass"]
+__all__ = ["KeyValueMemory", "key_value_memory", "open_session", "widest_pass"]
 
 _PROVIDERS = {"cuda": "CUDAExecutionProvider", "webgpu": "WebGpuExecutionProvider"}
 _CPU = "CPUExecutionProvider"
-# Lets the plug-in take a software Vulkan driver. Source: onnxruntime pull request 32287, whose test machines use it.
+# Environment variable with which the plug-in accepts a software Vulkan driver. Source: onnxruntime pull request 32287,
+# whose test machines use it.
 _SOFTWARE = "ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER=1"
 _VULKANINFO = "see what `vulkaninfo --summary` lists (Debian: apt install vulkan-tools mesa-vulkan-drivers)"
 _CUDA = "onnxruntime-gpu[cuda,cudnn]"
 _NO_ADAPTER = "Failed to get a WebGPU adapter"
 _CUDA_OPTIONS = {
-    "arena_extend_strategy": "kSameAsRequested",  # the default doubles, and keeps what one wide pass took
-    "use_tf32": "0",  # float32 products keep their 24 bits
+    "arena_extend_strategy": "kSameAsRequested",  # the default doubles the arena and keeps the memory of one wide pass
+    "use_tf32": "0",  # float32 products keep 24 bits of precision
 }
-# From 32 rows on the WebGPU plug-in (0.4) takes another attention kernel, written for subgroups of 8 lanes and more. On
-# SwiftShader, which has 4, its results are wrong, and nothing says so (docs/devices.md).
+# Rows of a run that avoid a faulty kernel: with 32 rows and more the WebGPU plug-in (0.4) uses another attention kernel,
+# written for subgroups of at least 8 lanes. On SwiftShader, which has 4, it gives wrong results without an error
+# (docs/devices.md).
 _WEBGPU_ROWS = 31
 
 
 def widest_pass(device: str) -> int | None:
-    """Rows of one run of a session on ``device``; None: any number. Wider passes are run in pieces."""
+    """Return the maximum number of rows of a run on ``device``; None: no limit. Wider passes run in several parts."""
     return _WEBGPU_ROWS if device == "webgpu" else None
 
 
 def open_session(model: bytes, options: ort.SessionOptions, device: str) -> ort.InferenceSession:
-    """A session on ``device``, on no other: by itself ONNX Runtime would go on on the CPU.
+    """Return a session on ``device``, without ONNX Runtime's fallback to the CPU.
 
     Raises:
-        DeviceError: the provider is not installed, finds no device or does not start; says what to do.
-        Exception: ONNX Runtime cannot load the model; its own classes, which share no base.
+        DeviceError: the provider is not installed, has no device or does not start; the message says what to do.
+        Exception: ONNX Runtime cannot load the model; its exception classes share no base.
     """
     if device == "cpu":
         return ort.InferenceSession(model, options, providers=[_CPU], enable_fallback=0)
@@ -56,15 +58,15 @@ def open_session(model: bytes, options: ort.SessionOptions, device: str) -> ort.
         try:
             session = ort.InferenceSession(model, options, enable_fallback=0)
         except Exception as error:
-            _, found, reason = str(error).partition(_NO_ADAPTER)
-            if found:
+            _, no_adapter, reason = str(error).partition(_NO_ADAPTER)
+            if no_adapter:
                 raise DeviceError(
-                    f"device webgpu: the plug-in accepts none of the Vulkan drivers here ({found}{reason.rstrip()}); "
-                    f"{_VULKANINFO}; Mesa's llvmpipe of Debian 12 is one that it refuses"
+                    f"device webgpu: the plug-in accepts none of the installed Vulkan drivers "
+                    f"({no_adapter}{reason.rstrip()}); {_VULKANINFO}; it refuses Mesa's llvmpipe of Debian 12, for example"
                 ) from error
             raise
     if _PROVIDERS[device] not in session.get_providers():
-        raise DeviceError(f"device {device}: ONNX Runtime went on without {_PROVIDERS[device]}; run: edgedec doctor")
+        raise DeviceError(f"device {device}: ONNX Runtime opened without {_PROVIDERS[device]}; run: edgedec doctor")
     return session
 
 
@@ -77,14 +79,14 @@ def _open_cuda(model: bytes, options: ort.SessionOptions) -> ort.InferenceSessio
     session = ort.InferenceSession(model, options, providers=[(name, _CUDA_OPTIONS), _CPU], enable_fallback=0)
     if name not in session.get_providers():  # a missing library or driver is only logged
         raise DeviceError(
-            "device cuda: ONNX Runtime cannot load CUDA; see that `nvidia-smi` lists a GPU, and that CUDA and cuDNN "
-            f"are found: {pip_install(_CUDA)}, with their folders in LD_LIBRARY_PATH"
+            "device cuda: ONNX Runtime cannot load CUDA; check that `nvidia-smi` lists a GPU and that CUDA and cuDNN "
+            f"are installed: {pip_install(_CUDA)}, with their folders in LD_LIBRARY_PATH"
         )
     return session
 
 
 def _webgpu_device() -> Any:
-    """The plug-in's device, its library registered once per process."""
+    """Return the plug-in's device. Its library is registered once per process."""
     try:
         plugin = importlib.import_module("onnxruntime_ep_webgpu")
     except ImportError:
@@ -98,56 +100,59 @@ def _webgpu_device() -> Any:
                 "mesa-vulkan-drivers (Debian, Ubuntu), or your system's package of the Vulkan loader"
             ) from None
     name = plugin.get_ep_name()
-    if not any(found.ep_name == name for found in ort.get_ep_devices()):
+    if not any(device.ep_name == name for device in ort.get_ep_devices()):
         try:
             ort.register_execution_provider_library(name, plugin.get_library_path())
-        except Exception as error:  # registered already, but without a device, or too old a runtime
+        except Exception as error:  # the library is registered without a device, or ONNX Runtime is too old
             if "already registered" not in str(error):
                 raise DeviceError(
-                    f"device webgpu: ONNX Runtime {ort.__version__} does not take the plug-in; "
-                    f"run: {pip_install('--upgrade', 'onnxruntime', 'onnxruntime-ep-webgpu')}; it says: {error}"
+                    f"device webgpu: ONNX Runtime {ort.__version__} cannot load the plug-in ({error}); "
+                    f"run: {pip_install('--upgrade', 'onnxruntime', 'onnxruntime-ep-webgpu')}"
                 ) from error
-    devices = [found for found in ort.get_ep_devices() if found.ep_name == name]
+    devices = [device for device in ort.get_ep_devices() if device.ep_name == name]
     if not devices:
         raise DeviceError(
             f"device webgpu: no GPU found; {_VULKANINFO}, "
-            f"or let it run on a software Vulkan driver, slowly, with {_SOFTWARE} in the environment"
+            f"or use a software Vulkan driver, which is slow, with {_SOFTWARE} in the environment"
         )
-    return devices[0]  # the plug-in takes one, and chooses the GPU by itself
+    return devices[0]  # the plug-in accepts one device and selects the GPU itself
 
 
-class CacheMemory(Protocol):
-    """Key/value buffers of one sequence, float32 [1, kv_heads, positions, head_dim] each, zero at first."""
+class KeyValueMemory(Protocol):
+    """Key/value buffers of one sequence, float32 [1, kv_heads, positions, head_dim] each, initially zero."""
 
     values: dict[str, ort.OrtValue]
 
     def move(self, start: int, nodes: I32) -> None:
-        """Row ``start + nodes[i]`` becomes row ``start + i``, in every buffer. ``nodes`` ascends."""
+        """Copy row ``start + nodes[i]`` to row ``start + i`` in every buffer. ``nodes`` must ascend."""
 
     def copy_from(self, other: Any, length: int) -> None:
-        """Take at least the first ``length`` rows of another memory of the same kind and shapes."""
+        """Copy at least the first ``length`` rows of another memory of the same kind and shapes."""
 
-    def clear(self) -> None: ...
+    def clear(self) -> None:
+        """Free the buffers."""
 
 
-def cache_memory(session: ort.InferenceSession, device: str, shapes: Mapping[str, tuple[int, ...]]) -> CacheMemory:
-    """Memory for the inputs ``past.NAME`` of ``session``, on the side that its attention kernel runs on.
+def key_value_memory(
+    session: ort.InferenceSession, device: str, shapes: Mapping[str, tuple[int, ...]]
+) -> KeyValueMemory:
+    """Return memory for the inputs ``past.NAME`` of ``session``, on the side where its attention kernel runs.
 
-    A provider without a kernel for a node leaves it to the CPU (CUDA's GroupQueryAttention has no float32); a buffer on
-    the other side would then be copied whole, forth and back, in each pass.
+    A provider without a kernel for a node leaves the node to the CPU (CUDA's GroupQueryAttention has no float32). A buffer
+    on the other side would then be copied back and forth as a whole in each pass.
     """
     if device == "cpu":
         return _HostMemory(shapes)
     inputs = zip(session.get_inputs(), session.get_input_memory_infos(), strict=True)
-    wanted = {item.name: info for item, info in inputs}
-    places = {wanted[f"past.{name}"].name for name in shapes}
+    infos = {item.name: info for item, info in inputs}
+    places = {infos[f"past.{name}"].name for name in shapes}
     return _HostMemory(shapes) if places == {"Cpu"} else _DeviceMemory(device, shapes)
 
 
 class _HostMemory:
     def __init__(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         self.arrays = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
-        # ONNX Runtime works in the arrays' own memory.
+        # ONNX Runtime uses the memory of the arrays.
         self.values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in self.arrays.items()}
 
     def move(self, start: int, nodes: I32) -> None:
@@ -169,11 +174,11 @@ class _DeviceMemory:
         self._mover: ort.InferenceSession | None = None
         self.values: dict[str, ort.OrtValue] = {}
         for name, shape in shapes.items():
-            # From zeros, not from a shape alone: recycled memory may hold NaN, which survives a weight of zero.
+            # Initialize with zeros, because recycled memory may contain NaN, and NaN times a weight of zero is NaN.
             self.values[name] = ort.OrtValue.ortvalue_from_numpy(np.zeros(shape, np.float32), device)
 
     def move(self, start: int, nodes: I32) -> None:
-        if self._mover is None:  # plain decoding never asks for it
+        if self._mover is None:  # opened on first use, because plain decoding does not need it
             options = ort.SessionOptions()
             options.log_severity_level = 3
             self._mover = open_session(_mover_model(self._shapes), options, self._device)
@@ -195,7 +200,7 @@ class _DeviceMemory:
 
 
 def _scatter_indices(heads: int, start: int, count: int) -> NDArray[np.int64]:
-    """int64 [1, heads, count, 3]: where ScatterND puts row i of each head."""
+    """Return int64 [1, heads, count, 3], the indices at which ScatterND writes row i of each head."""
     out = np.zeros((1, heads, count, 3), np.int64)
     out[..., 1] = np.arange(heads)[:, None]
     out[..., 2] = np.arange(start, start + count)
@@ -203,9 +208,9 @@ def _scatter_indices(heads: int, start: int, count: int) -> NDArray[np.int64]:
 
 
 def _mover_model(shapes: Mapping[str, tuple[int, ...]]) -> bytes:
-    """A graph that reads rows ``from`` of each buffer and writes them at ``to``.
+    """Return a model that reads rows ``from`` of each buffer and writes them at ``to``.
 
-    Bound to one buffer as input and output, ScatterND works in place; the rows were gathered into memory of their own.
+    With one buffer bound as input and output, ScatterND works in place; the rows are first gathered into separate memory.
     """
     tensor = helper.make_tensor_value_info
     nodes, inputs, outputs = [], [tensor("from", TensorProto.INT64, ["k"])], []

@@ -1,7 +1,7 @@
-"""The accelerator as a target: a board, its RTL in simulation, or the interpreter of its program.
+"""Accelerators as targets: a board, a simulation of its RTL, or the interpreter of its program.
 
-A device keeps one sequence. States take turns on it: one that comes back finds the rows that it shares with the one before,
-and the others are run again, which gives the same integers.
+A device has room for one sequence, which the states share: when a state becomes active, rows that it has in common with the
+previous one stay on the device and the others run again, which gives the same integers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from edgedec.reference.integer_profile.values import Logits
 from edgedec.runtime.accelerator.cost import CycleCost
 from edgedec.runtime.accelerator.memories import board_memories
 from edgedec.runtime.accelerator.model import AcceleratorModel, buffer_bytes, chosen_config, prepare_model
-from edgedec.runtime.accelerator.opening import bandwidth, check_device, memory_model, opened
+from edgedec.runtime.accelerator.opening import bandwidth, check_device, memory_model, open_device
 from edgedec.runtime.accelerator.options import AcceleratorOptions
 from edgedec.runtime.accelerator.rows import DeviceRows, Row, rows_of
 from edgedec.runtime.driver.counters import Counters
@@ -34,26 +34,27 @@ from edgedec.runtime.driver.report import PassReport
 from edgedec.runtime.protocols import F32, I32, Bytes, CostModel, Limits, Pass, PassResult, State, TargetInfo, Ticket
 from edgedec.runtime.targets import Bounds, TargetModule
 from edgedec.runtime.targets._graphs import embedding_name
-from edgedec.runtime.targets._results import Done, check_pass, top_k
+from edgedec.runtime.targets._results import FinishedTicket, check_pass, top_k
 from edgedec.runtime.visibility import unpack
 
-__all__ = ["AcceleratorTarget", "module"]
+__all__ = ["ProgramTarget", "module"]
 
-_KV_BITS = 8
-_WITHOUT_CLOCK = "interpreter"
-# What a plan calls the buffers of ``Program.sizes``.
+_KV_BITS = 8  # bits of keys and values in the integer profile
+_WITHOUT_CLOCK = "interpreter"  # name of the device that has no clock
+# Names in a plan of the buffers of ``Program.sizes``.
 _ITEMS = {"program": "program", "image": "weights", "cache": "kv", "input": "activations", "output": "logits"}
 
 
-class _State:
-    """One sequence: its rows, wherever the device is.
+class _ProgramState:
+    """The rows of one sequence, whether they are on the device or not.
 
     Members:
-        rows: committed. last: of its last pass, until some of them are kept.
-        length: committed rows.
+        rows: committed rows.
+        last: rows of the last pass, until the next commit.
+        length: number of committed rows.
     """
 
-    def __init__(self, target: AcceleratorTarget, rows: list[Row]) -> None:
+    def __init__(self, target: ProgramTarget, rows: list[Row]) -> None:
         self._target, self.rows = target, rows
         self.last: list[Row] = []
         self.length = len(rows)
@@ -69,19 +70,19 @@ class _State:
         if length < self.length:
             del self.rows[length:]
             self.length = length
-            self._target.changed(self)
+            self._target.truncated(self)
 
     def fork(self) -> State:
-        return _State(self._target, list(self.rows))
+        return _ProgramState(self._target, list(self.rows))
 
     def close(self) -> None:
         self.truncate(0)
 
 
-class _Ticket:
-    """A pass that runs. ``result`` waits for it; asked again it has the answer at once."""
+class _ProgramTicket:
+    """A pass that was submitted. ``result`` waits for it and may be called again."""
 
-    def __init__(self, target: AcceleratorTarget, state: _State, work: Pass) -> None:
+    def __init__(self, target: ProgramTarget, state: _ProgramState, work: Pass) -> None:
         self._target, self._state, self._work = target, state, work
         self._result: PassResult | None = None
 
@@ -90,27 +91,34 @@ class _Ticket:
             self._result = self._target.finish(self, self._state, self._work)
         return [self._result]
 
-    def kept(self) -> PassResult:
-        """The result, in memory that the next pass leaves alone."""
+    def copied(self) -> PassResult:
+        """Return the result in memory that the next pass does not overwrite."""
         (result,) = self.result()
         self._result = replace(result, logits=result.logits.copy())
         return self._result
 
 
-class AcceleratorTarget:
-    """A model on a device.
+class ProgramTarget:
+    """A compiled program on an accelerator.
 
     Members:
-        device, driver, program: for figures, and for tests.
-        counters: what was done since the target was made.
-        cost_model: seconds of a pass beforehand, an estimate.
-        facts: what its figures have to be read with.
-        top_k: likeliest tokens of a row that the device finds by itself.
+        device, driver, program: the device, its driver and the program that it runs.
+        counters: work of the device since the target was opened.
+        cost_model: estimated duration of passes.
+        facts: context of the device's figures: simulated or measured, board, clock frequency.
+        top_k: likeliest tokens of a row that the device can return.
 
     Args:
-        device: nobody else's; closed with the target.
-        board, memory: names, for ``facts``; ``memory`` of a simulated one.
-        bandwidth: of the memory, for ``cost_model``; None: without limit.
+        bundle: the model.
+        device: used by this target only; it is closed with the target.
+        model: the compiled program, and the embedding of the host.
+        limits: bounds of the passes.
+        board: name of the board, for ``facts``.
+        memory: name of a simulated device's memory model, for ``facts``.
+        bandwidth: bytes per second of the memory, for ``cost_model``; None: no limit.
+
+    Raises:
+        UsageError: the limits exceed those of the accelerator.
     """
 
     def __init__(
@@ -135,7 +143,7 @@ class AcceleratorTarget:
         self.counters = Counters()
         self._cost = CycleCost(model.program, bandwidth)
         self.cost_model: CostModel | None = self._cost
-        # The figures of a replayed device are those of the device that was recorded.
+        # A replay reports the figures of the recorded device.
         recorded = current_name(getattr(device, "recorded_name", device.name))
         self.facts = DeviceFacts(
             device=device.name,
@@ -147,12 +155,12 @@ class AcceleratorTarget:
             config=config,
         )
         self.top_k = config.top_k
-        self._cache = DeviceRows(self.driver, lambda report, rows: self._ran(report, rows, logits=False))
-        self._running: _Ticket | None = None
-        self._wrote = NO_LOGITS  # what the last pass did
+        self._cache = DeviceRows(self.driver, lambda report, rows: self._count(report, rows, logits=False))
+        self._running: _ProgramTicket | None = None
+        self._output = NO_LOGITS  # kind of logits that the last pass wrote
         vocab = model.program.host.vocab
-        self._rows = np.full((config.slots, vocab), -np.inf, np.float32)  # of logits, finite at ``_kept`` only
-        self._kept = np.zeros((config.slots, min(config.top_k, vocab)), np.int64)
+        self._rows = np.full((config.slots, vocab), -np.inf, np.float32)  # rows of logits, finite at ``_finite`` only
+        self._finite = np.zeros((config.slots, min(config.top_k, vocab)), np.int64)
         self.info = TargetInfo(
             vocab=model.program.host.vocab,
             tokenizer_hash=bundle.tokenizer_hash,
@@ -164,17 +172,17 @@ class AcceleratorTarget:
 
     @property
     def device_bytes(self) -> int:
-        """Of the buffers that the device has."""
+        """Bytes of the buffers in the device's memory."""
         return sum(region.array.nbytes for region in self.driver.regions.values())
 
     def footprint(self, limits: Limits) -> Bytes:
         return _items(self.program.sizes)
 
     def open(self, limits: Limits) -> State:
-        return _State(self, [])
+        return _ProgramState(self, [])
 
     def close(self) -> None:
-        """Gives up what runs, and lets go of the device; a second time does nothing."""
+        """Abandon a running pass and release the device. A second call does nothing."""
         self._running = None
         try:
             self.driver.close()
@@ -182,95 +190,98 @@ class AcceleratorTarget:
             self.device.close()
 
     def submit(self, work: Sequence[tuple[State, Pass]]) -> Ticket:
-        """Begins a pass and returns; several are run to their ends one after the other.
+        """Start a pass and return. Several passes run one after another before this returns.
 
-        A result's rows may be the target's own memory, which the next pass overwrites.
+        The rows of a result may be the target's own memory, which the next pass overwrites.
         """
         if len(work) == 1:
-            return self._begun(*work[0])
-        return Done([self._begun(state, item).kept() for state, item in work])
+            return self._submit_pass(*work[0])
+        return FinishedTicket([self._submit_pass(state, item).copied() for state, item in work])
 
-    def _begun(self, state: State, work: Pass) -> _Ticket:
-        assert isinstance(state, _State)
+    def _submit_pass(self, state: State, work: Pass) -> _ProgramTicket:
+        assert isinstance(state, _ProgramState)
         check_pass(work, state.length, self.limits, self.info.vocab)
         if work.taps:
             raise _no_taps(work.taps)
         if self._running is not None:
-            self._running.kept()  # the device runs one pass at a time
+            self._running.copied()  # wait for it, because the device runs one pass at a time
         self._cache.bring(state, state.rows)
         state.last = []
         self._start(work)
-        self._running = ticket = _Ticket(self, state, work)
+        self._running = ticket = _ProgramTicket(self, state, work)
         return ticket
 
     def _start(self, work: Pass, *, whole: bool = False) -> None:
         n = len(work.ids)
-        self._wrote = (
-            NO_LOGITS if not len(_wanted(work)) else BEST if 0 < work.top_k <= self.top_k and not whole else WHOLE_ROWS
-        )
+        if not len(_logit_rows(work)):
+            self._output = NO_LOGITS
+        else:
+            self._output = BEST if 0 < work.top_k <= self.top_k and not whole else WHOLE_ROWS
         self.driver.submit(
             work.ids,
             positions=work.positions,
             visible=None if work.visible is None else unpack(work.visible, n),
-            logits=self._wrote,
+            logits=self._output,
             embeds=work.embeds,
         )
 
-    def finish(self, ticket: _Ticket, state: _State, work: Pass) -> PassResult:
-        """What a ticket asks for when somebody asks it.
+    def finish(self, ticket: _ProgramTicket, state: _ProgramState, work: Pass) -> PassResult:
+        """Wait for a ticket's pass and return its result.
 
         Raises:
-            DeviceError: the pass failed; as ``Driver.finish``.
-            UsageError: the pass was given up, after Ctrl-C or an error.
+            DeviceError: the pass failed; see ``Driver.finish``.
+            UsageError: the pass was abandoned after Ctrl-C or an error.
         """
         if self._running is not ticket:
-            raise UsageError("the pass of this ticket was given up; submit it again")
+            raise UsageError("the pass of this ticket was abandoned; submit it again")
         self._running = None
-        seconds = self._finished(work)
-        found = self._best(work) if self._wrote == BEST else None
-        if self._wrote == BEST and found is None:  # padding is likeliest in some row, and crowds out all tokens
+        seconds = self._wait(work)
+        best = self._best(work) if self._output == BEST else None
+        if self._output == BEST and best is None:  # in some row all likeliest ids pad the vocabulary: get whole rows
             self._start(work, whole=True)
-            seconds += self._finished(work)
-        logits, top = found or self._whole(work)
+            seconds += self._wait(work)
+        logits, top = best or self._whole(work)
         state.last = rows_of(work)
         return PassResult(logits=logits, top=top, taps={}, seconds=seconds)
 
-    def _finished(self, work: Pass) -> float:
-        return self._ran(self.driver.finish(), len(work.ids), logits=self._wrote != NO_LOGITS)
+    def _wait(self, work: Pass) -> float:
+        """Wait for the running pass and return its seconds."""
+        return self._count(self.driver.finish(), len(work.ids), logits=self._output != NO_LOGITS)
 
     def _whole(self, work: Pass) -> tuple[F32, tuple[I32, F32] | None]:
-        """Whole rows of logits, float32 [rows, vocab], and the likeliest of each."""
-        rows = _wanted(work)
+        """Return whole rows of logits, float32 [rows, vocab], and the likeliest tokens of each."""
+        rows = _logit_rows(work)
         if not len(rows):
             return np.empty((0, self.info.vocab), np.float32), None
         logits = _floats(self.driver.logits(rows))
         return logits, top_k(logits, work.top_k, self.bundle.tokens.size)
 
     def _best(self, work: Pass) -> tuple[F32, tuple[I32, F32]] | None:
-        """The same with -inf for what the device did not keep; None if none of what it kept in some row is a token.
+        """Return rows with the device's likeliest logits and -inf elsewhere; None if a row has padding ids only.
 
-        The rows are the target's own memory: to fill a vocabulary for each pass would take longer than all else here.
+        The rows are the target's own memory, because filling new rows of a whole vocabulary in each pass would take longer
+        than everything else in this method.
         """
-        found = self.driver.results(_wanted(work))
-        tokens = (found.ids < self.bundle.tokens.size).sum(axis=1)  # the likeliest first, so padding may lie between
+        results = self.driver.results(_logit_rows(work))
+        tokens = (results.ids < self.bundle.tokens.size).sum(axis=1)  # number of ids of each row that are no padding
         if not tokens.all():
             return None
-        ids = found.ids.astype(np.int64)
-        values = _floats(Logits(values=found.logits, mantissa=found.mantissa, exponent=found.exponent))
-        np.put_along_axis(self._rows, self._kept, -np.inf, axis=1)
-        self._kept[: len(ids)] = ids
+        ids = results.ids.astype(np.int64)
+        values = _floats(Logits(values=results.logits, mantissa=results.mantissa, exponent=results.exponent))
+        np.put_along_axis(self._rows, self._finite, -np.inf, axis=1)
+        self._finite[: len(ids)] = ids
         logits = self._rows[: len(ids)]
         np.put_along_axis(logits, ids, values, axis=1)
-        if tokens.min() < ids.shape[1]:
+        if tokens.min() < ids.shape[1]:  # padding may be anywhere in the order
             return logits, cast(tuple[I32, F32], top_k(logits, work.top_k, self.bundle.tokens.size))
-        return logits, (found.ids[:, : work.top_k], values[:, : work.top_k])
+        return logits, (results.ids[:, : work.top_k], values[:, : work.top_k])
 
-    def commit(self, state: _State, nodes: I32) -> None:
-        """Keeps rows of the state's last pass; where another state's are on the device by now, they are run again later.
+    def commit(self, state: _ProgramState, nodes: I32) -> None:
+        """Commit rows of the state's last pass. If another state's rows are on the device now, they run again later.
 
         Raises:
-            DeviceError: as ``Driver.commit``.
-            UsageError: rows that the last pass did not have, or not in ascending order.
+            DeviceError: see ``Driver.commit``.
+            UsageError: the last pass does not have these rows, or they are not in ascending order.
         """
         last, state.last = state.last, []
         kept = [int(node) for node in nodes]
@@ -282,43 +293,48 @@ class AcceleratorTarget:
             state.commit_seconds = 0.0 if report is None else self._committed(report)
         state.rows += rows
 
-    def changed(self, state: _State) -> None:
-        """A state has lost rows."""
+    def truncated(self, state: _ProgramState) -> None:
+        """Note that a state has lost rows."""
         self._cache.forget(state)
 
-    def _ran(self, report: PassReport, rows: int, *, logits: bool) -> float:
-        """Takes a pass into the counters; its seconds in the device's time."""
+    def _count(self, report: PassReport, rows: int, *, logits: bool) -> float:
+        """Add a pass to the counters and return its seconds in the device's time."""
         if report.cycles:
             seconds = report.cycles / self.facts.clock_hz
-        else:  # a device without a clock
+        else:  # the device has no clock
             seconds = self._cost.seconds(rows, self.driver.length, logits=logits)
         self.counters = self.counters.plus(report, seconds, rows=rows)
         return seconds
 
     def _committed(self, report: PassReport) -> float:
-        """The same of a commit that moved rows; a device without a clock takes no time for it."""
+        """Add a commit that moved rows to the counters and return its seconds; 0 on a device without a clock."""
         seconds = report.cycles / self.facts.clock_hz
         self.counters = self.counters.plus(report, seconds, rows=0)
         return seconds
 
 
-def _wanted(work: Pass) -> I32:
+def _logit_rows(work: Pass) -> I32:
+    """Return the rows of a pass whose logits it returns."""
     return np.array([len(work.ids) - 1], np.int32) if work.logits is None else work.logits
 
 
 def _no_taps(taps: Sequence[str]) -> UnsupportedError:
     return UnsupportedError(
-        f"the accelerator hands back logits only, not {', '.join(taps)}; take a drafter that needs none, or --device cpu"
+        f"the accelerator returns logits only, not {', '.join(taps)}; use a drafter without taps, or --device cpu"
     )
 
 
 def _floats(logits: Logits) -> NDArray[np.float32]:
-    """As float32 [rows, n]; what is less than a row's largest integer stays less, so that the likeliest is the integers'."""
+    """Return logits as float32 [rows, n].
+
+    Rounding to float32 must not make a smaller integer equal to the largest of its row, so that the likeliest token is the
+    same in both representations.
+    """
     units = np.ldexp(logits.mantissa.astype(np.float64), logits.exponent)[:, None]
-    found: NDArray[np.float32] = (logits.values * units).astype(np.float32)
-    top = found.max(axis=1, keepdims=True)
-    rounded_up = (found == top) & (logits.values < logits.values.max(axis=1, keepdims=True))
-    return np.where(rounded_up, np.nextafter(top, np.float32(-np.inf)), found)
+    floats: NDArray[np.float32] = (logits.values * units).astype(np.float32)
+    top = floats.max(axis=1, keepdims=True)
+    rounded_up = (floats == top) & (logits.values < logits.values.max(axis=1, keepdims=True))
+    return np.where(rounded_up, np.nextafter(top, np.float32(-np.inf)), floats)
 
 
 def _items(sizes: Mapping[str, int]) -> dict[str, int]:
@@ -327,7 +343,7 @@ def _items(sizes: Mapping[str, int]) -> dict[str, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Module:
-    """A TargetModule of one accelerator."""
+    """The ``TargetModule`` of one accelerator."""
 
     options: AcceleratorOptions
     progress: Progress
@@ -341,20 +357,22 @@ class _Module:
         threads: int,
         taps: tuple[str, ...],
         kv_bits: int | None = None,
-    ) -> AcceleratorTarget:
-        """Raises:
-        UnsupportedError: the model does not map to the accelerator, or taps are wanted.
-        ToolError: something that the device needs is missing.
-        DeviceError: it does not answer, or is in use.
+    ) -> ProgramTarget:
+        """Compile the program, open the device and return the target.
+
+        Raises:
+            UnsupportedError: the model cannot be mapped to the accelerator, or ``taps`` is not empty.
+            ToolError: a tool or package that the device needs is missing.
+            DeviceError: the device does not answer, or is in use.
         """
         if taps:
             raise _no_taps(taps)
         model = prepare_model(bundle, self.options, limits.positions, progress=self.progress)
-        found = opened(device, model.program, self.options, progress=self.progress)
+        opened = open_device(device, model.program, self.options, progress=self.progress)
         try:
-            return AcceleratorTarget(
+            return ProgramTarget(
                 bundle,
-                found,
+                opened,
                 model,
                 limits,
                 board=find_board(self.options.board_name).name,
@@ -362,15 +380,18 @@ class _Module:
                 bandwidth=bandwidth(self.options),
             )
         except BaseException:
-            found.close()
+            opened.close()
             raise
 
     def kv_choices(self, device: str, bundle: Bundle | None = None) -> tuple[int, ...]:
-        """The integer profile's."""
+        """Return the integer profile's bits of keys and values."""
         return (_KV_BITS,)
 
     def bounds(self, bundle: Bundle, device: str, positions: int = 1) -> Bounds:
-        """Its slots, and the cache of an accelerator that is there already or that was asked for."""
+        """Return the accelerator's limits.
+
+        The cache is limited if the accelerator is built already, or if the options set its size.
+        """
         check_device(device, self.options)
         config = chosen_config(bundle, self.options, positions)
         options = self.options
@@ -383,7 +404,7 @@ class _Module:
         )
 
     def memories(self, bundle: Bundle, limits: Limits, device: str) -> tuple[MemoryUse, ...]:
-        """Of the board."""
+        """Return the board's memories."""
         config = chosen_config(bundle, self.options, limits.positions)
         return board_memories(config, buffer_bytes(bundle, self.options, limits.positions), self.options, device)
 
@@ -397,13 +418,13 @@ class _Module:
         kv_bits: int | None = None,
         result_rows: int | None = None,
     ) -> Bytes:
-        """Bytes of the device's buffers, and of the table whose rows the host sends."""
-        found = _items(buffer_bytes(bundle, self.options, limits.positions))
+        """Return the bytes of the device's buffers and of the embedding, whose rows the host sends."""
+        buffers = _items(buffer_bytes(bundle, self.options, limits.positions))
         embedding = bundle.tensors[embedding_name(build_graph(bundle.config))]
         parts = embedding.scheme.parts(embedding.shape)
-        return {**found, "embedding": sum(part.nbytes for part in parts.values())}
+        return {**buffers, "embedding": sum(part.nbytes for part in parts.values())}
 
 
 def module(accelerator: AcceleratorOptions | None, progress: Progress) -> TargetModule:
-    """The plug-in entry: a module of one accelerator, the usual one for None."""
+    """Return the module of an accelerator, the default one for None (entry point of the plug-in)."""
     return _Module(options=accelerator or AcceleratorOptions(), progress=progress)

@@ -1,4 +1,4 @@
-"""The reference model as a target: slow, exact, batch-invariant."""
+"""The reference model as a target. It is slow, but defines the results, and is batch-invariant."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from edgedec.reference.float_profile.model import ReferenceModel
 from edgedec.runtime.protocols import I32, Bytes, CostModel, Limits, Pass, PassResult, State, TargetInfo, Ticket
 from edgedec.runtime.targets import Bounds
 from edgedec.runtime.targets._graphs import bundle_graph, embedding_name
-from edgedec.runtime.targets._results import Done, check_pass, top_k
+from edgedec.runtime.targets._results import FinishedTicket, check_pass, top_k
 from edgedec.runtime.visibility import unpack
 from edgedec.schemes import TernaryScheme
 
 __all__ = ["bounds", "create", "footprint", "kv_choices", "memories"]
 
 
-class _State:
+class _ReferenceState:
     commit_seconds: float | None = None
 
     def __init__(self, cache: Cache) -> None:
@@ -38,7 +38,7 @@ class _State:
         self.length = length
 
     def fork(self) -> State:
-        return _State(self.cache.fork())
+        return _ReferenceState(self.cache.fork())
 
     def close(self) -> None:
         self.cache = Cache({})
@@ -65,13 +65,13 @@ class _ReferenceTarget:
         return footprint(self.bundle, limits)
 
     def open(self, limits: Limits) -> State:
-        return _State(self.model.new_cache())
+        return _ReferenceState(self.model.new_cache())
 
     def submit(self, work: Sequence[tuple[State, Pass]]) -> Ticket:
-        return Done([self._run(state, item) for state, item in work])
+        return FinishedTicket([self._run(state, item) for state, item in work])
 
     def _run(self, state: State, work: Pass) -> PassResult:
-        assert isinstance(state, _State)
+        assert isinstance(state, _ReferenceState)
         check_pass(work, state.length, self.limits, self.info.vocab)
         began, n = time.perf_counter(), len(work.ids)
         logits, taps = self.model.forward(
@@ -96,22 +96,22 @@ def create(
     taps: tuple[str, ...],
     kv_bits: int | None = None,
 ) -> _ReferenceTarget:
-    """Plug-in entry; NumPy decides on its threads itself."""
+    """Return the target (entry point of the plug-in). ``threads`` is ignored: NumPy chooses its threads."""
     return _ReferenceTarget(bundle, limits, taps, kv_bits)
 
 
 def kv_choices(device: str, bundle: Bundle | None = None) -> tuple[int, ...]:
-    """What a cache of that many bits gives back; the memory is that of float32."""
+    """Return the numbers of bits to which keys and values are rounded. They are stored as float32 in every case."""
     return (32, 16, 8)
 
 
 def bounds(bundle: Bundle, device: str, positions: int = 1) -> Bounds:
-    """None."""
+    """Return no limits."""
     return Bounds()
 
 
 def memories(bundle: Bundle, limits: Limits, device: str) -> tuple[MemoryUse, ...]:
-    """None but the host's."""
+    """Return nothing, because the target uses the host's memory only."""
     return ()
 
 
@@ -124,7 +124,7 @@ def footprint(
     kv_bits: int | None = None,
     result_rows: int | None = None,
 ) -> Bytes:
-    """Bytes by item. Ternary planes are unpacked to a byte a trit; products are made in float64."""
+    """Return the bytes by item. Ternary planes are unpacked to one byte per trit, and products are computed in float64."""
     graph = build_graph(bundle.config)
     unpacked = sum(
         tensor.count * tensor.scheme.planes

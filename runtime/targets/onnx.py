@@ -1,8 +1,9 @@
-"""ONNX Runtime: the CPU, CUDA, and (through the WebGPU plug-in) mobile-class GPUs.
+"""The ONNX Runtime targets: the CPU, CUDA, and, through the WebGPU plug-in, GPUs of mobile devices.
 
-The CPU takes our own operators where their library works (_cpu.py). Here is the portable graph of stock operators. One
-session per bundle, its weights mapped from the bundle's file; one key/value buffer per sequence, past and present the same
-memory. A tree pass writes its rows behind the committed ones; ``commit`` moves the accepted rows together.
+On the CPU the project's own operators are used where their library works (_cpu.py). This module runs the portable graph of
+ONNX Runtime's standard operators. Each bundle has one session, with weights mapped from the bundle's file. Each sequence
+has one set of key/value buffers, in which past and present share memory. The rows of a tree pass are written after the
+committed ones; ``commit`` moves the accepted rows together.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ from edgedec.runtime.targets._footprint import (
 from edgedec.runtime.targets._graphs import bundle_graph, embedding_name
 from edgedec.runtime.targets._heap import freed_blocks_go_back
 from edgedec.runtime.targets._int8_products import signed_int8_is_exact
-from edgedec.runtime.targets._providers import CacheMemory, cache_memory, open_session, widest_pass
-from edgedec.runtime.targets._results import Done, check_pass, top_k
+from edgedec.runtime.targets._providers import KeyValueMemory, key_value_memory, open_session, widest_pass
+from edgedec.runtime.targets._results import FinishedTicket, check_pass, top_k
 from edgedec.runtime.visibility import unpack
 from edgedec.schemes import Int8Scheme, TernaryScheme
 
@@ -49,21 +50,22 @@ __all__ = ["OnnxTarget", "bounds", "create", "footprint", "kv_choices", "memorie
 
 _MASKED = np.float32(-np.inf)
 
-_ACTIVATION_COPIES = 12  # values alive at once, in units of the widest
-# Of each row and position while a window's bias is made, before any scores are: two of floats and what they hide.
+_ACTIVATION_COPIES = 12  # activations that are alive at once, in units of the widest value
+# Bytes for each row and position while the bias of a window is computed, before there are scores: two float arrays and two
+# of booleans.
 _MASKING = 10
-_LOGITS_COPIES = 3  # ONNX Runtime's int32 and float32 results, and ours
+_LOGITS_COPIES = 3  # copies of the logits: int32 and float32 results of ONNX Runtime, and the target's own
 
 
 class _OnnxState:
-    """``memory`` holds, per ``past``/``present`` pair, the buffer that both are bound to."""
+    """The cache of one sequence. Each buffer of ``memory`` is bound to an input ``past`` and to its output ``present``."""
 
     commit_seconds: float | None = None
 
     def __init__(self, target: OnnxTarget, limits: Limits) -> None:
         self.target, self.limits = target, limits
         self.length = 0
-        self.memory: CacheMemory = target.new_memory()
+        self.memory: KeyValueMemory = target.new_memory()
 
     def commit(self, nodes: I32) -> None:
         if not np.array_equal(nodes, np.arange(len(nodes))):
@@ -84,10 +86,10 @@ class _OnnxState:
 
 
 class OnnxTarget:
-    """A bundle in an ONNX Runtime session.
+    """A bundle in an ONNX Runtime session of standard operators.
 
-    ``unsigned_int8`` forces the form of int8 matrices; None takes the faster one that is exact on this CPU. On every
-    device: neither GPU provider has a kernel for them.
+    ``unsigned_int8`` selects the form of int8 matrices; None selects the fastest form that is exact on this CPU. The CPU
+    matters on every device, because neither GPU provider has a kernel for int8 matrices.
     """
 
     cost_model: CostModel | None = None
@@ -109,7 +111,7 @@ class OnnxTarget:
         if unsigned_int8 is None:
             unsigned_int8 = _multiplies_int8(self.graph) and not signed_int8_is_exact()
         self._unsigned_int8 = unsigned_int8
-        # Every int8 matrix is copied before the first is packed; a copy that is freed has to make room for packed ones.
+        # ONNX Runtime copies all int8 matrices before it packs the first one; freed copies must make room for packed ones.
         copies = _copied_bytes(_matrices(bundle, self.graph), unsigned_int8)
         with freed_blocks_go_back() if copies else contextlib.nullcontext():
             self._session = self._open(threads, unsigned_int8)
@@ -120,17 +122,17 @@ class OnnxTarget:
             positions=limits.positions,
             taps=taps,
             masks="tree",
-            batch_invariant=False,  # GroupQueryAttention's sums depend on the rows of the pass
+            batch_invariant=False,  # the sums of GroupQueryAttention depend on the number of rows of the pass
             kernel=PORTABLE if device == "cpu" else None,
         )
-        # Reused by every pass; zero but in tree passes.
+        # Attention bias that every pass reuses; it is zero except during tree passes.
         self._bias = np.zeros(limits.nodes * limits.positions, np.float32)
 
     def _open(self, threads: int, unsigned_int8: bool) -> ort.InferenceSession:
         options = ort.SessionOptions()
         options.log_severity_level = 3
         options.intra_op_num_threads = threads
-        options.enable_cpu_mem_arena = False  # the arena keeps what one wide pass took
+        options.enable_cpu_mem_arena = False  # an arena would keep the memory of one wide pass
         options.add_session_config_entry(
             "session.model_external_initializers_file_folder_path", str(self.bundle.path.resolve())
         )
@@ -145,36 +147,37 @@ class OnnxTarget:
             return open_session(model, options, self.device)
         except DeviceError:
             raise
-        except Exception as error:  # ONNX Runtime raises classes of its own that share no base
+        except Exception as error:  # ONNX Runtime's exception classes share no base
             raise DeviceError(f"ONNX Runtime cannot load {self.bundle.path} on {self.device}: {error}") from error
 
     def footprint(self, limits: Limits) -> Bytes:
         return _portable_footprint(self.bundle, limits, unsigned_int8=self._unsigned_int8)
 
-    def new_memory(self) -> CacheMemory:
+    def new_memory(self) -> KeyValueMemory:
+        """Return the key/value buffers of a new sequence."""
         shapes = {
             f"{state.name}.{part}": (1, state.kv_heads, self.limits.positions, state.head_dim)
             for state in self.graph.states.values()
             for part in ("key", "value")
         }
-        return cache_memory(self._session, self.device, shapes)
+        return key_value_memory(self._session, self.device, shapes)
 
     def open(self, limits: Limits) -> State:
         return _OnnxState(self, limits)
 
     def submit(self, work: Sequence[tuple[State, Pass]]) -> Ticket:
-        """Runs at once: on a CPU, drafting meanwhile would only take the verifier's cores."""
+        """Run the passes before returning, because on a CPU drafting at the same time would compete for the cores."""
         results = []
         for state, item in work:
             assert isinstance(state, _OnnxState)
             results.append(self._run(state, item))
-        return Done(results)
+        return FinishedTicket(results)
 
     def _embed(self, work: Pass) -> NDArray[np.float32]:
         out = self._embedding.rows(np.maximum(work.ids, 0))
         if work.embeds is not None:
-            given = work.ids < 0
-            out[given] = work.embeds[-work.ids[given] - 1]
+            from_embeds = work.ids < 0
+            out[from_embeds] = work.embeds[-work.ids[from_embeds] - 1]
         return out[None]
 
     def _run(self, state: _OnnxState, work: Pass) -> PassResult:
@@ -182,48 +185,47 @@ class OnnxTarget:
         missing = [name for name in work.taps if name not in self._taps]
         if missing:
             raise UnsupportedError(f"the session was opened without the tap {missing[0]!r}; open it with taps=")
-        if work.logits is not None and not len(work.logits):  # a run must ask for a row
+        if work.logits is not None and not len(work.logits):  # the session needs at least one row of logits
             result = self._run(state, replace(work, logits=None, top_k=0))
             taps = {name: tap if self._tap_of_each_row(name) else tap[:0] for name, tap in result.taps.items()}
             return replace(result, logits=result.logits[:0], taps=taps)
         n, width = len(work.ids), widest_pass(self.device)
         visible = None if work.visible is None else unpack(work.visible, n)
         if width is None or n <= width:
-            return self._step(state, work, 0, visible)
-        return self._run_in_pieces(state, work, width, visible)
+            return self._run_session(state, work, 0, visible)
+        return self._run_in_parts(state, work, width, visible)
 
-    def _run_in_pieces(
-        self, state: _OnnxState, work: Pass, width: int, visible: NDArray[np.bool_] | None
-    ) -> PassResult:
-        """The same pass in runs of ``width`` rows: to a run, the rows before it are past rows that a tree may mask."""
+    def _run_in_parts(self, state: _OnnxState, work: Pass, width: int, visible: NDArray[np.bool_] | None) -> PassResult:
+        """Run a pass in several runs of ``width`` rows. Each run sees the rows of earlier runs as past rows with a mask."""
         began, n = time.perf_counter(), len(work.ids)
-        wanted = np.array([n - 1], np.int32) if work.logits is None else work.logits
-        logits = np.empty((len(wanted), self.info.vocab), np.float32)
+        logit_rows = np.array([n - 1], np.int32) if work.logits is None else work.logits
+        logits = np.empty((len(logit_rows), self.info.vocab), np.float32)
         taps: dict[str, NDArray[np.float32]] = {}
         for start in range(0, n, width):
-            piece = slice(start, min(start + width, n))
-            here = np.flatnonzero((wanted >= piece.start) & (wanted < piece.stop))
-            # A run must ask for a row; one that nobody wants is dropped below.
-            rows = wanted[here] - start if len(here) else np.zeros(1, np.int32)
-            part = self._step(
+            part = slice(start, min(start + width, n))
+            here = np.flatnonzero((logit_rows >= part.start) & (logit_rows < part.stop))
+            # A run needs at least one row of logits; an additional one is dropped below.
+            rows = logit_rows[here] - start if len(here) else np.zeros(1, np.int32)
+            result = self._run_session(
                 state,
-                replace(work, ids=work.ids[piece], positions=work.positions[piece], logits=rows, top_k=0),
+                replace(work, ids=work.ids[part], positions=work.positions[part], logits=rows, top_k=0),
                 start,
-                None if visible is None else visible[piece, : piece.stop],
+                None if visible is None else visible[part, : part.stop],
             )
-            logits[here] = part.logits[: len(here)]
-            for name, values in part.taps.items():
-                to, values = (piece, values) if self._tap_of_each_row(name) else (here, values[: len(here)])
-                size = n if self._tap_of_each_row(name) else len(wanted)
+            logits[here] = result.logits[: len(here)]
+            for name, values in result.taps.items():
+                to, values = (part, values) if self._tap_of_each_row(name) else (here, values[: len(here)])
+                size = n if self._tap_of_each_row(name) else len(logit_rows)
                 taps.setdefault(name, np.empty((size, values.shape[1]), np.float32))[to] = values
         top = top_k(logits, work.top_k, self.bundle.tokens.size)
         return PassResult(logits=logits, top=top, taps=taps, seconds=time.perf_counter() - began)
 
     def _tap_of_each_row(self, name: str) -> bool:
+        """Return whether a tap has values for all rows of a pass, and not only for those with logits."""
         return self.graph.values[name].shape[0] == "n"
 
-    def _step(self, state: _OnnxState, work: Pass, before: int, visible: NDArray[np.bool_] | None) -> PassResult:
-        """One run of the session. ``before``: rows of the same pass that ran already; ``visible`` [n, before + n]."""
+    def _run_session(self, state: _OnnxState, work: Pass, before: int, visible: NDArray[np.bool_] | None) -> PassResult:
+        """Run the session once. ``before`` rows of the same pass ran already; ``visible`` is [n, before + n]."""
         began = time.perf_counter()
         n, past = len(work.ids), state.length
         total = past + before + n
@@ -243,20 +245,20 @@ class OnnxTarget:
         for name, value in state.memory.values.items():
             binding.bind_ortvalue_input(f"past.{name}", value)
             binding.bind_ortvalue_output(f"present.{name}", value)
-        # Handed out as the result: a buffer of our own would have to be copied from.
+        # This array becomes the result without a copy.
         binding.bind_ortvalue_output(f"out.{self.graph.outputs[0]}", ort.OrtValue.ortvalue_from_numpy(logits))
         for name in self._taps:
             binding.bind_output(f"out.{name}")
         try:
             self._session.run_with_iobinding(binding)
-        except Exception as error:  # ONNX Runtime raises classes of its own that share no base
+        except Exception as error:  # ONNX Runtime's exception classes share no base
             raise DeviceError(
                 f"ONNX Runtime failed in a pass of {n} rows over {past} on {self.device}: {error}"
             ) from error
         finally:
             if visible is not None:
-                bias[...] = 0  # the next pass finds it as it must be
-        # Outputs come in the order of binding, the taps last.
+                bias[...] = 0  # reset it for the next pass
+        # Outputs are in the order of binding, the taps last.
         tapped = dict(zip(self._taps, binding.get_outputs()[-len(self._taps) or None :], strict=False))
         taps = {name: tapped[name].numpy()[0] for name in work.taps}
         top = top_k(logits[0], work.top_k, self.bundle.tokens.size)
@@ -273,19 +275,20 @@ def _matrices(bundle: Bundle, graph: Graph) -> list[Tensor]:
 
 
 def _copied_bytes(matrices: Sequence[Tensor], unsigned_int8: bool) -> int:
-    """Copies of int8 matrices that the session makes as it folds constants, all of them before it packs the first.
+    """Return the bytes of the copies of int8 matrices that the session makes while it folds constants.
 
-    One where they become uint8, one where they are turned to [in, out]; ONNX Runtime lets none go before the last is made.
+    There is one copy of a matrix if it becomes uint8, and one if it is transposed to [in, out]. ONNX Runtime frees no copy
+    before it has made all of them.
     """
     int8 = [(item.nbytes, item.scheme) for item in matrices if isinstance(item.scheme, Int8Scheme)]
     return sum(nbytes * (unsigned_int8 + scheme.rows) for nbytes, scheme in int8)
 
 
 def _packed_bytes(tensor: Tensor) -> int:
-    """What ONNX Runtime keeps of a matrix after packing it.
+    """Return the bytes that ONNX Runtime keeps of a matrix after packing it.
 
-    int8 with a column sum per output; 2-bit codes with a float32 scale and a block sum per block, and beside them the
-    stored scales, which stay mapped; float as float32.
+    An int8 matrix has a column sum for each output. A ternary matrix has 2-bit codes, a float32 scale and a sum for each
+    block, and also the stored scales, which stay mapped. A float matrix is stored as float32.
     """
     parts = tensor.scheme.parts(tensor.shape)
     if isinstance(tensor.scheme, TernaryScheme):
@@ -306,9 +309,9 @@ def footprint(
     result_rows: int | None = None,
     unsigned_int8: bool | None = None,
 ) -> Bytes:
-    """Charged bytes by item on the CPU. Shapes give most of it; the constants were measured (ONNX Runtime 1.31).
+    """Return the charged bytes by item on the CPU, from shapes and from constants measured with ONNX Runtime 1.31.
 
-    ``unsigned_int8``: as in ``OnnxTarget``.
+    See ``OnnxTarget`` for ``unsigned_int8``.
     """
     if _kernels(device):
         return cpu_footprint(bundle, limits, threads=threads, kv_bits=kv_bits, result_rows=result_rows)
@@ -318,7 +321,10 @@ def footprint(
 def _portable_footprint(
     bundle: Bundle, limits: Limits, *, result_rows: int | None = None, unsigned_int8: bool | None = None
 ) -> Bytes:
-    """Of stock operators. A single copy of the int8 matrices costs nothing: each goes when it is packed."""
+    """Return the charged bytes of the portable graph.
+
+    A single copy of the int8 matrices adds nothing, because each copy is freed when it is packed.
+    """
     graph = bundle_graph(bundle)
     vocab = graph.weights[embedding_name(graph)].shape[0]
     matrices = _matrices(bundle, graph)
@@ -330,36 +336,37 @@ def _portable_footprint(
     windows = {(state.window, state.sinks) for state in graph.states.values() if state.window is not None}
     heads = max((op.heads for op in graph.operations if isinstance(op, Attention)), default=0)
     return {
-        "weights": weights + 4 * vocab,  # rows of the embedding have a scale each
+        "weights": weights + 4 * vocab,  # each row of the embedding has a scale
         "kv": limits.positions * sum(state.row_bytes() for state in graph.states.values()),
         "logits": _LOGITS_COPIES * 4 * vocab * rows,
-        "attention_bias": 4 * (1 + len(windows)) * limits.nodes * limits.positions,  # one for each kind of window too
+        "attention_bias": 4 * (1 + len(windows)) * limits.nodes * limits.positions,  # one more for each kind of window
         "attention_scores": max(4 * heads, _MASKING if windows else 0) * limits.nodes * limits.positions,
         "activations": _ACTIVATION_COPIES * 4 * limits.nodes * widest_value(graph),
         "rotary_tables": rotary_bytes(graph, limits.positions),
         "session": PACKED_OPERATION_BYTES * len(graph.operations),
         RUNTIME: RUNTIME_BYTES,
-        "load_transient": max(tensor.nbytes for tensor in matrices) + excess,  # one is mapped as it is copied or packed
+        # One matrix is mapped at a time while it is copied or packed.
+        "load_transient": max(tensor.nbytes for tensor in matrices) + excess,
     }
 
 
 def _kernels(device: str) -> Kernels | None:
-    """Our own operators, where they work."""
+    """Return the project's own operators if they work on the device."""
     return usable() if device == "cpu" else None
 
 
 def kv_choices(device: str, bundle: Bundle | None = None) -> tuple[int, ...]:
-    """GroupQueryAttention on the CPU keeps float32."""
+    """Return the supported bits of keys and values: without the project's kernels GroupQueryAttention keeps float32."""
     return KV_CHOICES if _kernels(device) else (32,)
 
 
 def bounds(bundle: Bundle, device: str, positions: int = 1) -> Bounds:
-    """Rows that the device takes in one run."""
+    """Return the maximum number of rows of a run."""
     return Bounds(rows=widest_pass(device))
 
 
 def memories(bundle: Bundle, limits: Limits, device: str) -> tuple[MemoryUse, ...]:
-    """None that is known."""
+    """Return nothing: the memory of a GPU is not known."""
     return ()
 
 
@@ -372,7 +379,7 @@ def create(
     taps: tuple[str, ...],
     kv_bits: int | None = None,
 ) -> Target:
-    """Plug-in entry. ``device``: cpu, cuda or webgpu."""
+    """Return the target (entry point of the plug-in). ``device`` is cpu, cuda or webgpu."""
     kernels = _kernels(device)
     if kernels is not None:
         return CpuTarget(bundle, kernels, limits=limits, threads=threads, taps=taps, kv_bits=kv_bits)

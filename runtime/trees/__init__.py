@@ -1,7 +1,7 @@
-"""Tree policies: one file each, named after the command-line name; ``create(rng=None) -> TreePolicy``.
+"""Tree policies, one file each, named as ``--spec-tree`` selects it. Each file has ``create(rng=None) -> TreePolicy``.
 
-Without ``rng`` a node's children are *chosen*: the draft's likeliest tokens, and ``TokenTree.draft`` says so by giving
-each of them probability 1 (several certain guesses). With ``rng`` they are *drawn* from the draft's distribution, one
-after another and each only once, and ``TokenTree.draft`` holds that distribution. Either way the tree tells the truth,
-which is all that a verifier needs; `docs/speculation.md` has the argument.
+Without ``rng`` the children of a node are *chosen*: they are the draft's likeliest tokens, and ``TokenTree.draft`` gives
+each of them probability 1. With ``rng`` they are *drawn* from the draft's distribution one after another, without
+replacement, and ``TokenTree.draft`` contains that distribution. In both cases the tree states correctly where its children
+come from, which is all that a verifier needs; ``docs/speculation.md`` explains why.
 """

@@ -1,7 +1,9 @@
-"""Best-first growth: of all nodes that a tree could still take, always the one that is likeliest to be accepted.
+"""Best-first growth: always add the node that is most likely to be accepted.
 
-Source: DySpec (2410.11744), its heap of residual distributions. A node's value is the estimated probability that the
-text comes to it: the root's is 1, a child's is its parent's times the draft's probability of it.
+The value of a node is the estimated probability that the text reaches it: 1 for the root; for a child, its parent's value
+times the draft's probability of the child.
+
+Source: DySpec (2410.11744), the heap of residual distributions.
 """
 
 from __future__ import annotations
@@ -9,30 +11,33 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
-from edgedec.runtime.trees._growth import Chosen, Drawn, Growth
+from edgedec.runtime.trees._growth import ChosenChildren, DrawnChildren, Growth
 
 __all__ = ["BestFirst"]
 
-_LATE = 1 << 32  # a bound comes after the children that are as good: they cost no call
-_WINDOW = 0.5  # nodes this near to the best one are expanded with it, in one call
+_LATE = 1 << 32  # offset that sorts bounds after children of equal value, because children need no call
+_WINDOW = 0.5  # minimum bound, relative to the best one, of the nodes that are expanded in the same call
 
 
 class BestFirst:
-    """One expansion. Override ``goes_on`` to stop it early, ``rank`` to order otherwise.
+    """The best-first growth of one tree. Subclasses override ``goes_on`` to stop early and ``rank`` to change the order.
 
-    The heap holds each node at most once, for its next child or, while its distribution is not known, for its first,
-    by an upper bound. So a distribution is asked for only when its node is the best place to go on; the nodes nearly
-    as good are then asked for in the same call. That changes the number of calls and nothing else.
+    The heap contains each node at most once: with the value of its next child, or, as long as the node's distribution is
+    not known, with an upper bound of the first child's value. Therefore the draft is asked for a distribution only if its
+    node is the best place to continue. Nodes with nearly as good a bound are expanded in the same call, which changes the
+    number of calls but not the tree.
 
     Parameters:
-        growth: its root is to be expanded.
+        growth: the tree to grow; its root is not expanded yet.
         nodes, depth: limits of the tree.
-        factor: by depth of the parent, multiplies the draft's probabilities; the product counts as 1 at most.
+        factor: factors for the draft's probabilities by depth of the parent; a product above 1 counts as 1.
 
     Members:
-        values, probs: of the nodes so far; a probability as the draft says it.
-        heap: (-value or bound, when it came, node).
-        known: of each node so far, whether its entry in the heap is for a child rather than a bound.
+        values: values of the nodes.
+        probs: draft probabilities of the nodes.
+        heap: (-value or -bound, order of insertion, node).
+        known: for each node, True if its distribution is known, so that its entry in the heap is a child's value.
+        asks_for_children: call ``goes_on`` before each child, too.
     """
 
     def __init__(self, growth: Growth, nodes: int, depth: int, factor: Sequence[float]) -> None:
@@ -43,10 +48,10 @@ class BestFirst:
         if depth and nodes > 1:
             self.heap.append((-min(1.0, factor[0]), 0, 0))
         self.asks_for_children = False
-        self._came = 0
+        self._inserted = 0  # counts insertions into the heap
 
     def run(self) -> None:
-        """Grow until a limit is met, no candidate is left, or ``goes_on`` says no."""
+        """Grow until a limit is reached, no candidate is left, or ``goes_on`` returns False."""
         growth, heap, values, known = self.growth, self.heap, self.values, self.known
         while heap and len(values) < self.nodes:
             key, _, node = heap[0]
@@ -63,32 +68,34 @@ class BestFirst:
             self._renew(node)
 
     def goes_on(self, value: float, node: int) -> bool:
-        """Asked before ``node`` is expanded, and before it gets a child if ``asks_for_children`` (then it is ``known``).
+        """Return whether to continue. It is called before ``node`` is expanded, with its children's bound as ``value``.
 
-        ``value`` is what the child is worth, or could be at most: the best there is.
+        With ``asks_for_children`` it is also called before ``node``, then ``known``, gets a child of value ``value``.
+        No other candidate has a larger value.
         """
         return True
 
-    def rank(self, node: int, deal: Chosen | Drawn) -> float:
-        """The value of a node's next child, as far as it may be known before the child is."""
-        share = self.factor[self.growth.depths[node]] * deal.reach
+    def rank(self, node: int, children: ChosenChildren | DrawnChildren) -> float:
+        """Return the value of a node's next child, using only what is known before the child is drawn."""
+        share = self.factor[self.growth.depths[node]] * children.reach
         return self.values[node] * share if share < 1 else self.values[node]
 
     def _batch(self, bound: float) -> list[int]:
-        """Whom to expand with the first of the heap."""
+        """Return the nodes to expand in the next call: the first of the heap, and those with nearly as good a bound."""
         room = self.nodes - len(self.values)
         expanded, known = self.growth.expanded, self.known
         near = [
-            (key, came, node)
-            for key, came, node in self.heap
+            (key, order, node)
+            for key, order, node in self.heap
             if -key >= _WINDOW * bound and not known[node] and node not in expanded
         ]
         return sorted([node for _, _, node in heapq.nsmallest(room, near)]) if len(near) > 1 else [near[0][2]]
 
     def _add(self, node: int) -> None:
+        """Give ``node``, which is first in the heap, its next child."""
         growth = self.growth
         prob = growth.add(node)
-        assert prob is not None  # it was in the heap
+        assert prob is not None  # nodes without further children are not in the heap
         depth, child = growth.depths[node], len(self.values)
         share = self.factor[depth] * prob
         value = self.values[node] * share if share < 1 else self.values[node]
@@ -97,15 +104,15 @@ class BestFirst:
         self.known.append(False)
         self._renew(node)
         if depth + 1 < self.depth:
-            self._came += 1
+            self._inserted += 1
             share = self.factor[depth + 1]
-            heapq.heappush(self.heap, (-value * share if share < 1 else -value, _LATE + self._came, child))
+            heapq.heappush(self.heap, (-value * share if share < 1 else -value, _LATE + self._inserted, child))
 
     def _renew(self, node: int) -> None:
-        """Put ``node``, which is first in the heap, where its next child belongs."""
-        deal = self.growth.deals.get(node)
-        if deal is None:
+        """Sort ``node``, which is first in the heap, by its next child, or remove it if there is none."""
+        children = self.growth.pending.get(node)
+        if children is None:
             heapq.heappop(self.heap)
         else:
-            self._came += 1
-            heapq.heapreplace(self.heap, (-self.rank(node, deal), self._came, node))
+            self._inserted += 1
+            heapq.heapreplace(self.heap, (-self.rank(node, children), self._inserted, node))

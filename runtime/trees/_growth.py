@@ -1,8 +1,8 @@
-"""What tree policies share: a tree that only grows, and the children of a node, handed out one at a time.
+"""Common parts of tree policies: a tree that grows, and the candidates for children of a node.
 
-Nodes are only ever appended, so that a node keeps its number from one ``expand`` of a round to the next and to
-``observe``: every tree that a drafter sees in a round begins with the one that it saw before. (``hardware`` may cut the
-end off before the tree is used.) ``TokenTree.draft`` is complete when the tree is.
+Nodes are only appended, so that a node keeps its number within a round: each tree that a drafter gets in ``expand`` and
+``observe`` begins with the one before it. (``hardware`` may remove the last nodes before the tree is used.)
+``TokenTree.draft`` is complete once the tree is.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ import numpy as np
 from edgedec.errors import EdgedecError
 from edgedec.runtime.protocols import I32, Draft, Sparse, TokenTree
 
-__all__ = ["Chosen", "Drawn", "Growth"]
+__all__ = ["ChosenChildren", "DrawnChildren", "Growth"]
 
 _ONES = np.ones(256, np.float32)
 _ONES.setflags(write=False)
 
 
-class Chosen:
-    """The likeliest tokens first; of equally likely ones the first in ``guess`` comes first.
+class ChosenChildren:
+    """Candidates in descending order of their draft probability; ties are in the order of ``guess``.
 
     Parameters:
         guess: the draft's distribution.
-        most: children that may be asked for; bounds the sorting.
+        most: maximum number of children that will be taken; it bounds the sorting.
 
     Members:
-        hope: the probability of the next child, as the draft says; 0 if there is none.
-        reach: the same. What a best-first expansion orders by.
-        rest: the sum of the probabilities of all children that may still come.
+        expected: the draft's probability of the next child; 0 if there is none.
+        reach: the same value; best-first growth orders by it.
+        rest: sum of the probabilities of the remaining candidates.
     """
 
-    __slots__ = ("_at", "_ids", "_probs", "hope", "reach")
+    __slots__ = ("_at", "_ids", "_probs", "expected", "reach")
 
     def __init__(self, guess: Sparse, most: int) -> None:
         ids, probs = guess.ids, guess.probs
@@ -44,39 +44,39 @@ class Chosen:
             at = int(probs.argmax())
             self._ids, self._probs = [ids.item(at)], [probs.item(at)]
         else:
-            if len(ids) > 4 * most:  # a whole vocabulary: sort only what can be wanted
+            if len(ids) > 4 * most:  # a whole vocabulary: sort only the candidates that can be taken
                 enough = np.flatnonzero(probs >= np.partition(probs, -most)[-most])
                 ids, probs = ids[enough], probs[enough]
             order = np.argsort(-probs, kind="stable")[:most]
             self._ids, self._probs = ids[order].tolist(), probs[order].tolist()
         self._at = 0
-        self.hope = self.reach = self._probs[0] if self._probs[0] > 0 else 0.0
+        self.expected = self.reach = self._probs[0] if self._probs[0] > 0 else 0.0
 
     @property
     def rest(self) -> float:
         return sum(self._probs[self._at :])
 
-    def deal(self) -> tuple[int, float]:
-        """The next child and its probability; only while ``hope`` is positive."""
+    def take(self) -> tuple[int, float]:
+        """Remove the next child and return its token and probability. ``expected`` must be positive."""
         at = self._at
         self._at = after = at + 1
-        self.hope = self.reach = max(0.0, self._probs[after]) if after < len(self._probs) else 0.0
+        self.expected = self.reach = max(0.0, self._probs[after]) if after < len(self._probs) else 0.0
         return self._ids[at], self._probs[at]
 
 
-class Drawn:
-    """Tokens drawn without replacement, each from what the ones before it left, renormalized.
+class DrawnChildren:
+    """Candidates drawn without replacement: each from the distribution without the ones before it, renormalized.
 
-    Drawn one at a time, so that whoever decides whether there is to be another child cannot know which it would be:
-    without that the tree would not be a sample of ``guess``. Drawing all at once by Gumbel top-k (1903.06059) has the
-    same distribution.
+    They are drawn one at a time, so that the decision whether a node gets another child cannot depend on that child's
+    token; otherwise the children would not be a sample of ``guess``. Drawing all of them at once by Gumbel top-k
+    (1903.06059) has the same distribution.
 
     Parameters:
-        guess: the draft's distribution. Need not sum to 1; what is drawn from is its normalization.
+        guess: the draft's distribution. It is normalized, so its probabilities need not sum to 1.
 
     Members:
-        hope: the expected probability of the next child, sum(left^2) / sum(left); 0 if there is none.
-        reach, rest: the probability that is left: how likely the draft thinks it that all siblings so far are wrong.
+        expected: the expected probability of the next child, sum(left^2) / sum(left); 0 if there is none.
+        reach, rest: the probability that is left, which is the draft's probability that no sibling so far is right.
 
     Raises:
         EdgedecError: a probability is negative or not a number.
@@ -91,7 +91,7 @@ class Drawn:
         if not total < math.inf or self._left.min() < 0:
             raise EdgedecError(
                 f"the draft's {len(guess.ids)} probabilities are not a distribution (they sum to {total}): "
-                "the drafter computed nonsense; try another --spec-type"
+                "the drafter is faulty; try another --spec-type"
             )
         self._count = int(np.count_nonzero(self._left))
         self.reach = min(1.0, total)
@@ -101,16 +101,16 @@ class Drawn:
         return self.reach
 
     @property
-    def hope(self) -> float:
+    def expected(self) -> float:
         left = self._left
         return float(left @ left / left.sum()) if self._count else 0.0
 
-    def deal(self) -> tuple[int, float]:
-        """The next child and its probability; only while ``hope`` is positive."""
+    def take(self) -> tuple[int, float]:
+        """Draw the next child and return its token and probability. ``expected`` must be positive."""
         left = self._left
         sums = left.cumsum()
         at = min(int(sums.searchsorted(self._rng.random() * sums[-1], side="right")), len(left) - 1)
-        while left[at] == 0:  # the product above was rounded up to the whole sum
+        while left[at] == 0:  # the product above was rounded up to the sum, and the last entries are 0
             at -= 1
         prob = float(left[at])
         left[at] = 0
@@ -120,20 +120,20 @@ class Drawn:
 
 
 class Growth:
-    """A tree in growth.
+    """A tree that grows node by node.
 
     Parameters:
-        draft: is asked for the distributions.
+        draft: returns the distributions.
         text: ids so far, int32 [n], n >= 1; the last one is node 0.
-        nodes: the tree may have so many.
-        rng: draws the children; None: they are the likeliest ones.
-        children: a node may have so many; None: as many as fit.
+        nodes: maximum number of nodes.
+        rng: generator that draws the children; None chooses the likeliest tokens.
+        children: maximum number of children of a node; None: no limit.
 
     Members:
-        deals: the children-to-come of each node that was expanded and has guesses.
-        expanded: nodes whose distribution is known, those without a guess as well.
-        parents, depths: of the nodes so far.
-        calls: how often the draft was asked.
+        pending: the remaining candidates of each expanded node that has any.
+        expanded: nodes whose distribution is known, including those without a guess.
+        parents, depths: parent and depth of each node.
+        calls: number of calls of the draft.
     """
 
     def __init__(
@@ -142,9 +142,9 @@ class Growth:
         self._draft, self._text, self._rng, self._children = draft, text, rng, nodes if children is None else children
         self._tokens, self._parents = np.empty(nodes, np.int32), np.empty(nodes, np.int32)
         self._tokens[0], self._parents[0] = text[-1], -1
-        self._sources: dict[int, Sparse] = {}  # what the children of a node are drawn from, if they are
+        self._sources: dict[int, Sparse] = {}  # node -> the distribution that its children are drawn from
         self.parents, self.depths = [-1], [0]
-        self.deals: dict[int, Chosen | Drawn] = {}
+        self.pending: dict[int, ChosenChildren | DrawnChildren] = {}
         self.expanded: set[int] = set()
         self.calls = 0
 
@@ -152,7 +152,7 @@ class Growth:
         return len(self.parents)
 
     def expand(self, nodes: Sequence[int]) -> None:
-        """Ask the draft, once, for the distributions after these nodes."""
+        """Call the draft once for the distributions after these nodes."""
         count = len(self.parents)
         tree = TokenTree(tokens=self._tokens[:count], parents=self._parents[:count], draft=self._sources)
         self.calls += 1
@@ -161,22 +161,24 @@ class Growth:
             ids = len(guess.ids)
             if not ids:
                 continue
-            if self._rng is None or ids == 1:  # one token is certain, drawn or not
-                deal: Chosen | Drawn = Chosen(guess, min(self._children, len(self._tokens) - count))
+            if self._rng is None or ids == 1:  # a single token is the same whether drawn or chosen
+                children: ChosenChildren | DrawnChildren = ChosenChildren(
+                    guess, min(self._children, len(self._tokens) - count)
+                )
             else:
-                deal = Drawn(guess, self._rng)
+                children = DrawnChildren(guess, self._rng)
                 self._sources[node] = guess
-            if deal.reach > 0:
-                self.deals[node] = deal
+            if children.reach > 0:
+                self.pending[node] = children
 
     def add(self, node: int) -> float | None:
-        """Give ``node`` its next child, the new last node. Returns the child's draft probability, None if there is none."""
-        deal = self.deals.get(node)
-        if deal is None:
+        """Append the next child of ``node`` and return the draft's probability of it; None if there is no candidate."""
+        children = self.pending.get(node)
+        if children is None:
             return None
-        token, prob = deal.deal()
-        if not deal.reach:
-            del self.deals[node]
+        token, prob = children.take()
+        if not children.reach:
+            del self.pending[node]
         at = len(self.parents)
         self._tokens[at], self._parents[at] = token, node
         self.parents.append(node)
@@ -184,11 +186,11 @@ class Growth:
         return prob
 
     def cut(self, nodes: int) -> None:
-        """Drop the last nodes, so that ``nodes`` are left. Only for chosen children: it would bias drawn ones."""
+        """Keep the first ``nodes`` nodes. This is for chosen children only, because it would bias drawn ones."""
         del self.parents[nodes:], self.depths[nodes:]
 
     def tree(self) -> TokenTree:
-        """The tree, with what each node's children were drawn from, or that they were chosen."""
+        """Return the tree, with the distribution that each node's children were drawn from, or ones for chosen children."""
         count, tokens, sources = len(self.parents), self._tokens, self._sources
         children: dict[int, list[int]] = {}
         for node in range(1, count):

@@ -1,6 +1,6 @@
-"""A chain: after each token one guess, to the depth limit or until the drafter has none.
+"""A chain: one guess after each token, up to the depth limit or until the drafter has no guess.
 
-Source: speculative decoding, 2211.17192. One call of the drafter for each node.
+It needs one call of the drafter for each node. Source: speculative decoding, 2211.17192.
 """
 
 from __future__ import annotations
@@ -30,5 +30,5 @@ class _Chain:
 
 
 def create(rng: np.random.Generator | None = None) -> _Chain:
-    """Plug-in entry. ``rng``: draw each guess from the draft; without it, take the likeliest."""
+    """Return the policy (entry point of the plug-in). With ``rng``, guesses are drawn; without it, the likeliest ones."""
     return _Chain(rng)

@@ -1,14 +1,16 @@
-"""A stem first, branches after it: one guess at a time where guesses are good, several where the text parts from them.
+"""A stem with branches at its end: a single guess where guesses are usually right, and several where the text deviates.
 
-The stem is a chain. From its end ``BRANCHES`` chains go on, as long as the node budget allows, the first one longest.
-How long the stem is follows from the acceptance measured by position: with a = accept[d], a k-th guess after d tokens
-is taken to be right with probability a * (1 - a)**k, and the stem is the one with the most expected tokens; of equal
-ones the longest. So it is a plain chain while every guess is right, and shrinks to nothing where the first one fails.
+The stem is a chain. At its end up to ``BRANCHES`` chains begin, which share the remaining nodes evenly. The length of the
+stem follows from the acceptance measured at each depth: with a = accept[d], the k-th likeliest guess (k = 0, 1, ...) after
+d tokens is assumed to be right with probability a * (1 - a)**k, and the stem with the most expected tokens is used; of
+equal ones the longest. So the tree is a chain while every guess is right, and branches at the root if the first guess is
+usually wrong.
 
-The shape rests on earlier rounds alone, so drawn children are an honest sample. One call of the drafter for each level.
+The shape depends on earlier rounds only, so drawn children are an unbiased sample. Each level needs one call of the
+drafter.
 
-Source: delayed tree expansion, 2602.16994, for a branching point away from the root; the choice of it is derived here
-(there: a trained selector).
+Source: delayed tree expansion, 2602.16994, for a branching point away from the root; the choice of the point is derived
+here (the paper trains a selector).
 """
 
 from __future__ import annotations
@@ -23,21 +25,21 @@ from edgedec.runtime.trees._growth import Growth
 
 __all__ = ["BRANCHES", "create", "expected", "plan"]
 
-BRANCHES = 3
-_STEPS = 64  # acceptance is rounded to so many steps, so that a plan is made once and not every round
+BRANCHES = 3  # maximum number of branches
+_STEPS = 64  # steps of 1 to which acceptance is rounded, so that rounds share cached plans
 
 Plan = tuple[int, tuple[int, ...]]  # nodes of the stem, nodes of each branch
 
 
 def expected(shape: Plan, accept: Sequence[float]) -> float:
-    """Accepted tokens to be expected of a stem and its branches."""
+    """Return the expected number of accepted tokens of a stem and its branches."""
     stem, branches = shape
-    total, come = 0.0, 1.0
+    total, stem_reach = 0.0, 1.0
     for depth in range(stem):
-        come *= accept[depth]
-        total += come
+        stem_reach *= accept[depth]
+        total += stem_reach
     for rank, length in enumerate(branches):
-        reach = come * accept[stem] * (1 - accept[stem]) ** rank
+        reach = stem_reach * accept[stem] * (1 - accept[stem]) ** rank
         for depth in range(stem + 1, stem + length + 1):
             total += reach
             reach *= accept[depth] if depth < len(accept) else 0
@@ -52,7 +54,7 @@ def _shape(stem: int, nodes: int, depth: int) -> Plan:
 
 @lru_cache(maxsize=256)
 def plan(nodes: int, depth: int, accept: tuple[float, ...]) -> Plan:
-    """The stem and branches with the most expected tokens."""
+    """Return the stem and branches with the most expected tokens."""
     longest = min(depth, nodes - 1)
     return max((_shape(stem, nodes, depth) for stem in range(longest, -1, -1)), key=lambda it: expected(it, accept))
 
@@ -71,17 +73,17 @@ class _Delayed:
             growth.expand([node])
             if growth.add(node) is None:
                 return growth.tree()
-        ends = [stem] * len(branches)  # where each branch has come to
+        ends = [stem] * len(branches)  # last node of each branch; -1: the drafter had no guess after it
         for level in range(max(branches, default=0)):
-            going = [rank for rank, length in enumerate(branches) if length > level and ends[rank] >= 0]
-            if not going:
+            growing = [rank for rank, length in enumerate(branches) if length > level and ends[rank] >= 0]
+            if not growing:
                 break
-            growth.expand(sorted({ends[rank] for rank in going}))
-            for rank in going:
+            growth.expand(sorted({ends[rank] for rank in growing}))
+            for rank in growing:
                 ends[rank] = len(growth) - 1 if growth.add(ends[rank]) is not None else -1
         return growth.tree()
 
 
 def create(rng: np.random.Generator | None = None) -> _Delayed:
-    """Plug-in entry. ``rng``: draw the children from the draft; without it, take the likeliest."""
+    """Return the policy (entry point of the plug-in). With ``rng``, children are drawn; without it, the likeliest ones."""
     return _Delayed(rng)

@@ -1,13 +1,13 @@
-"""A tree that follows the draft's confidence: nodes go where the probability is.
+"""A tree that follows the draft's confidence: it adds the nodes with the largest probabilities.
 
 With chosen children it is the tree of ``limits.nodes`` nodes with the largest products of draft probabilities along
-their paths. With drawn children it is DySpec's: what waits in the heap is the place of a child that is not drawn yet.
-From the residual distribution R of a place with value v, y is drawn; then two places open, the sibling's (R without y,
-value v * (1 - R[y])) and the child's (the draft after y, value v * R[y]). A place's value rests on what was drawn before
-it and never on its own token, so whether a child is there tells nothing about which it is: the children stay a sample,
-and a residual verifier stays lossless. (Drawing many and keeping the best would not.)
+their paths. With drawn children it is the tree of DySpec, whose heap contains places for children that are not drawn yet.
+From the residual distribution R of a place with value v, a token y is drawn; this opens two places: that of a sibling
+(R without y, value v * (1 - R[y])) and that of a child (the draft after y, value v * R[y]). The value of a place depends
+on earlier draws only and not on its own token, so that the existence of a child tells nothing about its token: the
+children remain a sample, and a residual verifier remains lossless. (Drawing many and keeping the best would bias it.)
 
-The drafter is called when the best place needs it, for all nodes at least half as good at once.
+The drafter is called when the best place needs a distribution, for all nodes at least half as good in one call.
 
 Source: DySpec, 2410.11744.
 """
@@ -36,5 +36,5 @@ class _Dynamic:
 
 
 def create(rng: np.random.Generator | None = None) -> _Dynamic:
-    """Plug-in entry. ``rng``: draw the children from the draft; without it, take the likeliest."""
+    """Return the policy (entry point of the plug-in). With ``rng``, children are drawn; without it, the likeliest ones."""
     return _Dynamic(rng)

@@ -1,12 +1,12 @@
-"""A tree of one shape, whatever the text: the one that is best if every guess is as good as guesses commonly are.
+"""A tree of fixed shape, the best one if every guess is right with a typical probability.
 
-The k-th likeliest guess (k = 0, 1, ...) is taken to be right with probability ``SHARE * (1 - SHARE)**k`` at every depth:
-each guess catches the same share of what the ones before it missed. The shape of n nodes is the n with the largest
-products along their paths. Children by level: for 8 nodes 2 | 2 1 | 1 | 1, for 16 nodes 3 | 3 2 1 | 2 1 1 | 1 | 1 (zeros
-left out): wide at the root, then chains below the likeliest nodes.
+The k-th likeliest guess (k = 0, 1, ...) is assumed to be right with probability ``SHARE * (1 - SHARE)**k`` at every depth:
+each guess catches the same share of the cases that the ones before it missed. The shape of n nodes consists of the n nodes
+with the largest products along their paths. Numbers of children by level, without zeros: 2 | 2 1 | 1 | 1 for 8 nodes and
+3 | 3 2 1 | 2 1 1 | 1 | 1 for 16 nodes: wide at the root, then chains below the likeliest nodes.
 
-A guess that the drafter does not make leaves its place, and what would hang below it, empty. The shape depends on
-nothing that was drawn, so that with drawn children the tree is an honest sample. One call of the drafter for each level.
+If the drafter does not make a guess, its place and the places below stay empty. The shape does not depend on drawn tokens,
+so that drawn children are an unbiased sample. Each level needs one call of the drafter.
 
 Source: largest path products, Sequoia (2402.12374) and PPD (2405.18628); the constants are derived here.
 """
@@ -23,16 +23,18 @@ from edgedec.runtime.trees._growth import Growth
 
 __all__ = ["SHARE", "create", "shape"]
 
-SHARE = 0.6  # of what is still open, caught by each guess; first guesses of draft models and heads are right 50 to 70 %
+# Probability that a guess is right if all likelier ones are wrong. First guesses of draft models are right 50 to 70 % of
+# the time.
+SHARE = 0.6
 
 
 @lru_cache(maxsize=64)
 def shape(nodes: int, depth: int) -> tuple[tuple[int, ...], ...]:
-    """The parents of each level's nodes, as places in the level above; the root's level is left out.
+    """Return, for each level below the root, the parents of its nodes as indices into the level above.
 
     Parameters:
-        nodes: of the tree, its root included, at least 1.
-        depth: levels below the root, at most.
+        nodes: number of nodes, at least 1, including the root.
+        depth: maximum number of levels below the root.
     """
     levels: list[list[int]] = [[] for _ in range(depth)]
     waiting = [(-SHARE, 0, 0)] if depth else []  # (-value, level, the parent's place in the level above)
@@ -56,7 +58,7 @@ class _Static:
 
     def grow(self, draft: Draft, text: I32, limits: Limits, cost: CostModel, accept: F32) -> TokenTree:
         growth = Growth(draft, text, limits.nodes, self._rng)
-        above = [0]  # nodes of the level above by place; -1: the drafter had no guess there
+        above = [0]  # nodes of the level above; -1: the drafter had no guess for this place
         for level in shape(limits.nodes, limits.depth):
             inner = [above[place] for place in sorted(set(level)) if above[place] >= 0]
             if not inner:
@@ -64,12 +66,12 @@ class _Static:
             growth.expand(inner)
             here = []
             for place in level:
-                found = above[place] >= 0 and growth.add(above[place]) is not None
-                here.append(len(growth) - 1 if found else -1)
+                has_guess = above[place] >= 0 and growth.add(above[place]) is not None
+                here.append(len(growth) - 1 if has_guess else -1)
             above = here
         return growth.tree()
 
 
 def create(rng: np.random.Generator | None = None) -> _Static:
-    """Plug-in entry. ``rng``: draw the children from the draft; without it, take the likeliest."""
+    """Return the policy (entry point of the plug-in). With ``rng``, children are drawn; without it, the likeliest ones."""
     return _Static(rng)

@@ -1,1 +1,1 @@
-"""Verifiers: which of a tree's nodes the target accepts. One file each; its name is its command-line name."""
+"""Verifiers, one file each. A verifier decides which nodes of a tree to accept. Each file has ``create() -> Verifier``."""

@@ -1,7 +1,9 @@
-"""The verifier for temperature 0: walks along the target's likeliest tokens while the tree has them.
+"""The verifier for temperature 0: follow the target's likeliest tokens as long as the tree contains them.
 
-Source: greedy verification of token trees, SpecInfer (2305.09781) section 4. The outcome is that of ``match`` at
-temperature 0, without drawing. The text is the target's greedy text whatever the tree holds and however it was drafted.
+The outcome equals that of ``match`` at temperature 0, without drawing. The text is the target's greedy text, regardless of
+the tree's contents and of the drafter.
+
+Source: greedy verification of token trees, SpecInfer (2305.09781) section 4.
 """
 
 from __future__ import annotations
@@ -18,15 +20,16 @@ __all__ = ["create"]
 
 class _Greedy:
     def accept(self, tree: TokenTree, target: Callable[[int], F32], rng: np.random.Generator) -> Outcome:
-        """Verify a tree.
+        """Return the accepted path and the next token.
 
         Parameters:
-            tree: n nodes; of siblings with equal tokens the first is taken.
-            target: the processed distribution after a node, float32 [V]: 1 for one token. Called for nodes of the path only.
+            tree: n nodes; of siblings with equal tokens, the first is accepted.
+            target: returns the processed distribution after a node, float32 [V], in which one token has probability 1. It
+                is called for nodes of the path only.
             rng: not used.
 
         Raises:
-            UsageError: a distribution leaves a choice: the temperature is not 0.
+            UsageError: no token has probability 1, because the temperature is not 0.
         """
         parents, tokens = tree.parents.tolist(), tree.tokens.tolist()
         path = [0]
@@ -35,8 +38,8 @@ class _Greedy:
             token = int(probs.argmax())
             if probs[token] != 1:
                 raise UsageError(
-                    f"the verifier 'greedy' works at temperature 0 only, and here the likeliest token has probability "
-                    f"{probs[token]:.3g}; set --temp 0, or take the verifier 'match' or 'rejection'"
+                    f"the verifier 'greedy' works at temperature 0 only, but the likeliest token has probability "
+                    f"{probs[token]:.3g}; set --temp 0, or use the verifier 'match' or 'rejection'"
                 )
             for node in range(path[-1] + 1, len(tokens)):
                 if tokens[node] == token and parents[node] == path[-1]:
@@ -47,5 +50,5 @@ class _Greedy:
 
 
 def create() -> Verifier:
-    """The plug-in's entry point."""
+    """Return the verifier (entry point of the plug-in)."""
     return _Greedy()

@@ -1,8 +1,11 @@
-"""The verifier that draws as if nobody had guessed, and accepts the guesses that came true.
+"""The verifier that draws each token from the target alone and accepts the guesses that match the drawn tokens.
 
-Source: derived here. Each token is drawn from the target's own distribution given the tokens before it, so the text has
-the target's distribution whatever the tree holds and however it was drafted. It accepts less than residual sampling
-does where drafts are samples; where they are single guesses it is as good. At temperature 0 it is greedy verification.
+Each token is drawn from the target's distribution given the tokens before it, so the text has the target's distribution
+regardless of the tree's contents and of the drafter. Where guesses are samples of the draft's distribution, this verifier
+accepts fewer of them than ``rejection``; for single guesses both accept equally many. At temperature 0 it equals
+``greedy``.
+
+Source: derived here.
 """
 
 from __future__ import annotations
@@ -18,19 +21,15 @@ __all__ = ["Match", "create"]
 
 
 class Match:
-    """Walks the tree along the tokens that the target draws, until one has no node."""
+    """The verifier ``match``: follow the tokens drawn from the target until one has no node in the tree."""
 
     def accept(self, tree: TokenTree, target: Callable[[int], F32], rng: np.random.Generator) -> Outcome:
-        """Verify a tree.
+        """Return the accepted path and the next token.
 
         Parameters:
-            tree: n nodes; node 0 is the text's last token. Of siblings with equal tokens the first is taken.
-            target: the processed distribution after a node, float32 [V]. Called for nodes of the path only.
-            rng: gives one number per node of the path.
-
-        Returns:
-            ``path``: the nodes to commit, int32, in order, beginning with node 0, which is always accepted.
-            ``next_token``: the token after the last of them, not yet in the cache.
+            tree: n nodes; of siblings with equal tokens, the first is accepted.
+            target: returns the processed distribution after a node, float32 [V]. It is called for nodes of the path only.
+            rng: generator, of which one number is used for each node of the path.
         """
         children: dict[tuple[int, int], int] = {}
         for node in range(1, len(tree.tokens)):
@@ -45,5 +44,5 @@ class Match:
 
 
 def create() -> Verifier:
-    """The plug-in's entry point."""
+    """Return the verifier (entry point of the plug-in)."""
     return Match()

@@ -1,22 +1,24 @@
-"""Multi-draft residual verification: siblings are tried in order, each against what its predecessors left of the target.
+"""Multi-draft residual verification: try siblings in order, each against the residual that the previous ones left.
 
-At a node with target t and children drawn from d: accept the first child y with probability min(1, t[y] / d[y]). If it is
-rejected, t becomes the residual max(t - d, 0), normalized, and the next child is tried against that; with
-``with_replacement`` it came from the same d, else from d without y, normalized. If all are rejected, the next token is
-drawn from the last residual.
+At a node with the target's distribution t and children drawn from the draft's distribution d, the first child y is accepted
+with probability min(1, t[y] / d[y]). If it is rejected, t becomes the residual max(t - d, 0), normalized, and the next
+child is tried against it. With ``with_replacement`` that child was drawn from the same d, otherwise from d without y,
+normalized. If all children are rejected, the next token is drawn from the last residual.
 
-**Lossless**, by induction from the last child: that child or the draw after it has the distribution of the residual it
-is tried against, as for a single draft (2211.17192); and a child y of d that is accepted with min(1, t[y] / d[y]) and
-otherwise replaced by a draw from the residual of t and d has the distribution t. What it needs is that, given everything
-that was known when it was decided that there is to be a child, the child has the distribution d; whether there is another
-one, and what hangs below, may depend on all that was drawn before. The policies in `runtime/trees` keep to that.
+**Losslessness** follows by induction from the last child. The last child, or the draw that replaces it, has the
+distribution of the residual it is tried against, as for a single draft (2211.17192). And a child y of d that is accepted
+with probability min(1, t[y] / d[y]), and otherwise replaced by a draw from the residual of t and d, has the distribution t.
+The proof requires that a child has the distribution d, given everything that was known when the policy decided to draw it.
+Whether there is another child, and which nodes are below it, may depend on all earlier draws. The policies in
+``runtime/trees`` meet this requirement.
 
-**Children that were chosen** (every probability in their draft is 1, or there is no draft) are no sample of anything. For
-them the rule of ``match`` holds, which is lossless for any children: one draw from t, and whether a child has it. That is
-the residual rule with one-point drafts, all tried at once: accept y with probability t[y], else go on with t without y.
+**Chosen children** (every probability in their draft is 1, or there is no draft) are not a sample. For them the rule of
+``match`` is used, which is lossless for any children: draw from t, and accept the child that has the drawn token. This is
+the residual rule for one-point drafts, evaluated for all siblings at once: accept y with probability t[y], otherwise
+continue with t without y.
 
-Source: Leviathan et al. 2211.17192 (single draft), SpecInfer 2305.09781 (several, with replacement), recursive rejection
-sampling 2402.14160 (without); what holds for chosen children and for the zero sum is derived here.
+Source: Leviathan et al. 2211.17192 (single draft), SpecInfer 2305.09781 (several drafts, with replacement), recursive
+rejection sampling 2402.14160 (without replacement); the treatment of chosen children and of a residual of 0 is derived here.
 """
 
 from __future__ import annotations
@@ -36,21 +38,21 @@ F64 = NDArray[np.float64]
 
 
 def normalized(weights: F64) -> F64 | None:
-    """Weights as probabilities; None if they have no sum to divide by."""
+    """Return weights divided by their sum; None if the sum is 0."""
     total = weights.sum()
     return weights / total if total > 0 else None
 
 
 def residual(target: F64, ids: NDArray[np.int32], proposal: F64) -> F64:
-    """What a rejected draft leaves of the target: max(target - draft, 0), normalized.
+    """Return the distribution that remains of the target after a rejection: max(target - draft, 0), normalized.
 
     Parameters:
         target: float64 [V], summing to 1.
         ids, proposal: the draft's distribution, [n] and float64 [n], summing to 1.
 
     Returns:
-        float64 [V], summing to 1. The target itself where the draft covers all of it: then the two are equal, no child
-        can be rejected but by rounding, and nothing is left to normalize.
+        float64 [V], summing to 1. If the difference is 0 everywhere it is the target itself: then target and draft are
+        equal, and a child can be rejected because of rounding only.
     """
     left = target.copy()
     left[ids] = np.maximum(left[ids] - proposal, 0)
@@ -60,20 +62,16 @@ def residual(target: F64, ids: NDArray[np.int32], proposal: F64) -> F64:
 
 class _Rejection:
     def accept(self, tree: TokenTree, target: Callable[[int], F32], rng: np.random.Generator) -> Outcome:
-        """Verify a tree.
+        """Return the accepted path and the next token.
 
         Parameters:
-            tree: n nodes; siblings in the order in which they were drawn.
-            target: the processed distribution after a node, float32 [V]. Called for nodes of the path only.
-            rng: must be independent of what the children were drawn with: the same generator, or a spawned one, but
+            tree: n nodes; siblings are in the order in which they were drawn.
+            target: returns the processed distribution after a node, float32 [V]. It is called for nodes of the path only.
+            rng: generator whose numbers are independent of the children's draws: the same generator or a spawned one, but
                 not a second one with the same seed.
 
-        Returns:
-            ``path``: the nodes to commit, int32, in order, beginning with node 0, which is always accepted.
-            ``next_token``: the token after the last of them, not yet in the cache.
-
         Raises:
-            EdgedecError: a child has no probability in the distribution that it is said to be drawn from.
+            EdgedecError: a child has probability 0 in the distribution from which it should have been drawn.
         """
         children: dict[int, list[int]] = {}
         for node, parent in enumerate(tree.parents.tolist()):
@@ -95,29 +93,29 @@ class _Rejection:
 def _try(
     tree: TokenTree, siblings: list[int], guess: Sparse, target: F32, rng: np.random.Generator
 ) -> tuple[int | None, int]:
-    """The accepted one of drawn siblings, or None; and the token."""
-    wanted = normalized(target.astype(np.float64))
+    """Return the accepted sibling, or None, and the next token."""
+    remaining = normalized(target.astype(np.float64))
     proposal = normalized(guess.probs.astype(np.float64))
-    assert wanted is not None  # a distribution
+    assert remaining is not None  # ``target`` sums to 1
     for child in siblings:
         token = int(tree.tokens[child])
         at = np.flatnonzero(guess.ids == token)
         if proposal is None or not len(at) or not proposal[at[0]] > 0:
             raise EdgedecError(
                 f"node {child} (token {token}) cannot have been drawn from its parent's draft, which "
-                f"{'has no token left' if proposal is None else 'gives it no probability'}: the tree policy or the "
-                "drafter broke its promise; try --spec-type none"
+                f"{'has no token left' if proposal is None else 'gives it probability 0'}: the tree policy or the "
+                "drafter is faulty; try --spec-type none"
             )
-        if rng.random() * proposal[at[0]] < wanted[token]:
+        if rng.random() * proposal[at[0]] < remaining[token]:
             return child, token
-        wanted = residual(wanted, guess.ids, proposal)
+        remaining = residual(remaining, guess.ids, proposal)
         if not tree.with_replacement:
             left = proposal.copy()
             left[at[0]] = 0
             proposal = normalized(left)
-    return None, draw(wanted.astype(np.float32), rng)
+    return None, draw(remaining.astype(np.float32), rng)
 
 
 def create() -> Verifier:
-    """The plug-in's entry point."""
+    """Return the verifier (entry point of the plug-in)."""
     return _Rejection()

@@ -39,7 +39,7 @@ OBJECTS = {
     "a choice that is no text": (SOUND | {"choices": ["a", 4]}, "choices[1] must be a text, not 4"),
     "a choice that is a list": (SOUND | {"choices": [["a"], "a"]}, "choices[0] must be a text, not ['a']"),
     "an empty choice": (SOUND | {"choices": ["a", ""]}, "choices[1] must not be empty"),
-    "a choice twice": (SOUND | {"choices": ["a", "b", "a"]}, "choices must all differ; 'a' stands there twice"),
+    "a choice twice": (SOUND | {"choices": ["a", "b", "a"]}, "choices must all differ; 'a' is there twice"),
     "answer past the end": (SOUND | {"answer": 2}, "answer must be the index of a choice, 0 to 1, not 2"),
     "answer before the start": (SOUND | {"answer": -1}, "answer must be the index of a choice, 0 to 1, not -1"),
     "answer as a letter": (SOUND | {"answer": "A"}, "answer must be the index of a choice, 0 to 1, not 'A'"),
@@ -55,7 +55,7 @@ OBJECTS = {
 LINES = {
     "cut off": (b'{"question": "2', "must be one JSON object: Unterminated string starting at (column 14)"),
     "two objects": (json.dumps(SOUND).encode() * 2, "must be one JSON object: Extra data"),
-    "a key twice": (b'{"question": "", "question": "", "choices": ["a", "b"], "answer": 0}', "a key stands twice"),
+    "a key twice": (b'{"question": "", "question": "", "choices": ["a", "b"], "answer": 0}', "a key is there twice"),
     "not a number": (b'{"question": "", "choices": ["a", "b"], "answer": NaN}', "answer must be the index"),
     "an endless number": (b'{"answer": ' + b"9" * 5000 + b"}", "must be one JSON object: Exceeds the limit"),
     "brackets by the thousand": (b"[" * 100_000, "must be one JSON object: maximum recursion depth"),
@@ -111,7 +111,7 @@ def test_a_line_without_end_takes_no_memory(tmp_path: Path) -> None:
 def test_no_question(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "q.jsonl"
     file.write_bytes(content)
-    with pytest.raises(UsageError, match=f"{re.escape(str(file))}: holds no question; give one JSON object a line"):
+    with pytest.raises(UsageError, match=f"{re.escape(str(file))}: has no question; give one JSON object per line"):
         read_items(file)
 
 

@@ -25,7 +25,7 @@ from edgedec.hw.isa.striping import block_bytes
 from edgedec.ops import Embed
 from edgedec.reference.integer_profile.model import Sequence
 from edgedec.runtime.driver.driver import BEST, NO_LOGITS, WHOLE_ROWS, Driver
-from edgedec.runtime.driver.recording import Recorder
+from edgedec.runtime.driver.recording import RecordingDevice
 from edgedec.schemes import TernaryScheme
 from edgedec.sim.boards.link_server import LinkServer, PseudoTerminal
 from edgedec.sim.verify.benches.workloads import Reading, commit_readings, issued, readings
@@ -70,7 +70,7 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
     def one_more() -> Device:
         if request.param == "recorded":
             path = tmp_path / f"session{len(devices)}"
-            devices.append(Recorder(open_device("interpreter", CONFIG), path))
+            devices.append(RecordingDevice(open_device("interpreter", CONFIG), path))
         elif request.param == "pynq":
             devices.append(open_on(simulated_board(CONFIG), CONFIG, tmp_path))
         elif request.param == "uart":
@@ -367,7 +367,7 @@ def test_a_wait_that_is_interrupted(started: Driver, monkeypatch: pytest.MonkeyP
 
 
 def test_nothing_runs_that_was_not_begun(driver: Driver) -> None:
-    with pytest.raises(UsageError, match="no pass is under way"):
+    with pytest.raises(UsageError, match="no pass is running"):
         driver.finish()
     assert not driver.device.wait(100 / driver.device.clock_hz)
 

@@ -17,7 +17,7 @@ from edgedec.runtime.accelerator.options import AcceleratorOptions
 from edgedec.runtime.kernels.operator import usable
 from edgedec.runtime.protocols import I32, Limits, Pass, PassResult, State, Target
 from edgedec.runtime.targets import device_names, is_accelerator, open_target
-from edgedec.runtime.targets.accelerator import AcceleratorTarget
+from edgedec.runtime.targets.accelerator import ProgramTarget
 from edgedec.runtime.targets.onnx import OnnxTarget
 from edgedec.runtime.visibility import tree
 
@@ -94,7 +94,7 @@ def run(target: Target, state: State, ids: list[int], **options: Any) -> PassRes
 
 
 def is_accelerated(target: Target) -> bool:
-    return isinstance(target, AcceleratorTarget)
+    return isinstance(target, ProgramTarget)
 
 
 def most_rows(target: Target) -> int:
@@ -250,7 +250,7 @@ def test_what_pads_the_vocabulary_is_never_among_the_likeliest(target: Target, m
 
 def test_taps_hand_back_graph_values(target: Target) -> None:
     if is_accelerated(target):
-        with pytest.raises(UnsupportedError, match=r"hands back logits only, not layers\.0\.out, final_norm"):
+        with pytest.raises(UnsupportedError, match=r"returns logits only, not layers\.0\.out, final_norm"):
             run(target, target.open(LIMITS), [5, 6, 7], taps=TAPS)
         return
     result = run(target, target.open(LIMITS), [5, 6, 7], taps=TAPS)

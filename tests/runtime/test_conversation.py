@@ -116,7 +116,7 @@ def test_a_long_message_drops_more_turns(session: Session) -> None:
 @pytest.mark.parametrize(("words", "takes"), [(300, r"\d+ tokens"), (4000, r"[\d,]+ characters")])
 def test_a_message_larger_than_the_context_is_refused(session: Session, shift: bool, words: int, takes: str) -> None:
     conversation = Conversation(session, system="You tell stories.", shift=shift)
-    message = rf"the message takes {takes} with the system message, the context holds {CONTEXT} tokens and keeps one"
+    message = rf"the message takes {takes} with the system message, the context holds {CONTEXT} tokens and needs one"
     with pytest.raises(EdgedecError, match=message):
         conversation.ask("boat " * words)
     say(conversation, MESSAGES[0])
@@ -129,7 +129,7 @@ def test_a_message_larger_than_the_context_is_refused(session: Session, shift: b
 
 @pytest.mark.parametrize("system", [None, ""])
 @pytest.mark.parametrize(
-    ("template", "adds"), [(TEMPLATE, " with what the template adds"), (None, "")], ids=["template", "plain text"]
+    ("template", "adds"), [(TEMPLATE, " with the template's additions"), (None, "")], ids=["template", "plain text"]
 )
 def test_a_refusal_mentions_a_template_only_if_there_is_one(
     session: Session, monkeypatch: pytest.MonkeyPatch, template: str | None, adds: str, system: str | None

@@ -119,7 +119,9 @@ def test_two_answers_at_once_are_refused_and_the_later_one_is_right() -> None:
         first = iter(session.stream(prompts[0], n_predict=12, sampling=GREEDY))
         next(first)
         assert session.generate(prompts[1], n_predict=12, sampling=GREEDY).tokens == expected.tokens
-        with pytest.raises(UsageError, match="another answer was begun before this one had ended; read one to its end"):
+        with pytest.raises(
+            UsageError, match="another answer was started before this one ended; read an answer to its end"
+        ):
             list(first)
         assert session.generate(prompts[1], n_predict=12, sampling=GREEDY).tokens == expected.tokens
 

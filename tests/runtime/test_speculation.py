@@ -26,7 +26,7 @@ from edgedec.runtime.protocols import I32, Pass, Request, State, Target
 from edgedec.runtime.sampling import Sampler, SamplingConfig
 from edgedec.runtime.session import Session
 from edgedec.runtime.speculation import SpecConfig, create_policy, create_verifier
-from edgedec.runtime.targets._results import Done
+from edgedec.runtime.targets._results import FinishedTicket
 from tests.runtime.support.fake_world import Clock, ScriptedDraft, Willing
 
 GREEDY = SamplingConfig(temperature=0)
@@ -192,13 +192,13 @@ class Broken:
     def __init__(self, target: Target, number: int, row: int) -> None:
         self.target, self.info, self.left, self.row = target, target.info, number, row
 
-    def submit(self, work: Sequence[tuple[State, Pass]]) -> Done:
+    def submit(self, work: Sequence[tuple[State, Pass]]) -> FinishedTicket:
         (result,) = self.target.submit(work).result()
         self.left -= 1
         logits = result.logits.copy()
         if self.left == 0:
             logits[self.row, 7] = np.nan
-        return Done([replace(result, logits=logits)])
+        return FinishedTicket([replace(result, logits=logits)])
 
 
 @pytest.mark.parametrize("row", [0, 1, 5, RUN])
@@ -211,7 +211,7 @@ def test_nan_logits_are_an_error_and_the_next_answer_is_right(
     assert len(shorter.tokens) == 1
     printed: list[str] = []
     monkeypatch.setattr(session.decoder, "target", Broken(session.target, 3, row))
-    with pytest.raises(DeviceError, match=r"the logit of token 7 is nan; .*edgedec doctor.*--device"):
+    with pytest.raises(DeviceError, match=r"the logit of token 7 is nan: .*edgedec doctor.*--device"):
         session.generate(prompt, n_predict=40, sampling=GREEDY, on_text=printed.append)
     monkeypatch.undo()
     assert len(session.decoder.cached) == session.state.length
@@ -281,7 +281,8 @@ def test_a_draft_of_another_tokenizer_is_refused_before_anything_is_loaded(
     stranger, threads = write_bundle(tmp_path / "stranger"), threading.active_count()
     for drafter in ("model", "auto"):
         with pytest.raises(
-            UsageError, match=rf"the draft {stranger} has the tokenizer [0-9a-f]{{12}}, .* has [0-9a-f]{{12}}: .*-md"
+            UsageError,
+            match=rf"the draft model {stranger} has the tokenizer [0-9a-f]{{12}}, .* has [0-9a-f]{{12}}: .*-md",
         ):
             Session.open(demo.bundle_path(), spec=SpecConfig(drafter=drafter, draft=stranger))
     assert threading.active_count() == threads  # the meter's thread is gone
@@ -323,7 +324,7 @@ class NoDrafter:
             {"drafter": NoDrafter()},
             "the drafter a NoDrafter has no footprint and no open; a drafter is a name, one of auto",
         ),
-        ({"drafter": "model"}, "--spec-type model needs a draft: give its bundle with -md"),
+        ({"drafter": "model"}, "--spec-type model needs a draft model: give its bundle with -md"),
     ],
 )
 def test_settings_out_of_range_are_named(settings: dict[str, Any], message: str) -> None:

@@ -187,7 +187,11 @@ DRAFTER_NAMES, POLICY_NAMES = (", ".join(names(package)) for package in (DRAFTER
         ("generate -m BUNDLE -p hi --draft-max x", 2, "Invalid value for '--draft-max'"),
         ("generate -m BUNDLE -p hi --tree-nodes 1", 2, "--tree-nodes must be 2 to 64, or 0, not 1"),
         ("generate -m BUNDLE -p hi -md BUNDLE", 2, "-md is for --spec-type model or auto, not none"),
-        ("generate -m BUNDLE -p hi --spec-type model", 2, "--spec-type model needs a draft: give its bundle with -md"),
+        (
+            "generate -m BUNDLE -p hi --spec-type model",
+            2,
+            "--spec-type model needs a draft model: give its bundle with -md",
+        ),
         ("generate -m BUNDLE -p hi --spec-type model -md nowhere", 2, "edgedec: nowhere: no such bundle"),
         ("generate -m BUNDLE -p hi --spec-type model -md .", 1, "edgedec: .: holds no manifest.json"),
         ("generate -m BUNDLE -p hi --spec-type model -md STRANGER", 2, "both must be made from checkpoints with one"),

@@ -72,7 +72,8 @@ def test_a_message_past_the_context_is_refused_and_the_chat_goes_on(ask: Ask) ->
     assert "context: 14 of 48 tokens, 2 messages" in lines
     tokens = len("[user]?") + 100 + 1
     assert (
-        f"edgedec: the message takes {tokens} tokens with what the template adds, the context holds 48 tokens" in stderr
+        f"edgedec: the message takes {tokens} tokens with the template's additions, the context holds 48 tokens"
+        in stderr
     )
     assert "the conversation goes on without that; /reset begins anew" in stderr
     assert "dropped" not in stderr

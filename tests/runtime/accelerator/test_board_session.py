@@ -44,7 +44,7 @@ def test_a_board_bundle_writes_the_text_of_its_model(board: Path) -> None:
     ],
 )
 def test_another_accelerator_is_refused(board: Path, options: AcceleratorOptions) -> None:
-    with pytest.raises(UsageError, match="was built for kv260; leave --board and --configuration out"):
+    with pytest.raises(UsageError, match="was built for kv260; leave out --board and --configuration"):
         Session.open(board, device="interpreter", accelerator=options)
 
 

@@ -85,7 +85,7 @@ def test_the_log_says_why_speculation_stops_and_when_it_is_tried_again(caplog: p
         "8 guesses a round: 60 % of the first are accepted; a pass of 1 takes 1000.00 ms"
     )
     assert off == (
-        "speculation is off: 6 rounds brought 6 tokens in 1100.00 ms each, and plain decoding takes 1000.00 ms a token"
+        "speculation is off: 6 rounds of 1100.00 ms gave 6 tokens, and plain decoding takes 1000.00 ms per token"
     )
     assert on == "speculation is tried again, after 16 tokens without guesses"
 

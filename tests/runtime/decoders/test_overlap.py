@@ -26,7 +26,7 @@ from edgedec.runtime.protocols import (
     TokenTree,
 )
 from edgedec.runtime.sampling import Sampler, SamplingConfig
-from edgedec.runtime.targets._results import Done
+from edgedec.runtime.targets._results import FinishedTicket
 from tests.runtime.support.bench_writer import Writer, open_writer
 from tests.runtime.support.fake_world import VOCAB, Clock, ScriptedDraft, ScriptedTarget, Willing
 
@@ -222,7 +222,7 @@ class Busy:
         if work[0][1].visible is not None:
             thread.start()
             return SimpleNamespace(result=result)
-        return Done(results)
+        return FinishedTicket(results)
 
 
 def test_a_real_device_works_while_the_host_drafts(monkeypatch: pytest.MonkeyPatch) -> None:

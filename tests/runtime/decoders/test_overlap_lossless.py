@@ -37,7 +37,7 @@ from edgedec.runtime.protocols import (
 from edgedec.runtime.sampling import Sampler, SamplingConfig
 from edgedec.runtime.speculation import DRAFTERS, POLICIES
 from edgedec.runtime.targets import open_target
-from edgedec.runtime.targets._results import Done
+from edgedec.runtime.targets._results import FinishedTicket
 from tests.runtime.support.bench_writer import Writer, open_writer
 from tests.runtime.support.fake_world import VOCAB, Clock, ScriptedTarget, Willing
 from tests.runtime.verifiers import test_distribution as distribution
@@ -170,8 +170,8 @@ class _Chance(ScriptedTarget):
         super().__init__([0] * positions, Clock(), lambda rows: 1.0)
         self.info = replace(self.info, vocab=distribution.VOCAB)
 
-    def submit(self, work: Sequence[tuple[State, Pass]]) -> Done:
-        return Done(
+    def submit(self, work: Sequence[tuple[State, Pass]]) -> FinishedTicket:
+        return FinishedTicket(
             [
                 PassResult(logits=distribution.TARGET[item.ids[item.logits]], top=None, taps={}, seconds=1.0)
                 for _, item in work

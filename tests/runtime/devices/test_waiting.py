@@ -100,7 +100,7 @@ def test_failing_interrupts_are_replaced_by_polling(
     line = Line(loop)
     later(0.02, lambda: line.raise_(tell=False))
     assert Waiter(lambda: line.high, Broken(), loop).wait(10)
-    assert "interrupts do not come any more (Interrupt invalidated by Overlay change)" in caplog.text
+    assert "interrupts are not delivered any more (Interrupt invalidated by Overlay change)" in caplog.text
 
 
 def test_an_interrupted_wait_can_be_repeated(loop: asyncio.AbstractEventLoop) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgedec.runtime.drafters.copy import LEAST, LOST, MOST, NEAR, REACH, SURE
+from edgedec.runtime.drafters.copy import LEAST, MOST, NEAR, REACH, RECOVERY, SURE
 from edgedec.runtime.protocols import Limits
 from tests.runtime.drafters.support.bench_rounds import LIMITS, VOCAB, Played, ask, open_draft, play, run, tell
 
@@ -45,7 +45,7 @@ class Account:
             places = [place for place in places if self.agreement(place) == best]
             later = [place for place in places if place >= home]
             self.cursor, self.run = (min(later) if later else max(places)) + 1, best
-        elif self.home is not None and self.since < LOST:
+        elif self.home is not None and self.since < RECOVERY:
             near = [at for at in range(home, home + NEAR) if at < len(self.source) - 1]
             near = [at for at in near if self.source[at] == self.text[-1]]
             if near:

@@ -21,7 +21,7 @@ from edgedec.runtime.drafters.model import TOP, create
 from edgedec.runtime.protocols import F32, Draft, Limits, Outcome, Pass, Sparse, State, Target, TargetInfo, TokenTree
 from edgedec.runtime.targets import open_target, target_module
 from edgedec.runtime.targets._footprint import ONCE
-from edgedec.runtime.targets._results import Done
+from edgedec.runtime.targets._results import FinishedTicket
 from tests.runtime.drafters.support.bench_rounds import chain, run
 
 VOCAB, SIZE, CONTEXT = 40, 37, 64  # the last three ids are padding
@@ -117,14 +117,14 @@ class Spy:
     def open(self, limits: Limits) -> State:
         return self.target.open(limits)
 
-    def submit(self, work: Sequence[tuple[State, Pass]]) -> Done:
+    def submit(self, work: Sequence[tuple[State, Pass]]) -> FinishedTicket:
         (result,) = self.target.submit(work).result()
         if self.before is not None:
             self.before[...] = np.nan
         self.before = result.logits
         self.rows.append(len(work[0][1].ids))
         self.spoil(result.logits)
-        return Done([result])
+        return FinishedTicket([result])
 
 
 @pytest.fixture
@@ -337,7 +337,7 @@ def test_without_a_bundle_the_option_is_named() -> None:
 
 def test_another_tokenizer_is_refused_before_anything_is_loaded(bundle: Bundle, spies: list[Spy]) -> None:
     info = replace(target_info(bundle), tokenizer_hash="0123456789abcdef" * 4)
-    with pytest.raises(UsageError, match=rf"{bundle.path}.*{bundle.tokenizer_hash[:12]}, .*0123456789ab: .*-md"):
+    with pytest.raises(UsageError, match=rf"{bundle.path}.*{bundle.tokenizer_hash[:12]}, .*0123456789ab, .*-md"):
         create(bundle, device="float_reference").open(info, LIMITS, ObservedCost())
     assert spies == []
 

@@ -153,7 +153,9 @@ def test_the_draft_requests_the_taps_that_it_learns_from() -> None:
 def test_a_vocabulary_whose_ids_float32_cannot_hold_is_refused() -> None:
     drafter = load("edgedec.runtime.drafters", "stand").create()
     drafter.open(info(1 << 24), LIMITS, ObservedCost())
-    with pytest.raises(UnsupportedError, match=r"up to 16777216 tokens, this one has 16777217; try --spec-type ngram"):
+    with pytest.raises(
+        UnsupportedError, match=r"up to 16777216 tokens, and the model has 16777217; try --spec-type ngram"
+    ):
         drafter.open(info((1 << 24) + 1), LIMITS, ObservedCost())
 
 

@@ -144,7 +144,7 @@ def test_an_impossible_address_is_shown() -> None:
 
 def test_memory_past_the_end_of_the_bus_is_refused() -> None:
     opened(address=(1 << 40) - size(program()))
-    with pytest.raises(DeviceError, match=r"^the output buffer, .* ends behind .*bus at 0x10000000000: use a smaller"):
+    with pytest.raises(DeviceError, match=r"^the output buffer, .* ends after .*bus, 0xffffffffff: use a smaller"):
         opened(address=(1 << 40) - size(program()) + 8192)
 
 

@@ -73,7 +73,7 @@ def test_a_lost_interrupt_costs_a_slice_of_time(device: FaultyDevice, caplog: py
     assert sum(device.waits_s) < 3 * 0.011
     (warning,) = (record.message for record in caplog.records)
     assert warning.startswith(
-        f"{device.name}: a pass has ended and no interrupt has come; each will be noticed late. Check"
+        f"{device.name}: a pass ended without an interrupt, so the ends of passes will be noticed late. Check"
     )
     assert driver.length == 6
 
@@ -120,7 +120,7 @@ def test_a_reset_by_another_program_is_reported(device: FaultyDevice) -> None:
     driver.submit(ids(1, 2))
     driver.registers.write_fields("control", soft_reset=1)
     with pytest.raises(
-        DeviceError, match=rf"^{device.name} gave no answer, and nothing runs on it: somebody else has reset it"
+        DeviceError, match=rf"^{device.name} gave no answer, and nothing runs on it: another program has reset it"
     ):
         driver.finish()
     assert device.waits_s == pytest.approx([0.01])
@@ -258,8 +258,12 @@ def test_truncation_drops_a_pass_over_dropped_rows(device: FaultyDevice) -> None
 def test_results_that_were_not_written_are_detected(device: FaultyDevice) -> None:
     driver = started(device)
     for logits, act, message in (
-        (NO_LOGITS, driver.results, r"no results of slots \[0\]: the last pass that has ended left none, of 2 slots"),
-        (BEST, driver.logits, r"no whole rows of logits of slots \[0\]: .* left the best, of 2 slots; end a pass that"),
+        (NO_LOGITS, driver.results, r"no results of slots \[0\]: the last finished pass wrote none, of 2 slots"),
+        (
+            BEST,
+            driver.logits,
+            r"no whole rows of logits of slots \[0\]: .* wrote the best, of 2 slots; finish a pass that",
+        ),
     ):
         driver.forward(ids(1, 2), logits=logits)
         with pytest.raises(UsageError, match=message):

@@ -20,8 +20,8 @@ from edgedec.device import Device, open_device
 from edgedec.errors import DeviceError, EdgedecError, UsageError
 from edgedec.runtime.devices.replay import ReplayDevice
 from edgedec.runtime.driver.driver import Driver
-from edgedec.runtime.driver.recording import Recorder
-from edgedec.runtime.driver.recording_file import Operation, RecordingReader
+from edgedec.runtime.driver.recording import RecordingDevice
+from edgedec.runtime.driver.recording_file import RecordingReader, StepKind
 from edgedec.sim.devices.interpreter import InterpreterDevice
 from edgedec.sim.verify.cocotb_runner import missing_tools
 from tests.runtime.driver.support.bench_session import Found, embedding, ids, program, recorded, replay, same, talk
@@ -39,10 +39,10 @@ def reference() -> InterpreterDevice:
     return InterpreterDevice(CONFIG)
 
 
-def steps(path: Path) -> list[Operation]:
+def steps(path: Path) -> list[StepKind]:
     reader, operations = RecordingReader(path), []
     while (step := reader.step()) is not None:
-        operations.append(step.operation)
+        operations.append(step.kind)
     assert reader.complete
     return operations
 
@@ -73,8 +73,8 @@ def test_a_recording_is_small_and_holds_no_weights(path: Path) -> None:
             program().image[start : start + 64].tobytes() not in content
             or not program().image[start : start + 64].any()
         )
-    used = {Operation.READ, Operation.WRITE, Operation.ALLOCATE, Operation.HELD, Operation.FLUSH, Operation.CHANGED}
-    assert set(steps(path)) == used | {Operation.INVALIDATE, Operation.RELEASE, Operation.WAIT, Operation.CLOSE}
+    used = {StepKind.READ, StepKind.WRITE, StepKind.ALLOCATE, StepKind.HELD, StepKind.FLUSH, StepKind.CHANGED}
+    assert set(steps(path)) == used | {StepKind.INVALIDATE, StepKind.RELEASE, StepKind.WAIT, StepKind.CLOSE}
 
 
 def test_a_replay_has_the_properties_of_its_device(path: Path) -> None:
@@ -100,7 +100,7 @@ def test_a_recording_of_another_model_is_refused(path: Path) -> None:
     image = program().image.copy()
     image[1000] ^= 1
     with pytest.raises(
-        DeviceError, match=r"step \d+ .*the recording has a flush of buffer 1, and in bytes 0 to \d+ of it"
+        DeviceError, match=r"step \d+ .*the recording has a flush of buffer 1, but bytes 0 to \d+ of it are different"
     ):
         Driver(replay(path), replace(program(), image=image), embedding())
 
@@ -111,17 +111,26 @@ Act = Callable[[Driver], object]
 @pytest.mark.parametrize(
     ("act", "message"),
     [
-        (lambda driver: driver.registers.read("status"), "has .*, and a read of status .* came"),
+        (lambda driver: driver.registers.read("status"), "has .*, but the host made a read of status"),
         (
             lambda driver: driver.registers.write("program_bytes", 7),
-            r"has a read of input_address.*, and 0x7 written to program",
+            r"has a read of input_address.*, but the host made a write of 0x7 to program",
         ),
-        (lambda driver: driver.device.allocate(64), "has .*, and a buffer of 64 bytes at a multiple of 4096 came"),
-        (lambda driver: driver.device.wait(0.5), "has .*, and a wait of 0.5 s came"),
-        (lambda driver: driver.regions["output"].fetched(8), "an invalidate of buffer 4, 8 bytes from 0 on came"),
-        (lambda driver: driver.forward(ids(7, 14, 21, 28)), r"has 0x4 written to pass_parameters .*, and 0x.* came"),
-        (lambda driver: driver.forward(ids(7, 14, 21, 29)), "has a flush of buffer 3, and in bytes"),
-        (lambda driver: driver.device.close(), "has .*, and the end came"),
+        (
+            lambda driver: driver.device.allocate(64),
+            "has .*, but the host made an allocation of 64 bytes at a multiple",
+        ),
+        (lambda driver: driver.device.wait(0.5), "has .*, but the host made a wait of 0.5 s"),
+        (
+            lambda driver: driver.regions["output"].fetched(8),
+            "the host made an invalidate of buffer 4, 8 bytes from 0 on",
+        ),
+        (
+            lambda driver: driver.forward(ids(7, 14, 21, 28)),
+            r"has a write of 0x4 to pass_parameters .*, but the host made a write of 0x",
+        ),
+        (lambda driver: driver.forward(ids(7, 14, 21, 29)), "has a flush of buffer 3, but bytes"),
+        (lambda driver: driver.device.close(), "has .*, but the host made a close"),
     ],
 )
 def test_the_first_difference_is_named(path: Path, act: Act, message: str) -> None:
@@ -139,14 +148,14 @@ def test_the_first_difference_is_named(path: Path, act: Act, message: str) -> No
 
 def test_requests_past_or_before_the_recorded_end_are_refused(path: Path) -> None:
     """Request more than the session, and end it too early."""
-    device = Recorder(reference(), path)
+    device = RecordingDevice(reference(), path)
     device.read_register(0)
     device.close()
     longer = replay(path)
     longer.read_register(0)
-    with pytest.raises(DeviceError, match=r"the recording has the end, and a read of version \(0x4\) came"):
+    with pytest.raises(DeviceError, match=r"the recording has a close, but the host made a read of version \(0x4\)"):
         longer.read_register(4)
-    with pytest.raises(DeviceError, match=r"has a read of identity \(0x0\), and the end came"):
+    with pytest.raises(DeviceError, match=r"has a read of identity \(0x0\), but the host made a close"):
         replay(path).close()
 
 
@@ -162,8 +171,8 @@ def test_invalid_requests_are_not_recorded(path: Path) -> None:
                 act()
         device.close()
 
-    senseless(Recorder(reference(), path))
-    assert steps(path) == [Operation.CLOSE]
+    senseless(RecordingDevice(reference(), path))
+    assert steps(path) == [StepKind.CLOSE]
     senseless(replay(path))
 
 
@@ -194,7 +203,7 @@ def test_errors_and_interrupts_are_replayed(path: Path) -> None:
                 raise DeviceError("the cable was pulled\x1b[31m")
             return super().wait(timeout_s)
 
-    recorder = Recorder(Unsteady(CONFIG), path)
+    recorder = RecordingDevice(Unsteady(CONFIG), path)
     messages = failing(recorder)
     recorder.close()
     assert "the program is cut short" in messages[0]
@@ -210,7 +219,7 @@ def test_a_terminated_command_is_replayed_as_interrupted(path: Path) -> None:
         def wait(self, timeout_s: float) -> bool:
             raise SystemExit(143)
 
-    recorder = Recorder(Ended(CONFIG), path)
+    recorder = RecordingDevice(Ended(CONFIG), path)
     with pytest.raises(SystemExit):
         recorder.wait(0.1)
     recorder.close()
@@ -227,7 +236,7 @@ def test_memory_that_does_not_fit_is_replayed(path: Path) -> None:
                 raise DeviceError(f"no {size_bytes} bytes")
             return super().allocate(size_bytes, alignment_bytes=alignment_bytes)
 
-    for device in (Recorder(Small(CONFIG), path), replay(path)):
+    for device in (RecordingDevice(Small(CONFIG), path), replay(path)):
         buffer = device.allocate(1 << 16)
         with pytest.raises(DeviceError, match="no 65537 bytes"):
             device.allocate((1 << 16) + 1)
@@ -240,7 +249,7 @@ def test_a_recording_of_a_killed_process_ends_where_it_was_killed(path: Path) ->
     script = f"""
         import os, signal
         from pathlib import Path
-        from edgedec.runtime.driver.recording import Recorder
+        from edgedec.runtime.driver.recording import RecordingDevice
         from edgedec.sim.devices.interpreter import InterpreterDevice
         from tests.runtime.driver.support.bench_session import CONFIG, talk
 
@@ -253,7 +262,7 @@ def test_a_recording_of_a_killed_process_ends_where_it_was_killed(path: Path) ->
                     os.kill(os.getpid(), signal.SIGKILL)
                 return super().wait(timeout_s)
 
-        talk(Recorder(Mortal(CONFIG), Path({str(path)!r})))
+        talk(RecordingDevice(Mortal(CONFIG), Path({str(path)!r})))
     """
     command = [sys.executable, "-c", "import sys; sys.path.insert(0, sys.argv[1])\n" + textwrap.dedent(script)]
     process = subprocess.run([*command, str(Path(__file__).parents[3])], capture_output=True, text=True, check=False)
@@ -274,15 +283,15 @@ def test_a_recording_overwrites_only_a_recording(path: Path, tmp_path: Path) -> 
     mine.write_text("of mine")
     for existing in (mine, tmp_path):
         with pytest.raises(UsageError, match=rf"cannot write {existing}: it exists and is no recording"):
-            Recorder(reference(), existing)
+            RecordingDevice(reference(), existing)
     assert mine.read_text() == "of mine"
     with pytest.raises(EdgedecError, match=r"cannot write .*thesis\.txt"):
-        Recorder(reference(), mine / "below")
+        RecordingDevice(reference(), mine / "below")
 
 
 def test_a_full_disk_is_an_error() -> None:
     with pytest.raises(UsageError, match="cannot write /dev/full"):
-        Recorder(reference(), Path("/dev/full"))
+        RecordingDevice(reference(), Path("/dev/full"))
 
 
 @pytest.mark.parametrize("coherent", [False, True])
@@ -310,7 +319,7 @@ def test_buffers_are_replayed_with_their_content(
         for number, (move, start, length) in enumerate(moves):
             end = min(start + length, size)
             if move in ("host", "flush") and coherent:
-                buffer.invalidate()  # Recorder requires it
+                buffer.invalidate()  # RecordingDevice requires it
             if move == "host":
                 buffer.array[start:end] = number % 2  # old values return
                 buffer.flush()  # bytes that are not flushed may be lost, or not
@@ -341,7 +350,7 @@ def test_buffers_are_replayed_with_their_content(
     inner = Memory(CONFIG)
     if coherent:
         _make_coherent(inner)
-    assert session(Recorder(inner, path), inner) == session(replay(path), None)
+    assert session(RecordingDevice(inner, path), inner) == session(replay(path), None)
 
 
 def _make_coherent(device: Any) -> None:
@@ -365,7 +374,7 @@ def test_only_changed_bytes_are_recorded(path: Path) -> None:
             return buffer
 
     inner = Dirty(CONFIG)
-    device = Recorder(inner, path)
+    device = RecordingDevice(inner, path)
     buffer = device.allocate(3 << 20)
     buffer.invalidate()
     assert not buffer.array.any()
@@ -379,9 +388,9 @@ def test_only_changed_bytes_are_recorded(path: Path) -> None:
     device.close()
     reader, entries = RecordingReader(path), []
     while (step := reader.step()) is not None:
-        if step.operation in (Operation.HELD, Operation.CHANGED):
-            entries.append((step.operation, step.given[1], step.data))
-    expected = [(Operation.HELD, 2, b""), (Operation.CHANGED, 7, b"\t\t"), (Operation.CHANGED, 1 << 19, b"\t")]
+        if step.kind in (StepKind.HELD, StepKind.CHANGED):
+            entries.append((step.kind, step.arguments[1], step.data))
+    expected = [(StepKind.HELD, 2, b""), (StepKind.CHANGED, 7, b"\t\t"), (StepKind.CHANGED, 1 << 19, b"\t")]
     assert entries == expected
 
 
@@ -404,10 +413,10 @@ def test_a_large_buffer_is_recorded_in_chunks(path: Path, monkeypatch: pytest.Mo
         return arrays
 
     inner = reference()
-    recorded_arrays = session(Recorder(inner, path), inner)
+    recorded_arrays = session(RecordingDevice(inner, path), inner)
     assert recorded_arrays[0][2] == values[2]
     assert recorded_arrays[0][3] == values[3] ^ 0xFF
     assert same(session(replay(path), None), recorded_arrays)
     values[2 << 20] ^= 1
-    with pytest.raises(DeviceError, match="in bytes 2097152 to 3145727 of it other bytes came"):
+    with pytest.raises(DeviceError, match="bytes 2097152 to 3145727 of it are different now"):
         session(replay(path), None)

@@ -25,9 +25,9 @@ from edgedec.runtime.driver.recording_file import (
     VERSION,
     Failure,
     Header,
-    Operation,
     RecordingReader,
     RecordingWriter,
+    StepKind,
 )
 from edgedec.sim.devices.interpreter import InterpreterDevice
 from tests.runtime.driver.support.bench_session import embedding, program, recorded, replay
@@ -119,16 +119,16 @@ def step(operation: int, form: str = "", *values: Any, tail: bytes = b"") -> byt
 
 
 LIES = {
-    "operation": (step(77), r"step 1 is none \(77 is not"),
-    "cut": (step(Operation.WRITE, "I", 1), "step 1 is none"),
-    "cut answer": (step(Operation.READ, "I", 1, tail=b"\0\0"), "step 1 is none"),
-    "long data": (step(Operation.CHANGED, "IQI", 0, 0, 1 << 31, tail=b"abc"), "ends 2147483645 bytes behind its frame"),
-    "long text": (step(Operation.FLUSH | 0x80, "IBH", 0, 1, 9, tail=b"abc"), "bytes behind its frame"),
-    "no text": (step(Operation.FLUSH | 0x80, "IBH", 0, 1, 2, tail=b"\xff\xfe"), "step 1 is none .*decode"),
-    "failure": (step(Operation.FLUSH | 0x80, "IBH", 0, 9, 0), "9 is not a valid"),
-    "end that fails": (step(Operation.END | 0x80, "QBH", 0, 1, 0), "END cannot fail"),
-    "end too early": (step(Operation.END, "Q", 5), "it ends with 0 steps and says 5"),
-    "behind the end": (step(Operation.END, "Q", 0) + step(Operation.CLOSE), "something stands behind"),
+    "operation": (step(77), r"step 1 is invalid \(77 is not"),
+    "cut": (step(StepKind.WRITE, "I", 1), "step 1 is invalid"),
+    "cut answer": (step(StepKind.READ, "I", 1, tail=b"\0\0"), "step 1 is invalid"),
+    "long data": (step(StepKind.CHANGED, "IQI", 0, 0, 1 << 31, tail=b"abc"), "ends 2147483645 bytes after its frame"),
+    "long text": (step(StepKind.FLUSH | 0x80, "IBH", 0, 1, 9, tail=b"abc"), "bytes after its frame"),
+    "no text": (step(StepKind.FLUSH | 0x80, "IBH", 0, 1, 2, tail=b"\xff\xfe"), "step 1 is invalid .*decode"),
+    "failure": (step(StepKind.FLUSH | 0x80, "IBH", 0, 9, 0), "9 is not a valid"),
+    "end that fails": (step(StepKind.END | 0x80, "QBH", 0, 1, 0), "END cannot fail"),
+    "end too early": (step(StepKind.END, "Q", 5), "it ends with 0 steps and says 5"),
+    "behind the end": (step(StepKind.END, "Q", 0) + step(StepKind.CLOSE), "there is data after"),
 }
 
 
@@ -141,19 +141,19 @@ def test_forged_steps_are_refused(path: Path, lie: str) -> None:
 
 
 def test_nothing_is_read_after_damage(path: Path) -> None:
-    reader = RecordingReader(lying(path, frame(step(77)), frame(step(Operation.CLOSE))))
+    reader = RecordingReader(lying(path, frame(step(77)), frame(step(StepKind.CLOSE))))
     for _ in range(2):
-        with pytest.raises(BundleError, match="step 1 is none"):
+        with pytest.raises(BundleError, match="step 1 is invalid"):
             reader.step()
 
 
 def test_a_device_can_be_closed_after_damage(path: Path) -> None:
-    allocated = step(Operation.ALLOCATE, "QQQ", 100, 4096, 0)
+    allocated = step(StepKind.ALLOCATE, "QQQ", 100, 4096, 0)
     device = replay(lying(path, frame(allocated), frame(step(77))))
     buffer = device.allocate(100)
-    with pytest.raises(BundleError, match="step 2 is none"):
+    with pytest.raises(BundleError, match="step 2 is invalid"):
         device.read_register(0)
-    with pytest.raises(DeviceError, match="step 2 is none"):
+    with pytest.raises(DeviceError, match="step 2 is invalid"):
         device.wait(1)
     buffer.close()
     device.close()
@@ -171,7 +171,7 @@ def test_a_device_can_be_closed_after_damage(path: Path) -> None:
         (frame(b"xyz", stored=zlib.compress(b"xyz") + b"more"), "it does not become 3 bytes"),
         (frame(b"xyz", stored=b"no zlib at all"), "it cannot be unpacked"),
         (frame(b"xyz", stored=zlib.compress(b"xyz")[:-2]), "it does not become 3 bytes"),
-        (frame(step(Operation.END, "Q", 0)) + b"\0", "something stands behind"),
+        (frame(step(StepKind.END, "Q", 0)) + b"\0", "there is data after"),
         (bytes(4096), "a frame of 0 bytes cannot become 0"),
     ],
 )
@@ -195,8 +195,8 @@ def test_a_compression_bomb_takes_little_memory(path: Path) -> None:
 @pytest.mark.parametrize(
     ("header", "message"),
     [
-        (b"{", "its header is none"),
-        (b"[" * 9000, "its header is none"),
+        (b"{", "its header is invalid"),
+        (b"[" * 9000, "its header is invalid"),
         (b"[]", "it must have created_by, device"),
         ({**HEADER, "more": 1}, "it must have"),
         ({**HEADER, "device": "b\x1b[2J"}, "device is"),
@@ -234,18 +234,18 @@ def test_other_files_are_refused(path: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "lie",
     [
-        step(Operation.HELD, "II32s", 1, 0, bytes(32)),
-        step(Operation.HELD, "II32s", 0, 1, bytes(32)),
-        step(Operation.CHANGED, "IQI", 7, 0, 1, tail=b"x"),
-        step(Operation.CHANGED, "IQI", 0, 96, 5, tail=b"xxxxx"),
-        step(Operation.CHANGED, "IQI", 0, (1 << 64) - 1, 1, tail=b"x"),
+        step(StepKind.HELD, "II32s", 1, 0, bytes(32)),
+        step(StepKind.HELD, "II32s", 0, 1, bytes(32)),
+        step(StepKind.CHANGED, "IQI", 7, 0, 1, tail=b"x"),
+        step(StepKind.CHANGED, "IQI", 0, 96, 5, tail=b"xxxxx"),
+        step(StepKind.CHANGED, "IQI", 0, (1 << 64) - 1, 1, tail=b"x"),
     ],
 )
 def test_contents_of_unknown_buffers_are_refused(path: Path, lie: bytes) -> None:
-    allocated = step(Operation.ALLOCATE, "QQQ", 100, 4096, 0)
-    device = replay(lying(path, frame(allocated + lie + step(Operation.FLUSH, "I", 0))))
+    allocated = step(StepKind.ALLOCATE, "QQQ", 100, 4096, 0)
+    device = replay(lying(path, frame(allocated + lie + step(StepKind.FLUSH, "I", 0))))
     buffer = device.allocate(100)
-    with pytest.raises(BundleError, match=rf"^{path}, byte \d+: step 2, (HELD|CHANGED), cannot stand there"):
+    with pytest.raises(BundleError, match=rf"^{path}, byte \d+: step 2, (HELD|CHANGED), cannot be at this place"):
         buffer.flush()
     with pytest.raises(DeviceError, match="damaged"):
         buffer.flush()
@@ -266,12 +266,12 @@ def test_any_bytes_are_refused_or_replayed(place: Path, content: bytes) -> None:
 
 
 OPERATIONS = st.one_of(
-    st.tuples(st.just(Operation.READ), st.tuples(st.integers(0, 2**32 - 1)), st.integers(0, 2**32 - 1)),
-    st.tuples(st.just(Operation.WRITE), st.tuples(*[st.integers(0, 2**32 - 1)] * 2), st.none()),
-    st.tuples(st.just(Operation.ALLOCATE), st.tuples(*[st.integers(0, 2**64 - 1)] * 2), st.integers(0, 2**64 - 1)),
-    st.tuples(st.just(Operation.WAIT), st.tuples(st.floats(allow_nan=False)), st.booleans()),
+    st.tuples(st.just(StepKind.READ), st.tuples(st.integers(0, 2**32 - 1)), st.integers(0, 2**32 - 1)),
+    st.tuples(st.just(StepKind.WRITE), st.tuples(*[st.integers(0, 2**32 - 1)] * 2), st.none()),
+    st.tuples(st.just(StepKind.ALLOCATE), st.tuples(*[st.integers(0, 2**64 - 1)] * 2), st.integers(0, 2**64 - 1)),
+    st.tuples(st.just(StepKind.WAIT), st.tuples(st.floats(allow_nan=False)), st.booleans()),
     st.tuples(
-        st.just(Operation.HELD),
+        st.just(StepKind.HELD),
         st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1), st.binary(min_size=32, max_size=32)),
         st.none(),
     ),
@@ -286,12 +286,12 @@ OPERATIONS = st.one_of(
 @settings(max_examples=60, deadline=None)
 def test_a_written_recording_is_read(
     place: Path,
-    given_steps: list[tuple[tuple[Operation, tuple[Any, ...], Any], tuple[Failure, str] | None]],
+    given_steps: list[tuple[tuple[StepKind, tuple[Any, ...], Any], tuple[Failure, str] | None]],
 ) -> None:
     writer = RecordingWriter(place, Header(device="board", kind="measured", clock_hz=1e8, configuration=7))
     expected = []
     for (operation, values, answer), fails in given_steps:
-        failure, text = fails if fails is not None and operation is not Operation.HELD else (None, "")
+        failure, text = fails if fails is not None and operation is not StepKind.HELD else (None, "")
         writer.add(operation, values, answer, failure=failure, text=text)
         message = text.encode(errors="replace").decode()
         expected.append((operation, values, None if failure else answer, failure, message))
@@ -302,14 +302,14 @@ def test_a_written_recording_is_read(
     assert reader.header == Header(device="board", kind="measured", clock_hz=1e8, configuration=7)
     actual = []
     while (entry := reader.step()) is not None:
-        actual.append((entry.operation, entry.given, entry.answer, entry.failure, entry.text))
+        actual.append((entry.kind, entry.arguments, entry.answer, entry.failure, entry.text))
     assert actual == expected
     assert reader.complete
 
 
 def test_a_long_message_is_cut_between_characters(path: Path) -> None:
     writer = RecordingWriter(path, Header(device="board", kind="measured", clock_hz=1e8, configuration=7))
-    writer.add(Operation.CLOSE, (), failure=Failure.DEVICE, text="x" + 5000 * "é")
+    writer.add(StepKind.CLOSE, (), failure=Failure.DEVICE, text="x" + 5000 * "é")
     writer.close()
     entry = RecordingReader(path).step()
     assert entry is not None

@@ -122,7 +122,9 @@ def test_a_bos_in_the_text_is_not_doubled() -> None:
 def test_without_bos_the_question_must_have_a_token() -> None:
     assert encode(Item(question="c", choices=("a", "b"), answer=0), bos=None).context.tolist() == ids_of("c")[1:]
     for question in ("", " ", "a"):  # the last one because "a" and "b" merge
-        with pytest.raises(UsageError, match="x: no token stands before all choices, and the model has no BOS"):
+        with pytest.raises(
+            UsageError, match="x: the choices have no common token before them, and the model has no BOS"
+        ):
             encode(Item(question=question, choices=("b", "c"), answer=0, where="x"), bos=None)
 
 
@@ -336,7 +338,7 @@ def test_written_items_are_read(tmp_path_factory: pytest.TempPathFactory, items:
     file = tmp_path_factory.getbasetemp() / "written.jsonl"
     file.write_bytes("\n\n".join(["", *lines]).encode())
     if not items:
-        with pytest.raises(UsageError, match="holds no question"):
+        with pytest.raises(UsageError, match="has no question"):
             read_items(file)
         return
     read_back = read_items(file)

@@ -19,7 +19,7 @@ from edgedec.runtime.measure.perplexity import Score, perplexity
 from edgedec.runtime.protocols import I32, Limits, Pass, PassResult, State
 from edgedec.runtime.targets import open_target
 from edgedec.runtime.targets._graphs import bundle_graph
-from edgedec.runtime.targets._results import Done
+from edgedec.runtime.targets._results import FinishedTicket
 
 VOCAB, TOKENIZER_SIZE = 40, 37  # the last three ids are padding
 CONFIG = {
@@ -103,10 +103,10 @@ class FixedTarget:
     def open(self, limits: Limits) -> FixedTarget:
         return self
 
-    def submit(self, work: Sequence[tuple[State, Pass]]) -> Done:
+    def submit(self, work: Sequence[tuple[State, Pass]]) -> FinishedTicket:
         requested = work[0][1].logits
         rows = np.tile(self.row, (1 if requested is None else len(requested), 1))
-        return Done([PassResult(logits=rows, top=None, taps={}, seconds=0.0)])
+        return FinishedTicket([PassResult(logits=rows, top=None, taps={}, seconds=0.0)])
 
     def commit(self, nodes: I32) -> None: ...
     def truncate(self, length: int) -> None: ...

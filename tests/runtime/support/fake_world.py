@@ -20,7 +20,7 @@ from edgedec.runtime.protocols import (
     TargetInfo,
     TokenTree,
 )
-from edgedec.runtime.targets._results import Done
+from edgedec.runtime.targets._results import FinishedTicket
 
 VOCAB = 61
 
@@ -144,7 +144,7 @@ class ScriptedTarget:
     def open(self, limits: Limits) -> State:
         return _State()
 
-    def submit(self, work: Sequence[tuple[State, Pass]]) -> Done:
+    def submit(self, work: Sequence[tuple[State, Pass]]) -> FinishedTicket:
         results = []
         for _, item in work:
             seconds = self.seconds(len(item.ids))
@@ -154,4 +154,4 @@ class ScriptedTarget:
             for row, position in zip(logits, rows.tolist(), strict=True):
                 row[self.text[position + 1]] = 1
             results.append(PassResult(logits=logits, top=None, taps={}, seconds=seconds))
-        return Done(results)
+        return FinishedTicket(results)

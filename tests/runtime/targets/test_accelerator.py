@@ -29,7 +29,7 @@ from edgedec.runtime.accelerator.options import AcceleratorOptions, check_memory
 from edgedec.runtime.planning import make_plan
 from edgedec.runtime.protocols import I32, Limits, Pass, PassResult, State
 from edgedec.runtime.targets import host_device, open_target, target_module
-from edgedec.runtime.targets.accelerator import AcceleratorTarget, _floats
+from edgedec.runtime.targets.accelerator import ProgramTarget, _floats
 
 CONFIG: dict[str, Any] = {
     "model_type": "llama",
@@ -56,9 +56,9 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 
 @pytest.fixture
-def target(bundle: Bundle) -> Iterator[AcceleratorTarget]:
+def target(bundle: Bundle) -> Iterator[ProgramTarget]:
     opened = open_target(bundle, device="interpreter", limits=LIMITS, accelerator=OPTIONS)
-    assert isinstance(opened, AcceleratorTarget)
+    assert isinstance(opened, ProgramTarget)
     yield opened
     opened.close()
 
@@ -71,12 +71,12 @@ def work(state: State, ids: list[int], **options: Any) -> Pass:
     return Pass(ids=np.array(ids, np.int32), positions=state.length + rows(len(ids)), **options)
 
 
-def run(target: AcceleratorTarget, state: State, ids: list[int], **options: Any) -> PassResult:
+def run(target: ProgramTarget, state: State, ids: list[int], **options: Any) -> PassResult:
     (result,) = target.submit([(state, work(state, ids, **options))]).result()
     return result
 
 
-def test_the_likeliest_tokens_are_selected_on_the_device(target: AcceleratorTarget) -> None:
+def test_the_likeliest_tokens_are_selected_on_the_device(target: ProgramTarget) -> None:
     state = target.open(LIMITS)
     whole = run(target, state, [5, 6, 7], logits=rows(3)).logits
     top = run(target, state, [5, 6, 7], logits=rows(3), top_k=2)
@@ -88,7 +88,7 @@ def test_the_likeliest_tokens_are_selected_on_the_device(target: AcceleratorTarg
 
 
 def test_a_row_whose_likeliest_are_padding_is_read_whole(
-    target: AcceleratorTarget, monkeypatch: pytest.MonkeyPatch
+    target: ProgramTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = target.open(LIMITS)
     whole = run(target, state, [5, 6, 7], logits=rows(3)).logits
@@ -104,7 +104,7 @@ def test_a_row_whose_likeliest_are_padding_is_read_whole(
     np.testing.assert_array_equal(result.top[0][:, 0], whole[:, :size].argmax(axis=1))
 
 
-def test_states_take_turns_on_one_device(target: AcceleratorTarget) -> None:
+def test_states_take_turns_on_one_device(target: ProgramTarget) -> None:
     a, b, alone = (target.open(LIMITS) for _ in range(3))
     for token in (5, 6, 7):  # each one replaces the other's rows on the device
         for state, shift in ((a, 0), (b, 10)):
@@ -121,7 +121,7 @@ def test_states_take_turns_on_one_device(target: AcceleratorTarget) -> None:
     np.testing.assert_array_equal(run(target, a, [9]).logits, run(target, alone, [9]).logits)
 
 
-def test_a_turn_that_fails_leaves_no_foreign_rows(target: AcceleratorTarget, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_turn_that_fails_leaves_no_foreign_rows(target: ProgramTarget, monkeypatch: pytest.MonkeyPatch) -> None:
     """Raise an error, or Ctrl-C, while another state's rows are moved to the device."""
     a, b = target.open(LIMITS), target.open(LIMITS)
     for state, ids in ((a, [5, 6, 7, 8]), (b, [15, 16, 17, 18])):
@@ -142,7 +142,7 @@ def test_a_turn_that_fails_leaves_no_foreign_rows(target: AcceleratorTarget, mon
         np.testing.assert_array_equal(run(target, a, [9]).logits, expected)
 
 
-def test_ctrl_c_in_a_commit_leaves_no_foreign_rows(target: AcceleratorTarget, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_in_a_commit_leaves_no_foreign_rows(target: ProgramTarget, monkeypatch: pytest.MonkeyPatch) -> None:
     state, clean = target.open(LIMITS), target.open(LIMITS)
     for state_ in (state, clean):
         run(target, state_, [5, 6])
@@ -163,7 +163,7 @@ def test_ctrl_c_in_a_commit_leaves_no_foreign_rows(target: AcceleratorTarget, mo
     np.testing.assert_array_equal(run(target, state, [9]).logits, expected)
 
 
-def test_a_second_submit_completes_the_first_pass(target: AcceleratorTarget) -> None:
+def test_a_second_submit_completes_the_first_pass(target: ProgramTarget) -> None:
     a, b = target.open(LIMITS), target.open(LIMITS)
     for top_k in (0, 2):
         first = target.submit([(a, work(a, [5, 6], top_k=top_k))])
@@ -174,16 +174,14 @@ def test_a_second_submit_completes_the_first_pass(target: AcceleratorTarget) -> 
             np.testing.assert_array_equal(logits, run(target, fresh, ids, top_k=top_k).logits)
 
 
-def test_likeliest_rows_do_not_keep_the_previous_pass(target: AcceleratorTarget) -> None:
+def test_likeliest_rows_do_not_keep_the_previous_pass(target: ProgramTarget) -> None:
     state = target.open(LIMITS)
     run(target, state, [5, 6, 7], logits=rows(3), top_k=2)
     after = run(target, state, [50], top_k=2).logits
     assert np.isfinite(after).sum() == target.top_k
 
 
-def test_ctrl_c_ends_a_pass_and_the_next_one_is_clean(
-    target: AcceleratorTarget, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_ends_a_pass_and_the_next_one_is_clean(target: ProgramTarget, monkeypatch: pytest.MonkeyPatch) -> None:
     state = target.open(LIMITS)
     run(target, state, [5, 6])
     state.commit(rows(2))
@@ -197,13 +195,13 @@ def test_ctrl_c_ends_a_pass_and_the_next_one_is_clean(
         patch.setattr(target.device, "wait", interrupted)
         with pytest.raises(KeyboardInterrupt):
             ticket.result()
-    with pytest.raises(UsageError, match="given up; submit it again"):
+    with pytest.raises(UsageError, match="abandoned; submit it again"):
         ticket.result()
     assert state.length == 2
     np.testing.assert_array_equal(run(target, state, [7]).logits, expected)
 
 
-def test_rows_outside_of_the_last_pass_cannot_be_kept(target: AcceleratorTarget) -> None:
+def test_rows_outside_of_the_last_pass_cannot_be_kept(target: ProgramTarget) -> None:
     state = target.open(LIMITS)
     run(target, state, [5, 6])
     for nodes in ([2], [1, 0], [0, 0]):
@@ -217,7 +215,7 @@ def test_rows_outside_of_the_last_pass_cannot_be_kept(target: AcceleratorTarget)
     assert state.length == 0
 
 
-def test_counters_separate_passes_from_commits(target: AcceleratorTarget) -> None:
+def test_counters_separate_passes_from_commits(target: ProgramTarget) -> None:
     state = target.open(LIMITS)
     run(target, state, [5, 6, 7])
     state.commit(np.array([0, 2], np.int32))
@@ -234,7 +232,7 @@ def test_counters_separate_passes_from_commits(target: AcceleratorTarget) -> Non
 
 def test_a_closed_target_releases_its_device(bundle: Bundle) -> None:
     target = open_target(bundle, device="interpreter", limits=LIMITS, accelerator=OPTIONS)
-    assert isinstance(target, AcceleratorTarget)
+    assert isinstance(target, ProgramTarget)
     state = target.open(LIMITS)
     target.close()
     target.close()
@@ -245,7 +243,7 @@ def test_a_closed_target_releases_its_device(bundle: Bundle) -> None:
 def test_limits_past_those_of_the_accelerator_are_refused(bundle: Bundle) -> None:
     with pytest.raises(UsageError, match=r"4 slots and 1024 positions, not 5 and 64; lower --tree-nodes"):
         open_target(bundle, device="interpreter", limits=replace(LIMITS, nodes=5), accelerator=OPTIONS)
-    with pytest.raises(UnsupportedError, match="hands back logits only, not final_norm"):
+    with pytest.raises(UnsupportedError, match="returns logits only, not final_norm"):
         open_target(bundle, device="interpreter", limits=LIMITS, accelerator=OPTIONS, taps=("final_norm",))
     with pytest.raises(
         UsageError, match=r"--board and --configuration are for accelerators \(.*sim.*\), not --device cpu"
@@ -368,5 +366,5 @@ def test_the_generator_chooses_the_accelerator_of_a_board(bundle: Bundle) -> Non
         chosen_config(bundle, replace(options, board="ulx3s-85f", overrides={"beat_bytes": 64, "slots": 8}), 64)
 
 
-def test_the_program_of_a_target_is_that_of_its_bundle(target: AcceleratorTarget, bundle: Bundle) -> None:
+def test_the_program_of_a_target_is_that_of_its_bundle(target: ProgramTarget, bundle: Bundle) -> None:
     assert target.program.host.bundle == bundle.sha256

@@ -180,7 +180,7 @@ def test_memory_is_allocated_where_the_kernel_runs(monkeypatch: pytest.MonkeyPat
             get_inputs=lambda: [SimpleNamespace(name="embed"), SimpleNamespace(name="past.a.key")],
             get_input_memory_infos=lambda: [SimpleNamespace(name="Cuda"), SimpleNamespace(name=place)],
         )
-        return _providers.cache_memory(session, "cuda", {"a.key": (1, 1, 2, 4)})
+        return _providers.key_value_memory(session, "cuda", {"a.key": (1, 1, 2, 4)})
 
     assert isinstance(chosen("Cpu"), _providers._HostMemory)
     assert chosen("Cuda") == "memory on cuda"

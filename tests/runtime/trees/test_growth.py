@@ -7,25 +7,25 @@ import pytest
 
 from edgedec.errors import EdgedecError
 from edgedec.runtime.protocols import Limits, Sparse
-from edgedec.runtime.trees._growth import Chosen, Drawn, Growth
+from edgedec.runtime.trees._growth import ChosenChildren, DrawnChildren, Growth
 from tests.runtime.trees.support.fake_draft import TEXT, FakeDraft, sparse
 
 LIMITS = Limits(nodes=8, depth=4, positions=64)
 
 
 def test_chosen_children_are_the_likeliest_in_order_of_their_ids() -> None:
-    deal = Chosen(sparse({4: 0.1, 2: 0.4, 9: 0.1, 7: 0.3, 1: 0.0}), 8)
-    assert deal.hope == pytest.approx(0.4)
-    assert deal.rest == pytest.approx(0.9)
-    assert [deal.deal()[0] for _ in range(4)] == [2, 7, 4, 9]
-    assert deal.hope == deal.reach == 0  # a token without probability is no guess
+    children = ChosenChildren(sparse({4: 0.1, 2: 0.4, 9: 0.1, 7: 0.3, 1: 0.0}), 8)
+    assert children.expected == pytest.approx(0.4)
+    assert children.rest == pytest.approx(0.9)
+    assert [children.take()[0] for _ in range(4)] == [2, 7, 4, 9]
+    assert children.expected == children.reach == 0  # a token without probability is no guess
 
 
 @pytest.mark.parametrize("count", [1, 2, 7])
 def test_children_chosen_from_a_whole_vocabulary_equal_those_of_a_sort(count: int) -> None:
     probs = np.random.default_rng(0).integers(0, 9, 400).astype(np.float32)  # many are equal
-    deal = Chosen(Sparse(ids=np.arange(400, dtype=np.int32), probs=probs), count)
-    dealt = [deal.deal()[0] for _ in range(count)]
+    children = ChosenChildren(Sparse(ids=np.arange(400, dtype=np.int32), probs=probs), count)
+    dealt = [children.take()[0] for _ in range(count)]
     assert dealt == np.argsort(-probs, kind="stable")[:count].tolist()
 
 
@@ -35,8 +35,8 @@ def test_drawn_children_are_a_sample_without_replacement() -> None:
     probs = {3: 0.4, 5: 0.2, 8: 0.1, 2: 0.0}  # sums to 0.7: draws normalize it
     rng, draws, pairs = np.random.default_rng(5), 40_000, Counter[tuple[int, int]]()
     for _ in range(draws):
-        deal = Drawn(sparse(probs), rng)
-        pairs[deal.deal()[0], deal.deal()[0]] += 1
+        children = DrawnChildren(sparse(probs), rng)
+        pairs[children.take()[0], children.take()[0]] += 1
     assert sum(pairs.values()) == draws
     for first in (3, 5, 8):
         for second in {3, 5, 8} - {first}:
@@ -45,20 +45,20 @@ def test_drawn_children_are_a_sample_without_replacement() -> None:
 
 
 def test_a_drawn_node_runs_out_of_children() -> None:
-    deal = Drawn(sparse({3: 0.5, 5: 0.25, 2: 0.0}), np.random.default_rng(0))
-    assert deal.reach == pytest.approx(0.75)
-    assert deal.hope == pytest.approx((0.25 + 0.0625) / 0.75)
-    first, prob = deal.deal()
+    children = DrawnChildren(sparse({3: 0.5, 5: 0.25, 2: 0.0}), np.random.default_rng(0))
+    assert children.reach == pytest.approx(0.75)
+    assert children.expected == pytest.approx((0.25 + 0.0625) / 0.75)
+    first, prob = children.take()
     assert prob == {3: 0.5, 5: 0.25}[first]
-    assert deal.reach == pytest.approx(0.75 - prob)
-    assert deal.deal()[0] == 8 - first
-    assert deal.hope == deal.reach == 0
+    assert children.reach == pytest.approx(0.75 - prob)
+    assert children.take()[0] == 8 - first
+    assert children.expected == children.reach == 0
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -0.5])
 def test_draws_from_an_invalid_distribution_are_refused(value: float) -> None:
     with pytest.raises(EdgedecError, match=r"2 probabilities are not a distribution.*--spec-type"):
-        Drawn(sparse({1: 0.9, 2: value}), np.random.default_rng(0))
+        DrawnChildren(sparse({1: 0.9, 2: value}), np.random.default_rng(0))
 
 
 @pytest.mark.parametrize("rng", [None, np.random.default_rng(0)])

@@ -319,9 +319,9 @@ def test_a_rejection_by_rounding_leaves_a_possible_token() -> None:
 @pytest.mark.parametrize(
     ("tokens", "probs", "message"),
     [
-        ([0, 4], {1: 0.5, 2: 0.5}, r"node 1 \(token 4\).*gives it no probability"),
-        ([0, 1], {1: 0.0, 2: 0.5}, r"node 1 \(token 1\).*gives it no probability"),
-        ([0, 1, 1], {1: 0.5, 2: 0.5}, r"node 2 \(token 1\).*gives it no probability"),
+        ([0, 4], {1: 0.5, 2: 0.5}, r"node 1 \(token 4\).*gives it probability 0"),
+        ([0, 1], {1: 0.0, 2: 0.5}, r"node 1 \(token 1\).*gives it probability 0"),
+        ([0, 1, 1], {1: 0.5, 2: 0.5}, r"node 2 \(token 1\).*gives it probability 0"),
         ([0, 1, 2, 3], {1: 0.5, 2: 0.5}, r"node 3 \(token 3\).*has no token left"),
         ([0, 1], {1: 0.0, 2: 0.0}, r"node 1 \(token 1\).*has no token left"),
     ],

@@ -15,7 +15,7 @@ from edgedec.ops import Embed
 from edgedec.reference.integer_profile.model import Sequence
 from edgedec.runtime.devices.replay import ReplayDevice, open_device
 from edgedec.runtime.driver.driver import NO_LOGITS, WHOLE_ROWS, Driver
-from edgedec.runtime.driver.recording import Recorder
+from edgedec.runtime.driver.recording import RecordingDevice
 from edgedec.schemes import TernaryScheme
 from tests.edgedec.reference.integer_profile.support.make_models import float_model, prepared
 from tests.sim.support.make_small_top import CONFIG
@@ -79,7 +79,7 @@ def same(left: Found, right: Found) -> bool:
 
 def recorded(device: Device, path: Path) -> Found:
     """Return the results of ``talk``, recorded at ``path``."""
-    recorder = Recorder(device, path)
+    recorder = RecordingDevice(device, path)
     results = talk(recorder)
     recorder.close()
     return results
