@@ -1,4 +1,4 @@
-"""Multiple choice by likelihood: which of some texts does a target think goes on a question?
+"""Multiple-choice accuracy: choose the text that a target considers the likeliest continuation of a question.
 
 docs/evaluation.md defines the file and the score.
 """
@@ -33,25 +33,26 @@ __all__ = [
     "wilson",
 ]
 
-MAX_CHOICES = 26  # one per letter
-MAX_LINE_BYTES = 1 << 20  # a question that is longer fits no context
+MAX_CHOICES = 26  # choices of a question at most, one per letter
+MAX_LINE_BYTES = 1 << 20  # bytes of a line at most; no context has room for a longer question
 _NEEDED, _OPTIONAL = ("question", "choices", "answer"), ("id", "category")
-_Z = 1.959963984540054  # of the normal distribution, for 95 %
+_Z = 1.959963984540054  # two-sided 95 % quantile of the normal distribution
 
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
-    """A question. Its content may come from a stranger's file, so that types are checked here as well.
+    """A question. Types are checked, too, because the contents may come from an untrusted file.
 
     Parameters:
-        question: what stands before each choice, verbatim.
-        choices: 2 to 26 different texts, none empty.
-        answer: index of the right one.
-        category: items of a category are counted together too.
-        where: what error messages call it: file and line.
+        question: text before each choice, verbatim.
+        choices: 2 to 26 different texts, none of them empty.
+        answer: index of the right choice.
+        id: unique name of the question in its file.
+        category: name of the category; the items of a category are also counted together.
+        where: file and line, for error messages.
 
     Raises:
-        UsageError: a value is not as above; names ``where``, what is wrong and what is right.
+        UsageError: a value is invalid; the message names ``where``, the rule and the value.
     """
 
     question: str
@@ -80,7 +81,7 @@ class Item:
                 self._refuse(f"{name} must not be empty", text)
         for at, choice in enumerate(self.choices):
             if self.choices.index(choice) != at:
-                raise UsageError(f"{self.where}: choices must all differ; {reprlib.repr(choice)} stands there twice")
+                raise UsageError(f"{self.where}: choices must all differ; {reprlib.repr(choice)} is there twice")
         if type(self.answer) is not int or not 0 <= self.answer < len(self.choices):
             self._refuse(f"answer must be the index of a choice, 0 to {len(self.choices) - 1}", self.answer)
 
@@ -89,15 +90,17 @@ class Item:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key stands twice")
-    return found
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        raise ValueError("a key is there twice")
+    return result
 
 
 def _parse(where: str, line: bytes) -> Item:
-    """Raises:
-    UsageError: not one JSON object with the right keys and values.
+    """Return the item of a line.
+
+    Raises:
+        UsageError: the line is not one JSON object with valid keys and values.
     """
     try:
         entry = json.loads(line.decode("utf-8"), object_pairs_hook=_unique)
@@ -105,10 +108,7 @@ def _parse(where: str, line: bytes) -> Item:
         raise UsageError(f"{where}: not UTF-8 at byte {error.start} of the line; save the file as UTF-8") from None
     except json.JSONDecodeError as error:
         raise UsageError(f"{where}: must be one JSON object: {error.msg} (column {error.colno})") from None
-    except (
-        ValueError,
-        RecursionError,
-    ) as error:  # a key twice, a number of thousands of digits, brackets by the thousand
+    except (ValueError, RecursionError) as error:  # a repeated key, a number with thousands of digits, deep nesting
         raise UsageError(f"{where}: must be one JSON object: {error}") from None
     if not isinstance(entry, dict):
         raise UsageError(f"{where}: must be one JSON object, not {reprlib.repr(entry)}")
@@ -128,20 +128,20 @@ def _parse(where: str, line: bytes) -> Item:
 
 
 def read_items(path: Path) -> list[Item]:
-    """The questions of a JSON Lines file.
+    """Return the questions of a JSON Lines file.
 
     Raises:
-        UsageError: the file cannot be read, holds no question, or a line is not as docs/evaluation.md says; names file,
-            line, what is wrong and what is right.
+        UsageError: the file cannot be read or has no question, or a line is not in the format of docs/evaluation.md; the
+            message names file, line, rule and value.
     """
     items: list[Item] = []
-    lines: dict[str, int] = {}  # of ids
+    lines: dict[str, int] = {}  # id -> line
     try:
         with path.open("rb") as file:
             for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), 1):
                 where = f"{path}: line {number}"
                 if len(line) > MAX_LINE_BYTES:
-                    raise UsageError(f"{where}: is longer than {MAX_LINE_BYTES} bytes; give one question a line")
+                    raise UsageError(f"{where}: is longer than {MAX_LINE_BYTES} bytes; give one question per line")
                 if not line.strip():
                     continue
                 item = _parse(where, line.rstrip())
@@ -155,13 +155,19 @@ def read_items(path: Path) -> list[Item]:
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
     if not items:
-        raise UsageError(f"{path}: holds no question; give one JSON object a line")
+        raise UsageError(f"{path}: has no question; give one JSON object per line")
     return items
 
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedItem:
-    """``context`` int32 [n >= 1]: ids that all choices begin with; ``choices``: of each the ids after them, int32 [>= 1]."""
+    """The ids of a question and its choices.
+
+    Members:
+        item: the question.
+        context: int32 [n >= 1], the common prefix of the question with all choices.
+        choices: int32 [>= 1] for each choice, the ids after the context.
+    """
 
     item: Item
     context: I32
@@ -169,11 +175,12 @@ class EncodedItem:
 
     @property
     def rows(self) -> int:
-        """Rows of cache that scoring takes: the last token of a choice is predicted and never run."""
+        """Rows of the cache that scoring takes. The last token of a choice needs none, because it is only predicted."""
         return len(self.context) + max(map(len, self.choices)) - 1
 
 
-def _shared(left: I32, right: I32) -> int:
+def _common_prefix(left: I32, right: I32) -> int:
+    """Return the length of the common prefix."""
     n = min(len(left), len(right))
     differ = np.flatnonzero(left[:n] != right[:n])
     return int(differ[0]) if len(differ) else n
@@ -187,20 +194,22 @@ def _encode(tokenizer: Tokenizer, item: Item, bos: int | None) -> EncodedItem:
         return np.concatenate([[bos], ids]).astype(np.int32)
 
     try:
-        # Spaces at the end go with the choice: " Paris" is a token, "Paris" after a lone space is not what was trained on.
+        # Spaces at the end of the question belong to the choice: models are trained on the token " Paris", not on a separate
+        # space before "Paris".
         question = encode(item.question.rstrip())
         whole = [encode(item.question + choice) for choice in item.choices]
     except UsageError as error:
         raise UsageError(f"{item.where}: {error}") from error
-    common = [_shared(question, ids) for ids in whole]
+    common = [_common_prefix(question, ids) for ids in whole]
     for at, ids in enumerate(whole):
         if common[at] == len(ids):
             raise UsageError(f"{item.where}: choices[{at}] has no token in this model's vocabulary; write it otherwise")
-    # A merge over the boundary, in any choice, moves the boundary of all: else they would be given different things.
+    # If the tokenizer merges characters of question and choice in any choice, the boundary moves for all of them, so that
+    # all choices have the same context.
     start = min(common)
     if not start:
         raise UsageError(
-            f"{item.where}: no token stands before all choices, and the model has no BOS token to stand there; "
+            f"{item.where}: the choices have no common token before them, and the model has no BOS token; "
             "give the question some text"
         )
     return EncodedItem(item=item, context=whole[0][:start], choices=tuple(ids[start:] for ids in whole))
@@ -209,11 +218,17 @@ def _encode(tokenizer: Tokenizer, item: Item, bos: int | None) -> EncodedItem:
 def encode_items(
     tokenizer: Tokenizer, items: Sequence[Item], *, bos: int | None, vocab_limit: int
 ) -> list[EncodedItem]:
-    """Cut each question and its choices where their ids part: the longest prefix that the question shares with all of them.
+    """Encode each question and its choices, and separate the prefix that the question shares with all of them.
+
+    Args:
+        tokenizer: the model's tokenizer.
+        items: the questions.
+        bos: id with which every text begins, if the model has one.
+        vocab_limit: number of ids of the model.
 
     Raises:
-        UsageError: the tokenizer makes no token of a choice, or nothing stands before the choices; names the line.
-        BundleError: the tokenizer gives ids that the model has not.
+        UsageError: a choice has no token, or the choices have no common token before them; the message names the line.
+        BundleError: the tokenizer returns an id that the model does not have.
     """
     encoded = []
     for item in items:
@@ -224,8 +239,10 @@ def encode_items(
 
 
 def check_lengths(encoded: Sequence[EncodedItem], positions: int) -> None:
-    """Raises:
-    EdgedecError: a question with its longest choice takes more than ``positions`` rows of context; names the line.
+    """Check that all questions fit a context of ``positions`` rows.
+
+    Raises:
+        EdgedecError: a question with its longest choice takes more rows; the message names the line.
     """
     for entry in encoded:
         if entry.rows > positions:
@@ -236,21 +253,27 @@ def check_lengths(encoded: Sequence[EncodedItem], positions: int) -> None:
 
 
 def wilson(successes: int, trials: int) -> tuple[float, float]:
-    """The 95 % interval of a share, (low, high); within 0..1 and sensible for few trials, as the normal one is not.
+    """Return the 95 % confidence interval (low, high) of a share, for ``trials`` >= 1.
 
-    Source: Wilson, Journal of the American Statistical Association 22 (1927) 209; trials >= 1.
+    Unlike the normal approximation it is within 0..1 and useful for few trials. Source: Wilson, Journal of the American
+    Statistical Association 22 (1927) 209.
     """
     share, z2 = successes / trials, _Z * _Z / trials
     centre, half = share + z2 / 2, _Z * np.sqrt((share * (1 - share) + z2 / 4) / trials)
     low, high = float((centre - half) / (1 + z2)), float((centre + half) / (1 + z2))
-    # At the ends the exact values are 0 and 1, which rounding may miss.
+    # For shares of 0 and 1 the exact ends are 0 and 1, which rounding may miss.
     return (0.0 if not successes else low), (1.0 if successes == trials else high)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tally:
-    """``correct``: by the sum of log-likelihoods; ``correct_norm``: by the sum over the choice's bytes of UTF-8.
-    ``chance``: the expected share of guesses. Shares are in 0..1, intervals hold 95 %.
+    """Counts of right answers.
+
+    Members:
+        items: number of questions.
+        correct: right answers by the sum of a choice's log-likelihoods.
+        correct_norm: right answers by this sum divided by the number of UTF-8 bytes of the choice.
+        chance: expected share of right answers by guessing.
     """
 
     items: int
@@ -260,31 +283,40 @@ class Tally:
 
     @property
     def accuracy(self) -> float:
+        """Share of ``correct``, 0 to 1."""
         return self.correct / self.items
 
     @property
     def accuracy_norm(self) -> float:
+        """Share of ``correct_norm``, 0 to 1."""
         return self.correct_norm / self.items
 
     @property
     def interval(self) -> tuple[float, float]:
+        """95 % confidence interval of ``accuracy``."""
         return wilson(self.correct, self.items)
 
     @property
     def interval_norm(self) -> tuple[float, float]:
+        """95 % confidence interval of ``accuracy_norm``."""
         return wilson(self.correct_norm, self.items)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChoiceScore(Tally):
-    """``by_category`` in the order of the file. ``log_likelihoods``: in nats, of every item's choices."""
+    """The score of a file.
+
+    Members:
+        by_category: counts of each category, in the order of the file.
+        log_likelihoods: log-likelihoods of each item's choices, in nats.
+    """
 
     by_category: Mapping[str, Tally]
     log_likelihoods: tuple[tuple[float, ...], ...]
 
 
 def _tally(items: Sequence[Item], sums: Sequence[tuple[float, ...]]) -> Tally:
-    """Of equal choices the first is taken."""
+    """Count right answers. If several choices have the largest sum, the first one is chosen."""
     correct = correct_norm = 0
     for item, row in zip(items, sums, strict=True):
         lengths = [len(choice.encode()) for choice in item.choices]
@@ -295,16 +327,16 @@ def _tally(items: Sequence[Item], sums: Sequence[tuple[float, ...]]) -> Tally:
 
 
 def _score(target: Target, state: State, limits: Limits, entry: EncodedItem, vocab_limit: int) -> tuple[float, ...]:
-    """Log-likelihood of each choice. The context runs once: its last row's logits serve every first token."""
+    """Return the log-likelihood of each choice. The context runs once and serves all choices."""
     state.truncate(0)
     first = next_log_probs(target, state, limits, entry.context, vocab_limit=vocab_limit)
-    found: F64 = first[[ids[0] for ids in entry.choices]]
-    check_finite(found)
+    sums: F64 = first[[ids[0] for ids in entry.choices]]
+    check_finite(sums)
     for at, ids in enumerate(entry.choices):
         if len(ids) > 1:
             state.truncate(len(entry.context))
-            found[at] += log_likelihoods(target, state, limits, ids[:-1], ids[1:], vocab_limit=vocab_limit).sum()
-    return tuple(found.tolist())
+            sums[at] += log_likelihoods(target, state, limits, ids[:-1], ids[1:], vocab_limit=vocab_limit).sum()
+    return tuple(sums.tolist())
 
 
 def score_encoded(
@@ -315,7 +347,7 @@ def score_encoded(
     vocab_limit: int,
     progress: Progress = silent,
 ) -> ChoiceScore:
-    """As ``score_items``, for what ``encode_items`` made."""
+    """Score items that ``encode_items`` encoded. See ``score_items``."""
     check_lengths(encoded, limits.positions)
     state = target.open(limits)
     sums = []
@@ -328,8 +360,8 @@ def score_encoded(
     items = [entry.item for entry in encoded]
     by_category = {}
     for name in dict.fromkeys(item.category for item in items if item.category is not None):
-        chosen = [at for at, item in enumerate(items) if item.category == name]
-        by_category[name] = _tally([items[at] for at in chosen], [sums[at] for at in chosen])
+        members = [at for at, item in enumerate(items) if item.category == name]
+        by_category[name] = _tally([items[at] for at in members], [sums[at] for at in members])
     return ChoiceScore(**asdict(_tally(items, sums)), by_category=by_category, log_likelihoods=tuple(sums))
 
 
@@ -343,16 +375,19 @@ def score_items(
     vocab_limit: int,
     progress: Progress = silent,
 ) -> ChoiceScore:
-    """Which choice of each item does the target think likeliest?
+    """Compute the log-likelihood of every choice and count the right answers.
 
     Args:
-        limits: passes have at most ``limits.nodes`` rows; no question may take more than ``limits.positions``.
-        items: at least one.
-        bos: the id that every text begins with, if the model has one.
-        vocab_limit: the tokenizer's size; ids from here on are padding and take no probability.
+        target: runs the passes.
+        limits: passes have at most ``limits.nodes`` rows; questions take at most ``limits.positions`` rows.
+        tokenizer: the model's tokenizer.
+        items: at least one question.
+        bos: id with which every text begins, if the model has one.
+        vocab_limit: number of the tokenizer's ids; larger ids are padding and get no probability.
+        progress: called after each question.
 
     Raises:
-        UsageError, BundleError: as ``encode_items``.
+        UsageError, BundleError: ``encode_items`` raised it.
         EdgedecError: a question is too long for the context.
         DeviceError: the target returned NaN or infinity.
     """

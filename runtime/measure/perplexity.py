@@ -1,4 +1,4 @@
-"""Perplexity: how well a target predicts token sequences."""
+"""Perplexity, a measure of the ability of a target to predict token sequences."""
 
 from __future__ import annotations
 
@@ -19,20 +19,22 @@ F64 = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """``nats``: sum of the negative log-likelihoods of ``tokens`` tokens."""
+    """The score of token sequences. ``nats`` is the sum of the negative log-likelihoods of ``tokens`` tokens."""
 
     tokens: int
     nats: float
 
     @property
     def perplexity(self) -> float:
-        """exp of the mean; at most exp(700), near the largest float, for a model that is far off."""
+        """Exponential of the mean of ``nats``, at most exp(700), which is near the largest float."""
         return float(np.exp(min(self.nats / self.tokens, 700.0)))
 
 
 def check_ids(ids: I32, vocab_limit: int) -> None:
-    """Raises:
-    BundleError: an id of the tokenizer has no logit.
+    """Check that all ids are below ``vocab_limit``.
+
+    Raises:
+        BundleError: an id is not.
     """
     if len(ids) and int(ids.max()) >= vocab_limit:
         raise BundleError(
@@ -42,26 +44,29 @@ def check_ids(ids: I32, vocab_limit: int) -> None:
 
 
 def check_finite(values: F64) -> None:
-    """Raises:
-    DeviceError: a log-likelihood is NaN or infinite.
+    """Check log-likelihoods.
+
+    Raises:
+        DeviceError: one is NaN or infinite.
     """
     if not np.isfinite(values).all():
         raise DeviceError("the target's logits are not finite; run `edgedec doctor`, or try another --device")
 
 
 def _log_softmax(logits: F32) -> F64:
-    """Over rows, float [n, vocab] -> [n, vocab]; rows with infinite logits become NaN, which the callers refuse."""
-    found = logits.astype(np.float64)
+    """Return the log-softmax of each row, float64 [n, vocab]. Rows with infinite logits become NaN."""
+    result = logits.astype(np.float64)
     with np.errstate(invalid="ignore"):
-        found -= found.max(axis=1, keepdims=True)
-        found -= np.log(np.exp(found).sum(axis=1, keepdims=True))
-    return found
+        result -= result.max(axis=1, keepdims=True)
+        result -= np.log(np.exp(result).sum(axis=1, keepdims=True))
+    return result
 
 
 def _read(target: Target, state: State, limits: Limits, ids: I32, *, every_row: bool) -> Iterator[tuple[int, F32]]:
     """Append ``ids`` to the state in passes of at most ``limits.nodes`` rows.
 
-    Yields for each pass the index of its first id, and the logits of all its rows or of its last alone.
+    Yields:
+        For each pass, the index of its first id, and the logits of all its rows or of its last row only.
     """
     begin = state.length
     for start in range(0, len(ids), limits.nodes):
@@ -73,34 +78,36 @@ def _read(target: Target, state: State, limits: Limits, ids: I32, *, every_row: 
         yield start, result.logits
 
 
-def log_likelihoods(target: Target, state: State, limits: Limits, ids: I32, wanted: I32, *, vocab_limit: int) -> F64:
-    """ln p(wanted[i] | what the state holds, ids[: i + 1]), float64 [n]; the state then holds ``ids`` as well.
+def log_likelihoods(target: Target, state: State, limits: Limits, ids: I32, next_ids: I32, *, vocab_limit: int) -> F64:
+    """Return ln p(next_ids[i] | rows of the state, ids[: i + 1]), float64 [n], and append ``ids`` to the state.
 
     Args:
-        ids, wanted: int32 [n], n >= 1.
-        vocab_limit: the tokenizer's size; ids from here on are padding and take no probability.
+        target, state: the target and the cache on it.
+        limits: passes have at most ``limits.nodes`` rows.
+        ids, next_ids: int32 [n], n >= 1.
+        vocab_limit: number of the tokenizer's ids; larger ids are padding and get no probability.
 
     Raises:
-        BundleError: an id of ``wanted`` is not below ``vocab_limit``.
+        BundleError: an id of ``next_ids`` is not below ``vocab_limit``.
         DeviceError: the target returned NaN or infinity.
     """
-    check_ids(wanted, vocab_limit)
-    found = np.empty(len(ids))
+    check_ids(next_ids, vocab_limit)
+    values = np.empty(len(ids))
     for start, logits in _read(target, state, limits, ids, every_row=True):
         n = len(logits)
-        found[start : start + n] = _log_softmax(logits[:, :vocab_limit])[np.arange(n), wanted[start : start + n]]
-    check_finite(found)
-    return found
+        values[start : start + n] = _log_softmax(logits[:, :vocab_limit])[np.arange(n), next_ids[start : start + n]]
+    check_finite(values)
+    return values
 
 
 def next_log_probs(target: Target, state: State, limits: Limits, ids: I32, *, vocab_limit: int) -> F64:
-    """ln p(every token | what the state holds, ids int32 [n >= 1]), float64 [vocab_limit]; the state then holds ``ids``.
+    """Return ln p(token | rows of the state, ids) for every token, float64 [vocab_limit], and append ``ids`` to the state.
 
-    Not checked for NaN: only the entries that are used count, see ``check_finite``.
+    ``ids`` is int32 [n >= 1]. The result is not checked for NaN; call ``check_finite`` on the entries that are used.
     """
     *_, (_, logits) = _read(target, state, limits, ids, every_row=False)
-    found: F64 = _log_softmax(logits[-1:, :vocab_limit])[0]
-    return found
+    log_probs: F64 = _log_softmax(logits[-1:, :vocab_limit])[0]
+    return log_probs
 
 
 def perplexity(
@@ -111,12 +118,14 @@ def perplexity(
     vocab_limit: int,
     progress: Progress = silent,
 ) -> Score:
-    """Score every token but the first of each window, given those before it in its window.
+    """Score every token of each window except the first, given the tokens before it in its window.
 
     Args:
+        target: runs the passes.
         limits: passes have at most ``limits.nodes`` rows, windows at most ``limits.positions`` + 1 ids.
-        windows: ids int32 [n], each n >= 2.
-        vocab_limit: the tokenizer's size; ids from here on are padding and take no probability.
+        windows: ids, int32 [n] each, with n >= 2.
+        vocab_limit: number of the tokenizer's ids; larger ids are padding and get no probability.
+        progress: called after each window.
 
     Raises:
         BundleError: an id is not below ``vocab_limit``.
@@ -127,9 +136,9 @@ def perplexity(
     try:
         for window in windows:
             state.truncate(0)
-            # The last token is predicted and predicts nothing.
-            found = log_likelihoods(target, state, limits, window[:-1], window[1:], vocab_limit=vocab_limit)
-            nats -= float(found.sum())
+            # The last token is only predicted; its own row is not needed.
+            values = log_likelihoods(target, state, limits, window[:-1], window[1:], vocab_limit=vocab_limit)
+            nats -= float(values.sum())
             tokens += len(window) - 1
             progress("tokens", tokens, total)
     finally:

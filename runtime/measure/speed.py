@@ -1,4 +1,4 @@
-"""How fast a bundle runs on this machine: passes of several sizes, prefill, and plain decoding."""
+"""The speed of a bundle on this machine: passes of several sizes, prefill, and plain decoding."""
 
 from __future__ import annotations
 
@@ -23,24 +23,26 @@ from edgedec.runtime.targets import is_accelerator, open_target
 
 __all__ = ["PASS_SIZES", "BenchResult", "bench", "physical_cores"]
 
-PASS_SIZES = (1, 2, 4, 8, 16, 32)
-PAST_ROWS = 64
-PREFILL_TOKENS, PREFILL_ROWS = 128, 32
-DECODE_TOKENS = 16  # of each round
-_POSITIONS = 192
+PASS_SIZES = (1, 2, 4, 8, 16, 32)  # rows of the measured passes
+PAST_ROWS = 64  # committed rows before measured passes and decoding
+PREFILL_TOKENS, PREFILL_ROWS = 128, 32  # tokens of the measured prompt, and rows of its passes
+DECODE_TOKENS = 16  # tokens decoded in a round
+_POSITIONS = 192  # size of the context
 
-# Rounds go on until the time is up, so that a disturbance meets every size alike; medians need a few in any case.
+# Duration of the measurement, and limits of the number of rounds. Each round measures all sizes, so that a disturbance
+# affects them alike; medians need a few rounds.
 _SECONDS, _LEAST_ROUNDS, _MOST_ROUNDS = 8.0, 3, 40
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchResult:
-    """Medians over ``rounds`` interleaved rounds.
+    """The medians over all rounds.
 
     Members:
         pass_ms: rows -> milliseconds of a pass over ``PAST_ROWS`` committed rows, with the logits of every row.
         prompt_per_second: tokens per second of a prompt of ``PREFILL_TOKENS`` in passes of ``PREFILL_ROWS``.
         predicted_per_second: tokens per second of plain greedy decoding after ``PAST_ROWS`` rows, sampling included.
+        rounds: number of rounds.
         kernel: code path of the CPU kernels, or ``portable``; None on other devices.
     """
 
@@ -52,7 +54,10 @@ class BenchResult:
 
 
 def physical_cores() -> int:
-    """Cores that this process may use, hyper-threads of one counted once: what ONNX Runtime takes by itself."""
+    """Return the number of cores that this process may use, which is ONNX Runtime's default number of threads.
+
+    Hyper-threads of a core count once.
+    """
     cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
     cores = set()
     for cpu in cpus:
@@ -63,8 +68,8 @@ def physical_cores() -> int:
     return len(cores)
 
 
-class _Bench:
-    """One target and one sequence on it."""
+class _SpeedTest:
+    """The measurements on one sequence of a target."""
 
     def __init__(self, target: Target, limits: Limits, vocab_size: int) -> None:
         self.target, self.limits = target, limits
@@ -82,7 +87,7 @@ class _Bench:
         )
 
     def _run(self, rows: int, *, every_row: bool) -> float:
-        """Seconds of one pass behind what is committed."""
+        """Return the seconds of a pass after the committed rows."""
         start = self.state.length
         within = np.arange(rows, dtype=np.int32)
         work = Pass(ids=self.ids[start : start + rows], positions=start + within, logits=within if every_row else None)
@@ -91,7 +96,7 @@ class _Bench:
         return time.perf_counter() - began
 
     def prefill(self, tokens: int) -> float:
-        """Seconds to bring ``tokens`` tokens into an empty cache."""
+        """Return the seconds to read ``tokens`` tokens into an empty cache."""
         self.state.truncate(0)
         seconds = 0.0
         for start in range(0, tokens, PREFILL_ROWS):
@@ -101,12 +106,12 @@ class _Bench:
         return seconds
 
     def passes(self) -> dict[int, float]:
-        """Seconds by rows; nothing is committed, so each sees the same past."""
+        """Return the seconds of passes by their rows. No pass is committed, so all have the same past."""
         self.state.truncate(PAST_ROWS)
         return {rows: self._run(rows, every_row=True) for rows in PASS_SIZES}
 
     def decode(self) -> float:
-        """Seconds per token after the first."""
+        """Return the seconds per token after the first token."""
         self.state.truncate(PAST_ROWS)
         self.decoder.cached = self.ids[:PAST_ROWS].tolist()
         tokens = self.decoder.generate(self._request)
@@ -124,11 +129,18 @@ def bench(
     threads: int = 0,
     progress: Progress = silent,
 ) -> BenchResult:
-    """Measure a bundle.
+    """Measure a bundle for about 8 seconds.
+
+    Args:
+        bundle: the model.
+        device: a value of ``--device`` that is not an accelerator.
+        threads: number of CPU threads; 0 leaves it to the target.
+        progress: called after each round.
 
     Raises:
         UsageError: the model's context is shorter than the measurement.
-        DeviceError, UnsupportedError: as ``open_target``.
+        UnsupportedError: the device is an accelerator, or ``open_target`` raised it.
+        DeviceError: ``open_target`` raised it.
     """
     most = context_size(bundle.config)
     if most < _POSITIONS:
@@ -139,9 +151,9 @@ def bench(
             "cycles"
         )
     limits = Limits(nodes=max(PASS_SIZES), depth=0, positions=_POSITIONS)
-    run = _Bench(open_target(bundle, device=device, limits=limits, threads=threads), limits, bundle.tokens.size)
+    run = _SpeedTest(open_target(bundle, device=device, limits=limits, threads=threads), limits, bundle.tokens.size)
     progress("warming up", 0, 1)
-    run.prefill(PREFILL_TOKENS)  # touches every page of the weights
+    run.prefill(PREFILL_TOKENS)  # reads every page of the weights
     run.passes()
     prefills: list[float] = []
     decodes: list[float] = []

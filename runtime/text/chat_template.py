@@ -1,10 +1,10 @@
-"""A model's own chat template: Jinja, in a sandbox, with bounded work.
+"""Chat templates of models: Jinja programs that run in a sandbox with limited work.
 
-A template comes with a downloaded model, so it is somebody else's program. It sees plain JSON data and nothing else,
-and it may neither loop for ever nor fill the memory: see ``_Sandbox``. A template that fails is an error that carries
-the template's own words; nothing is rendered in its place.
+A template is part of a downloaded model and therefore an untrusted program. It has access to plain JSON data only, and can
+neither loop without end nor fill the memory (see ``_Sandbox``). If a template fails, the error contains the template's own
+message; no other template is used instead.
 
-Source: the environment is that of transformers ``utils/chat_template_utils.py``, which templates are written for.
+Source: the environment is that of transformers ``utils/chat_template_utils.py``, for which templates are written.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from edgedec.errors import BundleError, EdgedecError, UsageError
 
 __all__ = ["OUTPUT_LIMIT_CHARACTERS", "SECONDS_LIMIT", "TEMPLATE_LIMIT_CHARACTERS", "WORK_LIMIT", "render"]
 
-TEMPLATE_LIMIT_CHARACTERS = 1 << 20
-OUTPUT_LIMIT_CHARACTERS = 4 << 20
-WORK_LIMIT = 64 << 20  # about the bytes that a rendering makes on its way
-SECONDS_LIMIT = 10.0  # for what is not counted, such as searching in long strings
-_STEP = 64  # what a turn of a loop or a call is charged: a million of them is the limit
-_ITEM = 32  # what an item of a list takes
-_NUMBER_LIMIT_BITS = 4096
+TEMPLATE_LIMIT_CHARACTERS = 1 << 20  # characters of a template
+OUTPUT_LIMIT_CHARACTERS = 4 << 20  # characters of a rendered conversation
+WORK_LIMIT = 64 << 20  # approximate number of bytes that a rendering may produce, including intermediate results
+SECONDS_LIMIT = 10.0  # seconds of a rendering, a limit for work that is not counted, such as searches in long strings
+_STEP = 64  # charge for an iteration of a loop or a call, with which a million of them are the limit
+_ITEM = 32  # charge for an item of a list
+_NUMBER_LIMIT_BITS = 4096  # bits of a number
 _TOO_WIDE = "a field in a format is too wide, or as wide as a variable says"
 
 _PADDING = {"ljust", "rjust", "center", "zfill", "expandtabs", "indent"}
@@ -55,13 +55,13 @@ def render(
     add_generation_prompt: bool,
     **extra: Any,
 ) -> str:
-    """Render a conversation as the text to encode with ``Tokenizer.encode_rendered``.
+    """Render a conversation as text for ``Tokenizer.encode_rendered``.
 
     Parameters:
         template: the bundle's Jinja source; None if it has none.
         messages: ``{"role": ..., "content": ...}`` in order; JSON data.
-        bos_token, eos_token: their text, for the template to write; None is rendered as nothing.
-        add_generation_prompt: end with what makes the model answer.
+        bos_token, eos_token: text of these tokens for the template; None is rendered as an empty text.
+        add_generation_prompt: end with the text after which the model answers.
         extra: further names for the template (``tools``, ``documents``, ``enable_thinking``); JSON data.
 
     Raises:
@@ -78,7 +78,7 @@ def render(
         "tools": None,
         "documents": None,
     }
-    try:  # a copy of plain types: nothing with methods reaches the template
+    try:  # copy the data as plain types, so that the template gets no objects with other methods
         data = json.loads(json.dumps({**names, **extra, "messages": list(messages)}))
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"the messages are not JSON data ({error})") from error
@@ -94,12 +94,13 @@ def render(
             pieces.append(piece)
     except _LimitError as error:
         raise EdgedecError(f"the chat template was stopped: {error}; shorten the conversation") from error
-    except Exception as error:  # whatever a foreign program may raise
-        raise EdgedecError(f"the chat template refused the conversation: {_words(error)}") from error
+    except Exception as error:  # an untrusted program may raise anything
+        raise EdgedecError(f"the chat template refused the conversation: {_message(error)}") from error
     return "".join(pieces)
 
 
-def _words(error: Exception) -> str:
+def _message(error: Exception) -> str:
+    """Return the message of an error, which is the template's own if it raised the error."""
     if isinstance(error, jinja2.TemplateError) and error.message:
         return error.message
     return f"{type(error).__name__}: {error}"
@@ -114,26 +115,27 @@ def _compile(template: str) -> CodeType:
         )
     try:
         return _Sandbox().compile(template)
-    except Exception as error:  # syntax; also nesting too deep for Jinja's or Python's compiler
+    except Exception as error:  # a syntax error, or nesting that is too deep for Jinja's or Python's compiler
         where = f" at line {error.lineno}" if isinstance(error, jinja2.TemplateSyntaxError) else ""
         raise BundleError(
-            f"the chat template does not parse{where}: {_words(error)}; "
+            f"the chat template does not parse{where}: {_message(error)}; "
             "use `generate`, or put a working template in the bundle"
         ) from error
 
 
 class _LimitError(Exception):
-    """The template wants more than it may have."""
+    """A template exceeded a limit."""
 
 
 class _Meter:
-    """Counts the work of one rendering: about the bytes that it makes."""
+    """The work of one rendering, as an approximate number of bytes that it produces."""
 
     def __init__(self) -> None:
         self._left = WORK_LIMIT
         self._deadline = time.monotonic() + SECONDS_LIMIT
 
     def charge(self, amount: int) -> None:
+        """Count one step that produces ``amount`` bytes."""
         self._left -= amount + _STEP
         if self._left < 0:
             raise _LimitError("it does too much work (a loop that is too long, or text that is too large)")
@@ -141,7 +143,7 @@ class _Meter:
             raise _LimitError(f"it takes longer than {SECONDS_LIMIT:g} s")
 
     def charge_all(self, value: Any) -> None:
-        """Charge for all of a value, each part as often as it is reached: what writing it out would take."""
+        """Count the bytes of writing out a value. A part that occurs several times is counted each time."""
         if isinstance(value, Mapping):
             self.charge(0)
             for pair in value.items():
@@ -155,12 +157,12 @@ class _Meter:
 
 
 class _Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
-    """Jinja's sandbox, which keeps a template from Python's internals, made to count its work: one per rendering.
+    """Jinja's sandbox, which keeps templates from Python's internals, with a limit of work. Each rendering has its own.
 
-    Turns of loops, calls and filters are charged, and so is what they make; what makes a long thing out of short ones
-    (``+ * ** % ~``, blocks, padding, ``replace``, ``join``, formats) is charged beforehand. A list or a mapping is
-    charged with all that is in it when it is built, so none can grow exponentially by holding another one twice.
-    Filters that no chat template needs and that could grow unseen are absent.
+    Iterations of loops, calls and filters are counted, and so are their results. Operations that can make a long result of
+    short operands (``+ * ** % ~``, blocks, padding, ``replace``, ``join``, formats) are counted before they run. A list or
+    mapping is counted with all its contents when it is built, so it cannot grow exponentially by containing another one
+    twice. Filters that chat templates do not need and whose results could grow uncounted are removed.
     """
 
     intercepted_binops = frozenset(["+", "*", "**", "%"])
@@ -169,12 +171,12 @@ class _Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         super().__init__(
             trim_blocks=True,
             lstrip_blocks=True,
-            optimized=False,  # folding constants would move the work to compilation, which is not counted
+            optimized=False,  # constant folding would do the work during compilation, which is not counted
             extensions=[_GenerationBlock, jinja2.ext.loopcontrols],
             finalize=self._written,
         )
         self.meter = _Meter()
-        self.concat = self._joined  # type: ignore[method-assign]  # compiled code joins captured blocks with it
+        self.concat = self._joined  # type: ignore[method-assign]  # compiled code joins captured blocks by this method
         for name in _DROPPED_FILTERS:
             del self.filters[name]
         self.filters = {name: self._metered(name, function) for name, function in self.filters.items()}
@@ -222,7 +224,7 @@ class _Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         return super().call_binop(context, operator, left, right)
 
     def _metered(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        # A filter that Jinja hands its context or environment has them first.
+        # Filters that need Jinja's context or environment get it as their first argument.
         at = 1 if hasattr(function, "jinja_pass_arg") else 0
 
         @functools.wraps(function)
@@ -236,23 +238,26 @@ class _Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         return metered
 
     def _foresee(self, name: str, value: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Charge a filter, or a method of a string, for what it can make of ``value``."""
-        given = [*args, *kwargs.values()]
+        """Count the largest result that a filter, or a method of a string, can make of ``value``."""
+        arguments = [*args, *kwargs.values()]
         amount = 0
         if name in _PADDING:
-            amount = (_bytes(value) + 1) * max((n for n in given if isinstance(n, int)), default=8)
-        elif name == "replace" and len(given) > 1:
-            amount = (_bytes(value) + 1) * _bytes(given[1])
+            amount = (_bytes(value) + 1) * max((n for n in arguments if isinstance(n, int)), default=8)
+        elif name == "replace" and len(arguments) > 1:
+            amount = (_bytes(value) + 1) * _bytes(arguments[1])
         elif name == "join":
-            parts, glue = (given[0], value) if isinstance(value, str) else (value, "".join(map(str, given[:1])))
+            if isinstance(value, str):
+                parts, separator = arguments[0], value
+            else:
+                parts, separator = value, "".join(map(str, arguments[:1]))
             self.meter.charge_all(parts)
-            amount = _bytes(parts) * len(glue)
+            amount = _bytes(parts) * len(separator)
         elif name in ("format", "format_map"):
             specs = [spec for _, _, spec, _ in string.Formatter().parse(value) if spec]
             if any(re.search(r"\{|\d{5}", spec) for spec in specs):
                 raise _LimitError(_TOO_WIDE)
-            amount = value.count("{") * sum(map(_bytes, given))
-        elif name in ("round", "sum") and not all(isinstance(n, str | None) or _is_small(n) for n in given):
+            amount = value.count("{") * sum(map(_bytes, arguments))
+        elif name in ("round", "sum") and not all(isinstance(n, str | None) or _is_small(n) for n in arguments):
             raise _LimitError(f"it calls {name} with an argument that is not a small number")
         self.meter.charge(amount)
 
@@ -282,7 +287,7 @@ class _Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         separators: tuple[str, str] | None = None,
         sort_keys: bool = False,
     ) -> str:
-        """Jinja's own escapes HTML, which templates for models do not expect."""
+        """Return the value as JSON. Jinja's own filter escapes HTML, which templates of models do not expect."""
         if isinstance(indent, int) and not _is_small(indent):
             raise _LimitError(_TOO_WIDE)
         self.meter.charge_all(value)
@@ -290,7 +295,7 @@ class _Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
 
 def _bytes(value: Any) -> int:
-    """About what a shallow copy takes."""
+    """Return the approximate size of a shallow copy."""
     if isinstance(value, str):
         return len(value)
     return _ITEM * len(value) if isinstance(value, Sized) else 0
@@ -301,9 +306,9 @@ def _is_small(number: Any) -> bool:
 
 
 class _Metering(jinja2.visitor.NodeTransformer):
-    """Put the meter into the syntax tree, where Jinja offers no hook."""
+    """A transformation of the syntax tree that adds counting where Jinja has no hook."""
 
-    def visit_For(self, node: jinja2.nodes.For) -> jinja2.nodes.Node:  # noqa: N802  # Jinja derives it from the class
+    def visit_For(self, node: jinja2.nodes.For) -> jinja2.nodes.Node:  # noqa: N802  # Jinja derives the name from the class
         self.generic_visit(node)
         node.iter = _filtered(node.iter, "_turns")
         return node
@@ -314,7 +319,7 @@ class _Metering(jinja2.visitor.NodeTransformer):
 
     def _visit_built(self, node: jinja2.nodes.Expr) -> jinja2.nodes.Node:
         self.generic_visit(node)
-        target = getattr(node, "ctx", "load") == "store"  # the names on the left of an assignment
+        target = getattr(node, "ctx", "load") == "store"  # the left side of an assignment
         return node if target else _filtered(node, "_built")
 
     visit_List = visit_Dict = visit_Tuple = _visit_built  # noqa: N815
@@ -329,9 +334,9 @@ def _filtered(value: jinja2.nodes.Node, name: str) -> jinja2.nodes.Filter:
 
 
 class _GenerationBlock(jinja2.ext.Extension):
-    """``{% generation %}`` marks the assistant's words for training. Here it only groups."""
+    """The block ``{% generation %}``, which marks the assistant's words for training. Here it only groups."""
 
-    tags = {"generation"}  # noqa: RUF012  # Jinja's own name and type
+    tags = {"generation"}  # noqa: RUF012  # Jinja requires this name and type
 
     def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.Node:
         line = next(parser.stream).lineno
@@ -340,7 +345,7 @@ class _GenerationBlock(jinja2.ext.Extension):
 
 
 class _Namespace(jinja2.utils.Namespace):
-    """Takes no underscored names: ``__call__`` on a namespace would pass the sandbox."""
+    """A namespace without names that begin with an underscore: ``__call__`` on a namespace would escape the sandbox."""
 
     def __init__(*args: Any, **kwargs: Any) -> None:  # so that a template may store ``self``
         namespace, *rest = args
@@ -353,7 +358,7 @@ class _Namespace(jinja2.utils.Namespace):
         _check_public(name)
         super().__setitem__(name, value)
 
-    def __repr__(self) -> str:  # Jinja's writes out what it holds, which no one has counted
+    def __repr__(self) -> str:  # Jinja's own writes out the contents, which are not counted
         return "<namespace>"
 
 

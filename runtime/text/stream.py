@@ -1,8 +1,8 @@
-"""Text while it is generated: whole characters only, nothing of a stop string.
+"""The text of ids while they are generated, in whole characters and without parts of stop strings.
 
-The library's ``decoders.DecodeStream`` is not used. It waits for text that does not end in U+FFFD, so one invalid byte
-silences it for good while every step decodes all that is pending; and it prints characters of a byte run that the
-decoder takes back when a later byte of the run turns out invalid. Both fail this module's property test.
+The library's ``decoders.DecodeStream`` has two faults that this module's property test finds. It waits for text that does
+not end in U+FFFD, so that after one invalid byte it never returns text again, while every step decodes everything that is
+pending. And it returns characters of a run of byte tokens that the decoder replaces if a later byte of the run is invalid.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ from edgedec.runtime.text.tokenizer import Tokenizer
 __all__ = ["TextStream"]
 
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
-_INCOMPLETE = re.compile(  # Python's incremental decoder also waits after ED A0, which nothing completes
+_INCOMPLETE = re.compile(  # unlike this, Python's incremental decoder also waits after ED A0, which is always invalid
     rb"(?:[\xC2-\xF4]|\xE0[\xA0-\xBF]|[\xE1-\xEC\xEE\xEF][\x80-\xBF]|\xED[\x80-\x9F]"
     rb"|\xF0[\x90-\xBF][\x80-\xBF]?|[\xF1-\xF3][\x80-\xBF]{1,2}|\xF4[\x80-\x8F][\x80-\xBF]?)\Z"
 )  # Source: The Unicode Standard, table 3-7, "Well-Formed UTF-8 Byte Sequences"
-_REMEMBERED = 1024  # tokens whose bytes are kept: asking the tokenizer takes several times as long
+_REMEMBERED = 1024  # tokens whose bytes are cached, because the tokenizer takes several times as long
 _TOKEN_BY_TOKEN = {"Replace", "Metaspace", "Strip", "ByteFallback", "Fuse"}
 
 
 class TextStream:
-    """Turns ids, one at a time, into text that is safe to print.
+    """A converter of ids, one at a time, into text that can be printed.
 
-    What comes out, put together, is ``tokenizer.decode`` of all ids, cut where the first stop string begins, and
-    without a last character that generation cut in the middle (a byte sequence that is *invalid* becomes U+FFFD, as
-    in ``decode``; one that is only *incomplete* at the end is dropped). The first stop string is the one that completes
-    first; of two that complete together, the longer. Hence the text does not depend on how it falls into tokens.
+    The returned texts together are ``tokenizer.decode`` of all ids, cut before the first stop string and before a character
+    that is incomplete at the end. (An *invalid* byte sequence becomes U+FFFD, as in ``decode``.) The first stop string is
+    the one that is completed first; of two that are completed together, the longer one. So the text does not depend on its
+    division into tokens.
 
-    With a byte-fallback decoder a run of byte tokens is held until the run ends, because there one invalid byte turns
-    the whole run into U+FFFD. Cost per token is constant on average, whatever the length of the text.
+    With a byte-fallback decoder a run of byte tokens is held until the run ends, because one invalid byte turns the whole
+    run into U+FFFD. The cost per token is constant on average, regardless of the length of the text.
 
     Parameters:
-        tokenizer: whose ids they are.
-        stop: stop strings; none may be empty.
-        context: ids of the text that is being continued, all of the prompt as a rule. Nothing of it is printed; it
-            decides whether the first token keeps its leading space, and completes a character split at the seam.
+        tokenizer: the tokenizer of the ids.
+        stop: stop strings, none of them empty.
+        context: ids of the text that is being continued, usually the whole prompt. Their text is not returned, but it
+            determines whether the first token keeps its leading space, and may begin a character that is split at its end.
 
     Members:
-        stopped: a stop string has been met; nothing comes out any more.
+        stopped: True once a stop string was found; no further text is returned then.
 
     Raises:
         UsageError: a stop string is empty.
@@ -56,22 +56,22 @@ class TextStream:
         self.stopped = False
         self._stop = tuple(stop)
         self._held = ""  # whole characters that may be the beginning of a stop string
-        self._pieces = _pieces(tokenizer)
+        self._detokenizer = _detokenizer(tokenizer)
         for token_id in context:
-            self._pieces.feed(int(token_id))
-        self._pieces.mark()
+            self._detokenizer.feed(int(token_id))
+        self._detokenizer.mark()
 
     def feed(self, token_id: int) -> str:
-        """Take one id; return the text that may be printed now, often empty."""
+        """Add an id and return the text that can be printed now, which is often empty."""
         if self.stopped:
             return ""
-        return self._release(self._pieces.feed(token_id))
+        return self._release(self._detokenizer.feed(token_id))
 
     def finish(self) -> str:
-        """Return what was held back. Call it once, after the last id."""
+        """Return the text that was held back. Call it once, after the last id."""
         if self.stopped:
             return ""
-        text = self._release(self._pieces.finish())
+        text = self._release(self._detokenizer.finish())
         held, self._held = self._held, ""
         return text + held
 
@@ -90,29 +90,36 @@ class TextStream:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Length of the longest end of ``text`` that begins ``stop`` without completing it."""
+    """Return the length of the longest suffix of ``text`` that is a proper prefix of ``stop``."""
     longest = min(len(text), len(stop) - 1)
     return next((n for n in range(longest, 0, -1) if stop.startswith(text[-n:])), 0)
 
 
-class _Pieces(Protocol):
-    """Whole characters from ids."""
+class _Detokenizer(Protocol):
+    """A converter from ids to whole characters."""
 
-    def feed(self, token_id: int) -> str: ...
+    def feed(self, token_id: int) -> str:
+        """Return the characters that the id completes."""
 
     def mark(self) -> None:
-        """All that was fed so far is the prompt's: do not return it later."""
+        """Note that the ids so far are the prompt's, whose text must not be returned later."""
 
-    def finish(self) -> str: ...
+    def finish(self) -> str:
+        """Return the remaining characters."""
 
 
-def _pieces(tokenizer: Tokenizer) -> _Pieces:
+def _detokenizer(tokenizer: Tokenizer) -> _Detokenizer:
+    """Return the converter for a tokenizer's decoder.
+
+    Raises:
+        UnsupportedError: the decoder cannot be followed token by token.
+    """
     decoder = tokenizer.decoder
     steps = [] if decoder is None else decoder.get("decoders", [decoder])
     kinds = [step.get("type") for step in steps]
     if kinds == ["ByteLevel"]:
         return _ByteLevel(tokenizer)
-    # Each token's text must depend on nothing but the token, byte runs and the very beginning apart.
+    # Except in runs of byte tokens and at the beginning of the text, a token's text must depend on the token only.
     fused = kinds.index("Fuse") if "Fuse" in kinds else len(kinds)
     across = "Replace" in kinds[fused:] or any(
         step["stop"] > 0 or step["start"] > 1 for step in steps if step["type"] == "Strip"
@@ -126,7 +133,7 @@ def _pieces(tokenizer: Tokenizer) -> _Pieces:
 
 
 class _ByteLevel:
-    """GPT-2's byte-level alphabet: tokens are bytes, characters are whatever UTF-8 makes of them."""
+    """The decoder of GPT-2's byte-level alphabet, in which tokens are sequences of bytes of UTF-8 text."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -151,20 +158,21 @@ class _ByteLevel:
             return b""
         try:
             return bytes(self._byte_of[char] for char in token)
-        except KeyError:  # an added token, spelled as it reads
+        except KeyError:  # an added token, whose content is its text
             return token.encode()
 
     def mark(self) -> None:
-        """Nothing to do: a character that is split at the seam is printed when it is whole."""
+        """Do nothing: a character that is split at the end of the prompt belongs to the answer."""
 
     def finish(self) -> str:
         return ""
 
 
 class _TokenByToken:
-    """Decoders whose tokens have a text each, but for runs of byte tokens and the beginning of the text.
+    """The decoders in which each token has its own text, except in runs of byte tokens and at the beginning of the text.
 
-    A segment is one token or a whole byte run. Its text is what it adds to that of the segment before it, the anchor.
+    A segment is one token or a whole run of byte tokens. Its text is what it adds to the text of the previous segment, the
+    anchor.
     """
 
     def __init__(self, tokenizer: Tokenizer, bytes_fall_back: bool) -> None:
@@ -172,7 +180,7 @@ class _TokenByToken:
         self._bytes_fall_back = bytes_fall_back
         self._anchor: list[int] = []
         self._run: list[int] = []
-        self._prompt_bytes = 0  # how many tokens at the run's beginning belong to the prompt
+        self._prompt_bytes = 0  # number of tokens at the beginning of the run that belong to the prompt
         self._empty_id = tokenizer.id_of("")
 
     def feed(self, token_id: int) -> str:
@@ -191,8 +199,8 @@ class _TokenByToken:
         self._prompt_bytes = len(self._run)
 
     def finish(self) -> str:
-        cut_off = _incomplete_tail(self._run_bytes())
-        del self._run[len(self._run) - cut_off :]
+        incomplete = _incomplete_tail(self._run_bytes())
+        del self._run[len(self._run) - incomplete :]
         return self._close_run()
 
     def _close_run(self) -> str:
@@ -202,11 +210,11 @@ class _TokenByToken:
         raw = self._run_bytes()
         try:
             raw.decode()
-            # The prompt showed its whole characters; one split at the seam is printed now.
-            seen = len(self._added(run[: prompt - _incomplete_tail(raw[:prompt])]))
+            # Omit whole characters of the prompt. A character that is split at its end belongs to the answer.
+            omitted = len(self._added(run[: prompt - _incomplete_tail(raw[:prompt])]))
         except UnicodeDecodeError:
-            seen = prompt  # one U+FFFD per byte
-        text = self._added(run)[seen:]
+            omitted = prompt  # each byte becomes one U+FFFD
+        text = self._added(run)[omitted:]
         self._advance(run)
         self._run, self._prompt_bytes = [], 0
         return text
@@ -221,18 +229,18 @@ class _TokenByToken:
     def _advance(self, segment: list[int]) -> None:
         if segment != [self._empty_id]:
             self._anchor = segment
-        elif self._anchor[-1:] != segment:  # no text, so it cannot stand for what comes before; but it ends a byte run
+        elif self._anchor[-1:] != segment:  # the empty token has no text to anchor to, but it ends a run of byte tokens
             self._anchor = self._anchor + segment
 
 
 def _incomplete_tail(raw: bytes) -> int:
-    """How many bytes at the end begin a UTF-8 character that they do not complete: 0 to 3."""
-    found = _INCOMPLETE.search(raw[-3:])
-    return len(found[0]) if found else 0
+    """Return the number of bytes at the end, 0 to 3, that begin an incomplete UTF-8 character."""
+    match = _INCOMPLETE.search(raw[-3:])
+    return len(match[0]) if match else 0
 
 
 def _gpt2_alphabet() -> dict[str, int]:
-    """Character to byte. Printable Latin-1 stands for itself, the rest follows from U+0100 on.
+    """Return the byte of each character. Printable Latin-1 characters are their own byte; others begin at U+0100.
 
     Source: GPT-2 ``encoder.py``, ``bytes_to_unicode``.
     """

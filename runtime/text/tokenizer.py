@@ -1,4 +1,4 @@
-"""The tokenizer of a bundle: text to ids and back, with the identity that binds a model to its tokenizer."""
+"""The tokenizer of a bundle, which converts text to ids and back."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ __all__ = ["Tokenizer"]
 
 
 class Tokenizer:
-    """A Hugging Face ``tokenizer.json``, as the runtime uses it.
+    """A tokenizer in the format of Hugging Face's ``tokenizer.json``.
+
+    Settings of truncation and padding are switched off, because they belong to a training run.
 
     Parameters:
         content: the text of the ``tokenizer.json``.
-        name: what error messages call it, usually its path.
+        name: name of the tokenizer in error messages, usually its path.
 
     Members:
-        size: number of ids, added tokens included (largest id + 1). Model ids past it must never be sampled.
-        hash: sha256, in hex, of the canonical JSON (sorted keys, no spaces, UTF-8), which is
+        size: number of ids (largest id + 1), including added tokens. Larger ids of a model must never be sampled.
+        hash: SHA-256, in hexadecimal, of the canonical JSON (sorted keys, no spaces, UTF-8), used as
             ``TargetInfo.tokenizer_hash``. Reformatting the file does not change it.
-        decoder: the ``decoder`` object of the JSON, None if it has none.
-
-    Truncation and padding that the file asks for are switched off: they are settings of a training run.
+        decoder: the ``decoder`` object of the JSON; None if there is none.
 
     Raises:
-        BundleError: the content is damaged, or holds no token.
+        BundleError: the content is damaged, or has no token.
     """
 
     def __init__(self, content: str, name: str = "tokenizer.json") -> None:
@@ -41,7 +41,7 @@ class Tokenizer:
             tree: dict[str, Any] = json.loads(content)
             self._hf = HfTokenizer.from_str(content)
             canonical = json.dumps(tree, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
-        except Exception as error:  # the library raises the bare class
+        except Exception as error:  # the library raises Exception itself
             raise BundleError(f"{name}: not a usable tokenizer.json ({error}); copy the file again") from error
         vocab = self._hf.get_vocab(with_added_tokens=True)
         if not vocab:
@@ -71,14 +71,14 @@ class Tokenizer:
         return cls(content, str(path))
 
     def encode(self, text: str, add_special: bool = True) -> I32:
-        """Ids of ``text``, int32 [n].
+        """Return the ids of ``text``, int32 [n].
 
-        ``add_special`` lets the tokenizer's post-processor add its tokens (usually a BOS). As in llama.cpp, the text
-        of a special token inside ``text`` becomes that token: a prompt that says ``</s>`` holds an end of sequence.
+        With ``add_special`` the tokenizer's post-processor adds its tokens, usually a BOS. As in llama.cpp, the text of a
+        special token within ``text`` becomes that token: a prompt that contains ``</s>`` contains an end of sequence.
 
         Raises:
-            UsageError: ``text`` is not valid Unicode (a lone surrogate, as undecodable command-line bytes give), or the
-                tokenizer has no token for a part of it.
+            UsageError: ``text`` is not valid Unicode (it has a lone surrogate, such as undecodable bytes of a command line
+                become), or the tokenizer has no token for a part of it.
         """
         try:
             text.encode()
@@ -91,26 +91,26 @@ class Tokenizer:
         return np.array(ids, np.int32)
 
     def encode_rendered(self, text: str) -> I32:
-        """Ids of text that a chat template rendered, int32 [n].
+        """Return the ids of text that a chat template rendered, int32 [n].
 
-        The template has written its special tokens itself, so they are parsed and none is added: no second BOS.
+        The text contains all special tokens, so none is added, in particular no second BOS.
         """
         return self.encode(text, add_special=False)
 
     def decode(self, ids: Sequence[int] | I32) -> str:
-        """Text of ``ids``. Special tokens and ids that no token has are left out."""
+        """Return the text of ``ids``, without special tokens and ids that have no token."""
         return str(self._hf.decode([int(i) for i in ids], skip_special_tokens=True))
 
     def id_of(self, token: str) -> int | None:
-        """Id of the token whose content is exactly ``token``; None if there is none."""
-        found: int | None = self._hf.token_to_id(token)
-        return found
+        """Return the id of the token whose content is exactly ``token``; None if there is none."""
+        token_id: int | None = self._hf.token_to_id(token)
+        return token_id
 
     def token_of(self, token_id: int) -> str | None:
-        """Raw content of a token, as the vocabulary spells it; None for an id that no token has."""
-        found: str | None = self._hf.id_to_token(token_id)
-        return found
+        """Return the content of a token as it is in the vocabulary; None if no token has this id."""
+        token: str | None = self._hf.id_to_token(token_id)
+        return token
 
     def is_special(self, token_id: int) -> bool:
-        """Whether ``decode`` leaves the token out."""
+        """Return whether the token is special, so that ``decode`` omits it."""
         return self.token_of(token_id) in self._special
