@@ -33,7 +33,7 @@ class BuildKernels(build_ext):  # type: ignore[misc]  # no types in setuptools
     def build_extension(self, ext: Extension) -> None:
         try:
             said = recipe["build"](compiler, Path(self.get_ext_fullpath(ext.name)))
-        except recipe["BuildError"] as error:  # the extension is optional: setuptools warns and goes on
+        except recipe["KernelBuildError"] as error:  # the extension is optional: setuptools warns and goes on
             raise CompileError(f"{error}\nedgedec works without its CPU kernels, on the portable graph") from error
         if said:
             logging.getLogger(__name__).warning(said)

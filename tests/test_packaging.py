@@ -203,7 +203,7 @@ def test_without_its_library_edgedec_says_so_once(clean_tree: Path, wheel: Path,
     assert done.returncode == 0, done.stderr
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"{LIBRARY} was not built; with a C++ compiler on the PATH, ")
-    assert line.endswith("(until then the portable graph serves, slower)")
+    assert line.endswith("(until then models run with the portable graph, which is slower)")
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from edgedec.errors import DeviceError, UsageError
 
 if TYPE_CHECKING:
     from edgedec.runtime.accelerator.board_bundle import BoardBundle
-    from edgedec.runtime.deploy.deploy import Host, Inspection
+    from edgedec.runtime.deploy.deploy import Inspection, SshHost
 
 __all__ = ["deploy"]
 
@@ -43,11 +43,11 @@ def deploy(
     """
     from edgedec.runtime.accelerator.board_bundle import open_board_bundle
     from edgedec.runtime.deploy.board_checks import the_board
-    from edgedec.runtime.deploy.deploy import Host, copy, folder_name, inspect_board
+    from edgedec.runtime.deploy.deploy import SshHost, copy, folder_name, inspect_board
 
     if not host:
         raise UsageError("name the board with --host [USER@]HOST")
-    target = Host(address=host, port=port, identity=identity)
+    target = SshHost(address=host, port=port, identity=identity)
     path = resolve_model(board_bundle)
     with progress("checking the bundle") as report:
         report(path.name, 0, 1)
@@ -82,7 +82,7 @@ def deploy(
     print(f"  edgedec chat --device pynq -m {shlex.quote(folder)}")
 
 
-def _describe(bundle: BoardBundle, target: Host, folder: str, dry_run: bool) -> dict[str, Any]:
+def _describe(bundle: BoardBundle, target: SshHost, folder: str, dry_run: bool) -> dict[str, Any]:
     return {
         "host": target.address,
         "folder": folder,
@@ -103,7 +103,7 @@ def _print_checks(found: Inspection) -> None:
             print(f"          {check.fix}")
 
 
-def _print_dry_run(data: dict[str, Any], bundle: BoardBundle, target: Host, folder: str, *, json: bool) -> None:
+def _print_dry_run(data: dict[str, Any], bundle: BoardBundle, target: SshHost, folder: str, *, json: bool) -> None:
     from edgedec.memory import format_bytes
     from edgedec.runtime.deploy.deploy import commands
 

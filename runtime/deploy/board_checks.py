@@ -1,4 +1,7 @@
-"""Whether a machine is the board that a bundle is for, and ready for it. One read-only script tells all that counts."""
+"""Checks of a machine before a deployment: is it the board that a bundle was built for, and is it ready?
+
+One script, which writes nothing, collects the information on the machine.
+"""
 
 from __future__ import annotations
 
@@ -17,23 +20,24 @@ from edgedec.memory import format_bytes
 from edgedec.runtime.accelerator.board_bundle import BoardBundle
 from edgedec.runtime.driver.cma import Cma, shortage
 
-__all__ = ["MARK", "PROBE", "Check", "State", "checked", "folder_state", "parse_probe", "the_board"]
+__all__ = ["MARK", "PROBE", "BoardCheck", "State", "check_board", "folder_state", "linux_board", "parse_probe"]
 
+# State of the bundle's folder on the board: absent, the same bundle, another board bundle, or other contents.
 State = Literal["absent", "same", "other", "foreign"]
 
-MARK = "edgedec-probe"  # begins what the script says: a shell's start-up files may write to stdout, and pynq may
+MARK = "edgedec-probe"  # first word of the script's output lines, because start-up files and pynq may also print
 _PYNQ_PYTHON = "/usr/local/share/pynq-venv/bin/python3"  # Xilinx/PYNQ, sdbuild/packages; Xilinx/Kria-PYNQ, install.sh
-_LEAST_PYTHON, _EDGEDEC_PYTHON = (3, 10), (3, 11)  # what PYNQ's images have; what edgedec asks for in pyproject.toml
-_LEAST_PYNQ = (3, 0, 1)
-# By a board's family: the first major release of pynq that has it no more, or that nobody tried; what its processor calls
-# itself. pynq 4 dropped Zynq-7000.
+_LEAST_PYTHON, _EDGEDEC_PYTHON = (3, 10), (3, 11)  # versions of PYNQ's images, and of edgedec's pyproject.toml
+_LEAST_PYNQ = (3, 0, 1)  # oldest supported version of pynq
+# Family of a board -> first major release of pynq that does not support it or was not tried, and machine name of its
+# processor. pynq 4 dropped Zynq-7000.
 _FAMILIES: Mapping[str, tuple[int, str]] = {"zynq-7000": (4, "armv7l"), "zynq-ultrascale+": (5, "aarch64")}
-# Boards that call themselves much like ours: a bundle is for none of them.
-_STRANGERS = ("kr260", "kd240", "pynqz1", "zcu104", "zcu111", "ultra96v1", "zybo", "zedboard")
-_PAGE_BYTES = 4096  # what pynq.allocate aligns to
-_SPARE_BYTES = 16 << 20  # left free on the board's disk
+# Names of unsupported boards, some of which resemble those of supported boards.
+_OTHER_BOARDS = ("kr260", "kd240", "pynqz1", "zcu104", "zcu111", "ultra96v1", "zybo", "zedboard")
+_PAGE_BYTES = 4096  # alignment of pynq.allocate
+_SPARE_BYTES = 16 << 20  # bytes to leave free on the board's disk
 
-# Runs in the board's sh, as: sh -c PROBE edgedec FOLDER HASHES. Writes nothing.
+# Script for the board's sh, called as: sh -c PROBE edgedec FOLDER HASHES. It writes nothing.
 PROBE = f"""
 unset CDPATH
 say() {{ printf '{MARK} %s %s\\n' "$1" "$2"; }}
@@ -83,8 +87,15 @@ fi
 
 
 @dataclass(frozen=True, kw_only=True)
-class Check:
-    """``failed`` stops a deployment, ``note`` is worth a look. ``fix``: what to do, where there is something to do."""
+class BoardCheck:
+    """The result of one check.
+
+    Members:
+        name: name of the check.
+        status: ``ok``; ``note`` for a result that the user should read; ``failed`` if the deployment cannot work.
+        detail: the result as text.
+        fix: remedy for a status other than ``ok``.
+    """
 
     name: str
     status: Literal["ok", "note", "failed"]
@@ -92,11 +103,11 @@ class Check:
     fix: str = ""
 
 
-def the_board(bundle: BoardBundle) -> Board | None:
-    """The bundle's board; None if it is one of somebody's own, known only where it was built.
+def linux_board(bundle: BoardBundle) -> Board | None:
+    """Return the bundle's board; None if it is a user's own board, which is not among the files of boards/.
 
     Raises:
-        UsageError: it runs no Linux, so there is nothing to copy to.
+        UsageError: the board runs no Linux, so that a bundle cannot be copied to it.
     """
     if bundle.board not in board_names():
         return None
@@ -110,77 +121,83 @@ def the_board(bundle: BoardBundle) -> Board | None:
 
 
 def parse_probe(text: str) -> dict[str, str]:
-    """What PROBE said; of a name that it said twice, the last."""
+    """Return the values in PROBE's output by name; if a name occurs twice, the last one counts."""
     lines = (line.split(" ", 2) for line in text.splitlines() if line.startswith(f"{MARK} "))
     return {words[1]: words[2].strip() for words in lines if len(words) == 3}
 
 
-def folder_state(found: Mapping[str, str]) -> State:
-    """What is at the bundle's place on the board.
+def folder_state(values: Mapping[str, str]) -> State:
+    """Return the state of the bundle's folder on the board.
 
     Raises:
-        DeviceError: the script did not come so far.
+        DeviceError: the script did not run to its end.
     """
     for state in ("absent", "same", "other", "foreign"):
-        if found.get("state") == state:
+        if values.get("state") == state:
             return state
-    raise DeviceError("the board's shell did not run the check to its end; log in and look what its start-up files do")
+    raise DeviceError("the board's shell did not run the check to its end; log in and inspect its start-up files")
 
 
-def checked(bundle: BoardBundle, found: Mapping[str, str], *, folder: str) -> tuple[Check, ...]:
-    """What PROBE said, judged."""
-    board = the_board(bundle)
+def check_board(bundle: BoardBundle, values: Mapping[str, str], *, folder: str) -> tuple[BoardCheck, ...]:
+    """Return the checks of the values in PROBE's output. ``folder`` is the bundle's folder on the board.
+
+    Raises:
+        DeviceError: the script did not run to its end.
+        UsageError: the bundle's board runs no Linux.
+    """
+    board = linux_board(bundle)
     return (
-        _machine(board, found),
-        _name(bundle.board, found),
-        _python(found),
-        _pynq(board, found),
-        _edgedec(found),
-        _memory(bundle, found),
-        _disk(bundle, found, folder),
+        _machine(board, values),
+        _name(bundle.board, values),
+        _python(values),
+        _pynq(board, values),
+        _edgedec(values),
+        _memory(bundle, values),
+        _disk(bundle, values, folder),
     )
 
 
-def _machine(board: Board | None, found: Mapping[str, str]) -> Check:
-    machine = found.get("machine", "unknown")
-    wanted = "aarch64 or armv7l" if board is None else _FAMILIES[board.family][1]
-    if machine not in wanted.split(" or "):
-        return Check(
+def _machine(board: Board | None, values: Mapping[str, str]) -> BoardCheck:
+    machine = values.get("machine", "unknown")
+    expected = "aarch64 or armv7l" if board is None else _FAMILIES[board.family][1]
+    if machine not in expected.split(" or "):
+        return BoardCheck(
             name="processor",
             status="failed",
-            detail=f"{machine}, not {wanted}",
-            fix="name the board with --host, and install an image of its own architecture",
+            detail=f"{machine}, not {expected}",
+            fix="name the board with --host, and install an image of its architecture",
         )
-    return Check(name="processor", status="ok", detail=machine)
+    return BoardCheck(name="processor", status="ok", detail=machine)
 
 
 def _plain(text: str) -> str:
     return re.sub("[^a-z0-9]", "", text.lower())
 
 
-def _name(wanted: str, found: Mapping[str, str]) -> Check:
-    """The board's device tree names it, or only its module ("ZynqMP SMK-K26 Rev1/B/A"), or nothing ("Xilinx Zynq").
+def _name(expected: str, values: Mapping[str, str]) -> BoardCheck:
+    """Check the name in the device tree.
 
-    Source: "ZynqMP KV260 revB" of Linux' zynqmp-sck-kv-g-revB.dtso, "Avnet Ultra96-V2 Rev1" of its zynqmp overlays in public
-    boot logs; PYNQ's images say chosen/pynq_board = "Pynq-Z2" (Xilinx/PYNQ, sdbuild/packages/pynq/boardname.sh).
+    The device tree names the board, or only its module ("ZynqMP SMK-K26 Rev1/B/A"), or neither ("Xilinx Zynq"). Source:
+    "ZynqMP KV260 revB" of Linux' zynqmp-sck-kv-g-revB.dtso, "Avnet Ultra96-V2 Rev1" of its zynqmp overlays in public boot
+    logs; PYNQ's images have chosen/pynq_board = "Pynq-Z2" (Xilinx/PYNQ, sdbuild/packages/pynq/boardname.sh).
     """
-    said = [text for key in ("model", "pynq_board") if (text := found.get(key, "")) not in ("", "Unknown")]
-    shown, names = " / ".join(said) or "nothing", [_plain(text) for text in said]
-    if any(_plain(wanted) in name for name in names):
-        return Check(name="board", status="ok", detail=shown)
-    others = [*(_plain(name) for name in board_names()), *_STRANGERS]
+    texts = [text for key in ("model", "pynq_board") if (text := values.get(key, "")) not in ("", "Unknown")]
+    shown, names = " / ".join(texts) or "nothing", [_plain(text) for text in texts]
+    if any(_plain(expected) in name for name in names):
+        return BoardCheck(name="board", status="ok", detail=shown)
+    others = [*(_plain(name) for name in board_names()), *_OTHER_BOARDS]
     if any(other in name for other in others for name in names):
-        return Check(
+        return BoardCheck(
             name="board",
             status="failed",
-            detail=f"calls itself {shown}, the bundle is for {wanted}",
-            fix=f"name a {wanted} with --host, or build the accelerator for this board",
+            detail=f"the device tree says {shown}, the bundle is for {expected}",
+            fix=f"name a {expected} with --host, or build the accelerator for this board",
         )
-    return Check(
+    return BoardCheck(
         name="board",
         status="note",
-        detail=f"calls itself {shown}",
-        fix=f"make sure that it is a {wanted}: it does not say",
+        detail=f"the device tree says {shown}",
+        fix=f"make sure that it is a {expected}, which the device tree does not tell",
     )
 
 
@@ -188,91 +205,93 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", text)[:3])
 
 
-def _python(found: Mapping[str, str]) -> Check:
-    text, least = found.get("python"), ".".join(map(str, _LEAST_PYTHON))
+def _python(values: Mapping[str, str]) -> BoardCheck:
+    text, least = values.get("python"), ".".join(map(str, _LEAST_PYTHON))
     if text is None or _version(text) < _LEAST_PYTHON:
         detail = "there is no python3" if text is None else f"{text} is too old"
-        return Check(
+        return BoardCheck(
             name="python", status="failed", detail=detail, fix=f"install an image of PYNQ with Python {least} or newer"
         )
-    missing = found.get("missing")
+    missing = values.get("missing")
     if missing:
-        return Check(
+        return BoardCheck(
             name="python", status="failed", detail=f"{text}, but there is no {missing}", fix=f"install {missing}"
         )
-    return Check(name="python", status="ok", detail=text)
+    return BoardCheck(name="python", status="ok", detail=text)
 
 
-def _pynq(board: Board | None, found: Mapping[str, str]) -> Check:
+def _pynq(board: Board | None, values: Mapping[str, str]) -> BoardCheck:
     most = max(most for most, _ in _FAMILIES.values()) if board is None else _FAMILIES[board.family][0]
     line = f"pynq {'.'.join(map(str, _LEAST_PYNQ))} or newer, below {most}"
     fix = f"install {line}, as its maker says for the board (Kria: github.com/Xilinx/Kria-PYNQ, install.sh)"
-    if "pynq" not in found:
-        return Check(name="pynq", status="failed", detail=found.get("pynq_error", "is not there"), fix=fix)
-    version = _version(found["pynq"])
+    if "pynq" not in values:
+        return BoardCheck(name="pynq", status="failed", detail=values.get("pynq_error", "is not installed"), fix=fix)
+    version = _version(values["pynq"])
     if not version:
-        return Check(name="pynq", status="note", detail=f"version {found['pynq']}", fix=f"make sure that it is {line}")
+        return BoardCheck(
+            name="pynq", status="note", detail=f"version {values['pynq']}", fix=f"make sure that it is {line}"
+        )
     if not _LEAST_PYNQ <= version < (most,):
-        return Check(name="pynq", status="failed", detail=f"{found['pynq']} does not fit this board", fix=fix)
-    return Check(name="pynq", status="ok", detail=found["pynq"])
+        return BoardCheck(name="pynq", status="failed", detail=f"{values['pynq']} does not fit this board", fix=fix)
+    return BoardCheck(name="pynq", status="ok", detail=values["pynq"])
 
 
-def _edgedec(found: Mapping[str, str]) -> Check:
-    if "edgedec" in found:
-        return Check(name="edgedec", status="ok", detail=found["edgedec"])
+def _edgedec(values: Mapping[str, str]) -> BoardCheck:
+    if "edgedec" in values:
+        return BoardCheck(name="edgedec", status="ok", detail=values["edgedec"])
     least = ".".join(map(str, _EDGEDEC_PYTHON))
-    if _version(found.get("python", "0")) < _EDGEDEC_PYTHON:
+    if _version(values.get("python", "0")) < _EDGEDEC_PYTHON:
         fix = f"edgedec needs Python {least} or newer, with pynq in it, to run there"
     else:
-        fix = "copy edgedec's checkout to the board, and run there, in it: python3 -m pip install '.[board]'"
-    return Check(name="edgedec", status="note", detail=found.get("edgedec_error", "is not there"), fix=fix)
+        fix = "copy edgedec's checkout to the board, and run in it: python3 -m pip install '.[board]'"
+    return BoardCheck(name="edgedec", status="note", detail=values.get("edgedec_error", "is not installed"), fix=fix)
 
 
-def _memory(bundle: BoardBundle, found: Mapping[str, str]) -> Check:
+def _memory(bundle: BoardBundle, values: Mapping[str, str]) -> BoardCheck:
     program = bundle.program()
     ports = program.config.ports
-    # Each buffer is one allocation, with room to begin where the striping wants it.
+    # Each buffer is one allocation, with additional bytes for its alignment to the blocks of the striping.
     needed = laid_out(program.sizes, ports)[1] + len(program.sizes) * max(0, block_bytes(ports) - _PAGE_BYTES)
-    total, free = (found.get(key, "") for key in ("CmaTotal", "CmaFree"))
+    total, free = (values.get(key, "") for key in ("CmaTotal", "CmaFree"))
     if not (total.isdecimal() and free.isdecimal()):
-        return Check(
+        return BoardCheck(
             name="contiguous memory",
             status="failed",
             detail="/proc/meminfo has no CmaTotal and CmaFree",
             fix="run the kernel of the board's maker; it must have CONFIG_CMA",
         )
     cma = Cma(total_bytes=1024 * int(total), free_bytes=1024 * int(free))
-    if needed > cma.free_bytes:  # what is free may change until the model runs; what there is does not
+    if needed > cma.free_bytes:  # only a lack of total memory is a failure, because the free memory may change
         short = needed > cma.total_bytes
         fix = (
             shortage(needed, cma, root=Path("/nowhere"))
             if short
-            else "end what else holds contiguous memory on the board"
+            else "end other programs that use contiguous memory on the board"
         )
-        return Check(
+        return BoardCheck(
             name="contiguous memory",
             status="failed" if short else "note",
             detail=f"{format_bytes(needed)} needed, {format_bytes(cma.free_bytes)} of {format_bytes(cma.total_bytes)} free",
             fix=fix,
         )
     detail = f"{format_bytes(needed)} needed, {format_bytes(cma.free_bytes)} free"
-    return Check(name="contiguous memory", status="ok", detail=detail)
+    return BoardCheck(name="contiguous memory", status="ok", detail=detail)
 
 
-def _disk(bundle: BoardBundle, found: Mapping[str, str], folder: str) -> Check:
-    if folder_state(found) == "same":
-        return Check(name="folder", status="ok", detail=f"{folder} holds this bundle already")
-    if folder_state(found) == "foreign":
+def _disk(bundle: BoardBundle, values: Mapping[str, str], folder: str) -> BoardCheck:
+    if folder_state(values) == "same":
+        return BoardCheck(name="folder", status="ok", detail=f"{folder} has this bundle already")
+    if folder_state(values) == "foreign":
         fix = "give another --to, or remove it"
-        return Check(name="folder", status="failed", detail=f"{folder} exists and holds no board.json", fix=fix)
-    if "read_only" in found:
-        fix = "give a --to in a folder of the user's"
-        return Check(name="folder", status="failed", detail=f"{found['read_only']} cannot be written", fix=fix)
+        return BoardCheck(name="folder", status="failed", detail=f"{folder} exists and has no board.json", fix=fix)
+    if "read_only" in values:
+        fix = "give a --to in a folder that the user may write to"
+        return BoardCheck(name="folder", status="failed", detail=f"{values['read_only']} cannot be written", fix=fix)
     size = sum((bundle.path / name).stat().st_size for name in bundle.files)
-    text = found.get("free_kib", "")
-    there = format_bytes(1024 * int(text)) if text.isdecimal() else "nobody knows how much"
-    detail = f"{format_bytes(size)} for {folder}, {there} free"
+    text = values.get("free_kib", "")
+    free = format_bytes(1024 * int(text)) if text.isdecimal() else "an unknown amount"
+    detail = f"{format_bytes(size)} for {folder}, {free} free"
     if not text.isdecimal() or 1024 * int(text) < size + _SPARE_BYTES:
         fix = f"leave {format_bytes(size + _SPARE_BYTES)} free, or give a --to on another disk"
-        return Check(name="folder", status="failed", detail=detail, fix=fix)
-    return Check(name="folder", status="ok", detail=detail)
+        return BoardCheck(name="folder", status="failed", detail=detail, fix=fix)
+    return BoardCheck(name="folder", status="ok", detail=detail)

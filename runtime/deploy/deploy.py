@@ -1,7 +1,8 @@
-"""Copies a board bundle to its board over ssh. Needs ssh here, and sh, tar and sha256sum there; no shell runs on this side.
+"""Copy of a board bundle to its board over ssh.
 
-On the board the bundle appears whole or not at all: it is unpacked beside its place, every file is hashed there, and then it
-is renamed. What a broken connection leaves is cleared at once by the shell on the board, or else by the next run.
+It needs ssh on this machine, and sh, tar and sha256sum on the board; no shell runs on this machine. On the board the bundle
+appears completely or not at all: it is unpacked next to its folder, every file is hashed, and then it is renamed. Files that
+a broken connection leaves are removed by the shell on the board, or by the next run.
 """
 
 from __future__ import annotations
@@ -22,17 +23,25 @@ from edgedec.errors import BundleError, DeviceError, EdgedecError, ToolError, Us
 from edgedec.progress import Progress, silent
 from edgedec.runtime.accelerator.board_bundle import BoardBundle
 from edgedec.runtime.accelerator.board_manifest import MANIFEST
-from edgedec.runtime.deploy.board_checks import PROBE, Check, State, checked, folder_state, parse_probe, the_board
+from edgedec.runtime.deploy.board_checks import (
+    PROBE,
+    BoardCheck,
+    State,
+    check_board,
+    folder_state,
+    linux_board,
+    parse_probe,
+)
 
-__all__ = ["RECEIVE", "Host", "Inspection", "commands", "copy", "folder_name", "inspect_board"]
+__all__ = ["RECEIVE", "Inspection", "SshHost", "commands", "copy", "folder_name", "inspect_board"]
 
-_PROBE_LIMIT_S = 120.0  # importing pynq takes a board ten seconds, hashing what is there already as many
-_HASH_MISMATCH, _FOREIGN = 71, 72
-_UNREACHABLE = 255  # as ssh says it
-_CHUNK_BYTES = 1 << 20
-_MOST_SHOWN = 200  # characters of what the board said
+_PROBE_LIMIT_S = 120.0  # seconds for PROBE; a board takes ten to import pynq, and as many to hash an existing bundle
+_HASH_MISMATCH, _FOREIGN = 71, 72  # exit statuses of RECEIVE
+_UNREACHABLE = 255  # exit status of ssh without a connection
+_CHUNK_BYTES = 1 << 20  # bytes that are read and sent at a time
+_MOST_SHOWN = 200  # characters of the board's output in an error message
 
-# Runs in the board's sh, as: sh -c RECEIVE edgedec FOLDER HASHES, with a tar archive on its stdin.
+# Script for the board's sh, called as: sh -c RECEIVE edgedec FOLDER HASHES, with a tar archive on its stdin.
 RECEIVE = f"""
 set -eu
 umask 022
@@ -41,7 +50,7 @@ LC_ALL=C
 export LC_ALL
 to=$1 part=$1.part-$$ old=$1.old-$$
 mkdir -p -- "$(dirname -- "$to")"
-# What killed runs left; the only whole one is put back.
+# Remove the folders of killed runs. A complete old bundle is moved back if there is no other.
 for left in "$to".old-* "$to".part-*; do
   run=${{left##*-}}
   case $run in ''|*[!0-9]*) continue ;; esac
@@ -68,11 +77,17 @@ rm -rf -- "$old"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Host:
-    """Where the board is, as ssh takes it.
+class SshHost:
+    """The address of a board for ssh.
+
+    Members:
+        address: [user@]host.
+        port: TCP port; None: ssh's default.
+        identity: file of the private key; None: ssh's default.
 
     Raises:
-        UsageError: no address, one that ssh would take for an option, or a port or key that cannot be.
+        UsageError: the address is empty or could be taken for an option, the port is out of range, or the key does not
+            exist.
     """
 
     address: str
@@ -88,7 +103,10 @@ class Host:
             raise UsageError(f"--identity {self.identity}: there is no such file; check the spelling of the path")
 
     def command(self, script: str, *arguments: str) -> list[str]:
-        """That runs a script of sh on the board. What ssh sends is a line for a shell, so all of it is quoted."""
+        """Return the command that runs a script in the board's sh.
+
+        ssh sends the command as a line for a shell, so all words of it are quoted.
+        """
         options = ["-T", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=15"]
         port = [] if self.port is None else ["-p", str(self.port)]
         identity = [] if self.identity is None else ["-i", str(self.identity)]
@@ -105,21 +123,22 @@ class Host:
 
 @dataclass(frozen=True, kw_only=True)
 class Inspection:
-    """``state``: of the bundle's place on the board."""
+    """The checks of a board, and the state of the bundle's folder on it."""
 
-    checks: tuple[Check, ...]
+    checks: tuple[BoardCheck, ...]
     state: State
 
     @property
-    def failed(self) -> tuple[Check, ...]:
+    def failed(self) -> tuple[BoardCheck, ...]:
+        """The checks that failed."""
         return tuple(check for check in self.checks if check.status == "failed")
 
 
 def folder_name(text: str | None, bundle: BoardBundle) -> str:
-    """Where the bundle goes on the board: a path there, from the user's folder on if it is not absolute.
+    """Return the bundle's folder on the board: ``text`` or the bundle's own name, relative to the user's home folder.
 
     Raises:
-        UsageError: it names no folder.
+        UsageError: ``text`` does not name a folder.
     """
     text = bundle.path.resolve().name if text is None else text
     text = text.removeprefix("~/")
@@ -129,8 +148,8 @@ def folder_name(text: str | None, bundle: BoardBundle) -> str:
     return f"./{path}" if str(path).startswith("-") else str(path)
 
 
-def commands(bundle: BoardBundle, host: Host, folder: str) -> tuple[tuple[str, list[str]], ...]:
-    """What each of the two steps does, and the command that does it."""
+def commands(bundle: BoardBundle, host: SshHost, folder: str) -> tuple[tuple[str, list[str]], ...]:
+    """Return the description and the command of each of the two steps of a deployment."""
     hashes = _hashes(bundle)
     return (
         ("check the board; writes nothing", host.command(PROBE, folder, hashes)),
@@ -139,24 +158,24 @@ def commands(bundle: BoardBundle, host: Host, folder: str) -> tuple[tuple[str, l
 
 
 def _hashes(bundle: BoardBundle) -> str:
-    """What ``sha256sum -c`` takes, of every file."""
+    """Return the hashes of all files in the format of ``sha256sum -c``."""
     own = hashlib.sha256((bundle.path / MANIFEST).read_bytes()).hexdigest()
     return "".join(f"{digest}  {name}\n" for name, digest in [(MANIFEST, own), *bundle.files.items()])
 
 
-def inspect_board(bundle: BoardBundle, host: Host, folder: str) -> Inspection:
-    """Asks the board all that counts; writes nothing there.
+def inspect_board(bundle: BoardBundle, host: SshHost, folder: str) -> Inspection:
+    """Check the board for a deployment, without writing anything to it.
 
     Raises:
-        ToolError: there is no ssh here.
+        ToolError: ssh is not installed on this machine.
         DeviceError: the board does not answer.
         UsageError: the bundle's board runs no Linux.
     """
-    the_board(bundle)
+    linux_board(bundle)
     command = commands(bundle, host, folder)[0][1]
     _need_ssh()
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -166,42 +185,42 @@ def inspect_board(bundle: BoardBundle, host: Host, folder: str) -> Inspection:
         )
     except subprocess.TimeoutExpired:
         raise DeviceError(
-            f"{host.address} did not answer within {_PROBE_LIMIT_S:.0f} s; log in by ssh and see what it is busy with"
+            f"{host.address} did not answer within {_PROBE_LIMIT_S:.0f} s; log in by ssh and check what it is busy with"
         ) from None
-    if done.returncode == _UNREACHABLE:
-        raise _unreachable(host, done.stderr)
-    found = parse_probe(done.stdout)
-    if "state" not in found:
-        raise DeviceError(f"{host.address} runs no such check: {_last(done.stderr)}; is this a board with Linux?")
-    return Inspection(checks=checked(bundle, found, folder=folder), state=folder_state(found))
+    if process.returncode == _UNREACHABLE:
+        raise _unreachable(host, process.stderr)
+    values = parse_probe(process.stdout)
+    if "state" not in values:
+        raise DeviceError(f"{host.address} cannot run the check: {_last(process.stderr)}; is this a board with Linux?")
+    return Inspection(checks=check_board(bundle, values, folder=folder), state=folder_state(values))
 
 
-def copy(bundle: BoardBundle, host: Host, folder: str, *, progress: Progress = silent) -> None:
-    """Copies the bundle, whatever is there; a board bundle in its place is replaced.
+def copy(bundle: BoardBundle, host: SshHost, folder: str, *, progress: Progress = silent) -> None:
+    """Copy the bundle to the board. A board bundle that is there already is replaced.
 
     Raises:
-        ToolError: there is no ssh here.
-        DeviceError: the connection broke; nothing is there but what was.
-        EdgedecError: the board's disk is full, or something arrived otherwise than it was sent; likewise.
+        ToolError: ssh is not installed on this machine.
+        DeviceError: the connection broke, or the folder has other contents; nothing was changed on the board.
+        EdgedecError: the board's disk is full, or a file was damaged on the way; nothing was changed on the board.
     """
     command = commands(bundle, host, folder)[1][1]
     _need_ssh()
-    with tempfile.TemporaryFile() as said:
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=said)
+    with tempfile.TemporaryFile() as stderr:
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=stderr)
         assert process.stdin is not None
         try:
-            with suppress(BrokenPipeError):  # the other side gave up, and says why
+            with suppress(BrokenPipeError):  # the other side ended; its exit status and stderr tell why
                 _send(bundle, process.stdin, progress)
                 process.stdin.close()
             code = process.wait()
         finally:
             with suppress(BrokenPipeError):
                 process.stdin.close()
-            if process.poll() is None:  # interrupted here: the archive has no end, so nothing is renamed there
+            if process.poll() is None:  # after an interrupt the archive is incomplete, so the board renames nothing
                 process.terminate()
                 process.wait()
-        said.seek(0)
-        text = said.read().decode(errors="replace")
+        stderr.seek(0)
+        text = stderr.read().decode(errors="replace")
     if code:
         raise _failure(host, folder, code, text)
 
@@ -212,7 +231,7 @@ def _need_ssh() -> None:
 
 
 def _send(bundle: BoardBundle, stream: IO[bytes], progress: Progress) -> None:
-    """The files as a tar archive; one that is cut short has no end, and tar says so."""
+    """Write the files to ``stream`` as a tar archive. If it breaks off, tar reports the missing end."""
     names = [MANIFEST, *bundle.files]
     total, sent = sum((bundle.path / name).stat().st_size for name in names), 0
     for name in names:
@@ -220,12 +239,12 @@ def _send(bundle: BoardBundle, stream: IO[bytes], progress: Progress) -> None:
         entry = tarfile.TarInfo(name)
         entry.size = left = file.stat().st_size
         stream.write(entry.tobuf(tarfile.PAX_FORMAT))
-        with file.open("rb") as opened:
+        with file.open("rb") as source:
             while left:
                 progress(name, sent, total)
-                data = opened.read(min(left, _CHUNK_BYTES))
+                data = source.read(min(left, _CHUNK_BYTES))
                 if not data:
-                    raise BundleError(f"{file}: became shorter while it was read; leave it alone and run again")
+                    raise BundleError(f"{file}: became shorter while it was read; do not change it, and run again")
                 stream.write(data)
                 left, sent = left - len(data), sent + len(data)
         stream.write(bytes(-entry.size % tarfile.BLOCKSIZE))
@@ -234,17 +253,17 @@ def _send(bundle: BoardBundle, stream: IO[bytes], progress: Progress) -> None:
 
 
 def _last(text: str) -> str:
-    """The last line that says something, safe to print."""
+    """Return the last line that is not empty, without characters that are unsafe to print."""
     lines = [shown for line in text.splitlines() if (shown := "".join(filter(str.isprintable, line)).strip())]
-    return lines[-1][:_MOST_SHOWN] if lines else "it said nothing"
+    return lines[-1][:_MOST_SHOWN] if lines else "there is no error message"
 
 
-def _unreachable(host: Host, text: str) -> DeviceError:
+def _unreachable(host: SshHost, text: str) -> DeviceError:
     login = shlex.join([word for word in host.command("")[:-1] if word not in ("-T", "--")])
-    return DeviceError(f"{host.address} cannot be reached by ssh: {_last(text)}; see what this says: {login} true")
+    return DeviceError(f"{host.address} cannot be reached by ssh: {_last(text)}; for more, run: {login} true")
 
 
-def _failure(host: Host, folder: str, code: int, text: str) -> EdgedecError:
+def _failure(host: SshHost, folder: str, code: int, text: str) -> EdgedecError:
     where = f"{host.address}:{folder}"
     if code == _UNREACHABLE:
         return DeviceError(f"{where}: the connection broke: {_last(text)}; nothing was changed there, run again")
@@ -255,9 +274,9 @@ def _failure(host: Host, folder: str, code: int, text: str) -> EdgedecError:
     if code == _HASH_MISMATCH:
         wrong = [line.rpartition(":")[0] for line in text.splitlines() if line.endswith(": FAILED")]
         return EdgedecError(
-            f"{where}: {', '.join(wrong) or 'a file'} arrived otherwise than sent; nothing was changed there: run again, "
-            "and look at the board's disk if that does not help"
+            f"{where}: {', '.join(wrong) or 'a file'} was damaged on the way; nothing was changed there: run again, and "
+            "check the board's disk if that does not help"
         )
     if code == _FOREIGN:
-        return DeviceError(f"{where} exists and holds no {MANIFEST}; give another --to, or remove it")
-    return DeviceError(f"{where}: {_last(text)}; nothing was changed there, mend that and run again")
+        return DeviceError(f"{where} exists and has no {MANIFEST}; give another --to, or remove it")
+    return DeviceError(f"{where}: {_last(text)}; nothing was changed there: correct the cause and run again")

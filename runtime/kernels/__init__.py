@@ -1,7 +1,7 @@
-"""The CPU kernels: finding and loading their library, and its C functions for Python.
+"""The CPU kernels: loading of their library, and calls of its C functions.
 
-The library is optional. Without it, or when it fails its self-test, ``load`` gives None and logs one line; the portable
-graph of stock operators serves then.
+The library is optional. If it is missing or fails its self-test, ``load`` returns None and logs one line, and models run
+with the portable graph of standard operators.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from edgedec.schemes import TernaryScheme
 
 __all__ = ["CODE_PATHS", "KERNEL_NAMES", "PORTABLE", "Kernels", "load"]
 
-CODE_PATHS = ("avx512vnni", "avx2", "neon_dotprod", "neon", "scalar")  # as in dispatch.cpp
-PORTABLE = "portable"  # no kernels: the graph of stock operators
-KERNEL_NAMES = (*CODE_PATHS, PORTABLE)  # what EDGEDEC_KERNEL, the log, `doctor` and JSON call them
-_ABI = 2  # edgedec_abi() in api.cpp
-_TILE_ROWS = 16
+CODE_PATHS = ("avx512vnni", "avx2", "neon_dotprod", "neon", "scalar")  # names of kPaths in dispatch.cpp
+PORTABLE = "portable"  # name of the graph of standard operators, without kernels
+KERNEL_NAMES = (*CODE_PATHS, PORTABLE)  # names in EDGEDEC_KERNEL, the log, `doctor` and JSON
+_ABI = 2  # value of edgedec_abi() in api.cpp
+_TILE_ROWS = 16  # kTileRows of ternary.hpp
 _LOG = logging.getLogger(__name__)
 
 _SIZES = (c_int64, c_int64, c_int32, c_int32)  # outputs, inputs, planes, group_size
@@ -69,14 +69,19 @@ def _address(array: NDArray[Any] | None) -> int | None:
 
 
 class Kernels:
-    """A loaded library. Arrays are C-contiguous; shapes as in ``edgedec.schemes``."""
+    """A loaded library. Arrays must be C-contiguous; their shapes are those of ``edgedec.schemes``.
+
+    Members:
+        path: the library.
+        code_path: code path that this process uses.
+    """
 
     def __init__(self, path: Path) -> None:
-        """Load ``path``.
+        """Load the library ``path``.
 
         Raises:
-            DeviceError: the file is not this version's library, no code path works, or EDGEDEC_KERNEL names one that
-                cannot run here.
+            DeviceError: the file is not the library of this version, no code path works, or EDGEDEC_KERNEL names one that
+                cannot run on this machine.
         """
         self.path = path
         try:
@@ -86,25 +91,25 @@ class Kernels:
                 function.restype, function.argtypes = result, arguments
         except (OSError, AttributeError) as error:
             raise DeviceError(f"{path} is not edgedec's kernel library: {error}; {install_again()}") from error
-        if (found := self._library.edgedec_abi()) != _ABI:
-            raise DeviceError(f"{path} has interface {found}, this edgedec wants {_ABI}; {install_again()}")
-        chosen = self._library.edgedec_path()
-        said = self._library.edgedec_error().decode()
-        if chosen is None:
-            raise DeviceError(f"CPU kernels: {said}")
-        if said:
-            _LOG.warning("CPU kernels: %susing %s", said, chosen.decode())
-        self.code_path: str = chosen.decode()
+        if (version := self._library.edgedec_abi()) != _ABI:
+            raise DeviceError(f"{path} has interface {version}, this edgedec needs {_ABI}; {install_again()}")
+        code_path = self._library.edgedec_path()
+        message = self._library.edgedec_error().decode()
+        if code_path is None:
+            raise DeviceError(f"CPU kernels: {message}")
+        if message:
+            _LOG.warning("CPU kernels: %susing %s", message, code_path.decode())
+        self.code_path: str = code_path.decode()
 
     def usable(self, code_path: str) -> bool:
-        """Whether a code path can run on this machine and passes its self-test."""
+        """Return whether a code path can run on this machine and passes its self-test."""
         return bool(self._library.edgedec_path_usable(code_path.encode()))
 
     def call(self, name: str, *arguments: Any) -> int:
-        """A function of the library that gives a negative number when it refuses.
+        """Call a function of the library and return its result.
 
         Raises:
-            EdgedecError: it does.
+            EdgedecError: the result is negative, which reports an error.
         """
         return self._check(getattr(self._library, name)(*arguments))
 
@@ -114,24 +119,28 @@ class Kernels:
         return result
 
     def code_bytes(self, shape: tuple[int, int], scheme: TernaryScheme) -> int:
-        """Bytes of ``pack``'s codes for a matrix [outputs, inputs]."""
+        """Return the bytes of the packed codes of a matrix [outputs, inputs]."""
         sizes = (*shape, scheme.planes, scheme.group_size)
         return self._check(self._library.edgedec_ternary_code_bytes(*sizes))
 
     def scale_count(self, shape: tuple[int, int], scheme: TernaryScheme) -> int:
+        """Return the number of packed scales of a matrix [outputs, inputs]."""
         sizes = (*shape, scheme.planes, scheme.group_size)
         return self._check(self._library.edgedec_ternary_scale_count(*sizes))
 
     def tiles(self, shape: tuple[int, int]) -> int:
+        """Return the number of tiles of a matrix [outputs, inputs]."""
         return -(-shape[0] // _TILE_ROWS)
 
     def pack(
         self, codes: NDArray[np.uint8], shape: tuple[int, int], scheme: TernaryScheme, *, tiles: range | None = None
     ) -> NDArray[np.uint8]:
-        """Stored codes uint8 [planes, outputs, blocks, block / 4] -> the kernels' layout, of all or some tiles.
+        """Convert stored codes, uint8 [planes, outputs, blocks, block / 4], to the kernels' layout, uint8 [bytes].
+
+        ``tiles`` selects tiles of the result; None selects all.
 
         Raises:
-            EdgedecError: a code is no trit, or the sizes are impossible.
+            EdgedecError: a code is not a trit, or the sizes are invalid.
         """
         stored = scheme.parts(shape)["codes"].shape
         if codes.shape != stored or codes.dtype != np.uint8 or not codes.flags.c_contiguous:
@@ -146,7 +155,10 @@ class Kernels:
     def pack_scales(
         self, scales: NDArray[np.float32], shape: tuple[int, int], scheme: TernaryScheme, *, tiles: range | None = None
     ) -> NDArray[np.float32]:
-        """Stored scales [planes, outputs, groups] -> the kernels' layout; a whole tensor's [1] stays as it is."""
+        """Convert stored scales, float32 [planes, outputs, groups], to the kernels' layout, float32 [n].
+
+        The scale of a whole tensor, [1], is returned unchanged. ``tiles`` selects tiles of the result; None selects all.
+        """
         stored = scheme.parts(shape)["scale"].shape
         if scales.shape != stored or scales.dtype != np.float32 or not scales.flags.c_contiguous:
             raise EdgedecError(f"scales must be contiguous float32 {stored}, not {scales.dtype} {scales.shape}")
@@ -161,7 +173,7 @@ class Kernels:
     def quantize(
         self, x: NDArray[np.float32], code_path: str | None = None
     ) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-        """x float32 [n, width] -> codes int8 [n, width] and scale float32 [n, 1], as the operator does it."""
+        """Quantize x, float32 [n, width], to codes, int8 [n, width], and scales, float32 [n, 1], as the operators do."""
         x = np.ascontiguousarray(x, np.float32)
         codes, scales = np.empty(x.shape, np.int8), np.empty((len(x), 1), np.float32)
         name = code_path.encode() if code_path else None
@@ -182,12 +194,21 @@ class Kernels:
         tiles: range | None = None,
         out: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float32]:
-        """x int8 (or uint8 with zero point 128) [tokens, inputs] times a packed matrix: float32 [tokens, outputs].
+        """Multiply activations by a packed matrix and return float32 [tokens, outputs].
 
-        With ``tiles`` only those columns of ``out`` are written: what one thread of several does.
+        Args:
+            x: int8, or uint8 with zero point 128, [tokens, inputs].
+            token_scales: float32 [tokens].
+            codes, scales: results of ``pack`` and ``pack_scales``.
+            outputs: number of outputs of the matrix.
+            scheme: scheme of the matrix.
+            bias: float32 [outputs]; None: no bias.
+            code_path: name of a code path; None: that of this process.
+            tiles: tiles whose columns of ``out`` are written, as one of several threads does; None: all.
+            out: float32 [tokens, outputs], the array to write to; None: a new one.
 
         Raises:
-            EdgedecError: arrays that do not fit the sizes, or a code path that cannot run here.
+            EdgedecError: an array does not fit the sizes, or the code path cannot run on this machine.
         """
         tokens, inputs = x.shape
         shape = (outputs, inputs)
@@ -201,11 +222,11 @@ class Kernels:
             raise EdgedecError(f"{tokens} tokens need as many scales, not {token_scales.size}")
         if out is None:
             out = np.empty((tokens, outputs), np.float32)
-        for name, array, wanted in (("bias", bias, (outputs,)), ("out", out, (tokens, outputs))):
+        for name, array, expected in (("bias", bias, (outputs,)), ("out", out, (tokens, outputs))):
             if array is not None and not (
-                array.shape == wanted and array.dtype == np.float32 and array.flags.c_contiguous
+                array.shape == expected and array.dtype == np.float32 and array.flags.c_contiguous
             ):
-                raise EdgedecError(f"{name} must be contiguous float32 {wanted}, not {array.dtype} {array.shape}")
+                raise EdgedecError(f"{name} must be contiguous float32 {expected}, not {array.dtype} {array.shape}")
         tiles = tiles if tiles is not None else range(self.tiles(shape))
         self._check(
             self._library.edgedec_ternary_matmul(
@@ -221,13 +242,14 @@ class Kernels:
 
 @functools.cache
 def load() -> Kernels | None:
-    """The library of this installation, loaded once; None when there is none that works, with one line in the log.
+    """Return the library of this installation, which is loaded once.
 
-    None too, without a word, where EDGEDEC_KERNEL=portable asks for it.
+    The result is None, with a warning in the log, if the library is missing or does not work, and None with
+    EDGEDEC_KERNEL=portable.
 
     Raises:
-        UsageError: EDGEDEC_KERNEL names nothing that there is.
-        DeviceError: EDGEDEC_KERNEL asks for a code path that cannot run: what was asked for is not passed over.
+        UsageError: EDGEDEC_KERNEL has an unknown name.
+        DeviceError: EDGEDEC_KERNEL names a code path that cannot run on this machine.
     """
     path, request = Path(__file__).with_name(LIBRARY), KERNEL.value()
     if request is not None and request not in KERNEL_NAMES:
@@ -245,5 +267,5 @@ def load() -> Kernels | None:
     except DeviceError as error:
         if request:
             raise
-        _LOG.warning("%s (until then the portable graph serves, slower)", error)
+        _LOG.warning("%s (until then models run with the portable graph, which is slower)", error)
         return None

@@ -1,9 +1,9 @@
-"""A bundle's ternary matrices in the kernels' layout: converted once, in a stream, and mapped from then on.
+"""Files with a bundle's ternary matrices in the kernels' layout. Matrices are converted once and mapped from then on.
 
-The file stands in the bundle's folder (format: "caches may stand there"), or in the user's cache folder when the bundle
-cannot be written. 4,096 bytes of header, then per matrix its codes and its scales, each at a multiple of 64 bytes; where
-and how long follows from the manifest alone. The header names the bundle by its hash and holds the hash of the rest: a
-file that is anything else, or damaged, is made again. So is one of another bundle that a link or a copy brought here.
+The file is in the bundle's folder, whose format permits caches, or in the user's cache folder if the bundle cannot be
+written. It has a header of 4,096 bytes, and then the codes and scales of each matrix, each at a multiple of 64 bytes;
+offsets and sizes follow from the manifest. The header has the hash of the bundle and the hash of the rest of the file. A
+file that is damaged, or was linked or copied from another bundle, is written again.
 """
 
 from __future__ import annotations
@@ -27,21 +27,23 @@ from edgedec.paths import cache_folder
 from edgedec.runtime.kernels import Kernels
 from edgedec.schemes import TernaryScheme
 
-__all__ = ["LOAD_BYTES", "Entry", "Layout", "charged_folders", "layout_bytes", "open_layout"]
+__all__ = ["LOAD_BYTES", "Layout", "LayoutEntry", "charged_folders", "layout_bytes", "open_layout"]
 
-FILE = ".cpu-kernels.layout"
-LOAD_BYTES = 4 << 20  # the most that converting or checking holds at once: a few pieces
-_HEADER_BYTES = 4096
-_VERSION = 1  # raised with every change of the layout in ternary.hpp
-_PIECE_BYTES = 1 << 20
-_TILE_ROWS, _LINE_COLUMNS = 16, 16
+FILE = ".cpu-kernels.layout"  # name of the file in a bundle's folder
+LOAD_BYTES = 4 << 20  # peak memory of a conversion or check, which is a few pieces
+_HEADER_BYTES = 4096  # size of the header
+_VERSION = 1  # version of the file, which is increased with every change of the layout in ternary.hpp
+_PIECE_BYTES = 1 << 20  # bytes that are converted or hashed at a time
+_TILE_ROWS, _LINE_COLUMNS = 16, 16  # kTileRows and kLineColumns of ternary.hpp
 _LOG = logging.getLogger(__name__)
-_TAKEN, _MADE = (f"%s: %d bytes of weights in the kernels' layout, {how}" for how in ("found and checked", "made now"))
+_FOUND, _WRITTEN = (
+    f"%s: %d bytes of weights in the kernels' layout, {how}" for how in ("found and checked", "made now")
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
-    """Where one matrix stands in the file."""
+class LayoutEntry:
+    """The offsets and sizes of one matrix in the file."""
 
     codes_offset: int
     codes_bytes: int
@@ -51,13 +53,13 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """A verified file."""
+    """A verified file with its entries by name of the matrix."""
 
     path: Path
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, LayoutEntry]
 
     def arrays(self) -> dict[str, tuple[NDArray[np.uint8], NDArray[np.float32]]]:
-        """Codes and scales of each matrix, all views of one mapping."""
+        """Map the file and return the codes, uint8 [bytes], and scales, float32 [n], of each matrix."""
         mapped = np.asarray(np.memmap(self.path, np.uint8, mode="r"))
         return {
             name: (
@@ -73,22 +75,22 @@ def _scheme(tensor: Tensor) -> TernaryScheme:
     return tensor.scheme
 
 
-def _entries(tensors: Mapping[str, Tensor], names: Sequence[str]) -> tuple[dict[str, Entry], int]:
-    """Every matrix's place, and the length of the file."""
+def _entries(tensors: Mapping[str, Tensor], names: Sequence[str]) -> tuple[dict[str, LayoutEntry], int]:
+    """Return the entry of each matrix, and the size of the file in bytes."""
     entries, end = {}, _HEADER_BYTES
     for name in names:
         (outputs, inputs), scheme = tensors[name].shape, _scheme(tensors[name])
         rows = -(-outputs // _TILE_ROWS) * _TILE_ROWS
         codes = rows * scheme.planes * -(-inputs // _LINE_COLUMNS) * (_LINE_COLUMNS // 4)
         scales = rows * scheme.planes * scheme.groups(inputs) if scheme.group_size else 1
-        after = end + codes  # a multiple of the alignment: tiles are
-        entries[name] = Entry(codes_offset=end, codes_bytes=codes, scales_offset=after, scale_count=scales)
+        after = end + codes  # aligned, because the size of a tile is a multiple of the alignment
+        entries[name] = LayoutEntry(codes_offset=end, codes_bytes=codes, scales_offset=after, scale_count=scales)
         end = -(-(after + 4 * scales) // ALIGNMENT) * ALIGNMENT
     return entries, end
 
 
 def layout_bytes(tensor: Tensor) -> int:
-    """What a ternary matrix takes in the file, from its manifest entry alone."""
+    """Return the bytes of a ternary matrix in the file, computed from its manifest entry only."""
     return _entries({"": tensor}, [""])[1] - _HEADER_BYTES
 
 
@@ -106,7 +108,7 @@ def _pieces(path: Path) -> Iterator[bytes]:
 
 
 def _whole(path: Path, bundle: Bundle, names: Sequence[str], nbytes: int) -> bool:
-    """Whether ``path`` is the finished, undamaged layout of this bundle."""
+    """Return whether ``path`` is the complete and undamaged layout of this bundle."""
     try:
         if path.stat().st_size != nbytes:
             return False
@@ -120,7 +122,7 @@ def _whole(path: Path, bundle: Bundle, names: Sequence[str], nbytes: int) -> boo
 
 
 def _converted(bundle: Bundle, kernels: Kernels, name: str) -> Iterator[NDArray[np.uint8]]:
-    """The bytes of one matrix in order: codes, then scales. The stored arrays are read, not mapped, piece by piece."""
+    """Yield the bytes of one matrix in order: codes, then scales. The stored arrays are read piece by piece, not mapped."""
     tensor = bundle.tensors[name]
     (outputs, inputs), scheme = tensor.shape, _scheme(tensor)
     parts = scheme.parts(tensor.shape)
@@ -149,9 +151,9 @@ def _converted(bundle: Bundle, kernels: Kernels, name: str) -> Iterator[NDArray[
                     ) from error
 
 
-def _write(path: Path, bundle: Bundle, kernels: Kernels, entries: Mapping[str, Entry], nbytes: int) -> None:
+def _write(path: Path, bundle: Bundle, kernels: Kernels, entries: Mapping[str, LayoutEntry], nbytes: int) -> None:
     digest = hashlib.sha256()
-    # Not through a link: it would lead to the layout of another bundle.
+    # Do not follow a link, which would lead to the layout of another bundle.
     with new_file(path, follow=False) as partial, partial.open("wb") as file:
         file.write(b"\0" * _HEADER_BYTES)
 
@@ -169,21 +171,21 @@ def _write(path: Path, bundle: Bundle, kernels: Kernels, entries: Mapping[str, E
 
 
 def open_layout(bundle: Bundle, kernels: Kernels, names: Sequence[str]) -> Layout:
-    """The ternary matrices ``names`` in the kernels' layout; converted first where no good file stands.
+    """Return the file with the ternary matrices ``names`` in the kernels' layout. If there is none, it is written first.
 
     Raises:
-        BundleError: a matrix holds codes that are no trits.
+        BundleError: a matrix has a code that is not a trit.
         EdgedecError: neither the bundle's folder nor the cache folder can be written.
     """
     entries, nbytes = _entries(bundle.tensors, names)
     beside = bundle.path / FILE
     if _whole(beside, bundle, names, nbytes):
-        _LOG.info(_TAKEN, beside, nbytes)
+        _LOG.info(_FOUND, beside, nbytes)
         return Layout(path=beside, entries=entries)
     if os.access(bundle.path, os.W_OK):
         try:
             _write(beside, bundle, kernels, entries, nbytes)
-            _LOG.info(_MADE, beside, nbytes)
+            _LOG.info(_WRITTEN, beside, nbytes)
             return Layout(path=beside, entries=entries)
         except BundleError:
             raise
@@ -191,10 +193,10 @@ def open_layout(bundle: Bundle, kernels: Kernels, names: Sequence[str]) -> Layou
             _LOG.info("%s; trying the cache folder", error)
     cached = _cached_layouts() / f"{bundle.sha256}.layout"
     if _whole(cached, bundle, names, nbytes):
-        _LOG.info(_TAKEN, cached, nbytes)
+        _LOG.info(_FOUND, cached, nbytes)
     else:
         _write(cached, bundle, kernels, entries, nbytes)
-        _LOG.info(_MADE, cached, nbytes)
+        _LOG.info(_WRITTEN, cached, nbytes)
     return Layout(path=cached, entries=entries)
 
 
@@ -203,8 +205,8 @@ def _cached_layouts() -> Path:
 
 
 def charged_folders(bundle: Path) -> tuple[Path, ...]:
-    """Where files lie that a run of the bundle maps: its own folder, and that of layouts that found no place there."""
+    """Return the folders from which a run of the bundle maps files: the bundle's own, and the cache of layouts."""
     try:
         return bundle, _cached_layouts()
-    except EdgedecError:  # no cache folder: nothing can be mapped from it
+    except EdgedecError:  # without a cache folder no file can be mapped from it
         return (bundle,)

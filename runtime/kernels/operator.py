@@ -1,4 +1,4 @@
-"""Our matrix products in ONNX Runtime: their registration, and the numeric test before anything relies on them."""
+"""The project's operators in ONNX Runtime: their registration, and a numeric test before they are used."""
 
 from __future__ import annotations
 
@@ -27,46 +27,49 @@ I8 = NDArray[np.int8]
 
 
 def register(options: ort.SessionOptions, kernels: Kernels) -> None:
-    """Let sessions made with ``options`` run nodes of the domain ``edgedec``.
+    """Register the operators of the domain ``edgedec`` for sessions with ``options``.
 
     Raises:
-        DeviceError: this ONNX Runtime does not take the library.
+        DeviceError: ONNX Runtime cannot load the library.
     """
     try:
         options.register_custom_ops_library(str(kernels.path))
-    except Exception as error:  # ONNX Runtime raises classes of its own that share no base
-        raise DeviceError(f"ONNX Runtime {ort.__version__} does not take {kernels.path}: {error}") from error
+    except Exception as error:  # ONNX Runtime's exception classes share no base
+        raise DeviceError(f"ONNX Runtime {ort.__version__} cannot load {kernels.path}: {error}") from error
 
 
 @functools.cache
 def usable() -> Kernels | None:
-    """The kernels, if ONNX Runtime runs the operator with the right result; else None, with one line in the log.
+    """Return the kernels if ONNX Runtime runs their operators with the right results; else None, with a line in the log.
 
     Raises:
-        DeviceError: EDGEDEC_KERNEL asks for a code path that cannot run.
+        UsageError, DeviceError: ``load`` raised it.
     """
     kernels = load()
     if kernels is None:
         return None
     try:
         _self_test(kernels)
-    except Exception as error:  # whatever went wrong, the portable graph serves
-        _LOG.warning("CPU kernels: the operators fail their self-test: %s: the portable graph serves, slower", error)
+    except Exception as error:  # after any failure, models run with the portable graph
+        _LOG.warning(
+            "CPU kernels: the operators fail their self-test (%s); models run with the portable graph, which is slower",
+            error,
+        )
         return None
     return kernels
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Checked:
-    """A node, its weights, and what its outputs must be."""
+class _TestNode:
+    """A node, its weights, and the expected outputs."""
 
     node: Any
     weights: list[TensorProto]
     expected: list[F32]
 
 
-def _ternary_node(kernels: Kernels, rng: np.random.Generator, codes: I8, scale: F32) -> _Checked:
-    """Two matrices, with enough rows to use two threads."""
+def _ternary_node(kernels: Kernels, rng: np.random.Generator, codes: I8, scale: F32) -> _TestNode:
+    """Return a node with two ternary matrices that have enough rows for two threads."""
     inputs, sizes = codes.shape[1], (320, 1040)
     schemes = (TernaryScheme(), TernaryScheme(planes=2, group_size=64))
     weights, expected = [], []
@@ -95,11 +98,11 @@ def _ternary_node(kernels: Kernels, rng: np.random.Generator, codes: I8, scale: 
         group_sizes=[scheme.group_size for scheme in schemes],
         biases=[0, 0],
     )
-    return _Checked(node=node, weights=weights, expected=expected)
+    return _TestNode(node=node, weights=weights, expected=expected)
 
 
-def _int8_node(rng: np.random.Generator, codes: I8, scale: F32) -> _Checked:
-    """Two matrices, one in each order that a bundle stores."""
+def _int8_node(rng: np.random.Generator, codes: I8, scale: F32) -> _TestNode:
+    """Return a node with two int8 matrices, one in each order of a bundle."""
     inputs, sizes = codes.shape[1], (330, 77)
     weights, expected = [], []
     for number, outputs in enumerate(sizes):
@@ -119,22 +122,26 @@ def _int8_node(rng: np.random.Generator, codes: I8, scale: F32) -> _Checked:
         by_rows=[0, 1],
         biases=[0, 0],
     )
-    return _Checked(node=node, weights=weights, expected=expected)
+    return _TestNode(node=node, weights=weights, expected=expected)
 
 
 def _self_test(kernels: Kernels) -> None:
-    """A node of each kind, on two threads, against integers in NumPy."""
+    """Run a node of each kind on two threads and compare its results with those of integers in NumPy.
+
+    Raises:
+        DeviceError: they differ.
+    """
     rng = np.random.default_rng(0)
     x = rng.normal(size=(1, 5, 528)).astype(np.float32)
     codes, scale = quantize_rows(x[0])
-    checked = [_ternary_node(kernels, rng, codes, scale), _int8_node(rng, codes, scale)]
-    names = [name for item in checked for name in item.node.output]
+    nodes = [_ternary_node(kernels, rng, codes, scale), _int8_node(rng, codes, scale)]
+    names = [name for item in nodes for name in item.node.output]
     graph = helper.make_graph(
-        [item.node for item in checked],
+        [item.node for item in nodes],
         "self_test",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, x.shape)],
         [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in names],
-        [weight for item in checked for weight in item.weights],
+        [weight for item in nodes for weight in item.weights],
     )
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid(DOMAIN, 1)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
@@ -142,8 +149,8 @@ def _self_test(kernels: Kernels) -> None:
     options.log_severity_level, options.intra_op_num_threads = 4, 2
     register(options, kernels)
     session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    expected = [array for item in checked for array in item.expected]
-    kinds = [item.node.op_type for item in checked for _ in item.node.output]
-    for kind, made, right in zip(kinds, session.run(names, {"x": x}), expected, strict=True):
-        if made.shape != (1, *right.shape) or made.tobytes() != right.tobytes():
+    expected = [array for item in nodes for array in item.expected]
+    kinds = [item.node.op_type for item in nodes for _ in item.node.output]
+    for kind, result, right in zip(kinds, session.run(names, {"x": x}), expected, strict=True):
+        if result.shape != (1, *right.shape) or result.tobytes() != right.tobytes():
             raise DeviceError(f"the results of {kind} are not those of NumPy")

@@ -1,6 +1,6 @@
-"""How the kernels' library is compiled. Imports nothing of edgedec: setup.py runs it before there is a package.
+"""The compilation of the kernels' library. It imports nothing of edgedec, because setup.py runs it before installation.
 
-Any GCC or Clang serves. The target is the compiler's own (``-dumpmachine``), so a cross compiler is only another name.
+Any GCC or Clang can be used, including cross compilers: the target is that of the compiler (``-dumpmachine``).
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-__all__ = ["LIBRARY", "BuildError", "build", "find_compiler"]
+__all__ = ["LIBRARY", "KernelBuildError", "build", "find_compiler"]
 
 FOLDER = Path(__file__).resolve().parent
 LIBRARY = "libedgedec_kernels.dylib" if sys.platform == "darwin" else "libedgedec_kernels.so"
 
-# No contraction: a fused multiply-add rounds once where the reference rounds twice.
+# Contraction is switched off, because a fused multiply-add rounds once where the reference rounds twice.
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-pthread")
 WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wconversion")
 COMMON = ("api", "dispatch", "layout", "int8", "attention", "ternary_scalar", "attention_scalar", "int8_scalar")
@@ -41,27 +41,30 @@ PATHS = {
 _SAME = {"arm64": "aarch64", "amd64": "x86_64"}
 
 
-class BuildError(Exception):
-    """The compiler refused something; holds its words."""
+class KernelBuildError(Exception):
+    """The compiler could not be run or failed; the message contains its output."""
 
 
 def find_compiler() -> tuple[str, ...] | None:
-    """$CXX, or the first of c++, g++, clang++ that is installed; None: there is none that takes GCC's options."""
+    """Return the command in $CXX, or the first of c++, g++ and clang++ that is installed; None if there is none.
+
+    None is also returned on Windows, whose compilers do not accept GCC's options.
+    """
     if sys.platform == "win32":
         return None
-    if named := os.environ.get("CXX", "").split():
-        return tuple(named) if shutil.which(named[0]) else None
-    return next(((found,) for name in ("c++", "g++", "clang++") if (found := shutil.which(name))), None)
+    if command := os.environ.get("CXX", "").split():
+        return tuple(command) if shutil.which(command[0]) else None
+    return next(((path,) for name in ("c++", "g++", "clang++") if (path := shutil.which(name))), None)
 
 
 def _run(command: Sequence[str]) -> str:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        process = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:
-        raise BuildError(f"{command[0]} cannot be run: {error}") from error
-    if done.returncode:
-        raise BuildError(f"{' '.join(command)} failed:\n{done.stderr}")
-    return done.stdout + done.stderr
+        raise KernelBuildError(f"{command[0]} cannot be run: {error}") from error
+    if process.returncode:
+        raise KernelBuildError(f"{' '.join(command)} failed:\n{process.stderr}")
+    return process.stdout + process.stderr
 
 
 def build(
@@ -72,13 +75,20 @@ def build(
     driver: Path | None = None,
     units: Sequence[str] = (*COMMON, *ORT),
 ) -> str:
-    """Compile and link ``output``: the shared library, or with ``driver`` (a C++ file) a static program for tests.
+    """Compile and link ``output``: the shared library, or, with ``driver``, a static program for tests.
+
+    Args:
+        compiler: the compiler's command.
+        output: the file to write.
+        extra: further options of the compiler.
+        driver: C++ file with the main function of a program.
+        units: names of the C++ files that are common to all processors.
 
     Returns:
-        What the compiler said; empty without warnings.
+        The compiler's output, which is empty without warnings.
 
     Raises:
-        BuildError: the compiler cannot be run or refuses a file.
+        KernelBuildError: the compiler cannot be run, or fails.
     """
     machine = _run([*compiler, "-dumpmachine"]).partition("-")[0]
     sources = dict.fromkeys(units, ()) | PATHS.get(_SAME.get(machine, machine), {})
@@ -89,15 +99,15 @@ def build(
 
         def compile_one(item: tuple[Path, Sequence[str]]) -> tuple[str, str]:
             source, flags = item
-            made = str(Path(scratch) / f"{source.stem}.o")
+            object_file = str(Path(scratch) / f"{source.stem}.o")
             options = (*FLAGS, *WARNINGS, *flags, *extra, f"-I{FOLDER}", "-isystem", str(FOLDER / "vendor"))
-            return made, _run([*compiler, *options, "-c", str(source), "-o", made])
+            return object_file, _run([*compiler, *options, "-c", str(source), "-o", object_file])
 
-        made = list(pool.map(compile_one, files))
+        objects = list(pool.map(compile_one, files))
         output.parent.mkdir(parents=True, exist_ok=True)
-        # Beside, then renamed: a process that has the old library mapped keeps it.
+        # Link to another name and rename, so that processes that have mapped the old library keep it.
         beside = output.with_name(f".{output.name}.{os.getpid()}")
         kind = ("-static",) if driver is not None else ("-shared",)
-        said = _run([*compiler, *kind, "-pthread", "-o", str(beside), *(name for name, _ in made)])
+        messages = _run([*compiler, *kind, "-pthread", "-o", str(beside), *(name for name, _ in objects)])
         beside.replace(output)
-    return "".join(text for _, text in made) + said
+    return "".join(text for _, text in objects) + messages

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from edgedec.errors import BundleError, DeviceError, EdgedecError, ToolError, UsageError
 from edgedec.runtime.accelerator.board_bundle import BoardBundle, open_board_bundle
-from edgedec.runtime.deploy.board_checks import Check, parse_probe
-from edgedec.runtime.deploy.deploy import Host, Inspection, commands, copy, folder_name, inspect_board
+from edgedec.runtime.deploy.board_checks import BoardCheck, parse_probe
+from edgedec.runtime.deploy.deploy import Inspection, SshHost, commands, copy, folder_name, inspect_board
 from tests.runtime.accelerator.support import make_board_bundle
 from tests.runtime.deploy.support.fake_ssh import FakeBoard, fake_board
 
-HOST = Host(address="xilinx@board")
+HOST = SshHost(address="xilinx@board")
 PLACE = "models/it's a story"
 
 
@@ -45,11 +45,11 @@ def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeBoard:
     return fake_board(tmp_path / "board", monkeypatch)
 
 
-def by_name(inspection: Inspection) -> dict[str, Check]:
+def by_name(inspection: Inspection) -> dict[str, BoardCheck]:
     return {check.name: check for check in inspection.checks}
 
 
-def checks(bundle: BoardBundle, folder: str = PLACE) -> dict[str, Check]:
+def checks(bundle: BoardBundle, folder: str = PLACE) -> dict[str, BoardCheck]:
     return by_name(inspect_board(bundle, HOST, folder))
 
 
@@ -90,7 +90,7 @@ def test_special_characters_of_paths_are_kept(bundle: BoardBundle, board: FakeBo
 def test_port_and_key_are_passed_to_ssh(bundle: BoardBundle, board: FakeBoard, tmp_path: Path) -> None:
     key = tmp_path / "a key"
     key.write_text("secret")
-    inspect_board(bundle, Host(address="board", port=2222, identity=key), PLACE)
+    inspect_board(bundle, SshHost(address="board", port=2222, identity=key), PLACE)
     (call,) = board.calls
     assert call[call.index("-p") + 1] == "2222"
     assert call[call.index("-i") + 1] == str(key)
@@ -243,7 +243,7 @@ def test_a_folder_that_is_no_board_bundle_is_kept(bundle: BoardBundle, board: Fa
     (board.home / "mine" / "letter").write_text("dear")
     inspection = inspect_board(bundle, HOST, "mine")
     assert (inspection.state, [check.name for check in inspection.failed]) == ("foreign", ["folder"])
-    with pytest.raises(DeviceError, match=r"mine exists and holds no board\.json; give another --to"):
+    with pytest.raises(DeviceError, match=r"mine exists and has no board\.json; give another --to"):
         copy(bundle, HOST, "mine")
     assert board.files == ["mine/letter"]
 
@@ -292,7 +292,7 @@ def test_an_unreachable_board_is_an_error(bundle: BoardBundle, board: FakeBoard)
 
 def test_an_account_without_a_shell_is_an_error(bundle: BoardBundle, board: FakeBoard) -> None:
     board.tool("sh", "echo 'This account is not available.' >&2; exit 1")
-    with pytest.raises(DeviceError, match=r"runs no such check: This account is not available\."):
+    with pytest.raises(DeviceError, match=r"cannot run the check: This account is not available\."):
         inspect_board(bundle, HOST, PLACE)
 
 
@@ -331,7 +331,7 @@ def test_a_bundle_that_arrives_damaged_is_refused(
         copy(bundle, HOST, PLACE)
     before = board.files
     board.connection("flip:9000")  # a byte in the bitstream, after board.json and two headers
-    with pytest.raises(EdgedecError, match=r"accelerator\.bit arrived otherwise than sent; nothing was changed"):
+    with pytest.raises(EdgedecError, match=r"accelerator\.bit was damaged on the way; nothing was changed"):
         copy(newer, HOST, PLACE)
     assert board.files == before
 
@@ -416,20 +416,20 @@ def test_a_failed_rename_keeps_the_old_bundle(bundle: BoardBundle, newer: BoardB
 )
 def test_an_invalid_host_is_refused(address: str) -> None:
     with pytest.raises(UsageError, match=r"--host must be \[user@\]host"):
-        Host(address=address)
+        SshHost(address=address)
 
 
 @pytest.mark.parametrize("address", ["192.168.2.99", "xilinx@pynq", "fe80::1%eth0", "me@fe80::1"])
 def test_hosts_are_passed_to_ssh(address: str) -> None:
-    assert Host(address=address).command("true")[-2] == address
+    assert SshHost(address=address).command("true")[-2] == address
 
 
 def test_an_invalid_port_or_key_is_refused(tmp_path: Path) -> None:
     for port in (0, 65536, -1):
         with pytest.raises(UsageError, match="--port"):
-            Host(address="b", port=port)
+            SshHost(address="b", port=port)
     with pytest.raises(UsageError, match="--identity"):
-        Host(address="b", identity=tmp_path / "none")
+        SshHost(address="b", identity=tmp_path / "none")
 
 
 @pytest.mark.parametrize("text", ["", "/", "~", "~/", ".", "a/..", "~root/x", "a\nb"])
@@ -448,7 +448,7 @@ def test_folders_are_normalized(bundle: BoardBundle) -> None:
 @settings(max_examples=25, deadline=None)
 @given(st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]), min_size=1))
 def test_any_argument_reaches_the_script_unchanged(text: str) -> None:
-    command = Host(address="b").command('printf %s "$1"', text)[-1]
+    command = SshHost(address="b").command('printf %s "$1"', text)[-1]
     assert shlex.split(command)[-1] == text
     process = subprocess.run(["sh", "-c", command], capture_output=True, check=True)
     assert process.stdout == text.encode()

@@ -33,7 +33,7 @@ from edgedec.reference.float_profile.ops.quantize_activation import quantize_row
 from edgedec.runtime.kernels import CODE_PATHS, load
 from edgedec.runtime.kernels.int8 import int8_matmul
 from edgedec.runtime.kernels.operator import DOMAIN, INT8, register
-from edgedec.runtime.kernels.recipe import COMMON, BuildError, build, find_compiler
+from edgedec.runtime.kernels.recipe import COMMON, KernelBuildError, build, find_compiler
 from edgedec.schemes import Int8Weight
 
 F32 = NDArray[np.float32]
@@ -289,7 +289,7 @@ def foreign_driver(processor: str, folder: Path) -> list[str]:
             options = ["-DEDGEDEC_EMULATE_AVX512", "-mno-avx512f", "-w", "-Wno-psabi"]
             messages = build(native, program, driver=source, units=COMMON, extra=options)
             command = [str(program)]
-    except BuildError as error:
+    except KernelBuildError as error:
         pytest.fail(str(error))
     assert messages == ""
     return command

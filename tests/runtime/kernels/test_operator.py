@@ -221,8 +221,8 @@ def test_wrong_results_leave_the_portable_graph_and_a_line_in_the_log(
     assert usable.__wrapped__() is None
     (record,) = caplog.records
     assert record.getMessage() == (
-        "CPU kernels: the operators fail their self-test: the results of TernaryMatMul are not those of NumPy: "
-        "the portable graph serves, slower"
+        "CPU kernels: the operators fail their self-test (the results of TernaryMatMul are not those of NumPy); "
+        "models run with the portable graph, which is slower"
     )
 
 

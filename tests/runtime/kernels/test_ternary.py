@@ -25,7 +25,7 @@ from edgedec.errors import EdgedecError
 from edgedec.reference.float_profile.ops.linear import _ternary as reference_product
 from edgedec.reference.float_profile.ops.quantize_activation import quantize_rows
 from edgedec.runtime.kernels import CODE_PATHS, KERNEL_NAMES, Kernels, load
-from edgedec.runtime.kernels.recipe import COMMON, BuildError, build, find_compiler
+from edgedec.runtime.kernels.recipe import COMMON, KernelBuildError, build, find_compiler
 from edgedec.schemes import TernaryScheme, TernaryWeight
 
 F32 = NDArray[np.float32]
@@ -365,7 +365,7 @@ def foreign_driver(name: str, folder: Path) -> list[str]:
             options = ["-DEDGEDEC_EMULATE_AVX512", "-mno-avx512f", "-w", "-Wno-psabi"]
             messages = build(native, program, driver=source, units=COMMON, extra=options)
             command = [str(program)]
-    except BuildError as error:
+    except KernelBuildError as error:
         pytest.fail(str(error))
     assert messages == ""
     return command
