@@ -42,7 +42,7 @@ def deploy(
     A board that holds this bundle already is left as it is. Exit code 3 if the board is not ready.
     """
     from edgedec.runtime.accelerator.board_bundle import open_board_bundle
-    from edgedec.runtime.deploy.board_checks import the_board
+    from edgedec.runtime.deploy.board_checks import linux_board
     from edgedec.runtime.deploy.deploy import SshHost, copy, folder_name, inspect_board
 
     if not host:
@@ -52,7 +52,7 @@ def deploy(
     with progress("checking the bundle") as report:
         report(path.name, 0, 1)
         bundle = open_board_bundle(path)
-    the_board(bundle)
+    linux_board(bundle)
     folder = folder_name(to, bundle)
     data = _describe(bundle, target, folder, dry_run)
     if dry_run:

@@ -1,5 +1,5 @@
-// The C entry points, for Python (ctypes): which path, packing, and the product by itself, which tests compare with NumPy.
-// Functions that can fail return 0, or -1 with edgedec_error() saying why.
+// The C functions for Python (ctypes): selection of a code path, packing of weights, and single products, which tests compare
+// with NumPy. Functions that can fail return 0, or -1 with the reason in edgedec_error().
 #include <cstring>
 #include <new>
 #include <string>
@@ -24,7 +24,7 @@ int fail(const std::string& message) {
     return -1;
 }
 
-// The path of that name, or that of this process; null, with the error set, when it cannot run here.
+// Returns the path of that name, or that of this process if `name` is null; null, with the error set, if it cannot run here.
 const edgedec::Path* runnable(const char* name) {
     const char* message = "";
     const edgedec::Path* path = name ? edgedec::find_path(name) : edgedec::chosen_path(&message);
@@ -37,13 +37,13 @@ const edgedec::Path* runnable(const char* name) {
 
 }  // namespace
 
-// Raised with every change of a layout or of a signature below.
+// Version of the layouts and signatures. Increase it with every change of a layout or of a signature below.
 EDGEDEC_API int32_t edgedec_abi() { return 2; }
 
 EDGEDEC_API const char* edgedec_error() { return last_error.c_str(); }
 
-// The path of this process, or null with edgedec_error() saying why. edgedec_error() is not empty, too, when a faster path
-// was passed over because it failed its self-test.
+// Returns the path of this process, or null with the reason in edgedec_error(). edgedec_error() is also not empty if a faster
+// path was skipped because it failed its self-test.
 EDGEDEC_API const char* edgedec_path() {
     const char* message = nullptr;
     const edgedec::Path* path = edgedec::chosen_path(&message);
@@ -51,13 +51,13 @@ EDGEDEC_API const char* edgedec_path() {
     return path ? path->name : nullptr;
 }
 
-// Whether `path` can run here and passes its self-test.
+// Returns whether `path` can run here and passes its self-test.
 EDGEDEC_API int32_t edgedec_path_usable(const char* path) {
     const edgedec::Path* found = edgedec::find_path(path);
     return found && found->tile && found->usable() && edgedec::self_test(*found);
 }
 
-// Bytes of the packed codes, and floats of the packed scales; -1: impossible sizes.
+// Return the bytes of the packed codes, and the number of packed scales; -1 if the sizes are invalid.
 EDGEDEC_API int64_t edgedec_ternary_code_bytes(int64_t outputs, int64_t inputs, int32_t planes, int32_t group_size) {
     const edgedec::Ternary w{outputs, inputs, planes, group_size, nullptr, nullptr, nullptr};
     return w.problem() ? fail(w.problem()) : w.code_bytes();
@@ -67,8 +67,8 @@ EDGEDEC_API int64_t edgedec_ternary_scale_count(int64_t outputs, int64_t inputs,
     return w.problem() ? fail(w.problem()) : w.scale_count();
 }
 
-// Tiles [first, last) of stored codes [planes][outputs][row_bytes] (trit + 2) into the kernels' layout at `out`, which
-// points at the tile `first`: a large matrix can be written out piece by piece.
+// Converts tiles [first, last) of stored codes [planes][outputs][row_bytes] (trit + 2) to the kernels' layout at `out`, which
+// points to tile `first`, so that a large matrix can be converted piece by piece.
 EDGEDEC_API int32_t edgedec_ternary_pack(const uint8_t* codes, int64_t row_bytes, int64_t outputs, int64_t inputs,
                                          int32_t planes, int64_t first, int64_t last, uint8_t* out) {
     const edgedec::Ternary w{outputs, inputs, planes, 0, nullptr, nullptr, nullptr};
@@ -86,7 +86,7 @@ EDGEDEC_API int32_t edgedec_ternary_pack(const uint8_t* codes, int64_t row_bytes
     return 0;
 }
 
-// Scales [planes][outputs][groups] of tiles [first, last) into the kernels' layout at `out`, likewise.
+// Converts the scales [planes][outputs][groups] of tiles [first, last) to the kernels' layout at `out` in the same way.
 EDGEDEC_API int32_t edgedec_ternary_pack_scales(const float* scales, int64_t outputs, int64_t inputs, int32_t planes,
                                                 int32_t group_size, int64_t first, int64_t last, float* out) {
     const edgedec::Ternary w{outputs, inputs, planes, group_size, nullptr, nullptr, nullptr};
@@ -98,7 +98,7 @@ EDGEDEC_API int32_t edgedec_ternary_pack_scales(const float* scales, int64_t out
     return 0;
 }
 
-// x float32 [tokens][inputs] -> codes int8 [tokens][inputs] and scales [tokens]. `path` null: that of this process.
+// Quantizes x float32 [tokens][inputs] to codes int8 [tokens][inputs] and scales [tokens]. `path` null: that of this process.
 EDGEDEC_API int32_t edgedec_quantize(const char* path, const float* x, int64_t tokens, int64_t inputs, int8_t* codes,
                                      float* scales) {
     if (inputs < 1 || inputs > edgedec::kMostInputs) return fail("inputs must be 1 to 2^20");
@@ -109,8 +109,8 @@ EDGEDEC_API int32_t edgedec_quantize(const char* path, const float* x, int64_t t
     return 0;
 }
 
-// out float32 [tokens][outputs], tiles [first, last) of it. x [tokens][inputs] is int8 (zero point 0) or uint8 (zero point
-// 128). `path` null: that of this process. `bias` may be null.
+// Computes tiles [first, last) of out float32 [tokens][outputs]. x [tokens][inputs] is int8 (zero point 0) or uint8 (zero
+// point 128). `path` null: that of this process. `bias` may be null.
 EDGEDEC_API int32_t edgedec_ternary_matmul(const char* path, int64_t outputs, int64_t inputs, int32_t planes,
                                            int32_t group_size, const uint8_t* codes, const float* scales,
                                            const float* bias, const uint8_t* x, int32_t zero_point, int64_t tokens,
@@ -172,13 +172,13 @@ EDGEDEC_API int32_t edgedec_int8_matmul(const char* path, int64_t outputs, int64
     return 0;
 }
 
-// Bytes of one state's cache; -1: impossible sizes.
+// Returns the bytes of one state's cache; -1 if the sizes are invalid.
 EDGEDEC_API int64_t edgedec_kv_bytes(int64_t kv_heads, int64_t head_dim, int64_t positions, int32_t bits) {
     const edgedec::KvLayout layout{kv_heads, head_dim, positions, bits};
     return layout.problem() ? fail(layout.problem()) : layout.bytes();
 }
 
-// Slot start + nodes[i] becomes slot start + i; `nodes` ascends.
+// Copies slot start + nodes[i] to slot start + i. `nodes` must ascend.
 EDGEDEC_API int32_t edgedec_kv_move(int64_t kv_heads, int64_t head_dim, int64_t positions, int32_t bits, uint8_t* cache,
                                     int64_t start, const int32_t* nodes, int64_t count) {
     const edgedec::KvLayout layout{kv_heads, head_dim, positions, bits};
@@ -190,7 +190,7 @@ EDGEDEC_API int32_t edgedec_kv_move(int64_t kv_heads, int64_t head_dim, int64_t 
     return 0;
 }
 
-// A whole pass, as the operator TreeAttention runs it (ort_attention.cpp). `path` null: that of this process.
+// Runs a whole pass as the operator TreeAttention does (ort_attention.cpp). `path` null: that of this process.
 EDGEDEC_API int32_t edgedec_attention(const char* path, int64_t heads, int64_t kv_heads, int64_t head_dim,
                                       int64_t capacity, int32_t bits, uint8_t* cache, int64_t past, int64_t tokens,
                                       const float* queries, const float* keys, const float* values,

@@ -1,4 +1,4 @@
-// The cache's layout, and a pass of attention cut into tasks.
+// The layout of the cache, and the division of an attention pass into tasks.
 #include "attention.hpp"
 
 #include <cstring>
@@ -55,7 +55,7 @@ AttentionPass::AttentionPass(const Path& path, const AttentionRows& rows, const 
 }
 
 void AttentionPass::run(int64_t task) const {
-    static thread_local std::vector<float> scratch;  // kept from pass to pass: no allocation per token
+    static thread_local std::vector<float> scratch;  // kept from pass to pass to avoid allocations
     AttentionBlock block = block_;
     block.head = task / blocks_;
     block.first = task % blocks_ * kRows;

@@ -1,4 +1,4 @@
-// AVX2 with its fused multiply-add and float16 conversions.
+// Attention with AVX2, fused multiply-add and float16 conversions: 8 keys or dimensions at a time.
 #include <immintrin.h>
 
 #include "attention_tile.hpp"

@@ -1,11 +1,11 @@
-// AVX-512F: 16 keys, or 16 dimensions, at a time.
-#ifdef EDGEDEC_EMULATE_AVX512  // SIMDe has no float16 conversions: only the products are emulated
+// Attention with AVX-512F: 16 keys or dimensions at a time.
+#ifdef EDGEDEC_EMULATE_AVX512  // SIMDe has no float16 conversions, so only the matrix products are emulated
 #include "attention_scalar.hpp"
 
 EDGEDEC_DEFINE_ATTENTION(avx512vnni, Scalar)
 #else
 #if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // GCC 12 says so of its own header
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // GCC 12 warns about its own header
 #endif
 #include <immintrin.h>
 

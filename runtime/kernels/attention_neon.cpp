@@ -1,4 +1,5 @@
-// NEON of every AArch64: float16 conversions and fused multiply-adds are part of it. Serves both NEON paths.
+// Attention with the NEON instructions of every AArch64 CPU, which include float16 conversions and fused multiply-adds. It is
+// part of both NEON paths.
 #include <arm_neon.h>
 
 #include "attention_tile.hpp"
@@ -34,7 +35,7 @@ struct Neon {
     static Type div(Type a, Type b) { return vdivq_f32(a, b); }
     static Type add(Type a, Type b) { return vaddq_f32(a, b); }
     static Type sub(Type a, Type b) { return vsubq_f32(a, b); }
-    static Type min(Type a, Type b) { return vbslq_f32(vcltq_f32(a, b), a, b); }  // vminq makes NaN of one
+    static Type min(Type a, Type b) { return vbslq_f32(vcltq_f32(a, b), a, b); }  // vminq returns NaN if either is NaN
     static Type max(Type a, Type b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
     static Type times_power(Type y, Type z) {
         return vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(y), vshlq_n_s32(vreinterpretq_s32_f32(z), 23)));

@@ -1,4 +1,4 @@
-// The obvious path: one float after the other.
+// Attention without vectors: one float after another.
 #include "attention_scalar.hpp"
 
 EDGEDEC_DEFINE_ATTENTION(scalar, Scalar)

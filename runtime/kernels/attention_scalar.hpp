@@ -1,4 +1,4 @@
-// The obvious vectors: one float.
+// Vectors of one float, for the scalar path.
 #pragma once
 
 #include "attention_tile.hpp"

@@ -1,10 +1,10 @@
-// The loops of attention.hpp, over a path's vectors. Included once by each path's file and compiled with that file's
-// instructions; as in ternary_tile.hpp everything is local and nothing of the standard library is used.
+// The loops of attention.hpp over the vectors of a path. Each path's file includes this once and compiles it with its own
+// instructions; as in ternary_tile.hpp everything is local, and nothing of the standard library is used.
 //
-// Lanes gives: kWidth floats in a Type (kWidth divides 16), kSums (accumulators that fit the registers), kRowsAtOnce (at most
-// kRows), load, and one for a single number, from float*, uint16_t* (float16) and int8_t*, store, store_half, broadcast,
-// fma (one rounding), mul, div, add, sub, min and max (of two, the second if either is NaN), and times_power(y, z): y * 2^n,
-// where z = n + kMagic.
+// Lanes provides: kWidth floats in a Type (kWidth divides 16), kSums (accumulators that fit the registers), kRowsAtOnce (at
+// most kRows), load and, for a single number, one, from float*, uint16_t* (float16) and int8_t*, store, store_half,
+// broadcast, fma (one rounding), mul, div, add, sub, min and max (the second operand if either is NaN), and
+// times_power(y, z) = y * 2^n, where z = n + kMagic.
 #pragma once
 
 #include "attention.hpp"
@@ -12,11 +12,11 @@
 namespace edgedec {
 namespace {
 
-constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, which is left in the low bits
-constexpr float kMostHalf = 65504.0f;
-constexpr int64_t kValueTile = 128;  // slots whose values stay in the first cache while all dimensions are summed
+constexpr float kMagic = 12582912.0f;   // 1.5 * 2^23: adding it rounds to an integer, which is then in the low bits
+constexpr float kMostHalf = 65504.0f;   // largest float16
+constexpr int64_t kValueTile = 128;     // slots whose values stay in the L1 cache while all dimensions are summed
 
-// e^x = 2^n * (1 + r + y * r^2), where n + kMagic is returned. |x| at most 87.
+// Computes e^x = 2^n * (1 + r + y * r^2) and returns n + kMagic. |x| must be at most 87.
 // Source: the polynomial of Cephes' expf; n = round(x / ln 2) by addition of kMagic, derived here.
 template <class Lanes>
 EDGEDEC_INLINE typename Lanes::Type parts_of_exp(typename Lanes::Type x, typename Lanes::Type& r, typename Lanes::Type& y) {
@@ -33,18 +33,18 @@ EDGEDEC_INLINE typename Lanes::Type parts_of_exp(typename Lanes::Type x, typenam
     return z;
 }
 
-// exp(x) for x <= 0; below -87 that of -87. Relative error 1e-7. -inf and NaN give NaN.
+// Returns exp(x) for x <= 0; below -87 the result is exp(-87). Relative error 1e-7. -inf and NaN give NaN.
 template <class Lanes>
 EDGEDEC_INLINE typename Lanes::Type exp_of(typename Lanes::Type x) {
     typename Lanes::Type r, y;
     const auto z = parts_of_exp<Lanes>(Lanes::max(Lanes::broadcast(-87.0f), x), r, y);
     y = Lanes::fma(y, Lanes::mul(r, r), Lanes::add(r, Lanes::broadcast(1.0f)));
-    // x - x: 0, or NaN, whose bits times_power may have turned into a number.
+    // x - x is 0 or NaN. It restores a NaN that times_power may have turned into a number.
     return Lanes::add(Lanes::times_power(y, z), Lanes::sub(x, x));
 }
 
-// cap * tanh(x / cap), where `twice` is 2 / cap. Relative error 3e-7; NaN stays NaN.
-// tanh(u) = e / (e + 2) with e = exp(2 u) - 1, summed so that what is small keeps its digits; beyond 9 tanh is 1 in float32.
+// Returns cap * tanh(x / cap), where `twice` is 2 / cap. Relative error 3e-7; NaN stays NaN.
+// tanh(u) = e / (e + 2) with e = exp(2 u) - 1, summed so that small values keep their digits; beyond 9, tanh is 1 in float32.
 template <class Lanes>
 EDGEDEC_INLINE typename Lanes::Type cap_of(typename Lanes::Type x, float cap, float twice) {
     auto u = Lanes::mul(x, Lanes::broadcast(twice));
@@ -56,7 +56,7 @@ EDGEDEC_INLINE typename Lanes::Type cap_of(typename Lanes::Type x, float cap, fl
     return Lanes::mul(Lanes::broadcast(cap), Lanes::div(e, Lanes::add(e, Lanes::broadcast(2.0f))));
 }
 
-// Each product and sum is rounded, as NumPy does it.
+// Applies the rotary embedding. Each product and each sum is rounded, as in NumPy.
 inline void rotate(const float* x, int64_t size, const Rotary& rotary, int64_t position, float* out) {
     const int64_t half = size / 2, next = rotary.pairs == 1 ? half : 1, step = rotary.pairs == 1 ? 1 : 2;
     if (!rotary.pairs) {
@@ -73,7 +73,7 @@ inline void rotate(const float* x, int64_t size, const Rotary& rotary, int64_t p
 
 template <class Lanes>
 void to_half(const float* x, int64_t size, uint16_t* out) {
-    for (int64_t i = 0; i < size; i += Lanes::kWidth) {  // both have room for a whole last vector
+    for (int64_t i = 0; i < size; i += Lanes::kWidth) {  // both arrays have room for a whole last vector
         const auto below = Lanes::min(Lanes::broadcast(kMostHalf), Lanes::load(x + i));
         Lanes::store_half(out + i, Lanes::max(Lanes::broadcast(-kMostHalf), below));
     }
@@ -98,12 +98,12 @@ void append_rows(const AttentionRows& rows) {
         for (int64_t head = 0; head < at.kv_heads; ++head) {
             const int64_t slot = rows.start + token;
             uint8_t *keys = rows.cache + at.keys(head), *values = rows.cache + at.values(head);
-            const float* given = rows.values + token * width + head * size;
+            const float* source = rows.values + token * width + head * size;
             rotate(rows.keys + token * width + head * size, size, rows.rotary, rows.positions[token], key);
             if (at.bits == 32) {
-                store_row(reinterpret_cast<float*>(keys), reinterpret_cast<float*>(values), key, given, size, slot);
+                store_row(reinterpret_cast<float*>(keys), reinterpret_cast<float*>(values), key, source, size, slot);
             } else if (at.bits == 16) {
-                __builtin_memcpy(value, given, static_cast<size_t>(size) * sizeof(float));
+                __builtin_memcpy(value, source, static_cast<size_t>(size) * sizeof(float));
                 to_half<Lanes>(key, size, half_key);
                 to_half<Lanes>(value, size, half_value);
                 store_row(reinterpret_cast<uint16_t*>(keys), reinterpret_cast<uint16_t*>(values), half_key, half_value,
@@ -112,7 +112,7 @@ void append_rows(const AttentionRows& rows) {
                 const int64_t whole = (size + 15) / 16 * 16;
                 rows.quantize(key, size, key_codes, whole,
                               reinterpret_cast<float*>(rows.cache + at.key_scales(head)) + slot);
-                rows.quantize(given, size, value_codes, whole,
+                rows.quantize(source, size, value_codes, whole,
                               reinterpret_cast<float*>(rows.cache + at.value_scales(head)) + slot);
                 store_row(reinterpret_cast<int8_t*>(keys), reinterpret_cast<int8_t*>(values), key_codes, value_codes,
                           size, slot);
@@ -147,7 +147,7 @@ class Rows {
     }
 
     void run() {
-        // Committed slots that a row sees: the sinks [0, sinks), and [from, past). With no window the latter is all.
+        // A row sees the committed slots [0, sinks) and [from, past); without a window, the latter are all.
         const int64_t sinks = !b_.window ? 0 : b_.sinks < b_.past ? b_.sinks : b_.past;
         int64_t from[R], last = 0, least = b_.past;
         for (int r = 0; r < R; ++r) {
@@ -178,10 +178,10 @@ class Rows {
     }
 
   private:
-    // Scores of slots [start, stop), and of some around them.
+    // Computes the scores of slots [start, stop), and of some around them.
     void score(int64_t start, int64_t stop) {
         constexpr int kFit = R >= Lanes::kSums ? 1 : Lanes::kSums / R;
-        constexpr int kStrips = kFit < 8 ? kFit : 8;  // more streams than the processor fetches ahead
+        constexpr int kStrips = kFit < 8 ? kFit : 8;  // a processor does not prefetch more streams
         int64_t slot = start / kWidth * kWidth;
         for (; slot + kStrips * kWidth <= stop; slot += kStrips * kWidth) score_strips<kStrips>(slot);
         for (; slot < stop; slot += kWidth) score_strips<1>(slot);
@@ -220,7 +220,7 @@ class Rows {
             }
     }
 
-    // The largest of a row's scores [start, stop) and `top`; NaN is passed over, for it comes out of exp_of.
+    // Raises `top` to the largest of a row's scores [start, stop). NaN is ignored here; exp_of passes it on.
     void largest(int r, int64_t start, int64_t stop, float& top) const {
         const float* scores = weights_ + r * stride_;
         Type most = Lanes::broadcast(top);
@@ -231,7 +231,7 @@ class Rows {
         for (; start < stop; ++start) top = scores[start] > top ? scores[start] : top;
     }
 
-    // Scores of slots [start, stop), and of some around them, become weights.  Once for each slot.
+    // Turns the scores of slots [start, stop), and of some around them, into weights. It must run once for each slot.
     void weigh(int r, int64_t start, int64_t stop, float top) {
         float *weights = weights_ + r * stride_, *scaled = scaled_ + r * stride_;
         const Type most = Lanes::broadcast(top);
@@ -242,7 +242,7 @@ class Rows {
         }
     }
 
-    // The runs of slots of this pass that a row sees, in order.
+    // Calls `body` for each run of slots of this pass that a row sees, in order.
     template <class Body>
     void each_run(int r, Body body) const {
         const int64_t token = tokens_[r], position = b_.positions[token];
@@ -260,7 +260,7 @@ class Rows {
         }
     }
 
-    // Values of slots [start, stop), weighted, onto the sums of rows [first, first + N).
+    // Adds the weighted values of slots [start, stop) to the sums of rows [first, first + N).
     template <int N>
     void add(int first, int64_t start, int64_t stop) {
         constexpr int kMost = N >= Lanes::kSums ? 1 : Lanes::kSums / N;
@@ -315,7 +315,7 @@ class Rows {
     float totals_[R] = {};
 };
 
-// As many rows at once as there are, at most R.
+// Computes `left` rows, R at a time, and the last ones together.
 template <class Lanes, class T, int R = Lanes::kRowsAtOnce>
 void attend_rows(const AttentionBlock& block, int64_t first, int64_t left) {
     for (; left >= R; first += R, left -= R) Rows<Lanes, T, R>(block, first).run();
@@ -326,7 +326,7 @@ void attend_rows(const AttentionBlock& block, int64_t first, int64_t left) {
 }  // namespace
 }  // namespace edgedec
 
-// What a path's file gives to the table in dispatch.cpp.
+// Defines the functions of a path for the table in dispatch.cpp.
 #define EDGEDEC_DEFINE_ATTENTION(name, Lanes)                                                   \
     namespace edgedec {                                                                         \
     void attend_##name(const AttentionBlock& block) {                                           \

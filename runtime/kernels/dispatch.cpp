@@ -1,4 +1,4 @@
-// Which code path runs: by what this CPU has, unless EDGEDEC_KERNEL says.
+// Selection of the code path: the fastest that this CPU supports, or the one that EDGEDEC_KERNEL names.
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -16,7 +16,7 @@
 namespace edgedec {
 namespace {
 
-// kPaths: the fastest first.
+// kPaths is ordered by speed, the fastest path first.
 #define EDGEDEC_PATH(name, usable)                                                                           \
     {#name, tile_##name, quantize_##name, sum_##name, attend_##name, append_##name, int8_rows_##name, usable}
 #define EDGEDEC_NO_PATH(name) {#name, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr}
@@ -106,7 +106,7 @@ Choice choose() {
 
 uint32_t next(uint32_t& state) { return (state = state * 1664525u + 1013904223u) >> 16; }
 
-// One matrix and its activations, made from `seed`; the bits of its product on `path`.
+// Returns the product of a random ternary matrix and activations, made from `seed`, on `path`.
 std::vector<float> product(const Path& path, uint32_t seed, int64_t tokens, int32_t planes, int32_t group_size) {
     Ternary w{21, 611, planes, group_size, nullptr, nullptr, nullptr};
     std::vector<uint8_t> codes(static_cast<size_t>(w.code_bytes()));
@@ -131,7 +131,8 @@ std::vector<float> product(const Path& path, uint32_t seed, int64_t tokens, int3
     return out;
 }
 
-// One int8 matrix with sizes that are no multiples of anything, saturating activations and codes among them.
+// Returns the product of a random int8 matrix and activations on `path`. The sizes are not multiples of any block size, and
+// some activations and codes have the largest magnitude.
 std::vector<float> int8_product(const Path& path, uint32_t seed, int64_t tokens, bool by_rows) {
     constexpr int64_t kOutputs = 203, kInputs = 411;
     std::vector<int8_t> codes(kOutputs * kInputs);
@@ -156,7 +157,7 @@ std::vector<float> int8_product(const Path& path, uint32_t seed, int64_t tokens,
     return out;
 }
 
-// A pass of `tokens` rows behind 37 others, in `bits`: its results, and the cache it leaves.
+// Returns the results of an attention pass of `tokens` rows after 37 others, followed by the bytes of the cache.
 std::vector<float> attention(const Path& path, uint32_t seed, int64_t tokens, int32_t bits) {
     constexpr int64_t kDim = 20, kHeads = 6, kPast = 37, kSlots = 70;
     const KvLayout layout{2, kDim, kSlots, bits};
@@ -174,7 +175,7 @@ std::vector<float> attention(const Path& path, uint32_t seed, int64_t tokens, in
         std::vector<int64_t> positions;
         std::vector<uint64_t> visible;
         for (int64_t i = 0; i < count; ++i) {
-            positions.push_back(past + (i ? (i + 1) / 2 : 0));  // two nodes a level
+            positions.push_back(past + (i ? (i + 1) / 2 : 0));  // two nodes per level
             visible.push_back((uint64_t{1} << i) | 1 | (i > 2 ? uint64_t{1} << (i - 2) : 0));
         }
         const auto queries = random(count * kHeads * kDim), keys = random(count * 2 * kDim), values = random(count * 2 * kDim);
@@ -217,13 +218,13 @@ bool self_test(const Path& path) {
     float x[83];
     uint32_t state = 1;
     for (float& value : x) value = static_cast<float>(next(state)) - 32768.0f;
-    x[80] = 32512.0f * 2, x[81] = 256.0f, x[82] = 768.0f;  // 127 x 512, and two ties
+    x[80] = 32512.0f * 2, x[81] = 256.0f, x[82] = 768.0f;  // scale 512, and two ties
     int8_t expected[96], found[96];
     float expected_scale, found_scale;
     definition.quantize(x, 83, expected, 96, &expected_scale);
     path.quantize(x, 83, found, 96, &found_scale);
     if (std::memcmp(expected, found, sizeof found) != 0 || expected_scale != found_scale) return false;
-    for (int32_t tokens = 1; tokens <= 9; ++tokens) {  // every number of tokens has code of its own
+    for (int32_t tokens = 1; tokens <= 9; ++tokens) {  // each number of tokens has its own code
         const int32_t group_sizes[] = {0, 32, 64, 128};
         const int32_t group_size = group_sizes[tokens % 4], planes = 1 + tokens % 3;
         const uint32_t seed = static_cast<uint32_t>(tokens);

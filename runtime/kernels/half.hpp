@@ -1,4 +1,4 @@
-// float16 in software, for paths and tails without the instruction. Round to nearest, ties to even.
+// Conversion of float16 in software, for paths without an instruction for it. It rounds to nearest, ties to even.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@ namespace {
 inline float from_half(uint16_t half) {
     const uint32_t sign = static_cast<uint32_t>(half & 0x8000u) << 16;
     const uint32_t magnitude = half & 0x7fffu;
-    // The exponent moves by 112; a multiplication does it for denormal numbers too.
+    // The exponent increases by 112. A multiplication handles denormal numbers, too.
     const uint32_t shifted = magnitude << 13;
     float value;
     __builtin_memcpy(&value, &shifted, 4);
@@ -31,8 +31,8 @@ inline uint16_t to_half(float value) {
     if (bits > 0x7f800000u) {
         half = 0x7e00u;  // NaN
     } else if (bits >= 0x477ff000u) {
-        half = 0x7c00u;  // rounds past 65504
-    } else if (bits < 0x38800000u) {  // denormal: adding 0.5 leaves the right number of bits, rounded
+        half = 0x7c00u;  // infinity, or rounded to more than 65504
+    } else if (bits < 0x38800000u) {  // denormal: adding 0.5 rounds to the right number of bits
         float magnitude;
         __builtin_memcpy(&magnitude, &bits, 4);
         magnitude += 0.5f;

@@ -10,8 +10,8 @@ const char* Int8Matrix::problem() const {
 }
 
 int64_t Int8Matrix::part() const {
-    // By rows 64 KiB and more, up to 32 parts. By columns 1024 and more, up to 16 parts, for a strip is read in runs of its
-    // width; an even number of them, for two threads.
+    // By rows: up to 32 parts of at least 64 KiB. By columns: up to 16 parts of at least 1024 outputs, because a strip is read
+    // in runs of its width; the number is even, for two threads.
     const int64_t parts = by_rows ? 32 : outputs / 1024 / 2 * 2, unit = by_rows ? 16 : kPanel;
     const int64_t least = by_rows ? (int64_t{64} << 10) / inputs : unit;
     const int64_t wanted = outputs / (parts < 2 ? 2 : parts < 16 || by_rows ? parts : 16);

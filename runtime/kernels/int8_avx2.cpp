@@ -1,4 +1,5 @@
-// AVX2: codes and activations widened to int16, then vpmaddwd: two products per int32, exact for every int8.
+// int8 products with AVX2: codes and activations are widened to int16, and vpmaddwd adds two products into an int32, which is
+// exact for every int8.
 #include <immintrin.h>
 
 #include "int8_tile.hpp"
@@ -20,7 +21,7 @@ struct Dot {
     static Codes acts(const Act* x) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x)); }
     static void add(Sums& sums, Codes codes, Codes acts) {
         sums = _mm256_add_epi32(sums, _mm256_madd_epi16(codes, acts));
-        // GCC would first add up the products of several steps, keep them all at once, and put most into memory.
+        // Without this, GCC adds the products of several steps first, and spills most of them to memory.
         __asm__("" : "+x"(sums));
     }
     static int32_t total(Sums sums) {

@@ -1,5 +1,5 @@
-// AVX-512 VNNI: vpdpbusd wants one unsigned operand. Codes are taken as code + 128; 128 times the sum of the activations is
-// taken off at the end. Additions are modulo 2^32, so that what passes int32 on the way does no harm.
+// int8 products with AVX-512 VNNI: vpdpbusd needs one unsigned operand. Codes are used as code + 128, and 128 times the sum of
+// the activations is subtracted at the end. Additions are modulo 2^32, so that intermediate overflows are harmless.
 #ifdef EDGEDEC_EMULATE_AVX512  // the same code over SIMDe, for machines without these instructions
 #define SIMDE_ENABLE_NATIVE_ALIASES
 #include <simde/x86/avx512/dpbusd.h>
@@ -20,7 +20,7 @@ static int total_of(simde__m512i value) {
 }
 #else
 #if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // in GCC 12's own header: bug 105593
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // GCC 12 warns about its own header: bug 105593
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #endif
 #include <immintrin.h>
@@ -65,7 +65,7 @@ struct Dot {
     static void add_outputs(Sums& sums, Codes codes, Codes acts) { add(sums, codes, acts); }
     static Sums load(const int32_t* sums) { return _mm512_loadu_si512(sums); }
     static void store(Sums sums, int32_t* to) { _mm512_storeu_si512(to, sums); }
-    // pack() leaves output 16 * quarter + 4 * vector + i in that quarter of that vector.
+    // pack() puts output 16 * quarter + 4 * vector + i into that quarter of that vector.
     static int64_t slot(int64_t output) { return output % 16 / 4 * 16 + output / 16 * 4 + output % 4; }
 };
 

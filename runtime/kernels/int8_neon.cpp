@@ -1,4 +1,5 @@
-// NEON of every AArch64: products in int16, two of which fit: activations are -127..127, 2 x 127 x -128 = -32512.
+// int8 products with the NEON instructions of every AArch64 CPU. The sum of two products fits int16, because activations are
+// -127 to 127: 2 x 127 x -128 = -32512.
 #include <arm_neon.h>
 
 #include "int8_tile.hpp"
@@ -25,7 +26,7 @@ struct Dot {
     }
     static int32_t total(Sums sums) { return vaddvq_s32(sums.val[0]); }
 
-    // Eight outputs of one column, then of the next.
+    // The order is eight outputs of one column, then of the next column.
     template <int V>
     static void pack(const int8_t* const* rows, Codes* to) {
         for (int v = 0; v < V; ++v) to[v] = vcombine_s8(vld1_s8(rows[0] + 8 * v), vld1_s8(rows[1] + 8 * v));

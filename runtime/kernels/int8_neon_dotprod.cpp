@@ -1,4 +1,4 @@
-// NEON with the dot product extension (Armv8.2 and later): sdot adds four products of signed bytes into int32.
+// int8 products with NEON's dot product extension (Armv8.2 and later): sdot adds four products of signed bytes into int32.
 #include <arm_neon.h>
 
 #include "int8_tile.hpp"

@@ -1,4 +1,4 @@
-// The obvious path, one product after the other: every other one is compared with it and with NumPy.
+// int8 products without vectors, one after another. The other paths are compared with this one and with NumPy.
 #include "int8_tile.hpp"
 
 namespace edgedec {

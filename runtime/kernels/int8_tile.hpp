@@ -1,19 +1,20 @@
-// The loops around a path's int8 products. Included once by each path's file and compiled with its instructions; everything
-// is local to it, as in ternary_tile.hpp.
+// The loops around the int8 products of a path. Each path's file includes this once and compiles it with its own instructions;
+// everything is local, as in ternary_tile.hpp.
 //
-// Dot gives
-//   Act, Codes, Sums      how it reads activations (int8_t or int16_t), a vector of codes or activations, a vector of sums
-//   kOffset               codes are taken as code + kOffset; the token's sum of activations is taken off at the end
-//   kRegisters            sums that it holds at once, beside codes and activations
+// Dot provides
+//   Act, Codes, Sums      types of an activation (int8_t or int16_t), a vector of codes or activations, and a vector of sums
+//   kOffset               codes are used as code + kOffset; kOffset times the sum of activations is subtracted at the end
+//   kRegisters            sums that fit the registers, besides codes and activations
 //  along a row:
 //   kStep                 columns of a vector
 //   codes(row), acts(x)   kStep codes, kStep activations
 //   add(sums, codes, acts), total(sums)
-//  of several columns:
+//  for several columns:
 //   kDepth, kLanes        columns and outputs of a vector
-//   pack<V>(rows, to)     V * kLanes outputs of kDepth columns -> V vectors; V is a multiple of kLeast
-//   spread(x)             kDepth activations, for every output
-//   add_outputs(sums, codes, acts), load(sums), store(sums, to), slot(output): where of 64 stored sums it stands
+//   pack<V>(rows, to)     packs V * kLanes outputs of kDepth columns into V vectors; V is a multiple of kLeast
+//   spread(x)             kDepth activations, repeated for every output
+//   add_outputs(sums, codes, acts), load(sums), store(sums, to)
+//   slot(output)          index of an output among 64 stored sums
 #pragma once
 
 #include "int8.hpp"
@@ -21,20 +22,20 @@
 namespace edgedec {
 namespace {
 
-constexpr int kGroup = 8;                // stored rows that are read side by side: with more memory slows down
-constexpr int64_t kSumCount = 4096;      // of a strip's sums: with the rest in the first-level cache
-constexpr int64_t kActBytes = 24 << 10;  // of the activations in use, likewise
-constexpr int64_t kUnit = 64;            // columns that they are rounded up to: every kStep and kGroup divide it
-constexpr int64_t kAhead = 2 << 10;      // bytes
+constexpr int kGroup = 8;                // stored rows that are read side by side; with more, memory is slower
+constexpr int64_t kSumCount = 4096;      // sums of a strip, which fit the L1 cache together with the activations
+constexpr int64_t kActBytes = 24 << 10;  // bytes of the activations in use, which stay in the L1 cache
+constexpr int64_t kUnit = 64;            // unit to which columns are rounded up; every kStep and kGroup divide it
+constexpr int64_t kAhead = 2 << 10;      // distance of prefetches in bytes
 
 EDGEDEC_INLINE constexpr int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 EDGEDEC_INLINE int64_t whole(int64_t count, int64_t unit) { return (count + unit - 1) / unit * unit; }
 
-// Columns whose activations are in use at once, of T tokens; the distance of two tokens in `acts`, too.
+// Columns whose activations are in use at a time, for T tokens. It is also the distance of two tokens in `acts`.
 template <class Dot, int T>
 constexpr int64_t kChunk = kActBytes / (T * static_cast<int64_t>(sizeof(typename Dot::Act))) / kUnit * kUnit;
 
-// Columns [start, start + count) of T tokens, and zeros up to whole units.
+// Copies columns [start, start + count) of T tokens, and adds zeros up to whole units.
 template <class Dot, int T>
 void stage(const Staged& x, int64_t token, int64_t start, int64_t count, typename Dot::Act* to) {
     for (int t = 0; t < T; ++t, to += kChunk<Dot, T>) {
@@ -44,7 +45,7 @@ void stage(const Staged& x, int64_t token, int64_t start, int64_t count, typenam
     }
 }
 
-// Sums of `count` outputs from `first` on -> float32. sum(i, t): that of output first + i.
+// Converts the sums of `count` outputs from `first` on to float32. sum(i, t) is the sum of output first + i.
 template <class Dot, int T, class Sum>
 void finish(const Int8Matrix& w, const Staged& x, int64_t token, int64_t first, int64_t count, float* out,
             int64_t stride, Sum sum) {
@@ -52,7 +53,7 @@ void finish(const Int8Matrix& w, const Staged& x, int64_t token, int64_t first, 
         float* to = out + (token + t) * stride + first;
         const float scale = x.scales[token + t];
         const uint32_t offset = Dot::kOffset * static_cast<uint32_t>(x.sums[token + t]);
-        for (int64_t i = 0; i < count; ++i) {  // modulo 2^32: with the offset a sum may pass int32, the exact one does not
+        for (int64_t i = 0; i < count; ++i) {  // modulo 2^32, because with the offset a sum may overflow
             const auto exact = static_cast<int32_t>(static_cast<uint32_t>(sum(i, t)) - offset);
             const float value = static_cast<float>(exact) * scale * w.scales[first + i];
             to[i] = w.bias ? value + w.bias[first + i] : value;
@@ -60,7 +61,8 @@ void finish(const Int8Matrix& w, const Staged& x, int64_t token, int64_t first, 
     }
 }
 
-// sums[t] += `count` columns of a row, whole steps, times T tokens; the codes `ahead` bytes on are fetched.
+// Adds the products of `count` columns of a row, whole units, and T tokens to sums[t]. The codes `ahead` bytes after them are
+// prefetched.
 template <class Dot, int T>
 void dot(const int8_t* row, int64_t count, const typename Dot::Act* acts, int64_t ahead, int32_t* sums) {
     typename Dot::Sums total[T] = {};
@@ -78,12 +80,12 @@ void dot(const int8_t* row, int64_t count, const typename Dot::Act* acts, int64_
         sums[t] = static_cast<int32_t>(static_cast<uint32_t>(sums[t]) + static_cast<uint32_t>(Dot::total(total[t])));
 }
 
-// One row after the other, so that the codes are one sequential read: with several at once the processor's own prefetching
-// lags behind.
+// Reads one row after another, so that the codes are one sequential read. With several rows at a time the processor's own
+// prefetching is too slow.
 template <class Dot, int T>
 void by_rows(const Int8Matrix& w, const Staged& x, int64_t token, int64_t first, int64_t last, float* out,
              int64_t stride) {
-    const int64_t ahead = whole(kAhead, w.inputs);  // the same columns of a row to come
+    const int64_t ahead = whole(kAhead, w.inputs);  // the same columns of a later row
     const int8_t* const end = w.codes + w.outputs * w.inputs;
     alignas(64) typename Dot::Act acts[T * kChunk<Dot, T>];
     for (int64_t block = first; block < last; block += kBlock) {
@@ -94,7 +96,7 @@ void by_rows(const Int8Matrix& w, const Staged& x, int64_t token, int64_t first,
             if (block == first || w.inputs > kChunk<Dot, T>) stage<Dot, T>(x, token, start, count, acts);
             for (int64_t row = 0; row < rows; ++row) {
                 const int8_t* codes = w.codes + (block + row) * w.inputs + start;
-                // What is read past a row's end belongs to the next and is multiplied by zeros.
+                // Codes that are read after a row's end belong to the next row and are multiplied by zeros.
                 if (padded <= end - codes) {
                     dot<Dot, T>(codes, padded, acts, ahead, sums[row]);
                 } else {
@@ -110,7 +112,7 @@ void by_rows(const Int8Matrix& w, const Staged& x, int64_t token, int64_t first,
     }
 }
 
-// kGroup stored rows, 64 outputs of each: where they lie, or a copy where the matrix ends. The next rows are fetched.
+// kGroup stored rows with 64 outputs each: in place, or copied at the end of the matrix. The next rows are prefetched.
 struct Panel {
     const int8_t* codes;
     int64_t stride;
@@ -119,7 +121,7 @@ struct Panel {
         codes = w.codes + column * w.outputs + output, stride = w.outputs;
         const int64_t left = w.inputs * w.outputs - (column * w.outputs + output);
         if ((kGroup - 1) * stride + kPanel <= left) {
-            // Into the second-level cache: rows that lie a power of two apart share few places of the first.
+            // Prefetch into the L2 cache, because rows at a distance of a power of two share few sets of the L1 cache.
             for (int64_t i = 0; i < kGroup; ++i) __builtin_prefetch(codes + (kGroup + i) * stride, 0, 2);
             return;
         }
@@ -130,7 +132,7 @@ struct Panel {
         codes = copy, stride = kPanel;
     }
 
-    // V vectors from output `first` on.
+    // Packs V vectors from output `first` on.
     template <class Dot, int V>
     EDGEDEC_INLINE void pack(int step, int64_t first, typename Dot::Codes* to) const {
         const int8_t* rows[Dot::kDepth];
@@ -139,7 +141,8 @@ struct Panel {
     }
 };
 
-// sums[t * stride + ...] += kGroup columns x V vectors of outputs times T tokens; codes_of(step) gives a step's vectors.
+// Adds the products of kGroup columns x V vectors of outputs and T tokens to sums[t * stride + ...]. codes_of(step) returns the
+// vectors of a step.
 template <class Dot, int T, int V, class Step>
 EDGEDEC_INLINE void multiply(Step codes_of, const typename Dot::Act* acts, int32_t* sums, int64_t stride) {
     typename Dot::Sums total[T][V];
@@ -158,8 +161,8 @@ EDGEDEC_INLINE void multiply(Step codes_of, const typename Dot::Act* acts, int32
         for (int v = 0; v < V; ++v) Dot::store(total[t][v], sums + t * stride + v * Dot::kLanes);
 }
 
-// kGroup columns x 64 outputs times T tokens. Where as many sums as pack() makes vectors fit the registers, codes go there
-// straight; else by way of the cache.
+// Adds the products of kGroup columns x 64 outputs and T tokens. If as many sums fit the registers as pack() makes vectors,
+// codes are packed into registers, otherwise into memory.
 template <class Dot, int T>
 void add_panel(const Panel& panel, const typename Dot::Act* acts, int32_t* sums, int64_t stride) {
     constexpr int kVectors = kPanel / Dot::kLanes, kFit = smaller(Dot::kRegisters / T, kVectors);
@@ -177,7 +180,7 @@ void add_panel(const Panel& panel, const typename Dot::Act* acts, int32_t* sums,
     }
 }
 
-// A strip of outputs at a time: the fewer tokens, the wider, for the longer is then what is read of a stored row in one go.
+// Computes a strip of outputs at a time. With fewer tokens strips are wider, so that longer runs of a stored row are read.
 template <class Dot, int T>
 void by_columns(const Int8Matrix& w, const Staged& x, int64_t token, int64_t first, int64_t last, float* out,
                 int64_t stride) {
@@ -212,7 +215,7 @@ void int8_product(const Int8Matrix& w, const Staged& x, int64_t token, int64_t f
         by_columns<Dot, T>(w, x, token, first, last, out, stride);
 }
 
-// All tokens, eight at a time.
+// Computes all tokens, eight at a time.
 template <class Dot>
 void all_tokens(const Int8Matrix& w, const Staged& x, int64_t first, int64_t last, float* out, int64_t stride) {
     int64_t token = 0;
@@ -230,7 +233,7 @@ void all_tokens(const Int8Matrix& w, const Staged& x, int64_t first, int64_t las
     }
 }
 
-// More than eight tokens take so few outputs at a time that the second eight find the codes in a cache.
+// With more than eight tokens, few outputs are computed at a time, so that the codes are in a cache for the second eight.
 template <class Dot>
 void int8_products(const Int8Matrix& w, const Staged& x, int64_t first, int64_t last, float* out, int64_t stride) {
     const int64_t most = x.tokens <= kTokens ? last - first : w.by_rows ? kBlock : kSumCount / kTokens;
@@ -240,7 +243,7 @@ void int8_products(const Int8Matrix& w, const Staged& x, int64_t first, int64_t 
 }  // namespace
 }  // namespace edgedec
 
-// What a path's file gives to the table in dispatch.cpp.
+// Defines the function of a path for the table in dispatch.cpp.
 #define EDGEDEC_DEFINE_INT8(name)                                                                        \
     namespace edgedec {                                                                                  \
     void int8_rows_##name(const Int8Matrix& w, const Staged& x, int64_t first, int64_t last, float* out, \

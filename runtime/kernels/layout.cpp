@@ -1,4 +1,4 @@
-// Weights into the kernels' layout.
+// Conversion of ternary weights to the kernels' layout.
 #include <cstring>
 
 #include "ternary.hpp"
@@ -17,12 +17,12 @@ const char* Ternary::problem() const {
 int64_t pack_tile(const uint8_t* codes, int64_t row_bytes, int64_t outputs, int64_t inputs, int64_t tile,
                   uint8_t* out) {
     const int64_t lines = (inputs + kLineColumns - 1) / kLineColumns;
-    std::memset(out, 0x55, static_cast<size_t>(lines * kLineBytes));  // zero trits: code 1, four times
+    std::memset(out, 0x55, static_cast<size_t>(lines * kLineBytes));  // four zero trits, whose code is 1
     for (int row = 0; row < kTileRows && tile * kTileRows + row < outputs; ++row) {
         const int64_t number = tile * kTileRows + row;
         const uint8_t* from = codes + number * row_bytes;
         for (int64_t i = 0; i < lines; ++i) {
-            uint8_t stored[kLineColumns];  // trit + 2; past the last column zero trits
+            uint8_t stored[kLineColumns];  // trit + 2; zero trits after the last column
             for (int column = 0; column < kLineColumns; ++column) {
                 const int64_t at = i * kLineColumns + column;
                 stored[column] = at < inputs ? from[at / 4] >> (2 * (at % 4)) & 3 : 2;

@@ -1,11 +1,11 @@
-// The ONNX Runtime operator edgedec::TreeAttention: rotates and stores the keys and values of a pass, and attends.
+// The ONNX Runtime operator edgedec::TreeAttention, which rotates and stores the keys and values of a pass, and attends.
 //
 // Inputs: queries, keys and values float32 [1, n, heads * head_dim] (before rotation), positions int64 [1, n], visible int64
-// [n, words] (bit j of row i: row i sees row j of the pass), past int64 [1] (committed rows), cache uint8 [bytes], which is
-// written to: one buffer for all states of a model, this one's from `offset` on (layout: attention.hpp); with rotary, cos and
-// sin float32 [positions, head_dim / 2], initializers. Attributes: heads, kv_heads, head_dim, bits, capacity (positions),
-// offset, window (0: none), sinks, rotary (0: none, 1: half, 2: interleaved), and the floats scale and cap (of
-// scores, 0: none). Output: float32 [1, n, heads * head_dim].
+// [n, words] (bit j of row i: row i sees row j of the pass), past int64 [1] (committed rows), cache uint8 [bytes], which the
+// operator updates: one buffer for all states of a model, in which this state begins at `offset` (layout: attention.hpp);
+// with rotary, cos and sin float32 [positions, head_dim / 2], initializers. Attributes: heads, kv_heads, head_dim, bits,
+// capacity (positions), offset, window (0: none), sinks, rotary (0: none, 1: half, 2: interleaved), and the floats scale and
+// cap (soft cap of scores, 0: none). Output: float32 [1, n, heads * head_dim].
 #include <string>
 #include <vector>
 
@@ -15,7 +15,7 @@
 namespace edgedec {
 namespace {
 
-// Below this many products, waking other threads costs more than it saves.
+// Number of products below which waking other threads costs more than it saves.
 constexpr int64_t kSerialProducts = 64 << 10;
 
 class Kernel : public Operator {

@@ -1,9 +1,10 @@
-// The ONNX Runtime operator edgedec::Int8MatMul: one activation times several int8 matrices (q, k and v; gate and up).
+// The ONNX Runtime operator edgedec::Int8MatMul, the products of one activation and several int8 matrices (q, k and v; gate
+// and up).
 //
 // Inputs: x float32 [..., columns], then for each matrix its codes (int8 [rows, columns], or [columns, rows]), its scales
-// (float32 [rows]) and, if it has one, its bias (float32 [rows]); all but x are initializers, read where they lie.
+// (float32 [rows]) and, if it has one, its bias (float32 [rows]); all except x are initializers, which are not copied.
 // Attributes: columns (int), and one int per matrix in rows, by_rows (1: codes are [rows, columns]) and biases (0 or
-// 1). Outputs: float32 [..., rows], one per matrix. x is quantized per token once.
+// 1). Outputs: float32 [..., rows], one per matrix. x is quantized once, per token.
 #include <string>
 #include <vector>
 
@@ -15,7 +16,7 @@ namespace edgedec {
 namespace {
 
 constexpr size_t kMostMatrices = 16;
-// Below this much work, in bytes of weights for one token, waking other threads costs more than it saves.
+// Amount of work, in bytes of weights times tokens, below which waking other threads costs more than it saves.
 constexpr int64_t kSerialBytes = 128 << 10;
 
 class Kernel : public Operator {
@@ -75,7 +76,7 @@ class Kernel : public Operator {
         }
         if (!tokens) return nullptr;
 
-        static thread_local Staging staging;  // kept from pass to pass: no allocation per token
+        static thread_local Staging staging;  // kept from pass to pass to avoid allocations
         staging.resize(tokens, inputs_);
         for (int64_t t = 0; t < tokens; ++t) {
             path_->quantize(x + t * inputs_, inputs_, staging.codes(t), staging.stride(), staging.scale(t));
@@ -97,10 +98,10 @@ class Kernel : public Operator {
     };
     struct Part {
         size_t matrix;
-        int64_t first;  // of its outputs
+        int64_t first;  // first output
     };
 
-    // A thread gets neighbouring parts.
+    // Computes one part. ONNX Runtime gives a thread neighbouring parts.
     static void run_part(void* user, size_t index) {
         const Pass& pass = *static_cast<const Pass*>(user);
         const auto [matrix, first] = pass.kernel->parts_[index];
@@ -109,7 +110,7 @@ class Kernel : public Operator {
         pass.kernel->path_->int8_rows(w, pass.staged, first, last, pass.outs[matrix], w.outputs);
     }
 
-    // Both orders have the same size: the shape says whether the attribute lies.
+    // Checks the shape of the codes against the attribute by_rows, because both orders have the same size.
     OrtStatus* codes(const OrtKernelInfo* info, size_t index, size_t given, Int8Matrix& w) const {
         const void* data = nullptr;
         EDGEDEC_TRY(constant(info, index, given, ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8, w.outputs * w.inputs, &data));

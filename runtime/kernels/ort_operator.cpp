@@ -1,4 +1,4 @@
-// The domain "edgedec" of ONNX Runtime operators: what they share, and their registration.
+// The domain "edgedec" of ONNX Runtime operators: their common parts and their registration.
 #include "ort_operator.hpp"
 
 #include "ternary.hpp"
@@ -28,7 +28,7 @@ OrtStatus* Operator::named(const OrtKernelInfo* info) {
     EDGEDEC_TRY(api_.KernelInfo_GetNodeName(info, nullptr, &length));
     node_.resize(length);
     EDGEDEC_TRY(api_.KernelInfo_GetNodeName(info, node_.data(), &length));
-    node_.resize(length ? length - 1 : 0);  // a zero ends it
+    node_.resize(length ? length - 1 : 0);  // without the terminating zero
     return nullptr;
 }
 
@@ -93,7 +93,7 @@ OrtStatus* make_domain(const OrtApi& api, OrtCustomOpDomain** domain) {
 }  // namespace
 }  // namespace edgedec
 
-// What SessionOptions.register_custom_ops_library looks for.
+// The function that SessionOptions.register_custom_ops_library calls.
 extern "C" __attribute__((visibility("default"))) OrtStatus* ORT_API_CALL
 RegisterCustomOps(OrtSessionOptions* options, const OrtApiBase* base) {
     const OrtApi* api = base->GetApi(ORT_API_VERSION);
@@ -103,7 +103,7 @@ RegisterCustomOps(OrtSessionOptions* options, const OrtApiBase* base) {
                                   base->GetVersionString()).c_str());
     const char* message = nullptr;
     if (!edgedec::chosen_path(&message)) return api->CreateStatus(ORT_INVALID_ARGUMENT, message);
-    // Sessions keep pointing at the domain: one for the whole process, never given back.
+    // Sessions keep pointers to the domain, so there is one for the whole process, which is never freed.
     static OrtCustomOpDomain* domain = nullptr;
     static OrtStatus* const failed = (edgedec::ort = api, edgedec::make_domain(*api, &domain));
     if (failed) return api->CreateStatus(ORT_FAIL, "edgedec's operators could not be made");

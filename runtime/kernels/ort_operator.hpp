@@ -1,4 +1,4 @@
-// What every operator of the domain "edgedec" needs of ONNX Runtime's C interface.
+// The parts of ONNX Runtime's C interface that the operators of the domain "edgedec" need.
 #pragma once
 
 #include <cstdint>
@@ -23,18 +23,18 @@ struct Shape {
 
 OrtStatus* shape_of(const OrtApi& api, const OrtValue* value, Shape& shape);
 
-// A node of one kind. Messages name the kind and the node.
+// The base of kernels. Its error messages name the kind of operator and the node.
 class Operator {
   public:
     Operator(const OrtApi& api, const char* kind) : api_(api), kind_(kind) {}
 
   protected:
-    OrtStatus* named(const OrtKernelInfo* info);  // first of all: messages need the node's name
+    OrtStatus* named(const OrtKernelInfo* info);  // call it first: messages need the node's name
     OrtStatus* refuse(const std::string& why) const {
         return api_.CreateStatus(ORT_INVALID_ARGUMENT, ("edgedec " + std::string(kind_) + " " + node_ + ": " + why).c_str());
     }
     OrtStatus* list(const OrtKernelInfo* info, const char* name, std::vector<int64_t>& values) const;
-    // An initializer, mapped or in memory: its address stays as long as the session.
+    // Returns an initializer's address, which is valid as long as the session.
     OrtStatus* constant(const OrtKernelInfo* info, size_t index, size_t given, ONNXTensorElementDataType type,
                         int64_t count, const void** data) const;
     OrtStatus* input(OrtKernelContext* context, size_t index, Shape& shape, void** data) const;
@@ -47,7 +47,7 @@ class Operator {
     std::string node_;
 };
 
-// No exception may cross into ONNX Runtime.
+// Runs `body` and turns exceptions into a status, because no exception may pass into ONNX Runtime.
 template <class Body>
 OrtStatus* guarded(const OrtApi& api, Body body) {
     try {
@@ -57,11 +57,11 @@ OrtStatus* guarded(const OrtApi& api, Body body) {
     }
 }
 
-// Of the ONNX Runtime that took the library: KernelComputeV2 is not told.
+// The interface of the ONNX Runtime that loaded the library, for KernelComputeV2, which does not get it as an argument.
 extern const OrtApi* ort;
 
-// A kind of node: Kernel(api), OrtStatus* create(info), OrtStatus* compute(context) const. Inputs and outputs are checked by
-// Kernel; here all of them are one variadic list of any type.
+// Returns the description of an operator with the kernel class Kernel, which has Kernel(api), OrtStatus* create(info) and
+// OrtStatus* compute(context) const. Kernel checks the inputs and outputs; here they are variadic lists of any type.
 template <class Kernel>
 OrtCustomOp describe() {
     OrtCustomOp op{};
@@ -104,7 +104,7 @@ OrtCustomOp describe() {
     return op;
 }
 
-// Each operator's description, from its own file.
+// The descriptions of the operators; each is defined in the operator's file.
 const OrtCustomOp* ternary_matmul();
 const OrtCustomOp* int8_matmul();
 const OrtCustomOp* tree_attention();

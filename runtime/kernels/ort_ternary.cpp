@@ -1,8 +1,9 @@
-// The ONNX Runtime operator edgedec::TernaryMatMul: one activation times several ternary matrices (q, k and v; gate and up).
+// The ONNX Runtime operator edgedec::TernaryMatMul, the products of one activation and several ternary matrices (q, k and v;
+// gate and up).
 //
 // Inputs: x float32 [..., columns], then for each matrix its packed codes (uint8), its packed scales (float32) and, if it has
-// one, its bias (float32 [rows]); all but x are initializers. Attributes: columns (int), and one int per matrix in rows,
-// planes, group_sizes and biases (0 or 1). Outputs: float32 [..., rows], one per matrix. x is quantized per token once.
+// one, its bias (float32 [rows]); all except x are initializers. Attributes: columns (int), and one int per matrix in rows,
+// planes, group_sizes and biases (0 or 1). Outputs: float32 [..., rows], one per matrix. x is quantized once, per token.
 #include <string>
 #include <vector>
 
@@ -14,7 +15,7 @@ namespace edgedec {
 namespace {
 
 constexpr size_t kMostMatrices = 16;
-// Below this much work, in bytes of weights for one token, waking other threads costs more than it saves.
+// Amount of work, in bytes of weights times tokens, below which waking other threads costs more than it saves.
 constexpr int64_t kSerialBytes = 128 << 10;
 
 class Kernel : public Operator {
@@ -79,7 +80,7 @@ class Kernel : public Operator {
         }
         if (!tokens) return nullptr;
 
-        static thread_local Staging staging;  // kept from pass to pass: no allocation per token
+        static thread_local Staging staging;  // kept from pass to pass to avoid allocations
         staging.resize(tokens, inputs_);
         for (int64_t t = 0; t < tokens; ++t) {
             path_->quantize(x + t * inputs_, inputs_, staging.codes(t), staging.stride(), staging.scale(t));
@@ -103,7 +104,7 @@ class Kernel : public Operator {
         float* const* outs;
     };
 
-    // A thread gets neighbouring tiles: one sequential read.
+    // Computes one tile. ONNX Runtime gives a thread neighbouring tiles, which it reads sequentially.
     static void run_tile(void* user, size_t index) {
         const Pass& pass = *static_cast<const Pass*>(user);
         int64_t tile = static_cast<int64_t>(index);

@@ -1,4 +1,4 @@
-// The activations of one pass as the kernels read them, in memory that is kept from pass to pass.
+// The activations of a pass in the form that the kernels read, in memory that is kept from pass to pass.
 #pragma once
 
 #include <cstdint>
@@ -24,12 +24,12 @@ class Staging {
     int8_t* codes(int64_t token) { return codes_.data() + token * stride_; }
     float* scale(int64_t token) { return scales_.data() + token; }
 
-    // The sums that a matrix of this group size needs.
+    // Computes the sums that a matrix of this group size needs.
     void sum(const Path& path, int64_t token, int32_t group_size) {
         const int64_t groups = group_size ? (columns_ + group_size - 1) / group_size : 1;
         path.sum(codes(token), columns_, group_size, sums_[slot(group_size)].data() + token * groups);
     }
-    // Once all tokens are there; for ternary matrices.
+    // Fills Staged::fours for ternary matrices. Call it after all tokens have their codes.
     void arrange() {
         for (int64_t first = 0; first < tokens_; first += kTokens) {
             const int64_t group = tokens_ - first < kTokens ? tokens_ - first : kTokens;
@@ -49,7 +49,7 @@ class Staging {
     int64_t tokens_ = 0, columns_ = 0, stride_ = 0, groups_ = 0;
     std::vector<int8_t> codes_, fours_;
     std::vector<float> scales_;
-    std::vector<int32_t> sums_[4];  // of group size 0, 32, 64, 128
+    std::vector<int32_t> sums_[4];  // for group sizes 0, 32, 64 and 128
 };
 
 }  // namespace edgedec

@@ -1,14 +1,14 @@
-// Ternary planes times int8 activations: what is multiplied, and the code paths that do it.
+// Products of ternary planes and int8 activations: the operands, and the code paths.
 //
 // Layout of the codes. A *tile* is 16 output rows; a *line* is 64 bytes, 16 rows x 16 columns. Byte 4 * r + j of a line
-// holds columns j, 4 + j, 8 + j and 12 + j of row r in bits 0-1, 2-3, 4-5 and 6-7: masking one pair of bits gives 16 rows
-// x 4 columns in the order that byte dot products (vpdpbusd, sdot) take. Code = trit + 1. Lines follow one another as
-// [tile][plane][column / 16]: a tile is one sequential read. Rows past the last and columns past the last are zero trits.
+// holds columns j, 4 + j, 8 + j and 12 + j of row r in bits 0-1, 2-3, 4-5 and 6-7. Masking one pair of bits gives 16 rows
+// x 4 columns in the order of byte dot products (vpdpbusd, sdot). The code is trit + 1. The order of lines is
+// [tile][plane][column / 16], so that a tile is one sequential read. Rows and columns after the last one are zero trits.
 //
 // Layout of the scales: one float32 for the whole tensor (group_size 0), or [tile][plane][group][16].
 //
-// Order of the float operations of one output, whatever the path, the number of tokens and the threads (and that of
-// edgedec/reference/float_profile/ops/linear.py, so that results are equal to the bit):
+// Order of the float operations of one output, for every path, number of tokens and number of threads, which is that of
+// edgedec/reference/float_profile/ops/linear.py, so that results are equal to the bit:
 //   total = 0; for each plane, for each group: total += float(exact int32 sum) * scale;  total *= token scale;  += bias
 #pragma once
 
@@ -17,15 +17,15 @@
 
 namespace edgedec {
 
-constexpr int64_t kTileRows = 16;
-constexpr int64_t kLineColumns = 16;
-constexpr int64_t kLineBytes = 64;
-constexpr int kTokens = 8;  // tokens whose sums are held in registers
-// 2^20 columns x 2 x 128 < 2^31: no int32 sum can overflow.
+constexpr int64_t kTileRows = 16;     // rows of a tile
+constexpr int64_t kLineColumns = 16;  // columns of a line
+constexpr int64_t kLineBytes = 64;    // bytes of a line
+constexpr int kTokens = 8;            // tokens whose sums are held in registers
+// Maximum number of columns: 2^20 x 2 x 128 < 2^31, so that no int32 sum can overflow.
 constexpr int64_t kMostInputs = int64_t{1} << 20;
 constexpr int64_t kMostOutputs = int64_t{1} << 26;
 
-// Inlined always: compiled with a path's instructions, a copy of their own must not be what the linker keeps.
+// Functions in headers are always inlined: otherwise the linker could keep a copy with instructions that this CPU lacks.
 #define EDGEDEC_INLINE __attribute__((always_inline)) inline
 
 struct Ternary {
@@ -36,69 +36,71 @@ struct Ternary {
     const float* bias;  // [outputs], or null
 
     EDGEDEC_INLINE int64_t tiles() const { return (outputs + kTileRows - 1) / kTileRows; }
-    EDGEDEC_INLINE int64_t lines() const { return (inputs + kLineColumns - 1) / kLineColumns; }  // of a row of one plane
+    EDGEDEC_INLINE int64_t lines() const { return (inputs + kLineColumns - 1) / kLineColumns; }  // lines of a tile of one plane
     EDGEDEC_INLINE int64_t groups() const { return group_size ? (inputs + group_size - 1) / group_size : 1; }
     EDGEDEC_INLINE int64_t code_bytes() const { return tiles() * planes * lines() * kLineBytes; }
     EDGEDEC_INLINE int64_t scale_count() const { return group_size ? tiles() * planes * groups() * kTileRows : 1; }
-    const char* problem() const;  // why the sizes are impossible, or null
+    const char* problem() const;  // the reason why the sizes are invalid, or null
 };
 
-// Activations as the kernels read them.
+// Activations in the form that the kernels read.
 struct Staged {
     int64_t tokens;
-    int64_t stride;       // bytes of a token's codes: columns rounded up to whole lines, the rest zero
+    int64_t stride;       // bytes of a token's codes: columns rounded up to whole lines; the additional codes are 0
     const int8_t* codes;  // [tokens][stride]
-    // The same for each group of kTokens tokens (the last may have fewer), by fours of columns: [stride / 4][tokens][4]. What
-    // a broadcast reads lies at a distance that the compiler knows.
+    // The same codes in the order [stride / 4][tokens][4] for each group of kTokens tokens (the last may have fewer), so that
+    // the operands of broadcasts have constant distances.
     const int8_t* fours;
-    const int32_t* sums;  // [tokens][groups]: sum of the codes; codes of weights are trit + 1
+    const int32_t* sums;  // [tokens][groups] sums of the codes, which correct for weights stored as trit + 1
     const float* scales;  // [tokens]
 };
 
-// One tile for all tokens: out[token * stride + row of the tile].
+// Computes one tile for all tokens. The result of a row is at out[token * stride + row].
 using TileKernel = void (*)(const Ternary&, const Staged&, int64_t tile, float* out, int64_t stride);
 
-// x float32 [columns] -> codes [stride], token scale absmax / 127; ties round to even. A token that holds NaN or infinity
-// gets codes 0 and scale NaN: all of its outputs are NaN, no other token is touched.
+// Quantizes x float32 [columns] to codes [stride] with the scale absmax / 127; ties round to even. A token with NaN or
+// infinity gets codes 0 and the scale NaN, so that all of its outputs are NaN and other tokens are not affected.
 using TokenQuantizer = void (*)(const float* x, int64_t columns, int8_t* codes, int64_t stride, float* scale);
 
-// Sums of the codes of each group of one token.
+// Computes the sum of the codes of each group of one token.
 using GroupSums = void (*)(const int8_t* codes, int64_t columns, int64_t group_size, int32_t* sums);
 
 struct AttentionBlock;
 struct AttentionRows;
 struct Int8Matrix;
-// One block of query rows over one key/value head: attention.hpp.
+// Computes one block of query rows over one key/value head; see attention.hpp.
 using AttentionKernel = void (*)(const AttentionBlock&);
-// New rows into the cache: attention.hpp.
+// Writes new rows to the cache; see attention.hpp.
 using AttentionAppend = void (*)(const AttentionRows&);
-// Rows [first, last) of an int8 matrix for all tokens: int8.hpp.
+// Computes rows [first, last) of an int8 matrix for all tokens; see int8.hpp.
 using Int8Kernel = void (*)(const Int8Matrix&, const Staged&, int64_t first, int64_t last, float* out, int64_t stride);
 
 struct Path {
     const char* name;
-    TileKernel tile;  // null: not in this build, as the other functions
+    TileKernel tile;  // null if this build does not have the path; then the other functions are null, too
     TokenQuantizer quantize;
     GroupSums sum;
     AttentionKernel attend;
     AttentionAppend append;
     Int8Kernel int8_rows;
-    bool (*usable)();  // does this CPU have what it needs?
+    bool (*usable)();  // returns whether this CPU has the instructions of the path
 };
 
-const Path* find_path(const char* name);  // null: unknown
-// The path for this process: EDGEDEC_KERNEL, or the fastest that is usable and passes the self-test. Null with `*message`
-// set: EDGEDEC_KERNEL names one that is unknown, not in this build or not for this CPU.
+// Returns the path of that name; null if there is none.
+const Path* find_path(const char* name);
+// Returns the path of this process: that of EDGEDEC_KERNEL, or the fastest usable one that passes its self-test. Returns null
+// and sets `*message` if EDGEDEC_KERNEL names a path that is unknown, not in this build, not for this CPU, or faulty.
 const Path* chosen_path(const char** message);
+// Returns whether the results of a path equal those of the scalar path.
 bool self_test(const Path&);
 
-// trits + 2 in two bits, rows [outputs][row_bytes] of one plane (edgedec.schemes.TernaryScheme) -> lines of `tile` at out.
-// Returns the row of the first code that is no trit, or -1.
+// Converts rows [outputs][row_bytes] of one plane (edgedec.schemes.TernaryScheme: trits + 2 in two bits) to the lines of `tile`
+// at `out`. Returns the row of the first code that is not a trit, or -1.
 int64_t pack_tile(const uint8_t* codes, int64_t row_bytes, int64_t outputs, int64_t inputs, int64_t tile, uint8_t* out);
-// scales [planes][outputs][groups] -> [tile][planes][groups][16] of one tile.
+// Converts scales [planes][outputs][groups] to those of one tile, [planes][groups][16].
 void pack_tile_scales(const float* scales, const Ternary& shape, int64_t tile, float* out);
 
-// Defined by EDGEDEC_DEFINE_PATH in each path's file.
+// Declares the functions of a path, which EDGEDEC_DEFINE_PATH and similar macros define in the path's files.
 #define EDGEDEC_DECLARE_PATH(name)                                            \
     void tile_##name(const Ternary&, const Staged&, int64_t, float*, int64_t); \
     void quantize_##name(const float*, int64_t, int8_t*, int64_t, float*);     \

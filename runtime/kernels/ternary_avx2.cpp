@@ -1,5 +1,5 @@
-// AVX2: vpmaddubsw with the codes (0..2) as its unsigned operand. A pair of products is at least -2 * 2 * 128 = -512 and at
-// most 508, so nothing saturates, and 64 pairs fit an int16: sums are widened once in 16 lines.
+// Ternary products with AVX2: vpmaddubsw with the codes (0 to 2) as its unsigned operand. A pair of products is at least
+// -2 * 2 * 128 = -512 and at most 508, so that nothing saturates and 64 pairs fit an int16. Sums are widened every 16 lines.
 #include <immintrin.h>
 
 #include "ternary_tile.hpp"
@@ -7,9 +7,9 @@
 namespace edgedec {
 namespace {
 
-constexpr int64_t kWiden = 16;          // lines: 4 pairs each, 64 x -512 = -32768
-constexpr int64_t kWidenUnshifted = 8;  // lines: 2 pairs each of 4 times the worth, 16 x -2048 = -32768
-constexpr int64_t kPrefetch = 2048;     // bytes ahead
+constexpr int64_t kWiden = 16;          // lines between widenings: 4 pairs each, 64 x -512 = -32768
+constexpr int64_t kWidenUnshifted = 8;  // the same with 2 pairs of 4 times the value each, 16 x -2048 = -32768
+constexpr int64_t kPrefetch = 2048;     // distance of prefetches in bytes
 
 inline __m256i four_columns(const int8_t* x) {
     int32_t four;
@@ -19,7 +19,7 @@ inline __m256i four_columns(const int8_t* x) {
 
 inline void add_now(__m256i& sum, __m256i masked, __m256i act) {
     sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(masked, act));
-    // GCC would first add the four products of a token, keep 32 of them at once, and put most into memory.
+    // Without this, GCC adds the four products of a token first, and spills most of 32 products to memory.
     __asm__("" : "+x"(sum));
 }
 
@@ -34,8 +34,8 @@ struct Dot {
             shifted<T>(line, count, x, sums);
     }
 
-    // One token: its time is that of the instructions around the products. The second and fourth pair of bits stay where
-    // they are, four times their worth, with a sum of their own that is shifted once at the end.
+    // Computes one token, whose time depends on the instructions around the products. The second and the fourth pair of bits
+    // are not shifted, so they have four times their value; they have their own sum, which is shifted once at the end.
     static void unshifted(const uint8_t* line, int64_t count, const int8_t* x, int32_t* sums) {
         const __m256i three = _mm256_set1_epi8(3), twelve = _mm256_set1_epi8(12), ones = _mm256_set1_epi16(1);
         __m256i wide[2], wide_by_4[2];
@@ -66,8 +66,8 @@ struct Dot {
                                 _mm256_add_epi32(wide[h], _mm256_srai_epi32(wide_by_4[h], 2)));  // exact
     }
 
-    // Up to four tokens take both halves of a line at once (rows 0-7 and 8-15); more take one half, then the other:
-    // eight sums, the codes and the activations fill the 16 registers.
+    // Up to four tokens use both halves of a line (rows 0-7 and 8-15) at a time. More tokens use one half and then the other,
+    // because eight sums, the codes and the activations fill the 16 registers.
     template <int T>
     static void shifted(const uint8_t* line, int64_t count, const int8_t* x, int32_t (*sums)[kTileRows]) {
         constexpr int kHalves = T <= 4 ? 2 : 1;

@@ -1,4 +1,5 @@
-// AVX-512 VNNI: vpdpbusd with the codes as its unsigned operand adds 4 products per row into int32, without saturation.
+// Ternary products with AVX-512 VNNI: vpdpbusd, with the codes as its unsigned operand, adds 4 products per row into int32
+// without saturation.
 #ifdef EDGEDEC_EMULATE_AVX512  // the same code over SIMDe, for machines without these instructions
 #define SIMDE_ENABLE_NATIVE_ALIASES
 #include <simde/x86/avx512/add.h>
@@ -20,7 +21,7 @@ static simde__m512i shifted_right(simde__m512i value, unsigned bits) {
 }
 #else
 #if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // in GCC 12's own header: bug 105593
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // GCC 12 warns about its own header: bug 105593
 #endif
 #include <immintrin.h>
 #endif
@@ -30,8 +31,8 @@ static simde__m512i shifted_right(simde__m512i value, unsigned bits) {
 namespace edgedec {
 namespace {
 
-constexpr int64_t kPrefetch = 2048;  // bytes ahead
-// Without shifts a code weighs up to 4^3 times its worth: 4096 lines x 4 columns x 128 x 128 < 2^31.
+constexpr int64_t kPrefetch = 2048;  // distance of prefetches in bytes
+// Lines between shifts of the sums. Unshifted codes have up to 4^3 times their value: 4096 x 4 columns x 128 x 128 < 2^31.
 constexpr int64_t kUnshiftedLines = 4096;
 
 inline __m512i four_columns(const int8_t* x) {
@@ -51,8 +52,8 @@ struct Dot {
             shifted<T>(line, count, x, sums);
     }
 
-    // One or two tokens: a sum per pair of bits, masked in place, shifted once at the end. It also gives the dot products,
-    // which take several cycles, four independent chains.
+    // Computes one or two tokens with a sum for each pair of bits, which are masked in place; the sums are shifted once at the
+    // end. The four sums are also independent chains for the dot products, which take several cycles.
     template <int T>
     static void unshifted(const uint8_t* line, int64_t count, const int8_t* x, int32_t (*sums)[kTileRows]) {
         __m512i total[T];

@@ -1,5 +1,5 @@
-// NEON of every AArch64: 8 products a step into int16. A product is at least -2 * 128, so 127 of them fit: sums are widened
-// once in 16 lines, which give each lane 64.
+// Ternary products with the NEON instructions of every AArch64 CPU: 8 products at a time are added into int16. A product is at
+// least -2 * 128, so that 127 of them fit. Sums are widened every 16 lines, which add 64 products to each lane.
 #include <arm_neon.h>
 
 #include "ternary_tile.hpp"
@@ -7,8 +7,8 @@
 namespace edgedec {
 namespace {
 
-constexpr int64_t kWiden = 16;
-constexpr int64_t kPrefetch = 2048;  // bytes ahead
+constexpr int64_t kWiden = 16;       // lines between widenings
+constexpr int64_t kPrefetch = 2048;  // distance of prefetches in bytes
 
 inline int8x8_t four_columns_twice(const int8_t* x) {
     int32_t four;
@@ -19,7 +19,8 @@ inline int8x8_t four_columns_twice(const int8_t* x) {
 struct Dot {
     static constexpr bool kFours = false;
 
-    // A quarter of a line is 4 rows. Few tokens take several quarters at once; eight take one: 16 sums in 32 registers.
+    // A quarter of a line is 4 rows. A few tokens use several quarters at a time; eight tokens use one, which takes 16 sums in
+    // 32 registers.
     template <int T>
     static void run(const uint8_t* line, int64_t count, const int8_t* x, int64_t stride, int32_t (*sums)[kTileRows]) {
         constexpr int kQuarters = T <= 2 ? 4 : T <= 4 ? 2 : 1;
@@ -61,7 +62,7 @@ struct Dot {
                             wide[t][q][pair] = vpadalq_s16(wide[t][q][pair], narrow[t][q][pair]);
             }
             for (int t = 0; t < T; ++t)
-                for (int q = 0; q < kQuarters; ++q)  // two neighbours belong to a row
+                for (int q = 0; q < kQuarters; ++q)  // two neighbouring lanes belong to a row
                     vst1q_s32(&sums[t][4 * (quarter + q)], vpaddq_s32(wide[t][q][0], wide[t][q][1]));
         }
     }

@@ -1,4 +1,5 @@
-// NEON with the dot product extension (Armv8.2 and later): sdot of 4 rows x 4 columns with one lane of the activations.
+// Ternary products with NEON's dot product extension (Armv8.2 and later): sdot multiplies 4 rows x 4 columns by one lane of
+// the activations.
 #include <arm_neon.h>
 
 #include "ternary_tile.hpp"
@@ -6,12 +7,12 @@
 namespace edgedec {
 namespace {
 
-constexpr int64_t kPrefetch = 2048;  // bytes ahead
+constexpr int64_t kPrefetch = 2048;  // distance of prefetches in bytes
 
 struct Dot {
     static constexpr bool kFours = false;
 
-    // A quarter of a line is 4 rows. Eight tokens take two quarters at once: 16 sums in 32 registers.
+    // A quarter of a line is 4 rows. Eight tokens use two quarters at a time, which takes 16 sums in 32 registers.
     template <int T>
     static void run(const uint8_t* line, int64_t count, const int8_t* x, int64_t stride, int32_t (*sums)[kTileRows]) {
         constexpr int kQuarters = T <= 4 ? 4 : 2;

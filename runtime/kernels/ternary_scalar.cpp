@@ -1,4 +1,4 @@
-// The obvious path: every other one is compared with it and with NumPy.
+// Ternary products without vectors. The other paths are compared with this one and with NumPy.
 #include "ternary_tile.hpp"
 
 namespace edgedec {

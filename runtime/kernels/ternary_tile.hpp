@@ -1,6 +1,6 @@
-// The loops around a path's dot product, and what is left to the compiler's own vectors. Included once by each path's file and compiled with that file's instructions;
-// everything is local to it (and no inline function of the standard library is used), for the linker would keep only one
-// of several copies, perhaps one with instructions that this CPU lacks.
+// The loops around the dot product of a path, and the parts for which the compiler's vectors suffice. Each path's file includes
+// this once and compiles it with its own instructions. Everything is local, and no inline function of the standard library is
+// used, because the linker would keep only one of several copies, perhaps one with instructions that this CPU lacks.
 #pragma once
 
 #include "ternary.hpp"
@@ -8,7 +8,7 @@
 namespace edgedec {
 namespace {
 
-// GCC and Clang's own vectors: the compiler left to itself takes the 16 rows one by one. Operations are by element.
+// Vectors of GCC and Clang, whose operations are element by element. Without them the compiler handles 16 rows one by one.
 #if defined(__AVX512F__)
 constexpr int kLanes = 16;
 #elif defined(__AVX2__)
@@ -20,8 +20,8 @@ constexpr int kVectors = kTileRows / kLanes;
 typedef float Floats __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
 typedef int32_t Ints __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
 
-// Dot::run<T>(line, count, x, stride, sums): the exact sums of `count` lines with T tokens, int32 [T][16]. Dot::kFours: x is
-// arranged by fours of columns, else a token is `stride` bytes from the next.
+// Dot::run<T>(line, count, x, stride, sums) computes the exact sums of `count` lines with T tokens, int32 [T][16]. With
+// Dot::kFours, x has the order of Staged::fours; otherwise tokens have a distance of `stride` bytes.
 template <class Dot, int T>
 void sweep(const Ternary& w, const Staged& x, int64_t tile, int64_t first, float* out, int64_t stride) {
     const int64_t lines = w.lines(), groups = w.groups();
@@ -63,7 +63,7 @@ void sweep(const Ternary& w, const Staged& x, int64_t tile, int64_t first, float
     }
 }
 
-// All tokens, eight at a time: from the second eight on the tile's lines come from the cache.
+// Computes all tokens, eight at a time. From the second eight on, the lines of the tile are in the cache.
 template <class Dot>
 void sweep_all(const Ternary& w, const Staged& x, int64_t tile, float* out, int64_t stride) {
     int64_t first = 0;
@@ -81,7 +81,7 @@ void sweep_all(const Ternary& w, const Staged& x, int64_t tile, float* out, int6
 }
 
 inline void quantize_token(const float* x, int64_t columns, int8_t* codes, int64_t stride, float* scale) {
-    // Without the sign bit, floats order as their bits do; NaN comes after infinity.
+    // Without the sign bit, the order of floats is that of their bits, and NaN is larger than infinity.
     int32_t largest = 0;
     for (int64_t i = 0; i < columns; ++i) {
         int32_t bits;
@@ -98,22 +98,22 @@ inline void quantize_token(const float* x, int64_t columns, int8_t* codes, int64
         return;
     }
     *scale = absmax / 127.0f;
-    if (!(*scale > 0.0f)) {  // zeros, or so near to zero that the scale underflows
+    if (!(*scale > 0.0f)) {  // all values are 0, or so small that the scale underflows
         __builtin_memset(codes, 0, static_cast<size_t>(columns));
         return;
     }
-    // Adding 1.5 x 2^23 leaves no bit for a fraction: the sum is rounded half to even, as NumPy's rint does.
+    // Adding 1.5 x 2^23 leaves no bit for a fraction, so the sum is rounded half to even, as by NumPy's rint.
     constexpr float kRound = 12582912.0f;
     const float divisor = *scale;
     for (int64_t i = 0; i < columns; ++i) {
         float value = x[i] / divisor;
-        // A denormal scale is rounded to few bits, and a code could pass 127.
+        // A denormal scale has few bits, so that a code could exceed 127.
         value = value > 127.0f ? 127.0f : value;
         value = value < -127.0f ? -127.0f : value;
         const float rounded = value + kRound;
         int32_t bits;
         __builtin_memcpy(&bits, &rounded, sizeof bits);
-        codes[i] = static_cast<int8_t>(bits);  // its last byte is the integer, in two's complement
+        codes[i] = static_cast<int8_t>(bits);  // the last byte is the integer in two's complement
     }
 }
 
@@ -130,7 +130,7 @@ inline void sum_groups(const int8_t* codes, int64_t columns, int64_t group_size,
 }  // namespace
 }  // namespace edgedec
 
-// What a path's file gives to the table in dispatch.cpp.
+// Defines the functions of a path for the table in dispatch.cpp.
 #define EDGEDEC_DEFINE_PATH(name)                                                                                   \
     namespace edgedec {                                                                                             \
     void tile_##name(const Ternary& w, const Staged& x, int64_t tile, float* out, int64_t stride) {                 \

@@ -302,7 +302,7 @@ def test_a_slow_device_gets_smaller_requests(line: Callable[..., Any], monkeypat
     assert max(waits) * 1e-7 < 0.2
     assert sum(waits) == pytest.approx(4e6, abs=2)
     waits.clear()
-    device._learn(10**9, 1e-3)
+    device._adjust_slice(10**9, 1e-3)
     assert device._slice_s <= 0.1
 
 
