@@ -90,7 +90,7 @@ def test_a_board_that_is_not_ready_is_refused(edgedec: Edgedec, folder: Path, bo
     [
         ("unreachable", 3, "No route to host"),
         ("drop:500", 3, "connection broke"),
-        ("flip:9000", 1, "arrived otherwise than sent"),
+        ("flip:9000", 1, "was damaged on the way"),
     ],
 )
 def test_failures_have_a_code_and_a_message(

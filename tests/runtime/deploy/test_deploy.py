@@ -212,7 +212,7 @@ def test_a_board_without_python_is_refused(bundle: BoardBundle, board: FakeBoard
     ("total", "free", "status", "fix"),
     [
         (1_024_000, 100_000, "ok", ""),
-        (1_024_000, 16, "note", "end what else holds contiguous memory"),
+        (1_024_000, 16, "note", "end other programs that use contiguous memory"),
         (64, 64, "failed", "cma=128M"),
         (0, 0, "failed", "cma="),
     ],
