@@ -114,7 +114,7 @@ def _write(text: str) -> None:
 
 
 def _open(paths: dict[str, Path], drafter: str) -> Session:
-    draft = None if drafter == "none" else paths["demo-draft"]
+    draft = paths["demo-draft"] if drafter in ("auto", "model") else None
     return Session.open(
         paths["demo"],
         kv_bits=16,  # the same for all of them: the text depends on it
@@ -163,7 +163,7 @@ def _speculation(paths: dict[str, Path], story: str, console: Console) -> list[t
         highlight=False,
     )
     pairs = compare(lambda drafter: _open(paths, drafter), PROMPT, story)
-    table = Table("text", "drafter", "guesses", "accepted", "tokens per pass", "tokens/s", "text is", box=SIMPLE)
+    table = Table("story", "drafter", "guesses", "accepted", "per pass", "tokens/s", "same text", box=SIMPLE)
     for measured in (one for pair in pairs for one in pair):
         table.add_row(
             measured.task.name,
@@ -172,7 +172,7 @@ def _speculation(paths: dict[str, Path], story: str, console: Console) -> list[t
             f"{measured.accepted} ({100 * measured.accepted_share:.0f} %)" if measured.drafted else "",
             f"{measured.tokens_per_pass:.2f}",
             f"{measured.tokens_per_second:.0f}",
-            "the same" if measured.same_text else "another",
+            "yes" if measured.same_text else "no",
         )
     console.print(table)
     console.print("measured on this CPU, medians of 3 runs in turn:", highlight=False)

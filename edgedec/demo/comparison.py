@@ -39,8 +39,8 @@ class Task:
 
 
 TASKS = (
-    Task(name="the story again", drafter="auto", again=True),
-    Task(name="a new story", drafter="model", again=False),
+    Task(name="retold", drafter="copy", again=True),
+    Task(name="new", drafter="model", again=False),
 )
 
 
@@ -132,5 +132,5 @@ def _summed(task: Task, drafter: str, runs: Sequence[Answer], text: Sequence[int
 def verdict(plain: Measured, guessed: Measured) -> str:
     """Return a sentence that says what the guesses were worth, as it was measured."""
     ratio = guessed.tokens_per_second / plain.tokens_per_second
-    what = f"{guessed.task.name}, drafter {guessed.drafter}: {ratio:.2f} times the speed of plain decoding"
+    what = f"{guessed.task.name} story, drafter {guessed.drafter}: {ratio:.2f} times the speed of plain decoding"
     return what if ratio >= 1 else f"{what}, so guessing loses time here"

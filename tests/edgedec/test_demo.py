@@ -18,7 +18,6 @@ from edgedec.embedded import EMBEDDED, bundle_folder
 from edgedec.errors import UsageError
 from edgedec.quantize.readers import open_checkpoint
 from edgedec.runtime.decoders.adaptive import Adaptive
-from edgedec.runtime.drafters import auto, copy
 from edgedec.runtime.measure.choices import read_items
 from edgedec.runtime.sampling import SamplingConfig
 from edgedec.runtime.session import Session, open_model
@@ -123,7 +122,6 @@ def always_guesses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Guess in every round and at the full depth: otherwise the speed of the machine decides, and counts with it."""
     monkeypatch.setattr(Adaptive, "_judge", lambda self: None)
     monkeypatch.setattr(Adaptive, "depth", lambda self, past: len(self.accept))
-    monkeypatch.setattr(auto, "create", copy.create)  # auto weighs its candidates by measured times
 
 
 @pytest.mark.usefixtures("in_cache", "always_guesses")
@@ -144,11 +142,10 @@ def test_the_first_sight_of_speculation_is_speculation_at_work(capsys: pytest.Ca
     assert new[1].tokens_per_pass > 1.5
     shown = output.getvalue()
     assert f"{again[1].accepted} ({100 * again[1].accepted_share:.0f} %)" in shown
-    assert "another" not in shown
 
 
 def test_the_verdict_says_which_was_faster() -> None:
-    task = comparison.Task(name="a text", drafter="copy", again=True)
+    task = comparison.Task(name="retold", drafter="copy", again=True)
 
     def measured(drafter: str, speed: float) -> comparison.Measured:
         return comparison.Measured(
@@ -165,10 +162,10 @@ def test_the_verdict_says_which_was_faster() -> None:
     plain = measured("none", 100)
     assert (plain.accepted_share, plain.tokens_per_pass) == (0.75, 2.5)
     assert comparison.verdict(plain, measured("copy", 150)) == (
-        "a text, drafter copy: 1.50 times the speed of plain decoding"
+        "retold story, drafter copy: 1.50 times the speed of plain decoding"
     )
     assert comparison.verdict(plain, measured("copy", 80)) == (
-        "a text, drafter copy: 0.80 times the speed of plain decoding, so guessing loses time here"
+        "retold story, drafter copy: 0.80 times the speed of plain decoding, so guessing loses time here"
     )
 
 
