@@ -65,7 +65,7 @@ def test_own_drafter(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow  # yosys is compiled at the first run of its version, which takes most of a minute
+@pytest.mark.rtl  # yosys converts a whole accelerator
 def test_verilog(tmp_path: Path) -> None:
     pytest.importorskip("amaranth", reason="the hardware generator is not installed")
     said = run("verilog.py", tmp_path, "an accelerator.v")

@@ -91,7 +91,6 @@ def parameters(function: Callable[..., object]) -> list[str]:
     ("section", "names"),
     [
         ("quantize_checkpoint", parameters(quantize_checkpoint)),
-        ("plan_run", parameters(plan_run)),
         ("Session", [*parameters(Session.open), *parameters(Session.generate), *parameters(Session.stream)]),
         ("SamplingConfig", [field.name for field in dataclasses.fields(SamplingConfig)]),
         ("SpecConfig", members(SpecConfig)),
@@ -100,8 +99,10 @@ def parameters(function: Callable[..., object]) -> list[str]:
         ("Timings", members(Timings)),
     ],
 )
-def test_a_section_names_every_parameter_and_member(section: str, names: list[str]) -> None:
-    said = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]*)`", SECTIONS[section].replace("\n", " ")))))
+def test_a_section_describes_every_parameter_and_member(section: str, names: list[str]) -> None:
+    """A signature names all parameters, so that it does not count."""
+    spans = [span for span in re.findall(r"`([^`]*)`", SECTIONS[section].replace("\n", " ")) if "*," not in span]
+    said = set(re.findall(r"\w+", " ".join(spans)))
     assert [name for name in names if name not in said] == []
 
 
