@@ -48,7 +48,7 @@ def quantize_checkpoint(
 
     Args:
         checkpoint: the path of a Hugging Face folder, a GGUF file or a llama2.c ``.bin`` file, or an opened checkpoint.
-        output: the folder to write.
+        output: the folder to write. A bundle that is there is replaced.
         method: ``int8``, ``ternary`` or ``float``.
         planes: ternary planes per matrix, 1 to 3; 0 with method ternary takes a checkpoint that is ternary already.
         group_size: weights that share a scale of a plane: 32, 64 or 128.
@@ -66,7 +66,8 @@ def quantize_checkpoint(
         Parameters, stored bytes, bits per weight, and the number of tensors of each scheme.
 
     Raises:
-        UsageError: an option is out of range, ``output`` exists, or ``calibration`` is given without planes or too short.
+        UsageError: an option is out of range, ``output`` is there and is no bundle, or ``calibration`` is given without
+            planes or is too short.
         BundleError: the checkpoint is damaged or incomplete.
         UnsupportedError: its family or the type of a tensor is not known, or method ternary without planes meets a tensor
             that is not ternary.
