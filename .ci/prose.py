@@ -32,10 +32,12 @@ CLEAN = (
     "examples",
     "hw",
     "runtime",
+    "tests/boards",
     "tests/edgedec",
     "tests/hw",
     "tests/quantize",
     "tests/runtime",
+    "tests/sim",
     "tests/test_prose.py",
 )
 OPENERS = frozenset(["what", "of", "whether", "where", "who", "whose", "that", "those", "which", "how", "as"])

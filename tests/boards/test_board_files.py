@@ -1,4 +1,4 @@
-"""A board of one's own, and what a file can get wrong."""
+"""Test a board file of the user, and its possible mistakes."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ def without(key: str, text: str = GOOD) -> str:
 
 
 def with_(key: str, value: str, text: str = GOOD) -> str:
-    """The same file with another value, before the first table."""
+    """Return the same file with another value, before the first table."""
     return f"{key} = {value}\n" + without(key, text)
 
 
-def test_toml(toml: Path) -> None:
+def test_a_toml_file_is_a_board(toml: Path) -> None:
     toml.write_text(GOOD)
     board = find_board(str(toml))
     assert (board.name, board.has["dsp"], board.memory_bytes) == ("my-board", 80, 1 << 29)
@@ -70,17 +70,19 @@ def test_toml(toml: Path) -> None:
     assert find_board(toml) == board
 
 
-def test_all_members_in_toml(toml: Path) -> None:
-    """The KV260 written out as a file is the KV260."""
+def test_all_members_can_be_written_in_toml(toml: Path) -> None:
+    """Write the KV260 out as a file, and compare."""
 
-    def value(one: Any) -> str:
-        if isinstance(one, dict):
-            return "{" + ", ".join(f"{key} = {value(item)}" for key, item in one.items()) + "}"
-        return str(list(one)) if isinstance(one, tuple) else repr(one) if isinstance(one, str) else str(one)
+    def value(member: Any) -> str:
+        if isinstance(member, dict):
+            return "{" + ", ".join(f"{key} = {value(item)}" for key, item in member.items()) + "}"
+        return (
+            str(list(member)) if isinstance(member, tuple) else repr(member) if isinstance(member, str) else str(member)
+        )
 
     members = find_board("kv260").members()
-    lines = [f"{key} = {value(one)}" for key, one in members.items() if one is not None and key != "sources"]
-    sources = [f"{key} = '''{one}'''" for key, one in members["sources"].items()]
+    lines = [f"{key} = {value(member)}" for key, member in members.items() if member is not None and key != "sources"]
+    sources = [f"{key} = '''{member}'''" for key, member in members["sources"].items()]
     toml.write_text("\n".join([*lines, "[sources]", *sources]))
     assert find_board(toml) == find_board("kv260")
     toml.write_text("\n".join([*lines, "[sources]", *sources]).replace("250000000.0", "200e6"))
@@ -88,7 +90,7 @@ def test_all_members_in_toml(toml: Path) -> None:
         find_board(toml)
 
 
-def test_python(tmp_path: Path) -> None:
+def test_a_python_file_is_a_board(tmp_path: Path) -> None:
     file = tmp_path / "my-board.py"
     file.write_text(f"from edgedec.board import Board\nBOARD = Board(**{_members()!r})\n")
     assert find_board(str(file)) == Board(**_members())
@@ -121,7 +123,9 @@ def _members() -> dict[str, Any]:
         ("/dev/null", r"/dev/null: must end in"),
     ],
 )
-def test_not_a_board_s_file(path: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_kind_of_file_is_refused(
+    path: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder.toml").mkdir()
     with pytest.raises(UsageError, match=f"^board file .*{message}"):
@@ -141,7 +145,7 @@ def test_not_a_board_s_file(path: str, message: str, tmp_path: Path, monkeypatch
     ],
     ids=["cut", "latin", "twice", "deep", "long", "table", "nul"],
 )
-def test_not_toml(data: bytes, toml: Path) -> None:
+def test_invalid_toml_is_refused(data: bytes, toml: Path) -> None:
     toml.write_bytes(data)
     with pytest.raises(UsageError, match=r"^board file .*my_board.toml: not valid TOML: "):
         read_board(toml)
@@ -222,10 +226,10 @@ _VALUES = st.one_of(
 
 
 @given(st.sampled_from(sorted(_members())), _VALUES)
-def test_any_value_is_taken_or_refused_by_its_name(member: str, value: Any) -> None:
-    refused, board = "", None
+def test_any_value_is_accepted_or_refused_by_its_name(member: str, value: Any) -> None:
+    refusal, board = "", None
     try:
         board = Board(**{**_members(), member: value})
     except UsageError as error:
-        refused = str(error)
-    assert board == Board(**board.members()) if board else re.search(rf"\b{member}\b|go together|link", refused)
+        refusal = str(error)
+    assert board == Board(**board.members()) if board else re.search(rf"\b{member}\b|go together|link", refusal)

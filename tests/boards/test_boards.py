@@ -1,4 +1,4 @@
-"""One suite over all boards: a new board is one file, and passes or says why not."""
+"""Run one suite over all boards: a new board is one file, and passes or says why not."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ HAS = {
     "ultra96-v2": (70_560, 141_120, 216, 0, 360),  # AMD DS891
     "ulx3s-85f": (83_640, 83_640, 208 // 2, 0, 156),
 }
-PEAKS = {  # bytes of the data bus x transfers a second
+PEAKS = {  # bytes of the data bus x transfers per second
     "arty-z7-20": 2 * 1_050e6,
     "kv260": 8 * 2_133e6,
-    "orangecrab-85f": 8 * 80e6,  # block RAM: a beat in every cycle
+    "orangecrab-85f": 8 * 80e6,  # block RAM: a beat per cycle
     "pynq-z2": 2 * 1_050e6,
     "ultra96-v2": 4 * 1_067e6,
-    "ulx3s-85f": 2 * 100e6,  # the controller's clock; the chip takes 143
+    "ulx3s-85f": 2 * 100e6,  # the controller's clock; the chip allows 143
 }
 NAMES = pytest.mark.parametrize("name", board_names())
 
 
 def _shape(folder: Path) -> Graph:
-    """An embedded model's; its head is int8, of its own."""
+    """Return the shape of an embedded model with a separate int8 head."""
     config = json.loads((folder / "config.json").read_text())
     return shape_graph({**config, "tie_word_embeddings": False})
 
@@ -59,17 +59,17 @@ def embedded() -> IntegerModel:
 
 @pytest.fixture(scope="module")
 def bitnet() -> IntegerModel:
-    """Half of its layers."""
+    """Return the shape of half of its layers."""
     return shape_model(shape_graph(SHAPES["bitnet-0.73b"], layers=12))
 
 
-def test_the_boards_that_edgedec_promises() -> None:
+def test_the_promised_boards_are_listed() -> None:
     assert set(board_names()) == set(HAS)
     assert [board.name for board in all_boards()] == board_names()
 
 
 @NAMES
-def test_it_is_frozen_data(name: str) -> None:
+def test_a_board_is_frozen_data(name: str) -> None:
     board = find_board(name)
     assert type(board) is Board
     assert board.name == name
@@ -85,13 +85,13 @@ def test_it_is_frozen_data(name: str) -> None:
 @NAMES
 def test_every_figure_has_a_source(name: str) -> None:
     board = find_board(name)
-    given = {member.name for member in fields(Board)} - {"name", "sources"}
-    facts = {member for member in given if getattr(board, member) not in (None, ())}
+    members = {member.name for member in fields(Board)} - {"name", "sources"}
+    facts = {member for member in members if getattr(board, member) not in (None, ())}
     assert facts - set(board.sources) == set()
 
 
 @NAMES
-def test_it_has_what_its_data_sheet_says(name: str) -> None:
+def test_resources_equal_those_of_the_data_sheet(name: str) -> None:
     board = find_board(name)
     assert dict(board.has) == dict(zip(RESOURCES, HAS[name], strict=True))
     assert board.memory_peak_bytes_s == pytest.approx(PEAKS[name], rel=2e-3)
@@ -100,7 +100,7 @@ def test_it_has_what_its_data_sheet_says(name: str) -> None:
 
 
 @NAMES
-def test_measured_is_what_somebody_measured(name: str) -> None:
+def test_measured_bandwidths_name_their_measurement(name: str) -> None:
     board = find_board(name)
     assert (board.memory_measured_bytes_s is not None) == (name == "kv260")
     assert board.bandwidth_kind == ("measured" if name == "kv260" else "peak")
@@ -109,7 +109,7 @@ def test_measured_is_what_somebody_measured(name: str) -> None:
 
 
 @NAMES
-def test_its_members_go_together(name: str) -> None:
+def test_members_are_consistent(name: str) -> None:
     board = find_board(name)
     zynq = board.family.startswith("zynq")
     assert (board.link == "axi") == zynq == (board.host_cores is not None)
@@ -122,7 +122,7 @@ def test_its_members_go_together(name: str) -> None:
 
 @NAMES
 def test_the_embedded_model_gets_an_accelerator(name: str, embedded: IntegerModel) -> None:
-    """Or, where its weights alone are more than the memory, the drafter does; both are told what would fit."""
+    """Check the drafter on boards whose memory is smaller than the model's weights; the refusals name what would fit."""
     board, model, context = find_board(name), embedded, 1024
     if board.memory_bram36:
         with pytest.raises(UnsupportedError, match=rf"the memory has {board.memory_bytes}; it fits ulx3s-85f$"):
@@ -140,7 +140,7 @@ def test_the_embedded_model_gets_an_accelerator(name: str, embedded: IntegerMode
 
 
 @NAMES
-def test_half_of_bitnet_gets_one_too_or_is_told_why_not(name: str, bitnet: IntegerModel) -> None:
+def test_half_of_bitnet_gets_an_accelerator_or_a_reason(name: str, bitnet: IntegerModel) -> None:
     board = find_board(name)
     needed_bytes = 679.5e6 / 2 / 5 + 49.2e6 + 12 * 2 * 1024 * 1536  # trits, head, keys and values
     if board.memory_bytes > needed_bytes:
@@ -153,7 +153,7 @@ def test_half_of_bitnet_gets_one_too_or_is_told_why_not(name: str, bitnet: Integ
 
 
 @NAMES
-def test_its_memory_has_a_model_or_says_that_it_has_none(name: str) -> None:
+def test_a_memory_has_a_model_or_none_is_declared(name: str) -> None:
     board = find_board(name)
     if board.memory_model is None:
         assert "flat rate" in board.sources["memory_model"]
@@ -164,11 +164,11 @@ def test_its_memory_has_a_model_or_says_that_it_has_none(name: str) -> None:
     assert model.clock_hz * 4 * 8 == pytest.approx(board.memory_peak_bytes_s, rel=2e-3), "four transfers, 64 bits"
 
 
-def test_every_memory_model_is_of_a_board() -> None:
+def test_every_memory_model_belongs_to_a_board() -> None:
     assert {board.memory_model for board in all_boards()} - {None} == set(MEMORY_MODELS)
 
 
-def test_families_say_where_their_conversions_are_from() -> None:
+def test_families_name_the_source_of_their_conversions() -> None:
     assert {find_board(name).family for name in board_names()} == set(FAMILIES)
     for family in FAMILIES.values():
         assert family.source
@@ -197,7 +197,7 @@ SOURCE = f"from edgedec.board import Board\n\nBOARD = Board(**{SMALL!r})\n"
 
 
 def test_a_new_file_is_a_board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file is a board by its place alone; a file with an underscore and a folder are none, and are not imported."""
+    """Check that its place alone makes a file a board; a file with an underscore and a folder are not imported."""
     (tmp_path / "my_board.py").write_text(SOURCE)
     (tmp_path / "_build_flow.py").write_text("import a_tool_that_is_not_there\n\n\ndef build(board): ...\n")
     (tmp_path / "engine").mkdir()
@@ -237,8 +237,8 @@ def test_a_board_that_is_too_small_is_refused_with_numbers(embedded: IntegerMode
         config_for_board(embedded, board)
 
 
-def test_a_memory_of_block_ram_is_part_of_what_there_is() -> None:
-    """What it takes is not there for an accelerator, and it holds no more than its blocks do."""
+def test_a_memory_of_block_ram_is_taken_from_the_device() -> None:
+    """Check that an accelerator cannot use it, and that it holds no more than its blocks."""
     board = Board(**SMALL | {"memory_bram36": 20, "memory_bytes": 20 * 4096, "most": {"bram36": 1.0, "lut": 0.5}})
     assert (board.usable("bram36"), board.usable("lut"), board.usable("dsp")) == (8, 12_144, 28)
     with pytest.raises(UsageError, match=r"memory_bytes must be at most memory_bram36 20 \* 4096, not 81921"):
@@ -247,7 +247,7 @@ def test_a_memory_of_block_ram_is_part_of_what_there_is() -> None:
         Board(**SMALL | {"memory_bram36": 22, "memory_bytes": 4096})
 
 
-def test_too_little_is_left_of_the_block_ram(embedded: IntegerModel) -> None:
+def test_too_small_a_rest_of_block_ram_is_refused(embedded: IntegerModel) -> None:
     board = Board(**find_board("ulx3s-85f").members() | {"memory_bram36": 70, "memory_bytes": 280 << 10})
     model = shape_model(_shape(DRAFT))
     message = (
@@ -268,17 +268,19 @@ def test_boards_need_no_amaranth_and_no_numpy() -> None:
         from edgedec.boards import all_boards
         print(*(board.name for board in all_boards()))
     """)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert done.stdout.split() == board_names(), done.stderr
+    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert process.stdout.split() == board_names(), process.stderr
 
 
-def test_the_default_configuration_is_the_kv260_s() -> None:
+def test_the_default_configuration_is_that_of_the_kv260() -> None:
     config, board = AcceleratorConfig(), find_board("kv260")
     assert (config.ports, config.port_bytes, config.clock_hz) == (board.ports, board.port_bytes, board.clock_hz)
 
 
-def test_a_refusal_walks_through_no_image(bitnet: IntegerModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is by formulas: a second for a model of 0.7 billion weights, not a walk over its half a million runs of beats."""
+def test_a_refusal_does_not_walk_through_the_image(bitnet: IntegerModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that formulas are used, which take a second for 0.7 billion weights, and no walk over half a million runs
+    of beats.
+    """
 
     def walked(layout: TernaryLayout) -> Any:
         raise AssertionError("this takes seconds")
@@ -288,12 +290,12 @@ def test_a_refusal_walks_through_no_image(bitnet: IntegerModel, monkeypatch: pyt
         config_for_board(bitnet, find_board("ulx3s-85f"), others=all_boards())
 
 
-def test_there_is_room_for_what_stands_beside(embedded: IntegerModel) -> None:
-    """What fits alone and is not accepted is passed over for something smaller; if nothing is, the smallest is given."""
+def test_a_configuration_must_be_accepted(embedded: IntegerModel) -> None:
+    """Refuse what fits alone: a smaller one is chosen, or the smallest if none is accepted."""
     board = find_board("ulx3s-85f")
     free = config_for_board(embedded, board)
     assert free.slots > 1
     lower = config_for_board(embedded, board, accepts=lambda config: config.slots < free.slots)
     assert (lower.beat_bytes, lower.slots) == (free.beat_bytes, free.slots // 2)
-    least = config_for_board(embedded, board, accepts=lambda config: False)
-    assert (least.beat_bytes, least.slots) == (4, 1)
+    smallest = config_for_board(embedded, board, accepts=lambda config: False)
+    assert (smallest.beat_bytes, smallest.slots) == (4, 1)

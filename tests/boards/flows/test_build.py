@@ -1,4 +1,4 @@
-"""``build``: what it writes, what it refuses, and what it does with a Vivado that is a stub."""
+"""Test ``build``: its files, its refusals, and its steps with a fake Vivado."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def output(tmp_path: Path) -> Path:
 
 
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: AcceleratorConfig, **options: str) -> Path:
-    """A Vivado whose builds end well."""
+    """Install a Vivado whose builds succeed."""
     write_hwh(config, tmp_path / "made.hwh", family="zynq-ultrascale+")
     reports = make_reports.write_reports(tmp_path / "reports", wns=options.pop("wns", "0.123"))
     environment = {"hwh": str(tmp_path / "made.hwh"), "reports": str(reports), **options}
@@ -59,9 +59,9 @@ def tree(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_all_is_written(program: Program, output: Path, tmp_path: Path) -> None:
-    found = build(KV260, program, output, run=False)
-    assert (found.built, found.missing) == (None, None)
+def test_every_file_is_written(program: Program, output: Path, tmp_path: Path) -> None:
+    result = build(KV260, program, output, run=False)
+    assert (result.built, result.missing) == (None, None)
     assert set(tree(output)) == {
         ".lock",
         "README.md",
@@ -84,7 +84,7 @@ def test_all_is_written(program: Program, output: Path, tmp_path: Path) -> None:
     }
     assert load_program(output / "program").config == program.config
     report = json.loads((output / "report.json").read_text())
-    assert report == found.report
+    assert report == result.report
     assert (report["state"], report["label"]) == ("written", "not run in Vivado")
     assert (report["resources"]["placed"], report["resources"]["synthesised"], report["power"]) == (None, None, None)
     assert report["timing"] == {"kind": "assumed", "clock_hz": 250e6}
@@ -96,17 +96,17 @@ def test_all_is_written(program: Program, output: Path, tmp_path: Path) -> None:
     assert "<script" not in page
     assert "not run in Vivado" in (output / "README.md").read_text()
     again = build(KV260, program, tmp_path / "again", run=False)
-    one, other = tree(output), tree(again.output)
-    assert one == other, "the same input gives the same bytes"
+    first, second = tree(output), tree(again.output)
+    assert first == second, "the same input gives the same bytes"
 
 
-def test_without_vivado(program: Program, output: Path) -> None:
-    found = build(KV260, program, output)
-    assert str(found.missing).startswith(
+def test_without_vivado_everything_is_written(program: Program, output: Path) -> None:
+    result = build(KV260, program, output)
+    assert str(result.missing).startswith(
         "Vivado is not on the PATH, and XILINX_VIVADO is not set; get Vivado 2021.1 or newer"
     )
     assert (
-        found.command
+        result.command
         == f"cd {stubbed_quote(output)} && vivado -mode batch -source build.tcl -log vivado.log -nojournal"
     )
 
@@ -116,18 +116,20 @@ def stubbed_quote(path: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    ("version", "said"), [("2020.2.2", "is Vivado 2020.2.2, 2021.1 or newer is needed"), ("x", "no version")]
+    ("version", "message"), [("2020.2.2", "is Vivado 2020.2.2, 2021.1 or newer is needed"), ("x", "no version")]
 )
-def test_a_vivado_that_is_too_old(
-    program: Program, output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, said: str
+def test_a_vivado_that_is_too_old_is_reported(
+    program: Program, output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, message: str
 ) -> None:
     log = fake_vivado.fake_vivado(tmp_path / "bin", monkeypatch, version=version)
-    found = build(KV260, program, output)
-    assert said in str(found.missing)
+    result = build(KV260, program, output)
+    assert message in str(result.missing)
     assert not log.exists()
 
 
-def test_by_the_variable(program: Program, output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vivado_is_read_from_the_variable(
+    program: Program, output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     flow = find_flow(KV260)
     monkeypatch.setenv("XILINX_VIVADO", str(tmp_path / "nothing"))
     with pytest.raises(ToolError, match=r"nor in XILINX_VIVADO=.*nothing"):
@@ -142,14 +144,16 @@ def test_by_the_variable(program: Program, output: Path, tmp_path: Path, monkeyp
         flow.find_tools()
 
 
-def test_a_build(program: Program, output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_makes_a_bitstream_once(
+    program: Program, output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = install(tmp_path, monkeypatch, program.config)
     steps: list[str] = []
-    found = build(KV260, program, output, progress=lambda what, done, total: steps.append(what))
-    assert found.built is not None
+    result = build(KV260, program, output, progress=lambda label, done, total: steps.append(label))
+    assert result.built is not None
     assert "synthesis" in steps
-    assert found.built.bitstream.read_text() == "no bitstream at all"
-    assert found.built.timing["clock_hz"] == 99.999e6
+    assert result.built.bitstream.read_text() == "no bitstream at all"
+    assert result.built.timing["clock_hz"] == 99.999e6
     report = json.loads((output / "report.json").read_text())
     assert (report["state"], report["label"]) == ("built", "built by Vivado")
     assert report["resources"]["placed"] == {
@@ -161,10 +165,10 @@ def test_a_build(program: Program, output: Path, tmp_path: Path, monkeypatch: py
     assert "Timing is met." in (output / "report.html").read_text()
     log.unlink()
     again = build(KV260, program, output, run=False)
-    assert (again.report, log.exists()) == (found.report, False)
+    assert (again.report, log.exists()) == (result.report, False)
 
 
-def test_a_build_that_fails_and_goes_on(
+def test_a_failed_build_continues(
     program: Program, output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = install(tmp_path, monkeypatch, program.config, fail="open_run")
@@ -179,10 +183,10 @@ def test_a_build_that_fails_and_goes_on(
     assert "create_project" not in log.read_text()
 
 
-def test_one_that_is_interrupted(
+def test_an_interrupted_build_is_repeated(
     program: Program, output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C while Vivado works: nothing of it goes on, and the next call builds."""
+    """Press Ctrl-C while Vivado works: no process stays, and the next call builds."""
     build(KV260, program, output, run=False)
     log = install(tmp_path, monkeypatch, program.config, hang="wait_on_run")
     interrupt_build(KV260, program, output, log, "wait_on_run")
@@ -190,16 +194,16 @@ def test_one_that_is_interrupted(
     assert build(KV260, program, output).built is not None
 
 
-def test_timing_that_is_not_met(
+def test_missed_timing_is_reported(
     program: Program, output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(tmp_path, monkeypatch, program.config, wns="-0.250")
-    found = build(KV260, program, output)
-    assert found.report["timing"]["met"] is False
+    result = build(KV260, program, output)
+    assert result.report["timing"]["met"] is False
     assert "Timing is not met" in (output / "report.html").read_text()
 
 
-def test_results_of_another_build(
+def test_results_of_another_build_are_refused(
     program: Program, output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(tmp_path, monkeypatch, program.config)
@@ -218,17 +222,17 @@ def test_results_of_another_build(
         build(KV260, program, output)
 
 
-def test_a_folder_of_another_build(program: Program, output: Path) -> None:
+def test_a_folder_of_another_build_is_refused(program: Program, output: Path) -> None:
     build(KV260, program, output, run=False)
     before = tree(output)
-    other = replace(program, config=replace(program.config, clock_hz=200e6))
+    faster = replace(program, config=replace(program.config, clock_hz=200e6))
     with pytest.raises(
         UsageError, match=r"holds another build: clock_hz 250000000, not 200000000. Choose another folder"
     ):
-        build(KV260, other, output)
-    other = replace(program, image=program.image ^ np.uint8(1))
+        build(KV260, faster, output)
+    faster = replace(program, image=program.image ^ np.uint8(1))
     with pytest.raises(UsageError, match="holds another build: of another model"):
-        build(KV260, other, output)
+        build(KV260, faster, output)
     ultra96 = replace(find_board("ultra96-v2"), name="wider", has=KV260.has, port_bytes=16)
     with pytest.raises(UsageError, match="holds another build: board kv260, not wider"):
         build(ultra96, program, output)
@@ -236,7 +240,7 @@ def test_a_folder_of_another_build(program: Program, output: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["build.tcl", "program/image.bin", "rtl/accelerator.v"])
-def test_a_folder_that_was_changed(program: Program, output: Path, name: str) -> None:
+def test_a_changed_folder_is_refused(program: Program, output: Path, name: str) -> None:
     build(KV260, program, output, run=False)
     data = (output / name).read_bytes()
     (output / name).write_bytes(data + b"\n")
@@ -264,21 +268,21 @@ def test_a_folder_that_was_changed(program: Program, output: Path, name: str) ->
         '{"format": "other", "version": 1, "identity": {}, "files": {}}',
     ],
 )
-def test_a_damaged_manifest(program: Program, output: Path, text: str) -> None:
+def test_a_damaged_manifest_is_refused(program: Program, output: Path, text: str) -> None:
     output.mkdir(parents=True)
     (output / "build.json").write_text(text)
     with pytest.raises(BundleError, match=r"build.json is damaged: .*; remove the folder and build again"):
         build(KV260, program, output)
 
 
-def test_a_folder_of_another_version(program: Program, output: Path) -> None:
+def test_a_folder_of_another_version_is_refused(program: Program, output: Path) -> None:
     output.mkdir(parents=True)
     (output / "build.json").write_text('{"format": "edgedec-build", "version": 2, "identity": {}, "files": {}}')
     with pytest.raises(UnsupportedError, match="is of version 2, not 1"):
         build(KV260, program, output)
 
 
-def test_a_folder_with_something_else(program: Program, output: Path) -> None:
+def test_a_folder_with_other_files_is_refused(program: Program, output: Path) -> None:
     output.mkdir(parents=True)
     (output / "thesis.txt").write_text("mine")
     with pytest.raises(UsageError, match=r"exists and holds no build.json"):
@@ -287,20 +291,20 @@ def test_a_folder_with_something_else(program: Program, output: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes anywhere")
-def test_a_folder_that_cannot_be_written(program: Program, output: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_an_error(program: Program, output: Path) -> None:
     output.parent.mkdir(parents=True)
     output.parent.chmod(0o500)
     with pytest.raises(EdgedecError, match=r"cannot write .*a build: Permission denied"):
         build(KV260, program, output)
 
 
-def test_a_file_in_the_way(program: Program, tmp_path: Path) -> None:
+def test_a_file_in_place_of_the_folder_is_refused(program: Program, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(EdgedecError, match=r"cannot write|exists and holds no"):
         build(KV260, program, tmp_path / "file" / "build")
 
 
-def test_a_writer_that_fails_leaves_nothing(program: Program, output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_writer_that_fails_leaves_no_folder(program: Program, output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*args: Any, **options: Any) -> str:
         raise ToolError("yosys failed")
 
@@ -310,7 +314,7 @@ def test_a_writer_that_fails_leaves_nothing(program: Program, output: Path, monk
     assert not output.parent.exists()
 
 
-def test_a_family_without_a_flow() -> None:
+def test_a_family_without_a_flow_is_refused() -> None:
     with pytest.raises(
         UnsupportedError, match=r"no build flow for .*, the family of odd, yet; there is for zynq-ultrascale\+, "
     ):
@@ -326,7 +330,7 @@ def _board_of(family: str) -> Any:
     return odd
 
 
-def test_what_does_not_fit() -> None:
+def test_an_accelerator_that_does_not_fit_is_refused() -> None:
     with pytest.raises(UnsupportedError, match=r"does not fit pynq-z2, estimated: lut [\d,]+ of 40,964.*lower slots 8"):
         check_build(find_board("pynq-z2"), AcceleratorConfig(ultra=False))
     config = AcceleratorConfig(beat_bytes=16, ports=1, slots=1, tile_rows=40, width=256, hidden=128, prefetch_beats=64)
@@ -336,25 +340,25 @@ def test_what_does_not_fit() -> None:
         check_build(find_board("pynq-z2"), replace(config, ultra=False, heads=2, kv_heads=2, head_dim=16))
 
 
-def test_a_synthesis_is_kept(program: Program, output: Path) -> None:
+def test_a_synthesis_is_reused(program: Program, output: Path) -> None:
     calls: list[AcceleratorConfig] = []
 
     def synthesis(config: AcceleratorConfig) -> tuple[str, Resources]:
         calls.append(config)
         return "yosys 1", Resources(lut=11, ff=22, bram18=3, uram=4, dsp=5)
 
-    wanted = {"by": "yosys 1", "lut": 11, "ff": 22, "bram36": 2, "uram": 4, "dsp": 5}
+    expected = {"by": "yosys 1", "lut": 11, "ff": 22, "bram36": 2, "uram": 4, "dsp": 5}
     for _ in range(2):
-        found = build(KV260, program, output, run=False, synthesis=synthesis)
-        assert found.report["resources"]["synthesised"] == wanted
-    assert build(KV260, program, output, run=False).report["resources"]["synthesised"] == wanted
+        result = build(KV260, program, output, run=False, synthesis=synthesis)
+        assert result.report["resources"]["synthesised"] == expected
+    assert build(KV260, program, output, run=False).report["resources"]["synthesised"] == expected
     assert len(calls) == 1
     assert ">synthesised: yosys 1" not in (output / "report.html").read_text()
     assert "synthesised: yosys 1" in (output / "report.html").read_text()
 
 
-def test_two_at_once(program: Program, output: Path) -> None:
-    """Both write; one folder is there, whole."""
+def test_two_builds_at_once_write_one_folder(program: Program, output: Path) -> None:
+    """Let both write: there is one whole folder."""
     errors: list[BaseException] = []
 
     def one() -> None:

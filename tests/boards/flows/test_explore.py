@@ -1,4 +1,4 @@
-"""``explore``: what is on a front, and that each point is what its text builds."""
+"""Test ``explore``: the points on a front, and that each point equals the build of its text."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SHAPE = {
 }
 GRAPH = shape_graph(SHAPE)
 KV260, ULX3S, PYNQ = map(find_board, ("kv260", "ulx3s-85f", "pynq-z2"))
-FEW = {"tile_rows": 80, "prefetch_beats": 256}  # of all combinations
+FEW = {"tile_rows": 80, "prefetch_beats": 256}  # two of the sizes that are varied
 
 
 @pytest.fixture(scope="module")
@@ -68,36 +68,36 @@ def few(inline: WorkerPool) -> Exploration:
         ([(1, 1), (2, 0.5), (2, 3), (4, 3), (5, 3.5)], [0, 2, 4]),
     ],
 )
-def test_fronts_made_by_hand(pairs: list[tuple[float, float]], front: list[int]) -> None:
+def test_fronts_equal_those_made_by_hand(pairs: list[tuple[float, float]], front: list[int]) -> None:
     assert pareto(pairs) == front
 
 
-def dominates(one: tuple[float, float], other: tuple[float, float]) -> bool:
-    return one != other and one[0] <= other[0] and one[1] >= other[1]
+def dominates(better: tuple[float, float], worse: tuple[float, float]) -> bool:
+    return better != worse and better[0] <= worse[0] and better[1] >= worse[1]
 
 
 @given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), max_size=30))
-def test_who_is_on_a_front_is_dominated_by_nobody_and_every_other_is(pairs: list[tuple[float, float]]) -> None:
+def test_points_on_a_front_are_not_dominated_and_all_others_are(pairs: list[tuple[float, float]]) -> None:
     front = pareto(pairs)
     assert [pairs[number] for number in front] == sorted({pairs[number] for number in front})
     for number, pair in enumerate(pairs):
-        beaten = any(dominates(other, pair) for other in pairs)
+        dominated = any(dominates(rival, pair) for rival in pairs)
         equal = any(pairs[member] == pair for member in front)
-        assert (number in front) <= (not beaten)
-        assert beaten != equal
+        assert (number in front) <= (not dominated)
+        assert dominated != equal
 
 
-def test_all_that_a_board_can_have_is_there_once(few: Exploration) -> None:
-    found = [tuple(getattr(point.config, name) for name in SWEPT) for point in few.points]
-    assert len(set(found)) == len(found)
+def test_every_configuration_of_a_board_occurs_once(few: Exploration) -> None:
+    swept = [tuple(getattr(point.config, name) for name in SWEPT) for point in few.points]
+    assert len(set(swept)) == len(swept)
     assert {point.config.slots for point in few.points} == {1, 2, 4, 8}
-    # Of 4 bytes at least and of the board's 16 at most.
+    # (bytes of a beat, ports): at least 4 bytes, and at most the board's 16 per port
     ports = {(point.config.beat_bytes, point.config.ports) for point in few.points}
     assert ports == {(4, 1), (8, 1), (8, 2), (16, 1), (16, 2), (16, 4), (32, 2), (32, 4), (64, 4)}
     assert all((point.config.tile_rows, point.config.prefetch_beats) == (80, 256) for point in few.points)
 
 
-def test_a_point_is_what_its_text_builds(few: Exploration) -> None:
+def test_a_point_equals_the_build_of_its_text(few: Exploration) -> None:
     model = shape_model(GRAPH)
     for point in few.points[::7]:
         size, members = parse_configuration(point.text)
@@ -107,14 +107,16 @@ def test_a_point_is_what_its_text_builds(few: Exploration) -> None:
         assert point.resources == estimate(point.config).on(KV260)
         program = shape_program(GRAPH, point.config)
         for speed in point.speeds:
-            found = cycles(program, slots=speed.tokens, committed=speed.committed, bandwidth=KV260.bandwidth_bytes_s)
-            assert speed.cycles == found.cycles
-            assert speed.tokens_per_second == pytest.approx(speed.tokens * 250e6 / found.cycles)
+            pass_cycles = cycles(
+                program, slots=speed.tokens, committed=speed.committed, bandwidth=KV260.bandwidth_bytes_s
+            )
+            assert speed.cycles == pass_cycles.cycles
+            assert speed.tokens_per_second == pytest.approx(speed.tokens * 250e6 / pass_cycles.cycles)
         assert {speed.tokens for speed in point.speeds} == ({1, point.config.slots} if point.fits else set())
 
 
-def test_passes_are_behind_the_same_positions_everywhere(few: Exploration) -> None:
-    assert few.depths == (128, 1016)  # the context is 1,024, less the most slots
+def test_passes_have_the_same_positions_before_them_everywhere(few: Exploration) -> None:
+    assert few.depths == (128, 1016)  # the context is 1,024, less the largest number of slots
     for point in few.points:
         if not point.fits:
             continue
@@ -133,16 +135,16 @@ def test_no_point_is_cheaper_and_faster_than_one_of_the_front(few: Exploration) 
     assert all(few.points[number].config.slots == 1 for number in few.fronts["token"])
 
 
-def test_the_chosen_one_is_the_boards(inline: WorkerPool) -> None:
+def test_the_chosen_point_is_the_choice_of_the_board(inline: WorkerPool) -> None:
     overrides: dict[str, Any] = {"slots": 2, "beat_bytes": 16, "context": 256, "softmax_lanes": 1}
-    found = explore(GRAPH, KV260, overrides, pool=inline)
-    assert found.chosen is not None
-    assert found.points[found.chosen].config == config_for_board(shape_model(GRAPH), KV260, **overrides)
-    assert all(point.text.startswith("board,context=256,beat_bytes=16,ports=") for point in found.points)
-    assert found.depths == (128, 254)
+    exploration = explore(GRAPH, KV260, overrides, pool=inline)
+    assert exploration.chosen is not None
+    assert exploration.points[exploration.chosen].config == config_for_board(shape_model(GRAPH), KV260, **overrides)
+    assert all(point.text.startswith("board,context=256,beat_bytes=16,ports=") for point in exploration.points)
+    assert exploration.depths == (128, 254)
 
 
-def test_wanted_members_are_kept_and_shown(inline: WorkerPool) -> None:
+def test_requested_members_are_kept_and_shown(inline: WorkerPool) -> None:
     overrides: dict[str, Any] = {
         **FEW,
         "slots": 3,
@@ -152,85 +154,87 @@ def test_wanted_members_are_kept_and_shown(inline: WorkerPool) -> None:
         "top_k": 4,
         "context": 100,
     }
-    found = explore(GRAPH, KV260, overrides, pool=inline)
-    for point in found.points:
+    exploration = explore(GRAPH, KV260, overrides, pool=inline)
+    for point in exploration.points:
         assert all(getattr(point.config, name) == value for name, value in overrides.items())
         assert parse_configuration(point.text)[1].items() >= overrides.items()
-    assert found.depths == (97,)
+    assert exploration.depths == (97,)
 
 
-def test_processes_and_this_process_find_the_same(few: Exploration) -> None:
-    told: list[tuple[int, int]] = []
+def test_a_pool_of_processes_gives_the_same_points(few: Exploration) -> None:
+    steps: list[tuple[int, int]] = []
     with open_pool(workers=2) as pool:
-        found = explore(GRAPH, KV260, FEW, pool=pool, progress=lambda what, done, total: told.append((done, total)))
-    assert found == few
-    assert told == [(done + 1, len(told)) for done in range(len(told))]
+        exploration = explore(
+            GRAPH, KV260, FEW, pool=pool, progress=lambda label, count, total: steps.append((count, total))
+        )
+    assert exploration == few
+    assert steps == [(count + 1, len(steps)) for count in range(len(steps))]
 
 
 @pytest.mark.slow
-def test_a_ray_cluster_finds_the_same(few: Exploration) -> None:
+def test_a_ray_cluster_gives_the_same_points(few: Exploration) -> None:
     pytest.importorskip("ray")
     with open_pool("ray", workers=2) as pool:
         assert explore(GRAPH, KV260, FEW, pool=pool) == few
 
 
-def test_what_does_not_fit_says_why_and_has_no_speed(inline: WorkerPool) -> None:
+def test_a_point_that_does_not_fit_says_why_and_has_no_speed(inline: WorkerPool) -> None:
     small = replace(KV260, has={**KV260.has, "lut": 50_000, "dsp": 200}, most={})
-    found = explore(GRAPH, small, FEW, pool=inline)
-    misfits = [point for point in found.points if not point.fits]
+    exploration = explore(GRAPH, small, FEW, pool=inline)
+    misfits = [point for point in exploration.points if not point.fits]
     assert misfits
-    for point in found.points:
+    for point in exploration.points:
         beyond = [name for name in ("lut", "dsp") if point.resources[name] > small.has[name]]
         assert [text.split()[0] for text in point.beyond] == beyond
         assert bool(point.speeds) == point.fits == (not beyond)
     assert f"lut {misfits[-1].resources['lut']:,} of 50,000" in misfits[-1].beyond
-    assert all(found.points[number].fits for numbers in found.fronts.values() for number in numbers)
+    assert all(exploration.points[number].fits for numbers in exploration.fronts.values() for number in numbers)
 
 
-def test_it_finds_what_the_boards_choice_does_not_look_at(inline: WorkerPool) -> None:
-    """Narrower tiles take less memory."""
+def test_points_outside_of_the_board_s_choice_are_tried(inline: WorkerPool) -> None:
+    """Check this with narrower tiles, which take less memory."""
     roomy = replace(PYNQ, most={})
-    one: dict[str, Any] = {"slots": 1, "beat_bytes": 8, "ports": 1}
-    found = explore(GRAPH, roomy, one, pool=inline)
-    least = min(point.resources["bram36"] for point in found.points)
-    board = replace(roomy, has={**PYNQ.has, "bram36": least})
+    overrides: dict[str, Any] = {"slots": 1, "beat_bytes": 8, "ports": 1}
+    exploration = explore(GRAPH, roomy, overrides, pool=inline)
+    smallest = min(point.resources["bram36"] for point in exploration.points)
+    board = replace(roomy, has={**PYNQ.has, "bram36": smallest})
     with pytest.raises(UnsupportedError, match="does not fit"):
-        config_for_board(shape_model(GRAPH), board, **one)
-    found = explore(GRAPH, board, one, pool=inline)
-    assert found.chosen is None
-    assert "does not fit" in found.refusal
-    assert 0 < sum(point.fits for point in found.points) < len(found.points)
+        config_for_board(shape_model(GRAPH), board, **overrides)
+    exploration = explore(GRAPH, board, overrides, pool=inline)
+    assert exploration.chosen is None
+    assert "does not fit" in exploration.refusal
+    assert 0 < sum(point.fits for point in exploration.points) < len(exploration.points)
 
 
 class _Unused:
-    """A pool that nothing may be asked of."""
+    """Stand for a pool that must not be used."""
 
     workers = 1
 
 
 def refusal(board: Board, shape: dict[str, Any], **overrides: Any) -> tuple[EdgedecError, EdgedecError]:
-    """Of ``explore`` before it tries anything, and of ``config_for_board``."""
-    graph, found = shape_graph(shape), []
-    others = (ULX3S, KV260)
+    """Return the refusals of ``explore``, before it tries a point, and of ``config_for_board``."""
+    graph, errors = shape_graph(shape), []
+    alternatives = (ULX3S, KV260)
     for act in (
-        lambda: explore(graph, board, overrides, pool=cast(WorkerPool, _Unused()), others=others),
-        lambda: config_for_board(shape_model(graph), board, others=others, **overrides),
+        lambda: explore(graph, board, overrides, pool=cast(WorkerPool, _Unused()), others=alternatives),
+        lambda: config_for_board(shape_model(graph), board, others=alternatives, **overrides),
     ):
         with pytest.raises(EdgedecError) as caught:
             act()
-        found.append(caught.value)
-    return found[0], found[1]
+        errors.append(caught.value)
+    return errors[0], errors[1]
 
 
 def test_a_model_that_fits_nothing_is_refused_with_the_nearest() -> None:
     large = {**SHAPE, "hidden_size": 1536, "intermediate_size": 4096, "num_hidden_layers": 4, "vocab_size": 20_000}
-    found, wanted = refusal(ULX3S, large)
-    assert (type(found), str(found)) == (UnsupportedError, str(wanted))
-    assert "it fits kv260" in str(found)
+    actual, expected = refusal(ULX3S, large)
+    assert (type(actual), str(actual)) == (UnsupportedError, str(expected))
+    assert "it fits kv260" in str(actual)
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"),
+    ("overrides", "message"),
     [
         ({"slots": 9}, "slots must be 1 to 8, not 9"),
         ({"tile_rows": 81}, "tile_rows must be a multiple of 5, not 81"),
@@ -239,12 +243,12 @@ def test_a_model_that_fits_nothing_is_refused_with_the_nearest() -> None:
         ({"beat_bytes": 64, "ports": 1}, "4 ports to memory of 32, 64, 128 bits, the configuration has 1 of 512"),
     ],
 )
-def test_members_that_no_accelerator_has(overrides: dict[str, Any], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_impossible_members_are_refused(overrides: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         explore(GRAPH, KV260, overrides, pool=cast(WorkerPool, _Unused()))
 
 
-def test_a_clock_that_the_family_cannot_have(inline: WorkerPool) -> None:
+def test_an_impossible_clock_is_refused(inline: WorkerPool) -> None:
     with pytest.raises(UsageError, match=r"no PLL of the ECP5 makes 333\.33"):
         explore(GRAPH, ULX3S, {**FEW, "clock_hz": 333.33e6}, pool=inline)
 
@@ -255,14 +259,14 @@ def test_a_picture_is_the_same_each_time(few: Exploration, tmp_path: Path) -> No
         write_plot(tmp_path / name, few)
     text = (tmp_path / "one.svg").read_text("utf-8")
     assert text == (tmp_path / "two.svg").read_text("utf-8")
-    for said in (
+    for part in (
         "AMD Kria KV260",
         "estimated",
         "one token in a pass",
         f"{sum(point.fits for point in few.points)} that fit",
         "Pareto front",
     ):
-        assert said in text
+        assert part in text
 
 
 def test_a_picture_needs_matplotlib(few: Exploration, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Loading by openFPGALoader: a stand-in for it."""
+"""Test loading with a fake openFPGALoader."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BOARD = find_board("ulx3s-85f")
 
 
 def install(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Path:
-    """A program openFPGALoader, first on the PATH."""
+    """Install a program openFPGALoader, first on the PATH."""
     folder.mkdir()
     path = folder / "openFPGALoader"
     path.write_text(f"#!/bin/sh\n{script}\n")
@@ -25,13 +25,13 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Path:
     return path
 
 
-def test_it_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loader_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path / "bin", monkeypatch, f'echo "$@" > {tmp_path}/words')
     load_bitstream(BOARD, tmp_path / "a b.bit")
     assert (tmp_path / "words").read_text() == f"-b ulx3s {tmp_path}/a b.bit\n"
 
 
-def test_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_loader_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ToolError, match=r"openFPGALoader is not on the PATH; install it .*, or leave --load out"):
         load_bitstream(BOARD, tmp_path / "a.bit")
@@ -45,10 +45,10 @@ def test_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         find_loader(own)
 
 
-def test_one_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_loader_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = install(tmp_path / "bin", monkeypatch, "echo empty; echo; echo unable to open ftdi device: -3 >&2; exit 1")
-    said = r"could not load a.bit into ulx3s-85f: empty; unable to open ftdi device: -3; check the cable"
-    with pytest.raises(DeviceError, match=said):
+    message = r"could not load a.bit into ulx3s-85f: empty; unable to open ftdi device: -3; check the cable"
+    with pytest.raises(DeviceError, match=message):
         load_bitstream(BOARD, tmp_path / "a.bit")
     with pytest.raises(
         DeviceError, match=r"check the cable, that you may use the device, and that the board's bootloader"

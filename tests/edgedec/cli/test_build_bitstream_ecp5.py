@@ -163,7 +163,7 @@ def test_load_writes_a_flash_if_the_bootloader_does(
     edgedec: Edgedec, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Check the OrangeCrab, whose bootloader takes a bitstream for the flash and for nothing else."""
-    monkeypatch.setenv("STUB_REPORT", fake_tools.report(90.0, wanted=80.0))
+    monkeypatch.setenv("STUB_REPORT", fake_tools.report(90.0, required=80.0))
     install(tmp_path / "bin", monkeypatch, f'echo "$@" > {tmp_path}/words')
     command = words(source)
     command[command.index("ulx3s-85f")] = "orangecrab-85f"

@@ -1,6 +1,8 @@
-"""Whole tokens on the OrangeCrab, simulated: driver, link, accelerator and block RAM in RTL, against the integer model.
+"""Compare whole tokens on the simulated OrangeCrab (driver, link, accelerator and block RAM in RTL) with the integer
+model.
 
-The accelerator is the one that the board gets for a model of stories260K's shape, so the library serves both models here.
+The accelerator is the one that the board gets for a model of stories260K's shape, so that the library serves both
+models here.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ if missing_tools() or find_compiler() is None:
 
 from edgedec.sim.boards.uart_board import BoardTerminal, fastest_baud, simulated_board
 
-pytestmark = pytest.mark.slow  # the library takes minutes, once; the weights go over the line
+pytestmark = pytest.mark.slow  # the library takes minutes, once; the weights cross the line
 
 STORIES = {
     "model_type": "llama",
@@ -56,7 +58,7 @@ STORIES = {
 
 @pytest.fixture(scope="module")
 def config() -> AcceleratorConfig:
-    """With what trit planes need besides."""
+    """Return the configuration, with the members for trit planes."""
     shape = shape_model(shape_graph(STORIES))
     return config_for_board(shape, BOARD, context=64, scaling=True, instructions=208)
 
@@ -69,7 +71,7 @@ def terminal(config: AcceleratorConfig) -> Iterator[BoardTerminal]:
 
 
 def exercise(model: IntegerModel, config: AcceleratorConfig, terminal: BoardTerminal, tokens: list[int]) -> None:
-    """A pass for each token; all logits are the integer model's."""
+    """Run a pass per token; all logits must be the integer model's."""
     (embed,) = (op for op in model.graph.operations if isinstance(op, Embed))
     constants: Any = model.constants[embed.name]
     program = compile_model(model, config)
@@ -79,28 +81,30 @@ def exercise(model: IntegerModel, config: AcceleratorConfig, terminal: BoardTerm
     with Driver(device, program, constants.weight) as driver:
         for position, token in enumerate(tokens):
             array = np.array([token], np.int32)
-            wanted = sequence.forward(
+            expected = sequence.forward(
                 array, positions=np.array([position], np.int32), visible=np.ones((1, 1), dtype=np.bool_)
             )
             assert driver.forward(array, logits=WHOLE_ROWS).cycles > 0
-            found = driver.logits(np.zeros(1, np.int32))
-            assert np.array_equal(found.values, wanted.values)
-            for kept in (driver, sequence):
-                kept.commit(np.zeros(1, np.int32))
+            actual = driver.logits(np.zeros(1, np.int32))
+            assert np.array_equal(actual.values, expected.values)
+            for holder in (driver, sequence):
+                holder.commit(np.zeros(1, np.int32))
     device.close()
 
 
-def test_it_is_what_the_board_gets(config: AcceleratorConfig) -> None:
+def test_the_configuration_is_the_choice_for_the_board(config: AcceleratorConfig) -> None:
     assert (config.slots, config.port_bytes, config.clock_hz) == (1, BOARD.port_bytes, BOARD.clock_hz)
 
 
-def test_a_random_model(config: AcceleratorConfig, terminal: BoardTerminal) -> None:
+def test_a_random_model_equals_the_integer_model(config: AcceleratorConfig, terminal: BoardTerminal) -> None:
     model = prepared(*float_model(TernaryScheme(), {"head_dim": 8, "attention_bias": False}))
     exercise(model, config, terminal, [7, 14, 21, 28])
 
 
-def test_stories260k(config: AcceleratorConfig, terminal: BoardTerminal, shared_data: Path, tmp_path: Path) -> None:
-    """Two trit planes: 213 KiB with 64 positions."""
+def test_stories260k_equals_the_integer_model(
+    config: AcceleratorConfig, terminal: BoardTerminal, shared_data: Path, tmp_path: Path
+) -> None:
+    """Use two trit planes: 213 KiB with 64 positions."""
     checkpoint = open_checkpoint(
         shared_data / "models/stories260K/stories260K.bin", shared_data / "tokenizers/tok512.bin"
     )

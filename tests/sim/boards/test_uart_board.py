@@ -1,4 +1,4 @@
-"""The gateware of a board with a serial line, through the driver that a board would have: bytes, two clocks, SDRAM."""
+"""Test the gateware of a board with a serial line through a board's driver: bytes, two clocks, SDRAM."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def device(terminal: BoardTerminal) -> Iterator[Any]:
     device.close()
 
 
-def test_it_says_what_it_is(device: Any) -> None:
+def test_the_device_describes_itself(device: Any) -> None:
     assert (device.kind, device.clock_hz) == ("simulated", 80e6)
     for name in ("identity", "version"):
         assert device.read_register(REGISTER_MAP[name].offset) == REGISTER_MAP[name].reset
@@ -56,8 +56,8 @@ def test_it_says_what_it_is(device: Any) -> None:
     assert low | high << 32 == CONFIG.hash
 
 
-def test_memory_over_the_line_and_by_the_accelerator(device: Any) -> None:
-    """What the host wrote is what the accelerator reads, and the other way round; it waits for the interrupt."""
+def test_memory_crosses_the_line_in_both_directions(device: Any) -> None:
+    """Check that the accelerator reads what the host wrote, and the other way round; the host waits for the interrupt."""
     source, target = device.allocate(4096 + 512), device.allocate(4096 + 512)
     source.array[:] = np.random.default_rng(0).integers(0, 256, source.array.size, np.uint8)
     source.flush()

@@ -1,6 +1,7 @@
-"""Two commands, as a user runs them: one simulates an ULX3S behind a pseudo-terminal, the other writes a text on it.
+"""Run two commands like a user: one simulates a ULX3S on a pseudo-terminal, the other writes a text on it.
 
-Minutes to compile at the first time, then about a minute on a quiet machine, most of it for the weights: ``make test-all``.
+The first run compiles for minutes; later ones take about a minute on an idle machine, most of it for the weights:
+``make test-all``.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ ASKED = ("-m", "demo", "-p", "Once upon a time", "-n", "4", "--temp", "0", "--js
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[dict[str, Any]]:
-    """What ``edgedec simulate`` says of the board that it serves."""
+    """Return what ``edgedec simulate`` prints about the board that it serves."""
     command = [*EDGEDEC, "simulate", "-m", "demo", "--terminal", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -41,26 +42,26 @@ def served() -> Iterator[dict[str, Any]]:
             yield json.loads("".join(lines))
         finally:
             process.send_signal(signal.SIGINT)
-            said = process.stderr.read()
-    assert process.returncode == 0, said
-    assert "cycles simulated in" in said
+            output = process.stderr.read()
+    assert process.returncode == 0, output
+    assert "cycles simulated in" in output
 
 
-def generated(*more: str) -> dict[str, Any]:
-    done = subprocess.run([*EDGEDEC, "generate", *ASKED, *more], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+def generated(*options: str) -> dict[str, Any]:
+    process = subprocess.run([*EDGEDEC, "generate", *ASKED, *options], capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    result: dict[str, Any] = json.loads(process.stdout)
+    return result
 
 
-@pytest.mark.parametrize("more", [(), ("--spec-type", "model", "--draft-max", "1")])
-def test_the_tokens_are_those_of_the_reference(served: dict[str, Any], more: tuple[str, ...]) -> None:
-    line = generated("--device", f"uart:{served['port']}", "--board", served["board"], *more)
+@pytest.mark.parametrize("options", [(), ("--spec-type", "model", "--draft-max", "1")])
+def test_the_tokens_are_those_of_the_reference(served: dict[str, Any], options: tuple[str, ...]) -> None:
+    line = generated("--device", f"uart:{served['port']}", "--board", served["board"], *options)
     accelerator = line["timings"]["accelerator"]
     configuration = accelerator["configuration"]
     assert configuration["hash"] == served["configuration"]
-    same = ("--board", served["board"], "--configuration", f"board,context={configuration['context']}")
-    reference = generated("--device", "interpreter", *same, *more)
+    configuration_options = ("--board", served["board"], "--configuration", f"board,context={configuration['context']}")
+    reference = generated("--device", "interpreter", *configuration_options, *options)
     assert reference["timings"]["accelerator"]["configuration"] == configuration
     assert line["tokens"] == reference["tokens"]
     assert accelerator["kind"] == "simulated"

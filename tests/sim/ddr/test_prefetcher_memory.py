@@ -1,4 +1,4 @@
-"""The prefetcher's RTL before the model of the KV260's memory."""
+"""Run the prefetcher's RTL with the model of the KV260's memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PORTS, _PORT_BYTES = 4, 16
 
 
 def serve(component: Prefetcher, memory: Memory) -> Any:
-    """The model at the component's buses; a background process of ``run``."""
+    """Connect the model to the component's buses, as a background process of ``run``."""
     buses = [getattr(component, f"bus{port}") for port in range(_PORTS)]
 
     async def process(ctx: Any) -> None:
@@ -29,9 +29,9 @@ def serve(component: Prefetcher, memory: Memory) -> Any:
                 ctx.set(bus.rresp, out.r_response)
                 ctx.set(bus.rdata, int.from_bytes(bytes(out.r_data[:_PORT_BYTES]), "little"))
             signals = [getattr(bus, name) for bus in buses for name in ("arvalid", "araddr", "arlen", "rready")]
-            _, _, *found = await ctx.tick().sample(*signals)
+            _, _, *samples = await ctx.tick().sample(*signals)
             for port, driven in enumerate(memory.inputs):
-                valid, address, length, ready = found[4 * port : 4 * port + 4]
+                valid, address, length, ready = samples[4 * port : 4 * port + 4]
                 driven.ar_valid, driven.ar_address, driven.ar_beats, driven.r_ready = valid, address, length + 1, ready
             memory.cycle()
 
@@ -39,10 +39,10 @@ def serve(component: Prefetcher, memory: Memory) -> Any:
 
 
 @pytest.mark.slow
-def test_ports_that_were_pushed_apart_come_together_again() -> None:
-    """A port misses 1,100 beats' time; then all of them read at the rate of the bus, as if nothing had been.
+def test_ports_that_were_delayed_come_together_again() -> None:
+    """Delay a port by the time of 1,100 beats; afterwards all of them read at the rate of the bus.
 
-    Ports that are 64 KiB apart are in different rows of one bank: they lose a tenth and more, and stay so.
+    Ports that are 64 KiB apart use different rows of one bank: they lose a tenth or more, and stay apart.
     """
     beats, first = 7000, 2500
     image = np.random.default_rng(1).integers(0, 256, beats * 64, np.uint8)
@@ -52,14 +52,14 @@ def test_ports_that_were_pushed_apart_come_together_again() -> None:
         memory.inject_stall(0, first_cycle=700, cycles=1100)
     ranges = [Range(start=0, beats=first), Range(start=first, beats=beats - first)]
     cycles: dict[str, list[int]] = {}
-    found = run(
+    collected = run(
         component,
-        {"ranges": [{"start": one.start, "beats": one.beats} for one in ranges]},
+        {"ranges": [{"start": entry.start, "beats": entry.beats} for entry in ranges]},
         {"beats": beats, "error": 0},
         background=[serve(component, memories[0])],
         cycles=cycles,
     )
-    assert found["beats"] == image.reshape(-1, 64).tolist()
+    assert collected["beats"] == image.reshape(-1, 64).tolist()
     rtl = [cycles["beats"][first - 1], cycles["beats"][-1]]
     assert rtl[1] - rtl[0] < 1.005 * (beats - first)
     assert read(memories[1], ranges).finished == pytest.approx(rtl, abs=20)
@@ -67,20 +67,20 @@ def test_ports_that_were_pushed_apart_come_together_again() -> None:
 
 @pytest.mark.slow
 def test_the_model_of_the_stream_is_as_fast_as_the_rtl() -> None:
-    """Weights, constants, and keys and values of several heads, as a layer has them."""
+    """Read weights, constants, and keys and values of several heads, like a layer."""
     heads = [Range(start=100_000 + 1536 * run, beats=192) for run in (0, 2, 1, 4, 3, 6, 5, 7)]
     ranges = [Range(start=80, beats=192), Range(start=272, beats=1300), Range(start=1572, beats=1), *heads]
     ranges += [Range(start=1573, beats=77), Range(start=1650, beats=1300)]
     component = Prefetcher(beat_bytes=64, ports=_PORTS, address_bits=24, count_bits=16, depth=1024, style="auto")
     cycles: dict[str, list[int]] = {}
-    beats = sum(one.beats for one in ranges)
+    beats = sum(entry.beats for entry in ranges)
     run(
         component,
-        {"ranges": [{"start": one.start, "beats": one.beats} for one in ranges]},
+        {"ranges": [{"start": entry.start, "beats": entry.beats} for entry in ranges]},
         {"beats": beats, "error": 0},
         background=[serve(component, Memory())],
         cycles=cycles,
     )
-    last = np.cumsum([one.beats for one in ranges]) - 1
-    found = read(Memory(), ranges, depth=1024)
-    assert found.finished == pytest.approx([cycles["beats"][beat] for beat in last], abs=20)
+    last = np.cumsum([entry.beats for entry in ranges]) - 1
+    modelled = read(Memory(), ranges, depth=1024)
+    assert modelled.finished == pytest.approx([cycles["beats"][beat] for beat in last], abs=20)

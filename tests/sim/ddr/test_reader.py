@@ -1,4 +1,4 @@
-"""The read stream before the memory model: what a layer's traffic costs, and what the ports' leads do to it."""
+"""Test the read stream with the memory model: the cost of a layer's traffic, and the effect of the ports' leads."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from edgedec.sim.ddr.memory import Memory
 from edgedec.sim.ddr.parameters import KV260
 from edgedec.sim.ddr.reader import Range, Write, read
 
-_CACHE, _LAYER_CACHE, _RUN = 1 << 22, 49_152, 1536  # beats; of the cache, a layer of it, and a head's keys or values
+# beats: of the cache, of a layer of it, and of a head's keys or values
+_CACHE, _LAYER_CACHE, _RUN = 1 << 22, 49_152, 1536
 
 
 def layers(count: int, *, cached: int = 192) -> list[Range]:
-    """Those of BitNet-0.73B in the default configuration, 128 positions before it; waits as in docs/accelerator.md."""
+    """Return the ranges of BitNet-0.73B in the default configuration, 128 positions before it; waits as in
+    docs/accelerator.md.
+    """
     at, ranges = 300, []
 
     def image(beats: int, wait: int = 0) -> None:
@@ -23,7 +26,7 @@ def layers(count: int, *, cached: int = 192) -> list[Range]:
         at += beats
 
     for layer in range(count):
-        for wait in (140, 0, 0):  # q, k, v: first the constants of their codes
+        for wait in (140, 0, 0):  # q, k, v: the constants of their codes come first
             image(192)
             image(7392, wait)
         image(1)
@@ -39,13 +42,13 @@ def layers(count: int, *, cached: int = 192) -> list[Range]:
 
 
 def new_rows(ranges: list[Range], slots: int) -> list[Write]:
-    """Of each layer the keys of a pass, 16 bytes each, when k is through; then the values."""
-    taken = np.cumsum([one.beats for one in ranges])
+    """Return the writes of each layer: the keys of a pass, 16 bytes each, after k; then the values."""
+    beats_read = np.cumsum([range_.beats for range_ in ranges])
     layer = len(layers(1))
     blocks = [64 * (_CACHE + first // layer * _LAYER_CACHE) for first in range(0, len(ranges), layer)]
     return [
         Write(
-            due=int(taken[number * layer + matrix]),
+            due=int(beats_read[number * layer + matrix]),
             address=start + 64 * _RUN * (2 * head + value) + 96 * (slot // 4) + 4096 * (slot % 4) + 16 * chunk,
         )
         for number, start in enumerate(blocks)
@@ -57,50 +60,50 @@ def new_rows(ranges: list[Range], slots: int) -> list[Write]:
 
 
 def least(ranges: list[Range]) -> int:
-    """Cycles of a memory that is always there."""
-    return sum(one.beats + one.wait for one in ranges)
+    """Return the cycles with a memory that is always ready."""
+    return sum(range_.beats + range_.wait for range_ in ranges)
 
 
-@pytest.mark.parametrize(("slots", "most"), [(1, 1.004), (4, 1.015), (8, 1.03)])
-def test_layers_are_read_at_the_rate_of_the_ports(slots: int, most: float) -> None:
-    """But for the writes, of which the controller takes eight between two turns of its bus."""
+@pytest.mark.parametrize(("slots", "limit"), [(1, 1.004), (4, 1.015), (8, 1.03)])
+def test_layers_are_read_at_the_rate_of_the_ports(slots: int, limit: float) -> None:
+    """Allow for the writes, of which the controller takes eight between two turns of its bus."""
     ranges = layers(3)
-    found = read(Memory(), ranges, new_rows(ranges, slots))
-    assert found.most_lead == 16
-    assert found.cycles < most * least(ranges)
-    assert found.finished[-1] == found.cycles
-    assert list(found.finished) == sorted(found.finished)
+    result = read(Memory(), ranges, new_rows(ranges, slots))
+    assert result.most_lead == 16
+    assert result.cycles < limit * least(ranges)
+    assert result.finished[-1] == result.cycles
+    assert list(result.finished) == sorted(result.finished)
 
 
-def test_ports_that_run_away_from_each_other_lose_much() -> None:
-    """Why the prefetcher holds them together. How much it is follows from where they happen to be."""
+def test_ports_that_drift_apart_lose_much() -> None:
+    """Check the reason for which the prefetcher keeps them together; the loss depends on their places."""
     ranges = layers(3)
     free = [read(Memory(), ranges, new_rows(ranges, slots), lead=None) for slots in (1, 4, 8)]
-    assert max(found.most_lead for found in free) > 1024
-    assert max(found.cycles for found in free) > 1.08 * least(ranges)
+    assert max(result.most_lead for result in free) > 1024
+    assert max(result.cycles for result in free) > 1.08 * least(ranges)
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_disturbance_costs_no_more_than_itself(seed: int) -> None:
+def test_a_disturbance_costs_only_its_own_time(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    ranges, memory, lost = layers(1), Memory(), 0
+    ranges, memory, lost_cycles = layers(1), Memory(), 0
     for _ in range(3):
         port, first, cycles = int(rng.integers(4)), int(rng.integers(90_000)), int(rng.integers(100, 3000))
         memory.inject_stall(port, first_cycle=first, cycles=cycles)
-        lost += cycles
-    assert read(memory, ranges).cycles < 1.01 * least(ranges) + lost
+        lost_cycles += cycles
+    assert read(memory, ranges).cycles < 1.01 * least(ranges) + lost_cycles
 
 
-def test_beats_waits_and_nothing_else_before_a_fast_memory() -> None:
+def test_a_fast_memory_costs_beats_and_waits_only() -> None:
     memory = Memory(KV260.flat(100_000_000_000))
     ranges = [Range(start=5, beats=0), Range(start=1000, beats=700, wait=30), Range(start=3, beats=50, wait=1000)]
-    found = read(memory, ranges, lead=None)
-    assert found.finished[1] + 1050 == found.finished[2] == found.cycles
-    assert found.starved == found.cycles - 1780
+    result = read(memory, ranges, lead=None)
+    assert result.finished[1] + 1050 == result.finished[2] == result.cycles
+    assert result.starved == result.cycles - 1780
     assert memory.counts.reads == 4 * (175 + 14)  # lines; the second range begins within one
 
 
-def test_writes_go_in_batches_and_all_at_the_end() -> None:
+def test_writes_go_in_batches_and_the_rest_at_the_end() -> None:
     memory = Memory()
     writes = [Write(due=10 * i, address=1 << 20 | 64 * i) for i in range(100)]
     read(memory, [Range(start=0, beats=3000)], writes, batch=40)
@@ -119,12 +122,12 @@ def test_writes_go_in_batches_and_all_at_the_end() -> None:
         ([], [], {"depth": 0}, "depth must be positive, not 0"),
     ],
 )
-def test_bad_input(ranges: list[Range], writes: list[Write], options: dict[str, int], message: str) -> None:
+def test_bad_input_is_refused(ranges: list[Range], writes: list[Write], options: dict[str, int], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         read(Memory(), ranges, writes, **options)
 
 
-def test_a_write_over_4_kib_and_a_port_that_hangs() -> None:
+def test_a_write_over_4_kib_and_a_port_that_hangs_are_reported() -> None:
     with pytest.raises(DeviceError, match="crosses 4 KiB"):
         read(Memory(), [Range(start=0, beats=2000)], [Write(due=0, address=4080, beats=2)])
     memory = Memory()

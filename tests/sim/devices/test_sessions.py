@@ -1,6 +1,6 @@
-"""The embedded model on its RTL and on the interpreter of its program: the same tokens, plain and speculative.
+"""Run the embedded model on its RTL and on the interpreter of its program: the same tokens, plain and speculative.
 
-Minutes to compile at the first time, then seconds a token: ``make test-all``.
+The first run compiles for minutes; later ones take seconds per token: ``make test-all``.
 """
 
 from __future__ import annotations
@@ -21,17 +21,19 @@ from edgedec.sim.verify.cocotb_runner import missing_tools
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}")]
 
 PROMPTS, TOKENS = 20, 6
-DRAFTED = 3  # guesses at most: with the root they are the slots of the small accelerator
+DRAFTED = 3  # maximum of guesses: with the root they fill the slots of the small accelerator
 
 
-SEEN: list[tuple[Rounds, int]] = []  # of every answer of the RTL: its rounds, and commits that moved rows
+SEEN: list[tuple[Rounds, int]] = []  # each answer of the RTL: its rounds, and commits that moved rows
 
 
 def prompts() -> list[str]:
-    """The first words of stories that the model was not trained on; many begin alike, so each is taken once."""
+    """Return the first words of stories outside of the training text; equal beginnings are taken once."""
     stories = [story.split() for story in demo.HELD_OUT.read_text("utf-8").split("\n\n")]
-    found = dict.fromkeys(" ".join(words[: 4 + number % 3]) for number, words in enumerate(stories) if len(words) > 20)
-    return list(found)[:PROMPTS]
+    beginnings = dict.fromkeys(
+        " ".join(words[: 4 + number % 3]) for number, words in enumerate(stories) if len(words) > 20
+    )
+    return list(beginnings)[:PROMPTS]
 
 
 @pytest.fixture(scope="module", params=["plain", "speculative"])
@@ -76,18 +78,21 @@ def test_rtl_and_interpreter_write_the_same_tokens(sessions: dict[str, Session],
     )
 
 
-def test_guesses_were_accepted_and_rejected_and_moved(sessions: dict[str, Session]) -> None:
-    """Else the texts above would say nothing of speculation. Runs after them."""
-    seen, SEEN[:] = SEEN[:], []
+def test_guesses_were_accepted_rejected_and_moved(sessions: dict[str, Session]) -> None:
+    """Check this after the tests above, which would otherwise prove nothing about speculation."""
+    records, SEEN[:] = SEEN[:], []
     if sessions["sim"].run.spec.drafter == "none":
         return
-    accepted, drafted = sum(sum(rounds.accepted) for rounds, _ in seen), sum(rounds.drafted for rounds, _ in seen)
-    assert 0 < accepted < drafted
-    assert sum(commits for _, commits in seen) > 0, "no row had to be moved in memory"
+    accepted_count, drafted = (
+        sum(sum(rounds.accepted) for rounds, _ in records),
+        sum(rounds.drafted for rounds, _ in records),
+    )
+    assert 0 < accepted_count < drafted
+    assert sum(commits for _, commits in records) > 0, "no row had to be moved in memory"
 
 
 def test_sampling_draws_the_same_tokens(sessions: dict[str, Session]) -> None:
-    """From whole rows of logits, which the hardware writes to memory."""
-    drawn = SamplingConfig(temperature=0.8, seed=3)
-    reference, rtl = answers(sessions, prompts()[0], sampling=drawn)
+    """Draw from whole rows of logits, which the hardware writes to memory."""
+    sampling = SamplingConfig(temperature=0.8, seed=3)
+    reference, rtl = answers(sessions, prompts()[0], sampling=sampling)
     assert rtl.tokens == reference.tokens

@@ -1,4 +1,4 @@
-"""The interpreter against the integer profile: what every instruction makes is the same integer for integer."""
+"""Compare the interpreter with the integer profile: every instruction's results, integer for integer."""
 
 from __future__ import annotations
 
@@ -41,36 +41,36 @@ def model(kind: str) -> IntegerModel:
     return tiny(kind)[2]
 
 
-def exercise(both: Both, vocab: int) -> None:
-    """A prompt in whole passes, single tokens, a tree of which a part is kept, and what follows it."""
-    rng, slots = np.random.default_rng(5), both.slots
+def exercise(pair: Both, vocab: int) -> None:
+    """Run a prompt in whole passes, single tokens, a tree of which a part is kept, and tokens after it."""
+    rng, slots = np.random.default_rng(5), pair.slots
     prompt = rng.integers(0, vocab, 16).tolist()
     for start in range(0, 16, slots):
         part = prompt[start : start + slots]
-        both.run(part, logits=2 if start + slots >= 16 else 0)
-        both.commit(range(len(part)))
+        pair.run(part, logits=2 if start + slots >= 16 else 0)
+        pair.commit(range(len(part)))
     for _ in range(3):
-        both.run([int(rng.integers(vocab))], logits=1)
-        both.commit([0])
+        pair.run([int(rng.integers(vocab))], logits=1)
+        pair.commit([0])
     parents = [-1, *(int(rng.integers(-1, i)) for i in range(1, slots))]
-    for kept in (True, False):
-        both.run(rng.integers(0, vocab, slots).tolist(), parents)
+    for commits in (True, False):
+        pair.run(rng.integers(0, vocab, slots).tolist(), parents)
         path = [slots - 1]
         while parents[path[0]] >= 0:
             path.insert(0, parents[path[0]])
-        both.commit(path if kept else [])
-    both.run(rng.integers(0, vocab, min(2, slots)).tolist())
+        pair.commit(path if commits else [])
+    pair.run(rng.integers(0, vocab, min(2, slots)).tolist())
 
 
 @pytest.mark.thorough(sample=4)
 @pytest.mark.parametrize("widths", WIDTHS, ids=lambda widths: f"W{widths['beat_bytes']}")
 @pytest.mark.parametrize("kind", [*KINDS, "windowed"])
-def test_a_tiny_model(kind: str, widths: dict[str, Any]) -> None:
+def test_a_tiny_model_equals_the_profile(kind: str, widths: dict[str, Any]) -> None:
     if widths["beat_bytes"] == 4 and kind.startswith("planes"):
         pytest.skip("mantissas of five rows do not fit a beat")
-    both = Both(model(kind), compiled(model(kind), **widths))
-    exercise(both, VOCAB)
-    names = both.compared
+    pair = Both(model(kind), compiled(model(kind), **widths))
+    exercise(pair, VOCAB)
+    names = pair.compared
     parts = ["attn_norm.codes", "v", "attn", "attn_out", "gate", "up", "gated", "out", "o", "down"]
     assert {f"layers.0.{part}" for part in parts} <= names
     assert {"logits", "final_norm.scale.mantissa", "layers.0.attn.p", "layers.0.attn.v8"} <= names
@@ -79,47 +79,51 @@ def test_a_tiny_model(kind: str, widths: dict[str, Any]) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["demo", "demo-int8"])
-def test_the_embedded_model(name: str) -> None:
-    both = Both(*_of_bundle(Bundle.open(demo.bundle_path(name)), slots=4))
-    exercise(both, both.model.vocab)
+def test_the_embedded_model_equals_the_profile(name: str) -> None:
+    pair = Both(*_of_bundle(Bundle.open(demo.bundle_path(name)), slots=4))
+    exercise(pair, pair.model.vocab)
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("planes", [0, 2])
-def test_stories260k(planes: int, shared_data: Path, tmp_path: Path) -> None:
+def test_stories260k_equals_the_profile(planes: int, shared_data: Path, tmp_path: Path) -> None:
     checkpoint = open_checkpoint(
         shared_data / "models/stories260K/stories260K.bin", shared_data / "tokenizers/tok512.bin"
     )
     options = QuantizeOptions(method="ternary", planes=planes) if planes else QuantizeOptions(method="int8")
     ids = sample_ids(checkpoint, tokens=256, vocab_limit=512, seed=0) if planes else None
     quantize(checkpoint, tmp_path / "bundle", options, vocab_limit=512, calibration=ids)
-    both = Both(*_of_bundle(Bundle.open(tmp_path / "bundle"), slots=8))
-    exercise(both, both.model.vocab)
+    pair = Both(*_of_bundle(Bundle.open(tmp_path / "bundle"), slots=8))
+    exercise(pair, pair.model.vocab)
 
 
 def _of_bundle(bundle: Bundle, **overrides: Any) -> tuple[IntegerModel, Program]:
     windows = [np.arange(1, 40, dtype=np.int32)]
-    found = prepare(bundle, calibrate(bundle, windows))
-    return found, compiled(found, **overrides)
+    prepared_model = prepare(bundle, calibrate(bundle, windows))
+    return prepared_model, compiled(prepared_model, **overrides)
 
 
-# --- what is no program -----------------------------------------------------------------------------------------------
+# --- invalid programs -------------------------------------------------------------------------------------------------
 
 
 def broken(program: Program, change: Any) -> Interpreter:
-    """The program without some instructions, or with others: ``change`` gives a list for each."""
-    kept = [(new, name) for one, name in zip(program.instructions, program.names, strict=True) for new in change(one)]
-    instructions, names = zip(*kept, strict=True)
-    commit = max(0, len(kept) - (len(program.instructions) - program.commit))
+    """Return the program without some instructions, or with others: ``change`` gives a list for each."""
+    pairs = [
+        (changed, name)
+        for original, name in zip(program.instructions, program.names, strict=True)
+        for changed in change(original)
+    ]
+    instructions, names = zip(*pairs, strict=True)
+    commit = max(0, len(pairs) - (len(program.instructions) - program.commit))
     return Interpreter(replace(program, instructions=instructions, names=names, commit=commit))
 
 
-def is_read(one: Instruction, destination: Destination) -> bool:
-    return one.opcode == Opcode.READ and one["destination"] == destination
+def is_read(instruction: Instruction, destination: Destination) -> bool:
+    return instruction.opcode == Opcode.READ and instruction["destination"] == destination
 
 
 def drop(destination: Destination) -> Any:
-    return lambda one: [] if is_read(one, destination) else [one]
+    return lambda instruction: [] if is_read(instruction, destination) else [instruction]
 
 
 def twice(destination: Destination) -> Any:
@@ -134,16 +138,16 @@ DESTINATIONS = [Destination(x) for x in Destination if x not in (0, Destination.
 
 
 @pytest.mark.parametrize("destination", DESTINATIONS, ids=lambda destination: str(destination.name))
-def test_a_missing_read(destination: Destination) -> None:
+def test_a_missing_read_is_reported(destination: Destination) -> None:
     with pytest.raises(BundleError, match=r"instruction \d+.*; compile it again"):
         broken(compiled(model("int8"), slots=2), drop(destination)).run_pass(2, 0)
 
 
 @pytest.mark.parametrize("destination", DESTINATIONS, ids=lambda destination: str(destination.name))
-def test_a_read_that_comes_twice(destination: Destination) -> None:
+def test_a_repeated_read_is_reported(destination: Destination) -> None:
     machine = broken(compiled(model("int8"), slots=2), twice(destination))
     if destination == Destination.ANGLES:
-        machine.run_pass(2, 0)  # the next angles take the place of those before
+        machine.run_pass(2, 0)  # the next angles replace those before
         return
     with pytest.raises(BundleError, match=r"instruction \d+.*; compile it again"):
         machine.run_pass(2, 0)
@@ -169,12 +173,12 @@ def test_a_read_that_comes_twice(destination: Destination) -> None:
         lambda one: [one] if one.opcode != Opcode.LOAD else [Instruction(Opcode.COPY, {"heads": 1})],
     ],
 )
-def test_a_program_that_makes_no_sense(change: Any) -> None:
+def test_an_inconsistent_program_is_refused(change: Any) -> None:
     with pytest.raises(BundleError, match="compile it again"):
         broken(compiled(model("int8"), slots=2), change).run_pass(2, 0)
 
 
-def test_an_image_that_is_none() -> None:
+def test_an_invalid_image_is_refused() -> None:
     program = compiled(model("native"), slots=2)
     machine = Interpreter(replace(program, image=np.full_like(program.image, 255)))
     with pytest.raises(BundleError, match="five trits"):
@@ -194,20 +198,20 @@ def test_an_image_that_is_none() -> None:
         (1, 0, {"logits": 3}),
     ],
 )
-def test_registers_out_of_range(slots: int, committed: int, options: dict[str, Any]) -> None:
+def test_registers_out_of_range_are_refused(slots: int, committed: int, options: dict[str, Any]) -> None:
     machine = Interpreter(compiled(model("native"), slots=2))
     with pytest.raises(UsageError):
         machine.run_pass(slots, committed, **options)
 
 
-@pytest.mark.parametrize(("committed", "accepted"), [(0, 4), (0, -1), (63, 2), (-1, 1)])
-def test_a_commit_out_of_range(committed: int, accepted: int) -> None:
+@pytest.mark.parametrize(("committed", "accepted_mask"), [(0, 4), (0, -1), (63, 2), (-1, 1)])
+def test_a_commit_out_of_range_is_refused(committed: int, accepted_mask: int) -> None:
     with pytest.raises(UsageError):
-        Interpreter(compiled(model("native"), slots=2)).commit(committed, accepted)
+        Interpreter(compiled(model("native"), slots=2)).commit(committed, accepted_mask)
 
 
-def test_nothing_is_written_beyond_the_pass() -> None:
-    """Other positions of the cache, and the output where no logits are wanted."""
+def test_nothing_is_written_outside_of_the_pass() -> None:
+    """Check other positions of the cache, and the output if no logits are requested."""
     machine = Interpreter(compiled(model("native"), slots=4))
     machine.cache[:], machine.output[:] = 77, 77
     machine.run_pass(3, 2, logits=0)
@@ -217,5 +221,5 @@ def test_nothing_is_written_beyond_the_pass() -> None:
     for run in runs:
         rows = run.view(np.int8).reshape(-1, layout.chunks, layout.positions, layout.chunk).transpose(0, 2, 1, 3)
         positions = rows.reshape(-1, layout.head_dim)
-        changed = np.flatnonzero((positions != 77).any(axis=1))
-        assert set(changed) <= {2, 3, 4}
+        changed_positions = np.flatnonzero((positions != 77).any(axis=1))
+        assert set(changed_positions) <= {2, 3, 4}

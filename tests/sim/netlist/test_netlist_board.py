@@ -1,4 +1,4 @@
-"""The netlist that yosys makes of a system passes the same bench as the system's gateware: same tests, same harness."""
+"""Run the bench of a system's gateware on the netlist that yosys makes of it: same tests, same harness."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from edgedec.sim.boards.uart_board import BoardTerminal, UartBoard, build
 from edgedec.sim.netlist.synthesis import synthesized
 from tests.hw.support.fake_accelerator import Copier
 
-# The tests, and the fixture ``device`` that they take; they run on this module's ``terminal``.
+# The tests, and the fixture ``device`` that they use; they run on this module's ``terminal``.
 from tests.sim.boards.test_uart_board import (  # noqa: F401
     BAUD,
     CHIP,
     CONFIG,
     MEMORY_HZ,
     device,
-    test_it_says_what_it_is,
-    test_memory_over_the_line_and_by_the_accelerator,
+    test_memory_crosses_the_line_in_both_directions,
+    test_the_device_describes_itself,
 )
 
 pytestmark = pytest.mark.slow  # synthesis takes half a minute, once
 
 
 def with_ones(netlist: Path, folder: Path) -> Path:
-    """The same with ones where the netlist has any value: what nobody may depend on."""
+    """Return the netlist with ones for undefined bits, on which nothing may depend."""
     text = netlist.read_text("utf-8")
-    other = folder / "ones.il"
-    other.write_text(re.sub(r"\b(\d+')([01x]+)\b", lambda found: found[1] + found[2].replace("x", "1"), text), "utf-8")
+    path = folder / "ones.il"
+    path.write_text(re.sub(r"\b(\d+')([01x]+)\b", lambda match: match[1] + match[2].replace("x", "1"), text), "utf-8")
     assert "1'x" in text
-    return other
+    return path
 
 
 @pytest.fixture(scope="module", params=["netlist", "netlist with ones"])

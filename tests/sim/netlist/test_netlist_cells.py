@@ -1,4 +1,4 @@
-"""The cells of the ECP5 that a netlist is simulated with, against models of them in plain words; and what is refused."""
+"""Compare the cells of the ECP5 with which a netlist is simulated with plain models of them, and test the refusals."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CONTENTS = [int(byte) for byte in np.random.default_rng(3).integers(0, 512, 2048
 
 
 class Bench:
-    """Cells on shared inputs, each with its outputs as a port of its own."""
+    """Hold cells on shared inputs, each with its outputs as a port of its own."""
 
     def __init__(self) -> None:
         self._random = np.random.default_rng(1)
@@ -43,14 +43,14 @@ class Bench:
         self._nets += count
         return tuple(range(self._nets - count, self._nets))
 
-    def input(self, name: str, width: int, most: int | None = None) -> tuple[int, ...]:
-        """Its nets; random values, below ``most`` if that is given."""
+    def input(self, name: str, width: int, limit: int | None = None) -> tuple[int, ...]:
+        """Return its nets; values are random, below ``limit`` if that is given."""
         self.inputs[name] = self.new(width)
-        self.values[name] = self._random.integers(0, most or 1 << width, STEPS, np.uint64)
+        self.values[name] = self._random.integers(0, limit or 1 << width, STEPS, np.uint64)
         return self.inputs[name]
 
     def cell(self, kind: str, pins: dict[str, Any], outputs: dict[str, int], parameters: dict[str, Any]) -> str:
-        """pins: nets of each pin or bus. outputs: widths, together a port. Its name."""
+        """Add a cell; ``pins`` are nets of each pin or bus, ``outputs`` are widths, together a port. Return its name."""
         name = f"c{len(self.cells)}"
         connected: dict[str, int] = {}
         for pin, nets in pins.items():
@@ -79,7 +79,7 @@ def rises(values: Any) -> Iterator[bool]:
 
 
 @pytest.mark.rtl
-def test_tables_multiplexers_carries_and_products(tmp_path: Path) -> None:
+def test_tables_multiplexers_carries_and_products_equal_their_models(tmp_path: Path) -> None:
     bench, random = Bench(), np.random.default_rng(2)
     data = bench.input("data", 40)
     tables = [int(table) for table in random.integers(0, 1 << 16, 8)]
@@ -100,22 +100,22 @@ def test_tables_multiplexers_carries_and_products(tmp_path: Path) -> None:
         carries[name] = (two, injected)
     factors = {"A": data[:18], "B": data[18:36], "SIGNEDA": data[36:37], "SIGNEDB": data[37:38]}
     product = bench.cell("MULT18X18D", factors, {"P": 36}, {"REG_INPUTA_CLK": "NONE"})
-    found = bench.run(tmp_path)
+    results = bench.run(tmp_path)
     for step, value in enumerate(map(int, bench.values["data"])):
         for name, table in zip(luts, tables, strict=True):
-            assert found[name][step] == table >> (value & 15) & 1
+            assert results[name][step] == table >> (value & 15) & 1
         for _, name in pairs:
-            assert found[name][step] == value >> (value >> 2 & 1) & 1
-        given = {pin: value >> place & 1 for place, pin in enumerate(pins)}
+            assert results[name][step] == value >> (value >> 2 & 1) & 1
+        pin_values = {pin: value >> place & 1 for place, pin in enumerate(pins)}
         for name, (two, injected) in carries.items():
-            wanted = carry_cell(two, injected, given)
-            assert found[name][step] == wanted["S0"] | wanted["S1"] << 1 | wanted["COUT"] << 2
+            expected = carry_cell(two, injected, pin_values)
+            assert results[name][step] == expected["S0"] | expected["S1"] << 1 | expected["COUT"] << 2
         a, b = value & (1 << 18) - 1, value >> 18 & (1 << 18) - 1
-        assert found[product][step] == multiplier(a, b, value >> 36 & 1, value >> 37 & 1)
+        assert results[product][step] == multiplier(a, b, value >> 36 & 1, value >> 37 & 1)
 
 
 @pytest.mark.rtl
-def test_flip_flops_and_small_memories(tmp_path: Path) -> None:
+def test_flip_flops_and_small_memories_equal_their_models(tmp_path: Path) -> None:
     bench = Bench()
     clk, data = bench.input("clk", 1), bench.input("data", 16)
     flip_flops, memories = {}, {}
@@ -137,60 +137,66 @@ def test_flip_flops_and_small_memories(tmp_path: Path) -> None:
         pins = {"WCK": clk, "DI": data[:4], "WAD": data[4:8], "WRE": data[8:9], "RAD": data[9:13]}
         name = bench.cell("TRELLIS_DPR16X4", pins, {"DO": 4}, parameters)
         memories[name] = SmallMemory(falling=falling, enable=enable, contents=0xFEDCBA9876543210)
-    found = bench.run(tmp_path)
+    results = bench.run(tmp_path)
     for step, (clock, value) in enumerate(
         zip(*(map(int, bench.values[name]) for name in ("clk", "data")), strict=True)
     ):
         for name, flip_flop in flip_flops.items():
             flip_flop.step(clock, value & 1, value >> 1 & 1, value >> 2 & 1)
-            assert found[name][step] == flip_flop.q
+            assert results[name][step] == flip_flop.q
         for name, memory in memories.items():
             memory.step(clock, value >> 4 & 15, value & 15, value >> 8 & 1)
-            assert found[name][step] == memory.read(value >> 9 & 15)
+            assert results[name][step] == memory.read(value >> 9 & 15)
 
 
 @pytest.mark.rtl
-def test_block_memories(tmp_path: Path) -> None:
-    """All widths on both sides, two clocks that sometimes rise together, few addresses, so that the ports meet."""
+def test_block_memories_equal_their_models(tmp_path: Path) -> None:
+    """Use all widths on both sides, two clocks that sometimes rise together, and few addresses, so that the ports
+    meet.
+    """
     bench = Bench()
     clocks = bench.input("clk", 1) + bench.input("other", 1)
     addresses = [bench.input(f"address_{port}", 14, 256) for port in "ab"]
     data = [bench.input(f"data_{port}", 18) for port in "ab"]
     control = [bench.input(f"control_{port}", 5) for port in "ab"]
-    # Enabled mostly, reset seldom; both never write at once what may be the same.
+    # Enable is mostly on, reset seldom; both ports never write at once what may be the same.
     for port in "ab":
         values = bench.values[f"control_{port}"]
-        kept = bit(values, 0) | bit(values, 2) | values & np.uint64(2)
-        bench.values[f"control_{port}"] = kept | (values == 31).astype(np.uint64) << np.uint64(2)
+        controls = bit(values, 0) | bit(values, 2) | values & np.uint64(2)
+        bench.values[f"control_{port}"] = controls | (values == 31).astype(np.uint64) << np.uint64(2)
     bench.values["control_b"] &= ~(bench.values["control_a"] & np.uint64(2))
     contents = {f"INITVAL_{number:02X}": _slice(number) for number in range(64)}
     memories = {}
     pairs = [*itertools.product((1, 2, 4, 9, 18), repeat=2), *((36, width) for width in (1, 2, 4, 9, 18, 36))]
     names = ("NORMAL", "WRITETHROUGH", "READBEFOREWRITE")
-    modes = itertools.cycle((one, two) for one in names for two in names)
+    modes = itertools.cycle((left_mode, two) for left_mode in names for two in names)
     for (left, right), mode in zip(pairs, modes, strict=False):
         pins: dict[str, Any] = {}
-        for which, side in enumerate("AB"):
-            pins |= {f"CLK{side}": clocks[which : which + 1], f"AD{side}": addresses[which], f"DI{side}": data[which]}
+        for side_index, side in enumerate("AB"):
+            pins |= {
+                f"CLK{side}": clocks[side_index : side_index + 1],
+                f"AD{side}": addresses[side_index],
+                f"DI{side}": data[side_index],
+            }
             for place, name in enumerate(("CE", "WE", "RST")):
-                pins[f"{name}{side}"] = control[which][place : place + 1]
+                pins[f"{name}{side}"] = control[side_index][place : place + 1]
         if left == 36:
             pins["WEB"] = (0,)
         parameters = {"DATA_WIDTH_A": left, "DATA_WIDTH_B": right, "WRITEMODE_A": mode[0], "WRITEMODE_B": mode[1]}
         name = bench.cell("DP16KD", pins, {"DOA": 18, "DOB": 18}, parameters | contents)
         memories[name] = (BlockMemory((left, right), mode, CONTENTS), left, right)
-    found = bench.run(tmp_path)
+    results = bench.run(tmp_path)
     rising = zip(rises(bench.values["clk"]), rises(bench.values["other"]), strict=True)
     for step, edges in enumerate(rising):
-        given = {name: int(values[step]) for name, values in bench.values.items()}
+        inputs = {name: int(values[step]) for name, values in bench.values.items()}
         for name, (memory, left, right) in memories.items():
             ports = []
             for port, width in (("a", left), ("b", right)):
-                control_bits, word = given[f"control_{port}"], given[f"data_{port}"]
+                control_bits, word = inputs[f"control_{port}"], inputs[f"data_{port}"]
                 ports.append(
                     {
-                        "address": given[f"address_{port}"],
-                        "data": word | given["data_b"] << 18 if width == 36 else word,
+                        "address": inputs[f"address_{port}"],
+                        "data": word | inputs["data_b"] << 18 if width == 36 else word,
                         "enable": control_bits & 1,
                         "write": control_bits >> 1 & 1 if (port, left) != ("b", 36) else 0,
                         "reset": control_bits >> 2 & 1,
@@ -198,18 +204,18 @@ def test_block_memories(tmp_path: Path) -> None:
                 )
             memory.step(edges, (ports[0], ports[1]))
             a, b = memory.out
-            wanted = b if right == 36 else b << 18 | (0 if left == 36 else a)
-            assert found[name][step] == wanted, (step, left, right)
+            expected = b if right == 36 else b << 18 | (0 if left == 36 else a)
+            assert results[name][step] == expected, (step, left, right)
 
 
 def _slice(number: int) -> int:
-    """16 words of 18 bits, each in 20."""
+    """Return 16 words of 18 bits, each in 20."""
     words = (CONTENTS[2 * word] | CONTENTS[2 * word + 1] << 9 for word in range(16 * number, 16 * number + 16))
     return sum(word << 20 * place for place, word in enumerate(words))
 
 
 @pytest.mark.parametrize(
-    ("kind", "parameters", "said"),
+    ("kind", "parameters", "message"),
     [
         ("DCCA", {}, f"no model of such a cell, but of {', '.join(KINDS)}"),
         ("DP16KD", {"DATA_WIDTH_A": "111", "DATA_WIDTH_B": "1"}, r"must be of \(1, 2, 4, 9, 18, 36\), not \[7, 1\]"),
@@ -219,13 +225,13 @@ def _slice(number: int) -> int:
         ("TRELLIS_FF", {"LSRMODE": "PRLD"}, "LSRMODE must be LSR"),
     ],
 )
-def test_what_is_not_modelled_is_refused(kind: str, parameters: dict[str, str], said: str, tmp_path: Path) -> None:
+def test_unsupported_cells_are_refused(kind: str, parameters: dict[str, str], message: str, tmp_path: Path) -> None:
     cell = Cell(name="this_one", kind=kind, parameters=parameters, pins={"RSTA": 2})
-    with pytest.raises(UnsupportedError, match=f"{kind} this_one: .*{said}"):
+    with pytest.raises(UnsupportedError, match=f"{kind} this_one: .*{message}"):
         write_cells(Netlist(nets=3, cells=(cell,), inputs={"i": (2,)}, outputs={}), tmp_path)
 
 
-def test_feedback_and_clocks_from_within_are_refused(tmp_path: Path) -> None:
+def test_feedback_and_internal_clocks_are_refused(tmp_path: Path) -> None:
     ring = [Cell(name=f"l{n}", kind="LUT4", parameters={"INIT": "01"}, pins={"A": 2 + n, "Z": 3 - n}) for n in (0, 1)]
     with pytest.raises(UnsupportedError, match="2 cells of the netlist feed back"):
         write_cells(Netlist(nets=4, cells=tuple(ring), inputs={}, outputs={}), tmp_path)
@@ -236,7 +242,7 @@ def test_feedback_and_clocks_from_within_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.rtl  # yosys reads Verilog
 @pytest.mark.parametrize(
-    ("name", "text", "said"),
+    ("name", "text", "message"),
     [
         ("n.json", "{}", "a netlist is a file .il"),
         ("n.il", None, "cannot be read: No such file"),
@@ -248,11 +254,11 @@ def test_feedback_and_clocks_from_within_are_refused(tmp_path: Path) -> None:
         ("n.v", "modul a;", "yosys failed"),
     ],
 )
-def test_what_is_no_netlist_is_refused(name: str, text: str | None, said: str, tmp_path: Path) -> None:
+def test_invalid_netlists_are_refused(name: str, text: str | None, message: str, tmp_path: Path) -> None:
     path = tmp_path / name
     if text is not None:
         path.write_text(text, "utf-8")
-    with pytest.raises(EdgedecError, match=said):
+    with pytest.raises(EdgedecError, match=message):
         write_design(path, tmp_path)
     if name != "n.v":
         with pytest.raises(UsageError):

@@ -1,4 +1,4 @@
-"""What yosys makes of a design does what the design does; and gates.hpp runs its cells as yosys' own models of them do."""
+"""Compare a design with what yosys makes of it, and the cells of gates.hpp with yosys' own models."""
 
 from __future__ import annotations
 
@@ -29,20 +29,22 @@ pytestmark = pytest.mark.slow  # yosys and the compiler take a minute together
 
 CYCLES = 3000
 WRITE = f"write_cxxrtl -header -g0 -namespace {NAMESPACE} design.cpp\n"
-# Yosys' models of all but memories and multipliers.
+# paths of yosys' models of all cells except for memories and multipliers
 MODELS = "read_verilog -overwrite -DNO_INCLUDES +/lattice/common_sim.vh +/lattice/ccu2c_sim.vh\n"
 
 
 def stimulus(widths: dict[str, int], clocks: Sequence[str], *, few: Sequence[str] = ()) -> Values:
-    """Two steps a cycle: inputs change, then one of the clocks rises. ``few``: of few values, so that they meet."""
+    """Return two steps per cycle: inputs change, then one of the clocks rises; ports in ``few`` take few values, so
+    that they meet.
+    """
     random = np.random.default_rng(5)
     pool = random.integers(0, 1 << 20, 12, np.uint64)
     values = {}
     for name, width in widths.items():
-        found = random.integers(0, 1 << width, CYCLES, np.uint64)
+        drawn = random.integers(0, 1 << width, CYCLES, np.uint64)
         if name in few:
-            found = random.choice(pool, CYCLES) & np.uint64((1 << width) - 1)
-        values[name] = found.repeat(2)
+            drawn = random.choice(pool, CYCLES) & np.uint64((1 << width) - 1)
+        values[name] = drawn.repeat(2)
     rising = random.integers(0, len(clocks), CYCLES)
     for number, clock in enumerate(clocks):
         values[clock] = np.stack([np.zeros(CYCLES, np.uint64), (rising == number).astype(np.uint64)], axis=1).ravel()
@@ -54,15 +56,15 @@ def of_cxxrtl(folder: Path, commands: str, values: Values, outputs: Sequence[str
     return drive(folder, values, outputs)
 
 
-def check_equal(found: Values, wanted: Values) -> None:
-    for name, values in wanted.items():
-        different = np.flatnonzero(found[name] != values)
+def check_equal(actual: Values, expected: Values) -> None:
+    for name, values in expected.items():
+        different = np.flatnonzero(actual[name] != values)
         assert not different.size, f"{name}: {different.size} of {len(values)}, the first at step {different[0]}"
         assert len(set(values.tolist())) > 1, f"{name} says nothing"
 
 
 def both_ways(component: Any, values: Values, tmp_path: Path) -> Counter[str]:
-    """Compared with the design itself; how many cells there are of each kind."""
+    """Compare with the design itself, and return how many cells there are of each kind."""
     outputs = [name for name in component.signature.members if name not in values]
     rtl, gates = tmp_path / "rtl", tmp_path / "gates"
     rtl.mkdir()
@@ -79,7 +81,7 @@ def both_ways(component: Any, values: Values, tmp_path: Path) -> Counter[str]:
     return kinds
 
 
-def test_memories_do_what_they_are_made_of(tmp_path: Path) -> None:
+def test_memories_equal_their_source(tmp_path: Path) -> None:
     widths = {"address": 14, "own": 14, "data": 40, "write": 8, "enable": 1}
     values = stimulus(widths, ["clk", "other_clk"], few=["address", "own"])
     kinds = both_ways(Memories(), values, tmp_path)
@@ -87,14 +89,14 @@ def test_memories_do_what_they_are_made_of(tmp_path: Path) -> None:
     assert kinds["TRELLIS_DPR16X4"]
 
 
-def test_logic_does_what_it_is_made_of(tmp_path: Path) -> None:
+def test_logic_equals_its_source(tmp_path: Path) -> None:
     values = stimulus({"a": 25, "b": 20, "select": 6}, ["clk"])
     values = values | {"rst": (np.arange(2 * CYCLES) % 1000 < 3).astype(np.uint64)}
     kinds = both_ways(Logic(products=True), values, tmp_path)
     assert all(kinds[kind] for kind in ("LUT4", "PFUMX", "CCU2C", "TRELLIS_FF", "MULT18X18D")), kinds
 
 
-def test_cells_run_as_yosys_models_do(tmp_path: Path) -> None:
+def test_cells_equal_the_models_of_yosys(tmp_path: Path) -> None:
     values = stimulus({"a": 25, "b": 20, "select": 6}, ["clk"])
     values = values | {"rst": (np.arange(2 * CYCLES) % 1000 < 3).astype(np.uint64)}
     outputs = ["sums", "chosen", "kept", "late", "product"]
@@ -104,6 +106,6 @@ def test_cells_run_as_yosys_models_do(tmp_path: Path) -> None:
     gates.mkdir()
     (models / "netlist.il").write_text(synthesized_file.read_text("utf-8"), "utf-8")
     commands = f"read_rtlil netlist.il\nrename -top top\n{MODELS}hierarchy -check -top top\nproc\nflatten\nopt_clean\n"
-    wanted = of_cxxrtl(models, commands, values, outputs)
+    expected = of_cxxrtl(models, commands, values, outputs)
     write_cells(read_netlist(synthesized_file), gates)
-    check_equal(drive(gates, values, outputs), wanted)
+    check_equal(drive(gates, values, outputs), expected)

@@ -1,4 +1,4 @@
-"""Whole tokens over a serial line, from the netlist that yosys makes of the system: the same test as the gateware's."""
+"""Run the test of whole tokens over a serial line on the netlist that yosys makes of the system."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if missing_tools() or find_compiler() is None:
 
 from edgedec.sim.boards import uart_board
 from edgedec.sim.netlist.synthesis import synthesized
-from tests.sim.boards.test_uart_tokens import test_tokens_over_the_line  # noqa: F401
+from tests.sim.boards.test_uart_tokens import test_tokens_over_the_line_equal_the_integer_model  # noqa: F401
 
 pytestmark = pytest.mark.slow  # synthesis takes minutes, once
 
 
 @pytest.fixture(autouse=True)
 def of_netlist(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the test builds is of the netlist, not of the gateware that it is made of."""
+    """Build from the netlist instead of the gateware."""
     build = uart_board.build
 
     def build_netlist(system: Any) -> Any:

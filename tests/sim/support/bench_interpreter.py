@@ -1,4 +1,4 @@
-"""A program in the interpreter beside the model that it was compiled from: everything that both make must be the same."""
+"""Run a program in the interpreter together with the model that it was compiled from, and compare everything."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def compiled(model: IntegerModel, **overrides: Any) -> Program:
 
 
 class Both:
-    """One sequence, in both."""
+    """Run one sequence in both."""
 
     def __init__(self, model: IntegerModel, program: Program) -> None:
         self.model, self.sequence, self.machine = model, model.open(), Interpreter(program)
@@ -32,15 +32,15 @@ class Both:
         (embed,) = (op for op in model.graph.operations if isinstance(op, Embed))
         self.host, self.slots = ProgramHost(program, model.constants[embed.name].weight), program.config.slots
         self.compared: set[str] = set()
-        # Where neighbours make a pair, the compiler moves them apart: all that is per column of queries and keys.
+        # If neighbours make a pair, the compiler moves them apart: everything per column of queries and keys.
         self.apart: set[str] = set()
         for op in model.graph.operations:
             if isinstance(op, Rope) and op.layout == "interleaved":
-                (attention,) = (other for other in model.graph.operations if op.outputs[0] in other.inputs)
+                (attention,) = (consumer for consumer in model.graph.operations if op.outputs[0] in consumer.inputs)
                 self.apart |= {op.inputs[0], op.outputs[0], f"{attention.name}.q12", f"{attention.name}.k8"}
 
     def run(self, ids: Sequence[int], parents: Sequence[int] | None = None, logits: int = 2) -> None:
-        """A pass over a tree, or a chain."""
+        """Run a pass over a tree, or a chain."""
         n, committed = len(ids), self.sequence.length
         parents = range(-1, n - 1) if parents is None else parents
         masks, depths = [0] * n, [0] * n
@@ -49,15 +49,15 @@ class Both:
             depths[slot] = depths[parent] + 1 if parent >= 0 else 0
         positions = np.array(depths, np.int32) + np.int32(committed)
         array = np.array(ids, np.int32)
-        wanted: dict[str, I64] = {}
-        found: dict[str, I64] = {}
+        traced: dict[str, I64] = {}
+        actual: dict[str, I64] = {}
         self.machine.input[:] = self.host.input(array, positions)
-        self.machine.run_pass(n, committed, masks, positions.tolist(), logits, trace=found.__setitem__)
+        self.machine.run_pass(n, committed, masks, positions.tolist(), logits, trace=actual.__setitem__)
         visible = np.array(masks)[:, None] >> np.arange(n) & 1 == 1
         expected = self.sequence.forward(
-            array, positions=positions, visible=visible, trace=wanted.__setitem__, check=True
+            array, positions=positions, visible=visible, trace=traced.__setitem__, check=True
         )
-        self._compare(wanted, found)
+        self._compare(traced, actual)
         rows = np.arange(n, dtype=np.int32)
         if logits:
             best = self.host.results(self.machine.output, rows)
@@ -71,25 +71,25 @@ class Both:
             assert np.array_equal(whole.values, expected.values)
             assert np.array_equal(head.real(whole), head.real(expected))
 
-    def _compare(self, wanted: dict[str, I64], found: dict[str, I64]) -> None:
-        for name, values in found.items():
+    def _compare(self, expected: dict[str, I64], actual: dict[str, I64]) -> None:
+        for name, values in actual.items():
             if "|" in name:  # rows of gate and up by turns
-                for part, which in enumerate(name.split("|")):
-                    self._same(which, wanted[which], values[:, part::2])
+                for part, part_name in enumerate(name.split("|")):
+                    self._same(part_name, expected[part_name], values[:, part::2])
                 continue
-            assert name in wanted
-            self._same(name, wanted[name], values)
+            assert name in expected
+            self._same(name, expected[name], values)
 
-    def _same(self, name: str, wanted: I64, found: I64) -> None:
-        """Equal, but for zeros behind the end of codes, which come in blocks."""
+    def _same(self, name: str, expected: I64, actual: I64) -> None:
+        """Compare values; zeros after the end of codes, which come in blocks, are allowed."""
         if name in self.apart:
-            heads = wanted.reshape(len(wanted), -1, self.head_dim // 2, 2)
-            wanted = heads.swapaxes(2, 3).reshape(wanted.shape)
+            heads = expected.reshape(len(expected), -1, self.head_dim // 2, 2)
+            expected = heads.swapaxes(2, 3).reshape(expected.shape)
         if name.endswith(".codes"):
-            width = wanted.shape[-1]
-            assert not found[..., width:].any(), name
-            found = found[..., :width]
-        assert np.array_equal(wanted, found), name
+            width = expected.shape[-1]
+            assert not actual[..., width:].any(), name
+            actual = actual[..., :width]
+        assert np.array_equal(expected, actual), name
         self.compared.add(name)
 
     def commit(self, nodes: Sequence[int]) -> None:

@@ -1,4 +1,4 @@
-"""A top with an accelerator's ports that copies a range of memory: small enough to compile in seconds."""
+"""Provide a top with an accelerator's ports that copies a range of memory: small enough to compile in seconds."""
 
 from __future__ import annotations
 
@@ -44,18 +44,20 @@ MAP = RegisterMap(
 )
 
 
-def _ports(reads: int) -> dict[str, Any]:
+def _ports(read_ports: int) -> dict[str, Any]:
     read = axi4_read(address_bits=32, data_bytes=PORT_BYTES)
     return {
         "registers": In(axi_lite(address_bits=12)),
-        **{f"read{port}": Out(read) for port in range(reads)},
+        **{f"read{port}": Out(read) for port in range(read_ports)},
         "write": Out(axi4_write(address_bits=32, data_bytes=PORT_BYTES)),
         "interrupt": Out(1),
     }
 
 
 class Copier(Component):  # type: ignore[misc]  # no types in amaranth
-    """Reads ``beats`` of ``ports`` * 8 bytes over all read ports and writes them through the write port, 8 bytes a cycle."""
+    """Read ``beats`` of ``ports`` * 8 bytes over all read ports, and write them through the write port, 8 bytes per
+    cycle.
+    """
 
     def __init__(self, *, ports: int) -> None:
         self._ports = ports
@@ -73,7 +75,7 @@ class Copier(Component):  # type: ignore[misc]  # no types in amaranth
         connect(m, writer.bus, flipped(self.write))
         for port in range(self._ports):
             connect(m, getattr(reader, f"bus{port}"), flipped(getattr(self, f"read{port}")))
-        ask, tell, part, taken = Signal(), Signal(), Signal(range(max(2, self._ports))), Signal(25)
+        ask, tell, part, bytes_written = Signal(), Signal(), Signal(range(max(2, self._ports))), Signal(25)
         final = part == self._ports - 1
         m.d.comb += [
             self.interrupt.eq(block.interrupt),
@@ -88,7 +90,7 @@ class Copier(Component):  # type: ignore[misc]  # no types in amaranth
             reader.beats.ready.eq(block.only_read | (writer.data.ready & final)),
             block.events_failed_set.eq(reader.error.valid | writer.error.valid),
             block.events_done_set.eq(
-                writer.done.valid | (block.only_read & reader.beats.valid & (taken + 1 == block.beats))
+                writer.done.valid | (block.only_read & reader.beats.valid & (bytes_written + 1 == block.beats))
             ),
         ]
         with m.If(ask & reader.ranges.ready):
@@ -100,14 +102,14 @@ class Copier(Component):  # type: ignore[misc]  # no types in amaranth
             with m.If(final):
                 m.d.sync += part.eq(0)
         with m.If(reader.beats.valid & reader.beats.ready):
-            m.d.sync += taken.eq(taken + 1)
+            m.d.sync += bytes_written.eq(bytes_written + 1)
         with m.If(block.start):
-            m.d.sync += [ask.eq(1), tell.eq(~block.only_read), taken.eq(0)]
+            m.d.sync += [ask.eq(1), tell.eq(~block.only_read), bytes_written.eq(0)]
         return m
 
 
 class Faulty(Component):  # type: ignore[misc]
-    """Answers no register access, and after 15000 cycles asks for what no burst may hold."""
+    """Answer no register access, and after 15000 cycles request what no burst may hold."""
 
     def __init__(self) -> None:
         super().__init__(_ports(1))

@@ -1,4 +1,4 @@
-"""The top that whole tokens and the suite of devices run on: one configuration, so one library, compiled once in minutes."""
+"""Configure the top on which whole tokens and the suite of devices run: one library, compiled once in minutes."""
 
 from __future__ import annotations
 

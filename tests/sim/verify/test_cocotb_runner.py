@@ -45,7 +45,7 @@ _LOG = """\
 """
 
 
-def test_what_failed_is_told_and_nothing_else(tmp_path: Path) -> None:
+def test_only_the_failures_of_a_log_are_reported(tmp_path: Path) -> None:
     log = tmp_path / "bench.log"
     log.write_text(_LOG, "utf-8")
     assert cocotb_runner._failures(log).splitlines() == [
@@ -63,16 +63,16 @@ def test_what_failed_is_told_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_a_growing_log_is_followed(tmp_path: Path) -> None:
-    log, told = tmp_path / "bench.log", queue.Queue[tuple[str, int, int]]()
-    with cocotb_runner._followed(log, "top", lambda *said: told.put(said)):
+    log, reports = tmp_path / "bench.log", queue.Queue[tuple[str, int, int]]()
+    with cocotb_runner._followed(log, "top", lambda *report: reports.put(report)):
         log.write_text(_LOG, "utf-8")
-        assert told.get(timeout=60) == ("top: tests", 1, 5)
+        assert reports.get(timeout=60) == ("top: tests", 1, 5)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}")
 def test_failures_are_not_swallowed() -> None:
-    """A bench that does not fit the design, and one that is not there."""
+    """Run a bench that does not fit the design, and one that does not exist."""
     with pytest.raises(EdgedecError, match=r"(?s)edgedec.sim.verify.benches.registers: \d+ of \d+ tests failed"):
         run_bench(Wire(), "edgedec.sim.verify.benches.registers")
     with pytest.raises(EdgedecError, match=r"no\.such\.bench"):

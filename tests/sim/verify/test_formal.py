@@ -1,4 +1,4 @@
-"""Bounded proofs: queues keep order, offers stay until they are taken, no burst crosses 4 KiB."""
+"""Prove within bounds that queues keep order, offers stay until they are taken, and no burst crosses 4 KiB."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ def offers(port: Any) -> list[Value]:
 
 
 def taken(bus: Any, letter: str) -> Value:
-    both: Value = getattr(bus, f"{letter}valid") & getattr(bus, f"{letter}ready")
-    return both
+    transferred: Value = getattr(bus, f"{letter}valid") & getattr(bus, f"{letter}ready")
+    return transferred
 
 
 def counted(m: Module, event: Value, name: str, bits: int = 6) -> Signal:
-    """How often ``event`` was true in earlier cycles since the last reset."""
+    """Count how often ``event`` was true in earlier cycles since the last reset."""
     count = Signal(bits, name=name)
     m.d.sync += count.eq(count + event)
     return count
 
 
 def constant(m: Module, free: Value) -> None:
-    """``free`` may be anything, but the same from a reset to the next."""
-    begun, chosen = Signal(), Signal(len(free))
-    m.d.sync += [begun.eq(1), chosen.eq(free)]
-    with m.If(begun):
-        m.d.comb += Assume(free == chosen)
+    """Return a value that is free, but constant from one reset to the next."""
+    started, constant_value = Signal(), Signal(len(free))
+    m.d.sync += [started.eq(1), constant_value.eq(free)]
+    with m.If(started):
+        m.d.comb += Assume(free == constant_value)
 
 
 def flush_lasts_until_idle(m: Module, component: Any) -> None:
@@ -61,44 +61,44 @@ def flush_lasts_until_idle(m: Module, component: Any) -> None:
 
 @pytest.mark.parametrize("depth", [2, 3])
 def test_fifo_keeps_order(depth: int) -> None:
-    """Any one entry, say the n-th, comes out as the n-th and as it went in."""
+    """Choose any entry, the n-th: it comes out as the n-th and unchanged."""
 
     def rules(m: Module, fifo: Any, free: Value) -> list[Value]:
-        put, took = fifo.input.valid & fifo.input.ready, fifo.output.valid & fifo.output.ready
-        puts, takes = counted(m, put, "puts"), counted(m, took, "takes")
-        kept = Signal(2)
+        entered, took = fifo.input.valid & fifo.input.ready, fifo.output.valid & fifo.output.ready
+        puts, left_count = counted(m, entered, "puts"), counted(m, took, "takes")
+        stored = Signal(2)
         constant(m, free)
-        with m.If(put & (puts == free)):
-            m.d.sync += kept.eq(fifo.input.payload)
+        with m.If(entered & (puts == free)):
+            m.d.sync += stored.eq(fifo.input.payload)
         m.d.comb += [
-            Assert(~took | (takes != free) | (fifo.output.payload == kept)),
-            Assert(fifo.level == puts - takes),
+            Assert(~took | (left_count != free) | (fifo.output.payload == stored)),
+            Assert(fifo.level == puts - left_count),
         ]
         stays(m, offers(fifo.output), assume=False, name="output")
-        return [takes == depth + 3, fifo.level == depth + 2]
+        return [left_count == depth + 3, fifo.level == depth + 2]
 
     prove(Checked(Fifo(shape=2, depth=depth), rules, free=4), cycles=14)
 
 
-def test_bursts_are_the_request_and_stay_within_4_kib() -> None:
-    """Of any one request, say the n-th: its bursts begin and end with it and lie side by side."""
+def test_bursts_cover_the_request_within_4_kib() -> None:
+    """Choose any request, the n-th: its bursts begin and end with it and are adjacent."""
 
     def rules(m: Module, cutter: Any, free: Value) -> list[Value]:
         burst, request = cutter.bursts.p, cutter.requests.p
-        given, took = cutter.requests.valid & cutter.requests.ready, cutter.bursts.valid & cutter.bursts.ready
-        gives = counted(m, given, "gives")
-        following, last, begun = Signal(15), Signal(15), Signal()  # beats
+        accepted, took = cutter.requests.valid & cutter.requests.ready, cutter.bursts.valid & cutter.bursts.ready
+        accepted_count = counted(m, accepted, "gives")
+        following, last, has_begun = Signal(15), Signal(15), Signal()  # beats
         constant(m, free)
         m.d.comb += [Assume(~cutter.flush), Assume(request.address + request.bytes <= 1 << 14)]
-        with m.If(given & (gives == free)):
+        with m.If(accepted & (accepted_count == free)):
             m.d.sync += [following.eq(request.address[6:]), last.eq((request.address + request.bytes - 1)[6:])]
         with m.If(cutter.bursts.valid):
             m.d.comb += Assert((burst.address & 0xFFF) + ((burst.len + 1) << 6) <= 4096)
         with m.If(took & (burst.request == free)):
-            m.d.sync += [following.eq(following + burst.len + 1), begun.eq(1)]
+            m.d.sync += [following.eq(following + burst.len + 1), has_begun.eq(1)]
             m.d.comb += [
                 Assert(burst.address == following << 6),
-                Assert(burst.first == ~begun),
+                Assert(burst.first == ~has_begun),
                 Assert(burst.final == (following + burst.len == last)),
             ]
         stays(m, offers(cutter.bursts), assume=False, name="bursts")
@@ -115,13 +115,13 @@ def test_an_offered_burst_survives_a_flush() -> None:
     prove(Checked(Bursts(address_bits=14, data_bytes=64, length_bits=13), rules), cycles=8)
 
 
-def test_read_master() -> None:
+def test_the_read_master_keeps_its_promises() -> None:
     outstanding = 2
 
     def rules(m: Module, master: Any, _: Value) -> list[Value]:
         bus = master.bus
-        asked, answered = taken(bus, "ar"), taken(bus, "r") & bus.rlast
-        under_way = (counted(m, asked, "asked") - counted(m, answered, "answered"))[:6]
+        requested, completed = taken(bus, "ar"), taken(bus, "r") & bus.rlast
+        under_way = (counted(m, requested, "asked") - counted(m, completed, "answered"))[:6]
         flush_lasts_until_idle(m, master)
         stays(m, channel(bus, _R), assume=True, name="r")
         stays(m, channel(bus, _AR), assume=False, name="ar")
@@ -138,8 +138,8 @@ def test_read_master() -> None:
     prove(Checked(master, rules), cycles=12)
 
 
-def test_write_master() -> None:
-    """W follows AW, each burst has as many beats as it announced, and a flush changes no offer."""
+def test_the_write_master_keeps_its_promises() -> None:
+    """Check that W follows AW, that each burst has as many beats as announced, and that a flush changes no offer."""
     outstanding = 2
 
     def rules(m: Module, master: Any, free: Value) -> list[Value]:
@@ -176,9 +176,9 @@ def test_prefetcher_offers_stay() -> None:
         flush_lasts_until_idle(m, prefetcher)
         for port in range(2):
             bus = getattr(prefetcher, f"bus{port}")
-            asked = counted(m, taken(bus, "ar"), f"asked{port}")
-            answered = counted(m, taken(bus, "r") & bus.rlast, f"answered{port}")
-            m.d.comb += Assume(~bus.rvalid | (asked != answered))
+            requests = counted(m, taken(bus, "ar"), f"asked{port}")
+            responses = counted(m, taken(bus, "r") & bus.rlast, f"answered{port}")
+            m.d.comb += Assume(~bus.rvalid | (requests != responses))
             stays(m, channel(bus, _R), assume=True, name=f"r{port}")
             stays(m, channel(bus, _AR), assume=False, name=f"ar{port}")
         stays(m, offers(prefetcher.beats), assume=False, name="beats", unless=prefetcher.flush)
@@ -190,27 +190,27 @@ def test_prefetcher_offers_stay() -> None:
     prove(Checked(prefetcher, rules), cycles=12)
 
 
-def test_register_block() -> None:
+def test_the_register_block_keeps_its_promises() -> None:
     fields = (Field(name=VALUE, bits=3, description="A field."),)
     entry = Register(name="one", offset=0, access=Access.READ_WRITE, fields=fields, description="A register.")
     register_map = RegisterMap(name="small", registers=(entry,), description="For a proof.")
 
     def rules(m: Module, registers: Any, _: Value) -> list[Value]:
         bus = registers.bus
-        asked, given = counted(m, taken(bus, "aw"), "asked"), counted(m, taken(bus, "w"), "given")
-        answers, reads = counted(m, taken(bus, "b"), "answers"), counted(m, taken(bus, "ar"), "reads")
+        addresses, data_beats = counted(m, taken(bus, "aw"), "asked"), counted(m, taken(bus, "w"), "given")
+        answers, read_addresses = counted(m, taken(bus, "b"), "answers"), counted(m, taken(bus, "ar"), "reads")
         m.d.comb += [
-            Assert(~bus.bvalid | ((asked != answers) & (given != answers))),
-            Assert(~bus.rvalid | (reads != counted(m, taken(bus, "r"), "found"))),
+            Assert(~bus.bvalid | ((addresses != answers) & (data_beats != answers))),
+            Assert(~bus.rvalid | (read_addresses != counted(m, taken(bus, "r"), "found"))),
         ]
         stays(m, [bus.bvalid, bus.bready, bus.bresp], assume=False, name="b")
         stays(m, [bus.rvalid, bus.rready, bus.rdata, bus.rresp], assume=False, name="r")
-        return [(answers == 2) & (reads == 2)]
+        return [(answers == 2) & (read_addresses == 2)]
 
     prove(Checked(RegisterBlock(register_map=register_map, address_bits=4), rules), cycles=12)
 
 
-def test_a_false_assertion_is_found() -> None:
+def test_a_false_assertion_is_refuted() -> None:
     def rules(m: Module, fifo: Any, _: Value) -> list[Value]:
         m.d.comb += Assert(fifo.level != 3)
         return []
@@ -219,7 +219,7 @@ def test_a_false_assertion_is_found() -> None:
         prove(Checked(Fifo(shape=1, depth=2), rules), cycles=8)
 
 
-def test_a_proof_about_nothing_is_found() -> None:
+def test_a_proof_without_a_reachable_state_is_refused() -> None:
     def rules(m: Module, fifo: Any, _: Value) -> list[Value]:
         m.d.comb += Assume(~fifo.input.valid)
         return [fifo.input.ready, fifo.output.valid]

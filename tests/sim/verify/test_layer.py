@@ -1,6 +1,6 @@
-"""A layer of BitNet-0.73B's shape on the KV260's accelerator, eight slots: every instruction's integers are the reference's.
+"""Run a layer of BitNet-0.73B's shape on the KV260's accelerator with eight slots: all integers equal the reference's.
 
-The RTL takes minutes to compile and runs a thousand cycles a second: ``make test-all``.
+The RTL takes minutes to compile and runs a thousand cycles per second: ``make test-all``.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ SHAPE = {
 }
 
 
-def test_a_layer_of_the_real_shape() -> None:
-    """A prompt of eight, a token, a tree of eight with five slots kept that must move, and a token behind them."""
+def test_a_layer_of_the_real_shape_equals_the_reference() -> None:
+    """Run a prompt of eight, a token, a tree of eight with five kept slots that must move, and a token after them."""
     config = AcceleratorConfig()
     run = TokenRun(prepared(*float_model(TernaryScheme(), SHAPE)), config, memory="ddr")
     report = run.run([(83 * i) % 997 for i in range(config.slots)], 2)

@@ -1,6 +1,6 @@
-"""Trained models through the RTL of a small top with eight slots: every instruction's integers are the reference's.
+"""Run trained models through the RTL of a small top with eight slots: all integers equal the reference's.
 
-Minutes to compile, minutes to run: ``make test-all``.
+It takes minutes to compile, and minutes to run: ``make test-all``.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ SLOTS, PROMPT, TOKENS = 8, 16, 32
 
 
 def exercise(run: TokenRun, vocab: int) -> None:
-    """Prefill of 16, 32 decoded tokens, trees of 4 and of 8 of which slots are kept that must move, a token."""
+    """Run a prefill of 16, 32 decoded tokens, trees of 4 and of 8 with kept slots that must move, and a token."""
     report = run.run([(37 * i + 3) % vocab for i in range(PROMPT)], TOKENS)
     assert len(report.tokens) == TOKENS
     run.tree([5, 6, 7, 8], [-1, -1, 1, 1], keep=[1, 3])
     run.tree([9, 10, 11, 12, 13, 14, 15, 16], [-1, 0, 0, 2, 2, 4, 1, 5], keep=[0, 2, 4, 5, 7])
     run.run([17], 1)
     compared = run.verified.compared
-    rows = SLOTS + TOKENS - 1 + 4 + 8 + 1  # of passes with logits; the first of the prompt's is without
+    rows = SLOTS + TOKENS - 1 + 4 + 8 + 1  # rows of passes with logits; the first pass of the prompt has none
     assert compared["logits"] == rows * vocab
     assert {"matrix outputs", "codes", "scales", "attention outputs", "residuals", "cache bytes"} < set(compared)
     assert all(compared.values())
 
 
-def test_the_embedded_model() -> None:
+def test_the_embedded_model_equals_the_reference() -> None:
     model = prepared(demo.bundle_path("demo"))
     exercise(TokenRun(model, small_config(model, slots=SLOTS)), model.vocab)
 
 
 @pytest.mark.parametrize("planes", [0, 2])
-def test_stories260k(planes: int, shared_data: Path, tmp_path: Path) -> None:
-    """Heads of 8, in groups; int8 and two planes on one accelerator."""
+def test_stories260k_equals_the_reference(planes: int, shared_data: Path, tmp_path: Path) -> None:
+    """Use heads of 8 in groups, and int8 and two planes on one accelerator."""
     checkpoint = open_checkpoint(
         shared_data / "models/stories260K/stories260K.bin", shared_data / "tokenizers/tok512.bin"
     )

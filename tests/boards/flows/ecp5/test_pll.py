@@ -1,4 +1,4 @@
-"""Dividers of the ECP5's PLL."""
+"""Test dividers of the ECP5's PLL."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from edgedec.errors import UsageError
 
 
 @pytest.mark.parametrize(
-    ("input_hz", "wanted"),
+    ("input_hz", "outputs_hz"),
     [
         (25e6, (80e6,)),
         (25e6, (80e6, 140e6)),
@@ -19,16 +19,16 @@ from edgedec.errors import UsageError
         (48e6, (48e6, 96e6)),
     ],
 )
-def test_the_clocks_come_out(input_hz: float, wanted: tuple[float, ...]) -> None:
-    found = pll_settings(input_hz, wanted)
-    assert found.output_hz == pytest.approx(wanted, rel=1e-3)
-    assert 400e6 <= found.vco_hz <= 800e6
-    oscillator = input_hz / found.input_divider * found.feedback_divider * found.output_dividers[0]
-    assert found.vco_hz == pytest.approx(oscillator)
-    assert input_hz / found.input_divider >= 3.125e6
+def test_the_clocks_have_their_frequencies(input_hz: float, outputs_hz: tuple[float, ...]) -> None:
+    settings = pll_settings(input_hz, outputs_hz)
+    assert settings.output_hz == pytest.approx(outputs_hz, rel=1e-3)
+    assert 400e6 <= settings.vco_hz <= 800e6
+    oscillator = input_hz / settings.input_divider * settings.feedback_divider * settings.output_dividers[0]
+    assert settings.vco_hz == pytest.approx(oscillator)
+    assert input_hz / settings.input_divider >= 3.125e6
 
 
-def test_clocks_that_cannot_be_made() -> None:
+def test_impossible_clocks_are_refused() -> None:
     with pytest.raises(UsageError, match=r"no PLL of the ECP5 makes 80 and 141.7 MHz of 25 MHz; choose other clocks"):
         pll_settings(25e6, (80e6, 141.7e6), tolerance=1e-5)
     with pytest.raises(UsageError, match=r"one or two clocks of 3.125 to 400 MHz"):

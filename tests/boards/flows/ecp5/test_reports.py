@@ -1,4 +1,4 @@
-"""nextpnr's report, and the picture of a placement."""
+"""Test nextpnr's report, and the picture of a placement."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def written(folder: Path, text: str) -> Path:
     return path
 
 
-def test_the_longest_path(tmp_path: Path) -> None:
+def test_the_longest_path_is_read(tmp_path: Path) -> None:
     _, timing = read_report(written(tmp_path, fake_tools.report()), CLOCKS)
     (path,) = timing["critical_paths"]
     assert {name: path[name] for name in ("from", "to", "begins", "ends", "levels")} == {
@@ -45,11 +45,11 @@ def test_the_longest_path(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sync", "memory", "met"), [(60.01, 101.0, True), (59.99, 101.0, False), (60.01, 100.005, False)]
 )
-def test_met_is_by_every_clock(tmp_path: Path, sync: float, memory: float, met: bool) -> None:
+def test_timing_is_met_if_every_clock_meets_it(tmp_path: Path, sync: float, memory: float, met: bool) -> None:
     assert read_report(written(tmp_path, fake_tools.report(sync, memory)), CLOCKS)[1]["met"] is met
 
 
-def test_a_clock_is_not_taken_for_what_is_before_its_gate(tmp_path: Path) -> None:
+def test_a_clock_is_told_from_its_source_before_a_gate(tmp_path: Path) -> None:
     content = json.loads(fake_tools.report())
     slow, limit = content["fmax"].pop("$glbnet$clk"), 60.00240325927734
     content["fmax"] |= {"clock0": {"achieved": 995.0, "constraint": limit}, "clk": slow}
@@ -75,17 +75,15 @@ def test_a_clock_is_not_taken_for_what_is_before_its_gate(tmp_path: Path) -> Non
         lambda content: json.dumps({**content, "critical_paths": 3}),
     ],
 )
-def test_a_damaged_report(tmp_path: Path, damage: Any) -> None:
+def test_a_damaged_report_is_refused(tmp_path: Path, damage: Any) -> None:
     path = written(tmp_path, damage(json.loads(fake_tools.report())))
     with pytest.raises(BundleError, match=r"nextpnr.json is no report of nextpnr's: .*; remove results/ and run"):
         read_report(path, CLOCKS)
 
 
-def test_parts_of_the_design() -> None:
-    found = {
-        name: part_of_cell(name) for name in [*fake_tools.CELLS, "system.link.a.b", "system.x", "$nextpnr_CCU2C_3"]
-    }
-    assert list(found.values()) == [
+def test_parts_of_the_design_are_summed() -> None:
+    sums = {name: part_of_cell(name) for name in [*fake_tools.CELLS, "system.link.a.b", "system.x", "$nextpnr_CCU2C_3"]}
+    assert list(sums.values()) == [
         *("matrix", "matrix", "prefetcher", "read_crossing", "pins and clocks", "nextpnr's own", "link", "system"),
         "nextpnr's own",
     ]
@@ -107,8 +105,8 @@ def test_a_placement_is_read_line_by_line(tmp_path: Path) -> None:
             floor_plan(tmp_path / "placement.tsv")
 
 
-def test_the_picture() -> None:
-    """The majority has a tile, a dot says that it is no logic, and a whole device is no more than 300 KB."""
+def test_the_picture_shows_the_placement() -> None:
+    """Check that the majority has a tile, that a dot marks no logic, and that a whole device takes at most 300 KB."""
     cells = [
         (3, 4, "SLICEA", "system.link.a"),
         (3, 4, "SLICEB", "system.controller.a"),

@@ -1,4 +1,4 @@
-"""The top of the ULX3S: its clocks, and that all of it becomes RTLIL."""
+"""Test the top of the ULX3S: its clocks, and that all parts become RTLIL."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.hw.support.fake_accelerator import Copier
 CONFIG = AcceleratorConfig(beat_bytes=4, ports=1, slots=1, ultra=False, clock_hz=BOARD.clock_hz)
 
 
-def test_it_is_all_there() -> None:
+def test_every_part_is_in_the_rtlil() -> None:
     platform = pytest.importorskip("amaranth_boards.ulx3s").ULX3S_85F_Platform()
     top = Ulx3sTop(CONFIG, Copier(CONFIG), baud=BOARD.baud or 0)
     text = platform.prepare(top, name="top").files["top.il"]
@@ -25,8 +25,8 @@ def test_it_is_all_there() -> None:
     assert text.count("cell \\IFS1P3DX") == 16
 
 
-def test_the_boards_clocks() -> None:
-    found = pll_settings(25e6, (BOARD.clock_hz, MEMORY_HZ))
-    assert found.output_hz == (60e6, 100e6)
-    assert found.vco_hz == 600e6
+def test_the_clocks_of_the_board_are_possible() -> None:
+    settings = pll_settings(25e6, (BOARD.clock_hz, MEMORY_HZ))
+    assert settings.output_hz == (60e6, 100e6)
+    assert settings.vco_hz == 600e6
     assert BOARD.memory_peak_bytes_s >= 2 * MEMORY_HZ

@@ -1,4 +1,4 @@
-"""A build in a process of its own that is ended while a tool works."""
+"""End a build in a process of its own while a tool works."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ build(find_board(sys.argv[2]), load_program(Path(sys.argv[1]) / "program"), Path
 
 
 def interrupt_build(board: Board, program: Program, output: Path, log: Path, word: str, *, seed: int = 1) -> None:
-    """Ctrl-C once the tools' log has the word; until then nobody else may build there, and nothing of it goes on."""
+    """Press Ctrl-C once the tools' log has the word; until then no other build may start, and afterwards no process
+    stays.
+    """
     another = partial(another_is_refused, board, program, output)
     assert ended(building(output, board, seed), signal.SIGINT, log, word, meanwhile=another) != 0
     assert running_in(output) == {}
@@ -43,7 +45,7 @@ def another_is_refused(board: Board, program: Program, output: Path) -> None:
 
 
 def building(output: Path, board: Board, seed: int) -> list[str]:
-    """The command that goes on in a folder that is written."""
+    """Return the command that continues in a folder that is written."""
     return [sys.executable, "-c", _BUILD, str(output), board.name, str(seed)]
 
 
@@ -55,9 +57,9 @@ def ended(
     *,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> int:
-    """The exit code of what gets a signal, itself alone, once ``log`` has the word."""
+    """Return the exit code of a command that alone gets a signal, once ``log`` has the word."""
 
-    def heard() -> None:  # also where these tests run behind nohup, or in a shell's background
+    def heard() -> None:  # also if these tests run under nohup, or in a shell's background
         if number != signal.SIGKILL:
             signal.signal(number, signal.SIG_DFL)
 
@@ -77,9 +79,9 @@ def ended(
 
 
 def running_in(folder: Path) -> dict[int, Path]:
-    """Processes whose folder it is, or is in it; with the folder of each."""
-    found = {}
+    """Return the processes in this folder or a folder inside, with their folder."""
+    folders = {}
     for link in Path("/proc").glob("[0-9]*/cwd"):
         with suppress(OSError):
-            found[int(link.parent.name)] = Path(os.readlink(link))
-    return {process: path for process, path in found.items() if path.is_relative_to(folder)}
+            folders[int(link.parent.name)] = Path(os.readlink(link))
+    return {process: path for process, path in folders.items() if path.is_relative_to(folder)}

@@ -1,6 +1,7 @@
-"""The Tcl in a Tcl interpreter: every command and argument that Vivado would get. It was not run in Vivado.
+"""Run the Tcl in a Tcl interpreter and check every command and argument for Vivado; it was not run in Vivado.
 
-After a wanted change: ``EDGEDEC_WRITE_GOLDEN=1 pytest tests/boards/flows/vivado/test_tcl.py``, and read the difference.
+After an intended change run ``EDGEDEC_WRITE_GOLDEN=1 pytest tests/boards/flows/vivado/test_tcl.py``, and read the
+difference.
 """
 
 from __future__ import annotations
@@ -39,30 +40,30 @@ def projects(tmp_path_factory: pytest.TempPathFactory, programs: dict[str, Progr
 
 
 def run(projects: dict[str, Path], tmp_path: Path, board: str, **environment: str) -> tuple[Path, Ran]:
-    """In a copy, which is also what a person does who takes it to another machine."""
+    """Run in a copy, like a user who moves the folder to another machine."""
     folder = tmp_path / board / STRANGE
     shutil.copytree(projects[board], folder)
     return folder, run_tcl(folder, tmp_path / "log", **environment)
 
 
 @pytest.mark.parametrize("board", sorted(BOARD_PARTS))
-def test_commands_are_the_golden_ones(projects: dict[str, Path], tmp_path: Path, board: str) -> None:
-    folder, found = run(projects, tmp_path, board, STUB_BOARD_PARTS=BOARD_PARTS[board])
-    assert found.status == 0, found.said
+def test_commands_equal_the_golden_ones(projects: dict[str, Path], tmp_path: Path, board: str) -> None:
+    folder, result = run(projects, tmp_path, board, STUB_BOARD_PARTS=BOARD_PARTS[board])
+    assert result.status == 0, result.said
     golden = GOLDEN / f"{board}.txt"
     if WRITE_GOLDEN.is_on():
-        golden.write_text("\n".join(found.commands) + "\n")
-    assert found.commands == golden.read_text().splitlines()
+        golden.write_text("\n".join(result.commands) + "\n")
+    assert result.commands == golden.read_text().splitlines()
     assert (folder / "results/accelerator.bit").read_text() == "no bitstream at all"
     assert not (folder / "results.part").exists()
 
 
-def test_a_missing_command_is_noticed(projects: dict[str, Path], tmp_path: Path) -> None:
-    """Each line that tells Vivado something, taken out."""
+def test_a_missing_command_is_detected(projects: dict[str, Path], tmp_path: Path) -> None:
+    """Remove each line with a command for Vivado."""
     golden = (GOLDEN / "pynq-z2.txt").read_text().splitlines()
     folder = tmp_path / "mutant"
     shutil.copytree(projects["pynq-z2"], folder)
-    survivors, tried = [], 0
+    survivors, count = [], 0
     telling = re.compile(
         r"^ +(connect_bd|set_property|assign_bd|make_bd|validate|save|launch|wait_on|report_|ipx::|add_files)"
     )
@@ -72,35 +73,37 @@ def test_a_missing_command_is_noticed(projects: dict[str, Path], tmp_path: Path)
         lines = path.read_text().splitlines(keepends=True)
         for at, line in enumerate(lines):
             if telling.match(line) and not line.endswith("\\\n"):
-                tried += 1
+                count += 1
                 path.write_text("".join([*lines[:at], *lines[at + 1 :]]))
                 shutil.rmtree(folder / "work", ignore_errors=True)
                 if run_tcl(folder, tmp_path / "log").commands == golden:
                     survivors.append(f"{path.name}: {line.strip()}")
         path.write_text("".join(lines))
-    assert tried > 40
-    # Said only with another number of ports, or with board files.
+    assert count > 40
+    # text that occurs only with another number of ports, or with board files
     assert [line for line in survivors if "board_part" not in line] == []
 
 
-def test_a_changed_argument_is_noticed(projects: dict[str, Path], tmp_path: Path) -> None:
-    folder, found = run(projects, tmp_path, "pynq-z2")
+def test_a_changed_argument_is_detected(projects: dict[str, Path], tmp_path: Path) -> None:
+    folder, result = run(projects, tmp_path, "pynq-z2")
     text = (folder / "settings.tcl").read_text()
     for name in ("part", "ports", "port_bits", "clock_mhz", "registers_address", "registers_bytes", "vlnv", "jobs"):
-        changed = re.sub(rf"(?m)^    {name} (\S)", rf"    {name} 1\1", text)
-        assert changed != text
-        (folder / "settings.tcl").write_text(changed.replace("ports 12", "ports 1"))
+        damaged = re.sub(rf"(?m)^    {name} (\S)", rf"    {name} 1\1", text)
+        assert damaged != text
+        (folder / "settings.tcl").write_text(damaged.replace("ports 12", "ports 1"))
         shutil.rmtree(folder / "work")
-        assert run_tcl(folder, tmp_path / "log").commands != found.commands, name
+        assert run_tcl(folder, tmp_path / "log").commands != result.commands, name
 
 
 @pytest.mark.parametrize("board", sorted(SIZES))
-def test_what_is_connected(projects: dict[str, Path], programs: dict[str, Program], tmp_path: Path, board: str) -> None:
-    """Without the golden file: every bus, clock and reset has its other end, once."""
-    _, found = run(projects, tmp_path, board)
+def test_every_bus_clock_and_reset_is_connected_once(
+    projects: dict[str, Path], programs: dict[str, Program], tmp_path: Path, board: str
+) -> None:
+    """Check this without the golden file."""
+    _, result = run(projects, tmp_path, board)
     ports, bits = programs[board].config.ports, 8 * programs[board].config.port_bytes
-    text = "\n".join(found.commands)
-    buses = [pair.split()[1:] for pair in found.commands if pair.startswith("connect_bd_intf_net ")]
+    text = "\n".join(result.commands)
+    buses = [pair.split()[1:] for pair in result.commands if pair.startswith("connect_bd_intf_net ")]
     ends = [end for pair in buses for end in pair]
     assert len(ends) == len(set(ends))
     ultra = "zynq_ultra" in text
@@ -116,10 +119,10 @@ def test_what_is_connected(projects: dict[str, Path], programs: dict[str, Progra
     first = 2 if ultra else 0
     for port in range(4):
         assert (f"CONFIG.{width.format(port + first)} {bits}" in text) == (port < ports)
-    nets = [pair.split()[1:] for pair in found.commands if pair.startswith("connect_bd_net ")]
+    nets = [pair.split()[1:] for pair in result.commands if pair.startswith("connect_bd_net ")]
     driven = [end for _, end in nets]
     assert len(driven) == len(set(driven))
-    cells = [line.split()[-1] for line in found.commands if line.startswith("create_bd_cell ")]
+    cells = [line.split()[-1] for line in result.commands if line.startswith("create_bd_cell ")]
     for cell in set(cells) - {"zynq_ultra_ps_e_0", "processing_system7_0", "reset"}:
         assert sum(end.startswith(f"/{cell}/") and ("clk" in end) for end in driven) == 1, cell
         assert sum(end.startswith(f"/{cell}/") and ("resetn" in end or "rst_n" in end) for end in driven) == 1, cell
@@ -131,10 +134,10 @@ def test_what_is_connected(projects: dict[str, Path], programs: dict[str, Progra
     assert f"assign_bd_address -offset {system.controller_address:#010x} -range 65536 " in text
 
 
-def test_a_run_that_was_interrupted_goes_on(projects: dict[str, Path], tmp_path: Path) -> None:
-    folder, broken = run(projects, tmp_path, "kv260", STUB_FAIL="open_run")
-    assert (broken.status, (folder / "results").exists()) == (1, False)
-    assert "ERROR: ERROR: [Stub 1-1] open_run failed" in broken.said
+def test_an_interrupted_run_continues(projects: dict[str, Path], tmp_path: Path) -> None:
+    folder, interrupted = run(projects, tmp_path, "kv260", STUB_FAIL="open_run")
+    assert (interrupted.status, (folder / "results").exists()) == (1, False)
+    assert "ERROR: ERROR: [Stub 1-1] open_run failed" in interrupted.said
     again = run_tcl(folder, tmp_path / "log")
     assert again.status == 0
     assert [
@@ -148,16 +151,16 @@ def test_a_run_that_was_interrupted_goes_on(projects: dict[str, Path], tmp_path:
 
 
 @pytest.mark.parametrize("at", ["ipx::save_core", "validate_bd_design", "wait_on_run"])
-def test_one_that_was_interrupted_early_begins_anew(projects: dict[str, Path], tmp_path: Path, at: str) -> None:
-    folder, broken = run(projects, tmp_path, "kv260", STUB_FAIL=at)
-    assert broken.status == 1
+def test_a_run_interrupted_early_starts_again(projects: dict[str, Path], tmp_path: Path, at: str) -> None:
+    folder, interrupted = run(projects, tmp_path, "kv260", STUB_FAIL=at)
+    assert interrupted.status == 1
     (folder / "work/left over").write_text("x")
     again = run_tcl(folder, tmp_path / "log")
     assert (again.status, (folder / "work/left over").exists()) == (0, False)
     assert again.commands[1].startswith("create_project -force packaging")
 
 
-def test_another_project_s_synthesis_is_not_taken(projects: dict[str, Path], tmp_path: Path) -> None:
+def test_the_synthesis_of_another_project_is_not_used(projects: dict[str, Path], tmp_path: Path) -> None:
     folder, _ = run(projects, tmp_path, "kv260")
     text = (folder / "settings.tcl").read_text()
     (folder / "settings.tcl").write_text(re.sub(r"    key \S+", f"    key {'0' * 64}", text))
@@ -167,22 +170,24 @@ def test_another_project_s_synthesis_is_not_taken(projects: dict[str, Path], tmp
 @pytest.mark.parametrize(
     ("version", "status"), [("2020.2", 1), ("2019.10", 1), ("2021.1", 0), ("2023.2.1", 0), ("2022.1_AR1", 0)]
 )
-def test_the_version_is_checked_there_too(projects: dict[str, Path], tmp_path: Path, version: str, status: int) -> None:
-    _, found = run(projects, tmp_path, "kv260", STUB_VERSION=version)
-    assert found.status == status
+def test_the_script_checks_the_version_too(
+    projects: dict[str, Path], tmp_path: Path, version: str, status: int
+) -> None:
+    _, result = run(projects, tmp_path, "kv260", STUB_VERSION=version)
+    assert result.status == status
     if status:
-        assert f"edgedec: this is Vivado {version}, the project needs 2021.1 or newer" in found.said
-        assert found.commands == ["version -short"]
+        assert f"edgedec: this is Vivado {version}, the project needs 2021.1 or newer" in result.said
+        assert result.commands == ["version -short"]
 
 
 @pytest.mark.parametrize("text", ["", "a", STRANGE, "}{", "\\", "#x", "[exit]", "$x", '"', "a  b;c"])
-def test_quoting(tmp_path: Path, text: str) -> None:
+def test_words_are_quoted_for_tcl(tmp_path: Path, text: str) -> None:
     script = f"array set settings {{\n    a {quoted(text)}\n    b x\n}}\nputs <$settings(a)>$settings(b)\n"
     (tmp_path / "build.tcl").write_text(script)
     assert run_tcl(tmp_path, tmp_path / "log").said == f"<{text}>x\n"
 
 
 @pytest.mark.parametrize("text", ["a\tb", "a\nb", "\0"])
-def test_what_cannot_be_quoted(text: str) -> None:
+def test_what_cannot_be_quoted_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="cannot be written into a Tcl script"):
         quoted(text)

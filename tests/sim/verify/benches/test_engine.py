@@ -11,7 +11,7 @@ from edgedec.sim.verify.coverage import ENVIRONMENT, Coverage
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}")]
 
 
-def test_matrices_under_gaps_stalls_and_lent_multipliers(tmp_path: Path) -> None:
+def test_matrices_are_correct_under_gaps_stalls_and_lent_multipliers(tmp_path: Path) -> None:
     parameters = {ENVIRONMENT.lower(): tmp_path, "quick": 0}
     run_bench(design("engine"), "edgedec.sim.verify.benches.engine", parameters=parameters)
     missed = [cell for cell in Coverage.load(tmp_path).missed if cell[0] == "engine"]

@@ -9,7 +9,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(missing_tools()), reason
 
 
 @pytest.mark.parametrize(("beat_bytes", "ports", "depth"), [(64, 4, 64), (8, 2, 20), (16, 1, 32)])
-def test_prefetcher_against_bus_models(beat_bytes: int, ports: int, depth: int) -> None:
+def test_the_prefetcher_is_correct_with_bus_models(beat_bytes: int, ports: int, depth: int) -> None:
     prefetcher = Prefetcher(
         beat_bytes=beat_bytes,
         ports=ports,

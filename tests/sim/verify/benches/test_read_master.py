@@ -9,6 +9,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(missing_tools()), reason
 
 
 @pytest.mark.parametrize(("max_burst", "outstanding"), [(256, 4), (8, 1)])
-def test_read_master_against_a_bus_model(max_burst: int, outstanding: int) -> None:
+def test_the_read_master_is_correct_with_a_bus_model(max_burst: int, outstanding: int) -> None:
     master = ReadMaster(address_bits=32, data_bytes=16, length_bits=20, max_burst=max_burst, outstanding=outstanding)
     run_bench(master, "edgedec.sim.verify.benches.read_master", parameters={"max_burst": max_burst})

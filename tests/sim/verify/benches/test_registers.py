@@ -9,5 +9,5 @@ from edgedec.sim.verify.cocotb_runner import missing_tools, run_bench
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}")]
 
 
-def test_register_block_under_a_bus_master() -> None:
+def test_the_register_block_is_correct_with_a_bus_master() -> None:
     run_bench(RegisterBlock(register_map=REGISTER_MAP), "edgedec.sim.verify.benches.registers")

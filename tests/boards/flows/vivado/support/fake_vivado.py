@@ -1,4 +1,4 @@
-"""A Tcl interpreter with stubs.tcl in the place of Vivado, and tiny projects for it."""
+"""Provide a Tcl interpreter with stubs.tcl in the place of Vivado, and tiny projects for it."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ SIZES = {
 
 @cache
 def interpreter() -> tuple[str, ...]:
-    """tclsh, or Python's own; a test without either is skipped."""
-    found = shutil.which("tclsh")
-    if found:
-        return (found,)
+    """Return tclsh, or Python's own; a test without either is skipped."""
+    path = shutil.which("tclsh")
+    if path:
+        return (path,)
     if find_spec("_tkinter"):
         return (sys.executable, "-c", _TKINTER)
     pytest.skip("there is no Tcl interpreter: neither tclsh nor tkinter")
@@ -49,7 +49,7 @@ def interpreter() -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Ran:
-    """``commands``: what Vivado would have been told, with the folder as <output>, and its work/ as <work>."""
+    """Hold the result; ``commands`` are Vivado's commands, with the folder as <output>, and its work/ as <work>."""
 
     status: int
     said: str
@@ -57,23 +57,27 @@ class Ran:
 
 
 def run_tcl(folder: Path, log: Path, **environment: str) -> Ran:
-    """build.tcl, from another folder."""
+    """Run build.tcl from another folder."""
     words = [*interpreter(), str(STUBS), str(log), str(folder / "build.tcl")]
     log.unlink(missing_ok=True)
-    done = subprocess.run(words, capture_output=True, text=True, env=os.environ | environment, cwd=log.parent)
+    process = subprocess.run(words, capture_output=True, text=True, env=os.environ | environment, cwd=log.parent)
     lines = log.read_text().splitlines() if log.exists() else []
-    return Ran(status=done.returncode, said=done.stdout + done.stderr, commands=[plain(line, folder) for line in lines])
+    return Ran(
+        status=process.returncode,
+        said=process.stdout + process.stderr,
+        commands=[plain(line, folder) for line in lines],
+    )
 
 
 def plain(line: str, folder: Path) -> str:
-    """Without the folder, however Tcl wrote it into a list."""
+    """Replace the folder by its placeholder, in any form in which Tcl wrote it into a list."""
     text = str(folder)
     special = "".join(f"\\{letter}" if letter in '{}[]$"\\; ' else letter for letter in text)
     return line.replace(special, "<output>").replace(text, "<output>").replace("<output>/work", "<work>")
 
 
 def model(folder: Path, **members: int) -> tuple[Bundle, Program]:
-    """A tiny bundle, and its program for an accelerator of those members."""
+    """Return a tiny bundle, and its program for an accelerator with those members."""
     bundle = make_board_bundle.write_source(folder / "source", "native", seed=0, ids=40, template=None)
     return bundle, compiled(bundle, **members)
 
@@ -81,12 +85,12 @@ def model(folder: Path, **members: int) -> tuple[Bundle, Program]:
 def compiled(bundle: Bundle, **members: int) -> Program:
     graph = fuse_linears(quantize_activations(assign_schemes(build_graph(bundle.config), bundle.schemes)))
     integers = prepared(graph, {name: bundle.weight(name) for name in graph.weights})
-    wanted = {"context": 64, "slots": 2, "prefetch_beats": 64, **members}
-    return compile_model(integers, config_for(integers, **wanted), bundle=bundle.sha256)
+    options = {"context": 64, "slots": 2, "prefetch_beats": 64, **members}
+    return compile_model(integers, config_for(integers, **options), bundle=bundle.sha256)
 
 
 def fake_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To make the accelerator's Verilog takes ten seconds; test_verilog.py does it once."""
+    """Replace the writer of the accelerator's Verilog, which takes ten seconds; test_verilog.py runs it once."""
 
     def core(config: AcceleratorConfig, *, name: str) -> str:
         return f"// configuration {config.hash:016x}\n{CORE}"
@@ -95,7 +99,7 @@ def fake_core(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def make_project(program: Program, board: str, folder: Path) -> Path:
-    """As ``build`` does it; ``fake_core`` first."""
+    """Write the files of ``build``; call ``fake_core`` first."""
     from edgedec.hw.compiler.program_file import save_program
 
     folder.mkdir(parents=True)
@@ -105,7 +109,7 @@ def make_project(program: Program, board: str, folder: Path) -> Path:
 
 
 def fake_vivado(folder: Path, monkeypatch: pytest.MonkeyPatch, *, version: str = "2022.1", **environment: str) -> Path:
-    """A program ``vivado``, first on the PATH; gives the file that it writes the commands to."""
+    """Install a program ``vivado``, first on the PATH; return the file to which it writes its commands."""
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "commands"
     words = " ".join(f"'{word}'" for word in (*interpreter(), str(STUBS), str(log)))

@@ -1,4 +1,4 @@
-"""Reports as Vivado writes them: titles, tables and columns of its own, figures of ours."""
+"""Write reports in Vivado's form: its titles, tables and columns, with figures of our own."""
 
 from __future__ import annotations
 
